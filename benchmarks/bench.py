@@ -14,7 +14,6 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from clsvm.gram import layouts
-from clsvm.gram.layouts.record import Plan
 from clsvm.gram.products import Gram, Store, Update
 from clsvm.kernels import Kernel
 from clsvm.opencl import sources
@@ -189,19 +188,16 @@ def peaks_of(bench: Bench, exps: bool = False) -> Peaks:
 
 
 class Laid:
-    """Rows on the device by a plan. seconds: of laying them out. nbytes: that they hold."""
+    """Rows on the device in a layout; "auto": in the one that a fit would choose. nbytes: that they hold."""
 
-    def __init__(self, stream: Stream, X: Any, plan: Plan, kernel: Kernel) -> None:
-        held, began = stream.held, time.perf_counter()
+    def __init__(
+        self, stream: Stream, X: Any, kernel: Kernel, kind: str = "dense", working: int | str = "auto"
+    ) -> None:
+        held, plan = stream.held, layouts.choose(stream.profile, X, kernel.spec, kind, working)
         self.X, self.rows = X, layouts.build(stream, X, plan, "float32")
         stream.finish()
-        self.seconds, self.nbytes = time.perf_counter() - began, stream.held - held
+        self.nbytes = stream.held - held
         self.gram = Gram(stream, self.rows, kernel)
-
-    @classmethod
-    def by(cls, stream: Stream, X: Any, kernel: Kernel, kind: str = "dense", working: int | str = "auto") -> Laid:
-        """Return rows in the layout of that name; "auto": in the one that a fit would choose."""
-        return cls(stream, X, layouts.choose(stream.profile, X, kernel.spec, kind, working), kernel)
 
     def over(self, gram: Gram) -> Laid:
         """Return the same rows with products of another stream."""

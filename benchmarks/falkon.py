@@ -266,7 +266,7 @@ def best(calls: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, floa
 
 def _ours(X: Any, V: Any, kernel: str, device: Any, **numbers: float) -> Callable[[], Any]:
     k, m = V.shape
-    return partial(passing(Laid.by(Stream(device), X, make(kernel, **numbers)), m, k).forward_back, V)
+    return partial(passing(Laid(Stream(device), X, make(kernel, **numbers)), m, k).forward_back, V)
 
 
 def passing(laid: Laid, m: int, k: int) -> Sums:

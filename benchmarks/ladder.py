@@ -20,7 +20,7 @@ from sklearn.exceptions import ConvergenceWarning
 from benchmarks import table
 from benchmarks.bench import TOLERANCE, Bench, Clock, Peaks
 from benchmarks.command import PLOT, Asked, Command, Part, option
-from benchmarks.rungs import FORMS, RUNGS, Extremes, Matrix, Problem, Ready, shapes
+from benchmarks.rungs import FORMS, RUNGS, Extremes, Problem, Ready, shapes
 from benchmarks.table import Row, Shown, picture, shown
 from clsvm import SVC
 
@@ -84,7 +84,7 @@ def measure(asked: Asked) -> Row:
 def _group(bench: Bench, sizes: Sizes, W: int, n: int, peaks: Peaks) -> Row:
     """Measure all rungs at one W and n, and the peaks that take turns with them, so that shares compare."""
     with bench.section() as part:
-        problem = Problem(Matrix(part, n, sizes.d), W)
+        problem = Problem(part, n, sizes.d, W)
         rungs, prepared = _rungs(problem)
         clock = Clock(sizes.seconds)
         clock.run(part, peaks.launches | {name: partial(one.launch, rows) for name, (one, rows) in prepared.items()})
@@ -121,7 +121,7 @@ def _rungs(problem: Problem) -> tuple[list[Row], dict[str, tuple[Ready, int]]]:
 
 def _affordable(problem: Problem, one: Ready) -> int:
     """Return the rows that a launch of the rung gets through in SLOW seconds, by a trial with a few."""
-    bench, n = problem.bench, problem.matrix.n
+    bench, n = problem.bench, problem.n
     few = min(n, 1024)
     if one.into is not problem or few == n:
         one.launch(n)
@@ -142,7 +142,7 @@ def _checked(bench: Bench, problem: Problem, one: Ready, m: int) -> float:
 def _sweep(bench: Bench, sizes: Sizes, n: int) -> Row:
     """Return GFLOP/s of every rung at W = 2 and this n; None where it cannot run or is wrong."""
     with bench.section() as part:
-        problem = Problem(Matrix(part, n, sizes.d), 2)
+        problem = Problem(part, n, sizes.d, 2)
         records, prepared = _rungs(problem)
         clock = Clock(sizes.seconds / 10)
         clock.run(part, {name: partial(one.launch, rows) for name, (one, rows) in prepared.items()})

@@ -106,7 +106,7 @@ def limit_set(name: str, asked: Asked) -> Row:
 def _work(bench: Bench, problem: sets.Problem, report: Any) -> Work:
     """Return what the fit of that report had to do; the rows are laid out anew to count what they hold."""
     kind = report.layout.partition(",")[0]
-    laid = Laid.by(bench.stream, arrays.canonical(problem.X), kernels.make("rbf", gamma=problem.gamma), kind)
+    laid = Laid(bench.stream, arrays.canonical(problem.X), kernels.make("rbf", gamma=problem.gamma), kind)
     n_pad, steps = laid.rows.n_pad, report.outer_steps
     return Work(
         rows=float(report.rows_computed) * n_pad,

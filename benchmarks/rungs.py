@@ -24,15 +24,21 @@ STAGED = 256  # features of a working row in local memory at a time
 PIXELS = cl.ImageFormat(cl.channel_order.RGBA, cl.channel_type.FLOAT)
 
 
-class Matrix:
-    """X (n, d) float32, uniform in [0, 1), on the device in the layouts that rungs ask for, each made once."""
+class Problem:
+    """X (n, d) float32, uniform in [0, 1), on the device in the layouts that rungs ask for, each made once; W of its
+    rows, and room for their kernel rows."""
 
-    def __init__(self, bench: Bench, n: int, d: int) -> None:
-        self.bench, self.n, self.d = bench, n, d
+    def __init__(self, bench: Bench, n: int, d: int, W: int) -> None:
+        self.bench, self.n, self.d, self.W = bench, n, d, W
         self.X = np.random.default_rng(n + d).random((n, d), np.float32)
         # Cache lines, and an odd number of two of them: columns a multiple of 4 KB apart would share their cache sets.
         self.ld = (-(-n // 32) | 1) * 32
         self.gamma = 6.0 / d  # kernel values of about exp(-1)
+        self.block = 2 if W <= 2 else 8  # working rows that share a pass over X in the rungs written here
+        self.working = np.random.default_rng(W).integers(0, n, W).astype(np.int32)
+        self.at = bench.stream.upload(self.working)
+        self._nbytes = 4 * W * self.ld
+        self.K = bench.stream.buffer(self._nbytes)
 
     @cached_property
     def rows(self) -> Any:
@@ -47,19 +53,7 @@ class Matrix:
     @cached_property
     def laid(self) -> Laid:
         """Return clsvm's own dense layout of the same rows."""
-        return Laid.by(self.bench.stream, self.X, kernels.make("rbf", gamma=self.gamma))
-
-
-class Problem:
-    """W working rows of a matrix, and room for their kernel rows."""
-
-    def __init__(self, matrix: Matrix, W: int) -> None:
-        self.matrix, self.W, self.bench = matrix, W, matrix.bench
-        self.block = 2 if W <= 2 else 8  # working rows that share a pass over X in the rungs written here
-        self.working = np.random.default_rng(W).integers(0, matrix.n, W).astype(np.int32)
-        self.at = self.bench.stream.upload(self.working)
-        self._nbytes = 4 * W * matrix.ld
-        self.K = self.bench.stream.buffer(self._nbytes)
+        return Laid(self.bench.stream, self.X, kernels.make("rbf", gamma=self.gamma))
 
     def clear(self) -> None:
         """Clear K. Kernel values are positive, so what a rung does not write will not pass for right."""
@@ -67,16 +61,15 @@ class Problem:
 
     def read(self, sample: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return K[:, sample] from the device, (W, len(sample))."""
-        K = self.bench.stream.read(self.K, np.float32, (self.W, self.matrix.ld))
+        K = self.bench.stream.read(self.K, np.float32, (self.W, self.ld))
         return np.ascontiguousarray(K[:, sample])
 
     def error(self, into: Problem | Product, m: int) -> float:
         """Return the largest difference of K from float64 on up to 64 of the first m rows, both ends among them."""
         sample = np.unique(np.linspace(0, m - 1, min(m, 64)).astype(np.int64))
-        x = self.matrix.X[sample].astype(np.float64)
-        u = self.matrix.X[self.working].astype(np.float64)
+        x, u = (self.X[some].astype(np.float64) for some in (sample, self.working))
         distances = np.stack([np.square(x - row).sum(axis=1) for row in u])
-        difference = np.abs(into.read(sample) - np.exp(-self.matrix.gamma * distances))
+        difference = np.abs(into.read(sample) - np.exp(-self.gamma * distances))
         return float(np.nan_to_num(difference, nan=np.inf).max())
 
 
@@ -109,22 +102,22 @@ def _range(items: int, group: int) -> tuple[tuple[int], tuple[int]]:
 
 def _scalar(name: str, stored: str, p: Problem) -> Ready:
     """Give each row a work-item; X is stored by "rows" or "columns"."""
-    m, group = p.matrix, 64 if p.bench.vector else p.bench.profile.group
-    kernel, X = p.bench.kernel(name, name, U=p.block), getattr(m, stored)
-    head, tail = (m.d, p.W, p.at, m.gamma, m.ld), (X, p.K)
+    group = 64 if p.bench.vector else p.bench.profile.group
+    kernel, X = p.bench.kernel(name, name, U=p.block), getattr(p, stored)
+    head, tail = (p.d, p.W, p.at, p.gamma, p.ld), (X, p.K)
     return Ready(lambda rows: kernel(*_range(rows, group), rows, *head, *tail), p)
 
 
 def _vectors(local: bool, p: Problem) -> Ready:
     """Give each work-item a vector of rows; local: working rows are staged in local memory."""
-    m, lanes, group = p.matrix, p.bench.lanes, 1 if p.bench.vector else p.bench.profile.group
+    lanes, group = p.bench.lanes, 1 if p.bench.vector else p.bench.profile.group
     more = {}
     if local:
         group = 16 if p.bench.vector else min(128, group)
         more = {"GROUP": group, "DEPTH": STAGED}
     name = "local_memory" if local else "vectorised"
     kernel = p.bench.kernel(name, name, U=p.block, LANES=lanes, **more)
-    tail = (m.d, p.W, p.at, m.gamma, m.ld, m.columns, p.K)
+    tail = (p.d, p.W, p.at, p.gamma, p.ld, p.columns, p.K)
     return Ready(lambda rows: kernel(*_range(-(-rows // lanes), group), rows, *tail), p)
 
 
@@ -135,7 +128,7 @@ def _lacks_local(p: Problem) -> str:
 
 def _image_size(p: Problem) -> tuple[int, int]:
     """Return the width in pixels of 4 floats, and lines of a working row: as few as the widest image allows."""
-    pixels = -(-p.matrix.d // 4)
+    pixels = -(-p.d // 4)
     lines = -(-pixels // int(p.bench.device.image2d_max_width))
     return -(-pixels // lines), lines
 
@@ -153,7 +146,7 @@ def _lacks_images(p: Problem) -> str:
 
 def _images(copy: str, p: Problem) -> Ready:
     """Read working rows from an image, which a launch fills by a kernel or clEnqueueCopyBufferToImage ("": not)."""
-    bench, m, lanes = p.bench, p.matrix, p.bench.lanes
+    bench, lanes = p.bench, p.bench.lanes
     group = 1 if bench.vector else bench.profile.group
     width, lines = _image_size(p)
     image = cl.create_image(bench.context, cl.mem_flags.READ_WRITE, PIXELS, shape=(width, lines * p.W))
@@ -163,7 +156,7 @@ def _images(copy: str, p: Problem) -> Ready:
     into_buffer = bench.kernel("images", "copy_to_buffer", **numbers)
     packed = bench.stream.buffer(16 * width * lines * p.W)
     whole: dict[str, Any] = {"offset": 0, "origin": (0, 0), "region": (width, lines * p.W)}
-    source, pixels = (m.d, p.at, m.ld, m.columns), (width * lines, p.W)
+    source, pixels = (p.d, p.at, p.ld, p.columns), (width * lines, p.W)
 
     def by_kernel() -> None:
         into_image(pixels, None, *source, lines, image)
@@ -175,7 +168,7 @@ def _images(copy: str, p: Problem) -> Ready:
     fill = {"": lambda: None, "kernel": by_kernel, "api": by_api}[copy]
     if not copy:
         by_kernel()
-    tail = (m.d, p.W, image, m.gamma, m.ld, m.columns, lines, p.K)
+    tail = (p.d, p.W, image, p.gamma, p.ld, p.columns, lines, p.K)
 
     def launch(rows: int) -> None:
         fill()
@@ -186,7 +179,7 @@ def _images(copy: str, p: Problem) -> Ready:
 
 def _ours(with_gather: bool, p: Problem) -> Ready:
     """Store the rows of clsvm's own product."""
-    product = Product(p.matrix.laid, p.working)
+    product = Product(p.laid, p.working)
 
     def launch(_rows: int) -> None:
         if with_gather:

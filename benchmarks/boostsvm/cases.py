@@ -79,39 +79,6 @@ def drawn(seed: int) -> Shape:
     return Shape(n, d, per_row / d, paper_n=n)
 
 
-@dataclass(frozen=True)
-class Made:
-    """Synthetic rows X (n, d), float32, CSR or (of a dense shape) an array, and y (n,). teacher: the weights (d,) of
-    the linear function. record: how the set was made, ready for JSON."""
-
-    X: Any
-    y: NDArray[np.float64]
-    teacher: NDArray[np.float64]
-    record: dict[str, float]
-
-
-def make(shape: Shape, h: int = 0, scale: int = 1, seed: int = 0) -> Made:
-    """Make the set of a shape with h common columns and n / scale rows. Raises ValueError where h is not possible."""
-    if words := shape.refused(h):
-        raise ValueError(words)
-    rng, n = np.random.default_rng(seed), max(2, shape.n // scale)
-    if shape.dense:
-        cells = np.abs(rng.standard_normal((n, shape.d), np.float32))
-        cells[rng.random(cells.shape, np.float32) >= shape.density] = 0
-        X, record = normalize(cells), {}
-        count, common = np.count_nonzero(cells, axis=0), np.zeros(0, np.int64)
-    else:
-        a = exponent(shape.d - h, shape.per_row - h * COMMON)
-        density = np.concatenate([np.full(h, COMMON), power_law(shape.d - h, a)])
-        place = rng.permutation(shape.d)
-        X, record = normalize(_entries(rng, n, density, place)), {"exponent": a}
-        count, common = np.bincount(X.indices, minlength=shape.d), place[:h]
-    total = int(count.sum())
-    record |= {"density": total / (n * shape.d), "share_common": float(count[common].sum() / max(total, 1))}
-    y, teacher = _taught(rng, X, count, shape.target)
-    return Made(X, y, teacher, record)
-
-
 def power_law(d: int, a: float) -> NDArray[np.float64]:
     """Return the densities of d columns for the exponent a, falling."""
     return np.minimum(CAP, np.arange(1, d + 1, dtype=np.float64) ** -a)
@@ -144,10 +111,8 @@ def _entries(rng: np.random.Generator, n: int, density: NDArray[np.float64], pla
     return sp.csr_matrix((values, (cells % d).astype(np.int32), indptr.astype(np.int32)), shape=(n, d))
 
 
-def _taught(
-    rng: np.random.Generator, X: Any, count: NDArray[np.int64], target: str
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return y (n,) by a teacher (d,): targets with mean 0 and deviation 1 before the noise, or labels of -1 and 1."""
+def _taught(rng: np.random.Generator, X: Any, count: NDArray[np.int64], target: str) -> NDArray[np.float64]:
+    """Return y (n,): targets with mean 0 and deviation 1 before the noise, or labels of -1 and 1."""
     n, used = X.shape[0], np.flatnonzero(count)
     # The columns with the largest keys are a draw without replacement, each with a probability as its count.
     keys = np.log(count[used]) + rng.gumbel(size=len(used))
@@ -156,10 +121,10 @@ def _taught(
     teacher[chosen] = rng.standard_normal(len(chosen))
     score = np.asarray(X @ teacher, np.float64)
     if target == "numbers":
-        return (score - score.mean()) / score.std() + NOISE * rng.standard_normal(n), teacher
+        return (score - score.mean()) / score.std() + NOISE * rng.standard_normal(n)
     y = np.where(score > np.median(score), 1.0, -1.0)
     y[rng.random(n) < NOISE] *= -1
-    return y, teacher
+    return y
 
 
 REAL = ("a9a", "mnist8", "ijcnn1", "letter", "news20_bydate")
@@ -197,6 +162,29 @@ class Case:
         return {"set": self.name, "h": self.h, **numbers, "density": self.nnz / (n * d), "made": self.record}
 
 
+def made(name: str, shape: Shape, h: int = 0, scale: int = 1, seed: int = 0) -> Case:
+    """Make the set of a shape with h common columns and n / scale rows. Raises ValueError where h is not possible."""
+    if words := shape.refused(h):
+        raise ValueError(words)
+    rng, n = np.random.default_rng(seed), max(2, shape.n // scale)
+    if shape.dense:
+        cells = np.abs(rng.standard_normal((n, shape.d), np.float32))
+        cells[rng.random(cells.shape, np.float32) >= shape.density] = 0
+        X, record = normalize(cells), {}
+        count, common = np.count_nonzero(cells, axis=0), np.zeros(0, np.int64)
+    else:
+        a = exponent(shape.d - h, shape.per_row - h * COMMON)
+        density = np.concatenate([np.full(h, COMMON), power_law(shape.d - h, a)])
+        place = rng.permutation(shape.d)
+        X, record = normalize(_entries(rng, n, density, place)), {"exponent": a}
+        count, common = np.bincount(X.indices, minlength=shape.d), place[:h]
+    total = int(count.sum())
+    record |= {"density": total / (n * shape.d), "share_common": float(count[common].sum() / max(total, 1))}
+    y, classes = _taught(rng, X, count, shape.target), shape.target == "classes"
+    C, gamma = (100.0, 0.5) if classes else (256.0, 0.125)
+    return Case(name, h, X, y, classes, C, gamma, record)
+
+
 def refused(name: str, h: int) -> str:
     """Return why a set cannot have h common columns; empty where it can."""
     if name in SHAPES:
@@ -208,10 +196,7 @@ def load(name: str, h: int = 0, scale: int = 1, folder: Path | None = None) -> C
     """Return the set of that name with n / scale rows, the same rows in every call; errors as of sets.load."""
     if name in SHAPES or name.startswith(RANDOM):
         seed = int(name.removeprefix(RANDOM)) if name.startswith(RANDOM) else 0
-        shape = SHAPES.get(name) or drawn(seed)
-        made = make(shape, h, scale, seed)
-        numbers = {"C": 100.0, "gamma": 0.5} if shape.target == "classes" else {"C": 256.0, "gamma": 0.125}
-        return Case(name, h, made.X, made.y, shape.target == "classes", **numbers, record=made.record)
+        return made(name, SHAPES.get(name) or drawn(seed), h, scale, seed)
     X, y, *_ = sets.load(name, folder).split
     chosen = np.sort(np.random.default_rng(0).permutation(len(y))[: max(2, len(y) // scale)])
     X = normalize(X[chosen].astype(np.float32))

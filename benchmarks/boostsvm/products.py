@@ -102,7 +102,7 @@ def measure(name: str, asked: Namespace) -> Row:
             if not fit and kind not in chosen.values():
                 continue
             began = perf_counter()
-            laid[kind] = one = Laid.by(stream, case.X, kernel, kind)
+            laid[kind] = one = Laid(stream, case.X, kernel, kind)
             kept.append({"layout": kind, "build_seconds": perf_counter() - began, "nbytes": one.nbytes})
         rows = race(stream, case, laid, asked.repeats)
     auto = [{"W": W, "layout": plan.kind, "reason": plan.reason} for W, plan in plans.items()]
@@ -241,7 +241,7 @@ def measure_variants(name: str, asked: Namespace) -> Row:
         laid = {}
         for own, variant in VARIANTS.items():
             with variant.applied():
-                laid[own] = Laid.by(stream, case.X, kernel, variant.layout)
+                laid[own] = Laid(stream, case.X, kernel, variant.layout)
         rows = race(stream, case, laid, RUNS)
         began = perf_counter()
         made = LAYOUTS["hybrid"].partition(stream.profile, case.X)
@@ -306,7 +306,7 @@ def measure_squares(name: str, asked: Namespace) -> Row:
     case = Case(name, 0, X, np.ones(n), gamma=1 / n)
     kernel = kernels.make("rbf", gamma=case.gamma)
     with Stream(asked.device) as stream:
-        laid = {kind: Laid.by(stream, X, kernel, kind) for kind in ("dense", "csr")}
+        laid = {kind: Laid(stream, X, kernel, kind) for kind in ("dense", "csr")}
         return case.head() | {"rows": race(stream, case, laid, asked.repeats, (n,))}
 
 

@@ -80,7 +80,7 @@ def _prepared(
     n, d = X.shape
     rbf, profile = _kernel(d), bench.profile
     stream = stack.enter_context(Stream(bench.queue))
-    whole = Laid.by(stream, X, rbf)
+    whole = Laid(stream, X, rbf)
     made, refused = Made(), list[dict[str, Any]]()
     for W, stored in product(sizes, (True, False)):
         shape = shape_class(W)
@@ -109,7 +109,7 @@ def _rows(bench: Bench, bound: str, d: int, seconds: float) -> int:
     W, room = max(WORKING[bound]), min(bench.stream.largest, bench.stream.limit // 8)
     most = min(LONG[bench.profile.shape] // (4 * d) if bound == "few" else STORED // (4 * max(W, d)), room // (4 * d))
     with bench.section() as part:
-        clock, laid = Clock(0.0, rounds=1, batch=0.0), Laid.by(part.stream, _data(LEAST_ROWS, d), _kernel(d))
+        clock, laid = Clock(0.0, rounds=1, batch=0.0), Laid(part.stream, _data(LEAST_ROWS, d), _kernel(d))
         clock.run(part, {"few": Product(laid, _working(LEAST_ROWS, W)).launch})
     return max(LEAST_ROWS, min(most, int(LEAST_ROWS * LAUNCH * seconds / clock.best["few"])))
 

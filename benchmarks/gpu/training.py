@@ -300,14 +300,14 @@ def _passes(bench: Bench, peaks: Peaks, d: int, k: int, gflops: float, limit: fl
     rbf = kernel_functions.make("rbf", gamma=gamma)
     found: dict[str, Any] = {"n": n, "m": CENTERS, "d": d, "k": k}
     with bench.section() as part:
-        sums = passing(Laid.by(part.stream, X[:few], rbf), CENTERS, k)
+        sums = passing(Laid(part.stream, X[:few], rbf), CENTERS, k)
         K = check.kernel("rbf", gamma=gamma)(X[:few].astype(np.float64), X[:CENTERS].astype(np.float64))
         expected = (K.T @ (K @ V.T)).T
         error = np.abs(np.asarray(sums.forward_back(V)).reshape(expected.shape) - expected).max()
         found |= {"error": float(error / np.abs(expected).max())}
         found["right"] = found["error"] <= TOLERANCE
     with bench.section() as part:
-        sums, clock = passing(Laid.by(part.stream, X, rbf), CENTERS, k), Clock(min(1.0, limit / 20))
+        sums, clock = passing(Laid(part.stream, X, rbf), CENTERS, k), Clock(min(1.0, limit / 20))
         clock.run(part, peaks.launches | {"pass": partial(sums.forward_back, V)})
         rates, spent = peaks.rates(clock), clock.best["pass"]
         found |= {"seconds": spent, "gflops": 2e-9 * n * CENTERS * (d + 2 * k) / spent}

@@ -311,7 +311,7 @@ def test_a_wrong_rung_is_marked(ran: Ran, tiny: None, monkeypatch: pytest.Monkey
 
     def spoilt(problem: Any) -> Any:
         made = good(problem)
-        problem.matrix.gamma *= 1.01  # what NumPy is asked for from now on
+        problem.gamma *= 1.01  # what NumPy is asked for from now on
         return made
 
     rungs = ladder.RUNGS[0], replace(ladder.RUNGS[0], name="broken", prepare=lambda problem: 1 / 0)

@@ -20,7 +20,7 @@ from benchmarks.bench import Bench, Product
 from benchmarks.commands import main
 from benchmarks.gpu import command, products, summary, training
 from benchmarks.gpu.command import BY_NAME, STEPS, Asked, PartialError
-from benchmarks.rungs import FORMS, RUNGS, Extremes, Matrix, Problem, shapes
+from benchmarks.rungs import FORMS, RUNGS, Extremes, Problem, shapes
 from clsvm.opencl import devices
 from tests.conftest import noisy, thrifty
 
@@ -157,7 +157,7 @@ def test_rungs(device: str, profile: str, rung: Any) -> None:
     with Bench(device) as bench:
         for n, d, W in ((1, 1, 1), (17, 5, 2), (300, 33, 16), (2000, 261, 9)):
             with bench.section() as part:
-                problem = Problem(Matrix(part, n, d), W)
+                problem = Problem(part, n, d, W)
                 if reason := rung.lacks(problem):
                     pytest.skip(reason)
                 one = rung.prepare(problem)
