@@ -87,7 +87,6 @@ STEPS = (  # those most worth knowing first
     _fits("mnist10", 8, "mnist.npz"),
     _fits("mnist10 at once", 6, "mnist.npz"),
     *(_products(d, share) for d, share in ((128, 3), (54, 3), (2000, 4), (16, 3))),
-    Step("machines on centres", "training:nystrom", 5),
     *(Step(f"drill {what}", "command:drill", 1, {"what": what}) for what in ("error", "crash", "hang")),
 )
 BY_NAME = {step.name: step for step in STEPS}

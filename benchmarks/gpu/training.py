@@ -1,5 +1,4 @@
-"""Training: seconds of whole fits, their parts and their kernels; the certificate, checked anew on a sample of rows;
-Nyström kernel machines: passes over the rows, and whole fits.
+"""Training: seconds of whole fits, their parts and their kernels; the certificate, checked anew on a sample of rows.
 
 Sets are taken whole where the device is fast enough, else their first rows. The parts are those of one more fit that
 waits for the device after each: on a GPU the others run ahead of it, and their seconds fall to whoever waits next.
@@ -23,10 +22,8 @@ from sklearn.datasets import make_classification
 
 import clsvm
 from benchmarks import check, sets
-from benchmarks.bench import TOLERANCE, Bench, Clock, Laid, Peaks, peaks_of, speed
-from benchmarks.falkon import passing
+from benchmarks.bench import Bench, speed
 from benchmarks.gpu.command import Asked, PartialError, ended
-from clsvm import kernels as kernel_functions
 from clsvm.opencl import devices
 from clsvm.opencl.runtime import cl
 from clsvm.report import by_part
@@ -134,9 +131,9 @@ def most(gflops: float, seconds: float, d: int, passes: float) -> int:
     return int(np.sqrt(1e9 * gflops * ALL_OF_K * seconds / (2 * d * passes)))
 
 
-def fit(parameters: Mapping[str, Any], X: Any, y: NDArray[Any], model: Any = None) -> tuple[Any, float]:
-    """Return a fitted SVC, or the model that is given, and the seconds of its fit."""
-    model = clsvm.SVC(**parameters) if model is None else model
+def fit(parameters: Mapping[str, Any], X: Any, y: NDArray[Any]) -> tuple[Any, float]:
+    """Return a fitted SVC, and the seconds of its fit."""
+    model = clsvm.SVC(**parameters)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         started = perf_counter()
@@ -262,66 +259,3 @@ def summed(launches: Launches, device: Any) -> dict[str, Any]:
         "longest_wait": float(waits.max(initial=0.0)),
         "kernels": sorted(found.values(), key=lambda one: -one["seconds"]),
     }
-
-
-# Nyström kernel machines.
-
-FEATURES, OUTPUTS, CENTERS = (54, 784), (1, 10), 4096
-ROWS, LEAST = 200_000, 4096  # of a pass at most, and of the one that is checked
-PASS = 0.01  # of the limit: what a pass takes at most, about, at the arithmetic peak
-FIT, PASSES = 0.2, 40  # of the limit: what the passes of a fit take at most, likewise; passes of a fit, about
-MACHINES: dict[str, dict[str, Any]] = {
-    "covtype": {"penalty": 1e-7, "gamma": 10.0},
-    "mnist10": {"penalty": 1e-6, "gamma": 0.02},
-}
-GROWING = 2048, 4096  # inducing points of a fit at least and at most
-
-
-def nystrom(asked: Asked) -> Iterator[dict[str, Any]]:
-    """Measure TFLOP/s of passes, of 2 n m (d + 2 k) for k outputs, and two fits of each set that is there."""
-    wrong = []
-    with Bench(asked.device) as bench:
-        gflops, peaks = speed(bench), peaks_of(bench)
-        for d in FEATURES:
-            for k in OUTPUTS:
-                row = _passes(bench, peaks, d, k, gflops, asked.seconds)
-                wrong += [f"d = {d}, k = {k}"] * (not row["right"])
-                yield {"passes": [row]}
-    for name, parameters in MACHINES.items() if asked.data is not None else ():
-        yield {"machines": [_fits(asked, name, parameters, gflops)]}
-    ended(wrong, [])
-
-
-def _passes(bench: Bench, peaks: Peaks, d: int, k: int, gflops: float, limit: float) -> dict[str, Any]:
-    """Time a pass over as many rows as take their share of the limit, beside the peaks, and check one over few rows."""
-    n = int(min(ROWS, max(LEAST, 1e9 * gflops * PASS * limit / (2 * CENTERS * (d + 2 * k)))))
-    few, rng = min(n, LEAST), np.random.default_rng(d + k)
-    X, V, gamma = rng.random((n, d), np.float32), rng.normal(size=(k, CENTERS)), 6.0 / d
-    rbf = kernel_functions.make("rbf", gamma=gamma)
-    found: dict[str, Any] = {"n": n, "m": CENTERS, "d": d, "k": k}
-    with bench.section() as part:
-        sums = passing(Laid(part.stream, X[:few], rbf), CENTERS, k)
-        K = check.kernel("rbf", gamma=gamma)(X[:few].astype(np.float64), X[:CENTERS].astype(np.float64))
-        expected = (K.T @ (K @ V.T)).T
-        error = np.abs(np.asarray(sums.forward_back(V)).reshape(expected.shape) - expected).max()
-        found |= {"error": float(error / np.abs(expected).max())}
-        found["right"] = found["error"] <= TOLERANCE
-    with bench.section() as part:
-        sums, clock = passing(Laid(part.stream, X, rbf), CENTERS, k), Clock(min(1.0, limit / 20))
-        clock.run(part, peaks.launches | {"pass": partial(sums.forward_back, V)})
-        rates, spent = peaks.rates(clock), clock.best["pass"]
-        found |= {"seconds": spent, "gflops": 2e-9 * n * CENTERS * (d + 2 * k) / spent}
-        return found | {"of_arithmetic": found["gflops"] / rates["fma_gflops"]}
-
-
-def _fits(asked: Asked, name: str, parameters: dict[str, Any], gflops: float) -> dict[str, Any]:
-    """Fit one set twice; with fewer inducing points on a slower device."""
-    X, y, X_test, y_test = SETS[name].make(asked.data or Path())
-    n, d = X.shape
-    m = int(np.clip(1e9 * gflops * FIT * asked.seconds / (2 * PASSES * n * d), *GROWING)) // 1024 * 1024
-    given = {"n_centers": m, "tol": 1e-3, "random_state": 0, "device": asked.device, **parameters}
-    (_, cold), (model, warm) = (fit({}, X, y, clsvm.FalkonClassifier(**given)) for _ in range(2))
-    report = model.fit_report_
-    found = {"set": name, "n": n, "d": d, "m": m, "cold": cold, "warm": warm, "parts": dict(report.seconds)}
-    found |= {"passes": report.passes, "status": report.status, "factors": report.factors, "centers": report.centers}
-    return found | {"accuracy": float(np.mean(model.predict(X_test) == y_test))}
