@@ -92,22 +92,19 @@ class Folds(Fits):
         small = len(members) > 1 and max(len(one.rows) for one in members) <= batch.largest(stream)
         return [] if small else members
 
-    def _problems(self, job: Job, members: list[Subproblem]) -> list[Problem]:
-        """Return the problem of each machine of a job, over all rows, each as often as the problem has it."""
-        copies, train = TASKS[job.machine._task].copies, self.splits[job.fold][0]
-        places = (np.arange(copies)[:, None] * self.n + train).ravel()
-        return [member.problem.among(places[member.rows], copies * self.n) for member in members]
-
     def _solved(
         self, job: Job, members: list[Subproblem], ready: prepare.PreparedFit, near: Sequence[list[_Solved]]
     ) -> list[_Solved]:
-        """Solve the machines of a job over all rows, each from where that of the nearest job of ``near`` ended.
+        """Solve the machines of a job over all rows, each as often as the problem has it.
 
-        Where rounding of kernel values could move a decision value too far, a solve goes on to a certificate in
-        float64. Return no machines where rounding is too much even for that: the estimator then has other ways.
+        Each begins where that of the nearest job of ``near`` ended. Where rounding of kernel values could move a
+        decision value too far, a solve goes on to a certificate in float64. Return no machines where rounding is too
+        much even for that: the estimator then has other ways.
         """
         machine, began = job.machine, perf_counter()
-        options, problems = self.options(machine), self._problems(job, members)
+        options, copies = self.options(machine), TASKS[machine._task].copies
+        places = (np.arange(copies)[:, None] * self.n + self.splits[job.fold][0]).ravel()  # of the fold's rows
+        problems = [one.problem.among(places[one.rows], copies * self.n) for one in members]
         if any(ready.coarse(problem, options.tol) for problem in problems):
             return []
         nearest = min(reversed(near), key=lambda solved: solved[0].far(problems[0]), default=[])
