@@ -111,10 +111,16 @@ def test_folds_without_a_class(device: str, alone: list[Call]) -> None:
     assert not alone
 
 
-def test_more_folds_than_outputs_at_once(device: str, alone: list[Call], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clsvm.model_selection.nystrom.OUTPUTS", 4)
+@pytest.mark.parametrize(("name", "value", "most"), [("OUTPUTS", 4, 3), ("HOST", 8 * nystrom.ARRAYS * len(X) * 2, 2)])
+def test_more_folds_than_outputs_at_once(
+    device: str, alone: list[Call], monkeypatch: pytest.MonkeyPatch, name: str, value: int, most: int
+) -> None:
+    """Folds are in parts of about one size, as many as are allowed or memory holds."""
+    monkeypatch.setattr(nystrom, name, value)
+    asked = calls_of(monkeypatch, NystromFolds, "_task")
     splits = ShuffleSplit(6, random_state=0)
     both(FalkonRegressor(**SETTINGS, gamma=0.2, device=device), {"penalty": [1e-3, 1e-4]}, X, Y, cv=splits)
+    assert max(len(call.given[1]) for call in asked) == most
     assert not alone
 
 
@@ -156,22 +162,22 @@ def test_centres_of_other_columns(device: str, columns: int) -> None:
     assert np.isnan(search.cv_results_["mean_test_score"]).tolist() == [False, True]
 
 
-def test_targets_of_one_column(device: str) -> None:
+def error(estimator: Any, X: Any, y: Any) -> float:
+    return -float(np.square(estimator.predict(X) - y).mean())
+
+
+def certainty(estimator: Any, X: Any, y: Any) -> float:
+    return float(estimator.predict_log_proba(X)[:, 0].mean())
+
+
+SCORED = [(FalkonRegressor, Y[:, None], error), (LogisticFalkonClassifier, THREE, certainty)]
+
+
+@pytest.mark.parametrize(("machine", "y", "score"), SCORED, ids=["one column", "log probabilities"])
+def test_scorers_of_what_the_estimator_says(device: str, machine: Any, y: Any, score: Any) -> None:
     """Answers have the estimator's shape, for scorers that subtract."""
-    machine = FalkonRegressor(**SETTINGS, gamma=0.2, device=device)
-
-    def score(estimator: Any, X: Any, y: Any) -> float:
-        return -float(np.square(estimator.predict(X) - y).mean())
-
-    both(machine, {"penalty": [1e-3]}, X, Y[:, None], cv=3, scoring=score, refit=False)
-
-
-def test_scorers_of_log_probabilities(device: str) -> None:
-    def score(estimator: Any, X: Any, y: Any) -> float:
-        return float(estimator.predict_log_proba(X)[:, 0].mean())
-
-    machine = LogisticFalkonClassifier(**SETTINGS | {"tol": 1e-6}, gamma=0.2, device=device)
-    both(machine, {"penalty": [1e-2]}, X, THREE, cv=3, scoring=score, refit=False)
+    made = machine(**SETTINGS | {"tol": 1e-6}, gamma=0.2, device=device)
+    both(made, {"penalty": [1e-2]}, X, y, cv=3, scoring=score, refit=False)
 
 
 def test_targets_that_are_no_numbers(device: str) -> None:
@@ -236,16 +242,6 @@ def test_what_cannot_be_shared_is_said(
     with pytest.warns(RuntimeWarning, match=f"done one by one: {said}"):
         both(machine, {"penalty": [1e-3, 1e-2]}, X, Y, cv=3)
     assert len(alone) == 6
-
-
-def test_outputs_at_once_are_as_many_as_memory_holds(
-    device: str, alone: list[Call], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(nystrom, "HOST", 8 * nystrom.ARRAYS * len(X) * 2)
-    asked = calls_of(monkeypatch, NystromFolds, "_task")
-    both(FalkonRegressor(**SETTINGS, gamma=0.3, device=device), {"penalty": [1e-3, 1e-2]}, X, Y, cv=5)
-    assert max(len(call.given[1]) for call in asked) == 2
-    assert not alone
 
 
 def test_regressors_have_no_decision_function_to_be_scored_by(device: str) -> None:

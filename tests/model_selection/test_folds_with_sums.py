@@ -71,35 +71,33 @@ def scores(made: Any) -> Any:
     return np.stack([values for name, values in sorted(made.cv_results_.items()) if name.startswith("split")])
 
 
+def product(A: Any, B: Any) -> Any:
+    return rbf_kernel(A, B, gamma=0.4)
+
+
+KERNELS: dict[str, tuple[Any, Any, Any]] = {  # rows, the kernel function, what is searched of it
+    "rbf": (X, "rbf", {"gamma": [0.1, 1.0]}),
+    "sparse": (sp.csr_matrix(np.where(np.abs(X) < 0.5, 0, X)), "rbf", {}),
+    "linear": (X, "linear", {}),
+    "precomputed": (rbf_kernel(X, gamma=0.4), "precomputed", {}),
+    "function": (X, product, {}),
+    "expression": (X, Kernel("1 / (1 + c * sqdist)", c=0.5), {"kernel__c": [0.5, 3]}),
+}
+
+
 @of_tasks
-@pytest.mark.parametrize("kernel", ["rbf", "linear", "precomputed", Kernel("1 / (1 + c * sqdist)", c=0.5)], ids=str)
-def test_as_grid_search(device: str, monkeypatch: pytest.MonkeyPatch, task: str, kernel: Any) -> None:
-    alone = shared(monkeypatch)
+@pytest.mark.parametrize("case", KERNELS)
+@pytest.mark.filterwarnings("ignore:kernel is a Python function")
+def test_as_grid_search(device: str, monkeypatch: pytest.MonkeyPatch, task: str, case: str) -> None:
+    alone, (rows, kernel, own) = shared(monkeypatch), KERNELS[case]
     target, grid, scoring = TASKS[task]
-    rows = rbf_kernel(X, gamma=0.4) if kernel == "precomputed" else X
-    grid = grid | {"rbf": {"gamma": [0.1, 1.0]}, "linear": {}, "precomputed": {}}.get(
-        str(kernel), {"kernel__c": [0.5, 3]}
-    )
     options = {"cv": CV, "scoring": scoring, "refit": False, "return_train_score": True}
-    weighted = {"sample_weight": WEIGHTS}
+    weighted, grid = {"sample_weight": WEIGHTS}, grid | own
     ours, _ = both(machine(task, device, kernel=kernel), grid, rows, target, atol=2e-3, params=weighted, **options)
     assert not alone
-    if isinstance(kernel, str):
-        theirs = GridSearchCV(getattr(svm, task)(kernel=kernel, tol=1e-6), grid, **options).fit(
-            rows, target, **weighted
-        )
-        np.testing.assert_allclose(scores(ours), scores(theirs), atol=2e-3)
-
-
-@of_tasks
-def test_sparse_rows_and_functions(device: str, monkeypatch: pytest.MonkeyPatch, task: str) -> None:
-    alone = shared(monkeypatch)
-    target, grid, scoring = TASKS[task]
-    options = {"cv": CV, "scoring": scoring, "refit": False, "atol": 2e-3}
-    both(machine(task, device), grid, sp.csr_matrix(np.where(np.abs(X) < 0.5, 0, X)), target, **options)
-    with pytest.warns(UserWarning, match="on the host"):
-        both(machine(task, device, kernel=lambda A, B: rbf_kernel(A, B, gamma=0.4)), grid, X, target, **options)
-    assert not alone
+    if case != "expression":
+        theirs = GridSearchCV(getattr(svm, task)(kernel=kernel, tol=1e-6), grid, **options)
+        np.testing.assert_allclose(scores(ours), scores(theirs.fit(rows, target, **weighted)), atol=2e-3)
 
 
 @of_tasks
