@@ -22,7 +22,7 @@ from sklearn.model_selection import GridSearchCV, GroupKFold, StratifiedKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from clsvm import SVC, SVR, FalkonClassifier, Kernel, NuSVC, NuSVR, OneClassSVM, plots
+from clsvm import SVC, SVR, FalkonClassifier, Kernel, NuSVC, NuSVR, OneClassSVM
 from clsvm.errors import CheckpointError
 from clsvm.fit import prepare
 from clsvm.model_selection import FalkonSearchCV, SVCSearchCV, folds
@@ -306,19 +306,6 @@ def test_goes_on_from_a_checkpoint(device: str, tmp_path: Path, monkeypatch: pyt
     file.write_bytes(b"no such thing")
     with pytest.raises(CheckpointError, match="no checkpoint of a search"):
         search.fit(X, y)
-
-
-def test_heat_map(device: str) -> None:
-    pytest.importorskip("matplotlib").use("Agg")
-    X, y = noisy(90, 3)
-    search = SVCSearchCV(SVC(device=device), {**GRID, "tol": [1e-3, 1e-2]}, cv=3).fit(X, y)
-    ax = plots.grid(search)
-    image = ax.images[0].get_array()
-    assert (image.shape, image.max()) == ((3, 2), pytest.approx(search.best_score_))
-    row, column = np.unravel_index(image.argmax(), image.shape)
-    assert [ax.lines[0].get_xdata()[0], ax.lines[0].get_ydata()[0]] == [column, row]
-    with pytest.raises(ValueError, match="'nu' was not searched; expected two of C, gamma, tol"):
-        plots.grid(search, y="nu")
 
 
 def test_folds_of_rows_far_from_0(device: str, profile: str) -> None:

@@ -215,6 +215,12 @@ def test_clusters_of_more_rows_than_there_are_or_without_a_feature_in_use() -> N
         assert "2 rows, 0 of 3 features" in panel.get_title()
 
 
+def search(x: np.ndarray, y: np.ndarray, scores: np.ndarray) -> SimpleNamespace:
+    params = [{"C": C, "gamma": gamma} for C in y for gamma in x]
+    results = {"params": params, "param_C": 0, "param_gamma": 0, "mean_test_score": scores.ravel()}
+    return SimpleNamespace(cv_results_=results, refit=True)
+
+
 WRONG: list[tuple[Any, str]] = [
     (lambda: plots.breakdown({"one": made(), "other": on_centres()}), "FitReport and NystromReport, expected one kind"),
     *((partial(plots.breakdown, one), "expected at least one FitReport by name") for one in ({}, made())),
@@ -223,6 +229,7 @@ WRONG: list[tuple[Any, str]] = [
     (lambda: plots.boundary(clsvm.SVC(), PLANE[:, :1]), r"got rows of shape \(60, 1\), expected two features"),
     *((partial(plots.clusters, np.eye(3), rows=n), f"rows: got {n}, expected a whole number") for n in (0, -1, 2.5)),
     (lambda: plots.clusters([[np.nan, 1.0]]), "NaN"),
+    (lambda: plots.grid(search(np.arange(2), np.arange(2), np.eye(2)), y="nu"), "'nu' was not searched; .* C, gamma"),
     (lambda: plots.clusters(np.eye(3), ax=plots.figure().subplots()), "ax: got 1, expected 2 axes"),
 ]
 
@@ -258,12 +265,6 @@ def test_grid_shows_the_best_of_what_else_was_searched() -> None:
     np.testing.assert_array_equal(ax.images[0].get_array(), [[0.9], [0.8]])
 
 
-def search(x: np.ndarray, y: np.ndarray, scores: np.ndarray) -> SimpleNamespace:
-    params = [{"C": C, "gamma": gamma} for C in y for gamma in x]
-    results = {"params": params, "param_C": 0, "param_gamma": 0, "mean_test_score": scores.ravel()}
-    return SimpleNamespace(cv_results_=results, refit=True)
-
-
 def test_grid_has_values_short_ticks_and_colours_for_what_is_alike() -> None:
     scores = np.linspace(0.9, 0.95, 24).reshape(4, 6)
     scores[0, 0], scores[1, 2] = 0.1, np.nan
@@ -274,6 +275,7 @@ def test_grid_has_values_short_ticks_and_colours_for_what_is_alike() -> None:
     assert [label.get_text() for label in ax.get_yticklabels()] == ["1", "10", "100", "1000"]
     assert ax.get_xticklabels()[0].get_text() == "3.33e-06"
     assert {label.get_rotation() for label in ax.get_xticklabels()} == {45}, "side by side they would overlap"
+    assert [*ax.lines[0].get_xdata(), *ax.lines[0].get_ydata()] == [5, 3], "the best is marked"
     image = ax.images[0]
     assert 0.8 < image.norm.vmin < scores[0, 1], "the bad cell leaves the colours to the others"
     assert image.norm.vmax == np.nanmax(scores)
