@@ -22,8 +22,7 @@ from benchmarks.sets import MissingSetError
 from benchmarks.table import Row, Shown, label, percent, shown
 from clsvm.distribute import call
 from clsvm.gram import layouts
-from clsvm.gram.cross import Cross
-from clsvm.gram.matrix import kernel_matrix
+from clsvm.gram.cross import Cross, kernel_matrix
 from clsvm.kernels import make
 from clsvm.losses import LOSSES
 from clsvm.nystrom import newton

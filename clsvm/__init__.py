@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from clsvm.estimators.convert import from_sklearn, to_sklearn
     from clsvm.estimators.falkon import FalkonClassifier, FalkonRegressor, LogisticFalkonClassifier
     from clsvm.estimators.svm import SVC, SVR, NuSVC, NuSVR, OneClassSVM
-    from clsvm.gram.matrix import kernel_matrix
+    from clsvm.gram.cross import kernel_matrix
     from clsvm.kernels import Kernel
     from clsvm.models.npz import load_model, save_model
     from clsvm.opencl.devices import devices
@@ -55,7 +55,7 @@ _HOMES = {
     "FalkonClassifier": "estimators.falkon",
     "LogisticFalkonClassifier": "estimators.falkon",
     "Kernel": "kernels",
-    "kernel_matrix": "gram.matrix",
+    "kernel_matrix": "gram.cross",
     "load_model": "models.npz",
     "save_model": "models.npz",
     "from_sklearn": "estimators.convert",

@@ -13,7 +13,7 @@ from clsvm.gram.layouts.lanes import DENSE, gather
 from clsvm.gram.layouts.record import packing
 from clsvm.gram.programs import PRODUCTS, UNITS, back, forward_back, given, gram, made_rows, picked_rows, update
 from clsvm.kernels.records import Spec
-from clsvm.linalg.programs import programs
+from clsvm.linalg.tiles import programs
 from clsvm.opencl import sources
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.sources import Variant

@@ -34,8 +34,7 @@ from clsvm.dask.rows import (
     taken,
     variance,
 )
-from clsvm.gram.cross import USED
-from clsvm.gram.matrix import kernel_matrix
+from clsvm.gram.cross import USED, kernel_matrix
 from clsvm.kernels import Kernel
 from clsvm.kernels.evaluation import Extent
 from clsvm.losses import LOSSES, crossing

@@ -1,18 +1,28 @@
 """Products with K of rows that a device does not hold as they are: X stays in the host's memory, or in a mapped file.
 
-    passing   memory does not hold all rows: they go through the device block by block in every product (passing.py),
-              backwards in every other one, so that the last rows of a file, which the system still has, are read first
-    staying   memory holds them, but no single buffer does: blocks that are laid out once
+    staying   Memory holds all rows, but no single buffer does. Blocks are laid out once.
+    passing   Memory does not hold all rows. Blocks go through the device in every product, backwards in every other
+              one, so that the last rows of a file, which the system still has, are read first.
 
-Working rows are fetched from the host by their numbers and laid out as a few rows of their own, from which a panel is
-gathered. The row cache, and whatever a solver keeps for each row, are on the device as ever, and values of K have the
-same bits.
+Blocks pass in one of three ways:
+
+    ahead     A thread lays out the next block on a queue of its own while the caller computes with one. Reading a file,
+              copying to the device and packing then take no time of their own. Two blocks at most are there.
+    in turn   One block after another is laid out and freed.
+    in place  A device that shares the host's memory packs rows from where they stand into one :class:`Window`.
+
+The host fetches working rows by their numbers and lays them out as a few rows of their own, from which a panel is
+gathered. The row cache and a solver's numbers of each row are on the device. Values of K have the same bits as in core.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import math
+import mmap
+import os
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,27 +31,38 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from clsvm import arrays
 from clsvm.arrays import Data
-from clsvm.errors import BufferSizeError, MemoryLimitError
+from clsvm.errors import BufferSizeError, DeviceError, MemoryLimitError
 from clsvm.gram import layouts
 from clsvm.gram.layouts import LAYOUTS
-from clsvm.gram.layouts.record import Panel, Plan, Rows, in_order
-from clsvm.gram.passing import Streamed, Window
+from clsvm.gram.layouts.lanes import CLUSTERED, Arrangement, Columns, LaneRows, Packer, Part, Source
+from clsvm.gram.layouts.record import Panel, Plan, Rows, in_order, lanes
 from clsvm.gram.products import Gram, Operator, Slots, Store, Tile, Update
 from clsvm.gram.programs import RowSource
+from clsvm.gram.responses import whole_tiles
 from clsvm.kernels import Kernel
 from clsvm.opencl.stream import Buffer, Stream
 
-ROWS_SHARE = 0.8  # of what is left of the budget at most, for all rows
-PLAIN_SHARE = 0.4  # of it, beyond which rows stand in the plainer of two layouts
+Block = tuple[slice, Rows]  # which rows of X, and these on the device
+# Shares of what is left of the budget: for all rows with what a solve has beside them; for the plainer of two layouts
+# from there on; for blocks that stay; for blocks that pass, and what laying one out takes; for a working set beside
+# those: the larger it is, the fewer passes.
+ROWS_SHARE, PLAIN_SHARE, STAY_SHARE, SHARE, WORKING_SHARE = 0.8, 0.4, 0.6, 0.5, 0.7
 BESIDE = 56  # bytes of a row beside it: f, its coefficient and bounds, whether it is in the working set or a cache
-STAY_SHARE = 0.6  # of it, for blocks that stay
-UNIFIED, COPIED = 2 << 20, 64 << 20  # bytes of a block: what caches hold, where the device reads the host's memory
+BLOCK = 256 << 20  # bytes of a block at most, where there are few passes
+UNIFIED, COPIED = 2 << 20, 64 << 20  # else: what caches hold, where the device reads the host's memory
 LEAST = 1280  # rows of a block, where memory holds so many: fewer leave cores without work at its end
+ONE, TWO, COPY = 1.1, 3, 5  # blocks that the share holds: one, two, and a copy of its rows as float64
+EVEN = 4096  # rows at most that blocks are made whole of
+LOOSE = 2  # times what a part of a block needs: how large the buffer of an earlier block may be that it gets
+OWN = 16  # bytes of a row's norm and places
+UNEVEN = 1.5  # a block of sparse rows has at most so many times the entries of as many average rows
+ALIGNED = 128  # bytes of which arrays begin at a multiple, so that buffers begin where they do
+WAIT = 256 << 20  # bytes of a window's rows before the host waits for them, so that Ctrl-C is heard
 # Cells of a product that laying out a cell of a row takes as long as, measured on a CPU; in place, in a window.
 LAID, FILLED = 150, 20
-WORKING_SHARE = 0.7  # of what is left then, for a working set: the larger it is, the fewer passes
-ALIGNED = 10 * 64  # bytes that buffers of laid out rows are larger than what they hold
+LARGER = 10 * 64  # bytes that buffers of laid out rows are larger than what they hold
 SAMPLE = 64  # rows that say what panels take: those with the most entries
 
 
@@ -66,11 +87,234 @@ def products_of(stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str)
     return BlockGram(stream, X, plan, kernel, dtype, asked)
 
 
+class Streamed:
+    """Lay out X (n, d), dense or CSR, in memory or memory-mapped, by ``plan`` in ``dtype``, some rows at a time.
+
+    beside: bytes that the caller holds for each row of a block. again: whether a solve makes many passes, every other
+    one backwards; smaller blocks serve then, and an order of the rows is looked for.
+    single: the plan of rows by their numbers. arrangement: the order of the rows, None as they came. stays: whether
+    memory holds all blocks. slices: the rows of each block, at most ``step``. share: bytes that a pass takes of the
+    stream's budget, at most. near: whether kernels read any row of X where it is. ahead: whether the next block is laid
+    out meanwhile. It is not where there is only one, where memory holds no two, where rows are near, and in the
+    simulator.
+    """
+
+    def __init__(self, stream: Stream, X: Data, plan: Plan, dtype: str, beside: int = 0, again: bool = False) -> None:
+        self.stream, self.X, self.dtype, self.itemsize = stream, X, dtype, np.dtype(dtype).itemsize
+        self._files = {file: file.size() for file in arrays.mapped(X)}
+        there, left = stream.unified and not self._files and not sp.issparse(X), stream.limit - stream.held
+        self.near = near = there and X.nbytes <= stream.info.largest_buffer
+        self.single = layouts.streamed(plan, X, left) if again else layouts.once(plan, X)
+        row = layouts.row_bytes(self.single, X, self.itemsize)
+        self.stays, most = again and X.shape[0] * row <= STAY_SHARE * left, BLOCK
+        if again and not self.stays:
+            most = max(UNIFIED, LEAST * row) if stream.unified else COPIED
+        self.arrangement: Arrangement | None = None
+        if again and near and plan.kind == CLUSTERED.name:
+            with contextlib.suppress(MemoryLimitError), stream.tentative():  # (else rows stand as they came)
+                self.arrangement = CLUSTERED.arranged(stream, X, plan, dtype)
+        self._plan = plan if self.arrangement else self.single
+        places, cells = X.shape[0], X.indptr if sp.issparse(X) else None
+        if self.arrangement:
+            cells = np.concatenate([[0], np.cumsum(self.arrangement.cells)])
+            places = len(cells) - 1
+            row = self.itemsize * int(cells[-1] / places)
+        row, most = row + OWN, min(most, stream.largest)
+        in_turn = ONE if cells is None else ONE * UNEVEN
+        blocks = COPY if not stream.unified else in_turn if near else TWO
+        budget = (SHARE / 2 if again else SHARE) * (stream.limit - stream.held)
+        self.share = int(min(budget, blocks * max(most, whole_tiles(1) * row)))
+        room = int(self.share / blocks)
+        self.step = min(places, _even(stream, dtype, whole_tiles(min(most, room) // (row + beside))))
+        self.slices = [*_cut(places, self.step, cells)]
+        self.ahead = not near and len(self.slices) > 1 and self.step * row <= room and not stream.simulated
+        self._again, self._passes = again, 0
+
+    def following(self) -> list[slice]:
+        """Return the blocks in the order of the next pass."""
+        self._passes += 1
+        return self.slices[::-1] if self._again and self._passes % 2 == 0 else self.slices
+
+    @contextlib.contextmanager
+    def passing(self) -> Iterator[Iterator[Block]]:
+        """Make one pass over all blocks.
+
+        A block is there until the next one is asked for, and so are the buffers that the caller made meanwhile; the
+        caller's queue is finished then. Leaving early, by an error or Ctrl-C, leaves no thread and no buffer. Iterating
+        raises whatever laying out a block raises: ValueError where memory_limit is too small or a file became shorter,
+        DeviceError, MemoryError.
+        """
+        with contextlib.ExitStack() as stack:
+            if self.ahead:
+                other = stack.enter_context(self.stream.beside(self.share))
+                stack.enter_context(other.recycling())
+                worker = ThreadPoolExecutor(1, "clsvm rows")
+                stack.callback(worker.shutdown)
+                stack.callback(_wait, worker, os.getpid())
+            blocks = self._laid_ahead(other, worker) if self.ahead else self._laid_in_turn()
+            yield stack.enter_context(contextlib.closing(blocks))
+
+    def _laid_in_turn(self) -> Generator[Block, None, None]:
+        with self.stream.recycling(LOOSE if self.near else 1):
+            for rows in self.following():
+                with self.stream.scratch():
+                    yield rows, self.laid(self.stream, rows)
+
+    def _laid_ahead(self, other: Stream, worker: ThreadPoolExecutor) -> Generator[Block, None, None]:
+        """Yield blocks that a thread lays out on the other stream, which the caller's thread uses only while that one
+        waits."""
+        process, used, slices = os.getpid(), None, self.following()
+
+        def fetched(rows: slice) -> Rows:
+            laid = self.laid(other, rows)
+            other.finish()
+            return laid
+
+        coming = worker.submit(fetched, slices[0])
+        for rows, following in zip(slices, [*slices[1:], None], strict=True):
+            if os.getpid() != process:
+                raise DeviceError("a forked process began amid rows that stream by: their thread is its parent's")
+            made = coming.result()
+            if used is not None:
+                other.free(*used.buffers())
+            if following is not None:
+                coming = worker.submit(fetched, following)
+            with self.stream.scratch():
+                yield rows, made
+            used = made
+
+    def check_files(self) -> None:
+        """Raise ValueError where a file that X is mapped from became shorter: reading it would end the process."""
+        for file, size in self._files.items():
+            arrays.check_file(file, size)
+
+    def laid(self, stream: Stream, rows: slice) -> Rows:
+        """Lay out some of the rows on ``stream`` as a block is; the caller frees them."""
+        self.check_files()
+        if self.arrangement:
+            return CLUSTERED.build_part(stream, self.X, self._plan, self.dtype, self.arrangement, rows)
+        X = self.X if rows.stop - rows.start == self.X.shape[0] else self.X[rows]
+        if self._files and not sp.issparse(X):  # (read of each page, so that no kernel waits for a disk)
+            X.reshape(-1).view(np.uint8)[:: mmap.PAGESIZE].max(initial=0)
+        return layouts.build(stream, X, self._plan, self.dtype, range(rows.start, rows.stop))
+
+    def some(self, ids: NDArray[np.int32]) -> Rows:
+        """Lay out rows by their numbers."""
+        self.check_files()
+        return layouts.build(self.stream, self.X[ids], self.single, self.dtype, ids)
+
+
+def _wait(worker: ThreadPoolExecutor, process: int) -> None:
+    """Wait until the thread has nothing to do, since it works with buffers that are freed next. A forked process has no
+    such thread.
+
+    Its shutdown, which waits once more where Ctrl-C comes here, is no place to wait alone: a thread that is joined when
+    Ctrl-C comes counts as ended in Python before 3.13.
+    """
+    if os.getpid() == process:
+        worker.submit(int).result()
+
+
+def _even(stream: Stream, dtype: str, step: int) -> int:
+    """Return so many rows, or fewer that all compute units share evenly in whole register tiles."""
+    profile = stream.profile
+    tile = profile.tiles["many"].get("GROUPS", 1) * lanes(profile, dtype) * stream.compute_units
+    unit = math.lcm(tile, whole_tiles(1))
+    return step // unit * unit if step >= unit and unit <= EVEN else step
+
+
+def _cut(n: int, step: int, cells: NDArray[np.integer] | None) -> Iterator[slice]:
+    """Yield consecutive rows, ``step`` at most and fewer where these would have far more cells than others; cells (n +
+    1,): how many stand before each."""
+    first = 0
+    most = 0 if cells is None else int(UNEVEN * step * int(cells[n]) / n)
+    while first < n:
+        last = min(first + step, n)
+        if cells is not None and cells[last] - cells[first] > most:
+            fit = int(np.searchsorted(cells[first : last + 1], cells[first] + most, "right")) - 1
+            last = min(last, first + whole_tiles(fit))
+        yield slice(first, last)
+        first = last
+
+
+class Window:
+    """Pack dense rows that kernels read in the host's memory: one block after another into a window of lane groups, or
+    some rows by their numbers into a panel.
+
+    Nothing waits between two blocks: the places of ``rows`` and their norms are there from the start.
+    """
+
+    def __init__(self, passing: Streamed, rows: Rows, centre: NDArray[np.float64]) -> None:
+        self._passing, self._rows, self._stream = passing, rows, passing.stream
+        arranged, V, slices = passing.arrangement, rows.lanes, passing.slices
+        lengths = arranged.groups[0] if arranged else np.full(rows.n_pad // V, rows.d)
+        before = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]) * V  # cells before a group
+        groups = [range(some.start // V, -(-some.stop // V)) for some in slices]
+        self._cells = {
+            some.start: int(before[of.stop] - before[of.start]) for some, of in zip(slices, groups, strict=True)
+        }
+        at = np.concatenate([before[of.start : of.stop] - before[of.start] for of in groups])
+        # The host's memory holds these as well as X.
+        self._where = [_aligned(one) for one in (rows.order, at, *(arranged.groups[1:] if arranged else ()))]
+        self._packer = Packer(passing.stream, passing.X.dtype, rows.dtype, centre)
+        self._panel_at: dict[int, Buffer] = {}
+
+    @contextlib.contextmanager
+    def passing(self) -> Iterator[tuple[Rows, Iterator[range]]]:
+        """Give all rows, and the lane groups of the block that stands in the window, one block after another; no other
+        rows are there. The window's memory is free again at the end."""
+        stream, X, rows, itemsize = self._stream, self._passing.X, self._rows, self._passing.itemsize
+        n, d = X.shape
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(stream.scratch())
+            source = Source(0, n, d, *stack.enter_context(stream.view(X)))
+            places, at, *listed = [stack.enter_context(stream.view(one))[0] for one in self._where]
+            where = Columns(at, *(listed or (at, at)))
+            values = stream.buffer(max(self._cells.values()) * itemsize)
+
+            def blocks() -> Iterator[range]:
+                laid = 0
+                for some in self._passing.following():
+                    groups = range(some.start // rows.lanes, -(-some.stop // rows.lanes))
+                    self._packer.rows(source, groups, places, where, values)
+                    yield groups
+                    stream.flush()
+                    laid += self._cells[some.start] * itemsize
+                    if laid > WAIT:
+                        stream.finish()
+                        laid = 0
+
+            part = Part(0, rows.n_pad // rows.lanes, values)
+            yield LaneRows(**vars(rows), parts=(part,), at=where), blocks()
+
+    def gather(self, panel: Panel, ids: Buffer) -> None:
+        """Bring the rows of X with the numbers ids (capacity,) int32, -1: none, into a panel of lane groups."""
+        stream, (n, d), groups = self._stream, self._passing.X.shape, range(panel.capacity // panel.width)
+        if panel.capacity not in self._panel_at:
+            self._panel_at[panel.capacity] = stream.upload(np.array(groups, np.int64) * panel.width * d)
+        where = Columns(*[self._panel_at[panel.capacity]] * 3)
+        with stream.view(self._passing.X) as (source, begin):
+            self._packer.rows(Source(0, n, d, source, begin), groups, ids, where, panel.values)
+        self._packer.norms(groups, where, panel.values, panel.uu)
+        panel.filled = True
+
+
+def _aligned(array: NDArray[Any]) -> NDArray[Any]:
+    """Return a copy that begins where the device wants arrays to begin."""
+    room = np.empty(array.nbytes + ALIGNED, np.uint8)
+    first = -room.ctypes.data % ALIGNED
+    made: NDArray[Any] = room[first : first + array.nbytes].view(array.dtype)
+    made[:] = array
+    return made
+
+
 @dataclass
 class Fetched:
-    """The rows that were laid out for a panel. at: which of them each working vector is, -1 for none; known: how many
-    working vectors there are; ids: the rows (ascending) that are still on the device in ``gram``, where a panel needs
-    them."""
+    """Rows that were laid out for a panel.
+
+    at: position of each working vector among them, -1 for none. known: number of working vectors. ids: numbers of the
+    rows (ascending) that stay on the device in ``gram`` where a panel reads them.
+    """
 
     at: Buffer
     known: int = 0
@@ -84,39 +328,37 @@ class Fetched:
 
 
 class BlockGram(Operator):
-    """Products over rows X (n, d), dense or CSR, that stay where they are."""
+    """Products over rows X (n, d), dense or CSR, that stay where they are.
+
+    asked: the layout that the rows would have in core, if not the plan's.
+    """
 
     share = WORKING_SHARE
 
     def __init__(self, stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str, asked: str = "") -> None:
-        """Lay out nothing yet but blocks that stay; asked: the layout that the rows would have in core, if not the
-        plan's."""
-        self.stream, self.kernel, self._X, self._dtype = stream, kernel, X, dtype
-        (n, d), left, itemsize = X.shape, stream.limit - stream.held, np.dtype(dtype).itemsize
-        self._plan = layouts.streamed(plan, X, left)  # of the rows that are fetched
-        self._row = layouts.row_bytes(self._plan, X, itemsize)
-        self._host_row = 0 if stream.unified else X.dtype.itemsize * (0 if sp.issparse(X) else d)
-        self._stays = stays = n * self._row <= STAY_SHARE * left
-        whole = LAYOUTS[self._plan.kind].shared  # panels have all of their vectors; else they read the rows' entries
-        lengths = np.full(n, d) if whole else _entries(X)
+        self.stream, self.kernel, left = stream, kernel, stream.limit - stream.held
+        self._streamed = streamed = Streamed(stream, X, plan, dtype, again=True)
+        self._rows_stay = not LAYOUTS[streamed.single.kind].shared  # of a panel that reads its rows' entries
+        lengths = _entries(X) if self._rows_stay else np.zeros(X.shape[0])
         self._longest = np.argsort(-lengths, kind="stable").astype(np.int32)
-        entries = np.concatenate([[0], np.cumsum(lengths[self._longest])])
-        self._worth = entries * n / max(1, entries[-1])  # rows of the mean length that the longest make
-        most = None if stays else max(UNIFIED, LEAST * self._row) if stream.unified else COPIED
-        self._streamed = streamed = Streamed(stream, X, plan, dtype, most=most, again=True)
         self._slots: Slots = {}
-        self._few = self._laid(np.sort(self._longest[:SAMPLE]))
-        self.width, self._rows_stay = self._few.width, not whole
-        fetched = SAMPLE * (2 * self._row + self._host_row)  # (the least that a panel is made by)
-        self._passes, self._share = 0, min(fetched, left // 4) if stays else streamed.share
+        self._few = self._fetched(np.sort(self._longest[:SAMPLE]))
+        self.width, row = self._few.width, layouts.row_bytes(streamed.single, X, streamed.itemsize)
+        # Bytes of the rows with the most entries that a panel can have, and of a row while it is fetched.
+        entries = np.concatenate([[0], np.cumsum(lengths[self._longest])])
+        self._most_bytes = row * (entries * X.shape[0] / max(1, entries[-1]))
+        self._row = 2 * row + (0 if stream.unified or sp.issparse(X) else X.dtype.itemsize * X.shape[1])
+        self._share = min(SAMPLE * self._row, left // 4) if streamed.stays else streamed.share
         stream.reserve(self._share)
-        blocks = streamed.slices if stays else []
-        self._blocks = [(rows.start, Gram(stream, streamed.laid(stream, rows), kernel)) for rows in blocks]
+        self._blocks = [
+            (rows.start, Gram(stream, streamed.laid(stream, rows), kernel))
+            for rows in (streamed.slices if streamed.stays else ())
+        ]
         self._window: Window | None = None
-        near = not stays and streamed.near and whole and stream.profile.wide == "double"  # (no centre of pairs there)
-        self.rows = self._looked(0 if stays else FILLED if near else LAID, asked or plan.kind)
-        if near:
-            self._window = Window(streamed, stream, X, plan, dtype, self.rows.xx)
+        near = not (streamed.stays or self._rows_stay) and streamed.near and not stream.profile.lacks("float64")
+        self.rows = self._looked(0 if streamed.stays else FILLED if near else LAID, asked or plan.kind)
+        if near:  # (a pair of floats has no centre there)
+            self._window = Window(streamed, self.rows, plan.centre)
 
     def _looked(self, laid: float, asked: str) -> Rows:
         """Return all rows, after a first pass over their blocks; ``laid``: what a cell takes to be laid out anew."""
@@ -124,50 +366,46 @@ class BlockGram(Operator):
         seen: list[Rows] = []
 
         def look(gram: Gram, groups: range, base: int) -> None:
-            norms.append(self.stream.read(gram.rows.xx, self._dtype, gram.rows.n_pad))
+            norms.append(self.stream.read(gram.rows.xx, gram.rows.dtype, gram.rows.n_pad))
             seen.append(gram.rows)
 
         self._over(look)
-        (n, d), one, step = self._X.shape, seen[0], self._streamed.step
-        n_pad, stored = sum(map(len, norms)), sum(rows.stored for rows in seen)
-        stay = "stay" if self._stays else "pass through the device"
+        streamed, one = self._streamed, seen[0]
+        (n, d), n_pad, stored = streamed.X.shape, sum(map(len, norms)), sum(rows.stored for rows in seen)
+        stay = "stay" if streamed.stays else "pass through the device"
         other = f", and so not {asked}" * (one.kind != asked)
-        words = f"in {len(seen)} blocks of {step} rows at most, which {stay}{other}"
+        words = f"in {len(seen)} blocks of {streamed.step} rows at most, which {stay}{other}"
         cost = sum(rows.cost * rows.n for rows in seen) / n
-        xx, arranged = self.stream.upload(np.concatenate(norms)), self._streamed.arrangement
+        xx, arranged = self.stream.upload(np.concatenate(norms)), streamed.arrangement
         order, position = (arranged.order, arranged.position) if arranged else in_order(n, n_pad)
         at = n, d, n_pad, one.lanes, stored, order, position, xx, cost, one.tile_cost
-        return Rows(one.kind, self._dtype, *at, laid=laid * stored / n, words=words)
+        return Rows(one.kind, one.dtype, *at, laid=laid * stored / n, words=words)
 
     def _over(self, work: Callable[[Gram, range, int], None]) -> None:
-        """Call ``work`` with the products of each block, its lane groups among those, and which row of what is kept for
-        them is the first of all; what it makes in a block that passes is freed."""
+        """Call ``work`` with each block's products, its lane groups among these, and the base of
+        :meth:`Gram.over_rows`. Buffers that ``work`` makes in a block that passes are freed."""
         for first, gram in self._blocks:
             work(gram, gram.groups, -first)
         if self._blocks:
             return
-        backward, self._passes = self._passes % 2 == 1, self._passes + 1
         with self.lent():
             if self._window:
-                with self._window.passing(backward) as (rows, windows):
+                with self._window.passing() as (rows, windows):
                     gram = Gram(self.stream, rows, self.kernel)
                     for groups in windows:
                         work(gram, groups, 0)
                 return
-            with self._streamed.passing(backward) as blocks:
+            with self._streamed.passing() as blocks:
                 for rows_there, laid in blocks:
-                    with self.stream.scratch():
-                        gram = Gram(self.stream, laid, self.kernel)
-                        work(gram, gram.groups, -rows_there.start)
+                    gram = Gram(self.stream, laid, self.kernel)
+                    work(gram, gram.groups, -rows_there.start)
 
     def lent(self) -> AbstractContextManager[None]:
         return self.stream.lent(self._share)
 
-    def _laid(self, ids: NDArray[np.int32]) -> Gram:
+    def _fetched(self, ids: NDArray[np.int32]) -> Gram:
         """Return products over some of the rows, on the device."""
-        self._streamed.check_files()
-        rows = layouts.build(self.stream, self._X[ids], self._plan, self._dtype, ids)
-        return Gram(self.stream, rows, self.kernel, self._slots)
+        return Gram(self.stream, self._streamed.some(ids), self.kernel, self._slots)
 
     def panel(self, capacity: int, square: bool = False) -> Panel:
         """Return an empty panel, and room for its rows where these have to stay."""
@@ -176,7 +414,7 @@ class BlockGram(Operator):
             made.fetched = Fetched(self.stream.buffer(4 * made.capacity))
             if self._rows_stay:
                 made.fetched.ids = np.sort(self._longest[:capacity])
-                made.fetched.gram = self._laid(made.fetched.ids)
+                made.fetched.gram = self._fetched(made.fetched.ids)
             if square:
                 self._few.slot(made.capacity)  # (last, since it stays)
         return made
@@ -186,7 +424,7 @@ class BlockGram(Operator):
         own = self._few.panel_bytes(capacity) + 8 * capacity
         if not self._rows_stay:
             return own
-        return own + int(self._row * self._worth[min(capacity, len(self._longest))]) + ALIGNED
+        return own + int(self._most_bytes[min(capacity, len(self._longest))]) + LARGER
 
     def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
         made = self._of(panel).part(panel, first, capacity, count)
@@ -203,43 +441,34 @@ class BlockGram(Operator):
         """Bring rows into a panel. The host reads which they are, and fetches them."""
         stream, fetched = self.stream, panel.fetched
         fetched.known = known = min(int(stream.read(count, np.int32, 1)[0]), panel.capacity)
-        places = stream.read(rows, np.int32, known)
-        wanted = np.where(places >= 0, self.rows.order[places], -1)
+        places, wanted = stream.read(rows, np.int32, known), np.full(panel.capacity, -1, np.int32)
+        wanted[:known] = np.where(places >= 0, self.rows.order[places], -1)
         ids = np.unique(wanted[wanted >= 0])
-        if self._rows_stay:  # (those that the panel has need not be fetched again)
-            if not np.isin(ids, fetched.ids, assume_unique=True).all():
+        if self._rows_stay:
+            if not np.isin(ids, fetched.ids, assume_unique=True).all():  # (those that the panel has are not fetched)
                 stream.finish()
                 stream.free(*fetched.gram.buffers())
                 fetched.ids, fetched.gram = ids[:0], None  # (laying out may fail)
-                fetched.ids, fetched.gram = ids, self._laid(ids)
+                fetched.ids, fetched.gram = ids, self._fetched(ids)
             self._gather(panel, fetched.gram, fetched.ids, wanted, count)
-            return
-        if self._window and panel.width == self.rows.lanes:
-            stream.write(fetched.at, np.pad(wanted, (0, panel.capacity - known), constant_values=-1))
+        elif self._window and panel.width == self.rows.lanes:
+            stream.write(fetched.at, wanted)
             self._window.gather(panel, fetched.at)
-            return
-        if not len(ids):
-            ids = self._longest[:1]  # (any: none of them is wanted, and the panel is cleared)
-        step = max(SAMPLE, self._share // (2 * self._row + self._host_row))
-        with self.lent():
-            for first in range(0, len(ids), step):
-                with stream.scratch():
-                    some = ids[first : first + step]
-                    self._gather(panel, self._laid(some), some, wanted, count, fresh=not first)
+        else:
+            ids = ids if len(ids) else self._longest[:1]  # (any: none of them is wanted, and the panel is cleared)
+            step = max(SAMPLE, self._share // self._row)
+            with self.lent():
+                for first in range(0, len(ids), step):
+                    with stream.scratch():
+                        some = ids[first : first + step]
+                        self._gather(panel, self._fetched(some), some, wanted, count, fresh=not first)
 
     def _gather(
-        self,
-        panel: Panel,
-        gram: Gram,
-        ids: NDArray[np.int32],
-        wanted: NDArray[np.int32],
-        count: Buffer,
-        fresh: bool = True,
+        self, panel: Panel, gram: Gram, ids: NDArray[Any], wanted: NDArray[Any], count: Buffer, fresh: bool = True
     ) -> None:
         """Bring those of the rows ``ids``, laid out in ``gram``, that are wanted into a panel."""
-        at = np.full(panel.capacity, -1, np.int32)
-        there = np.flatnonzero(np.isin(wanted, ids))
-        at[there] = gram.rows.position[np.searchsorted(ids, wanted[there])]
+        place = np.searchsorted(ids, wanted).clip(max=len(ids) - 1)
+        at = np.where(ids[place] == wanted, gram.rows.position[place], np.int32(-1))
         self.stream.write(panel.fetched.at, at)
         gram.gather(panel, panel.fetched.at, count, fresh)
 
@@ -252,12 +481,8 @@ class BlockGram(Operator):
 
     def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None) -> None:
         """Add to c and fill the store in one pass; there is none where there is no working vector."""
-
-        def work(gram: Gram, groups: range, base: int) -> None:
-            gram.over_rows(groups, base, panel, count, store, update)
-
         if panel.fetched.known:
-            self._over(work)
+            self._over(lambda gram, groups, base: gram.over_rows(groups, base, panel, count, store, update))
 
     def respond(self, panel: Panel, rows: Buffer, right: Panel, count: Buffer, update: Update) -> None:
         self._of(panel).respond(panel, panel.fetched.at, right, count, update)

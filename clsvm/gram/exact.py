@@ -46,13 +46,23 @@ AT_ONCE = 1 << 20  # of few rows among themselves: four arrays of them are littl
 
 
 def of_rows(gram: Operator, X: Any, plan: Plan, device: Any) -> Exact:
-    """Return the function that computes K b of some rows of X, which may be in a file, within the stream's budget."""
-    stream = gram.stream
+    """Return the function that computes K b of some rows of X, which may be in a file, within the stream's budget; of
+    many rows or support vectors, some at a time."""
+    stream, kernel = gram.stream, gram.kernel
+    step = max(1, FETCHED // max(1, X.nnz * 12 // X.shape[0] if sp.issparse(X) else X.shape[1] * X.itemsize))
 
     def exact(rows: NDArray[np.intp], b: Vector) -> Vector:
         support = np.flatnonzero(b.any(axis=0))
         with gram.lent(), Stream(device, max(1, stream.limit - stream.held), stream.profile) as own:
-            c = in_pieces(own, gram.kernel, plan, X, rows, support, b[:, support])
+            few = max(len(rows), len(support)) <= step
+            c = by_half(own, kernel, plan, X, rows, support, b[:, support]) if few else None
+            if c is None:
+                c = np.zeros((len(b), len(rows)))
+                for first in range(0, len(rows), step):
+                    here = X[rows[first : first + step]]
+                    for begin in range(0, len(support), step):
+                        some = support[begin : begin + step]
+                        c[:, first : first + step] += responses(own, kernel, plan, here, X[some], b[:, some])
             stream.peak = max(stream.peak, stream.held + own.peak)
         return c
 
@@ -64,32 +74,11 @@ def of_given(K: Any) -> Exact:
     return lambda rows, b: (K[rows] @ b.T).T
 
 
-def in_pieces(
-    stream: Stream, kernel: Kernel, plan: Plan, X: Any, rows: NDArray[np.intp], support: NDArray[np.intp], b: Vector
-) -> Vector:
-    """Return K b' of some rows of X (n, d) and some as support vectors, b (problems, len(support)); where there are
-    many, some at a time."""
-    step = max(1, FETCHED // max(1, X.nnz * 12 // X.shape[0] if sp.issparse(X) else X.shape[1] * X.itemsize))
-    if max(len(rows), len(support)) <= step:
-        found = by_half(stream, kernel, plan, X, rows, support, b)
-        if found is not None:
-            return found
-    c = np.zeros((len(b), len(rows)))
-    for first in range(0, len(rows), step):
-        here = X[rows[first : first + step]]
-        for begin in range(0, len(support), step):
-            some = slice(begin, begin + step)
-            c[:, first : first + step] += responses(stream, kernel, plan, here, X[support[some]], b[:, some])
-    return c
-
-
 def responses(stream: Stream, kernel: Kernel, plan: Plan, X: Data, support: Data, b: Vector) -> Vector:
     """Return K(X, support) b'; by the host where there is so little of it that no program is worth building."""
     cells = X.shape[0] * support.shape[0] * X.shape[1]
-    if cells <= HOST:
-        return _on_host(stream, kernel, X, support, b)
     plan = layouts.once(plan, X) if cells < CLUSTERED else layouts.cheaper(plan, X)
-    return _on_device(stream, kernel, plan, X, support, b)
+    return _in_double(stream, kernel, plan, X, (support, b, ()), on_host=cells <= HOST)
 
 
 def by_half(
@@ -105,7 +94,7 @@ def by_half(
     plan, both = layouts.cheaper(plan, X), np.union1d(rows, support).astype(np.int32)
     layout = LAYOUTS[plan.kind]
     pays = layout.in_order and len(support) >= HALVED * len(both) and len(both) <= AMONG * len(rows)
-    if not pays or not _doubles(stream) or len(rows) * len(support) * X.shape[1] <= HOST:
+    if not pays or stream.profile.lacks("float64") or len(rows) * len(support) * X.shape[1] <= HOST:
         return None
     if len(both) * layout.row_bytes(plan, X, 8) > (stream.limit - stream.held) // 2:
         return None
@@ -168,16 +157,15 @@ def decided(support: Support, stream: Stream, X: Data, coefficients: Vector, gro
     far = np.flatnonzero(~near)
     if far.size:
         reach.check(found.some(far), far)
-        rows, others = X[far] if near.any() else X, support.vectors_of(groups, coefficients)
+        rows = X[far] if near.any() else X
         # The host takes |x - y|^2 by differences, which lose nothing to rows far from one another.
         rough = kernel.spec.of_distance and not kernel.spec.element and not reach(found.some(far), "float64").all()
         try:
-            if rough or stream.profile.lacks(support.dtype):
-                out[:, far] = _on_host(stream, kernel, rows, *others)
-            elif double:
+            if double and not (rough or stream.profile.lacks("float64")):
                 out[:, far] = support.responses(stream, rows, coefficients, groups)
             else:
-                out[:, far] = _on_device(stream, kernel, support.plan, rows, *others)
+                others = support.vectors_of(groups, coefficients)
+                out[:, far] = _in_double(stream, kernel, support.plan, rows, others, on_host=rough)
         except RowError as error:
             raise error.moved(int(far[error.row]) - error.row) from None
         bad = ~np.isfinite(out).all(axis=0)
@@ -187,29 +175,21 @@ def decided(support: Support, stream: Stream, X: Data, coefficients: Vector, gro
     return out
 
 
-def _doubles(stream: Stream) -> bool:
-    """Return whether the device computes in float64."""
-    return bool(stream.info.fp64) and stream.profile.wide == "double"
-
-
-def _on_device(
-    stream: Stream, kernel: Kernel, plan: Plan, X: Data, support: Data, b: Vector, ends: Sequence[int] = ()
+def _in_double(
+    stream: Stream, kernel: Kernel, plan: Plan, X: Data, others: tuple[Data, Vector, Sequence[int]], on_host: bool
 ) -> Vector:
-    """Return :meth:`Support.responses` in float64, by the host where the device has no doubles or no room."""
-    if _doubles(stream):
-        try:
-            with stream.tentative():
-                made = Support(stream, kernel, plan, support, "float64", ends, keep=False)
-                return made.responses(stream, X, b)
-        except (MemoryLimitError, BufferSizeError):  # what is left of the budget, or a buffer, holds no tile of them
-            pass
-    return _on_host(stream, kernel, X, support, b, ends)
+    """Return :meth:`Support.responses` in float64 to ``others``: support vectors, coefficients, ends of groups.
 
-
-def _on_host(stream: Stream, kernel: Kernel, X: Data, support: Data, b: Vector, ends: Sequence[int] = ()) -> Vector:
-    """Return :meth:`Support.responses` in float64 by the kernel's oracle, in blocks of rows and of support vectors
-    within what is left of the budget. Raises ValueError where that holds no block of one of each."""
-    n, m, problems = X.shape[0], support.shape[0], len(b)
+    The host computes it where it is asked to, and where the device has no doubles or no room: by the kernel's oracle,
+    in blocks of rows and of support vectors within what is left of the budget. Raises ValueError where that holds no
+    block of one of each.
+    """
+    support, b, ends = others
+    if not (on_host or stream.profile.lacks("float64")):
+        # (What is left of the budget, or a buffer, may hold no tile of them.)
+        with contextlib.suppress(MemoryLimitError, BufferSizeError), stream.tentative():
+            return Support(stream, kernel, plan, support, "float64", ends, keep=False).responses(stream, X, b)
+    n, m = X.shape[0], support.shape[0]
     most = max(terms(X), terms(support)) if sp.issparse(X) and sp.issparse(support) else X.shape[1]
 
     def needed(side: int) -> int:  # K, and the rows without columns that have no entry
@@ -221,7 +201,7 @@ def _on_host(stream: Stream, kernel: Kernel, X: Data, support: Data, b: Vector, 
     if stream.held + needed(side) > stream.limit:
         raise MemoryLimitError(stream.limit, stream.held, needed(side))
     stream.peak = max(stream.peak, stream.held + needed(side))
-    out = np.zeros((max(1, len(ends)), problems, n))
+    out = np.zeros((max(1, len(ends)), len(b), n))
     for c, (first, end) in zip(out, pairwise((0, *(ends or (m,)))), strict=True):
         for begin in range(first, end, side):
             some = slice(begin, min(begin + side, end))

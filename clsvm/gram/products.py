@@ -166,23 +166,6 @@ def _range(size: Range, local: Range, sections: int) -> tuple[Range, Range]:
     return (*size, *between, sections), (*local, *between, 1)
 
 
-def half_end(rows: Rows, last: int) -> int:
-    """Return where values of rows up to position ``last`` end that :func:`reflect` goes on from: after a whole lane
-    group and square, or the last row."""
-    unit = max(programs.SIDE, rows.lanes)
-    return min(rows.n_pad, -(-(last + 1) // unit) * unit)
-
-
-def reflect(stream: Stream, dtype: str, store: Store, slot_of: NDArray[np.int32], ends: NDArray[np.int32]) -> None:
-    """Fill the values from each row's end on (n_pad,), of rows in these slots of a store, from the mirror images. For
-    the vector shape."""
-    kernel, n = stream.variant(programs.given(stream.profile, dtype), "reflect"), len(ends)
-    with stream.scratch():
-        there = store._replace(slot=stream.upload(slot_of))
-        kernel((n // programs.SIDE,), (1,), there.arguments(), stream.upload(ends), n)
-        stream.finish()
-
-
 class Gram(Operator):
     """Products of one kernel function over one set of rows that is on the device. slots: the buffers that :meth:`slot`
     has made, where several of them share them."""

@@ -1,8 +1,16 @@
-"""Sums over support vectors on a device: rows pass through bounded memory."""
+"""Sums over support vectors on a device.
+
+    c = K(X, support) coefficients'
+
+Many rows X pass through bounded memory (:class:`Support`). A call for few rows spends its time on buffers, places and
+programs, not on products: a :class:`SmallBatchPredictor` has all these ready. A row's value has the same bits in any
+call.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
@@ -12,13 +20,12 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from clsvm.arrays import Data
-from clsvm.gram import layouts, small_batch
+from clsvm.gram import layouts
 from clsvm.gram.layouts import LAYOUTS
-from clsvm.gram.layouts.lanes import DENSE
-from clsvm.gram.layouts.record import Panel, Plan
+from clsvm.gram.layouts.lanes import DENSE, Packer, Source
+from clsvm.gram.layouts.record import Panel, Plan, refuse
 from clsvm.gram.precision import Reach
 from clsvm.gram.products import Gram, Update
-from clsvm.gram.small_batch import Piece, SmallBatchPredictor
 from clsvm.kernels import Kernel
 from clsvm.opencl.contexts import of_thread
 from clsvm.opencl.parts import APART, Parts, together
@@ -35,6 +42,103 @@ ALL = slice(None)  # groups
 SECTIONS = 16  # pieces from which one launch for all is worth a program of its own
 WEIGHTS = 8 << 20  # bytes of coefficients that are on the device at a time, at most, but for those of one piece
 OWN = 24  # bytes of a row's norm and places
+MOST = 64  # rows of a small batch: whole lane groups of every device
+SHARE = 1 / 128  # of the memory, which a small-batch predictor takes at most
+PREDICTORS = 8  # of a thread: one more, and the others are given up
+FIXED = 4096  # bytes of a predictor's places and counts
+
+
+def whole_tiles(rows: int) -> int:
+    """Return so many rows in whole tiles of any layout, at least one; sums then group the same way however memory
+    is."""
+    return max(1, rows // _TILE) * _TILE
+
+
+class Piece(NamedTuple):
+    """Support vectors of one group in a panel: which of all they are, where they begin in it, the group's number."""
+
+    which: slice
+    at: int
+    group: int
+
+    @property
+    def size(self) -> int:
+        """Return how many vectors there are."""
+        return int(self.which.stop - self.which.start)
+
+    def numbers(self, begin: int = 0, first: int = 0) -> NDArray[np.int32]:
+        """Return the numbers of a section (epilogue.mako) of working vectors ``begin`` onward, groups ``first``
+        onward."""
+        return np.array([self.size, self.at - begin, self.group - first], np.int32)
+
+
+def _pieces(ends: Sequence[int], most: int) -> tuple[int, list[list[Piece]]]:
+    """Return how many working vectors a panel has, about ``most`` or fewer, and the pieces that share each panel, of
+    support vectors whose groups have these ends. A piece begins where a part of a buffer can."""
+    sizes = np.diff([0, *ends])
+    room = int((-(-sizes[:-1] // _BEGIN) * _BEGIN).sum() + sizes[-1])
+    panels = -(-room // whole_tiles(most))
+    capacity = whole_tiles(-(-room // max(1, panels)) + _TILE - 1)
+    loads: list[list[Piece]] = []
+    at = capacity
+    for group, (first, end) in enumerate(pairwise((0, *ends))):
+        while first < end:
+            if at >= capacity:
+                loads.append([])
+                at = 0
+            size = min(end - first, capacity - at)
+            loads[-1].append(Piece(slice(first, first + size), at, group))
+            first, at = first + size, at + -(-size // _BEGIN) * _BEGIN
+    return capacity, loads
+
+
+def _runs(pieces: Sequence[Piece], among: Sequence[int], problems: int) -> Iterator[list[int]]:
+    """Yield the numbers ``among`` of some pieces, those at a time whose coefficients take few bytes."""
+    run: list[int] = []
+    for at in among:
+        if run and 8 * problems * (pieces[at].at + pieces[at].size - pieces[run[0]].at) > WEIGHTS:
+            yield run
+            run = []
+        run.append(at)
+    yield run
+
+
+def _weights(pieces: Sequence[Piece], coefficients: Vector, begin: int, capacity: int) -> Vector:
+    """Return the coefficients (problems, capacity) of working vectors ``begin`` onward."""
+    D = np.zeros((len(coefficients), capacity))
+    for piece in pieces:
+        D[:, piece.at - begin : piece.at - begin + piece.size] = coefficients[:, piece.which]
+    return D
+
+
+class Load(NamedTuple):
+    """Support vectors in a panel. parts, sections: the part of the panel and the numbers of each piece."""
+
+    panel: Panel
+    pieces: Sequence[Piece]
+    parts: list[Panel]
+    sections: Parts
+    buffers: tuple[Buffer, ...]
+
+    def add(self, gram: Gram, run: Sequence[int], coefficients: Vector, c: Buffer, n: int, first: int) -> list[Buffer]:
+        """Add the terms of the pieces ``run`` to sums c (groups * problems, n) of groups ``first`` onward, many pieces
+        of dense rows in one launch; return the buffers that it took."""
+        stream, problems, pieces = gram.stream, len(coefficients), [self.pieces[at] for at in run]
+        begin = pieces[0].at
+        capacity = whole_tiles(pieces[-1].at + pieces[-1].size - begin + _TILE - 1)
+        D = stream.wide(_weights(pieces, coefficients, begin, capacity))
+        if len(run) >= SECTIONS and gram.rows.kind == DENSE.name and not stream.simulated:
+            numbers = together(stream, [piece.numbers(begin, first) for piece in pieces]).buffer
+            part = gram.part(self.panel, begin, capacity, numbers)
+            gram.accumulate(part, numbers, None, Update(problems, n, c, D, capacity, len(pieces)))
+            return [D, numbers]
+        size = 8 * problems * n
+        for at, piece in zip(run, pieces, strict=True):
+            sums, before = stream.part(c, size * (piece.group - first), size), 8 * (piece.at - begin)
+            own = stream.part(D, before, 8 * problems * capacity - before)
+            update = Update(problems, n, sums, own, capacity)
+            gram.accumulate(self.parts[at], self.sections.each[at], None, update)
+        return [D]
 
 
 class Support:
@@ -63,47 +167,45 @@ class Support:
         keep: bool = True,
     ) -> None:
         self.kernel, self.plan, self.vectors, self.dtype = kernel, plan, vectors, dtype
-        self._ends = ends
-        self._single = layouts.once(plan, vectors)
-        m, itemsize, budget = vectors.shape[0], np.dtype(dtype).itemsize, stream.limit - stream.held
+        self._ends, self._single = ends or (vectors.shape[0],), layouts.once(plan, vectors)
+        itemsize, budget = np.dtype(dtype).itemsize, stream.limit - stream.held
         row = layouts.row_bytes(plan, vectors, itemsize)
         block = LAYOUTS[plan.kind].block_bytes(plan, vectors, itemsize, _TILE)
         room = min(stream.largest, max(0, budget // 8 - block))
-        self._capacity, self._loads = _loads(ends or (m,), min(PANEL, room) // row)
-        self._groups = max(1, len(ends))
-        self._kept: list[_Load] = []
+        self._capacity, self.pieces = _pieces(self._ends, min(PANEL, room) // row)
+        self._kept: list[Load] = []
         self.buffers: tuple[Buffer, ...] = ()
         if stream.profile.lacks(self.dtype):  # (exact.decided has the host compute values)
             return
-        if keep and len(self._loads) * (self._capacity * (row + OWN) + block) + APART * len(ends) <= budget // 4:
-            self._kept = [self._gathered(stream, load) for load in self._loads]
+        if keep and len(self.pieces) * (self._capacity * (row + OWN) + block) + APART * len(ends) <= budget // 4:
+            self._kept = [self._gathered(stream, pieces) for pieces in self.pieces]
             self.buffers = tuple(buffer for load in self._kept for buffer in load.buffers)
         else:
-            self._capacity, self._loads = _loads(ends or (m,), min(max(PASSING // row, FEWEST), room // row))
+            self._capacity, self.pieces = _pieces(self._ends, min(max(PASSING // row, FEWEST), room // row))
         self._load = 2 * self._capacity * (row + OWN) + block  # bytes: as rows, and as a panel
         stream.finish()
 
-    def _gathered(self, stream: Stream, pieces: list[Piece]) -> _Load:
+    def _gathered(self, stream: Stream, pieces: list[Piece]) -> Load:
         """Gather pieces of them in a panel of their own."""
         first, end = pieces[0].which.start, pieces[-1].which.stop
         gram = Gram(stream, layouts.build(stream, self.vectors[first:end], self._single, self.dtype), self.kernel)
         panel = gram.panel(self._capacity)
         places = np.full(panel.capacity, -1, np.int32)
-        for piece in pieces:
-            places[piece.place] = gram.rows.position[piece.which.start - first : piece.which.stop - first]
+        for which, at, _ in pieces:
+            places[at : at + which.stop - which.start] = gram.rows.position[which.start - first : which.stop - first]
         rows, count = stream.upload(places), stream.upload(np.array([panel.capacity], np.int32))
         gram.gather(panel, rows, count)
-        sections = together(stream, [np.array([piece.size, piece.at, piece.group], np.int32) for piece in pieces])
+        sections = together(stream, [piece.numbers() for piece in pieces])
         parts = [
             gram.part(panel, piece.at, whole_tiles(piece.size + _TILE - 1), count)
             for piece, count in zip(pieces, sections.each, strict=True)
         ]
-        own = (*panel.buffers(), sections.buffer)
+        held, passing = (*panel.buffers(), sections.buffer), (count, rows, *gram.buffers())
         if panel.rows_stay:
-            return _Load(panel, parts, sections, (*own, count, rows, *gram.buffers()))
+            return Load(panel, pieces, parts, sections, (*held, *passing))
         stream.finish()
-        stream.free(rows, count, *gram.buffers())
-        return _Load(panel, parts, sections, own)
+        stream.free(*passing)
+        return Load(panel, pieces, parts, sections, held)
 
     def responses(self, stream: Stream, X: Data, coefficients: Vector, groups: slice = ALL) -> Vector:
         """Return K(X, support) coefficients' with sums in float64: (problems, n) for (problems, m) coefficients; of
@@ -123,7 +225,7 @@ class Support:
         """Return :meth:`responses` to coefficients that the device's wide numbers hold."""
         among = self.among(groups)
         problems, n = len(coefficients), X.shape[0]
-        if len(among) == self._groups and (few := self._for_few(stream, X, problems)):
+        if len(among) == len(self._ends) and (few := self._for_few(stream, X, problems)):
             return few.responses(stream, X, coefficients)
         row = layouts.row_bytes(self.plan, X, np.dtype(self.dtype).itemsize) + OWN + 8 * problems * len(among)
         step = whole_tiles(min(CHUNK, stream.largest, self._room(stream, X, problems)) // row)
@@ -141,29 +243,29 @@ class Support:
         return np.zeros((len(among) * problems, 0)) if out is None else out
 
     def _for_few(self, stream: Stream, X: Data, problems: int) -> SmallBatchPredictor | None:
-        """Return this thread's small-batch predictor; None where there is none for X."""
-        shape = problems, self._groups
-        if not self._kept or not small_batch.fits(stream, self.plan, X, *shape, len(self._loads) * self._capacity):
+        """Return this thread's small-batch predictor. None where rows X are many, where rows that are used once do not
+        stand in dense lane groups, or where a predictor takes more than a small share of the memory."""
+        (n, d), groups, vectors = X.shape, len(self._ends), len(self._kept) * self._capacity
+        if not self._kept or n > MOST or stream.profile.wide != "double" or stream.simulated:
             return None
-        made = of_thread("small batches").setdefault((stream.queue, shape), WeakKeyDictionary())
+        nbytes = FIXED + 8 * (MOST * (2 * d + 1 + problems * groups) + problems * vectors)
+        if nbytes > SHARE * stream.limit or layouts.once(self.plan, X).kind != DENSE.name:
+            return None
+        made = of_thread("small batches").setdefault((stream.queue, problems, groups), WeakKeyDictionary())
         if self not in made:
-            if len(made) >= small_batch.PREDICTORS:
+            if len(made) >= PREDICTORS:
                 made.clear()
-            loads = zip(self._kept, self._loads, strict=True)
-            held = [(kept.panel, kept.sections.buffer, pieces) for kept, pieces in loads]
-            made[self] = SmallBatchPredictor(stream, self.kernel, self.plan, self.dtype, X.shape[1], held, shape)
+            made[self] = SmallBatchPredictor(stream, self, self._kept, d, problems)
         found: SmallBatchPredictor = made[self]
         return found
 
     def among(self, groups: slice) -> range:
         """Return the numbers of some groups."""
-        return range(self._groups)[groups]
+        return range(len(self._ends))[groups]
 
     def vectors_of(self, among: slice, coefficients: Vector) -> tuple[Data, Vector, Sequence[int]]:
         """Return the support vectors of some groups, their coefficients and the ends of their groups."""
         groups = self.among(among)
-        if not self._ends:
-            return self.vectors, coefficients, ()
         cuts = (0, *self._ends)[groups.start : groups.stop + 1]
         some = slice(cuts[0], cuts[-1])
         return self.vectors[some], coefficients[:, some], [end - cuts[0] for end in cuts[1:]]
@@ -173,15 +275,13 @@ class Support:
         problems, n_pad = len(coefficients), gram.rows.n_pad
         n = -(-n_pad // _TILE) * _TILE  # (so that the sums of a group begin where a part of a buffer can)
         sums = stream.zeros(8 * len(groups) * problems * n)
-        for number, pieces in enumerate(self._loads):
+        for number, pieces in enumerate(self.pieces):
             among = [at for at, piece in enumerate(pieces) if piece.group in groups]
             if not among:
                 continue
             load = self._kept[number] if self._kept else self._gathered(stream, pieces)
-            to = _Sums(stream, gram, load, pieces, coefficients, sums, n, groups.start)
-            dense = gram.rows.kind == DENSE.name and not stream.simulated
             for run in _runs(pieces, among, problems):
-                stream.free(*(to.add_sections(run) if dense and len(among) >= SECTIONS else to.add_pieces(run)))
+                stream.free(*load.add(gram, run, coefficients, sums, n, groups.start))
             stream.finish()
             stream.free(*(() if self._kept else load.buffers))
         found = stream.read_wide(sums, (len(groups) * problems, n))[:, :n_pad]
@@ -197,86 +297,72 @@ class Support:
         return max(left // 4, int(IN_PLACE * (left - self._load - 8 * problems * self._capacity)))
 
 
-class _Sums(NamedTuple):
-    """Sums (groups * problems, n) on the device, of groups from ``first`` on, to which the pieces of a load add."""
+class SmallBatchPredictor:
+    """Sums for at most MOST rows of d features, by support vectors that stay on the device in ``loads``.
 
-    stream: Stream
-    gram: Gram
-    load: _Load
-    pieces: Sequence[Piece]
-    coefficients: Vector
-    buffer: Buffer
-    n: int
-    first: int
+    A predictor belongs to the stream's queue and to this thread; its buffers outlive the stream. Norms of the rows,
+    sums and the rows themselves stand in one buffer, since a copy takes longer than its bytes: one to the device brings
+    the rows, and zeros before them; one back brings norms and sums.
+    """
 
-    def add_pieces(self, run: Sequence[int]) -> tuple[Buffer, ...]:
-        """Add the terms of some pieces, a launch each; return the buffers that it took."""
-        stream, coefficients, problems = self.stream, self.coefficients, len(self.coefficients)
-        D = together(stream, [stream.as_wide(coefficients[:, self.pieces[at].which]) for at in run])
-        for at, weights in zip(run, D.each, strict=True):
-            piece, size = self.pieces[at], 8 * problems * self.n
-            c = stream.part(self.buffer, size * (piece.group - self.first), size)
-            update = Update(problems, self.n, c, weights, piece.size)
-            self.gram.accumulate(self.load.parts[at], self.load.sections.each[at], None, update)
-        return (D.buffer,)
+    def __init__(self, stream: Stream, support: Support, loads: Sequence[Load], d: int, problems: int) -> None:
+        plan, dtype, groups = support.plan, support.dtype, len(support.among(ALL))
+        self._loads, self._problems, self._capacity = loads, problems, loads[0].panel.capacity
+        built = DENSE.build(stream, np.zeros((MOST, d)), replace(plan, kind=DENSE.name), dtype)
+        self._begin = MOST * (1 + groups * problems)  # of the rows, in doubles
+        self._host = np.zeros(self._begin + MOST * d)
+        self._device = stream.upload(self._host)
+        self._sums = stream.part(self._device, 8 * MOST, 8 * (self._begin - MOST))
+        self._rows = replace(built, xx=stream.part(self._device, 0, 8 * MOST))
+        self._gram = Gram(stream, self._rows, support.kernel)
+        rows = stream.part(self._device, 8 * self._begin, 8 * MOST * d)
+        self._source = Source(0, self._rows.n_pad, d, rows, 0)
+        self._packer = Packer(stream, np.float64, dtype, plan.centre)
+        self._order = stream.upload(np.arange(self._rows.n_pad, dtype=np.int32))
+        size = 8 * problems * self._capacity
+        self._weights = stream.buffer(size * len(loads))
+        self._own = [stream.part(self._weights, number * size, size) for number in range(len(loads))]
+        self._written: Vector | None = None  # the coefficients that are there
+        self._launches: dict[int, list[Callable[[], None]]] = {}  # by lane groups
+        # A fork waits for the builder first, then for streams: what is built is built before a call holds its stream.
+        self._hold(1)
+        m = max(piece.which.stop for load in loads for piece in load.pieces)
+        self._answered(stream, np.zeros((1, d)), np.zeros((problems, m)))
+        own = self._order, self._packer.centre, self._device, self._weights
+        stream.hand_over([*built.buffers(), *own])
 
-    def add_sections(self, run: Sequence[int]) -> tuple[Buffer, ...]:
-        """Do as :meth:`add_pieces` does, to the same bits, with all pieces in one launch: of dense rows."""
-        stream, problems, pieces = self.stream, len(self.coefficients), [self.pieces[at] for at in run]
-        begin, end = pieces[0].at, pieces[-1].at + pieces[-1].size
-        weights = np.zeros((problems, whole_tiles(end - begin + _TILE - 1)))
-        for piece in pieces:
-            weights[:, piece.at - begin : piece.at - begin + piece.size] = self.coefficients[:, piece.which]
-        D, capacity = stream.wide(weights), weights.shape[1]
-        places = [np.array([one.size, one.at - begin, one.group - self.first], np.int32) for one in pieces]
-        numbers = together(stream, places).buffer
-        part = self.gram.part(self.load.panel, begin, capacity, numbers)
-        self.gram.accumulate(part, numbers, None, Update(problems, self.n, self.buffer, D, capacity, len(pieces)))
-        return D, numbers
+    def responses(self, stream: Stream, X: Data, coefficients: Vector) -> Vector:
+        """Return c (groups * problems, n) of rows X (n, d), n <= MOST, by coefficients (problems, support vectors).
+        Raises ValueError for a row whose squared norm is too large for the dtype."""
+        self._hold(-(-X.shape[0] // self._rows.lanes))
+        with stream.lock:  # (a fork waits for the stream of the call)
+            return self._answered(stream, X.toarray() if sp.issparse(X) else X, coefficients)
 
+    def _answered(self, stream: Stream, X: NDArray[np.floating], coefficients: Vector) -> Vector:
+        rows, n, begin = self._rows, len(X), self._begin
+        self._host[begin : begin + X.size] = X.reshape(-1)
+        stream.write(self._device, self._host[: begin + X.size])
+        if self._written is None or not np.array_equal(self._written, coefficients):
+            self._written = None  # (until all are there)
+            weights = [_weights(load.pieces, coefficients, 0, self._capacity) for load in self._loads]
+            stream.write_wide(self._weights, np.stack(weights))
+            self._written = coefficients.copy()
+        for launch in self._launches[-(-n // rows.lanes)]:
+            launch()
+        found = stream.read(self._device, np.float64, (begin // MOST, MOST))
+        refuse(found[0].view(rows.dtype)[:n], rows)
+        return found[1:, :n]
 
-def _runs(pieces: Sequence[Piece], among: Sequence[int], problems: int) -> Iterator[list[int]]:
-    """Yield the numbers ``among`` of some pieces, those at a time whose coefficients take few bytes."""
-    run: list[int] = []
-    for at in among:
-        if run and 8 * problems * (pieces[at].at + pieces[at].size - pieces[run[0]].at) > WEIGHTS:
-            yield run
-            run = []
-        run.append(at)
-    yield run
-
-
-def _loads(ends: Sequence[int], most: int) -> tuple[int, list[list[Piece]]]:
-    """Return how many working vectors a panel has, about ``most`` or fewer, and the pieces that share each panel, of
-    support vectors whose groups have these ends. A piece begins where a part of a buffer can."""
-    sizes = np.diff([0, *ends])
-    room = int((-(-sizes[:-1] // _BEGIN) * _BEGIN).sum() + sizes[-1])
-    panels = -(-room // whole_tiles(most))
-    capacity = whole_tiles(-(-room // max(1, panels)) + _TILE - 1)
-    loads: list[list[Piece]] = []
-    at = capacity
-    for group, (first, end) in enumerate(pairwise((0, *ends))):
-        while first < end:
-            if at >= capacity:
-                loads.append([])
-                at = 0
-            size = min(end - first, capacity - at)
-            loads[-1].append(Piece(slice(first, first + size), at, group))
-            first, at = first + size, at + -(-size // _BEGIN) * _BEGIN
-    return capacity, loads
-
-
-class _Load(NamedTuple):
-    """Working vectors in a panel, the part of each piece, how many it has, where it begins and of which group it is,
-    and every buffer of theirs."""
-
-    panel: Panel
-    parts: list[Panel]
-    sections: Parts
-    buffers: tuple[Buffer, ...]
-
-
-def whole_tiles(rows: int) -> int:
-    """Return so many rows in whole tiles of any layout, at least one; sums then group the same way however memory
-    is."""
-    return max(1, rows // _TILE) * _TILE
+    def _hold(self, groups: int) -> None:
+        """Have the launches for so many lane groups: their rows, and products with all support vectors."""
+        if groups in self._launches:
+            return
+        rows, packer, held = self._rows, self._packer, []
+        for part in rows.parts:
+            if some := range(part.first, min(groups, part.first + part.groups)):
+                held.append(packer.rows(self._source, some, self._order, rows.at, part.values, held=True))
+                held.append(packer.norms(some, rows.at, part.values, rows.xx, held=True))
+        for D, load in zip(self._own, self._loads, strict=True):
+            update = Update(self._problems, MOST, self._sums, D, self._capacity, len(load.pieces))
+            held += self._gram.held(range(groups), load.panel, load.sections.buffer, update)
+        self._launches[groups] = held

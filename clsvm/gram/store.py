@@ -7,6 +7,7 @@ Both stand in up to SLABS equal buffers, which come from a pool that outlives th
 from __future__ import annotations
 
 from dataclasses import replace
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,13 @@ from numpy.typing import NDArray
 from clsvm.errors import DeviceError
 from clsvm.gram import programs
 from clsvm.gram.layouts.record import Panel, Rows, lanes
-from clsvm.gram.products import Operator, Store, Tile, Update, half_end, reflect
+from clsvm.gram.products import Operator, Store, Tile, Update
 from clsvm.gram.programs import SLABS, RowSource
 from clsvm.kernels import PRECOMPUTED
 from clsvm.opencl.stream import Buffer, Stream
+from clsvm.threads import go_on
 
+Places = NDArray[np.int32]
 _WHOLE = 16  # rows and working sets are whole vectors of any dtype
 _AT_A_TIME = 512  # rows of K that are computed
 
@@ -183,25 +186,58 @@ def computed(gram: Operator, tiles: bool) -> StoredGram:
     stream, rows, profile = gram.stream, gram.rows, gram.stream.profile
     store, n = _store(stream, rows.n_pad, rows.dtype), rows.n_pad
     half = profile.shape == "vector" and rows.cost / 2 > programs.COPIED * profile.cache_cost
-    panel = gram.panel(_AT_A_TIME)
-    ends = np.full(n, n, np.int32)  # of the values of each row that are computed
-    at, count, slot = (stream.buffer(4 * panel.capacity) for _ in range(3))
-    for slab, begin in zip(store.slabs, range(0, n, store.slab_rows), strict=False):
-        last = min(begin + store.slab_rows, n)
-        for first in range(begin, last, panel.capacity):
-            some = np.arange(first, min(first + panel.capacity, last), dtype=np.int32)
-            for buffer, values in ((at, some), (count, np.array([len(some)], np.int32)), (slot, some - begin)):
-                stream.write(buffer, values)
-            gram.gather(panel, at, count)
-            if half:
-                ends[some] = half_end(rows, int(some[-1]))
-            gram.store_rows(int(ends[first]), panel, count, Store((slab,), store.slab_rows, n, slot))
-            stream.finish()
-    if half:
-        reflect(stream, rows.dtype, store, np.arange(n, dtype=np.int32), ends)
-    stream.free(at, count, slot, *panel.buffers())
+    panel, every = gram.panel(min(_AT_A_TIME, store.slab_rows)), np.arange(n, dtype=np.int32)
+    listed = stream.buffer(4 * panel.capacity), stream.buffer(4 * panel.capacity), stream.buffer(4)
+    fill(gram, panel, listed, store, every, every, half)
+    stream.free(*listed, *panel.buffers())
     cost = min(programs.picked_cost(profile, n, 1), rows.tile_cost) if tiles else 1.0  # (of any working set, at most)
     return StoredGram(stream, store, replace(rows, tile_cost=cost), gram.kernel, gram if tiles else None)
+
+
+def fill(
+    gram: Operator,
+    panel: Panel,
+    listed: tuple[Buffer, Buffer, Buffer],
+    store: Store,
+    rows: Places,
+    slot_of: Places,
+    half: bool = True,
+    until: float = np.inf,
+) -> tuple[int, Places]:
+    """Compute the rows of K at ascending positions, the last ones first, into their slots of a store.
+
+    Return which of ``rows`` is the first that was made, and the end of the computed values of each row (n_pad,).
+    listed: buffers for the rows of a panel, their slots and their count. slot_of: slot of each row. half: compute each
+    panel's values up to the lane group and square of its last row; the others are mirror images. until: the time of
+    perf_counter at which the work ends early, with whole rows.
+    """
+    stream, n, first = gram.stream, gram.rows.n_pad, len(rows)
+    ends, unit = np.full(n, n, np.int32), max(programs.SIDE, gram.rows.lanes)
+    at, slot, count = listed
+    while first and perf_counter() < until:
+        go_on()
+        last, first = first, max(0, first - panel.capacity)
+        some = rows[first:last]
+        for buffer, values in ((at, some), (slot, slot_of[some]), (count, np.array([len(some)], np.int32))):
+            stream.write(buffer, values)
+        gram.gather(panel, at, count)
+        if half:
+            ends[some] = min(n, -(-(int(some[-1]) + 1) // unit) * unit)
+        gram.store_rows(int(ends[some[0]]), panel, count, store._replace(slot=slot))
+        stream.finish()
+    if half:
+        reflect(gram, store, slot_of, ends)
+    return first, ends
+
+
+def reflect(gram: Operator, store: Store, slot_of: Places, ends: Places) -> None:
+    """Fill the values from each row's end (n,) on, of rows in these slots, by their mirror images. For the vector
+    shape."""
+    stream, n = gram.stream, len(ends)
+    kernel = stream.variant(programs.given(stream.profile, gram.rows.dtype), "reflect")
+    with stream.scratch():
+        there = store._replace(slot=stream.upload(slot_of))
+        kernel((n // programs.SIDE,), (1,), there.arguments(), stream.upload(ends), n)
 
 
 def _store(stream: Stream, n_pad: int, dtype: str) -> Store:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from clsvm.linalg.factors import Plan, cholesky, lauum, plan, solve_triangular
+from clsvm.linalg.factors import cholesky, lauum, plan, solve_triangular
+from clsvm.linalg.schedule import Plan
 
 __all__ = ["Plan", "cholesky", "lauum", "plan", "solve_triangular"]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +12,7 @@ from scipy.linalg import lapack
 
 from clsvm.errors import BufferSizeError, MemoryLimitError
 from clsvm.linalg import schedule
-from clsvm.linalg.schedule import Grid, Team
+from clsvm.linalg.schedule import Plan
 from clsvm.linalg.tiles import Shape
 from clsvm.opencl.devices import listed
 from clsvm.opencl.profiles import Profile
@@ -24,28 +23,6 @@ Matrix = NDArray[Any]
 UNIT = 128  # tiles are whole ones, where they are chosen
 TABLES = 1 << 14, 64  # bytes of small tables, and for each row of a tile
 LEAST, PARTS = 1024, 8  # a chosen tile is no smaller, but for the memory; nor larger than so many parts of the matrix
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How a matrix will be worked on. method: "lapack" (SciPy's, on the host, in place) or "tiles"; tile: rows of one;
-    devices: of the workers; memory_limit: bytes of each, nbytes: what it will hold; reason: why, in words."""
-
-    method: str
-    tile: int
-    devices: tuple[Any, ...]
-    memory_limit: int
-    nbytes: int
-    reason: str
-
-    @property
-    def team(self) -> Team:
-        """Who works."""
-        return Team(self.devices, self.memory_limit)
-
-    def __str__(self) -> str:
-        where = "LAPACK on the host" if self.method == "lapack" else f"tiles of {self.tile} rows"
-        return f"{where}: {self.reason}"
 
 
 def plan(
@@ -64,35 +41,27 @@ def plan(
     the host's, or one lacks the dtype, LAPACK then works on the whole matrix, takes none and knows no memory_limit.
     Raises ValueError or TypeError for bad input (memory_limit is too small, a device lacks the dtype), or DeviceError.
     """
-    n, dtype = _rows("n", n), _real(dtype)
-    tile = None if tile is None else _rows("tile", tile)
-    devices = tuple(listed(device))
+    whole = Number(least=1, whole=True)
+    whole.check("n", n)
+    if tile is not None:
+        whole.check("tile", tile)
+    dtype, devices = _real(dtype), tuple(listed(device))
     rooms = [_room(one, memory_limit, dtype) for one in devices]
     names = [room.name for room in rooms]
     limit = min(room.limit // (names.count(room.name) if memory_limit is None else 1) for room in rooms)
-    lacking = next((room for room in rooms if room.lacks), None)
-    if tile is not None and lacking:
-        raise ValueError(f"{lacking.name} has no {dtype}: give the matrix in float32")
-    if tile is None and (reason := _for_lapack(rooms, dtype)):
-        return Plan("lapack", n, devices, limit, 0, reason)
-    most = min(n, tile or usual_tile(n))
-    sizes = (most,) if tile else (most, *range((most - 1) // UNIT * UNIT, 0, -UNIT))
-
-    def need(t: int) -> int:
-        return max(room.need(t) for room in rooms)
-
-    for t in sizes:
-        if need(t) <= limit and all(room.fits(t) for room in rooms):
-            return Plan("tiles", t, devices, limit, need(t), "as asked" if tile else f"three take {need(t)} bytes")
-    if need(sizes[-1]) > limit:
-        raise MemoryLimitError(limit, 0, need(sizes[-1]))
-    raise BufferSizeError(f"{names[0]} allows no buffers for tiles of {sizes[-1]} rows")
-
-
-def _rows(name: str, number: Any) -> int:
-    """Return a number of rows. Raises TypeError or ValueError where it is no whole number of at least 1."""
-    Number(least=1, whole=True).check(name, number)
-    return int(number)
+    lacking = next((f"{room.name} has no {dtype}" for room in rooms if room.profile.lacks(dtype)), "")
+    if tile is None and (reason := _for_lapack(rooms) or lacking):
+        return Plan("lapack", int(n), devices, limit, 0, reason)
+    if lacking:
+        raise ValueError(f"{lacking}: give the matrix in float32")
+    most = int(min(n, tile or usual_tile(n)))
+    for t in (most,) if tile else (most, *range((most - 1) // UNIT * UNIT, 0, -UNIT)):
+        nbytes = max(sum(room.buffers(t)) for room in rooms) + TABLES[0] + TABLES[1] * t
+        if nbytes <= limit and all(max(room.buffers(t)) <= room.largest for room in rooms):
+            return Plan("tiles", t, devices, limit, nbytes, "as asked" if tile else f"three take {nbytes} bytes")
+    if nbytes > limit:
+        raise MemoryLimitError(limit, 0, nbytes)
+    raise BufferSizeError(f"{names[0]} allows no buffers for tiles of {t} rows")
 
 
 def _real(dtype: Any) -> str:
@@ -107,7 +76,7 @@ def _real(dtype: Any) -> str:
 
 
 def usual_tile(n: int) -> int:
-    """Rows of a tile of a matrix (n, n) where memory allows it."""
+    """Return the rows of a tile of a matrix (n, n) where memory allows it."""
     return max(LEAST, -(-n // (PARTS * UNIT)) * UNIT)
 
 
@@ -121,21 +90,10 @@ class _Room(NamedTuple):
     profile: Profile
     dtype: str
 
-    @property
-    def lacks(self) -> bool:
-        return self.profile.lacks(self.dtype)
-
-    def _bytes(self, t: int) -> list[int]:
+    def buffers(self, t: int) -> list[int]:
+        """Return the bytes of each buffer for tiles of t rows."""
         numbers = Shape.of(self.profile, self.dtype, t).numbers()
         return [np.dtype(self.dtype).itemsize * number for number in numbers.values()]
-
-    def need(self, t: int) -> int:
-        """Bytes for tiles of t rows, and for small tables."""
-        return sum(self._bytes(t)) + TABLES[0] + TABLES[1] * t
-
-    def fits(self, t: int) -> bool:
-        """Whether no buffer is too large for the device."""
-        return max(self._bytes(t)) <= self.largest
 
 
 def _room(device: Any, memory_limit: int | str | None, dtype: str) -> _Room:
@@ -143,12 +101,9 @@ def _room(device: Any, memory_limit: int | str | None, dtype: str) -> _Room:
         return _Room(str(stream.info), stream.info.kind, stream.limit, stream.largest, stream.profile, dtype)
 
 
-def _for_lapack(rooms: Sequence[_Room], dtype: str) -> str:
-    """Why LAPACK does it; empty where it does not."""
-    if all(room.kind == "cpu" for room in rooms):
-        return "every device is a CPU, on whose cores it is as fast"
-    lacking = next((room for room in rooms if room.lacks), None)
-    return f"{lacking.name} has no {dtype}" if lacking else ""
+def _for_lapack(rooms: Sequence[_Room]) -> str:
+    """Return why LAPACK is as good; "" where it is not."""
+    return "every device is a CPU, on whose cores it is as fast" * all(room.kind == "cpu" for room in rooms)
 
 
 def cholesky(
@@ -161,8 +116,8 @@ def cholesky(
     memory_limit: int | str | None = None,
     tile: int | None = None,
 ) -> Matrix:
-    """The Cholesky factor of A (n, n), symmetric and positive definite, of which one triangle is read: U with U'U = A,
-    or L with L L' = A where ``lower``; (n, n), float32 or float64 as A is, else float64.
+    """Return the Cholesky factor of A (n, n), symmetric and positive definite, of which one triangle is read: U with
+    U'U = A, or L with L L' = A where ``lower``; (n, n), float32 or float64 as A is, else float64.
 
     overwrite_a: the factor takes A's place, which may be a memory-mapped file; without a copy where A is in C's order
     (in Fortran's for ``lower``) or the other one, more slowly. clean: zeros in the other triangle; else it stays as it
@@ -171,13 +126,8 @@ def cholesky(
     Raises numpy.linalg.LinAlgError where A is not positive definite, ValueError or TypeError for bad input,
     DeviceError where the machine fails; what was to be overwritten is then half done.
     """
-    out, U = _upper(A, lower, overwrite_a, "A")
-    made = plan(len(out), out.dtype, device=device, memory_limit=memory_limit, tile=tile)
-    if made.method == "tiles":
-        schedule.cholesky(Grid(U, made.tile), made.team)
-    else:
-        _lapack("potrf", U)
-    return _cleaned(out, U, clean)
+    where = {"device": device, "memory_limit": memory_limit, "tile": tile}
+    return _in_triangle(A, "A", ("potrf", schedule.cholesky), lower, overwrite_a, clean, where)
 
 
 def lauum(
@@ -190,21 +140,39 @@ def lauum(
     memory_limit: int | str | None = None,
     tile: int | None = None,
 ) -> Matrix:
-    """One triangle of U U' of a triangle U (n, n), or of L'L where ``lower``; the other triangle is not read.
+    """Return one triangle of U U' of a triangle U (n, n), or of L'L where ``lower``; the other triangle is not read.
 
-    The parameters and errors are :func:`cholesky`'s. In place there is one barrier a row of tiles, else none.
-    Algorithm 3 of the same appendix.
+    The parameters and errors are :func:`cholesky`'s. Algorithm 3 of the same appendix.
     """
-    given = np.asanyarray(U)
-    out, triangle = _upper(U, lower, overwrite, "U")
-    made = plan(len(out), out.dtype, device=device, memory_limit=memory_limit, tile=tile)
-    if made.method == "lapack":
-        _lapack("lauum", triangle)
-    elif np.shares_memory(out, given) or out.dtype != given.dtype:
-        schedule.lauum(Grid(triangle, made.tile), made.team)
+    where = {"device": device, "memory_limit": memory_limit, "tile": tile}
+    return _in_triangle(U, "U", ("lauum", schedule.lauum), lower, overwrite, clean, where)
+
+
+def _in_triangle(
+    A: Any,
+    name: str,
+    work: tuple[str, Callable[[Matrix, Plan], None]],
+    lower: bool,
+    overwrite: bool,
+    clean: bool,
+    where: dict[str, Any],
+) -> Matrix:
+    """Return A, or a copy in the order that suits, with the result of ``work``, by LAPACK or by tiles, in one
+    triangle."""
+    out = _matrix(A, name)
+    if not overwrite:
+        out = np.array(out, order="F" if lower else "C")
+    elif not out.flags.writeable:
+        raise ValueError(f"{name} is read-only and cannot be overwritten")
+    U, (routine, by_tiles) = out.T if lower else out, work
+    made = plan(len(U), U.dtype, **where)
+    if made.method == "tiles":
+        by_tiles(U, made)
     else:
-        schedule.lauum(Grid(given.T if lower else given, made.tile), made.team, triangle)
-    return _cleaned(out, triangle, clean)
+        _lapack(routine, U)
+    for i in range(len(U) if clean else 0):
+        U[i, :i] = 0
+    return out
 
 
 def solve_triangular(
@@ -218,9 +186,10 @@ def solve_triangular(
     memory_limit: int | str | None = None,
     tile: int | None = None,
 ) -> Matrix:
-    """X of T X = B, or of T'X = B where ``trans``, for a triangle T (n, n) and B (n,) or (n, k), in B's shape and T's
-    dtype. The other triangle is not read. Columns of B are shared by the workers, a tile's width each.
+    """Return X of T X = B, or of T'X = B where ``trans``, for a triangle T (n, n) and B (n,) or (n, k).
 
+    X has B's shape and T's dtype. The other triangle is not read. Columns of B are shared by the workers, a tile's
+    width each.
     device, memory_limit and tile as :func:`plan` says. Raises numpy.linalg.LinAlgError where T is singular, ValueError
     or TypeError for bad input, entries that are not finite among it, DeviceError where the machine fails.
     """
@@ -245,9 +214,9 @@ def solve_triangular(
         found, _ = solve(T.T if turned else T, columns, lower=lower != turned, trans=trans != turned)
         columns[...] = found
     elif lower != trans:  # U'X = B
-        schedule.solve(Grid(U, made.tile), columns, made.team)
+        schedule.solve(U, columns, made)
     else:  # U X = B, from its last row on
-        schedule.solve(Grid(U[::-1, ::-1].T, made.tile), columns[::-1], made.team)
+        schedule.solve(U[::-1, ::-1].T, columns[::-1], made)
     if not np.isfinite(X).all() and not all(np.isfinite(U[i, i:]).all() for i in range(len(U))):
         raise ValueError("T must be of finite numbers in the triangle that is read, got NaN or infinity")
     return X
@@ -274,18 +243,8 @@ def _matrix(A: Any, name: str) -> Matrix:
     return A if A.dtype in (np.float32, np.float64) else A.astype(np.float64)
 
 
-def _upper(A: Any, lower: bool, overwrite: bool, name: str) -> tuple[Matrix, Matrix]:
-    """(what will be returned, the upper triangle that stands in it): a copy in the order that suits, or A itself."""
-    given = _matrix(A, name)
-    if not overwrite:
-        given = np.array(given, order="F" if lower else "C")
-    elif not given.flags.writeable:
-        raise ValueError(f"{name} is read-only and cannot be overwritten")
-    return given, given.T if lower else given
-
-
 def _lapack(name: str, U: Matrix) -> None:
-    """LAPACK's potrf or lauum in the upper triangle of U, whose rows or columns are without gaps."""
+    """Do LAPACK's potrf or lauum in the upper triangle of U, whose rows or columns are without gaps."""
     routine = getattr(lapack, ("s" if U.dtype == np.float32 else "d") + name)
     rows = U.flags.c_contiguous
     F = np.asarray(U.T if rows else U)
@@ -297,10 +256,3 @@ def _lapack(name: str, U: Matrix) -> None:
         raise np.linalg.LinAlgError(f"the leading minor of order {info} is not positive definite")
     if not np.shares_memory(made, F):  # (neither rows nor columns lie without gaps)
         F[...] = made
-
-
-def _cleaned(out: Matrix, U: Matrix, clean: bool) -> Matrix:
-    """Zeros below the diagonal of U, a row at a time."""
-    for i in range(len(U) if clean else 0):
-        U[i, :i] = 0
-    return out

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -85,24 +86,35 @@ class Grid(NamedTuple):
         return self.matrix[self.part(i), self.part(j)]
 
 
-class Team(NamedTuple):
-    """Who works: a worker for each of the devices (one may stand there more than once), with so many bytes each."""
+@dataclass(frozen=True)
+class Plan:
+    """How a matrix will be worked on. method: "lapack" (SciPy's, on the host, in place) or "tiles"; tile: rows of one;
+    devices: of the workers, one of which may stand there more than once; memory_limit: bytes of each, nbytes: what it
+    will hold; reason: why, in words."""
 
+    method: str
+    tile: int
     devices: tuple[Any, ...]
     memory_limit: int
+    nbytes: int
+    reason: str
+
+    def __str__(self) -> str:
+        where = "LAPACK on the host" if self.method == "lapack" else f"tiles of {self.tile} rows"
+        return f"{where}: {self.reason}"
 
 
 Work = Callable[[DeviceTiles, range], None]  # with one's tiles, at one's pieces
 
 
-def run(work: Work, grid: Grid, pieces: int, team: Team, table: Table) -> None:
-    """``work`` by each of the team, at pieces that are dealt in turn; one alone works in the caller's thread (Oclgrind
+def run(work: Work, grid: Grid, pieces: int, plan: Plan, table: Table) -> None:
+    """Have each worker do ``work``, at pieces that are dealt in turn; one alone works in the caller's thread (Oclgrind
     21.10 crashes in any other). Raises what the first that failed raised; an interrupt ends all of them."""
-    t, workers = min(grid.t, len(grid.matrix)), min(len(team.devices), pieces)
+    t, workers = min(grid.t, len(grid.matrix)), min(len(plan.devices), pieces)
 
     def go(one: int) -> None:
         try:
-            with Stream(team.devices[one], team.memory_limit) as stream:
+            with Stream(plan.devices[one], plan.memory_limit) as stream:
                 work(DeviceTiles(stream, str(grid.matrix.dtype), t), range(one, pieces, workers))
         except Ended:
             pass
@@ -126,8 +138,9 @@ def run(work: Work, grid: Grid, pieces: int, team: Team, table: Table) -> None:
         raise table.error
 
 
-def cholesky(grid: Grid, team: Team) -> None:
-    """U above the grid's diagonal and on it, U'U = A. Raises LinAlgError where A is not positive definite."""
+def cholesky(A: Matrix, plan: Plan) -> None:
+    """Put U with U'U = A above the diagonal and on it. Raises LinAlgError where A is not positive definite."""
+    grid = Grid(A, plan.tile)
     table = Table(grid.tiles)
 
     def factor(on: DeviceTiles, i: int) -> None:
@@ -153,8 +166,8 @@ def cholesky(grid: Grid, team: Team) -> None:
             table.wait(i, y, i + 1)
             table.wait(y, j, i)
             on.load_c(grid.tile(y, j))
-            on.load_m(grid.tile(i, y))
-            on.subtract(grid.size(y), w, h, half=y == j)
+            on.load_m(grid.tile(i, y).T)
+            on.add(grid.size(y), w, h, -1.0, half=y == j)
             on.store(grid.tile(y, j), triangle=y == j)
             table.done(y, j)
 
@@ -168,39 +181,36 @@ def cholesky(grid: Grid, team: Team) -> None:
                 if j == i + 1:  # at once: all others wait for it
                     factor(on, j)
 
-    run(work, grid, grid.tiles, team, table)
+    run(work, grid, grid.tiles, plan, table)
 
 
-def lauum(grid: Grid, team: Team, out: Matrix | None = None) -> None:
-    """B = U U' above the diagonal and on it, of U there: in the grid's place, by one barrier a row, or into ``out``,
-    without any."""
+def lauum(U: Matrix, plan: Plan) -> None:
+    """Put U U' above the diagonal and on it, in the place of U there, by one barrier a row."""
+    grid = Grid(U, plan.tile)
     table, N, rows = Table(grid.tiles), grid.tiles, iter(range(grid.tiles))
     row: list[Matrix] = []
 
     def keep() -> None:
-        """A copy of the next row, which is about to change: all are done with those before it."""
+        """Copy the next row, which is about to change: all are done with those before it."""
         i = next(rows)
         row[:] = [grid.tile(i, k).copy() for k in range(i, N)]
 
-    barrier = threading.Barrier(min(len(team.devices), N), action=keep)
-    to = grid if out is None else Grid(out, grid.t)
+    barrier = threading.Barrier(min(len(plan.devices), N), action=keep)
 
     def entry(on: DeviceTiles, i: int, j: int) -> None:
         on.clear()
         for k in range(j, N):
             table.check()
-            own = grid.tile(i, k) if out is not None else row[k - i]
-            on.load_rows(own if i == j else grid.tile(j, k), triangle=j == k)
+            on.load_rows(row[k - i] if i == j else grid.tile(j, k), triangle=j == k)
             if i != j:
-                on.load_m(own)
+                on.load_m(row[k - i])
             on.add(grid.size(i), grid.size(j), grid.size(k), half=i == j, triangle=i == j == k)
-        on.store(to.tile(i, j), triangle=i == j)
+        on.store(grid.tile(i, j), triangle=i == j)
 
     def work(on: DeviceTiles, mine: range) -> None:
         try:
             for i in range(N):
-                if out is None:
-                    barrier.wait()
+                barrier.wait()
                 for j in mine:
                     if j >= i:
                         entry(on, i, j)
@@ -210,12 +220,12 @@ def lauum(grid: Grid, team: Team, out: Matrix | None = None) -> None:
             barrier.abort()
             raise
 
-    run(work, grid, N, team, table)
+    run(work, grid, N, plan, table)
 
 
-def solve(grid: Grid, B: Matrix, team: Team) -> None:
-    """X of U' X = B (n, k), in its place; t columns are one worker's."""
-    table = Table(1)
+def solve(U: Matrix, B: Matrix, plan: Plan) -> None:
+    """Put X of U' X = B (n, k) in its place; columns as wide as a tile are one worker's."""
+    grid, table = Grid(U, plan.tile), Table(1)
 
     def work(on: DeviceTiles, mine: range) -> None:
         for c in mine:
@@ -225,11 +235,11 @@ def solve(grid: Grid, B: Matrix, team: Team) -> None:
                 table.check()
                 on.load_c(columns[grid.part(i)])
                 for k in range(i):
-                    on.load_columns(columns[grid.part(k)])
-                    on.load_m(grid.tile(k, i))
-                    on.subtract(grid.size(i), w, grid.size(k))
+                    on.load_rows(columns[grid.part(k)].T)
+                    on.load_m(grid.tile(k, i).T)
+                    on.add(grid.size(i), w, grid.size(k), -1.0)
                 on.load_m(grid.tile(i, i))
                 on.solve(grid.size(i), w)
                 on.store(columns[grid.part(i)])
 
-    run(work, grid, -(-B.shape[1] // grid.t), team, table)
+    run(work, grid, -(-B.shape[1] // grid.t), plan, table)

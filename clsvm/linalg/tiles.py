@@ -15,16 +15,31 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clsvm.gram.layouts.record import lanes, padded
+from clsvm.gram.layouts.lanes import DENSE
+from clsvm.gram.layouts.record import lanes, options, padded
 from clsvm.gram.products import Store
-from clsvm.linalg import programs
-from clsvm.linalg.programs import LAYOUT
+from clsvm.kernels.records import Parameter, Spec
+from clsvm.opencl import sources
 from clsvm.opencl.profiles import Profile
+from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Buffer, Stream
 
 Tile = NDArray[Any]
 STRIP = 512  # working vectors that are packed at a time
 SIDE = 16  # of what a work-group turns at a time: that of turn.cl
+SCALED = Spec("", (Parameter("scale", 1.0),), "scale * dot")
+FILES = ("pack", "turn", "solve", "factor")  # of cl_kernels/linalg
+
+
+def programs(profile: Profile, dtype: str) -> list[Variant]:
+    """Return the programs of tiles: C[u][i] += scale <x_i, u>, from the family of products with a kernel function, and
+    one for each of FILES."""
+    text, own = DENSE.program(SCALED, profile, dtype, "many", False)
+    shared = options(profile, dtype)
+    summed = *shared, f"-DUB={DENSE.width(profile, dtype, 'many')}", "-DSTORE", "-DSUM", *own
+    others = [(name, sources.cl(f"linalg/{name}"), (*shared, f"-DWG={profile.group}"), name) for name in FILES]
+    made = [("sum", text, summed, "gram"), *others]
+    return [Variant(f"{name} {dtype}", text, given, entry) for name, text, given, entry in made]
 
 
 class Shape(NamedTuple):
@@ -45,18 +60,9 @@ class Shape(NamedTuple):
         return cls(t, pad, ld, block, min(STRIP, padded(t, lanes(profile, dtype))))
 
     def numbers(self) -> dict[str, int]:
-        """How many each of the buffers holds."""
+        """Return how many numbers each of the buffers holds."""
         rows = {"C": self.t * self.ld, "M": self.t * self.ld, "X": self.pad * self.t}
         return rows | {"strip": self.strip * self.t, "norms": max(self.pad, self.strip)}
-
-
-class At(NamedTuple):
-    """Vectors of a tile: where the first begins, and what is between two of them and between their numbers."""
-
-    buffer: Buffer
-    first: int
-    stride: int
-    step: int
 
 
 class In(NamedTuple):
@@ -66,21 +72,14 @@ class In(NamedTuple):
     down: int
     right: int
 
-    def rows(self, i: int, j: int = 0) -> At:
-        """Those from the i-th on, from column j on."""
-        return At(self.buffer, i * self.down + j * self.right, self.down, self.right)
+    def rows(self, i: int, j: int = 0) -> tuple[Any, ...]:
+        """Return rows i onward, from column j on, as kernels take vectors: the first number, what is between two
+        vectors and between their numbers."""
+        return self.buffer, *map(np.int64, (i * self.down + j * self.right, self.down, self.right))
 
-    def columns(self, j: int, i: int = 0) -> At:
-        """Those from the j-th on, from row i on."""
-        return At(self.buffer, i * self.down + j * self.right, self.right, self.down)
-
-
-class To(NamedTuple):
-    """Where packed vectors go: from number ``first`` on of blocks that are ``length`` vectors of V numbers long."""
-
-    buffer: Buffer
-    first: int
-    length: int
+    def columns(self, j: int, i: int = 0) -> tuple[Any, ...]:
+        """Return columns j onward, from row i on, as kernels take vectors."""
+        return In(self.buffer, self.right, self.down).rows(j, i)
 
 
 class DeviceTiles:
@@ -95,44 +94,36 @@ class DeviceTiles:
         self.C, self.M, self.X, self._strip = made["C"], made["M"], made["X"], made["strip"]
         self._norms = stream.zeros(self.real.itemsize * shape.numbers()["norms"])
         self._failed = stream.zeros(4)
-        variant = programs.product(stream.profile, dtype)
-        self._product, self._numbers = stream.variant(variant), variant.numbers
-        self._pack, self._turn, self._solve, self._factor = (
-            stream.variant(programs.own(name, stream.profile, dtype)) for name in programs.OWN
-        )
+        product, *others = programs(stream.profile, dtype)
+        self._product, self._numbers = stream.variant(product), product.numbers
+        self._pack, self._turn, self._solve, self._factor = map(stream.variant, others)
         self._of_M = In(self.M, shape.ld, 1)
         self._tables: dict[tuple[str, int, int], Buffer] = {}
 
     # -- copies
 
     def load_c(self, tile: Tile) -> None:
-        """A tile into C; what was in M is lost where the tile lies in columns."""
+        """Copy a tile to C; what was in M is lost where the tile lies in columns."""
         if _in_columns(tile):
-            self.stream.write_rows(self.M, tile.T, self.shape.ld)
+            self.stream.write_rows(self.M, _rows_of(tile.T), self.shape.ld)
             self._turned(self.M, self.C, *tile.T.shape)
         else:
             self.stream.write_rows(self.C, _rows_of(tile), self.shape.ld)
 
     def load_m(self, tile: Tile) -> None:
-        """A tile into M."""
+        """Copy a tile to M."""
         turned = _in_columns(tile)
-        self.stream.write_rows(self.M, tile.T if turned else _rows_of(tile), self.shape.ld)
+        self.stream.write_rows(self.M, _rows_of(tile.T if turned else tile), self.shape.ld)
         self._of_M = In(self.M, 1, self.shape.ld) if turned else In(self.M, self.shape.ld, 1)
 
-    def load_columns(self, tile: Tile) -> None:
-        """The columns of a tile into X; it is in M afterwards."""
-        self.load_m(tile)
-        h, w = tile.shape
-        self._packed(self._of_M.columns(0), w, h, To(self.X, 0, self.shape.t))
-
     def load_rows(self, tile: Tile, triangle: bool = False) -> None:
-        """The rows of a tile into X, zero below the diagonal of a triangle; it is in M afterwards."""
+        """Copy the rows of a tile to X, zero below the diagonal of a triangle, and the tile to M."""
         self.load_m(tile)
         h, w = tile.shape
-        self._packed(self._of_M.rows(0), h, w, To(self.X, 0, self.shape.t), triangle)
+        self._packed(self._of_M.rows(0), h, w, 0, triangle)
 
     def store(self, tile: Tile, triangle: bool = False) -> None:
-        """C into a tile; of a triangle what stands above its diagonal and on it. What was in M may be lost."""
+        """Copy C to a tile; of a triangle what stands above its diagonal and on it. What was in M may be lost."""
         h, w = tile.shape
         source, turned = self.C, _in_columns(tile)
         if turned:
@@ -148,13 +139,14 @@ class DeviceTiles:
             tile[i, some] = to[i, some]
 
     def clear(self) -> None:
-        """C is zero."""
+        """Make C zero."""
         self.stream.clear(self.C, self.real.itemsize * self.shape.t * self.shape.ld)
 
     # -- algebra
 
     def factor(self, w: int) -> int:
-        """U of U'U = C (w, w), in its place, above the diagonal. 0, or which pivot is not above 0, counted from 1."""
+        """Put U of U'U = C (w, w) in its place, above the diagonal. Return 0, or the first pivot that is not above 0,
+        counted from 1."""
         s, of_C = self.shape, In(self.C, self.shape.ld, 1)
         for k in range(0, w, s.block):
             b = min(s.block, w - k)
@@ -162,7 +154,7 @@ class DeviceTiles:
             size = 1 if self.stream.profile.shape == "vector" else self.stream.profile.group
             self._factor((size,), (size,), self.C, np.int64(k * s.ld + k), np.int64(s.ld), b, k, self._failed)
             if k + b < w:
-                self._packed(of_C.columns(k, k), b, b, To(self.X, k // self.V * s.t + k, s.t))
+                self._packed(of_C.columns(k, k), b, b, k // self.V * s.t + k)
                 self._substitute(of_C, k, b, w, k + b)
         failed = int(self.stream.read(self._failed, np.int32, 1)[0])
         if failed:
@@ -170,29 +162,22 @@ class DeviceTiles:
         return failed
 
     def solve(self, h: int, w: int) -> None:
-        """C (h, w) becomes X' of U' X = C, with U (h, h) in M; its columns are in X, too."""
+        """Replace C (h, w) by X' of U' X = C, with U (h, h) in M; its columns are in X, too."""
         for k in range(0, h, self.shape.block):
             b = min(self.shape.block, h - k)
             self._rest(self._of_M, k, b, w, 0)
             self._substitute(self._of_M, k, b, w, 0)
 
-    def subtract(self, h: int, w: int, d: int, half: bool = False) -> None:
-        """C (h, w) -= M' X with M (d, h) and d rows of X's columns; half: what stands above C's diagonal and on it."""
-        for u in range(0, h, self.shape.strip):
-            some = min(self.shape.strip, h - u)
-            self._packed(self._of_M.columns(u), some, d)
-            self._sum(-1.0, u, some, d, u if half else 0, w)
-
-    def add(self, h: int, w: int, d: int, half: bool = False, triangle: bool = False) -> None:
-        """C (h, w) += M X with M (h, d), rows in X; half: what stands above C's diagonal and on it. triangle: M is
-        one, and so are the rows in X."""
+    def add(self, h: int, w: int, d: int, scale: float = 1.0, half: bool = False, triangle: bool = False) -> None:
+        """Add scale M X to C (h, w), with M (h, d), rows in X; half: what stands above C's diagonal and on it.
+        triangle: M is one, and so are the rows in X."""
         for u in range(0, h, self.shape.strip):
             some, first = min(self.shape.strip, h - u), u if triangle else 0
             self._packed(self._of_M.rows(u, first), some, d - first, triangle=triangle)
-            self._sum(1.0, u, some, d - first, u if half else 0, w, first)
+            self._sum(scale, u, some, d - first, u if half else 0, w, first)
 
     def _rest(self, U: In, k: int, b: int, w: int, column: int) -> None:
-        """Rows k .. k + b - 1 of C, from ``column`` on, less what X's first k rows and U make of them."""
+        """Take from rows k .. k + b - 1 of C, from ``column`` on, what X's first k rows and U make of them."""
         if k:
             self._packed(U.columns(k), b, k)
             self._sum(-1.0, k, b, k, column, w)
@@ -202,8 +187,7 @@ class DeviceTiles:
         group = column // self.V
         groups = -(-w // self.V) - group
         size, local = (groups, 1) if vector else (groups * self.V, self.V)
-        of_U = U.buffer, *(np.int64(n) for n in (k * (U.down + U.right), U.down, U.right))
-        self._solve((size,), (local,), group, b, k, of_U, self.C, np.int64(s.ld), s.t, self.X)
+        self._solve((size,), (local,), group, b, k, U.rows(k, k), self.C, np.int64(s.ld), s.t, self.X)
 
     def _turned(self, source: Buffer, to: Buffer, h: int, w: int) -> None:
         vector = self.stream.profile.shape == "vector"
@@ -212,25 +196,24 @@ class DeviceTiles:
             size, local = (-(-w // SIDE) * SIDE, -(-h // SIDE) * SIDE // 4), (SIDE, SIDE // 4)
         self._turn(size, local, h, w, np.int64(self.shape.ld), source, to)
 
-    def _packed(self, at: At, n: int, d: int, into: To | None = None, triangle: bool = False) -> None:
-        """n vectors of d numbers of a tile into blocks of V, those of a strip if no other place is given."""
-        buffer, first, length = into or To(self._strip, 0, d)
+    def _packed(self, vectors: tuple[Any, ...], n: int, d: int, at: int | None = None, triangle: bool = False) -> None:
+        """Pack n vectors of d numbers of a tile into blocks of V: those of X from number ``at`` on, else a strip."""
         items = 1 if self.stream.profile.shape == "vector" else 64
-        source, *numbers = at
-        where = (*(np.int64(number) for number in numbers), n, d, int(triangle), first, length)
-        self._pack((items, -(-n // self.V)), (items, 1), source, *where, buffer)
+        to = (0, d, self._strip) if at is None else (at, self.shape.t, self.X)
+        source, *numbers = vectors
+        self._pack((items, -(-n // self.V)), (items, 1), source, (*numbers, n, d, int(triangle), *to[:2]), to[2])
 
     def _sum(self, scale: float, row: int, n: int, d: int, column: int, w: int, first: int = 0) -> None:
-        """C[row + u][i] += scale <x_i, u> for n packed vectors u of d numbers, i from the lane group of ``column`` on;
-        ``first`` numbers of each x_i are left out."""
+        """Add scale <x_i, u> to C[row + u][i] for n packed vectors u of d numbers, i from the lane group of ``column``
+        on; ``first`` numbers of each x_i are left out."""
         stream, s = self.stream, self.shape
         group = column // self.V
         groups = -(-w // self.V) - group
         if stream.profile.shape == "vector":
-            size: tuple[int, ...] = (LAYOUT.size(stream, self._numbers, False, groups, n * d * self.V),)
+            size: tuple[int, ...] = (DENSE.size(stream, self._numbers, False, groups, n * d * self.V),)
             local: tuple[int, ...] = (1,)
         else:
-            size, local = LAYOUT.grid(self._numbers, groups, -(-n // self.V))
+            size, local = DENSE.grid(self._numbers, groups, -(-n // self.V))
         places = np.arange(s.pad // self.V, dtype=np.int64) * (s.t * self.V) + first * self.V
         at, count = self._table("at", first, places), self._table("count", n, np.array([n], np.int32))
         slot = self._table("slot", row, np.arange(row, row + n, dtype=np.int32))
@@ -239,7 +222,7 @@ class DeviceTiles:
         self._product(size, local, group, groups, 0, reads, store.arguments(), self.real.type(scale))
 
     def _table(self, name: str, number: int, array: NDArray[Any]) -> Buffer:
-        """A small array that kernels read, kept under its name, a number that it depends on, and its length."""
+        """Return a small array that kernels read, kept under its name, a number that it depends on, and its length."""
         key = name, number, len(array)
         if key not in self._tables:
             self._tables[key] = self.stream.upload(array)
@@ -247,15 +230,15 @@ class DeviceTiles:
 
 
 def _in_rows(tile: Tile) -> bool:
-    """Whether numbers of a row lie side by side, and rows one after another."""
+    """Return whether numbers of a row lie side by side, and rows one after another."""
     return tile.strides[1] == tile.itemsize and tile.strides[0] >= tile.shape[1] * tile.itemsize
 
 
 def _in_columns(tile: Tile) -> bool:
-    """The same of columns, where it is not so of rows."""
-    return not _in_rows(tile) and _in_rows(tile.T)
+    """Return whether numbers of a column lie nearer than those of a row."""
+    return abs(tile.strides[0]) < abs(tile.strides[1])
 
 
 def _rows_of(tile: Tile) -> Tile:
-    """Itself, or a copy that lies in rows."""
+    """Return a tile, or a copy that lies in rows."""
     return tile if _in_rows(tile) else np.ascontiguousarray(tile)

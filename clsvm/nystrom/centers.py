@@ -11,7 +11,7 @@ from scipy.linalg import cho_factor, solve_triangular
 from sklearn.cluster import kmeans_plusplus
 
 from clsvm.arrays import Data
-from clsvm.gram.matrix import kernel_matrix
+from clsvm.gram.cross import kernel_matrix
 from clsvm.kernels import Kernel
 
 LEAST, LARGEST = 100, 5000  # inducing points where their number is left to us

@@ -17,9 +17,8 @@ from clsvm.arrays import Data
 from clsvm.distribute import DeviceThread, OnDevices, Parts, opened, owners, speeds
 from clsvm.errors import rows_of
 from clsvm.gram import layouts
-from clsvm.gram.cross import CENTERS
+from clsvm.gram.cross import CENTERS, kernel_matrix
 from clsvm.gram.layouts.record import Plan
-from clsvm.gram.matrix import kernel_matrix
 from clsvm.gram.precision import measures, outside, refuse
 from clsvm.kernels import Kernel
 from clsvm.kernels.evaluation import Extent

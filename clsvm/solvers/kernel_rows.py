@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from time import perf_counter
 from typing import NamedTuple
 
 import numpy as np
@@ -27,15 +26,14 @@ from numpy.typing import NDArray
 
 from clsvm.gram import programs as gram_programs
 from clsvm.gram.layouts.record import Rows
-from clsvm.gram.products import Operator, Update, half_end, reflect
-from clsvm.gram.store import RowCache
+from clsvm.gram.products import Operator, Update
+from clsvm.gram.store import RowCache, fill
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Buffer, Stream
 from clsvm.problem.dual import Vector
 from clsvm.solvers import certificate
 from clsvm.solvers.result import Settings
 from clsvm.solvers.state import Selection, State
-from clsvm.threads import go_on
 
 Places = NDArray[np.int32]
 CACHE_SHARE = 0.75  # of the memory that is left, for the row cache; the certificate needs some as well
@@ -274,37 +272,19 @@ class KernelRows:
         state, cache, stream = self.state, self.cache, self.state.stream
         if self._settings.progress:
             self._settings.progress.phase("the other rows of the kernel matrix")
-        n, room, missing, counts = state.n, self.square.panel.capacity, self.missing(), self.counters()
+        n, missing, counts = state.n, self.missing(), self.counters()
         head = int(counts[0, 2])
         cache.reserve(head + len(missing), 0)
         if head + len(missing) > cache.capacity:
             return 0, 0
-        slots = (head + np.arange(len(missing), dtype=np.int32))[::-1]
-        ends, first = np.full(n, n, np.int32), len(missing)
-        while first and perf_counter() < until:
-            go_on()
-            last, first = first, max(0, first - room)
-            ends[missing[first:last]] = self._make(missing[first:last], slots[first:last])
-        made, to, slot_of = missing[first:], slots[first:], self.slots()
-        slot_of[made] = to
-        reflect(stream, state.gram.rows.dtype, cache.store(self.misses.slot), slot_of, ends)
+        slot_of, misses = self.slots(), self.misses
+        slot_of[missing] = head + np.arange(len(missing), dtype=np.int32)[::-1]
+        listed, to = (misses.row, misses.slot, misses.count), cache.store(misses.slot)
+        first, ends = fill(state.gram, self.square.panel, listed, to, missing, slot_of, until=until)
+        made, slot_of[missing[:first]] = missing[first:], -1
         owner = stream.read(cache.owner, np.int32, head + len(made))
-        owner[to] = made
+        owner[slot_of[made]] = made
         counts[0, [1, 2]] += len(made)
         for buffer, values in ((cache.owner, owner), (self.selection.counters, counts), (cache.slot_of, slot_of)):
             stream.write(buffer, values)
         return len(made), int((n - ends[made]).sum()) // n
-
-    def _make(self, rows: Places, slots: Places) -> int:
-        """Compute values of rows at ascending positions, up to the last one's lane group and square, into their slots;
-        return where these end."""
-        stream, gram, panel, misses = self.state.stream, self.state.gram, self.square.panel, self.misses
-        at, to = np.full(panel.capacity, -1, np.int32), np.zeros(panel.capacity, np.int32)
-        at[: len(rows)], to[: len(rows)] = rows, slots
-        for buffer, values in (misses.row, at), (misses.slot, to), (misses.count, np.array([len(rows)], np.int32)):
-            stream.write(buffer, values)
-        gram.gather(panel, misses.row, misses.count)
-        end = half_end(gram.rows, int(rows[-1]))
-        gram.store_rows(end, panel, misses.count, self.cache.store(misses.slot))
-        stream.finish()
-        return end

@@ -16,13 +16,12 @@ import scipy.sparse as sp
 
 from clsvm.errors import DeviceError
 from clsvm.gram import layouts
+from clsvm.gram.blocks import Streamed
 from clsvm.gram.cross import Cross
 from clsvm.gram.layouts.record import Rows
-from clsvm.gram.passing import Streamed
 from clsvm.kernels import make
 from clsvm.opencl.memory import DeviceCache
 from clsvm.opencl.stream import Stream
-from tests.conftest import simulated
 
 N, STEP = 700, 128
 KERNEL = make("rbf", gamma=0.2)
@@ -33,31 +32,36 @@ Watch = Callable[[int, Stream], None]
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of 128 rows of eight floats, five of them whole."""
-    monkeypatch.setattr("clsvm.gram.passing.BLOCK", STEP * (8 * 4 + 16))
+    monkeypatch.setattr("clsvm.gram.blocks.BLOCK", STEP * (8 * 4 + 16))
 
 
 def rows_of(form: str, folder: Path, dtype: str = "float32", n: int = N) -> Any:
     """(n, 8): "dense", "csr", "mapped" or "mapped csr", whose parts are in files."""
+
+    def in_file(array: Any, name: str) -> Any:
+        array.tofile(folder / name)
+        return np.memmap(folder / name, array.dtype, "r", shape=array.shape)
+
     rng = np.random.default_rng(1)
     X = rng.normal(size=(n, 8)).astype(dtype)
     if "csr" in form:
         X = sp.csr_matrix(X * (rng.random(X.shape) < 0.6))
-    if form == "mapped":
-        return np.asarray(in_file(X, folder / "X"))
     if form == "mapped csr":
-        X.data, X.indices = in_file(X.data, folder / "data"), in_file(X.indices, folder / "indices")
-    return X
+        X.data, X.indices = in_file(X.data, "X"), in_file(X.indices, "indices")
+    return np.asarray(in_file(X, "X")) if form == "mapped" else X
 
 
-def in_file(array: Any, path: Path) -> Any:
-    """A copy of an array, memory-mapped."""
-    array.tofile(path)
-    return np.memmap(path, array.dtype, "r", shape=array.shape)
+def streamed(stream: Stream, X: Any) -> Streamed:
+    kind = "csr" if sp.issparse(X) else "dense"
+    return Streamed(stream, X, layouts.choose(stream.profile, X, KERNEL.spec, kind), "float32")
 
 
-def streamed(stream: Stream, X: Any, kind: str = "dense", dtype: str = "float32", **given: Any) -> Streamed:
-    kind = "dense" if kind == "mapped" else kind
-    return Streamed(stream, X, layouts.choose(stream.profile, X, KERNEL.spec, kind), dtype, **given)
+def passed(rows: Streamed) -> int:
+    """How many blocks a pass has, which leaves nothing."""
+    with rows.passing() as blocks:
+        count = len(list(blocks))
+    assert nothing_left(rows.stream)
+    return count
 
 
 def watched(monkeypatch: pytest.MonkeyPatch, watch: Watch) -> None:
@@ -129,7 +133,7 @@ def test_the_next_block_is_laid_out_meanwhile(
         begun[number].set()
 
     with Stream(device) as stream:
-        rows = streamed(stream, rows_of(form, tmp_path), form)
+        rows = streamed(stream, rows_of(form, tmp_path))
         watched(monkeypatch, watch)
         with rows.passing() as blocks:
             for number, (_, laid) in enumerate(blocks):
@@ -150,7 +154,7 @@ def test_the_limit_holds_for_both_blocks(
     device: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, form: str, copied: bool
 ) -> None:
     """float64 rows in float32, on a device that reads them in place and on one that does not; peak counts both."""
-    monkeypatch.setattr("clsvm.gram.passing.BLOCK", 1 << 30)
+    monkeypatch.setattr("clsvm.gram.blocks.BLOCK", 1 << 30)
     limit, together, others = 200_000, [0], []
 
     def watch(number: int, stream: Stream) -> None:
@@ -160,7 +164,7 @@ def test_the_limit_holds_for_both_blocks(
     X = rows_of(form, tmp_path, "float64", 20000)
     with Stream(device, limit) as stream:
         stream.unified = not copied
-        rows = streamed(stream, X, form)
+        rows = streamed(stream, X)
         assert rows.ahead
         watched(monkeypatch, watch)
         for _ in range(2):
@@ -192,17 +196,15 @@ def test_an_error_of_the_thread_is_the_callers(
             seen.extend(rows for rows, _ in blocks)
         assert seen == rows.slices[:number]
         assert nothing_left(stream)
-        with rows.passing() as blocks:
-            assert len(list(blocks)) == len(rows.slices)
+        assert passed(rows) == len(rows.slices)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows shortens no file that is mapped")
 @pytest.mark.parametrize("form", ["mapped", "mapped csr"])
 def test_a_file_that_became_shorter_is_no_crash(device: str, tmp_path: Path, form: str) -> None:
     with Stream(device) as stream:
-        X = rows_of(form, tmp_path)
-        rows = streamed(stream, X, "csr" if "csr" in form else "dense")
-        os.truncate(tmp_path / ("data" if "csr" in form else "X"), 100)
+        rows = streamed(stream, rows_of(form, tmp_path))
+        os.truncate(tmp_path / "X", 100)
         with pytest.raises(ValueError, match=r"by a map, had \d+ bytes and now has 100"), rows.passing() as blocks:
             next(blocks)
         assert nothing_left(stream)
@@ -212,13 +214,13 @@ def test_an_interrupt_amid_a_block(device: str, tmp_path: Path) -> None:
     def third(rows: Streamed) -> None:
         with rows.passing() as blocks:
             for at, _ in blocks:
+                rows.stream.buffer(1000)  # (of what is done with a block)
                 if at.start == 2 * STEP:
                     raise KeyboardInterrupt
 
     with Stream(device) as stream:
-        rows = streamed(stream, rows_of("mapped", tmp_path))
         with pytest.raises(KeyboardInterrupt):
-            third(rows)
+            third(streamed(stream, rows_of("mapped", tmp_path)))
         assert nothing_left(stream)
 
 
@@ -269,30 +271,26 @@ def test_no_thread_where_there_is_nothing_to_gain(device: str, monkeypatch: pyte
     """One block alone, the simulator, and memory that holds no two blocks of as few rows as there can be."""
     threads = set()
     watched(monkeypatch, lambda number, stream: threads.add(threading.current_thread()))
+    X = rows_of("mapped", tmp_path)
     with Stream(device) as stream:
-        one = streamed(stream, rows_of("mapped", tmp_path, n=100))
-        stream.simulated = True
-        slow = streamed(stream, rows_of("mapped", tmp_path))
-        stream.simulated = simulated(device)
-        stream.limit = 8000
-        tight = streamed(stream, rows_of("mapped", tmp_path))
-        for rows, blocks in ((one, 1), (slow, 6), (tight, 11)):
+        slow = stream.simulated
+        for some, limit, is_slow, blocks in ((X[:100], 10**6, slow, 1), (X, 10**6, True, 6), (X, 8000, slow, 11)):
+            stream.simulated, stream.limit = is_slow, limit
+            rows = streamed(stream, some)
+            stream.simulated = slow
             assert not rows.ahead
-            stream.limit = 8000 if rows is tight else 10**6
-            with rows.passing() as passing:
-                assert len(list(passing)) == blocks
-            assert nothing_left(stream)
+            assert passed(rows) == blocks
     assert threads == {threading.current_thread()}
 
 
 def test_blocks_of_uneven_sparse_rows(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Most entries stand in a few rows that follow one another: no block has far more than others."""
-    monkeypatch.setattr("clsvm.gram.passing.BLOCK", 1 << 30)
+    monkeypatch.setattr("clsvm.gram.blocks.BLOCK", 1 << 30)
     rng, n = np.random.default_rng(3), 12000
     fill = np.where(np.arange(n) // 500 == 3, 0.8, 0.02)[:, None]
     X = sp.csr_matrix((rng.random((n, 100)) * (rng.random((n, 100)) < fill)).astype(np.float32))
     with Stream(device, 1_000_000) as stream:
-        rows = streamed(stream, X, "csr")
+        rows = streamed(stream, X)
         with rows.passing() as blocks:
             got = [(at, laid.n, laid.stored) for at, laid in blocks]
         assert rows.ahead
@@ -308,7 +306,7 @@ def test_blocks_of_uneven_sparse_rows(device: str, monkeypatch: pytest.MonkeyPat
 
 def test_what_is_kept_between_calls_stays(device: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Where the limit holds it beside both blocks."""
-    monkeypatch.setattr("clsvm.gram.passing.BLOCK", 1 << 30)
+    monkeypatch.setattr("clsvm.gram.blocks.BLOCK", 1 << 30)
     kept, limit = DeviceCache(), 1_000_000
     with Stream(device, limit) as stream:
         kept.put(stream, "value", [stream.buffer(450_000)])
@@ -326,11 +324,9 @@ def test_too_small_a_limit_is_named(device: str, tmp_path: Path) -> None:
         rows = streamed(stream, rows_of("mapped", tmp_path))
         assert rows.ahead
         rows.share //= 20
-        with pytest.raises(ValueError, match="memory_limit of 50000 bytes is too small"), rows.passing() as blocks:
-            next(blocks)
-        assert nothing_left(stream)
-        taken = stream.buffer(49_000)
-        with pytest.raises(ValueError, match="memory_limit of 50000 bytes is too small"), rows.passing() as blocks:
-            next(blocks)
-        stream.free(taken)
-        assert nothing_left(stream)
+        for taken in (0, 49_000):
+            buffers = [stream.buffer(taken)] if taken else []
+            with pytest.raises(ValueError, match="memory_limit of 50000 bytes is too small"), rows.passing() as blocks:
+                next(blocks)
+            stream.free(*buffers)
+            assert nothing_left(stream)

@@ -108,7 +108,7 @@ def test_centres_are_the_direct_solution(device: str, kernel: Kernel, form: Any)
 def test_every_way_through_the_rows(device: str, profile: str, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     """K made, kept or of rows that stream by, dense and CSR, with fewer sampled rows than there are, two outputs."""
     monkeypatch.setattr("clsvm.nystrom.fit.sampled", lambda n, m, *_: 2 * m)
-    monkeypatch.setattr("clsvm.gram.passing.BLOCK", 1 if way == "streamed" else 1 << 28)
+    monkeypatch.setattr("clsvm.gram.blocks.BLOCK", 1 if way == "streamed" else 1 << 28)
     if way == "streamed":
         monkeypatch.setattr("clsvm.gram.cross.SHARE", 0.0)
     monkeypatch.setattr("clsvm.gram.cross.IN_ORDER", 0.0 if way == "kept" else np.inf)
