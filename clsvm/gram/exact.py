@@ -245,10 +245,8 @@ class HostBlocks:
         X, Y, _ = both_dense(X, Y)
         out, step = np.empty((len(X), len(Y))), max(1, AT_A_TIME // max(1, len(Y)))
         xx, yy = (np.einsum("ij,ij->i", Z, Z) for Z in (X, Y))
-        for first in range(0, len(X), step):
-            some = slice(first, first + step)
-            by_norms = None if self._whole else kernel.at(xx[some, None], yy[None, :], X[some] @ Y.T)
-            out[some] = kernel(X[some], Y) if by_norms is None else by_norms
+        for some in (slice(first, first + step) for first in range(0, len(X), step)):
+            out[some] = kernel(X[some], Y) if self._whole else kernel.at(xx[some, None], yy, X[some] @ Y.T)
         return out
 
 

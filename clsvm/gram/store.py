@@ -204,11 +204,15 @@ def fill(
     half: bool = True,
     until: float = np.inf,
 ) -> tuple[int, Places]:
-    """Compute the rows of K at ascending positions, the last ones first, into their slots of a store.
+    """Compute the rows of K at ascending positions into their slots of a store.
+
+    Panel after panel, from the last rows to the first:
+
+        K[u][.. end]   <- products over the lane groups up to the last row u of the panel
+        K[u][end ..]   <- K[end ..][u] at the end, where ``half``                                    given.cl, reflect
 
     Return which of ``rows`` is the first that was made, and the end of the computed values of each row (n_pad,).
-    listed: buffers for the rows of a panel, their slots and their count. slot_of: slot of each row. half: compute each
-    panel's values up to the lane group and square of its last row; the others are mirror images. until: the time of
+    listed: buffers for the rows of a panel, their slots and their count. slot_of: slot of each row. until: the time of
     perf_counter at which the work ends early, with whole rows.
     """
     stream, n, first = gram.stream, gram.rows.n_pad, len(rows)

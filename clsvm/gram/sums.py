@@ -200,15 +200,6 @@ class Sums:
     def _read(self) -> Vector:
         return self.gram.stream.read_wide(self._out, (self.k, self.panel.capacity))[:, : self.m]
 
-    def free(self) -> None:
-        """Give every buffer back but those of the rows, the panel, and what is kept."""
-        self.weigh(None)
-        if self._one_pass:
-            self._one_pass.free()
-        tiles = () if self.keep else (self._parts[0].values,)
-        own = self._t, self._r, self._v, self._out, self._count, self._listed
-        self.gram.stream.free(self._weights.w, *tiles, *own)
-
 
 class OnePass:
     """K(X, U)' H K(X, U) V in one pass over rows by work-items that keep their values of K to themselves.
@@ -252,10 +243,6 @@ class OnePass:
                 items = -(-groups // programs.BLOCK)
                 self._kernel((items,), (1,), one.first + first, groups, one.reads, *given, gram.numbers)
                 self._collected((size,), None, self._scratch[-1], items, size, out)
-
-    def free(self) -> None:
-        """Give its buffers back."""
-        self._gram.stream.free(self._absent, *self._scratch)
 
 
 def _scratch(gram: Gram, panel: Panel, k: int, sub: int) -> tuple[int, ...]:

@@ -8,10 +8,7 @@ alone), where the row cache holds all rows, and where few rows are idle: no coef
 it need not have been computed yet.
 
 Prefetched rows. Working sets ask for a few rows at a time, each with all of its values. Of many rows that are made
-together half of the values are mirror images of the others. Panel after panel, from the last rows to the first:
-
-    K[u][.. end]   <- products over the lane groups up to the last row u of the panel
-    K[u][end ..]   <- K[end ..][u]                                                               given.cl, reflect
+together half of the values are mirror images of the others (:func:`clsvm.gram.store.fill`).
 """
 
 from __future__ import annotations

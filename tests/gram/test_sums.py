@@ -22,9 +22,7 @@ def sums(
 ) -> Iterator[Sums]:
     with Stream(device) as stream:
         gram = products(stream, X, kernel, kind, dtype)
-        made = Sums(gram, gathered(stream, gram, centres, square=True).panel, len(centres), k, **options)
-        yield made
-        made.free()
+        yield Sums(gram, gathered(stream, gram, centres, square=True).panel, len(centres), k, **options)
 
 
 @pytest.mark.oclgrind
