@@ -26,8 +26,7 @@ from clsvm.gram.layouts.record import Panel, Pass, Reader, Rows
 from clsvm.gram.programs import RowSource, Units, made_rows
 from clsvm.kernels import Kernel
 from clsvm.opencl.launch import Kernel as DeviceKernel
-from clsvm.opencl.parts import APART
-from clsvm.opencl.stream import Buffer, Stream
+from clsvm.opencl.stream import APART, Buffer, Stream
 
 Slots = dict[int, Buffer]
 # Cells of a launch on a GPU: 0.2 seconds at 5e11 a second, as is taken for a small one; one with a screen resets at 2

@@ -22,9 +22,9 @@ from clsvm.gram.layouts.lanes import DENSE
 from clsvm.gram.layouts.record import Rows, options
 from clsvm.kernels.records import Spec
 from clsvm.opencl import sources
-from clsvm.opencl.parts import APART
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.sources import Variant
+from clsvm.opencl.stream import APART
 
 
 class Product(NamedTuple):

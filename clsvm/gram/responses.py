@@ -28,8 +28,7 @@ from clsvm.gram.precision import Reach
 from clsvm.gram.products import Gram, Update
 from clsvm.kernels import Kernel
 from clsvm.opencl.contexts import of_thread
-from clsvm.opencl.parts import APART, Parts, together
-from clsvm.opencl.stream import Buffer, Stream
+from clsvm.opencl.stream import APART, Buffer, Sections, Stream, together
 
 Vector = NDArray[np.float64]
 _TILE = 64  # a multiple of every layout's lanes and panel blocks
@@ -117,7 +116,7 @@ class Load(NamedTuple):
     panel: Panel
     pieces: Sequence[Piece]
     parts: list[Panel]
-    sections: Parts
+    sections: Sections
     buffers: tuple[Buffer, ...]
 
     def add(self, gram: Gram, run: Sequence[int], coefficients: Vector, c: Buffer, n: int, first: int) -> list[Buffer]:

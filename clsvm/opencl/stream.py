@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -29,6 +29,7 @@ Buffer = Any  # opaque to every other module
 PIECE = 8 << 20  # bytes
 FILLERS = 4  # threads that fill a piece, of half as many cores at most
 LEAST_PINNED = 2 * PIECE  # bytes of an array that goes this way
+APART = 512  # bytes, of which the first of a part of a buffer is a multiple: devices want no more
 
 
 class Stream:
@@ -414,6 +415,54 @@ class Stream:
     def variant(self, variant: sources.Variant, name: str | None = None) -> Kernel:
         """Return the kernel of a variant, or another one of its program."""
         return self.kernel(variant.text, variant.options, name or variant.entry)
+
+
+class Sections(NamedTuple):
+    """Several arrays in one buffer: one copy to it, or from it, takes them all.
+
+    each: the part of the buffer that each array is; starts: where these begin. arrays: arrays like them. Oclgrind takes
+    what is copied to a part of a buffer for uninitialised, so under it each array has a buffer of its own.
+    """
+
+    buffer: Buffer
+    each: list[Buffer]
+    starts: list[int]
+    arrays: Sequence[NDArray[Any]]
+
+    def write(self, stream: Stream, arrays: Sequence[NDArray[Any]]) -> None:
+        """Write others like them in their place."""
+        if not stream.simulated:
+            stream.write(self.buffer, _whole(arrays, self.starts))
+            return
+        for part, array in zip(self.each, arrays, strict=True):
+            stream.write(part, array)
+
+    def read(self, stream: Stream) -> list[NDArray[Any]]:
+        """Return copies of all of them, once the work enqueued before is done."""
+        if stream.simulated:
+            return [stream.read(part, one.dtype, one.shape) for part, one in zip(self.each, self.arrays, strict=True)]
+        whole = stream.read(self.buffer, np.uint8, self.starts[-1])
+        places = zip(self.arrays, self.starts, strict=False)
+        return [whole[first : first + one.nbytes].view(one.dtype).reshape(one.shape) for one, first in places]
+
+
+def together(stream: Stream, arrays: Sequence[NDArray[Any]]) -> Sections:
+    """Return copies of some arrays: a buffer of its own for each takes a CPU longer than many of these copies."""
+    starts = np.cumsum([0, *(-(-max(1, array.nbytes) // APART) * APART for array in arrays)]).tolist()
+    if stream.simulated:
+        alone = [stream.upload(array) for array in arrays]
+        return Sections(alone[0], alone, starts, arrays)
+    buffer = stream.upload(_whole(arrays, starts))
+    each = [stream.part(buffer, first, one.nbytes) for one, first in zip(arrays, starts, strict=False)]
+    return Sections(buffer, each, starts, arrays)
+
+
+def _whole(arrays: Sequence[NDArray[Any]], starts: Sequence[int]) -> NDArray[np.uint8]:
+    """Return the bytes of a buffer in which arrays begin there."""
+    whole = np.zeros(starts[-1], np.uint8)
+    for array, first in zip(arrays, starts, strict=False):
+        whole[first : first + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return whole
 
 
 def cores() -> int:

@@ -24,8 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clsvm.gram.products import Operator
-from clsvm.opencl.parts import together
-from clsvm.opencl.stream import Buffer, Stream
+from clsvm.opencl.stream import Buffer, Stream, together
 from clsvm.problem import Subproblem
 from clsvm.problem.dual import Constraint, Problem, Vector
 from clsvm.report import Status

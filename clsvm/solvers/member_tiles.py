@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from clsvm.gram.layouts.record import Panel
 from clsvm.gram.products import Operator, Tile, Update
-from clsvm.opencl.parts import together
-from clsvm.opencl.stream import Buffer
+from clsvm.opencl.stream import Buffer, together
 from clsvm.problem.dual import Vector
 from clsvm.solvers import programs
 

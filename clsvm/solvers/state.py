@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from clsvm.gram.layouts.record import WHOLE, Panel
 from clsvm.gram.products import Operator, Update
-from clsvm.opencl.parts import together
 from clsvm.opencl.profiles import Profile
-from clsvm.opencl.stream import Buffer, Stream
+from clsvm.opencl.stream import Buffer, Stream, together
 from clsvm.problem.dual import Constraint, Problem, Vector
 from clsvm.solvers import certificate, programs
 

@@ -10,8 +10,7 @@ import pytest
 
 from clsvm import SVC
 from clsvm.opencl import stream as copies
-from clsvm.opencl.parts import APART, together
-from clsvm.opencl.stream import Stream
+from clsvm.opencl.stream import APART, Stream, together
 
 
 @pytest.mark.oclgrind
