@@ -1,6 +1,6 @@
 """What each part gains (Meanti et al. 2020, appendix A.1): from plain NumPy on, one part added at a time.
 
-All solve the same problem from the same inducing points by :func:`clsvm.nystrom.newton.solve` to the same residual,
+All solve the same problem from the same inducing points by :class:`clsvm.nystrom.newton.Newton` to the same residual,
 whose norm is the preconditioner's: the objectives, compared with the least of them, say that solutions are as good.
 """
 
@@ -90,6 +90,10 @@ class OneBlock:
         """Return 0: nobody asks."""
         return 0
 
+    def memory(self) -> tuple[int, int]:
+        """Return 0 and 0: nobody asks."""
+        return 0, 0
+
 
 def measure(asked: Asked) -> dict[str, Any]:
     """Solve the same problem with each part; objectives, compared with the least, say that solutions are as good."""
@@ -131,10 +135,12 @@ def _solve(part: Part, posed: Posed, most: int) -> tuple[newton.Result, dict[str
         task = Task(LOSSES["squared"], posed.y[None], np.ones(cross.n), np.zeros(1), posed.penalty)
         rows = RowOperator(OneBlock(RowBlock(cross, exact, task)), task, cross.m, lambda i: (sample,))
         # (float32's for all: it is how well steps are solved before the residual is computed anew)
-        found = newton.solve(rows, P, None, TOL, most, fine=newton.FINE["float32"])
+        solver = newton.Newton(rows, P, TOL, most)
+        solver.fine = newton.FINE["float32"]
+        found = solver.run(None)
         times.append(perf_counter())
     layout, made, solved = np.diff(times).tolist()
-    weighed = found.seconds["preconditioner"]
+    weighed = found.weighing
     seconds = {"layout": layout, "preconditioner": made + weighed, "conjugate gradients": solved - weighed}
     where = cross.describe() if part.ours else f"NumPy, blocks of {BLOCK} rows"
     return (

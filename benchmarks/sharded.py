@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -75,7 +75,7 @@ def _compared(n: int, asked: Asked) -> Row:
     more: dict[str, Row] = {}
     for count in asked.workers:
         name = f"{count} workers"
-        with workers(count) as client:
+        with workers(count):
             rows, targets = _chunked(X, y, 2 * count)
             rows = rows.persist()
             for _ in range(asked.repeats):
@@ -85,7 +85,7 @@ def _compared(n: int, asked: Asked) -> Row:
                         centers.setdefault(who, []).append(_centers(module, asked, *given))
             small = _chunked(X[:SMALL], y[:SMALL], 8)
             start = min(_fit(over_dask, asked, *small)[0] for _ in range(2))
-            more[name] = {"question": _question(client, rows), "start": start}
+            more[name] = {"question": _question(rows), "start": start}
     contestants = [_row(who, some, X, y) | {"centers": centers.get(who, [])} for who, some in fits.items()]
     for row in contestants[1:]:
         _model(row, contestants[0], more[row["name"]], X.shape[1])
@@ -116,19 +116,17 @@ def _centers(module: Any, asked: Asked, X: Any, y: Any) -> Row:
     return made | {"bytes": getattr(model, "bytes_sent_", {}), "objective": report.objective}
 
 
-def _question(client: Any, rows: Any) -> float:
+def _question(rows: Any) -> float:
     """Return the seconds of a question with nothing in it, to all workers."""
-    from clsvm.dask import rows as chunked
-    from clsvm.dask import worker
-    from clsvm.dask.executor import on_workers
-    from clsvm.dask.svm import ChunkedRows, shard
+    from clsvm.dask.executor import OnWorkers
+    from clsvm.dask.rows import gathered
+    from clsvm.dask.svm import ShardedRows, shard
     from clsvm.kernels import make
+    from clsvm.parameters import Options
 
-    there = ChunkedRows(chunked.gathered(rows[:100], None, None))
-    given = make("rbf", gamma=1.0), "dense", None, None
-    plan = client.submit(worker.choose, there.chunks.X[0], *given).result()[0]
-    build = partial(shard, kernel=given[0], plan=plan, dtype="float32")
-    with on_workers(there.chunks, build, there.sizes, None, None) as shards:
+    there, kernel, options = ShardedRows(gathered(rows[:100])), make("rbf", gamma=1.0), Options(layout="dense")
+    build = partial(shard, kernel=kernel, plan=there.planned(kernel, options)[0], dtype="float32")
+    with closing(OnWorkers(there.chunks, build, there.sizes, None, None)) as shards:
         nothing = [()] * len(there.sizes)
         shards.ask("n", nothing)
         began = perf_counter()

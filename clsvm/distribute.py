@@ -23,17 +23,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from time import perf_counter
 from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clsvm.arrays import Data
 from clsvm.errors import DeviceError
-from clsvm.gram.cross import Cross
-from clsvm.gram.layouts.record import Plan
-from clsvm.kernels import Kernel
 from clsvm.opencl.contexts import SIMULATOR
 from clsvm.opencl.devices import find
 from clsvm.opencl.stream import Stream
@@ -44,7 +39,6 @@ Question = tuple[Any, ...]
 Worker = TypeVar("Worker")
 Piece = TypeVar("Piece")
 TRIES = 3  # losses of a part during one question, beyond which the fit ends
-PROBE = 8192  # rows that say how fast a device is
 ALIKE = 1.3  # ratio of speeds up to which devices share evenly
 _ENDED = object()  # what a worker says at its end
 _LOOK = 0.2  # s between two looks at whether Ctrl-C came
@@ -64,6 +58,9 @@ class Parts(Protocol):
 
     def peak(self) -> int:
         """Return the most bytes that a device has held for these parts."""
+
+    def memory(self) -> tuple[int, int | str | None]:
+        """Return the bytes that the caller's devices hold now, and the memory limit that is left there."""
 
 
 def ask_one(parts: Parts, i: int, name: str, *given: Any) -> Any:
@@ -92,6 +89,13 @@ def count_losses(losses: Counter[int], lost: Iterable[int]) -> None:
     most = max(losses.values())
     if most > TRIES:
         raise DeviceError(f"Dask lost the rows of a chunk {most} times: do the workers have enough memory?")
+
+
+def split(rows: NDArray[np.intp], sizes: Sequence[int]) -> list[NDArray[np.intp]]:
+    """Return sorted rows by their part, counted from its first."""
+    ends = np.cumsum(sizes)
+    cuts = np.searchsorted(rows, ends[:-1])
+    return [some - end + size for some, end, size in zip(np.split(rows, cuts), ends, sizes, strict=True)]
 
 
 def call(part: Any, name: str, given: Sequence[Any]) -> Any:
@@ -182,6 +186,7 @@ class OnDevices:
             with share_of(stream, left):
                 return build(stream, i)
 
+        self._streams = [one.stream for one in threads]
         self._threads = [threads[owner] for owner in owners]
         made = [one.ask(built, one.stream, i, owners[i:].count(owners[i])) for i, one in enumerate(self._threads)]
         self.parts = [one.result() for one in made]
@@ -195,28 +200,20 @@ class OnDevices:
         return [None if one is None else one.result() for one in asked]
 
     def peak(self) -> int:
-        return max(one.stream.peak for one in self._threads)
+        return max(stream.peak for stream in self._streams)
+
+    def memory(self) -> tuple[int, int]:
+        left = min(stream.limit - stream.held for stream in self._streams)
+        return max(stream.held for stream in self._streams), left
 
 
-def speeds(
-    threads: Sequence[DeviceThread], X: Data, sources: Data, kernel: Kernel, plan: Plan, dtype: str, k: int = 1
-) -> Vector:
-    """Return how fast each device makes K(X, sources) by itself, in a second pass over the first rows of X (n, d).
+def speeds(threads: Sequence[DeviceThread], seconds: Callable[[Stream], float]) -> Vector:
+    """Return how fast each device is by itself. seconds: what some work takes there.
 
     Devices of one name, or of about one speed, count as equal.
     """
     if len({str(one.stream.info) for one in threads}) == 1:
         return np.ones(len(threads))
-
-    def seconds(stream: Stream) -> float:
-        with stream.scratch():
-            cross = Cross(stream, X[:PROBE], sources, kernel, plan, dtype, k, keep=False)
-            V = np.zeros((k, cross.m))
-            cross.forward_back(V)
-            began = perf_counter()
-            cross.forward_back(V)
-            return perf_counter() - began
-
     found = 1 / np.array([one.ask(seconds, one.stream).result() for one in threads])
     return np.ones(len(threads)) if found.max() <= ALIKE * found.min() else found
 

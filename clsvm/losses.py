@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +43,10 @@ class Loss:
     steepest: float | Vector = np.inf
     scaled: Callable[[Vector], Loss] | None = None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle a record of LOSSES by its name: lambdas have none."""
+        return _by_name, (self.name,)
+
     def units(self, largest: Vector) -> Vector:
         """Return the unit (k,) in which each output is solved, a power of 2, for deviations of at most ``largest``.
 
@@ -55,6 +60,10 @@ class Loss:
     def within(self, units: Vector) -> Loss:
         """Return the loss of f and y in ``units`` (k,), divided by the units' squares."""
         return self if self.scaled is None else self.scaled(units[:, None])
+
+
+def _by_name(name: str) -> Loss:
+    return LOSSES[name]
 
 
 def _log_cosh(f: Vector, y: Vector, unit: Vector | float) -> Vector:

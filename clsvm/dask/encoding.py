@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,13 +27,6 @@ class Summary(NamedTuple):
     most: Vector
 
 
-class Encoding(Protocol):
-    """How targets of a chunk become numbers."""
-
-    def encoded(self, y: Any, weights: Any) -> tuple[Vector, Vector]:
-        """Return y (k, n) and weights (n,)."""
-
-
 def joined(parts: list[NDArray[Any]], name: str = "y") -> NDArray[Any]:
     """Return the labels or numbers ``name`` of all chunks as one array.
 
@@ -46,11 +38,10 @@ def joined(parts: list[NDArray[Any]], name: str = "y") -> NDArray[Any]:
     return np.concatenate([one for one in parts if one.size] or parts)
 
 
-@dataclass(frozen=True)
 class Numbers:
-    """The encoding of a regression's targets. k: outputs."""
+    """The encoding of a regression's targets. classes: none."""
 
-    k: int
+    classes = np.zeros(0)
 
     @staticmethod
     def summary(y: Any, weights: Any) -> Summary:
@@ -68,8 +59,7 @@ class Numbers:
         return np.ascontiguousarray(y.reshape(len(y), -1).T), targets.read_weights(weights, y)
 
 
-@dataclass(frozen=True)
-class Labels:
+class Labels(NamedTuple):
     """The encoding of classes (c,) that weigh something. known (a,): all classes that there are; by_class (a,): what
     multiplies the weights of each; table (k, c): the targets of each class."""
 
@@ -94,23 +84,18 @@ class Labels:
 
         table: makes targets (k, c) of places (c,) and their number. Raises ValueError for fewer than two classes.
         """
-        known = np.unique(joined([one.keys for one in chunks]))
-        if len(known) < 2:
-            raise ValueError(f"The number of classes has to be greater than one; got {len(known)} class")
-        sums, counts = np.zeros(len(known)), np.zeros(len(known))
-        for one in chunks:
-            at = np.searchsorted(known, one.keys)
-            sums[at] += one.weights
-            counts[at] += one.counts
+        known, places = targets.classes_of(joined([one.keys for one in chunks]))
+        sums, counts = (
+            np.bincount(places, np.concatenate(column))
+            for column in ([one.weights for one in chunks], [one.counts for one in chunks])
+        )
         if isinstance(class_weight, str) and class_weight == "balanced":
             by_class = counts.sum() / (len(known) * counts)
         else:
             by_class = targets.class_weights(class_weight, known, known)
         if not sums.any():
             raise ValueError("Invalid input - all samples have zero or negative weights.")
-        left = np.flatnonzero(sums * by_class > 0)
-        if len(left) < 2:
-            raise ValueError("Invalid input - all samples with positive weights belong to the same class.")
+        left, _ = targets.weighing(np.arange(len(known)), sums * by_class, "Invalid input")
         made = cls(known[left], known, by_class, table(np.arange(len(left)), len(left)))
         return made, (sums * by_class)[left]
 
@@ -119,3 +104,6 @@ class Labels:
         places = np.searchsorted(self.classes, y).clip(max=len(self.classes) - 1)
         w = targets.read_weights(weights, y) * self.by_class[np.searchsorted(self.known, y)]
         return np.ascontiguousarray(self.table[:, places]), w
+
+
+Encoding = Numbers | Labels

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
-from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -15,11 +14,10 @@ import numpy as np
 import scipy.sparse as sp
 from distributed import Client, Future, wait
 from distributed.protocol import pickle
-from numpy.typing import NDArray
 
 from clsvm.dask import worker
 from clsvm.dask.worker import Recipe
-from clsvm.distribute import Lost, Question
+from clsvm.distribute import Lost, Question, count_losses
 from clsvm.errors import DeviceError
 
 LONG = 60.0  # seconds that a worker has to say that it is there
@@ -86,6 +84,7 @@ class OnWorkers:
         recipe = Recipe(self._name, build, device, memory_limit, neighbours(self.client), many)
         self._recipe = self.client.submit(_itself, recipe, pure=False)
         self._there: set[int] = set()
+        self._layings = Counter[int]()  # of parts that are not there yet: each but the first for one that was lost
         self._versions: list[int | None] = [None] * len(sizes)
         self._desks: dict[str, Any] = {}
 
@@ -108,7 +107,10 @@ class OnWorkers:
     def peak(self) -> int:
         return max([0, *self.client.run(worker.peak, self._name, on_error="ignore").values()])
 
-    def forget(self) -> None:
+    def memory(self) -> tuple[int, int | str | None]:
+        return 0, self.memory_limit
+
+    def close(self) -> None:
         """Free what the workers hold."""
         self.client.run(worker.forget, self._name, on_error="ignore")
 
@@ -126,8 +128,10 @@ class OnWorkers:
                 if asked[i] in done and asked[i].status not in ("cancelled", "lost"):
                     asked[i].result()
                     self._there.add(i)
+                    del self._layings[i]
 
     def _laying(self, i: int) -> Future[Any]:
+        count_losses(self._layings, [i])
         chunks = self._chunks
         row = i, chunks.X[i], chunks.y[i], chunks.weights[i]
         return self.client.submit(worker.lay, self._recipe, *row, workers=[self.homes[i]], pure=False)
@@ -176,16 +180,6 @@ class OnWorkers:
                 break
         self._desks.pop(self.homes[i], None)
         return Lost()
-
-
-@contextmanager
-def on_workers(*given: Any) -> Iterator[OnWorkers]:
-    """Open an executor over chunks, which frees the workers' memory at its end."""
-    parts = OnWorkers(*given)
-    try:
-        yield parts
-    finally:
-        parts.forget()
 
 
 def _itself(recipe: Any) -> Any:
@@ -246,14 +240,8 @@ def pickled(given: Any) -> int:
 
 def nbytes(given: Any) -> int:
     """Return the bytes of all arrays in an object, however deep."""
-    return sum(array.nbytes for array in _arrays(given))
-
-
-def _arrays(given: Any) -> Iterator[NDArray[Any]]:
     if isinstance(given, np.ndarray):
-        yield given
-    elif sp.issparse(given):
-        yield from (given.data, given.indices, given.indptr)
-    elif isinstance(given, list | tuple):
-        for one in given:
-            yield from _arrays(one)
+        return given.nbytes
+    if sp.issparse(given):
+        given = given.data, given.indices, given.indptr
+    return sum(map(nbytes, given)) if isinstance(given, list | tuple) else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial, wraps
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import dask
 import numpy as np
@@ -14,16 +14,19 @@ from distributed import Client, Future, get_client
 from numpy.typing import NDArray
 from sklearn.base import is_classifier
 from sklearn.metrics import accuracy_score, r2_score
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _num_samples, check_is_fitted
 
-from clsvm.arrays import stacked
+from clsvm.arrays import Data, stacked
 from clsvm.dask import worker
 from clsvm.dask.encoding import joined
 from clsvm.dask.executor import Chunks, nbytes, results
+from clsvm.distribute import split
+from clsvm.gram.layouts.record import Plan
+from clsvm.kernels import Kernel
 from clsvm.opencl.devices import listed
 
 Vector = NDArray[np.float64]
-Estimator = TypeVar("Estimator")
 HEAD = 20  # rows that are looked at before the work
 ANSWERS = "predict", "predict_proba", "predict_log_proba", "decision_function", "score_samples"
 
@@ -33,29 +36,65 @@ def is_dask(X: Any) -> bool:
     return hasattr(X, "__dask_graph__")
 
 
-class Moments(NamedTuple):
-    """The facts of all rows that a kernel function's numbers depend on."""
+class ChunkedRows:
+    """Rows X (n, d) in chunks on workers; some of them come here by their numbers. Chunks that are empty are left out.
 
-    shape: tuple[int, int]
-    variance: float
+    sizes: rows of each chunk; columns: of a data frame. Raises ValueError where the chunks do not make one matrix, or
+    where y or sample_weight come in chunks of other lengths.
+    """
+
+    def __init__(self, chunks: Chunks, columns: Any = None) -> None:
+        facts = chunks.each(worker.facts, chunks.X)
+        if not sum(one.n for one in facts):
+            raise ValueError(f"X must have rows, got none in {len(facts)} chunks")
+        filled = [one for one in facts if one.n]
+        if len({one.d for one in filled}) > 1:
+            shapes = [(one.n, one.d) for one in facts]
+            raise ValueError(f"chunks of X must have rows with as many features each, got {shapes}")
+        if len({one.sparse for one in filled}) > 1:
+            kinds = ["sparse" if one.sparse else "dense" for one in facts]
+            raise ValueError(f"chunks of X must be all dense or all sparse, got {kinds}")
+        sizes = [one.n for one in facts]
+        for words, column in (("y", chunks.y), ("sample_weight", chunks.weights)):
+            own = chunks.each(len, column) if isinstance(column[0], Future) else sizes
+            if own != sizes:
+                raise ValueError(f"{words} must come in chunks of as many rows as X, {sizes}, got {own}")
+        chunks.keep([i for i, n in enumerate(sizes) if n])
+        self.chunks, self.columns, self.sizes = chunks, columns, [one.n for one in filled]
+        self.shape = sum(self.sizes), filled[0].d
+        # Chan, Golub, LeVeque 1983
+        cells, means = np.array(self.sizes, float) * filled[0].d, np.array([one.mean for one in filled])
+        mean = cells @ means / cells.sum()
+        squares = sum(one.squares for one in filled) + cells @ np.square(means - mean)
+        self._variance = float(squares / cells.sum())
 
     def var(self, dtype: Any = None) -> float:
-        return self.variance
+        """Return the variance of all cells."""
+        return self._variance
 
+    def taken(self, places: list[NDArray[np.intp]], there: bool = False) -> list[Any]:
+        """Return (rows, places) of each chunk; there: places are counted among rows that weigh something."""
+        chunks = self.chunks
+        found = chunks.each(partial(worker.take, there=there), chunks.X, places, chunks.weights)
+        chunks.sent += nbytes(places)
+        chunks.received += nbytes([rows for rows, _ in found])
+        return found
 
-def split(rows: NDArray[np.intp], ends: NDArray[np.intp]) -> list[NDArray[np.intp]]:
-    """Return sorted rows by their chunk, counted from its first."""
-    cuts = np.searchsorted(rows, ends)
-    starts = np.concatenate([[0], ends[:-1]])
-    return [some - start for some, start in zip(np.split(rows, cuts[:-1]), starts, strict=True)]
+    def __getitem__(self, rows: Any) -> Data:
+        """Return some of the rows, by a slice or by their numbers, here."""
+        numbers = np.arange(*rows.indices(self.shape[0])) if isinstance(rows, slice) else rows
+        places, inverse = np.unique(numbers, return_inverse=True)
+        found = [some for some, _ in self.taken(split(places, self.sizes)) if some.shape[0]]
+        if not found:
+            found = [self.chunks.client.submit(worker.take, self.chunks.X[0], places).result()[0]]
+        return stacked(found)[inverse]
 
-
-def taken(chunks: Chunks, places: list[NDArray[np.intp]], there: bool = False) -> list[Any]:
-    """Return (rows, places) of each chunk; there: places are counted among rows that weigh something."""
-    found = chunks.each(partial(worker.take, there=there), chunks.X, places, chunks.weights)
-    chunks.sent += nbytes(places)
-    chunks.received += nbytes([rows for rows, _ in found])
-    return found
+    def planned(self, kernel: Kernel, options: Any) -> tuple[Plan, str, str]:
+        """Return :func:`worker.choose` of the largest chunk, by the worker that has it."""
+        given = kernel, options.layout, options.device, options.memory_limit
+        largest = self.chunks.X[int(np.argmax(self.sizes))]
+        chosen: tuple[Plan, str, str] = self.chunks.client.submit(worker.choose, largest, *given, pure=False).result()
+        return chosen
 
 
 def client_for(words: str) -> Client:
@@ -69,12 +108,6 @@ def client_for(words: str) -> Client:
             f"{words} an open Dask client, got one that is {client.status}: make one by distributed.Client()"
         )
     return client
-
-
-def one_device(device: Any) -> None:
-    """Check a worker's device. Raises ValueError where it is several."""
-    if len(listed(device)) > 1:
-        raise ValueError(f"rows in chunks take one device a worker, got device={device!r}")
 
 
 def gathered(X: Any, y: Any = None, weights: Any = None) -> Chunks:
@@ -165,21 +198,6 @@ def _whole(found: Any, name: str) -> Any:
     return joined([worker.values(one, name) for one in found], name)
 
 
-def measured(chunks: Chunks) -> list[worker.Facts]:
-    """Return the facts of each chunk of rows. Raises ValueError where the chunks do not make one matrix."""
-    facts = chunks.each(worker.facts, chunks.X)
-    if not sum(one.n for one in facts):
-        raise ValueError(f"X must have rows, got none in {len(facts)} chunks")
-    filled = [one for one in facts if one.n]
-    if len({one.d for one in filled}) > 1:
-        shapes = [(one.n, one.d) for one in facts]
-        raise ValueError(f"chunks of X must have rows with as many features each, got {shapes}")
-    if len({one.sparse for one in filled}) > 1:
-        kinds = ["sparse" if one.sparse else "dense" for one in facts]
-        raise ValueError(f"chunks of X must be all dense or all sparse, got {kinds}")
-    return facts
-
-
 def _sizes(one: Any) -> tuple[float, ...]:
     """Return the rows of each chunk, nan where Dask does not know."""
     return tuple(one.chunks[0]) if isinstance(one, Array) else (np.nan,) * one.npartitions
@@ -190,22 +208,15 @@ def _blocks(client: Client, one: Any) -> list[Future[Any]]:
     return list(client.compute([*delayed] if isinstance(delayed, list) else [*delayed.ravel()]))
 
 
-def variance(facts: list[worker.Facts]) -> float:
-    """Return the variance of all cells of all chunks (Chan, Golub, LeVeque 1983)."""
-    cells = np.array([one.n * one.d for one in facts], float)
-    means = np.array([one.mean for one in facts])
-    mean = cells @ means / cells.sum()
-    return float((sum(one.squares for one in facts) + cells @ np.square(means - mean)) / cells.sum())
-
-
-def in_chunks(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an estimator's method that answers for a Dask collection with a Dask array, and else as before."""
+def _in_chunks(cls: type, name: str) -> Any:
+    """Return a method of ANSWERS that a class inherits, for Dask's collections, too."""
+    method = getattr(cls, name)
 
     @wraps(method)
     def answer(self: Any, X: Any) -> Any:
-        return self._answered(method.__name__, X) if is_dask(X) else method(self, X)
+        return self._answered(name, X) if is_dask(X) else method(self, X)
 
-    return answer
+    return available_if(lambda self: hasattr(super(cls, self), name))(answer)
 
 
 def scored(method: Callable[..., float]) -> Callable[..., float]:
@@ -224,20 +235,17 @@ def scored(method: Callable[..., float]) -> Callable[..., float]:
     return score
 
 
-def answering(cls: type[Estimator]) -> type[Estimator]:
-    """Return an estimator's class whose methods answer for Dask's collections, too."""
-    for name in ANSWERS:
-        if hasattr(cls, name):
-            setattr(cls, name, in_chunks(getattr(cls, name)))
-    if score := getattr(cls, "score", None):
-        setattr(cls, score.__name__, scored(score))
-    return cls
-
-
 class Answering:
-    """Methods of a fitted estimator for rows in chunks."""
+    """Methods of a fitted estimator for rows in chunks: those of ANSWERS that a subclass inherits give a Dask array for
+    a Dask collection, and else what they gave before."""
 
     n_features_in_: int
+
+    def __init_subclass__(cls, **given: Any) -> None:
+        super().__init_subclass__(**given)
+        for name in ANSWERS:
+            if hasattr(cls, name) and name not in vars(cls):
+                setattr(cls, name, _in_chunks(cls, name))
 
     def _answered(self, name: str, X: Any) -> Any:
         """Return what a method answers for rows in chunks, as a Dask array. Raises ValueError for other features."""
@@ -261,12 +269,28 @@ class OverChunks(Answering):
 
     device: Any
 
-    def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
-        if is_dask(X):
-            return self._learn_chunks(X, y, sample_weight, started)
-        y, sample_weight = here(y=y, sample_weight=sample_weight).values()
-        return super()._learn(X, y, sample_weight, started)  # type: ignore[misc]
+    def __init_subclass__(cls, **given: Any) -> None:
+        super().__init_subclass__(**given)
+        if "score" not in vars(cls) and (score := getattr(cls, "score", None)):
+            cls.score = scored(score)  # type: ignore[attr-defined]
 
-    def _learn_chunks(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
-        """Learn from Dask's rows X (n, d). Raises ValueError or TypeError for what chunks do not support."""
+    def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
+        if not is_dask(X):
+            y, sample_weight = here(y=y, sample_weight=sample_weight).values()
+            return super()._learn(X, y, sample_weight, started)  # type: ignore[misc]
+        if len(listed(self.device)) > 1:
+            raise ValueError(f"rows in chunks take one device a worker, got device={self.device!r}")
+        rows = self._learn_chunks(X, y, sample_weight, started)
+        self.bytes_sent_ = rows.chunks.bytes_sent
+        return rows
+
+    def _learn_chunks(self, X: Any, y: Any, sample_weight: Any, started: float) -> ChunkedRows:
+        """Learn from Dask's rows X (n, d), and return them. Raises ValueError or TypeError for what chunks do not
+        support."""
         raise NotImplementedError
+
+    def _rows(self, X: Any, y: Any = "no_validation", reset: bool = False, **checks: Any) -> Any:
+        if not isinstance(X, ChunkedRows):
+            return super()._rows(X, y, reset=reset, **checks)  # type: ignore[misc]
+        super()._rows(worker.named(X[:HEAD], X.columns), reset=reset)  # type: ignore[misc]
+        return X

@@ -17,13 +17,11 @@ from typing import Any, Self
 import joblib
 from distributed import Client, Future, as_completed
 from sklearn.base import clone
-from sklearn.model_selection._search import BaseSearchCV
-from sklearn.utils.metaestimators import available_if
 
 from clsvm import model_selection as local
 from clsvm.dask import worker
 from clsvm.dask.executor import neighbours, pickled, workers
-from clsvm.dask.rows import Answering, client_for, here, in_chunks
+from clsvm.dask.rows import Answering, client_for, here
 from clsvm.errors import DeviceError, warn
 from clsvm.model_selection.fits import Fits, FoldResult
 from clsvm.model_selection.folds import Folds
@@ -128,12 +126,6 @@ class _NystromFolds(DealtFits, NystromFolds):
     """The fits of a Falkon model's search."""
 
 
-def _best(name: str) -> Any:
-    """Return the best estimator's method of that name, for Dask's collections too, where that estimator has it."""
-    has = available_if(lambda search: hasattr(super(SearchOverWorkers, search), name))
-    return has(in_chunks(getattr(BaseSearchCV, name)))
-
-
 class SearchOverWorkers(Answering):
     """A search takes Dask's collections, too: they are brought together here and sent to every worker as they are. What
     the best estimator answers for chunks comes in chunks."""
@@ -154,12 +146,6 @@ class SearchOverWorkers(Answering):
         else:
             super().fit(X, y, **params)  # type: ignore[misc]
         return self
-
-    predict = _best("predict")
-    predict_proba = _best("predict_proba")
-    predict_log_proba = _best("predict_log_proba")
-    decision_function = _best("decision_function")
-    score_samples = _best("score_samples")
 
     def score(self, X: Any, y: Any = None, **params: Any) -> float:
         """The best estimator's, of rows X (n, d) and y (n,); Dask's collections are brought together here."""

@@ -18,7 +18,7 @@ from sklearn.utils import check_array
 
 from clsvm import arrays
 from clsvm.arrays import Data
-from clsvm.dask.encoding import Encoding
+from clsvm.dask.encoding import Numbers
 from clsvm.distribute import Lost, Question, call, share_of
 from clsvm.errors import MemoryLimitError
 from clsvm.estimators import targets
@@ -46,18 +46,13 @@ class Recipe(NamedTuple):
 
 
 @dataclass
-class _Built:
-    part: Any
-    version: int = 0
-
-
-@dataclass
 class _Fit:
-    """What a worker has of a fit. expected: parts in all."""
+    """What a worker has of a fit. expected: parts in all; versions: of the parts that are here."""
 
     stream: Stream
     expected: int
-    parts: dict[int, _Built] = field(default_factory=dict)
+    parts: dict[int, Any] = field(default_factory=dict)
+    versions: dict[int, int] = field(default_factory=dict)
 
 
 _fits: dict[str, _Fit] = {}
@@ -87,7 +82,7 @@ def _lay(recipe: Recipe, i: int, chunk: tuple[Any, ...]) -> None:
     while i not in fit.parts:
         try:
             with share_of(fit.stream, max(1, fit.expected - len(fit.parts))):
-                fit.parts[i] = _Built(recipe.build(fit.stream, *chunk))
+                fit.parts[i], fit.versions[i] = recipe.build(fit.stream, *chunk), 0
         except MemoryLimitError:
             if not fit.parts:
                 raise
@@ -108,11 +103,11 @@ class Desk:
 
 
 def _ask(fit: str, i: int, version: int | None, name: str, given: Question) -> Any:
-    built = _fits[fit].parts.get(i) if fit in _fits else None
-    if not built or version not in (None, built.version):
+    here = _fits.get(fit)
+    if here is None or i not in here.parts or version not in (None, here.versions[i]):
         return Lost()
-    answer = call(built.part, name, given)
-    built.version = 1 + (version or 0)
+    answer = call(here.parts[i], name, given)
+    here.versions[i] = 1 + (version or 0)
     return answer
 
 
@@ -189,10 +184,10 @@ def extent(X: Data, kernel: Kernel, plan: Plan) -> Extent:
     return measures(kernel, X, plan).extent
 
 
-def slope_at(encoding: Encoding, loss: str, output: int, at: float, y: Any, weights: Any) -> float:
-    """Return the sum of w l'(at, y) of one output of a chunk."""
-    targets, w = encoding.encoded(y, weights)
-    return float(w @ LOSSES[loss].derivative(np.full_like(targets[output], at), targets[output]))
+def slope_at(loss: str, output: int, at: float, y: Any, weights: Any) -> float:
+    """Return the sum of w l'(at, y) of one output of a chunk's numbers."""
+    numbers, w = Numbers().encoded(y, weights)
+    return float(w @ LOSSES[loss].derivative(np.full_like(numbers[output], at), numbers[output]))
 
 
 def named(X: Any, columns: Any) -> Any:

@@ -31,6 +31,7 @@ from clsvm.nystrom.centers import Centers, choose
 from clsvm.nystrom.parameters import TABLE
 from clsvm.nystrom.rows import Task
 from clsvm.opencl import devices
+from clsvm.report import Status
 from clsvm.tasks import CLASSES, NUMBERS
 
 Vector = NDArray[np.float64]
@@ -73,14 +74,15 @@ class Falkon(KernelEstimator):
         ConvergenceWarning where the tolerance was not reached. Ctrl-C leaves what was found until then, and goes on.
         """
         super().fit(X, y, sample_weight)
-        if nystrom.interrupted(self.fit_report_.status):
+        if self.fit_report_.status == Status.INTERRUPTED.value:
             raise KeyboardInterrupt
         return self
 
     def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
         X, y = self._rows(X, y, reset=True, **self._checks)
         self._flat = y.ndim == 1
-        self._train(X, self._posed(y, sample_weight), started)
+        posed = self._posed(y, sample_weight)
+        self._train(X, self._problem(posed), posed.classes, started)
         return X
 
     def _posed(self, y: Any, sample_weight: Any) -> Posed:
@@ -97,29 +99,18 @@ class Falkon(KernelEstimator):
         device = devices.separated(self.device)
         return nystrom.Options(tol=float(self.tol), max_iter=int(self.max_iter), device=device, **given)
 
-    def _train(self, X: Any, posed: Posed, started: float) -> None:
-        """Learn targets over rows as they were read."""
-        random = check_random_state(self.random_state)
-        kernel = self._kernel(X)
-        check_values(kernel, X)
-        task = self._problem(posed)
-        centers, start = self._centers(X, kernel, posed.weights, random, len(posed.y))
-        self._set_basis(centers, task.offset, posed.classes)
-        options = self._options()
-        if self._told:
-            options = replace(options, callback=_telling(self._told, partial(self._after_step, kernel), self.callback))
-        self._set_learnt(nystrom.train(X, task, kernel, centers, options, start, random, started), kernel)
-
-    def _set_basis(self, centers: Centers, offset: Vector, classes: NDArray[Any]) -> None:
-        """Set the attributes that do not depend on the coefficients."""
-        self.centers_, self.center_indices_, self.intercept_ = centers.rows, centers.places, offset
+    def _train(self, X: Any, task: Task, classes: NDArray[Any], started: float) -> None:
+        """Learn a task over rows as they were read, and set the attributes of a fit."""
+        random, kernel, options = check_random_state(self.random_state), self._kernel(X), self._options()
+        centers, start = self._centers(X, kernel, task, random)
+        self.centers_, self.center_indices_, self.intercept_ = centers.rows, centers.places, task.offset
         if len(classes):
             self.classes_ = classes
-
-    def _set_learnt(self, trained: nystrom.Trained, kernel: Kernel) -> None:
-        """Set the attributes of a fit, beside those of :meth:`_set_basis`."""
-        report = self.fit_report_ = trained.report
-        self._set_model(kernel, trained.alpha, report.steps, trained.plan, report.dtype)
+        if self._told:
+            options = replace(options, callback=_telling(self._told, partial(self._after_step, kernel), self.callback))
+        trained = nystrom.train(X, task, kernel, centers, options, start, random, started)
+        self.fit_report_ = trained.report
+        self._set_model(kernel, trained.alpha, trained.report.steps, trained.plan, trained.report.dtype)
 
     def _after_step(self, kernel: Kernel, step: int, coefficients: Vector) -> dict[str, Any]:
         """Return the attributes of an estimator that was fitted until a step, with its coefficients (m, k)."""
@@ -152,18 +143,18 @@ class Falkon(KernelEstimator):
         return {}
 
     def _centers(
-        self, X: Any, kernel: Kernel, weights: Vector, random: np.random.RandomState, k: int
+        self, X: Any, kernel: Kernel, task: Task, random: np.random.RandomState
     ) -> tuple[Centers, Vector | None]:
         """Return the centres, and the coefficients (k, m) of the fit before where it is to go on."""
-        if self.warm_start and hasattr(self, "centers_"):
-            before = self.centers_
-            if before.shape[1] != X.shape[1] or len(self.dual_coef_) != k:
-                was = f"{len(self.dual_coef_)} outputs of {before.shape[1]} features"
-                raise ValueError(f"warm_start: the fit before was of {was}, got {k} of {X.shape[1]}")
-            index = self.center_indices_
-            same = index is not None and index.max() < X.shape[0] and _equal(X[index], before)
-            return Centers(before, index if same else None, f"{before.shape[0]} of the fit before"), self.dual_coef_
-        return self._chosen(X, kernel, weights, random), None
+        check_values(kernel, X)
+        if not (self.warm_start and hasattr(self, "centers_")):
+            return self._chosen(X, kernel, task.weights, random), None
+        before, index, k = self.centers_, self.center_indices_, len(task.y)
+        if before.shape[1] != X.shape[1] or len(self.dual_coef_) != k:
+            was = f"{len(self.dual_coef_)} outputs of {before.shape[1]} features"
+            raise ValueError(f"warm_start: the fit before was of {was}, got {k} of {X.shape[1]}")
+        same = index is not None and index.max() < X.shape[0] and _equal(X[index], before)
+        return Centers(before, index if same else None, f"{before.shape[0]} of the fit before"), self.dual_coef_
 
     def _chosen(self, X: Any, kernel: Kernel, weights: Vector, random: np.random.RandomState) -> Centers:
         how = self.center_selection

@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 
 from clsvm import solvers
 from clsvm.arrays import Data
-from clsvm.distribute import PROBE, OnDevices, Parts, ask_one, opened, replayed, speeds
+from clsvm.distribute import OnDevices, Parts, ask_one, opened, replayed, speeds
 from clsvm.fit import prepare
 from clsvm.fit.sizes import choose
 from clsvm.gram import layouts, precision
+from clsvm.gram.cross import TIMED, pass_seconds
 from clsvm.gram.layouts.record import Plan
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.kernels.evaluation import Extent
@@ -176,8 +177,10 @@ class LocalRows:
         with opened(self._devices, options.memory_limit) as threads:
             streams = [one.stream for one in threads]
             plan = layouts.choose(streams[0].profile, X, kernel.spec, options.layout, options.working_set_size)
-            alike = X.shape[0] < PROBE
-            shares = np.ones(len(threads)) if alike else speeds(threads, X, X[:WORKING], kernel, plan, dtype)
+            shares = np.ones(len(threads))
+            if X.shape[0] >= TIMED:
+                given = X, X[:WORKING], kernel, plan, dtype
+                shares = speeds(threads, lambda stream: pass_seconds(stream, *given))
             ends = _ends(X.shape[0], shares)
             parts = [X[first:end] for first, end in pairwise([0, *ends])]
             shards = OnDevices(

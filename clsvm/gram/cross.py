@@ -14,6 +14,7 @@ X may be memory-mapped. Results do not depend on which it is but for the order o
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,7 @@ SHARE = 0.7  # of what is left of the budget at most: for rows or for K (what pa
 # cells, beside its row's; what reading one costs, over the profile's cost, which is of rows here and there.
 USED, IN_ORDER = 20.0, 0.7
 PROBE = 4096  # rows that say what a value of K costs
+TIMED = 8192  # rows that say how fast a device is
 CENTERS = "the centers (center_selection)"  # what errors call them
 SOME = 64 << 20  # bytes of values that the host is given at a time
 
@@ -256,3 +258,14 @@ class Cross:
 
 def _of(rows: slice, *given: Vector | None) -> tuple[Vector | None, ...]:
     return tuple(None if one is None else one[..., rows] for one in given)
+
+
+def pass_seconds(stream: Stream, X: Data, centres: Data, kernel: Kernel, plan: Plan, dtype: str, k: int = 1) -> float:
+    """Return the seconds of a second pass over the first rows of X (n, d)."""
+    with stream.scratch():
+        cross = Cross(stream, X[:TIMED], centres, kernel, plan, dtype, k, keep=False)
+        V = np.zeros((k, cross.m))
+        cross.forward_back(V)
+        began = perf_counter()
+        cross.forward_back(V)
+        return perf_counter() - began

@@ -56,12 +56,12 @@ class NystromFolds(Fits):
         weights = first._posed(np.asarray(self.y), self.weights).weights
         centers = first._chosen(self.rows, kernel, weights, random)
         least, tol = (min(float(getattr(job.machine, name)) for job in group.jobs) for name in ("penalty", "tol"))
-        survey = nystrom.survey(self.rows, kernel, options)
-        formulation = nystrom.formulate(kernel, centers, options, least, survey)
+        ready = nystrom.LocalRows(self.rows)
+        formulation = nystrom.formulate(kernel, centers, options, least, ready.survey(kernel, options))
         losses = [self._of_fold(job).loss for job in group.jobs]
         outputs = min(OUTPUTS, HOST // (8 * ARRAYS * self.n))
         parts = _parts(group.jobs, 1 if losses[0].coupled else max(1, outputs // k))
-        with nystrom.prepared(options, self.rows, formulation, formulation.dtypes[0], k * len(parts[0])) as ready:
+        with ready.laid(formulation, options, formulation.dtypes[0], k * len(parts[0])):
             ready.draw(random, least, tol, all(loss.quadratic for loss in losses), len(parts))
             last: dict[int, Vector] = {}  # coefficients (k, m) by fold
             for part in parts:
@@ -69,7 +69,7 @@ class NystromFolds(Fits):
                     apart += dict.fromkeys(part)
                 yield
 
-    def _solved(self, part: list[Job], ready: nystrom.PreparedRows, last: dict[int, Vector]) -> bool:
+    def _solved(self, part: list[Job], ready: nystrom.Rows, last: dict[int, Vector]) -> bool:
         """Solve a part from where the one before of the same folds ended, and note what was found; or not, where it
         stalls and the device has finer numbers."""
         began, machine, folds = perf_counter(), part[0].machine, [job.fold for job in part]

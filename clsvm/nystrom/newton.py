@@ -3,7 +3,7 @@
 Minimises  F(alpha) = (1/N) sum_i w_i l(f_i, y_i) + (penalty / 2) |f|^2,   f = K(X, C) alpha + offset,   N = sum w
 Given      the row operator, which answers with sums over rows (rows.py), and the preconditioner
 Returns    alpha (k, m) with |P' grad F| <= tol |P' grad F(0)| of each output, or of all together where the loss couples
-           them; P = T^-1 A^-1, for which P' (Hessian) P is near I; and a bound of F - F* (:meth:`_Newton._above`)
+           them; P = T^-1 A^-1, for which P' (Hessian) P is near I; and a bound of F - F* (:meth:`Newton._above`)
 Source     Meanti et al. 2020, algorithms 1 and 2; Marteau-Ferey, Bach, Rudi 2019; Nocedal and Wright, 7.1
 Units      all is done in the task's units, for each output its own, and what is found is given in the caller's
 
@@ -19,7 +19,7 @@ steps are shortened where they have to be, which needs no schedule and ends at t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
@@ -48,7 +48,7 @@ STALL = 0.5  # g has to get lower by that factor, or F lower
 class Result:
     """Where a solve ended: coefficients (k, m), F, the largest of the outputs' |g| / |g(0)|, a bound of F - F*, how.
 
-    exact: whether gradients were of products in float64.
+    exact: whether gradients were of products in float64. weighing: seconds that the preconditioner took meanwhile.
     """
 
     alpha: Vector
@@ -61,69 +61,45 @@ class Result:
     passes: int = 0
     exact: bool = False
     trace: list[Point] = field(default_factory=list)
-    seconds: dict[str, float] = field(default_factory=lambda: {"preconditioner": 0.0})
-
-    def after(self, before: Result | None) -> Result:
-        """Return this result with what the solve before took, from which it went on."""
-        if before is None:
-            return self
-        last = before.trace[-1]
-        trace = [
-            p._replace(seconds=p.seconds + last.seconds, steps=p.steps + before.steps, outer=p.outer + last.outer)
-            for p in self.trace
-        ]
-        return replace(
-            self,
-            steps=self.steps + before.steps,
-            newton_steps=self.newton_steps + before.newton_steps,
-            passes=self.passes + before.passes,
-            trace=before.trace + trace,
-        )
+    weighing: float = 0.0
 
 
 Callback = Callable[[int, Vector, float], Any]
 
 
-def solve(
-    rows: RowOperator,
-    preconditioner: Preconditioner,
-    start: Vector | None,
-    tol: float,
-    max_iter: int,
-    progress: Progress | None = None,
-    callback: Callback | None = None,
-    fine: float | None = None,
-) -> Result:
-    """Minimise F from coefficients ``start`` (k, m), or from 0.
+class Newton:
+    """One minimisation of F over a row operator (:meth:`run`).
 
     max_iter: iterations of conjugate gradients at most. An interrupt ends the solve with what was found. callback: told
-    iteration, coefficients (m, k) and seconds after each. fine: how well a Newton step is solved at most, relative to
-    the gradient; None: FINE of the dtype.
+    iteration, coefficients (m, k) and seconds after each. before: the result of a solve in another dtype, whose counts
+    and seconds go on. fine: how well a Newton step is solved at most, relative to the gradient.
     """
-    fine = FINE[rows.dtype] if fine is None else fine
-    return _Newton(rows, preconditioner, tol, max_iter, progress, callback, fine).run(start)
 
-
-class _Newton:
     def __init__(
         self,
         rows: RowOperator,
         preconditioner: Preconditioner,
         tol: float,
         max_iter: int,
-        progress: Progress | None,
-        callback: Callback | None,
-        fine: float,
+        progress: Progress | None = None,
+        callback: Callback | None = None,
+        before: Result | None = None,
     ) -> None:
         self.rows, self.P, self.tol, self.max_iter = rows, preconditioner, tol, max_iter
         self.loss, self.penalty, self.units = rows.task.loss, rows.task.penalty, rows.units[:, None]
         self.squares = self._each(np.square(self.units), lambda rows: rows.max(axis=1))
-        self.progress, self.callback, self.fine = progress, callback, fine
-        self.u, self.result = np.zeros((rows.k, preconditioner.rank)), Result(np.zeros((rows.k, rows.m)))
+        self.progress, self.callback, self.fine = progress, callback, FINE[rows.dtype]
+        self.u, alpha, self.began = np.zeros((rows.k, preconditioner.rank)), np.zeros((rows.k, rows.m)), perf_counter()
+        self.result, self.passed = Result(alpha), 0
+        if before:
+            self.result = Result(alpha, steps=before.steps, newton_steps=before.newton_steps, trace=before.trace)
+            self.passed = before.passes
+            self.began -= before.trace[-1].seconds
         self.G, self.curvature, self.values = np.empty(0), np.empty(0), np.empty(0)
-        self.began, self.interrupted = perf_counter(), False
+        self.interrupted = False
 
     def run(self, start: Vector | None) -> Result:
+        """Minimise F from coefficients ``start`` (k, m), or from 0."""
         result = self.result
         try:
             result.status = self._run(start)
@@ -132,7 +108,7 @@ class _Newton:
         except KeyboardInterrupt:
             result.status = Status.INTERRUPTED
         result.alpha = result.alpha * self.units
-        result.passes, result.exact = self.rows.passes, self.rows.refined
+        result.passes, result.exact = self.passed + self.rows.passes, self.rows.refined
         return result
 
     def _run(self, start: Vector | None) -> Status:
@@ -220,7 +196,7 @@ class _Newton:
         began = perf_counter()
         self.P.weigh(at * times, self.penalty)
         self.curvature = np.minimum(least / times, 1.0) / 2
-        self.result.seconds["preconditioner"] += perf_counter() - began
+        self.result.weighing += perf_counter() - began
 
     def _gradient(self, slope: Vector) -> Vector:
         self.G = self.P.from_alpha(slope) + self.penalty * self.u
@@ -296,7 +272,7 @@ class _Newton:
         result.residual = float(np.divide(sizes * self.tol, goal, out=np.zeros_like(sizes), where=goal > 0).max())
         result.bound = float((self._above(sizes) * self.squares).sum())
         nan, now = float("nan"), perf_counter() - self.began
-        seen, counts = self.rows.passes * self.rows.n, (result.steps, result.newton_steps)
+        seen, counts = (self.passed + self.rows.passes) * self.rows.n, (result.steps, result.newton_steps)
         point = Point(now, *counts, result.objective, nan, nan, result.residual, seen)
         result.trace.append(point)
         if self.progress:

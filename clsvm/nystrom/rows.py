@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -91,12 +91,23 @@ class Curvature(NamedTuple):
 
 
 class InducingPoints(NamedTuple):
-    """Rows (m, d) with their kernel function, the plan of the rows that meet them, and the devices' finest dtype."""
+    """Rows (m, d), and what products K(X, C) with them need: the kernel function, the plan of the rows X, dtype and
+    number of outputs, and the devices' finest dtype."""
 
     rows: Data
     kernel: Kernel
     plan: Plan
+    dtype: str
+    k: int
     finest: str
+
+    def cross(self, stream: Stream, X: Data) -> Cross:
+        """Lay out rows X (n, d) for products in the dtype."""
+        return Cross(stream, X, self.rows, self.kernel, self.plan, self.dtype, self.k)
+
+    def finer(self, stream: Stream, X: Data) -> Cross:
+        """Lay out rows X (n, d) for products in the finest dtype, of which few are made."""
+        return Cross(stream, X, self.rows, self.kernel, self.plan, self.finest, self.k, keep=False)
 
 
 class RowBlock:
@@ -109,15 +120,10 @@ class RowBlock:
         self._finest: Cross | None = None
 
     @classmethod
-    def built(
-        cls, stream: Stream, X: Data, points: InducingPoints, dtype: str, k: int, task: Task | None = None
-    ) -> RowBlock:
-        """Lay out rows X (n, d) for k outputs."""
-
-        def made(dtype: str, keep: bool) -> Cross:
-            return Cross(stream, X, points.rows, points.kernel, points.plan, dtype, k, keep)
-
-        return cls(made(dtype, True), None if dtype == points.finest else lambda: made(points.finest, False), task)
+    def built(cls, stream: Stream, X: Data, points: InducingPoints, task: Task | None = None) -> RowBlock:
+        """Lay out rows X (n, d)."""
+        finer = None if points.dtype == points.finest else partial(points.finer, stream, X)
+        return cls(points.cross(stream, X), finer, task)
 
     def pose(self, sample: NDArray[np.intp] | None, total: Vector | None = None, task: Task | None = None) -> None:
         """Begin a task, or the block's own, at f = offset.
@@ -311,11 +317,3 @@ def blocks(n: int) -> list[slice]:
     """Return the blocks that n rows come in, whatever the number of places."""
     ends = np.linspace(0, n, min(PARTS, max(1, n // LEAST)) + 1).astype(int)
     return [slice(int(a), int(b)) for a, b in pairwise(ends)]
-
-
-def within(places: NDArray[np.intp] | None, rows: slice) -> NDArray[np.intp] | None:
-    """Return the sorted places that are among some rows, counted from the first of these."""
-    if places is None:
-        return None
-    first, end = np.searchsorted(places, (rows.start, rows.stop))
-    return places[first:end] - rows.start

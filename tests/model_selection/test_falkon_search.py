@@ -125,13 +125,13 @@ def test_more_folds_than_outputs_at_once(
 
 
 def test_stalled_fits_are_done_again(device: str, alone: list[Call], monkeypatch: pytest.MonkeyPatch) -> None:
-    real = newton._Newton._run
+    real = newton.Newton._run
 
     def stalled(self: Any, start: Any) -> Status:
         found = real(self, start)
         return Status.STALLED if self.rows.dtype == "float32" and self.rows.k > 1 else found
 
-    monkeypatch.setattr(newton._Newton, "_run", stalled)
+    monkeypatch.setattr(newton.Newton, "_run", stalled)
     machine = FalkonRegressor(center_selection=CENTERS, gamma=0.2, device=device, tol=1e-4)
     search = FalkonSearchCV(machine, {"penalty": [1e-3]}, cv=3, refit=False).fit(X, Y)
     info = machine.fit(X, Y).fit_report_
@@ -205,7 +205,7 @@ def test_folds_of_targets_far_from_0(device: str) -> None:
 
 def test_checkpoint(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An interrupted search goes on with what it had."""
-    file, solves, real = tmp_path / "search.npz", [0], newton.solve
+    file, solves, real = tmp_path / "search.npz", [0], newton.Newton.run
 
     def interrupted(*given: Any) -> Any:
         solves[0] += 1
@@ -214,7 +214,7 @@ def test_checkpoint(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             found.status = Status.INTERRUPTED
         return found
 
-    monkeypatch.setattr(newton, "solve", interrupted)
+    monkeypatch.setattr(newton.Newton, "run", interrupted)
     search = FalkonSearchCV(FalkonRegressor(**SETTINGS, device=device), GRID, cv=3, refit=False, checkpoint=file)
     with pytest.raises(KeyboardInterrupt):
         search.fit(X, Y)

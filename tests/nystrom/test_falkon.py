@@ -372,14 +372,14 @@ def test_a_start_that_needs_finer_numbers(device: str) -> None:
 
 def test_steps_go_on_in_finer_numbers(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where float32 stalls and float64 takes over, a callback's steps and seconds go on."""
-    real, solves = newton._Newton._run, []
+    real, solves = newton.Newton._run, []
 
     def stalled(self: Any, start: Any) -> Any:
         found = real(self, start)
         solves.append(1)
         return Status.STALLED if len(solves) == 1 else found
 
-    monkeypatch.setattr(newton._Newton, "_run", stalled)
+    monkeypatch.setattr(newton.Newton, "_run", stalled)
     seen: list[tuple[int, float]] = []
     machine = LogisticFalkonClassifier(
         center_selection=CENTRES, gamma=G, device=device, callback=lambda step, _, seconds: seen.append((step, seconds))
