@@ -49,7 +49,7 @@ class DealtFits(Fits):
         waiting = as_completed()
 
         def ask(jobs: Jobs) -> None:
-            future = client.submit(_done, data, jobs, among, pure=False)
+            future = client.submit(worker.in_thread, _done, data, jobs, among, pure=False)
             asked[future] = jobs, data
             waiting.add(future)
 
@@ -92,10 +92,8 @@ class DealtFits(Fits):
 
 def _come_to(future: Future[Any]) -> tuple[Results, Said] | None:
     """Return what a piece came to; None where it was lost, with the last worker that had the data or after its end."""
-    if future.status in ("cancelled", "lost"):
-        return None
     try:
-        result: tuple[Results, Said] = future.result()
+        result: tuple[Results, Said] | None = None if future.status in ("cancelled", "lost") else future.result()
     except CancelledError:
         return None
     return result
@@ -104,11 +102,6 @@ def _come_to(future: Future[Any]) -> tuple[Results, Said] | None:
 def _done(fits: Fits, jobs: Jobs, among: int) -> tuple[Results, Said]:
     """Return what some fits come to on this worker's device, and the warnings meanwhile; among: the workers that share
     this machine's memory."""
-    found: tuple[Results, Said] = worker.in_thread(_found, fits, jobs, among)
-    return found
-
-
-def _found(fits: Fits, jobs: Jobs, among: int) -> tuple[Results, Said]:
     own = copy.copy(fits)
     if among > 1 and own.machine.memory_limit is None:
         own.machine = clone(own.machine).set_params(memory_limit=worker.share(own.machine.device, among))

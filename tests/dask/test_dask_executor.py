@@ -3,7 +3,7 @@ over with too little room."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
 from time import perf_counter, sleep
 from types import SimpleNamespace
 from typing import Any
@@ -11,25 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-da = pytest.importorskip("dask.array")
 distributed = pytest.importorskip("distributed")
 
-import clsvm  # noqa: E402
-from clsvm import dask as over_dask  # noqa: E402
 from clsvm.dask import executor, worker  # noqa: E402
 from clsvm.distribute import TRIES, Lost  # noqa: E402
 from clsvm.errors import DeviceError, MemoryLimitError  # noqa: E402
 from clsvm.losses import LOSSES  # noqa: E402
 from clsvm.nystrom.rows import RowOperator, Task  # noqa: E402
-from tests.dask.test_dask_falkon import CLASSES, DEVICE, X, Y, machine  # noqa: E402
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
-    """Two workers, in this process."""
-    how = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0", "set_as_default": False}
-    with distributed.Client(processes=False, **how) as two, two.as_current():
-        yield two
+from tests.dask.conftest import DEVICE  # noqa: E402
 
 
 def test_no_worker_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,6 +54,32 @@ def test_a_part_is_lost_again_and_again() -> None:
     with pytest.raises(DeviceError, match=f"lost the rows of a chunk {TRIES + 1} times"):
         RowOperator(parts, task, 1, lambda i: (None,))
     assert parts.posed == TRIES + 1
+
+
+def test_every_worker_dies_of_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each one that lays it out is gone then: an error, not a loop."""
+
+    class Future:
+        status = "lost"
+
+        def cancel(self) -> None:
+            """There is nothing to cancel."""
+
+    parts = object.__new__(executor.OnWorkers)
+    parts._there, parts._layings, laid = set(), Counter(), [0]
+    parts._find_homes = lambda missing: {0} if laid[0] else set()  # type: ignore[method-assign]
+
+    def submit(*given: Any, **how: Any) -> Any:
+        laid[0] += 1
+        return Future()
+
+    client: Any = SimpleNamespace(submit=submit)
+    parts._chunks, parts.client, parts.homes = executor.Chunks(client, ["X"], ["y"], [None]), client, ["home"]  # type: ignore[list-item]
+    parts._recipe = None
+    monkeypatch.setattr(executor, "ended", lambda *_: [])
+    with pytest.raises(DeviceError, match=f"lost the rows of a chunk {TRIES + 1} times"):
+        parts.ask("n", [()])
+    assert laid == [TRIES]
 
 
 def test_a_worker_dies_before_it_answers_for_anything() -> None:
@@ -123,34 +138,3 @@ def test_who_takes_over_makes_room() -> None:
     finally:
         worker.forget("tight")
     assert shares == [(0, 1000), (1, 500), (0, 1000)]
-
-
-def test_an_empty_first_chunk(client: Any) -> None:
-    """Filters leave such."""
-    keep = np.arange(len(X)) >= 1000
-    rows, y = (da.from_array(one, chunks=(1000, *one.shape[1:])) for one in (X, Y))
-    there = da.from_array(keep, chunks=1000)
-    made = machine("FalkonRegressor").fit(rows[there], y[there])
-    alone = clsvm.FalkonRegressor(center_selection=made.centers_, random_state=0, device=DEVICE).fit(X[keep], Y[keep])
-    np.testing.assert_allclose(made.predict(X), alone.predict(X), atol=2e-3)
-    exact = over_dask.SVR(device=DEVICE).fit(rows[there], y[there])
-    for one in (made, exact):  # (of chunks whose sizes nobody knows)
-        np.testing.assert_array_equal(one.predict(rows[there]).compute(), one.predict(X[keep]))
-    dual = clsvm.SVR(device=DEVICE).fit(X[keep], Y[keep]).fit_report_.dual
-    assert exact.fit_report_.dual == pytest.approx(dual, rel=1e-5)
-
-
-def test_searches_answer_in_chunks(client: Any) -> None:
-    frame = pytest.importorskip("dask.dataframe")
-    pandas = pytest.importorskip("pandas")
-    table = frame.from_pandas(pandas.DataFrame(X, columns=list("abcde")), npartitions=3)
-    alone = clsvm.SVC(gamma=0.1, device=DEVICE).fit(pandas.DataFrame(X, columns=list("abcde")), CLASSES)
-    search = over_dask.SVCSearchCV(clsvm.SVC(gamma=0.1, device=DEVICE), {"C": [1.0]}, cv=3)
-    search.fit(table, da.from_array(CLASSES, chunks=1000))
-    for name in ("predict", "decision_function"):
-        found = getattr(search, name)(table)
-        assert hasattr(found, "chunks")
-        want = getattr(alone, name)(table.compute())
-        np.testing.assert_array_equal(found.compute(), want)
-    assert search.score(table, da.from_array(CLASSES, chunks=1000)) == alone.score(table.compute(), CLASSES)
-    assert not hasattr(search, "predict_proba")

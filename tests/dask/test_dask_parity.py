@@ -112,6 +112,18 @@ def test_answers_and_score(name: str, y: Any) -> None:
         assert made(name).fit_predict(table).compute().shape == (40,)
 
 
+def test_searches_answer_in_chunks() -> None:
+    """What the best estimator has, and no more."""
+    search = over_dask.SVCSearchCV(made("SVC", clsvm), {"C": [1.0]}, cv=3).fit(TABLE, series(SIGNS))
+    alone = made("SVC", clsvm).fit(FRAME, SIGNS)
+    for name in ("predict", "decision_function"):
+        found = getattr(search, name)(TABLE)
+        assert isinstance(found, da.Array)
+        np.testing.assert_array_equal(found.compute(), getattr(alone, name)(FRAME))
+    assert search.score(TABLE, series(SIGNS)) == alone.score(FRAME, SIGNS)
+    assert not hasattr(search, "predict_proba")
+
+
 LABELS: dict[str, Callable[[], Any]] = {
     "Int64": lambda: pd.Series(SIGNS.astype(int), dtype="Int64"),
     "boolean": lambda: pd.Series(SIGNS, dtype="boolean"),
@@ -206,93 +218,43 @@ def mixed() -> Any:
     )
 
 
+def words_and_numbers() -> Any:
+    """Return three chunks of labels of which the first has strings."""
+    strings = da.from_delayed(dask.delayed(lambda: np.array(["a", "b"] * 10))(), (20,), float)
+    return da.concatenate([strings, da.ones(40, chunks=20)])
+
+
+BOTH, FALKON = ("SVC", "FalkonRegressor"), ("FalkonRegressor",)
 REFUSED: list[tuple[str, tuple[str, ...], Callable[[], tuple[Any, ...]]]] = [
-    ("y must have as many rows as X, got 59 and 60", ("SVC", "FalkonClassifier"), lambda: (ROWS, SIGNS[:-1])),
-    (
-        "y must have as many rows as X, got 40 and 60",
-        ("SVC", "FalkonRegressor"),
-        lambda: (ROWS, da.from_array(SIGNS[:40], chunks=20)),
-    ),
+    ("y must have as many rows as X, got 59 and 60", CLASSIFIERS, lambda: (ROWS, SIGNS[:-1])),
+    ("y must have as many rows as X, got 40 and 60", BOTH, lambda: (ROWS, da.from_array(SIGNS[:40], chunks=20))),
     (
         "y must come in chunks of as many rows as X, [19, 20, 20], got [20, 20, 19]",
-        ("FalkonRegressor",),
+        FALKON,
         lambda: (ROWS[SOME], da.from_array(X[:, 0], chunks=20)[SOME[::-1]]),
     ),
-    ("y must be given", ("SVC", "FalkonRegressor"), lambda: (ROWS, None)),
+    ("y must be given", BOTH, lambda: (ROWS, None)),
     ("Input y contains NaN", ("SVR",), lambda: (ROWS, np.where(SIGNS, np.nan, 1))),
-    ("contains NaN", ("FalkonRegressor",), lambda: (ROWS, da.full(60, np.nan, chunks=20))),
-    ("got 1 class", ("FalkonClassifier",), lambda: (ROWS, np.zeros(60))),
-    (
-        "sample_weight: could not convert string",
-        ("FalkonClassifier",),
-        lambda: (ROWS, SIGNS, da.full(60, "a", chunks=20)),
-    ),
-    (
-        "sample_weight must have as many rows as X, got 59 and 60",
-        ("FalkonRegressor",),
-        lambda: (ROWS, X[:, 0], np.ones(59)),
-    ),
-    ("Input sample_weight contains NaN", ("SVC", "FalkonRegressor"), lambda: (ROWS, SIGNS, np.where(SIGNS, np.nan, 1))),
-    (
-        "Input sample_weight contains inf",
-        ("SVC", "FalkonRegressor"),
-        lambda: (ROWS, SIGNS, da.full(60, np.inf, chunks=20)),
-    ),
-    ("all samples have zero or negative weights", ("SVC", "FalkonClassifier"), lambda: (ROWS, SIGNS, -np.ones(60))),
+    ("contains NaN", FALKON, lambda: (ROWS, da.full(60, np.nan, chunks=20))),
+    ("got 1 class", CLASSIFIERS[1:], lambda: (ROWS, np.zeros(60))),
+    ("sample_weight: could not convert", CLASSIFIERS[1:], lambda: (ROWS, SIGNS, da.full(60, "a", chunks=20))),
+    ("sample_weight must have as many rows as X, got 59", FALKON, lambda: (ROWS, X[:, 0], np.ones(59))),
+    ("Input sample_weight contains NaN", BOTH, lambda: (ROWS, SIGNS, np.where(SIGNS, np.nan, 1))),
+    ("all samples have zero or negative weights", CLASSIFIERS, lambda: (ROWS, SIGNS, -np.ones(60))),
     (
         "sample_weight must be one number for each row, got a DataFrame with ndim=2",
-        ("FalkonClassifier",),
+        CLASSIFIERS[1:],
         lambda: (TABLE, series(SIGNS), series(np.ones(60)).to_frame()),
     ),
-    (
-        "y should be a 1d array, got an array of shape",
-        CLASSIFIERS,
-        lambda: (ROWS, np.stack([SIGNS, SIGNS], axis=1)),
-    ),
-    (
-        "chunks of y must have one kind of values, got <U1 and",
-        CLASSIFIERS,
-        lambda: (
-            ROWS,
-            da.concatenate(
-                [
-                    da.from_delayed(dask.delayed(lambda: np.array(["a", "b"] * 10))(), (20,), float),
-                    da.ones(40, chunks=20),
-                ]
-            ),
-        ),
-    ),
-    (
-        "y must be one of Dask's collections where the sizes of X's chunks are not known, got ndarray",
-        ("FalkonClassifier",),
-        lambda: (TABLE, SIGNS),
-    ),
-    (
-        "y must be a Dask array, data frame or series, got Delayed",
-        CLASSIFIERS,
-        lambda: (ROWS, dask.delayed(SIGNS)),
-    ),
-    (
-        "X must be rows of features (n, d), got a Array with ndim=1",
-        ("SVC", "FalkonRegressor"),
-        lambda: (ROWS[:, 0], SIGNS),
-    ),
-    (
-        "X must have rows, got none in 3 chunks",
-        ("SVC", "FalkonRegressor"),
-        lambda: (TABLE[TABLE.a > 99], series(SIGNS)[TABLE.a > 99]),
-    ),
-    ("Found array with 0 feature(s)", ("SVC", "FalkonRegressor"), lambda: (da.zeros((60, 0), chunks=(20, 0)), SIGNS)),
-    (
-        "chunks of X must be all dense or all sparse, got ['dense', 'sparse', 'sparse']",
-        ("SVC", "FalkonRegressor"),
-        lambda: (mixed(), SIGNS),
-    ),
-    (
-        "Input X contains NaN",
-        ("SVC", "FalkonRegressor"),
-        lambda: (TABLE.astype("Float64").mask(TABLE.a > 1), series(SIGNS)),
-    ),
+    ("y should be a 1d array, got an array", CLASSIFIERS, lambda: (ROWS, np.stack([SIGNS, SIGNS], axis=1))),
+    ("chunks of y must have one kind of values, got <U1 and", CLASSIFIERS, lambda: (ROWS, words_and_numbers())),
+    ("y must be one of Dask's collections where the sizes", CLASSIFIERS[1:], lambda: (TABLE, SIGNS)),
+    ("y must be a Dask array, data frame or series, got", CLASSIFIERS, lambda: (ROWS, dask.delayed(SIGNS))),
+    ("X must be rows of features (n, d), got a Array with ndim=1", BOTH, lambda: (ROWS[:, 0], SIGNS)),
+    ("X must have rows, got none in 3", BOTH, lambda: (TABLE[TABLE.a > 99], series(SIGNS)[TABLE.a > 99])),
+    ("Found array with 0 feature(s)", BOTH, lambda: (da.zeros((60, 0), chunks=(20, 0)), SIGNS)),
+    ("chunks of X must be all dense or all sparse, got ['dense', 'sparse',", BOTH, lambda: (mixed(), SIGNS)),
+    ("Input X contains NaN", BOTH, lambda: (TABLE.astype("Float64").mask(TABLE.a > 1), series(SIGNS))),
 ]
 
 
@@ -306,11 +268,7 @@ def test_refused(words: str, names: tuple[str, ...], given: Callable[[], tuple[A
 @pytest.mark.parametrize(
     ("words", "name", "given"),
     [
-        (
-            "rows in chunks take kernel functions of the device, got kernel='precomputed'",
-            "SVC",
-            {"kernel": "precomputed"},
-        ),
+        ("rows in chunks take kernel functions of the device, got", "SVC", {"kernel": "precomputed"}),
         ("checkpoint is for rows in one place, got rows in chunks and 'file'", "SVC", {"checkpoint": "file"}),
         ("'crammer_singer' is for one device", "SVC", {"multi_class": "crammer_singer"}),
         ("center_selection must be 'uniform' or rows", "FalkonRegressor", {"center_selection": "leverage"}),

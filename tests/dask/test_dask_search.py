@@ -60,7 +60,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Any]]:
         return scatter(self, data, **how)
 
     def submitted(self: Any, call: Any, *given: Any, **how: Any) -> Any:
-        calls["pieces"] += [given[1]] * (call is dealing._done)
+        calls["pieces"] += [given[2]] if given and given[0] is dealing._done else []
         return submit(self, call, *given, **how)
 
     monkeypatch.setattr(distributed.Client, "scatter", scattered)
@@ -103,7 +103,7 @@ def assert_nothing_left(client: Any) -> None:
     """Neither pieces nor data: the scheduler takes a moment to hear of it."""
 
     def left(dask_scheduler: Any) -> list[str]:
-        return [key for key in map(str, dask_scheduler.tasks) if key.startswith(("_done", "_Folds"))]
+        return [key for key in map(str, dask_scheduler.tasks) if key.startswith(("in_thread", "_Folds"))]
 
     ends = perf_counter() + 20
     while (found := client.run_on_scheduler(left)) and perf_counter() < ends:
@@ -243,7 +243,7 @@ def test_a_piece_that_is_lost_once_it_is_done(client: Any, monkeypatch: pytest.M
     result = distributed.Future.result
 
     def gone(future: Any, *given: Any, **named: Any) -> Any:
-        if not lost and future.key.startswith("_done"):
+        if not lost and future.key.startswith("in_thread"):
             lost.append(future.key)
             raise CancelledError(future.key)
         return result(future, *given, **named)
@@ -321,15 +321,7 @@ def test_a_pipeline_goes_to_the_workers(client: Any, tmp_path: Path) -> None:
     np.testing.assert_array_equal(scores(made), scores(GridSearchCV(pipeline, grid, cv=3, refit=False).fit(X, LABELS)))
 
 
-def test_joblib(client: Any) -> None:
-    as_one_after_another()
-
-
 def test_joblib_and_threads_of_one_process(threads: Any) -> None:
-    as_one_after_another()
-
-
-def as_one_after_another() -> None:
     """scikit-learn's own parallel loops, over Dask."""
     classes = (NUMBERS > 0).astype(int) + (NUMBERS > 1.5)
     alone = GridSearchCV(machine(), KERNELS, cv=3).fit(X, LABELS)

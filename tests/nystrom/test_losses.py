@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from clsvm.losses import LOSSES, Loss
+from clsvm.losses import LOSSES, Loss, crossing
 
 RANDOM = np.random.default_rng(0)
 
@@ -63,3 +63,23 @@ def test_far_values_stay_numbers(name: str) -> None:
         f = np.full(y.shape, size)
         for values in (loss.value(f, y), loss.derivative(f, y), loss.second(f, y)):
             assert np.isfinite(values).all()
+
+
+def test_losses_in_units() -> None:
+    """l(unit f, unit y) / unit^2, as exactly for a tiny unit as for 1."""
+    loss = LOSSES["log_cosh"]
+    f, y = np.array([[0.3, -1.0, 1.9, 1e-5]]), np.array([[0.1, 1.0, -1.5, 0.0]])
+    for unit in (1.0, 0.25, 2.0**-10, 2.0**-40, 2.0**-600):
+        made = loss.within(np.array([unit]))
+        expected = loss.value(f * unit, y * unit) / unit**2 if unit > 1e-100 else np.square(f - y) / 2
+        np.testing.assert_allclose(made.value(f, y), expected, rtol=1e-14)
+        np.testing.assert_allclose(made.derivative(f, y), loss.derivative(f * unit, y * unit) / unit, rtol=1e-14)
+        np.testing.assert_allclose(made.second(f, y), loss.second(f * unit, y * unit), rtol=1e-14)
+    assert LOSSES["softmax"].units(np.array([5.0])) == 1
+    np.testing.assert_array_equal(loss.units(np.array([0.0, 1e-3, 1.0, 1e9])), [1, 2.0**-10, 1, 1])
+
+
+def test_where_a_rising_function_is_zero() -> None:
+    for low, high, at in ((-1e-40, 3e-40, 1e-40), (-1e60, 1e60, 3.0), (1e6, 1e6 + 1e-3, 1e6 + 2e-4), (2.0, 2.0, 2.0)):
+        found = crossing(lambda c, at=at: c - at, low, high)
+        assert found == pytest.approx(at, rel=1e-9, abs=1e-11 * min(high - low, 1))
