@@ -20,6 +20,7 @@ from clsvm.dask.worker import Recipe
 from clsvm.distribute import Lost, Question, count_losses
 from clsvm.errors import DeviceError
 
+LOST = "cancelled", "lost"  # how Dask says that a future has no result any more
 LONG = 60.0  # seconds that a worker has to say that it is there
 UNREACHED = "Unable to contact"  # Dask's words about an actor whose worker is gone
 PATIENCE = 2.0  # seconds after which it is asked whether a worker that has not answered is still there
@@ -84,7 +85,6 @@ class OnWorkers:
         recipe = Recipe(self._name, build, device, memory_limit, neighbours(self.client), many)
         self._recipe = self.client.submit(_itself, recipe, pure=False)
         self._there: set[int] = set()
-        self._layings = Counter[int]()  # of parts that are not there yet: each but the first for one that was lost
         self._versions: list[int | None] = [None] * len(sizes)
         self._desks: dict[str, Any] = {}
 
@@ -115,26 +115,23 @@ class OnWorkers:
         self.client.run(worker.forget, self._name, on_error="ignore")
 
     def _lay(self, missing: set[int]) -> None:
-        """Have parts built by workers that are there."""
-        asked: dict[int, Future[Any]] = {}
+        """Have parts built by workers that are there. Raises DeviceError where one is lost too often meanwhile."""
+        asked, losses, chunks = dict[int, Future[Any]](), Counter[int](), self._chunks
         while missing := missing - self._there:
-            for i in self._find_homes(missing) & asked.keys():
+            gone = self._find_homes(missing) | {i for i, one in asked.items() if one.status in LOST}
+            if gone := gone & asked.keys():
+                count_losses(losses, gone)
+            for i in gone:
                 asked.pop(i).cancel()
-            for i in sorted(missing):
-                if i not in asked or asked[i].status in ("cancelled", "lost"):
-                    asked[i] = self._laying(i)
+            for i in sorted(missing - asked.keys()):
+                row = i, chunks.X[i], chunks.y[i], chunks.weights[i]
+                home = [self.homes[i]]
+                asked[i] = self.client.submit(worker.lay, self._recipe, *row, workers=home, pure=False)
             done = ended([asked[i] for i in missing], "FIRST_COMPLETED")
             for i in missing:
-                if asked[i] in done and asked[i].status not in ("cancelled", "lost"):
+                if asked[i] in done and asked[i].status not in LOST:
                     asked[i].result()
                     self._there.add(i)
-                    del self._layings[i]
-
-    def _laying(self, i: int) -> Future[Any]:
-        count_losses(self._layings, [i])
-        chunks = self._chunks
-        row = i, chunks.X[i], chunks.y[i], chunks.weights[i]
-        return self.client.submit(worker.lay, self._recipe, *row, workers=[self.homes[i]], pure=False)
 
     def _find_homes(self, parts: set[int]) -> set[int]:
         """Return the parts whose worker is gone, which have another one now."""

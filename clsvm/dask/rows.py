@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sklearn.base import is_classifier
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import _num_samples, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
 from clsvm.arrays import Data, stacked
 from clsvm.dask import worker
@@ -127,14 +127,12 @@ def _column(client: Client, one: Any, X: Any, name: str) -> list[Any]:
     if not is_dask(one):
         if one is None or (name == "sample_weight" and np.ndim(one) == 0):
             return [one] * n
-        given, one = type(one).__name__, worker.values(one, name)
-        if _num_samples(one) != sum(ends) and not np.isnan(ends).any():
-            raise ValueError(f"{name} must have as many rows as X, got {len(one)} and {sum(ends)}")
         if np.isnan(ends).any():
+            given = type(one).__name__
             raise ValueError(
                 f"{name} must be one of Dask's collections where the sizes of X's chunks are not known, got {given}"
             )
-        one = from_array(one, chunks=(ends, *one.shape[1:]))
+        one = from_array(worker.values(one, name), chunks=-1)
     one = chunked(one, name)
     if name == "sample_weight" and one.ndim != 1:
         raise ValueError(

@@ -20,7 +20,7 @@ from sklearn.base import clone
 
 from clsvm import model_selection as local
 from clsvm.dask import worker
-from clsvm.dask.executor import neighbours, pickled, workers
+from clsvm.dask.executor import LOST, neighbours, pickled, workers
 from clsvm.dask.rows import Answering, client_for, here
 from clsvm.errors import DeviceError, warn
 from clsvm.model_selection.fits import Fits, FoldResult
@@ -93,7 +93,7 @@ class DealtFits(Fits):
 def _come_to(future: Future[Any]) -> tuple[Results, Said] | None:
     """Return what a piece came to; None where it was lost, with the last worker that had the data or after its end."""
     try:
-        result: tuple[Results, Said] | None = None if future.status in ("cancelled", "lost") else future.result()
+        result: tuple[Results, Said] | None = None if future.status in LOST else future.result()
     except CancelledError:
         return None
     return result

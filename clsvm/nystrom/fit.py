@@ -37,6 +37,9 @@ COARSE = 1e7  # condition of K(C, C) beyond which float32 is too coarse: T^-1 en
 # T^-1 enlarges the rounding of K(X, C); what that does to the Hessian, its square over the jitter, is then small beside
 # the penalty.
 SINGLE, SQUARES = 1e-6, 1e-12
+# What the report takes over under the same names.
+_OF_SOLVE = "objective", "residual", "bound", "steps", "newton_steps", "passes"
+_OF_PRECONDITIONER = "condition", "jitter", "rank"
 
 
 @dataclass(frozen=True)
@@ -255,19 +258,12 @@ def train(
     assert found is not None
     factors = preconditioner.plan
     report = NystromReport(
-        objective=found.objective,
-        residual=found.residual,
-        bound=found.bound,
+        **{name: getattr(found, name) for name in _OF_SOLVE},
+        **{name: getattr(preconditioner, name) for name in _OF_PRECONDITIONER},
         status=found.status.value,
         converged=found.status.converged,
-        steps=found.steps,
-        newton_steps=found.newton_steps,
-        passes=found.passes,
         centers=centers.words,
         sample=preconditioner.m if rows.sample is None else len(rows.sample),
-        condition=preconditioner.condition,
-        jitter=preconditioner.jitter,
-        rank=preconditioner.rank,
         bytes_held=max(peak, held + factors.nbytes),
         seconds=clock.seconds(),
         device=formulation.rows.device,
