@@ -7,21 +7,15 @@ import signal
 from collections.abc import Iterator
 from typing import Any
 
+import dask.array as da
 import numpy as np
 import pytest
 
-da = pytest.importorskip("dask.array")
-distributed = pytest.importorskip("distributed")
+import clsvm
+from clsvm import dask as over_dask
+from clsvm.dask.executor import OnWorkers
+from tests.dask.conftest import DEVICE, NUMBERS, SIGNS, X, current
 
-import clsvm  # noqa: E402
-from clsvm import dask as over_dask  # noqa: E402
-from clsvm.dask.executor import OnWorkers  # noqa: E402
-from tests.conftest import noisy  # noqa: E402
-from tests.dask.conftest import DEVICE, cluster  # noqa: E402
-
-X, SIGNS = noisy(2000, 6)
-X = X.astype(np.float32)
-NUMBERS = np.sin(X).sum(axis=1)
 CLASSES = np.array(["a", "b", "c"])[(NUMBERS > 0).astype(int) + (NUMBERS > 1.5)]
 ROWS = da.from_array(X, chunks=(400, 6))
 
@@ -29,7 +23,7 @@ ROWS = da.from_array(X, chunks=(400, 6))
 @pytest.fixture
 def doomed() -> Iterator[Any]:
     """Two workers. (On a busy machine one that is killed may not come again: each test has its own.)"""
-    with cluster(2) as two, distributed.Client(two, set_as_default=False) as client, client.as_current():
+    with current(2) as client:
         yield client
 
 

@@ -10,28 +10,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-distributed = pytest.importorskip("distributed")
-
-from clsvm.dask import executor, worker  # noqa: E402
-from clsvm.distribute import TRIES, Lost  # noqa: E402
-from clsvm.errors import DeviceError, MemoryLimitError  # noqa: E402
-from clsvm.losses import LOSSES  # noqa: E402
-from clsvm.nystrom.rows import RowOperator, Task  # noqa: E402
-from tests.dask.conftest import DEVICE  # noqa: E402
+from clsvm.dask import executor, worker
+from clsvm.distribute import TRIES, Lost
+from clsvm.errors import DeviceError, MemoryLimitError
+from clsvm.losses import LOSSES
+from clsvm.nystrom.rows import RowOperator, Task
+from tests.dask.conftest import DEVICE, current
 
 
 def test_no_worker_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody comes in a lost worker's place: an error, not a wait without an end."""
     monkeypatch.setattr(executor, "LONG", 0.2)
-    how = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": ":0", "processes": False}
-    with (
-        distributed.LocalCluster(**how) as one,
-        distributed.Client(one, set_as_default=False) as client,
-        client.as_current(),
-    ):
+    with current(1, processes=False) as client:
         chunks = executor.Chunks(client, [client.submit(np.ones, (3, 2))], [None], [None])
         parts = executor.OnWorkers(chunks, np.ones, [3], None, None)
-        one.scale(0)
+        client.cluster.scale(0)
         ends = perf_counter() + 20
         while executor.workers(client) and perf_counter() < ends:
             sleep(0.05)

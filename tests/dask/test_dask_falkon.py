@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import dask.array as da
+import dask.dataframe as dd
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 
-da = pytest.importorskip("dask.array")
-distributed = pytest.importorskip("distributed")
-
-import clsvm  # noqa: E402
-from clsvm import dask as over_dask  # noqa: E402
-from clsvm.dask.encoding import Labels, Numbers  # noqa: E402
-from tests.dask.conftest import DEVICE  # noqa: E402
+import clsvm
+from clsvm import dask as over_dask
+from clsvm.dask.encoding import Labels, Numbers
+from tests.dask.conftest import DEVICE, current
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(3000, 5)).astype(np.float32)
@@ -71,10 +71,8 @@ def test_as_in_one_place(client: Any, name: str, y: Any, given: dict[str, Any]) 
 
 def test_data_frames_weights_and_sparse_rows(client: Any) -> None:
     """Chunks of unknown sizes; weights, of which 0 leaves a row out; names of columns."""
-    frame = pytest.importorskip("dask.dataframe")
-    pandas = pytest.importorskip("pandas")
     weights = RNG.random(len(X)) * (RNG.random(len(X)) < 0.7)
-    table = frame.from_pandas(pandas.DataFrame(X, columns=list("abcde")).assign(y=Y, w=weights), npartitions=4)
+    table = dd.from_pandas(pd.DataFrame(X, columns=list("abcde")).assign(y=Y, w=weights), npartitions=4)
     table = table[table.y < 2]
     left = Y < 2
     made = machine("FalkonRegressor").fit(table[list("abcde")], table.y, table.w)
@@ -98,8 +96,7 @@ def test_data_frames_weights_and_sparse_rows(client: Any) -> None:
 def test_the_same_bits_by_any_number_of_workers(client: Any) -> None:
     rows, y = da.from_array(X, chunks=(800, 5)), da.from_array(CLASSES, chunks=800)
     two = machine("FalkonClassifier").fit(rows, y)
-    how = {"processes": False, "n_workers": 1, "threads_per_worker": 1, "dashboard_address": ":0"}
-    with distributed.Client(set_as_default=False, **how) as alone, alone.as_current():
+    with current(1, processes=False):
         np.testing.assert_array_equal(machine("FalkonClassifier").fit(rows, y).dual_coef_, two.dual_coef_)
 
 

@@ -7,22 +7,21 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import dask
+import dask.array as da
+import dask.dataframe as dd
+import distributed
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 
-da = pytest.importorskip("dask.array")
-dd = pytest.importorskip("dask.dataframe")
-dask = pytest.importorskip("dask")
-distributed = pytest.importorskip("distributed")
-pd = pytest.importorskip("pandas")
-
-import clsvm  # noqa: E402
-from clsvm import dask as over_dask  # noqa: E402
-from clsvm import model_selection  # noqa: E402
-from clsvm.dask import executor  # noqa: E402
-from clsvm.errors import DeviceError  # noqa: E402
-from tests.dask.conftest import DEVICE  # noqa: E402
+import clsvm
+from clsvm import dask as over_dask
+from clsvm import model_selection
+from clsvm.dask import executor
+from clsvm.errors import DeviceError
+from tests.dask.conftest import DEVICE
 
 CLASSIFIERS = ("SVC", "FalkonClassifier")
 ONE_OF_EACH = (*CLASSIFIERS, "SVR", "FalkonRegressor")

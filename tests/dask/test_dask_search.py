@@ -10,33 +10,26 @@ from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any
 
+import dask.array as da
+import distributed
+import joblib
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from sklearn.model_selection import GridSearchCV
+from sklearn.multiclass import OneVsOneClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
 
-da = pytest.importorskip("dask.array")
-distributed = pytest.importorskip("distributed")
+import clsvm
+from clsvm import dask as over_dask
+from clsvm.dask import executor
+from clsvm.dask import search as dealing
+from clsvm.errors import CheckpointError, DeviceError
+from clsvm.model_selection import FalkonSearchCV, folds
+from clsvm.opencl.stream import Stream
+from tests.dask.conftest import DEVICE, LABELS, NUMBERS, X, cluster, current
 
-import joblib  # noqa: E402
-from sklearn.model_selection import GridSearchCV  # noqa: E402
-from sklearn.multiclass import OneVsOneClassifier  # noqa: E402
-from sklearn.pipeline import make_pipeline  # noqa: E402
-from sklearn.preprocessing import FunctionTransformer  # noqa: E402
-
-import clsvm  # noqa: E402
-from clsvm import dask as over_dask  # noqa: E402
-from clsvm.dask import executor  # noqa: E402
-from clsvm.dask import search as dealing  # noqa: E402
-from clsvm.errors import CheckpointError, DeviceError  # noqa: E402
-from clsvm.model_selection import FalkonSearchCV, folds  # noqa: E402
-from clsvm.opencl.stream import Stream  # noqa: E402
-from tests.conftest import noisy  # noqa: E402
-from tests.dask.conftest import DEVICE, cluster  # noqa: E402
-
-X, SIGNS = noisy(2000, 6)
-X = X.astype(np.float32)
-NUMBERS = np.sin(X).sum(axis=1)
-LABELS = np.array(["no", "yes"])[(SIGNS > 0).astype(int)]
 KERNELS = {"C": [0.1, 1, 10], "gamma": [0.05, 0.1, 0.3]}  # three kernel functions: more than workers
 FOLDS = {"C": [0.1, 10]}  # one: some folds are a piece
 
@@ -44,8 +37,7 @@ FOLDS = {"C": [0.1, 10]}  # one: some folds are a piece
 @pytest.fixture
 def threads() -> Iterator[Any]:
     """Two workers with three threads each, all in this process."""
-    how = {"n_workers": 2, "threads_per_worker": 3, "dashboard_address": ":0", "set_as_default": False}
-    with distributed.Client(processes=False, **how) as client, client.as_current():
+    with current(2, processes=False, threads_per_worker=3) as client:
         yield client
 
 
@@ -283,7 +275,7 @@ def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
             with pytest.raises(ValueError, match="a search over workers needs a Dask client: make one by"):
                 over_dask.SVCSearchCV(estimator, {}, cv=3).fit(X, LABELS)
     with (
-        distributed.LocalCluster(n_workers=0, processes=False, dashboard_address=":0") as none_yet,
+        cluster(0, processes=False) as none_yet,
         distributed.Client(none_yet, timeout=1),
         pytest.raises(DeviceError, match="Dask has no worker that runs"),
     ):

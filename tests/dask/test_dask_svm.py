@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import dask.array as da
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
-da = pytest.importorskip("dask.array")
-distributed = pytest.importorskip("distributed")
-
-import clsvm  # noqa: E402
-from clsvm import dask as over_dask  # noqa: E402
-from tests.conftest import noisy  # noqa: E402
-from tests.dask.conftest import DEVICE  # noqa: E402
-
-X, SIGNS = noisy(2000, 6)
-X = X.astype(np.float32)
-NUMBERS = np.sin(X).sum(axis=1)
-LABELS = np.array(["no", "yes"])[(SIGNS > 0).astype(int)]
+import clsvm
+from clsvm import dask as over_dask
+from tests.dask.conftest import DEVICE, LABELS, NUMBERS, SIGNS, X
 
 
 def machine(name: str, module: Any = over_dask, **given: Any) -> Any:
