@@ -407,7 +407,7 @@ BAD = (
             (sp.csr_matrix(np.full((2, 4), np.inf)), "contains infinity"),
             ([["a", "b", "c", "d"]], "could not convert string"),
             (np.full((2, 4), 1j), "Complex data"),
-            (malformed(), "malformed: its indices are 0 to 9"),
+            (malformed(), "malformed .csr.: indices must be < 4"),
         )
     ),
     ({"center_selection": X[:3] * 1e30}, ValueError, "row 0 of the centers .center_selection. is too large for float"),
