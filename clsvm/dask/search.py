@@ -41,7 +41,7 @@ class DealtFits(Fits):
 
     def _each(self) -> Generator[None]:
         client = client_for(NEEDS)
-        todo = self.pieces(len(workers(client)))
+        todo = self.pieces(max(1, len(workers(client))))
         if not todo:
             return
         data, among, losses = self._everywhere(client), neighbours(client), 0
