@@ -75,14 +75,27 @@ def test_two_classes(device: str, monkeypatch: pytest.MonkeyPatch, sparse: bool)
     assert ours.score(rows, y) == pytest.approx(theirs.score(rows, y), abs=1e-6)
 
 
-def test_weights_and_training_scores(device: str) -> None:
-    X, y = noisy(150, 3)
-    weights = np.random.default_rng(0).choice([0.0, 0.5, 2.0], 150)
-    grid = [{"C": [0.5, 5], "class_weight": [None, {0: 3.0, 1: 0.7}]}, {"kernel": ["linear", Kernel("laplacian")]}]
-    labels = (y > 0).astype(int)
-    both(
-        SVC(device=device, tol=1e-5), grid, X, labels, cv=3, return_train_score=True, params={"sample_weight": weights}
-    )
+NUMBERS, (ROWS, SIGNS) = np.arange(90), noisy(90, 3)
+TWICE, WEIGHTS = np.random.default_rng(0).integers(0, 45, 80), np.random.default_rng(0).choice([0.0, 0.5, 2.0], 90)
+KINDS = [{"C": [0.5, 5], "class_weight": [None, {-1: 3.0, 1: 0.7}]}, {"kernel": ["linear", Kernel("laplacian")]}]
+SAME: dict[str, tuple[Any, dict[str, Any]]] = {  # what is searched, and how
+    "weights, training scores": (KINDS, {"cv": 3, "return_train_score": True, "params": {"sample_weight": WEIGHTS}}),
+    "gamma by the rows of a fold": ({"C": [1, 4], "gamma": ["scale", "auto", 0.2]}, {"cv": 3}),
+    "groups": ({"C": [1]}, {"cv": GroupKFold(5), "params": {"groups": NUMBERS % 5}}),
+    "one split of all rows": ({"C": [1, 2]}, {"cv": [(NUMBERS, NUMBERS[:30])]}),
+    "the same rows to fit": (
+        {"C": [1]},
+        {"cv": [(NUMBERS[:60], NUMBERS[60:75]), (NUMBERS[:60], NUMBERS[75:])], "return_train_score": True},
+    ),
+    "rows taken twice": ({"C": [0.1, 1]}, {"cv": [(TWICE, NUMBERS[45:])]}),
+    "fits that go on from others": ({"C": [1], "warm_start": [True]}, {"cv": 3}),
+}
+
+
+@pytest.mark.parametrize("case", SAME)
+def test_the_same_scores(device: str, case: str) -> None:
+    grid, options = SAME[case]
+    both(SVC(device=device, tol=1e-5), grid, ROWS, SIGNS, **options)
 
 
 @pytest.mark.full
@@ -127,11 +140,6 @@ def test_nu_and_epsilon(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ours.best_score_ > 0.5
 
 
-def test_gamma_by_the_rows_of_a_fold(device: str) -> None:
-    X, y = noisy(120, 3)
-    both(SVC(device=device, tol=1e-5), {"C": [1, 4], "gamma": ["scale", "auto", 0.2]}, X, y, cv=3)
-
-
 def test_given_values_and_functions(device: str) -> None:
     X, y = noisy(120, 3)
     K = rbf_kernel(X, gamma=0.3)
@@ -142,15 +150,6 @@ def test_given_values_and_functions(device: str) -> None:
     with pytest.warns(UserWarning, match="on the host"):
         own = SVCSearchCV(function, {"C": [1, 9]}, cv=3).fit(X, y)
     np.testing.assert_allclose(own.cv_results_["mean_test_score"], by_rows.cv_results_["mean_test_score"])
-
-
-def test_groups_and_one_split_of_all_rows(device: str) -> None:
-    X, y = noisy(90, 3)
-    groups = np.arange(90) % 5
-    both(SVC(device=device), {"C": [1]}, X, y, cv=GroupKFold(5), params={"groups": groups})
-    everything = np.arange(90)
-    ours, _ = both(SVC(device=device), {"C": [1, 2]}, X, y, cv=[(everything, everything[:30])])
-    assert ours.best_estimator_.fit_report_.converged
 
 
 @pytest.mark.parametrize("most", [0, 10000])
@@ -202,17 +201,6 @@ def test_features_that_are_not_centred(device: str, monkeypatch: pytest.MonkeyPa
     both(SVC(device=device, kernel="linear", tol=1e-4), {"C": [0.1, 1]}, X + offset, y, cv=3, atol=1e-3, **scores)
     assert bool(alone) == (offset > 1e3)
     both(NuSVC(device=device, kernel="linear"), {"nu": [0.6]}, X + offset, y, cv=3, atol=0.02)
-
-
-def test_folds_of_any_kind(device: str) -> None:
-    """Folds with the same rows to fit and others to test; with rows taken twice; of fits that go on from others."""
-    X, y = noisy(90, 3)
-    numbers = np.arange(90)
-    splits = [(numbers[:60], numbers[60:75]), (numbers[:60], numbers[75:])]
-    both(SVC(device=device), {"C": [1]}, X, y, cv=splits, return_train_score=True)
-    twice = np.random.default_rng(0).integers(0, 45, 80)
-    both(SVC(device=device, tol=1e-5), {"C": [0.1, 1]}, X, y, cv=[(twice, numbers[45:])])
-    both(SVC(device=device, warm_start=True), {"C": [1]}, X, y, cv=3)
 
 
 def test_candidates_of_other_kinds(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
