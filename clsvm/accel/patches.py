@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import os
 import sys
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from time import perf_counter
@@ -29,8 +28,6 @@ from clsvm.accel.costs import COSTS, PYTHON, cells, left_out, number_of_classes,
 from clsvm.errors import DeviceError, warn
 
 Method = Callable[..., Any]
-# Attributes that both sides name alike.
-_LEARNT = ("support_", "support_vectors_", "_n_support", "_probA", "_probB", "fit_status_")
 _CLASSIFIERS = ("c_svc", "nu_svc")
 _CALLED = {name: getattr(BaseLibSVM, name) for name in ("_compute_kernel", "_warn_from_fit_status")}  # by LIBSVM's side
 
@@ -51,7 +48,6 @@ class _Known(NamedTuple):
 
 _known: dict[int, _Known] = {}  # by the estimator's id: subclasses may be equal to one another, or have no hash
 _state: dict[str, Any] = {"broken": "", "spent": 0.0}  # why no device can be used; seconds that LIBSVM took
-_busy = threading.local()  # on: while to_sklearn makes an estimator by a fit of scikit-learn's, which is LIBSVM's
 
 
 def _fit(original: Method) -> Method:
@@ -59,8 +55,6 @@ def _fit(original: Method) -> Method:
     def fit(self: Any, X: Any, y: Any, sample_weight: Any, solver_type: int, kernel: str, random_seed: int) -> Any:
         _known.pop(id(self), None)
         libsvm = functools.partial(original, self, X, y, sample_weight, solver_type, kernel, random_seed=random_seed)
-        if getattr(_busy, "on", False):
-            return libsvm()
         with log.call(f"{type(self).__name__}.fit", getattr(X, "shape", ())) as call:
             classes = number_of_classes(y) if self._impl in _CLASSIFIERS else 1
             why_not = _bypassed(self) or refused(self, self.kernel) or left_out(self, sample_weight)
@@ -124,8 +118,8 @@ def _failed(call: log.Call, error: Exception) -> None:
 
 def _learn(model: Any, X: Any, y: Any, sample_weight: Any, kernel: str) -> None:
     """Fit clsvm's estimator, and set what LIBSVM would have found on scikit-learn's."""
-    import clsvm
     from clsvm.accel.strict import made
+    from clsvm.estimators.convert import libsvm_attributes
 
     gamma = "scale" if kernel == "precomputed" else model._gamma  # (0 there)
     others: dict[str, Any] = {"kernel": kernel, "gamma": gamma}
@@ -134,14 +128,11 @@ def _learn(model: Any, X: Any, y: Any, sample_weight: Any, kernel: str) -> None:
     ours = made(model, **others)
     weights = sample_weight if len(sample_weight) else None
     ours.fit(X, None if model._impl == "one_class" else y, sample_weight=weights)
-    _busy.on = True
-    try:
-        found = clsvm.to_sklearn(ours)
-    finally:
-        _busy.on = False
-    for name in _LEARNT:
-        setattr(model, name, getattr(found, name))
-    model.dual_coef_, model.intercept_ = found._dual_coef_, found._intercept_
+    found = libsvm_attributes(ours)
+    for name in ("support_", "support_vectors_", "_n_support"):
+        setattr(model, name, found[name])
+    model.dual_coef_, model.intercept_ = found["_dual_coef_"], found["_intercept_"]
+    model._probA, model._probB, model.fit_status_ = np.empty(0), np.empty(0), ours.fit_status_
     model._num_iter = np.atleast_1d(np.asarray(ours.n_iter_, np.int32))
 
 

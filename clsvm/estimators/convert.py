@@ -89,26 +89,37 @@ def to_sklearn(model: Any) -> Any:
         raise ValueError(f"scikit-learn has the kernels {', '.join(_KERNELS)}, got {got!r}")
     if not getattr(model, "bias", True):
         raise ValueError("scikit-learn's machines have an offset, got one of bias=False")
-    k, numbers = len(machine.classes), machine.kernel.params if isinstance(machine.kernel, Kernel) else {}
+    numbers = machine.kernel.params if isinstance(machine.kernel, Kernel) else {}
     if not (machine.of_pairs or len(machine.dual_coef) == 1):
         way = getattr(model, "multi_class", "")
         raise ValueError(f"scikit-learn has a machine for each pair of classes, got multi_class={way!r}")
-    vectors = _float64(model.support_vectors_)
-    made = _fitted_shell(kind, vectors, machine.classes)
+    made = _fitted_shell(kind, model.support_vectors_, machine.classes)
     own_kernel = {"kernel": machine.kernel.name, **numbers} if isinstance(model.kernel, Kernel) else {}
     made.set_params(**_shared(model, kind, _OURS[kind]) | own_kernel)
-    made.support_, made.support_vectors_ = np.array(model.support_, np.int32), vectors
-    made._n_support = np.array(machine.n_support if k else np.repeat(machine.n_support, 2), np.int32)
-    made._gamma = float(numbers.get("gamma", 1.0))
-    dual_coef, made.intercept_ = _float64(machine.dual_coef), _float64(machine.intercept)
-    made.dual_coef_ = _stored(dual_coef) if sparse.issparse(vectors) else dual_coef
-    turned = -1 if k == 2 else 1  # (LIBSVM's positive class is the first one)
-    made._dual_coef_, made._intercept_ = turned * made.dual_coef_, turned * made.intercept_
+    vars(made).update(libsvm_attributes(model), _gamma=float(numbers.get("gamma", 1.0)))
     _copy(model, made)
     if machine.probA is not None and machine.probB is not None:
         made._probA, made._probB = machine.probA.copy(), _turned(machine.probB, machine.classes)
         made.probability = made._effective_probability = True
     return made
+
+
+def libsvm_attributes(model: Any) -> dict[str, Any]:
+    """Return the attributes that LIBSVM would have left in scikit-learn's estimator for a fitted one of clsvm."""
+    machine: KernelModel = model.model_
+    k, vectors = len(machine.classes), _float64(model.support_vectors_)
+    dual_coef, intercept = _float64(machine.dual_coef), _float64(machine.intercept)
+    dual_coef = _stored(dual_coef) if sparse.issparse(vectors) else dual_coef
+    turned = -1 if k == 2 else 1  # (LIBSVM's positive class is the first one)
+    return {
+        "support_": np.array(model.support_, np.int32),
+        "support_vectors_": vectors,
+        "_n_support": np.array(machine.n_support if k else np.repeat(machine.n_support, 2), np.int32),
+        "dual_coef_": dual_coef,
+        "intercept_": intercept,
+        "_dual_coef_": turned * dual_coef,
+        "_intercept_": turned * intercept,
+    }
 
 
 def _other(model: Any, table: dict[Any, Any], whose: str) -> Any:
