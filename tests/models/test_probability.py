@@ -294,19 +294,9 @@ def test_folds_leave_no_trace_and_say_what_failed(tmp_path: Path) -> None:
 def with_estimates(task: str, k: int) -> KernelModel:
     """A model with made-up probabilities."""
     rng = np.random.default_rng(7)
-    model = model_of(task, k) if k != 2 else replace(model_of(task, 4), **_two())
+    model = model_of(task, k)
     numbers = {key: rng.normal(size=count) for key, count in libsvm.estimates_of(task, k).items()}
     return replace(model, **{key: np.sort(np.abs(values)) for key, values in numbers.items()})
-
-
-def _two() -> dict[str, Any]:
-    rng = np.random.default_rng(8)
-    return {
-        "classes": np.array([-2, 5]),
-        "dual_coef": rng.normal(size=(1, 11)),
-        "intercept": rng.normal(size=1),
-        "n_support": np.array([4, 7], np.int32),
-    }
 
 
 @pytest.mark.parametrize(("task", "k"), [("c_svc", 2), ("nu_svc", 4), ("one_class", 0), ("epsilon_svr", 0)])
