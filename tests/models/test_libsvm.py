@@ -52,19 +52,6 @@ def write_text(path: Path, X: np.ndarray, y: np.ndarray) -> Path:
     return path
 
 
-def make_model(kernel: kernels.Kernel, classes: tuple[int, int] = (-1, 1), features: int = 7) -> KernelModel:
-    rng = np.random.default_rng(3)
-    alpha = rng.random(9)
-    return KernelModel(
-        kernel=kernel,
-        support_vectors=rng.normal(size=(9, features)),
-        dual_coef=np.where(np.arange(9) < 4, -alpha, alpha)[np.newaxis],
-        intercept=np.array([0.123456789012345678]),
-        classes=np.array(classes),
-        n_support=np.array([4, 5], np.int32),
-    )
-
-
 def on_host(model: KernelModel, X: np.ndarray) -> np.ndarray:
     """Decision values in float64 by the kernel's oracle."""
     vectors = model.support_vectors.toarray() if sparse.issparse(model.support_vectors) else model.support_vectors
@@ -229,12 +216,12 @@ def test_no_support_vectors(tmp_path: Path, task: str) -> None:
 
 
 def test_empty_last_columns_and_zero_rows_survive(tmp_path: Path) -> None:
-    model = make_model(kernels.make("rbf", gamma=0.5))
-    vectors = np.array(model.support_vectors)
-    vectors[:, 5:], vectors[0], vectors[8] = 0, 0, 0
+    model = model_of("c_svc", 2)
+    vectors = model.support_vectors.toarray()
+    vectors[:, 3:], vectors[0], vectors[8] = 0, 0, 0
     libsvm.save_model(replace(model, support_vectors=vectors), tmp_path / "model")
     read = libsvm.load_model(tmp_path / "model").support_vectors
-    assert read.shape == (9, 7)
+    assert read.shape == (11, 5)
     np.testing.assert_array_equal(read.toarray(), vectors)
 
 
@@ -285,8 +272,10 @@ def test_reads_models_of_svm_train(tmp_path: Path, kind: int, labels: tuple[int,
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 @pytest.mark.parametrize("classes", [(-1, 1), (2, 1000001)], ids=str)
 def test_svm_predict_reads_our_models(tmp_path: Path, kernel: kernels.Kernel, classes: tuple[int, int]) -> None:
-    model, path = make_model(kernel, classes), tmp_path / "model"
-    X, y = problem(classes, rows=300)
+    model, path = model_of("c_svc", 2, kernel), tmp_path / "model"
+    balanced = model.dual_coef - model.dual_coef.mean()
+    model = replace(model, classes=np.array(classes), dual_coef=balanced, intercept=np.array([0.0123456789012345678]))
+    X, y = problem(classes, rows=300, features=5)
     libsvm.save_model(model, path)
     data = write_text(tmp_path / "data", X, y)
     subprocess.run(["svm-predict", data, path, tmp_path / "out"], check=True, capture_output=True)
@@ -297,14 +286,14 @@ def test_svm_predict_reads_our_models(tmp_path: Path, kernel: kernels.Kernel, cl
 
 
 def test_match_columns() -> None:
-    model = make_model(kernels.make("rbf", gamma=0.1))
+    model = model_of("c_svc", 2)
     X = sparse.csr_matrix(np.ones((3, 9)))
     wide, same = svmlight.match_columns(model, X)
-    assert (wide.support_vectors.shape, same.shape) == ((9, 9), (3, 9))
-    np.testing.assert_array_equal(wide.support_vectors.toarray()[:, :7], model.support_vectors)
+    assert (wide.support_vectors.shape, same.shape) == ((11, 9), (3, 9))
+    np.testing.assert_array_equal(wide.support_vectors.toarray()[:, :5], model.support_vectors.toarray())
     kept, padded = svmlight.match_columns(model, X[:, :4])
     assert kept is model
-    np.testing.assert_array_equal(padded.toarray(), np.pad(np.ones((3, 4)), ((0, 0), (0, 3))))
+    np.testing.assert_array_equal(padded.toarray(), np.pad(np.ones((3, 4)), ((0, 0), (0, 1))))
 
 
 # Models: damage
@@ -436,7 +425,7 @@ def test_every_cut_of_a_model_is_noticed(tmp_path: Path, good: str) -> None:
 
 
 def test_what_the_format_cannot_hold(tmp_path: Path) -> None:
-    three, two = model_of("c_svc", 3), make_model(kernels.make("linear"))
+    three, two = model_of("c_svc", 3), model_of("c_svc", 2)
     for model, words in (
         (replace(three, dual_coef=np.ones((3, 11))), "pairs of classes, got 3 classes in one machine"),
         (replace(three, classes=np.array([1.0, 2.5, 3])), "integer labels only"),
@@ -462,7 +451,7 @@ def test_a_line_without_end_is_refused_early(tmp_path: Path, monkeypatch: pytest
     array, model = tmp_path / "array", tmp_path / "model"
     with open(array, "wb") as stream:
         np.save(stream, np.zeros(3))
-    libsvm.save_model(make_model(kernels.make("linear")), model)
+    libsvm.save_model(model_of("c_svc", 2, kernels.make("linear")), model)
     model.write_bytes(model.read_bytes().removesuffix(b"\n") + b"3:1 " * 100000)
     for load in (libsvm.load_model, npz.load_model):
         with pytest.raises(ValueError, match="line 1: got zero bytes in a long line, expected a model"):
