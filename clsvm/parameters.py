@@ -216,13 +216,19 @@ class Parameter:
     flag: Flag | None = None
 
 
+def described(doc: str | None) -> dict[str, str]:
+    """Return the descriptions of parameters in a module's docstring, by their names; none under python -OO."""
+    found = re.findall(r"^(\w+)\n((?:    .*\n)+)", doc or "", re.MULTILINE)
+    return {name: " ".join(words.split()) for name, words in found}
+
+
 def _same(value: Any) -> Any:
     return value
 
 
 _ANY, _TRUTH, _AUTO = Limits(), Truth(), ("auto",)
+_WORDS = described(__doc__)
 _LAYOUTS = Choice(("auto", "dense", "csr", "clustered", "hybrid", "inverted"))
-_WORDS = dict(re.findall(r"^(\w+)\n((?:    .*\n)+)", __doc__ or "", re.MULTILINE))  # (python -OO has none)
 _FLAGS = {
     "C": Flag("-c", "C: the weight of the loss."),
     "nu": Flag("-n", "nu of nu-SVC, one-class SVM and nu-SVR: about the share that err."),
@@ -242,7 +248,7 @@ _FLAGS = {
 
 def _listed(name: str, default: Any, limits: Limits = _ANY, solver: Callable[[Any], Any] | None = None) -> Parameter:
     """Return a parameter with the words above and its flag, if it has one."""
-    return Parameter(name, default, " ".join(_WORDS.get(name, "").split()), limits, solver, _FLAGS.get(name))
+    return Parameter(name, default, _WORDS.get(name, ""), limits, solver, _FLAGS.get(name))
 
 
 PARAMETERS: dict[str, Parameter] = {
