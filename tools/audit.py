@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
 from clsvm.cli.common import show_table
 from clsvm.errors import ClsvmError
@@ -97,19 +96,15 @@ def _badness(found: tuple[str, Finding]) -> tuple[str, int, float, int]:
 
 
 def _print(findings: Sequence[tuple[str, Finding]]) -> None:
-    table = Table()
-    for title in ("target", "program", "kernel"):
-        table.add_column(title, overflow="fold")
-    for title in ("registers", "scalar", "spills", "scratch", "local memory", "occupancy", "multiply-adds", "barriers"):
-        table.add_column(title, justify="right")
-    table.add_column("problems", overflow="fold")
+    figures = "registers", "scalar", "spills", "scratch", "local memory", "occupancy", "multiply-adds", "barriers"
+    rows = []
     for label, one in findings:
-        figures = one.registers, one.scalar_registers, one.spills, one.scratch, one.local_memory
-        words = ["-" if figure is None else str(figure) for figure in figures]
+        counts = one.registers, one.scalar_registers, one.spills, one.scratch, one.local_memory
+        words = ["-" if figure is None else str(figure) for figure in counts]
         words.append("-" if one.occupancy is None else f"{one.occupancy:.3g}")
         loop = f"{one.multiply_adds:.0%}" if one.multiply_adds else "-", str(one.barriers or "-")
-        table.add_row(one.target.name, label, one.entry, *words, *loop, "; ".join(one.problems))
-    show_table(table)
+        rows.append((one.target.name, label, one.entry, *words, *loop, "; ".join(one.problems)))
+    show_table(("target", "program", "kernel", *figures, "problems"), rows, figures)
 
 
 if __name__ == "__main__":

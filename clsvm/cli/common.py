@@ -11,7 +11,7 @@ import re
 import shlex
 import sys
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,6 @@ import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
     from clsvm.kernels import Kernel
     from clsvm.models.model import KernelModel
@@ -70,6 +69,12 @@ def _left(checkpoint: str | None) -> str:
     if checkpoint is None or not os.path.isfile(checkpoint):
         return "no partial file is left"
     return f"the checkpoint stays: the same command with --resume {shlex.quote(checkpoint)} goes on from it"
+
+
+def say(lines: Iterable[str]) -> None:
+    """Print lines on stdout."""
+    for line in lines:
+        typer.echo(line)
 
 
 def warn(text: str) -> None:
@@ -150,10 +155,15 @@ def new_figure(path: str | None) -> Any:
     return plots.figure()
 
 
-def save_figure(figure: Any, path: str) -> None:
-    """Write a figure as PNG, whole or not at all."""
+def draw(figure: Any, path: str, picture: str, *given: Any) -> None:
+    """Draw a picture of :mod:`clsvm.plots` and write it as PNG, whole or not at all, where there is a figure."""
     from clsvm import files
 
+    if figure is None:
+        return
+    from clsvm import plots
+
+    getattr(plots, picture)(*given, ax=figure.subplots())
     with files.atomic_write(path) as stream:
         figure.savefig(stream, format="png")
 
@@ -223,34 +233,31 @@ def console() -> Console:
     return Console(width=None if sys.stdout.isatty() else _PIPE, markup=False, highlight=False)
 
 
-def new_table(*columns: str, right: Collection[str] = (), title: str = "") -> Table:
-    """Return an empty table, whose columns ``right`` hold figures."""
-    from rich.table import Table
-
-    table = Table(title=title or None, title_justify="left")
-    for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
-    return table
-
-
-def show_table(table: Table) -> None:
-    """Print a table on stdout.
+def show_table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[str] = (), title: str = ""
+) -> None:
+    """Print a table on stdout, whose columns ``right`` hold figures.
 
     Where the terminal is too narrow for its rows, print a block of lines "column: cell" for each row instead.
     """
     from rich.measure import Measurement
+    from rich.table import Table
 
-    out = console()
+    out, rows = console(), list(rows)
+    table = Table(title=title or None, title_justify="left")
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
     if Measurement.get(out, out.options.update(max_width=_PIPE), table).maximum <= out.width:
         out.print(table)
         return
-    if table.title:
-        out.print(table.title)
-    titles = [str(column.header) for column in table.columns]
-    for row in zip(*(column.cells for column in table.columns), strict=True):
-        for title, cell in zip(titles, row, strict=True):
+    if title:
+        out.print(title)
+    for row in rows:
+        for column, cell in zip(columns, row, strict=True):
             if cell:
-                out.print(f"{title}: {', '.join(str(cell).splitlines())}")
+                out.print(f"{column}: {', '.join(cell.splitlines())}")
         out.print()
 
 

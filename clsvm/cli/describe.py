@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -36,11 +35,7 @@ def describe(asked: Any) -> None:
         found = tool.describe(X, asked.device)
     except ValueError as error:
         raise ValueError(f"{asked.file}: {error}") from None
-    if figure is not None:
-        from clsvm import plots
-
-        plots.deciles(found, figure.subplots())
-        common.save_figure(figure, asked.plot)
+    common.draw(figure, asked.plot, "deciles", found)
     if asked.json:
         typer.echo(common.as_json(found))
     else:
@@ -61,28 +56,20 @@ def _print(found: Description) -> None:
     out.print(f"device           {found.device}: {found.speed / 1e9:.3g} * 10^9 dense multiply-adds a second")
     tenths = [str(i + 1) for i in range(len(found.deciles))]
     densities = [("density", *map(_percent, found.deciles))]
-    _table("density by tenth of the columns with an entry, densest first", ["tenth", *tenths], densities)
+    words = "density by tenth of the columns with an entry, densest first"
+    common.show_table(["tenth", *tenths], densities, tenths, words)
     splits = [(split.rule, str(split.dense), _percent(split.share)) for split in found.splits]
-    _table("dense columns by rule of the partition", ["rule", "dense columns", "share of the entries"], splits)
+    figures = "dense columns", "share of the entries"
+    common.show_table(["rule", *figures], splits, figures, "dense columns by rule of the partition")
     layouts = []
     for one in found.layouts:
         nbytes = "-" if one.nbytes is None else f"{one.nbytes / 1e6:.3g}"
-        figures = ("-" if value is None else f"{value:.4g}" for value in (one.cost, one.milliseconds))
-        layouts.append((one.layout, nbytes, *figures, "yes" if one.layout == found.chosen else ""))
-    _table(
-        f"layouts; ms: predicted, of a product with {WORKING} working rows; -: not looked at, of no gain for such rows",
-        ["layout", "MB on the device", "a value of K in dense cells", "ms", "auto"],
-        layouts,
-    )
+        costs = ("-" if value is None else f"{value:.4g}" for value in (one.cost, one.milliseconds))
+        layouts.append((one.layout, nbytes, *costs, "yes" if one.layout == found.chosen else ""))
+    of_layouts = "MB on the device", "a value of K in dense cells", "ms", "auto"
+    words = f"ms: predicted, of a product with {WORKING} working rows; -: not looked at, of no gain for such rows"
+    common.show_table(["layout", *of_layouts], layouts, of_layouts, f"layouts; {words}")
     out.print(f"auto takes       {found.chosen}: {found.reason}")
-
-
-def _table(title: str, columns: list[str], rows: Sequence[tuple[str, ...]]) -> None:
-    """Print a table whose first column is words and the others are figures."""
-    table = common.new_table(*columns, right=columns[1:], title=title)
-    for row in rows:
-        table.add_row(*row)
-    common.show_table(table)
 
 
 def _percent(share: float | None) -> str:

@@ -25,15 +25,14 @@ def devices(asked: Any) -> None:
     if not records:
         raise machine.no_platform()
     default, rule = _default()
-    table = common.new_table(
-        "index", "platform", "device", "driver", "memory", "largest buffer", "fp64", "usable", "default"
-    )
+    columns = "index", "platform", "device", "driver", "memory", "largest buffer", "fp64", "usable", "default"
+    rows = []
     for r in records:
         sizes = f"{r.memory / 2**30:.1f} GiB", f"{r.largest_buffer / 2**30:.1f} GiB"
         usable = "yes" if r.usable else f"no: {r.reason}"
         marks = "yes" if r.fp64 else "no", usable, "yes" if r.index == default else ""
-        table.add_row(str(r.index), r.platform, r.name, r.driver, *sizes, *marks)
-    common.show_table(table)
+        rows.append((str(r.index), r.platform, r.name, r.driver, *sizes, *marks))
+    common.show_table(columns, rows)
     for words in unloaded():
         common.console().print(words)
     any_usable = any(r.usable for r in records)
@@ -95,27 +94,25 @@ def _show_kept() -> None:
     records = tuned.read()
     typer.echo(f"{tuned.path()}: {len(records)} device{'s' * (len(records) != 1)}")
     for name, record in records.items():
-        table = common.new_table("field", "value", title=f"{name} ({record.get('date')})")
-        for field, value in record["profile"].items():
-            table.add_row(field, str(value))
-        common.show_table(table)
+        rows = [(field, str(value)) for field, value in record["profile"].items()]
+        common.show_table(("field", "value"), rows, title=f"{name} ({record.get('date')})")
 
 
 def _show_found(found: Tuning) -> None:
     """Print what a search found."""
     figures = "default ms", "best ms", "gain"
-    table = common.new_table("part of the work", *figures, "choice", right=figures)
+    rows, figures = [], ("default ms", "best ms", "gain")
     for one in found.families:
         numbers = f"{1e3 * one.default:.3g}", f"{1e3 * one.best:.3g}", f"{one.default / one.best:.2f}"
         cells = (*numbers, str(one.choice or "the default")) if one.searched else (*"---", "not searched")
-        table.add_row(one.family, *cells)
-    common.show_table(table)
-    rates = common.new_table("rate", "time of", "default", "measured", right=("default", "measured"))
+        rows.append((one.family, *cells))
+    common.show_table(("part of the work", *figures, "choice"), rows, figures)
+    rates = []
     for rate in found.rates:
         measured = "not measured" if rate.ratio is None else f"{rate.ratio:g}"
-        rates.add_row(rate.field, f"{rate.words}, over a dense cell's", f"{rate.default:g}", measured)
-    if found.rates:
-        common.show_table(rates)
+        rates.append((rate.field, f"{rate.words}, over a dense cell's", f"{rate.default:g}", measured))
+    if rates:
+        common.show_table(("rate", "time of", "default", "measured"), rates, ("default", "measured"))
     if not all(one.searched for one in found.families):
         typer.echo("what is not searched had no time for two candidates: it stays the default")
     if any(rate.ratio is None for rate in found.rates):

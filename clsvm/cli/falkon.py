@@ -90,8 +90,7 @@ def train(asked: Any) -> None:
     npz.save_model(estimator.model_, target)
     common.write_report(report, asked.report)
     if not asked.quiet:
-        for line in (*_lines(report), f"model            {target}: clsvm's format"):
-            typer.echo(line)
+        common.say([*_lines(report), f"model            {target}: clsvm's format"])
     if stopped:
         raise typer.Exit(common.INTERRUPTED)
 

@@ -201,11 +201,8 @@ def _write(points: list[Point], target: str | None, figure: Any, png: str | None
         with files.atomic_write(target) as stream:
             stream.write("".join(f"{point}\n" for point in points).encode())
     if png is not None:
-        from clsvm import plots
-
         axes = {"c": "log2(C)", "g": "log2(gamma)"}
         params = [{axes[name]: power for name, power in point.powers.items()} for point in points]
         results: dict[str, Any] = {f"param_{name}": [at[name] for at in params] for name in axes.values()}
         results |= {"params": params, "mean_test_score": [point.rate for point in points]}
-        plots.grid(SimpleNamespace(cv_results_=results), axes["g"], axes["c"], figure.subplots())
-        common.save_figure(figure, png)
+        common.draw(figure, png, "grid", SimpleNamespace(cv_results_=results), axes["g"], axes["c"])

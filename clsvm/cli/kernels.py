@@ -28,11 +28,11 @@ def list_(asked: Any) -> None:
     """Run ``clsvm kernels list``."""
     from clsvm.kernels.records import BUILTIN
 
-    table = common.new_table("name", "parameters", "formula")
+    rows = []
     for name, spec in BUILTIN.items():
         lines = (f"{p.name} = {p.default:g} ({p.limits})" for p in spec.parameters)
-        table.add_row(name, "\n".join(lines), spec.formula)
-    common.show_table(table)
+        rows.append((name, "\n".join(lines), spec.formula))
+    common.show_table(("name", "parameters", "formula"), rows)
 
 
 @flags.command(
@@ -45,8 +45,7 @@ def show(asked: Any) -> None:
     if asked.function is not None and asked.named is not None:
         raise typer.BadParameter("it says the same as KERNEL: give one of the two", param_hint="--kernel")
     function = asked.named if asked.function is None else asked.function
-    for line in _shown(_kernel(asked, function, "KERNEL")):
-        typer.echo(line)
+    common.say(_shown(_kernel(asked, function, "KERNEL")))
 
 
 def _shown(kernel: Kernel) -> Iterator[str]:

@@ -59,8 +59,7 @@ def predict(asked: Any) -> None:
     if labels.dtype.kind == "U":
         warn(f"no accuracy: the labels of {asked.model} are text, those of {asked.test} numbers")
     elif not asked.quiet:
-        for line in common.score_lines(labels, y, values):
-            typer.echo(line)
+        common.say(common.score_lines(labels, y, values))
 
 
 def _read(test: str, model: KernelModel) -> tuple[KernelModel, Any, Array]:

@@ -97,13 +97,12 @@ def train(asked: Any) -> None:
 
     def print_lines(fit: Any, places: Any = slice(None)) -> None:
         weights = None if rows.weights is None else rows.weights[places]
-        for line in lines.svm_train(fit, rows.targets[places], weights) if not asked.quiet else ():
-            typer.echo(line)
+        if not asked.quiet:
+            common.say(lines.svm_train(fit, rows.targets[places], weights))
 
     if asked.folds is not None:
         predicted = _held_out(asked, estimator, rows, print_lines)
-        for line in common.score_lines(predicted, rows.targets, asked.task.kind == NUMBERS, folds=True):
-            typer.echo(line)
+        common.say(common.score_lines(predicted, rows.targets, asked.task.kind == NUMBERS, folds=True))
         return
     estimator.fit(rows.X, rows.targets, sample_weight=rows.weights)
     report = estimator.fit_report_
@@ -112,18 +111,13 @@ def train(asked: Any) -> None:
     model = _model(asked, estimator, rows, print_lines)
     form = _write(model, model_file)
     common.write_report(report, asked.report)
-    if figure is not None:
-        from clsvm import plots
-
-        plots.convergence(report, figure.subplots())
-        common.save_figure(figure, asked.plot)
+    common.draw(figure, asked.plot, "convergence", report)
     if asked.quiet:
         return
     if asked.task.kind == NUMBERS and model.has_probabilities:
         typer.echo(common.error_lines(model))
     print_lines(estimator)
-    for line in _further_lines(model, report, len(rows.y)):
-        typer.echo(line)
+    common.say(_further_lines(model, report, len(rows.y)))
     for word, path in (("model", f"{model_file}: {form}"), ("report", asked.report), ("plot", asked.plot)):
         if path is not None:
             typer.echo(f"{word:<17}{path}")
