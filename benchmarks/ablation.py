@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.command import Asked
+from benchmarks.command import Asked, chosen
 from benchmarks.falkon import BLOCK, FALKON_SETS, TOL, NumPyCross
-from benchmarks.sets import MissingSetError
 from benchmarks.table import Row, Shown, label, percent, shown
 from clsvm.distribute import call
 from clsvm.gram import layouts
@@ -97,9 +96,7 @@ class OneBlock:
 
 def measure(asked: Asked) -> dict[str, Any]:
     """Solve the same problem with each part; objectives, compared with the least, say that solutions are as good."""
-    (name,) = (asked.sets or ["covtype"])[:1]
-    if name not in TWO_CLASSES:
-        raise MissingSetError(f"this study has no set {name!r}; there are {', '.join(TWO_CLASSES)}")
+    name, *_ = chosen("this study", asked.sets or ["covtype"], TWO_CLASSES)
     recipe = FALKON_SETS[name]
     X, y, X_test, y_test = recipe.make(asked.data)
     n = min(len(y), asked.rows or ROWS)

@@ -6,13 +6,14 @@ import argparse
 import multiprocessing
 import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from benchmarks.sets import MissingSetError
 from benchmarks.table import Row, Shown
 
 PEERS = ("libsvm", "onedal")
@@ -68,6 +69,14 @@ def several(flag: str, known: Sequence[str], default: Sequence[str] | None, word
 
     words = f"of {', '.join(known)}{words}"
     return option(flag, type=parse, default=None if default is None else list(default), help=words)
+
+
+def chosen(what: str, names: Sequence[str], known: Collection[str]) -> Sequence[str]:
+    """Return the names of sets; raise MissingSetError for one that a part of a command has not."""
+    for name in names:
+        if name not in known:
+            raise MissingSetError(f"{what} has no set {name!r}; there are {', '.join(known)}")
+    return names
 
 
 def sets_of(known: Sequence[str], default: Sequence[str] | None) -> Option:

@@ -52,19 +52,11 @@ def sizes(n: int) -> Iterator[int]:
 
 
 def solver(name: str, asked: Asked, which: str, form: str) -> Answer:
-    """Return what answers a number of rows with the seconds of a fit, "solution" with what the last one found."""
+    """Return what answers as of solvers.fitting, after a first fit of few rows."""
     one = sets.load(name, asked.data)
-    X, y, gamma = one.X, one.y, one.gamma
-    X, given, model = solvers.formed(X, form), solvers.parameters(asked.C, gamma), None
-
-    def answer(question: Any) -> Any:
-        nonlocal model
-        if question == "solution":
-            return solvers.solution(model)
-        model = solvers.made(which, "SVC", given, device=asked.device)
-        return solvers.fitted(which, model, X[:question], y[:question])
-
-    answer(min(FIRST, len(y)))
+    X, given = solvers.formed(one.X, form), solvers.parameters(asked.C, one.gamma)
+    answer = solvers.fitting(which, "SVC", given, X, one.y, device=asked.device)
+    answer(min(FIRST, len(one.y)))
     return answer
 
 

@@ -20,6 +20,7 @@ import scipy.sparse as sp
 
 from benchmarks import check, sets, solvers, table
 from benchmarks.command import DATA, PEERS, Asked, Command, Part, option, sets_of
+from benchmarks.fits import head
 from benchmarks.sets import Problem
 from benchmarks.solvers import Contestant, Worker, later, turns
 from benchmarks.table import Row, Shown, shown
@@ -165,7 +166,7 @@ def race(problem: Problem, device: Any, peers: Sequence[str], fits: int = FITS) 
         one.time()
     rows = []
     for one in made:
-        row = _head(problem) | one.row() | {"probes": probes[one], "paper": TABLE_3.get(problem.name, {})}
+        row = head(problem) | one.row() | {"probes": probes[one], "paper": TABLE_3.get(problem.name, {})}
         if (model := one.ask("model")) is not None:
             row |= {"tol": tolerances[one]} | binary_value(model, problem)
         rows.append(row)
@@ -189,11 +190,6 @@ def loosest(gap_at: Callable[[float], float], guess: float = GUESS, wanted: floa
         if gap_at(tol) <= wanted:
             return tol
     raise RuntimeError(f"the gap stays above {wanted:g} for tolerances down to {tol:g}")
-
-
-def _head(problem: Problem) -> Row:
-    n, d = problem.X.shape
-    return {"set": problem.name, "n": n, "d": d, "C": problem.C, "gamma": problem.gamma}
 
 
 def binary_value(model: Any, problem: Problem) -> Row:
@@ -235,7 +231,7 @@ def multiclass(asked: Asked) -> Row:
         for _ in range(times + (gap_tol == GAP)):
             model = _ours(problem, asked.device, gap_tol, "crammer_singer")
             seconds.append(solvers.fitted("clsvm", model, problem.X, problem.y))
-        row = _head(problem) | {"classes": len(model.classes_), "gap_tol": gap_tol, "seconds": later(seconds)}
+        row = head(problem) | {"classes": len(model.classes_), "gap_tol": gap_tol, "seconds": later(seconds)}
         row |= {"all_seconds": seconds, **multiclass_value(model, problem)}
         rows.append(row | {"paper": TABLE_4.get(problem.name, {})})
     return {"table": 4, "rows": rows}

@@ -96,17 +96,17 @@ def fitted(solver: str, model: Any, X: Any, y: Any) -> float:
 
 
 def fitting(solver: str, kind: str, given: Mapping[str, Any], X: Any, y: Any, **ours: Any) -> Answer:
-    """Return what answers "fit" with seconds, "model" with the last model, "solution" with what the checks read."""
+    """Return what answers "fit", or a number of first rows, with the seconds of a fit, "model" with the last model,
+    "solution" with what the checks read of it."""
     model: Any = None
 
     def answer(question: Any) -> Any:
         nonlocal model
-        if question == "fit":
-            model = None
-            one = made(solver, kind, given, **ours)
-            seconds, model = fitted(solver, one, X, y), one
-            return seconds
-        return solution(model) if question == "solution" else model
+        if question in ("model", "solution"):
+            return model if question == "model" else solution(model)
+        model, one, n = None, made(solver, kind, given, **ours), None if question == "fit" else question
+        seconds, model = fitted(solver, one, X[:n], y[:n]), one
+        return seconds
 
     return answer
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -25,7 +25,7 @@ from sklearn.svm import SVC
 
 import clsvm
 from benchmarks import ablation, solvers, table
-from benchmarks.command import DATA, PLOT, Asked, Command, Part, number, option, peers, repeats, several
+from benchmarks.command import DATA, PLOT, Asked, Command, Part, chosen, number, option, peers, repeats, several
 from benchmarks.falkon import (
     FALKON_SETS,
     TOL,
@@ -37,20 +37,10 @@ from benchmarks.falkon import (
     seconds_of,
     show_passes,
 )
-from benchmarks.sets import MissingSetError
 from benchmarks.table import Row, Shown, picture, shown
 from clsvm.opencl.memory import parse_bytes
 
 WARM = 1000  # rows of a fit that only builds programs
-
-
-def named(asked: Asked, known: Sequence[str], default: Sequence[str]) -> list[str]:
-    """Return the sets that are asked for; raise MissingSetError where a study has not that one."""
-    names = list(default if asked.sets is None else asked.sets)
-    for name in names:
-        if name not in known:
-            raise MissingSetError(f"this study has no set {name!r}; there are {', '.join(known)}")
-    return names
 
 
 def fitted(model: Any, split: Split, n: int, classes: bool) -> Row:
@@ -129,7 +119,7 @@ WIDE_SETS = {
 
 def table5(asked: Asked) -> Row:
     """Fit Falkon, SVC and LIBSVM on each set."""
-    names = named(asked, tuple(WIDE_SETS), tuple(WIDE_SETS))
+    names = chosen("this study", asked.sets or [*WIDE_SETS], WIDE_SETS)
     return {"study": "table5", "centers": asked.centers or 2000, "sets": [_table5(name, asked) for name in names]}
 
 
@@ -286,7 +276,7 @@ CURVE_SETS: dict[str, tuple[float, float | None, int | None]] = {  # C, epsilon 
 
 def curves(asked: Asked) -> Row:
     """Return the points of every set; an SVM that takes longer than the limit is the last one."""
-    names = named(asked, tuple(CURVE_SETS), ("kin40k", "ijcnn1", "covtype"))
+    names = chosen("this study", asked.sets or ["kin40k", "ijcnn1", "covtype"], CURVE_SETS)
     return {"study": "curves", "limit": asked.limit, "sets": [_curves(name, asked) for name in names]}
 
 

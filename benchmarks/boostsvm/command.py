@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 from benchmarks import command
 from benchmarks.boostsvm import cases, fits, products
-from benchmarks.command import DATA, PLOT, Asked, Command, Part, number, option, peers, several
-from benchmarks.sets import MissingSetError
+from benchmarks.command import DATA, PLOT, Asked, Command, Part, chosen, number, option, peers, several
 from benchmarks.table import Row
 
 SPARSE = tuple(name for name in cases.SETS if name not in ("letter", "gisette"))  # (these have no zeros to speak of)
@@ -35,9 +34,7 @@ def over_sets(
         asked.repeats = asked.repeats or repeats
         random = [f"{cases.RANDOM}{asked.seed + i}" for i in range(asked.random)]
         usual = [] if random else [one for one in known if asked.data or one not in cases.REAL]
-        for one in [*(asked.sets or usual), *random]:
-            if one not in (*known, *random):
-                raise MissingSetError(f"{name} has no set {one!r}; there are {', '.join(known)}")
+        for one in [*chosen(name, asked.sets or usual, known), *random]:
             for h in asked.h if one in cases.SHAPES else [0]:
                 head = {"set": one, "h": h}
                 if why := cases.refused(one, h):
