@@ -13,7 +13,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from benchmarks.sets import MissingSetError
 from benchmarks.table import Row, Shown
 
 PEERS = ("libsvm", "onedal")
@@ -69,6 +68,10 @@ def several(flag: str, known: Sequence[str], default: Sequence[str] | None, word
 
     words = f"of {', '.join(known)}{words}"
     return option(flag, type=parse, default=None if default is None else list(default), help=words)
+
+
+class MissingSetError(ValueError):
+    """A data set that there is not, or not without a folder."""
 
 
 def chosen(what: str, names: Sequence[str], known: Collection[str]) -> Sequence[str]:

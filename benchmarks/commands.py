@@ -32,7 +32,6 @@ from benchmarks import (
 from benchmarks.boostsvm import command as boostsvm
 from benchmarks.gpu import command as gpu
 from benchmarks.gpu import summary
-from benchmarks.sets import MissingSetError
 from clsvm import files
 from clsvm.opencl import devices
 
@@ -53,7 +52,7 @@ def main(argv: list[str] | None = None) -> int:
         if asked.command == "gpu":
             return gpu.run(asked)
         return _table(asked) if asked.command == "table" else _run(asked)
-    except (FileNotFoundError, ModuleNotFoundError, MissingSetError) as error:
+    except (FileNotFoundError, ModuleNotFoundError, command.MissingSetError) as error:
         hint = " (pip install scikit-learn-intelex)" if getattr(error, "name", "") == "sklearnex" else ""
         print(f"python -m benchmarks: error: {error}{hint}", file=sys.stderr)
         return 1

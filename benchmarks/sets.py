@@ -18,13 +18,11 @@ from sklearn import datasets
 from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler, normalize
 
+from benchmarks.command import MissingSetError
+
 Split = tuple[Any, Any, Any, Any]
 """Training rows, training labels, test rows, test labels; rows as a float64 array or CSR with 32-bit indices."""
 Make = Callable[[Path], Split]
-
-
-class MissingSetError(ValueError):
-    """A data set that there is not, or not without a folder."""
 
 
 @dataclass(frozen=True, slots=True)
