@@ -265,16 +265,11 @@ def best(calls: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, floa
 
 
 def _ours(X: Any, V: Any, kernel: str, device: Any, **numbers: float) -> Callable[[], Any]:
-    k, m = V.shape
-    return partial(passing(Laid(Stream(device), X, make(kernel, **numbers)), m, k).forward_back, V)
-
-
-def passing(laid: Laid, m: int, k: int) -> Sums:
-    """Return the sums of k outputs over passes of the first m rows as inducing points."""
-    gram, stream = laid.gram, laid.gram.stream
-    panel, count = gram.panel(m, square=True), stream.upload(np.array([m], np.int32))
-    gram.gather(panel, stream.upload(gram.rows.position[:m]), count)
-    return Sums(gram, panel, m, k)
+    """Return a call of our product, over passes of the first m rows as inducing points."""
+    (k, m), gram = V.shape, Laid(Stream(device), X, make(kernel, **numbers)).gram
+    panel, count = gram.panel(m, square=True), gram.stream.upload(np.array([m], np.int32))
+    gram.gather(panel, gram.stream.upload(gram.rows.position[:m]), count)
+    return partial(Sums(gram, panel, m, k).forward_back, V)
 
 
 class NumPyCross:
