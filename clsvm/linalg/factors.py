@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from contextlib import ExitStack
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,6 @@ from clsvm.linalg import schedule
 from clsvm.linalg.schedule import Plan
 from clsvm.linalg.tiles import Shape
 from clsvm.opencl.devices import listed
-from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Stream
 from clsvm.parameters import Number
 
@@ -46,18 +46,20 @@ def plan(
     if tile is not None:
         whole.check("tile", tile)
     dtype, devices = _real(dtype), tuple(listed(device))
-    rooms = [_room(one, memory_limit, dtype) for one in devices]
-    names = [room.name for room in rooms]
-    limit = min(room.limit // (names.count(room.name) if memory_limit is None else 1) for room in rooms)
-    lacking = next((f"{room.name} has no {dtype}" for room in rooms if room.profile.lacks(dtype)), "")
-    if tile is None and (reason := _for_lapack(rooms) or lacking):
+    with ExitStack() as stack:
+        streams = [stack.enter_context(Stream(one, memory_limit)) for one in devices]
+    names = [str(one.info) for one in streams]
+    limit = min(one.limit // (names.count(str(one.info)) if memory_limit is None else 1) for one in streams)
+    lacking = next((f"{one.info} has no {dtype}" for one in streams if one.profile.lacks(dtype)), "")
+    if tile is None and (reason := _for_lapack(streams) or lacking):
         return Plan("lapack", int(n), devices, limit, 0, reason)
     if lacking:
         raise ValueError(f"{lacking}: give the matrix in float32")
     most = int(min(n, tile or usual_tile(n)))
     for t in (most,) if tile else (most, *range((most - 1) // UNIT * UNIT, 0, -UNIT)):
-        nbytes = max(sum(room.buffers(t)) for room in rooms) + TABLES[0] + TABLES[1] * t
-        if nbytes <= limit and all(max(room.buffers(t)) <= room.largest for room in rooms):
+        each = [Shape.of(one.profile, dtype, t).nbytes(dtype) for one in streams]
+        nbytes = max(map(sum, each)) + TABLES[0] + TABLES[1] * t
+        if nbytes <= limit and all(max(buffers) <= one.largest for one, buffers in zip(streams, each, strict=True)):
             return Plan("tiles", t, devices, limit, nbytes, "as asked" if tile else f"three take {nbytes} bytes")
     if nbytes > limit:
         raise MemoryLimitError(limit, 0, nbytes)
@@ -80,30 +82,9 @@ def usual_tile(n: int) -> int:
     return max(LEAST, -(-n // (PARTS * UNIT)) * UNIT)
 
 
-class _Room(NamedTuple):
-    """What a device has for tiles of a dtype: its name, kind, bytes that may be used and that one buffer may have."""
-
-    name: str
-    kind: str
-    limit: int
-    largest: int
-    profile: Profile
-    dtype: str
-
-    def buffers(self, t: int) -> list[int]:
-        """Return the bytes of each buffer for tiles of t rows."""
-        numbers = Shape.of(self.profile, self.dtype, t).numbers()
-        return [np.dtype(self.dtype).itemsize * number for number in numbers.values()]
-
-
-def _room(device: Any, memory_limit: int | str | None, dtype: str) -> _Room:
-    with Stream(device, memory_limit) as stream:
-        return _Room(str(stream.info), stream.info.kind, stream.limit, stream.largest, stream.profile, dtype)
-
-
-def _for_lapack(rooms: Sequence[_Room]) -> str:
+def _for_lapack(streams: Sequence[Stream]) -> str:
     """Return why LAPACK is as good; "" where it is not."""
-    return "every device is a CPU, on whose cores it is as fast" * all(room.kind == "cpu" for room in rooms)
+    return "every device is a CPU, on whose cores it is as fast" * all(one.info.kind == "cpu" for one in streams)
 
 
 def cholesky(

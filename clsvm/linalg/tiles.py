@@ -59,10 +59,10 @@ class Shape(NamedTuple):
         ld = pad + lanes(profile, dtype) * (pad % 256 == 0)  # (rows that begin in the same set of a cache evict others)
         return cls(t, pad, ld, block, min(STRIP, padded(t, lanes(profile, dtype))))
 
-    def numbers(self) -> dict[str, int]:
-        """Return how many numbers each of the buffers holds."""
-        rows = {"C": self.t * self.ld, "M": self.t * self.ld, "X": self.pad * self.t}
-        return rows | {"strip": self.strip * self.t, "norms": max(self.pad, self.strip)}
+    def nbytes(self, dtype: str) -> list[int]:
+        """Return the bytes of the buffers: C, M, X, a strip of working vectors, norms."""
+        numbers = self.t * self.ld, self.t * self.ld, self.pad * self.t, self.strip * self.t, max(self.pad, self.strip)
+        return [np.dtype(dtype).itemsize * number for number in numbers]
 
 
 class In(NamedTuple):
@@ -90,9 +90,9 @@ class DeviceTiles:
         self.stream, self.real = stream, np.dtype(dtype)
         self.shape = shape = Shape.of(stream.profile, dtype, t)
         self.V = lanes(stream.profile, dtype)
-        made = {name: stream.buffer(self.real.itemsize * n) for name, n in shape.numbers().items()}
-        self.C, self.M, self.X, self._strip = made["C"], made["M"], made["X"], made["strip"]
-        self._norms = stream.zeros(self.real.itemsize * shape.numbers()["norms"])
+        *tiles, norms = shape.nbytes(dtype)
+        self.C, self.M, self.X, self._strip = map(stream.buffer, tiles)
+        self._norms = stream.zeros(norms)
         self._failed = stream.zeros(4)
         product, *others = programs(stream.profile, dtype)
         self._product, self._numbers = stream.variant(product), product.numbers
