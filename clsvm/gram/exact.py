@@ -1,9 +1,9 @@
 """K b in float64: on the device where it has doubles and room, else by the kernel's oracle on the host.
 
-of_rows     what a solver asks: K b of some rows of X, all of them within what is left of its budget
+of_rows     the function that a solver asks: K b of some rows of X, within what is left of its budget
 responses   K(X, S) b' for rows X and support vectors S
-decided     decision values, of each row in the dtype that is fine enough for it
-HostBlocks  K itself on the host, block by block
+decided     decision values, each row's in the dtype that is fine enough for it
+HostBlocks  blocks of K itself on the host
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ AT_ONCE = 1 << 20  # of few rows among themselves: four arrays of them are littl
 
 
 def of_rows(gram: Operator, X: Any, plan: Plan, device: Any) -> Exact:
-    """Return the function that computes K b of some rows of X, which may be in a file, within the stream's budget; of
-    many rows or support vectors, some at a time."""
+    """Return the function that computes K b of some rows of X within the stream's budget. X may be in a file: many rows
+    or support vectors are taken some at a time."""
     stream, kernel = gram.stream, gram.kernel
     step = max(1, FETCHED // max(1, X.nnz * 12 // X.shape[0] if sp.issparse(X) else X.shape[1] * X.itemsize))
 

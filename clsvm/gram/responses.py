@@ -54,7 +54,10 @@ def whole_tiles(rows: int) -> int:
 
 
 class Piece(NamedTuple):
-    """Support vectors of one group in a panel: which of all they are, where they begin in it, the group's number."""
+    """Support vectors of one group in a panel.
+
+    which: their places among all support vectors. at: place of the first in the panel. group: number of the group.
+    """
 
     which: slice
     at: int
@@ -143,13 +146,14 @@ class Load(NamedTuple):
 class Support:
     """Support vectors (m, d) on a device, as the working vectors of products with rows laid out by ``plan``.
 
-    ``buffers`` may be kept for later calls, within a quarter of the memory that is free: panels of all of them, or
-    their CSR rows. Else, or where no later call is to come (``keep`` is False), there are none, and the support vectors
-    pass through a panel in each call. No value depends on which it is. ends: where each group of support vectors ends,
-    if there are groups. A model sets reach, the rows that float32 is fine enough for, and known, the columns that those
-    of the support vectors stand for where they are numbered anew (:func:`arrays.numbered`).
+    ends: end of each group of support vectors, if there are groups. keep: whether later calls are to come. buffers:
+    panels of all support vectors, or their CSR rows, which the caller may keep for later calls. They take at most a
+    quarter of the free memory. Where they would take more, the support vectors pass through a panel in each call. No
+    value depends on that. pieces: the support vectors of each panel. A model sets reach, which says for which rows
+    float32 is fine enough, and known, the columns of X that the columns of the support vectors stand for where they are
+    numbered anew (:func:`arrays.numbered`).
 
-    The rows are clustered, not the support vectors: else K has to be stored for its sums (GTSVM, section 5.4).
+    Rows are clustered, not the support vectors: else K has to be stored for its sums (GTSVM, section 5.4).
     """
 
     reach: Reach | None = None
@@ -221,7 +225,7 @@ class Support:
         return self._summed(stream, X, coefficients / units[:, None], groups) * scaled
 
     def _summed(self, stream: Stream, X: Data, coefficients: Vector, groups: slice) -> Vector:
-        """Return :meth:`responses` to coefficients that the device's wide numbers hold."""
+        """Return :meth:`responses` for coefficients that the device's wide numbers hold."""
         among = self.among(groups)
         problems, n = len(coefficients), X.shape[0]
         if len(among) == len(self._ends) and (few := self._for_few(stream, X, problems)):

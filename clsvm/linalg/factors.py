@@ -33,7 +33,7 @@ def plan(
     memory_limit: int | str | None = None,
     tile: int | None = None,
 ) -> Plan:
-    """How :func:`cholesky`, :func:`lauum` and :func:`solve_triangular` would work on a matrix (n, n) of ``dtype``.
+    """Return how :func:`cholesky`, :func:`lauum` and :func:`solve_triangular` work on a matrix (n, n) of ``dtype``.
 
     device: as clsvm.SVC takes it, or a list of such, a worker each; one that stands there twice gets two queues.
     memory_limit: bytes on each worker's device; None: half of what is free there. tile: rows and columns of a tile;

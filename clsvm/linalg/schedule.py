@@ -1,4 +1,4 @@
-"""Who does what when: factors of a matrix in tiles, by any number of workers that share the host's memory.
+"""Order of work: factors of a matrix in tiles, by any number of workers that share the host's memory.
 
 A worker is a thread with a stream of its own; column j of tiles belongs to worker j mod their number. The matrix stays
 where it is, on the host; a worker has three tiles of it on its device at a time (tiles.py).
@@ -31,7 +31,7 @@ class Ended(Exception):  # noqa: N818 (not an error: the one that ended the work
 
 
 class Table:
-    """How far each tile has come, for workers to wait on: no barrier, and a failure wakes all that wait."""
+    """Count the steps of each tile. Workers wait for a step of one tile; a failure wakes all that wait."""
 
     def __init__(self, N: int) -> None:
         self._steps = np.zeros((N, N), np.int64)
@@ -78,19 +78,22 @@ class Grid(NamedTuple):
         return slice(i * self.t, min((i + 1) * self.t, len(self.matrix)))
 
     def size(self, i: int) -> int:
-        """How many they are."""
+        """Return the number of rows or columns of tile i."""
         return self.part(i).stop - self.part(i).start
 
     def tile(self, i: int, j: int) -> Matrix:
-        """A view."""
+        """Return a view of tile (i, j)."""
         return self.matrix[self.part(i), self.part(j)]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How a matrix will be worked on. method: "lapack" (SciPy's, on the host, in place) or "tiles"; tile: rows of one;
-    devices: of the workers, one of which may stand there more than once; memory_limit: bytes of each, nbytes: what it
-    will hold; reason: why, in words."""
+    """Say how a matrix will be worked on.
+
+    method: "lapack" (SciPy's, on the host, in place) or "tiles". tile: rows of a tile. devices: one for each worker; a
+    device may stand there more than once. memory_limit: bytes of each worker. nbytes: bytes that it will hold. reason:
+    why, in words.
+    """
 
     method: str
     tile: int

@@ -1,4 +1,4 @@
-"""What a device does with tiles of a matrix, three of them at a time.
+"""Work of a device on tiles of a matrix, three of them at a time.
 
     C   the tile that changes, in rows of ``ld`` numbers
     M   another one as it lies in the matrix, in rows or in columns
@@ -66,15 +66,15 @@ class Shape(NamedTuple):
 
 
 class In(NamedTuple):
-    """A tile in a buffer: what is between two rows, and between two columns."""
+    """A tile in a buffer. down, right: numbers from one row to the next, and from one column to the next."""
 
     buffer: Buffer
     down: int
     right: int
 
     def rows(self, i: int, j: int = 0) -> tuple[Any, ...]:
-        """Return rows i onward, from column j on, as kernels take vectors: the first number, what is between two
-        vectors and between their numbers."""
+        """Return rows i onward, from column j on, as kernels take vectors: buffer, place of the first number, step to
+        the next vector, step to the next number of a vector."""
         return self.buffer, *map(np.int64, (i * self.down + j * self.right, self.down, self.right))
 
     def columns(self, j: int, i: int = 0) -> tuple[Any, ...]:
@@ -123,7 +123,7 @@ class DeviceTiles:
         self._packed(self._of_M.rows(0), h, w, 0, triangle)
 
     def store(self, tile: Tile, triangle: bool = False) -> None:
-        """Copy C to a tile; of a triangle what stands above its diagonal and on it. What was in M may be lost."""
+        """Copy C to a tile, or to the diagonal and above of a triangle. M may lose its tile."""
         h, w = tile.shape
         source, turned = self.C, _in_columns(tile)
         if turned:
