@@ -168,18 +168,18 @@ def draw(figure: Any, path: str, picture: str, *given: Any) -> None:
         figure.savefig(stream, format="png")
 
 
-def as_json(record: Any) -> str:
-    """Return the text of a record that has ``to_dict``."""
-    return json.dumps(record.to_dict(), indent=1, allow_nan=False)
-
-
-def write_report(report: FitReport | NystromReport, path: str | None) -> None:
-    """Write a fit's report as JSON, whole or not at all, where a path is given. Raises OSError."""
+def write_file(path: str | None, lines: Iterable[str], end: str = "\n") -> None:
+    """Write lines, all or nothing, where a path is given. Raises OSError."""
     from clsvm import files
 
     if path is not None:
         with files.atomic_write(path) as stream:
-            stream.write(f"{as_json(report)}\n".encode())
+            stream.writelines(f"{line}{end}".encode() for line in lines)
+
+
+def as_json(record: Any) -> Iterator[str]:
+    """Yield the text of a record that has ``to_dict``."""
+    yield json.dumps(record.to_dict(), indent=1, allow_nan=False)
 
 
 # Kernel functions

@@ -37,7 +37,7 @@ def describe(asked: Any) -> None:
         raise ValueError(f"{asked.file}: {error}") from None
     common.draw(figure, asked.plot, "deciles", found)
     if asked.json:
-        typer.echo(common.as_json(found))
+        common.say(common.as_json(found))
     else:
         _print(found)
 

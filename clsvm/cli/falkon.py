@@ -88,7 +88,7 @@ def train(asked: Any) -> None:
     if not report.converged:
         common.warn(report.status)
     npz.save_model(estimator.model_, target)
-    common.write_report(report, asked.report)
+    common.write_file(asked.report, common.as_json(report))
     if not asked.quiet:
         common.say([*_lines(report), f"model            {target}: clsvm's format"])
     if stopped:

@@ -195,11 +195,7 @@ def _resumed(path: str, names: tuple[str, ...]) -> list[Point]:
 
 def _write(points: list[Point], target: str | None, figure: Any, png: str | None) -> None:
     """Write the points as text, and draw them, where that is asked for."""
-    from clsvm import files
-
-    if target:
-        with files.atomic_write(target) as stream:
-            stream.write("".join(f"{point}\n" for point in points).encode())
+    common.write_file(target, map(str, points))
     if png is not None:
         axes = {"c": "log2(C)", "g": "log2(gamma)"}
         params = [{axes[name]: power for name, power in point.powers.items()} for point in points]

@@ -110,7 +110,6 @@ def check(asked: Any) -> None:
 )  # fmt: skip
 def emit(asked: Any) -> None:
     """Run ``clsvm kernels emit``, see :func:`clsvm.tools.emit.emit`."""
-    from clsvm import files
     from clsvm.gram import layouts
     from clsvm.opencl.devices import default_profile, find
     from clsvm.opencl.profiles import PROFILES
@@ -129,6 +128,4 @@ def emit(asked: Any) -> None:
     text = tool.emit(kernel, asked.product, asked.layout, asked.dtype, profile, asked.features)
     if asked.output is None:
         typer.echo(text)
-        return
-    with files.atomic_write(asked.output) as stream:
-        stream.write(text.encode())
+    common.write_file(asked.output, [text], end="")

@@ -35,7 +35,6 @@ OPTIONS = (
 )
 def predict(asked: Any) -> None:
     """Run ``clsvm predict``."""
-    from clsvm import files
     from clsvm.models import npz
 
     common.check_files([asked.test, asked.model], [asked.output])
@@ -50,9 +49,7 @@ def predict(asked: Any) -> None:
     else:
         labels = _in_pieces(lambda rows: model.predict(rows, *where), X)
         lines = (f"{label:.17g}" if values else _label(label) for label in labels.tolist())
-    if asked.output is not None:
-        with files.atomic_write(asked.output) as stream:
-            stream.writelines(f"{line}\n".encode() for line in lines)
+    common.write_file(asked.output, lines)
     if not asked.quiet and model.has_probabilities and (values or not asked.probability):
         disabled = "Model supports probability estimates, but disabled in prediction."  # as svm-predict says it
         typer.echo(common.error_lines(model) if asked.probability else disabled)

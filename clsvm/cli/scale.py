@@ -105,8 +105,7 @@ def scale(asked: Any) -> None:
         ranges = ranges if ranges.target is not None else ranges._replace(target=goal)
     labels = _labels(file, y, ranges)
     _check(file, ranges, features, low, high)
-    if save is not None:
-        _write(ranges, save)
+    common.write_file(save, _written(ranges))
     written = 0
     for text, values in _rows(X, labels, ranges):
         _print(text)
@@ -234,15 +233,13 @@ def _text(labels: Array, ends: Array, numbers: Array, values: Array) -> bytes:
     return "".join(lines).encode()
 
 
-def _write(ranges: Ranges, path: str) -> None:
-    from clsvm import files
-
-    with files.atomic_write(path) as stream:
-        if ranges.target is not None:
-            stream.write("y\n{:.17g} {:.17g}\n{:.17g} {:.17g}\n".format(*ranges.target).encode())
-        stream.write(f"x\n{ranges.lower:.17g} {ranges.upper:.17g}\n".encode())
-        for feature, low, high in zip(*(part.tolist() for part in ranges[2:5]), strict=True):
-            stream.write(f"{feature + 1} {low:.17g} {high:.17g}\n".encode())
+def _written(ranges: Ranges) -> Iterator[str]:
+    """Yield the lines of a range file."""
+    if ranges.target is not None:
+        yield "y\n{:.17g} {:.17g}\n{:.17g} {:.17g}".format(*ranges.target)
+    yield f"x\n{ranges.lower:.17g} {ranges.upper:.17g}"
+    for feature, low, high in zip(*(part.tolist() for part in ranges[2:5]), strict=True):
+        yield f"{feature + 1} {low:.17g} {high:.17g}"
 
 
 class _Line(NamedTuple):

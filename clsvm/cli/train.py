@@ -110,7 +110,7 @@ def train(asked: Any) -> None:
         warn(report.status)
     model = _model(asked, estimator, rows, print_lines)
     form = _write(model, model_file)
-    common.write_report(report, asked.report)
+    common.write_file(asked.report, common.as_json(report))
     common.draw(figure, asked.plot, "convergence", report)
     if asked.quiet:
         return
