@@ -9,7 +9,7 @@ import numpy as np
 
 from clsvm.gram import layouts
 from clsvm.gram.partition import Partition
-from clsvm.gram.products import Gram, Operator, Store, Tile
+from clsvm.gram.products import Gram, Operator, Store, Tile, Update
 from clsvm.kernels import Kernel
 from clsvm.opencl.stream import Stream
 
@@ -56,6 +56,16 @@ def store(stream: Stream, gram: Operator, panel: Any) -> Store:
     nbytes = np.dtype(gram.rows.dtype).itemsize * panel.capacity * gram.rows.n_pad
     slot = stream.upload(np.arange(panel.capacity, dtype=np.int32))
     return Store((stream.zeros(nbytes),), panel.capacity, gram.rows.n_pad, slot)
+
+
+def summed(stream: Stream, gram: Operator, of: Gathered, weights: np.ndarray, kept: Store | None = None) -> np.ndarray:
+    """Sums over the rows of a panel by ``weights`` (problems, at most its capacity), (problems, n), rows in the
+    caller's order; kept: where their values are stored as well."""
+    D, n_pad = np.zeros((len(weights), of.panel.capacity)), gram.rows.n_pad
+    D[:, : weights.shape[1]] = weights
+    c = stream.wide(np.zeros((len(D), n_pad)))
+    gram.accumulate(of.panel, of.count, kept, Update(len(D), n_pad, c, stream.wide(D), of.panel.capacity))
+    return stream.read_wide(c, (len(D), n_pad))[:, gram.rows.position]
 
 
 def stored(stream: Stream, gram: Operator, kept: Store) -> np.ndarray:

@@ -24,7 +24,7 @@ from clsvm.opencl.profiles import PROFILES, shape_class
 from clsvm.opencl.stream import Stream
 from clsvm.solvers import programs
 from tests.conftest import take_profile, thrifty
-from tests.gram.panels import chain, gathered, store, stored, tile
+from tests.gram.panels import chain, gathered, store, stored, summed, tile
 from tests.gram.panels import products as products_of
 
 NUMBERS = {"gamma": 0.7, "coef0": 0.3, "degree": 3, "alpha": 1.5}
@@ -66,7 +66,7 @@ def check(device: str, name: str, kind: str, dtype: str, n: int, d: int, m: int,
 def check_kernel(
     device: str, kernel: kernels.Kernel, kind: str, dtype: str, X: np.ndarray, chosen: np.ndarray, sparse: bool = False
 ) -> None:
-    rng, problems, m = np.random.default_rng(len(X)), 2, len(chosen)
+    rng, m = np.random.default_rng(len(X)), len(chosen)
     expected = kernel(X, X[chosen])
     tolerance = TOLERANCE[dtype] * max(1.0, np.abs(expected).max())
     with Stream(device) as stream:
@@ -75,27 +75,24 @@ def check_kernel(
         found = tile(stream, gram, gathered(stream, gram, chosen, square=True))[:m, :m]
         np.testing.assert_allclose(found, expected[chosen].T, rtol=0, atol=tolerance)
 
-        panel, _, count = gathered(stream, gram, chosen)
+        of = gathered(stream, gram, chosen)
+        panel = of.panel
         if panel.capacity * rows.n_pad * np.dtype(dtype).itemsize <= stream.largest:  # (a test makes that small)
             kept = store(stream, gram, panel)
-            gram.accumulate(panel, count, kept, None)
+            gram.accumulate(panel, of.count, kept, None)
             np.testing.assert_allclose(stored(stream, gram, kept)[:m], expected.T, rtol=0, atol=tolerance)
 
-        weights = np.zeros((problems, panel.capacity))
-        weights[:, :m] = rng.normal(size=(problems, m))
+        weights = rng.normal(size=(2, m))
         per_slab = -(-panel.capacity // 8)
         slabs = tuple(stream.zeros(per_slab * rows.n_pad * np.dtype(dtype).itemsize) for _ in range(8))
         slots = rng.permutation(panel.capacity).astype(np.int32)
-        c = stream.wide(np.zeros((problems, rows.n_pad)))
-        update = Update(problems, rows.n_pad, c, stream.wide(weights), panel.capacity)
-        gram.accumulate(panel, count, Store(slabs, per_slab, rows.n_pad, stream.upload(slots)), update)
-        gram.accumulate(panel, count, None, update)
-        sums = stream.read_wide(c, (problems, rows.n_pad))[:, rows.position]
-        np.testing.assert_allclose(sums, 2 * weights[:, :m] @ expected.T, rtol=0, atol=4 * m * tolerance)
+        for kept in (Store(slabs, per_slab, rows.n_pad, stream.upload(slots)), None):
+            sums = summed(stream, gram, of, weights, kept)
+            np.testing.assert_allclose(sums, weights @ expected.T, rtol=0, atol=2 * m * tolerance)
         for u in range(m):
             slab = stream.read(slabs[slots[u] // per_slab], dtype, (per_slab, rows.n_pad))
-            kept = slab[slots[u] % per_slab][rows.position]
-            np.testing.assert_allclose(kept, expected[:, u], rtol=0, atol=tolerance)
+            values = slab[slots[u] % per_slab][rows.position]
+            np.testing.assert_allclose(values, expected[:, u], rtol=0, atol=tolerance)
 
 
 @pytest.mark.sample(6)
@@ -304,15 +301,11 @@ def test_long_launches_are_split(device: str, kind: str, monkeypatch: pytest.Mon
         with Stream(device) as stream:
             stream.compute_units = units  # (one: wide tiles)
             gram = products_of(stream, X, kernel, kind)
-            rows, (panel, _, count) = gram.rows, gathered(stream, gram, 130)
-            D = np.zeros((2, panel.capacity))
-            D[:, :130] = np.random.default_rng(6).normal(size=(2, 130))
-            c, kept = stream.zeros(8 * 2 * rows.n_pad), store(stream, gram, panel)
+            of, D = gathered(stream, gram, 130), np.random.default_rng(6).normal(size=(2, 130))
+            kept = store(stream, gram, of.panel)
             with counting() as counts:
-                update = Update(2, rows.n_pad, c, stream.wide(D), panel.capacity)
-                gram.accumulate(panel, count, kept, update)
+                sums = summed(stream, gram, of, D, kept)
             launches.append(counts.calls["launches"])
-            sums = stream.read_wide(c, (2, rows.n_pad))[:, rows.position]
             found.append((sums, stored(stream, gram, kept)[:130]))
     assert launches[1] >= launches[0] + 4
     for sums, K in found[1:]:
@@ -320,7 +313,7 @@ def test_long_launches_are_split(device: str, kind: str, monkeypatch: pytest.Mon
         np.testing.assert_array_equal(K, found[0][1])
     expected = kernel(X[:130], X)
     np.testing.assert_allclose(found[0][1], expected, atol=4e-6)
-    np.testing.assert_allclose(found[0][0], D[:, :130] @ expected, atol=1e-4)
+    np.testing.assert_allclose(found[0][0], D @ expected, atol=1e-4)
 
 
 @pytest.mark.sample(3)
@@ -342,13 +335,12 @@ def test_features_in_chunks(
             gram = products_of(stream, X, kernels.make(name, gamma=0.5 / d), "dense", dtype)
             made = gram_program(gram.kernel.spec, "both", "dense", dtype, stream.profile, d, shape_class(m))
             assert (f"-DCHUNK={chunk}" in made.options) == (chunk < d)
-            panel, _, count = gathered(stream, gram, m)
-            c, kept = stream.wide(np.zeros(gram.rows.n_pad)), store(stream, gram, panel)
-            D = stream.wide(np.random.default_rng(1).normal(size=panel.capacity))
-            gram.accumulate(panel, count, kept, Update(1, gram.rows.n_pad, c, D, panel.capacity))
+            of = gathered(stream, gram, m)
+            kept = store(stream, gram, of.panel)
+            sums = summed(stream, gram, of, np.random.default_rng(1).normal(size=(1, m)), kept)
             of = gathered(stream, gram, m, square=True)
             whole, half = (tile(stream, gram, of, half=half)[:m, :m] for half in (False, True))
-            found.append((stored(stream, gram, kept)[:m], stream.read_wide(c, n), whole, np.tril(half)))
+            found.append((stored(stream, gram, kept)[:m], sums, whole, np.tril(half)))
     for whole, cut in zip(*found, strict=True):
         np.testing.assert_array_equal(whole, cut)
     np.testing.assert_array_equal(np.tril(found[0][2]), found[0][3])
@@ -410,9 +402,9 @@ def test_values_that_go_past_the_caches(device: str, monkeypatch: pytest.MonkeyP
     X = rng.normal(size=(n, 3)) * (rng.random((n, 3)) < 0.6)
     with Stream(device) as stream:
         gram = products_of(stream, X, make("rbf"), kind, dtype)
-        panel, _, count = gathered(stream, gram, m)
+        of = gathered(stream, gram, m)
+        panel, _, count = of
         n_pad, slot = gram.rows.n_pad, gram.slot(panel.capacity)
-        c, D = stream.wide(np.zeros(n_pad)), stream.wide(np.ones(panel.capacity))
         assert real.itemsize * m * n_pad > FAR
         whole = stream.zeros(real.itemsize * (panel.capacity + 1) * n_pad)
         gram.accumulate(panel, count, Store((whole,), panel.capacity, n_pad, slot), None)
@@ -420,14 +412,13 @@ def test_values_that_go_past_the_caches(device: str, monkeypatch: pytest.MonkeyP
         assert not K[m:].any()
         each = -(-panel.capacity // SLABS)
         slabs = tuple(stream.zeros(real.itemsize * each * n_pad) for _ in range(SLABS))
-        gram.accumulate(panel, count, Store(slabs, each, n_pad, slot), Update(1, n_pad, c, D, panel.capacity))
+        (sums,) = summed(stream, gram, of, np.ones((1, m)), Store(slabs, each, n_pad, slot))
         parts = np.concatenate([stream.read(slab, real, (each, n_pad)) for slab in slabs])
         np.testing.assert_array_equal(parts[:m], K[:m])
         few, _, count = gathered(stream, gram, 40)
         small = store(stream, gram, few)
         gram.accumulate(few, count, small, None)
         np.testing.assert_array_equal(stored(stream, gram, small)[:40], K[:40, gram.rows.position])
-        sums = stream.read_wide(c, n_pad)[gram.rows.position]
     np.testing.assert_allclose(sums, K[:m, gram.rows.position].sum(axis=0, dtype=np.float64), rtol=1e-12)
 
 

@@ -11,12 +11,12 @@ import pytest
 
 from clsvm import SVC, SVR, kernels
 from clsvm.gram import blocks, layouts, units
-from clsvm.gram.products import Gram, Store, Update
+from clsvm.gram.products import Gram, Store
 from clsvm.gram.programs import UNITS, Units
 from clsvm.opencl.profiles import PROFILES
 from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Stream
-from tests.gram.panels import gathered, products
+from tests.gram.panels import gathered, products, summed
 
 GPU = PROFILES["gpu"]
 # The first of them in OpenCL C, in a tile whose local memory any device has: it takes far longer.
@@ -39,21 +39,16 @@ def made(stream: Stream, X: np.ndarray, kernel: kernels.Kernel, used: Units | No
 
 def values(stream: Stream, gram: Gram, m: int, slabs: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(K (m, n), D (2, m), c = 2 D K (2, n)): of the first rows against all, stored, summed, and summed alone."""
-    rng, rows = np.random.default_rng(m), gram.rows
-    panel, _, count = gathered(stream, gram, m)
-    D = np.zeros((2, panel.capacity))
-    D[:, :m] = rng.normal(size=(2, m))
-    each = -(-m // slabs)
+    rng, rows, of = np.random.default_rng(m), gram.rows, gathered(stream, gram, m)
+    D, each = rng.normal(size=(2, m)), -(-m // slabs)
     stores = tuple(stream.zeros(4 * each * rows.n_pad) for _ in range(slabs))
     slot = rng.permutation(m).astype(np.int32)
-    c = stream.wide(np.zeros((2, rows.n_pad)))
-    update = Update(2, rows.n_pad, c, stream.wide(D), panel.capacity)
-    gram.accumulate(panel, count, Store(stores, each, rows.n_pad, stream.upload(slot)), update)
-    gram.accumulate(panel, count, None, update)
+    sums = summed(stream, gram, of, D, Store(stores, each, rows.n_pad, stream.upload(slot)))
+    sums += summed(stream, gram, of, D)
     assert gram.units
     assert {name for _, name, _ in gram._grams} == {gram.units.name}
     K = np.concatenate([stream.read(store, np.float32, (each, rows.n_pad)) for store in stores])
-    return K[slot][:, rows.position], D[:, :m], stream.read_wide(c, (2, rows.n_pad))[:, rows.position]
+    return K[slot][:, rows.position], D, sums
 
 
 def near(device: str, kernel: kernels.Kernel, X: np.ndarray, m: int, slabs: int = 1, tile: str = "small") -> None:
