@@ -6,13 +6,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clsvm.errors import BuildError, DeviceError, MemoryLimitError
 from clsvm.gram import layouts
 from clsvm.gram.products import Gram, Operator, Store, Update
 from clsvm.gram.programs import UNITS, Units
-from clsvm.kernels import Kernel, make
+from clsvm.kernels import make
 from clsvm.opencl.stream import Stream
 
 ROWS, WORKING, FEATURES = 190, 130, 37  # of the product: no whole tile on either side, no whole fragment of features
@@ -64,44 +63,31 @@ def _tried(stream: Stream) -> Found:
 
 def measured(stream: Stream, one: Units) -> tuple[float, bool]:
     """Return the largest error of an inner product over the norms that it is of, and whether a row's product with
-    itself is anything but its norm, for a product of random rows, stored and summed. Raises BuildError, DeviceError."""
-    rng = np.random.default_rng(0)
+    itself is anything but its norm, for a product of random rows, stored and summed, whatever the device's size. Raises
+    BuildError, DeviceError."""
+    rng, linear = np.random.default_rng(0), make("linear")
     X = rng.normal(size=(ROWS, FEATURES)).astype(np.float32)
-    linear = make("linear")
     expected = X[:WORKING].astype(np.float64) @ X.T
     sizes = np.sqrt(np.square(X, dtype=np.float64).sum(axis=1))
     weights = rng.normal(size=WORKING)
     with stream.scratch():
-        stored, sums, own = _product(stream, one, linear, X, weights)
+        plan = layouts.choose(stream.profile, X, linear.spec, "dense")
+        gram = Gram(stream, layouts.build(stream, X, plan, "float32"), linear)
+        gram.use(one)
+        gram.at_least, n_pad, place = 0, gram.rows.n_pad, gram.rows.position
+        panel, count = gram.panel(WORKING), stream.upload(np.array([WORKING], np.int32))
+        gram.gather(panel, stream.upload(place[:WORKING]), count)
+        D = np.zeros((1, panel.capacity))
+        D[0, :WORKING] = weights
+        out, c = stream.buffer(4 * WORKING * n_pad), stream.wide(np.zeros((1, n_pad)))
+        store = Store((out,), WORKING, n_pad, gram.slot(panel.capacity))
+        gram.accumulate(panel, count, store, Update(1, n_pad, c, stream.wide(D), panel.capacity))
+        stored = stream.read(out, np.float32, (WORKING, n_pad))[:, place].astype(np.float64)
+        sums, own = stream.read_wide(c, n_pad)[place], stream.read(gram.squared, np.float32, n_pad)[place]
     off = np.abs(stored - expected) / (sizes[:WORKING, None] * sizes)
     apart = np.abs(sums - weights @ stored) / (sizes * (np.abs(weights) @ sizes[:WORKING]))
     error = float(np.nan_to_num(np.maximum(off.max(axis=0), apart), nan=np.inf).max())
     return error, not np.array_equal(np.diag(stored), own[:WORKING])
-
-
-def _product(
-    stream: Stream, one: Units, kernel: Kernel, X: NDArray[Any], weights: NDArray[Any]
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Return K (WORKING, n), weights K (n,) and squared norms (n,) by units, whatever the device's size."""
-    plan = layouts.choose(stream.profile, X, kernel.spec, "dense")
-    rows = layouts.build(stream, X, plan, "float32")
-    gram = Gram(stream, rows, kernel)
-    gram.use(one)
-    panel, count = gram.panel(WORKING), stream.upload(np.array([WORKING], np.int32))
-    at = np.full(panel.capacity, -1, np.int32)
-    at[:WORKING] = rows.position[:WORKING]
-    gram.gather(panel, stream.upload(at), count)
-    out = stream.buffer(4 * WORKING * rows.n_pad)
-    D = np.zeros((1, panel.capacity))
-    D[0, :WORKING] = weights
-    c = stream.wide(np.zeros((1, rows.n_pad)))
-    store = Store((out,), WORKING, rows.n_pad, gram.slot(panel.capacity))
-    gram.at_least = 0
-    gram.accumulate(panel, count, store, Update(1, rows.n_pad, c, stream.wide(D), panel.capacity))
-    K = stream.read(out, np.float32, (WORKING, rows.n_pad))[:, rows.position]
-    sums = stream.read_wide(c, (1, rows.n_pad))[0, rows.position]
-    own = stream.read(gram.squared, np.float32, rows.n_pad)[rows.position]
-    return K.astype(np.float64), sums, own
 
 
 def chosen(gram: Operator, precision: str, many: bool = False) -> tuple[Units | None, str]:

@@ -43,7 +43,7 @@ def choose(profile: Profile, X: Data, spec: Spec, kind: str = "auto", working: i
     Raises ValueError for a layout that the kernel function does not have, or that cannot hold rows of so many columns.
     """
     asked = WORKING if working == "auto" else int(working)
-    density = _density(_sample(X))
+    density = _density(X)
     survey = Survey(profile, X, density[density > 0], min(asked, max(1, X.shape[0])))
     offered = names(spec)
     if kind != "auto" and kind not in offered:
@@ -140,17 +140,14 @@ def _costs(survey: Survey, offered: Sequence[str], auto: bool) -> tuple[dict[str
     return costs, whole
 
 
-def _sample(X: Data) -> Any:
+def _density(X: Data) -> NDArray[np.float64]:
+    """Return the share of a sample of the rows in which each feature is not 0."""
     step = max(1, X.shape[0] // _SAMPLE)
-    sample = X[::step] if step > 1 else X
-    return sample.toarray() if sp.issparse(sample) and X.shape[1] <= MAX_FEATURES else sample
-
-
-def _density(sample: Any) -> NDArray[np.float64]:
-    """Return the share of rows in which each feature is not 0."""
-    if isinstance(sample, np.ndarray):
-        return np.asarray((sample != 0).mean(axis=0))
-    return np.bincount(sample.indices, minlength=sample.shape[1]) / max(sample.shape[0], 1)
+    sample: Any = X[::step] if step > 1 else X
+    if sp.issparse(sample) and X.shape[1] > MAX_FEATURES:
+        return np.bincount(sample.indices, minlength=X.shape[1]) / max(sample.shape[0], 1)
+    cells = sample.toarray() if sp.issparse(sample) else sample
+    return np.asarray((cells != 0).mean(axis=0))
 
 
 def _full_columns(X: Data, density: NDArray[np.float64]) -> NDArray[np.bool_]:
