@@ -479,13 +479,13 @@ class BlockGram(Operator):
     def tile(self, panel: Panel, tile: Tile) -> None:
         self._of(panel).tile(panel, tile._replace(rows=panel.fetched.at))
 
-    def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None) -> None:
+    def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None, end: int = 0) -> None:
         """Add to c and fill the store in one pass; there is none where there is no working vector."""
         if panel.fetched.known:
             self._over(lambda gram, groups, base: gram.over_rows(groups, base, panel, count, store, update))
 
-    def respond(self, panel: Panel, rows: Buffer, right: Panel, count: Buffer, update: Update) -> None:
-        self._of(panel).respond(panel, panel.fetched.at, right, count, update)
+    def between(self, panel: Panel, at: Buffer, right: Panel, count: Buffer, K: Buffer, update: Update | None) -> None:
+        self._of(panel).between(panel, panel.fetched.at, right, count, K, update)
 
 
 def _entries(X: Data) -> NDArray[np.int64]:

@@ -33,7 +33,6 @@ Slots = dict[int, Buffer]
 LONGEST = 1e11
 PASSING = 8 << 20  # bytes of values at most that are stored for a sum alone: a cache holds them
 FEW = 4096  # rows of such a store that are too few: each column's entries are looked for in every one
-RESIDENT = "rows are not on the device in one piece"
 
 
 class Store(NamedTuple):
@@ -83,9 +82,8 @@ class Tile(NamedTuple):
 class Operator(Protocol):
     """The kernel matrix as solvers ask for it, whatever it is made of, on one stream and so in one thread.
 
-    whole: whether all of K is on the device. resident: whether all rows are, in one piece, so that products over some
-    of their lane groups (:meth:`store_rows`) and between panels (:meth:`between`) exist. share: the part of the free
-    memory that a working set may take. by_blocks: whether each block of working vectors is laid out anew for every
+    whole: whether all of K is on the device. resident: whether all rows are, in one piece. share: the part of the
+    free memory that a working set may take. by_blocks: whether each block of working vectors is laid out anew for every
     product, so that few of them cost less. width: working sets are whole blocks of so many rows. units: the matrix
     units that make wide tiles, if any.
     """
@@ -122,24 +120,17 @@ class Operator(Protocol):
     def tile(self, panel: Panel, tile: Tile) -> None:
         """Compute K among the rows of a gathered square panel, in the rows' dtype."""
 
-    def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None) -> None:
-        """Add K(X, U) D over all rows to c, and put K(X, U) into the store; either may be None."""
+    def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None, end: int = 0) -> None:
+        """Add K(X, U) D over all rows to c, and put K(X, U) into the store; either may be None. Rows from position
+        ``end`` on, whole lane groups, need no values, unless it is 0."""
 
-    def respond(self, panel: Panel, rows: Buffer, right: Panel, count: Buffer, update: Update) -> None:
-        """Add K(U, U') D to c for the rows of a square panel U and the ``count`` working vectors of another, U'."""
-
-    def store_rows(self, end: int, panel: Panel, count: Buffer, store: Store) -> None:
-        """Put K(X, U) of the rows before position ``end``, whole lane groups, into a store. Only of resident rows."""
-        raise TypeError(RESIDENT)
-
-    def between(self, panel: Panel, rows: Buffer, right: Panel, count: Buffer, out: Buffer) -> None:
-        """Put K(U', U) of the rows of a square panel U and the ``count`` working vectors of another, U', into ``out``.
-        Only of resident rows."""
-        raise TypeError(RESIDENT)
+    def between(self, panel: Panel, at: Buffer, right: Panel, count: Buffer, K: Buffer, update: Update | None) -> None:
+        """Put K(U', U) of a square panel U of the rows ``at`` and the ``count`` working vectors of another, U', into K,
+        or, with an update, add K(U, U') D to its c."""
 
     def use(self, units: Units | None) -> None:
         """Take matrix units for wide tiles of all rows from here on, or none. Only of resident rows."""
-        raise TypeError(RESIDENT)
+        raise TypeError("rows are not on the device in one piece")
 
     def lent(self) -> AbstractContextManager[None]:
         """Return a context in which the memory that products themselves are made in is free."""
@@ -240,20 +231,14 @@ class Gram(Operator):
         passes = self.reader.over_panel(groups, panel, tile.rows, panel, tile.count)
         self._launch(product, panel, passes, 0, store, None)
 
-    def respond(self, panel: Panel, rows: Buffer, right: Panel, count: Buffer, update: Update) -> None:
-        groups = range(panel.capacity // self.rows.lanes)
-        self._launch("tile update", right, self.reader.over_panel(groups, panel, rows, right, count), 0, None, update)
+    def between(self, panel: Panel, at: Buffer, right: Panel, count: Buffer, K: Buffer, update: Update | None) -> None:
+        store = None if update else Store((K,), right.capacity, panel.capacity, self.slot(right.capacity))
+        passes = self.reader.over_panel(range(panel.capacity // self.rows.lanes), panel, at, right, count)
+        self._launch("tile update" if update else "tile", right, passes, 0, store, update)
 
-    def between(self, panel: Panel, rows: Buffer, right: Panel, count: Buffer, out: Buffer) -> None:
-        store = Store((out,), right.capacity, panel.capacity, self.slot(right.capacity))
-        groups = range(panel.capacity // self.rows.lanes)
-        self._launch("tile", right, self.reader.over_panel(groups, panel, rows, right, count), 0, store, None)
-
-    def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None) -> None:
-        self.over_rows(self.groups, 0, panel, count, store, update)
-
-    def store_rows(self, end: int, panel: Panel, count: Buffer, store: Store) -> None:
-        self.over_rows(range(end // self.rows.lanes), 0, panel, count, store, None)
+    def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None, end: int = 0) -> None:
+        groups = range(end // self.rows.lanes) if end else self.groups
+        self.over_rows(groups, 0, panel, count, store, update)
 
     def of_all(self, capacity: int = 0, square: bool = False) -> Panel:
         """Return a panel of all rows in the caller's order, with room for so many at least."""

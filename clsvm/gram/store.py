@@ -137,14 +137,15 @@ class StoredGram(Operator):
         given = tile.rows, panel.capacity, tile.known, int(tile.half), tile.out
         self._pick(size, None, self._store.arguments(), *given)
 
-    def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None) -> None:
+    def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None, end: int = 0) -> None:
         """Add K(X, U) D to c; a store is not filled."""
         if update:
             size = programs.update_range(self.stream.profile, update.n)
             self._update(*size, self.of_panel(panel), update.arguments(), count)
 
-    def respond(self, panel: Panel, rows: Buffer, right: Panel, count: Buffer, update: Update) -> None:
-        given = self._store._replace(slot=rows).arguments()
+    def between(self, panel: Panel, at: Buffer, right: Panel, count: Buffer, K: Buffer, update: Update | None) -> None:
+        given = self._store._replace(slot=at).arguments()
+        assert update  # (K is there)
         self._answer((panel.capacity,), None, given, right.rows, count, update.D, update.c)
 
 
@@ -227,7 +228,7 @@ def fill(
         gram.gather(panel, at, count)
         if half:
             ends[some] = min(n, -(-(int(some[-1]) + 1) // unit) * unit)
-        gram.store_rows(int(ends[some[0]]), panel, count, store._replace(slot=slot))
+        gram.accumulate(panel, count, store._replace(slot=slot), None, int(ends[some[0]]))
         stream.finish()
     if half:
         reflect(gram, store, slot_of, ends)

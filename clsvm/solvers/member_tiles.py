@@ -82,7 +82,7 @@ def _across(gram: Operator, one: Asked) -> Vector:
     panel, at = gathered(gram, _padded(one.support, S), there)
     right, of = gathered(gram, _padded(one.rows, R), here)
     out = stream.buffer(8 * R * S)
-    gram.between(panel, at, right, here, out)
+    gram.between(panel, at, right, here, out, None)
     K = stream.read(out, np.float64, (R, S))[: len(one.rows), : len(one.support)]
     stream.free(here, there, at, of, out, *panel.buffers(), *right.buffers())
     return np.asarray(K @ one.b + one.q)
@@ -104,7 +104,8 @@ def _between(gram: Operator, asked: Sequence[Asked]) -> list[Vector]:
         here, there, m, vectors = *each[2 * i : 2 * i + 2], _whole(gram, m), _whole(gram, vectors)
         left, own = gram.part(panel, i * R, m, here), gram.part(right, i * S, vectors, there)
         sums, parts = stream.part(c, 8 * i * R, 8 * m), stream.part(D, 8 * i * S, 8 * vectors)
-        gram.respond(left, stream.part(at, 4 * i * R, 4 * m), own, there, Update(1, m, sums, parts, vectors))
+        update = Update(1, m, sums, parts, vectors)
+        gram.between(left, stream.part(at, 4 * i * R, 4 * m), own, there, None, update)
     found = stream.read_wide(c, (len(asked), R))
     stream.free(everything, at, of, D, c, count, *panel.buffers(), *right.buffers())
     return [values[: len(one.rows)] for one, values in zip(asked, found, strict=True)]

@@ -76,7 +76,7 @@ def made(stream: Stream, gram: Operator) -> Made:
     right = gathered(stream, gram, W, square=True).panel
     part = stream.wide(np.zeros((1, panel.capacity)))
     one = stream.wide(weights[:1, : right.capacity])
-    gram.respond(panel, places, right, count, Update(1, panel.capacity, part, one, right.capacity))
+    gram.between(panel, places, right, count, None, Update(1, panel.capacity, part, one, right.capacity))
     there = np.delete(np.arange(W), 5)  # (what stands for no row has no meaning)
     sums = stream.read_wide(c, (2, rows.n_pad))[:, rows.position]
     answers = stream.read_wide(part, (1, panel.capacity))[0, there]
