@@ -12,6 +12,7 @@ throughout, for gradients. Their order is that of the rows: the same bits each t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -209,28 +210,29 @@ class OnePass:
     many a launch has.
     """
 
-    def __init__(self, gram: Gram, panel: Panel, k: int, made: Variant, room: int) -> None:
-        self._gram, self._panel, self._k = gram, panel, k
-        stream, rows, units = gram.stream, gram.rows, gram.stream.compute_units
-        scratch = _scratch(gram, panel, k, made.numbers["SUB"])
-        items = min(EACH * units, room // sum(scratch), -(-rows.n_pad // (programs.BLOCK * rows.lanes)))
+    def __init__(self, gram: Gram, panel: Panel, k: int, made: Variant, scratch: Sequence[int], items: int) -> None:
+        self._gram, self._panel, self._k, stream = gram, panel, k, gram.stream
+        units = stream.compute_units
         self._items = items - items % units if items > units else items
-        self._absent = stream.upload((rows.order < 0).astype(np.uint8))
+        self._absent = stream.upload((gram.rows.order < 0).astype(np.uint8))
         self._scratch = [stream.buffer(self._items * nbytes) for nbytes in scratch]
         self._kernel = stream.variant(made)
-        self._collected = stream.variant(programs.back(stream.profile, rows.dtype), "collected")
+        self._collected = stream.variant(programs.back(stream.profile, gram.rows.dtype), "collected")
 
     @staticmethod
     def of(gram: Gram, panel: Panel, k: int, room: int) -> OnePass | None:
         """Return one for a gathered panel and ``k`` outputs; None where the rows' layout or the device has no such
-        program, or the scratch of a work-item is more than ``room`` bytes."""
+        program, or the scratch of a work-item is more than ``room`` bytes: K, sums forward in wide numbers and short
+        ones, sums back."""
         stream, rows = gram.stream, gram.rows
-        sub, group = MOST if k >= SEVERAL else MOST // 2, np.dtype(rows.dtype).itemsize * rows.lanes * panel.capacity
-        while sub > FEW and sub * group > CACHE:
+        sub, real = MOST if k >= SEVERAL else MOST // 2, np.dtype(rows.dtype).itemsize
+        while sub > FEW and sub * real * rows.lanes * panel.capacity > CACHE:
             sub //= 2
         made = programs.forward_back(gram.kernel.spec, rows.kind, rows.dtype, stream.profile, rows.d, sub)
-        fits = sum(_scratch(gram, panel, k, sub)) <= room
-        return OnePass(gram, panel, k, made, room) if made and fits else None
+        held = sub * rows.lanes
+        scratch = real * held * panel.capacity, 8 * held * k, real * held * k, 8 * k * panel.capacity
+        items = min(EACH * stream.compute_units, room // sum(scratch), -(-rows.n_pad // (programs.BLOCK * rows.lanes)))
+        return OnePass(gram, panel, k, made, scratch, items) if made and items else None
 
     def add(self, V: Buffer, weights: Weights, out: Buffer, count: Buffer) -> None:
         """Add K' H K V to out (k, capacity), with V (k, capacity) in the dtype of K and H as ``weights``."""
@@ -243,9 +245,3 @@ class OnePass:
                 items = -(-groups // programs.BLOCK)
                 self._kernel((items,), (1,), one.first + first, groups, one.reads, *given, gram.numbers)
                 self._collected((size,), None, self._scratch[-1], items, size, out)
-
-
-def _scratch(gram: Gram, panel: Panel, k: int, sub: int) -> tuple[int, ...]:
-    """Return the bytes of a work-item: K, sums forward in wide numbers and short ones, sums back."""
-    real, held = np.dtype(gram.rows.dtype).itemsize, sub * gram.rows.lanes
-    return real * held * panel.capacity, 8 * held * k, real * held * k, 8 * k * panel.capacity
