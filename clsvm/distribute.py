@@ -137,9 +137,6 @@ class DeviceThread:
     thread: ThreadPoolExecutor | _Caller
     stream: Stream
 
-    def ask(self, call: Callable[..., Any], *given: Any) -> Future[Any]:
-        return self.thread.submit(call, *given)
-
 
 @contextmanager
 def opened(device: Any, memory_limit: int | str | None) -> Iterator[list[DeviceThread]]:
@@ -168,7 +165,7 @@ def opened(device: Any, memory_limit: int | str | None) -> Iterator[list[DeviceT
         yield threads
     finally:
         for one in threads:
-            one.ask(one.stream.__exit__)
+            one.thread.submit(one.stream.__exit__)
         for one in threads:
             one.thread.shutdown()
 
@@ -187,14 +184,15 @@ class OnDevices:
                 return build(stream, i)
 
         self._streams = [one.stream for one in threads]
-        self._threads = [threads[owner] for owner in owners]
-        made = [one.ask(built, one.stream, i, owners[i:].count(owners[i])) for i, one in enumerate(self._threads)]
+        homes = [threads[owner] for owner in owners]
+        self._threads = [one.thread for one in homes]
+        made = [one.thread.submit(built, one.stream, i, owners[i:].count(owners[i])) for i, one in enumerate(homes)]
         self.parts = [one.result() for one in made]
         self.sizes: Sequence[int] = [part.n for part in self.parts]
 
     def ask(self, name: str, given: Sequence[Question | None]) -> list[Any]:
         asked = [
-            None if one is None else thread.ask(call, part, name, one)
+            None if one is None else thread.submit(call, part, name, one)
             for thread, part, one in zip(self._threads, self.parts, given, strict=True)
         ]
         return [None if one is None else one.result() for one in asked]
@@ -214,7 +212,7 @@ def speeds(threads: Sequence[DeviceThread], seconds: Callable[[Stream], float]) 
     """
     if len({str(one.stream.info) for one in threads}) == 1:
         return np.ones(len(threads))
-    found = 1 / np.array([one.ask(seconds, one.stream).result() for one in threads])
+    found = 1 / np.array([one.thread.submit(seconds, one.stream).result() for one in threads])
     return np.ones(len(threads)) if found.max() <= ALIKE * found.min() else found
 
 

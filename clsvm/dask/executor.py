@@ -112,7 +112,7 @@ class OnWorkers:
 
     def close(self) -> None:
         """Free what the workers hold."""
-        self.client.run(worker.forget, self._name, on_error="ignore")
+        self.client.run(worker.in_thread, worker.forget, self._name, on_error="ignore")
 
     def _lay(self, missing: set[int]) -> None:
         """Have parts built by workers that are there. Raises DeviceError where one is lost too often meanwhile."""
@@ -124,9 +124,8 @@ class OnWorkers:
             for i in gone:
                 asked.pop(i).cancel()
             for i in sorted(missing - asked.keys()):
-                row = i, chunks.X[i], chunks.y[i], chunks.weights[i]
-                home = [self.homes[i]]
-                asked[i] = self.client.submit(worker.lay, self._recipe, *row, workers=home, pure=False)
+                given = worker.lay, self._recipe, i, chunks.X[i], chunks.y[i], chunks.weights[i]
+                asked[i] = self.client.submit(worker.in_thread, *given, workers=[self.homes[i]], pure=False)
             done = ended([asked[i] for i in missing], "FIRST_COMPLETED")
             for i in missing:
                 if asked[i] in done and asked[i].status not in LOST:

@@ -93,7 +93,8 @@ class ChunkedRows:
         """Return :func:`worker.choose` of the largest chunk, by the worker that has it."""
         given = kernel, options.layout, options.device, options.memory_limit
         largest = self.chunks.X[int(np.argmax(self.sizes))]
-        chosen: tuple[Plan, str, str] = self.chunks.client.submit(worker.choose, largest, *given, pure=False).result()
+        asked = self.chunks.client.submit(worker.in_thread, worker.choose, largest, *given, pure=False)
+        chosen: tuple[Plan, str, str] = asked.result()
         return chosen
 
 

@@ -1,6 +1,7 @@
 """What runs on Dask's workers: parts of a fit built of chunks on the worker's device, and the answers of these parts.
 
 What a part knows beside its rows (f, second derivatives) is gone with its worker: clsvm.distribute says who replays it.
+Functions that work with devices run in the one thread of :func:`in_thread`.
 """
 
 from __future__ import annotations
@@ -70,10 +71,6 @@ def in_thread(call: Callable[..., Any], *given: Any) -> Any:
 
 def lay(recipe: Recipe, i: int, *chunk: Any) -> None:
     """Build part i of a chunk, unless it is there."""
-    in_thread(_lay, recipe, i, chunk)
-
-
-def _lay(recipe: Recipe, i: int, chunk: tuple[Any, ...]) -> None:
     if recipe.name not in _fits:
         stream = Stream(recipe.device, recipe.memory_limit)
         stream.limit //= 1 if recipe.memory_limit is not None else recipe.neighbours
@@ -170,13 +167,9 @@ def choose(X: Data, kernel: Kernel, layout: str, device: Any, memory_limit: int 
     Raises ValueError where the kernel function is not for such rows.
     """
     check_values(kernel, X)
-
-    def chosen() -> tuple[Plan, str, str]:
-        with Stream(device, memory_limit) as stream:
-            plan = layouts.choose(stream.profile, X, kernel.spec, layout)
-            return plan, stream.profile.finest, str(stream.info)
-
-    return in_thread(chosen)
+    with Stream(device, memory_limit) as stream:
+        plan = layouts.choose(stream.profile, X, kernel.spec, layout)
+        return plan, stream.profile.finest, str(stream.info)
 
 
 def extent(X: Data, kernel: Kernel, plan: Plan) -> Extent:
@@ -229,9 +222,5 @@ def peak(name: str) -> int:
 
 def forget(name: str) -> None:
     """Give back what a fit had here."""
-
-    def give_back() -> None:
-        if fit := _fits.pop(name, None):
-            fit.stream.__exit__()
-
-    in_thread(give_back)
+    if fit := _fits.pop(name, None):
+        fit.stream.__exit__()

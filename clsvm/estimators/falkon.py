@@ -108,9 +108,9 @@ class Falkon(KernelEstimator):
             self.classes_ = classes
         if self._told:
             options = replace(options, callback=_telling(self._told, partial(self._after_step, kernel), self.callback))
-        trained = nystrom.train(X, task, kernel, centers, options, start, random, started)
-        self.fit_report_ = trained.report
-        self._set_model(kernel, trained.alpha, trained.report.steps, trained.plan, trained.report.dtype)
+        alpha, report, plan = nystrom.train(X, task, kernel, centers, options, start, random, started)
+        self.fit_report_ = report
+        self._set_model(kernel, alpha, report.steps, plan, report.dtype)
 
     def _after_step(self, kernel: Kernel, step: int, coefficients: Vector) -> dict[str, Any]:
         """Return the attributes of an estimator that was fitted until a step, with its coefficients (m, k)."""

@@ -61,20 +61,15 @@ def choose(
         drawn = random.choice(there, m, replace=False)
     elif how == "k-means++":
         some = there if len(there) <= LOOKED_AT * m else random.choice(there, LOOKED_AT * m, replace=False)
-        drawn = some[kmeans_plusplus(X[some], m, random_state=random)[1]]
-        drawn = _filled(drawn, there, m, random)
+        drawn = np.unique(some[kmeans_plusplus(X[some], m, random_state=random)[1]])
+        # Where points coincide k-means++ takes a row twice.
+        others = random.choice(np.setdiff1d(there, drawn), m - len(drawn), replace=False)
+        drawn = np.concatenate([drawn, others])
     else:
         scores = leverage(X, kernel, there, penalty, random, where)
         drawn = random.choice(there, m, replace=False, p=scores / scores.sum())
     index = np.sort(drawn)
     return Centers(X[index], index, f"{words}, drawn by {how}" if how != "uniform" else words)
-
-
-def _filled(drawn: NDArray[np.intp], there: NDArray[np.intp], m: int, random: np.random.RandomState) -> Any:
-    """Return m different rows: where points coincide k-means++ takes a row twice."""
-    drawn = np.unique(drawn)
-    rest = np.setdiff1d(there, drawn)
-    return np.concatenate([drawn, random.choice(rest, m - len(drawn), replace=False)])
 
 
 def leverage(

@@ -56,14 +56,6 @@ class Options:
     callback: Callback | None
 
 
-class Trained(NamedTuple):
-    """Coefficients (k, m), the report, and the rows' layout."""
-
-    alpha: Vector
-    report: NystromReport
-    plan: Plan
-
-
 class Survey(NamedTuple):
     """What rows and devices say before a fit: the rows' layout, the finest dtype that all devices have, their names,
     and the rows' extent."""
@@ -231,9 +223,10 @@ def train(
     start: Vector | None,
     random: np.random.RandomState,
     since: float,
-) -> Trained:
+) -> tuple[Vector, NystromReport, Plan]:
     """Fit ``task`` over the rows of X (n, d), dense or CSR, from coefficients ``start`` (k, m) where they are given.
 
+    Returns coefficients (k, m), the report, and the rows' layout.
     random: what draws the sampled rows. since: perf_counter() at which the fit began. float64 is taken where float32 is
     too coarse: where K(C, C) is ill-conditioned, or coefficients turn out so large that rounding of K shows. Raises
     ValueError where memory is too small or the kernel function is no kernel for these inducing points.
@@ -272,7 +265,7 @@ def train(
         dtype=formulation.rows.finest if found.exact else dtype,
         trace=tuple(found.trace),
     )
-    return Trained(found.alpha, report, formulation.rows.plan)
+    return found.alpha, report, formulation.rows.plan
 
 
 class Clock:

@@ -332,16 +332,6 @@ def test_where_nothing_is_to_be_learnt(device: str) -> None:
         np.testing.assert_allclose(same.predict([[3.0]]), Y[:50].mean(), rtol=1e-9)
 
 
-@pytest.mark.parametrize("level", [3e3, 1e5])
-def test_targets_far_from_0_are_learnt(device: str, level: float) -> None:
-    """A spread that is small beside the mean is still a signal."""
-    rows = R.normal(size=(400, 1))
-    y = level + np.sin(2 * rows[:, 0])
-    machine = FalkonRegressor(gamma=1.0, n_centers=300, penalty=1e-8, random_state=0, device=device).fit(rows, y)
-    assert machine.n_iter_ > 0
-    np.testing.assert_allclose(machine.predict(rows), y, atol=0.02)
-
-
 def test_kernel_values_beyond_the_dtype_are_refused(device: str, profile: str) -> None:
     """No gradient, no convergence: a row far out whose K overflows."""
     rows = np.r_[np.linspace(0, 1, 60), 1200.0][:, None]
@@ -450,7 +440,7 @@ def test_class_weights_out_of_range(made: Any, weight: float) -> None:
 
 
 def test_odd_input(device: str) -> None:
-    """More centres than rows, one centre, equal centres, constant targets, one row, one class, nan."""
+    """More centres than rows, one centre, equal centres, one row, one class, nan."""
     given: dict[str, Any] = {"gamma": G, "device": device, "penalty": 1e-3}
     many = FalkonRegressor(n_centers=10**6, **given).fit(X[:50], Y[:50])
     assert many.fit_report_.centers == "50 of 50 rows (1000000 were asked for): every row"
@@ -460,9 +450,6 @@ def test_odd_input(device: str) -> None:
     equal = FalkonRegressor(center_selection=np.repeat(CENTRES[:20], 3, axis=0), **given).fit(X, Y)
     single = FalkonRegressor(center_selection=CENTRES[:20], **given).fit(X, Y)
     np.testing.assert_allclose(equal.predict(X), single.predict(X), atol=1e-4)
-    constant = FalkonRegressor(**given).fit(X, np.full(len(X), 7.25))
-    np.testing.assert_array_equal(constant.predict(X), 7.25)
-    assert constant.fit_report_.converged
     np.testing.assert_allclose(FalkonRegressor(**given).fit(X[:1], Y[:1]).predict(X[:1]), Y[:1])
     for machine in (FalkonClassifier(**given), LogisticFalkonClassifier(**given)):
         with pytest.raises(ValueError, match="number of classes has to be greater than one"):
