@@ -153,7 +153,8 @@ class Falkon(KernelEstimator):
         if before.shape[1] != X.shape[1] or len(self.dual_coef_) != k:
             was = f"{len(self.dual_coef_)} outputs of {before.shape[1]} features"
             raise ValueError(f"warm_start: the fit before was of {was}, got {k} of {X.shape[1]}")
-        same = index is not None and index.max() < X.shape[0] and _equal(X[index], before)
+        same = index is not None and index.max() < X.shape[0] and sp.issparse(X) == sp.issparse(before)
+        same = same and not (X[index] != before).sum()
         return Centers(before, index if same else None, f"{before.shape[0]} of the fit before"), self.dual_coef_
 
     def _chosen(self, X: Any, kernel: Kernel, weights: Vector, random: np.random.RandomState) -> Centers:
@@ -210,12 +211,6 @@ def _telling(told: FitTask, learnt: Callable[[int, Vector], dict[str, Any]], giv
 def _scaled(weights: Vector) -> Vector:
     """Return weights over a power of 2, which changes no fit, so that their sum neither under- nor overflows."""
     return np.ldexp(weights, -np.frexp(weights.max())[1])
-
-
-def _equal(A: Any, B: Any) -> bool:
-    if sp.issparse(A) != sp.issparse(B):
-        return False
-    return bool((abs(A - B)).max() == 0) if sp.issparse(A) else np.array_equal(A, B)
 
 
 @documented

@@ -124,15 +124,3 @@ def test_finer_products_and_memory(device: str) -> None:
     with pytest.raises(DeviceError, match="no OpenCL device matches 'nowhere'"):
         fitted([device, "nowhere"])
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("clsvm_")]
-
-
-def test_an_interrupt_keeps_what_was_found(device: str) -> None:
-    def interrupt(step: int, *_: Any) -> None:
-        if step == 3:
-            raise KeyboardInterrupt
-
-    machine = FalkonRegressor(n_centers=100, random_state=0, device=[device] * 2, callback=interrupt, penalty=1e-9)
-    with pytest.raises(KeyboardInterrupt):
-        machine.fit(X, Y)
-    assert (machine.n_iter_, machine.fit_report_.converged) == (3, False)
-    assert np.square(machine.predict(X) - Y).mean() < np.var(Y)
