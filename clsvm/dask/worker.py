@@ -6,7 +6,6 @@ Functions that work with devices run in the one thread of :func:`in_thread`.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -57,16 +56,12 @@ class _Fit:
 
 
 _fits: dict[str, _Fit] = {}
-_lock = threading.Lock()
-_threads: list[ThreadPoolExecutor] = []
+_thread = ThreadPoolExecutor(1, "clsvm-dask")  # (begins with the first call)
 
 
 def in_thread(call: Callable[..., Any], *given: Any) -> Any:
     """Return what ``call`` returns in the one thread of this process that works with devices for Dask."""
-    with _lock:
-        if not _threads:
-            _threads.append(ThreadPoolExecutor(1, "clsvm-dask"))
-    return _threads[0].submit(call, *given).result()
+    return _thread.submit(call, *given).result()
 
 
 def lay(recipe: Recipe, i: int, *chunk: Any) -> None:
