@@ -17,10 +17,9 @@ from sklearn.utils.validation import _get_feature_names, check_array, check_rand
 from clsvm import arrays
 from clsvm.errors import naming
 from clsvm.estimators import targets
-from clsvm.estimators.base import DTYPES, KernelEstimator
+from clsvm.estimators.base import DTYPES, KernelEstimator, documented, keep
 from clsvm.estimators.callbacks import FitTask
 from clsvm.estimators.checks import check_values
-from clsvm.estimators.constructors import documented, keep
 from clsvm.gram.layouts.record import Plan
 from clsvm.kernels import Kernel
 from clsvm.losses import LOSSES
@@ -50,15 +49,6 @@ class Falkon(KernelEstimator):
     """f(x) = sum_j alpha_j K(x, c_j) + intercept, at the least of
     (1 / sum w) sum_i w_i loss(f(x_i), y_i) + (penalty / 2) |f|^2 over the span of m centres."""
 
-    n_centers: Any
-    penalty: Any
-    fit_intercept: Any
-    center_selection: Any
-    max_iter: Any
-    tol: Any
-    random_state: Any
-    warm_start: Any
-    callback: Any
     _table = TABLE
     _checks: Mapping[str, Any] = MappingProxyType({})  # of y, beside scikit-learn's own
 
@@ -226,7 +216,6 @@ class FalkonRegressor(RegressorMixin, Falkon):
     """
 
     _task = "nystrom_numbers"
-    loss: str
     _checks = MappingProxyType({"y_numeric": True, "multi_output": True})
 
     def __init__(
@@ -287,7 +276,6 @@ class FalkonClassifier(ClassifierMixin, Falkon):
     """
 
     _task = "nystrom_classes"
-    class_weight: Any
 
     def __init__(
         self,

@@ -16,8 +16,7 @@ from sklearn.utils.validation import check_is_fitted, check_random_state
 
 from clsvm.errors import warn
 from clsvm.estimators import margins, targets
-from clsvm.estimators.base import KernelLike
-from clsvm.estimators.constructors import documented, keep, without_probability
+from clsvm.estimators.base import KernelLike, documented, keep, without_probability
 from clsvm.estimators.dual import Machine, Part, Vector
 from clsvm.models.decoder import Decoder
 from clsvm.models.pairwise import pairs

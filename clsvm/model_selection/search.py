@@ -26,10 +26,9 @@ from sklearn.utils.validation import _num_samples
 
 from clsvm.errors import warn
 from clsvm.estimators import targets
-from clsvm.estimators.base import KernelEstimator
+from clsvm.estimators.base import KernelEstimator, keep
 from clsvm.estimators.callbacks import registered
 from clsvm.estimators.checks import defined
-from clsvm.estimators.constructors import keep
 from clsvm.estimators.dual import Machine
 from clsvm.estimators.falkon import Falkon
 from clsvm.model_selection.fits import Fits, FoldResult, Rows

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import clsvm
 from clsvm import SVC, SVR, NuSVC, NuSVR, OneClassSVM, kernel_matrix, libsvm, load_model, save_model
 from clsvm.cli.flags import command, of_estimators
-from clsvm.estimators.constructors import documented
+from clsvm.estimators.base import documented
 from clsvm.fit import driver
 from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.layouts.lanes import LaneReader, Lanes
