@@ -15,7 +15,6 @@ from sklearn.metrics.pairwise import rbf_kernel
 from clsvm import SVC, SVR, Kernel, NuSVC
 from clsvm.errors import MemoryLimitError
 from clsvm.solvers import newton
-from tests.conftest import noisy
 
 Vector = NDArray[np.float64]
 
@@ -325,14 +324,6 @@ def test_no_memory(device: str, layout: str, memory: int | None, monkeypatch: py
     assert model.fit_report_.converged
     assert len(held) > 8
     assert max(held) < 16_384  # (slots)
-
-
-def test_memory(device: str) -> None:
-    """Where memory_limit does not hold the factor of K among the free coefficients, working sets go on."""
-    X, y = noisy(3000, 5)
-    limit = 6_000_000
-    model = SVC(C=100, gamma=0.3, memory_limit=limit, device=device, max_iter=200_000).fit(X, y)
-    assert model.fit_report_.bytes_held <= limit
 
 
 def test_little_memory(device: str, monkeypatch: pytest.MonkeyPatch) -> None:

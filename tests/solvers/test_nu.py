@@ -6,7 +6,6 @@ import re
 import warnings
 from types import SimpleNamespace
 from typing import Any
-from unittest import SkipTest
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 from sklearn import svm
 from sklearn.datasets import load_iris
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from clsvm import NuSVC, NuSVR
 from clsvm.estimators import margins
@@ -164,26 +162,6 @@ def test_feasible_starts() -> None:
             assert (made <= problem.hi + 1e-12).all()
             both = np.maximum(made, 0).sum(), np.minimum(made, 0).sum()
             np.testing.assert_allclose(both if problem.groups == 2 else [sum(both)], problem.total[0], atol=1e-9)
-
-
-EXPECTED = {"check_sample_weight_equivalence_on_dense_data", "check_sample_weight_equivalence_on_sparse_data"}
-EXPECTED |= {"check_class_weight_classifiers"}  # (of NuSVC: scikit-learn's own fails it too)
-
-
-@pytest.mark.parametrize("name", ["NuSVC", "NuSVR"])
-def test_scikit_learn_checks(device: str, name: str) -> None:
-    if thrifty(device):
-        pytest.skip("Intel's runtime has them")
-    model = {"NuSVC": NuSVC, "NuSVR": NuSVR}[name](device=device)
-    failed = {}
-    for made, check in estimator_checks_generator(model):
-        try:
-            check(made)
-        except SkipTest:
-            pass
-        except Exception as error:
-            failed[check.func.__name__] = repr(error)
-    assert failed.keys() <= EXPECTED, {key: failed[key] for key in failed.keys() - EXPECTED}
 
 
 @pytest.mark.parametrize("layout", ["auto", "dense", "csr"])

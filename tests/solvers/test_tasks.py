@@ -3,10 +3,7 @@ in float64, and held against scikit-learn's SVC, SVR and OneClassSVM."""
 
 from __future__ import annotations
 
-import copy
 import lzma
-import pickle
-import threading
 import warnings
 from collections.abc import Callable
 from itertools import combinations
@@ -17,23 +14,19 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import sklearn.svm
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_iris, load_svmlight_file
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.metrics.pairwise import cosine_similarity, pairwise_kernels
-from sklearn.model_selection import GridSearchCV, cross_val_score
-from sklearn.pipeline import make_pipeline
+from sklearn.metrics.pairwise import pairwise_kernels
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from benchmarks import check
-from clsvm import SVC, SVR, Kernel, NuSVC, OneClassSVM
-from clsvm.fit import driver
+from clsvm import SVC, SVR, NuSVC, NuSVR, OneClassSVM
 from clsvm.models.pairwise import strips, votes
 from clsvm.solvers import batch
-from tests.conftest import simulated, take_profile
+from tests.conftest import take_profile
+from tests.solvers.claims import both_forms, draw, fits_from_some_limit_on, outcome, problems, small, verify
 
 TOL = 1e-4
 FINE = 1e-5  # scikit-learn's tolerance here
@@ -46,16 +39,13 @@ KERNELS: dict[str, dict[str, Any]] = {
 IRIS = load_iris(return_X_y=True)
 DIABETES = load_diabetes(return_X_y=True)[0] * 20, load_diabetes(return_X_y=True)[1] / 80
 
+
 _VARIANCE = "gamma='scale' is 1 / (d var(X)) of the rows as they are, repeated ones too, as in scikit-learn's"
+EXPECTED = {f"check_sample_weight_equivalence_on_{form}_data": _VARIANCE for form in ("dense", "sparse")}
+EXPECTED |= {"check_class_weight_classifiers": "scikit-learn's own NuSVC fails it, too"}
 
 
-@parametrize_with_checks(
-    [SVR(), OneClassSVM()],
-    expected_failed_checks=lambda _: {
-        "check_sample_weight_equivalence_on_dense_data": _VARIANCE,
-        "check_sample_weight_equivalence_on_sparse_data": _VARIANCE,
-    },
-)
+@parametrize_with_checks([SVR(), OneClassSVM(), NuSVC(), NuSVR()], expected_failed_checks=lambda _: EXPECTED)
 def test_scikit_learn_checks(estimator: Any, check: Callable[[Any], None]) -> None:
     check(estimator)
 
@@ -65,50 +55,11 @@ def gram(kernel: str, A: Any, B: Any) -> np.ndarray:
     return pairwise_kernels(A, B, metric=kernel, **KERNELS[kernel])
 
 
-def verify(
-    model: Any, X: Any, y: Any, weights: Any, kernel: str, rounding: float = 1e-12
-) -> tuple[float, np.ndarray, np.ndarray]:
-    """Check all that a fit claims, from scratch in float64: the dual, how wide the range of each offset is, and K."""
-    report, K = model.fit_report_, gram(kernel, X, X)
-    each = check.each(model, K, y, weights)
-    found = check.joined(each)
-    assert report.converged
-    assert found.box == 0
-    assert found.off_share <= rounding
-    assert found.violation <= 1.2 * model.tol
-    assert report.dual == pytest.approx(found.dual, rel=1e-5, abs=1e-6 * found.size)
-    assert report.primal == pytest.approx(found.primal, rel=1e-4, abs=1e-5 * found.size)
-    return found.dual, np.array([min(one.open, 1e9) for one in each]), K
-
-
 def same_optimum(mine: float, theirs: Any, K: np.ndarray, y: Any, weights: Any, slack: float = 1e-7) -> None:
     assert mine == pytest.approx(check.check(theirs, K, y, weights).dual, rel=1e-5, abs=slack)
 
 
-small = settings(
-    max_examples=6, deadline=None, derandomize=True, phases=(Phase.explicit, Phase.generate),
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)  # fmt: skip
-problems = given(
-    seed=st.integers(0, 10**6),
-    n=st.integers(8, 90),
-    d=st.integers(1, 6),
-    weighted=st.booleans(),
-    number=st.sampled_from([0.3, 1.0, 10.0]),
-    flag=st.booleans(),
-)
 every_kernel = pytest.mark.parametrize("kernel", KERNELS)
-both_forms = pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
-
-
-def draw(seed: int, n: int, d: int, k: int, sparse: bool) -> tuple[Any, np.ndarray, np.random.Generator]:
-    """Rows around the centres of k classes, each of which has a row at least."""
-    rng = np.random.default_rng(seed)
-    y = rng.integers(0, k, n)
-    y[:k] = np.arange(k)
-    X = rng.normal(size=(n, d)) + np.eye(k, d)[y]
-    X *= rng.random((n, d)) < (0.5 if sparse else 1.0)
-    return sp.csr_matrix(X) if sparse else X, y, rng
 
 
 @every_kernel
@@ -126,7 +77,8 @@ def test_pairs(
     model = SVC(**options, tol=TOL, device=device).fit(X, y, weights)
     theirs = sklearn.svm.SVC(**options, tol=FINE).fit(X, y, weights)
     np.testing.assert_allclose(model.class_weight_, theirs.class_weight_)
-    mine, offsets, K = verify(model, X, y, weights, kernel)
+    K = gram(kernel, X, X)
+    mine, offsets = verify(model, K, y, weights)
     same_optimum(mine, theirs, K, y, weights)
     model.decision_function_shape = theirs.decision_function_shape = "ovo"
     values, expected = model.decision_function(X), theirs.decision_function(X)
@@ -148,7 +100,7 @@ def test_pairs_without_an_offset(
     bounds = number * (rng.choice([0.5, 1.0, 2.0], n) if weighted else np.ones(n))
     model = SVC(C=number, kernel=kernel, bias=False, tol=TOL, device=device, **KERNELS[kernel])
     model.fit(X, y, bounds / number)
-    verify(model, X, y, bounds / number, kernel)
+    verify(model, gram(kernel, X, X), y, bounds / number)
     assert not model.intercept_.any()
 
 
@@ -165,7 +117,8 @@ def test_regression(
     epsilon = [0.0, 0.1, 0.4][seed % 3]
     options: dict[str, Any] = {"C": number, "kernel": kernel, "epsilon": epsilon, **KERNELS[kernel]}
     model = SVR(**options, tol=TOL, bias=flag, device=device).fit(X, y, weights)
-    mine, offsets, K = verify(model, X, y, weights, kernel)
+    K = gram(kernel, X, X)
+    mine, offsets = verify(model, K, y, weights)
     values = K[:, model.support_] @ model.dual_coef_[0] + model.intercept_
     np.testing.assert_allclose(model.predict(X), values, atol=1e-4 * max(1.0, number))
     if not flag:  # (scikit-learn has none: the violation alone proves the optimum)
@@ -189,7 +142,8 @@ def test_one_class(
     options: dict[str, Any] = {"nu": nu, "kernel": kernel, **KERNELS[kernel]}
     model = OneClassSVM(**options, tol=TOL, device=device).fit(X, sample_weight=weights)
     theirs = sklearn.svm.OneClassSVM(**options, tol=FINE).fit(X, sample_weight=weights)
-    found, offsets, K = verify(model, X, None, weights, kernel)
+    K = gram(kernel, X, X)
+    found, offsets = verify(model, K, None, weights)
     b = model.dual_coef_[0]
     mine, expected = model.decision_function(X), theirs.decision_function(X)
     scale = max(1.0, float(np.abs(expected).max()))
@@ -203,25 +157,6 @@ def test_one_class(
     assert (np.abs(mine - expected) <= near).all()
     clear = np.abs(expected) > near
     np.testing.assert_array_equal(model.predict(X)[clear], theirs.predict(X)[clear])
-
-
-@pytest.mark.parametrize("task", ["pairs", "regression", "one-class"])
-def test_in_both_shapes(device: str, profile: str, task: str) -> None:
-    """On every kind of device: kernels as a CPU, a GPU and a GPU without double have them."""
-    slow = simulated(device)
-    if slow and profile == "gpu-pair":
-        pytest.skip("pairs of floats differ in arithmetic alone")
-    n, tol, rounding = 20 if slow else 150, 0.3 if slow else 1e-3, 1e-5 if profile == "gpu-pair" else 1e-12
-    X, y, _ = draw(1, n, 3, 3, False)
-    options: dict[str, Any] = {"tol": tol, "device": device, "working_set_size": 32, **KERNELS["rbf"]}
-    y = y if task == "pairs" else y.astype(float)
-    model = {"pairs": SVC, "regression": SVR, "one-class": OneClassSVM}[task](**options).fit(X, y)
-    K = verify(model, X, y, None, "rbf", rounding)[2]
-    if task == "pairs":
-        assert (model.predict(X) == y).mean() > 0.6
-        return
-    values = model.predict(X) if task == "regression" else model.decision_function(X)
-    np.testing.assert_allclose(values, K[:, model.support_] @ model.dual_coef_[0] + model.intercept_, atol=1e-4)
 
 
 def same_kind(ours: Any, theirs: Any, names: str) -> None:
@@ -347,88 +282,12 @@ def values_of(model: Any, X: Any) -> np.ndarray:
     return model.decision_function(X) if hasattr(model, "decision_function") else model.predict(X)
 
 
-def equal(one: Any, other: Any, X: Any) -> None:
-    """Models the same to the last bit."""
-    for name in ("support_", "dual_coef_", "intercept_", "n_iter_", "n_support_"):
-        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
-    np.testing.assert_array_equal(values_of(one, X), values_of(other, X))
-
-
-@TASKS
-def test_copies(estimator: Any, X: Any, y: Any) -> None:
-    model = clone(estimator).fit(X, y)
-    for made in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
-        equal(made, model, X)
-        np.testing.assert_array_equal(made.predict(X), model.predict(X))
-        assert made.fit_report_ == model.fit_report_
-    fresh = clone(model)
-    assert fresh.get_params() == model.get_params()
-    assert not hasattr(fresh, "model_")
-    equal(fresh.fit(X, y), model, X)
-
-
-@both_forms
-@TASKS
-def test_a_row_does_not_depend_on_its_batch(estimator: Any, X: Any, y: Any, sparse: bool) -> None:
-    X = sp.csr_matrix(X) if sparse else X
-    model = clone(estimator).fit(X, y)
-    together = values_of(model, X)
-    assert len(np.unique(together)) > 50
-    for size in (1, 7):
-        apart = [values_of(model, X[i : i + size]) for i in range(0, 70, size)]
-        np.testing.assert_array_equal(np.concatenate(apart), together[:70])
-    backwards = np.arange(len(together))[::-1]
-    np.testing.assert_array_equal(values_of(model, X[backwards]), together[::-1])
-
-
-def test_inside_scikit_learn() -> None:
-    X, y = IRIS
-    ours, theirs = make_pipeline(StandardScaler(), SVC()), make_pipeline(StandardScaler(), sklearn.svm.SVC())
-    np.testing.assert_allclose(cross_val_score(ours, X, y, cv=3), cross_val_score(theirs, X, y, cv=3), atol=0.021)
-    grid = {"svc__C": [0.001, 1, 10], "svc__gamma": [0.1, 1.0]}
-    search = GridSearchCV(ours, grid, cv=3, n_jobs=2).fit(X, y)
-    expected = GridSearchCV(theirs, grid, cv=3).fit(X, y)
-    mine, other = (found.cv_results_["mean_test_score"] for found in (search, expected))
-    assert np.ptp(mine) > 0.02
-    np.testing.assert_allclose(mine, other, atol=0.015)
-    assert search.best_score_ > 0.95
-    line = make_pipeline(StandardScaler(), SVR(C=3))
-    same = make_pipeline(StandardScaler(), sklearn.svm.SVR(C=3))
-    np.testing.assert_allclose(cross_val_score(line, *DIABETES), cross_val_score(same, *DIABETES), atol=2e-3)
-
-
-def test_four_threads_at_once() -> None:
-    jobs = [*of_each_task(), (SVC(C=0.5, kernel="linear"), *IRIS)]
-    expected = [clone(estimator).fit(X, y) for estimator, X, y in jobs]
-    got: list[Any] = [None] * 8
-    start = threading.Barrier(4)
-
-    def work(i: int) -> None:
-        estimator, X, y = jobs[i]
-        start.wait()
-        for turn in range(2):
-            got[4 * turn + i] = clone(estimator).fit(X, y)
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    for i in range(8):
-        equal(got[i], expected[i % 4], jobs[i % 4][1])
-
-
-@pytest.mark.parametrize("steps", [0, 4])
-@TASKS
-def test_max_iter_says_that_it_did_not_converge(estimator: Any, X: Any, y: Any, steps: int) -> None:
-    model = clone(estimator).set_params(max_iter=steps, tol=1e-6)
-    with pytest.warns(ConvergenceWarning, match="not converged: max_iter was reached before the tolerance"):
-        model.fit(X, y)
-    report = model.fit_report_
-    assert (model.fit_status_, report.converged) == (1, False)
-    assert report.violation > model.tol
-    assert np.max(model.n_iter_) == steps
-    assert np.isfinite(values_of(model, X)).all()
+@pytest.mark.parametrize(("estimator", "X", "y"), [*of_each_task(), (SVC(multi_class="crammer_singer"), *IRIS)])
+def test_memory_limits(estimator: Any, X: Any, y: Any) -> None:
+    """What fits with less fits with more; the rest is refused in words, with nothing learnt."""
+    limits = 1000, 30_000, 60_000, 120_000, 250_000, 500_000, 1_000_000, 4_000_000
+    done = [outcome(clone(estimator).set_params(memory_limit=limit), X, y) for limit in limits]
+    assert fits_from_some_limit_on(done), done
 
 
 @TASKS
@@ -438,47 +297,6 @@ def test_time_is_up(estimator: Any, X: Any, y: Any) -> None:
         model.fit(X, y)
     assert (model.fit_status_, model.fit_report_.converged) == (1, False)
     assert model.predict(X).shape == (len(X),)
-
-
-@TASKS
-def test_an_interrupted_fit_leaves_the_model_as_it_was(
-    estimator: Any, X: Any, y: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model, before = clone(estimator).fit(X, y), clone(estimator).fit(X, y)
-    told: list[Any] = []
-
-    def interrupts(display: Any) -> Any:
-        def show(point: Any) -> None:
-            told.append(point)
-            raise KeyboardInterrupt
-
-        show.phase = lambda words: None  # type: ignore[attr-defined]
-        return show
-
-    monkeypatch.setattr(driver.Display, "__enter__", interrupts)
-    with pytest.raises(KeyboardInterrupt):
-        model.fit(X[::-1] * 2, None if y is None else y[::-1])
-    assert len(told) == 1
-    monkeypatch.undo()
-    equal(model, before, X)
-    equal(model.fit(X, y), before, X)
-
-
-@TASKS
-def test_memory_limits(estimator: Any, X: Any, y: Any) -> None:
-    """What fits with less fits with more; the rest is refused in words, with nothing learnt."""
-    done = []
-    for limit in (1000, 30_000, 60_000, 120_000, 250_000, 500_000, 1_000_000, 4_000_000):
-        model = clone(estimator).set_params(memory_limit=limit)
-        try:
-            report = model.fit(X, y).fit_report_
-            done.append("fits" if report.bytes_held <= limit else f"held {report.bytes_held} of {limit}")
-        except ValueError as error:
-            assert not hasattr(model, "model_")
-            done.append("refused" if f"memory_limit of {limit} bytes is too small" in str(error) else str(error))
-    fits = done.count("fits")
-    assert done == ["refused"] * (len(done) - fits) + ["fits"] * fits
-    assert 0 < fits < len(done)
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -491,14 +309,15 @@ def test_large_pairs_go_through_the_decomposition(monkeypatch: pytest.MonkeyPatc
     options: dict[str, Any] = {"C": 3, "tol": TOL, "bias": bias, **KERNELS["rbf"]}
     whole = SVC(**options).fit(X, y, weights)
     assert "3 problems of up to" in whole.fit_report_.selection
-    expected = verify(whole, X, y, weights, "rbf")[0]
+    K = gram("rbf", X, X)
+    expected = verify(whole, K, y, weights)[0]
     sizes = sorted(np.isin(y, two).sum() for two in combinations(range(3), 2))
     for most, count in ((16, 3), (sizes[1], 1)):
         monkeypatch.setattr(batch, "largest", lambda stream, most=most: most)
         model = SVC(**options).fit(X, y, weights)
         assert f"{3 - count} problems" in model.fit_report_.selection
         assert f"{count} by decomposition" in model.fit_report_.selection
-        assert verify(model, X, y, weights, "rbf")[0] == pytest.approx(expected, rel=1e-5)
+        assert verify(model, K, y, weights)[0] == pytest.approx(expected, rel=1e-5)
         np.testing.assert_allclose(model.intercept_, whole.intercept_, atol=1e-3)
         np.testing.assert_allclose(model.decision_function(X), whole.decision_function(X), atol=1e-3)
         assert model.n_iter_.shape == (3,)
@@ -539,7 +358,7 @@ def test_float64_is_asked_where_rounding_could_hide_the_tolerance() -> None:
     X, y, _ = draw(6, 240, 4, 3, False)
     for C, asked in ((0.1, False), (300.0, True)):
         model = SVC(C=C, tol=TOL, **KERNELS["rbf"]).fit(X, y)
-        mine = verify(model, X, y, None, "rbf")[0]
+        mine = verify(model, gram("rbf", X, X), y)[0]
         assert (model.fit_report_.exact_rows > 0) == asked
         exact = SVC(C=C, tol=TOL, dtype="float64", **KERNELS["rbf"]).fit(X, y)
         assert mine == pytest.approx(exact.fit_report_.dual, rel=1e-6)
@@ -560,26 +379,6 @@ def test_weights_of_zero_are_no_rows() -> None:
         for bad, match in ((np.zeros(150), "zero or negative"), (np.full(150, np.nan), "NaN")):
             with pytest.raises(ValueError, match=match):
                 made().fit(X, target, sample_weight=bad)
-
-
-@pytest.mark.parametrize(
-    ("estimator", "error", "match"),
-    [
-        (SVC(break_ties=True, decision_function_shape="all"), ValueError, "decision_function_shape must be 'ovr' or"),
-        (SVR(epsilon=-0.1), ValueError, "epsilon must be >= 0 and finite, got -0.1"),
-        (SVR(epsilon="a"), TypeError, "epsilon must be a number >= 0, got 'a'"),
-        (SVR(C=0), ValueError, "C must be > 0, got 0"),
-        (SVR(bias=None), TypeError, "bias must be True or False, got None"),
-        (OneClassSVM(nu=0), ValueError, "nu must be > 0 and <= 1, got 0"),
-        (OneClassSVM(nu=1.01), ValueError, "nu must be > 0 and <= 1, got 1.01"),
-        (OneClassSVM(tol=0), ValueError, "tol must be > 0 and finite, got 0"),
-    ],
-    ids=str,
-)
-def test_bad_parameters(estimator: Any, error: type[Exception], match: str) -> None:
-    with pytest.raises(error, match=match):
-        estimator.fit(*IRIS)
-    assert not hasattr(estimator, "model_")
 
 
 def test_corners() -> None:
@@ -639,17 +438,3 @@ def test_abalone(data_folder: Path) -> None:
     inside, expected = OneClassSVM(nu=0.1).fit(X[::2]), sklearn.svm.OneClassSVM(nu=0.1).fit(X[::2])
     assert (inside.predict(X[1::2]) == expected.predict(X[1::2])).mean() >= 0.999
     assert len(inside.support_) == pytest.approx(len(expected.support_), rel=0.01)
-
-
-@pytest.mark.parametrize("estimator", [SVC, NuSVC])
-def test_kernel_functions_without_a_value_at_zero(device: str, profile: str, estimator: Any) -> None:
-    """Rows of padding are zero: what the function makes of them is nothing that counts."""
-    rng = np.random.default_rng(1)
-    X, y = rng.normal(size=(90, 4)) + 1, np.arange(90) % 4
-    X += np.eye(4)[y]
-    own = {"nu": 0.7} if estimator is NuSVC else {}
-    model = estimator(kernel=Kernel("dot/sqrt(xx*yy)"), device=device, **own).fit(X, y)
-    assert model.fit_report_.converged
-    K = cosine_similarity(X)
-    expected = getattr(sklearn.svm, estimator.__name__)(kernel="precomputed", **own).fit(K, y)
-    assert (model.predict(X) == expected.predict(K)).mean() > 0.9

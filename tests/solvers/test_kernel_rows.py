@@ -1,0 +1,354 @@
+"""Rows of K that come before they are asked for: prefetched, or whole rows of a working set before its tile. Their
+bits, that fits end as they do without, and when it is done."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from benchmarks import check
+from clsvm import SVC, SVR, NuSVC, OneClassSVM, kernels
+from clsvm.fit import sizes
+from clsvm.gram import layouts
+from clsvm.gram.products import Gram
+from clsvm.opencl.profiles import PROFILES
+from clsvm.opencl.stream import Stream
+from clsvm.problem.posed import c_svc
+from clsvm.solvers import kernel_rows, newton
+from clsvm.solvers.decomposition import Solver
+from clsvm.solvers.kernel_rows import KernelRows
+from clsvm.solvers.newton import Newton
+from clsvm.solvers.result import Settings
+from tests.conftest import noisy, thrifty
+
+vectors = pytest.mark.parametrize("profile", ["cpu", "cpu8"], indirect=True)  # of which rows are prefetched
+GIVEN: dict[str, Any] = {"layout": "dense", "working_set_size": 32, "cache_size": 100}
+MACHINES: dict[str, Any] = {
+    "svc": SVC(C=3),
+    "svr": SVR(C=3, epsilon=0.05),
+    "nu": NuSVC(nu=0.6),
+    "one class": OneClassSVM(nu=0.3),
+    "all at once": SVC(C=3, multi_class="crammer_singer"),
+}
+
+
+def far_apart(n: int, d: int = 600, dense: float = 0.3) -> tuple[Any, Any]:
+    """Rows of which nearly all become support vectors, and labels."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, d)) * (rng.random((n, d)) < dense)
+    return X, np.where(rng.random(n) < 0.5, 1.0, -1.0)
+
+
+def rows_of(n: int) -> tuple[Any, Any]:
+    """CSR rows, and labels of three classes."""
+    X, y = noisy(n, 40, seed=2)
+    X = X * (np.random.default_rng(3).random(X.shape) < 0.2)
+    return sp.csr_matrix(X), np.where(X.sum(axis=1) > 1, 2.0, y)
+
+
+def solver(
+    stream: Stream, X: Any, y: Any, kind: str = "dense", dtype: str = "float32", W: int = 32, cache: int = 10**8
+) -> Solver:
+    kernel = kernels.make("rbf", gamma=0.01)
+    plan = layouts.choose(stream.profile, X, kernel.spec, kind)
+    gram = Gram(stream, layouts.build(stream, X, plan, dtype), kernel)
+    problem = c_svc(np.where(y > 0, 1.0, -1.0)[None], np.ones((1, len(y))))
+    return Solver(stream, gram, problem, Settings(1e-3, working_set=W, cache_bytes=cache))
+
+
+def kept(one: Solver) -> NDArray[Any]:
+    """The rows of K (n, n) that the row cache has, in the caller's order."""
+    at, real = one.state.gram.rows.position, np.dtype(one.dtype)
+    slots = one.stream.read(one.rows.cache.slot_of, np.int32, one.n)[at]
+    owner = one.stream.read(one.rows.cache.owner, np.int32, slots.max() + 1)
+    np.testing.assert_array_equal(owner[slots[slots >= 0]], at[slots >= 0])
+    slabs = [one.stream.read(slab, real, (one.rows.cache.slab_rows, one.n)) for slab in one.rows.cache._slabs]
+    return np.concatenate(slabs)[slots[slots >= 0]][:, at]
+
+
+def all_rows(one: Solver) -> NDArray[Any]:
+    """K (n, n), by products."""
+    assert isinstance(one.state.gram, Gram)
+    return one.state.gram.values(one.state.gram.of_all(), one.state.gram.rows.n).T
+
+
+@vectors
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kind", ["dense", "clustered", "csr", "hybrid", "inverted"])
+def test_prefetched_rows_have_their_bits(device: str, profile: str, kind: str, dtype: str) -> None:
+    """After a step, by several panels."""
+    if thrifty(device) and (kind, dtype) not in (("dense", "float32"), ("clustered", "float64")):
+        pytest.skip("other layouts are left to Intel's compiler")
+    X, y = far_apart(325, 80, 0.4)
+    with Stream(device) as stream:
+        one = solver(stream, X if kind in ("dense", "clustered") else sp.csr_matrix(X), y, kind, dtype)
+        one._step()
+        before = one._read().rows
+        assert 0 < before < 325
+        assert one.rows.prefetch()[0] == 325 - before
+        assert one._read().rows == 325
+        assert not len(one.rows.missing())
+        np.testing.assert_array_equal(kept(one), all_rows(one))
+        np.testing.assert_array_equal(kept(one), kept(one).T)
+
+
+@vectors
+def test_what_is_there_when_time_is_over_stays(device: str, profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = far_apart(325, 80)
+    clock = iter((0.0, 1.0, 2.0))
+    monkeypatch.setattr("clsvm.solvers.kernel_rows.perf_counter", lambda: next(clock))
+    with Stream(device) as stream:
+        one = solver(stream, X, y)
+        assert one.rows.prefetch(until=2.0)[0]
+        some = 2 * one.square.panel.capacity
+        assert one._read().rows == some
+        np.testing.assert_array_equal(kept(one), all_rows(one)[-some:])
+
+
+@vectors
+def test_a_ring_without_room_stays(device: str, profile: str) -> None:
+    X, y = far_apart(300)
+    with Stream(device) as stream:
+        one = solver(stream, X, y, cache=4 * 304 * 200)
+        assert one.rows.cache.most < 300
+        assert not one.rows.prefetch_pays(299)
+        before = one.rows.slots()
+        assert one.rows.prefetch() == (0, 0)
+        np.testing.assert_array_equal(one.rows.slots(), before)
+        assert one._read().rows == 0
+
+
+@vectors
+@pytest.mark.parametrize("name", ["svc", "svr", "nu", "all at once"])
+def test_fits_end_as_without_prefetching(device: str, profile: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (X, y), machine, found, made, make = far_apart(500), MACHINES[name], [], [], KernelRows.prefetch
+
+    def counted(self: KernelRows, *given: Any) -> tuple[int, int]:
+        made.append(make(self, *given))
+        return made[-1]
+
+    monkeypatch.setattr(KernelRows, "prefetch", counted)
+    for some in (True, False):
+        if not some:
+            monkeypatch.setattr(kernel_rows, "prefetches", lambda gram: False)
+        found.append(type(machine)(**machine.get_params() | GIVEN | {"device": device, "gamma": 0.01}).fit(X, y))
+        assert found[-1].fit_report_.converged
+    ((rows, mirrored),) = made
+    assert 0 < rows < 500
+    np.testing.assert_array_equal(found[0].dual_coef_, found[1].dual_coef_)
+    assert found[0].fit_report_.steps == found[1].fit_report_.steps
+    assert found[0].fit_report_.rows_computed == 500 - mirrored < found[1].fit_report_.rows_computed
+
+
+@vectors
+def test_prefetched_rows_are_not_in_the_cost_model(device: str, profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step over all free coefficients is due by the rows of working sets; then none is missing for a tile."""
+    rows, lacks = [], []
+    monkeypatch.setattr(Newton, "due", lambda self, *given: rows.append(self._rows.counts.asked) or False)
+    monkeypatch.setattr(kernel_rows, "before_tile", lambda *given: lacks.append(given[-1]) or False)
+    with Stream(device) as stream:
+        one = solver(stream, *far_apart(500))
+        one.run()
+        assert not len(one.rows.missing())
+    assert max(np.diff(rows)) <= 32
+    assert lacks[0]
+    assert not lacks[-1]
+
+
+@vectors
+def test_at_the_start_of_a_problem_prefetching_is_not_looked_at(
+    device: str, profile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There all coefficients violate, and rows of the problem before count as computed."""
+    (X, y), begun, found = far_apart(500), [], []
+    other = np.where(np.random.default_rng(1).random(500) < 0.5, 1.0, -1.0)
+    with Stream(device) as stream:
+        one = solver(stream, X, y)
+        looks = lambda self, computed: begun.append(one.coefficients().any()) or False  # noqa: E731
+        monkeypatch.setattr(KernelRows, "prefetch_pays", looks)
+        found.append(one.run())
+        one.load(c_svc(other[None], np.ones((1, 500))), one.settings)
+        found.append(one.run())
+        assert len(begun) > 2
+        assert all(begun)
+        monkeypatch.undo()
+        found.append(solver(stream, X, other).run())
+    np.testing.assert_array_equal(found[1].b, found[2].b)
+
+
+@vectors
+def test_where_few_rows_are_asked_for_nothing_is_prefetched(
+    device: str, profile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor where a value costs little more than a copy of it: such a solve does not even look."""
+    X, _ = far_apart(500)
+    y = np.where(X[:, :300].sum(axis=1) > 0, 1.0, -1.0)
+    X[:, :300] += 2 * y[:, None]  # (far from the boundary)
+    monkeypatch.setattr(KernelRows, "prefetch", lambda *given: pytest.fail("it was done"))
+    assert SVC(gamma=1e-3, device=device, **GIVEN).fit(X, y).fit_report_.converged
+    X, y = far_apart(500, 20)
+    assert SVC(gamma=0.1, device=device, **GIVEN).fit(X, y).fit_report_.converged
+    with Stream(device) as stream:
+        assert not kernel_rows.prefetches(solver(stream, X, y).state.gram)
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("name", MACHINES)
+def test_fits_end_as_without_rows_before_the_tile(
+    device: str, profile: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a row cache for all rows, and with one that holds them at the beginning alone."""
+    (X, y), machine, tile = rows_of(600), MACHINES[name], Solver._tile
+    y = y if name == "all at once" else np.where(y == 2, 1.0, y)
+    steps: list[bool] = []
+    found: list[tuple[float, Any]] = []
+
+    def noted(self: Solver, stay: int) -> None:
+        steps.append(self.rows.first)
+        tile(self, stay)
+
+    monkeypatch.setattr(Solver, "_tile", noted)
+    for first, cache in ((False, 100), (True, 100), (True, 0.5)):
+        steps.clear()
+        monkeypatch.setattr(kernel_rows, "before_tile", lambda *a, first=first: first)
+        given = machine.get_params() | {"device": device, "layout": "csr", "tol": 1e-4, "gamma": 0.05}
+        given |= {"working_set_size": 64, "cache_size": cache} | ({"nu": 0.3} if name == "nu" else {})
+        model = type(machine)(**given).fit(X, y)
+        assert model.fit_report_.converged
+        assert steps[0] == (first and (cache == 100 or profile.startswith("cpu")))  # (GPUs look at every eighth step)
+        assert steps[-1] == (first and cache == 100)
+        found.append((model.fit_report_.dual, getattr(model, "decision_function", model.predict)(X)))
+    for dual, values in found[1:]:
+        assert dual == pytest.approx(found[0][0], rel=1e-5)
+        np.testing.assert_allclose(values, found[0][1], atol=5e-3)
+
+
+@pytest.mark.oclgrind
+def test_a_tile_from_rows_has_its_bits(device: str, profile: str) -> None:
+    """Of a first working set and of one of which a half stays; where rows are missing there are zeros."""
+    if thrifty(device) and profile == "gpu":
+        pytest.skip("the same kernels as of gpu-pair, which do more: a slow device has those")
+    X, y = rows_of(100)
+    with Stream(device) as stream:
+        made = solver(stream, X, y, "csr", cache=10**7)
+        W = made.square.panel.capacity
+        made.rows.cache.reserve(len(y), 1)  # (no row leaves)
+        for step in range(3):
+            made._look()
+            if step == 2:  # some places are empty
+                ws = stream.read(made.selection.ws, np.int32, W)
+                ws[5:9] = -1
+                stream.write(made.selection.ws, ws)
+            made.selection.choose(made.view, made.stay if step else 0)
+            Q = []
+            for first in (False, True):
+                made.rows.first = first
+                if first:
+                    made.rows.plan(made.W, all_of_them=True)
+                    made.rows.make_misses(add=False)
+                made._tile(0)
+                Q.append(stream.read(made.square.Q, np.float32, (W, W)))
+            there = stream.read(made.selection.ws, np.int32, W) >= 0
+            np.testing.assert_array_equal(Q[0][there][:, there], Q[1][there][:, there])
+            assert not Q[1][~there].any()
+            made._solve_set()
+            made.rows.plan(made.stay)
+            assert not stream.read(made.rows.misses.count, np.int32, 1)[0]  # (all that changed are there)
+
+
+def test_rows_that_change_nothing_are_counted(device: str, profile: str) -> None:
+    """Those beyond the half that stays, before the tile and after alike; none of the places that are empty."""
+    X, y = rows_of(300)
+    with Stream(device) as stream:
+        made = solver(stream, X, y, "csr", W=64)
+        made.selection.choose(made.view, 0)
+        delta, ws = np.zeros(made.selection.stride), stream.read(made.selection.ws, np.int32, made.selection.stride)
+        delta[:-4:3], ws[-4:] = 1, -1
+        stream.write(made.selection.ws, ws)
+        stream.write_wide(made.rows.delta, delta)
+        made.rows.plan(made.W, all_of_them=True)
+        assert made.rows.counters()[0, 3] == 0
+        assert int(stream.read(made.rows.misses.count, np.int32, 1)[0]) == (ws >= 0).sum()
+        made.rows.plan(made.stay)
+        assert made.rows.counters()[0, 3] == ((delta == 0) & (ws >= 0))[made.stay :].sum()
+        assert made.rows.counters()[0, 1] == (ws >= 0).sum()
+        counts = [int(stream.read(one.count, np.int32, 1)[0]) for one in (made.rows.misses, made.rows.hits)]
+        assert counts == [0, (delta != 0).sum()]
+
+
+def test_newton_steps_take_rows_that_are_there(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The factor is of values that the row cache has, where it has all rows and they are dear."""
+    X, y = rows_of(600)
+    there, taken, duals = KernelRows.tile_if_there, list[bool](), []
+    monkeypatch.setattr(
+        KernelRows, "tile_if_there", lambda self, *given: taken.append(there(self, *given)) or taken[-1]
+    )
+    monkeypatch.setattr(newton.CostModel, "pays", lambda self, *given: True)
+    monkeypatch.setattr(newton, "LEAST", 8)
+    for cost in (1e9, 0.0):
+        taken.clear()
+        monkeypatch.setattr(kernel_rows, "copy_cost", lambda profile, cost=cost: cost)
+        given: Any = {"device": device, "layout": "csr", "working_set_size": 64, "cache_size": 100}
+        duals.append(SVC(C=100, gamma=0.01, **given).fit(X, np.where(y > 0, 1, -1)).fit_report_.dual)
+        assert set(taken) == {cost == 0}
+    assert duals[0] == pytest.approx(duals[1], rel=1e-6)
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("seed", [0, 5, 26])
+def test_no_row_leaves_a_ring_that_can_grow(
+    device: str, profile: str, seed: int, first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it is exactly full before it grows it goes on behind what it has: no row is computed twice, and the report
+    says what is so."""
+    rng = np.random.default_rng(seed)
+    Z = rng.normal(size=(59, 10))
+    y = np.sign(Z.sum(axis=1) + rng.normal(size=59))
+    X = np.hstack([Z, np.zeros((59, 390))]) @ np.linalg.qr(rng.normal(size=(400, 400)))[0]
+    monkeypatch.setattr(kernel_rows, "before_tile", lambda *seen: first)
+    read, rows = Solver._read, []
+
+    def seen(self: Solver) -> Any:
+        look = read(self)
+        rows.append(look.rows)
+        return look
+
+    monkeypatch.setattr(Solver, "_read", seen)
+    given = GIVEN | {"working_set_size": 48, "device": device}
+    model = SVC(C=1000, gamma=0.1, tol=1e-2, **given).fit(X, y)
+    assert model.fit_report_.converged
+    assert 0 < max(rows) <= 59
+    assert check.check(model, kernels.make("rbf", gamma=0.1)(X), y).violation <= 1.2e-2
+
+
+def test_where_rows_before_the_tile_pay(device: str) -> None:
+    """Where a value of the tile costs much more than one of a row; not for cheap rows, many rows, or idle ones."""
+    X, _ = rows_of(300)
+    of = PROFILES["cpu"]
+    with Stream(device) as stream:
+        plan = layouts.choose(stream.profile, X, kernels.make("rbf", gamma=0.1).spec, "csr")
+        rows = replace(layouts.build(stream, X, plan, "float32"), cost=1500.0, tile_cost=6000.0)
+        assert kernel_rows.before_tile(of, rows, 16000, 2048, 0, 10)
+        assert not kernel_rows.before_tile(of, rows, 16000, 2048, 10 * 1024, 10)
+        assert not kernel_rows.before_tile(of, rows, 10**6, 2048, 0, 0)
+        assert not kernel_rows.before_tile(of, replace(rows, cost=100.0, tile_cost=100.0), 300, 2048, 0, 10)
+
+        def chosen(cache: float) -> int:  # a dear tile calls for a small set, but not where it comes from rows
+            return sizes.choose(stream, gram, "auto", cache)[0]
+
+        dear = replace(rows, n=16000, n_pad=16000, cost=150.0, tile_cost=6000.0)
+        gram = Gram(stream, dear, kernels.make("rbf", gamma=0.1))
+        assert chosen(1100) > chosen(0)
+        assert chosen(100) == chosen(0)  # (of which the row cache does not hold all)
+    copy = kernel_rows.copy_cost(of)  # rows that are all there are copied where that costs less, however many were idle
+    for cost, first in (copy + 1, True), (copy - 1, False):
+        there: Any = SimpleNamespace(cost=1e6, tile_cost=cost)
+        assert not kernel_rows.before_tile(of, there, 1000, 64, 64, 1)
+        assert kernel_rows.before_tile(of, there, 1000, 64, 64, 1, missing=False) == first
