@@ -15,38 +15,37 @@ from clsvm.solvers import certificate
 N, TOL = 40, 1e-3
 
 
-def check(exact: certificate.Exact, bound: Any, sizes: Any = None, objective: bool = True) -> certificate.Check:
-    """The check of f that rounding can have moved by ``bound``, one number or of each row its own."""
-    made = certificate.Check("float32", 1.0, exact, sizes, objective)
-    made.bound = lambda b: np.array(np.broadcast_to(bound, b.shape[1]), np.float64)  # type: ignore[method-assign]
-    return made
+class Asked(certificate.Check):
+    """The check of f (1, n), which is ``true`` and which rounding can have moved by ``bound``, one number or of each
+    row its own. rows: what was asked for."""
+
+    def __init__(self, true: Any, q: Any, bound: Any, sizes: Any = None, objective: bool = True) -> None:
+        self.rows: list[NDArray[np.intp]] = []
+        super().__init__("float32", 1.0, lambda at, b: self.rows.append(at) or (true - q)[:, at], sizes, objective)
+        self.bound = lambda b: np.array(np.broadcast_to(bound, b.shape[1]), np.float64)  # type: ignore[method-assign]
+
+
+def on_the_margin(n: int, free: NDArray[np.bool_]) -> tuple[Problem, NDArray[Any], NDArray[Any]]:
+    """A problem, b and f (1, n): coefficients are ``free``, or at a bound by a wide margin."""
+    signs = np.tile([1.0, -1.0], n // 2)
+    problem = Problem(np.minimum(signs, 0)[None], np.maximum(signs, 0)[None], -signs[None])
+    return problem, np.where(free, signs / 2, signs)[None], np.where(free, 0.0, -signs)[None]
 
 
 @pytest.mark.parametrize(("error", "gap", "rows"), [(1e-4, False, N), (1e-2, False, N // 4), (1e-2, True, N)])
 def test_rows_of_the_objective_are_left_where_the_violation_is_beyond_tol(error: float, gap: bool, rows: int) -> None:
     """A quarter of the coefficients is free and decides the violation; the others are at a bound, by a wide margin."""
-    rng = np.random.default_rng(0)
-    signs, free = np.tile([1.0, -1.0], N // 2), np.arange(N) < N // 4
-    lo, hi = np.minimum(signs, 0)[None], np.maximum(signs, 0)[None]
-    q = -signs[None]
-    problem = Problem(lo, hi, q, Constraint.BIAS, 0.0)
-    b = np.where(free, signs / 2, signs)[None]
-    f = np.where(free, 0.0, -signs)[None]  # (a bounded one would go further)
-    true = f + error * rng.uniform(-1, 1, (1, N))
-    asked: list[NDArray[Any]] = []
-
-    def exact(at: NDArray[np.intp], b: NDArray[np.float64]) -> NDArray[np.float64]:
-        asked.append(at)
-        return (true - q)[:, at]
-
-    violation, looked, found = check(exact, TOL)(problem, b, f, 0.0, TOL, gap)
-    assert looked.sum() == rows == sum(map(len, asked))
-    assert set(np.flatnonzero(free)) == set(asked[0])
+    free = np.arange(N) < N // 4
+    problem, b, f = on_the_margin(N, free)
+    true = f + error * np.random.default_rng(0).uniform(-1, 1, (1, N))
+    check = Asked(true, problem.q, TOL)
+    violation, looked, found = check(problem, b, f, 0.0, TOL, gap)
+    some = np.concatenate(check.rows)
+    assert looked.sum() == rows == len(some)
+    assert set(np.flatnonzero(free)) == set(check.rows[0])
     assert (violation > TOL) == (error > TOL)
-    some = np.concatenate(asked)
     np.testing.assert_allclose(found[0, some], true[0, some], atol=1e-12)
-    asked.clear()
-    alone = check(exact, TOL, objective=False)(problem, b, f, 0.0, TOL, gap)
+    alone = Asked(true, problem.q, TOL, objective=False)(problem, b, f, 0.0, TOL, gap)
     assert alone[0] == violation
     assert alone[1].sum() == (N if gap else N // 4)  # (an objective that nobody asks for has no rows)
 
@@ -68,18 +67,13 @@ def test_each_row_s_own_bound(seed: int, constraint: Constraint, tol: float) -> 
     problem = replace(problem, constraint=constraint)
     bound = np.where(rng.random(N) < 0.5, TOL / 20, TOL)
     true = f + bound * rng.uniform(-1, 1, (1, N))
-    asked: list[NDArray[Any]] = []
-
-    def exact(at: NDArray[np.intp], b: NDArray[np.float64]) -> NDArray[np.float64]:
-        asked.append(at)
-        return (true - problem.q)[:, at]
-
     worst = certificate.of(problem, b, f).violation
     if worst + 2 * bound.max() <= tol:
         pytest.skip("nothing is asked for")
-    found = check(exact, bound)(problem, b, f, worst, tol).violation
+    check = Asked(true, problem.q, bound)
+    found = check(problem, b, f, worst, tol).violation
     truth, hidden = certificate.of(problem, b, true).violation, 2 * TOL / 20
-    assert (bound[asked[0]] == TOL).all()
+    assert (bound[check.rows[0]] == TOL).all()
     assert truth <= tol + hidden if found <= tol else truth > tol - hidden
 
 
@@ -126,27 +120,18 @@ MANY = 6000
 def test_a_sample_says_what_rounding_did_to_an_objective(error: float, free: int) -> None:
     """Of many rows that decide nothing, a sample is evaluated, and the others where its errors could matter. Those that
     decide the violation are evaluated all, and say nothing of the others: theirs are none here."""
-    rng = np.random.default_rng(0)
-    signs, decides = np.tile([1.0, -1.0], MANY // 2), np.arange(MANY) < free
-    lo, hi, q = np.minimum(signs, 0)[None], np.maximum(signs, 0)[None], -signs[None]
-    problem, b = Problem(lo, hi, q, Constraint.BIAS, 0.0), np.where(decides, signs / 2, signs)[None]
-    f = np.where(decides, 0.0, -signs)[None]
+    rng, decides = np.random.default_rng(0), np.arange(MANY) < free
+    problem, b, f = on_the_margin(MANY, decides)
     true = f + np.where(decides, 0.0, error) * rng.uniform(0.5, 1, (1, MANY))
-    asked: list[NDArray[Any]] = []
-
-    def exact(at: NDArray[np.intp], b: NDArray[np.float64]) -> NDArray[np.float64]:
-        asked.append(at)
-        return (true - q)[:, at]
-
-    sizes = rng.random(MANY)
-    violation, looked, found = check(exact, 0.1, sizes)(problem, b, f, 0.0, TOL)
-    assert (free == 0) or set(asked[0]) == set(np.flatnonzero(decides))
-    assert all((np.diff(at) > 0).all() for at in asked)
+    check = Asked(true, problem.q, 0.1, rng.random(MANY))
+    violation, looked, found = check(problem, b, f, 0.0, TOL)
+    assert (free == 0) or set(check.rows[0]) == set(np.flatnonzero(decides))
+    assert all((np.diff(at) > 0).all() for at in check.rows)
     assert violation <= TOL
     assert looked.all() == (error > 1e-4)
     assert looked.all() or looked.sum() <= free + certificate.SAMPLE
     np.testing.assert_allclose(found[0, looked], true[0, looked], atol=1e-12)
-    assert check(exact, 0.1)(problem, b, f, 0.0, TOL).rows.all()
+    assert Asked(true, problem.q, 0.1)(problem, b, f, 0.0, TOL).rows.all()
 
 
 def test_a_sample_stands_for_all_rows() -> None:
