@@ -359,6 +359,22 @@ def test_weights_of_zero_are_no_rows() -> None:
                 made().fit(X, target, sample_weight=bad)
 
 
+@pytest.mark.parametrize(
+    ("estimator", "error", "match"),
+    [
+        (SVC(break_ties=True, decision_function_shape="all"), ValueError, "decision_function_shape must be 'ovr' or"),
+        (SVC(max_time=0), ValueError, "max_time must be > 0 and finite or None, got 0"),
+        (SVR(epsilon=-0.1), ValueError, "epsilon must be >= 0 and finite, got -0.1"),
+        (SVR(bias=None), TypeError, "bias must be True or False, got None"),
+    ],
+    ids=str,
+)
+def test_bad_parameters(estimator: Any, error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
+        estimator.fit(*IRIS)
+    assert not hasattr(estimator, "model_")
+
+
 def test_corners() -> None:
     """Nothing to learn from is no reason to fail; numbers as scikit-learn has them."""
     X, y = IRIS
