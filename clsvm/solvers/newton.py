@@ -79,24 +79,24 @@ class Factor:
         self.forget()
 
     def forget(self) -> None:
-        """No column of U'^-1 is kept."""
+        """Keep no column of U'^-1."""
         self._place = np.full(len(self.rows), -1, np.intp)  # of each row's column among those that are kept
         self._columns = np.zeros((len(self.rows), 0), self.dtype, order="F")
         self._products = np.zeros((0, 0))
 
     @property
     def kept(self) -> int:
-        """Bytes of the columns of U'^-1."""
+        """The bytes of the columns of U'^-1."""
         return self._columns.nbytes + self._products.nbytes
 
     @property
     def nbytes(self) -> int:
-        """Of all blocks, and of what is kept beside them."""
+        """The bytes of all blocks, and of what is kept beside them."""
         return self.kept + sum(side.nbytes + corner.nbytes for side, corner in self._blocks)
 
     def extend(self, rows: Rows, beside: Matrix, among: Matrix) -> bool:
-        """The same with k further rows, by K beside them (m, k) and among them (k, k), of which the lower triangle is
-        there; False where that is not positive definite."""
+        """Take k further rows, by K beside them (m, k) and among them (k, k), of which the lower triangle is there.
+        Return False where that is not positive definite."""
         if not self._blocks:
             self.ridge = self._relative * max(self._least, float(among.diagonal().mean()))
         potrf, trsm, syrk, _ = _routines(self.dtype)
@@ -117,7 +117,7 @@ class Factor:
         return True
 
     def forward(self, R: Matrix) -> Matrix:
-        """U'^-1 R."""
+        """Return U'^-1 R."""
         _, trsm, _, _ = _routines(self.dtype)
         out, m = np.empty(R.shape, self.dtype, order="F"), 0
         for side, corner in self._blocks:
@@ -127,7 +127,7 @@ class Factor:
         return out
 
     def back(self, w: Matrix) -> Vector:
-        """U^-1 w, of one vector."""
+        """Return U^-1 w, of one vector."""
         _, _, _, trsv = _routines(self.dtype)
         left, found = w, []
         for side, corner in reversed(self._blocks):
@@ -136,7 +136,7 @@ class Factor:
         return np.concatenate(found[::-1]).astype(np.float64)
 
     def columns(self, at: Rows, room: float) -> Columns | None:
-        """Columns of U'^-1, those ``at`` among them; None where they take more than ``room`` bytes."""
+        """Return columns of U'^-1, those ``at`` among them; None where they take more than ``room`` bytes."""
         m, kept, new = len(self.rows), self._columns.shape[1], at[self._place[at] < 0]
         if self._bytes(kept + len(new), len(new)) > room and kept:
             self.forget()
@@ -154,12 +154,12 @@ class Factor:
         return Columns(self._columns, self._products, self._place[at])
 
     def _bytes(self, columns: int, new: int) -> int:
-        """What so many columns of U'^-1 take, ``new`` ones among them, and what is made of them meanwhile."""
+        """Return the bytes of so many columns of U'^-1, ``new`` ones among them, and of what is made meanwhile."""
         return self.dtype.itemsize * len(self.rows) * (3 * columns + 2 * new) + 4 * 8 * columns**2
 
 
 def _routines(dtype: Any) -> tuple[Any, Any, Any, Any]:
-    """LAPACK's potrf and the BLAS's trsm, syrk and trsv for numbers of a dtype."""
+    """Return LAPACK's potrf and the BLAS's trsm, syrk and trsv for numbers of a dtype."""
     if dtype == np.float64:
         return lapack.dpotrf, blas.dtrsm, blas.dsyrk, blas.dtrsv
     return lapack.spotrf, blas.strsm, blas.ssyrk, blas.strsv
@@ -265,7 +265,8 @@ def minimum(
 
 
 def _kept(d: Vector, sums: NDArray[np.bool_], bottom: Vector, top: Vector, held: NDArray[np.bool_]) -> Vector | None:
-    """d with what rounding left of its sums taken from those that are not held; None where they cannot take it."""
+    """Return d with what rounding left of its sums taken from those that are not held; None where they cannot take
+    it."""
     for one in sums:
         for _ in range(ROUNDS):
             excess = d[one].sum()
@@ -291,8 +292,9 @@ class CostModel:
         self._made, self._doubt = False, 1.0  # whether there was one; how much dearer the next one is
 
     def pays(self, cost: float, violation: float, tol: float, price: float, late: bool) -> bool:
-        """After working sets of ``cost`` in all, at a ``violation``: would going on as in the second half of the looks
-        since the violation is low cost more than some such steps at ``price``? late: whether it is to be low anyway."""
+        """Return whether, after working sets of ``cost`` in all, at a ``violation``, going on as in the second half of
+        the looks since the violation is low costs more than some such steps at ``price``. late: whether it counts as
+        low anyway."""
         self._first = self._first or violation
         if not self._log and violation > LOW * self._first and not late:
             return False
@@ -305,7 +307,8 @@ class CostModel:
         return bool((least - np.log(tol)) * (cost - half) > many * price * (before - least))
 
     def made(self, well: bool) -> None:
-        """Such a step was made, ``well`` if it lowered the dual: what was before says nothing of what follows."""
+        """Note that such a step was made, ``well`` if it lowered the dual: what was before says nothing of what
+        follows."""
         self._log.clear()
         self._made, self._first = True, np.inf
         self._doubt *= 1.0 if well else DOUBT
@@ -341,8 +344,8 @@ class Newton:
         return pays and LEAST <= free <= MOST and self._block(0, free, rows.square.nbytes + self._held) > 0
 
     def _block(self, before: int, new: int, spare: int = 0) -> int:
-        """The largest block by which memory, and ``spare`` bytes more, lets a factor of ``before`` rows grow by ``new``
-        ones; 0 where it holds none."""
+        """Return the largest block by which memory, and ``spare`` bytes more, lets a factor of ``before`` rows grow by
+        ``new`` ones; 0 where it holds none."""
         stream = self._stream
         left = stream.limit - stream.held
         for block in range(min(_whole(max(before, new)), BLOCK), 0, -MARGIN):
@@ -354,7 +357,7 @@ class Newton:
         return 0
 
     def _host_bytes(self, before: int, new: int, block: int) -> int:
-        """Of what a factor grows by, and what is made on the host meanwhile."""
+        """Return the bytes that a factor grows by, and those of what is made on the host meanwhile."""
         more, columns = new * before + new * (new + block) // 2, before + new + MEANWHILE * block
         kept = GROWN * self._factor.kept if before and self._factor else 0
         return self._dtype.itemsize * (more + block * columns) + kept
@@ -426,8 +429,8 @@ class Newton:
         self._factor, self._held = None, 0
 
     def _factored(self, free: Rows) -> Factor | None:
-        """A factor with the rows ``free``: the last one, where few came or went, else a new one. None where K among
-        them is not positive definite, or memory does not hold it."""
+        """Return a factor with the rows ``free``: the last one, where few came or went, else a new one. None where K
+        among them is not positive definite, or memory does not hold it."""
         last = self._factor
         if last is not None:
             new = np.setdiff1d(free, last.rows)
@@ -445,13 +448,13 @@ class Newton:
         return self._hold(made) if made else None
 
     def _hold(self, factor: Factor) -> Factor:
-        """The factor, whose bytes are the stream's from now on."""
+        """Keep the factor, whose bytes are the stream's from now on, and return it."""
         self._stream.reserve(factor.nbytes - self._held)
         self._factor, self._held = factor, factor.nbytes
         return factor
 
     def _grown(self, factor: Factor, rows: Rows, block: int) -> bool:
-        """Whether ``factor`` has further rows now, which came ``block`` by block."""
+        """Return whether ``factor`` has further rows now, which came ``block`` by block."""
         m, n = len(factor.rows), len(rows)
         host = self._host_bytes(m, n, block)
         self._stream.reserve(host)
@@ -463,7 +466,7 @@ class Newton:
             self._stream.reserve(-host)
 
     def _extended(self, factor: Factor, rows: Rows, block: int, square: KernelBlock) -> bool:
-        """Whether ``factor`` has these rows now, of which K beside its own came ``block`` by block."""
+        """Return whether ``factor`` has these rows now, of which K beside its own came ``block`` by block."""
         beside = np.empty((len(factor.rows), len(rows)), self._dtype, order="F")
         for first in range(0, max(1, len(beside)), block):
             known = factor.rows[first : first + block]
@@ -503,10 +506,11 @@ class Newton:
 
 
 def _whole(rows: int) -> int:
-    """So many rows, or more, that panels are made for."""
+    """Return so many rows, or more, that panels are made for."""
     return -(-rows // MARGIN) * MARGIN
 
 
 def _pair(before: int, new: int, block: int) -> int:
-    """Rows of a square with a block of those that are there and one of ``new`` ones, which all are there at last."""
+    """Return the rows of a square with a block of those that are there and one of ``new`` ones, all of which are there
+    at last."""
     return min(block, before + max(0, new - block)) + min(block, new)

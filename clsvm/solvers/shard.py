@@ -20,7 +20,7 @@ from clsvm.gram.layouts.record import Plan
 from clsvm.gram.products import Gram, Update
 from clsvm.kernels import Kernel
 from clsvm.opencl.stream import Buffer, Stream
-from clsvm.problem.dual import Constraint, Problem, Vector
+from clsvm.problem.dual import Problem, Vector
 from clsvm.solvers import programs
 from clsvm.solvers.kernel_rows import new_cache
 from clsvm.solvers.state import Selection, State
@@ -28,20 +28,6 @@ from clsvm.solvers.state import Selection, State
 Places = NDArray[np.int32]
 NO_ROWS, NO_NUMBERS = np.zeros(0, np.int32), np.zeros(0)
 EXACT = 256 << 20  # bytes of rows at most that a look in float64 copies
-
-
-class ShardProblem(NamedTuple):
-    """A shard's part of a problem: lo, hi, q, b (1, n) of its rows. W: rows of a working set; cache_bytes: of its row
-    cache."""
-
-    lo: Vector
-    hi: Vector
-    q: Vector
-    b: Vector
-    constraint: Constraint
-    kink: float
-    W: int
-    cache_bytes: int
 
 
 class Change(NamedTuple):
@@ -117,16 +103,16 @@ class Shard:
         self._k = {name: stream.variant(program, name) for name in ("put", "mark", "pick")}
         self._k["update"] = stream.variant(gram_programs.update(stream.profile, dtype))
 
-    def pose(self, part: ShardProblem) -> None:
-        """Begin a problem at its coefficients, with f = q."""
-        stream, given = self.stream, (part.constraint, part.W, part.cache_bytes)
-        problem = Problem(part.lo, part.hi, part.q, part.constraint, part.kink)
-        self.state.load(problem, part.b, (part.b, part.q))
+    def pose(self, problem: Problem, b: Vector, W: int, cache_bytes: int) -> None:
+        """Begin the shard's part of a problem at coefficients b (1, n), with f = q. W: rows of a working set;
+        cache_bytes: of the row cache."""
+        self.state.load(problem, b, (b, problem.q))
+        given = problem.constraint, W, cache_bytes
         if self._posed and self._posed != given:
             raise RuntimeError("a shard is for problems of one kind")
         if not self._posed:
-            self.selection = Selection(stream, self.dtype, part.constraint, 1, self.state.n, part.W)
-            self.cache = new_cache(stream, self.gram.rows, part.cache_bytes, part.W)
+            self.selection = Selection(self.stream, self.dtype, problem.constraint, 1, self.state.n, W)
+            self.cache = new_cache(self.stream, self.gram.rows, cache_bytes, W)
             self._posed = given
 
     def step(self, change: Change) -> Offer:

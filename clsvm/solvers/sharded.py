@@ -39,7 +39,7 @@ from clsvm.problem.dual import Constraint, Problem, Vector
 from clsvm.solvers import certificate, programs
 from clsvm.solvers.programs import Limits, PairSteps
 from clsvm.solvers.result import Settings
-from clsvm.solvers.shard import Change, Offer, ShardProblem, row_bytes
+from clsvm.solvers.shard import Change, Offer, row_bytes
 from clsvm.solvers.smo import Loop, Optimality
 
 Rows = NDArray[np.intp]
@@ -178,16 +178,16 @@ class Sharded(Loop):
             self._directory.forget()
             for i in behind:
                 self.check.forget(slice(*self._ends[i : i + 2]))
-            ask("pose", [(self._part(i),) if i in behind else None for i in range(len(self._ends) - 1)])
+            ask("pose", [self._part(i) if i in behind else None for i in range(len(self._ends) - 1)])
             for rows, X in self._support("sent", self._b, PIECE, ask):
                 given = X, self._b[0, rows]
                 ask("respond", [given if i in behind - gone else None for i in range(len(self._ends) - 1)])
             behind = gone
 
-    def _part(self, i: int) -> ShardProblem:
+    def _part(self, i: int) -> tuple[Problem, Vector, int, int]:
         here, p = slice(*self._ends[i : i + 2]), self._held
-        given = p.lo[:, here], p.hi[:, here], p.q[:, here], self._b[:, here]
-        return ShardProblem(*given, p.constraint, p.kink, self.W, self.settings.cache_bytes)
+        own = replace(p, lo=p.lo[:, here], hi=p.hi[:, here], q=p.q[:, here], start=None)
+        return own, self._b[:, here], self.W, self.settings.cache_bytes
 
     def _split(self, rows: Rows) -> list[NDArray[np.int32]]:
         """Split rows, in any order, by their shards, counted from the first of each."""

@@ -130,15 +130,14 @@ class Selection:
         self.chunks = _chunks(profile, n)
         self.chunk = -(-n // (self.chunks * WHOLE)) * WHOLE
         self.in_set, self.ws = stream.buffer(sets * n), stream.buffer(4 * sets * self.stride)
-        self._totals = stream.buffer(4 * 2 * programs.BINS * sets)
+        bins, pieces = 2 * programs.BINS, sets * self.chunks
+        sizes = bins * pieces, bins * sets, 4 * sets, 4 * pieces
+        self._counted = tuple(stream.zeros(4 * size) for size in sizes)  # bins of chunks and of sets; ends, shares
         self.clear()
         shape = sets, self.chunks, 2 if constraint is Constraint.SPLIT else 1, 4
         seen = stream.as_wide(np.zeros(shape)), np.zeros(shape, np.int32), np.zeros((problems, 4), np.int64)
         self._seen = together(stream, seen)
         self.numbers, self.places, self.counters = self._seen.each
-        pieces = sets * self.chunks
-        sizes = 2 * programs.BINS * pieces, 4 * sets, 4 * pieces
-        self._counts, self._ends, self._shares = (stream.zeros(4 * size) for size in sizes)
         self.program = programs.selection(profile, dtype, constraint)
         names = ("extremes", "histogram", "threshold", "collect", "objective", *["share"] * (profile.shape == "group"))
         self._k = {name: stream.variant(self.program, name) for name in names}
@@ -148,7 +147,7 @@ class Selection:
         """Take all rows out of the working sets; a step may have been interrupted."""
         self.stream.clear(self.in_set, self.sets * self.n)
         self.stream.write(self.ws, np.full(self.sets * self.stride, -1, np.int32))
-        self.stream.clear(self._totals, 4 * 2 * programs.BINS * self.sets)
+        self.stream.clear(self._counted[1], 4 * 2 * programs.BINS * self.sets)
 
     def over_rows(self, kernel: Any, *arguments: Any) -> None:
         """Launch a pass over the chunks of every problem's rows."""
@@ -176,12 +175,12 @@ class Selection:
         """Fill the working set behind its first ``stay`` rows, after a look at the same state: two more passes over the
         rows, whatever the quota (count.cl)."""
         quota, group = (self.W - stay) // self._sides, self.stream.profile.group
-        counted = self._counts, self._totals, self._ends, self._shares
-        self.over_rows(self._k["histogram"], view, self.in_set, self.numbers, self.places, *counted[:2])
-        self._k["threshold"]((group * self.sets,), (group,), self.chunks, quota, counted)
+        counts, totals, ends, shares = self._counted
+        self.over_rows(self._k["histogram"], view, self.in_set, self.numbers, self.places, counts, totals)
+        self._k["threshold"]((group * self.sets,), (group,), self.chunks, quota, self._counted)
         if "share" in self._k:
-            self.over_rows(self._k["share"], self._counts, self._ends, self._shares)
-        chosen = (self.numbers, self.places, self._ends, self._shares, quota, stay, self.stride, self.ws)
+            self.over_rows(self._k["share"], counts, ends, shares)
+        chosen = (self.numbers, self.places, ends, shares, quota, stay, self.stride, self.ws)
         self.over_rows(self._k["collect"], view, self.in_set, chosen)
 
     def extremes(self) -> tuple[Vector, NDArray[np.int32], NDArray[np.int64]]:

@@ -102,7 +102,7 @@ def test_prefetched_rows_have_their_bits(device: str, profile: str, kind: str, d
 def test_what_is_there_when_time_is_over_stays(device: str, profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = far_apart(325, 80)
     clock = iter((0.0, 1.0, 2.0))
-    monkeypatch.setattr("clsvm.solvers.kernel_rows.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("clsvm.gram.store.perf_counter", lambda: next(clock))
     with Stream(device) as stream:
         one = solver(stream, X, y)
         assert one.rows.prefetch(until=2.0)[0]

@@ -19,7 +19,7 @@ from clsvm.gram.programs import SLABS
 from clsvm.gram.store import StoredGram
 from clsvm.kernels import PRECOMPUTED
 from clsvm.opencl.stream import Stream
-from clsvm.solvers import batch, member_tiles
+from clsvm.solvers import batch
 from tests.conftest import take_profile
 
 
@@ -76,7 +76,7 @@ def test_no_bit_depends_on_what_tiles_are_made_of(device: str, monkeypatch: pyte
     found = []
     for long, mirrored in ((0, 64), (10**9, 64), (10**9, 10**9)):
         monkeypatch.setattr(side_by_side, "LONG", long)
-        monkeypatch.setattr(member_tiles, "MIRRORED", mirrored)
+        monkeypatch.setattr(batch, "MIRRORED", mirrored)
         used.clear()
         found.append(make(gamma=0.01, device=device).fit(X, y))
         assert bool(used) == (long == 0)
@@ -115,8 +115,8 @@ def test_float64_values_are_of_members_in_doubt_alone(device: str, monkeypatch: 
     """Of three pairs, one is looked at: no row of another is laid out."""
     X, y = classes(600, 12, 3, apart=0.6)
     looked: list[int] = []
-    responses = member_tiles.responses
-    monkeypatch.setattr(member_tiles, "responses", lambda *given: looked.append(len(given[1])) or responses(*given))
+    responses = batch.responses
+    monkeypatch.setattr(batch, "responses", lambda *given: looked.append(len(given[1])) or responses(*given))
     found = []
     for only in (None, 1):
         exactly = batch._Batch._respond_exactly
@@ -277,8 +277,8 @@ def test_half_of_the_values_among_rows_and_support_vectors(
     kernel = kernels.make("rbf", gamma=0.02)
     K = kernel(X)
     halved: list[int] = []
-    among = member_tiles._among
-    monkeypatch.setattr(member_tiles, "_among", lambda *given: halved.append(len(given[1].rows)) or among(*given))
+    among = batch._among
+    monkeypatch.setattr(batch, "_among", lambda *given: halved.append(len(given[1].rows)) or among(*given))
     parts = [(range(40, 250), range(30, 245)), (range(5, 300), range(0, 300, 9)), (range(7), range(3, 160)), ([4], [9])]
     with Stream(device) as stream:
         if not stream.info.fp64:
@@ -290,11 +290,11 @@ def test_half_of_the_values_among_rows_and_support_vectors(
         asked, expected = [], []
         for here, support in parts:
             at, of, b, q = np.array(here), np.array(support), rng.normal(size=len(support)), rng.normal(size=len(here))
-            asked.append(member_tiles.Asked(position[at[::-1]], position[of], q, b))
+            asked.append(batch.Asked(position[at[::-1]], position[of], q, b))
             expected.append(K[np.ix_(at[::-1], of)] @ b + q)
         for most, squares in (64, [210]), (64, [210]), (10**9, []):  # (twice: what products keep is still theirs)
-            monkeypatch.setattr(member_tiles, "MIRRORED", most)
+            monkeypatch.setattr(batch, "MIRRORED", most)
             halved.clear()
-            for got, wanted in zip(member_tiles.responses(gram, asked), expected, strict=True):
+            for got, wanted in zip(batch.responses(gram, asked), expected, strict=True):
                 np.testing.assert_allclose(got, wanted, rtol=1e-11, atol=1e-11)
             assert halved == squares

@@ -18,7 +18,6 @@ from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_iris, load_svmlight_file
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics.pairwise import pairwise_kernels
-from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from benchmarks import check
@@ -418,17 +417,3 @@ def test_pendigits(data_folder: Path) -> None:
     assert ours.score(X_test / 100, y_test) == pytest.approx(theirs.score(X_test / 100, y_test), abs=1e-3)
     np.testing.assert_allclose(ours.n_support_, theirs.n_support_, rtol=0.05, atol=2)
     assert ours.n_support_.sum() == pytest.approx(theirs.n_support_.sum(), rel=0.01)
-
-
-def test_abalone(data_folder: Path) -> None:
-    X, y = load(data_folder / "abalone.xz", 8)
-    X = StandardScaler().fit_transform(X)
-    ours, theirs = SVR(C=10).fit(X[::2], y[::2]), sklearn.svm.SVR(C=10).fit(X[::2], y[::2])
-    assert ours.fit_report_.converged
-    assert ours.score(X[1::2], y[1::2]) == pytest.approx(theirs.score(X[1::2], y[1::2]), abs=1e-3)
-    assert ours.score(X[1::2], y[1::2]) > 0.5
-    np.testing.assert_allclose(ours.predict(X[1::2]), theirs.predict(X[1::2]), atol=0.02)
-    assert len(ours.support_) == pytest.approx(len(theirs.support_), rel=0.01)
-    inside, expected = OneClassSVM(nu=0.1).fit(X[::2]), sklearn.svm.OneClassSVM(nu=0.1).fit(X[::2])
-    assert (inside.predict(X[1::2]) == expected.predict(X[1::2])).mean() >= 0.999
-    assert len(inside.support_) == pytest.approx(len(expected.support_), rel=0.01)
