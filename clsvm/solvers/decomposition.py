@@ -142,13 +142,13 @@ class Solver(Loop):
         """Free the memory of panel and tile inside."""
         return self.square.lent()
 
-    def _between_checks(self, state: Optimality) -> bool:
+    def _between_checks(self, seen: Optimality) -> bool:
         """Reserve and prefetch rows; take all free coefficients to their minimum at once, where that costs less than
         the working sets it spares."""
         started, newton = perf_counter(), self.newton
-        self.rows.reserve(state.rows, bool(state.steps.any()), self.sync, self.course.until)
+        self.rows.reserve(seen.rows, bool(seen.steps.any()), self.sync, self.course.until)
         self.course.took("rows", started)
-        if newton is None or not newton.due(state, self.settings.tol, self.course.outer):
+        if newton is None or not newton.due(seen, self.settings.tol, self.course.outer):
             return False
         started = perf_counter()
         with self.cleared():

@@ -137,7 +137,7 @@ class Loop(ABC):
     def _sums(self, rho: Vector) -> Vector:
         """Return what extremes.cl's ``objective`` sums at offsets rho (problems, groups), (problems, 3)."""
 
-    def _between_checks(self, state: Optimality) -> bool:
+    def _between_checks(self, seen: Optimality) -> bool:
         """Make ready for the iterations up to the next check; return whether a better step than theirs was made."""
         return False
 
@@ -178,13 +178,13 @@ class Loop(ABC):
 
     def _converged(self) -> tuple[Status | None, bool]:
         """Return how the solve ends, if it does, and whether the state was changed, so that it is to be read again."""
-        s, course, state = self.settings, self.course, self._read()
-        violation, gap = state.worst, self._watch(state)
+        s, course, seen = self.settings, self.course, self._read()
+        violation, gap = seen.worst, self._watch(seen)
         if violation <= s.tol and course.near < NEAR and not self._settled(violation):
             course.near += 1
-            status = ended(s, np.inf, np.inf, int(state.steps.min()), course.until)
+            status = ended(s, np.inf, np.inf, int(seen.steps.min()), course.until)
         else:
-            status = ended(s, violation, gap, int(state.steps.min()), course.until)
+            status = ended(s, violation, gap, int(seen.steps.min()), course.until)
         if status and status.converged:
             return self._confirmed(status, violation)
         if status:
@@ -192,10 +192,10 @@ class Loop(ABC):
         if s.save and perf_counter() - course.saved >= s.save_every:
             s.save(self.coefficients())
             course.saved = perf_counter()
-        if self._stands_still(state):
+        if self._stands_still(seen):
             return Status.STALLED, False
-        course.steps = int(state.steps.sum())
-        return None, self._between_checks(state)
+        course.steps = int(seen.steps.sum())
+        return None, self._between_checks(seen)
 
     def _confirmed(self, status: Status, violation: float) -> tuple[Status | None, bool]:
         """Do as :meth:`_converged` where the solve ends with ``status`` by f as it is: does it by f in float64?"""
@@ -233,23 +233,23 @@ class Loop(ABC):
         hidden = 2 * self.check.hidden(self.coefficients())
         return hidden > (1 - CLOSE) * tol or hidden <= tol / 5 or violation + hidden <= tol
 
-    def _stands_still(self, state: Optimality) -> bool:
+    def _stands_still(self, seen: Optimality) -> bool:
         """Return whether no step changed anything, or for long neither the violation fell nor the dual rose. The
         violation may go up and down for long while the dual still rises."""
         course = self.course
-        if state.worst < 0.99 * course.best:
-            course.best, course.best_at = state.worst, course.outer
+        if seen.worst < 0.99 * course.best:
+            course.best, course.best_at = seen.worst, course.outer
         if course.outer - course.best_at > PATIENCE + 50 * self.n // self.W:
-            level = float(self._objectives(state.rho)[1].sum())
+            level = float(self._objectives(seen.rho)[1].sum())
             rises = level > course.level + 1e-9 * abs(level)
             hopeless = certificate.HOPELESS * self.settings.tol
             hidden = self.check.exact is not None and self.check.hidden(self.coefficients()) > hopeless
             course.best_at, course.level = course.outer, level
             if hidden or not rises:
                 return True
-        return bool(course.outer) and int(state.steps.sum()) == course.steps
+        return bool(course.outer) and int(seen.steps.sum()) == course.steps
 
-    def _watch(self, state: Optimality) -> float:
+    def _watch(self, seen: Optimality) -> float:
         """Return the relative duality gap where it is wanted now, else nan; keep the trace and show progress.
 
         The gap is looked at by a count of steps, not by the clock: a fit ends at the same step every time.
@@ -259,7 +259,7 @@ class Loop(ABC):
         wanted = s.gap_tol is not None and course.outer % every == 0
         # (the first second in a few dozen points)
         due = s.reported and (not course.trace or now - course.began > 1.1 * course.trace[-1].seconds + 0.02)
-        point = self._point(state, self._objectives(state.rho) if wanted or due else None)
+        point = self._point(seen, self._objectives(seen.rho) if wanted or due else None)
         if wanted or due:
             course.took("gap", now)
         if due:
@@ -268,14 +268,14 @@ class Loop(ABC):
             s.progress(point)
         return point.gap if wanted else float("nan")
 
-    def _point(self, state: Optimality, objectives: tuple[Vector, Vector] | None) -> Point:
+    def _point(self, seen: Optimality, objectives: tuple[Vector, Vector] | None) -> Point:
         """Return the point of a trace, with primal and dual of the problems where they are known."""
         course, primal, dual, gap = self.course, *3 * (float("nan"),)
         if objectives:
             primal, dual = (float(one.sum()) for one in objectives)
             gap = float(max(map(relative_gap, *objectives)))
-        steps, seconds = int(state.steps.sum()), perf_counter() - course.began
-        return Point(seconds, steps, course.outer, primal, dual, gap, state.worst, state.rows)
+        steps, seconds = int(seen.steps.sum()), perf_counter() - course.began
+        return Point(seconds, steps, course.outer, primal, dual, gap, seen.worst, seen.rows)
 
     def _gap(self) -> float:
         """Return the relative duality gap of the state as it is now."""
@@ -290,23 +290,23 @@ class Loop(ABC):
         return primal, -(quadratic / 2 + linear)
 
     def _solution(self, status: Status) -> Result:
-        course, state, (b, f) = self.course, self._read(), self.found()
-        rho = certificate.of(self.problem, b, f).rho.reshape(len(b), -1) if state.held else state.rho
+        course, seen, (b, f) = self.course, self._read(), self.found()
+        rho = certificate.of(self.problem, b, f).rho.reshape(len(b), -1) if seen.held else seen.rho
         objectives = self._objectives(rho)
-        course.trace.append(self._point(state, objectives))
+        course.trace.append(self._point(seen, objectives))
         return Result(
             b=b,
             f=f,
             rho=rho,
             primal=float(objectives[0].sum()),
             dual=float(objectives[1].sum()),
-            violation=state.worst,
-            steps=int(state.steps.sum()),
+            violation=seen.worst,
+            steps=int(seen.steps.sum()),
             status=status,
             error_bound=self.check.hidden(b),
             exact_rows=course.exact_rows,
             outer_steps=course.outer,
-            rows_computed=state.rows,
+            rows_computed=seen.rows,
             working_set=self.W,
             seconds=course.seconds,
             trace=tuple(course.trace),

@@ -238,27 +238,16 @@ def test_a_few_rows_that_rounding_moves_are_found(device: str) -> None:
 
 @pytest.mark.parametrize("given", [False, True])
 @pytest.mark.parametrize("whole", [False, True])
-def test_blocks_of_the_host(given: bool, whole: bool) -> None:
+def test_blocks_of_the_host(given: bool, whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are those of K, whether all of it is there by now or not; it is made once."""
-    X = np.random.default_rng(0).normal(size=(12, 3))
-    kernel, made = kernels.make("rbf", gamma=0.5), []
+    X, kernel, made = np.random.default_rng(0).normal(size=(12, 3)), kernels.make("rbf", gamma=0.5), list[int]()
     X = np.round(2.0**20 * X) / 2**20 + 2.0**13  # (far from 0, no digit is lost)
     K = kernel(X)
-    call = type(kernel).__call__
-
-    class Counting(type(kernel)):  # type: ignore[misc]
-        def __call__(self, *rows: Any) -> Any:
-            made.append(len(rows[0]))
-            return call(kernel, *rows)
-
-        def at(self, xx: Any, *given: Any) -> Any:
-            made.append(len(xx))
-            return kernel.at(xx, *given)
-
-    counting = object.__new__(Counting)
-    counting.__dict__.update(vars(kernel))
-    centre = np.full(3, 2.0**13)
-    given_rows = (K, PRECOMPUTED, np.zeros(12)) if given else (X, counting, centre)
+    for name in ("__call__", "at"):
+        real = getattr(type(kernel), name)
+        counted = lambda self, X, *others, real=real: made.append(len(X)) or real(self, X, *others)  # noqa: E731
+        monkeypatch.setattr(type(kernel), name, counted)
+    given_rows = (K, PRECOMPUTED, np.zeros(12)) if given else (X, kernel, np.full(3, 2.0**13))
     blocks = HostBlocks(*given_rows, whole)
     rows, columns = np.array([3, 0, 11]), np.array([1, 3, 4, 5, 8, 9])
     for _ in range(12):
