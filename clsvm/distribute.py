@@ -269,7 +269,10 @@ def dealt(
             started.append(thread)
         left = len(started)
         while left:
-            one = _heard(said)
+            try:
+                one = said.get(timeout=_LOOK)
+            except Empty:  # A signal that the system hands to another thread does not wake this one up.
+                continue
             if isinstance(one, BaseException):
                 raise one
             left -= one is _ENDED
@@ -279,16 +282,3 @@ def dealt(
         stop.set()
         for thread in started:
             thread.join()
-
-
-def _heard(said: SimpleQueue[Any]) -> Any:
-    """Return what the next worker says.
-
-    The caller's thread wakes up from time to time: a signal that the system hands to another thread does not wake it,
-    and Python raises KeyboardInterrupt in this one alone.
-    """
-    while True:
-        try:
-            return said.get(timeout=_LOOK)
-        except Empty:
-            continue

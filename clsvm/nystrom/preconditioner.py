@@ -62,11 +62,7 @@ class Preconditioner:
     """
 
     def __init__(
-        self,
-        K: NDArray[np.float64],
-        least: float = 0.0,
-        device: Any = None,
-        memory_limit: int | str | None = None,
+        self, K: NDArray[np.float64], least: float = 0.0, device: Any = None, memory_limit: int | str | None = None
     ) -> None:
         self.m = self.rank = len(K)
         self.device, self.memory_limit = device, memory_limit
