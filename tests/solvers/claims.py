@@ -43,7 +43,7 @@ def verify(model: Any, K: np.ndarray, y: Any, weights: Any = None, rounding: flo
     report, each = model.fit_report_, check.each(model, K, y, weights)
     found = check.joined(each)
     assert report.converged
-    assert found.box == 0
+    assert found.box <= (1e-12 if getattr(model, "multi_class", "") == "crammer_singer" else 0)  # (rows add up to 0)
     assert found.off_share <= rounding
     assert found.violation <= 1.2 * model.tol
     assert abs(max(found.violation, 0) - report.violation) <= 2e-4
