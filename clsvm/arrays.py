@@ -24,8 +24,9 @@ def checked(X: Any, name: str = "X") -> Any:
     check_files(X)
     if not sp.issparse(X):
         return X
-    _check(X, name)
-    X = X.tocsr()
+    if X.format != "csr":
+        _check(X, name)
+        X = X.tocsr()
     _check(X, name)
     return X
 
@@ -69,6 +70,8 @@ def _check(X: Any, name: str) -> None:
             if not kinds <= {np.dtype(np.int32), np.dtype(np.int64)}:
                 raise ValueError(f"indices and indptr are of {' and '.join(map(str, kinds))}, expected int32 or int64")
             copy.copy(X).check_format(full_check=True)  # (which may change parts of what it checks)
+            if (X.indptr[1:] < X.indptr[:-1]).any():  # (SciPy looks only where the last one is above 0)
+                raise ValueError("indptr must be a non-decreasing sequence")
         elif X.format == "coo":
             sp.coo_matrix((X.data, _coordinates(X)), shape=X.shape)
         elif X.format == "lil" and any(len(at) != len(values) for at, values in zip(X.rows, X.data, strict=True)):

@@ -39,6 +39,8 @@ MALFORMED = {
     "beyond the columns": (spoilt(indices=put(5, D)), f"indices must be < {D}"),
     "below 0": (spoilt(indices=put(5, -1)), "indices must be >"),
     "rows that fall": (spoilt(indptr=put(3, 10**5)), "must .*non-decreasing"),
+    "rows that fall to 0": (spoilt(indptr=put(-1, 0)), "must .*non-decreasing"),
+    "rows that fall below 0": (spoilt(indptr=put(-1, -1)), "must .*non-decreasing"),
     "rows beyond the data": (spoilt(indptr=put(-1, 10**5)), "Last value of index pointer"),
     "a row too few": (spoilt(indptr=lambda p: p[:-1]), f"index pointer size .*{N}.* should be .*{N + 1}"),
     "data too short": (spoilt(data=lambda a: a[:-1]), "indices and data should have the same size"),
@@ -141,11 +143,12 @@ def test_support_vectors_are_looked_at_too() -> None:
 
 @pytest.mark.parametrize("form", ["csc", "bsr"])
 def test_other_forms_are_looked_at_before_they_are_changed(form: str) -> None:
-    X = GOOD.asformat(form)
-    X.indices[2] = 10**4
+    X, falling = GOOD.asformat(form), GOOD.asformat(form)
+    X.indices[2], falling.indptr[-1] = 10**4, 0
     for entry in ("fit", "a matrix", "on the host"):
-        with pytest.raises(ValueError, match=f"malformed .{form}."):
-            ENTRIES[entry](X)
+        for one in (X, falling):
+            with pytest.raises(ValueError, match=f"malformed .{form}."):
+                ENTRIES[entry](one)
 
 
 @pytest.mark.parametrize("form", ["csr", "csc", "bsr", "coo", "lil", "dok", "dia"])
