@@ -135,9 +135,10 @@ def save_model(model: Any, path: PathLike) -> None:
     order = np.arange(int(counts.sum()))
     if len(classes) == 2 and not model.smaller_first:
         order, counts = np.roll(order, -counts[0]), counts[::-1]
-    vectors = model.support_vectors  # (of given values feature 0 is the serial number, column + 1)
-    vectors = sparse.csr_matrix(np.asarray(vectors, np.int64)[:, None] + 1 if given else vectors, dtype=np.float64)
-    vectors = vectors[order]
+    if given:  # feature 0 is the serial number, column + 1, written as a whole number
+        vectors = sparse.csr_matrix(np.asarray(model.support_vectors, np.int64)[:, None] + 1)[order]
+    else:
+        vectors = sparse.csr_matrix(model.support_vectors, dtype=np.float64)[order]
     vectors.sum_duplicates()
     coef = np.asarray(model.dual_coef, dtype=np.float64).T[order]
     rho, estimates = 0.0 - np.asarray(model.intercept, dtype=np.float64), _estimates(model)
