@@ -137,7 +137,10 @@ def _extremes(X: Array) -> tuple[Array, Array, Array]:
     import numpy as np
     from scipy import sparse
 
-    features, place = np.unique(X.indices, return_inverse=True)
+    if X.shape[1] > X.nnz:
+        features, place = np.unique(X.indices, return_inverse=True)
+    else:
+        features, place = np.arange(X.shape[1]), X.indices
     if not len(features):
         return features, np.zeros(0), np.zeros(0)
     compact = sparse.csr_matrix((X.data, place, X.indptr), shape=(X.shape[0], len(features))).tocsc()
