@@ -84,7 +84,9 @@ class Labels(NamedTuple):
 
         table: makes targets (k, c) of places (c,) and their number. Raises ValueError for fewer than two classes.
         """
-        known, places = targets.classes_of(joined([one.keys for one in chunks]))
+        known, places = np.unique(joined([one.keys for one in chunks]), return_inverse=True)
+        if len(known) < 2:
+            raise ValueError(f"The number of classes has to be greater than one; got {len(known)} class")
         sums, counts = (
             np.bincount(places, np.concatenate(column))
             for column in ([one.weights for one in chunks], [one.counts for one in chunks])

@@ -102,6 +102,14 @@ def test_coefficients_and_centres_are_all_that_travels(client: Any) -> None:
     assert made.bytes_sent_["back"] <= each + made.centers_.nbytes + sample
 
 
+@pytest.mark.filterwarnings("error")
+def test_many_classes_in_one_chunk_are_no_reason_to_warn() -> None:
+    labels = np.repeat(np.arange(30), 4)
+    made, weights = Labels.of([Labels.summary(labels, None)], None, lambda places, k: np.eye(k)[:, places])
+    assert made.classes.tolist() == list(range(30))
+    np.testing.assert_array_equal(weights, 4)
+
+
 def test_encodings() -> None:
     """Of classes that some chunks do not have."""
     table = lambda index, k: np.where(np.arange(k)[:, None] == index, 1.0, -1.0)  # noqa: E731
