@@ -116,6 +116,8 @@ class ChunkedFalkon(OverChunks, local.Falkon):
         self, X: Any, kernel: Kernel, task: Task, random: np.random.RandomState
     ) -> tuple[Centers, Vector | None]:
         """Return inducing points drawn evenly from the rows that weigh something, or the given ones."""
+        if not isinstance(X, FalkonRows):  # (rows in one place)
+            return super()._centers(X, kernel, task, random)
         if not isinstance(self.center_selection, str):
             return self._chosen(X[:1], kernel, np.ones(1), random), None
         ends = np.cumsum(X.there)

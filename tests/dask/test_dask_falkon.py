@@ -62,6 +62,14 @@ def test_as_in_one_place(client: Any, name: str, y: Any, given: dict[str, Any]) 
     assert "3 chunks on " in made.fit_report_.layout  # (one worker or two: where the scheduler had them made)
 
 
+@pytest.mark.parametrize("name", ["FalkonRegressor", "FalkonClassifier", "LogisticFalkonClassifier"])
+def test_rows_that_are_no_chunks_are_taken_as_ever(name: str) -> None:
+    made = machine(name, n_centers=20, warm_start=True)
+    expected = getattr(clsvm, name)(n_centers=20, random_state=0, warm_start=True, device=DEVICE)
+    for _ in range(2):
+        np.testing.assert_array_equal(made.fit(X, Y > 0).dual_coef_, expected.fit(X, Y > 0).dual_coef_)
+
+
 def test_data_frames_weights_and_sparse_rows(client: Any) -> None:
     """Chunks of unknown sizes; weights, of which 0 leaves a row out; names of columns."""
     weights = RNG.random(len(X)) * (RNG.random(len(X)) < 0.7)
