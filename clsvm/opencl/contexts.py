@@ -108,10 +108,15 @@ def built(process: int, context: cl.Context, device: cl.Device, text: str, optio
     """Return the program of a text and its options, built once with the device's quirks. Raises BuildError."""
     global builds
     log = ""
-    with build_lock, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # compilers that remark on success
+
+    def make() -> cl.Program:  # (no more than this is quiet: ``cached`` has something to say)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # compilers that remark on success
+            return cl.Program(context, text).build(options=[*options, *quirks(device)])
+
+    with build_lock:
         try:
-            program = cached(lambda: cl.Program(context, text).build(options=[*options, *quirks(device)]))
+            program = cached(make)
         except cl.Error as error:
             log = told(error)
     if log:  # (raised here it has no context, which would not pickle)

@@ -294,6 +294,21 @@ def test_a_cache_that_fails_later_is_done_without(monkeypatch: pytest.MonkeyPatc
     assert os.environ["PYOPENCL_CACHE_FAILURE_FATAL"]  # else pyopencl fails with another error than its cache's
 
 
+def test_a_build_says_that_the_cache_failed(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cl = pytest.importorskip("pyopencl")
+    monkeypatch.setattr(cl, "_PYOPENCL_NO_CACHE", False)
+    build = cl.Program.build
+
+    def failing(self: Any, *given: Any, **named: Any) -> Any:
+        if not cl._PYOPENCL_NO_CACHE:
+            raise OSError(28, "No space left on device")
+        return build(self, *given, **named)
+
+    monkeypatch.setattr(cl.Program, "build", failing)
+    with Stream(device) as stream, pytest.warns(UserWarning, match=r"cache failed .*No space left on device"):
+        stream.kernel("kernel void full_disk(global int *a) { a[0] = 1; }", (), "full_disk")
+
+
 def unaligned(array: np.ndarray, offset: int = 1) -> np.ndarray:
     """The array at an address that is no multiple of its items' size."""
     return np.frombuffer(b"x" * offset + array.tobytes(), array.dtype, offset=offset).reshape(array.shape)
