@@ -32,7 +32,7 @@ def parse_bytes(value: Any, name: str = "memory_limit") -> int | None:
     if value is None:
         return None
     if isinstance(value, str):
-        match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([a-zA-Z]*)\s*", value)
+        match = re.fullmatch(r"\s*([0-9]+\.?[0-9]*|\.[0-9]+)\s*([a-zA-Z]*)\s*", value)
         number = float(match[1]) * _UNITS.get(match[2].lower(), -1) if match else -1.0
     elif isinstance(value, int | float | np.number) and not isinstance(value, bool):
         number = float(value)

@@ -194,7 +194,7 @@ def test_a_runtime_that_does_not_load_is_the_cause(tmp_path: Path, monkeypatch: 
 def test_bytes() -> None:
     given = {"2GB": 2e9, "512 MiB": 512 * 2**20, "1.5k": 1500, 1000: 1000, None: None}
     assert {text: memory.parse_bytes(text) for text in given} == given
-    for text in ("", "GB", "-1", "2 parsecs", "1e400", 0, -5, float("nan"), "0"):
+    for text in ("", "GB", "-1", "2 parsecs", "1e400", "\N{ARABIC-INDIC DIGIT TWO}GB", 0, -5, float("nan"), "0"):
         with pytest.raises(ValueError, match="memory_limit must be a positive number"):
             memory.parse_bytes(text)
     for value in (True, [], {}):
