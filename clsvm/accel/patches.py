@@ -304,7 +304,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Give scikit-learn its own methods back. What was fitted meanwhile stays as it is."""
+    """Give scikit-learn its own methods back. Estimators that were fitted meanwhile keep their attributes."""
     for (owner, name), method in _before.items():
         setattr(owner, name, method)
     _before.clear()

@@ -115,7 +115,7 @@ class OnWorkers:
         self.client.run(worker.in_thread, worker.forget, self._name, on_error="ignore")
 
     def _lay(self, missing: set[int]) -> None:
-        """Have parts built by workers that are there. Raises DeviceError where one is lost too often meanwhile."""
+        """Build missing parts on live workers. Raises DeviceError where a part is lost too often meanwhile."""
         asked, losses, chunks = dict[int, Future[Any]](), Counter[int](), self._chunks
         while missing := missing - self._there:
             gone = self._find_homes(missing) | {i for i, one in asked.items() if one.status in LOST}

@@ -235,8 +235,11 @@ def scored(method: Callable[..., float]) -> Callable[..., float]:
 
 
 class Answering:
-    """Methods of a fitted estimator for rows in chunks: those of ANSWERS that a subclass inherits give a Dask array for
-    a Dask collection, and else what they gave before."""
+    """Predictions of a fitted estimator for rows in chunks.
+
+    Each method in ANSWERS that a subclass inherits returns a Dask array for a Dask collection. For other rows it
+    returns the inherited method's result.
+    """
 
     n_features_in_: int
 

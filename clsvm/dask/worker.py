@@ -1,6 +1,6 @@
-"""What runs on Dask's workers: parts of a fit built of chunks on the worker's device, and the answers of these parts.
+"""Functions that run on Dask's workers: they build parts of a fit from chunks on a device, and ask the parts.
 
-What a part knows beside its rows (f, second derivatives) is gone with its worker: clsvm.distribute says who replays it.
+State that a part has beside its rows (f, second derivatives) is lost with its worker; clsvm.distribute replays it.
 Functions that work with devices run in the one thread of :func:`in_thread`.
 """
 
@@ -47,7 +47,10 @@ class Recipe(NamedTuple):
 
 @dataclass
 class _Fit:
-    """What a worker has of a fit. expected: parts in all; versions: of the parts that are here."""
+    """Parts of one fit on a worker.
+
+    expected: how many parts the fit has on all workers; versions: of the state of each part here.
+    """
 
     stream: Stream
     expected: int

@@ -284,7 +284,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         return kernels.make(kernel, **{name: given[name] for name in names & given.keys()})
 
 
-# Constructors: they keep what they are given, and the docstring of their class lists it
+# Constructors keep their arguments; the docstring of the class lists the parameters.
 
 
 def keep(estimator: Any, given: Mapping[str, Any]) -> None:

@@ -127,8 +127,10 @@ class _Classifier(ClassifierMixin, Machine):
 
 @documented
 class SVC(_Classifier):
-    """C-support vector classification on an OpenCL device: of two classes; of more by a machine for each
-    pair, all pairs side by side, for each class, or by Crammer and Singer's machine.
+    """C-support vector classification on an OpenCL device.
+
+    More than two classes take a machine for each pair, all solved side by side, a machine for each class, or Crammer
+    and Singer's machine.
 
     Attributes after fit: support_ (n_SV,) int32, support_vectors_ (n_SV, d), n_support_ (k,) int32, dual_coef_
     (k - 1, n_SV) float64, intercept_ (pairs,), classes_, class_weight_, n_iter_ (pairs,) int32, fit_status_ (0, or 1

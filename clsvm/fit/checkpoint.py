@@ -24,7 +24,7 @@ from clsvm.report import Status
 from clsvm.solvers import Result
 
 Vector = NDArray[np.float64]
-# Of files that are no checkpoint
+# raised by NumPy for files that are no checkpoint
 UNREADABLE = OSError, ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile
 _SHOWN = "problems", "kernel"  # what a refusal quotes: the rest are digests
 _REACHED = "primal", "dual", "violation", "error_bound", "exact_rows"  # what is kept of a result, beside b and rho

@@ -1,8 +1,7 @@
 """Problems of few rows, solved or finished on the host: K in float64, and the active set method (active_set.py).
 
-For what pair steps on a device leave: coefficients that stand still in float32 though they are not at the optimum, and
-problems on which pair steps go on for very long. What comes back needs no further certificate, since f is computed from
-the coefficients in float64.
+The host takes problems on which pair steps on a device stall in float32 before the optimum, or take very long. Its
+results need no further certificate, since f is computed from the coefficients in float64.
 """
 
 from __future__ import annotations
@@ -112,7 +111,7 @@ class Values(NamedTuple):
 
 
 class HostFit:
-    """What :class:`prepare.PreparedFit` is on a device: rows X, or X = K, ready for solves on the host.
+    """Rows X, or X = K, ready for solves on the host, as :class:`prepare.PreparedFit` has them on a device.
 
     plan: of the rows as the device lays them out. rounding: the error of kernel values as a device computes them in
     float64, in units of eps; by default both are found here. Raises ValueError where kernel values are too large for
