@@ -1,6 +1,6 @@
 """The tasks that there are, as records: estimators, command line, model files and conversion read them.
 
-A further task is a record here, its dual problem (problem/posed.py), and an estimator of its name that poses it.
+A further task is a record here, its dual problem (problem.py), and an estimator of its name that poses it.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def _in_pieces(predict: Callable[[Any], Array], X: Any) -> Array:
     """Return predict(X), on a terminal piece by piece with a bar: a row's result does not depend on its piece."""
     import numpy as np
 
-    from clsvm.report.display import counting
+    from clsvm.report import counting
 
     n = X.shape[0]
     step = max(_PIECE, -(-n // 100)) if sys.stderr.isatty() else n

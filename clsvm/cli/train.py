@@ -189,7 +189,7 @@ def _held_out(asked: Any, estimator: Any, rows: _Data, print_lines: PrintLines) 
     from sklearn.utils.metaestimators import _safe_split
 
     from clsvm.models import probability
-    from clsvm.report.display import labelled
+    from clsvm.report import labelled
 
     X, y = rows.X, rows.targets
     of_classes = asked.task.kind == CLASSES
@@ -230,7 +230,7 @@ def _model(asked: Any, estimator: Any, rows: _Data, print_lines: PrintLines) -> 
     from clsvm.cli.lines import order_of_labels
     from clsvm.models import libsvm
     from clsvm.models import probability as probabilities
-    from clsvm.report.display import labelled
+    from clsvm.report import labelled
 
     model: KernelModel = estimator.model_
     if asked.probability:

@@ -2,7 +2,7 @@
 
 Below some nu, which depends on the rows and the kernel function, the reduced convex hulls of two classes meet. The
 optimum is then w = 0, which tells nothing. That nu is not known beforehand, but C-SVC has solutions of nu-SVC with a
-known margin, and each has its nu (:func:`clsvm.problem.posed.soft_margin`).
+known margin, and each has its nu (:func:`clsvm.problem.soft_margin`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from clsvm.errors import ClsvmError
 from clsvm.fit import driver, sharded
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.parameters import Options
-from clsvm.problem import Subproblem, posed
+from clsvm.problem import Subproblem, largest_nu, soft_margin
 
 _SAMPLE = 100  # rows whose kernel values say how large C is
 _LARGE = 10.0  # C, for kernel values whose spread is 1
@@ -40,7 +40,7 @@ def possible_nu(fit: Fit, narrow: NDArray[np.intp], nu: float, options: Options)
     The nu of C-SVC has the margin 1 / C. C is large for kernel values of this size, so that a nu much below leaves
     little margin or none. Where all coefficients of a class are at their bounds, no smaller nu has a larger margin.
     """
-    most = min(posed.largest_nu(one.problem.lo, one.problem.hi) for one in fit.members)
+    most = min(largest_nu(one.problem.lo, one.problem.hi) for one in fit.members)
     limit = f"the sizes of the classes allow at most nu={most:g}"
     spread, members = _spread(fit.rows, fit.kernel), [fit.members[place] for place in narrow]
     if not 0 < spread < np.inf:
@@ -49,7 +49,7 @@ def possible_nu(fit: Fit, narrow: NDArray[np.intp], nu: float, options: Options)
     soft = _soft(fit, members, C, options)
     if soft is None or max(soft) <= nu:
         return f"; {limit}"
-    own = [posed.largest_nu(one.problem.lo, one.problem.hi) for one in members]
+    own = [largest_nu(one.problem.lo, one.problem.hi) for one in members]
     if any(least > _BOUNDED * its for least, its in zip(soft, own, strict=True)):
         return f"; no smaller nu than {most:g} gives a margin of more than {1 / C:.2g}, and {limit}"
     if max(soft) > most:
@@ -62,7 +62,7 @@ def _soft(fit: Fit, members: list[Subproblem], C: float, options: Options) -> li
     steps = _STEPS * max(len(one.rows) for one in members)
     steps = steps if options.max_iter < 0 else min(steps, options.max_iter)
     asked = options.but(max_iter=steps, gap_tol=None, checkpoint=None, verbose=False)
-    posed_soft = [Subproblem(one.rows, posed.soft_margin(one.problem, C)) for one in members]
+    posed_soft = [Subproblem(one.rows, soft_margin(one.problem, C)) for one in members]
     try:
         trained = driver.solve(fit.rows, posed_soft, fit.kernel, asked, fit.started)
     except (ValueError, MemoryError, ClsvmError):  # (what the fit itself found is not lost for a remedy)

@@ -21,7 +21,7 @@ from clsvm.estimators.dual import Machine, Part, Vector
 from clsvm.models.decoder import Decoder
 from clsvm.models.pairwise import pairs
 from clsvm.parameters import Number
-from clsvm.problem import Problem, Subproblem, posed
+from clsvm.problem import Problem, Subproblem, c_svc, crammer_singer, epsilon_svr, nu_svc, nu_svr, one_class
 from clsvm.tasks import CLASSES
 
 Side = tuple[int, int | None]  # the classes on the positive and the negative side of a machine; None: all others
@@ -56,7 +56,7 @@ class _Classifier(ClassifierMixin, Machine):
         """Yield the problems of a fit, some at a time."""
         index, bounds, k, n = boxes.index, boxes.bounds, len(boxes.classes), len(boxes.index)
         if self._way == "crammer_singer":
-            yield [(Subproblem(np.arange(n), posed.crammer_singer(index, bounds, k)), ...)]
+            yield [(Subproblem(np.arange(n), crammer_singer(index, bounds, k)), ...)]
         elif k == 2:
             yield [(one.among(n), ...) for one in self._members(index, self._sides(k), bounds)]
         else:
@@ -179,7 +179,7 @@ class SVC(_Classifier):
         return self.multi_class
 
     def _problem(self, signs: Vector, bounds: Vector) -> Problem:
-        return posed.c_svc(signs[None], bounds[None], bool(self.bias))
+        return c_svc(signs[None], bounds[None], bool(self.bias))
 
 
 @documented
@@ -228,7 +228,7 @@ class NuSVC(_Classifier):
         keep(self, locals())
 
     def _problem(self, signs: Vector, bounds: Vector) -> Problem:
-        return posed.nu_svc(signs, float(self.nu), bounds)
+        return nu_svc(signs, float(self.nu), bounds)
 
     def _scaled(self, b: Vector, rho: Vector) -> tuple[Vector, Vector]:
         """Scale so that the margin is 1: its two sides are at f = rho_+ and rho_-."""
@@ -330,7 +330,7 @@ class SVR(_Regressor):
         keep(self, locals())
 
     def _problem(self, y: Vector, weights: Vector) -> Problem:
-        return posed.epsilon_svr(y, targets.bounds_of(self._bound, weights), self.epsilon, bool(self.bias))
+        return epsilon_svr(y, targets.bounds_of(self._bound, weights), self.epsilon, bool(self.bias))
 
 
 @documented
@@ -373,7 +373,7 @@ class NuSVR(_Regressor):
         keep(self, locals())
 
     def _problem(self, y: Vector, weights: Vector) -> Problem:
-        return posed.nu_svr(y, targets.bounds_of(self._bound, weights), float(self.nu))
+        return nu_svr(y, targets.bounds_of(self._bound, weights), float(self.nu))
 
     def _check_numbers(self) -> None:
         super()._check_numbers()
@@ -431,7 +431,7 @@ class OneClassSVM(OutlierMixin, Machine):
 
     def _posed(self, y: Any, sample_weight: Any) -> tuple[NDArray[Any], list[Subproblem]]:
         weights = targets.bounds_of(1.0, targets.weights_of(sample_weight, sample_weight))
-        return np.zeros(0), [Subproblem(np.arange(len(weights)), posed.one_class(float(self.nu), weights))]
+        return np.zeros(0), [Subproblem(np.arange(len(weights)), one_class(float(self.nu), weights))]
 
     def decision_function(self, X: Any) -> Vector:
         """Return the signed distance (n,) float64 of each row of X (n, d) to the boundary, positive inside."""

@@ -34,8 +34,7 @@ from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Stream
 from clsvm.parameters import Options
 from clsvm.problem import Constraint, Subproblem
-from clsvm.report import Status
-from clsvm.report.display import Display
+from clsvm.report import Display, Status
 from clsvm.solvers import Result, batch
 
 DTYPES = "float32", "float64"  # in the order in which they are tried

@@ -26,7 +26,7 @@ from clsvm.estimators import targets
 from clsvm.fit.checkpoint import UNREADABLE
 from clsvm.models.decoder import Decoder
 from clsvm.opencl.devices import listed
-from clsvm.report.display import counting
+from clsvm.report import counting
 
 Vector = NDArray[np.float64]
 Rows = NDArray[np.intp]

@@ -28,8 +28,7 @@ from clsvm.nystrom.preconditioner import Preconditioner, sampled
 from clsvm.nystrom.rows import InducingPoints, RowBlock, RowOperator, Task, blocks
 from clsvm.opencl import devices
 from clsvm.opencl.stream import Stream
-from clsvm.report import NystromReport, Status
-from clsvm.report.display import Display
+from clsvm.report import Display, NystromReport, Status
 
 Vector = NDArray[np.float64]
 COARSE = 1e7  # condition of K(C, C) beyond which float32 is too coarse: T^-1 enlarges its errors

@@ -29,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clsvm.problem.dual import Problem, Vector
+from clsvm.problem import Problem, Vector
 from clsvm.solvers import certificate
 from clsvm.solvers.certificate import Extremes
 from clsvm.solvers.newton import Face, Factor, Rows, steadied

@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 from clsvm.gram.layouts.record import Panel
 from clsvm.gram.products import Operator, Tile, Update
 from clsvm.opencl.stream import Buffer, Stream, together
-from clsvm.problem import Subproblem
-from clsvm.problem.dual import Constraint, Problem, Vector
+from clsvm.problem import Constraint, Problem, Subproblem, Vector
 from clsvm.report import Status
 from clsvm.solvers import certificate, programs
 from clsvm.solvers.certificate import Extremes

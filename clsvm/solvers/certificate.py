@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clsvm.gram.exact import Exact
-from clsvm.problem.dual import Constraint, Problem, Vector
+from clsvm.problem import Constraint, Problem, Vector
 from clsvm.report import relative_gap
 
 OBJECTIVE = 5e-5  # share of an objective that rounding of K may move

@@ -31,7 +31,7 @@ import numpy as np
 
 from clsvm.gram.products import Operator, Tile
 from clsvm.opencl.stream import Stream
-from clsvm.problem.dual import Constraint, Problem, Vector
+from clsvm.problem import Constraint, Problem, Vector
 from clsvm.solvers import programs
 from clsvm.solvers.kernel_rows import KernelRows, Square
 from clsvm.solvers.newton import Newton

@@ -27,7 +27,7 @@ from clsvm.gram.products import Operator, Update
 from clsvm.gram.store import RowCache, fill
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Buffer, Stream
-from clsvm.problem.dual import Vector
+from clsvm.problem import Vector
 from clsvm.solvers import certificate
 from clsvm.solvers.result import Settings
 from clsvm.solvers.state import Selection, State

@@ -28,7 +28,7 @@ from scipy.linalg import blas, lapack
 
 from clsvm.errors import DeviceError, MemoryLimitError
 from clsvm.gram.products import Tile
-from clsvm.problem.dual import Problem, Vector
+from clsvm.problem import Problem, Vector
 from clsvm.solvers import certificate
 from clsvm.solvers.kernel_rows import KernelRows
 from clsvm.solvers.smo import Optimality

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from clsvm.gram.exact import Exact
 from clsvm.gram.products import Operator
 from clsvm.parameters import Options
-from clsvm.problem.dual import Vector
+from clsvm.problem import Vector
 from clsvm.report import Point, Progress, Status, relative_gap
 
 TINY = float(np.finfo(np.float64).tiny)

@@ -20,7 +20,7 @@ from clsvm.gram.layouts.record import Plan
 from clsvm.gram.products import Gram, Update
 from clsvm.kernels import Kernel
 from clsvm.opencl.stream import Buffer, Stream
-from clsvm.problem.dual import Problem, Vector
+from clsvm.problem import Problem, Vector
 from clsvm.solvers import programs
 from clsvm.solvers.kernel_rows import new_cache
 from clsvm.solvers.state import Selection, State

@@ -35,7 +35,7 @@ from clsvm.gram.layouts.record import Plan
 from clsvm.gram.products import Gram, Tile
 from clsvm.kernels import Kernel
 from clsvm.opencl.stream import Stream
-from clsvm.problem.dual import Constraint, Problem, Vector
+from clsvm.problem import Constraint, Problem, Vector
 from clsvm.solvers import certificate, programs
 from clsvm.solvers.programs import Limits, PairSteps
 from clsvm.solvers.result import Settings

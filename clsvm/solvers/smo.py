@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clsvm.problem.dual import Constraint, Problem, Vector
+from clsvm.problem import Constraint, Problem, Vector
 from clsvm.report import Point, Status, relative_gap
 from clsvm.solvers import certificate
 from clsvm.solvers.result import Result, Settings, ended

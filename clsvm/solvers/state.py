@@ -18,7 +18,7 @@ from clsvm.gram.layouts.record import WHOLE, Panel
 from clsvm.gram.products import Operator, Update
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Buffer, Stream, together
-from clsvm.problem.dual import Constraint, Problem, Vector
+from clsvm.problem import Constraint, Problem, Vector
 from clsvm.solvers import certificate, programs
 
 

@@ -30,7 +30,7 @@ from clsvm.opencl import tuned
 from clsvm.opencl.devices import find, tuning_key, untuned_profile
 from clsvm.opencl.profiles import SEARCH, Profile
 from clsvm.opencl.stream import Stream
-from clsvm.problem import posed
+from clsvm.problem import c_svc
 from clsvm.tools import rates
 from clsvm.tools.rates import RATES, Launch, Rate
 
@@ -100,7 +100,7 @@ def _selection(stream: Stream, n: int) -> Launch:
     X = rng.random((n, 2), np.float32)
     signs = np.where(rng.random(n) < 0.5, 1.0, -1.0)
     rows = layouts.build(stream, X, layouts.choose(stream.profile, X, kernel.spec, "dense"), "float32")
-    gram, problem = Gram(stream, rows, kernel), posed.c_svc(signs[None], np.ones((1, n)))
+    gram, problem = Gram(stream, rows, kernel), c_svc(signs[None], np.ones((1, n)))
     settings = solvers.Settings(
         tol=1e-3, gap_tol=None, max_iter=200, working_set=16, cache_bytes=0, kernel_scale=1.0, exact=None
     )

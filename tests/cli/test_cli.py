@@ -261,7 +261,7 @@ def on_a_terminal(monkeypatch: pytest.MonkeyPatch, *words: str) -> str:
     """What a command shows on a terminal, with a bar for all that takes a moment."""
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setattr("clsvm.report.display.SOON", 0.0)
+    monkeypatch.setattr("clsvm.report.SOON", 0.0)
     monkeypatch.setattr(sys, "stderr", stderr := Terminal())
     monkeypatch.setattr(sys, "argv", ["clsvm", *words])
     with pytest.raises(SystemExit) as end:

@@ -18,11 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clsvm import SVC, report
+from clsvm import report as display
 from clsvm.gram import layouts
 from clsvm.kernels import make
 from clsvm.opencl.stream import Stream
-from clsvm.report import PARTS, FitReport, Point, display
-from clsvm.report.display import Course, Display, counting, labelled
+from clsvm.report import PARTS, Course, Display, FitReport, Point, counting, labelled
 from tests.conftest import noisy
 
 TRACE = tuple(

@@ -21,8 +21,7 @@ import clsvm
 from clsvm import SVC, NuSVC, from_sklearn
 from clsvm.errors import CheckpointError, MemoryLimitError
 from clsvm.fit import checkpoint, driver, host
-from clsvm.problem import Constraint, Problem
-from clsvm.problem.posed import c_svc, crammer_singer
+from clsvm.problem import Constraint, Problem, c_svc, crammer_singer
 from clsvm.solvers import batch, newton
 from tests.conftest import noisy
 

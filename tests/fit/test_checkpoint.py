@@ -13,8 +13,7 @@ import pytest
 from clsvm.fit.checkpoint import opened
 from clsvm.kernels import make
 from clsvm.parameters import Options
-from clsvm.problem import Subproblem
-from clsvm.problem.posed import c_svc
+from clsvm.problem import Subproblem, c_svc
 from clsvm.report import Status
 from clsvm.solvers import Result
 

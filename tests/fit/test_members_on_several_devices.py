@@ -17,7 +17,7 @@ from sklearn.datasets import load_digits
 from clsvm import SVC, NuSVC
 from clsvm.distribute import dealt
 from clsvm.fit import driver, host, side_by_side
-from clsvm.report.display import labelled
+from clsvm.report import labelled
 from clsvm.solvers import batch
 from clsvm.threads import go_on
 from tests.conftest import USABLE, calls_of, halves

@@ -20,7 +20,7 @@ from clsvm.gram import programs, store
 from clsvm.gram.products import Update
 from clsvm.gram.programs import SLABS
 from clsvm.opencl.stream import Stream
-from clsvm.problem.posed import c_svc
+from clsvm.problem import c_svc
 from clsvm.solvers.state import State
 from tests.conftest import noisy, thrifty
 from tests.gram.panels import gathered, products, tile

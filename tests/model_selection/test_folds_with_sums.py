@@ -16,9 +16,9 @@ from sklearn.model_selection import GridSearchCV, KFold
 import clsvm
 from benchmarks import check
 from clsvm import SVC, Kernel, OneClassSVM
+from clsvm import problem as posed
 from clsvm.fit import prepare
 from clsvm.model_selection import SVCSearchCV, folds
-from clsvm.problem import posed
 from tests.conftest import calls_of
 from tests.model_selection.test_model_selection import both, shared
 

@@ -254,10 +254,10 @@ def test_lines_where_there_is_no_terminal(
 ) -> None:
     X, y = noisy(60, 3)
     search = SVCSearchCV(SVC(device=device), {"C": [1, 2]}, cv=3, verbose=1, refit=False)
-    monkeypatch.setattr("clsvm.report.display.EVERY", 1e9)
+    monkeypatch.setattr("clsvm.report.EVERY", 1e9)
     search.fit(X, y)
     assert capsys.readouterr().err.splitlines() == ["6 of 6 fits, 0:00:00 left"]
-    monkeypatch.setattr("clsvm.report.display.EVERY", 0)
+    monkeypatch.setattr("clsvm.report.EVERY", 0)
     search.fit(X, y)
     lines = capsys.readouterr().err.splitlines()
     assert [line.split(" fits")[0] for line in lines] == [f"{i} of 6" for i in (1, 2, 3, 4, 5, 6, 6)]

@@ -10,7 +10,8 @@ import pytest
 from scipy.spatial.distance import cdist
 from sklearn.datasets import load_breast_cancer
 
-from clsvm.problem import Problem, posed
+from clsvm import problem as posed
+from clsvm.problem import Problem
 from clsvm.solvers import active_set, certificate
 from clsvm.threads import one_thread
 

@@ -19,7 +19,7 @@ from clsvm.gram import layouts
 from clsvm.gram.products import Gram
 from clsvm.opencl.profiles import PROFILES
 from clsvm.opencl.stream import Stream
-from clsvm.problem.posed import c_svc
+from clsvm.problem import c_svc
 from clsvm.solvers import kernel_rows, newton
 from clsvm.solvers.decomposition import Solver
 from clsvm.solvers.kernel_rows import KernelRows

@@ -17,8 +17,8 @@ from sklearn.exceptions import ConvergenceWarning
 
 from benchmarks import check
 from clsvm import NuSVC, NuSVR, kernels
+from clsvm import problem as posed
 from clsvm.estimators import margins
-from clsvm.problem import posed
 from tests.conftest import noisy, thrifty
 from tests.solvers import claims
 

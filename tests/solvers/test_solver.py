@@ -18,8 +18,7 @@ from clsvm import SVC, NuSVC, kernels
 from clsvm.fit import driver
 from clsvm.opencl.profiles import PROFILES
 from clsvm.parameters import Options
-from clsvm.problem import Subproblem
-from clsvm.problem.posed import c_svc
+from clsvm.problem import Subproblem, c_svc
 from clsvm.solvers import batch
 from clsvm.solvers.decomposition import Solver
 from tests.conftest import noisy, simulated
