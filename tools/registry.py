@@ -18,7 +18,7 @@ from clsvm.opencl import sources
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.sources import Variant
 from clsvm.problem import Constraint
-from clsvm.solvers.programs import carry, respond, selection, shard, subproblem
+from clsvm.solvers.state import carry, respond, selection, shard, subproblem
 
 DTYPES = "float32", "float64"
 

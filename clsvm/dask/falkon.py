@@ -28,7 +28,6 @@ from clsvm.kernels import Kernel
 from clsvm.kernels.evaluation import Extent
 from clsvm.losses import LOSSES, crossing
 from clsvm.nystrom import fit as nystrom
-from clsvm.nystrom.centers import Centers, count
 from clsvm.nystrom.rows import InducingPoints, RowBlock, Task, deviation
 from clsvm.opencl import devices
 from clsvm.opencl.stream import Stream
@@ -114,20 +113,20 @@ class ChunkedFalkon(OverChunks, local.Falkon):
 
     def _centers(
         self, X: Any, kernel: Kernel, task: Task, random: np.random.RandomState
-    ) -> tuple[Centers, Vector | None]:
+    ) -> tuple[nystrom.Centers, Vector | None]:
         """Return inducing points drawn evenly from the rows that weigh something, or the given ones."""
         if not isinstance(X, FalkonRows):  # (rows in one place)
             return super()._centers(X, kernel, task, random)
         if not isinstance(self.center_selection, str):
             return self._chosen(X[:1], kernel, np.ones(1), random), None
         ends = np.cumsum(X.there)
-        m, words = count(int(ends[-1]), self.n_centers)
+        m, words = nystrom.count_centers(int(ends[-1]), self.n_centers)
         ranks = np.sort(random.choice(int(ends[-1]), m, replace=False))
         found = X.taken(split(ranks, X.there), there=True)
         starts = np.cumsum(X.sizes) - X.sizes
         places = np.concatenate([places + start for (_, places), start in zip(found, starts, strict=True)])
         rows = stacked([rows for rows, _ in found if rows.shape[0]])
-        return Centers(rows, places.astype(np.intp), words), None
+        return nystrom.Centers(rows, places.astype(np.intp), words), None
 
 
 class FalkonRegressor(ChunkedFalkon, local.FalkonRegressor):

@@ -26,7 +26,6 @@ from clsvm.losses import LOSSES
 from clsvm.models.decoder import Decoder, log_logistic, logistic
 from clsvm.models.model import KernelModel
 from clsvm.nystrom import fit as nystrom
-from clsvm.nystrom.centers import Centers, choose
 from clsvm.nystrom.parameters import TABLE
 from clsvm.nystrom.rows import Task
 from clsvm.opencl import devices
@@ -134,7 +133,7 @@ class Falkon(KernelEstimator):
 
     def _centers(
         self, X: Any, kernel: Kernel, task: Task, random: np.random.RandomState
-    ) -> tuple[Centers, Vector | None]:
+    ) -> tuple[nystrom.Centers, Vector | None]:
         """Return the centres, and the coefficients (k, m) of the fit before where it is to go on."""
         check_values(kernel, X)
         if not (self.warm_start and hasattr(self, "centers_")):
@@ -145,16 +144,16 @@ class Falkon(KernelEstimator):
             raise ValueError(f"warm_start: the fit before was of {was}, got {k} of {X.shape[1]}")
         same = index is not None and index.max() < X.shape[0] and sp.issparse(X) == sp.issparse(before)
         same = same and not (X[index] != before).sum()
-        return Centers(before, index if same else None, f"{before.shape[0]} of the fit before"), self.dual_coef_
+        return nystrom.Centers(before, index if same else None, f"{before.shape[0]} of the fit before"), self.dual_coef_
 
-    def _chosen(self, X: Any, kernel: Kernel, weights: Vector, random: np.random.RandomState) -> Centers:
+    def _chosen(self, X: Any, kernel: Kernel, weights: Vector, random: np.random.RandomState) -> nystrom.Centers:
         how = self.center_selection
         if not isinstance(how, str):
             how = self._given_centers(how, X.shape[1], kernel)
             if sp.issparse(how) != sp.issparse(X):
                 how = sp.csr_matrix(how) if sp.issparse(X) else how.toarray()
         where = {"device": devices.first(self.device), "memory_limit": self.memory_limit}
-        return choose(X, how, self.n_centers, weights, random, kernel, float(self.penalty), where)
+        return nystrom.choose_centers(X, how, self.n_centers, weights, random, kernel, float(self.penalty), where)
 
     def _given_centers(self, given: Any, d: int, kernel: Kernel) -> Any:
         """Return the rows of center_selection as the layouts read rows. Raises ValueError or TypeError, which name

@@ -19,7 +19,6 @@ from clsvm import solvers
 from clsvm.arrays import Data
 from clsvm.distribute import OnDevices, Parts, ask_one, opened, replayed, speeds
 from clsvm.fit import prepare
-from clsvm.fit.sizes import choose
 from clsvm.gram import layouts, precision
 from clsvm.gram.cross import TIMED, pass_seconds
 from clsvm.gram.layouts.record import Plan
@@ -30,15 +29,14 @@ from clsvm.opencl.stream import Stream
 from clsvm.parameters import Options
 from clsvm.problem import Constraint, Problem
 from clsvm.solvers import certificate
-from clsvm.solvers.shard import Shard, row_bytes, travelled
-from clsvm.solvers.sharded import Sharded, WorkingSet
+from clsvm.solvers.sharded import Shard, Sharded, WorkingSet, row_bytes, travelled
 
 Vector = NDArray[np.float64]
 WORKING = 256  # working rows that say how fast a device is
 
 
 class Facts(NamedTuple):
-    """A shard's facts. sizes, extent: of its rows (precision.measured); W, cache_bytes, reason: of sizes.choose; row:
+    """A shard's facts. sizes, extent: of its rows (precision.measured); W, cache_bytes, reason: of prepare.sizes; row:
     bytes of one; layout: words."""
 
     sizes: Vector
@@ -81,7 +79,7 @@ class OneShard(Shard):
     def facts(self, working_set: int | str, cache: float | str, n: int) -> Facts:
         """Return the facts for a problem of n rows in all."""
         found = precision.measured(self.stream, self.gram.rows, self.gram.kernel, self.X, self.plan)
-        W, cache_bytes, reason = choose(self.stream, self.gram, working_set, cache, n)
+        W, cache_bytes, reason = prepare.sizes(self.stream, self.gram, working_set, cache, n)
         return Facts(found.sizes, found.extent, W, cache_bytes, reason, row_bytes(self.X), self.gram.rows.describe())
 
 

@@ -28,11 +28,10 @@ from clsvm.gram.products import Operator, Tile, Update
 from clsvm.opencl.stream import Buffer, Stream, together
 from clsvm.problem import Constraint, Problem, Subproblem, Vector
 from clsvm.report import Status
-from clsvm.solvers import certificate, programs
+from clsvm.solvers import certificate
 from clsvm.solvers.certificate import Extremes
-from clsvm.solvers.programs import Limits, PairSteps
 from clsvm.solvers.result import Block, Checks, Result
-from clsvm.solvers.state import View
+from clsvm.solvers.state import RESPOND, Limits, PairSteps, View, mirror, most_places, respond
 from clsvm.threads import one_thread
 
 UNIT = 32  # rows whose numbers fill an aligned part of a buffer, and whole vectors
@@ -64,7 +63,7 @@ class Told(NamedTuple):
 
 def largest(stream: Stream) -> int:
     """Return the most rows of a member that the device takes whole."""
-    W = int(min(stream.profile.alone, programs.most_places(stream)))
+    W = int(min(stream.profile.alone, most_places(stream)))
     room = int(TILES * (stream.limit - stream.held))
     while W > UNIT and min(room, stream.largest) < 8 * W * W:
         W //= 2
@@ -301,7 +300,7 @@ class _Batch:
     def _respond(self) -> None:
         """Make f from the tiles."""
         on, shape = self.device, self.b.shape
-        respond(self.gram, shape, self.Q, on.state.b, on.linear, on.state.f)
+        _respond(self.gram, shape, self.Q, on.state.b, on.linear, on.state.f)
         f = self.stream.read_wide(on.state.f, shape)
         self.f = np.where(self.places >= 0, f, 0.0)  # (where there is no row, the kernel function may have no value)
         certificate.finite(self.f, self.gram.kernel)
@@ -396,7 +395,7 @@ def _among(gram: Operator, one: Asked) -> Vector:
     count, Q, f = stream.upload(np.array([m], np.int32)), stream.buffer(8 * W * W), stream.buffer(8 * W)
     (panel, rows), weights, linear = gathered(gram, _padded(both, W), count), stream.wide(b), stream.wide(q)
     tile(gram, panel, rows, count, Q, 0, m)
-    respond(gram, (1, W), Q, weights, linear, f)
+    _respond(gram, (1, W), Q, weights, linear, f)
     found = stream.read_wide(f, W)[at]
     stream.free(count, Q, f, rows, weights, linear, *panel.buffers())
     return found
@@ -450,14 +449,14 @@ def tile(gram: Operator, panel: Panel, rows: Buffer, count: Buffer, Q: Buffer, p
     own = gram.stream.part(Q, real * place * W * W, real * W * W)
     gram.tile(panel, Tile(rows, count, own, half=half, most=most))
     if half:
-        programs.mirror(gram.stream, gram.rows.dtype)(W, 0, own)
+        mirror(gram.stream, gram.rows.dtype)(W, 0, own)
 
 
-def respond(gram: Operator, shape: tuple[int, int], Q: Buffer, b: Buffer, q: Buffer, f: Buffer) -> None:
+def _respond(gram: Operator, shape: tuple[int, int], Q: Buffer, b: Buffer, q: Buffer, f: Buffer) -> None:
     """Compute f = Q b + q of as many tiles of W x W as shape (tiles, W) has."""
     (tiles, W), profile = shape, gram.stream.profile
-    columns = -(-W // (programs.RESPOND * gram.rows.lanes)) if profile.shape == "vector" else W
-    gram.stream.variant(programs.respond(profile, gram.rows.dtype))((columns, tiles), None, W, Q, b, q, f)
+    columns = -(-W // (RESPOND * gram.rows.lanes)) if profile.shape == "vector" else W
+    gram.stream.variant(respond(profile, gram.rows.dtype))((columns, tiles), None, W, Q, b, q, f)
 
 
 def gathered(gram: Operator, places: NDArray[np.int32], count: Buffer) -> tuple[Panel, Buffer]:

@@ -32,13 +32,23 @@ import numpy as np
 from clsvm.gram.products import Operator, Tile
 from clsvm.opencl.stream import Stream
 from clsvm.problem import Constraint, Problem, Vector
-from clsvm.solvers import programs
 from clsvm.solvers.kernel_rows import KernelRows, Square
 from clsvm.solvers.newton import Newton
-from clsvm.solvers.programs import Limits, PairSteps
 from clsvm.solvers.result import Settings
 from clsvm.solvers.smo import Loop, Optimality
-from clsvm.solvers.state import Selection, State, View, nbytes
+from clsvm.solvers.state import (
+    SQUARE,
+    Limits,
+    PairSteps,
+    Selection,
+    State,
+    View,
+    carry,
+    mirror,
+    most_places,
+    nbytes,
+    squares,
+)
 
 UNTIMED = 1024  # rows up to which no part of a step is waited for by itself
 WHOLE = 16  # a working set stands in whole vectors of this many places
@@ -61,8 +71,8 @@ class Solver(Loop):
         self.selection = Selection(stream, self.dtype, problem.constraint, *sizes)
         self.square = Square(stream, gram, stride * self.sets)
         self._pair_steps = PairSteps(stream, self.dtype, stride, problem.constraint)
-        self._carry = stream.variant(programs.carry(stream.profile, self.dtype))
-        self._mirror = programs.mirror(stream, self.dtype)
+        self._carry = stream.variant(carry(stream.profile, self.dtype))
+        self._mirror = mirror(stream, self.dtype)
         self._allocate()
         self.rows = KernelRows(self.state, self.selection, self.square, settings.cache_bytes)
         self.newton: Newton | None = None
@@ -106,7 +116,7 @@ class Solver(Loop):
         empty; it has an even number of rows, since half of it stays, and of two sums four at least, two for a pair of
         each."""
         stream, rows, unit, sets = self.stream, gram.rows, max(gram.width, WHOLE), self.sets
-        real, most = np.dtype(rows.dtype).itemsize, programs.most_places(stream)
+        real, most = np.dtype(rows.dtype).itemsize, most_places(stream)
         asked = min(self.settings.working_set, rows.n)
         W = max(1, asked // unit) * unit
         while unit < W:
@@ -200,9 +210,9 @@ class Solver(Loop):
         gram, square, half = self.state.gram, self.square, self.W // 2
         ws, Q, W = self.selection.ws, square.Q, square.panel.capacity
         kept = stay and square.made and self.sets == 1
-        known = half if kept and half % max(gram.rows.lanes, programs.SQUARE) == 0 else 0
+        known = half if kept and half % max(gram.rows.lanes, SQUARE) == 0 else 0
         if known:
-            self._carry(*programs.squares(self.stream.profile, known, known), W, known, Q)
+            self._carry(*squares(self.stream.profile, known, known), W, known, Q)
         if self.rows.first:
             self.rows.tile(ws, W, known, Q)
         else:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clsvm.gram import programs as gram_programs
+from clsvm.gram import programs
 from clsvm.gram.layouts.record import Rows
 from clsvm.gram.products import Operator, Update
 from clsvm.gram.store import RowCache, fill
@@ -64,7 +64,7 @@ def prefetches(gram: Operator) -> bool:
     """Return whether there are kernels that prefetch rows, and that could pay if all rows were wanted."""
     if not gram.resident or gram.stream.profile.shape != "vector":
         return False
-    return gram.rows.cost * (1 - GAIN / 2) > GAIN * gram_programs.COPIED * gram.stream.profile.cache_cost
+    return gram.rows.cost * (1 - GAIN / 2) > GAIN * programs.COPIED * gram.stream.profile.cache_cost
 
 
 def new_cache(stream: Stream, rows: Rows, nbytes: int, entries: int) -> RowCache:
@@ -136,8 +136,8 @@ class KernelRows:
         self.delta = s.zeros(8 * P * selection.stride)  # of the working sets' coefficients
         self.cache = new_cache(s, state.gram.rows, cache_bytes, selection.sets * selection.W)
         self._plan = s.variant(selection.program, "plan")
-        self._update = s.variant(gram_programs.update(s.profile, state.gram.rows.dtype))
-        self._pick = s.variant(gram_programs.given(s.profile, state.gram.rows.dtype))
+        self._update = s.variant(programs.update(s.profile, state.gram.rows.dtype))
+        self._pick = s.variant(programs.given(s.profile, state.gram.rows.dtype))
         self._before = 0  # rows computed for problems before
         self.first = False  # whether rows come before the tile
 
@@ -195,7 +195,7 @@ class KernelRows:
     def add_hits(self) -> None:
         """Add to f the rows that are in the row cache."""
         if self.cache.capacity:
-            size = gram_programs.update_range(self.state.stream.profile, self.state.n)
+            size = programs.update_range(self.state.stream.profile, self.state.n)
             store = self.cache.store(self.hits.slot).arguments()
             self._update(*size, store, self._added(self.hits).arguments(), self.hits.count)
 
@@ -256,7 +256,7 @@ class KernelRows:
         missing = self.missing()
         asked = certificate.of(*state.now()).violating(self._settings.tol).reshape(state.P, rows.n).any(axis=0)
         wanted = np.isin(missing, rows.position[asked]).sum()
-        each = rows.cost / 2 + gram_programs.COPIED * state.stream.profile.cache_cost
+        each = rows.cost / 2 + programs.COPIED * state.stream.profile.cache_cost
         return bool(wanted * rows.cost > GAIN * len(missing) * each)
 
     def prefetch(self, until: float = np.inf) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""The state of a solve on the device, and the rows that violate their optimum most.
+"""The state of a solve on the device, the rows that violate their optimum most, and the programs of solvers.
 
 State: coefficients b, gradients f = K b + q, bounds. Rows stand in the device's order, in which padding rows belong to
 no problem. Selection: working sets, chosen by counting. ``quota`` rows come from each side (or from all, without a
@@ -8,18 +8,146 @@ leaves the device.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clsvm.gram.layouts import record
 from clsvm.gram.layouts.record import WHOLE, Panel
 from clsvm.gram.products import Operator, Update
+from clsvm.gram.programs import RowSource
+from clsvm.opencl import sources
+from clsvm.opencl.launch import local
 from clsvm.opencl.profiles import Profile
+from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Buffer, Stream, together
 from clsvm.problem import Constraint, Problem, Vector
-from clsvm.solvers import certificate, programs
+from clsvm.solvers import certificate
+
+BINS = 2048  # of the histogram that chooses the working set
+MOST = 20  # inner steps for each row of the working set, after which f is made anew
+SHRINK = 0.1  # an inner solve stops at this share of its first violation
+VECTOR_STATE = 64  # bytes of local memory for each row of the working set in the vector shape's subproblem
+
+
+def _cl(*names: str) -> str:
+    return sources.cl(*(f"solvers/{name}" for name in names))
+
+
+def subproblem_items(profile: Profile, working_set: int) -> int:
+    """Return the number of work-items that solve the dual over a working set of that size."""
+    return 1 if profile.shape == "vector" else min(1 << working_set.bit_length() - 1, profile.pair_items)
+
+
+def subproblem(
+    profile: Profile,
+    dtype: str,
+    working_set: int,
+    constraint: Constraint = Constraint.BIAS,
+    rows: RowSource | None = None,
+) -> Variant:
+    """Return the program that solves the dual over a working set of that size; with a source of rows (vector shape,
+    BIAS or NONE) it gets the rows of Q that it needs itself."""
+    items = subproblem_items(profile, working_set)
+    ground = ("fold",) if profile.shape == "vector" else ("argmin", "least")
+    options = [*record.options(profile, dtype), f"-DWG={items}"]
+    options += [f"-DEACH={-(-working_set // items)}"] * (items > 1)
+    options += ["-DNO_BIAS"] * (constraint is Constraint.NONE) + ["-DSPLIT"] * (constraint is Constraint.SPLIT)
+    names = [f"subproblem_{profile.shape}"]
+    if constraint is Constraint.COUPLED:
+        names = ["row_threshold", f"coupled_{profile.shape}"]
+    label, text = f"subproblem {constraint.name.lower()} {dtype}", _cl(*ground, *names)
+    if rows:
+        label, text = f"{rows.name} {label}", rows.text + text.removeprefix(sources.cl())
+        options += ["-DROWS", *rows.options]
+    return Variant(label, text, tuple(options), "subproblem")
+
+
+def selection(profile: Profile, dtype: str, constraint: Constraint = Constraint.BIAS) -> Variant:
+    """Return the program that chooses the working set and plans the row cache; ``entry`` is the first of several
+    kernels."""
+    options = [*record.options(profile, dtype), f"-DWG={profile.group}", f"-DBINS={BINS}"]
+    options += ["-DNO_BIAS"] * (constraint in (Constraint.NONE, Constraint.COUPLED))
+    options += ["-DSPLIT"] * (constraint is Constraint.SPLIT)
+    names = ("extremes", "count", "rowcache", *["coupled"] * (constraint is Constraint.COUPLED))
+    text = _cl(*["argmin"] * (profile.shape == "group"), *names)
+    return Variant(f"{', '.join(names)} {constraint.name.lower()} {dtype}", text, tuple(options), "extremes")
+
+
+RESPOND = 4  # VECTORS of respond.cl
+
+
+def respond(profile: Profile, dtype: str) -> Variant:
+    """Return the program of f = K b + q, of problems that are solved whole."""
+    return Variant(f"respond {dtype}", sources.cl("solvers/respond"), (*record.options(profile, dtype),), "respond")
+
+
+def shard(profile: Profile, dtype: str) -> Variant:
+    """Return the program for single rows of a shard; ``entry`` is the first of three kernels."""
+    return Variant(f"shard {dtype}", _cl("shard"), (*record.options(profile, dtype),), "put")
+
+
+SQUARE = 16  # SIDE of carry.cl
+
+
+def carry(profile: Profile, dtype: str) -> Variant:
+    """Return the program of a tile from the one before; ``entry`` is the first of two kernels."""
+    return Variant(f"carry {dtype}", sources.cl("solvers/carry"), (*record.options(profile, dtype),), "carry")
+
+
+def squares(profile: Profile, wide: int, high: int) -> tuple[tuple[int, int], tuple[int, int] | None]:
+    """Return range and work-group of that program over wide x high values, whole squares."""
+    if profile.shape == "vector":
+        return (wide // SQUARE, high // SQUARE), None
+    return (wide, high), (SQUARE, SQUARE)
+
+
+def mirror(stream: Stream, dtype: str) -> Callable[[int, int, Buffer], None]:
+    """Return the launch that mirrors one side of a tile Q (W, W) of numbers of ``dtype``, from column ``known`` on."""
+    kernel = stream.variant(carry(stream.profile, dtype), "mirror")
+    return lambda W, known, Q: kernel(*squares(stream.profile, W, W - known), W, known, Q)
+
+
+def most_places(stream: Stream) -> float:
+    """Return the most places of a working set whose subproblem the device's local memory holds."""
+    return stream.local_memory // VECTOR_STATE if stream.profile.shape == "vector" else np.inf
+
+
+class Limits(NamedTuple):
+    """When a subproblem is solved: at ``tol``, at the share ``shrink`` of its first violation, or after so many steps.
+    budget: steps that its problem has in all."""
+
+    tol: np.float32
+    shrink: np.float32
+    steps: int
+    budget: np.int64
+
+    @classmethod
+    def of(cls, tol: float, max_iter: int, W: int) -> Self:
+        """Return the limits for a working set of W rows in a solve to ``tol`` by ``max_iter`` steps, -1 for any
+        number."""
+        return cls(np.float32(0.5 * tol), np.float32(SHRINK), MOST * W, np.int64(max_iter if max_iter >= 0 else 2**62))
+
+
+class PairSteps:
+    """SMO iterations on working sets of W places: the subproblem's kernel, and how it is launched."""
+
+    def __init__(
+        self, stream: Stream, dtype: str, W: int, constraint: Constraint, rows: RowSource | None = None
+    ) -> None:
+        self._items, self._W = subproblem_items(stream.profile, W), W
+        self._kernel = stream.variant(subproblem(stream.profile, dtype, W, constraint, rows))
+
+    def __call__(
+        self, sets: int, n: Any, ws: Buffer, Q: Buffer, state: Any, limits: Limits, rows: Any = (), memory: Any = None
+    ) -> None:
+        """Launch them on so many sets ``ws`` of n rows, with tiles Q; rows: what rows of Q are made from. memory: the
+        kernel's own, local by default."""
+        memory = memory or local(VECTOR_STATE * self._W if self._items == 1 else 8)
+        self._kernel((self._items * sets,), (self._items,), n, self._W, ws, Q, state, limits, memory, rows)
 
 
 class View(NamedTuple):
@@ -96,13 +224,13 @@ class State:
 
 
 def _chunks(profile: Profile, n: int) -> int:
-    least = programs.BINS if profile.shape == "vector" else max(64, 2 * profile.group)  # (each chunk has its own bins)
+    least = BINS if profile.shape == "vector" else max(64, 2 * profile.group)  # (each chunk has its own bins)
     return max(1, min(profile.chunks, n // least))
 
 
 def nbytes(profile: Profile, sets: int, n: int, W: int) -> int:
     """Return about how much device memory choosing working sets of W takes."""
-    return sets * (n + 4 * W + 8 * programs.BINS * _chunks(profile, n))
+    return sets * (n + 4 * W + 8 * BINS * _chunks(profile, n))
 
 
 class Selection:
@@ -130,7 +258,7 @@ class Selection:
         self.chunks = _chunks(profile, n)
         self.chunk = -(-n // (self.chunks * WHOLE)) * WHOLE
         self.in_set, self.ws = stream.buffer(sets * n), stream.buffer(4 * sets * self.stride)
-        bins, pieces = 2 * programs.BINS, sets * self.chunks
+        bins, pieces = 2 * BINS, sets * self.chunks
         sizes = bins * pieces, bins * sets, 4 * sets, 4 * pieces
         self._counted = tuple(stream.zeros(4 * size) for size in sizes)  # bins of chunks and of sets; ends, shares
         self.clear()
@@ -138,7 +266,7 @@ class Selection:
         seen = stream.as_wide(np.zeros(shape)), np.zeros(shape, np.int32), np.zeros((problems, 4), np.int64)
         self._seen = together(stream, seen)
         self.numbers, self.places, self.counters = self._seen.each
-        self.program = programs.selection(profile, dtype, constraint)
+        self.program = selection(profile, dtype, constraint)
         names = ("extremes", "histogram", "threshold", "collect", "objective", *["share"] * (profile.shape == "group"))
         self._k = {name: stream.variant(self.program, name) for name in names}
         self._sums = stream.zeros(8 * 3 * pieces)
@@ -147,7 +275,7 @@ class Selection:
         """Take all rows out of the working sets; a step may have been interrupted."""
         self.stream.clear(self.in_set, self.sets * self.n)
         self.stream.write(self.ws, np.full(self.sets * self.stride, -1, np.int32))
-        self.stream.clear(self._counted[1], 4 * 2 * programs.BINS * self.sets)
+        self.stream.clear(self._counted[1], 4 * 2 * BINS * self.sets)
 
     def over_rows(self, kernel: Any, *arguments: Any) -> None:
         """Launch a pass over the chunks of every problem's rows."""

@@ -16,7 +16,7 @@ from sklearn.datasets import load_digits
 
 from clsvm import SVC, NuSVC
 from clsvm.distribute import dealt
-from clsvm.fit import driver, host, side_by_side
+from clsvm.fit import driver, host
 from clsvm.report import labelled
 from clsvm.solvers import batch
 from clsvm.threads import go_on
@@ -105,7 +105,7 @@ def test_the_report_adds_up(device: str) -> None:
 
 
 def test_rows_are_laid_out_once_on_each(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    laid = calls_of(monkeypatch, side_by_side.prepare, "products")
+    laid = calls_of(monkeypatch, driver.prepare, "products")
     fitted([device] * 2)
     assert (
         1 <= sum(call.given[4] == "float32" for call in laid) <= 2

@@ -18,8 +18,7 @@ from clsvm.errors import DeviceError
 from clsvm.fit import sharded
 from clsvm.problem import Constraint, Problem
 from clsvm.solvers import certificate
-from clsvm.solvers.shard import Change, Offer
-from clsvm.solvers.sharded import Directory, Sharded, chosen
+from clsvm.solvers.sharded import Change, Directory, Offer, Sharded, chosen
 from tests.conftest import calls_of, noisy, simulated, thrifty
 
 X, SIGNS = noisy(700, 6)

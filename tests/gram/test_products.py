@@ -22,7 +22,7 @@ from clsvm.gram.sums import Sums
 from clsvm.opencl import devices
 from clsvm.opencl.profiles import PROFILES, shape_class
 from clsvm.opencl.stream import Stream
-from clsvm.solvers import programs
+from clsvm.solvers.state import carry, squares
 from tests.conftest import take_profile, thrifty
 from tests.gram.panels import chain, gathered, store, stored, summed, tile
 from tests.gram.panels import products as products_of
@@ -232,8 +232,8 @@ def test_half_a_tile_and_its_mirror_image(device: str, profile: str, kind: str, 
         half = stream.read(out, dtype, (256, 256))
         if stream.profile.shape == "vector":
             assert (half[known:, known:] == -7).mean() > 0.2
-        mirror = stream.variant(programs.carry(stream.profile, dtype), "mirror")
-        mirror(*programs.squares(stream.profile, 256, 256 - known), 256, known, out)
+        mirror = stream.variant(carry(stream.profile, dtype), "mirror")
+        mirror(*squares(stream.profile, 256, 256 - known), 256, known, out)
         whole = stream.read(out, dtype, (256, 256))
         assert (whole[:known, :known] == -7).all()
         expected = kernel(X[:256], X[:256])

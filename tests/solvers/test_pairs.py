@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from benchmarks import check
 from clsvm import SVC, SVR, NuSVC, kernels
-from clsvm.fit import host, side_by_side
+from clsvm.fit import driver, host
 from clsvm.gram import layouts, programs, store
 from clsvm.gram.exact import HostBlocks
 from clsvm.gram.products import Gram, Tile
@@ -75,7 +75,7 @@ def test_no_bit_depends_on_what_tiles_are_made_of(device: str, monkeypatch: pyte
         monkeypatch.setattr(StoredGram, name, lambda self, *given, real=real: used.append(1) or real(self, *given))
     found = []
     for long, mirrored in ((0, 64), (10**9, 64), (10**9, 10**9)):
-        monkeypatch.setattr(side_by_side, "LONG", long)
+        monkeypatch.setattr(driver, "LONG", long)
         monkeypatch.setattr(batch, "MIRRORED", mirrored)
         used.clear()
         found.append(make(gamma=0.01, device=device).fit(X, y))
@@ -100,7 +100,7 @@ def test_values_of_entries_are_shared_too(device: str, monkeypatch: pytest.Monke
     monkeypatch.setattr(store, "computed", lambda gram, tiles: made.append(gram.rows.kind) or computed(gram, tiles))
     found = []
     for long in (0, 10**9):
-        monkeypatch.setattr(side_by_side, "LONG", long)
+        monkeypatch.setattr(driver, "LONG", long)
         found.append(SVC(gamma=0.01, layout=layout, device=device).fit(X, y))
         assert found[-1].fit_report_.converged
     wanted = {"auto": ("csr", "hybrid", "inverted"), "clustered": ("dense",)}.get(layout, (layout,))
@@ -130,7 +130,7 @@ def test_float64_values_are_of_members_in_doubt_alone(device: str, monkeypatch: 
 
         with monkeypatch.context() as patched:
             patched.setattr(host, "holds", lambda stream, shape: False)
-            patched.setattr(side_by_side, "WIDE", 0)
+            patched.setattr(driver, "WIDE", 0)
             patched.setattr(batch, "ON_HOST", 0)
             patched.setattr(batch._Batch, "_respond_exactly", some)
             SVC(C=1, gamma=0.05, tol=1e-5, device=device).fit(X, y)
@@ -162,7 +162,7 @@ def test_values_are_not_shared(
     assert made
     made.clear()
     monkeypatch.setattr(batch, "IN_CACHE", in_cache)
-    monkeypatch.setattr(side_by_side, "COMMON", common)
+    monkeypatch.setattr(driver, "COMMON", common)
     SVC(gamma=0.01, device=device, memory_limit=limit).fit(X, y)
     assert not made
 

@@ -18,7 +18,7 @@ from clsvm.kernels import BUILTIN, make
 from clsvm.opencl import devices, sources
 from clsvm.opencl.profiles import PROFILES
 from clsvm.opencl.stream import Stream
-from clsvm.solvers.programs import subproblem
+from clsvm.solvers.state import subproblem
 from tests.conftest import noisy, take_profile
 from tools import audit, compilers, registry
 from tools.compilers import TARGETS, Finding, Target
