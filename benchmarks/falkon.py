@@ -30,7 +30,7 @@ from benchmarks.bench import Laid
 from benchmarks.command import DATA, Asked, Command, Part, number, option, peers, repeats, sets_of
 from benchmarks.solvers import Answer, Contestant, Worker, turns
 from benchmarks.table import Row, Shown, picture, shown
-from clsvm.gram.sums import Sums
+from clsvm.gram.cross import Sums
 from clsvm.kernels import make
 from clsvm.opencl.stream import Stream
 

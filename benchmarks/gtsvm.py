@@ -25,7 +25,7 @@ from benchmarks.sets import Problem
 from benchmarks.solvers import Contestant, Worker, later, turns
 from benchmarks.table import Row, Shown, shown
 from clsvm import SVC, arrays, report
-from clsvm.gram import cluster
+from clsvm.gram import partition
 from clsvm.gram.layouts.record import lanes
 from clsvm.opencl.stream import Stream
 
@@ -66,7 +66,7 @@ def clustering(asked: Asked) -> Row:
             count = X.count_nonzero() if sp.issparse(X) else np.count_nonzero(X)
             one = {"set": name, "n": X.shape[0], "d": X.shape[1], "nonzeros": float(count / X.shape[0])}
             one["active"] = [{"active": k, **_clustered(stream, X, SIZE, k, "random")} for k in ACTIVE]
-            one["layout"] = {"size": size, **_clustered(stream, X, size, cluster.ACTIVE, None)}
+            one["layout"] = {"size": size, **_clustered(stream, X, size, partition.ACTIVE, None)}
             found.append(one)
         return {"table": 2, "rows": found}
 
@@ -83,12 +83,12 @@ def _clustered(stream: Stream, X: Any, size: int, active: int | None, order: str
     seconds = []
     for _ in range(REPEATS):
         started = perf_counter()
-        clusters = cluster.cluster(stream, X, size, active, order)
+        clusters = partition.cluster(stream, X, size, active, order)
         seconds.append(perf_counter() - started)
     return {"nonzeros": nonzeros(clusters), "seconds": later(seconds)}
 
 
-def nonzeros(clusters: cluster.Clusters) -> float:
+def nonzeros(clusters: partition.Clusters) -> float:
     """Return the columns of a row's cluster, on average over the rows: the figure of table 2."""
     rows = (clusters.order.reshape(-1, clusters.size) >= 0).sum(axis=1)
     return float(rows @ clusters.mask.sum(axis=1) / max(1, rows.sum()))

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from clsvm import arrays
 from clsvm.errors import install
-from clsvm.gram import cluster
+from clsvm.gram import partition
 from clsvm.opencl.stream import Stream
 from clsvm.report import FitReport, Record, by_part
 from clsvm.tools.describe import Description
@@ -282,7 +282,7 @@ def _write_values(ax: Axes, image: Any, scores: NDArray[np.float64], best: tuple
 def _cluster(X: arrays.Data, size: int, device: Any) -> NDArray[np.int32]:
     """Return the rows of the cluster of X with the median number of features, among those with the most rows."""
     with Stream(device) as stream:
-        found = cluster.cluster(stream, X, size)
+        found = partition.cluster(stream, X, size)
     members = found.order.reshape(-1, size)
     count = (members >= 0).sum(axis=1)
     full = np.flatnonzero(count == count.max())

@@ -1,6 +1,6 @@
 """A small fit on one device, compared with scikit-learn's: ``python -m clsvm.small_fit INDEX IDENTITY``.
 
-:mod:`clsvm.opencl.usable` starts this program and reads its output.
+:mod:`clsvm.opencl.devices` starts this program and reads its output.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sklearn import svm
 
 from clsvm.errors import BuildError
 from clsvm.estimators.svm import SVC
-from clsvm.opencl import devices, usable
+from clsvm.opencl import devices
 
 if sys.platform != "win32":
     import resource
@@ -47,17 +47,17 @@ def cause(error: Exception) -> str:
 def main(index: int, identity: list[str]) -> str:
     """Return the line of output for a device, "" where another device has this index."""
     device = devices.visible(0)[index] if index < len(devices.visible(0)) else None
-    if device is None or usable.identity(device) != identity:
+    if device is None or devices.identity(device) != identity:
         return ""
     try:
         words = fitted(index)
     except Exception as error:  # whatever a broken runtime throws
         words = cause(error)
-    return f"{usable.FAILED}{words}" if words else usable.PASSED
+    return f"{devices.FAILED}{words}" if words else devices.PASSED
 
 
 if __name__ == "__main__":
     if sys.platform != "win32":
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a runtime that ends this process leaves no file
-        signal.alarm(usable.SECONDS)  # nor does one that hangs outlive the process that waits for it by much
+        signal.alarm(devices.SECONDS)  # nor does one that hangs outlive the process that waits for it by much
     print(main(int(sys.argv[1]), json.loads(sys.argv[2])), flush=True)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
-from clsvm.gram import cluster, layouts
+from clsvm.gram import layouts, partition
 from clsvm.gram.layouts import LAYOUTS
-from clsvm.gram.layouts.csr import scatter, zero_sums
-from clsvm.gram.layouts.inverted import INVERTED, invert
+from clsvm.gram.layouts.csr import INVERTED, invert, scatter, zero_sums
 from clsvm.gram.layouts.lanes import DENSE, gather
 from clsvm.gram.layouts.record import packing
 from clsvm.gram.programs import PRODUCTS, UNITS, back, forward_back, given, gram, made_rows, picked_rows, update
@@ -85,7 +84,7 @@ def of_rows(profile: Profile, dtype: str) -> Iterator[Variant]:
     for source in DTYPES:
         made = tuple(packing(profile, source, 0, dtype))
         yield Variant(f"pack {source} as {dtype}", sources.cl("gram/pack"), made, "pack")
-    yield Variant(f"cluster {dtype}", sources.cl("gram/cluster"), (*cluster.options(profile, dtype),), "assign")
+    yield Variant(f"cluster {dtype}", sources.cl("gram/cluster"), (*partition.options(profile, dtype),), "assign")
     yield scatter(profile, dtype)
     if INVERTED.suits(profile):
         yield invert(profile, dtype)

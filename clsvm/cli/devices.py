@@ -68,11 +68,11 @@ def tune(asked: Any) -> None:
     from rich.console import Console
     from rich.progress import Progress
 
-    from clsvm.opencl import tuned
+    from clsvm.opencl import profiles
     from clsvm.tools import tune as tool
 
     if asked.reset:
-        typer.echo(f"{tuned.path()}: {'deleted' if tuned.reset() else 'there was none'}")
+        typer.echo(f"{profiles.tuned_path()}: {'deleted' if profiles.delete_tuned() else 'there was none'}")
         return
     if asked.show:
         _show_kept()
@@ -83,16 +83,16 @@ def tune(asked: Any) -> None:
             asked.device, asked.seconds, lambda words, done: bar.update(task, description=words, completed=done)
         )
     _show_found(found)
-    kept, more = f"kept in {tuned.path()}", f"nothing is kept: give --seconds more than {asked.seconds:g}"
+    kept, more = f"kept in {profiles.tuned_path()}", f"nothing is kept: give --seconds more than {asked.seconds:g}"
     typer.echo(kept if found.kept else more)
 
 
 def _show_kept() -> None:
     """Print the records of earlier searches."""
-    from clsvm.opencl import tuned
+    from clsvm.opencl import profiles
 
-    records = tuned.read()
-    typer.echo(f"{tuned.path()}: {len(records)} device{'s' * (len(records) != 1)}")
+    records = profiles.read_tuned()
+    typer.echo(f"{profiles.tuned_path()}: {len(records)} device{'s' * (len(records) != 1)}")
     for name, record in records.items():
         rows = [(field, str(value)) for field, value in record["profile"].items()]
         common.show_table(("field", "value"), rows, title=f"{name} ({record.get('date')})")

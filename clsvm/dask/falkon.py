@@ -25,7 +25,7 @@ from clsvm.dask.rows import ChunkedRows, OverChunks, gathered
 from clsvm.distribute import Parts, split
 from clsvm.gram.cross import USED, kernel_matrix
 from clsvm.kernels import Kernel
-from clsvm.kernels.evaluation import Extent
+from clsvm.kernels.expression import Extent
 from clsvm.losses import LOSSES, crossing
 from clsvm.nystrom import fit as nystrom
 from clsvm.nystrom.rows import InducingPoints, RowBlock, Task, deviation

@@ -27,7 +27,7 @@ from clsvm.gram import layouts
 from clsvm.gram.layouts.record import Plan
 from clsvm.gram.precision import measures
 from clsvm.kernels import Kernel
-from clsvm.kernels.evaluation import Extent
+from clsvm.kernels.expression import Extent
 from clsvm.losses import LOSSES
 from clsvm.opencl.devices import listed
 from clsvm.opencl.stream import Stream

@@ -23,7 +23,7 @@ from clsvm.gram import layouts, precision
 from clsvm.gram.cross import TIMED, pass_seconds
 from clsvm.gram.layouts.record import Plan
 from clsvm.kernels import Kernel, Precomputed
-from clsvm.kernels.evaluation import Extent
+from clsvm.kernels.expression import Extent
 from clsvm.opencl import devices
 from clsvm.opencl.stream import Stream
 from clsvm.parameters import Options

@@ -14,7 +14,7 @@ from clsvm.arrays import Data
 from clsvm.errors import ROW, RowError
 from clsvm.gram.layouts.record import Plan, Rows
 from clsvm.kernels import Kernel, underflow
-from clsvm.kernels.evaluation import BROKEN, Extent
+from clsvm.kernels.expression import BROKEN, Extent
 from clsvm.opencl.stream import Stream
 
 Vector = NDArray[np.float64]

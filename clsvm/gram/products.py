@@ -25,7 +25,7 @@ from clsvm.gram.layouts.lanes import LaneRows
 from clsvm.gram.layouts.record import Panel, Pass, Reader, Rows
 from clsvm.gram.programs import RowSource, Units, made_rows
 from clsvm.kernels import Kernel
-from clsvm.opencl.launch import Kernel as DeviceKernel
+from clsvm.opencl.contexts import Kernel as DeviceKernel
 from clsvm.opencl.stream import APART, Buffer, Stream
 
 Slots = dict[int, Buffer]

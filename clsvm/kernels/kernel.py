@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
 from clsvm import arrays
-from clsvm.kernels.evaluation import BROKEN, Evaluation, Extent, between, elements, evaluated, inner_products, summary
+from clsvm.kernels.expression import BROKEN, Evaluation, Extent, between, elements, evaluated, inner_products, summary
 from clsvm.kernels.records import BUILTIN, Matrix, Parameter, Spec, own
 
 _TINY, _SMALLEST = float(np.finfo(np.float64).tiny), float(np.finfo(np.float64).smallest_subnormal)

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from clsvm.linalg.factors import cholesky, lauum, plan, solve_triangular
-from clsvm.linalg.schedule import Plan
+from clsvm.linalg.tiles import Plan
 
 __all__ = ["Plan", "cholesky", "lauum", "plan", "solve_triangular"]

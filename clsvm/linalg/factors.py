@@ -12,9 +12,8 @@ from scipy import sparse
 from scipy.linalg import lapack
 
 from clsvm.errors import BufferSizeError, MemoryLimitError
-from clsvm.linalg import schedule
-from clsvm.linalg.schedule import Plan
-from clsvm.linalg.tiles import Shape
+from clsvm.linalg import tiles
+from clsvm.linalg.tiles import Plan, Shape
 from clsvm.opencl.devices import listed
 from clsvm.opencl.stream import Stream
 from clsvm.parameters import Number
@@ -108,7 +107,7 @@ def cholesky(
     DeviceError where the machine fails; what was to be overwritten is then half done.
     """
     where = {"device": device, "memory_limit": memory_limit, "tile": tile}
-    return _in_triangle(A, "A", ("potrf", schedule.cholesky), lower, overwrite_a, clean, where)
+    return _in_triangle(A, "A", ("potrf", tiles.cholesky), lower, overwrite_a, clean, where)
 
 
 def lauum(
@@ -126,7 +125,7 @@ def lauum(
     The parameters and errors are :func:`cholesky`'s. Algorithm 3 of the same appendix.
     """
     where = {"device": device, "memory_limit": memory_limit, "tile": tile}
-    return _in_triangle(U, "U", ("lauum", schedule.lauum), lower, overwrite, clean, where)
+    return _in_triangle(U, "U", ("lauum", tiles.lauum), lower, overwrite, clean, where)
 
 
 def _in_triangle(
@@ -195,9 +194,9 @@ def solve_triangular(
         found, _ = solve(T.T if turned else T, columns, lower=lower != turned, trans=trans != turned)
         columns[...] = found
     elif lower != trans:  # U'X = B
-        schedule.solve(U, columns, made)
+        tiles.solve(U, columns, made)
     else:  # U X = B, from its last row on
-        schedule.solve(U[::-1, ::-1].T, columns[::-1], made)
+        tiles.solve(U[::-1, ::-1].T, columns[::-1], made)
     if not np.isfinite(X).all() and not all(np.isfinite(U[i, i:]).all() for i in range(len(U))):
         raise ValueError("T must be of finite numbers in the triangle that is read, got NaN or infinity")
     return X

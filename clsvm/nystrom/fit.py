@@ -23,7 +23,7 @@ from clsvm.gram.cross import CENTERS, kernel_matrix, pass_seconds
 from clsvm.gram.layouts.record import Plan
 from clsvm.gram.precision import measures, outside, refuse
 from clsvm.kernels import Kernel
-from clsvm.kernels.evaluation import Extent
+from clsvm.kernels.expression import Extent
 from clsvm.nystrom.newton import Callback, Newton, Result
 from clsvm.nystrom.preconditioner import Preconditioner, sampled
 from clsvm.nystrom.rows import InducingPoints, RowBlock, RowOperator, Task, blocks

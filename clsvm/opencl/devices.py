@@ -1,19 +1,31 @@
-"""The devices of this machine: which there are, which of them work, which one a user means, and its profile."""
+"""The devices of this machine: which there are, which of them work, which one a user means, and its profile.
+
+A device works where a small fit in a process of its own, which a broken runtime may end, has the right result. A fit
+that passed is remembered by an empty file in a folder of :func:`runtime.folders`. Its name stands for the device and
+its driver. A failure is tried again by the next process.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
 import os
 import re
+import signal
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from clsvm.errors import DeviceError, install
-from clsvm.opencl import tuned, usable
+from clsvm.opencl import profiles, runtime
 from clsvm.opencl.contexts import build_lock, context_of, forked, lost, quirks
 from clsvm.opencl.profiles import PROFILES, Profile
 from clsvm.opencl.runtime import SETTINGS, cl, unloaded
@@ -91,7 +103,7 @@ def _reason(index: int, device: cl.Device, tried: bool) -> str:
     except Exception as error:  # whatever a broken driver throws: it is a reason, not a crash
         return f"no context could be made: {str(error).strip()[:200] or type(error).__name__}"
     with build_lock:
-        return usable.failure(index, device) if tried else ""
+        return fit_failure(index, device) if tried else ""
 
 
 def describe(info: Sequence[DeviceInfo] | None = None) -> str:
@@ -267,12 +279,12 @@ def _names(device: cl.Device) -> tuple[str, str]:
 
 def default_profile(info: DeviceInfo) -> Profile:
     """Return the profile of a device: CLSVM_PROFILE's, or its kind's, with what ``clsvm tune`` has found for it."""
-    return _default_profile(info, os.environ.get("CLSVM_PROFILE"), tuned.state(), *PROFILES.values())
+    return _default_profile(info, os.environ.get("CLSVM_PROFILE"), profiles.tuned_state(), *PROFILES.values())
 
 
 @lru_cache(64)
 def _default_profile(info: DeviceInfo, *depends: Any) -> Profile:
-    return tuned.apply(untuned_profile(info), tuning_key(info))
+    return profiles.with_tuned(untuned_profile(info), tuning_key(info))
 
 
 def tuning_key(info: DeviceInfo) -> str:
@@ -294,3 +306,66 @@ def untuned_profile(info: DeviceInfo) -> Profile:
         most = 1 << int(device.max_work_group_size).bit_length() - 1
         profile = replace(profile, group=min(profile.group, most), pair_items=min(profile.pair_items, most))
     return replace(profile, wide="double" if info.fp64 and option != "pair" else "pair")
+
+
+PROGRAM = "clsvm.small_fit"  # the module that makes the fit
+INSIDE = "CLSVM_TRIAL"  # the variable that is set in its process, where every device counts as usable
+PASSED, FAILED = "passed", "failed: "  # how its last line of output begins
+SECONDS = 90  # that a small fit may take: slow compilers take half of that
+
+
+def fit_failure(index: int, device: cl.Device) -> str:
+    """Return why a fit on a device failed, in words; "" where one passed or none could be started.
+
+    index: the device's place among the visible ones.
+    """
+    if os.environ.get(INSIDE):
+        return ""
+    name = hashlib.sha256(json.dumps([*identity(device), cl.VERSION_TEXT]).encode()).hexdigest()[:12]
+    mark = next((folder / f"fits-{name}" for folder in runtime.folders()), None)
+    if mark and mark.is_file():
+        return ""
+    words = _fit(index, device)
+    if mark and words == PASSED:
+        with contextlib.suppress(OSError):  # the next process tries again
+            mark.touch(mode=0o600)
+    return words.removeprefix(FAILED) if words.startswith(FAILED) else ""
+
+
+def identity(device: cl.Device) -> list[str]:
+    """Return what tells a device and its driver from others."""
+    return [device.platform.name, device.platform.version, device.name, device.driver_version]
+
+
+def _fit(index: int, device: cl.Device) -> str:
+    """Return the last line of the program's output, made up where its process was killed; "" where nothing is known."""
+    from multiprocessing.spawn import get_executable
+
+    python = get_executable()
+    if getattr(sys, "frozen", False) or not python:  # the program would start itself instead of Python
+        return ""
+    try:
+        here = [str(Path(place).absolute()) for place in sys.path]
+    except FileNotFoundError:  # the working directory was removed
+        here = [place for place in sys.path if os.path.isabs(place)]
+    environment = {name: value for name, value in os.environ.items() if name != "CLSVM_PROFILE"}
+    environment |= {INSIDE: "1", "PYTHONPATH": os.pathsep.join(here)}
+    command = [os.fsdecode(python), "-P", "-W", "ignore", "-m", PROGRAM, str(index), json.dumps(identity(device))]
+    try:
+        done = subprocess.run(
+            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"{FAILED}a small fit did not end within {SECONDS} seconds"
+    except OSError:
+        return ""
+    lines = done.stdout.decode("utf-8", "replace").splitlines()
+    if said := next((line for line in lines if line.startswith((PASSED, FAILED))), ""):
+        return said
+    if not 0 <= done.returncode < 256:
+        ending = f"exit code {done.returncode:#x}"
+        with contextlib.suppress(ValueError):
+            ending = signal.Signals(-done.returncode).name
+        last = next(filter(None, reversed(done.stderr.decode("utf-8", "replace").splitlines())), "")
+        return f"{FAILED}a small fit ended its process with {ending}" + f" ({last[:200]})" * bool(last)
+    return ""

@@ -1,12 +1,31 @@
-"""Device profiles: what a kind of device wants of kernels and loops. Opening a new kind costs one record here."""
+"""Device profiles: what a kind of device wants of kernels and loops. Opening a new kind costs one record here.
+
+What ``clsvm tune`` found on this user's devices stands in one JSON file in the user's cache folder, which every fit
+reads:
+
+    {"clsvm": 1, "devices": {KEY: {"date": ..., "profile": {"lanes": 16, "tiles": {"many": {...}}, ...}, ...}}}
+
+KEY names platform, device, driver and the profile that was the default. A value counts only if the search could have
+found it (SEARCH), or if it is a rate within its limits (RATES): a file that is damaged, foreign or of
+another version is ignored, with one warning.
+"""
 
 from __future__ import annotations
 
+import errno
+import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from platformdirs import user_cache_path
+
+from clsvm import files
+from clsvm.errors import warn
 
 # -D numbers of a gram kernel: COLUMNS, GROUPS, AHEAD in the vector shape; in the group shape GROUPS, BLOCKS, DEPTH, or
 # COLUMNS, RX, GROUPS, DEPTH of few working vectors
@@ -218,3 +237,100 @@ SEARCH: Mapping[str, Mapping[str, Any]] = {
         "chunks": (32, 64, 128, 256, 512),
     },
 }
+
+
+VERSION = 1
+
+
+def tuned_path() -> Path:
+    """Return where the file is: CLSVM_TUNED, or tuned.json in the user's cache folder."""
+    return _path(*map(os.environ.get, ("CLSVM_TUNED", "XDG_CACHE_HOME", "HOME")))
+
+
+@cache
+def _path(named: str | None, *folders: str | None) -> Path:
+    return Path(named or user_cache_path("clsvm") / "tuned.json")
+
+
+def tuned_state() -> tuple[Path, int]:
+    """Return the file and when it was changed, -1 where there is none: while this is the same, so is what it holds."""
+    where = tuned_path()
+    try:
+        return where, where.stat().st_mtime_ns
+    except OSError:
+        return where, -1
+
+
+def read_tuned() -> dict[str, dict[str, Any]]:
+    """Return the records by key; none where the file is not there or not ours."""
+    where, modified = tuned_state()
+    if modified < 0:
+        return {}
+    try:
+        if words := files.exposed(where):
+            raise ValueError(words)
+        content = json.loads(where.read_text("utf-8"))
+        if content["clsvm"] != VERSION or not all(isinstance(r["profile"], dict) for r in content["devices"].values()):
+            raise ValueError(f"version {content['clsvm']!r}, expected {VERSION}")
+        return dict(content["devices"])
+    except OSError:
+        return {}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        _ignored(where, str(error) or type(error).__name__)
+        return {}
+
+
+def with_tuned(profile: Profile, name: str) -> Profile:
+    """Return the profile with what was found for the device whose record stands under ``name``."""
+    values = read_tuned().get(name, {}).get("profile", {})
+    wrong = [field for field, value in values.items() if not _possible(profile.shape, field, value)]
+    if wrong:
+        _ignored(tuned_path(), f"{name} has {wrong[0]} = {values[wrong[0]]!r}")
+        return profile
+    return replace(profile, **{**values, "tiles": {**profile.tiles, **values.get("tiles", {})}})
+
+
+def _possible(shape: str, field: str, value: Any) -> bool:
+    """Return whether a search could have found a value of a field of profiles of that shape."""
+    if field == "tiles":
+        known = SEARCH[shape]["tiles"]
+        return isinstance(value, dict) and all(tile in known.get(name, ()) for name, tile in value.items())
+    if field in RATES:
+        least, most = RATES[field]
+        return type(value) is float and least <= value <= most
+    return type(value) is int and value in SEARCH[shape].get(field, ())
+
+
+@cache
+def _ignored(where: Path, reason: str) -> None:
+    """Warn once a process and reason."""
+    warn(f"{where} is ignored: {reason[:200]}; 'clsvm tune' makes it anew")
+
+
+def write_tuned(name: str, record: dict[str, Any]) -> None:
+    """Add a record to the file, which is replaced whole. Raises OSError."""
+    check_tuned_writable()
+    content = {"clsvm": VERSION, "devices": {**read_tuned(), name: record}}
+    if tuned_path().exists() and files.exposed(tuned_path()):
+        tuned_path().unlink()  # the new file would keep the mode of the old one
+    with files.atomic_write(tuned_path()) as stream:
+        stream.write(json.dumps(content, indent=1).encode())
+        Path(stream.name).chmod(0o644)  # whatever the umask: a file that others can write to is not read
+
+
+def check_tuned_writable() -> None:
+    """Raise the OSError that :func:`write_tuned` would raise, or that no file there would be read.
+
+    The folder is made where it is missing.
+    """
+    files.private_folder(tuned_path().parent)
+    if words := files.exposed(tuned_path().parent):
+        raise PermissionError(errno.EACCES, f"no tuning is read from there, since {words}", str(tuned_path()))
+    files.check_writable(tuned_path())
+
+
+def delete_tuned() -> bool:
+    """Delete the file; return whether there was one. Raises OSError."""
+    there = tuned_path().exists()
+    tuned_path().unlink(missing_ok=True)
+    return there

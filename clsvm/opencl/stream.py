@@ -15,9 +15,8 @@ from numpy.typing import DTypeLike, NDArray
 from clsvm import system
 from clsvm.errors import BufferSizeError, DeviceError, HostMemoryError, MemoryLimitError
 from clsvm.opencl import memory, sources
-from clsvm.opencl.contexts import SIMULATOR, Calling, built, context_lock, of_thread, queue_for, streams
+from clsvm.opencl.contexts import SIMULATOR, Calling, Kernel, built, context_lock, of_thread, queue_for, streams
 from clsvm.opencl.devices import default_profile, find, handle
-from clsvm.opencl.launch import Kernel
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.runtime import cl
 from clsvm.threads import go_on

@@ -20,7 +20,7 @@ from clsvm.gram.layouts.record import WHOLE, Panel
 from clsvm.gram.products import Operator, Update
 from clsvm.gram.programs import RowSource
 from clsvm.opencl import sources
-from clsvm.opencl.launch import local
+from clsvm.opencl.contexts import local
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Buffer, Stream, together

@@ -18,8 +18,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from clsvm.gram import layouts
-from clsvm.gram.layouts.csr import CSR, HYBRID, Csr
-from clsvm.gram.layouts.inverted import INVERTED
+from clsvm.gram.layouts.csr import CSR, HYBRID, INVERTED, Csr
 from clsvm.gram.layouts.lanes import CLUSTERED, DENSE
 from clsvm.gram.layouts.record import Layout, Plan, Survey
 from clsvm.gram.partition import Partition, counts

@@ -26,7 +26,7 @@ from clsvm.gram.layouts.record import Plan
 from clsvm.gram.products import Gram
 from clsvm.gram.programs import SLABS
 from clsvm.kernels import make
-from clsvm.opencl import tuned
+from clsvm.opencl import profiles
 from clsvm.opencl.devices import find, tuning_key, untuned_profile
 from clsvm.opencl.profiles import SEARCH, Profile
 from clsvm.opencl.stream import Stream
@@ -169,7 +169,7 @@ def tune(spec: Any = None, seconds: float = 60.0, progress: Callable[[str, float
     before each family and rate. Raises DeviceError, and OSError, before the search, where the file cannot be written.
     """
     end = perf_counter() + seconds
-    tuned.check_writable()
+    profiles.check_tuned_writable()
     info = find(spec)
     start = profile = untuned_profile(info)
     n = 1 << (14 if profile.shape == "vector" else 17)
@@ -195,7 +195,7 @@ def tune(spec: Any = None, seconds: float = 60.0, progress: Callable[[str, float
             "profile": _difference(start, profile) | ratios,
             "milliseconds": {f.family: [round(1e3 * f.default, 3), round(1e3 * f.best, 3)] for f in searched},
         }
-        tuned.write(tuning_key(info), record)
+        profiles.write_tuned(tuning_key(info), record)
     return result
 
 

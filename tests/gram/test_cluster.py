@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from benchmarks import gtsvm, sets
 from clsvm import arrays, kernels
-from clsvm.gram import cluster, layouts
+from clsvm.gram import layouts, partition
 from clsvm.gram.products import Gram
 from clsvm.opencl.stream import Stream
 
@@ -44,16 +44,16 @@ def random_walk(n: int) -> np.ndarray:
     return np.random.default_rng(0).permutation(n)
 
 
-def members(found: cluster.Clusters) -> list[list[int]]:
+def members(found: partition.Clusters) -> list[list[int]]:
     places = found.order.reshape(-1, found.size)
     for row in places:  # padding stands behind the rows
         assert not (np.diff((row >= 0).astype(int)) > 0).any()
     return [row[row >= 0].tolist() for row in places]
 
 
-def check(stream: Stream, X: Any, size: int, active: int | None) -> cluster.Clusters:
+def check(stream: Stream, X: Any, size: int, active: int | None) -> partition.Clusters:
     """The same rows in the same places as plain Algorithm 2, and the columns they use."""
-    found = cluster.cluster(stream, X, size, active, "random")
+    found = partition.cluster(stream, X, size, active, "random")
     pattern = (X.toarray() if sp.issparse(X) else X) != 0
     expected = algorithm_2(pattern, random_walk(len(pattern)), size, active)
     assert members(found) == expected
@@ -102,15 +102,15 @@ def test_small_clusters(device: str, profile: str, form: Any) -> None:
 @pytest.mark.oclgrind
 def test_pieces_of_sorted_rows(device: str, profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With many clusters for the active ones rows come sorted, and each piece is clustered on its own."""
-    monkeypatch.setattr(cluster, "_CROSSING", 1)
-    monkeypatch.setattr(cluster, "ACTIVE", 2)
+    monkeypatch.setattr(partition, "_CROSSING", 1)
+    monkeypatch.setattr(partition, "ACTIVE", 2)
     X = sparse_rows(39, 37, 6).astype(np.float32)
     pattern = X != 0
-    walk = cluster.by_pattern(pattern[:, cluster.telling_columns(pattern)])
+    walk = partition.by_pattern(pattern[:, partition.telling_columns(pattern)])
     expected = [rows for at in (0, 12, 24, 36) for rows in algorithm_2(pattern, walk[at : at + 12], 3, 2)]
     with Stream(device) as stream:
         stream.profile = replace(stream.profile, chunks=4)
-        assert members(cluster.cluster(stream, X, 3, 2)) == expected
+        assert members(partition.cluster(stream, X, 3, 2)) == expected
 
 
 def test_all_lengths_of_a_word_and_no_rows(device: str) -> None:
@@ -118,8 +118,8 @@ def test_all_lengths_of_a_word_and_no_rows(device: str) -> None:
         for d in (1, 31, 32, 33, 64, 65):
             check(stream, sparse_rows(30, d, 2), 4, 3)
         for empty in (np.zeros((0, 5)), sp.csr_matrix((0, 5))):
-            assert cluster.cluster(stream, empty, 4).mask.shape == (0, 5)
-        assert members(cluster.cluster(stream, np.zeros((3, 0)), 2)) == [[0, 1], [2]]
+            assert partition.cluster(stream, empty, 4).mask.shape == (0, 5)
+        assert members(partition.cluster(stream, np.zeros((3, 0)), 2)) == [[0, 1], [2]]
         fewer = check(stream, np.zeros((7, 5)), 16, 64)  # than a cluster holds
         assert members(fewer) == [random_walk(7).tolist()]
 
@@ -130,34 +130,37 @@ def test_explicit_zeros_and_a_centre(device: str) -> None:
     centre = np.where(np.arange(20) < 5, 2.0, 0.0)
     with Stream(device) as stream:
         check(stream, X, 4, 3)
-        moved = cluster.cluster(stream, X.toarray() + centre, 4, 3, "random", centre)
-        np.testing.assert_array_equal(moved.order, cluster.cluster(stream, X, 4, 3, "random").order)
+        moved = partition.cluster(stream, X.toarray() + centre, 4, 3, "random", centre)
+        np.testing.assert_array_equal(moved.order, partition.cluster(stream, X, 4, 3, "random").order)
 
 
 def test_sorted_pieces_keep_every_row_and_repeat(device: str) -> None:
     """Many clusters for the active ones: the rows come sorted, in pieces; better than the paper's order there."""
     X = sparse_rows(6000, 40, 4)
     with Stream(device) as stream:
-        first, again = (cluster.cluster(stream, X, 4) for _ in range(2))
-        random = cluster.cluster(stream, X, 4, order="random")
+        first, again = (partition.cluster(stream, X, 4) for _ in range(2))
+        random = partition.cluster(stream, X, 4, order="random")
         np.testing.assert_array_equal(first.order, again.order)
         assert sorted(first.order.tolist()) == list(range(6000))
         assert gtsvm.nonzeros(first) < gtsvm.nonzeros(random)
-        few = cluster.cluster(stream, X[:1500], 4)
-        np.testing.assert_array_equal(few.order, cluster.cluster(stream, X[:1500], 4, order="random").order)
+        few = partition.cluster(stream, X[:1500], 4)
+        np.testing.assert_array_equal(few.order, partition.cluster(stream, X[:1500], 4, order="random").order)
 
 
 def test_rows_sorted_by_their_pattern() -> None:
     bits = np.array([[1, 0, 1], [0, 1, 0], [1, 0, 0], [0, 1, 0]])
-    assert cluster.by_pattern(bits).tolist() == [1, 3, 2, 0]
-    assert cluster.by_pattern(np.zeros((3, 0))).tolist() == [0, 1, 2]
+    assert partition.by_pattern(bits).tolist() == [1, 3, 2, 0]
+    assert partition.by_pattern(np.zeros((3, 0))).tolist() == [0, 1, 2]
     wide = np.zeros((2, 32))
     wide[0, 31] = 1
-    assert cluster.by_pattern(wide).tolist() == [1, 0]
+    assert partition.by_pattern(wide).tolist() == [1, 0]
     rng = np.random.default_rng(0)
     half, few = rng.random(500) < 0.5, rng.random(500) < 0.05
     sample = np.stack([np.ones(500), few, half, ~half], axis=1)
-    assert cluster.telling_columns(sample).tolist() == [2, 1]  # its complement tells nothing more, the full one nothing
+    assert partition.telling_columns(sample).tolist() == [
+        2,
+        1,
+    ]  # its complement tells nothing more, the full one nothing
 
 
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
@@ -170,7 +173,7 @@ def test_the_layout_stores_what_the_clusters_use(device: str, profile: str, form
         plan = layouts.choose(stream.profile, form(X), rbf.spec, "clustered")
         rows = layouts.build(stream, form(X), plan, "float32")
         V = rows.lanes
-        found = cluster.cluster(stream, form(X), 2 * V)
+        found = partition.cluster(stream, form(X), 2 * V)
         np.testing.assert_array_equal(rows.order, found.order)
         np.testing.assert_array_equal(rows.order[rows.position], np.arange(150))
         assert rows.stored == 2 * V * found.mask.sum()
@@ -188,4 +191,4 @@ def test_table_2(device: str, data_folder: Path, name: str, limits: tuple[float,
     X = arrays.canonical(sets.load(name, data_folder).X)
     with Stream(device) as stream:
         for active, limit in zip(gtsvm.ACTIVE, limits, strict=True):
-            assert gtsvm.nonzeros(cluster.cluster(stream, X, gtsvm.SIZE, active, "random")) <= limit
+            assert gtsvm.nonzeros(partition.cluster(stream, X, gtsvm.SIZE, active, "random")) <= limit

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from clsvm import SVC, kernels
 from clsvm.gram import layouts, products
 from clsvm.gram.blocks import products_of
-from clsvm.gram.layouts import inverted
+from clsvm.gram.layouts import csr
 from clsvm.gram.layouts.csr import CsrRows
 from clsvm.gram.partition import Partition
 from clsvm.gram.products import Gram, Store, Update
@@ -29,8 +29,8 @@ pytestmark = pytest.mark.usefixtures("blocks")
 def blocks(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of 64 rows, and indices of any number of rows."""
     take_profile("cpu", device, monkeypatch)
-    monkeypatch.setattr(inverted, "BLOCK", 64)
-    monkeypatch.setattr(inverted, "FEWEST", 1)
+    monkeypatch.setattr(csr, "BLOCK", 64)
+    monkeypatch.setattr(csr, "FEWEST", 1)
 
 
 def rows_of(n: int = 300, d: int = 120, dense: int = 3) -> tuple[sp.csr_matrix, Partition]:
@@ -53,7 +53,7 @@ def test_products_over_some_of_the_rows(
 ) -> None:
     """Whole blocks and parts of them, stored or passing by a store of a few rows, to the bits of hybrid rows; values
     that no launch has to touch stay as they were; however many items make the index."""
-    monkeypatch.setattr(inverted, "PARTS", parts)
+    monkeypatch.setattr(csr, "PARTS", parts)
     X, made = rows_of(dense=dense)
     kernel, real = kernels.make("rbf", gamma=0.1), np.dtype(dtype)
     chosen = [5, -1, 299, *range(100, 170)]
@@ -156,13 +156,13 @@ def test_rows_of_one_part(device: str, form: str) -> None:
 
 def test_blocks_grow_where_columns_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """The ends of a block's columns take no more room than the entries, unless 16 bits number no more rows."""
-    assert inverted._size(1000, 10, 10**6) == 64
-    assert inverted._size(1000, 1000, 5000) == 256  # 4 blocks of 1000 columns
-    assert inverted._size(10**9, 10**6, 10) == 1 << 16
+    assert csr._size(1000, 10, 10**6) == 64
+    assert csr._size(1000, 1000, 5000) == 256  # 4 blocks of 1000 columns
+    assert csr._size(10**9, 10**6, 10) == 1 << 16
 
 
 def test_rare_columns_are_worth_an_index(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inverted, "BLOCK", 1 << 14)
+    monkeypatch.setattr(csr, "BLOCK", 1 << 14)
     profile, rng = PROFILES["cpu"], np.random.default_rng(6)
     rare = sp.random(2000, 8000, 0.005, "csr", rng=rng)
     common = sp.csr_matrix(rng.random((2000, 40)) * (rng.random((2000, 40)) < 0.5))
@@ -179,7 +179,7 @@ def test_few_rows_and_work_groups_have_no_index(device: str, monkeypatch: pytest
     X, made = rows_of()
     y = np.sign(X[:, :20].sum(axis=1).A1 + 0.1)
     expected = SVC(gamma=0.1, layout="inverted", device=device).fit(X, y).decision_function(X)
-    monkeypatch.setattr(inverted, "FEWEST", 301)
+    monkeypatch.setattr(csr, "FEWEST", 301)
     with Stream(device) as stream:
         rows = layouts.build(stream, X, plan_of(X, made), "float32")
         assert type(rows) is CsrRows

@@ -15,7 +15,7 @@ from benchmarks.check import check
 from clsvm import SVC, Kernel, kernel_matrix
 from clsvm.gram import exact, layouts, precision
 from clsvm.kernels import BUILTIN, make, underflow
-from clsvm.kernels.evaluation import Extent
+from clsvm.kernels.expression import Extent
 from clsvm.opencl import devices
 from clsvm.opencl.stream import Stream
 from tests.conftest import noisy, thrifty

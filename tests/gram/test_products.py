@@ -14,11 +14,11 @@ import scipy.sparse as sp
 from benchmarks.host import counting
 from clsvm import kernels
 from clsvm.gram import layouts, products
+from clsvm.gram.cross import Sums
 from clsvm.gram.layouts import LAYOUTS, lanes, record
 from clsvm.gram.products import Gram, Store, Tile, Update
 from clsvm.gram.programs import SECTION, SLABS
 from clsvm.gram.programs import gram as gram_program
-from clsvm.gram.sums import Sums
 from clsvm.opencl import devices
 from clsvm.opencl.profiles import PROFILES, shape_class
 from clsvm.opencl.stream import Stream

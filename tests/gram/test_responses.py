@@ -29,8 +29,7 @@ from clsvm.gram.partition import Partition
 from clsvm.gram.responses import MOST, SmallBatchPredictor, Support
 from clsvm.models.model import KernelModel
 from clsvm.opencl import devices, memory
-from clsvm.opencl.contexts import of_thread
-from clsvm.opencl.launch import Kernel
+from clsvm.opencl.contexts import Kernel, of_thread
 from clsvm.opencl.stream import Stream
 from tests.conftest import noisy
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clsvm.gram.sums import Sums
+from clsvm.gram.cross import Sums
 from clsvm.kernels import Kernel, make
 from clsvm.opencl.stream import Stream
 from tests.conftest import simulated, take_profile

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from clsvm.kernels import BUILTIN, Kernel, make
-from clsvm.kernels.evaluation import BROKEN, Extent, between, evaluated, inner_products
+from clsvm.kernels.expression import BROKEN, Extent, between, evaluated, inner_products
 
 EPS = {dtype: float(np.finfo(dtype).eps) for dtype in ("float32", "float64")}
 wide = pytest.mark.skipif(np.finfo(np.longdouble).max == np.finfo(np.float64).max, reason="long double is double here")

@@ -15,7 +15,7 @@ from numpy.testing import assert_array_equal
 
 from clsvm import linalg
 from clsvm.errors import BufferSizeError, MemoryLimitError
-from clsvm.linalg import factors, schedule
+from clsvm.linalg import factors, tiles
 from clsvm.opencl import devices
 from clsvm.opencl.stream import Stream
 from tests.conftest import USABLE, halves
@@ -147,7 +147,7 @@ def test_errors_and_interrupts_reach_all_workers(device: str, monkeypatch: pytes
             raise KeyboardInterrupt
         joined(self, *given)
 
-    monkeypatch.setattr(schedule.threading.Thread, "join", interrupted)
+    monkeypatch.setattr(tiles.threading.Thread, "join", interrupted)
     with pytest.raises(KeyboardInterrupt):
         linalg.cholesky(definite(600), device=[device] * 2, tile=50)
     monkeypatch.undo()

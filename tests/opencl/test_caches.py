@@ -15,7 +15,7 @@ import pytest
 
 import clsvm
 from clsvm import files
-from clsvm.opencl import runtime, tuned
+from clsvm.opencl import profiles, runtime
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such modes")
 STRANGER = 4321
@@ -135,17 +135,17 @@ def test_a_folder_that_others_can_change_is_left(folder: Path, tmp_path: Path) -
 
 def test_tuning_of_others_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLSVM_TUNED", str(tmp_path / "tuned.json"))
-    tuned.write("some device", {"profile": {}})
-    assert tuned.read() == {"some device": {"profile": {}}}
-    tuned.path().chmod(0o666)
-    tuned._ignored.cache_clear()
+    profiles.write_tuned("some device", {"profile": {}})
+    assert profiles.read_tuned() == {"some device": {"profile": {}}}
+    profiles.tuned_path().chmod(0o666)
+    profiles._ignored.cache_clear()
     with pytest.warns(UserWarning, match=r"tuned\.json is ignored: all users can write to"):
-        assert tuned.read() == {}
-    tuned.write("some device", {"profile": {"lanes": 16}})
-    assert json.loads(tuned.path().read_text())["devices"] == tuned.read() != {}
+        assert profiles.read_tuned() == {}
+    profiles.write_tuned("some device", {"profile": {"lanes": 16}})
+    assert json.loads(profiles.tuned_path().read_text())["devices"] == profiles.read_tuned() != {}
     tmp_path.chmod(0o777)
     with pytest.raises(PermissionError, match=r"no tuning is read from there, since all users can write"):
-        tuned.check_writable()
+        profiles.check_tuned_writable()
 
 
 def test_what_is_written_is_read_again_whatever_the_umask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,10 +153,10 @@ def test_what_is_written_is_read_again_whatever_the_umask(tmp_path: Path, monkey
     before = os.umask(0)
     try:
         made = runtime._written(tmp_path / "deep" / "icd", ENTRIES)
-        tuned.write("some device", {"profile": {}})
+        profiles.write_tuned("some device", {"profile": {}})
     finally:
         os.umask(before)
-    assert tuned.read() == {"some device": {"profile": {}}}
+    assert profiles.read_tuned() == {"some device": {"profile": {}}}
     monkeypatch.setattr(files, "atomic_write", None)  # nothing is written again
     assert content(runtime._written(made, ENTRIES)) == ENTRIES
 

@@ -12,7 +12,7 @@ import pytest
 
 from clsvm import small_fit as program
 from clsvm.errors import BuildError, DeviceError
-from clsvm.opencl import devices, runtime, usable
+from clsvm.opencl import devices, runtime
 
 Written = Callable[[str], None]
 
@@ -26,7 +26,7 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Written
         devices._info.cache_clear()
 
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(usable, "PROGRAM", "a_trial")
+    monkeypatch.setattr(devices, "PROGRAM", "a_trial")
     monkeypatch.setattr(runtime, "folders", lambda: iter([tmp_path]))
     yield write
     devices._info.cache_clear()
@@ -34,8 +34,8 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Written
 
 def test_a_fit_is_right(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     index = devices.find(device).index
-    known = usable.identity(devices.visible(os.getpid())[index])
-    assert program.main(index, known) == usable.PASSED
+    known = devices.identity(devices.visible(os.getpid())[index])
+    assert program.main(index, known) == devices.PASSED
     assert program.main(index, ["another", *known[1:]]) == program.main(99, known) == ""
     scores = program.SVC.decision_function
     monkeypatch.setattr(program.SVC, "decision_function", lambda self, X: scores(self, X) + 0.1)
@@ -55,7 +55,7 @@ def test_a_fit_that_fails_says_its_cause(monkeypatch: pytest.MonkeyPatch, error:
         raise error
 
     monkeypatch.setattr(program.SVC, "fit", fails)
-    known = usable.identity(devices.visible(os.getpid())[0])
+    known = devices.identity(devices.visible(os.getpid())[0])
     assert program.main(0, known) == f"failed: a small fit failed: {words}"
 
 
@@ -103,12 +103,12 @@ def test_a_process_that_says_nothing_is_not_held_against_a_device(
         written(text)
         assert devices.devices()[int(device)].usable
     written("import time; time.sleep(60)")
-    monkeypatch.setattr(usable, "SECONDS", 0.2)
+    monkeypatch.setattr(devices, "SECONDS", 0.2)
     assert devices.devices()[int(device)].reason == "a small fit did not end within 0.2 seconds"
 
 
 def test_the_program_makes_no_trial_itself(device: str, written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(usable.INSIDE, "1")
+    monkeypatch.setenv(devices.INSIDE, "1")
     written("print('failed: it is not asked')")
     assert devices.devices()[int(device)].usable
 

@@ -12,8 +12,8 @@ import pytest
 from clsvm.errors import BuildError, ClsvmError
 from clsvm.estimators.svm import SVC
 from clsvm.gram import layouts, programs
+from clsvm.gram.cross import Sums
 from clsvm.gram.products import Gram
-from clsvm.gram.sums import Sums
 from clsvm.kernels import BUILTIN, make
 from clsvm.opencl import devices, sources
 from clsvm.opencl.profiles import PROFILES

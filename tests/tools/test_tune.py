@@ -19,7 +19,7 @@ from clsvm.cli.app import app
 from clsvm.gram import layouts
 from clsvm.gram.products import Gram, Update
 from clsvm.kernels import make
-from clsvm.opencl import devices, tuned
+from clsvm.opencl import devices, profiles
 from clsvm.opencl.profiles import PROFILES, SEARCH, Profile, shape_class
 from clsvm.opencl.stream import Stream
 from clsvm.tools import rates, tune
@@ -30,14 +30,14 @@ from tests.conftest import noisy, take_profile, thrifty
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     where = tmp_path / "folder" / "tuned.json"
     monkeypatch.setenv("CLSVM_TUNED", str(where))
-    tuned._ignored.cache_clear()
+    profiles._ignored.cache_clear()
     return where
 
 
 def write(file: Path, device: str, profile: dict[str, Any], **more: Any) -> None:
     key = devices.tuning_key(devices.find(device))
     file.parent.mkdir(exist_ok=True)
-    file.write_text(json.dumps({"clsvm": tuned.VERSION, "devices": {key: {"profile": profile, **more}}}))
+    file.write_text(json.dumps({"clsvm": profiles.VERSION, "devices": {key: {"profile": profile, **more}}}))
 
 
 def test_a_record_is_used(device: str, file: Path) -> None:
@@ -114,15 +114,15 @@ def test_another_device_or_driver_is_not_meant(device: str, file: Path) -> None:
 
 
 def test_keep_adds_and_reset_deletes(file: Path) -> None:
-    assert tuned.read() == {}
-    tuned.write("a", {"profile": {"chunks": 4}})
-    tuned.write("b", {"profile": {}})
-    tuned.write("b", {"profile": {"chunks": 8}})
-    assert tuned.read() == {"a": {"profile": {"chunks": 4}}, "b": {"profile": {"chunks": 8}}}
+    assert profiles.read_tuned() == {}
+    profiles.write_tuned("a", {"profile": {"chunks": 4}})
+    profiles.write_tuned("b", {"profile": {}})
+    profiles.write_tuned("b", {"profile": {"chunks": 8}})
+    assert profiles.read_tuned() == {"a": {"profile": {"chunks": 4}}, "b": {"profile": {"chunks": 8}}}
     assert [path.name for path in file.parent.iterdir()] == ["tuned.json"]
-    assert tuned.reset()
-    assert not tuned.reset()
-    assert tuned.read() == {}
+    assert profiles.delete_tuned()
+    assert not profiles.delete_tuned()
+    assert profiles.read_tuned() == {}
 
 
 def choose(*values: int) -> Any:

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from clsvm.arrays import Data, centred
 from clsvm.errors import RowTooLargeError
-from clsvm.gram.layouts.csr import CSR, HYBRID
-from clsvm.gram.layouts.inverted import INVERTED
+from clsvm.gram.layouts.csr import CSR, HYBRID, INVERTED
 from clsvm.gram.layouts.lanes import CLUSTERED, DENSE, MAX_FEATURES
 from clsvm.gram.layouts.record import WORKING, Layout, Plan, Rows, Survey
 from clsvm.kernels.records import Spec

@@ -21,13 +21,13 @@ import scipy.sparse as sp
 from numpy.typing import DTypeLike, NDArray
 
 from clsvm.arrays import Data, centred, entries
-from clsvm.gram import cluster
+from clsvm.gram import partition
 from clsvm.gram.layouts import record
 from clsvm.gram.layouts.record import Layout, Panel, Pass, Places, Plan, Reader, Rows, Survey, Text, options
 from clsvm.kernels import Kernel
 from clsvm.kernels.records import Spec
 from clsvm.opencl import sources
-from clsvm.opencl.launch import Kernel as DeviceKernel
+from clsvm.opencl.contexts import Kernel as DeviceKernel
 from clsvm.opencl.profiles import Profile, Tile
 from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Buffer, Stream
@@ -423,7 +423,7 @@ class Clustered(Lanes):
         n, V = X.shape[0], record.lanes(stream.profile, dtype)
         size = V * stream.profile.cluster
         n_pad = record.padded(n, size)
-        clusters = cluster.cluster(stream, X, size, centre=plan.centre)
+        clusters = partition.cluster(stream, X, size, centre=plan.centre)
         empty = n_pad - len(clusters.order)  # rows of no cluster
         order = np.concatenate([clusters.order, np.full(empty, -1, np.int32)])
         position = np.empty(n, np.int32)

@@ -22,7 +22,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from clsvm.arrays import Data
 from clsvm.errors import RowTooLargeError
-from clsvm.gram import cluster
+from clsvm.gram import partition
 from clsvm.gram.partition import Partition
 from clsvm.kernels import Kernel
 from clsvm.kernels.records import Spec
@@ -86,7 +86,7 @@ class Survey:
     @cached_property
     def fill(self) -> float:
         """Return how many columns a cluster of the profile's size would hold, about."""
-        return cluster.sampled_fill(self.X, self.profile.lanes * self.profile.cluster)
+        return partition.sampled_fill(self.X, self.profile.lanes * self.profile.cluster)
 
     def beside(self, values: float, launches: int) -> float:
         """Return the cost of a value beside its cells: the kernel function and its store, as a multiple of the
