@@ -258,9 +258,6 @@ def _rows_of(tile: Matrix) -> Matrix:
     return tile if _in_rows(tile) else np.ascontiguousarray(tile)
 
 
-Matrix = NDArray[Any]
-
-
 class Ended(Exception):  # noqa: N818 (not an error: the one that ended the work is another worker's)
     """Another worker failed."""
 
