@@ -30,8 +30,6 @@ TOLERANCE = 1e-4  # of a kernel value in float32, which is at most 1
 
 READ_SHAPES = ((16, 8, 1), (16, 8, 4), (16, 16, 4), (8, 8, 1), (8, 8, 4), (4, 8, 1))  # LANES, CHAINS, STREAMS
 FMA_SHAPES = ((16, 8), (16, 10), (16, 12), (16, 16), (8, 12), (8, 16), (4, 8), (4, 16))  # LANES, CHAINS
-EXP_SHAPES = ((16, 1), (16, 2), (16, 4), (8, 4), (4, 4))  # LANES, CHAINS
-EXP = 16  # multiply-adds that an exponential takes, about
 READ = 1 << 29  # bytes that the read peak reads, where the device has them: more than caches hold
 LOOK = 1 << 22, 64  # bytes and multiply-adds of a chain in a first look at the peaks
 LAUNCH = 0.02  # seconds that a launch takes at most, about, by that look
@@ -113,11 +111,10 @@ class Clock:
 class Peaks:
     """Float32 multiply-adds and reads a second, each the best over a few shapes of kernels that do nothing else.
 
-    numbers: float32 that are read, in a buffer of their own. steps: multiply-adds of a chain. exps: whether the
-    exponential function is measured as well.
+    numbers: float32 that are read, in a buffer of their own. steps: multiply-adds of a chain.
     """
 
-    def __init__(self, bench: Bench, numbers: int, steps: int, exps: bool = False) -> None:
+    def __init__(self, bench: Bench, numbers: int, steps: int) -> None:
         self._work: dict[str, float] = {}  # flops or bytes of a launch
         self.launches: dict[str, Launch] = {}
         stream, vector = bench.stream, bench.vector
@@ -130,11 +127,6 @@ class Peaks:
             self._add(
                 f"fma: {chains} chains of float{lanes}", work, kernel, (items,), local, steps, 0.999, 0.001, first, out
             )
-        for lanes, chains in EXP_SHAPES if exps else ():
-            some = max(1, steps // EXP)
-            kernel = bench.kernel("peaks", "exp_chains", LANES=lanes, CHAINS=chains)
-            work = float(items) * some * lanes * chains
-            self._add(f"exp: {chains} chains of float{lanes}", work, kernel, (items,), local, some, -0.999, first, out)
         numbers = max(numbers // 65536, 1) * 65536
         x = stream.buffer(4 * numbers)
         stream.clear(x, 4 * numbers)
@@ -151,13 +143,12 @@ class Peaks:
         self.launches[name] = lambda: kernel(*arguments)
 
     def rates(self, clock: Clock) -> dict[str, Any]:
-        """Return fma_gflops, read_gbs, exp_gs where measured (10^9 a second), and the shapes that reached them."""
+        """Return fma_gflops and read_gbs, 10^9 a second, and the shapes that reached them."""
         rates = {name: work / clock.best[name] / 1e9 for name, work in self._work.items()}
         found: dict[str, Any] = {}
-        for kind, unit in (("fma", "gflops"), ("read", "gbs"), ("exp", "gs")):
-            if mine := [name for name in rates if name.startswith(kind)]:
-                best = max(mine, key=lambda name: rates[name])
-                found |= {f"{kind}_{unit}": rates[best], f"{kind}_shape": best}
+        for kind, unit in (("fma", "gflops"), ("read", "gbs")):
+            best = max((name for name in rates if name.startswith(kind)), key=lambda name: rates[name])
+            found |= {f"{kind}_{unit}": rates[best], f"{kind}_shape": best}
         return found
 
 
@@ -174,7 +165,7 @@ def speed(bench: Bench) -> float:
     return 2e-9 * items * steps * lanes * chains / clock.best["fma"]
 
 
-def peaks_of(bench: Bench, exps: bool = False) -> Peaks:
+def peaks_of(bench: Bench) -> Peaks:
     """Return the peaks, to take turns with what is measured; their launches are as long as a first look allows."""
     nbytes, chain = LOOK
     with bench.section() as part:
@@ -184,7 +175,7 @@ def peaks_of(bench: Bench, exps: bool = False) -> Peaks:
     chain = max(chain, min(CHAIN, int(chain * LAUNCH / clock.best[rates["fma_shape"]])))
     readable = int(1e9 * rates["read_gbs"] * LAUNCH)
     nbytes = max(nbytes, min(READ, readable, bench.stream.largest, bench.stream.limit // 8))
-    return Peaks(bench, nbytes // 4, chain, exps)
+    return Peaks(bench, nbytes // 4, chain)
 
 
 class Laid:

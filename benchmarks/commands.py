@@ -22,7 +22,6 @@ from benchmarks import (
     host,
     ladder,
     larger,
-    limit,
     predict,
     sharded,
     studies,
@@ -36,7 +35,7 @@ from clsvm import files
 from clsvm.opencl import devices
 
 _LISTED: tuple[command.Command, ...] = (
-    *fits.COMMANDS, growth.COMMAND, limit.COMMAND, predict.COMMAND, tasks.COMMAND, ladder.COMMAND, gtsvm.COMMAND,
+    *fits.COMMANDS, growth.COMMAND, predict.COMMAND, tasks.COMMAND, ladder.COMMAND, gtsvm.COMMAND,
     boostsvm.COMMAND, falkon.COMMAND, studies.COMMAND, larger.LARGER, larger.OUTOFCORE, sharded.COMMAND,
     gallery.COMMAND, host.COMMAND,
 )  # fmt: skip

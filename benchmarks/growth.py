@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from benchmarks.command import (
     sets_of,
 )
 from benchmarks.fits import LOOSE
-from benchmarks.solvers import Answer, Contestant, at_work
+from benchmarks.solvers import Contestant, at_work
 from benchmarks.table import Row, Shown, picture, shown
 
 FIRST = 1000  # rows of the first fits
@@ -51,22 +52,15 @@ def sizes(n: int) -> Iterator[int]:
         yield n
 
 
-def solver(name: str, asked: Asked, which: str, form: str) -> Answer:
-    """Return what answers as of solvers.fitting, after a first fit of few rows."""
-    one = sets.load(name, asked.data)
-    X, given = solvers.formed(one.X, form), solvers.parameters(asked.C, one.gamma)
-    answer = solvers.fitting(which, "SVC", given, X, one.y, device=asked.device)
-    answer(min(FIRST, len(one.y)))
-    return answer
-
-
 def series(name: str, asked: Asked) -> Row:
     """Return the fits of each number of rows, and the exponents of each solver, by its own and by common ones."""
     problem = sets.load(name, asked.data)
     X, y, gamma = problem.X, problem.y, problem.gamma
     points: list[Row] = []
-    entered = [(*one, (name, asked, *one[:2])) for one in solvers.entered(asked.peers, X, asked.repeats)]
-    with at_work(asked.limit, solver, entered) as made:
+    given, first = solvers.parameters(asked.C, gamma), min(FIRST, len(y))
+    load, ours = partial(sets.load, name, asked.data), {"device": asked.device}
+    entered = [(*one, (load, *one[:2], given, ours, first)) for one in solvers.entered(asked.peers, X, asked.repeats)]
+    with at_work(asked.limit, solvers.fitting, entered) as made:
         for n in sizes(min(asked.rows or len(y), len(y))):
             if going := [one for one in made if not one.failed]:
                 points.append({"n": n, "rows": _rows(going, n, problem, asked)})

@@ -20,7 +20,6 @@ import scipy.sparse as sp
 
 from benchmarks import check, sets, solvers, table
 from benchmarks.command import DATA, PEERS, Asked, Command, Part, option, sets_of
-from benchmarks.fits import head
 from benchmarks.sets import Problem
 from benchmarks.solvers import Contestant, Worker, later, turns
 from benchmarks.table import Row, Shown, shown
@@ -128,15 +127,13 @@ def binary(asked: Asked, peers: Sequence[str] = PEERS) -> Row:
 
 def race(problem: Problem, device: Any, peers: Sequence[str], fits: int = FITS) -> list[Row]:
     """Return the rows of table 3 for one set: tolerances first, then fits in turns."""
-    X, y, guess = problem.X, problem.y, GUESS
-    made, tolerances, probes = [], {}, {}
+    made, tolerances, probes, guess = [], {}, {}, GUESS
 
     def entered(solver: str, form: str, tol: float, repeats: int) -> Contestant:
         given = solvers.parameters(problem.C, problem.gamma, tol)
         ours = {"cache_size": "auto", "gap_tol": GAP, "device": device}
-        return Contestant(
-            solver, form, repeats, Worker(0, solvers.fitting, solver, "SVC", given, solvers.formed(X, form), y, **ours)
-        )
+        worker = Worker(0, solvers.fitting, lambda: problem, solver, form, given, ours)
+        return Contestant(solver, form, repeats, worker)
 
     def probe(solver: str, form: str, tried: list[Row], tol: float) -> float:
         """Return the gap of a fit, and keep it."""
@@ -147,7 +144,7 @@ def race(problem: Problem, device: Any, peers: Sequence[str], fits: int = FITS) 
         tried.append({"tol": tol, "gap": gap, "seconds": seconds})
         return gap
 
-    asked = [(solver, form) for solver in ("clsvm", *peers) for form in solvers.forms(solver, X)]
+    asked = [(solver, form) for solver in ("clsvm", *peers) for form in solvers.forms(solver, problem.X)]
     for solver, form in sorted(asked, key=lambda one: one[0] == "libsvm"):  # it, the slowest, from the others' end
         tol, tried, repeats, failed = LATE, list[Row](), fits, ""
         if solver == "clsvm":
@@ -166,7 +163,7 @@ def race(problem: Problem, device: Any, peers: Sequence[str], fits: int = FITS) 
         one.time()
     rows = []
     for one in made:
-        row = head(problem) | one.row() | {"probes": probes[one], "paper": TABLE_3.get(problem.name, {})}
+        row = problem.head() | one.row() | {"probes": probes[one], "paper": TABLE_3.get(problem.name, {})}
         if (model := one.ask("model")) is not None:
             row |= {"tol": tolerances[one]} | binary_value(model, problem)
         rows.append(row)
@@ -231,7 +228,7 @@ def multiclass(asked: Asked) -> Row:
         for _ in range(times + (gap_tol == GAP)):
             model = _ours(problem, asked.device, gap_tol, "crammer_singer")
             seconds.append(solvers.fitted("clsvm", model, problem.X, problem.y))
-        row = head(problem) | {"classes": len(model.classes_), "gap_tol": gap_tol, "seconds": later(seconds)}
+        row = problem.head() | {"classes": len(model.classes_), "gap_tol": gap_tol, "seconds": later(seconds)}
         row |= {"all_seconds": seconds, **multiclass_value(model, problem)}
         rows.append(row | {"paper": TABLE_4.get(problem.name, {})})
     return {"table": 4, "rows": rows}

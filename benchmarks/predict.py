@@ -17,7 +17,6 @@ import gc
 import pickle
 import tempfile
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -38,15 +37,6 @@ FASTER = 4.0  # times, that oneDAL is to take longer
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
-def load(name: str, folder: Path | None) -> sets.Problem:
-    """Return all rows of a set of classes with its labels; rows that are hardly sparse become an array."""
-    problem = sets.load(name, folder)
-    X, _, X_test, _ = problem.split
-    if solvers.density(X) >= solvers.SPARSE:
-        X, X_test = (part.toarray() if sp.issparse(part) else part for part in (X, X_test))
-    return replace(problem, X=X, X_test=X_test)
-
-
 def train(name: str, asked: Asked) -> Row:
     """Train asked.solver with asked.form, or make LIBSVM's model of ours, and write it to asked.folder.
 
@@ -58,7 +48,7 @@ def train(name: str, asked: Asked) -> Row:
         model: Any = in_form(clsvm.to_sklearn(ours), form)
         (folder / f"libsvm {form}").write_bytes(pickle.dumps(model))
         return {}
-    problem, mine = load(name, asked.data), asked.solver == "clsvm"
+    problem, mine = sets.load(name, asked.data), asked.solver == "clsvm"
     given = solvers.parameters(problem.C, problem.gamma) | {"decision_function_shape": "ovo"}
     model = solvers.made(asked.solver, "SVC", given, device=asked.device)
     seconds = solvers.fitted(asked.solver, model, solvers.formed(problem.X, form), problem.y)
@@ -108,7 +98,7 @@ def resident(field: str) -> int | None:
 
 def predict_set(name: str, asked: Asked) -> Row:
     """Train each solver with each form of its input, and time their answers in turns."""
-    problem = load(name, asked.data)
+    problem = sets.load(name, asked.data)
     tests = problem.X_test[: asked.tests]
     entered = solvers.entered(asked.peers, problem.X, asked.repeats, asked.repeats_libsvm)
     with tempfile.TemporaryDirectory() as folder:
@@ -139,10 +129,8 @@ def predict_set(name: str, asked: Asked) -> Row:
         if "solution" in found:
             row |= check.solved(found["solution"], problem.X, problem.y, problem.C, problem.gamma)
     check.judge(rows, solvers.TOL)
-    n, d = problem.X.shape
-    head = {"set": name, "n": n, "d": d, "classes": len(np.unique(problem.y)), "C": problem.C, "gamma": problem.gamma}
     told = {"tests": tests.shape[0], "all_tests": problem.X_test.shape[0]}
-    return head | told | {"tol": solvers.TOL, "rows": rows, "asked": _faster(rows)}
+    return problem.head() | told | {"tol": solvers.TOL, "rows": rows, "asked": _faster(rows)}
 
 
 def _row(solver: str, form: str, trained: Row, failed: str, answers: dict[str, list[Any]]) -> Row:

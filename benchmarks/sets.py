@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import lzma
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler, normalize
 
 from benchmarks.command import MissingSetError
+from benchmarks.solvers import dense
 
 Split = tuple[Any, Any, Any, Any]
 """Training rows, training labels, test rows, test labels; rows as a float64 array or CSR with 32-bit indices."""
@@ -27,7 +29,10 @@ Make = Callable[[Path], Split]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Training rows X (n, d) and labels or targets y, test rows, and the numbers of an RBF problem."""
+    """Training rows X (n, d), labels or targets y, test rows, and the numbers of an RBF problem.
+
+    numbers: whether y are targets. h: columns of a synthetic set that most rows have. made: how it was drawn.
+    """
 
     name: str
     X: Any
@@ -36,11 +41,26 @@ class Problem:
     y_test: NDArray[np.float64]
     C: float
     gamma: float
+    numbers: bool = False
+    h: int = 0
+    made: dict[str, float] = field(default_factory=dict)
 
     @property
     def split(self) -> Split:
         """Return rows and labels alone."""
         return self.X, self.y, self.X_test, self.y_test
+
+    @property
+    def nnz(self) -> int:
+        """Return the number of entries that are not 0."""
+        return int(self.X.count_nonzero() if sp.issparse(self.X) else np.count_nonzero(self.X))
+
+    def head(self) -> dict[str, Any]:
+        """Return what a result says of a set."""
+        (n, d), nnz = self.X.shape, self.nnz
+        shape = {"set": self.name, "h": self.h, "n": n, "d": d, "nnz": nnz, "density": nnz / (n * d)}
+        classes = 0 if self.numbers else len(np.unique(self.y))
+        return shape | {"classes": classes, "C": self.C, "gamma": self.gamma, "made": self.made}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +85,9 @@ class DataSet:
     remark: str = ""
 
 
+@lru_cache(1)
 def load(name: str, folder: Path | None, few: bool = False) -> Problem:
-    """Return the problem of that name; few: of as many rows as tasks take.
+    """Return the problem of that name, the same one to all who ask in turn; few: of as many rows as tasks take.
 
     Raises FileNotFoundError or MissingSetError where something is missing.
     """
@@ -80,7 +101,7 @@ def load(name: str, folder: Path | None, few: bool = False) -> Problem:
         y, y_test = (np.where(np.asarray(labels) == one.positive, 1.0, -1.0) for labels in (y, y_test))
     n, m = (one.most, one.most_test) if few else (None, None)
     labels, tests = np.asarray(y[:n], np.float64), np.asarray(y_test[:m], np.float64)
-    return Problem(name, X[:n], labels, X_test[:m], tests, one.C, one.gamma)
+    return Problem(name, X[:n], labels, X_test[:m], tests, one.C, one.gamma, one.numbers)
 
 
 def _svmlight(path: Path, n_features: int) -> tuple[Any, Any]:
@@ -187,10 +208,6 @@ def _shuffled(X: Any, y: Any) -> tuple[Any, Any]:
     return X[order], y[order]
 
 
-def _array(X: Any) -> Any:
-    return X.toarray() if sp.issparse(X) else X
-
-
 _a9a = _files("a9a", 123)
 _news20 = _files("news20_bydate", 130107, normalize)
 
@@ -243,9 +260,9 @@ SETS: dict[str, DataSet] = {
     "duplicates": DataSet(_but(_a9a, _twice), 1, 0.05, 1),
     "zero_row": DataSet(_but(_a9a, _zero_row), 1, 0.05, 1),
     # Hard: many pair steps for few rows.
-    "a9a6k_C100": DataSet(_but(_a9a, _first(6000), _array), 100, 0.08, 1),
-    "a9a6k_C100_wide": DataSet(_but(_a9a, _first(6000), _array), 100, 0.02, 1),
-    "ijcnn6k_C100": DataSet(_but(_ijcnn1, _shuffled, _array), 100, 0.08, 1),
+    "a9a6k_C100": DataSet(_but(_a9a, _first(6000), dense), 100, 0.08, 1),
+    "a9a6k_C100_wide": DataSet(_but(_a9a, _first(6000), dense), 100, 0.02, 1),
+    "ijcnn6k_C100": DataSet(_but(_ijcnn1, _shuffled, dense), 100, 0.08, 1),
     "covtype6k_C100": DataSet(_but(_covtype, _first(6000)), 100, 0.08, 2),
     # Text: few long rows.
     "news_graphics": DataSet(_groups((0, 1), (2, 3)), 10, 1, 1),
@@ -255,8 +272,8 @@ SETS: dict[str, DataSet] = {
     "digits8": DataSet(_bundled(datasets.load_digits), 1, 0.05, 8),
     # Several classes.
     "mnist": DataSet(_mnist, 1, 0.02),
-    "letter": DataSet(_files("letter.scale", 16), 16, 4, nu=0.1),
-    "pendigits": DataSet(_files("pendigits", 16, lambda X: X / 100), 10, 2, nu=0.1),
+    "letter": DataSet(_files("letter.scale", 16, dense), 16, 4, nu=0.1),
+    "pendigits": DataSet(_files("pendigits", 16, lambda X: dense(X) / 100), 10, 2, nu=0.1),
     "mnist7k": DataSet(_mnist, 10, 0.02, nu=0.1, most=7000, remark="the first 7000 of 60000 rows"),
     "news20_bydate": DataSet(
         _news20,
@@ -283,6 +300,7 @@ BINARY = tuple(name for name, one in SETS.items() if one.positive is not None)
 OF_TASKS = tuple(name for name, one in SETS.items() if one.nu)
 CLASSES = tuple(name for name in (*OF_TASKS, "mnist") if not SETS[name].numbers)
 HARD = ("a9a6k_C100", "a9a6k_C100_wide", "ijcnn6k_C100", "covtype6k_C100", "a9a5k_C1e4")
+PAIRS = ("letter", "pendigits", "mnist7k")
 TEXT = ("news_graphics", "news_sports")
 BUNDLED = ("synthetic20k", "breast_cancer", "digits8", "iris", "digits", "diabetes")
 """Sets that need no data folder."""

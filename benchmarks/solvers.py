@@ -1,7 +1,8 @@
-"""Solvers by name, the forms of their rows, timed fits in turns, and processes that end when they take too long."""
+"""Solvers as records, the forms of their rows, timed fits in turns, and processes that end when they take too long."""
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import statistics
 import sys
@@ -21,15 +22,41 @@ TOL = 1e-3  # the KKT tolerance of every solver
 CACHE_MB = 2000.0  # its kernel cache
 THIN = 0.025  # LIBSVM is faster on CSR rows below about this density, on an array from there on
 SPARSE = 0.5  # oneDAL's limit lies somewhere between these two
-DTYPES = {"libsvm": ("float64",), "onedal": ("float32", "float64"), "nystroem": ("float32", "float64")}
-"""By peer, the number types that it computes with, the fastest first."""
 Answer = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Solver:
+    """A library whose fits are timed.
+
+    project: its name for readers. colour: of its bars. module: where its estimators are. dtypes: the number types that
+    it computes with, the fastest first; none: it takes rows as they are. sparse: below this density it is given CSR.
+    """
+
+    project: str
+    colour: str = ""
+    module: str = ""
+    dtypes: tuple[str, ...] = ("float32", "float64")
+    sparse: float = THIN
+
+
+SOLVERS = {
+    "clsvm": Solver("clsvm", "#1f6fb4", "clsvm", ()),
+    "onedal": Solver("scikit-learn-intelex", "#f0a04b", "sklearnex.svm", sparse=SPARSE),  # (imported by name)
+    "libsvm": Solver("scikit-learn", "#b8b8b8", "sklearn.svm", ("float64",)),
+    "nystroem": Solver("scikit-learn"),
+}
 
 
 def density(X: Any) -> float:
     """Return the share of entries that are not 0."""
     count = X.count_nonzero() if sp.issparse(X) else np.count_nonzero(X)
     return float(count / max(1, X.shape[0] * X.shape[1]))
+
+
+def dense(X: Any) -> Any:
+    """Return rows as an array."""
+    return X.toarray() if sp.issparse(X) else X
 
 
 def native(X: Any) -> str:
@@ -42,19 +69,15 @@ def forms(solver: str, X: Any) -> tuple[str, ...]:
 
     A benchmark counts the fastest form whose result is right. Our solver is given the rows as they are.
     """
-    if solver == "clsvm":
-        return (native(X),)
-    share = density(X)
-    layouts = ["dense"] * (share >= THIN) + ["CSR"] * (share < (SPARSE if solver == "onedal" else THIN))
-    return tuple(f"{layout} {dtype}" for dtype in DTYPES[solver] for layout in layouts)
+    one, share = SOLVERS[solver], density(X)
+    layouts = ["dense"] * (share >= THIN) + ["CSR"] * (share < one.sparse)
+    return tuple(f"{layout} {dtype}" for dtype in one.dtypes for layout in layouts) or (native(X),)
 
 
 def formed(X: Any, form: str) -> Any:
     """Return rows in one of the forms, so that a fit has nothing to convert."""
     layout, dtype = form.split()
-    if layout == "CSR":
-        return sp.csr_matrix(X, dtype=dtype)
-    return np.ascontiguousarray(X.toarray() if sp.issparse(X) else X, dtype)
+    return sp.csr_matrix(X, dtype=dtype) if layout == "CSR" else np.ascontiguousarray(dense(X), dtype)
 
 
 def parameters(C: float, gamma: float, tol: float = TOL, cache_mb: float = CACHE_MB) -> dict[str, Any]:
@@ -64,17 +87,8 @@ def parameters(C: float, gamma: float, tol: float = TOL, cache_mb: float = CACHE
 
 def made(solver: str, kind: str, given: Mapping[str, Any], **ours: Any) -> Any:
     """Return an estimator of the class ``kind`` with the parameters that all have, and those that only ours has."""
-    if solver == "clsvm":
-        import clsvm
-
-        return getattr(clsvm, kind)(**{**given, **ours})
-    if solver == "onedal":
-        import sklearnex.svm  # imported by name: scikit-learn itself stays unpatched
-
-        return getattr(sklearnex.svm, kind)(**given)
-    import sklearn.svm
-
-    return getattr(sklearn.svm, kind)(**given)
+    module = importlib.import_module(SOLVERS[solver].module)  # (scikit-learn itself stays unpatched)
+    return getattr(module, kind)(**{**given, **(ours if solver == "clsvm" else {})})
 
 
 def own(solver: str, model: Any) -> None:
@@ -83,38 +97,59 @@ def own(solver: str, model: Any) -> None:
         raise RuntimeError("scikit-learn-intelex fell back to scikit-learn")
 
 
-def fitted(solver: str, model: Any, X: Any, y: Any) -> float:
-    """Return the seconds of a fit, and print them."""
+def seconds_of(call: Callable[[], Any]) -> float:
+    """Return how long one call takes, whatever it warns of."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         began = perf_counter()
-        model.fit(X, y)
-        seconds = perf_counter() - began
+        call()
+        return perf_counter() - began
+
+
+def fitted(solver: str, model: Any, X: Any, y: Any) -> float:
+    """Return the seconds of a fit, and print them."""
+    seconds = seconds_of(lambda: model.fit(X, y))
     own(solver, model)
     print(f"{solver} {X.shape[0]}x{X.shape[1]} {seconds:.3f} s", file=sys.stderr, flush=True)
     return seconds
 
 
-def fitting(solver: str, kind: str, given: Mapping[str, Any], X: Any, y: Any, **ours: Any) -> Answer:
-    """Return what answers "fit", or a number of first rows, with the seconds of a fit, "model" with the last model,
-    "solution" with what the checks read of it."""
+def fitting(
+    load: Callable[[], Any], solver: str, form: str, given: Mapping[str, Any], ours: Mapping[str, Any], first: int = 0
+) -> Answer:
+    """Return what fits the SVC or SVR of a problem in one form of its rows.
+
+    It answers "fit", or a number of first rows, with the seconds of a fit; rows to train on and rows left out with
+    the seconds and the score of these; "model" with the last model, "solution" with what the checks read of it.
+    first: rows of a fit that is made at once, and not timed.
+    """
+    problem = load()
+    X, y, kind = formed(problem.X, form), problem.y, "SVR" if problem.numbers else "SVC"
     model: Any = None
 
-    def answer(question: Any) -> Any:
+    def fit(rows: Any) -> float:
         nonlocal model
-        if question in ("model", "solution"):
-            return model if question == "model" else solution(model)
-        model, one, n = None, made(solver, kind, given, **ours), None if question == "fit" else question
-        seconds, model = fitted(solver, one, X[:n], y[:n]), one
+        model, one = None, made(solver, kind, given, **ours)
+        seconds, model = fitted(solver, one, X[rows], y[rows]), one
         return seconds
 
+    def answer(question: Any) -> Any:
+        if isinstance(question, tuple):
+            train, test = question
+            seconds, found = fit(train), model.predict(X[test])
+            return seconds, float(np.mean((found - y[test]) ** 2 if problem.numbers else found == y[test]))
+        if question in ("model", "solution"):
+            return model if question == "model" else solution(model)
+        return fit(slice(None if question == "fit" else question))
+
+    if first:
+        fit(slice(first))
     return answer
 
 
 def solution(model: Any) -> SimpleNamespace:
     """Return what the checks read of a model, dual_coef_ as an array, and what ours reports; it fits a pipe."""
-    coef = model.dual_coef_
-    coef = coef.toarray() if sp.issparse(coef) else np.asarray(coef, np.float64)
+    coef = np.asarray(dense(model.dual_coef_), np.float64)
     names = ("support_", "intercept_", "classes_", "epsilon")
     found = SimpleNamespace(dual_coef_=coef, **{one: getattr(model, one) for one in names if hasattr(model, one)})
     found.report = model.fit_report_.to_dict() | {"trace": []} if hasattr(model, "fit_report_") else {}
@@ -260,13 +295,13 @@ def entered(peers: Sequence[str], X: Any, repeats: int, libsvm: int | None = Non
     ]
 
 
-def gathered(
-    peers: Sequence[str], X: Any, y: Any, given: Mapping[str, Any], repeats: int, libsvm: int | None = None, **ours: Any
-) -> list[Contestant]:
-    """Return contestants of this process over the same rows; see ``entered``."""
-    asked = entered(peers, X, repeats, libsvm)
-    rows = {form: formed(X, form) for form in {form for _, form, _ in asked}}
-    return [
-        Contestant(name, form, count, Worker(0, fitting, name, "SVC", given, rows[form], y, **ours))
-        for name, form, count in asked
-    ]
+@contextmanager
+def entrants(load: Callable[[], Any], given: Mapping[str, Any], asked: Any, **ours: Any) -> Iterator[list[Contestant]]:
+    """Yield ours and each peer that is asked for, with every form of its rows, over the problem that ``load`` returns.
+
+    Each has a process of its own where ``asked`` has a limit. LIBSVM, which has nothing to warm up, fits once.
+    """
+    every = entered(asked.peers, load().X, asked.repeats, getattr(asked, "repeats_libsvm", 1))
+    ours |= {"device": asked.device}
+    with at_work(getattr(asked, "limit", 0), fitting, [(*one, (load, *one[:2], given, ours)) for one in every]) as made:
+        yield made

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.solvers import SOLVERS
+
 Row = dict[str, Any]
 Column = tuple[str, str | Callable[[Row], str]]
 """A title, and a format string or a function that makes the cell from a row. Columns of numbers stand to the right."""
@@ -25,9 +27,9 @@ SOLVED: tuple[Column, ...] = (
 CERTIFIED: tuple[Column, ...] = ("dual", "{dual:.8g}"), ("violation", "{violation:.2e}")
 
 
-def percent(title: str, key: str) -> Column:
-    """Return a column of a share in percent."""
-    return title, lambda row: f"{100 * row[key]:.2f}"
+def percent(title: str, key: str, older: str = "") -> Column:
+    """Return a column of a share in percent. older: its key in older results."""
+    return title, lambda row: f"{100 * row[key if key in row else older]:.2f}"
 
 
 @dataclass
@@ -189,10 +191,6 @@ def picture(result: Row, path: Path, panels: int = 1) -> Iterator[list[Any]]:
     plot.close(figure)
 
 
-COLOURS = {"clsvm": "#1f6fb4", "onedal": "#f0a04b", "libsvm": "#b8b8b8"}
-PROJECTS = {"clsvm": "clsvm", "onedal": "scikit-learn-intelex", "libsvm": "scikit-learn"}
-
-
 def draw(result: Row, path: Path) -> None:
     """Draw the seconds of each set and solver as bars over a logarithmic axis, with the times beside ours."""
     counted = [
@@ -201,10 +199,10 @@ def draw(result: Row, path: Path) -> None:
     ]
     sets = [(label(one), row) for one, row in zip(result["sets"], counted, strict=True) if "clsvm" in row]
     with picture(result, path) as (axes,):
-        for place, solver in enumerate(COLOURS):
+        for place, (solver, own) in enumerate((name, one) for name, one in SOLVERS.items() if one.colour):
             at = [i + 0.27 * (place - 1) for i, (_, row) in enumerate(sets) if solver in row]
             rows = [row for _, row in sets if solver in row]
-            bars = axes.barh(at, [row[solver] for row in rows], 0.24, color=COLOURS[solver], label=PROJECTS[solver])
+            bars = axes.barh(at, [row[solver] for row in rows], 0.24, color=own.colour, label=own.project)
             ours = solver == "clsvm"
             words = [f"{row[solver]:.2g} s" if ours else f"{row[solver] / row['clsvm']:.1f} x" for row in rows]
             axes.bar_label(bars, words, padding=3, fontsize=7)

@@ -10,8 +10,8 @@ entries, and noise of NOISE.
 
 from __future__ import annotations
 
-from argparse import Namespace
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 from sklearn.preprocessing import normalize
 
 from benchmarks import sets
+from benchmarks.sets import Problem
+from benchmarks.solvers import dense
 
 CAP = 0.5  # largest density of a column that is not one of the h
 COMMON = 0.74
@@ -131,38 +133,10 @@ REAL = ("a9a", "mnist8", "ijcnn1", "letter", "news20_bydate")
 SETS = (*REAL, *SHAPES)
 RANDOM = "random-"  # before a seed: a set of the shape that it draws
 DENSE = 0.5  # from this density on a set is an array
-EPSILON = 0.1  # of SVR; targets have deviation 1
+CLASSES, NUMBERS = (100.0, 0.5), (256.0, 0.125)  # the paper's C and gamma
 
 
-@dataclass(frozen=True)
-class Case:
-    """A set with its parameters, the paper's: X (n, d), float32, CSR or array, and y (n,), labels or numbers.
-
-    h: columns of density 0.74. record: how a synthetic set was made; {} for a real one.
-    """
-
-    name: str
-    h: int
-    X: Any
-    y: NDArray[np.float64]
-    classes: bool = True
-    C: float = 100.0
-    gamma: float = 0.5
-    record: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def nnz(self) -> int:
-        """Return the number of entries that are not 0."""
-        return int(self.X.nnz if sp.issparse(self.X) else np.count_nonzero(self.X))
-
-    def head(self) -> dict[str, Any]:
-        """Return what a result says about its set."""
-        n, d = self.X.shape
-        numbers = {"n": n, "d": d, "nnz": self.nnz, "C": self.C, "gamma": self.gamma}
-        return {"set": self.name, "h": self.h, **numbers, "density": self.nnz / (n * d), "made": self.record}
-
-
-def made(name: str, shape: Shape, h: int = 0, scale: int = 1, seed: int = 0) -> Case:
+def made(name: str, shape: Shape, h: int = 0, scale: int = 1, seed: int = 0) -> Problem:
     """Make the set of a shape with h common columns and n / scale rows. Raises ValueError where h is not possible."""
     if words := shape.refused(h):
         raise ValueError(words)
@@ -180,9 +154,8 @@ def made(name: str, shape: Shape, h: int = 0, scale: int = 1, seed: int = 0) -> 
         count, common = np.bincount(X.indices, minlength=shape.d), place[:h]
     total = int(count.sum())
     record |= {"density": total / (n * shape.d), "share_common": float(count[common].sum() / max(total, 1))}
-    y, classes = _taught(rng, X, count, shape.target), shape.target == "classes"
-    C, gamma = (100.0, 0.5) if classes else (256.0, 0.125)
-    return Case(name, h, X, y, classes, C, gamma, record)
+    y, numbers = _taught(rng, X, count, shape.target), shape.target == "numbers"
+    return Problem(name, X, y, None, y, *(NUMBERS if numbers else CLASSES), numbers, h, record)
 
 
 def refused(name: str, h: int) -> str:
@@ -192,7 +165,8 @@ def refused(name: str, h: int) -> str:
     return "a real set has the columns that it has" if h else ""
 
 
-def load(name: str, h: int = 0, scale: int = 1, folder: Path | None = None) -> Case:
+@lru_cache(1)
+def load(name: str, h: int = 0, scale: int = 1, folder: Path | None = None) -> Problem:
     """Return the set of that name with n / scale rows, the same rows in every call; errors as of sets.load."""
     if name in SHAPES or name.startswith(RANDOM):
         seed = int(name.removeprefix(RANDOM)) if name.startswith(RANDOM) else 0
@@ -202,11 +176,5 @@ def load(name: str, h: int = 0, scale: int = 1, folder: Path | None = None) -> C
     X = normalize(X[chosen].astype(np.float32))
     if sp.issparse(X):
         X.sort_indices()
-        if X.nnz >= DENSE * X.shape[0] * X.shape[1]:
-            X = X.toarray()
-    return Case(name, h, X, y[chosen])
-
-
-def asked_for(name: str, asked: Namespace) -> Case:
-    """Return the set of that name as the command line asks for it."""
-    return load(name, asked.h, asked.scale, asked.data)
+        X = dense(X) if X.nnz >= DENSE * X.shape[0] * X.shape[1] else X
+    return Problem(name, X, y[chosen], None, y[chosen], *CLASSES)

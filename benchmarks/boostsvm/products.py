@@ -5,20 +5,21 @@ products and in fits), figure 3 (square matrices stored dense and as CSR) and fi
 from __future__ import annotations
 
 import statistics
-from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from benchmarks import table
+from benchmarks import solvers, table
 from benchmarks.bench import TOLERANCE, Laid, Product
 from benchmarks.boostsvm import fits
-from benchmarks.boostsvm.cases import Case, asked_for
+from benchmarks.command import Asked
+from benchmarks.sets import EPSILON, Problem
 from benchmarks.table import Row, Shown, picture, shown
 from clsvm import kernels
 from clsvm.arrays import Data
@@ -45,7 +46,7 @@ PAPER_4 = (  # GFLOP/s, then GB/s
 
 
 def race(
-    stream: Stream, case: Case, contestants: Mapping[str, Laid], repeats: int, numbers: Sequence[int] = WORKING
+    stream: Stream, case: Problem, contestants: Mapping[str, Laid], repeats: int, numbers: Sequence[int] = WORKING
 ) -> list[Row]:
     """Return a row for each of the ``numbers`` of working rows and contestant, in turns.
 
@@ -88,9 +89,9 @@ def right(result: Row) -> bool:
 # Every layout, and the choice between them.
 
 
-def measure(name: str, asked: Namespace) -> Row:
+def measure(name: str, asked: Asked) -> Row:
     """Time each layout; chosen: that of "auto" for each number of working rows; verdicts: its time over the best's."""
-    case = asked_for(name, asked)
+    case = fits.loaded(name, asked)()
     kernel = kernels.make("rbf", gamma=case.gamma)
     with Stream(asked.device) as stream:
         plans = {W: layouts.choose(stream.profile, case.X, kernel.spec, working=W) for W in WORKING}
@@ -233,9 +234,9 @@ DUAL = 1e-4  # of the dual objective, that the variants may differ by at a KKT t
 RUNS = 5  # of each product after the first
 
 
-def measure_variants(name: str, asked: Namespace) -> Row:
+def measure_variants(name: str, asked: Asked) -> Row:
     """Time products and fits of each variant; split_seconds: of counting columns and splitting rows."""
-    case = asked_for(name, asked)
+    case = fits.loaded(name, asked)()
     kernel = kernels.make("rbf", gamma=case.gamma)
     with Stream(asked.device) as stream:
         laid = {}
@@ -244,12 +245,30 @@ def measure_variants(name: str, asked: Namespace) -> Row:
                 laid[own] = Laid(stream, case.X, kernel, variant.layout)
         rows = race(stream, case, laid, RUNS)
         began = perf_counter()
-        made = LAYOUTS["hybrid"].partition(stream.profile, case.X)
-        assert made
-        partition.split(sp.csr_matrix(case.X), made)
+        parts = LAYOUTS["hybrid"].partition(stream.profile, case.X)
+        assert parts
+        partition.split(sp.csr_matrix(case.X), parts)
         seconds = perf_counter() - began
-    ended = fits.fitted(case, asked, (), VARIANTS)
+    given = solvers.parameters(case.C, case.gamma) | ({"epsilon": EPSILON} if case.numbers else {})
+    form, ours = solvers.native(case.X), {"device": asked.device}
+    entries = [(own, form, asked.repeats, (own, fits.loaded(name, asked), form, given, ours)) for own in VARIANTS]
+    with solvers.at_work(asked.limit, fitting, entries) as made:
+        for one in solvers.turns(made):
+            one.time()
+        ended = [one.row() | {"report": getattr(one.ask("solution"), "report", {})} for one in made]
     return case.head() | {"rows": rows, "fits": ended, "split_seconds": seconds}
+
+
+def fitting(variant: str, load: Callable[[], Problem], form: str, given: Row, ours: Row) -> solvers.Answer:
+    """Return what answers as of solvers.fitting, with rows held as the variant has them."""
+    one = VARIANTS[variant]
+    answer = solvers.fitting(load, "clsvm", form, given, ours | {"layout": one.layout})
+
+    def applied(question: Any) -> Any:
+        with one.applied():
+            return answer(question)
+
+    return applied
 
 
 def variants_hold(result: Row) -> bool:
@@ -299,11 +318,11 @@ SIZES = ("512", "1024", "2048", "4096")
 TENTHS, POINTS = 10, 80  # parts of the columns; points of a curve, at most
 
 
-def measure_squares(name: str, asked: Namespace) -> Row:
+def measure_squares(name: str, asked: Asked) -> Row:
     """Time K(X, X) of n = d rows without a zero, dense and as CSR; the kernel function is a small part of it."""
     n = int(name) // asked.scale
     X = np.random.default_rng(0).random((n, n), np.float32) + np.float32(0.5)
-    case = Case(name, 0, X, np.ones(n), gamma=1 / n)
+    case = Problem(name, X, np.ones(n), None, np.ones(n), 1.0, 1 / n)
     kernel = kernels.make("rbf", gamma=case.gamma)
     with Stream(asked.device) as stream:
         laid = {kind: Laid(stream, X, kernel, kind) for kind in ("dense", "csr")}
@@ -334,12 +353,12 @@ def draw_squares(result: Row, path: Path) -> None:
         axes.set(title="products of square matrices without a zero", xlabel="n = d", ylabel="seconds")
 
 
-def measure_columns(name: str, asked: Namespace) -> Row:
+def measure_columns(name: str, asked: Asked) -> Row:
     """Return the density of each tenth of the columns that occur, densest first, and at some ranks.
 
     whole: columns that each of the paper's rules stores dense.
     """
-    case = asked_for(name, asked)
+    case = fits.loaded(name, asked)()
     n, count = case.X.shape[0], partition.counts(case.X)
     falling = np.sort(count[count > 0])[::-1] / n
     ranks = np.unique(np.geomspace(1, len(falling), POINTS).astype(int))

@@ -1,7 +1,5 @@
-// The peaks that the rungs are held against, each without anything else to do: fused multiply-adds and reads; and the
-// exponential function.
+// The peaks that the rungs are held against, each without anything else to do: fused multiply-adds and reads.
 //   fma_chains  out[i] = sum over CHAINS LANES numbers v, each after ``steps`` of v <- v a + b, all independent
-//   exp_chains  the same, each after ``steps`` of v <- exp(a v)
 //   read_sum    out[i] = sum over the ``count`` vectors of x that are item i's own: a piece of x, in STREAMS stretches
 //               read side by side (PIECES), or every global-size-th vector (consecutive items, addresses)
 #ifndef LANES
@@ -33,21 +31,6 @@ kernel __attribute__((vec_type_hint(floatl))) void fma_chains(
   for (int s = 0; s < steps; ++s) {
 #pragma unroll
     for (int c = 0; c < CHAINS; ++c) v[c] = fma(v[c], (floatl)a, (floatl)b);
-  }
-  floatl sum = v[0];
-#pragma unroll
-  for (int c = 1; c < CHAINS; ++c) sum += v[c];
-  out[get_global_id(0)] = lanes_sum(sum);
-}
-
-kernel __attribute__((vec_type_hint(floatl))) void exp_chains(
-    const int steps, const float a, global const float *restrict first, global float *restrict out) {
-  floatl v[CHAINS];
-#pragma unroll
-  for (int c = 0; c < CHAINS; ++c) v[c] = loadl(c, first);
-  for (int s = 0; s < steps; ++s) {
-#pragma unroll
-    for (int c = 0; c < CHAINS; ++c) v[c] = exp(v[c] * (floatl)a);
   }
   floatl sum = v[0];
 #pragma unroll
