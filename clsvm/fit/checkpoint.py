@@ -64,7 +64,7 @@ class Checkpoint:
     def __init__(
         self, file: Path, X: Any, subproblems: Sequence[Subproblem], kernel: Kernel | Precomputed, options: Options
     ) -> None:
-        self.file, self._every = file, options.checkpoint_every
+        self.file = file
         self._asked = ", ".join(f"{name}={getattr(options, name)!r}" for name in ("tol", "gap_tol", "dtype"))
         arrays = (X.indptr, X.indices, X.data) if sp.issparse(X) else (X,)
         posed, bounds = list[NDArray[Any]](), list[NDArray[Any]]()
@@ -129,14 +129,6 @@ class Checkpoint:
                 self.solved[place] = ended
             if perf_counter() - self._written >= every:
                 self.write()
-
-    def stands(self, place: int, b: Vector) -> None:
-        """:meth:`save`, but the file is written only where it is time again."""
-        self.save(place, b, self._every)
-
-    def ended(self, place: int, result: Result) -> None:
-        """:meth:`stands` of a subproblem that has a result."""
-        self.save(place, result.b, self._every, result)
 
     def write(self) -> None:
         """Replace the file by one of what there is now. Raises OSError."""

@@ -44,7 +44,7 @@ from clsvm.opencl.stream import Stream
 from clsvm.parameters import Options
 from clsvm.problem import Constraint, Subproblem
 from clsvm.report import Display, Point, Status
-from clsvm.solvers import Checks, Result, batch, ended
+from clsvm.solvers import Result, batch, ended
 
 DTYPES = "float32", "float64"  # in the order in which they are tried
 PIECES = 4  # of the work for each of several devices: enough to end at about the same time
@@ -378,27 +378,23 @@ class _Work:
             for place, one in zip(able, before, strict=True)
         ]
         checked = self.gram.rows.dtype == "float32" and (self.stream.profile.wide == "double" or self.quick)
-        sample = self._blocks(self.quick) if context.X.shape[1] <= WIDE else None
-        results = batch.solve(
-            self.stream,
-            self.gram,
-            again,
-            options.tol,
-            context.steps_left(max((one.steps for one in before if one), default=0)),
-            Checks(scale.own, (lambda: self._double) if checked else None, sample, scale.sizes),
-            batch.Told(
-                lambda at, result: self._watch(able[at], result.after(before[at])),
-                lambda: context.left() <= 0,
-                None if kept is None else lambda at, b: kept.stands(able[at], b),
-            ),
+        asked = batch.Request(
+            tol=options.tol,
+            max_iter=context.steps_left(max((one.steps for one in before if one), default=0)),
+            kernel_scale=scale.own,
+            exact=(lambda: self._double) if checked else None,
+            sample=self._blocks(self.quick) if context.X.shape[1] <= WIDE else None,
+            sizes=scale.sizes,
+            over=lambda: context.left() <= 0,
+            stands=None if kept is None else lambda at, b: kept.save(able[at], b, options.checkpoint_every),
+            words=self._words(self.gram.rows.dtype),
         )
-        for place, one, result in zip(able, before, results, strict=True):
-            if result is not None:
-                found = result.after(one)
-                if found.status is not Status.TOLERANCE:
-                    status = ended(options, np.inf, found.gap, found.steps) or Status.STALLED
-                    found = replace(found, status=status)
-                context.results[place] = replace(found, **self._where(found.dtype))
+        for at, result in batch.solve(self.gram, again, asked):
+            found, place = result.after(before[at]), able[at]
+            if found.status is not Status.TOLERANCE:
+                found = replace(found, status=ended(options, np.inf, found.gap, found.steps) or Status.STALLED)
+            context.results[place] = found
+            self._watch(found.violation, place, found.b.shape[1])
 
     def on_host(self, todo: list[int]) -> None:
         """Finish what pair steps left, what is finer on the host, and few subproblems for which tol is coarse.
@@ -415,7 +411,7 @@ class _Work:
             aim = host.aim(context.kernel, shape, before, found, self.quick and context.few)
             if aim is not None and self._takes(place) and context.left() > 0:
                 found = self._one_on_host(place, aim)
-                self._watch(place, found)
+                self._watch(found.violation, place, found.b.shape[1])
             if found:
                 late = found.status is Status.STALLED and context.left() <= 0
                 context.found(place, replace(found, status=Status.MAX_TIME) if late else found)
@@ -426,9 +422,9 @@ class _Work:
         given = context.rows(one.rows), context.kernel, worker.options, worker.plan, self.scale.double
         asked = {"start": one.start, **context.asked(place)}
         found = host.HostFit(self.stream, *given).finish(one.problem, context.results.get(place), aim, **asked)
-        return replace(found, seconds={}, trace=(), **self._where(found.dtype))
+        return replace(found, seconds={}, trace=(), **self._words(found.dtype))
 
-    def _where(self, dtype: str) -> dict[str, Any]:
+    def _words(self, dtype: str) -> dict[str, Any]:
         """Return words for kernel values of ``dtype``: how they were computed, by which device, of which rows."""
         options, rows = self.worker.options, self.gram.rows
         unlike = self.plan is not None and options.layout not in ("auto", rows.kind)
@@ -455,13 +451,12 @@ class _Work:
             self.blocks[whole] = HostBlocks(X, self.context.kernel, centre, whole)
         return self.blocks[whole]
 
-    def _watch(self, place: int, result: Result) -> None:
-        self.rows += result.b.shape[1]
+    def _watch(self, violation: float, place: int, rows: int) -> None:
+        self.rows += rows
         if self.worker.progress:
             now, nan = perf_counter() - self.began, float("nan")
-            found = {**self.context.results, place: result}  # (other threads add some meanwhile)
-            steps = sum(one.steps for one in found.values())
-            self.worker.progress(Point(now, steps, place, nan, nan, nan, result.violation, self.rows))
+            steps = sum(one.steps for one in list(self.context.results.values()))  # (other threads add some meanwhile)
+            self.worker.progress(Point(now, steps, place, nan, nan, nan, violation, self.rows))
 
     def _takes(self, place: int) -> bool:
         return host.takes(self.stream, self.context.subproblems[place].problem)

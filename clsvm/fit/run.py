@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from math import isnan
+from itertools import compress
+from operator import attrgetter
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +21,9 @@ from clsvm.problem import Subproblem
 from clsvm.report import FitReport, Point, Progress, Status, relative_gap
 from clsvm.solvers import Result
 
-_REACHED = "primal", "dual", "violation", "error_bound"
-_COUNTED = "exact_rows", "steps", "outer_steps", "rows_computed", "working_set"
+# What is kept of every result. Attributes are read all at once, since a fit may have many thousand results.
+KEPT = ["begun", "status", "device", "dtype", "precision", "layout", "primal", "dual", "violation", "error_bound"]
+KEPT += ["exact_rows", "steps", "outer_steps", "rows_computed", "working_set", "rho"]
 
 
 @dataclass
@@ -58,17 +60,6 @@ class Worker:
             self.peak = max(self.peak, one.peak)
 
 
-class _End(NamedTuple):
-    """What many results have in common: how and where they were found, in words."""
-
-    begun: bool
-    status: Status
-    device: str
-    dtype: str
-    precision: str
-    layout: str
-
-
 class Fitted:
     """What a fit comes to: results, the numbers of each that the estimator reads, and the report of all.
 
@@ -80,40 +71,36 @@ class Fitted:
     def __init__(self, results: Sequence[Result], run: Worker, seconds: float, before: Fitted | None = None) -> None:
         self.results, self.run, self.plan, self._seconds = results, run, run.plan, seconds
         self._reasons = {run.reason: None}
-        self._ends = dict.fromkeys(_End(*(getattr(one, name) for name in _End._fields)) for one in results)
-        self._numbers = {name: np.array([getattr(one, name) for one in results]) for name in (*_REACHED, *_COUNTED)}
-        self._numbers["rho"] = np.concatenate([one.rho for one in results])
+        rows = map(attrgetter(*KEPT), results)
+        self._of: dict[str, tuple[Any, ...]] = dict(zip(KEPT, zip(*rows, strict=True), strict=True))
         if before:
-            self._reasons, self._ends = before._reasons | self._reasons, before._ends | self._ends
-            for name, earlier in before._numbers.items():
-                self._numbers[name] = np.concatenate([earlier, self._numbers[name]])
-        self.rho, self.dual, self.steps = (self._numbers[name] for name in ("rho", "dual", "steps"))
-
-    def _sum(self, name: str) -> Any:
-        return sum(self._numbers[name].tolist())
+            self._reasons = before._reasons | self._reasons
+            self._of = {name: before._of[name] + values for name, values in self._of.items()}
+        self.rho, self.dual = np.concatenate(self._of["rho"]), np.array(self._of["dual"])
+        self.steps = np.array(self._of["steps"])
 
     @cached_property
     def report(self) -> FitReport:
         """Return the report of the fit."""
-        run, ends, seconds = self.run, list(self._ends), self._seconds
-        known = [end for end in ends if end.begun] or ends
-        status = _status([end.status for end in ends]) if all(end.begun for end in ends) else Status.MAX_TIME
-        duals = [dual for dual in self.dual.tolist() if not isnan(dual)]
-        primal, dual, violation = float(self._sum("primal")), float(sum(duals)), float(self._numbers["violation"].max())
+        run, of, seconds, statuses = self.run, self._of, self._seconds, dict.fromkeys(self._of["status"])
+        within = Status.GAP if Status.GAP in statuses else Status.TOLERANCE
+        status = next((one for one in statuses if not one.converged), within) if all(of["begun"]) else Status.MAX_TIME
+        known = of["begun"] if any(of["begun"]) else [True] * len(of["begun"])
+        primal, dual, violation = sum(of["primal"]), sum(compress(of["dual"], of["begun"])), max(of["violation"])
+        steps, outer, rows = sum(of["steps"]), sum(of["outer_steps"]), sum(of["rows_computed"])
         gap, reason, trace = relative_gap(primal, dual), "; ".join(self._reasons), self.results[0].trace
-        steps, outer, rows = (self._sum(name) for name in ("steps", "outer_steps", "rows_computed"))
         if len(self.dual) > 1:
             trace = ()
         elif not trace:
-            outer, reason = len(duals), "all rows are one working set"
+            outer, reason = sum(of["begun"]), "all rows are one working set"
             trace = (Point(seconds, steps, outer, primal, dual, gap, violation, rows),)
         return FitReport(
-            primal=primal,
-            dual=dual,
+            primal=float(primal),
+            dual=float(dual),
             gap=gap,
             violation=violation,
-            error_bound=float(self._numbers["error_bound"].max()),
-            exact_rows=self._sum("exact_rows"),
+            error_bound=max(of["error_bound"]),
+            exact_rows=sum(of["exact_rows"]),
             status=status.value,
             converged=status.converged,
             steps=steps,
@@ -121,21 +108,15 @@ class Fitted:
             rows_computed=rows,
             bytes_held=run.peak,
             seconds={**run.seconds, "other": seconds - sum(run.seconds.values()), "total": seconds},
-            device=" and ".join(dict.fromkeys(end.device for end in known)),
-            layout="; ".join(sorted({end.layout for end in ends} - {""})),
-            working_set_size=int(self._numbers["working_set"].max()),
-            dtype=min(end.dtype for end in known),
+            device=" and ".join(dict.fromkeys(compress(of["device"], known))),
+            layout="; ".join(sorted({*of["layout"]} - {""})),
+            working_set_size=max(of["working_set"]),
+            dtype=min(compress(of["dtype"], known)),
             trace=trace,
             selection=reason,
             layout_costs=run.plan.costs if run.plan else {},
-            precision="; ".join(sorted({end.precision for end in known})),
+            precision="; ".join(sorted({*compress(of["precision"], known)})),
         )
-
-
-def _status(statuses: Sequence[Status]) -> Status:
-    """Return how a fit ended: as the first subproblem that did not converge, if there is one."""
-    within = Status.GAP if Status.GAP in statuses else Status.TOLERANCE
-    return next((one for one in statuses if not one.converged), within)
 
 
 @dataclass
@@ -200,4 +181,4 @@ class FitContext:
         if last or result.status is not Status.STALLED:
             self.ended.add(place)
         if self.checkpoint:
-            self.checkpoint.ended(place, result)
+            self.checkpoint.save(place, result.b, self.options.checkpoint_every, result)

@@ -7,9 +7,9 @@ from clsvm.opencl.stream import Stream
 from clsvm.problem import Constraint, Problem
 from clsvm.solvers import batch
 from clsvm.solvers.decomposition import Coupled, Solver
-from clsvm.solvers.result import Checks, Result, Settings, ended
+from clsvm.solvers.result import Result, Settings, ended
 
-__all__ = ["Checks", "Result", "Settings", "Solver", "batch", "ended", "solver"]
+__all__ = ["Result", "Settings", "Solver", "batch", "ended", "solver"]
 
 
 def solver(stream: Stream, gram: Operator, problem: Problem, settings: Settings) -> Solver:

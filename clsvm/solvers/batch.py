@@ -16,8 +16,9 @@ says so. One-vs-one pairs, folds and subsets of rows in general are such members
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +31,7 @@ from clsvm.problem import Constraint, Problem, Subproblem, Vector
 from clsvm.report import Status
 from clsvm.solvers import certificate
 from clsvm.solvers.certificate import Extremes
-from clsvm.solvers.result import Block, Checks, Result
+from clsvm.solvers.result import Result
 from clsvm.solvers.state import RESPOND, Limits, PairSteps, View, mirror, most_places, respond
 from clsvm.threads import one_thread
 
@@ -49,16 +50,29 @@ IN_CACHE = 256 << 10  # bytes of a member's rows that a core reads again and aga
 SAMPLE, SURE = 16, 2  # rows that say what rounding did; how many times the most of it is taken for the rest
 MANY = 2 * certificate.SAMPLE  # support vectors beyond which more rows say it
 LOOSE = 1.5  # times the size that is asked for: buffers of larger members, which are taken again
+Block = Callable[[NDArray[np.intp], NDArray[np.intp]], NDArray[np.float64]]  # K[rows, columns] on the host
 ON_HOST = 1 / 8  # float64 values that cost what laying out a cell of the rows does
 
 
-class Told(NamedTuple):
-    """Who is told of members at work, by their places. watch: of each result as it comes. over: asked after each
-    launch; where it says True the members at work are left as they are. stands: where each member at work stands."""
+class Request(NamedTuple):
+    """What is asked of a batch, and what it knows of the rounding of K.
 
-    watch: Callable[[int, Result], object] = lambda place, result: None
+    max_iter: SMO iterations of a member, -1 for the profile's patience. kernel_scale: the error of a value of K, in
+    units of its dtype's eps. exact: makes the same products in float64, or blocks of K on the host. sample: blocks of K
+    on the host, for few rows. sizes: of all rows, for a sample of the rows of large members. over: asked after each
+    launch; where it says True the members at work are left as they are. stands: told where each member at work stands,
+    by its place. words: precision, device and layout of the results.
+    """
+
+    tol: float
+    max_iter: int
+    kernel_scale: float
+    exact: Callable[[], Operator | Block] | None = None
+    sample: Block | None = None
+    sizes: Vector | None = None
     over: Callable[[], bool] = lambda: False
     stands: Callable[[int, Vector], object] | None = None
+    words: Mapping[str, Any] = MappingProxyType({})
 
 
 def largest(stream: Stream) -> int:
@@ -81,43 +95,28 @@ def made_in_place(gram: Operator, rows: int) -> bool:
     return gram.panel_bytes(rows) <= IN_CACHE
 
 
-def solve(
-    stream: Stream,
-    gram: Operator,
-    members: Sequence[Subproblem],
-    tol: float,
-    max_iter: int,
-    checks: Checks,
-    told: Told | None = None,
-) -> list[Result | None]:
-    """Return the result of each member, in order; None where time was over before. max_iter: pair steps of a member, -1
-    for the profile's patience. Members are at most :func:`largest` rows."""
-    told = told or Told()
-    found: list[Result | None] = [None] * len(members)
-    if not members:
-        return found
+def solve(gram: Operator, members: Sequence[Subproblem], asked: Request) -> Iterator[tuple[int, Result]]:
+    """Yield the result of each member with its place, but for those that time was over for before they were begun.
+    Members are at most :func:`largest` rows."""
+    stream, itemsize = gram.stream, np.dtype(gram.rows.dtype).itemsize
     order = sorted(range(len(members)), key=lambda place: -len(members[place].rows))
     batches = list(_batches(gram, order, [len(member.rows) for member in members]))
-    itemsize = np.dtype(gram.rows.dtype).itemsize
     widths = [_width(gram, len(members[places[0]].rows)) for places in batches]
-    nbytes, blank = itemsize * max(len(places) * W * W for places, W in zip(batches, widths, strict=True)), False
-    Q = stream.buffer(nbytes)
+    nbytes = itemsize * max((len(places) * W * W for places, W in zip(batches, widths, strict=True)), default=0)
+    Q, blank = stream.buffer(nbytes), False
     with stream.recycling(LOOSE):
         for places, W in zip(batches, widths, strict=True):
-            batch = _Batch(gram, [members[place] for place in places], W, Q, checks)
+            batch = _Batch(gram, [members[place] for place in places], W, Q, asked)
             if not batch.own_rows:
                 if not blank:  # of a tile there is what its rows have; what stands beside it has to be some number
                     stream.clear(Q, nbytes)
                 blank = True
                 batch.tiles()
-            for place, result in zip(places, batch.run(tol, max_iter, told, places), strict=True):
-                found[place] = result
-                told.watch(place, result)
+            yield from zip(places, batch.run(places), strict=True)
             batch.free()
-            if told.over():
+            if asked.over():
                 break
     stream.free(Q)
-    return found
 
 
 def _width(gram: Operator, rows: int) -> int:
@@ -163,8 +162,8 @@ class _Batch:
 
     f: Vector
 
-    def __init__(self, gram: Operator, members: Sequence[Subproblem], W: int, Q: Buffer, checks: Checks) -> None:
-        self.stream, self.gram, self.members, self.W, self.Q, self.checks = gram.stream, gram, members, W, Q, checks
+    def __init__(self, gram: Operator, members: Sequence[Subproblem], W: int, Q: Buffer, asked: Request) -> None:
+        self.stream, self.gram, self.members, self.W, self.Q, self.asked = gram.stream, gram, members, W, Q, asked
         stream, B, kind = gram.stream, len(members), members[0].problem
         lo, hi, q, b = (np.zeros((B, W)) for _ in range(4))
         ws, self.places = np.full((B, W), -1, np.int32), np.full((B, W), -1, np.int32)
@@ -204,10 +203,10 @@ class _Batch:
         self.stream.finish()
         self.stream.free(self.device.whole, self.at, *self.panel.buffers())
 
-    def run(self, tol: float, max_iter: int, told: Told, places: Sequence[int]) -> list[Result]:
+    def run(self, places: Sequence[int]) -> list[Result]:
         """Solve the members, which are told of by their ``places``; return what each comes to."""
-        (B, W), profile = self.b.shape, self.stream.profile
-        budget = profile.patience * W if max_iter < 0 else max_iter
+        (B, W), asked, tol = self.b.shape, self.asked, self.asked.tol
+        budget = self.stream.profile.patience * W if asked.max_iter < 0 else asked.max_iter
         stop = NEARER if W <= FEW else STOP
         limits = Limits(np.float32(stop * tol), np.float32(0), LAUNCH * W, np.int64(budget))
         exact, near, steps = np.zeros(B, bool), np.zeros((B, W), bool), np.zeros(B, np.int64)
@@ -218,16 +217,16 @@ class _Batch:
         while True:
             self._solve(limits)
             self.b = self.stream.read_wide(self.device.state.b, (B, W))
-            if told.stands:
+            if asked.stands:
                 for place, b, member in zip(places, self.b, self.members, strict=True):
-                    told.stands(place, b[: len(member.rows)].copy())
+                    asked.stands(place, b[: len(member.rows)].copy())
             self._respond()
             before, steps = steps, self.stream.read(self.device.counters, np.int64, (B, 4))[:, 0]
             seen, bound, still = certificate.of(self.problem, self.b, self.f), self._bound(), steps == before
             violation = seen.violations.reshape(B, -1).max(axis=1)
             hidden = 2 * bound  # of the violation
             checked = exact.copy()
-            if self.checks.exact:
+            if asked.exact:
                 settled, doubt = (violation <= tol) | still, hidden > (1 - STOP) * tol
                 exact |= settled & (doubt | self._loose(bound, settled & ~doubt & ~exact))
             if exact.any():
@@ -238,7 +237,7 @@ class _Batch:
                 violation = seen.violations.reshape(B, -1).max(axis=1)
                 hidden[exact] = 0
             sure = violation + hidden <= tol
-            if not (~sure & (~still | (exact & ~checked)) & (steps < budget)).any() or told.over():
+            if not (~sure & (~still | (exact & ~checked)) & (steps < budget)).any() or asked.over():
                 break
         ends = zip(*map(np.ndarray.tolist, (violation, steps, bound, near.sum(axis=1), sure)), strict=True)
         return [self._result(p, seen, *end) for p, end in enumerate(ends)]
@@ -250,7 +249,7 @@ class _Batch:
 
     def _bound(self) -> Vector:
         """Return what rounding of K can have done to f of each member (B,)."""
-        eps = float(np.finfo(self.gram.rows.dtype).eps) * self.checks.kernel_scale
+        eps = float(np.finfo(self.gram.rows.dtype).eps) * self.asked.kernel_scale
         return np.asarray(eps * np.abs(self.b).sum(axis=1))
 
     def _loose(self, bound: Vector, alone: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -258,7 +257,7 @@ class _Batch:
         is ``alone`` to be looked at, as a sample of rows has it."""
         level, weight = certificate.level(self.problem, self.b, self.f)
         loose = np.asarray(bound * weight > certificate.OBJECTIVE * level)
-        many = (self.b != 0).sum(axis=1) > MANY if self.checks.sizes is not None else np.zeros(len(self.b), bool)
+        many = (self.b != 0).sum(axis=1) > MANY if self.asked.sizes is not None else np.zeros(len(self.b), bool)
         if (sampled := alone & loose & many).any():
             loose &= ~sampled | (self._shifted(sampled) > certificate.OBJECTIVE * level)
         if (sampled := alone & loose & ~many).any():
@@ -272,7 +271,7 @@ class _Batch:
         up to 0. f is left as it is."""
         times, before = np.zeros(self.b.shape), self.f.copy()
         for p in np.flatnonzero(members).tolist():
-            sizes = np.asarray(self.checks.sizes)[self.members[p].rows]
+            sizes = np.asarray(self.asked.sizes)[self.members[p].rows]
             some, so_many = certificate.sample(np.flatnonzero(self.b[p]), self.b[[p]], sizes)
             times[p, some] = so_many
         self._respond_exactly(times > 0)
@@ -291,8 +290,8 @@ class _Batch:
             used = np.flatnonzero(self.b[p])
             by_size = used[np.argsort(-np.abs(self.b[p, used]), kind="stable")]
             near[p, by_size[:: max(1, len(used) // SAMPLE)]] = True
-        if self.checks.sample:
-            self._by_host(self.checks.sample, near)
+        if self.asked.sample:
+            self._by_host(self.asked.sample, near)
         else:
             self._respond_exactly(near)
         return np.asarray(np.abs(self.f - before).max(axis=1))
@@ -308,9 +307,9 @@ class _Batch:
     def _respond_exactly(self, near: NDArray[np.bool_]) -> None:
         """Make f of the rows ``near`` (B, W) from float64 products with the support vectors of their member, or from
         values of the host where they are few beside the rows that products would be laid out for."""
-        assert self.checks.exact
+        assert self.asked.exact
         few = int((near.sum(axis=1) * (self.b != 0).sum(axis=1)).sum()) <= ON_HOST * self.gram.rows.n * self.gram.rows.d
-        gram = (few and self.checks.sample) or self.checks.exact()
+        gram = (few and self.asked.sample) or self.asked.exact()
         if callable(gram):
             self._by_host(gram, near)
         else:
@@ -351,6 +350,7 @@ class _Batch:
             working_set=len(member.rows),
             rows_computed=len(member.rows),
             dtype=self.gram.rows.dtype,
+            **self.asked.words,
         )
 
 

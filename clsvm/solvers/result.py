@@ -6,20 +6,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from math import isnan
 from time import perf_counter
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clsvm.gram.exact import Exact
-from clsvm.gram.products import Operator
 from clsvm.parameters import Options
 from clsvm.problem import Vector
 from clsvm.report import Point, Progress, Status, relative_gap
 
 TINY = float(np.finfo(np.float64).tiny)
 HIDDEN = 0.1  # share of a tolerance that rounding in float64 may hide
-Block = Callable[[NDArray[np.intp], NDArray[np.intp]], NDArray[np.float64]]  # K[rows, columns] on the host
 
 
 @dataclass(frozen=True)
@@ -64,20 +61,6 @@ def ended(asked: Settings | Options, violation: float, gap: float, steps: int, u
     if 0 <= asked.max_iter <= steps:
         return Status.MAX_ITER
     return Status.MAX_TIME if perf_counter() >= until else None
-
-
-class Checks(NamedTuple):
-    """What a batch knows of the rounding of K.
-
-    kernel_scale: the error of a value, in units of its dtype's eps. exact: makes the same products in float64, or
-    blocks of K on the host. sample: blocks of K on the host, for few rows. sizes: of all rows, for a sample of the rows
-    of large subproblems.
-    """
-
-    kernel_scale: float
-    exact: Callable[[], Operator | Block] | None = None
-    sample: Block | None = None
-    sizes: Vector | None = None
 
 
 @dataclass(frozen=True)

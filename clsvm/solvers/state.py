@@ -234,7 +234,8 @@ def nbytes(profile: Profile, sets: int, n: int, W: int) -> int:
 
 
 class Selection:
-    """The working sets (``sets``, W) of a solve and how they are chosen from n rows, in a number of chunks.
+    """The working sets (``sets``, W) of a solve and how they are chosen from n rows, in a number of chunks;
+    :meth:`clear` comes first.
 
     ``numbers`` and ``places``: what was seen at the last look (extremes.cl); ``counters`` (problems, 4): the solve's,
     which are read with them. ``ws``: -1 where a set is not full; each has ``stride`` places (W, where no number is
@@ -261,7 +262,6 @@ class Selection:
         bins, pieces = 2 * BINS, sets * self.chunks
         sizes = bins * pieces, bins * sets, 4 * sets, 4 * pieces
         self._counted = tuple(stream.zeros(4 * size) for size in sizes)  # bins of chunks and of sets; ends, shares
-        self.clear()
         shape = sets, self.chunks, 2 if constraint is Constraint.SPLIT else 1, 4
         seen = stream.as_wide(np.zeros(shape)), np.zeros(shape, np.int32), np.zeros((problems, 4), np.int64)
         self._seen = together(stream, seen)

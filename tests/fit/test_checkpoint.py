@@ -56,12 +56,12 @@ def test_what_is_begun_again_is_not_solved(tmp_path: Path) -> None:
     end = Result(ones, ones, none, 1.0, 1.0, 0.0, 3, Status.TOLERANCE, 0.0, 2, 2, "float32", device="it")
     with opened(*given) as made:
         assert made
-        made.ended(0, end)
-        made.ended(1, end)
+        made.save(0, end.b, 1e9, end)
+        made.save(1, end.b, 1e9, end)
     with opened(*given) as again:
         assert again
         assert sorted(again.solved) == [0, 1]
-        again.stands(1, np.full(2, 0.5))
+        again.save(1, np.full(2, 0.5), 1e9)
     with opened(*given) as last:
         assert last
         assert list(last.solved) == [0]

@@ -47,6 +47,7 @@ def chosen(device: str, of: tuple[Rows, ...], constraint: Constraint, W: int, ke
     with Stream(device) as stream:
         n = of[0].shape[1]
         made = Selection(stream, "float32", constraint, 1, n, W)
+        made.clear()
         first = np.full(W, -1, np.int32)
         first[: len(kept)] = kept
         in_set = np.zeros(n, np.uint8)
