@@ -20,16 +20,17 @@ from clsvm.arrays import Data, stacked
 from clsvm.dask.executor import Chunks, OnWorkers
 from clsvm.dask.rows import ChunkedRows, OverChunks, gathered, is_dask
 from clsvm.estimators import svm, targets
-from clsvm.fit.sharded import Laid, OneShard
+from clsvm.fit.sharded import Laid
 from clsvm.gram.layouts.record import Plan
 from clsvm.kernels import Kernel
 from clsvm.opencl.stream import Stream
 from clsvm.parameters import Options
+from clsvm.solvers.sharded import Shard
 
 
-def shard(stream: Stream, X: Data, *_: Any, kernel: Kernel, plan: Plan, dtype: str) -> OneShard:
+def shard(stream: Stream, X: Data, *_: Any, kernel: Kernel, plan: Plan, dtype: str) -> Shard:
     """Build a worker's shard of rows X (n, d)."""
-    return OneShard(stream, X, kernel, plan, dtype)
+    return Shard(stream, X, kernel, plan, dtype)
 
 
 class ShardedRows(ChunkedRows):

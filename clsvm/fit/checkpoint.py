@@ -21,7 +21,7 @@ from clsvm.kernels import Kernel, Precomputed
 from clsvm.parameters import Options
 from clsvm.problem import Constraint, Subproblem
 from clsvm.report import Status
-from clsvm.solvers import Result
+from clsvm.solvers.result import Result
 
 Vector = NDArray[np.float64]
 # raised by NumPy for files that are no checkpoint

@@ -44,7 +44,8 @@ from clsvm.opencl.stream import Stream
 from clsvm.parameters import Options
 from clsvm.problem import Constraint, Subproblem
 from clsvm.report import Display, Point, Status
-from clsvm.solvers import Result, batch, ended
+from clsvm.solvers import batch, certificate
+from clsvm.solvers.result import Result, ended
 
 DTYPES = "float32", "float64"  # in the order in which they are tried
 PIECES = 4  # of the work for each of several devices: enough to end at about the same time
@@ -464,5 +465,5 @@ class _Work:
     def _hopeless(self, place: int) -> bool:
         """Return whether one coefficient's rounding would hide the tolerance, and there is a better dtype."""
         dtype, problem = self.gram.rows.dtype, self.context.subproblems[place].problem
-        coarse = prepare.coarse(dtype, self.scale.own, problem, self.worker.options.tol)
+        coarse = certificate.coarse(dtype, self.scale.own, problem, self.worker.options.tol)
         return dtype != self.stream.profile.finest and coarse

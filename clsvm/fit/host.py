@@ -23,7 +23,8 @@ from clsvm.opencl.stream import Stream
 from clsvm.parameters import Options
 from clsvm.problem import Constraint, Problem
 from clsvm.report import Point, Status
-from clsvm.solvers import Result, Settings, active_set, certificate, ended
+from clsvm.solvers import active_set, certificate
+from clsvm.solvers.result import Result, Settings, ended
 from clsvm.threads import go_on
 
 Vector = NDArray[np.float64]
@@ -167,7 +168,7 @@ class HostFit:
     def finish(self, problem: Problem, before: Result | None, aim: float = 1.0, **asked: Any) -> Result:
         """Solve ``problem``, one or coupled ones, from its result so far, else from ``start``.
 
-        aim: the share of tol at which the work ends. asked: as of solvers.Settings; max_iter and max_time are what is
+        aim: the share of tol at which the work ends. asked: as of Settings; max_iter and max_time are what is
         left.
         """
         options, began = self._options, perf_counter()

@@ -19,7 +19,7 @@ from clsvm.kernels import Kernel, Precomputed
 from clsvm.parameters import Options
 from clsvm.problem import Subproblem
 from clsvm.report import FitReport, Point, Progress, Status, relative_gap
-from clsvm.solvers import Result
+from clsvm.solvers.result import Result
 
 # What is kept of every result. Attributes are read all at once, since a fit may have many thousand results.
 KEPT = ["begun", "status", "device", "dtype", "precision", "layout", "primal", "dual", "violation", "error_bound"]
@@ -156,7 +156,7 @@ class FitContext:
         return -1 if self.options.max_iter < 0 else self.options.max_iter - steps
 
     def asked(self, place: int) -> dict[str, Any]:
-        """Return limits and checkpoint of a subproblem's next solve, as solvers.Settings has them."""
+        """Return limits and checkpoint of a subproblem's next solve, as Settings has them."""
         before, left, kept = self.results.get(place), self.left(), self.checkpoint
         return {
             "max_iter": self.steps_left(before.steps if before else 0),

@@ -15,10 +15,8 @@ from typing import Any, NamedTuple, Protocol, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from clsvm import solvers
 from clsvm.arrays import Data
 from clsvm.distribute import OnDevices, Parts, ask_one, opened, replayed, speeds
-from clsvm.fit import prepare
 from clsvm.gram import layouts, precision
 from clsvm.gram.cross import TIMED, pass_seconds
 from clsvm.gram.layouts.record import Plan
@@ -29,23 +27,11 @@ from clsvm.opencl.stream import Stream
 from clsvm.parameters import Options
 from clsvm.problem import Constraint, Problem
 from clsvm.solvers import certificate
-from clsvm.solvers.sharded import Shard, Sharded, WorkingSet, row_bytes, travelled
+from clsvm.solvers.result import Result, Settings
+from clsvm.solvers.sharded import Facts, Shard, Sharded, WorkingSet, travelled
 
 Vector = NDArray[np.float64]
 WORKING = 256  # working rows that say how fast a device is
-
-
-class Facts(NamedTuple):
-    """A shard's facts. sizes, extent: of its rows (precision.measured); W, cache_bytes, reason: of prepare.sizes; row:
-    bytes of one; layout: words."""
-
-    sizes: Vector
-    extent: Extent
-    W: int
-    cache_bytes: int
-    reason: str
-    row: int
-    layout: str
 
 
 class Laid(NamedTuple):
@@ -71,16 +57,6 @@ class RemoteRows(Protocol):
 def elsewhere(X: Any) -> TypeGuard[RemoteRows]:
     """Return whether rows are elsewhere (isinstance takes longer to say so than some parts of a small fit)."""
     return hasattr(X, "laid")
-
-
-class OneShard(Shard):
-    """A shard that says what a fit needs to know of it."""
-
-    def facts(self, working_set: int | str, cache: float | str, n: int) -> Facts:
-        """Return the facts for a problem of n rows in all."""
-        found = precision.measured(self.stream, self.gram.rows, self.gram.kernel, self.X, self.plan)
-        W, cache_bytes, reason = prepare.sizes(self.stream, self.gram, working_set, cache, n)
-        return Facts(found.sizes, found.extent, W, cache_bytes, reason, row_bytes(self.X), self.gram.rows.describe())
 
 
 @contextmanager
@@ -117,15 +93,15 @@ class ShardedFit:
         self.reason = self._facts[0].reason
         self.precision = dtype + ": rows are in shards" * (options.precision == "fast" and dtype == "float32")
 
-    def settle(self, problem: Problem, **asked: Any) -> solvers.Result | None:
+    def settle(self, problem: Problem, **asked: Any) -> Result | None:
         """Solve ``problem``; None where it is left to a better dtype. Raises ValueError for problems that are coupled.
 
-        asked: settings of solvers.Settings that are of one solve.
+        asked: settings of Settings that are of one solve.
         """
         if problem.constraint is Constraint.COUPLED:
             raise ValueError("multi_class='crammer_singer' is for one device, got rows over several")
         options, order, back = self._options, self._order, np.argsort(self._order)
-        if not self.last and prepare.coarse(self._dtype, self._scales.own, problem, options.tol):
+        if not self.last and certificate.coarse(self._dtype, self._scales.own, problem, options.tol):
             return None
         start, save = asked["start"], asked["save"]
         asked |= {
@@ -136,12 +112,12 @@ class ShardedFit:
         found = replace(found, b=found.b[:, back], f=found.f[:, back])
         return found.certain(certificate.EPS * self._scales.double, options.tol, options.gap_tol)
 
-    def _solve(self, problem: Problem, asked: dict[str, Any]) -> solvers.Result:
+    def _solve(self, problem: Problem, asked: dict[str, Any]) -> Result:
         """Solve a problem over the rows in the order of the shards."""
         one, options, plan = self._facts[0], self._options, travelled(self._laid.plan)
         given = self._stream, self._kernel, plan, self._dtype, problem
         working_set = WorkingSet(*given, min(one.W, problem.n), max(fact.row for fact in self._facts))
-        settings = solvers.Settings(
+        settings = Settings(
             tol=options.tol,
             gap_tol=options.gap_tol,
             working_set=working_set.W,
@@ -182,7 +158,7 @@ class LocalRows:
             ends = _ends(X.shape[0], shares)
             parts = [X[first:end] for first, end in pairwise([0, *ends])]
             shards = OnDevices(
-                threads, range(len(parts)), lambda stream, i: OneShard(stream, parts[i], kernel, plan, dtype)
+                threads, range(len(parts)), lambda stream, i: Shard(stream, parts[i], kernel, plan, dtype)
             )
             device = " and ".join(dict.fromkeys(str(stream.info) for stream in streams))
             yield Laid(shards, plan, min(stream.profile.finest for stream in streams), device)

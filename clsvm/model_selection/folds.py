@@ -22,7 +22,8 @@ from clsvm.opencl.stream import Stream
 from clsvm.parameters import Options
 from clsvm.problem import Problem, Subproblem
 from clsvm.report import Status
-from clsvm.solvers import Result, batch, certificate
+from clsvm.solvers import batch, certificate
+from clsvm.solvers.result import Result
 from clsvm.tasks import TASKS
 
 Vector = NDArray[np.float64]

@@ -28,9 +28,10 @@ def finite(values: NDArray[Any], kernel: Any) -> None:
         raise ValueError(f"{kernel!r} is not finite for some pairs of rows")
 
 
-def hopeless(rounding: float, problem: Problem, tol: float) -> bool:
-    """Return whether one coefficient's rounding, so much for a coefficient 1, would hide the tolerance."""
-    return rounding * float(np.maximum(problem.hi, -problem.lo).max()) > HOPELESS * tol
+def coarse(dtype: str, scale: float, problem: Problem, tol: float) -> bool:
+    """Return whether kernel values of ``dtype`` with rounding errors of ``scale`` eps are too coarse for tol: what they
+    do to a single coefficient would hide it."""
+    return float(np.finfo(dtype).eps) * scale * float(np.maximum(problem.hi, -problem.lo).max()) > HOPELESS * tol
 
 
 class Extremes(NamedTuple):

@@ -30,15 +30,16 @@ from numpy.typing import NDArray
 
 from clsvm.arrays import Data, centred, stacked
 from clsvm.distribute import Lost, Parts, count_losses
-from clsvm.gram import exact, layouts, programs
+from clsvm.gram import exact, layouts, precision, programs
 from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.layouts.record import Plan
 from clsvm.gram.products import Gram, Tile, Update
 from clsvm.kernels import Kernel
+from clsvm.kernels.expression import Extent
 from clsvm.opencl.stream import Buffer, Stream
 from clsvm.problem import Constraint, Problem, Vector
 from clsvm.solvers import certificate
-from clsvm.solvers.kernel_rows import new_cache
+from clsvm.solvers.kernel_rows import new_cache, sizes
 from clsvm.solvers.result import Settings
 from clsvm.solvers.smo import Loop, Optimality
 from clsvm.solvers.state import Limits, PairSteps, Selection, State, mirror, most_places, shard
@@ -362,6 +363,19 @@ class Change(NamedTuple):
     hit_weights: Vector = NO_NUMBERS
 
 
+class Facts(NamedTuple):
+    """A shard's facts. sizes, extent: of its rows (precision.measured); W, cache_bytes, reason: of kernel_rows.sizes;
+    row: bytes of one; layout: words."""
+
+    sizes: Vector
+    extent: Extent
+    W: int
+    cache_bytes: int
+    reason: str
+    row: int
+    layout: str
+
+
 class Offer(NamedTuple):
     """A shard's candidates for the next working set.
 
@@ -410,6 +424,12 @@ class Shard:
         program = shard(stream.profile, dtype)
         self._k = {name: stream.variant(program, name) for name in ("put", "mark", "pick")}
         self._k["update"] = stream.variant(programs.update(stream.profile, dtype))
+
+    def facts(self, working_set: int | str, cache: float | str, n: int) -> Facts:
+        """Return the facts for a problem of n rows in all."""
+        found = precision.measured(self.stream, self.gram.rows, self.kernel, self.X, self.plan)
+        chosen = sizes(self.stream, self.gram, working_set, cache, n)
+        return Facts(found.sizes, found.extent, *chosen, row_bytes(self.X), self.gram.rows.describe())
 
     def pose(self, problem: Problem, b: Vector, W: int, cache_bytes: int) -> None:
         """Begin the shard's part of a problem at coefficients b (1, n), with f = q. W: rows of a working set;

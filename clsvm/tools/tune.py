@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from clsvm import solvers
 from clsvm.errors import ClsvmError
 from clsvm.gram import layouts, programs
 from clsvm.gram.layouts.record import Plan
@@ -31,6 +30,8 @@ from clsvm.opencl.devices import find, tuning_key, untuned_profile
 from clsvm.opencl.profiles import SEARCH, Profile
 from clsvm.opencl.stream import Stream
 from clsvm.problem import c_svc
+from clsvm.solvers.decomposition import Solver
+from clsvm.solvers.result import Settings
 from clsvm.tools import rates
 from clsvm.tools.rates import RATES, Launch, Rate
 
@@ -101,12 +102,12 @@ def _selection(stream: Stream, n: int) -> Launch:
     signs = np.where(rng.random(n) < 0.5, 1.0, -1.0)
     rows = layouts.build(stream, X, layouts.choose(stream.profile, X, kernel.spec, "dense"), "float32")
     gram, problem = Gram(stream, rows, kernel), c_svc(signs[None], np.ones((1, n)))
-    settings = solvers.Settings(
+    settings = Settings(
         tol=1e-3, gap_tol=None, max_iter=200, working_set=16, cache_bytes=0, kernel_scale=1.0, exact=None
     )
 
     def launch() -> None:
-        solvers.solver(stream, gram, problem, settings).run()
+        Solver(stream, gram, problem, settings).run()
         stream.finish()
 
     return launch

@@ -15,7 +15,7 @@ from clsvm.kernels import make
 from clsvm.parameters import Options
 from clsvm.problem import Subproblem, c_svc
 from clsvm.report import Status
-from clsvm.solvers import Result
+from clsvm.solvers.result import Result
 
 
 def posed(file: Path, count: int) -> Any:

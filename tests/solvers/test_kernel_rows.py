@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from benchmarks import check
 from clsvm import SVC, SVR, NuSVC, OneClassSVM, kernels
-from clsvm.fit import prepare
 from clsvm.gram import layouts
 from clsvm.gram.products import Gram
 from clsvm.opencl.profiles import PROFILES
@@ -341,7 +340,7 @@ def test_where_rows_before_the_tile_pay(device: str) -> None:
         assert not kernel_rows.before_tile(of, replace(rows, cost=100.0, tile_cost=100.0), 300, 2048, 0, 10)
 
         def chosen(cache: float) -> int:  # a dear tile calls for a small set, but not where it comes from rows
-            return prepare.sizes(stream, gram, "auto", cache)[0]
+            return kernel_rows.sizes(stream, gram, "auto", cache)[0]
 
         dear = replace(rows, n=16000, n_pad=16000, cost=150.0, tile_cost=6000.0)
         gram = Gram(stream, dear, kernels.make("rbf", gamma=0.1))

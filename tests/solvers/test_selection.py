@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from clsvm.fit import prepare
 from clsvm.opencl.profiles import PROFILES
 from clsvm.opencl.stream import Stream
 from clsvm.problem import Constraint
+from clsvm.solvers import kernel_rows
 from clsvm.solvers.state import Selection
 from tests.conftest import thrifty
 
@@ -105,12 +105,12 @@ def test_fewer_violators_than_places(device: str, profile: str) -> None:
 def test_cost_of_working_sets(profile: str) -> None:
     """More rows call for larger sets, dearer steps as well, wider rows for smaller ones."""
     of = PROFILES[profile]
-    tried = prepare._sizes(of.working_set)
+    tried = kernel_rows._sizes(of.working_set)
     assert tried[0] == 16
     assert tried[-1] == of.working_set
 
     def best(n: int, width: float = 100, value: float = 30) -> int:
-        return min(tried, key=lambda W: prepare.cost(of, n, width, value, W))
+        return min(tried, key=lambda W: kernel_rows.cost(of, n, width, value, W))
 
     assert best(300) <= best(10**5)
     assert best(10**4, width=1e5) < best(10**4)
@@ -120,9 +120,9 @@ def test_cost_of_working_sets(profile: str) -> None:
 def test_a_small_row_cache_calls_for_sets_that_it_holds() -> None:
     """A value is cheap where its row is kept; of sets larger than the row cache, rows that stay are computed again."""
     of = PROFILES["cpu"]
-    value = partial(prepare._value, of, 5000.0, 6000)
+    value = partial(kernel_rows._value, of, 5000.0, 6000)
     assert value(2000.0, 256) == value(6000.0, 2048) == of.cache_cost
     assert value(0.0, 16) == value(0.0, 2048) == 5000
     assert of.cache_cost < value(400.0, 256) < 5000 < value(400.0, 512) < value(400.0, 2048)
-    tried = prepare._sizes(2048)
-    assert min(tried, key=lambda W: prepare.cost(of, 6000, 5000, value(400.0, W), W)) == 256
+    tried = kernel_rows._sizes(2048)
+    assert min(tried, key=lambda W: kernel_rows.cost(of, 6000, 5000, value(400.0, W), W)) == 256
