@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from clsvm.models.probability import calibrated, coupled, density_marks, folds, laplace, of_one_class, of_pairs, platt
+from clsvm.models.decoder import calibrated, coupled, density_marks, folds, laplace, of_one_class, of_pairs, platt
 
 __all__ = ["calibrated", "coupled", "density_marks", "folds", "laplace", "of_one_class", "of_pairs", "platt"]

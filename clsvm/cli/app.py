@@ -7,15 +7,325 @@ files, device), 2 the command line is wrong, 130 Ctrl-C. What is slow to import 
 
 from __future__ import annotations
 
+import os
 import sys
-from typing import Annotated
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clsvm.cli import describe, devices, falkon, grid, kernels, predict, scale, train
-from clsvm.cli.flags import app
+from clsvm.cli import common, flags, grid, scale, train
+from clsvm.cli.flags import Option, app
 
-__all__ = ["app", "describe", "devices", "falkon", "grid", "kernels", "main", "predict", "scale", "train"]
+if TYPE_CHECKING:
+    from clsvm.kernels import Kernel
+    from clsvm.tools.describe import Description
+    from clsvm.tools.tune import Tuning
+
+__all__ = ["app", "grid", "main", "scale", "train"]
+
+
+@flags.command(
+    "Describe the rows of FILE: how their entries are spread, and what each layout of them would cost.",
+    replace(flags.data(""), help="Rows: svmlight text (may be .gz, .bz2 or .xz; or -), .npy, or .npz."),
+    flags.DEVICE,
+    Option("features", "--features", None, "Number of columns. Default: the highest in svmlight text.", int, least=1),
+    replace(flags.PLOT, help="Draw density by tenth of columns."),
+    Option("json", "--json", False, "Print all figures as JSON."),
+)  # fmt: skip
+def describe(asked: Any) -> None:
+    """Run ``clsvm describe``, see :func:`clsvm.tools.describe.describe`."""
+    figure = common.new_figure(asked.plot)
+    common.check_files([asked.file], [asked.plot])
+    from clsvm.models import svmlight
+    from clsvm.tools import describe as tool
+
+    X = svmlight.read_rows(asked.file, asked.features)
+    try:
+        found = tool.describe(X, asked.device)
+    except ValueError as error:
+        raise ValueError(f"{asked.file}: {error}") from None
+    common.draw(figure, asked.plot, "deciles", found)
+    if asked.json:
+        common.say(common.as_json(found))
+    else:
+        _print(found)
+
+
+def _print(found: Description) -> None:
+    """Print all figures."""
+    from clsvm.gram.layouts.record import WORKING
+
+    out = common.console()
+    out.print(f"rows             {found.rows}")
+    out.print(f"columns          {found.columns}, {found.occurring} of them with an entry")
+    out.print(f"entries a row    {found.mean:.4g} on average, {found.longest} at most, {found.entries} in all")
+    out.print(f"density          {_percent(found.density)}")
+    fill = "not estimated" if found.cluster_columns is None else f"about {found.cluster_columns:.4g} columns a row"
+    out.print(f"clusters hold    {fill}")
+    out.print(f"device           {found.device}: {found.speed / 1e9:.3g} * 10^9 dense multiply-adds a second")
+    tenths = [str(i + 1) for i in range(len(found.deciles))]
+    densities = [("density", *map(_percent, found.deciles))]
+    words = "density by tenth of the columns with an entry, densest first"
+    common.show_table(["tenth", *tenths], densities, tenths, words)
+    splits = [(split.rule, str(split.dense), _percent(split.share)) for split in found.splits]
+    figures = "dense columns", "share of the entries"
+    common.show_table(["rule", *figures], splits, figures, "dense columns by rule of the partition")
+    layouts = []
+    for one in found.layouts:
+        nbytes = "-" if one.nbytes is None else f"{one.nbytes / 1e6:.3g}"
+        costs = ("-" if value is None else f"{value:.4g}" for value in (one.cost, one.milliseconds))
+        layouts.append((one.layout, nbytes, *costs, "yes" if one.layout == found.chosen else ""))
+    of_layouts = "MB on the device", "a value of K in dense cells", "ms", "auto"
+    words = f"ms: predicted, of a product with {WORKING} working rows; -: not looked at, of no gain for such rows"
+    common.show_table(["layout", *of_layouts], layouts, of_layouts, f"layouts; {words}")
+    out.print(f"auto takes       {found.chosen}: {found.reason}")
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.3g} %"
+
+
+@flags.command(
+    "Write NAME.train and NAME.test, real data bundled with scikit-learn, scaled, as svmlight text.",
+    Option("name", "", flags.REQUIRED, "breast_cancer, or digits (8 against the rest)."),
+    Option("folder", "--folder", ".", "Where the files go."),
+    Option(
+        "test_size", "--test-size", 0.25, "Share of the rows in the test file.", ok=lambda value: 0 < value < 1,
+        expected="a number between 0 and 1",
+    ),
+    Option("seed", "--seed", 0, "Seed of the split.", least=0),
+)  # fmt: skip
+def sample(asked: Any) -> None:
+    """Run ``clsvm sample``, see :func:`clsvm.datasets.sample`."""
+    from clsvm import datasets
+
+    flags.one_of("NAME", asked.name, datasets.NAMES)
+    for path in datasets.sample(asked.name, asked.folder, asked.test_size, asked.seed):
+        typer.echo(os.fspath(path))
+
+
+@flags.command("List the OpenCL devices of this machine, whether each is usable, and which is the default.")
+def devices(asked: Any) -> None:
+    """Run ``clsvm devices``, see :func:`clsvm.opencl.devices.devices`."""
+    from clsvm.opencl import devices as machine
+    from clsvm.opencl.runtime import unloaded
+
+    records = machine.devices()
+    if not records:
+        raise machine.no_platform()
+    default, rule = _default()
+    columns = "index", "platform", "device", "driver", "memory", "largest buffer", "fp64", "usable", "default"
+    rows = []
+    for r in records:
+        sizes = f"{r.memory / 2**30:.1f} GiB", f"{r.largest_buffer / 2**30:.1f} GiB"
+        usable = "yes" if r.usable else f"no: {r.reason}"
+        marks = "yes" if r.fp64 else "no", usable, "yes" if r.index == default else ""
+        rows.append((str(r.index), r.platform, r.name, r.driver, *sizes, *marks))
+    common.show_table(columns, rows)
+    for words in unloaded():
+        common.console().print(words)
+    any_usable = any(r.usable for r in records)
+    common.console().print(rule if any_usable else f"None of these is usable: {machine.cure()}")
+
+
+def _default() -> tuple[int | None, str]:
+    """Return the index of the default device, None where there is none, and the rule that chooses it."""
+    from clsvm.errors import DeviceError
+    from clsvm.opencl.devices import find
+
+    named = os.environ.get("CLSVM_DEVICE")
+    rule = "a usable GPU, else a usable CPU; of several the one with most memory (CLSVM_DEVICE can name another)"
+    rule = f"The default is what CLSVM_DEVICE says: {named!r}" if named else f"The default is {rule}"
+    try:
+        return find(None).index, rule
+    except DeviceError:
+        return None, f"{rule}, which is none of these, or more than one" if named else rule
+
+
+@flags.command(
+    "Search the tile sizes that are fastest on a device, measure what its layouts of rows cost, and keep both for later"
+    " fits.",
+    flags.DEVICE,
+    Option("seconds", "--seconds", 60.0, "About how long the search may take, compilers included.", least=0),
+    Option("show", "--show", False, "Print what was found before, and where it is kept."),
+    Option("reset", "--reset", False, "Forget what was found."),
+)
+def tune(asked: Any) -> None:
+    """Run ``clsvm tune``, see :func:`clsvm.tools.tune.tune`."""
+    if asked.show and asked.reset:
+        raise typer.BadParameter("expected one of --show and --reset, got both", param_hint="--reset")
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from clsvm.opencl import profiles
+    from clsvm.tools import tune as tool
+
+    if asked.reset:
+        typer.echo(f"{profiles.tuned_path()}: {'deleted' if profiles.delete_tuned() else 'there was none'}")
+        return
+    if asked.show:
+        _show_kept()
+        return
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("", total=1.0)
+        found = tool.tune(
+            asked.device, asked.seconds, lambda words, done: bar.update(task, description=words, completed=done)
+        )
+    _show_found(found)
+    kept, more = f"kept in {profiles.tuned_path()}", f"nothing is kept: give --seconds more than {asked.seconds:g}"
+    typer.echo(kept if found.kept else more)
+
+
+def _show_kept() -> None:
+    """Print the records of earlier searches."""
+    from clsvm.opencl import profiles
+
+    records = profiles.read_tuned()
+    typer.echo(f"{profiles.tuned_path()}: {len(records)} device{'s' * (len(records) != 1)}")
+    for name, record in records.items():
+        rows = [(field, str(value)) for field, value in record["profile"].items()]
+        common.show_table(("field", "value"), rows, title=f"{name} ({record.get('date')})")
+
+
+def _show_found(found: Tuning) -> None:
+    """Print what a search found."""
+    figures = "default ms", "best ms", "gain"
+    rows, figures = [], ("default ms", "best ms", "gain")
+    for one in found.families:
+        numbers = f"{1e3 * one.default:.3g}", f"{1e3 * one.best:.3g}", f"{one.default / one.best:.2f}"
+        cells = (*numbers, str(one.choice or "the default")) if one.searched else (*"---", "not searched")
+        rows.append((one.family, *cells))
+    common.show_table(("part of the work", *figures, "choice"), rows, figures)
+    rates = []
+    for rate in found.rates:
+        measured = "not measured" if rate.ratio is None else f"{rate.ratio:g}"
+        rates.append((rate.field, f"{rate.words}, over a dense cell's", f"{rate.default:g}", measured))
+    if rates:
+        common.show_table(("rate", "time of", "default", "measured"), rates, ("default", "measured"))
+    if not all(one.searched for one in found.families):
+        typer.echo("what is not searched had no time for two candidates: it stays the default")
+    if any(rate.ratio is None for rate in found.rates):
+        typer.echo("a rate that is not measured had no time, or came out beyond its limits: it stays the default")
+
+
+GROUP = flags.group("kernels", "Kernel functions: list, show, check, emit as OpenCL.")
+FUNCTION = Option("function", "--kernel", None, "A name of 'list', or an expression of dot, sqdist, ...", str, "EXPR")
+
+
+def _kernel(asked: Any, function: str | None, hint: str = "--kernel") -> Kernel:
+    if function is None and asked.element is None:
+        raise typer.BadParameter("expected one of them", param_hint=f"{hint} / --element")
+    return common.kernel_of(function, asked.element, asked.param, hint=hint)
+
+
+@flags.command("List the built-in kernel functions with their parameters.", to=GROUP, name="list")
+def list_(asked: Any) -> None:
+    """Run ``clsvm kernels list``."""
+    from clsvm.kernels.records import BUILTIN
+
+    rows = []
+    for name, spec in BUILTIN.items():
+        lines = (f"{p.name} = {p.default:g} ({p.limits})" for p in spec.parameters)
+        rows.append((name, "\n".join(lines), spec.formula))
+    common.show_table(("name", "parameters", "formula"), rows)
+
+
+@flags.command(
+    "Show a kernel function: formula, parameters, layouts, and its OpenCL text.",
+    Option("named", "", None, "A name of 'list', or an expression.", str, "KERNEL"),
+    FUNCTION, flags.ELEMENT, flags.PARAM, to=GROUP,
+)  # fmt: skip
+def show(asked: Any) -> None:
+    """Run ``clsvm kernels show``."""
+    if asked.function is not None and asked.named is not None:
+        raise typer.BadParameter("it says the same as KERNEL: give one of the two", param_hint="--kernel")
+    function = asked.named if asked.function is None else asked.function
+    common.say(_shown(_kernel(asked, function, "KERNEL")))
+
+
+def _shown(kernel: Kernel) -> Iterator[str]:
+    from clsvm.gram import layouts
+    from clsvm.opencl import sources
+
+    spec = kernel.spec
+    yield f"kernel      {kernel!r}"
+    yield f"formula     {spec.formula}"
+    if spec.doc:
+        yield f"that is     {spec.doc}"
+    for p in spec.parameters:
+        yield f"parameter   {p.name} = {kernel.params[p.name]!r} ({p.limits})"
+    yield f"rows        {'without negative values' if spec.nonnegative else 'any'}"
+    yield f"layouts     {', '.join(layouts.names(spec))}"
+    yield f"shift       {'depends on x - y alone' if spec.of_distance else 'does not depend on x - y alone'}"
+    for argument, value in zip(spec.arguments, kernel.numbers, strict=True):
+        yield f"number      {argument.type} {argument.name} = {value:.17g}"
+    yield ""
+    yield sources.render("gram/kernel_function", kernel=spec).removeprefix(sources.cl()).strip()
+
+
+@flags.command(
+    "Look at symmetry, finite values and eigenvalues on a sample of the rows of FILE."
+    "\n\nA gamma without a value is 1 / number of features. Exit code 1 where the function is no kernel on the sample.",
+    flags.data("Rows"),
+    FUNCTION,
+    flags.ELEMENT,
+    flags.PARAM,
+    Option("rows", "--rows", 500, "Rows of the sample.", least=1),
+    Option("seed", "--seed", 0, "Seed of the sample.", least=0),
+    to=GROUP,
+)
+def check(asked: Any) -> None:
+    """Run ``clsvm kernels check``, see :meth:`clsvm.Kernel.check`."""
+    from clsvm.models import svmlight
+
+    kernel = _kernel(asked, asked.function)
+    X, _ = svmlight.read_problem(asked.file)
+    if "gamma" in kernel.params and "gamma" not in asked.param:
+        kernel = kernel.set_params(gamma=1.0 / X.shape[1])
+    found = kernel.check(X, asked.rows, asked.seed)
+    typer.echo(f"{kernel!r} {found}")
+    if not found.positive_semidefinite:
+        raise typer.Exit(1)
+
+
+@flags.command(
+    "Write the OpenCL text of a product with the kernel matrix, for a host in any language."
+    "\n\nA comment at its head says how to run it.",
+    FUNCTION, flags.ELEMENT, flags.PARAM,
+    Option("product", "--product", "rows", "rows, update, both, forward-back or tile."),
+    Option("layout", "--layout", "dense", "Of the rows: dense, clustered, csr or hybrid."),
+    Option(
+        "dtype", "--dtype", "float32", "Of kernel values: float32 or float64.",
+        read=lambda text: flags.one_of(None, text, ("float32", "float64"), "float32 or float64"),
+    ),
+    flags.DEVICE,
+    Option("profile", "--profile", None, "For a kind of device, cpu or gpu, instead of --device."),
+    Option("features", "--features", 0, "Number of features, if above 65536.", least=0),
+    Option("output", "-o", None, "Where the text goes. Default: stdout"), to=GROUP,
+)  # fmt: skip
+def emit(asked: Any) -> None:
+    """Run ``clsvm kernels emit``, see :func:`clsvm.tools.emit.emit`."""
+    from clsvm.gram import layouts
+    from clsvm.opencl.devices import default_profile, find
+    from clsvm.opencl.profiles import PROFILES
+    from clsvm.tools import emit as tool
+
+    kernel = _kernel(asked, asked.function)
+    if asked.profile is not None and asked.device is not None:
+        raise typer.BadParameter("expected --device or --profile, got both", param_hint="--profile")
+    flags.one_of("--product", asked.product, tool.PRODUCTS)
+    flags.one_of(
+        "--layout", asked.layout, [name for name in layouts.names(kernel.spec) if not layouts.LAYOUTS[name].plain]
+    )
+    if asked.profile is not None:
+        flags.one_of("--profile", asked.profile, PROFILES)
+    profile = PROFILES[asked.profile] if asked.profile is not None else default_profile(find(asked.device))
+    text = tool.emit(kernel, asked.product, asked.layout, asked.dtype, profile, asked.features)
+    if asked.output is None:
+        typer.echo(text)
+    common.write_file(asked.output, [text], end="")
 
 
 def _version(asked: bool) -> None:

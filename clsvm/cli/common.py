@@ -138,12 +138,12 @@ def row_weights(by_label: Mapping[int, float], y: Array) -> Array | None:
 
 
 def folds_of(y: Array, folds: int, of_classes: bool) -> list[tuple[Array, Array]]:
-    """Return the folds of -v (:func:`clsvm.models.probability.folds`), with a warning where there are fewer."""
-    from clsvm.models import probability
+    """Return the folds of -v (:func:`clsvm.models.decoder.folds`), with a warning where there are fewer."""
+    from clsvm.models import decoder
 
     if folds > len(y):
         warn(f"-v {folds}: there are {len(y)} rows, so {len(y)} folds of one row each")
-    return probability.folds(y, folds, of_classes)
+    return decoder.folds(y, folds, of_classes)
 
 
 def new_figure(path: str | None) -> Any:

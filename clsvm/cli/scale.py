@@ -260,7 +260,7 @@ class _Line(NamedTuple):
 
     def numbers(self, what: str, count: int) -> list[float]:
         """Return the numbers of the line, which has to have ``count``."""
-        from clsvm.models.lines import number
+        from clsvm.models.svmlight import number
 
         try:
             values = [number(word) for word in self.words]
@@ -283,7 +283,7 @@ def _read(path: str) -> Ranges:
     import numpy as np
 
     from clsvm import files
-    from clsvm.models.lines import unmarked
+    from clsvm.models.svmlight import unmarked
 
     with files.bounded(open(path, "rb"), path, "a file of ranges") as stream:
         every = [line.split() for line in unmarked(stream)]

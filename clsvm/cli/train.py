@@ -1,4 +1,4 @@
-"""``clsvm train``: svm-train's flags, then ours."""
+"""``clsvm train``, ``predict`` and ``falkon``: the flags and lines of svm-train and svm-predict, then ours."""
 
 from __future__ import annotations
 
@@ -13,16 +13,33 @@ import typer
 
 from clsvm.cli import common, flags
 from clsvm.cli.common import Array, warn
-from clsvm.cli.flags import Option
+from clsvm.cli.flags import REQUIRED, Option
+from clsvm.nystrom.parameters import TABLE
 from clsvm.parameters import PARAMETERS
-from clsvm.tasks import CLASSES, NUMBERS, Task, listed, of_number
+from clsvm.tasks import CLASSES, NUMBERS, TASKS, Task, listed, of_number
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from clsvm.kernels import Kernel
     from clsvm.models.model import KernelModel
-    from clsvm.report import FitReport
+    from clsvm.report import FitReport, NystromReport
 
 PrintLines = Callable[..., None]  # prints svm-train's lines of a fit to some rows
+_CHECKPOINT = "Keep the coefficients there, to go on with --resume FILE."
+_MACHINES: dict[str, tuple[str, dict[str, str]]] = {  # estimators and what they are told
+    "classes": ("FalkonClassifier", {}),
+    "logistic": ("LogisticFalkonClassifier", {}),
+    "numbers": ("FalkonRegressor", {}),
+    "log-cosh": ("FalkonRegressor", {"loss": "log_cosh"}),
+}
+FALKON = flags.group("falkon", "Kernel machines on centres, for many rows: Falkon and Logistic Falkon.")
+OF_TABLE = flags.of_estimators(TABLE)
+_PIECE = 1 << 11  # rows predicted at a time, or more, where a bar is shown
+_OF_TRAINING = "a model of 'train -b 1', or of two classes by 'falkon train --machine logistic'"
+PREDICT = "Predict the labels or values of TEST by MODEL and print the accuracy, or the error."
+_AT_BOUND = 1 - 1e-6  # of the bound: a coefficient that is as large counts as bounded
 
 
 def _task(number: int) -> Task:
@@ -32,8 +49,18 @@ def _task(number: int) -> Task:
     return task
 
 
-_CHECKPOINT = "Keep the coefficients there, to go on with --resume FILE."
-OPTIONS = (
+class _Data(NamedTuple):
+    """Training data. y: (n,) as the file has it; targets: (n,) what is fitted. columns: of the file's kernel values."""
+
+    X: Any
+    y: Array
+    targets: Array
+    weights: Array | None
+    columns: Array | None
+
+
+@flags.command(
+    "Train a model on FILE and write it to MODEL, in LIBSVM's format where that can hold it.",
     flags.data("Training data"),
     flags.MODEL_OUT,
     Option("task", "-s", 0, f"Type: {listed()}.", read=_task),
@@ -53,24 +80,8 @@ OPTIONS = (
     Option("checkpoint", "--checkpoint", None, _CHECKPOINT, str, "FILE"),
     Option("resume", "--resume", None, "Go on from a checkpoint of the same data, C and kernel.", str, "FILE"),
     flags.MEMORY_LIMIT, flags.PLOT, flags.REPORT,
-)  # fmt: skip
-
-
-class _Data(NamedTuple):
-    """Training data. y: (n,) as the file has it; targets: (n,) what is fitted. columns: of the file's kernel values."""
-
-    X: Any
-    y: Array
-    targets: Array
-    weights: Array | None
-    columns: Array | None
-
-
-@flags.command(
-    "Train a model on FILE and write it to MODEL, in LIBSVM's format where that can hold it.",
-    *OPTIONS,
     cls=flags.LibsvmCommand,
-)
+)  # fmt: skip
 def train(asked: Any) -> None:
     """Run ``clsvm train``."""
     _check_conflicts(asked)
@@ -91,14 +102,12 @@ def train(asked: Any) -> None:
 
     from sklearn.exceptions import ConvergenceWarning
 
-    from clsvm.cli import lines
-
     warnings.simplefilter("ignore", ConvergenceWarning)  # said below
 
     def print_lines(fit: Any, places: Any = slice(None)) -> None:
         weights = None if rows.weights is None else rows.weights[places]
         if not asked.quiet:
-            common.say(lines.svm_train(fit, rows.targets[places], weights))
+            common.say(svm_train(fit, rows.targets[places], weights))
 
     if asked.folds is not None:
         predicted = _held_out(asked, estimator, rows, print_lines)
@@ -188,7 +197,7 @@ def _held_out(asked: Any, estimator: Any, rows: _Data, print_lines: PrintLines) 
     from sklearn.base import clone
     from sklearn.utils.metaestimators import _safe_split
 
-    from clsvm.models import probability
+    from clsvm.models import decoder
     from clsvm.report import labelled
 
     X, y = rows.X, rows.targets
@@ -214,7 +223,7 @@ def _held_out(asked: Any, estimator: Any, rows: _Data, print_lines: PrintLines) 
                 print_lines(inner, outer[places])
 
             with labelled(f"{name}, probabilities"):
-                model = probability.calibrated(fold, fold_rows, labels, weights, print_inner)
+                model = decoder.calibrated(fold, fold_rows, labels, weights, print_inner)
             found = model.predict_proba(test_rows, fold.device, fold.memory_limit)
             predicted[test] = model.classes[found.argmax(axis=1)]
         else:
@@ -227,9 +236,8 @@ def _model(asked: Any, estimator: Any, rows: _Data, print_lines: PrintLines) -> 
     import numpy as np
     from sklearn.exceptions import ConvergenceWarning
 
-    from clsvm.cli.lines import order_of_labels
+    from clsvm.models import decoder as probabilities
     from clsvm.models import libsvm
-    from clsvm.models import probability as probabilities
     from clsvm.report import labelled
 
     model: KernelModel = estimator.model_
@@ -271,3 +279,247 @@ def _further_lines(model: KernelModel, report: FitReport, rows: int) -> Iterator
     yield f"layout           {report.layout}"
     yield f"working set      {report.working_set_size} ({report.selection})"
     yield f"status           {report.status}"
+
+
+@flags.command(
+    "Train a machine on FILE and write it to MODEL, in clsvm's format.",
+    flags.data("Training data"),
+    flags.MODEL_OUT,
+    Option(
+        "machine", "--machine", "classes", "classes (least squares), logistic (with probabilities of two classes), "
+        "numbers, or log-cosh: numbers with outliers.", read=lambda text: flags.one_of(None, text, _MACHINES),
+    ),
+    Option("function", "--kernel", None, "A name of 'clsvm kernels list', or an expression: rbf.", str, "NAME|EXPR"),
+    Option(
+        "gamma", "--gamma", None, "gamma of the kernel. Default: 1 / (features * variance)", float,
+        ok=lambda value: value > 0, expected="above 0",
+    ),
+    flags.ELEMENT, flags.PARAM,
+    Option("no_intercept", "--no-intercept", False, "Without an offset."),
+    *OF_TABLE,
+    Option("seed", "--seed", 0, "Seed of the centres that are drawn.", least=0),
+    flags.QUIET, flags.DEVICES, flags.MEMORY_LIMIT, flags.REPORT,
+    to=FALKON, name="train",
+)  # fmt: skip
+def falkon_train(asked: Any) -> None:
+    """Run ``clsvm falkon train``."""
+    from clsvm.kernels.records import BUILTIN
+
+    function = "rbf" if asked.function is None and asked.element is None else asked.function
+    kernel: Any = function
+    if function not in BUILTIN or asked.element is not None or asked.param:
+        kernel = common.kernel_of(function, asked.element, asked.param, {"gamma": asked.gamma})
+    target = asked.model if asked.model is not None else Path(asked.file).name + ".model"
+
+    from sklearn.exceptions import ConvergenceWarning
+
+    import clsvm
+    from clsvm.models import npz, svmlight
+
+    common.check_files([asked.file], [target, asked.report])
+    X, y = svmlight.read_problem(asked.file)
+    name, told = _MACHINES[asked.machine]
+    estimator = getattr(clsvm, name)(
+        kernel=kernel,
+        gamma=asked.gamma or "scale",
+        fit_intercept=not asked.no_intercept,
+        random_state=asked.seed,
+        verbose=not asked.quiet and sys.stderr.isatty(),
+        device=asked.device,
+        memory_limit=asked.memory_limit,
+        **told,
+        **{option.name: vars(asked)[option.name] for option in OF_TABLE},
+    )
+    warnings.simplefilter("ignore", ConvergenceWarning)  # said below
+    stopped = False
+    try:
+        estimator.fit(X, y)
+    except KeyboardInterrupt:
+        if not hasattr(estimator, "model_"):
+            raise
+        stopped = True
+    report: NystromReport = estimator.fit_report_
+    if not report.converged:
+        common.warn(report.status)
+    npz.save_model(estimator.model_, target)
+    common.write_file(asked.report, common.as_json(report))
+    if not asked.quiet:
+        common.say([*_falkon_lines(report), f"model            {target}: clsvm's format"])
+    if stopped:
+        raise typer.Exit(common.INTERRUPTED)
+
+
+def _falkon_lines(report: NystromReport) -> Iterator[str]:
+    yield f"objective        {report.objective:.9g}, at most {report.bound:.2g} above its least"
+    yield f"residual         {report.residual:.3g}"
+    yield f"steps            {report.steps} of conjugate gradients, {report.newton_steps} of Newton's method"
+    yield f"centers          {report.centers}"
+    yield f"seconds          {common.spent(report)}"
+    yield f"device           {report.device}"
+    yield f"layout           {report.layout}"
+    numbers = f"rank {report.rank}, condition {report.condition:.1g}, jitter {report.jitter:.1g}"
+    yield f"preconditioner   of {report.sample} rows, {numbers}; {report.factors}"
+    yield f"status           {report.status}"
+
+
+@flags.command(
+    PREDICT,
+    flags.data("Test data", "test"),
+    Option("model", "", REQUIRED, "A model of 'clsvm train', clsvm.save_model or svm-train; or -.", read=flags.to_read),
+    Option("output", "", None, "Where the predictions go, one a line; - is standard output.", read=flags.to_write),
+    replace(flags.PROBABILITY, help=f"1: the most probable label and all probabilities, of {_OF_TRAINING}."),
+    flags.QUIET, flags.DEVICE, flags.MEMORY_LIMIT,
+    cls=flags.LibsvmCommand,
+)  # fmt: skip
+def predict(asked: Any) -> None:
+    """Run ``clsvm predict``, which is ``clsvm falkon predict``, too."""
+    from clsvm.models import npz
+
+    common.check_files([asked.test, asked.model], [asked.output])
+    model = npz.load_model(asked.model)
+    values = TASKS[model.task].kind == NUMBERS
+    if asked.probability and not model.has_probabilities:
+        raise ValueError(f"-b 1: got {asked.model} without probabilities, expected {_OF_TRAINING}")
+    model, X, y = _test_rows(asked.test, model)
+    where = asked.device, asked.memory_limit
+    if asked.probability and not values:
+        labels, lines = _probable(model, X, where)
+    else:
+        labels = _in_pieces(lambda rows: model.predict(rows, *where), X)
+        lines = (f"{label:.17g}" if values else _label(label) for label in labels.tolist())
+    common.write_file(asked.output, lines)
+    if not asked.quiet and model.has_probabilities and (values or not asked.probability):
+        disabled = "Model supports probability estimates, but disabled in prediction."  # as svm-predict says it
+        typer.echo(common.error_lines(model) if asked.probability else disabled)
+    if labels.dtype.kind == "U":
+        warn(f"no accuracy: the labels of {asked.model} are text, those of {asked.test} numbers")
+    elif not asked.quiet:
+        common.say(common.score_lines(labels, y, values))
+
+
+FALKON.command("predict", help=PREDICT)(predict)
+
+
+def _test_rows(test: str, model: KernelModel) -> tuple[KernelModel, Any, Array]:
+    """Return the model and the rows of a file with the same number of columns, and the file's labels or values."""
+    from clsvm.models import svmlight
+
+    if model.kernel.name == "precomputed":
+        _, X, y = svmlight.read_kernel(test, numbered=False, dense=False)
+        return model, X, y
+    X, y = svmlight.read_problem(test)
+    rows, known = model.support_vectors.shape
+    if rows and X.shape[1] > known:
+        warn(f"{test} has {X.shape[1]} features, the model {known}: it takes the others for zero, as LIBSVM does")
+    return *svmlight.match_columns(model, X), y
+
+
+def _in_pieces(predict: Callable[[Any], Array], X: Any) -> Array:
+    """Return predict(X), on a terminal piece by piece with a bar: a row's result does not depend on its piece."""
+    import numpy as np
+
+    from clsvm.report import counting
+
+    n = X.shape[0]
+    step = max(_PIECE, -(-n // 100)) if sys.stderr.isatty() else n
+    made = []
+    with counting("{left} left, predicting, {done} of {total}", n) as done:
+        for first in range(0, n, step):
+            made.append(predict(X[first : first + step]))
+            done(min(first + step, n))
+    return np.concatenate(made)
+
+
+def _probable(model: KernelModel, X: Any, where: tuple[Any, Any]) -> tuple[Array, Iterator[str]]:
+    """Return svm-predict's labels with -b 1, and its lines, in the order of LIBSVM's file.
+
+    The label of several classes is the most probable one. One class has the model's own label.
+    """
+    import numpy as np
+
+    from clsvm.models import libsvm
+    from clsvm.opencl.devices import find
+
+    if find(where[0]).fp64:  # else the sixth digit, which is printed, would not be LIBSVM's
+        model = replace(model, dtype="float64")
+    found = _in_pieces(lambda rows: model.predict_proba(rows, *where), X)
+    if len(model.classes):
+        order = libsvm.listing(model)
+        found, classes = found[:, order], model.classes[order]
+        labels, head = classes[found.argmax(axis=1)], " ".join(["labels", *map(_label, classes.tolist())])
+    else:
+        labels, head = model.predict(X, *where), "label normal outlier"
+
+    def lines() -> Iterator[str]:
+        yield head
+        for label, row in zip(labels.tolist(), found.tolist(), strict=True):
+            yield " ".join([_label(label), *(f"{p:g}" for p in row)])
+
+    return np.asarray(labels), lines()
+
+
+def _label(label: bool | int | float | str) -> str:
+    """Return a label as svmlight text has it: whole numbers without a point, others with every digit they need."""
+    return label if isinstance(label, str) else f"{label:.0f}" if label == int(label) else repr(label)
+
+
+def order_of_labels(y: NDArray[Any]) -> NDArray[Any]:
+    """Return the labels of y (n,) in the order of their first rows, but +1 before -1, as svm-train lists them."""
+    import numpy as np
+
+    labels, first = np.unique(y, return_index=True)
+    listed: NDArray[Any] = labels[np.argsort(first)]
+    return listed[::-1] if listed.tolist() == [-1, 1] else listed
+
+
+def svm_train(estimator: Any, y: NDArray[Any], weights: NDArray[np.float64] | None = None) -> Iterator[str]:
+    """Yield svm-train's lines of a fitted estimator: those of each problem, then the total for classes.
+
+    y: (n,) labels or targets of the fit. weights: (n,) what multiplies C, the same number for the rows of a class.
+    Source: svm.cpp of LIBSVM, svm_train_one and the functions that it calls. Dots and stars, which show LIBSVM's
+    progress, are left out.
+    """
+    import numpy as np
+
+    from clsvm.models import libsvm
+
+    model: KernelModel = estimator.model_
+    task, (ends, duals) = TASKS[model.task], estimator._ends
+    k = len(model.classes)
+    order = np.searchsorted(model.classes, order_of_labels(y)) if task.kind == CLASSES else np.zeros(1, np.intp)
+    blocks = np.split(np.abs(model.dual_coef), np.cumsum(model.n_support)[:-1], axis=1)
+    _, first, rows = np.unique(y if k else np.zeros(len(y)), return_index=True, return_counts=True)
+    factors = np.ones(len(first)) if weights is None else weights[first]
+    steps = np.atleast_1d(estimator.n_iter_)
+    if model.of_pairs:
+        places, signs = libsvm.turned_pairs(order)
+        i, j = np.triu_indices(k, 1)
+        sides = [(a, b) for a, b in zip(order[i].tolist(), order[j].tolist(), strict=True)]
+    else:  # (of two classes the second is the positive one)
+        places, signs = np.zeros(1, np.intp), np.array([-1.0 if k == 2 and order[0] == 0 else 1.0])
+        sides, duals = [tuple(order.tolist())], duals.sum(keepdims=True)
+    rho = signs * (0.0 - model.intercept[places]) + 0.0
+    for number, (place, side) in enumerate(zip(places.tolist(), sides, strict=True)):
+        if model.of_pairs:
+            a, b = side
+            alphas = [blocks[a][b - (b > a)], blocks[b][a - (a > b)]]
+        else:
+            alphas = [blocks[one].max(axis=0, initial=0.0) for one in side]
+        own, count, scale = factors[list(side)], int(rows[list(side)].sum()), 1.0
+        cost = float(estimator.C) if "C" in task.parameters else 1.0
+        yield f"optimization finished, #iter = {int(steps[place])}"
+        if task.name == "nu_svc":
+            r = float(ends[place, 0] - ends[place, 1]) / 2
+            scale = r if r > 0 else 1.0
+            cost = 1 / scale
+            yield f"C = {cost:f}"
+        elif task.name == "nu_svr":
+            yield f"epsilon = {float(ends[place, 1] - ends[place, 0]) / 2:f}"
+        elif "C" in task.parameters and (own == own[0]).all():
+            yield f"nu = {sum(alpha.sum() for alpha in alphas) / (cost * own[0] * count):f}"
+        yield f"obj = {0.0 - duals[place] / scale**2:f}, rho = {rho[number]:f}"
+        bounds = [cost * factor * _AT_BOUND for factor in own]
+        bounded = sum(np.count_nonzero(alpha >= bound) for alpha, bound in zip(alphas, bounds, strict=True))
+        yield f"nSV = {sum(np.count_nonzero(alpha) for alpha in alphas)}, nBSV = {bounded}"
+    if task.kind == CLASSES:
+        yield f"Total nSV = {model.dual_coef.shape[1]}"

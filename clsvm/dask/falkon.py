@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 import clsvm.estimators.falkon as local
 from clsvm.arrays import Data, stacked
 from clsvm.dask import worker
-from clsvm.dask.encoding import Encoding, Labels, Numbers, Summary
 from clsvm.dask.executor import OnWorkers, nbytes
 from clsvm.dask.rows import ChunkedRows, OverChunks, gathered
+from clsvm.dask.worker import Encoding, Labels, Numbers, Summary
 from clsvm.distribute import Parts, split
 from clsvm.gram.cross import USED, kernel_matrix
 from clsvm.kernels import Kernel

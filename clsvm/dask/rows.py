@@ -19,8 +19,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from clsvm.arrays import Data, stacked
 from clsvm.dask import worker
-from clsvm.dask.encoding import joined
 from clsvm.dask.executor import Chunks, nbytes, results
+from clsvm.dask.worker import joined
 from clsvm.distribute import split
 from clsvm.gram.layouts.record import Plan
 from clsvm.kernels import Kernel

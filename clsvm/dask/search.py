@@ -24,8 +24,7 @@ from clsvm.dask.executor import LOST, neighbours, pickled, workers
 from clsvm.dask.rows import Answering, client_for, here
 from clsvm.errors import DeviceError, warn
 from clsvm.model_selection.fits import Fits, FoldResult
-from clsvm.model_selection.folds import Folds
-from clsvm.model_selection.nystrom import NystromFolds
+from clsvm.model_selection.folds import Folds, NystromFolds
 
 Jobs = list[tuple[int, int]]
 Results = dict[tuple[int, int], FoldResult | Exception]

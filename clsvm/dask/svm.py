@@ -19,7 +19,8 @@ from sklearn.utils.validation import _check_y
 from clsvm.arrays import Data, stacked
 from clsvm.dask.executor import Chunks, OnWorkers
 from clsvm.dask.rows import ChunkedRows, OverChunks, gathered, is_dask
-from clsvm.estimators import svm, targets
+from clsvm.estimators import svm
+from clsvm.estimators.checks import check_missing
 from clsvm.fit.sharded import Laid
 from clsvm.gram.layouts.record import Plan
 from clsvm.kernels import Kernel
@@ -80,14 +81,14 @@ class ChunkedSVM(OverChunks):
         self._learn(rows, y, sample_weight, started)
         return rows
 
-    def _rows(self, X: Any, y: Any = "no_validation", reset: bool = False, **checks: Any) -> Any:
+    def _rows(self, X: Any, y: Any = "no_validation", reset: bool = False, **asked: Any) -> Any:
         if not isinstance(X, ChunkedRows) or isinstance(y, str):
-            return super()._rows(X, y, reset=reset, **checks)
+            return super()._rows(X, y, reset=reset, **asked)
         X = super()._rows(X, reset=reset)
         if y is None:
             raise ValueError("y must be given, got None")
-        targets.check_missing(y)
-        y = _check_y(y, y_numeric=checks.get("y_numeric", False))
+        check_missing(y)
+        y = _check_y(y, y_numeric=asked.get("y_numeric", False))
         if len(y) != X.shape[0]:
             raise ValueError(f"y must have as many rows as X, got {len(y)} and {X.shape[0]}")
         return X, y

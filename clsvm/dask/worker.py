@@ -15,13 +15,14 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.utils import check_array
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_y
 
 from clsvm import arrays
 from clsvm.arrays import Data
-from clsvm.dask.encoding import Numbers
 from clsvm.distribute import Lost, Question, call, share_of
 from clsvm.errors import MemoryLimitError
-from clsvm.estimators import targets
+from clsvm.estimators import checks
 from clsvm.estimators.checks import check_values, variance
 from clsvm.gram import layouts
 from clsvm.gram.layouts.record import Plan
@@ -31,6 +32,108 @@ from clsvm.kernels.expression import Extent
 from clsvm.losses import LOSSES
 from clsvm.opencl.devices import listed
 from clsvm.opencl.stream import Stream
+
+Vector = NDArray[np.float64]
+
+
+_thread = ThreadPoolExecutor(1, "clsvm-dask")  # (begins with the first call)
+
+
+class Summary(NamedTuple):
+    """A chunk's targets. there: how many rows weigh something; keys: the labels, or the weighted mean (1, k) of the
+    numbers; weights, counts: the sum of weights and the rows of each key; least, most (k,): ends of the numbers of rows
+    that weigh something."""
+
+    there: int
+    keys: NDArray[Any]
+    weights: Vector
+    counts: NDArray[Any]
+    least: Vector
+    most: Vector
+
+
+def joined(parts: list[NDArray[Any]], name: str = "y") -> NDArray[Any]:
+    """Return the labels or numbers ``name`` of all chunks as one array.
+
+    Raises ValueError where some chunks have strings and others have numbers: NumPy would make strings of both.
+    """
+    kinds = {("strings" if one.dtype.kind in "OSTU" else "numbers"): str(one.dtype) for one in parts if one.size}
+    if len(kinds) > 1:
+        raise ValueError(f"chunks of {name} must have one kind of values, got {' and '.join(kinds.values())}")
+    return np.concatenate([one for one in parts if one.size] or parts)
+
+
+class Numbers:
+    """The encoding of a regression's targets. classes: none."""
+
+    classes = np.zeros(0)
+
+    @staticmethod
+    def summary(y: Any, weights: Any) -> Summary:
+        """Summarise a chunk. Raises ValueError for targets that are no finite numbers."""
+        y = checks.within(np.asarray(_check_y(y, multi_output=True, y_numeric=True), np.float64))
+        w, columns = checks.read_weights(weights, y), y.reshape(len(y), -1)
+        total = np.array([w.sum()])
+        means = (w @ columns / total)[None] if total[0] > 0 else np.zeros((1, columns.shape[1]))
+        there = columns[w > 0]
+        ends = (there.min(axis=0), there.max(axis=0)) if len(there) else (means[0], means[0])
+        return Summary(int((w > 0).sum()), means, total, np.array([len(y)]), *ends)
+
+    def encoded(self, y: Any, weights: Any) -> tuple[Vector, Vector]:
+        y = np.asarray(y, np.float64)
+        return np.ascontiguousarray(y.reshape(len(y), -1).T), checks.read_weights(weights, y)
+
+
+class Labels(NamedTuple):
+    """The encoding of classes (c,) that weigh something. known (a,): all classes that there are; by_class (a,): what
+    multiplies the weights of each; table (k, c): the targets of each class."""
+
+    classes: NDArray[Any]
+    known: NDArray[Any]
+    by_class: Vector
+    table: Vector
+
+    @staticmethod
+    def summary(y: Any, weights: Any) -> Summary:
+        """Summarise a chunk."""
+        y = _check_y(y)
+        check_classification_targets(y)
+        w = checks.read_weights(weights, y)
+        keys, index = np.unique(y, return_inverse=True)
+        sums, counts = np.bincount(index, w, len(keys)).astype(np.float64), np.bincount(index, minlength=len(keys))
+        return Summary(int((w > 0).sum()), keys, sums, counts, np.zeros(0), np.zeros(0))
+
+    @classmethod
+    def of(cls, chunks: list[Summary], class_weight: Any, table: Any) -> tuple[Labels, Vector]:
+        """Return the encoding by all summaries, and the weights (c,) of the classes.
+
+        table: makes targets (k, c) of places (c,) and their number. Raises ValueError for fewer than two classes.
+        """
+        known, places = np.unique(joined([one.keys for one in chunks]), return_inverse=True)
+        if len(known) < 2:
+            raise ValueError(f"The number of classes has to be greater than one; got {len(known)} class")
+        sums, counts = (
+            np.bincount(places, np.concatenate(column))
+            for column in ([one.weights for one in chunks], [one.counts for one in chunks])
+        )
+        if isinstance(class_weight, str) and class_weight == "balanced":
+            by_class = counts.sum() / (len(known) * counts)
+        else:
+            by_class = checks.class_weights(class_weight, known, known)
+        if not sums.any():
+            raise ValueError("Invalid input - all samples have zero or negative weights.")
+        left, _ = checks.weighing(np.arange(len(known)), sums * by_class, "Invalid input")
+        made = cls(known[left], known, by_class, table(np.arange(len(left)), len(left)))
+        return made, (sums * by_class)[left]
+
+    def encoded(self, y: Any, weights: Any) -> tuple[Vector, Vector]:
+        y = np.asarray(y).reshape(-1)
+        places = np.searchsorted(self.classes, y).clip(max=len(self.classes) - 1)
+        w = checks.read_weights(weights, y) * self.by_class[np.searchsorted(self.known, y)]
+        return np.ascontiguousarray(self.table[:, places]), w
+
+
+Encoding = Numbers | Labels
 
 
 class Recipe(NamedTuple):
@@ -59,7 +162,6 @@ class _Fit:
 
 
 _fits: dict[str, _Fit] = {}
-_thread = ThreadPoolExecutor(1, "clsvm-dask")  # (begins with the first call)
 
 
 def in_thread(call: Callable[..., Any], *given: Any) -> Any:
@@ -139,7 +241,7 @@ def values(chunk: Any, name: str) -> NDArray[Any]:
 
     Raises ValueError for missing labels.
     """
-    targets.check_missing(chunk, name)
+    checks.check_missing(chunk, name)
     given = {"ensure_2d": False, "dtype": None, "ensure_all_finite": False, "ensure_min_samples": 0}
     return np.asarray(check_array(typed(chunk), **given, input_name=name))
 
@@ -155,7 +257,7 @@ def facts(X: Data) -> Facts:
 def take(X: Data, places: NDArray[np.intp], weights: Any = None, there: bool = False) -> tuple[Data, NDArray[np.intp]]:
     """Return (rows, places) at some places of a chunk; there: counted among the rows that weigh something."""
     if there and weights is not None:
-        places = np.flatnonzero(targets.read_weights(weights, X) > 0)[places]
+        places = np.flatnonzero(checks.read_weights(weights, X) > 0)[places]
     return X[places], places
 
 

@@ -29,9 +29,8 @@ from sklearn.utils.validation import (
 
 from clsvm import arrays, kernels, parameters
 from clsvm.errors import warn
-from clsvm.estimators import targets
 from clsvm.estimators.callbacks import CallbackSupportMixin, FitTask, fit_task
-from clsvm.estimators.checks import check_values, remedy, symmetric, times, variance
+from clsvm.estimators.checks import check_missing, check_values, remedy, symmetric, times, variance
 from clsvm.gram import precision
 from clsvm.kernels import PRECOMPUTED, Kernel, Precomputed
 from clsvm.kernels.records import BUILTIN
@@ -164,7 +163,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         """Return whether the kernel is a function of the caller's."""
         return callable(self.kernel) and not isinstance(self.kernel, Kernel | type)
 
-    def _rows(self, X: Any, y: Any = "no_validation", reset: bool = False, **checks: Any) -> Any:
+    def _rows(self, X: Any, y: Any = "no_validation", reset: bool = False, **asked: Any) -> Any:
         """Return X, or (X, y), as the layouts read rows, after scikit-learn's checks.
 
         Rows that a function of the caller's reads are left as they are.
@@ -175,14 +174,14 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
                 f"Sparse precomputed kernels are not supported: dense data is required, got {type(X).__name__}"
             )
         if not alone:
-            targets.check_missing(y)
+            check_missing(y)
         if self._own:
             arrays.check_files(X)
             check_consistent_length(X, None if alone else y)
             return X if alone else (X, column_or_1d(y, warn=True))
         sparse = False if self._given else "csr"
         X = arrays.checked(X)
-        checked = validate_data(self, X, y, reset=reset, accept_sparse=sparse, dtype=DTYPES, order="C", **checks)
+        checked = validate_data(self, X, y, reset=reset, accept_sparse=sparse, dtype=DTYPES, order="C", **asked)
         return arrays.canonical(checked) if alone else (arrays.canonical(checked[0]), checked[1])
 
     def _trained_on(self, X: Any, kernel: Kernel | None = None) -> tuple[Any, Kernel | Precomputed]:

@@ -16,7 +16,7 @@ from sklearn.utils.validation import _get_feature_names, check_array, check_rand
 
 from clsvm import arrays
 from clsvm.errors import naming
-from clsvm.estimators import targets
+from clsvm.estimators import checks
 from clsvm.estimators.base import DTYPES, KernelEstimator, documented, keep
 from clsvm.estimators.callbacks import FitTask
 from clsvm.estimators.checks import check_values
@@ -158,12 +158,12 @@ class Falkon(KernelEstimator):
     def _given_centers(self, given: Any, d: int, kernel: Kernel) -> Any:
         """Return the rows of center_selection as the layouts read rows. Raises ValueError or TypeError, which name
         center_selection, where they are no rows of d features that the kernel function takes."""
-        checks = {"accept_sparse": "csr", "dtype": DTYPES, "order": "C", "input_name": "center_selection"}
+        asked = {"accept_sparse": "csr", "dtype": DTYPES, "order": "C", "input_name": "center_selection"}
         with naming("center_selection"):
             names, expected = _get_feature_names(given), getattr(self, "feature_names_in_", None)
             if names is not None and expected is not None and not np.array_equal(names, expected):
                 raise ValueError(f"the columns must be those of X, {[*expected]}, got {[*names]}")
-            rows = arrays.canonical(check_array(arrays.checked(given, "center_selection"), **checks))
+            rows = arrays.canonical(check_array(arrays.checked(given, "center_selection"), **asked))
             if rows.shape[1] != d:
                 raise ValueError(f"it has {rows.shape[1]} features, expected the {d} of X")
             kernel.check_domain(rows)
@@ -252,10 +252,10 @@ class FalkonRegressor(RegressorMixin, Falkon):
         return str(self.loss)
 
     def _posed(self, y: Any, sample_weight: Any) -> Posed:
-        y = targets.within(np.asarray(y, np.float64))
+        y = checks.within(np.asarray(y, np.float64))
         if not np.isfinite(y).all():
             raise ValueError("Input y contains NaN or infinity.")
-        weights = _scaled(targets.weights_of(sample_weight, y))
+        weights = _scaled(checks.weights_of(sample_weight, y))
         return Posed(np.zeros(0), np.ascontiguousarray(y.reshape(len(y), -1).T), weights)
 
     def _decoder(self, y: Any, sample_weight: Any) -> Decoder:
@@ -310,10 +310,10 @@ class FalkonClassifier(ClassifierMixin, Falkon):
         return signs[1:] if k == 2 else signs
 
     def _posed(self, y: Any, sample_weight: Any) -> Posed:
-        classes, index = targets.classes_of(y)
-        by_class = targets.class_weights(self.class_weight, classes, classes[index])
-        weights = _scaled(_scaled(targets.weights_of(sample_weight, index)) * _scaled(by_class)[index])
-        left, index = targets.weighing(index, weights, "Invalid input")
+        classes, index = checks.classes_of(y)
+        by_class = checks.class_weights(self.class_weight, classes, classes[index])
+        weights = _scaled(_scaled(checks.weights_of(sample_weight, index)) * _scaled(by_class)[index])
+        left, index = checks.weighing(index, weights, "Invalid input")
         return Posed(classes[left], self._targets(np.maximum(index, 0), len(left)), weights)
 
     def _decoder(self, y: Any, sample_weight: Any) -> Decoder:

@@ -15,11 +15,10 @@ from sklearn.base import ClassifierMixin, OutlierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, check_random_state
 
 from clsvm.errors import warn
-from clsvm.estimators import margins, targets
+from clsvm.estimators import checks, dual
 from clsvm.estimators.base import KernelLike, documented, keep, without_probability
 from clsvm.estimators.dual import Machine, Part, Vector
-from clsvm.models.decoder import Decoder
-from clsvm.models.pairwise import pairs
+from clsvm.models.decoder import Decoder, pairs
 from clsvm.parameters import Number
 from clsvm.problem import Problem, Subproblem, c_svc, crammer_singer, epsilon_svr, nu_svc, nu_svr, one_class
 from clsvm.tasks import CLASSES
@@ -52,7 +51,7 @@ class _Classifier(ClassifierMixin, Machine):
         self._fit_parts(X, self._parts(boxes), (count, len(boxes.index)), started, boxes.index, again)
         return X
 
-    def _parts(self, boxes: targets.Boxes) -> Iterator[Part]:
+    def _parts(self, boxes: checks.Boxes) -> Iterator[Part]:
         """Yield the problems of a fit, some at a time."""
         index, bounds, k, n = boxes.index, boxes.bounds, len(boxes.classes), len(boxes.index)
         if self._way == "crammer_singer":
@@ -64,8 +63,8 @@ class _Classifier(ClassifierMixin, Machine):
                 members = self._members(index, some, bounds)
                 yield [(one, _places(side, one.rows, index)) for side, one in zip(some, members, strict=True)]
 
-    def _boxes(self, y: Any, sample_weight: Any) -> targets.Boxes:
-        return targets.boxes(self._bound, self.class_weight, sample_weight, y, self._refused)
+    def _boxes(self, y: Any, sample_weight: Any) -> checks.Boxes:
+        return checks.boxes(self._bound, self.class_weight, sample_weight, y, self._refused)
 
     def _sides(self, k: int) -> list[Side]:
         """Return the classes on the positive and the negative side of each machine; None: all others."""
@@ -241,12 +240,12 @@ class NuSVC(_Classifier):
         """Return the margin of each problem, (problems,), from its offsets (problems, 2)."""
         return np.asarray((rho[:, 0] - rho[:, 1]) / 2)
 
-    def _check_margins(self, rho: Vector, fit: margins.Fit | None = None) -> None:
+    def _check_margins(self, rho: Vector, fit: dual.Fit | None = None) -> None:
         narrow = np.flatnonzero(self._margins(rho) <= self.tol)
         if len(narrow):
             words = f"NuSVC found a margin of no more than tol={self.tol:g} between two classes, so that it cannot tell"
             words += f" them apart: nu={self.nu:g} is too small for these rows and this kernel function"
-            warn(words + (margins.possible_nu(fit, narrow, float(self.nu), self._options()) if fit else ""))
+            warn(words + (dual.possible_nu(fit, narrow, float(self.nu), self._options()) if fit else ""))
 
 
 def _at_a_time(sides: Sequence[Side], counts: NDArray[np.intp], whole: bool) -> Iterator[Sequence[Side]]:
@@ -284,8 +283,8 @@ class _Regressor(RegressorMixin, Machine):
         return X
 
     def _posed(self, y: Any, sample_weight: Any) -> tuple[NDArray[Any], list[Subproblem]]:
-        weights = targets.weights_of(sample_weight, y)
-        problem = self._problem(targets.numbers_of(y), weights)
+        weights = checks.weights_of(sample_weight, y)
+        problem = self._problem(checks.numbers_of(y), weights)
         return np.zeros(0), [Subproblem(np.arange(problem.n), problem)]
 
 
@@ -330,7 +329,7 @@ class SVR(_Regressor):
         keep(self, locals())
 
     def _problem(self, y: Vector, weights: Vector) -> Problem:
-        return epsilon_svr(y, targets.bounds_of(self._bound, weights), self.epsilon, bool(self.bias))
+        return epsilon_svr(y, checks.bounds_of(self._bound, weights), self.epsilon, bool(self.bias))
 
 
 @documented
@@ -373,7 +372,7 @@ class NuSVR(_Regressor):
         keep(self, locals())
 
     def _problem(self, y: Vector, weights: Vector) -> Problem:
-        return nu_svr(y, targets.bounds_of(self._bound, weights), float(self.nu))
+        return nu_svr(y, checks.bounds_of(self._bound, weights), float(self.nu))
 
     def _check_numbers(self) -> None:
         super()._check_numbers()
@@ -425,12 +424,12 @@ class OneClassSVM(OutlierMixin, Machine):
 
     def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
         X = self._rows(X, reset=True)
-        self._fit_whole(X, None, targets.weights_of(sample_weight, X), started)
+        self._fit_whole(X, None, checks.weights_of(sample_weight, X), started)
         self.offset_ = -self.intercept_
         return X
 
     def _posed(self, y: Any, sample_weight: Any) -> tuple[NDArray[Any], list[Subproblem]]:
-        weights = targets.bounds_of(1.0, targets.weights_of(sample_weight, sample_weight))
+        weights = checks.bounds_of(1.0, checks.weights_of(sample_weight, sample_weight))
         return np.zeros(0), [Subproblem(np.arange(len(weights)), one_class(float(self.nu), weights))]
 
     def decision_function(self, X: Any) -> Vector:

@@ -22,7 +22,7 @@ from sklearn.utils.validation import _num_samples
 from clsvm import files
 from clsvm.distribute import dealt
 from clsvm.errors import CheckpointError, ClsvmError, warn
-from clsvm.estimators import targets
+from clsvm.estimators import checks
 from clsvm.fit.checkpoint import UNREADABLE
 from clsvm.models.decoder import Decoder
 from clsvm.opencl.devices import listed
@@ -101,7 +101,7 @@ class Fits:
         trained_too: bool,
     ) -> None:
         self.machine, self.X, self.y, self.splits, self.candidates = machine, X, y, splits, candidates
-        self.weights = None if sample_weight is None else targets.weights_of(sample_weight, X)
+        self.weights = None if sample_weight is None else checks.weights_of(sample_weight, X)
         self.kept = [self._kept(train, trained_too) for train, _ in splits]
         self.found: Results = {}
         self.rows = clone(machine)._rows(X, reset=True)  # as a solver reads them
@@ -249,7 +249,7 @@ class Fits:
         if fold not in self._targets:
             train = self.splits[fold][0]
             y: Any = None if self.y is None else np.asarray(self.y)[train]
-            y = targets.classes_of(y) if is_classifier(self.machine) else y
+            y = checks.classes_of(y) if is_classifier(self.machine) else y
             self._targets[fold] = y, np.ones(len(train)) if self.weights is None else self.weights[train]
         return self._targets[fold]
 

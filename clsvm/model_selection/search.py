@@ -25,15 +25,14 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _num_samples
 
 from clsvm.errors import warn
-from clsvm.estimators import targets
+from clsvm.estimators import checks
 from clsvm.estimators.base import KernelEstimator, keep
 from clsvm.estimators.callbacks import registered
 from clsvm.estimators.checks import defined
 from clsvm.estimators.dual import Machine
 from clsvm.estimators.falkon import Falkon
 from clsvm.model_selection.fits import Fits, FoldResult, Rows
-from clsvm.model_selection.folds import Folds
-from clsvm.model_selection.nystrom import NystromFolds
+from clsvm.model_selection.folds import Folds, NystromFolds
 from clsvm.models.decoder import log_logistic, logistic
 
 Vector = NDArray[np.float64]
@@ -71,7 +70,7 @@ class _SearchCV(GridSearchCV):
         """
         if getattr(self.estimator, "checkpoint", None) is not None:
             raise ValueError("the estimator's checkpoint is of one fit: give checkpoint= to the search instead")
-        targets.check_missing(y)
+        checks.check_missing(y)
         if self._by_itself():
             if self.checkpoint is not None:
                 raise ValueError(

@@ -21,9 +21,8 @@ from clsvm import files, kernels
 from clsvm.files import PathLike
 from clsvm.gram.layouts.record import Plan
 from clsvm.kernels import PRECOMPUTED, Kernel
-from clsvm.models.lines import Lines, number, unmarked
 from clsvm.models.model import KernelModel
-from clsvm.models.svmlight import HIGHEST, WORD, T, diagnose, load, shown
+from clsvm.models.svmlight import HIGHEST, WORD, Lines, T, diagnose, load, number, shown, unmarked
 from clsvm.system import explained
 from clsvm.tasks import CLASSES, ONE_CLASS, TASKS, of_libsvm
 

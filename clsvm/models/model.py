@@ -20,9 +20,8 @@ from clsvm.gram.layouts.record import Plan
 from clsvm.gram.precision import Reach, measures
 from clsvm.gram.responses import ALL, Support, whole_tiles
 from clsvm.kernels import Kernel, Precomputed
-from clsvm.models import pairwise, probability
-from clsvm.models.decoder import Decoder
-from clsvm.models.pairwise import Strip
+from clsvm.models import decoder
+from clsvm.models.decoder import Decoder, Strip
 from clsvm.opencl.devices import first
 from clsvm.opencl.memory import DeviceCache, parse_bytes
 from clsvm.opencl.stream import Stream
@@ -98,7 +97,7 @@ class KernelModel:
         """
         if self.of_pairs:
             k, count = len(self.classes), len(self.intercept)
-            given = (pairwise.against_rest, (k,), 2 * k) if shape == "ovr" else (pairwise.side_by_side, (count,), count)
+            given = (decoder.against_rest, (k,), 2 * k) if shape == "ovr" else (decoder.side_by_side, (count,), count)
             return self._reduced(X, device, memory_limit, *given)
         with self._responding(X, device, memory_limit) as at:
             values: Vector = np.add(at.respond(ALL, ALL, ALL).T, self.intercept, order="C")
@@ -125,7 +124,7 @@ class KernelModel:
             room = min(PIECE, at.limit // SHARE)
             tile = whole_tiles(1)
             most = int(np.sqrt(room // (8 * COPIES * tile)))
-            blocks = pairwise.blocks(k, most if at.n <= tile else min(most, pairwise.CLASSES))
+            blocks = decoder.blocks(k, most if at.n <= tile else min(most, decoder.CLASSES))
             step = int(room // (8 * (COPIES * blocks[0][0].stop ** 2 + held)))
             step = whole_tiles(step) if step >= tile else max(1, step)
             for start in range(0, at.n, step):
@@ -146,7 +145,7 @@ class KernelModel:
             one = other = at.respond(rows, own, slice(first, others.stop - 1))
             if own != others:
                 other = at.respond(rows, others, own)
-            yield from pairwise.strips_of_block(own, others, one, other, self.intercept, k)
+            yield from decoder.strips_of_block(own, others, one, other, self.intercept, k)
 
     @contextmanager
     def _responding(self, X: Data, device: Any, memory_limit: int | str | None) -> Iterator[_Responding]:
@@ -242,7 +241,7 @@ class KernelModel:
             k = len(self.classes)
 
             def most(found: Iterator[Strip], n: int, k: int) -> NDArray[np.intp]:
-                return pairwise.votes(found, n, k).argmax(axis=1)
+                return decoder.votes(found, n, k).argmax(axis=1)
 
             return np.asarray(self.classes[self._reduced(X, device, memory_limit, most, (), 2 * k, np.intp)])
         values = self.decision_function(X, device, memory_limit)
@@ -268,10 +267,10 @@ class KernelModel:
         if k > 2 and A is not None and B is not None:
 
             def coupled(found: Iterator[Strip], n: int, k: int) -> Vector:
-                return probability.of_pairs(pairwise.side_by_side(found, n, k), A, B, k)
+                return decoder.of_pairs(decoder.side_by_side(found, n, k), A, B, k)
 
-            return self._reduced(X, device, memory_limit, coupled, (k,), probability.HELD * k**2)
+            return self._reduced(X, device, memory_limit, coupled, (k,), decoder.HELD * k**2)
         values = self.decision_function(X, device, memory_limit)
         if A is None or B is None:
-            return probability.of_one_class(values, np.asarray(marks))
-        return probability.of_pairs(values[:, None], A, B, k)[:, ::-1]
+            return decoder.of_one_class(values, np.asarray(marks))
+        return decoder.of_pairs(values[:, None], A, B, k)[:, ::-1]

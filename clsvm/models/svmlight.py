@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import lzma
 import os
 import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, cast
 
@@ -26,11 +27,13 @@ from scipy import sparse
 
 from clsvm import arrays
 from clsvm.files import NotTextError, PathLike, bounded
-from clsvm.models.lines import Lines, plain, unmarked
-from clsvm.models.lines import number as number_of
 from clsvm.models.model import KernelModel
 from clsvm.system import available, explained
 
+MARK = b"\xef\xbb\xbf"  # UTF-8's byte order mark, which some editors write at the beginning of a file
+_BLOCK = 1 << 17  # bytes that are looked at together
+_GAP = re.compile(rb":[ \t]+(?=[^ \t\r\n])")
+_HEXADECIMAL = re.compile(rb"(?<![^\s:])[-+]?0[xX][0-9a-fA-F.]+(?:[pP][-+]?\d+)?(?!\S)")
 T = TypeVar("T", int, float)
 _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 _DAMAGE = (EOFError, OSError, zlib.error, lzma.LZMAError)  # what a damaged stream raises
@@ -39,6 +42,75 @@ HIGHEST = 2**31 - 1  # of feature numbers and labels: LIBSVM's are C ints
 _ROWS = "X", "X_train"  # the rows in an archive of several arrays
 _SCIPY = {"format", "shape", "data"}  # what scipy.sparse.save_npz writes, beside the indices
 _ARCHIVE_DAMAGE = (zipfile.BadZipFile, ValueError, EOFError, KeyError, OverflowError, struct.error)
+
+
+class Lines:
+    """The lines of a binary stream, each with single words ``index:value`` and decimal numbers.
+
+    number: how many lines stand above the first one. Iterate once. :meth:`at` says where the iteration stands.
+    """
+
+    def __init__(self, stream: BinaryIO, number: int = 0) -> None:
+        self._stream, self._above = stream, number
+        self._block, self._text = b"", io.BytesIO()
+
+    def __iter__(self) -> Iterator[bytes]:
+        return chain.from_iterable(self._blocks())  # (no Python code runs for each line)
+
+    def _blocks(self) -> Iterator[Iterable[bytes]]:
+        while block := self._stream.read(_BLOCK):
+            self._above += self._block.count(b"\n")
+            self._block = block = block + self._stream.readline()
+            if not self._above:
+                block = block.removeprefix(MARK)
+            self._text = io.BytesIO(plain(block).replace(b"_", b"__"))  # (Python's float refuses two underscores)
+            yield self._text
+
+    def read(self) -> bytes:
+        """Return all lines. scikit-learn takes an object with this method for an open file."""
+        return b"".join(self)
+
+    def at(self) -> tuple[int, bytes]:
+        """Return the number of the last line that was iterated over, and the line as it stands in the stream."""
+        count = self._text.getvalue()[: self._text.tell()].count(b"\n")
+        count += self._text.tell() == len(self._text.getvalue()) and not self.complete
+        line = next(iter(self._block.split(b"\n", count)[max(0, count - 1) : count]), b"")
+        return self._above + count, line.removeprefix(MARK)
+
+    @property
+    def complete(self) -> bool:
+        """Return whether the last block ends with a line break."""
+        return self._block.endswith(b"\n")
+
+
+def unmarked(stream: BinaryIO) -> Iterator[bytes]:
+    """Return the lines of a file, the first one without a byte order mark."""
+    first = stream.readline().removeprefix(MARK)
+    return chain([first] if first else [], stream)
+
+
+def plain(text: bytes) -> bytes:
+    """Return text without white space between colons and values, and with decimal in place of hexadecimal numbers."""
+    octets = np.frombuffer(text, np.uint8)
+    if ((octets[:-1] == ord(":")) & (octets[1:] <= ord(" "))).any():  # (an expression over all lines takes longer)
+        text = _GAP.sub(b":", text)
+    return _HEXADECIMAL.sub(_decimal, text) if b"x" in text or b"X" in text else text
+
+
+def _decimal(match: re.Match[bytes]) -> bytes:
+    try:
+        return repr(float.fromhex(match[0].decode())).encode()
+    except OverflowError:
+        return b"inf"
+    except ValueError:
+        return match[0]
+
+
+def number(word: bytes) -> float:
+    """Return the number that a word says in C's form. Raise ValueError for any other word."""
+    if b"_" in word:
+        raise ValueError(f"got {word!r}, expected a number without underscores")
+    return float(plain(word))
 
 
 # Data
@@ -50,7 +122,7 @@ def read_problem(path: PathLike, n_features: int | None = None) -> tuple[sparse.
     Indices ascend from 1 in each row; an index 0 is an error (scikit-learn's load_svmlight_file reads such files;
     svm-train takes it for one more feature, but does not count that where gamma is 1 / number of features). Blank
     lines, ``# comments`` and svmlight's ``qid:`` are passed over. White space may follow a colon, numbers may be
-    hexadecimal, and the file may begin with a byte order mark (:mod:`clsvm.models.lines`). Returns X, CSR (n, d) of
+    hexadecimal, and the file may begin with a byte order mark (:mod:`clsvm.models.svmlight`). Returns X, CSR (n, d) of
     float64 with sorted int32 indices, and y (n,) float64. d is ``n_features``, or the highest index in the file;
     with ``n_features`` given a higher index is an error.
 
@@ -242,7 +314,7 @@ def _fault(line: bytes, n_features: int | None, first: str, count: int, lowest: 
 
 def _finite(word: bytes) -> bool:
     try:
-        return bool(np.isfinite(number_of(word)))
+        return bool(np.isfinite(number(word)))
     except ValueError:
         return False
 

@@ -19,7 +19,7 @@ from clsvm.gram.partition import RULES, Gain
 from clsvm.kernels import make
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Stream
-from clsvm.tools import rates
+from clsvm.tools import tune
 
 TENTHS = 10
 NARROW, WIDE = 32, 256  # columns of the dense products by which the device is measured
@@ -141,9 +141,9 @@ def _estimate(kind: str, profile: Profile, plan: Plan, X: arrays.Data, speed: fl
 
 def _measured(stream: Stream) -> float:
     """Return the dense multiply-adds a second: the extra time of a wide product over a narrow one gives them."""
-    n = rates.ROWS[stream.profile.shape]
-    made = [rates.dense(stream, n, d) for d in (NARROW, WIDE)]
+    n = tune.ROWS[stream.profile.shape]
+    made = [tune.dense(stream, n, d) for d in (NARROW, WIDE)]
     for work in made:
         work.launch()  # builds and touches, which is not timed
-    narrow, wide = (took / (n * rates.WORKING) for took in rates.best_of(*(work.launch for work in made)))
+    narrow, wide = (took / (n * tune.WORKING) for took in tune.best_of(*(work.launch for work in made)))
     return 1 / max((wide - narrow) / (WIDE - NARROW), wide / WIDE / 2)  # (half of it where noise says less)

@@ -301,7 +301,7 @@ def test_predictions_have_a_bar_and_do_not_depend_on_it(
         return real(self, X, *args, **kwargs)
 
     monkeypatch.setattr(KernelModel, name, predict)
-    monkeypatch.setattr("clsvm.cli.predict._PIECE", 50)
+    monkeypatch.setattr("clsvm.cli.train._PIECE", 50)
     shown = on_a_terminal(monkeypatch, "predict", *flags, "breast_cancer.test", "m", "in pieces")
     assert sizes == [50, 50, 43]
     assert "predicting, 143 of 143" in shown

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from clsvm.cli import scale
-from clsvm.models.lines import MARK
+from clsvm.models.svmlight import MARK
 from tests.cli.test_cli import ROOT
 from tests.conftest import Command, Result, noisy
 from tests.models.test_libsvm import write_text

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 
 import clsvm
 from clsvm import dask as over_dask
-from clsvm.dask.encoding import Labels, Numbers
+from clsvm.dask.worker import Labels, Numbers
 from tests.dask.conftest import DEVICE, current
 
 RNG = np.random.default_rng(0)

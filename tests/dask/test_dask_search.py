@@ -158,19 +158,19 @@ def test_errors_and_warnings_come_here(client: Any) -> None:
     assert raised.traceback
 
     def full() -> None:
-        from clsvm.model_selection import nystrom
+        from clsvm.model_selection import folds
 
-        nystrom.NystromFolds._solved_here = nystrom.NystromFolds._solved  # type: ignore[attr-defined]
+        folds.NystromFolds._solved_here = folds.NystromFolds._solved  # type: ignore[attr-defined]
 
         def failing(*_: Any) -> bool:
             raise MemoryError("no room for all folds")
 
-        nystrom.NystromFolds._solved = failing  # type: ignore[method-assign]
+        folds.NystromFolds._solved = failing  # type: ignore[method-assign]
 
     def again() -> None:
-        from clsvm.model_selection import nystrom
+        from clsvm.model_selection import folds
 
-        nystrom.NystromFolds._solved = nystrom.NystromFolds._solved_here  # type: ignore[attr-defined,method-assign]
+        folds.NystromFolds._solved = folds.NystromFolds._solved_here  # type: ignore[attr-defined,method-assign]
 
     client.run(full)
     regressor = clsvm.FalkonRegressor(n_centers=50, random_state=0, device=DEVICE)

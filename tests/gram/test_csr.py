@@ -16,7 +16,7 @@ import clsvm
 from clsvm import SVC, arrays
 from clsvm.kernels import make
 from clsvm.model_selection import SVCSearchCV
-from clsvm.models import probability
+from clsvm.models import decoder
 
 N, D = 24, 10
 GOOD = sp.random(N, D, density=0.4, format="csr", random_state=0) + sp.csr_matrix(np.eye(N, D))
@@ -64,7 +64,7 @@ ENTRIES: dict[str, Callable[[Any], Any]] = {
     "on the host": lambda X: make("rbf")(GOOD, X),
     "check": lambda X: make("rbf").check(X),
     "search": lambda X: SVCSearchCV(SVC(gamma=0.5), {"C": [1.0]}, cv=2, error_score="raise").fit(X, Y),
-    "probabilities": lambda X: probability.calibrated(fitted(), X, Y),
+    "probabilities": lambda X: decoder.calibrated(fitted(), X, Y),
 }
 
 

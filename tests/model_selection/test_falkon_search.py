@@ -13,8 +13,8 @@ from sklearn.model_selection import GridSearchCV, KFold, ShuffleSplit
 
 from clsvm import SVC, FalkonClassifier, FalkonRegressor, LogisticFalkonClassifier
 from clsvm.gram.cross import Cross
-from clsvm.model_selection import FalkonSearchCV, SVCSearchCV, nystrom
-from clsvm.model_selection.nystrom import NystromFolds
+from clsvm.model_selection import FalkonSearchCV, SVCSearchCV, folds
+from clsvm.model_selection.folds import NystromFolds
 from clsvm.nystrom import newton
 from clsvm.report import Status
 from tests.conftest import Call, calls_of
@@ -111,12 +111,12 @@ def test_folds_without_a_class(device: str, alone: list[Call]) -> None:
     assert not alone
 
 
-@pytest.mark.parametrize(("name", "value", "most"), [("OUTPUTS", 4, 3), ("HOST", 8 * nystrom.ARRAYS * len(X) * 2, 2)])
+@pytest.mark.parametrize(("name", "value", "most"), [("OUTPUTS", 4, 3), ("HOST", 8 * folds.ARRAYS * len(X) * 2, 2)])
 def test_more_folds_than_outputs_at_once(
     device: str, alone: list[Call], monkeypatch: pytest.MonkeyPatch, name: str, value: int, most: int
 ) -> None:
     """Folds are in parts of about one size, as many as are allowed or memory holds."""
-    monkeypatch.setattr(nystrom, name, value)
+    monkeypatch.setattr(folds, name, value)
     asked = calls_of(monkeypatch, NystromFolds, "_task")
     splits = ShuffleSplit(6, random_state=0)
     both(FalkonRegressor(**SETTINGS, gamma=0.2, device=device), {"penalty": [1e-3, 1e-4]}, X, Y, cv=splits)

@@ -19,8 +19,8 @@ from scipy import sparse
 
 from clsvm import files, kernels
 from clsvm.models import libsvm, npz, svmlight
+from clsvm.models.decoder import pairs
 from clsvm.models.model import KernelModel
-from clsvm.models.pairwise import pairs
 
 PACK: dict[str, Callable[[bytes], bytes]] = {
     ".gz": gzip.compress,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from clsvm import SVC, load_model
-from clsvm.models import libsvm, lines, npz, svmlight
+from clsvm.models import libsvm, npz, svmlight
 from clsvm.models.model import KernelModel
 from tests.conftest import noisy
 
@@ -21,7 +21,7 @@ FORMS = {
     "blanks after a colon": b"1 1: 0.5 3:  -2\n-1 2: 1000 3: .25\n",
     "tabs": b"1\t1:\t0.5\t\t3: \t-2\n-1\t2:1000\t3:0.25\t\n",
     "blanks and line ends of Windows": b"  1  1:0.5  3:-2  \r\n-1 2:1000 3:0.25 \r\n",
-    "a byte order mark": lines.MARK + PLAIN,
+    "a byte order mark": svmlight.MARK + PLAIN,
     "signs, zeros and exponents": b"+1 +1:+.5 003:-2.\n-1e0 2:1E3 3:25e-2\n",
     "hexadecimal": b"0x1 1:0x.8 3:-0X1p1\n-0x1p0 2:0x3e8 3: 0x1p-2\n",
     "comments": b"# a_b: 0x1\n1 1:0.5 3:-2 # a_b: c 0x\n\n-1 2:1000 3:0.25#x",
@@ -70,7 +70,7 @@ def test_faults_with_their_lines(
     holding: Callable[[bytes], str], fault: str, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many lines are looked at together."""
-    monkeypatch.setattr(lines, "_BLOCK", block)
+    monkeypatch.setattr(svmlight, "_BLOCK", block)
     line, words = FAULTS[fault]
     path = holding(b"# a comment\n" + PLAIN + line + PLAIN)
     if fault == "a hexadecimal number beyond doubles" and not os.path.isfile(path):
@@ -82,7 +82,7 @@ def test_faults_with_their_lines(
 def test_blocks_end_anywhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "data").write_bytes(FORMS["a byte order mark"] + FORMS["hexadecimal"] + FORMS["comments"])
     for block in range(1, 40):
-        monkeypatch.setattr(lines, "_BLOCK", block)
+        monkeypatch.setattr(svmlight, "_BLOCK", block)
         X, y = svmlight.read_problem(tmp_path / "data")
         assert X.toarray().tolist() == [[0.5, 0, -2], [0, 1000, 0.25]] * 3
         assert y.tolist() == [1, -1] * 3
@@ -106,7 +106,7 @@ def test_models_from_a_pipe(holding: Callable[[bytes], str], tmp_path: Path, k: 
     gamma = model.kernel.params["gamma"]
     odd = text.replace(f"gamma {gamma:.17g}".encode(), f"gamma {gamma.hex()}".encode()).replace(b":", b":\t ")
     assert float.hex(gamma).encode() in odd
-    found = load_model(holding(lines.MARK + odd.replace(b"\n", b"\r\n")))
+    found = load_model(holding(svmlight.MARK + odd.replace(b"\n", b"\r\n")))
     assert found.kernel == model.kernel
     np.testing.assert_array_equal(found.predict(X), model.predict(X))
     for damaged in (text[:-1], text[:-40], text.replace(b"gamma ", b"gamma 1_")):

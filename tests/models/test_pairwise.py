@@ -14,8 +14,8 @@ from sklearn.utils.multiclass import _ovr_decision_function
 from clsvm import SVC
 from clsvm.errors import RowTooLargeError
 from clsvm.gram import responses
+from clsvm.models import decoder
 from clsvm.models import model as models
-from clsvm.models import pairwise
 from clsvm.opencl.stream import Stream
 
 K, ROWS = 60, 4000
@@ -42,28 +42,28 @@ def test_strips_of_blocks_are_those_of_all_values(k: int, most: int) -> None:
     rng, n = np.random.default_rng(k), 50
     values = np.round(rng.normal(size=(n, k * (k - 1) // 2)), 1)
     parts = np.zeros((k, k - 1, n))
-    for p, (i, j) in enumerate(pairwise.pairs(k)):
-        assert pairwise.first_pair(k, i) + j - i - 1 == p
+    for p, (i, j) in enumerate(decoder.pairs(k)):
+        assert decoder.first_pair(k, i) + j - i - 1 == p
         parts[i, j - 1] = values[:, p]
 
     def strips() -> Any:
-        for own, others in pairwise.blocks(k, most):
+        for own, others in decoder.blocks(k, most):
             first = others.start - (own != others)
             one, other = parts[own, first : others.stop - 1], parts[others, own.start : own.stop]
             if own == others:
                 other = one
             if one.size:
                 at = np.zeros(values.shape[1])
-                yield from pairwise.strips_of_block(own, others, one.reshape(-1, n), other.reshape(-1, n), at, k)
+                yield from decoder.strips_of_block(own, others, one.reshape(-1, n), other.reshape(-1, n), at, k)
 
-    np.testing.assert_array_equal(pairwise.side_by_side(strips(), n, k), values)
+    np.testing.assert_array_equal(decoder.side_by_side(strips(), n, k), values)
     expected = _ovr_decision_function(values < 0, -values, k)
-    np.testing.assert_array_equal(pairwise.against_rest(strips(), n, k), expected)
-    np.testing.assert_array_equal(pairwise.against_rest(pairwise.strips(values, k), n, k), expected)
+    np.testing.assert_array_equal(decoder.against_rest(strips(), n, k), expected)
+    np.testing.assert_array_equal(decoder.against_rest(decoder.strips(values, k), n, k), expected)
     won = np.zeros((n, k), int)
-    for p, (i, j) in enumerate(pairwise.pairs(k)):
+    for p, (i, j) in enumerate(decoder.pairs(k)):
         won[np.arange(n), np.where(values[:, p] > 0, i, j)] += 1
-    np.testing.assert_array_equal(pairwise.votes(strips(), n, k), won)
+    np.testing.assert_array_equal(decoder.votes(strips(), n, k), won)
 
 
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])

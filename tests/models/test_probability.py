@@ -16,7 +16,7 @@ from sklearn.datasets import load_diabetes, load_iris
 from sklearn.exceptions import ConvergenceWarning
 
 from clsvm import SVC, SVR, FalkonClassifier, NuSVC, OneClassSVM, load_model, save_model
-from clsvm.models import libsvm, probability
+from clsvm.models import decoder, libsvm
 from clsvm.models.model import KernelModel
 from tests.conftest import Command, noisy
 from tests.models.test_libsvm import model_of, needs_libsvm, write_text
@@ -47,19 +47,19 @@ def test_a_sigmoid_of_the_most_likely_numbers(apart: float, scale: float) -> Non
     rng = np.random.default_rng(int(apart))
     y = rng.random(150) < 0.3
     values = rng.normal(size=150) + np.where(y, apart, 0) + 4
-    A, B = probability.platt(values * scale, y)
+    A, B = decoder.platt(values * scale, y)
     target = np.where(y, (y.sum() + 1) / (y.sum() + 2), 1 / ((~y).sum() + 2))
     best = optimize.minimize(loss, [0, 0], (values, target), method="BFGS", options={"gtol": 1e-9})
     assert loss(np.array([A * scale, B]), values, target) <= best.fun + 1e-9
     assert (A < 0) == (np.corrcoef(values, y)[0, 1] > 0)
-    assert probability.platt(-values * scale, y) == pytest.approx((-A, B), rel=1e-6)
-    assert probability.platt(values * scale, ~y) == pytest.approx((-A, -B), rel=1e-6)
+    assert decoder.platt(-values * scale, y) == pytest.approx((-A, B), rel=1e-6)
+    assert decoder.platt(values * scale, ~y) == pytest.approx((-A, -B), rel=1e-6)
 
 
 def test_a_sigmoid_of_values_that_say_nothing() -> None:
     y = np.arange(10) < 3
     share = (3 * 4 / 5 + 7 / 9) / 10
-    A, B = probability.platt(np.full(10, 7.0), y)
+    A, B = decoder.platt(np.full(10, 7.0), y)
     assert (A, 1 / (1 + np.exp(B))) == (0, pytest.approx(share))
 
 
@@ -69,9 +69,9 @@ def test_coupled_pairs(k: int) -> None:
     rng = np.random.default_rng(k)
     p = rng.dirichlet(np.ones(k), 30)
     i, j = np.array(list(combinations(range(k), 2))).T
-    np.testing.assert_allclose(probability.coupled(p[:, i] / (p[:, i] + p[:, j]), k), p, atol=0.05)
+    np.testing.assert_allclose(decoder.coupled(p[:, i] / (p[:, i] + p[:, j]), k), p, atol=0.05)
     first = rng.uniform(0.01, 0.99, (300, len(i)))
-    got = probability.coupled(first, k)
+    got = decoder.coupled(first, k)
     np.testing.assert_allclose(got.sum(axis=1), 1, rtol=1e-12)
     for row, p in zip(first, got, strict=True):
         r = np.zeros((k, k))
@@ -86,30 +86,30 @@ def test_coupled_pairs(k: int) -> None:
 
 def test_rows_are_coupled_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     first = np.random.default_rng(0).random((50, 10))
-    whole = probability.coupled(first, 5)
-    np.testing.assert_array_equal([probability.coupled(row[None], 5)[0] for row in first], whole)
-    monkeypatch.setattr(probability, "_CELLS", 175)  # seven rows at a time
-    np.testing.assert_array_equal(probability.coupled(first, 5), whole)
+    whole = decoder.coupled(first, 5)
+    np.testing.assert_array_equal([decoder.coupled(row[None], 5)[0] for row in first], whole)
+    monkeypatch.setattr(decoder, "_CELLS", 175)  # seven rows at a time
+    np.testing.assert_array_equal(decoder.coupled(first, 5), whole)
 
 
 def test_the_scale_of_errors_without_outliers() -> None:
-    assert probability.laplace(np.array([1.0, -3.0, 2.0])) == 2
+    assert decoder.laplace(np.array([1.0, -3.0, 2.0])) == 2
     errors = np.tile([0.5, -1.5], 50)
-    assert probability.laplace(np.r_[errors, 9.0]) == 1  # 5 sqrt(2) times the mean size, 1.079, is 7.63
-    assert probability.laplace(np.r_[errors, 7.0]) > 1
-    assert probability.laplace(np.zeros(3)) == 0
+    assert decoder.laplace(np.r_[errors, 9.0]) == 1  # 5 sqrt(2) times the mean size, 1.079, is 7.63
+    assert decoder.laplace(np.r_[errors, 7.0]) > 1
+    assert decoder.laplace(np.zeros(3)) == 0
 
 
 def test_marks_of_one_class() -> None:
     values = np.r_[np.arange(-20.0, 0) / 10, np.arange(0.5, 30) / 10]
-    marks = probability.density_marks(np.random.default_rng(0).permutation(values))
+    marks = decoder.density_marks(np.random.default_rng(0).permutation(values))
     ends = [-2.0, -1.6, -1.2, -0.8, -0.4, 0, 0.55, 1.15, 1.75, 2.35, 2.95]
     np.testing.assert_allclose(marks, (np.array(ends[1:]) + ends[:-1]) / 2)
-    assert probability.density_marks(values[16:]) is None
-    assert probability.density_marks(values[:24]) is None
-    assert probability.density_marks(values[15:25]) is not None
-    assert probability.density_marks(-np.ones(20)) is None
-    got = probability.of_one_class(np.array([-9, marks[0], -1.7, -0.01, 0.1, marks[8], 2.6, marks[9], 9]), marks)
+    assert decoder.density_marks(values[16:]) is None
+    assert decoder.density_marks(values[:24]) is None
+    assert decoder.density_marks(values[15:25]) is not None
+    assert decoder.density_marks(-np.ones(20)) is None
+    got = decoder.of_one_class(np.array([-9, marks[0], -1.7, -0.01, 0.1, marks[8], 2.6, marks[9], 9]), marks)
     np.testing.assert_allclose(got[:, 0], [0.001, 0.1, 0.1, 0.5, 0.5, 0.9, 0.9, 0.999, 0.999])
     np.testing.assert_allclose(got.sum(axis=1), 1)
 
@@ -119,7 +119,7 @@ def test_marks_of_one_class() -> None:
 
 def by_hand(estimator: Any, X: Any, y: np.ndarray, weights: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     """A and B of each pair, positive for its first class: a fit of two classes for each pair and fold."""
-    parts, found = probability.folds(y, 5, True), []
+    parts, found = decoder.folds(y, 5, True), []
     for a, b in combinations(np.unique(y), 2):
         values = np.zeros(len(y))
         for train, test in parts:
@@ -129,7 +129,7 @@ def by_hand(estimator: Any, X: Any, y: np.ndarray, weights: np.ndarray | None) -
             fold.class_weight = {label: fold.class_weight[label] for label in (a, b)}
             values[test] = -fold.fit(X[train], y[train], w).decision_function(X[test])
         rows = np.isin(y, (a, b))
-        found.append(probability.platt(values[rows], y[rows] == a))
+        found.append(decoder.platt(values[rows], y[rows] == a))
     A, B = np.array(found).T
     return A, B
 
@@ -144,11 +144,11 @@ def test_folds_of_every_pair(k: int, form: Any) -> None:
     model = SVC(C=0.5, gamma=0.3, class_weight=dict(zip(NAMES[:k], (0.1, 3, 1), strict=False)), tol=1e-6).fit(
         X, y, weights
     )
-    got = probability.calibrated(model, X, y, weights)
+    got = decoder.calibrated(model, X, y, weights)
     A, B = by_hand(model, X, y, weights)
     np.testing.assert_allclose(got.probA, A, rtol=1e-3)
     np.testing.assert_allclose(got.probB, -B if k == 2 else B, rtol=1e-3, atol=1e-3)
-    unweighted = probability.calibrated(model, X, y)
+    unweighted = decoder.calibrated(model, X, y)
     assert not np.allclose(unweighted.probA, A, rtol=0.02)
     proba = got.predict_proba(model.model_.support_vectors)
     assert proba.shape == (model.n_support_.sum(), k)
@@ -162,14 +162,14 @@ def test_classes_that_a_fold_lacks() -> None:
     X, y = irises(2)
     X, y = np.concatenate([X, [[9.0, 9, 9, 9]]]), np.r_[y, 2]
     model = SVC(C=10.0).fit(X, y)
-    got = probability.calibrated(model, X, y)
+    got = decoder.calibrated(model, X, y)
     assert got.has_probabilities
     assert np.isfinite([got.probA, got.probB]).all()
     np.testing.assert_array_equal(got.predict_proba(X).argmax(axis=1)[:100], y[:100])
-    fold = next(test for _, test in probability.folds(y, 5, True) if 100 in test)
+    fold = next(test for _, test in decoder.folds(y, 5, True) if 100 in test)
     for p, own in ((1, 0), (2, 1)):  # the pairs with it: 1 for the rows of that fold, its own one among them
         values = np.zeros(101)
-        for train, test in probability.folds(y, 5, True):
+        for train, test in decoder.folds(y, 5, True):
             values[test] = (
                 1
                 if 100 in test
@@ -179,44 +179,44 @@ def test_classes_that_a_fold_lacks() -> None:
                 .decision_function(X[test])[:, p]
             )
         rows = np.isin(y, (own, 2))
-        assert probability.platt(values[rows], y[rows] == own) == pytest.approx((got.probA[p], got.probB[p]))
+        assert decoder.platt(values[rows], y[rows] == own) == pytest.approx((got.probA[p], got.probB[p]))
     assert len(fold) > 15
     weights = {0: 2.0, 2: 3.0}  # (of a class that a fold lacks, while another has none)
-    assert probability.calibrated(SVC(class_weight=weights).fit(X, y), X, y).has_probabilities
+    assert decoder.calibrated(SVC(class_weight=weights).fit(X, y), X, y).has_probabilities
     X, y = X[[0, 1, 2, 100]], np.array([0, 0, 0, 1])
-    assert np.isfinite(probability.calibrated(SVC().fit(X, y), X, y).probA).all()
+    assert np.isfinite(decoder.calibrated(SVC().fit(X, y), X, y).probA).all()
 
 
 def test_regression_and_one_class() -> None:
     X, y = load_diabetes(return_X_y=True)
     weights = np.random.default_rng(0).uniform(0.1, 3, len(y))
     model = SVR(C=50.0, epsilon=5.0).fit(X, y, weights)
-    got = probability.calibrated(model, X, y, weights)
+    got = decoder.calibrated(model, X, y, weights)
     errors = np.zeros(len(y))
-    for train, test in probability.folds(y, 5, False):
+    for train, test in decoder.folds(y, 5, False):
         errors[test] = y[test] - clone(model).fit(X[train], y[train], weights[train]).predict(X[test])
-    assert got.probA.tolist() == [probability.laplace(errors)]
+    assert got.probA.tolist() == [decoder.laplace(errors)]
     assert got.probB is None
     with pytest.raises(ValueError, match="the probabilities of epsilon_svr's errors alone, expected one of classes"):
         got.predict_proba(X)
     inside = OneClassSVM(nu=0.3).fit(X)
-    got = probability.calibrated(inside, X)
-    np.testing.assert_array_equal(got.prob_density_marks, probability.density_marks(inside.decision_function(X)))
+    got = decoder.calibrated(inside, X)
+    np.testing.assert_array_equal(got.prob_density_marks, decoder.density_marks(inside.decision_function(X)))
     assert np.mean((got.predict_proba(X)[:, 0] >= 0.5) == (inside.predict(X) > 0)) > 0.9
-    assert not probability.calibrated(OneClassSVM(nu=0.1).fit(X[:9]), X[:9]).has_probabilities
+    assert not decoder.calibrated(OneClassSVM(nu=0.1).fit(X[:9]), X[:9]).has_probabilities
 
 
 def test_labels_that_the_fit_had_are_asked_for() -> None:
     X, y = load_iris(return_X_y=True)
     model = SVC().fit(X, y)
     with pytest.raises(ValueError, match=r"inconsistent numbers of samples: \[100, 150\]"):
-        probability.calibrated(model, X[:100], y)
+        decoder.calibrated(model, X[:100], y)
     with pytest.raises(ValueError, match=r"y has the label .*5.*, expected those of the fit: .*0.*1.*2"):
-        probability.calibrated(model, X, y + 5)
+        decoder.calibrated(model, X, y + 5)
     with pytest.raises(ValueError, match="y must be the labels or targets of the rows, got None"):
-        probability.calibrated(model, X)
+        decoder.calibrated(model, X)
     with pytest.raises(ValueError, match=r"inconsistent numbers of samples: \[150, 150, 5\]"):
-        probability.calibrated(model, X, y, [1.0] * 5)
+        decoder.calibrated(model, X, y, [1.0] * 5)
 
 
 @pytest.mark.filterwarnings("error")
@@ -229,17 +229,17 @@ def test_rows_of_any_kind(form: str) -> None:
     if form == "pandas":
         rows = pd.DataFrame(X, columns=list("abcd"), index=range(500, 500 + len(X)))
     weights = pd.Series(np.where(y, 2.0, 1), index=range(9, 9 + len(y)))
-    got = probability.calibrated(SVC().fit(rows, y, weights), rows, y.tolist(), weights)
-    expected = probability.calibrated(SVC().fit(X, y, weights), X, y, weights)
+    got = decoder.calibrated(SVC().fit(rows, y, weights), rows, y.tolist(), weights)
+    expected = decoder.calibrated(SVC().fit(X, y, weights), X, y, weights)
     np.testing.assert_array_equal(got.probA, expected.probA)
-    got = probability.calibrated(SVR().fit(rows, y), rows, pd.DataFrame(y))
-    np.testing.assert_array_equal(got.probA, probability.calibrated(SVR().fit(X, y), X, y).probA)
-    got = probability.calibrated(OneClassSVM(nu=0.2).fit(rows), rows)
-    expected = probability.calibrated(OneClassSVM(nu=0.2).fit(X), X)
+    got = decoder.calibrated(SVR().fit(rows, y), rows, pd.DataFrame(y))
+    np.testing.assert_array_equal(got.probA, decoder.calibrated(SVR().fit(X, y), X, y).probA)
+    got = decoder.calibrated(OneClassSVM(nu=0.2).fit(rows), rows)
+    expected = decoder.calibrated(OneClassSVM(nu=0.2).fit(X), X)
     np.testing.assert_array_equal(got.prob_density_marks, expected.prob_density_marks)
     K = frame(X @ X.T)
-    got = probability.calibrated(SVC(kernel="precomputed").fit(K, y), K, y)
-    expected = probability.calibrated(SVC(kernel="precomputed").fit(X @ X.T, y), X @ X.T, y)
+    got = decoder.calibrated(SVC(kernel="precomputed").fit(K, y), K, y)
+    expected = decoder.calibrated(SVC(kernel="precomputed").fit(X @ X.T, y), X @ X.T, y)
     np.testing.assert_array_equal(got.probA, expected.probA)
 
 
@@ -257,7 +257,7 @@ def test_rows_that_only_the_callers_kernel_reads() -> None:
 
     for rows, kernel in ((ragged, sums), (words, letters)):
         model = SVC(kernel=kernel).fit(rows, y)
-        assert probability.calibrated(model, rows, y).probA[0] < 0
+        assert decoder.calibrated(model, rows, y).probA[0] < 0
 
 
 def test_what_cannot_have_them(tmp_path: Path) -> None:
@@ -265,13 +265,13 @@ def test_what_cannot_have_them(tmp_path: Path) -> None:
     for multi_class in ("crammer_singer", "ovr"):
         model = SVC(multi_class=multi_class, gap_tol=0.1).fit(X, y)
         with pytest.raises(ValueError, match="a machine for each pair of classes, got 3 classes in one machine"):
-            probability.calibrated(model, X, y)
+            decoder.calibrated(model, X, y)
     with pytest.raises(ValueError, match="got a model with no probabilities, expected"):
         SVC().fit(X, y).model_.predict_proba(X)
     few = np.r_[np.flatnonzero(y == 0)[:6], np.flatnonzero(y == 1)[:14]]
     nu = NuSVC(nu=0.6).fit(X[few], y[few])  # (6 of 20 rows allow just that, 4 of 15 do not)
     with pytest.raises(ValueError, match=r"fold \d of 5 for the probabilities: specified nu is infeasible"):
-        probability.calibrated(nu, X[few], y[few])
+        decoder.calibrated(nu, X[few], y[few])
 
 
 def test_folds_leave_no_trace_and_say_what_failed(tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_folds_leave_no_trace_and_say_what_failed(tmp_path: Path) -> None:
     with pytest.warns(
         ConvergenceWarning, match=r"from fits that did not finish \(fold 1: not converged: max_iter"
     ) as said:
-        probability.calibrated(model, X, y)
+        decoder.calibrated(model, X, y)
     assert len(said) == 1
     assert (tmp_path / "c").read_bytes() == before
 
@@ -429,7 +429,7 @@ def test_our_format_and_labels_of_text(command: Command, tmp_path: Path) -> None
     assert command("predict", "-b", "1", "data", "m", "out").out == "Accuracy = 100% (150/150) (classification)\n"
     found = load_model(tmp_path / "m").predict_proba(X)
     np.testing.assert_allclose(np.loadtxt(tmp_path / "out", skiprows=1)[:, 1:], found, atol=1e-5)
-    save_model(probability.calibrated(model := SVC().fit(X, NAMES[y]), X, NAMES[y]), tmp_path / "text")
+    save_model(decoder.calibrated(model := SVC().fit(X, NAMES[y]), X, NAMES[y]), tmp_path / "text")
     assert command("predict", "-b", "1", "data", "text", "out").code == 0
     head, *lines = (tmp_path / "out").read_text().splitlines()
     assert head.split(" ") == ["labels", *NAMES]
@@ -453,13 +453,13 @@ def test_cross_validation_by_probabilities(command: Command, tmp_path: Path) -> 
 def test_rows_of_another_width_are_refused(device: str) -> None:
     X, y = noisy(60, 3)
     with pytest.raises(ValueError, match="X has 2 features, but SVC is expecting 3 features as input"):
-        probability.calibrated(SVC(device=device).fit(X, y), X[:, :2], y)
+        decoder.calibrated(SVC(device=device).fit(X, y), X[:, :2], y)
 
 
 def test_probabilities_of_a_falkon_classifier(device: str) -> None:
     X, y = noisy(200, 3)
     model = FalkonClassifier(n_centers=20, random_state=0, device=device).fit(X, y)
-    found = probability.calibrated(model, X, y)
+    found = decoder.calibrated(model, X, y)
     sure = np.argsort(model.decision_function(X))[[0, -1]]
     low, high = found.predict_proba(X[sure])[:, 1]
     assert low < 0.2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,8 @@ from sklearn.exceptions import ConvergenceWarning
 from benchmarks import check
 from clsvm import NuSVC, NuSVR, kernels
 from clsvm import problem as posed
-from clsvm.estimators import margins
+from clsvm.estimators import dual
+from clsvm.fit import driver
 from tests.conftest import noisy, thrifty
 from tests.solvers import claims
 
@@ -195,9 +197,13 @@ def test_where_no_nu_is_found_the_bound_is_named(device: str, monkeypatch: pytes
     with pytest.warns(UserWarning, match=r"no smaller nu than 0\.666666 gives a margin of more than 0\.01, and"):
         NuSVC(nu=0.1, kernel="linear", device=device).fit(1e-5 * X, y)
 
-    def fails(*_: object) -> None:
-        raise MemoryError
+    calls = iter([driver.solve])  # the fit itself; the search of a remedy fails
 
-    monkeypatch.setattr(margins, "driver", SimpleNamespace(solve=fails))
+    def solve(*given: Any) -> Any:
+        if (first := next(calls, None)) is None:
+            raise MemoryError
+        return first(*given)
+
+    monkeypatch.setattr(dual, "driver", SimpleNamespace(solve=solve))
     with pytest.warns(UserWarning, match=r"function; the sizes of the classes allow at most nu=0\.666666$"):
         NuSVC(nu=0.1, kernel="linear", device=device).fit(X, y)

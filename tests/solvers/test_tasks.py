@@ -22,7 +22,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from benchmarks import check
 from clsvm import SVC, SVR, NuSVC, NuSVR, OneClassSVM
-from clsvm.models.pairwise import strips, votes
+from clsvm.models.decoder import strips, votes
 from clsvm.solvers import batch
 from tests.conftest import take_profile
 from tests.solvers.claims import both_forms, draw, fits_from_some_limit_on, outcome, problems, small, verify

@@ -13,21 +13,21 @@ from clsvm.gram import layouts
 from clsvm.kernels import make
 from clsvm.opencl.profiles import PROFILES
 from clsvm.opencl.stream import Stream
-from clsvm.tools import rates
+from clsvm.tools import tune
 from clsvm.tools.describe import Estimate, Split, describe
 from tests.conftest import take_profile
 
 COUNTS = (4, 1, 1, 4, 3, 0, 2, 1, 1, 1, 0, 1)  # entries of each column, in its first rows
 X = (np.arange(4)[:, None] < np.array(COUNTS)) * 2.5
 CPU = PROFILES["cpu"]
-SPEED = rates.ROWS["vector"] * 256 * (256 - 32) / 0.4  # 224 cells more a value take 0.4 seconds more
+SPEED = tune.ROWS["vector"] * 256 * (256 - 32) / 0.4  # 224 cells more a value take 0.4 seconds more
 
 
 @pytest.fixture(autouse=True)
 def known_seconds(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The profile is that of a CPU; its product over dense rows takes 0.1 seconds for narrow and 0.5 for wide ones."""
     take_profile("cpu", device, monkeypatch)
-    monkeypatch.setattr(rates, "best_of", lambda *launches: [0.1, 0.5])
+    monkeypatch.setattr(tune, "best_of", lambda *launches: [0.1, 0.5])
 
 
 def stored_zeros(X: np.ndarray) -> sp.csr_matrix:

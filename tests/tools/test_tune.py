@@ -22,7 +22,7 @@ from clsvm.kernels import make
 from clsvm.opencl import devices, profiles
 from clsvm.opencl.profiles import PROFILES, SEARCH, Profile, shape_class
 from clsvm.opencl.stream import Stream
-from clsvm.tools import rates, tune
+from clsvm.tools import tune
 from tests.conftest import noisy, take_profile, thrifty
 
 
@@ -158,8 +158,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock of the tuner and of its rates, of which there are none unless a test has its own."""
     clock = Clock()
-    for module in tune, rates:
-        monkeypatch.setattr(module, "perf_counter", lambda: clock.now)
+    monkeypatch.setattr(tune, "perf_counter", lambda: clock.now)
     monkeypatch.setattr(tune, "RATES", ())
     return clock
 
@@ -249,15 +248,15 @@ def timed(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Products that take what RATIOS says: a dense cell a microsecond; hybrid rows have 30 entries beside 1000 cells,
     whose time is that of the rate which was measured before."""
 
-    def work(cells: int, each: float, entries: int = 0, expected: float = 0.0) -> rates.Work:
+    def work(cells: int, each: float, entries: int = 0, expected: float = 0.0) -> tune.Work:
         spent = 1e-6 * (cells * each + entries * RATIOS["csr_cost"])
-        return rates.Work(lambda: clock.passes(spent), cells, entries * expected)
+        return tune.Work(lambda: clock.passes(spent), cells, entries * expected)
 
-    def rate(field: str, cells: int, entries: int = 0) -> rates.Rate:
-        return rates.Rate(field, field, lambda stream, n: work(cells, RATIOS[field], entries, stream.profile.csr_cost))
+    def rate(field: str, cells: int, entries: int = 0) -> tune.Rate:
+        return tune.Rate(field, field, lambda stream, n: work(cells, RATIOS[field], entries, stream.profile.csr_cost))
 
     made = rate("csr_cost", 100), rate("clustered_cost", 400), rate("hybrid_cost", 1000, 30)
-    monkeypatch.setattr(rates, "dense", lambda stream, n: work(2000, 1.0))
+    monkeypatch.setattr(tune, "dense", lambda stream, n: work(2000, 1.0))
     monkeypatch.setattr(tune, "RATES", made)
     monkeypatch.setattr(tune, "FAMILIES", ())
     clock.begins(1.0)
@@ -295,12 +294,12 @@ def test_a_rate_is_the_median_of_rounds(device: str, file: Path, timed: Clock, m
 
     def launch() -> None:
         turn = next(turns) - 1  # (the first one is not timed)
-        lucky, slow = turn // rates._TURNS == 2, turn % rates._TURNS == 1
+        lucky, slow = turn // tune._TURNS == 2, turn % tune._TURNS == 1
         timed.passes(1e-4 * RATIOS["csr_cost"] * (0.1 if lucky else 9.0 if slow else 1.0))
 
-    monkeypatch.setattr(tune, "RATES", (replace(one, prepare=lambda stream, n: rates.Work(launch, 100, 0)),))
+    monkeypatch.setattr(tune, "RATES", (replace(one, prepare=lambda stream, n: tune.Work(launch, 100, 0)),))
     assert tune.tune(device, 60.0).rates[0].ratio == RATIOS["csr_cost"]
-    assert next(turns) == 1 + rates._ROUNDS * rates._TURNS
+    assert next(turns) == 1 + tune._REPEATS * tune._TURNS
 
 
 def test_rates_that_have_no_time_stay(device: str, file: Path, timed: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,7 +311,7 @@ def test_rates_that_have_no_time_stay(device: str, file: Path, timed: Clock, mon
     assert "a rate that is not measured had no time" in said
     one = tune.RATES[0]
 
-    def slow(stream: Stream, n: int) -> rates.Work:  # the first alone is measured
+    def slow(stream: Stream, n: int) -> tune.Work:  # the first alone is measured
         timed.passes(2.0)
         return one.prepare(stream, n)
 
@@ -328,7 +327,7 @@ def test_rates_are_those_of_the_tiles_that_were_found(
     seen: list[Profile] = []
     one = tune.RATES[0]
 
-    def prepare(stream: Stream, n: int) -> rates.Work:
+    def prepare(stream: Stream, n: int) -> tune.Work:
         seen.append(stream.profile)
         return one.prepare(stream, n)
 
@@ -344,10 +343,10 @@ def test_rates_are_those_of_the_tiles_that_were_found(
     assert (profile.chunks, profile.csr_cost) == (quick, RATIOS["csr_cost"])
 
 
-@pytest.mark.parametrize("rate", rates.RATES, ids=lambda rate: rate.field)
+@pytest.mark.parametrize("rate", tune.RATES, ids=lambda rate: rate.field)
 @pytest.mark.parametrize("name", ["cpu", "gpu"])
 def test_each_rate_measures_its_layout(
-    device: str, name: str, rate: rates.Rate, monkeypatch: pytest.MonkeyPatch
+    device: str, name: str, rate: tune.Rate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     take_profile(name, device, monkeypatch)
     with Stream(device) as stream:
@@ -355,20 +354,20 @@ def test_each_rate_measures_its_layout(
             with pytest.raises(ValueError, match="the profile 'gpu' has no kernels for inverted rows"):
                 rate.prepare(stream, 64)
             return
-        of_dense, work = rates.dense(stream, 64), rate.prepare(stream, 64)
+        of_dense, work = tune.dense(stream, 64), rate.prepare(stream, 64)
         assert of_dense.cells == 64 * 256
         seconds = [of_dense.cells + of_dense.beside, 2.0 * work.cells + work.beside]
-        ran: list[rates.Launch] = []
+        ran: list[tune.Launch] = []
 
-        def best_of(*launches: rates.Launch, ran: list[rates.Launch] = ran, best: Any = seconds) -> Any:
+        def best_of(*launches: tune.Launch, ran: list[tune.Launch] = ran, best: Any = seconds) -> Any:
             for launch in launches:
                 launch()
                 ran.append(launch)
             return best
 
-        monkeypatch.setattr(rates, "best_of", best_of)
-        assert rates.measure(stream, rate, 64) == 2.0
-        assert len(ran) == 2 * rates._ROUNDS
+        monkeypatch.setattr(tune, "best_of", best_of)
+        assert tune.measure(stream, rate, 64) == 2.0
+        assert len(ran) == 2 * tune._REPEATS
 
 
 TILES = [
