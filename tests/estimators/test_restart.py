@@ -68,18 +68,20 @@ def same(one: Any, other: Any) -> None:
     np.testing.assert_array_equal(one.intercept_, other.intercept_)
 
 
-def interrupted_at(monkeypatch: pytest.MonkeyPatch, method: str, call: int) -> list[int]:
-    """Ctrl-C at a call of a checkpoint's method, before it does anything; the places that it was called for."""
-    real, asked, lock = getattr(checkpoint.Checkpoint, method), list[int](), threading.Lock()
+def interrupted_at(monkeypatch: pytest.MonkeyPatch, ended: bool, call: int) -> list[int]:
+    """Raise Ctrl-C where a checkpoint is told, for the call-th time, of a subproblem that has ``ended`` or has not;
+    return the places that it was told of."""
+    real, asked, lock = checkpoint.Checkpoint.save, list[int](), threading.Lock()
 
-    def interrupting(self: Any, place: int, *given: Any) -> None:
-        with lock:
-            asked.append(place)
-            if len(asked) == call:
-                raise KeyboardInterrupt
-        real(self, place, *given)
+    def interrupting(self: Any, place: int, b: Any, every: float = 0.0, result: Any = None) -> None:
+        if (result is not None) == ended:
+            with lock:
+                asked.append(place)
+                if len(asked) == call:
+                    raise KeyboardInterrupt
+        real(self, place, b, every, result)
 
-    monkeypatch.setattr(checkpoint.Checkpoint, method, interrupting)
+    monkeypatch.setattr(checkpoint.Checkpoint, "save", interrupting)
     return asked
 
 
@@ -185,7 +187,7 @@ def test_solved_ones_are_not_solved_again(
     monkeypatch.setattr(batch, "at_once", lambda stream: 1)
     whole = machine(kind, where).fit(X, Y)
     with monkeypatch.context() as within:
-        ended = interrupted_at(within, "ended", 3)
+        ended = interrupted_at(within, True, 3)
         with pytest.raises(KeyboardInterrupt):
             machine(kind, where, checkpoint=file).fit(X, Y)
         done = sorted({*ended[:2], *ended[3:]})
@@ -203,19 +205,19 @@ def test_solved_ones_are_not_solved_again(
     np.testing.assert_allclose(rest.decision_function(X), whole.decision_function(X), atol=1e-2)
 
 
-@pytest.mark.parametrize("method", ["stands", "save"])
+@pytest.mark.parametrize("small", [True, False])
 def test_one_in_progress_stays_where_it_stands(
-    device: str, tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
+    device: str, tmp_path: Path, small: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Small ones are told of after each launch, a large one where it is interrupted."""
     file = tmp_path / "state"
-    if method == "save":
+    if not small:
         monkeypatch.setattr(batch, "largest", lambda stream: 100)
     monkeypatch.setattr(batch, "LAUNCH", 1)
     whole = machine("ovr", device).fit(X, Y)
     with monkeypatch.context() as within:
-        if method == "stands":
-            interrupted_at(within, method, 5)  # (after the second launch of four members)
+        if small:
+            interrupted_at(within, False, 5)  # (after the second launch of four members)
         else:
             interrupted_in_a_solve(within)
         with pytest.raises(KeyboardInterrupt):
@@ -223,7 +225,7 @@ def test_one_in_progress_stays_where_it_stands(
     with np.load(file) as content:
         b, solved = content["b"].reshape(4, len(X)), content["solved"]
     assert not len(solved)
-    assert b.any(axis=1).tolist() == ([True] * 4 if method == "stands" else [True, False, False, False])
+    assert b.any(axis=1).tolist() == ([True] * 4 if small else [True, False, False, False])
     rest = machine("ovr", device, checkpoint=file).fit(X, Y)
     assert rest.fit_report_.steps < whole.fit_report_.steps
     assert rest.fit_report_.dual == pytest.approx(whole.fit_report_.dual, rel=1e-6)
@@ -314,7 +316,7 @@ def test_memory_that_holds_no_batch_leaves_what_is_solved(
     with monkeypatch.context() as within:
         within.setattr(batch, "ROWS", 1)
         within.setattr(batch, "at_once", lambda stream: 2)
-        interrupted_at(within, "ended", 3)
+        interrupted_at(within, True, 3)
         with pytest.raises(KeyboardInterrupt):
             machine("ovo", device, checkpoint=file).fit(X, Y)
 
