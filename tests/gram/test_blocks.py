@@ -287,7 +287,7 @@ def test_csr_rows_of_very_different_lengths(device: str) -> None:
 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("C", [0.1, 10.0])
-@pytest.mark.parametrize("limit", [240_000, 300_000, 460_000])
+@pytest.mark.parametrize("limit", [250_000, 300_000, 460_000])
 def test_a_solve_ends_within_the_memory_that_it_began_with(device: str, C: float, limit: int) -> None:
     """Sparse rows that are fetched for one working set after the other, or stay where they just fit."""
     rng = np.random.default_rng(0)
