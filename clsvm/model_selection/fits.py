@@ -244,7 +244,7 @@ class Fits:
     def targets(self, fold: int) -> tuple[Any, Any]:
         """Return y and sample_weight of the rows that a fold is fitted to; weights of 1 where none are given.
 
-        Labels are read once (:class:`targets.Labels`). Raises ValueError as a fit does.
+        Labels are read once (:class:`checks.Labels`). Raises ValueError as a fit does.
         """
         if fold not in self._targets:
             train = self.splits[fold][0]
