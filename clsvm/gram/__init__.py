@@ -1,1 +1,2 @@
-"""Products with a kernel matrix that is never stored whole: layouts of rows, generated programs, row cache."""
+"""Compute products with kernel matrices: row layouts, generated programs, the row cache, and sums over support
+vectors."""

@@ -1,9 +1,13 @@
-"""K b in float64: on the device where it has doubles and room, else by the kernel's oracle on the host.
+"""Compute K b in float64, for checks of a solution and for decision values that float32 cannot hold.
 
-of_rows     the function that a solver asks: K b of some rows of X, within what is left of its budget
-responses   K(X, S) b' for rows X and support vectors S
-decided     decision values, each row's in the dtype that is fine enough for it
-HostBlocks  blocks of K itself on the host
+The device computes these sums if it has double precision and enough memory. Otherwise the host evaluates the kernel
+function in NumPy.
+
+    of_rows: the function K b that solvers call for some rows of X.
+    responses: K(X, S) b' for rows X and support vectors S.
+    by_half: the same sums from half of a symmetric K.
+    decided: decision values, in float32 for the rows where that is precise enough and in float64 for the others.
+    HostBlocks: blocks of K on the host.
 """
 
 from __future__ import annotations
@@ -31,23 +35,26 @@ from clsvm.opencl.stream import Stream
 from clsvm.threads import one_thread
 
 Vector = NDArray[np.float64]
-Exact = Callable[[NDArray[np.intp], Vector], Vector]  # K b of some rows, (problems, rows), for b (problems, n)
+# maps rows (r,) and b (problems, n) to the rows of K b, (problems, r)
+Exact = Callable[[NDArray[np.intp], Vector], Vector]
 
-HOST = 1 << 22  # multiply-adds below which the host computes values
-HOST_BYTES, COPIES = 64 << 20, 4  # of a block there, and arrays of its size
+HOST = 1 << 22  # multiply-adds below which the host computes the sums
+HOST_BYTES, COPIES = 64 << 20, 4  # bytes of a block of K on the host, and how many temporary arrays have its size
 FETCHED = 256 << 20  # bytes of rows at most that the host copies at a time
-CLUSTERED = 1 << 30  # multiply-adds below which rows are not worth clustering
-AMONG = 1.25  # times the rows that are asked for, up to which half of K among them and support vectors pays
-HALVED = 0.6  # share of support vectors from which half of K among all rows is less work than K of these alone
-BLOCK = 128  # working vectors of half of K at a time: parts of arrays of four bytes begin where any device lets them
-ALONE = 1024  # rows up to which the linear algebra takes one thread
-AT_A_TIME = 1 << 15  # values of K on the host
-AT_ONCE = 1 << 20  # of few rows among themselves: four arrays of them are little memory
+CLUSTERED = 1 << 30  # multiply-adds below which clustering the rows takes longer than it saves
+AMONG = 1.25  # by_half serves if rows and support vectors together are at most this multiple of the requested rows
+HALVED = 0.6  # by_half serves if at least this share of those rows are support vectors
+BLOCK = 128  # right-hand rows in a block of by_half; sub-buffers of 4-byte values may begin at any multiple of it
+ALONE = 1024  # rows up to which BLAS runs in one thread
+AT_A_TIME = 1 << 15  # values of K in a block on the host, so that a CPU cache holds it
+AT_ONCE = 1 << 20  # values of K that the host computes without blocks: four such arrays are little memory
 
 
 def of_rows(gram: Operator, X: Any, plan: Plan, device: Any) -> Exact:
-    """Return the function that computes K b of some rows of X within the stream's budget. X may be in a file: many rows
-    or support vectors are taken some at a time."""
+    """Return the function that computes rows of K b in float64 within the stream's memory budget.
+
+    X may be memory-mapped. The function then reads a limited number of rows and of support vectors at a time.
+    """
     stream, kernel = gram.stream, gram.kernel
     step = max(1, FETCHED // max(1, X.nnz * 12 // X.shape[0] if sp.issparse(X) else X.shape[1] * X.itemsize))
 
@@ -70,12 +77,13 @@ def of_rows(gram: Operator, X: Any, plan: Plan, device: Any) -> Exact:
 
 
 def of_given(K: Any) -> Exact:
-    """Return the function that computes K b of given kernel values."""
+    """Return the function that computes rows of K b for a precomputed kernel matrix K."""
     return lambda rows, b: (K[rows] @ b.T).T
 
 
 def responses(stream: Stream, kernel: Kernel, plan: Plan, X: Data, support: Data, b: Vector) -> Vector:
-    """Return K(X, support) b'; by the host where there is so little of it that no program is worth building."""
+    """Return K(X, support) b' (problems, n) in float64. The host computes small products, for which building a program
+    would take longer."""
     cells = X.shape[0] * support.shape[0] * X.shape[1]
     plan = layouts.once(plan, X) if cells < CLUSTERED else layouts.cheaper(plan, X)
     return _in_double(stream, kernel, plan, X, (support, b, ()), on_host=cells <= HOST)
@@ -84,12 +92,14 @@ def responses(stream: Stream, kernel: Kernel, plan: Plan, X: Data, support: Data
 def by_half(
     stream: Stream, kernel: Kernel, plan: Plan, X: Data, rows: NDArray[np.intp], support: NDArray[np.intp], b: Vector
 ) -> Vector | None:
-    """Return :func:`responses` of rows of X, most of which are support vectors, by half of K among all of them; the
-    sums differ by rounding. None where that does not pay, or memory does not hold it.
+    """Compute :func:`responses` for rows of X from half of the symmetric matrix among rows and support vectors.
 
-    Rows go through a panel, block after block of working vectors. K between a block and all rows up to its last is
-    computed and adds to the sums of those rows, the block's own among them. The values that the block has with the rows
-    before it add to the sums of the block as well, transposed.
+    The sums agree with :func:`responses` up to rounding. Return None if this takes longer than :func:`responses` or
+    exceeds memory.
+
+    A panel takes one block of right-hand rows after another. The product computes K between the block and all rows up
+    to the block's end, and adds to the sums of these rows. The values between the block and the rows before it also
+    add, transposed, to the sums of the block.
     """
     plan, both = layouts.cheaper(plan, X), np.union1d(rows, support).astype(np.int32)
     layout = LAYOUTS[plan.kind]
@@ -107,10 +117,10 @@ def by_half(
 
 
 def _symmetric(gram: Gram, b: Vector) -> Vector:
-    """Return K b' (problems, n) of b (problems, n), for rows that stand as they came, by half of K.
+    """Return K b' (problems, n) for b (problems, n), from half of K. The rows of ``gram`` must stand in the caller's
+    order.
 
-    The caller frees the buffers (:meth:`Stream.scratch`). Raises MemoryLimitError where the budget does not hold a
-    block.
+    The caller frees the buffers by Stream.scratch. Raises MemoryLimitError if the budget cannot hold one block.
     """
     stream, rows, problems = gram.stream, gram.rows, len(b)
     n, n_pad, V = rows.n, rows.n_pad, rows.lanes
@@ -137,11 +147,10 @@ def _symmetric(gram: Gram, b: Vector) -> Vector:
 
 
 def decided(support: Support, stream: Stream, X: Data, coefficients: Vector, groups: slice = ALL) -> Vector:
-    """Return :meth:`Support.responses`, of rows beyond the reach of float32 in float64: row by row, whatever the others
-    are.
+    """Return :meth:`Support.responses`, but in float64 for each row whose measures exceed the reach of float32.
 
-    Values that are not finite in float32 are evaluated again in float64. Raises RowError for a row for which float64
-    does not serve either.
+    The choice depends on the row alone, so a decision value does not depend on the batch. Values that are not finite in
+    float32 are computed again in float64. Raises RowError for a row that float64 cannot evaluate either.
     """
     reach, kernel = support.reach, support.kernel
     assert reach
@@ -158,7 +167,7 @@ def decided(support: Support, stream: Stream, X: Data, coefficients: Vector, gro
     if far.size:
         reach.check(found.some(far), far)
         rows = X[far] if near.any() else X
-        # The host takes |x - y|^2 by differences, which lose nothing to rows far from one another.
+        # The host sums (x_j - y_j)^2, which stays precise for rows that are far from one another.
         rough = kernel.spec.of_distance and not kernel.spec.element and not reach(found.some(far), "float64").all()
         try:
             if double and not (rough or stream.profile.lacks("float64")):
@@ -178,21 +187,22 @@ def decided(support: Support, stream: Stream, X: Data, coefficients: Vector, gro
 def _in_double(
     stream: Stream, kernel: Kernel, plan: Plan, X: Data, others: tuple[Data, Vector, Sequence[int]], on_host: bool
 ) -> Vector:
-    """Return :meth:`Support.responses` in float64 to ``others``: support vectors, coefficients, ends of groups.
+    """Return :meth:`Support.responses` in float64. ``others`` are support vectors, their coefficients and the ends of
+    their groups.
 
-    The host computes it where it is asked to, and where the device has no doubles or no room: by the kernel's oracle,
-    in blocks of rows and of support vectors within what is left of the budget. Raises ValueError where that holds no
-    block of one of each.
+    The host computes the sums if ``on_host`` asks for it, or if the device lacks doubles or memory. It then takes
+    blocks of rows and of support vectors within the free part of the budget. Raises MemoryLimitError if the budget
+    cannot hold the smallest block.
     """
     support, b, ends = others
     if not (on_host or stream.profile.lacks("float64")):
-        # (What is left of the budget, or a buffer, may hold no tile of them.)
+        # The free part of the budget, or a device buffer, may be too small for one tile.
         with contextlib.suppress(MemoryLimitError, BufferSizeError), stream.tentative():
             return Support(stream, kernel, plan, support, "float64", ends, keep=False).responses(stream, X, b)
     n, m = X.shape[0], support.shape[0]
     most = max(terms(X), terms(support)) if sp.issparse(X) and sp.issparse(support) else X.shape[1]
 
-    def needed(side: int) -> int:  # K, and the rows without columns that have no entry
+    def needed(side: int) -> int:  # bytes of a block of K and of its rows, restricted to the columns that have an entry
         down, across = min(side, n), min(side, m)
         return 8 * COPIES * (down * across + (down + across) * min(X.shape[1], (down + across) * most))
 
@@ -211,11 +221,13 @@ def _in_double(
 
 
 class HostBlocks:
-    """K (n, n) float64 on the host, of rows X (n, d), or X itself where it holds K: block by block.
+    """Compute blocks of K (n, n) in float64 on the host. X holds the rows (n, d), or K itself for a precomputed kernel.
 
-    whole: all of K is made once the blocks that were asked for come to as many values; distances come from differences,
-    so that a value of dense rows has the same bits in every block. Else distances come from norms and products of rows
-    less their ``centre`` (d,), as exact as devices compute them, and many times as fast where rows are long.
+    With ``whole``, all of K is computed and kept once the requested blocks amount to n^2 values. Distances are then
+    summed from differences, so that a value of dense rows has the same bits in every block.
+
+    Without ``whole``, distances come from norms and inner products of the rows less ``centre`` (d,). This is as precise
+    as on a device, and many times faster for long rows.
     """
 
     def __init__(self, X: Any, kernel: Kernel | Precomputed, centre: Vector, whole: bool) -> None:
@@ -224,7 +236,7 @@ class HostBlocks:
         self._K: Any = X if isinstance(kernel, Precomputed) else None
 
     def __call__(self, rows: NDArray[np.intp], columns: NDArray[np.intp]) -> NDArray[np.float64]:
-        """Return K[rows, columns]."""
+        """Return K[rows][:, columns]."""
         self._left -= len(rows) * len(columns)
         if self._K is None and isinstance(self._kernel, Kernel):
             with few_threads(len(rows)):
@@ -235,8 +247,8 @@ class HostBlocks:
         return np.asarray(self._K[np.ix_(rows, columns)], np.float64)
 
     def _between(self, kernel: Kernel, X: Any, Y: Any) -> NDArray[np.float64]:
-        """Return K (n, m); of distances some rows at a time, so that a cache holds what is in between, but for few rows
-        among themselves."""
+        """Return K(X, Y). Distances are computed for a few rows at a time, so that a CPU cache holds the temporary
+        arrays. A small K among equal rows is computed at once."""
         few = self._whole and Y is X and X.shape[0] ** 2 <= AT_ONCE
         if few or "sqdist" not in kernel.spec.expression.names:
             return kernel(X, Y)
@@ -251,6 +263,6 @@ class HostBlocks:
 
 
 def few_threads(m: int) -> AbstractContextManager[Any]:
-    """Return a context of one thread where rows are few: several would wait for each other more than they work, and
-    much more where the machine is busy."""
+    """Return a context that limits BLAS to one thread for at most ALONE rows, where threads would mostly wait for one
+    another."""
     return one_thread() if m <= ALONE else nullcontext()

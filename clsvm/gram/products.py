@@ -1,12 +1,17 @@
-"""Products with a kernel matrix that is never stored whole.
+"""Compute products with a kernel matrix K that is never stored whole.
 
-    gather        working rows -> a panel (and their squared norms)
-    tile          K(U, U) of a panel's rows, W x W
-    accumulate    c += K(X, U) D for all rows X, keeping K(X, U) in the row cache where one is given
+X are the n training rows. U are the right-hand rows, which a panel holds. D (problems, capacity) holds the weights of
+U, one row for each problem.
 
-U are a panel's working vectors, D their weights for each of the problems. Every value K(x, u) is computed by the same
-chain of operations in column order, whatever the layout, tile or batch, so it has the same bits everywhere (of an
-element-wise sum: in each layout); but for those of wide tiles by matrix units, where these were asked for.
+    gather: panel <- U and its squared norms, given the positions of these rows in X.
+    tile: T = K(U, U).
+    accumulate: c += D K(U, X), and store <- K(U, X) if the caller passes a store.
+
+:class:`Operator` names these products for the solvers. :class:`Gram` computes them from rows that one device holds.
+
+One chain of operations in column order computes every value K(x, u). Its bits therefore depend on neither layout, nor
+tile, nor batch. Two kinds of values are exceptions: element-wise sums depend on the layout, and matrix units (tensor
+cores) round wide tiles in their own way.
 """
 
 from __future__ import annotations
@@ -29,15 +34,23 @@ from clsvm.opencl.contexts import Kernel as DeviceKernel
 from clsvm.opencl.stream import APART, Buffer, Stream
 
 Slots = dict[int, Buffer]
-# Cells of a launch on a GPU: 0.2 seconds at 5e11 a second, as is taken for a small one; one with a screen resets at 2
+# Cost units (dense multiply-adds) of one GPU launch at most: 0.2 s for a small GPU at 5e11 a second. A driver may reset
+# a GPU that also draws the screen after 2 s.
 LONGEST = 1e11
-PASSING = 8 << 20  # bytes of values at most that are stored for a sum alone: a cache holds them
-FEW = 4096  # rows of such a store that are too few: each column's entries are looked for in every one
+PASSING = 8 << 20  # bytes of kernel values at most that are stored only to be summed, so that a CPU cache holds them
+FEW = 4096  # least rows of such a store: every store searches the index of each column again
 
 
 class Store(NamedTuple):
-    """Where rows of K are kept: SLABS buffers (or one) of slab_rows rows of ld values; slot[u] for each u. near:
-    whether caches shall keep the values of one buffer, since they are read next, in the vector shape."""
+    """Name the buffers that receive rows of K, and where in them each row goes.
+
+    Attributes:
+        slabs: one buffer, or SLABS buffers of equal size.
+        slab_rows: number of rows of K in each slab.
+        ld: number of values in each row of K.
+        slot: int32 buffer; row K(u, X) of right-hand row u is stored row slot[u], counted over all slabs.
+        near: whether the values are read soon, so that SIMD kernels leave them in the CPU's caches.
+    """
 
     slabs: tuple[Buffer, ...]
     slab_rows: int
@@ -46,13 +59,21 @@ class Store(NamedTuple):
     near: bool = False
 
     def arguments(self) -> tuple[Any, ...]:
-        """Return the arguments of kernels, in their order."""
+        """Return the values of the kernel parameters STORE_PARAMETERS (epilogue.mako), in their order."""
         return (*self.slabs, self.slab_rows, np.int64(self.ld), self.slot)
 
 
 class Update(NamedTuple):
-    """c (problems, n) += K D, with D (problems, capacity); both wide. sections: of the panel, each with a c of its own,
-    one after another, where there are some; ``count`` then has several numbers of each (epilogue.mako)."""
+    """Describe the sums c (problems, n) += D K(U, X), with weights D (problems, capacity).
+
+    Attributes:
+        problems: number of rows of c and D.
+        n: number of values in a row of c.
+        c, D: buffers of wide numbers, which are doubles or pairs of floats.
+        capacity: number of values in a row of D.
+        sections: number of sections of the panel, or 0. Each section has its own (problems, n) block of c, and
+            ``count`` holds three numbers for each section (epilogue.mako).
+    """
 
     problems: int
     n: int
@@ -62,14 +83,21 @@ class Update(NamedTuple):
     sections: int = 0
 
     def arguments(self) -> tuple[Any, ...]:
-        """Return the arguments of kernels, in their order."""
+        """Return the values of the kernel parameters UPDATE_PARAMETERS (epilogue.mako), in their order."""
         return self.problems, np.int64(self.n), self.c, self.D, self.capacity
 
 
 class Tile(NamedTuple):
-    """Values among the rows of a square panel: out[u, v] = K(row u, row v), rows of ``capacity`` values, for all u and
-    v >= known, whole lane groups; half: at least for u < known and u >= v. rows, count: which rows these are. most: how
-    many of them there can be, where the host knows that they are fewer than the panel holds."""
+    """Describe the square matrix out[u, v] = K(row u, row v) among the rows of a panel.
+
+    Attributes:
+        rows: int32 buffer with the position of each row in X.
+        count: int32 buffer with the number of rows.
+        out: buffer for the values, ``capacity`` of them in each row.
+        known: first column v to compute. Columns are computed in whole lane groups.
+        half: whether values are needed only where u < known or u >= v, because the others mirror these.
+        most: upper bound of ``count`` if the host knows one below the panel's capacity, else None.
+    """
 
     rows: Buffer
     count: Buffer
@@ -80,12 +108,17 @@ class Tile(NamedTuple):
 
 
 class Operator(Protocol):
-    """The kernel matrix as solvers ask for it, whatever it is made of, on one stream and so in one thread.
+    """Give solvers the products with a kernel matrix, however it is made. An operator belongs to one stream and one
+    thread.
 
-    whole: whether all of K is on the device. resident: whether all rows are, in one piece. share: the part of the
-    free memory that a working set may take. by_blocks: whether each block of working vectors is laid out anew for every
-    product, so that few of them cost less. width: working sets are whole blocks of so many rows. units: the matrix
-    units that make wide tiles, if any.
+    Attributes:
+        whole: whether the device holds all of K.
+        resident: whether the device holds all rows in one set of buffers.
+        share: the part of the free memory that a working set may take.
+        by_blocks: whether every product lays out each block of right-hand rows anew, so that few of them cost less.
+        units: the matrix units (tensor cores) that compute wide tiles, or None.
+        width: number of rows in a block; the sizes of working sets are multiples of it.
+        stream, rows, kernel: the device stream, the rows X and the kernel function.
     """
 
     whole: bool = False
@@ -99,46 +132,52 @@ class Operator(Protocol):
     width: int
 
     def panel(self, capacity: int, square: bool = False) -> Panel:
-        """Return an empty panel for at least ``capacity`` working vectors; square: one that :meth:`tile` takes."""
+        """Return an empty panel for at least ``capacity`` right-hand rows. Pass ``square`` for a panel that
+        :meth:`tile` accepts."""
 
     def panel_bytes(self, capacity: int) -> int:
-        """Return the bytes of a panel."""
+        """Return the size of a panel for ``capacity`` right-hand rows in bytes."""
 
     def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
-        """Return whole blocks of a gathered panel: ``capacity`` working vectors from ``first`` on, ``count`` there."""
+        """Return a view of whole blocks of a gathered panel: ``capacity`` right-hand rows from ``first``, ``count`` of
+        them valid."""
 
     def of_panel(self, panel: Panel) -> tuple[Any, ...] | None:
-        """Return the arguments from which :meth:`row_source` makes kernel values; None where a panel does not hold all
-        of its vectors."""
+        """Return the kernel arguments from which :meth:`row_source` computes values among the panel's rows. Return None
+        if the panel holds only one block of its rows at a time."""
 
     def row_source(self) -> RowSource:
-        """Return the program text by which a subproblem makes rows of its tile from :meth:`of_panel`."""
+        """Return the program text by which a CPU subproblem computes rows of its tile from :meth:`of_panel`."""
 
     def gather(self, panel: Panel, rows: Buffer, count: Buffer) -> None:
-        """Bring the rows at positions rows[0 .. count - 1] (int32, -1: none) into a panel."""
+        """Copy the rows at positions rows[0 .. count - 1] (int32, -1 for an empty place) into a panel."""
 
     def tile(self, panel: Panel, tile: Tile) -> None:
-        """Compute K among the rows of a gathered square panel, in the rows' dtype."""
+        """Compute the values of K among the rows of a gathered square panel, in the dtype of the rows."""
 
     def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None, end: int = 0) -> None:
-        """Add K(X, U) D over all rows to c, and put K(X, U) into the store; either may be None. Rows from position
-        ``end`` on, whole lane groups, need no values, unless it is 0."""
+        """Add D K(U, X) to c if ``update`` is given, and write K(U, X) into ``store`` if that is given.
+
+        A positive ``end`` limits the product to rows of X before position ``end``, a whole number of lane groups.
+        """
 
     def between(self, panel: Panel, at: Buffer, right: Panel, count: Buffer, K: Buffer, update: Update | None) -> None:
-        """Put K(U', U) of a square panel U of the rows ``at`` and the ``count`` working vectors of another, U', into K,
-        or, with an update, add K(U, U') D to its c."""
+        """Compute K(R, U) between the ``count`` rows R of the panel ``right`` and the rows U of a square panel, which
+        stand at positions ``at``. Write K(R, U) into ``K``, or add D K(R, U) to the update's c."""
 
     def use(self, units: Units | None) -> None:
-        """Take matrix units for wide tiles of all rows from here on, or none. Only of resident rows."""
+        """Choose matrix units for later wide tiles over all rows, or None for ordinary arithmetic. The rows must be
+        resident."""
         raise TypeError("rows are not on the device in one piece")
 
     def lent(self) -> AbstractContextManager[None]:
-        """Return a context in which the memory that products themselves are made in is free."""
+        """Return a context within which the caller may use the memory that this operator reserved for its own
+        products."""
         return nullcontext()
 
 
 def _product(store: Store | None, update: Update | None) -> str:
-    """Return which of programs.PRODUCTS fills a store, an update, or both."""
+    """Return the key of programs.PRODUCTS for a product with this store and this update."""
     if store is None:
         return "sections" if update and update.sections else "update"
     slabs, near = len(store.slabs) > 1, store.near and not update
@@ -149,7 +188,8 @@ Range = tuple[int, ...]
 
 
 def _range(size: Range, local: Range, sections: int) -> tuple[Range, Range]:
-    """Return the range and work-group of a launch, with the sections of a panel in the third dimension, if any."""
+    """Return a launch's global and local size, extended by a third dimension that counts the sections if there are
+    any."""
     if not sections:
         return size, local
     between = (1,) * (2 - len(size))
@@ -157,8 +197,16 @@ def _range(size: Range, local: Range, sections: int) -> tuple[Range, Range]:
 
 
 class Gram(Operator):
-    """Products of one kernel function over one set of rows that is on the device. slots: the buffers that :meth:`slot`
-    has made, where several of them share them."""
+    """Compute products of one kernel function with one set of rows on the device.
+
+    Attributes:
+        reader: the layout's access to the rows; it fills panels and yields the launches over rows.
+        numbers: the kernel function's scalar arguments, such as gamma.
+        squared: buffer of the rows' squared norms as the matrix units compute them, or None.
+        at_least: smallest number of wide tiles that a product is split into; fewer would leave compute units idle.
+
+    Several Grams may share ``slots``, the buffers 0, 1, 2, ... that :meth:`slot` makes.
+    """
 
     resident = True
 
@@ -171,13 +219,15 @@ class Gram(Operator):
         self.numbers = kernel.scalars(rows.dtype)
         self._grams: dict[tuple[str, str, str], tuple[DeviceKernel, dict[str, int]]] = {}
         self._slots: Slots = {} if slots is None else slots
-        self._plain: Gram | None = None  # of the same rows, by kernels that need no store
-        self.squared: Buffer = None  # norms of the rows, by these units
-        self.at_least = stream.compute_units  # wide tiles of a product; fewer leave units of the device without any
+        self._plain: Gram | None = None  # a Gram of the same rows whose kernels sum without a store
+        self.squared: Buffer = None  # squared norms as the matrix units compute them
+        self.at_least = stream.compute_units
 
     def use(self, units: Units | None) -> None:
-        """Take matrix units for wide tiles of all rows from here on, or none; panels that were made before go without.
-        Of dense rows in float32 (Units.why_not)."""
+        """Choose matrix units for later wide tiles over all rows, or None for ordinary arithmetic.
+
+        The rows must be dense float32 (see Units.why_not). Panels made before this call keep ordinary arithmetic.
+        """
         self.units = units
         if units is None or not isinstance(self.rows, LaneRows):
             return
@@ -202,21 +252,22 @@ class Gram(Operator):
         return self.reader.part(panel, first, capacity, count)
 
     def gather(self, panel: Panel, rows: Buffer, count: Buffer, fresh: bool = True) -> None:
-        """Bring rows into a panel that these rows or others with as long ones made; the rest of it becomes zero, or,
-        where it is not ``fresh``, keeps rows that other sets of rows brought."""
+        """Copy rows into a panel that was made by rows at least as long. Zero the rest of the panel if ``fresh``;
+        otherwise leave there what other sets of rows have written."""
         self.reader.gather(panel, rows, count, fresh)
 
     def buffers(self) -> tuple[Buffer, ...]:
-        """Return the buffers of the rows and of their products."""
+        """Return the buffers of the rows and of their norms, each once."""
         return tuple(dict.fromkeys((*self.rows.buffers(), self.reader.norms)))
 
     @property
     def groups(self) -> range:
-        """Return all lane groups of the rows."""
+        """Return the numbers of all lane groups of the rows."""
         return range(self.rows.n_pad // self.rows.lanes)
 
     def of_panel(self, panel: Panel) -> tuple[Any, ...] | None:
-        """Return values, norms and features of a panel of lane groups, and the function's numbers."""
+        """Return the panel's values, squared norms and feature count, followed by the kernel function's scalar
+        arguments. Return None if the panel holds only one block of its rows at a time."""
         held = self.reader.of_panel(panel)
         return held if held is None else (*held, *self.numbers)
 
@@ -241,7 +292,7 @@ class Gram(Operator):
         self.over_rows(groups, 0, panel, count, store, update)
 
     def of_all(self, capacity: int = 0, square: bool = False) -> Panel:
-        """Return a panel of all rows in the caller's order, with room for so many at least."""
+        """Return a panel that holds all rows in the caller's order, with a capacity of at least ``capacity``."""
         stream, n = self.stream, self.rows.n
         panel = self.panel(capacity or n, square)
         places = stream.upload(self.rows.position), stream.upload(np.array([n], np.int32))
@@ -254,7 +305,8 @@ class Gram(Operator):
         return panel
 
     def values(self, panel: Panel, m: int) -> NDArray[Any]:
-        """Return K(X, U) (n, m) on the host for the m working vectors of a gathered panel, in the caller's order."""
+        """Return K(X, U) (n, m) as a host array for the m right-hand rows of a gathered panel, in the caller's order of
+        rows."""
         stream, count = self.stream, self.stream.upload(np.array([m], np.int32))
         out = stream.buffer(self._real.itemsize * m * self.rows.n_pad)
         self.accumulate(panel, count, Store((out,), m, self.rows.n_pad, self.slot(panel.capacity)), None)
@@ -265,7 +317,8 @@ class Gram(Operator):
     def over_rows(
         self, groups: range, base: int, panel: Panel, count: Buffer, store: Store | None, update: Update | None
     ) -> None:
-        """Do as :meth:`accumulate` does over some lane groups; row ``base`` is the first of store and update."""
+        """Compute the product of :meth:`accumulate` over the given lane groups. Value 0 of each row of the store and of
+        c belongs to row ``base`` of X."""
         if update and not store and self._layout.plain:
             self._through(groups, base, panel, count, update)
             return
@@ -273,10 +326,13 @@ class Gram(Operator):
         self._launch(_product(store, update), panel, passes, base, store, update)
 
     def _through(self, groups: range, base: int, panel: Panel, count: Buffer, update: Update) -> None:
-        """Add K(X, U) D to c by way of a store of a block of working vectors, and some rows, at a time; where half of
-        the memory that is left holds few rows of it, by the kernels that need none."""
+        """Add D K(U, X) to c for a layout that only computes stored values.
+
+        A temporary store takes one block of right-hand rows and some rows of X at a time. If half of the free memory
+        holds too few rows, use the kernels of the plain layout, which need no store.
+        """
         stream, V, width, itemsize = self.stream, self.rows.lanes, panel.width, self._real.itemsize
-        unit = APART // (8 * V)  # lane groups whose sums begin where a part of a buffer can
+        unit = APART // (8 * V)  # smallest number of lane groups after which a sub-buffer of c may begin
         room = min(PASSING, (stream.limit - stream.held) // 2)
         step = unit * (room // (width * itemsize * V * unit))
         if step * V < min(FEW, len(groups) * V):
@@ -296,13 +352,13 @@ class Gram(Operator):
                 self.over_rows(some, first, panel, count, store, update._replace(c=c))
 
     def slot(self, capacity: int) -> Buffer:
-        """Return the buffer 0, 1, ...: working vector u is kept in row u."""
+        """Return the int32 buffer 0, 1, ..., capacity - 1: the store row of each right-hand row."""
         if capacity not in self._slots:
             self._slots[capacity] = self.stream.upload(np.arange(capacity, dtype=np.int32))
         return self._slots[capacity]
 
     def _wide(self, one: Pass, update: bool) -> bool:
-        """Return whether tiles of many rows and working vectors leave every compute unit some of them."""
+        """Return whether tiles of the shape "wide" give work to every compute unit."""
         profile = self.stream.profile
         if "wide" not in profile.tiles or one.blocks < 2:
             return False
@@ -311,8 +367,8 @@ class Gram(Operator):
         return tiles >= self.at_least
 
     def held(self, groups: range, panel: Panel, count: Buffer, update: Update) -> list[Callable[[], None]]:
-        """Return the launches of c += K(X, U) D over some lane groups of dense rows, for sections of a panel, to be
-        repeated as the buffers change."""
+        """Return the launches that add D K(U, X) to c for the sections of a panel, over the given lane groups of dense
+        rows. The caller may repeat them after it has changed the contents of the buffers."""
         alone = len(groups) == 1 and self.stream.profile.shape == "vector"
         product = "sections, one group" if alone else "sections"
         passes = self.reader.over_rows(groups, panel, count)
@@ -329,7 +385,7 @@ class Gram(Operator):
     def _launches(
         self, product: str, panel: Panel, one: Pass, base: int, store: Store | None, update: Update | None
     ) -> Iterator[tuple[Any, ...]]:
-        """Yield the kernel, range, work-group and arguments of each launch."""
+        """Yield the kernel, global size, local size and arguments of each launch of a product."""
         stream, r, shape = self.stream, self.rows, panel.shape
         if shape == "many" and self._wide(one, bool(update)):
             shape = "wide"
@@ -348,13 +404,14 @@ class Gram(Operator):
             one = one._replace(reads=(values, at, self.squared, d, count, vectors, panel.squared))
         kernel, numbers = self._grams[which]
         outcome, apart = [given.arguments() for given in (store, update) if given], update.sections if update else 0
-        cells = one.blocks * numbers["UB"] * r.lanes * max(1.0, r.cost)  # of a lane group
-        if stream.profile.shape == "vector":  # (a group each: PoCL, left to choose, gives few large items to one core)
+        cells = one.blocks * numbers["UB"] * r.lanes * max(1.0, r.cost)  # cost units of one lane group
+        # One work-item in each work-group: PoCL, left to choose, gives a few long work-items to one core.
+        if stream.profile.shape == "vector":
             of_panel = programs.PRODUCTS[product].tile
             items = one.items or self._layout.size(stream, numbers, of_panel, one.groups, cells)
             yield kernel, *_range((items,), (1,), apart), one.first, one.groups, base, one.reads, *outcome, self.numbers
             return
-        each = numbers.get("GROUPS", 1)  # (lane groups of a tile)
+        each = numbers.get("GROUPS", 1)  # lane groups of a tile
         step = each * max(1, int(LONGEST / (each * cells)))
         for begin in range(0, one.groups, step):
             some = min(step, one.groups - begin)

@@ -1,10 +1,10 @@
-"""Sums over support vectors on a device.
+"""Compute sums over support vectors on a device, which are the decision values of models less their intercepts:
 
-    c = K(X, support) coefficients'
+    c (problems, n) = coefficients (problems, m) K(S, X)
 
-Many rows X pass through bounded memory (:class:`Support`). A call for few rows spends its time on buffers, places and
-programs, not on products: a :class:`SmallBatchPredictor` has all these ready. A row's value has the same bits in any
-call.
+S are the m support vectors and X the n rows to predict. :class:`Support` passes any number of rows through bounded
+memory. :class:`SmallBatchPredictor` serves calls for few rows: it keeps buffers, positions and programs ready, since
+these take longer than the sums. A row's sum has the same bits in either.
 """
 
 from __future__ import annotations
@@ -32,31 +32,34 @@ from clsvm.opencl.stream import APART, Buffer, Sections, Stream, together
 
 Vector = NDArray[np.float64]
 _TILE = 64  # a multiple of every layout's lanes and panel blocks
-_BEGIN = APART // 4  # working vectors of which a piece begins at a multiple: its norms are then a part of a buffer
-CHUNK = 256 << 20  # bytes of rows that are evaluated at a time
-IN_PLACE = 0.8  # of the memory that is left: for rows that are read in place
-PANEL, PASSING = 32 << 20, 4 << 20  # bytes of support vectors that are evaluated at a time: kept ones, passing ones
-FEWEST = 512  # passing ones at a time, of wide rows: each piece is laid out by itself
-ALL = slice(None)  # groups
-SECTIONS = 16  # pieces from which one launch for all is worth a program of its own
-WEIGHTS = 8 << 20  # bytes of coefficients that are on the device at a time, at most, but for those of one piece
-OWN = 24  # bytes of a row's norm and places
-MOST = 64  # rows of a small batch: whole lane groups of every device
-SHARE = 1 / 128  # of the memory, which a small-batch predictor takes at most
-PREDICTORS = 8  # of a thread: one more, and the others are given up
-FIXED = 4096  # bytes of a predictor's places and counts
+_BEGIN = APART // 4  # each piece begins at a multiple of it in the panel, so that its norms are a valid sub-buffer
+CHUNK = 256 << 20  # bytes of rows X at a time
+IN_PLACE = 0.8  # share of the free memory for rows that kernels read in the host's memory
+PANEL, PASSING = 32 << 20, 4 << 20  # bytes of a panel of support vectors, if panels are kept and if they are not
+FEWEST = 512  # support vectors of a panel that is not kept, at least: laying each panel out has a cost
+ALL = slice(None)  # select every group of support vectors
+SECTIONS = 16  # pieces from which one launch for all of them repays its own program
+WEIGHTS = 8 << 20  # bytes of coefficients on the device at a time, at most; a single piece may exceed it
+OWN = 24  # bytes of a row's norm and positions
+MOST = 64  # rows of a small batch at most: whole lane groups on every device
+SHARE = 1 / 128  # share of the memory budget that a small-batch predictor takes at most
+PREDICTORS = 8  # small-batch predictors of a thread; the next one replaces them all
+FIXED = 4096  # bytes of a predictor's positions and counts
 
 
 def whole_tiles(rows: int) -> int:
-    """Return so many rows in whole tiles of any layout, at least one; sums then group the same way however memory
-    is."""
+    """Round ``rows`` down to whole tiles of any layout, but to one tile at least. Sums are then grouped alike whatever
+    the memory budget."""
     return max(1, rows // _TILE) * _TILE
 
 
 class Piece(NamedTuple):
-    """Support vectors of one group in a panel.
+    """Name consecutive support vectors of one group that stand together in a panel.
 
-    which: their places among all support vectors. at: place of the first in the panel. group: number of the group.
+    Attributes:
+        which: their numbers among all support vectors.
+        at: position of the first in the panel.
+        group: number of the group.
     """
 
     which: slice
@@ -65,18 +68,20 @@ class Piece(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Return how many vectors there are."""
+        """Return the number of support vectors in the piece."""
         return int(self.which.stop - self.which.start)
 
     def numbers(self, begin: int = 0, first: int = 0) -> NDArray[np.int32]:
-        """Return the numbers of a section (epilogue.mako) of working vectors ``begin`` onward, groups ``first``
-        onward."""
+        """Return the piece's size, first position and group as a section of kernel arguments (epilogue.mako). Positions
+        count from ``begin`` and groups from ``first``."""
         return np.array([self.size, self.at - begin, self.group - first], np.int32)
 
 
 def _pieces(ends: Sequence[int], most: int) -> tuple[int, list[list[Piece]]]:
-    """Return how many working vectors a panel has, about ``most`` or fewer, and the pieces that share each panel, of
-    support vectors whose groups have these ends. A piece begins where a part of a buffer can."""
+    """Return the capacity of a panel, about ``most`` right-hand rows or fewer, and the pieces in each panel.
+
+    ``ends`` holds the end of each group of support vectors. Each piece starts where a sub-buffer may begin.
+    """
     sizes = np.diff([0, *ends])
     room = int((-(-sizes[:-1] // _BEGIN) * _BEGIN).sum() + sizes[-1])
     panels = -(-room // whole_tiles(most))
@@ -95,7 +100,8 @@ def _pieces(ends: Sequence[int], most: int) -> tuple[int, list[list[Piece]]]:
 
 
 def _runs(pieces: Sequence[Piece], among: Sequence[int], problems: int) -> Iterator[list[int]]:
-    """Yield the numbers ``among`` of some pieces, those at a time whose coefficients take few bytes."""
+    """Yield runs of the piece numbers ``among``. The coefficients of a run take at most WEIGHTS bytes, unless the run
+    is a single piece."""
     run: list[int] = []
     for at in among:
         if run and 8 * problems * (pieces[at].at + pieces[at].size - pieces[run[0]].at) > WEIGHTS:
@@ -106,7 +112,8 @@ def _runs(pieces: Sequence[Piece], among: Sequence[int], problems: int) -> Itera
 
 
 def _weights(pieces: Sequence[Piece], coefficients: Vector, begin: int, capacity: int) -> Vector:
-    """Return the coefficients (problems, capacity) of working vectors ``begin`` onward."""
+    """Return the coefficients (problems, capacity) for the panel's positions from ``begin`` on, zero between the
+    pieces."""
     D = np.zeros((len(coefficients), capacity))
     for piece in pieces:
         D[:, piece.at - begin : piece.at - begin + piece.size] = coefficients[:, piece.which]
@@ -114,7 +121,15 @@ def _weights(pieces: Sequence[Piece], coefficients: Vector, begin: int, capacity
 
 
 class Load(NamedTuple):
-    """Support vectors in a panel. parts, sections: the part of the panel and the numbers of each piece."""
+    """Hold support vectors that were gathered into one panel.
+
+    Attributes:
+        panel: the panel.
+        pieces: the pieces that stand in it.
+        parts: a view of the panel for each piece.
+        sections: the buffer with the section numbers of each piece.
+        buffers: the buffers to free with the panel.
+    """
 
     panel: Panel
     pieces: Sequence[Piece]
@@ -123,8 +138,8 @@ class Load(NamedTuple):
     buffers: tuple[Buffer, ...]
 
     def add(self, gram: Gram, run: Sequence[int], coefficients: Vector, c: Buffer, n: int, first: int) -> list[Buffer]:
-        """Add the terms of the pieces ``run`` to sums c (groups * problems, n) of groups ``first`` onward, many pieces
-        of dense rows in one launch; return the buffers that it took."""
+        """Add the terms of the pieces ``run`` to the sums c (groups * problems, n), whose first group is ``first``. One
+        launch takes many pieces of dense rows. Return the buffers to free once the launches are done."""
         stream, problems, pieces = gram.stream, len(coefficients), [self.pieces[at] for at in run]
         begin = pieces[0].at
         capacity = whole_tiles(pieces[-1].at + pieces[-1].size - begin + _TILE - 1)
@@ -144,16 +159,22 @@ class Load(NamedTuple):
 
 
 class Support:
-    """Support vectors (m, d) on a device, as the working vectors of products with rows laid out by ``plan``.
+    """Hold the support vectors (m, d) of a model on a device and compute sums over them.
 
-    ends: end of each group of support vectors, if there are groups. keep: whether later calls are to come. buffers:
-    panels of all support vectors, or their CSR rows, which the caller may keep for later calls. They take at most a
-    quarter of the free memory. Where they would take more, the support vectors pass through a panel in each call. No
-    value depends on that. pieces: the support vectors of each panel. A model sets reach, which says for which rows
-    float32 is fine enough, and known, the columns of X that the columns of the support vectors stand for where they are
-    numbered anew (:func:`arrays.numbered`).
+    They are the right-hand rows of products with rows that ``plan`` lays out. Keeping their panels may take a quarter
+    of the free memory; larger sets pass through one panel in every call. Sums do not depend on that choice. Rows are
+    clustered but support vectors are not, since a sum over clusters would need a stored K (GTSVM, section 5.4).
 
-    Rows are clustered, not the support vectors: else K has to be stored for its sums (GTSVM, section 5.4).
+    Attributes:
+        kernel, plan, vectors, dtype: the kernel function, the layout, the support vectors and the dtype of K.
+        pieces: the pieces of support vectors in each panel.
+        buffers: the buffers of the panels, or of the support vectors' CSR rows, which the caller may keep for later
+            calls.
+        reach: which rows float32 is precise enough for; the model sets it.
+        known: the columns of X that the support vectors' columns stand for, if these are renumbered (arrays.numbered).
+
+    ``ends`` holds the end of each group of support vectors, if there is more than one. ``keep`` says whether later
+    calls will follow.
     """
 
     reach: Reach | None = None
@@ -178,18 +199,19 @@ class Support:
         self._capacity, self.pieces = _pieces(self._ends, min(PANEL, room) // row)
         self._kept: list[Load] = []
         self.buffers: tuple[Buffer, ...] = ()
-        if stream.profile.lacks(self.dtype):  # (exact.decided has the host compute values)
+        if stream.profile.lacks(self.dtype):  # the host computes the sums then (exact.decided)
             return
         if keep and len(self.pieces) * (self._capacity * (row + OWN) + block) + APART * len(ends) <= budget // 4:
             self._kept = [self._gathered(stream, pieces) for pieces in self.pieces]
             self.buffers = tuple(buffer for load in self._kept for buffer in load.buffers)
         else:
             self._capacity, self.pieces = _pieces(self._ends, min(max(PASSING // row, FEWEST), room // row))
-        self._load = 2 * self._capacity * (row + OWN) + block  # bytes: as rows, and as a panel
+        # bytes of a panel's support vectors, both as rows and in the panel
+        self._load = 2 * self._capacity * (row + OWN) + block
         stream.finish()
 
     def _gathered(self, stream: Stream, pieces: list[Piece]) -> Load:
-        """Gather pieces of them in a panel of their own."""
+        """Gather some pieces into a new panel."""
         first, end = pieces[0].which.start, pieces[-1].which.stop
         gram = Gram(stream, layouts.build(stream, self.vectors[first:end], self._single, self.dtype), self.kernel)
         panel = gram.panel(self._capacity)
@@ -211,21 +233,22 @@ class Support:
         return Load(panel, pieces, parts, sections, held)
 
     def responses(self, stream: Stream, X: Data, coefficients: Vector, groups: slice = ALL) -> Vector:
-        """Return K(X, support) coefficients' with sums in float64: (problems, n) for (problems, m) coefficients; of
-        support vectors in groups the sums of each of these ``groups`` one after another, (groups * problems, n).
+        """Return coefficients K(support, X) for ``coefficients`` (problems, m), with sums in float64.
 
-        Nothing of K is stored; rows pass through bounded memory. A row's value depends on neither the other rows of
-        the call nor the memory. Raises ValueError where memory_limit does not hold one tile.
+        The result is (groups * problems, n): the sums of each of the selected ``groups``, one group after another. K is
+        not stored, and the rows pass through bounded memory. A row's sum depends on neither the other rows nor the
+        memory budget. Raises ValueError if memory_limit cannot hold one tile.
         """
         if stream.profile.wide == "double":
             return self._summed(stream, X, coefficients, groups)
-        sizes = np.abs(coefficients).max(axis=1, initial=0.0)  # (a pair of float32 holds no 1e-45 and no 1e60)
+        # a pair of float32 holds neither 1e-45 nor 1e60, so each problem is scaled by a power of two
+        sizes = np.abs(coefficients).max(axis=1, initial=0.0)
         units = np.where(sizes > 0, np.ldexp(0.5, np.frexp(sizes)[1]), 1.0)
         scaled = np.tile(units, len(self.among(groups)))[:, None]
         return self._summed(stream, X, coefficients / units[:, None], groups) * scaled
 
     def _summed(self, stream: Stream, X: Data, coefficients: Vector, groups: slice) -> Vector:
-        """Return :meth:`responses` for coefficients that the device's wide numbers hold."""
+        """Return :meth:`responses` for coefficients within the range of the device's wide numbers."""
         among = self.among(groups)
         problems, n = len(coefficients), X.shape[0]
         if len(among) == len(self._ends) and (few := self._for_few(stream, X, problems)):
@@ -246,8 +269,8 @@ class Support:
         return np.zeros((len(among) * problems, 0)) if out is None else out
 
     def _for_few(self, stream: Stream, X: Data, problems: int) -> SmallBatchPredictor | None:
-        """Return this thread's small-batch predictor. None where rows X are many, where rows that are used once do not
-        stand in dense lane groups, or where a predictor takes more than a small share of the memory."""
+        """Return this thread's small-batch predictor. Return None for more than MOST rows, for a layout other than
+        dense lane groups, or for a predictor that would exceed its share of the memory."""
         (n, d), groups, vectors = X.shape, len(self._ends), len(self._kept) * self._capacity
         if not self._kept or n > MOST or stream.profile.wide != "double" or stream.simulated:
             return None
@@ -263,20 +286,21 @@ class Support:
         return found
 
     def among(self, groups: slice) -> range:
-        """Return the numbers of some groups."""
+        """Return the numbers of the selected groups."""
         return range(len(self._ends))[groups]
 
     def vectors_of(self, among: slice, coefficients: Vector) -> tuple[Data, Vector, Sequence[int]]:
-        """Return the support vectors of some groups, their coefficients and the ends of their groups."""
+        """Return the support vectors of the selected groups, their coefficients, and the ends of these groups."""
         groups = self.among(among)
         cuts = (0, *self._ends)[groups.start : groups.stop + 1]
         some = slice(cuts[0], cuts[-1])
         return self.vectors[some], coefficients[:, some], [end - cuts[0] for end in cuts[1:]]
 
     def _sums(self, stream: Stream, gram: Gram, coefficients: Vector, groups: range) -> Vector:
-        """Return the sums (groups * problems, n_pad) of some groups for some rows, in the device's order."""
+        """Return the sums (groups * problems, n_pad) over the selected groups for the rows of ``gram``, in device
+        order."""
         problems, n_pad = len(coefficients), gram.rows.n_pad
-        n = -(-n_pad // _TILE) * _TILE  # (so that the sums of a group begin where a part of a buffer can)
+        n = -(-n_pad // _TILE) * _TILE  # the sums of each group begin where a sub-buffer may begin
         sums = stream.zeros(8 * len(groups) * problems * n)
         for number, pieces in enumerate(self.pieces):
             among = [at for at, piece in enumerate(pieces) if piece.group in groups]
@@ -292,8 +316,11 @@ class Support:
         return found
 
     def _room(self, stream: Stream, X: Data, problems: int) -> int:
-        """Return the bytes for rows at a time. Where support vectors pass by, every block of rows asks for all of them
-        again, so the rows get the rest of the memory, unless they are copied to the device before they are laid out."""
+        """Return the number of bytes for the rows of one block.
+
+        Every block of rows needs all support vectors again, so if these pass through a panel, the rows get the rest of
+        the memory. Rows that are first copied to the device get a quarter.
+        """
         left = stream.limit - stream.held
         if self._kept or not stream.unified or sp.issparse(X):
             return left // 4
@@ -301,18 +328,18 @@ class Support:
 
 
 class SmallBatchPredictor:
-    """Sums for at most MOST rows of d features, by support vectors that stay on the device in ``loads``.
+    """Compute sums for at most MOST rows of d features, over the support vectors that ``loads`` hold on the device.
 
-    A predictor belongs to the stream's queue and to this thread; its buffers outlive the stream. Norms of the rows,
-    sums and the rows themselves stand in one buffer, since a copy takes longer than its bytes: one to the device brings
-    the rows, and zeros before them; one back brings norms and sums.
+    A predictor belongs to one queue and one thread. Its buffers outlive the stream. One buffer holds the norms, the
+    sums and the rows, because a copy costs more time than its bytes. One copy to the device writes the rows and zero
+    sums; one copy back reads norms and sums.
     """
 
     def __init__(self, stream: Stream, support: Support, loads: Sequence[Load], d: int, problems: int) -> None:
         plan, dtype, groups = support.plan, support.dtype, len(support.among(ALL))
         self._loads, self._problems, self._capacity = loads, problems, loads[0].panel.capacity
         built = DENSE.build(stream, np.zeros((MOST, d)), replace(plan, kind=DENSE.name), dtype)
-        self._begin = MOST * (1 + groups * problems)  # of the rows, in doubles
+        self._begin = MOST * (1 + groups * problems)  # index of the first row in the buffer, in doubles
         self._host = np.zeros(self._begin + MOST * d)
         self._device = stream.upload(self._host)
         self._sums = stream.part(self._device, 8 * MOST, 8 * (self._begin - MOST))
@@ -325,9 +352,10 @@ class SmallBatchPredictor:
         size = 8 * problems * self._capacity
         self._weights = stream.buffer(size * len(loads))
         self._own = [stream.part(self._weights, number * size, size) for number in range(len(loads))]
-        self._written: Vector | None = None  # the coefficients that are there
-        self._launches: dict[int, list[Callable[[], None]]] = {}  # by lane groups
-        # A fork waits for the builder first, then for streams: what is built is built before a call holds its stream.
+        self._written: Vector | None = None  # the coefficients that the device holds, None for none
+        self._launches: dict[int, list[Callable[[], None]]] = {}  # launches for each number of lane groups
+        # Programs are built here, before a call locks its stream: a fork waits for the builder first and then for
+        # streams.
         self._hold(1)
         m = max(piece.which.stop for load in loads for piece in load.pieces)
         self._answered(stream, np.zeros((1, d)), np.zeros((problems, m)))
@@ -335,10 +363,10 @@ class SmallBatchPredictor:
         stream.hand_over([*built.buffers(), *own])
 
     def responses(self, stream: Stream, X: Data, coefficients: Vector) -> Vector:
-        """Return c (groups * problems, n) of rows X (n, d), n <= MOST, by coefficients (problems, support vectors).
-        Raises ValueError for a row whose squared norm is too large for the dtype."""
+        """Return c (groups * problems, n) for at most MOST rows X (n, d) and coefficients (problems, m). Raises
+        ValueError for a row whose squared norm exceeds the range of the dtype."""
         self._hold(-(-X.shape[0] // self._rows.lanes))
-        with stream.lock:  # (a fork waits for the stream of the call)
+        with stream.lock:  # a fork waits for this stream
             return self._answered(stream, X.toarray() if sp.issparse(X) else X, coefficients)
 
     def _answered(self, stream: Stream, X: NDArray[np.floating], coefficients: Vector) -> Vector:
@@ -346,7 +374,7 @@ class SmallBatchPredictor:
         self._host[begin : begin + X.size] = X.reshape(-1)
         stream.write(self._device, self._host[: begin + X.size])
         if self._written is None or not np.array_equal(self._written, coefficients):
-            self._written = None  # (until all are there)
+            self._written = None  # stays None if a copy fails
             weights = [_weights(load.pieces, coefficients, 0, self._capacity) for load in self._loads]
             stream.write_wide(self._weights, np.stack(weights))
             self._written = coefficients.copy()
@@ -357,7 +385,8 @@ class SmallBatchPredictor:
         return found[1:, :n]
 
     def _hold(self, groups: int) -> None:
-        """Have the launches for so many lane groups: their rows, and products with all support vectors."""
+        """Prepare the launches for ``groups`` lane groups: packing the rows, their norms, and the sums over all support
+        vectors."""
         if groups in self._launches:
             return
         rows, packer, held = self._rows, self._packer, []

@@ -1,7 +1,13 @@
-"""Values of K that stay on the device: the rows that a solve computed last, or all of K.
+"""Keep values of K on the device: a cache of the rows that a solver computed last, or all of K.
 
-Both stand in up to SLABS equal buffers, which come from a pool that outlives the fit. Kernels take them as a
-:class:`Store`.
+Both use up to SLABS buffers of equal size ("slabs") from a pool that outlives the fit. Kernels receive them as a
+:class:`products.Store`.
+
+    RowCache: a ring of slots for rows of K.
+    StoredGram: an Operator that reads its values from all of K.
+    given: all of K, from a NumPy array.
+    computed: all of K, from the products of a Gram.
+    fill: some rows of K, each into its slot.
 """
 
 from __future__ import annotations
@@ -23,23 +29,28 @@ from clsvm.opencl.stream import Buffer, Stream
 from clsvm.threads import go_on
 
 Places = NDArray[np.int32]
-_WHOLE = 16  # rows and working sets are whole vectors of any dtype
-_AT_A_TIME = 512  # rows of K that are computed
+_WHOLE = 16  # row lengths and working sets are multiples of it: the largest SIMD width of any dtype
+_AT_A_TIME = 512  # rows of K that one product computes
 
 
 class RowCache:
-    """A ring of rows of ``ld`` values of ``itemsize`` bytes within ``limit`` bytes; capacity 0 where that is too
-    little.
+    """Keep the rows of K that were computed last in a ring of slots, within a memory limit.
 
-    The device decides which rows stay (cl_kernels/solvers/rowcache.cl); the host adds slabs as rows come. entries: the
-    most rows that one outer iteration can ask for, all of which the ring has to hold.
+    The device decides which row a slot holds (cl_kernels/solvers/rowcache.cl). The host adds slabs as rows arrive. The
+    ring must hold the ``entries`` rows that one outer iteration can request at most; otherwise its capacity is 0.
+
+    Attributes:
+        ld: number of values in a row of K; each takes ``itemsize`` bytes.
+        slab_bytes, slab_rows: size of a slab in bytes and in rows of K.
+        slot_of: int32 buffer (ld,) with the slot of each row of K, or -1.
+        owner: int32 buffer with the row that each slot holds, or -1.
     """
 
     def __init__(self, stream: Stream, ld: int, itemsize: int, limit: int, entries: int) -> None:
         self._stream, self.ld = stream, ld
         row = ld * itemsize
-        # Powers of two, so that a later fit finds slabs of its size in the pool; no more than all rows of K. A device's
-        # own memory is large: its slabs are multiples of a smaller power.
+        # Slab sizes are powers of two, so that a later fit finds slabs of its size in the pool. No slab is larger than
+        # all rows of K need. A GPU's own memory is large, so its slab sizes are multiples of a smaller power.
         all_rows = 1 << (-(-ld // SLABS) * row - 1).bit_length()
         most = max(limit // SLABS, 1)
         unit = 1 << max(0, most.bit_length() - (1 if stream.unified else 4))
@@ -52,32 +63,33 @@ class RowCache:
         rows = max(1, self.slab_rows * self._most)
         self.owner = stream.upload(np.full(rows, -1, np.int32))
         while self._most and self.capacity < entries:
-            if not self._grow():  # no ring at all rather than one that a single iteration would overrun
+            if not self._grow():  # one outer iteration would overrun a smaller ring
                 stream.give_slabs_back()
                 self._slabs.clear()
                 self._most = 0
 
     @property
     def capacity(self) -> int:
-        """Return the slots of the ring as it is now."""
+        """Return the number of slots that the ring has now."""
         return self.slab_rows * len(self._slabs)
 
     @property
     def most(self) -> int:
-        """Return the slots that the ring may grow to."""
+        """Return the number of slots that the ring may grow to."""
         return self.slab_rows * self._most
 
     @property
     def coming(self) -> int:
-        """Return the bytes by which the ring may still grow."""
+        """Return the number of bytes by which the ring may still grow."""
         return (self._most - len(self._slabs)) * self.slab_bytes
 
     def store(self, slot: Buffer) -> Store:
-        """Return the ring as kernels take it; slot: where each working vector's row stands."""
+        """Return the ring as a kernel argument, with the buffer ``slot`` of the slot of each right-hand row."""
         return Store(_all_slabs(self._slabs), self.slab_rows, self.ld, slot)
 
     def reserve(self, computed: int, steps: int) -> None:
-        """Grow, while the limit lasts, so that the next ``steps`` iterations evict nothing after ``computed`` rows."""
+        """Add slabs within the limit so that the next ``steps`` outer iterations evict nothing, given ``computed`` rows
+        so far."""
         while len(self._slabs) < self._most and computed + steps * self._entries > self.capacity:
             if not self._grow():
                 return
@@ -85,16 +97,17 @@ class RowCache:
     def _grow(self) -> bool:
         try:
             self._slabs.append(self._stream.slab(self.slab_bytes))
-        except (ValueError, DeviceError):  # the budget ends here: the ring stays as large as it is
+        except (ValueError, DeviceError):  # the budget is used up: the ring keeps its size
             self._most = len(self._slabs)
             return False
         return True
 
 
 class StoredGram(Operator):
-    """Products with K (n, n) that is on the device whole, in ``store``: working vectors are numbers of rows.
+    """Compute products with K (n, n) that the device holds whole in ``store``. A panel is only a list of row numbers.
 
-    vectors: products over the rows, which make a tile again where that reads less than picking its values.
+    ``vectors`` is an Operator over the same rows, or None. It computes a tile again if that takes less time than
+    picking the tile's values out of the stored rows.
     """
 
     whole = True
@@ -138,31 +151,32 @@ class StoredGram(Operator):
         self._pick(size, None, self._store.arguments(), *given)
 
     def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None, end: int = 0) -> None:
-        """Add K(X, U) D to c; a store is not filled."""
+        """Add D K(U, X) to c. The argument ``store`` is ignored, since all values are stored already."""
         if update:
             size = programs.update_range(self.stream.profile, update.n)
             self._update(*size, self.of_panel(panel), update.arguments(), count)
 
     def between(self, panel: Panel, at: Buffer, right: Panel, count: Buffer, K: Buffer, update: Update | None) -> None:
         given = self._store._replace(slot=at).arguments()
-        assert update  # (K is there)
+        assert update  # the solver reads K(R, U) from the stored matrix itself
         self._answer((panel.capacity,), None, given, right.rows, count, update.D, update.c)
 
 
 def nbytes(n: int, dtype: str) -> int:
-    """Return the bytes that K of n rows takes."""
+    """Return the number of bytes that K of ``n`` rows takes in ``dtype``."""
     return n * (n + SLABS) * np.dtype(dtype).itemsize
 
 
 def needs(gram: Operator) -> int:
-    """Return the bytes that :func:`computed` takes while it works."""
+    """Return the number of bytes that :func:`computed` allocates, including its panel."""
     return nbytes(gram.rows.n_pad, gram.rows.dtype) + gram.panel_bytes(_AT_A_TIME)
 
 
 def given(stream: Stream, K: NDArray[Any], dtype: str) -> StoredGram:
-    """Return products with K (n, n) symmetric, on the host in float32 or float64, in ``dtype``.
+    """Copy the symmetric kernel matrix K (n, n), a float32 or float64 array on the host, to the device in ``dtype``,
+    and return its operator.
 
-    Raises ValueError where memory_limit does not hold K, DeviceError where the device does not.
+    Raises ValueError if K exceeds memory_limit, and DeviceError if the device cannot allocate it.
     """
     n, ld = len(K), -(-len(K) // _WHOLE) * _WHOLE
     at = np.arange(n, dtype=np.int32)
@@ -178,11 +192,14 @@ def given(stream: Stream, K: NDArray[Any], dtype: str) -> StoredGram:
 
 
 def computed(gram: Operator, tiles: bool) -> StoredGram:
-    """Return products with all of K of the rows of ``gram``, which is computed for many solves.
+    """Compute all of K for the rows of ``gram`` and return an operator that reads it. Many solves then share the
+    matrix.
 
-    tiles: whether tiles of cheap vectors are made again; else every tile is picked. In the vector shape, where values
-    are dear, half of K is computed, which the other half mirrors: of element-wise sums of sparse rows K(x, y) and
-    K(y, x) can differ in their last bit when computed. Raises as :func:`given` does.
+    ``tiles`` says whether tiles may be computed again where that is cheaper than picking their values from K. SIMD
+    kernels with costly values compute half of K and mirror it. Mirroring also keeps K symmetric: K(x, y) and K(y, x) of
+    element-wise sums over sparse rows can differ in the last bit.
+
+    Raises ValueError and DeviceError as :func:`given` does.
     """
     stream, rows, profile = gram.stream, gram.rows, gram.stream.profile
     store, n = _store(stream, rows.n_pad, rows.dtype), rows.n_pad
@@ -191,7 +208,8 @@ def computed(gram: Operator, tiles: bool) -> StoredGram:
     listed = stream.buffer(4 * panel.capacity), stream.buffer(4 * panel.capacity), stream.buffer(4)
     fill(gram, panel, listed, store, every, every, half)
     stream.free(*listed, *panel.buffers())
-    cost = min(programs.picked_cost(profile, n, 1), rows.tile_cost) if tiles else 1.0  # (of any working set, at most)
+    # upper bound over all sizes of working sets
+    cost = min(programs.picked_cost(profile, n, 1), rows.tile_cost) if tiles else 1.0
     return StoredGram(stream, store, replace(rows, tile_cost=cost), gram.kernel, gram if tiles else None)
 
 
@@ -205,16 +223,20 @@ def fill(
     half: bool = True,
     until: float = np.inf,
 ) -> tuple[int, Places]:
-    """Compute the rows of K at ascending positions into their slots of a store.
+    """Compute the rows of K at the ascending positions ``rows`` and write each into its slot of a store.
 
-    Panel after panel, from the last rows to the first:
+    Panels are processed from the last rows to the first. With ``half``, only part of each row is computed:
 
-        K[u][.. end]   <- products over the lane groups up to the last row u of the panel
-        K[u][end ..]   <- K[end ..][u] at the end, where ``half``                                    given.cl, reflect
+        K[u][.. end] <- products over the lane groups up to the last row u of the panel.
+        K[u][end ..] <- K[end ..][u], the mirror image, once all panels are done (reflect in given.cl).
 
-    Return which of ``rows`` is the first that was made, and the end of the computed values of each row (n_pad,).
-    listed: buffers for the rows of a panel, their slots and their count. slot_of: slot of each row. until: the time of
-    perf_counter at which the work ends early, with whole rows.
+    Arguments:
+        listed: buffers for a panel's positions, slots and count.
+        slot_of: (n_pad,) slot of each row.
+        until: value of time.perf_counter() after which no further panel is started.
+
+    Return the index in ``rows`` of the first row that was computed, and the end of the computed values of each row
+    (n_pad,).
     """
     stream, n, first = gram.stream, gram.rows.n_pad, len(rows)
     ends, unit = np.full(n, n, np.int32), max(programs.SIDE, gram.rows.lanes)
@@ -236,8 +258,7 @@ def fill(
 
 
 def reflect(gram: Operator, store: Store, slot_of: Places, ends: Places) -> None:
-    """Fill the values from each row's end (n,) on, of rows in these slots, by their mirror images. For the vector
-    shape."""
+    """Fill K[u][v] from K[v][u] for every v >= ends[u], for rows that have a slot. SIMD devices only."""
     stream, n = gram.stream, len(ends)
     kernel = stream.variant(programs.given(stream.profile, gram.rows.dtype), "reflect")
     with stream.scratch():
@@ -246,12 +267,12 @@ def reflect(gram: Operator, store: Store, slot_of: Places, ends: Places) -> None
 
 
 def _store(stream: Stream, n_pad: int, dtype: str) -> Store:
-    """Return room for K (n_pad, n_pad), row i in slot i."""
+    """Allocate slabs for K (n_pad, n_pad) with row i in slot i."""
     rows = -(-n_pad // SLABS)
     nbytes = rows * n_pad * np.dtype(dtype).itemsize
     return Store(_all_slabs([stream.slab(nbytes) for _ in range(0, n_pad, rows)]), rows, n_pad, None)
 
 
 def _all_slabs(slabs: list[Buffer]) -> tuple[Buffer, ...]:
-    """Return SLABS buffers, the last slab in place of each that is missing."""
+    """Return exactly SLABS buffers, repeating the last slab, since kernels take a fixed number of arguments."""
     return (*slabs, *slabs[-1:] * (SLABS - len(slabs)))
