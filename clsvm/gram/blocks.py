@@ -1,18 +1,22 @@
-"""Products with K of rows that a device does not hold as they are: X stays in the host's memory, or in a mapped file.
+"""Compute products with K for rows X that exceed one buffer or the device's memory.
 
-    staying   Memory holds all rows, but no single buffer does. Blocks are laid out once.
-    passing   Memory does not hold all rows. Blocks go through the device in every product, backwards in every other
-              one, so that the last rows of a file, which the system still has, are read first.
+X stays in the host's memory or in a memory-mapped file. :func:`products_of` chooses between :class:`Gram`, whose rows
+are resident, and :class:`BlockGram`. A BlockGram splits X into blocks of rows:
 
-Blocks pass in one of three ways:
+    staying: the memory holds all blocks, although no single buffer does. Each block is laid out once.
+    passing: the memory holds a few blocks only. Every product lays out all of them, one after another.
 
-    ahead     A thread lays out the next block on a queue of its own while the caller computes with one. Reading a file,
-              copying to the device and packing then take no time of their own. Two blocks at most are there.
-    in turn   One block after another is laid out and freed.
-    in place  A device that shares the host's memory packs rows from where they stand into one :class:`Window`.
+Every other product goes through the blocks backwards, so that the first blocks of a file come from the system's page
+cache. :class:`Streamed` passes blocks in one of three ways:
 
-The host fetches working rows by their numbers and lays them out as a few rows of their own, from which a panel is
-gathered. The row cache and a solver's numbers of each row are on the device. Values of K have the same bits as in core.
+    ahead: a thread lays out the next block on its own queue while the caller computes with the last one. At most two
+        blocks are on the device.
+    in turn: each block is laid out, used and freed before the next one.
+    in place: a device that shares the host's memory packs rows from where they stand into one :class:`Window`.
+
+The host reads the rows of a working set by their numbers and lays them out as a small set of rows, from which the panel
+is gathered. The row cache and the solver's per-row state stay on the device. Values of K have the same bits as for
+resident rows.
 """
 
 from __future__ import annotations
@@ -44,39 +48,42 @@ from clsvm.gram.responses import whole_tiles
 from clsvm.kernels import Kernel
 from clsvm.opencl.stream import Buffer, Stream
 
-Block = tuple[slice, Rows]  # which rows of X, and these on the device
-# Shares of what is left of the budget: for all rows with what a solve has beside them; for the plainer of two layouts
-# from there on; for blocks that stay; for blocks that pass, and what laying one out takes; for a working set beside
-# those: the larger it is, the fewer passes.
+Block = tuple[slice, Rows]  # a slice of X and its rows on the device
+# Shares of the free memory: for resident rows and a solve; for an inverted index before its plain layout is preferred;
+# for blocks that stay; for blocks that pass and their layout; for a working set beside passing blocks. A larger working
+# set needs fewer passes.
 ROWS_SHARE, PLAIN_SHARE, STAY_SHARE, SHARE, WORKING_SHARE = 0.8, 0.4, 0.6, 0.5, 0.7
-BESIDE = 56  # bytes of a row beside it: f, its coefficient and bounds, whether it is in the working set or a cache
-BLOCK = 256 << 20  # bytes of a block at most, where there are few passes
-UNIFIED, COPIED = 2 << 20, 64 << 20  # else: what caches hold, where the device reads the host's memory
-LEAST = 1280  # rows of a block, where memory holds so many: fewer leave cores without work at its end
-ONE, TWO, COPY = 1.1, 3, 5  # blocks that the share holds: one, two, and a copy of its rows as float64
-EVEN = 4096  # rows at most that blocks are made whole of
-LOOSE = 2  # times what a part of a block needs: how large the buffer of an earlier block may be that it gets
-OWN = 16  # bytes of a row's norm and places
-UNEVEN = 1.5  # a block of sparse rows has at most so many times the entries of as many average rows
-ALIGNED = 128  # bytes of which arrays begin at a multiple, so that buffers begin where they do
-WAIT = 256 << 20  # bytes of a window's rows before the host waits for them, so that Ctrl-C is heard
-# Cells of a product that laying out a cell of a row takes as long as, measured on a CPU; in place, in a window.
+# bytes of solver state for each row: f, coefficient, bounds, and its places in the working set and the row cache
+BESIDE = 56
+BLOCK = 256 << 20  # bytes of a block at most, for few passes
+# bytes of a block for many passes: what CPU caches hold on a device that shares the host's memory, and elsewhere
+UNIFIED, COPIED = 2 << 20, 64 << 20
+LEAST = 1280  # rows of a block at least, if memory allows: fewer leave cores idle at the block's end
+ONE, TWO, COPY = 1.1, 3, 5  # blocks that a pass allocates: one, two, and one with a float64 copy of its rows
+EVEN = 4096  # rows at most for which block sizes are rounded to even shares of the compute units
+LOOSE = 2  # a freed buffer is used again if it is at most this multiple of the requested size
+OWN = 16  # bytes of a row's norm and positions
+UNEVEN = 1.5  # a block of sparse rows has at most this multiple of the entries of as many average rows
+ALIGNED = 128  # alignment in bytes of host arrays that become device buffers without a copy
+WAIT = 256 << 20  # bytes of rows that a window packs before the host waits for the device, so that Ctrl-C takes effect
+# Cost of laying out one value of a row, in dense multiply-adds, measured on a CPU: as a new block, and in a window.
 LAID, FILLED = 150, 20
-LARGER = 10 * 64  # bytes that buffers of laid out rows are larger than what they hold
-SAMPLE = 64  # rows that say what panels take: those with the most entries
+LARGER = 10 * 64  # bytes by which the buffers of laid-out rows exceed their contents
+SAMPLE = 64  # number of rows with the most entries, from which panel sizes are estimated
 
 
 def products_of(stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str) -> Operator:
-    """Return products over the rows of X (n, d): on the device as ``plan`` says where it holds them so with a solve
-    beside.
+    """Return the kernel products over the rows of X (n, d). The rows are resident as ``plan`` says if the memory also
+    holds a solve.
 
-    Raises ValueError where memory_limit does not hold a few blocks either, and as layouts.build does.
+    Otherwise return a :class:`BlockGram`. Raises ValueError if memory_limit cannot hold a few blocks, and the errors of
+    layouts.build.
     """
     left, asked, n, itemsize = stream.limit - stream.held, plan.kind, X.shape[0], np.dtype(dtype).itemsize
     plain = LAYOUTS[plan.kind].plain
     if plain and n * layouts.row_bytes(plan, X, itemsize) > PLAIN_SHARE * left:
-        plan = replace(plan, kind=plain)  # (the row cache is worth more than an index)
-    # (The bytes of rows that do not stand as they come are known once they stand.)
+        plan = replace(plan, kind=plain)  # the row cache gains more from this memory than an inverted index does
+    # Reordered rows have only an upper bound of their size until they are laid out.
     if not LAYOUTS[plan.kind].in_order or n * layouts.row_bytes(plan, X, itemsize) <= ROWS_SHARE * left:
         with contextlib.suppress(MemoryLimitError, BufferSizeError), stream.tentative():
             gram = Gram(stream, layouts.build(stream, X, plan, dtype), kernel)
@@ -88,15 +95,20 @@ def products_of(stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str)
 
 
 class Streamed:
-    """Lay out X (n, d), dense or CSR, in memory or memory-mapped, by ``plan`` in ``dtype``, some rows at a time.
+    """Lay out X (n, d) block by block. X is dense or CSR, in memory or memory-mapped.
 
-    beside: bytes that the caller holds for each row of a block. again: whether a solve makes many passes, every other
-    one backwards; smaller blocks serve then, and an order of the rows is looked for.
-    single: the plan of rows by their numbers. arrangement: the order of the rows, None as they came. stays: whether
-    memory holds all blocks. slices: the rows of each block, at most ``step``. share: bytes that a pass takes of the
-    stream's budget, at most. near: whether kernels read any row of X where it is. ahead: whether the next block is laid
-    out meanwhile. It is not where there is only one, where memory holds no two, where rows are near, and in the
-    simulator.
+    ``beside`` is the caller's memory in bytes for each row of a block. ``again`` announces a solve of many passes:
+    blocks are then smaller, every other pass runs backwards, and rows may be clustered.
+
+    Attributes:
+        single: the plan for rows that are read by their numbers.
+        arrangement: the order of clustered rows, or None for the order of X.
+        stays: whether the memory holds all blocks.
+        slices: the rows of each block, at most ``step`` of them.
+        share: bytes of the stream's budget that a pass takes at most.
+        near: whether kernels read rows of X directly in the host's memory.
+        ahead: whether a thread lays out the next block meanwhile. A second block, memory for it and a real device are
+            required, and ``near`` must be false.
     """
 
     def __init__(self, stream: Stream, X: Data, plan: Plan, dtype: str, beside: int = 0, again: bool = False) -> None:
@@ -111,7 +123,8 @@ class Streamed:
             most = max(UNIFIED, LEAST * row) if stream.unified else COPIED
         self.arrangement: Arrangement | None = None
         if again and near and plan.kind == CLUSTERED.name:
-            with contextlib.suppress(MemoryLimitError), stream.tentative():  # (else rows stand as they came)
+            # without memory for clusters, rows keep the order of X
+            with contextlib.suppress(MemoryLimitError), stream.tentative():
                 self.arrangement = CLUSTERED.arranged(stream, X, plan, dtype)
         self._plan = plan if self.arrangement else self.single
         places, cells = X.shape[0], X.indptr if sp.issparse(X) else None
@@ -137,12 +150,13 @@ class Streamed:
 
     @contextlib.contextmanager
     def passing(self) -> Iterator[Iterator[Block]]:
-        """Make one pass over all blocks.
+        """Yield an iterator that makes one pass over all blocks.
 
-        A block is there until the next one is asked for, and so are the buffers that the caller made meanwhile; the
-        caller's queue is finished then. Leaving early, by an error or Ctrl-C, leaves no thread and no buffer. Iterating
-        raises whatever laying out a block raises: ValueError where memory_limit is too small or a file became shorter,
-        DeviceError, MemoryError.
+        A block and the buffers that the caller made with it live until the next block is requested. The caller must
+        have finished its queue by then. Leaving early, by an error or Ctrl-C, frees all threads and buffers.
+
+        Iterating raises the errors of laying out a block: ValueError if memory_limit is too small or a file was
+        truncated, DeviceError, MemoryError.
         """
         with contextlib.ExitStack() as stack:
             if self.ahead:
@@ -161,8 +175,8 @@ class Streamed:
                     yield rows, self.laid(self.stream, rows)
 
     def _laid_ahead(self, other: Stream, worker: ThreadPoolExecutor) -> Generator[Block, None, None]:
-        """Yield blocks that a thread lays out on the other stream, which the caller's thread uses only while that one
-        waits."""
+        """Yield blocks that a thread lays out on the stream ``other``. The caller's thread uses that stream only while
+        the other thread waits."""
         process, used, slices = os.getpid(), None, self.following()
 
         def fetched(rows: slice) -> Rows:
@@ -184,39 +198,38 @@ class Streamed:
             used = made
 
     def check_files(self) -> None:
-        """Raise ValueError where a file that X is mapped from became shorter: reading it would end the process."""
+        """Raise ValueError if a file that X is mapped from was truncated, since reading it would kill the process."""
         for file, size in self._files.items():
             arrays.check_file(file, size)
 
     def laid(self, stream: Stream, rows: slice) -> Rows:
-        """Lay out some of the rows on ``stream`` as a block is; the caller frees them."""
+        """Lay out the given rows as one block on ``stream``. The caller frees them."""
         self.check_files()
         if self.arrangement:
             return CLUSTERED.build_part(stream, self.X, self._plan, self.dtype, self.arrangement, rows)
         X = self.X if rows.stop - rows.start == self.X.shape[0] else self.X[rows]
-        if self._files and not sp.issparse(X):  # (read of each page, so that no kernel waits for a disk)
+        if self._files and not sp.issparse(X):  # touch one byte of each page, so that no kernel waits for a disk
             X.reshape(-1).view(np.uint8)[:: mmap.PAGESIZE].max(initial=0)
         return layouts.build(stream, X, self._plan, self.dtype, range(rows.start, rows.stop))
 
     def some(self, ids: NDArray[np.int32]) -> Rows:
-        """Lay out rows by their numbers."""
+        """Lay out the rows with the given numbers as a set of their own."""
         self.check_files()
         return layouts.build(self.stream, self.X[ids], self.single, self.dtype, ids)
 
 
 def _wait(worker: ThreadPoolExecutor, process: int) -> None:
-    """Wait until the thread has nothing to do, since it works with buffers that are freed next. A forked process has no
-    such thread.
+    """Wait until the thread is idle, because its buffers are freed next. A forked process has no such thread.
 
-    Its shutdown, which waits once more where Ctrl-C comes here, is no place to wait alone: a thread that is joined when
-    Ctrl-C comes counts as ended in Python before 3.13.
+    The pool's shutdown cannot replace this wait: if Ctrl-C interrupts a join, Python before 3.13 counts the thread as
+    ended.
     """
     if os.getpid() == process:
         worker.submit(int).result()
 
 
 def _even(stream: Stream, dtype: str, step: int) -> int:
-    """Return so many rows, or fewer that all compute units share evenly in whole register tiles."""
+    """Return ``step`` rows, or slightly fewer that all compute units share evenly in whole register tiles."""
     profile = stream.profile
     tile = profile.tiles["many"].get("GROUPS", 1) * lanes(profile, dtype) * stream.compute_units
     unit = math.lcm(tile, whole_tiles(1))
@@ -224,8 +237,8 @@ def _even(stream: Stream, dtype: str, step: int) -> int:
 
 
 def _cut(n: int, step: int, cells: NDArray[np.integer] | None) -> Iterator[slice]:
-    """Yield consecutive rows, ``step`` at most and fewer where these would have far more cells than others; cells (n +
-    1,): how many stand before each."""
+    """Yield slices of at most ``step`` consecutive rows. A slice whose rows have far more entries than average is cut
+    shorter. ``cells`` (n + 1,) counts the entries before each row."""
     first = 0
     most = 0 if cells is None else int(UNEVEN * step * int(cells[n]) / n)
     while first < n:
@@ -238,31 +251,31 @@ def _cut(n: int, step: int, cells: NDArray[np.integer] | None) -> Iterator[slice
 
 
 class Window:
-    """Pack dense rows that kernels read in the host's memory: one block after another into a window of lane groups, or
-    some rows by their numbers into a panel.
+    """Pack dense rows that kernels read in the host's memory: each block into one reused buffer ("window") of lane
+    groups, or single rows into a panel.
 
-    Nothing waits between two blocks: the places of ``rows`` and their norms are there from the start.
+    Blocks follow one another without waiting, because the positions and norms of ``rows`` are known from the start.
     """
 
     def __init__(self, passing: Streamed, rows: Rows, centre: NDArray[np.float64]) -> None:
         self._passing, self._rows, self._stream = passing, rows, passing.stream
         arranged, V, slices = passing.arrangement, rows.lanes, passing.slices
         lengths = arranged.groups[0] if arranged else np.full(rows.n_pad // V, rows.d)
-        before = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]) * V  # cells before a group
+        before = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]) * V  # stored values before each lane group
         groups = [range(some.start // V, -(-some.stop // V)) for some in slices]
         self._cells = {
             some.start: int(before[of.stop] - before[of.start]) for some, of in zip(slices, groups, strict=True)
         }
         at = np.concatenate([before[of.start : of.stop] - before[of.start] for of in groups])
-        # The host's memory holds these as well as X.
+        # These arrays also stay in the host's memory, where kernels read them.
         self._where = [_aligned(one) for one in (rows.order, at, *(arranged.groups[1:] if arranged else ()))]
         self._packer = Packer(passing.stream, passing.X.dtype, rows.dtype, centre)
         self._panel_at: dict[int, Buffer] = {}
 
     @contextlib.contextmanager
     def passing(self) -> Iterator[tuple[Rows, Iterator[range]]]:
-        """Give all rows, and the lane groups of the block that stands in the window, one block after another; no other
-        rows are there. The window's memory is free again at the end."""
+        """Yield all rows, and an iterator over the lane groups of the block that the window holds. Rows outside that
+        block have no values. The window's memory is freed at the end."""
         stream, X, rows, itemsize = self._stream, self._passing.X, self._rows, self._passing.itemsize
         n, d = X.shape
         with contextlib.ExitStack() as stack:
@@ -288,7 +301,7 @@ class Window:
             yield LaneRows(**vars(rows), parts=(part,), at=where), blocks()
 
     def gather(self, panel: Panel, ids: Buffer) -> None:
-        """Bring the rows of X with the numbers ids (capacity,) int32, -1: none, into a panel of lane groups."""
+        """Copy the rows of X with the numbers ids (capacity,) int32, or -1 for none, into a panel of lane groups."""
         stream, (n, d), groups = self._stream, self._passing.X.shape, range(panel.capacity // panel.width)
         if panel.capacity not in self._panel_at:
             self._panel_at[panel.capacity] = stream.upload(np.array(groups, np.int64) * panel.width * d)
@@ -300,7 +313,7 @@ class Window:
 
 
 def _aligned(array: NDArray[Any]) -> NDArray[Any]:
-    """Return a copy that begins where the device wants arrays to begin."""
+    """Return a copy of ``array`` that starts at a multiple of ALIGNED bytes."""
     room = np.empty(array.nbytes + ALIGNED, np.uint8)
     first = -room.ctypes.data % ALIGNED
     made: NDArray[Any] = room[first : first + array.nbytes].view(array.dtype)
@@ -310,10 +323,13 @@ def _aligned(array: NDArray[Any]) -> NDArray[Any]:
 
 @dataclass
 class Fetched:
-    """Rows that were laid out for a panel.
+    """Record the rows that were laid out for a panel.
 
-    at: position of each working vector among them, -1 for none. known: number of working vectors. ids: numbers of the
-    rows (ascending) that stay on the device in ``gram`` where a panel reads them.
+    Attributes:
+        at: buffer with the position of each right-hand row among them, -1 for none.
+        known: number of right-hand rows.
+        ids: ascending numbers of the rows in ``gram``, for a panel that reads its rows again in each product.
+        gram: the products over these rows, or None for a panel that holds its values.
     """
 
     at: Buffer
@@ -323,14 +339,14 @@ class Fetched:
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
-        """Return the buffers that are freed with the panel."""
+        """Return the buffers to free with the panel."""
         return (self.at, *self.gram.buffers()) if self.gram else (self.at,)
 
 
 class BlockGram(Operator):
-    """Products over rows X (n, d), dense or CSR, that stay where they are.
+    """Compute products over rows X (n, d), dense or CSR, that stay in the host's memory or a file.
 
-    asked: the layout that the rows would have in core, if not the plan's.
+    ``asked`` names the layout that resident rows would have, for reports.
     """
 
     share = WORKING_SHARE
@@ -338,13 +354,14 @@ class BlockGram(Operator):
     def __init__(self, stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str, asked: str = "") -> None:
         self.stream, self.kernel, left = stream, kernel, stream.limit - stream.held
         self._streamed = streamed = Streamed(stream, X, plan, dtype, again=True)
-        self._rows_stay = not LAYOUTS[streamed.single.kind].shared  # of a panel that reads its rows' entries
+        # whether a panel reads its rows again in each product
+        self._rows_stay = not LAYOUTS[streamed.single.kind].shared
         lengths = _entries(X) if self._rows_stay else np.zeros(X.shape[0])
         self._longest = np.argsort(-lengths, kind="stable").astype(np.int32)
         self._slots: Slots = {}
         self._few = self._fetched(np.sort(self._longest[:SAMPLE]))
         self.width, row = self._few.width, layouts.row_bytes(streamed.single, X, streamed.itemsize)
-        # Bytes of the rows with the most entries that a panel can have, and of a row while it is fetched.
+        # bytes of the k longest rows, for each k: an upper bound for the rows of a panel
         entries = np.concatenate([[0], np.cumsum(lengths[self._longest])])
         self._most_bytes = row * (entries * X.shape[0] / max(1, entries[-1]))
         self._row = 2 * row + (0 if stream.unified or sp.issparse(X) else X.dtype.itemsize * X.shape[1])
@@ -357,11 +374,12 @@ class BlockGram(Operator):
         self._window: Window | None = None
         near = not (streamed.stays or self._rows_stay) and streamed.near and not stream.profile.lacks("float64")
         self.rows = self._looked(0 if streamed.stays else FILLED if near else LAID, asked or plan.kind)
-        if near:  # (a pair of floats has no centre there)
+        if near:  # a window needs doubles to subtract the centre
             self._window = Window(streamed, self.rows, plan.centre)
 
     def _looked(self, laid: float, asked: str) -> Rows:
-        """Return all rows, after a first pass over their blocks; ``laid``: what a cell takes to be laid out anew."""
+        """Return all rows as one record, after a first pass over the blocks. ``laid`` is the cost of laying out one
+        value."""
         norms: list[NDArray[Any]] = []
         seen: list[Rows] = []
 
@@ -382,8 +400,8 @@ class BlockGram(Operator):
         return Rows(one.kind, one.dtype, *at, laid=laid * stored / n, words=words)
 
     def _over(self, work: Callable[[Gram, range, int], None]) -> None:
-        """Call ``work`` with each block's products, its lane groups among these, and the base of
-        :meth:`Gram.over_rows`. Buffers that ``work`` makes in a block that passes are freed."""
+        """Call ``work`` with each block's products, lane groups and ``base`` (see Gram.over_rows). Buffers that
+        ``work`` makes in a passing block are freed."""
         for first, gram in self._blocks:
             work(gram, gram.groups, -first)
         if self._blocks:
@@ -404,11 +422,11 @@ class BlockGram(Operator):
         return self.stream.lent(self._share)
 
     def _fetched(self, ids: NDArray[np.int32]) -> Gram:
-        """Return products over some of the rows, on the device."""
+        """Lay out the rows with the given numbers on the device and return the products over them."""
         return Gram(self.stream, self._streamed.some(ids), self.kernel, self._slots)
 
     def panel(self, capacity: int, square: bool = False) -> Panel:
-        """Return an empty panel, and room for its rows where these have to stay."""
+        """Return an empty panel, with room for its rows if the layout reads them again in each product."""
         with self.stream.tentative():
             made = self._few.panel(capacity, square)
             made.fetched = Fetched(self.stream.buffer(4 * made.capacity))
@@ -416,11 +434,12 @@ class BlockGram(Operator):
                 made.fetched.ids = np.sort(self._longest[:capacity])
                 made.fetched.gram = self._fetched(made.fetched.ids)
             if square:
-                self._few.slot(made.capacity)  # (last, since it stays)
+                self._few.slot(made.capacity)  # made last, because an error frees the buffers made before
         return made
 
     def panel_bytes(self, capacity: int) -> int:
-        """Return the bytes of a panel, of the places of its rows, and of the longest rows that can stay with it."""
+        """Return the bytes of a panel and of the positions of its rows. A panel that reads its rows again also counts
+        the longest rows of X."""
         own = self._few.panel_bytes(capacity) + 8 * capacity
         if not self._rows_stay:
             return own
@@ -438,24 +457,25 @@ class BlockGram(Operator):
         return self._few.row_source()
 
     def gather(self, panel: Panel, rows: Buffer, count: Buffer) -> None:
-        """Bring rows into a panel. The host reads which they are, and fetches them."""
+        """Fill a panel: the host reads the positions from the device, fetches these rows from X and lays them out."""
         stream, fetched = self.stream, panel.fetched
         fetched.known = known = min(int(stream.read(count, np.int32, 1)[0]), panel.capacity)
         places, wanted = stream.read(rows, np.int32, known), np.full(panel.capacity, -1, np.int32)
         wanted[:known] = np.where(places >= 0, self.rows.order[places], -1)
         ids = np.unique(wanted[wanted >= 0])
         if self._rows_stay:
-            if not np.isin(ids, fetched.ids, assume_unique=True).all():  # (those that the panel has are not fetched)
+            # rows of the panel's last contents need no fetch
+            if not np.isin(ids, fetched.ids, assume_unique=True).all():
                 stream.finish()
                 stream.free(*fetched.gram.buffers())
-                fetched.ids, fetched.gram = ids[:0], None  # (laying out may fail)
+                fetched.ids, fetched.gram = ids[:0], None  # stays consistent if laying out fails
                 fetched.ids, fetched.gram = ids, self._fetched(ids)
             self._gather(panel, fetched.gram, fetched.ids, wanted, count)
         elif self._window and panel.width == self.rows.lanes:
             stream.write(fetched.at, wanted)
             self._window.gather(panel, fetched.at)
         else:
-            ids = ids if len(ids) else self._longest[:1]  # (any: none of them is wanted, and the panel is cleared)
+            ids = ids if len(ids) else self._longest[:1]  # without a wanted row, any row serves to clear the panel
             step = max(SAMPLE, self._share // self._row)
             with self.lent():
                 for first in range(0, len(ids), step):
@@ -466,21 +486,22 @@ class BlockGram(Operator):
     def _gather(
         self, panel: Panel, gram: Gram, ids: NDArray[Any], wanted: NDArray[Any], count: Buffer, fresh: bool = True
     ) -> None:
-        """Bring those of the rows ``ids``, laid out in ``gram``, that are wanted into a panel."""
+        """Copy into a panel the ``wanted`` rows that are among the rows ``ids`` of ``gram``."""
         place = np.searchsorted(ids, wanted).clip(max=len(ids) - 1)
         at = np.where(ids[place] == wanted, gram.rows.position[place], np.int32(-1))
         self.stream.write(panel.fetched.at, at)
         gram.gather(panel, panel.fetched.at, count, fresh)
 
     def _of(self, panel: Panel) -> Gram:
-        """Return what makes kernel values among working vectors of a panel."""
+        """Return the products that compute values among the rows of a panel."""
         return panel.fetched.gram or self._few
 
     def tile(self, panel: Panel, tile: Tile) -> None:
         self._of(panel).tile(panel, tile._replace(rows=panel.fetched.at))
 
     def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None, end: int = 0) -> None:
-        """Add to c and fill the store in one pass; there is none where there is no working vector."""
+        """Add D K(U, X) to c and fill the store in one pass over the blocks. A panel without right-hand rows needs no
+        pass."""
         if panel.fetched.known:
             self._over(lambda gram, groups, base: gram.over_rows(groups, base, panel, count, store, update))
 
@@ -489,7 +510,7 @@ class BlockGram(Operator):
 
 
 def _entries(X: Data) -> NDArray[np.int64]:
-    """Return how many entries each row has, (n,)."""
+    """Return the number of nonzero entries of each row, (n,)."""
     if sp.issparse(X):
         return np.asarray(np.diff(X.indptr), np.int64)
     parts = (X[first : first + LEAST] for first in range(0, X.shape[0], LEAST))

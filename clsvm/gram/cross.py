@@ -1,24 +1,29 @@
-"""K between two sets of rows: its values (:func:`kernel_matrix`), and products that are summed at once, for several
-outputs in one pass over tiles of rows.
+"""Compute K between two sets of rows: its values (:func:`kernel_matrix`), and sums over it for k outputs in one pass.
 
-    forward       T = K(X, U) V
-    back          out = K(X, U)' R
-    forward_back  out = K(X, U)' H K(X, U) V, H of each row: w, one for each output, or w (diag(P) - P P')
+X are n rows, and U are the m right-hand rows of a panel. All arrays are float64 on the host, with rows in the caller's
+order.
 
-U are the working vectors of a panel, m of them, X n rows, k outputs; arrays are the host's, float64, rows in the
-caller's order. A tile of K(X, U) is computed, used and forgotten, or kept for the passes to come. Sums of a few terms
-of forward_back are in the dtype of K, and these are summed in wide numbers; forward and back alone have wide numbers
-throughout, for gradients. Their order is that of the rows: the same bits each time.
+    forward: T (n, k) = K(X, U) V, given V (m, k).
+    back: out (m, k) = K(X, U)' R, given R (n, k).
+    forward_back: out = K(X, U)' H K(X, U) V.
 
-:class:`Cross` is K(X, C) of rows X in the host's memory, of any number, and m centres C:
+Each row has its own k x k matrix H: a weight w, one weight for each output, or w (diag(P) - P P') for the row's
+probabilities P (k,). In code, arrays have one row for each output: V is (k, m) and T is (k, n).
 
-    rows      X is on the device, K(X, C) is made in every pass
-    kept      K(X, C) is on the device, and X no longer
-    streamed  X passes through the device in every pass, some rows at a time (gram/blocks.py)
+A tile of K(X, U) is a block of its rows. Each tile is computed, used and dropped, or kept for later passes.
+forward_back sums a few terms in the dtype of K and adds these sums in wide numbers; forward and back use wide numbers
+throughout, as gradients need. The order of all sums is fixed, so repeated calls return the same bits.
 
-What fits and costs least is chosen: a value of K costs a row's cells, the function and its use to make, and a share of
-the profile's ``cache_cost`` to read.
-X may be memory-mapped. Results do not depend on which it is but for the order of sums.
+:class:`Sums` computes these products for rows on the device. :class:`Cross` computes them for any number of rows in the
+host's memory, or memory-mapped, in one of three ways:
+
+    rows: X is on the device, and every pass computes K.
+    kept: K is on the device, and X is freed.
+    streamed: X passes through the device in every pass, block by block (gram/blocks.py).
+
+Cross chooses the cheapest way that fits the memory. Computing a value of K costs the multiply-adds of a row, the kernel
+function and its use; reading one costs a share of the profile's ``cache_cost``. The ways differ only in the order of
+sums.
 """
 
 from __future__ import annotations
@@ -48,22 +53,31 @@ from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Buffer, Stream
 
 Vector = NDArray[np.float64]
-OF_UNIT, OF_DEVICE = 8 << 20, 64 << 20  # bytes of K at a time: of a core in the vector shape, of all in the group shape
-LEAST = 4096  # rows at a time in the group shape, however long they are: a group takes a few
-# Of a pass by work-items that keep their values of K to themselves (OnePass).
-EACH = 4  # work-items of a compute unit in a launch
-CACHE = 2 << 20  # bytes of K that a work-item has at a time, about: what a core has of the caches
-FEW, MOST = 2, 8  # lane groups of them, at least and at most; half of the most for fewer outputs than SEVERAL
-SEVERAL = 4  # outputs: fewer sums of lanes are worth a longer way to K
+# bytes of a tile of K: for each CPU core with SIMD kernels, and for the whole device with work-group kernels
+OF_UNIT, OF_DEVICE = 8 << 20, 64 << 20
+LEAST = 4096  # rows of a tile at least with work-group kernels, however long the rows are
+# Constants of OnePass:
+EACH = 4  # work-items for each compute unit in a launch
+CACHE = 2 << 20  # bytes of K in a work-item's scratch, about as much as a core's cache holds
+FEW, MOST = 2, 8  # lane groups in the scratch, at least and at most; half of the most for fewer than SEVERAL outputs
+SEVERAL = 4  # outputs from which a work-item takes MOST lane groups
 
 
 def usual(stream: Stream, row: int) -> int:
-    """Return the bytes of a tile of K, of rows of so many: caches read it back, and there is work for all units."""
+    """Return the usual size of a tile of K in bytes, for ``row`` bytes in one row of K. CPU caches hold such a tile,
+    and it gives work to all compute units."""
     return OF_UNIT * stream.compute_units if stream.profile.shape == "vector" else max(OF_DEVICE, LEAST * row)
 
 
 class RowTile(NamedTuple):
-    """A tile of K: its lane groups, its first row, how many rows it has, and its values."""
+    """Name a tile of K: some lane groups of rows against all right-hand rows.
+
+    Attributes:
+        groups: the lane groups.
+        first: position of the first row.
+        rows: number of rows.
+        values: buffer of the values.
+    """
 
     groups: range
     first: int
@@ -72,12 +86,18 @@ class RowTile(NamedTuple):
 
     @property
     def places(self) -> slice:
-        """Return where its rows stand among all."""
+        """Return the positions of its rows among all rows."""
         return slice(self.first, self.first + self.rows)
 
 
 class Weights(NamedTuple):
-    """H of :meth:`Sums.forward_back` on the device: w, whether each output has its own, P."""
+    """Hold the matrix H of :meth:`Sums.forward_back` on the device.
+
+    Attributes:
+        w: the weights of the rows.
+        own: whether each output has its own weights.
+        shares: the probabilities P (k, n_pad), or None.
+    """
 
     w: Buffer
     own: int
@@ -85,11 +105,11 @@ class Weights(NamedTuple):
 
 
 class Sums:
-    """Products of one Gram and a gathered panel of ``m`` working vectors, for ``k`` outputs. tile_bytes: of K at once.
-    keep: whether all of K is kept from the first pass on, in slabs of the process's pool.
+    """Compute products between the rows of a Gram and a gathered panel of ``m`` right-hand rows, for ``k`` outputs.
 
-    :meth:`weigh` sets H for the passes to come. Raises ValueError where memory_limit is too small, and for a
-    panel that is not whole lane groups (one made with ``square``).
+    ``tile_bytes`` is the size of a tile of K. ``keep`` says whether all of K is kept from the first pass on, in slabs
+    of the process's pool. Raises ValueError if memory_limit is too small, or if the panel was not made with ``square``:
+    its capacity must be whole lane groups.
     """
 
     def __init__(
@@ -107,7 +127,7 @@ class Sums:
         tiles = [stream.slab(nbytes) for _ in firsts] if keep else [stream.buffer(nbytes)] * len(firsts)
         some = [range(first, min(first + step, groups)) for first in firsts]
         self._parts = [RowTile(of, of.start * V, len(of) * V, tile) for of, tile in zip(some, tiles, strict=True)]
-        self._made = 0  # rows whose values are kept
+        self._made = 0  # number of rows whose values are computed and kept
         self._t, self._r = stream.buffer(8 * k * size), stream.buffer(8 * k * size)
         self._v, self._out = stream.buffer(8 * k * capacity), stream.buffer(8 * k * capacity)
         self._count = stream.upload(np.array([m], np.int32))
@@ -123,28 +143,31 @@ class Sums:
         self.weigh(None)
 
     def make(self) -> None:
-        """Make all that is kept: rows need not be there for passes to come."""
+        """Compute all tiles that are kept. Later passes do not read the rows."""
         for part in self._parts:
             self._filled(part)
 
     def weigh(self, w: Vector | None, shares: Vector | None = None) -> None:
-        """Set H of :meth:`forward_back`: w (n,), or one for each output (k, n) where outputs are not coupled by P (k,
-        n); None is 1."""
+        """Set H for later calls of :meth:`forward_back`.
+
+        ``w`` is (n,), or (k, n) for separate weights of each output; None means 1. ``shares`` is P (k, n), which
+        couples the outputs and requires one w for all of them.
+        """
         stream, old = self.gram.stream, self._weights
         stream.finish()
         stream.free(*(buffer for buffer in (old.w, old.shares) if buffer is not None))
         w = np.ones(self.gram.rows.n) if w is None else w
         coupled = None if shares is None else stream.wide(self._in_place(shares))
-        self._weights = Weights(stream.wide(self._in_place(w)), int(w.ndim > 1), coupled)  # (w is 0 in padding rows)
+        self._weights = Weights(stream.wide(self._in_place(w)), int(w.ndim > 1), coupled)  # padding rows have w = 0
 
     def _in_place(self, values: Vector) -> Vector:
-        """Return (..., n) in the caller's order as (..., n_pad) in device order, 0 in padding rows."""
+        """Move values (..., n) from the caller's order to device order (..., n_pad), with 0 in padding rows."""
         placed = np.zeros((*values.shape[:-1], self.gram.rows.n_pad))
         placed[..., self.gram.rows.position] = values
         return placed
 
     def forward(self, V: Vector) -> Vector:
-        """Return T = K(X, U) V: (k, n) of V (k, m)."""
+        """Return T (k, n), the transpose of K(X, U) V', for V (k, m)."""
         stream, rows = self.gram.stream, self.gram.rows
         stream.write_wide(self._v, self._padded(V))
         T = np.empty((self.k, rows.n_pad))
@@ -154,7 +177,7 @@ class Sums:
         return T[:, rows.position]
 
     def back(self, R: Vector) -> Vector:
-        """Return K(X, U)' R: (k, m) of R (k, n)."""
+        """Return the transpose of K(X, U)' R' as (k, m), for R (k, n)."""
         stream, placed = self.gram.stream, self._in_place(R)
         stream.clear(self._out, 8 * self.k * self.panel.capacity)
         part_of = np.zeros((self.k, self._ld))
@@ -166,7 +189,7 @@ class Sums:
         return self._read()
 
     def forward_back(self, V: Vector) -> Vector:
-        """Return K(X, U)' H K(X, U) V: (k, m) of V (k, m), with H as :meth:`weigh` has it."""
+        """Return the transpose of K(X, U)' H K(X, U) V' as (k, m), for V (k, m). :meth:`weigh` sets H."""
         stream, rows, at = self.gram.stream, self.gram.rows, self._weights
         stream.write(self._v, self._padded(V).astype(rows.dtype))
         stream.clear(self._out, 8 * self.k * self.panel.capacity)
@@ -189,12 +212,13 @@ class Sums:
         return padded
 
     def _filled(self, part: RowTile) -> None:
-        """Make the values of a tile, unless they are kept. Its padding rows become 0, since the kernel function may
-        have no value there."""
+        """Compute the values of a tile unless they are kept. Padding rows get 0, since the kernel function may be
+        infinite there."""
         if self.keep and part.first < self._made:
             return
         capacity = self.panel.capacity
-        near = not self.keep and self.gram.stream.profile.shape == "vector"  # (caches are to read it back)
+        # the next kernel reads the tile from the caches
+        near = not self.keep and self.gram.stream.profile.shape == "vector"
         store = Store((part.values,), capacity, self._ld, self.gram.slot(capacity), near)
         self.gram.over_rows(part.groups, part.first, self.panel, self._count, store, None)
         self._made = part.places.stop
@@ -204,7 +228,7 @@ class Sums:
             self._kernels["blank"]((stop - begin,), None, where, capacity, part.values, np.int64(self._ld))
 
     def _forward(self, part: RowTile, exact: bool = False) -> None:
-        """Compute T of a tile, from its values."""
+        """Compute T of a tile from its values of K."""
         profile = self.gram.stream.profile
         self._filled(part)
         if profile.shape == "vector":
@@ -215,7 +239,7 @@ class Sums:
         (self._exact if exact else self._kernels)["forth"]((size,), (local,), *given)
 
     def _add(self, part: RowTile, exact: bool = False) -> None:
-        """Add K' R of the tile to ``out``."""
+        """Add K(X, U)' R of a tile to the output buffer."""
         profile, capacity = self.gram.stream.profile, self.panel.capacity
         group = profile.group if profile.shape == "group" else 1
         given = part.values, np.int64(self._ld), part.rows, self._r, self._count, self.k, capacity, self._out
@@ -226,11 +250,10 @@ class Sums:
 
 
 class OnePass:
-    """K(X, U)' H K(X, U) V in one pass over rows by work-items that keep their values of K to themselves.
+    """Compute K(X, U)' H K(X, U) V in one pass over the rows, with values of K private to each work-item.
 
-    Each takes some lane groups, makes their values in scratch that its core's own cache holds, and sums forward and
-    back from there. The sums of the work-items are then added in their order, so that the bits do not depend on how
-    many a launch has.
+    A work-item computes K for some lane groups in scratch memory that its core's cache holds, and forms both sums from
+    there. The sums of the work-items are added in their order, so the bits do not depend on their number.
     """
 
     def __init__(self, gram: Gram, panel: Panel, k: int, made: Variant, scratch: Sequence[int], items: int) -> None:
@@ -244,9 +267,11 @@ class OnePass:
 
     @staticmethod
     def of(gram: Gram, panel: Panel, k: int, room: int) -> OnePass | None:
-        """Return one for a gathered panel and ``k`` outputs; None where the rows' layout or the device has no such
-        program, or the scratch of a work-item is more than ``room`` bytes: K, sums forward in wide numbers and short
-        ones, sums back."""
+        """Return a OnePass for a gathered panel and ``k`` outputs.
+
+        A work-item's scratch holds K, the forward sums in wide numbers and in the dtype of K, and the backward sums.
+        Return None if the layout or device has no such program, or if the scratch exceeds ``room`` bytes.
+        """
         stream, rows = gram.stream, gram.rows
         sub, real = MOST if k >= SEVERAL else MOST // 2, np.dtype(rows.dtype).itemsize
         while sub > FEW and sub * real * rows.lanes * panel.capacity > CACHE:
@@ -258,7 +283,7 @@ class OnePass:
         return OnePass(gram, panel, k, made, scratch, items) if made and items else None
 
     def add(self, V: Buffer, weights: Weights, out: Buffer, count: Buffer) -> None:
-        """Add K' H K V to out (k, capacity), with V (k, capacity) in the dtype of K and H as ``weights``."""
+        """Add K(X, U)' H K(X, U) V to out (k, capacity), for V (k, capacity) in the dtype of K and H in ``weights``."""
         gram, panel, k, n = self._gram, self._panel, self._k, np.int64(self._gram.rows.n_pad)
         given: tuple[Any, ...] = (k, panel.capacity, V, n, *weights, self._absent, *self._scratch)
         step, size = self._items * programs.BLOCK, k * panel.capacity
@@ -271,18 +296,18 @@ class OnePass:
 
 
 _DTYPES = [np.float64, np.float32]
-SHARE = 0.7  # of what is left of the budget at most: for rows or for K (what passes need beside is small)
-# Of a pass, measured on a CPU: what a value of K costs that is made and used at once in the vector shape, in dense
-# cells, beside its row's; what reading one costs, over the profile's cost, which is of rows here and there.
+SHARE = 0.7  # share of the free memory for the rows or for K; passes need little beside
+# Measured on a CPU, in dense multiply-adds: using a value of K in a SIMD pass, beyond computing it. The second number
+# is the cost of reading a value in order, as a share of the profile's cache_cost, which is for scattered rows.
 USED, IN_ORDER = 20.0, 0.7
-PROBE = 4096  # rows that say what a value of K costs
-TIMED = 8192  # rows that say how fast a device is
-CENTERS = "the centers (center_selection)"  # what errors call them
-SOME = 64 << 20  # bytes of values that the host is given at a time
+PROBE = 4096  # rows from which the cost of a value of K is estimated
+TIMED = 8192  # rows on which the speed of a device is measured
+CENTERS = "the centers (center_selection)"  # name of the inducing points in error messages
+SOME = 64 << 20  # bytes of values that are copied to the host at a time
 
 
 def _checked(X: Any, name: str) -> Any:
-    """Return rows as scikit-learn checks them, with their own name in errors."""
+    """Check rows as scikit-learn does, with ``name`` in error messages."""
     with naming(name):
         return check_array(arrays.checked(X, name), accept_sparse="csr", dtype=_DTYPES, input_name=name)
 
@@ -297,13 +322,44 @@ def kernel_matrix(
     memory_limit: int | str | None = None,
     **params: Any,
 ) -> NDArray[Any]:
-    """Compute K(X, Y) (n, m) in ``dtype`` on a device: X (n, d), Y (m, d), dense or sparse; Y=None is X.
+    """Compute the kernel matrix K(X, Y) on a device.
 
-    kernel: a Kernel, or a built-in's name with ``params``. memory_limit: of the device; the result is the host's. Where
-    an inner value leaves the range of float32, values are computed in float64 and rounded; in float64 the host computes
-    them where the device has no double precision.
-    Raises ValueError or TypeError for bad input, DeviceError and BuildError where the machine fails.
-    """
+    Values are computed in float64 and rounded if an intermediate value leaves the range of float32. The host computes
+    float64 values if the device has no double precision.
+
+    Parameters
+    ----------
+    X : array-like or sparse matrix of shape (n, d)
+        Rows of the result.
+    Y : array-like or sparse matrix of shape (m, d), default=None
+        Columns of the result. None means X.
+    kernel : str or Kernel, default="rbf"
+        A :class:`Kernel`, or the name of a built-in kernel function, whose parameters are ``params``.
+    device : optional
+        The OpenCL device, as estimators take it. None chooses one.
+    dtype : {"float32", "float64"}, default="float32"
+        Data type of the result.
+    memory_limit : int or str, default=None
+        Limit of the device memory in bytes, or text such as "2GB". The result is host memory and does not count.
+    **params : dict
+        Parameters of a built-in kernel function, such as ``gamma``.
+
+    Returns
+    -------
+    ndarray of shape (n, m)
+        The values K(x_i, y_j) in ``dtype``.
+
+    Raises
+    ------
+    ValueError
+        If an argument is invalid, or a value of K is not finite.
+    TypeError
+        If an argument has a wrong type, or ``params`` accompany a :class:`Kernel`.
+    DeviceError
+        If the device fails or is absent.
+    BuildError
+        If the device cannot build a program.
+    """  # noqa: D416
     if isinstance(kernel, Kernel) and params:
         raise TypeError(f"parameters {', '.join(params)} go with a kernel's name, got {kernel!r}")
     kernel = kernel if isinstance(kernel, Kernel) else kernels.make(kernel, **params)
@@ -327,7 +383,7 @@ def kernel_matrix(
         plan = layouts.choose(stream.profile, X, kernel.spec)
         of_x, of_y = (measures(kernel, rows, plan).extent for rows in (X, Y))
         if dtype == "float32" and outside(kernel, of_x, of_y, dtype, X.shape[1]):
-            dtype = "float64"  # the result keeps its own
+            dtype = "float64"  # the result keeps the dtype that was asked for
         if dtype == "float64":
             refuse(kernel, of_x, of_y, X.shape[1])
         if stream.profile.lacks(dtype):
@@ -343,7 +399,7 @@ def kernel_matrix(
 
 
 def _fill(stream: Stream, kernel: Kernel, plan: Plan, dtype: str, X: Data, Y: Data, out: NDArray[Any]) -> None:
-    """Put K(X, Y) into ``out`` by the device, some rows and some working vectors at a time."""
+    """Write K(X, Y) into ``out``, for some rows of X and some rows of Y at a time."""
     itemsize, budget = np.dtype(dtype).itemsize, (stream.limit - stream.held) // 4
     step = whole_tiles(min(CHUNK, budget) // layouts.row_bytes(plan, X, itemsize))
     row = layouts.row_bytes(plan, Y, itemsize) + min(step, X.shape[0]) * itemsize
@@ -362,10 +418,16 @@ def _fill(stream: Stream, kernel: Kernel, plan: Plan, dtype: str, X: Data, Y: Da
 
 
 class Cross:
-    """K(X, C) in ``dtype`` for ``k`` outputs. X (n, d), centres (m, d), dense or CSR.
+    """Compute sums over K(X, C) in ``dtype`` for ``k`` outputs. X (n, d) are the rows and C (m, d) the inducing points,
+    dense or CSR.
 
-    way: one of the three above. reason: why. passes: how often K was made or read. cost: of a value in a pass, in
-    dense cells. keep: whether K may be kept. Raises ValueError where memory_limit is too small.
+    Attributes:
+        way: "rows", "kept" or "streamed".
+        reason: the estimates that led to this way, in words.
+        passes: how often K has been computed or read.
+        cost: cost of a value of K in one pass, in dense multiply-adds.
+
+    ``keep`` says whether K may be kept. Raises ValueError if memory_limit is too small.
     """
 
     def __init__(
@@ -393,10 +455,10 @@ class Cross:
         self._lay_out(keep)
 
     def _lay_out(self, keep: bool) -> None:
-        """Choose the way and, but of rows that are streamed, do what is done once."""
+        """Choose the way, and do the work that is done once: lay out the rows, or compute K."""
         stream, itemsize = self._stream, np.dtype(self.dtype).itemsize
         left, row = stream.limit - stream.held, layouts.row_bytes(self._plan, self._X, itemsize)
-        values, beside = self._panel.capacity * itemsize, 8 * (4 * self.k + 1)  # bytes of a row of K, and of its sums
+        values, beside = self._panel.capacity * itemsize, 8 * (4 * self.k + 1)  # bytes of a row of K and of its sums
         self._tile = min(usual(stream, values), left // 8)
         self._streamed = passing = Streamed(stream, self._X, self._plan, self.dtype, beside)
         with stream.scratch():
@@ -431,7 +493,7 @@ class Cross:
         return Sums(gram, self._panel, self.m, self.k, self._tile, keep=self.way == "kept")
 
     def values(self, rows: NDArray[np.intp]) -> NDArray[np.floating]:
-        """Return K (s, m) of some rows, on the host."""
+        """Return K(X[rows], C) as a host array."""
         real, some = np.dtype(self.dtype), min(SOME, self._tile) // (self._panel.capacity * 8)
         step = max(1, min(self._streamed.step, some))
         K = np.empty((len(rows), self.m), real)
@@ -444,23 +506,23 @@ class Cross:
         return K
 
     def weigh(self, w: Vector | None = None, shares: Vector | None = None) -> None:
-        """Set H of :meth:`forward_back`, as :meth:`Sums.weigh` does."""
+        """Set H for later calls of :meth:`forward_back`, with the arguments of :meth:`Sums.weigh`."""
         self._weights = w, shares
         for rows, sums in self._blocks:
             sums.weigh(*_of(rows, w, shares))
 
     def forward(self, V: Vector) -> Vector:
-        """Return T = K(X, C) V: (k, n) of V (k, m)."""
+        """Return T (k, n), the transpose of K(X, C) V', for V (k, m)."""
         T = np.empty((self.k, self.n))
         self._over(lambda rows, sums: np.copyto(T[:, rows], sums.forward(V)))
         return T
 
     def back(self, R: Vector) -> Vector:
-        """Return K(X, C)' R: (k, m) of R (k, n)."""
+        """Return the transpose of K(X, C)' R' as (k, m), for R (k, n)."""
         return self._total(lambda rows, sums: sums.back(R[:, rows]))
 
     def forward_back(self, V: Vector) -> Vector:
-        """Return K(X, C)' H K(X, C) V: (k, m) of V (k, m)."""
+        """Return the transpose of K(X, C)' H K(X, C) V' as (k, m), for V (k, m)."""
         return self._total(lambda rows, sums: sums.forward_back(V), weighed=True)
 
     def _total(self, product: Callable[[slice, Sums], Vector], weighed: bool = False) -> Vector:
@@ -469,7 +531,7 @@ class Cross:
         return out
 
     def _over(self, one: Callable[[slice, Sums], object], weighed: bool = False) -> None:
-        """Call ``one`` with each block of rows in turn."""
+        """Call ``one`` with each block of rows and its sums. Set H for streamed blocks if ``weighed``."""
         self.passes += 1
         for rows, sums in self._blocks:
             one(rows, sums)
@@ -484,7 +546,7 @@ class Cross:
                 one(rows, sums)
 
     def describe(self) -> str:
-        """Say where K is, and why."""
+        """Say in words where K is, and why."""
         return f"{self._plan.kind}, {self.way}; {self.reason}"
 
 
@@ -493,7 +555,7 @@ def _of(rows: slice, *given: Vector | None) -> tuple[Vector | None, ...]:
 
 
 def pass_seconds(stream: Stream, X: Data, centres: Data, kernel: Kernel, plan: Plan, dtype: str, k: int = 1) -> float:
-    """Return the seconds of a second pass over the first rows of X (n, d)."""
+    """Return the seconds that forward_back takes on the first rows of X (n, d), once the programs are built."""
     with stream.scratch():
         cross = Cross(stream, X[:TIMED], centres, kernel, plan, dtype, k, keep=False)
         V = np.zeros((k, cross.m))

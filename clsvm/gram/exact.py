@@ -98,8 +98,8 @@ def by_half(
     exceeds memory.
 
     A panel takes one block of right-hand rows after another. The product computes K between the block and all rows up
-    to the block's end, and adds to the sums of these rows. The values between the block and the rows before it also
-    add, transposed, to the sums of the block.
+    to the block's end, and adds to the sums of these rows. Values between the block and earlier rows also add,
+    transposed, to the sums of the block.
     """
     plan, both = layouts.cheaper(plan, X), np.union1d(rows, support).astype(np.int32)
     layout = LAYOUTS[plan.kind]
@@ -223,11 +223,11 @@ def _in_double(
 class HostBlocks:
     """Compute blocks of K (n, n) in float64 on the host. X holds the rows (n, d), or K itself for a precomputed kernel.
 
-    With ``whole``, all of K is computed and kept once the requested blocks amount to n^2 values. Distances are then
-    summed from differences, so that a value of dense rows has the same bits in every block.
+    If ``whole`` is set, all of K is computed and kept once the requested blocks amount to n^2 values. Distances are
+    then summed from differences, so that a value of dense rows has the same bits in every block.
 
-    Without ``whole``, distances come from norms and inner products of the rows less ``centre`` (d,). This is as precise
-    as on a device, and many times faster for long rows.
+    Otherwise distances come from norms and inner products of the rows less ``centre`` (d,). They are then as precise as
+    on a device, and many times faster to compute for long rows.
     """
 
     def __init__(self, X: Any, kernel: Kernel | Precomputed, centre: Vector, whole: bool) -> None:

@@ -1,10 +1,10 @@
-"""Compute sums over support vectors on a device, which are the decision values of models less their intercepts:
+"""Compute sums over support vectors on a device, which are decision values without the intercept.
 
     c (problems, n) = coefficients (problems, m) K(S, X)
 
 S are the m support vectors and X the n rows to predict. :class:`Support` passes any number of rows through bounded
 memory. :class:`SmallBatchPredictor` serves calls for few rows: it keeps buffers, positions and programs ready, since
-these take longer than the sums. A row's sum has the same bits in either.
+these take longer than the sums. A row's sum has the same bits in either class.
 """
 
 from __future__ import annotations
@@ -290,7 +290,8 @@ class Support:
         return range(len(self._ends))[groups]
 
     def vectors_of(self, among: slice, coefficients: Vector) -> tuple[Data, Vector, Sequence[int]]:
-        """Return the support vectors of the selected groups, their coefficients, and the ends of these groups."""
+        """Return the support vectors of the selected groups, their coefficients, and the end of each group among
+        them."""
         groups = self.among(among)
         cuts = (0, *self._ends)[groups.start : groups.stop + 1]
         some = slice(cuts[0], cuts[-1])

@@ -1,6 +1,9 @@
-"""Rows on a device: the layouts that there are, a record each, and the choice between them.
+"""Choose how rows of X are laid out on a device, and lay them out.
 
-Adding one is a module here, its templates, and its record in LAYOUTS.
+:func:`choose` returns a :class:`Plan` by the estimated cost of each layout, and :func:`build` lays out rows by a plan.
+Other functions adapt a plan to rows that are read once or by their numbers.
+
+LAYOUTS holds one record for each layout. A new layout is a module here, its templates, and its record in LAYOUTS.
 """
 
 from __future__ import annotations
@@ -23,23 +26,26 @@ from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Stream
 
 LAYOUTS: dict[str, Layout] = {layout.name: layout for layout in (DENSE, CSR, CLUSTERED, HYBRID, INVERTED)}
-SOONER = 0.8  # of dense rows' time: entries, where rows are read by their numbers
-_SAMPLE = 2048  # rows that the choice looks at
-_MEANT = 8192  # rows, about, that the centre of dense ones is the mean of, where none of them is beyond
-_FAR = 1e4  # times their median of squared lengths; else of all
+# rows that are read by their numbers become CSR if a value then costs less than this share of its dense cost
+SOONER = 0.8
+_SAMPLE = 2048  # rows from which the density of columns is estimated
+# number of rows, about, whose mean is the centre of dense rows; all rows serve if one of the sample is an outlier
+_MEANT = 8192
+_FAR = 1e4  # multiple of the median squared length from which a row is an outlier
 
 
 def names(spec: Spec) -> tuple[str, ...]:
-    """Return the layouts that a kernel function has."""
+    """Return the names of the layouts that a kernel function can use."""
     return tuple(layout.name for layout in LAYOUTS.values() if layout.elementwise or not spec.element)
 
 
 def choose(profile: Profile, X: Data, spec: Spec, kind: str = "auto", working: int | str = "auto") -> Plan:
-    """Return the plan of the cheapest layout that the kernel function has, by the profile's measured costs, or of
-    ``kind``, with its centre: a shift leaves ||x-y|| as it is, and float32 loses it where the data sit far from 0.
-    working: how many vectors a product has, where that is known.
+    """Return the plan of the layout ``kind``, or of the cheapest layout by the profile's measured costs for "auto".
 
-    Raises ValueError for a layout that the kernel function does not have, or that cannot hold rows of so many columns.
+    The plan's centre is subtracted from the rows. A shift does not change |x - y|^2, which float32 computes poorly for
+    data far from 0. ``working`` is the number of right-hand rows of a product, if known.
+
+    Raises ValueError if the kernel function cannot use the layout, or if the layout cannot hold so many columns.
     """
     asked = WORKING if working == "auto" else int(working)
     density = _density(X)
@@ -65,16 +71,18 @@ def choose(profile: Profile, X: Data, spec: Spec, kind: str = "auto", working: i
 
 
 def once(plan: Plan, X: Data, room: float = np.inf) -> Plan:
-    """Return the plan for rows X that are read once, or by their numbers alone: an index or an order of the rows does
-    not pay for its making. Dense rows may take ``room`` bytes."""
+    """Return the plan for rows X that are read once, or only by their numbers. An index or a clustering would not repay
+    its cost. Dense rows may take ``room`` bytes; larger sets become CSR."""
     layout, large = LAYOUTS[plan.kind], sp.issparse(X) and 8 * X.shape[0] * X.shape[1] > room
     return _as(plan, layout.plain or (plan.kind if layout.in_order else CSR.name if large else DENSE.name))
 
 
 def gathered(plan: Plan, X: Data, room: float = np.inf, free: bool = False) -> Plan:
-    """Return :func:`once`'s plan for many values of rows that are read by their numbers. Dense rows become entries
-    where entries are read sooner. free: no layout was asked for, so that an index's rows become entries too, if no
-    column is worth storing whole."""
+    """Return the plan of :func:`once` for rows that are read by their numbers in many products.
+
+    Dense rows become CSR if that is faster. ``free`` means that the user asked for no layout: rows of an index then
+    become CSR too if no column is worth storing whole.
+    """
     other = once(plan, X, room)
     sooner = plan.whole.get(CSR.name, np.inf) < SOONER * plan.whole.get(DENSE.name, 0.0)
     of_index = free and plan.kind == INVERTED.name and HYBRID.name not in plan.costs
@@ -83,18 +91,19 @@ def gathered(plan: Plan, X: Data, room: float = np.inf, free: bool = False) -> P
 
 
 def cheaper(plan: Plan, X: Data) -> Plan:
-    """Return the plan, or that of :func:`once` where its values cost less by the estimates: a layout that was asked for
-    need not suit the checks in float64."""
+    """Return the plan, or that of :func:`once` if its values of K cost less by the estimates. A layout that the user
+    chose may not suit float64 checks."""
     return min(plan, once(plan, X, 0.0), key=lambda one: plan.costs.get(one.kind, np.inf))
 
 
 def streamed(plan: Plan, X: Data, room: float = np.inf) -> Plan:
-    """Return the plan for rows X that are laid out anew in every pass: splitting rows takes longer than it saves."""
+    """Return the plan for rows X that every pass lays out anew. Splitting off dense columns would take longer than it
+    saves."""
     return _as(plan, CSR.name) if LAYOUTS[plan.kind].splits else once(plan, X, room)
 
 
 def _as(plan: Plan, kind: str) -> Plan:
-    """Return the plan of another layout; entries keep the order of the columns, and none is stored whole."""
+    """Return the plan for another layout. CSR keeps the plan's order of columns and stores none of them whole."""
     partition = plan.partition
     if partition and kind == CSR.name:
         partition = replace(partition, dense=0)
@@ -102,15 +111,17 @@ def _as(plan: Plan, kind: str) -> Plan:
 
 
 def build(stream: Stream, X: Data, plan: Plan, dtype: str, ids: Sequence[int] | NDArray[np.int32] = ()) -> Rows:
-    """Put X (n, d), dense or CSR, on the device as ``plan`` says, in ``dtype``.
+    """Lay out X (n, d), dense or CSR, on the device in ``dtype`` as ``plan`` says.
 
-    ids: which of the caller's rows these are, for errors; else they are all of them. Raises ValueError where the memory
-    budget does not hold it or a row is too large for the dtype, DeviceError where the device does not.
+    ``ids`` holds the caller's numbers of these rows for error messages; by default they are 0 to n - 1. Raises
+    ValueError if the memory budget cannot hold the rows or a row exceeds the range of the dtype, and DeviceError if the
+    device fails.
     """
     if stream.profile.lacks(dtype):
         raise ValueError(f"dtype 'float64' needs a device with double precision, {stream.info} has none; use 'float32'")
     centre = plan.centre
-    if stream.profile.wide == "pair" and (X.dtype != np.float32 or centre.any()):  # such a device has no doubles
+    # such a device has no doubles: the host subtracts the centre
+    if stream.profile.wide == "pair" and (X.dtype != np.float32 or centre.any()):
         X, plan = centred(X, centre).astype(np.float32), replace(plan, centre=np.zeros_like(centre))
     try:
         return LAYOUTS[plan.kind].build(stream, X, plan, dtype)
@@ -119,14 +130,16 @@ def build(stream: Stream, X: Data, plan: Plan, dtype: str, ids: Sequence[int] | 
 
 
 def row_bytes(plan: Plan, X: Data, itemsize: int) -> int:
-    """Return the bytes of a row of X as it is laid out, about."""
+    """Return the approximate bytes of a row of X once it is laid out."""
     return LAYOUTS[plan.kind].row_bytes(plan, X, itemsize)
 
 
 def _costs(survey: Survey, offered: Sequence[str], auto: bool) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the estimate of a value by layout, and the same with the value's share of laying out its row. A fit takes
-    about one product with each row, so as many values of K share that. auto: estimate clusters only where that share
-    leaves hope, since the estimate takes as long as laying out rows."""
+    """Return the estimated cost of a value of K by layout, without and with its share of laying out a row.
+
+    A fit takes about one product with each row, so n values share the cost of a row. With ``auto``, clusters are not
+    estimated if that share alone exceeds the cost of another layout, because the estimate itself takes long.
+    """
     costs: dict[str, float] = {}
     whole: dict[str, float] = {}
     for name in sorted(offered, key=lambda name: name == CLUSTERED.name):
@@ -140,7 +153,7 @@ def _costs(survey: Survey, offered: Sequence[str], auto: bool) -> tuple[dict[str
 
 
 def _density(X: Data) -> NDArray[np.float64]:
-    """Return the share of a sample of the rows in which each feature is not 0."""
+    """Return for each feature the share of sampled rows in which it is not 0, (d,)."""
     step = max(1, X.shape[0] // _SAMPLE)
     sample: Any = X[::step] if step > 1 else X
     if sp.issparse(sample) and X.shape[1] > MAX_FEATURES:
@@ -150,7 +163,7 @@ def _density(X: Data) -> NDArray[np.float64]:
 
 
 def _full_columns(X: Data, density: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return which columns have no zero: a sparse layout shifts them at no cost."""
+    """Return which columns have no zero, (d,). A sparse layout can subtract their mean without adding entries."""
     full: NDArray[np.bool_] = density == 1
     candidates = np.flatnonzero(full)
     if not candidates.size:
@@ -166,8 +179,8 @@ def _mean(X: Data, columns: NDArray[np.bool_]) -> NDArray[np.float64]:
     if not columns.any():
         return np.zeros(0)
     if sp.issparse(X):
-        return (np.bincount(X.indices, X.data, minlength=X.shape[1]) / X.shape[0])[columns]  # (in float64)
-    if (step := X.shape[0] // _MEANT) > 1:  # (any point near the rows will do; single ones far out would move it)
+        return (np.bincount(X.indices, X.data, minlength=X.shape[1]) / X.shape[0])[columns]  # bincount sums in float64
+    if (step := X.shape[0] // _MEANT) > 1:  # any point near the rows serves as the centre, but an outlier would move it
         some = X[::step]
         with np.errstate(over="ignore"):
             sizes = np.einsum("ij,ij->i", some, some)

@@ -1,21 +1,23 @@
-"""Rows of few entries: in CSR, one after another; hybrid ones, of which some columns are stored whole and the rest in
-CSR, for data of which a part is dense; and the same with an inverted index of the rest.
+"""Store rows with few entries: the layouts csr, hybrid and inverted.
 
-A panel of them holds one block of working vectors at a time, of the features that these have
-(cl_kernels/gram/scatter.cl), and which rows they are: each product fills it from the rows again, block by block.
-A value of K is one chain of operations over the dense columns and then over the entries, so that it has the bits of any
-other layout of columns in this order (partition.Partition).
+    csr: compressed sparse rows.
+    hybrid: the densest columns are stored whole, and the other entries in CSR.
+    inverted: a hybrid with an inverted index of the CSR entries.
 
-An inverted index has of each column the rows that have an entry in it. An entry of a working vector meets the entries
-of its column, and no others. Where few rows share a column that is far less than all entries of the rows, which the
-other sparse layouts read. Rows are cut into blocks whose sums a cache holds. Values of K are made where they are kept,
-in turns: the sums of the dense columns, then what entries that meet add to them, in the order of the columns, so that a
-value has the bits of any other layout of this order.
+A panel holds one block of right-hand rows at a time, with only the features that these rows have. Each product fills it
+again from the rows, block by block (cl_kernels/gram/scatter.cl). One chain of operations over the dense columns and
+then over the entries computes a value of K. A value therefore has the same bits in all three layouts if they order
+columns alike (partition.Partition).
 
-Only the vector shape has an index: where work-groups share local memory, such rows stand as hybrid ones.
+The inverted index lists, for each column, the rows that have an entry in it. An entry of a right-hand row then meets
+only the entries of its column, whereas the other sparse layouts read all entries of X. That is far less work if few
+rows share a column. X is cut into blocks of rows whose sums a cache holds. Launches alternate between storing the sums
+over dense columns and adding the products of matching entries to them, in the order of the columns.
 
-Sources: inverted indices are those of text retrieval (Zobel and Moffat 2006); the product is Gustavson's of two sparse
-matrices (1978), row by row of the working vectors.
+Only SIMD devices use the index. A work-group device lays such rows out as hybrid.
+
+References: Zobel and Moffat 2006, inverted indices of text retrieval; Gustavson 1978, the product of two sparse
+matrices row by row.
 """
 
 from __future__ import annotations
@@ -44,20 +46,21 @@ from clsvm.opencl.profiles import Profile, shape_class
 from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Buffer, Stream
 
-ORDERED = 8192  # columns whose places a first-level cache holds
-VALUE = 1.4  # of the profile's value_cost
-CONVERTED = 1000.0  # dense cells that it takes to look whether one of a dense row is 0
-LINE = 12000.0  # dense cells that a line of a block takes to be filled
-CACHED = 4096  # lines of a block of 64 working vectors that a second-level cache holds
-FAR = 3.0  # times what an entry takes, that it takes longer where no such line is its column's
-TEAM_ITEMS = 256  # of a work-group in the group shape
-# Of rows with columns that are stored whole,
-MADE = 1.05  # times what their products cost: the partition is made and rows are split, for each set of rows
-BEGUN = 0.5  # of value_cost, that these columns take beside their cells
+ORDERED = 8192  # columns whose positions a first-level cache holds
+VALUE = 1.4  # cost of the kernel function and store of a value, as a multiple of the profile's value_cost
+CONVERTED = 1000.0  # cost of testing one value of a dense row for 0, in dense multiply-adds
+LINE = 12000.0  # cost of filling the line of one feature in a block, in dense multiply-adds
+CACHED = 4096  # lines of a block of 64 right-hand rows that a second-level cache holds
+FAR = 3.0  # extra cost of an entry whose line is not in the cache, as a multiple of an entry's cost
+TEAM_ITEMS = 256  # work-items of a work-group
+# Costs of storing some columns whole:
+MADE = 1.05  # factor on the cost of products for splitting off the columns of each set of rows
+BEGUN = 0.5  # cost of these columns beside their multiply-adds, as a multiple of value_cost
 
 
 class Entries(NamedTuple):
-    """indptr (n_pad + 1,) int64, column number and value of each entry."""
+    """Hold CSR rows on the device: the start of each row (n_pad + 1,) int64, and the column number and value of each
+    entry."""
 
     indptr: Buffer
     indices: Buffer
@@ -65,7 +68,7 @@ class Entries(NamedTuple):
 
 
 class DenseColumns(NamedTuple):
-    """The columns that are stored whole, the first ``number`` of them, where there are any: row after row."""
+    """Hold the first ``number`` columns whole, row by row. ``values`` is not read if ``number`` is 0."""
 
     values: Buffer
     number: int
@@ -73,7 +76,7 @@ class DenseColumns(NamedTuple):
 
 @dataclass(frozen=True)
 class CsrRows(Rows):
-    """Rows in CSR, but for the columns that are dense. lengths: of the rows' entries, falling."""
+    """Hold rows in CSR, with the dense columns apart. ``lengths`` are the rows' numbers of entries in falling order."""
 
     csr: Entries
     dense: DenseColumns
@@ -86,12 +89,13 @@ class CsrRows(Rows):
         return super().describe() + f", {self.dense.number} columns whole" * (self.dense.number > 0)
 
     def entries(self, rows: int) -> int:
-        """Return the most entries that so many rows can have together."""
+        """Return the largest number of entries that ``rows`` rows can have together."""
         return int(self.lengths[:rows].sum())
 
 
 class Listed(NamedTuple):
-    """Which rows the working vectors are, where these are entries with norms; ``count`` of them."""
+    """Name the rows that are a panel's right-hand rows: their entries, dense columns and norms, their positions, and
+    ``count``."""
 
     csr: Entries
     dense: DenseColumns
@@ -102,8 +106,13 @@ class Listed(NamedTuple):
 
 @dataclass
 class PanelBlock:
-    """A block of working vectors, which parts of a panel share. place: (d,) where each feature stands in it, base more;
-    what is at most base is of an earlier block, and counts as absent."""
+    """Hold the map from features to lines of a panel's block. The parts of a panel share it.
+
+    Attributes:
+        place: buffer (d,); feature j has line place[j] - base of the block.
+        base: offset of the current block. A place of at most base belongs to an earlier block: no right-hand row has
+            the feature.
+    """
 
     place: Buffer
     base: int = 0
@@ -114,13 +123,13 @@ class PanelBlock:
 
 
 class CsrReader(Reader):
-    """Panels of a block at a time."""
+    """Read CSR rows for products. A panel holds one block of right-hand rows at a time."""
 
     def __init__(self, layout: Csr, stream: Stream, rows: CsrRows, kernel: Kernel) -> None:
         super().__init__(layout, stream, rows, kernel)
         self._sparse = rows.d - rows.dense.number
         self._place_bytes = 4 * max(1, self._sparse)
-        if kernel.spec.element:  # (the start of each row's element-wise sums takes the place of the norms)
+        if kernel.spec.element:  # each row's sum against the zero vector takes the place of its norm
             self.norms = stream.buffer(self.real.itemsize * rows.n_pad)
             made = stream.variant(zero_sums(kernel.spec, rows.dtype, stream.profile, rows.d))
             given = rows.csr.indptr, rows.csr.data, self._sparse, self.norms, kernel.scalars(rows.dtype)
@@ -143,8 +152,8 @@ class CsrReader(Reader):
         return super().panel_bytes(capacity) + self._place_bytes
 
     def values_bytes(self, capacity: int) -> int:
-        """Return the bytes of a block: a line of zeros, one for every dense column, one for every other that its
-        vectors can have."""
+        """Return the bytes of a block: a line of zeros, a line for each dense column, and one for each other feature
+        that its rows can have."""
         r, width = self.rows, self.layout.width(self.stream.profile, self.rows.dtype, shape_class(capacity))
         lines: int = 1 + r.dense.number + min(self._sparse, r.entries(width))
         return lines * width * self.real.itemsize
@@ -161,17 +170,17 @@ class CsrReader(Reader):
         panel.listed = Listed(self.rows.csr, self.rows.dense, self.norms, count, rows)
 
     def over_rows(self, groups: range, panel: Panel, count: Buffer) -> Iterator[Pass]:
-        yield from self.over_panel(groups, panel, self.norms, panel, count)  # (no list of rows is read)
+        yield from self.over_panel(groups, panel, self.norms, panel, count)  # no positions of left rows are read
 
     def over_panel(self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer) -> Iterator[Pass]:
-        """Yield a launch for each block of ``right``, which holds that block meanwhile."""
+        """Yield a launch for each block of ``right``, which holds that block during the launch."""
         stream, r, block, (csr, dense, norms, listed, which) = self.stream, self.rows, right.block, right.listed
         mark, fill, _ = self._scatter
         size, local = self._range(right)
         lines = right.nbytes // (right.width * self.real.itemsize)
         by_entry = int(lines - 1 < r.d)
         for first in range(0, right.capacity, right.width):
-            if block.base > 2**31 - 1 - 2 * lines:  # start again
+            if block.base > 2**31 - 1 - 2 * lines:  # restart the offsets before they overflow
                 stream.clear(block.place, self._place_bytes)
                 block.base = 0
             base, place = block.base, block.place
@@ -184,18 +193,18 @@ class CsrReader(Reader):
             block.base += lines
 
     def spread(self, panel: Panel, first: int) -> None:
-        """Copy the dense columns of a block of working vectors into its panel."""
+        """Copy the dense columns of one block's right-hand rows into the panel."""
         _, dense, _, listed, which = panel.listed
         self._scatter[2](*self._range(panel), dense, listed, which, first, panel.values)
 
     def _range(self, panel: Panel) -> tuple[tuple[int, int], tuple[int, int] | None]:
-        """Return the range and work-group of the kernels that fill a block of a panel."""
+        """Return the global and local size of the kernels that fill a block."""
         vector = self.stream.profile.shape == "vector"
         return (panel.width, 1 if vector else 32), (1, 1) if vector else None
 
 
 class Csr(Layout):
-    """Entries alone."""
+    """Store entries alone."""
 
     name, reader, sparse, shared = "csr", CsrReader, True, False
     panel_words = (
@@ -224,11 +233,13 @@ class Csr(Layout):
         return self.of_parts(survey, np.zeros(len(survey.density), bool))
 
     def of_parts(self, survey: Survey, whole: NDArray[np.bool_]) -> float:
-        """Return the cost of a value of K, in dense cells, by a row's entries in columns that are not ``whole`` (d,).
+        """Return the cost of a value of K from the entries in columns that are not ``whole`` (d,), in dense
+        multiply-adds.
 
-        Half of what an entry of a row takes is its block's, however many vectors this has. On a CPU it takes four times
-        as long if its column is in the block but not in the cache, which holds the lines of the densest columns. Each
-        column that one of the vectors has is a line of the block, which has to be filled."""
+        Half of an entry's cost is shared by all right-hand rows of a block. On a CPU an entry costs four times as much
+        if its column is in the block but its line is not in the cache, which holds the densest columns. Filling the
+        line of each feature in the block has a cost too.
+        """
         density = survey.density[~whole]
         profile, width = survey.profile, self.width(survey.profile, "float32", shape_class(survey.working))
         near = CACHED * 64 // width if profile.shape == "vector" else len(density)
@@ -242,8 +253,8 @@ class Csr(Layout):
         return 0.0 if sp.issparse(survey.X) else CONVERTED * survey.X.shape[1]
 
     def partition(self, profile: Profile, X: Data) -> Partition | None:
-        """Number columns by falling density where there are many, so that the places that are read most stand together.
-        Entries keep their order, and values of K their bits."""
+        """Return columns ordered by falling density if X has many, so that the places read most often share cache
+        lines. Entries keep their order, and values of K their bits."""
         return partition.by_density(partition.counts(X)) if X.shape[1] > ORDERED else None
 
     def row_bytes(self, plan: Plan, X: Data, itemsize: int) -> int:
@@ -255,7 +266,7 @@ class Csr(Layout):
         return X.shape[0] * (8 + _whole(plan) * itemsize) + int(self._rest(plan, X).sum()) * entry
 
     def _rest(self, plan: Plan, X: Data) -> NDArray[np.int64]:
-        """Return how many entries each column has that is not stored whole."""
+        """Return the number of entries in each column that is not stored whole."""
         count = partition.counts(X)
         return count[plan.partition.order[plan.partition.dense :]] if plan.partition else count
 
@@ -267,7 +278,7 @@ class Csr(Layout):
         return self._laid(stream, *self._split(X, plan), dtype)
 
     def _split(self, X: Data, plan: Plan) -> tuple[NDArray[np.floating], sp.csr_matrix]:
-        """Return the columns of X, less the centre, that are stored whole, (n, number), and the others in CSR."""
+        """Return the whole columns of X less the centre, (n, number), and the other columns in CSR."""
         X = entries(centred(X, plan.centre))
         if self.splits and plan.partition:
             return partition.split(X, plan.partition)
@@ -277,7 +288,7 @@ class Csr(Layout):
         return np.zeros((X.shape[0], 0)), X
 
     def _laid(self, stream: Stream, dense: NDArray[np.floating], X: sp.csr_matrix, dtype: str) -> CsrRows:
-        """Lay out CSR rows, and the columns before theirs that are dense."""
+        """Upload CSR rows and the dense columns before theirs, and compute the norms."""
         profile, real, V = stream.profile, np.dtype(dtype), record.lanes(stream.profile, dtype)
         (n, sparse), number, stored = X.shape, dense.shape[1], int(X.indptr[-1])
         d, n_pad = sparse + number, record.padded(n, V)
@@ -301,9 +312,10 @@ class Csr(Layout):
         return made
 
     def width(self, profile: Profile, dtype: str, shape: str) -> int:
-        """Return one vector's width for few working vectors: an entry meets a whole block, whatever stands in it."""
+        """Return the number of right-hand rows in a block. Few of them take the width of one SIMD vector, because an
+        entry meets the whole block however full it is."""
         V = record.lanes(profile, dtype)
-        if profile.shape == "group":  # (a work-group's tile stands in local memory)
+        if profile.shape == "group":  # local memory holds a work-group's tile
             return min(profile.panel, 64) if dtype == "float64" else profile.panel
         return V if shape != "many" else profile.panel * V // profile.lanes
 
@@ -319,7 +331,7 @@ CSR = Csr()
 
 
 class Hybrid(Csr):
-    """Entries, and columns that are dense."""
+    """Store entries in CSR, except for dense columns, which are stored whole."""
 
     name, splits = "hybrid", True
     rows_words = (
@@ -346,7 +358,7 @@ class Hybrid(Csr):
     def program(self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool, d: int = 0) -> Text:
         text, made = super().program(spec, profile, dtype, shape, of_panel)
         made.append("-DDENSE_COLUMNS")
-        if profile.shape == "vector":  # (as many rows have their sums in registers as the tile of dense rows has)
+        if profile.shape == "vector":  # registers hold the sums of as many rows as in the dense layout
             held, V = profile.tiles["many"]["COLUMNS"] * profile.tiles["many"]["GROUPS"], record.lanes(profile, dtype)
             of_row = self.width(profile, dtype, shape) // V
             made.append(f"-DAT_ONCE={min(V, 1 << max(0, (held // of_row).bit_length() - 1))}")
@@ -357,40 +369,47 @@ HYBRID = Hybrid()
 
 
 def _whole(plan: Plan) -> int:
-    """Return how many columns are stored whole."""
+    """Return the number of columns that are stored whole."""
     return plan.partition.dense if plan.partition else 0
 
 
 def _teams(width: int) -> int:
-    """Return how many rows a work-group has at a time, in the group shape."""
+    """Return the number of rows that a work-group takes at a time."""
     return max(1, TEAM_ITEMS // width)
 
 
 def scatter(profile: Profile, dtype: str, d: int = 0) -> Variant:
-    """Return the program that fills a block of a panel with working rows; ``entry`` is the first of its three
-    kernels."""
+    """Return the program that fills a panel's block with right-hand rows. Its kernels are mark, fill and spread."""
     return Variant(f"scatter {dtype}", sources.cl("gram/scatter"), tuple(options(profile, dtype, d)), "mark")
 
 
 def zero_sums(spec: Spec, dtype: str, profile: Profile, d: int = 0) -> Variant:
-    """Return the program that computes the start of element-wise sums over CSR rows."""
+    """Return the program that computes each CSR row's element-wise sum against the zero vector."""
     text, label = sources.render("gram/zero_sums", kernel=spec), f"{spec.name or 'expression'} zero sums csr {dtype}"
     return Variant(label, text, tuple(options(profile, dtype, d)), "zero_sums")
 
 
-BLOCK, MOST = 16384, 1 << 16  # rows of a block: a second-level cache holds their sums; what 16 bits can number
-ADDED = 2.0  # of value_cost: to store sums of columns that are whole, and to read them again
-LIST = 60.0  # times what two entries that meet cost: to find a column's rows of a block
-COLD = 1.75  # times that where up to 16 vectors look for it, and no cache has it yet
-FEWEST = 256  # rows that an index is made of
+# rows of a block: usual, so that a second-level cache holds their sums, and at most, since 16 bits number them
+BLOCK, MOST = 16384, 1 << 16
+ADDED = 2.0  # cost of storing the sums over whole columns and reading them again, as a multiple of value_cost
+LIST = 60.0  # cost of finding a column's rows of a block, as a multiple of the cost of two matching entries
+COLD = 1.75  # factor on LIST if at most 16 right-hand rows search the column, so that no cache holds it yet
+FEWEST = 256  # rows from which an index is made
 PARTS = 4  # work-items that make an index, for each compute unit
-WEIGHED = 512  # rows of a work-item that adds values to c
+WEIGHED = 512  # rows of a work-item that adds values of K to c
 
 
 class Index(NamedTuple):
-    """Blocks of ``size`` rows, of which the first is entry ``start`` in front, as indptr of the rows has it; those of
-    column k < columns in block b are start + ends[b][k] .. start + ends[b][k + 1] - 1. rows: of each entry, from the
-    first of its block on."""
+    """Hold the inverted index of CSR rows on the device, for blocks of ``size`` rows.
+
+    Attributes:
+        size: number of rows in a block.
+        columns: number of indexed columns.
+        indptr: the start of each row; block b starts at entry start = indptr[b * size].
+        ends: column k of block b holds the entries start + ends[b][k] .. start + ends[b][k + 1] - 1.
+        rows: row of each entry, counted from the first row of its block.
+        values: value of each entry.
+    """
 
     size: int
     columns: int
@@ -402,7 +421,7 @@ class Index(NamedTuple):
 
 @dataclass(frozen=True)
 class InvertedRows(CsrRows):
-    """Rows in CSR, from which panels are made, and their index."""
+    """Hold rows in CSR, from which panels are filled, and their inverted index."""
 
     index: Index
 
@@ -411,7 +430,7 @@ class InvertedRows(CsrRows):
 
 
 class InvertedReader(CsrReader):
-    """Products over the index; among working vectors alone, over entries."""
+    """Read rows by their inverted index for products over X. Products among right-hand rows read CSR entries."""
 
     def over_rows(self, groups: range, panel: Panel, count: Buffer) -> Iterator[Pass]:
         r, (csr, dense, norms, _, which) = self.rows, panel.listed
@@ -428,10 +447,10 @@ class InvertedReader(CsrReader):
 
 
 class Inverted(Hybrid):
-    """An index of the entries, and columns that are dense."""
+    """Store an inverted index of the entries, except for dense columns, which are stored whole."""
 
     name, reader, plain = "inverted", InvertedReader, HYBRID.name
-    elementwise = False  # (such sums have terms for entries that meet none)
+    elementwise = False  # an element-wise sum also has terms for entries without a match, which the index skips
 
     def suits(self, profile: Profile) -> bool:
         return profile.shape == "vector"
@@ -449,7 +468,8 @@ class Inverted(Hybrid):
         return cells + survey.beside(0.0, (1 + (number > 0)) * blocks)
 
     def gain(self, profile: Profile) -> Gain:
-        """Return the gain of storing a column whole: as many pairs meet as the square of its cells."""
+        """Return the gain of storing a column whole. The number of matching pairs grows as the square of the column's
+        density."""
         if not self.suits(profile):
             return super().gain(profile)
         cell = profile.hybrid_cost
@@ -485,9 +505,12 @@ INVERTED = Inverted()
 
 
 def _cells(profile: Profile, n: int, dense: int, count: NDArray[Any], found: float = LIST, wait: float = 1.0) -> float:
-    """Return the cost of a value of K, in dense cells: of its dense columns, of the entries that meet for it, and of
-    finding a column's rows of a block, as so many of these. count: entries of the columns that are not dense; found:
-    see LIST; wait: see Survey."""
+    """Return the cost of a value of K by the index, in dense multiply-adds: dense columns, matching entries and
+    searches.
+
+    ``count`` holds the entries of each column that is not dense. ``found`` is the cost of a search (see LIST), and
+    ``wait`` the factor of Survey.wait.
+    """
     share = np.asarray(count, np.float64) / n
     meeting = float((share**2).sum() + found * share.sum() / min(n, BLOCK))
     kept = profile.value_cost * (1 + ADDED * (dense > 0))
@@ -495,8 +518,8 @@ def _cells(profile: Profile, n: int, dense: int, count: NDArray[Any], found: flo
 
 
 def _size(n: int, columns: int, entries: int) -> int:
-    """Return the rows of a block: as many as a cache holds the sums of, or more where the ends of columns would take
-    more room than the entries."""
+    """Return the number of rows in a block: as many as a cache holds the sums of, or more if the index's ends would
+    outgrow its entries."""
     size = BLOCK
     while size < MOST and -(-n // size) * columns > entries:
         size *= 2
@@ -504,22 +527,22 @@ def _size(n: int, columns: int, entries: int) -> int:
 
 
 def _bytes(n: int, columns: int, entries: int, itemsize: int) -> int:
-    """Return the bytes of an index of so many entries of n rows."""
+    """Return the bytes of an index of ``entries`` entries of n rows."""
     blocks = -(-n // _size(n, columns, entries))
     return entries * (2 + itemsize) + 4 * blocks * (columns + 2)
 
 
 def invert(profile: Profile, dtype: str, d: int = 0) -> Variant:
-    """Return the program that makes an index of CSR rows; ``entry`` is the first of its three kernels."""
+    """Return the program that makes an inverted index of CSR rows. Its kernels are count, sum and place."""
     return Variant(f"invert {dtype}", sources.cl("gram/invert"), tuple(options(profile, dtype, d)), "count")
 
 
 def _index(stream: Stream, rows: CsrRows, columns: int) -> Index:
-    """Return the index of rows; columns: one more than the last that has an entry."""
+    """Return the inverted index of ``rows``. ``columns`` is one more than the last column that has an entry."""
     n, csr, units = rows.n, rows.csr, stream.compute_units
     entries, real = rows.entries(n), np.dtype(rows.dtype)
     size = _size(n, columns, entries)
-    if rows.entries(size) >= 1 << 31:  # (they are numbered by 31 bits)
+    if rows.entries(size) >= 1 << 31:  # entries of a block are numbered by 31 bits
         raise BufferSizeError(f"got {size} rows of {rows.entries(size)} entries, expected fewer than {1 << 31}")
     blocks = -(-n // size)
     parts = 1 << (-(-PARTS * units // blocks) - 1).bit_length()

@@ -1,10 +1,16 @@
-"""What a layout of rows is: one record of a module in this package, which says all that is its own.
+"""Define the interface of a layout: how the rows of X are stored on a device and read by kernels.
 
-A layout stores rows (:class:`Rows`), estimates what they cost (:class:`Survey`), makes panels of working vectors from
-them, and gives kernels their arguments (:class:`Reader`). Letters: n rows, d features, V lanes.
+    Survey: the facts about rows that cost estimates use.
+    Plan: the chosen layout, the centre to subtract and the order of columns.
+    Layout: one layout; it estimates costs, lays out rows and names its programs.
+    Rows: rows that a layout has put on a device.
+    Panel: room for right-hand rows U of a product K(X, U).
+    Reader: fills panels and yields the kernel arguments of launches over rows.
 
-An estimate is the time of a value of K in dense cells: its multiply-adds, the kernel function and its store, and its
-part of the launches and of what a product lays out for its working vectors.
+Letters: n rows, d features, and V lanes. A lane group is V consecutive rows, which kernels compute side by side.
+
+An estimated cost is the time of one value of K. Its unit is one multiply-add of the dense layout. The estimate counts
+the multiply-adds, the kernel function, the store, and the value's share of launches and of filling panels.
 """
 
 from __future__ import annotations
@@ -30,24 +36,27 @@ from clsvm.opencl import sources
 from clsvm.opencl.profiles import Profile, shape_class
 from clsvm.opencl.stream import Buffer, Stream
 
-WHOLE = 8  # rows that choosing a working set takes at a time: n_pad is a multiple, whatever V is
-WORKING = 512  # working vectors of a product, where nothing else is known
-WAIT = 4 / 3  # times what a cell takes otherwise, where vectors are so few that rows come from memory too slowly
-LAUNCHES = 20  # of an outer iteration, about: what one takes is so many times less than the profile's step_cost
+WHOLE = 8  # rows that the choice of a working set reads at once: n_pad is a multiple of it for any V
+WORKING = 512  # right-hand rows of a product if the caller does not know better
+WAIT = 4 / 3  # factor on the cost of a multiply-add if right-hand rows are so few that a CPU waits for rows from memory
+LAUNCHES = 20  # launches of an outer iteration, about: the profile's step_cost divided by it is the cost of one launch
 
-Text = tuple[str, list[str]]  # of a program, and its -D options
-Places = tuple[NDArray[np.int32], NDArray[np.int32]]  # order and position of rows (see Rows)
+Text = tuple[str, list[str]]  # text of a program and its -D options
+Places = tuple[NDArray[np.int32], NDArray[np.int32]]  # order and position of rows, as in Rows
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How a model's rows are laid out, training and test alike.
+    """Say how training and test rows of a model are laid out.
 
-    kind: the layout's name. centre: (d,) float64 subtracted before the cast (zeros where a shift would cost sparsity).
-    reason: the costs that decided, in dense cells. partition: of the columns, where the layout has one.
-    costs: the same estimates of a value of K by layout, of each that could be estimated, and fill, of the columns that
-    a cluster would hold; none in a plan that a model file holds. whole: those estimates and each value's share of
-    laying out its row, which decided.
+    Attributes:
+        kind: the name of the layout.
+        centre: (d,) float64, subtracted before the cast to the device's dtype; 0 where a shift would add entries.
+        reason: the costs that decided, in words.
+        partition: the order of the columns and the number of dense ones, for layouts that use it.
+        costs: the estimated cost of a value of K for each layout. A plan from a model file has none.
+        fill: the estimated number of columns in a cluster, or None.
+        whole: the costs including each value's share of laying out its row; the least of them decided.
     """
 
     kind: str
@@ -61,8 +70,14 @@ class Plan:
 
 @dataclass(frozen=True)
 class Survey:
-    """What the choice of a layout knows: rows X (n, d), the share of them in which each feature that occurs is not 0,
-    and the number of working vectors of a product."""
+    """Hold the facts about rows X (n, d) on which a layout's cost depends.
+
+    Attributes:
+        profile: the device profile with its measured costs.
+        X: the rows.
+        density: for each feature that occurs, the share of rows in which it is not 0.
+        working: number of right-hand rows in a product.
+    """
 
     profile: Profile
     X: Data
@@ -75,38 +90,50 @@ class Survey:
 
     @property
     def used(self) -> float:
-        """Return how many features of a row are not 0, on average."""
+        """Return the average number of nonzero features of a row."""
         return float(self.density.sum())
 
     def wait(self, times: float = WAIT) -> float:
-        """Return by what factor a cell of the rows takes longer than where working vectors are many: so few of them, on
-        a CPU, use rows faster than memory brings them."""
+        """Return the factor by which multiply-adds slow down for few right-hand rows. A CPU then uses rows faster than
+        the memory delivers them."""
         return times if self.profile.shape == "vector" and shape_class(self.working) != "many" else 1.0
 
     @cached_property
     def fill(self) -> float:
-        """Return how many columns a cluster of the profile's size would hold, about."""
+        """Return the estimated number of columns that a cluster of the profile's size would hold."""
         return partition.sampled_fill(self.X, self.profile.lanes * self.profile.cluster)
 
     def beside(self, values: float, launches: int) -> float:
-        """Return the cost of a value beside its cells: the kernel function and its store, as a multiple of the
-        profile's value_cost, and its share of a product's launches."""
+        """Return the cost of a value of K beyond its multiply-adds.
+
+        The cost is ``values`` times the profile's value_cost, for the kernel function and the store, and the value's
+        share of ``launches`` launches.
+        """
         shared = launches * self.profile.step_cost / LAUNCHES / (self.n * self.working)
         return values * self.profile.value_cost + shared
 
     def at_once(self, cells: float, values: float, launches: int) -> float:
-        """Return the cost of a value whose cells and kernel function are computed while others are stored: hardly more
-        than the longer of the two."""
+        """Return the cost of a value of K if multiply-adds overlap with the kernel function of other values. The cost
+        is then little more than the larger of the two."""
         return math.hypot(cells, values * self.profile.value_cost) + self.beside(0.0, launches)
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows on the device, n_pad with padding, which is zero vectors; xx: their squared norms.
+    """Hold rows on the device, padded with zero rows to n_pad.
 
-    kind: the layout's name. stored: cells kept, padding included. order: the caller's row at each position (-1:
-    padding), position: the inverse. cost, tile_cost: of a value of K, and of one among working vectors, in dense cells.
-    laid: of a row that is laid out anew in every product, likewise. words: how they lie, where that is not all said.
+    Attributes:
+        kind, dtype: the name of the layout and the dtype of the values.
+        n, d: number of rows and of features.
+        n_pad: number of positions, a multiple of V.
+        lanes: V.
+        stored: number of stored values, with padding.
+        order: (n_pad,) the caller's row at each position, -1 for padding.
+        position: (n,) the position of each of the caller's rows.
+        xx: buffer of the squared norms (n_pad,).
+        cost, tile_cost: cost of a value of K, and of a value in a tile, in dense multiply-adds.
+        laid: cost of laying out a row again in every product, in the same unit.
+        words: further words for reports.
     """
 
     kind: str
@@ -125,7 +152,7 @@ class Rows:
     words: str = field(default="", kw_only=True)
 
     def buffers(self) -> tuple[Buffer, ...]:
-        """Return every buffer of the rows, to be freed."""
+        """Return all buffers of the rows, to be freed."""
         return (self.xx,)
 
     def describe(self) -> str:
@@ -135,18 +162,26 @@ class Rows:
 
 @dataclass
 class Panel:
-    """Room for ``capacity`` working vectors: squared norms, and values in blocks of ``width``. rows: which rows they
-    are, where a product wants to know. fetched: rows that were laid out for it (gram/blocks.py). filled: whether there
-    are numbers in it. squared: room for norms by matrix units (gram/units.py), where products take these. places: the
-    rows' positions and their count, where they belong to the panel. block, listed: what a panel of one block of working
-    vectors at a time has (csr.py)."""
+    """Hold up to ``capacity`` right-hand rows of a product, in blocks of ``width`` rows.
+
+    Attributes:
+        values, uu: buffers of the rows' values and of their squared norms.
+        nbytes: size of ``values`` in bytes.
+        shape: the class of ``capacity`` for which programs differ (profiles.shape_class).
+        rows: buffer of the rows' positions, for operators that read a stored K.
+        fetched: the rows that were laid out for this panel (gram/blocks.py).
+        filled: whether the buffers hold valid numbers.
+        squared: buffer for norms by matrix units (gram/units.py), or None.
+        places: buffers of positions and count that are freed with the panel.
+        block, listed: the block that ``values`` holds, and the rows to fill it from (csr.py).
+    """
 
     capacity: int
     width: int
     values: Buffer
     uu: Buffer
     nbytes: int
-    shape: str  # profiles.shape_class of the number asked for
+    shape: str
     rows: Buffer = None
     fetched: Any = None
     filled: bool = False
@@ -157,20 +192,26 @@ class Panel:
 
     @property
     def rows_stay(self) -> bool:
-        """Return whether the rows' buffers have to live as long as the panel."""
+        """Return whether the buffers of the rows must live as long as the panel, because products read them again."""
         return self.block is not None
 
     def buffers(self) -> tuple[Buffer, ...]:
-        """Return every buffer of the panel, to be freed."""
+        """Return all buffers of the panel, to be freed."""
         own = self.values, self.uu, self.squared, *self.places
         parts = [one.buffers for one in (self.block, self.fetched) if one]
         return (*(buffer for buffer in own if buffer is not None), *chain.from_iterable(parts))
 
 
 class Pass(NamedTuple):
-    """A launch over lane groups first .. first + groups - 1; reads: the kernel's arguments that say what is read.
-    blocks: of working vectors, which work-groups can share. kernel: which one of the program. items: of the launch in
-    the vector shape, where it is not the layout's. sums: whether it is for an update alone."""
+    """Describe a launch of a product kernel over the lane groups first .. first + groups - 1.
+
+    Attributes:
+        reads: the kernel's arguments for the rows and the panel.
+        blocks: number of blocks of right-hand rows that work-groups can share.
+        kernel: name of the kernel in the program.
+        items: number of work-items of a SIMD launch, or 0 for the layout's own number.
+        sums: whether the launch serves only updates of c.
+    """
 
     first: int
     groups: int
@@ -182,9 +223,12 @@ class Pass(NamedTuple):
 
 
 class Reader(ABC):
-    """Rows of a layout as the products of one kernel function read them: into panels, and in launches over rows.
+    """Read the rows of a layout for products with one kernel function: fill panels with them, and yield launches over
+    them.
 
-    norms: what stands for |x|^2 in the kernel function. width: working sets are whole blocks of so many rows.
+    Attributes:
+        norms: buffer that takes the place of |x|^2 in the kernel function.
+        width: number of right-hand rows in a block; the sizes of working sets are multiples of it.
     """
 
     def __init__(self, layout: Any, stream: Stream, rows: Any, kernel: Kernel) -> None:
@@ -194,7 +238,7 @@ class Reader(ABC):
         self.norms = rows.xx
 
     def panel(self, capacity: int, square: bool = False) -> Panel:
-        """Return an empty panel for at least ``capacity`` working vectors; square: one that a tile takes."""
+        """Return an empty panel for at least ``capacity`` right-hand rows. Pass ``square`` for a panel of a tile."""
         shape = shape_class(max(3, capacity) if square else capacity)
         width = self.layout.width(self.stream.profile, self.rows.dtype, shape)
         capacity = -(-capacity // width) * width
@@ -204,51 +248,64 @@ class Reader(ABC):
         return Panel(capacity, width, values, uu, nbytes, shape)
 
     def panel_bytes(self, capacity: int) -> int:
-        """Return the bytes of a panel."""
+        """Return the size of a panel for ``capacity`` right-hand rows in bytes."""
         return self.values_bytes(capacity) + capacity * self.real.itemsize
 
     @abstractmethod
     def values_bytes(self, capacity: int) -> int:
-        """Return the bytes of the values of a panel."""
+        """Return the size of a panel's values in bytes."""
 
     @abstractmethod
     def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
-        """Return whole blocks of a gathered panel: ``capacity`` working vectors from ``first`` on, ``count`` there."""
+        """Return a view of whole blocks of a gathered panel: ``capacity`` right-hand rows from ``first``, ``count`` of
+        them valid."""
 
     @abstractmethod
     def gather(self, panel: Panel, rows: Buffer, count: Buffer, fresh: bool = True) -> None:
-        """Bring the rows at positions rows[0 .. count - 1] (int32, -1: none) into a panel that these rows or others
-        with as long ones made. The rest of the panel becomes zero, or, where it is not ``fresh``, keeps what stood
-        there."""
+        """Copy the rows at positions rows[0 .. count - 1] (int32, -1 for none) into a panel. Rows at least as long must
+        have made the panel.
+
+        Zero the rest of the panel if ``fresh``; otherwise keep its contents.
+        """
 
     def of_panel(self, panel: Panel) -> tuple[Any, ...] | None:
-        """Return what kernel values of a panel are made of, in lane groups: values, norms, features. None where it does
-        not hold all of its vectors."""
+        """Return a panel's values, squared norms and feature count in the format of lane groups. Return None if the
+        panel holds only one block at a time."""
         return None
 
     @abstractmethod
     def over_rows(self, groups: range, panel: Panel, count: Buffer) -> Iterator[Pass]:
-        """Yield the launches over some lane groups of the rows; the panel may change in between."""
+        """Yield the launches over the given lane groups of the rows. The contents of the panel may change from one
+        launch to the next."""
 
     @abstractmethod
     def over_panel(self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer) -> Iterator[Pass]:
-        """Yield the launches over some lane groups of a square panel, which holds ``rows``, against the ``count``
-        working vectors of another, ``right``."""
+        """Yield the launches over the given lane groups of a square panel, whose positions in X are ``rows``, against
+        the ``count`` right-hand rows of the panel ``right``."""
 
 
 class Layout(ABC):
-    """One way for rows to stand on a device; its rows have its name as their kind.
+    """Define one way to store rows on a device.
 
-    name: as plans, reports and commands say it. reader: of its rows. most: columns that it can hold. sparse: whether
-    zeros are not stored, so that taking off a centre would add entries. in_order: whether rows stand as they came; else
-    :meth:`row_bytes` is a bound. shared: whether a panel holds all of its vectors at once, so that several work-groups
-    can share them. splits: whether some columns are dense and the rest are not, as its plan's partition says.
-    elementwise: whether there are element-wise sums. plain: the layout whose kernels read these rows too, of one whose
-    values several launches make where they are stored: it takes less memory, needs no store, and is made sooner.
+    Attributes:
+        name: the name in plans, reports and commands.
+        reader: the class that reads its rows.
+        most: the largest number of columns.
+        sparse: whether zeros are left out, so that subtracting a centre would add entries.
+        in_order: whether rows keep the caller's order. Otherwise :meth:`row_bytes` is an upper bound.
+        shared: whether a panel holds all its right-hand rows at once, so that several work-groups can share them.
+        splits: whether the plan's partition splits off dense columns.
+        elementwise: whether kernel functions of element-wise sums can use it.
+        plain: for a layout that stores K in several launches, the layout whose kernels also read its rows. These
+            kernels sum without a store. The plain layout takes less memory and less time to build.
 
-    For tools/emit.py: rows_words, panel_words: lines that say how rows and working vectors lie in memory. arguments:
-    what those arguments of its gram kernels are that differ between layouts; panel_arguments: over a panel.
-    Lanes and blocks of panels divide 64 rows, by which responses go.
+    tools/emit.py prints these in the headers of C programs:
+
+        rows_words, panel_words: lines that say how rows and right-hand rows lie in memory.
+        arguments: the meaning of the kernel arguments that differ between layouts.
+        panel_arguments: their meaning in a launch over a panel.
+
+    V and the block width of panels divide 64, by which sums over support vectors are grouped.
     """
 
     name: str
@@ -266,109 +323,111 @@ class Layout(ABC):
     panel_arguments: Mapping[str, str]
 
     def suits(self, profile: Profile) -> bool:
-        """Return whether there are kernels of its own for a kind of device."""
+        """Return whether the layout has separate kernels for this kind of device."""
         return True
 
     @abstractmethod
     def cost(self, survey: Survey) -> float | None:
-        """Return the cost of a value of K, in dense cells; None where the layout is not to be chosen."""
+        """Return the cost of a value of K in dense multiply-adds. Return None if the layout should not be chosen."""
 
     def price(self, survey: Survey) -> float:
-        """Return the cost of laying out a row, beyond a copy, in dense cells."""
+        """Return the cost of laying out a row, beyond a copy, in dense multiply-adds."""
         return 0.0
 
     def partition(self, profile: Profile, X: Data) -> Partition | None:
-        """Return the partition of the columns of X (n, d), where the layout has one."""
+        """Return the partition of the columns of X (n, d), or None for a layout without one."""
         return None
 
     @abstractmethod
     def row_bytes(self, plan: Plan, X: Data, itemsize: int) -> int:
-        """Return the bytes of a row of X as it is laid out, about: the memory limit counts on it."""
+        """Return the approximate bytes of a row of X once it is laid out. The memory budget relies on it."""
 
     def nbytes(self, plan: Plan, X: Data, itemsize: int) -> int:
-        """Estimate the bytes of all rows of X as they are laid out, without their norms."""
+        """Estimate the bytes of all rows of X once they are laid out, without their norms."""
         return X.shape[0] * self.row_bytes(plan, X, itemsize)
 
     def block_bytes(self, plan: Plan, X: Data, itemsize: int, width: int) -> int:
-        """Return the bytes that a panel of rows of X, in blocks of ``width``, takes besides those of its rows."""
+        """Return the bytes of a panel of rows of X, in blocks of ``width``, beyond the bytes of its rows."""
         return 0
 
     @abstractmethod
     def build(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> Rows:
-        """Put X (n, d) on the device, less the plan's centre."""
+        """Lay out X (n, d), less the plan's centre, on the device."""
 
     @abstractmethod
     def width(self, profile: Profile, dtype: str, shape: str) -> int:
-        """Return how many working vectors stand side by side in a panel of a shape class."""
+        """Return the number of right-hand rows that stand side by side in a panel of this shape class."""
 
     @abstractmethod
     def program(self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool, d: int = 0) -> Text:
-        """Return a kernel called gram over rows of d features; of_panel: of a panel.
+        """Return the text and -D options of a kernel named gram over rows of d features, or over a panel if
+        ``of_panel``.
 
-        Its parameters are group0, groups, base (the lane groups of a launch, and the first row of the output), then
-        what :class:`Pass` says is read, then STORE_PARAMETERS UPDATE_PARAMETERS KERNEL_PARAMETERS
-        (templates/gram/epilogue.mako). It obeys V, UB and INDEX (:func:`options`), and what programs.PRODUCTS defines:
-        STORE, UPDATE, HALF, SLABS, for which finish_*.mako can be included, and SECTIONS (then it begins with SECTION).
+        The kernel's parameters are, in order: the first lane group, the number of groups and the first row of the
+        output; then the arguments in :class:`Pass`; then STORE_PARAMETERS UPDATE_PARAMETERS KERNEL_PARAMETERS
+        (templates/gram/epilogue.mako).
+
+        The kernel obeys the macros V, UB and INDEX of :func:`options`, and the macros of programs.PRODUCTS: STORE,
+        UPDATE, HALF and SLABS, as finish_*.mako implement them, and SECTIONS, for which the body begins with SECTION.
         """
 
     def forward_back(self, spec: Spec, profile: Profile, dtype: str, d: int) -> Text | None:
-        """Return a kernel called forward_back, one pass over rows; None without one."""
+        """Return a kernel named forward_back that makes one pass over rows, or None if the layout has none."""
         return None
 
     @abstractmethod
     def items(self, numbers: Mapping[str, int]) -> int:
-        """Return the work-items of a work-group in the group shape, by the -D numbers of a gram kernel."""
+        """Return the number of work-items in a work-group, given the -D numbers of a work-group kernel."""
 
     def grid(self, numbers: Mapping[str, int], groups: int, blocks: int) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Return the range and work-group of a launch over lane groups and blocks of working vectors, in the group
-        shape."""
+        """Return the global and local size of a work-group launch over lane groups and blocks of right-hand rows."""
         items = self.items(numbers)
         shared = -(-blocks // numbers.get("BLOCKS", 1))
         return (-(-groups // numbers.get("GROUPS", 1)) * items, shared), (items, 1)
 
     def size(self, stream: Stream, numbers: Mapping[str, int], of_panel: bool, groups: int, cells: float) -> int:
-        """Return the work-items of a launch over lane groups, of so many cells each, in the vector shape."""
+        """Return the number of work-items of a SIMD launch over lane groups. One group costs ``cells``
+        multiply-adds."""
         return -(-groups // numbers.get("GROUPS", 1))
 
 
 def lanes(profile: Profile, dtype: str) -> int:
-    """Return V for values of ``dtype``: half as many doubles fill the same vector."""
+    """Return V for values of ``dtype``. A SIMD vector holds half as many doubles as floats."""
     return profile.lanes // 2 if dtype == "float64" and profile.shape == "vector" else profile.lanes
 
 
 def options(profile: Profile, dtype: str, d: int = 0) -> list[str]:
-    """Return the -D options that every program over rows of ``dtype`` shares."""
+    """Return the -D options that all programs over rows of ``dtype`` share."""
     made = [f"-DV={lanes(profile, dtype)}", f"-DINDEX={'ushort' if d <= 1 << 16 else 'int'}"]
     made += ["-DVECTOR"] * (profile.shape == "vector") + ["-DREAL64"] * (dtype == "float64")
     return made + ["-DWIDE_PAIR"] * (profile.wide == "pair")
 
 
 def packing(profile: Profile, source: DTypeLike, d: int, dtype: str) -> list[str]:
-    """Return the -D options of kernels that read the caller's rows, of dtype ``source`` and d features."""
+    """Return the -D options of kernels that read the caller's rows, which have the dtype ``source`` and d features."""
     return [*options(profile, dtype, d), f"-DINPUT={'float' if np.dtype(source) == np.float32 else 'double'}"]
 
 
 def template(family: str, spec: Spec, profile: Profile) -> str:
-    """Return the text of the gram kernel of a family: a layout's, or "few" for few working vectors in the group
-    shape."""
+    """Return the text of a layout's gram kernel. The family "few" serves few right-hand rows with work-group
+    kernels."""
     return sources.render(f"gram/gram_{family}_{profile.shape}", kernel=spec)
 
 
 def padded(n: int, unit: int) -> int:
-    """Return n rows in whole ``unit`` and whole vectors of the choice of working sets."""
+    """Round n rows up to multiples of ``unit`` and of WHOLE."""
     unit = math.lcm(unit, WHOLE)
     return -(-n // unit) * unit
 
 
 def in_order(n: int, n_pad: int) -> Places:
-    """Return order and position of rows that stand as they came."""
+    """Return order and position of rows that keep the caller's order."""
     at = np.arange(n_pad, dtype=np.int32)
     return np.where(at < n, at, np.int32(-1)), at[:n].copy()
 
 
 def refuse(norms: NDArray[Any], rows: Rows) -> None:
-    """Raise RowTooLargeError for a row whose squared norm, of those of the first places, overflows: it has no kernel
-    values."""
+    """Raise RowTooLargeError for the first row whose squared norm is not finite, since K has no values for it."""
     bad = np.flatnonzero(~np.isfinite(norms))
     if bad.size:
         raise RowTooLargeError(int(rows.order[bad[0]]), rows.dtype)
