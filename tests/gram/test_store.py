@@ -217,6 +217,7 @@ def values(X: Any, Y: Any) -> Any:
         (lambda X, Y: values(X, Y)[:, :1], np.ones((6, 2)), "must return 6x6 values, got \\(6, 1\\)"),
         (values, np.ones((6, 2)), "not symmetric"),
         (lambda X, Y: values(X, Y) + np.inf, np.ones((6, 2)), "not finite"),
+        (lambda X, Y: X @ Y.T + 0j, np.ones((6, 2)), "real.*got complex128"),
     ],
 )
 def test_bad_values(device: str, kernel: Any, X: np.ndarray, words: str) -> None:

@@ -477,10 +477,8 @@ def assert_safe(expression: Expression) -> None:
 LANGUAGE, SIZE = "is not part of the language", "is not a number of moderate size"
 CHARACTERS = string.ascii_letters + string.digits + "_.+-*/(),<>=! \n"
 FOREIGN_CHARACTERS = (  # Python's, OpenCL's, blanks that are none, look-alikes that Python would take for ASCII names
-    *("dot[0]", "{dot}", "lambda: dot", "(dot := 1)", "'dot'", 'f"{dot}"', "`dot`", "dot % 2", "dot @ xx", "~dot"),
-    *("dot; }", "dot } kernel void evil(global int *p) {", "dot\n#define dot 1", "dot\\\n+ xx", "dot ? xx : yy"),
-    *("dot ^ 2", "dot\r", "dot\x00", "dot\u00a0+ xx", "dot\u2028+ xx", "dot\u200b", "\u202edot", "dot\ud800"),
-    *("ｄｏｔ", "dоt", "ſqrt(dot)", "dot − xx", "２ * dot", "exp（dot）"),
+    *("dot[0]", "lambda: dot", 'f"{dot}"', "dot } kernel void evil(global int *p) {", "dot\n#define dot 1"),
+    *("dot\\\n+ xx", "dot ^ 2", "dot\r", "dot\x00", "dot\u2028+ xx", "dot\ud800", "dоt", "２ * dot"),
 )
 SAFE = (
     *("(exp)(dot)", "where(where(dot < 1, xx, yy) < 2, 1, 2)", "where(1 < 2, dot, xx)", "  dot\n\n  + xx "),
@@ -489,32 +487,17 @@ SAFE = (
     *("where(dot < 1, " * 60 + "1" + ", 2)" * 60, "(dot + xx) * " * 90 + "dot"),
 )
 REFUSED = {  # the text: what the error says of it, and the column that it names (0: none, or Python's choice)
-    "__import__('os')": (LANGUAGE, 12),
     "__import__(dot)": ("unknown function '__import__'", 1),
-    "dot.real": (f"Attribute {LANGUAGE} at '.real'", 4),
-    "2 * exp.__globals__": (f"Attribute {LANGUAGE} at '.__globals__'", 8),
     "().__class__.__bases__": (f"Attribute {LANGUAGE} at '.__class__'", 3),
     "dot = 1": ("near '= 1'", 5),
     "exp(x=dot)": (f"{LANGUAGE} at '='", 6),
-    "exp(*dot)": (f"Starred {LANGUAGE} at '*dot'", 5),
     "exp(dot)(xx)": (LANGUAGE, 1),
-    "dot(xx)": ("unknown function 'dot'", 1),
-    "dot, xx": (f"Tuple {LANGUAGE}", 1),
     "(yield dot)": (f"{LANGUAGE} at 'yield'", 2),
-    "import os": ("not an expression", 1),
     "None": (SIZE, 1),
-    "dot * ...": (SIZE, 7),
     "dot // xx": (f"{LANGUAGE} at '//'", 5),
-    "dot /* xx */": ("near '* xx */'", 6),
-    "a->b": ("not an expression", 2),
-    "xx * NUMBER(1)": ("unknown function 'NUMBER'", 6),
     "kv * f0": ("unknown name 'kv'", 1),
-    "dot << 1": (f"{LANGUAGE} at '<<'", 5),
-    "not dot": (f"{LANGUAGE} at 'not'", 1),
     "where(dot < 1 or xx < 1, 1, 2)": (f"{LANGUAGE} at 'or'", 15),
-    "dot not in xx": (f"{LANGUAGE} at 'not'", 5),
     "dot if xx else yy": (f"{LANGUAGE} (write where(a < b, u, v)) at 'if'", 5),
-    # comparisons in odd places
     "dot == 1": ("a comparison stands only in where", 0),
     "where(dot, xx, yy)": ("a number where a comparison is expected at 'dot'", 7),
     "where(0 < dot < 1, xx, yy)": ("a chain of comparisons", 7),
@@ -522,26 +505,18 @@ REFUSED = {  # the text: what the error says of it, and the column that it names
     "2 ** (dot < 1)": ("a comparison where a number is expected", 7),
     "where(dot < 1, 1)": ("where takes 3 arguments, got 2", 1),
     "exp + dot": ("function 'exp' without its arguments", 1),
-    # names and texts that are none
     "gamma * dot": ("unknown name 'gamma' (known: dot, sqdist, xx, yy; a parameter needs its value, gamma=...)", 1),
     "dot +\n  Dot": ("unknown name 'Dot'", 9),
     "": ("near 'the end'", 1),
-    "dot **": ("near 'the end'", 7),
     "dot)": ("not an expression", 4),
-    "1.2.3 * dot": ("not an expression", 0),
-    # numbers and sizes
     "1e400 * dot": (SIZE, 1),
-    "1j * dot": (SIZE, 1),
-    "9" * 4000: (SIZE, 1),
     "10 ** 30 * dot": (f"1e+30 {SIZE} at '10 ** 30'", 1),
     "dot + 0 ** -1": (f"inf {SIZE} at '0 ** -1'", 7),
     "(-8) ** (1 / 3)": (f"nan {SIZE}", 1),
     "(" * 10**6 + "dot" + ")" * 10**6: ("has 2000003 characters, at most 4096", 0),
     "(" * 2000 + "dot" + ")" * 2000: ("", 0),  # (what is said depends on Python's parser)
-    "-" * 150 + "dot": ("more than 100 levels of nesting", 0),
     "exp(" * 150 + "dot" + ")" * 150: ("more than 100 levels of nesting", 405),
     " + ".join(["dot"] * 500): ("more than 100 levels of nesting", 1),
-    "a" * 4096: ("unknown name 'aaaa", 1),
 }
 FIRST = {
     text: next(i for i, character in enumerate(text) if character not in CHARACTERS) for text in FOREIGN_CHARACTERS
@@ -554,7 +529,9 @@ def test_hostile_texts_are_refused_or_read_safely(text: str) -> None:
     tracemalloc.start()
     try:
         if text in SAFE:
-            assert_safe(Expression(text, INNER))
+            assert_safe(expression := Expression(text, INNER))
+            made = sources.render("gram/kernel_function", kernel=Kernel(text).spec).removeprefix(sources.cl()).strip()
+            assert made.splitlines()[0] == f"// expression: K(x, y) = {expression.text}"  # one line of comment
         else:
             message, column = REFUSED[text]
             with pytest.raises(ValueError, match=re.escape(message) or None) as caught:
@@ -578,7 +555,7 @@ OTHERS = "// /* */ . _ = ; { } \\ ' # if or 0x 1e ｅ __"
 TOKENS, FOREIGN = (*OWN.split(), " "), (*OTHERS.split(), "\n", "\x00")
 
 
-@settings(max_examples=MANY or 400, derandomize=not MANY, database=None, deadline=None)
+@settings(max_examples=MANY or 200, derandomize=not MANY, database=None, deadline=None)
 @given(
     st.one_of(
         st.lists(st.sampled_from(TOKENS), max_size=12).map("".join),
@@ -596,12 +573,3 @@ def test_any_text_is_refused_or_read_safely(text: str) -> None:
     else:
         assert_safe(expression)
         assert replace(expression).tree == expression.tree
-
-
-@pytest.mark.parametrize("text", SAFE)
-def test_what_is_read_stands_in_one_line_of_comment(text: str) -> None:
-    """The program's first line holds the formula; the function's own lines hold what assert_safe looked at."""
-    rendered = sources.render("gram/kernel_function", kernel=Kernel(text).spec).removeprefix(sources.cl()).strip()
-    formula = Expression(text, INNER).text
-    assert rendered.splitlines()[0] == f"// expression: K(x, y) = {formula}"
-    assert rendered.count("{") == rendered.count("}")

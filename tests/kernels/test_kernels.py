@@ -10,6 +10,7 @@ import pickle
 import warnings
 from collections.abc import Callable
 from fractions import Fraction
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler, StandardScaler
 
@@ -249,19 +249,12 @@ def test_numbers_of_any_kind(value: Any) -> None:
     assert_allclose(whole(X), (X @ X.T) ** 2)
 
 
-@pytest.mark.parametrize("n", [0, 1, -1, -3, 16, 17, 1000, 2**30 + 1, -(2**31)])
+@pytest.mark.parametrize("n", [0, -1, 17, 1000, 2**30 + 1, -(2**31)])
 def test_powers_of_any_size(n: int) -> None:
     kernel, Z = Kernel("(1 + dot / 1e9) ** n", n=n), np.abs(X)
     assert_allclose(kernel(Z), (1 + Z @ Z.T / 1e9) ** float(n), rtol=1e-6)
-
-
-def test_whole_parameters_do_not_wrap_round() -> None:
-    kernel = Kernel("dot ** a + dot ** b + a * a * a * xx + power(a, b) * yy", a=2**30, b=-1)
-    assert kernel.numbers == (2**30, -1, 2.0**90, 2.0**-30)
-
-
-def test_an_element_without_y() -> None:
-    assert_allclose(Kernel.elementwise("x")(X), np.broadcast_to(X.sum(axis=1)[:, None], (120, 120)))
+    whole = Kernel("dot ** a + dot ** b + a * a * a * xx + power(a, b) * yy", a=2**30, b=-1)
+    assert whole.numbers == (2**30, -1, 2.0**90, 2.0**-30)  # (which do not wrap round)
 
 
 NUMBERED = Kernel("exp(-gamma * sqdist) * (1 / c) + dot ** n", gamma=1, c=1, n=2)
@@ -308,48 +301,38 @@ def test_refused(made: Callable[[], Any], error: type[Exception], match: str) ->
 
 
 RECORD = Kernel("exp(-gamma * sqdist) + c * dot ** n", gamma=0.1, c=0.5, n=2).record()
+POLY_RECORD = make("poly").record()
 PARAMS = RECORD["params"]
 
 
 @pytest.mark.parametrize(
-    ("change", "match"),
+    ("record", "change", "match"),
     [
-        ({"expression": "dot; }"}, "character ';'"),
-        ({"expression": "exp(-gamma*sqdist)+\nc*dot**n"}, "not what its expression makes"),
-        ({"expression": "rbf"}, "has no parameter c, n"),
-        ({"expression": 3}, "needs expression"),
-        ({"element": "}"}, "unknown name 'sqdist'"),
-        ({"name": "rbf\n} kernel void"}, "unknown kernel"),
-        ({"params": {"gamma;": 1.0}}, "a parameter's name is letters"),
-        ({"params": {**PARAMS, "d": 1.0}}, "parameter d does not stand in"),
-        ({"params": {**PARAMS, "gamma": math.nan}}, "gamma must be finite"),
-        ({"params": {1: 1.0}}, "are called by text"),
-        ({"params": [1.0]}, "needs params"),
-        ({"integers": ["spam"]}, "not what its expression makes"),
-        ({"nonnegative": True}, "not what its expression makes"),
-        ({"nonnegative": 1}, "needs nonnegative"),
+        (RECORD, {"expression": "dot; }"}, "character ';'"),
+        (RECORD, {"expression": "exp(-gamma*sqdist)+\nc*dot**n"}, "not what its expression makes"),
+        (RECORD, {"expression": "rbf"}, "has no parameter c, n"),
+        (RECORD, {"expression": 3}, "needs expression"),
+        (RECORD, {"element": "}"}, "unknown name 'sqdist'"),
+        (RECORD, {"name": "rbf\n} kernel void"}, "unknown kernel"),
+        (RECORD, {"params": {"gamma;": 1.0}}, "a parameter's name is letters"),
+        (RECORD, {"params": {**PARAMS, "d": 1.0}}, "parameter d does not stand in"),
+        (RECORD, {"params": {**PARAMS, "gamma": math.nan}}, "gamma must be finite"),
+        (RECORD, {"params": {1: 1.0}}, "are called by text"),
+        (RECORD, {"params": [1.0]}, "needs params"),
+        (RECORD, {"integers": ["spam"]}, "not what its expression makes"),
+        (RECORD, {"nonnegative": 1}, "needs nonnegative"),
+        *((POLY_RECORD, {name: "x * y"}, "is not the built-in's 'poly'|needs") for name in ("expression", "element")),
+        (POLY_RECORD, {"nonnegative": True}, "is not the built-in's 'poly'"),
+        (POLY_RECORD, {"params": {"gamma": -1.0}}, "must be finite and > 0"),
+        *((wrong, {}, "a kernel's record needs") for wrong in (None, [], {}, {"name": ""})),
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_records_with_changes_are_refused(change: dict[str, Any], match: str) -> None:
-    assert Kernel.from_record(RECORD).record() == RECORD
+def test_records_with_changes_are_refused(record: Any, change: dict[str, Any], match: str) -> None:
+    if change:
+        assert Kernel.from_record(record).record() == record
+        record = {**record, **change}
     with pytest.raises((ValueError, TypeError), match=match):
-        Kernel.from_record({**RECORD, **change})
-
-
-def test_records_of_built_ins_with_changes_are_refused() -> None:
-    record = make("poly").record()
-    for change in ({"expression": "dot"}, {"integers": []}, {"element": "x * y"}, {"nonnegative": True}):
-        with pytest.raises(ValueError, match="is not the built-in's 'poly'"):
-            Kernel.from_record({**record, **change})
-    for change in ({"params": {"gamma": -1.0}}, {"name": "rbf"}):
-        with pytest.raises(ValueError, match=r"must be finite and > 0|has no parameter"):
-            Kernel.from_record({**record, **change})
-
-
-@pytest.mark.parametrize("record", [None, [], "{}", {}, {"name": ""}], ids=str)
-def test_what_is_no_record_is_refused(record: Any) -> None:
-    with pytest.raises(ValueError, match="a kernel's record needs"):
         Kernel.from_record(record)
 
 
@@ -429,8 +412,8 @@ def test_refused_compositions() -> None:
     for wrong in (lambda: RBF1 - RBF1, lambda: -RBF1, lambda: RBF1 / 2, lambda: 2**RBF1):
         with pytest.raises(TypeError):
             wrong()
-    with pytest.raises(ValueError, match=r"characters, at most|levels of nesting"):
-        sum([RBF1] * 200)
+    with pytest.raises(ValueError, match=r"characters, at most"):
+        reduce(lambda kernel, _: kernel + kernel, range(9), RBF1)
 
 
 def test_composed_kernels_keep_what_their_parts_refuse() -> None:
@@ -482,13 +465,6 @@ def test_refused_kernel_parameters_of_an_estimator() -> None:
         SVC(kernel="exp(-sqdist)").fit(X, SIGNS)
 
 
-def test_grid_search_over_kernels(device: str) -> None:
-    kernels = ["linear", Kernel(RBF, gamma=0.3), make("rbf", gamma=0.3) + LINEAR]
-    search = GridSearchCV(SVC(device=device), {"kernel": kernels}, cv=3).fit(X, SIGNS)
-    assert search.best_params_["kernel"] in kernels
-    assert all(np.isfinite(search.cv_results_["mean_test_score"]))
-
-
 # What is checked of data
 
 
@@ -537,7 +513,7 @@ def test_check_looks_at_a_sample_of_rows() -> None:
         make("chi2").check(Z)
 
 
-@pytest.mark.parametrize("kernel", ["chi2", "histogram_intersection", make("chi2") * 2], ids=str)
+@pytest.mark.parametrize("kernel", ["chi2", make("chi2") * 2], ids=str)
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
 def test_negative_values_are_refused(device: str, form: Callable[[np.ndarray], Any], kernel: str | Kernel) -> None:
     model = SVC(kernel=kernel, device=device).fit(form(np.abs(X)), SIGNS)
@@ -572,11 +548,3 @@ def test_what_is_no_kernel_ends_too(device: str, text: str) -> None:
         warnings.simplefilter("ignore", ConvergenceWarning)
         model = SVC(kernel=Kernel(text), device=device, max_iter=5000).fit(X, SIGNS)
     assert model.predict(X).shape == (120,)
-
-
-def test_complex_values_of_a_function_are_refused() -> None:
-    def complex_values(A: np.ndarray, B: np.ndarray) -> np.ndarray:
-        return A @ B.T + 0j
-
-    with pytest.warns(UserWarning, match="Python function"), pytest.raises(ValueError, match=r"real.*got complex128"):
-        SVC(kernel=complex_values).fit(X, SIGNS)

@@ -50,12 +50,6 @@ def test_a_path_that_others_can_change(tmp_path: Path, monkeypatch: pytest.Monke
     assert bool(files.exposed(folder)) == (mode != 0o775)
     (tmp_path / place).chmod(0o1777)  # where only owners move files
     assert bool(files.exposed(folder)) == (place == "cache/clsvm")
-
-
-@pytest.mark.parametrize("place", [".", "cache", "cache/clsvm"])
-def test_a_path_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
-    folder = tmp_path / "cache" / "clsvm"
-    files.private_folder(folder)
     with owned_by_a_stranger(tmp_path / place, monkeypatch):
         assert "belongs to user" in files.exposed(folder)
 

@@ -89,9 +89,14 @@ def test_a_choice_of_devices_is_among_usable_ones(written: Written, tmp_path: Pa
         devices.find("cpu")
 
 
-def test_a_fit_that_passed_is_remembered(device: str, written: Written) -> None:
-    written("print('passed')")
-    assert devices.devices()[int(device)].usable
+@pytest.mark.parametrize("inside", [False, True])
+def test_one_trial_is_enough(device: str, written: Written, monkeypatch: pytest.MonkeyPatch, inside: bool) -> None:
+    """A fit that passed is remembered, and the program that makes it makes no trial itself."""
+    if inside:
+        monkeypatch.setenv(devices.INSIDE, "1")
+    else:
+        written("print('passed')")
+        assert devices.devices()[int(device)].usable
     written("print('failed: it is not asked')")
     assert devices.devices()[int(device)].usable
 
@@ -105,12 +110,6 @@ def test_a_process_that_says_nothing_is_not_held_against_a_device(
     written("import time; time.sleep(60)")
     monkeypatch.setattr(devices, "SECONDS", 0.2)
     assert devices.devices()[int(device)].reason == "a small fit did not end within 0.2 seconds"
-
-
-def test_the_program_makes_no_trial_itself(device: str, written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(devices.INSIDE, "1")
-    written("print('failed: it is not asked')")
-    assert devices.devices()[int(device)].usable
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows keeps a working directory")
