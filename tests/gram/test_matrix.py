@@ -47,20 +47,13 @@ def test_small_matrices(device: str, profile: str) -> None:
 
 def test_in_little_memory_and_in_float64(device: str) -> None:
     kernel = Kernel("matern52", gamma=0.2)
-    K = kernel_matrix(X, Y, kernel, device=device, memory_limit="300kB")
+    K = kernel_matrix(X, Y, "matern52", gamma=0.2, device=device, memory_limit="300kB")
     np.testing.assert_array_equal(K, kernel_matrix(X, Y, kernel, device=device))
     K = kernel_matrix(X, Y, kernel, device=device, dtype="float64", memory_limit="600kB")
     assert K.dtype == np.float64
     assert largest_error(K, kernel, X, Y) < 1e-14
     with pytest.raises(ValueError, match="memory_limit"):
         kernel_matrix(X, Y, kernel, device=device, memory_limit="10kB")
-
-
-def test_by_name_and_by_default(device: str) -> None:
-    kernel = Kernel("rational_quadratic", gamma=0.1, alpha=2.0)
-    K = kernel_matrix(X, Y, "rational_quadratic", gamma=0.1, alpha=2.0, device=device)
-    assert largest_error(K, kernel, X, Y) < 1e-5
-    assert largest_error(kernel_matrix(X, device=device), Kernel("rbf"), X, None) < 1e-5
 
 
 @pytest.mark.parametrize(

@@ -139,12 +139,6 @@ def test_shapes(device: str, profile: str, name: str, kind: str, dtype: str) -> 
         check(device, name, kind, dtype, n, d, 70, sparse=n > 200)
 
 
-@pytest.mark.oclgrind
-@pytest.mark.parametrize("kind", list(LAYOUTS))
-def test_small_shapes(device: str, profile: str, kind: str) -> None:
-    check(device, "rbf", kind, "float32", 19, 3, 9)
-
-
 @pytest.mark.full
 @pytest.mark.oclgrind
 @pytest.mark.parametrize("profile_name", ["cpu", "gpu"])

@@ -7,7 +7,7 @@ import graphlib
 import re
 import sys
 import tomllib
-from collections.abc import Iterator
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -37,6 +37,7 @@ LEVEL = {name: level for level, name in enumerate(name for group in ORDER for na
 ONLY_IN = {"pyopencl": {"opencl"}, "mako": {"opencl"}}
 
 
+@cache
 def modules() -> dict[str, list[Path]]:
     """Files by module; a sub-package counts as one module."""
     found: dict[str, list[Path]] = {}
@@ -45,18 +46,18 @@ def modules() -> dict[str, list[Path]]:
     return found
 
 
-def imports(path: Path) -> Iterator[tuple[str, ...]]:
+@cache
+def imports(path: Path) -> list[tuple[str, ...]]:
     """Dotted names that a file imports anywhere in it, split at the dots; names taken from a module come with it."""
-    parents = path.relative_to(ROOT).parent.parts
+    parents, found = path.relative_to(ROOT).parent.parts, list[tuple[str, ...]]()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield tuple(alias.name.split("."))
+            found += [tuple(alias.name.split(".")) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = parents[: len(parents) - node.level + 1] if node.level else ()
             base += tuple(node.module.split(".")) if node.module else ()
-            for alias in node.names:
-                yield (*base, alias.name)
+            found += [(*base, alias.name) for alias in node.names]
+    return found
 
 
 @pytest.mark.parametrize("module", modules())

@@ -98,7 +98,7 @@ def test_matrix_units(target: Target) -> None:
     products = "rows", "rows, slabs", "update", "both", "both, slabs"
     labels = [f"rbf {product} dense float32 {target.units}" for product in products]
     assert [variant.label for variant in made] == [f"norms {target.units}", *labels]
-    for variant in made:
+    for variant in (made[0], made[3], made[-1]):  # (the last one does what the others do)
         (found,) = compilers.compile(variant.text, variant.options, target)
         assert found.problems == ()
 
@@ -195,8 +195,7 @@ def test_wrong_words(words: list[str], capsys: Any) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("profile_name", ["cpu", "gpu"])
+@pytest.mark.parametrize(("profile_name", "dtype"), [("cpu", "float64"), ("gpu", "float32")])
 def test_the_fixed_programs_are_those_that_a_fit_builds(
     device: str, profile_name: str, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
