@@ -1,13 +1,16 @@
-"""The dual problem that solvers take, as a record, and how each task poses its own.
+"""The dual problem that solvers take, as a record, and a function for each task that makes it.
 
-In signed coefficients b (one for each row of each problem; b_i = y_i a_i for classification):
+In signed coefficients b, one for each row of each problem (b_i = y_i alpha_i for classification):
 
     minimise 1/2 b'Kb + q'b + kink sum_i |b_i|   subject to   lo <= b <= hi, lo <= 0 <= hi, and the constraint
 
-with gradient f = K b + q, offset rho and decision values K b - rho. The primal that belongs to it has for each row the
-loss max(lo (rho - f + kink), hi (rho - f - kink), 0), or, where problems are coupled, hi_i (max_p f_pi - f_own,i), and
-the term - rho total where sum b = total. The kink is what the two coefficients of a row in epsilon-SVR come to when
-they are one: in place of 2n variables over n rows there are n, and no pair of equal columns.
+Its gradient is f = K b + q, its offset rho, its decision values are K b - rho. The primal problem has the loss
+
+    max(lo_i (rho - f_i + kink), hi_i (rho - f_i - kink), 0)      for each row i
+    hi_i (max_p f_pi - f_own,i)                                   for each row i of coupled problems
+
+and the term - rho total if the constraint is sum b = total. The "kink" is epsilon of epsilon-SVR: the two coefficients
+alpha_i and alpha*_i of a row become one, b_i = alpha_i - alpha*_i, and their epsilon terms become kink |b_i|.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ Vector = NDArray[np.float64]
 
 
 class Constraint(enum.Enum):
-    """What the coefficients of a problem have to add up to."""
+    """Name the sums of coefficients that a problem fixes."""
 
     BIAS = "sum_i b_pi = total for every problem p, the dual of an offset that costs nothing"
     NONE = "nothing: the offset is 0"
@@ -32,9 +35,10 @@ class Constraint(enum.Enum):
 
 @dataclass(frozen=True)
 class Problem:
-    """Problems over one set of rows: lo, hi, q, each (problems, n) float64; a row with lo = hi = 0 is not in it.
+    """Hold the dual problems over one set of n rows: lo, hi and q, each (problems, n) float64.
 
-    start: feasible coefficients (problems, n), which say what ``total`` is; None: zeros.
+    A row with lo = hi = 0 takes no part in a problem. start: feasible coefficients (problems, n), whose sums define
+    ``total``; None stands for zeros.
     """
 
     lo: Vector
@@ -55,7 +59,7 @@ class Problem:
 
     @property
     def total(self) -> Vector:
-        """Return what the coefficients of each group of each problem add up to, (problems, groups)."""
+        """Return the sum of coefficients of each group of each problem, (problems, groups)."""
         start = np.zeros_like(self.q) if self.start is None else self.start
         if self.groups == 1:
             return np.asarray(start.sum(axis=1, keepdims=True))
@@ -63,7 +67,7 @@ class Problem:
 
     @property
     def group(self) -> NDArray[np.intp]:
-        """Return which of ``totals`` each coefficient (problems, n) counts towards, its problem where none is held."""
+        """Return each coefficient's index in ``totals``, (problems, n); its problem's number if no sum is fixed."""
         p = np.arange(self.problems)[:, None]
         match self.constraint:
             case Constraint.COUPLED:
@@ -74,7 +78,7 @@ class Problem:
 
     @property
     def totals(self) -> Vector:
-        """Return what the coefficients of each group add up to."""
+        """Return the fixed sums of coefficients, one for each group."""
         if self.constraint is Constraint.COUPLED:
             return np.zeros(self.n)
         return np.zeros(0) if self.constraint is Constraint.NONE else self.total.ravel()
@@ -89,7 +93,7 @@ class Problem:
         return int(self.q.shape[1])
 
     def among(self, rows: NDArray[np.intp], n: int) -> Problem:
-        """Return the same problem over n rows, of which ``rows`` are in it."""
+        """Return the problem over n rows, with this problem's rows at the numbers ``rows``; the others take no part."""
 
         def spread(values: Vector) -> Vector:
             out = np.zeros((self.problems, n))
@@ -100,15 +104,15 @@ class Problem:
         return replace(self, lo=spread(self.lo), hi=spread(self.hi), q=spread(self.q), start=start)
 
     def ratio(self, other: Problem) -> float:
-        """Return how many times as wide the bounds of ``other`` are, over the rows that both problems have, else 1."""
+        """Return the ratio of the widths hi - lo of ``other`` and of this problem over their common rows, else 1."""
         both = (self.hi > self.lo) & (other.hi > other.lo)
         mine, its = (float((p.hi - p.lo)[both].sum()) for p in (self, other))
         return its / mine if mine > 0 else 1.0
 
     def feasible(self, b: Vector) -> Vector:
-        """Return coefficients near ``b`` (problems, n) that keep every bound and the constraint, to start from.
+        """Return feasible coefficients (problems, n) near ``b``, from which a solve can start.
 
-        Clipped; then what adds up to too much is scaled down to what stands against it.
+        They are clipped to the bounds; then the side (positive or negative) with the larger sum is scaled down.
         """
         if self.start is not None:
             totals, up, down = self.total.T, np.maximum(b, 0), np.maximum(-b, 0)
@@ -133,14 +137,14 @@ class Problem:
         return b
 
     def snapped(self, b: Vector, lo: Vector, hi: Vector) -> Vector:
-        """Return ``b`` (problems, n), found for bounds lo and hi that a device rounded, within its bounds."""
+        """Return ``b`` (problems, n) within the bounds; b at a device's rounded bound lo or hi moves to the exact one."""
         return np.clip(np.where(b == hi, self.hi, np.where(b == lo, self.lo, b)), self.lo, self.hi)
 
     def settled(self, b: Vector, f: Vector, rho: Vector) -> Vector:
-        """Return ``b`` (problems, n) within the bounds, with the sum that each group must have.
+        """Return ``b`` (problems, n) clipped to the bounds, with the sum of each group restored.
 
-        The rows nearest to the margin, by |f - rho| with f (problems, n) and rho (problems, groups), give what is too
-        much and take what is missing. For all constraints but COUPLED.
+        The rows nearest to the margin, by |f - rho| with f (problems, n) and rho (problems, groups), absorb the
+        difference. It serves all constraints except COUPLED.
         """
         b = np.clip(b, self.lo, self.hi)
         group, away = self.group, np.abs(f - self.offset(rho))
@@ -155,18 +159,18 @@ class Problem:
         return b
 
     def offset(self, rho: Vector) -> Vector:
-        """Return the offset of each coefficient (problems, n), by those of the groups (problems, groups).
+        """Return the offset of each coefficient (problems, n) from the offsets rho (problems, groups).
 
-        For all constraints but COUPLED.
+        It serves all constraints except COUPLED.
         """
         return np.asarray(rho.ravel()[self.group])
 
 
 @dataclass(frozen=True)
 class Subproblem:
-    """Rows (m,) of a data set, by their numbers, and the problem over them.
+    """Hold m row numbers of a data set and the dual problem over these rows.
 
-    start: coefficients (problems, m) to begin with; None for those that the problem says.
+    start: coefficients (problems, m) to start from; None stands for the problem's own.
     """
 
     rows: NDArray[np.intp]
@@ -175,40 +179,42 @@ class Subproblem:
 
     @property
     def beginning(self) -> Vector:
-        """Return the coefficients (problems, m) to begin with."""
+        """Return the coefficients (problems, m) to start from."""
         begun = self.problem.start if self.start is None else self.start
         return np.zeros_like(self.problem.q) if begun is None else begun
 
     def among(self, n: int) -> Subproblem:
-        """Return the same problem over all n rows."""
+        """Return the subproblem over all n rows, in which the other rows take no part."""
         start = None if self.start is None else np.zeros((self.problem.problems, n))
         if start is not None:
             start[:, self.rows] = self.start
         return Subproblem(np.arange(n), self.problem.among(self.rows, n), start)
 
     def begun(self, b: Vector | None) -> Subproblem:
-        """Return the same from coefficients near ``b`` that keep bounds and sums; None or zeros: from its beginning."""
+        """Return the subproblem with a feasible start near ``b``; with its own start if b is None or 0."""
         if b is None or not b.any():
             return replace(self, start=None)
         return replace(self, start=self.problem.feasible(b.reshape(self.problem.q.shape)))
 
 
 def filled(b: Vector, hi: Vector, total: float) -> Vector:
-    """Return coefficients like b (n,) >= 0 with 0 <= b <= hi and the sum ``total``: scaled to it and clipped, with what
-    is missing laid on the first rows."""
+    """Return coefficients near b (n,) >= 0 with 0 <= b <= hi and the sum ``total``.
+
+    They are scaled and clipped; the first rows with room take the rest of the sum.
+    """
     b = np.minimum(b * (total / b.sum()) if b.sum() > 0 else b, hi)
     room = np.cumsum(hi - b)
     missing = max(0.0, total - b.sum())
     return np.asarray(b + np.diff(np.minimum(room, missing), prepend=0.0))
 
 
-_SLACK = 1e-12  # of a sum of weights, for rounding
+_SLACK = 1e-12  # relative tolerance for the rounding of a sum of weights
 
 
 def c_svc(signs: Vector, C: Vector, bias: bool = True) -> Problem:
-    """Return C-SVC (GTSVM, equation 2).
+    """Return the dual of C-SVC (GTSVM, equation 2).
 
-    signs (problems, n): +1, -1, or 0 of a row that is not in the problem. C: (problems, n).
+    signs (problems, n): +1, -1, or 0 for a row outside the problem. C (problems, n): the bound of each row.
     """
     box = signs * C
     constraint = Constraint.BIAS if bias else Constraint.NONE
@@ -216,25 +222,22 @@ def c_svc(signs: Vector, C: Vector, bias: bool = True) -> Problem:
 
 
 def crammer_singer(index: NDArray[np.intp], C: Vector, classes: int) -> Problem:
-    """Return the multiclass problem of Crammer and Singer (GTSVM, equation 4), one problem a class.
+    """Return the dual of Crammer and Singer's multiclass SVM (GTSVM, equation 4), one coupled problem for each class.
 
-    index (n,): each row's class. C (n,): of each row. b_pi = alpha_i^(p) <= C_i where p is i's class, else <= 0.
+    index (n,): each row's class. C (n,): each row's bound: b_pi <= C_i if p is the class of row i, else b_pi <= 0.
     """
     own = np.arange(classes)[:, None] == index
     return Problem(np.broadcast_to(-C, own.shape).copy(), own * C, -own.astype(np.float64), Constraint.COUPLED)
 
 
 def epsilon_svr(y: Vector, C: Vector, epsilon: float, bias: bool = True) -> Problem:
-    """Return epsilon-SVR of targets y (n,) and C (n,) of each row.
-
-    b = alpha - alpha*, of which one is 0 at the optimum.
-    """
+    """Return the dual of epsilon-SVR for targets y (n,) and the bound C (n,) of each row; b = alpha - alpha*."""
     box = C[None].astype(np.float64)
     return Problem(-box, box, -y[None].astype(np.float64), Constraint.BIAS if bias else Constraint.NONE, float(epsilon))
 
 
 def one_class(nu: float, weights: Vector) -> Problem:
-    """Return the one-class SVM, 0 <= b <= weights (n,) and sum b = nu sum weights.
+    """Return the dual of the one-class SVM: 0 <= b <= weights (n,) and sum b = nu sum weights.
 
     Source: Schoelkopf et al. 2001, as LIBSVM scales it.
     """
@@ -244,10 +247,10 @@ def one_class(nu: float, weights: Vector) -> Problem:
 
 
 def nu_svc(signs: Vector, nu: float, weights: Vector) -> Problem:
-    """Return nu-SVC of signs (n,), +1 or -1, and weights (n,).
+    """Return the dual of nu-SVC for signs (n,), +1 or -1, and weights (n,).
 
-    |b| <= weights, and the coefficients of each class add up to nu / 2 of all weights. Raises ValueError where a class
-    has not that much. Source: Schoelkopf et al. 2000, as LIBSVM scales it.
+    |b| <= weights, and |b| of each class adds up to nu / 2 times the sum of all weights. Raises ValueError if a class's
+    weights are too small for that. Source: Schoelkopf et al. 2000, as LIBSVM scales it.
     """
     box, half = signs * weights, nu * weights.sum() / 2
     lo, hi = np.minimum(box, 0), np.maximum(box, 0)
@@ -257,14 +260,14 @@ def nu_svc(signs: Vector, nu: float, weights: Vector) -> Problem:
 
 
 def largest_nu(lo: Vector, hi: Vector) -> float:
-    """Return the largest nu of nu-SVC for bounds lo and hi (n,), rounded down to six digits, as messages show it."""
+    """Return the largest feasible nu of nu-SVC for bounds lo and hi (n,), rounded down to six digits for messages."""
     most = 2 * min(hi.sum(), -lo.sum()) / (hi.sum() - lo.sum())
     unit = 10.0 ** (np.floor(np.log10(most)) - 5)
     return float(np.floor(most / unit * (1 + _SLACK)) * unit)
 
 
 def soft_margin(problem: Problem, C: float) -> Problem:
-    """Return the C-SVC problem of the rows and weights of a nu-SVC problem.
+    """Return the C-SVC problem with the rows and weights of a nu-SVC problem.
 
     At its solution a, nu-SVC with nu = sum |a| / (C sum of weights) has the solution a / C and the margin 1 / C.
 
@@ -274,9 +277,9 @@ def soft_margin(problem: Problem, C: float) -> Problem:
 
 
 def nu_svr(y: Vector, C: Vector, nu: float) -> Problem:
-    """Return nu-SVR of targets y (n,) and C (n,) of each row.
+    """Return the dual of nu-SVR for targets y (n,) and the bound C (n,) of each row.
 
-    The problem is over the rows twice (2 n): alpha, then -alpha*, each of which adds up to nu / 2 of all C.
+    It has 2 n coefficients, alpha and then -alpha*. The sum of |b| of each half is nu / 2 times the sum of C.
     """
     zero = np.zeros_like(C)
     return _split(np.concatenate([zero, -C]), np.concatenate([C, zero]), -np.concatenate([y, y]), nu * C.sum() / 2)

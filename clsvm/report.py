@@ -1,4 +1,4 @@
-"""What a fit says of itself: how it ended, how good the result is, what it cost; and what it shows meanwhile."""
+"""The report of a fit (how it ended, how good its result is, what it cost) and the progress display."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 
 class Status(enum.Enum):
-    """How a solver ended; the value explains it."""
+    """Name how a solver ended; the value explains it in words."""
 
     TOLERANCE = "converged: the KKT violation is within tol"
     GAP = "converged: the relative duality gap is within gap_tol"
@@ -36,10 +36,9 @@ class Status(enum.Enum):
 
 
 def relative_gap(primal: float, dual: float) -> float:
-    """2 (p - d) / (p + d), the measure of GTSVM (Cotter, Srebro, Keshet 2011, section 6).
+    """Return the relative duality gap 2 (p - d) / (p + d) of GTSVM (Cotter, Srebro, Keshet 2011, section 6).
 
-    Where p + d is not positive there is nothing to relate the gap to, and it is p - d itself. Infinite where the primal
-    objective is not known.
+    Return p - d if p + d is not positive, and infinity if the primal objective is unknown.
     """
     if not math.isfinite(primal):
         return math.inf
@@ -47,11 +46,21 @@ def relative_gap(primal: float, dual: float) -> float:
 
 
 class Point(NamedTuple):
-    """Where a solver stood at one moment.
+    """Hold the state of a solver at one convergence check.
 
-    seconds: since the solver's start. steps: pair updates. outer: working sets. primal, dual, gap, violation: as in
-    :class:`FitReport`, nan where they were not evaluated. rows: of the kernel matrix, computed so far.
-    """
+    Attributes
+    ----------
+    seconds : float
+        Time since the solver's start.
+    steps : int
+        SMO iterations so far.
+    outer : int
+        Outer iterations (working sets) so far.
+    primal, dual, gap, violation : float
+        As in :class:`FitReport`; nan if they were not evaluated.
+    rows : int
+        Rows of the kernel matrix computed so far.
+    """  # noqa: D416
 
     seconds: float
     steps: int
@@ -70,7 +79,7 @@ class Progress(Protocol):
         """Show where the solver stands."""
 
     def phase(self, words: str) -> None:
-        """Show what the fit does until the next point: a part of it that has no points of its own."""
+        """Show what the fit does until the next point."""
 
 
 # The parts of GTSVM's figure 2 and the keys of ``FitReport.seconds`` that they sum; "other" is all the rest.
@@ -87,10 +96,10 @@ PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 def by_part(seconds: Mapping[str, float], of: Mapping[str, tuple[str, ...]] = PARTS) -> dict[str, float]:
-    """Return a report's seconds as parts, by default :data:`PARTS`, which sum to its "total", or to all seconds.
+    """Return a report's seconds by the parts of GTSVM's figure 2 (:data:`PARTS`), which sum to its "total".
 
-    Clustering is all that it takes to lay the rows out on the device; gram is K among the working set; update is kernel
-    rows, computed or stored, and what they add to f. Source: Cotter, Srebro, Keshet 2011, figure 2.
+    "clustering" is the time to lay the rows out on the device, "gram" the kernel matrix of the working set, "update"
+    kernel rows and their products with the changed coefficients. Source: Cotter, Srebro, Keshet 2011, figure 2.
     """
     parts = {part: sum(seconds.get(key, 0.0) for key in keys) for part, keys in of.items()}
     total = seconds.get("total", sum(seconds.values()))
@@ -99,10 +108,10 @@ def by_part(seconds: Mapping[str, float], of: Mapping[str, tuple[str, ...]] = PA
 
 
 class Record:
-    """What the reports of all fits share: they are frozen dataclasses with ``seconds``, picklable, and JSON's.
+    """Base of the reports: frozen dataclasses that pickle and convert to JSON.
 
-    parts: of seconds, as :data:`PARTS`. curves: what falls until a fit converges, by its name in words: what a
-    :class:`Point` of the trace calls it, and what the report does.
+    parts: the parts of ``seconds``, as :data:`PARTS`. curves: quantities that fall until a fit converges, for plots:
+    name in words -> (its field in a :class:`Point`, its field in the report).
     """
 
     parts: ClassVar[Mapping[str, tuple[str, ...]]]
@@ -120,33 +129,62 @@ class Record:
         return type(self), tuple(dict(value) if isinstance(value, Mapping) else value for _, value in self._held())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the record in JSON's types: ``trace`` a list of objects, numbers that are nan or infinite None."""
+        """Return the report as a dict of JSON's types; numbers that are nan or infinite become None."""
         return {name: _plain(value) for name, value in self._held()}
 
     def _held(self) -> list[tuple[str, Any]]:
-        """Return the fields by name, in their order."""
+        """Return the fields as (name, value), in their order."""
         return [(one.name, getattr(self, one.name)) for one in fields(self)]  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
 class FitReport(Record):
-    """The record of one fit of a support vector machine; frozen and picklable.
+    """Report of one fit of a support vector machine. It is frozen and can be pickled.
 
-    primal, dual: objectives as in GTSVM, equations 1 and 2; the dual is maximised, and equal at the optimum.
-    gap: 2 (primal - dual) / (primal + dual), or primal - dual where their sum is not positive.
-    violation: KKT violation, max over low of f minus min over up of f, float64 sums over kernel values in ``dtype``,
-    re-evaluated in float64 where ``error_bound`` says that this could change it (``exact_rows`` rows were).
-    error_bound: largest error of f that rounding of the kernel values can have caused.
-    steps: pair updates. outer_steps: working sets. rows_computed: rows of the kernel matrix (values that are mirror
-    images do not count).
-    bytes_held: the most that was held on the device at a time. seconds: by part, with "total" (:func:`by_part`); of
-    machines that are dealt to several devices a part is the mean of theirs.
-    trace: a :class:`Point` for each time the host looked. selection: why working set and cache have their sizes.
-    layout_costs: what the choice of the layout estimated, in dense cells a row, by layout; of all rows, where several
-    problems are of some each. Empty for kernel values that are given.
-    precision: how they were computed: in ``dtype``, or what precision="fast" made of it: a device's matrix units, or
-    why it was float32 after all.
-    """
+    A fit of several binary problems has the sums of their objectives and counts, and the largest of their violations.
+
+    Attributes
+    ----------
+    primal, dual : float
+        Objectives as in GTSVM, equations 1 and 2. The dual is maximised; both are equal at the optimum.
+    gap : float
+        Relative duality gap 2 (primal - dual) / (primal + dual); primal - dual if their sum is not positive.
+    violation : float
+        KKT violation: the largest gradient f among rows whose coefficient can fall, less the smallest among rows whose
+        coefficient can rise. Kernel values are in ``dtype``, sums in float64; where ``error_bound`` could change the
+        outcome, kernel values were computed again in float64.
+    error_bound : float
+        Largest error of f that rounding of the kernel values can have caused.
+    exact_rows : int
+        Number of rows whose f was computed again in float64.
+    status : str
+        How the fit ended, in words.
+    converged : bool
+        Whether the tolerance asked for was reached.
+    steps, outer_steps : int
+        SMO iterations, and outer iterations (working sets).
+    rows_computed : int
+        Rows of the kernel matrix that were computed; values copied by symmetry do not count.
+    bytes_held : int
+        Largest number of bytes allocated on a device at a time.
+    seconds : mapping of str to float
+        Time by part of the fit, with "total" (:func:`by_part`). Times of several devices are averaged.
+    device, layout : str
+        Device, and layout of the rows on it with the reason for it.
+    working_set_size : int
+        Rows of a working set.
+    dtype : str
+        Dtype of kernel values, "float32" or "float64".
+    trace : tuple of :class:`Point`
+        State at each convergence check, for a fit of one problem.
+    selection : str
+        Why working set and row cache have their sizes, or which solver took how many problems.
+    layout_costs : mapping of str to float
+        Estimated cost of a kernel value in each layout, in units of a multiply-add of a dense row; empty for
+        precomputed kernels.
+    precision : str
+        How kernel values were computed, and why, if ``precision="fast"`` did not apply.
+    """  # noqa: D416
 
     parts = PARTS
     curves = MappingProxyType({"relative duality gap": ("gap", "gap"), "KKT violation": ("violation", "violation")})
@@ -183,22 +221,47 @@ class FitReport(Record):
 
 @dataclass(frozen=True)
 class NystromReport(Record):
-    """The record of one fit of a machine on centres; frozen and picklable.
+    """Report of one fit of a Nyström kernel machine. It is frozen and can be pickled.
 
-    objective: (1 / sum w) sum w l(f, y) + (penalty / 2) |f|^2. residual: the gradient's size over that at 0, in
-    coordinates in which the Hessian is near the identity (:mod:`clsvm.nystrom.newton`): at most tol where it converged;
-    sums in wide numbers of kernel values in ``dtype``.
-    bound: the objective is above its least, over the span of the centres kept, by no more. It holds whether the fit
-    converged or not, with what rounding in ``dtype`` can hide. Of several outputs the residual is the largest of
-    theirs, and the bound the sum.
-    steps: of conjugate gradients, a pass over all rows each. newton_steps: how often the gradient was computed anew.
-    passes: over the rows, altogether. centers: how many there are, and why. sample: rows of which the preconditioner is
-    made. rank: of K among the centres, by float64: coefficients of the others are 0. condition: at least so large is
-    that of K among these; jitter: what its diagonal got.
-    bytes_held: the most that was held on the device at a time. seconds: by part, with "total". layout: where rows and
-    kernel values were, and why. factors: where those of the preconditioner were made, and why. trace: a :class:`Point`
-    for each gradient, whose violation is the residual.
-    """
+    Attributes
+    ----------
+    objective : float
+        (1 / sum w) sum w l(f, y) + (penalty / 2) |f|^2 for sample weights w and loss l.
+    residual : float
+        Norm of the gradient over its norm at f = 0, in preconditioned coordinates (:mod:`clsvm.nystrom.newton`); at
+        most tol if the fit converged. The largest one of several outputs.
+    bound : float
+        Upper bound of the objective less its minimum over the span of the inducing points kept. It counts the rounding
+        errors in ``dtype``, and holds whether or not the fit converged. The sum over several outputs.
+    status : str
+        How the fit ended, in words.
+    converged : bool
+        Whether the tolerance asked for was reached.
+    steps, newton_steps, passes : int
+        Conjugate gradient steps, computations of the gradient, and passes over all rows.
+    centers : str
+        Number of inducing points, and why.
+    sample : int
+        Rows from which the preconditioner was made.
+    condition : float
+        Lower bound of the condition number of K among the inducing points kept.
+    jitter : float
+        Number added to the diagonal of that matrix.
+    rank : int
+        Number of inducing points kept, the numerical rank of K among them; the others have the coefficient 0.
+    bytes_held : int
+        Largest number of bytes allocated on a device at a time.
+    seconds : mapping of str to float
+        Time by part of the fit, with "total".
+    device, layout : str
+        Device; where rows and kernel values were kept, and why.
+    factors : str
+        Where the preconditioner's factors were computed, and why.
+    dtype : str
+        Dtype of kernel values, "float32" or "float64".
+    trace : tuple of :class:`Point`
+        State at each computation of the gradient; its violation is the residual.
+    """  # noqa: D416
 
     parts = MappingProxyType({name: (name,) for name in ("layout", "preconditioner", "solve")} | {"other": ()})
     curves = MappingProxyType({"residual": ("violation", "residual")})
@@ -247,14 +310,14 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"got {value!r}, expected a number, words, or a tuple or mapping of such")
 
 
-EVERY = 10.0  # seconds between lines where stderr is no terminal
-SOON = 1.0  # seconds: what takes no longer has no bar
+EVERY = 10.0  # seconds between lines if stderr is no terminal
+SOON = 1.0  # seconds before a progress bar appears
 _label: ContextVar[str] = ContextVar("label", default="")
 
 
 @contextlib.contextmanager
 def labelled(words: str) -> Iterator[None]:
-    """Begin all that is shown inside with ``words``, such as "fold 2 of 5"."""
+    """Begin every progress line within this context with ``words``, such as "fold 2 of 5"."""
     token = _label.set(words)
     try:
         yield
@@ -263,20 +326,20 @@ def labelled(words: str) -> Iterator[None]:
 
 
 class Course:
-    """A value on its way down to a goal, on a logarithmic scale.
+    """Estimate when a falling value reaches a goal, on a logarithmic scale.
 
-    Its trend is the line of least squares through the second half of the time: the value itself goes up and down on its
-    way. Where the trend has passed the goal and the value has not, what is left is the way of the value at that slope.
+    The value may go up and down, so its trend is the least-squares line through the second half of the time. If the
+    trend has passed the goal but the value has not, the remaining way is the value's own, at the trend's slope.
     """
 
     def __init__(self, goal: float) -> None:
         self._goal, self._start = goal, 0.0
-        self._seen: deque[tuple[float, float]] = deque()  # seconds, log(value / goal) or 0 below the goal
-        self._sums = [0.0, 0.0, 0.0, 0.0]  # over them: seconds, levels, seconds^2, seconds * levels
-        self.done = 0.0  # the share of the way that lies behind, in 0..1, which never falls
+        self._seen: deque[tuple[float, float]] = deque()  # seconds; level log(value / goal), 0 below the goal
+        self._sums = [0.0, 0.0, 0.0, 0.0]  # sums of seconds, levels, seconds^2, seconds * levels
+        self.done = 0.0  # share of the way done, 0 to 1; it never falls
 
     def add(self, seconds: float, value: float) -> Self:
-        """Take note of a value at a time; nan and infinity say nothing."""
+        """Add a value at a time; ignore nan and infinity."""
         if not math.isfinite(value):
             return self
         level = math.log(max(value / self._goal, 1.0))
@@ -291,7 +354,7 @@ class Course:
 
     @property
     def left(self) -> float | None:
-        """Return the seconds to the goal; None while there is no slope."""
+        """Return the estimated seconds to the goal, None without a downward slope."""
         slope, rest = self._trend()
         if self._seen and not rest:
             return 0.0
@@ -302,7 +365,7 @@ class Course:
             self._sums[i] += sign * term
 
     def _trend(self) -> tuple[float, float]:
-        """Return how fast the levels fall, 0 where that cannot be said, and what is left of them."""
+        """Return the rate at which the level falls (0 if unknown) and the remaining level."""
         n, (t, y, tt, ty) = len(self._seen), self._sums
         if not n:
             return 0.0, 0.0
@@ -314,11 +377,11 @@ class Course:
 
 
 class Display:
-    """A context manager: what it gives is called with the solver's points and shows them; None where nothing is wanted.
+    """Show the progress of a fit; a context manager that yields itself, or None if nothing is ``wanted``.
 
-    On a terminal that is a bar, which goes on a logarithmic scale from the first gap to ``gap_tol``, or without one
-    from the first violation to ``tol``. Elsewhere it is a line every ten seconds, and one at the end. violation: what
-    it is called.
+    The solver calls it with each :class:`Point`. On a terminal it shows a bar, on a logarithmic scale from the first
+    gap to ``gap_tol``, or from the first violation to ``tol``. Elsewhere it prints a line every ten seconds and one at
+    the end. violation: the word for the violation in that line.
     """
 
     def __init__(self, wanted: Any, tol: float, gap_tol: float | None = None, violation: str = "violation") -> None:
@@ -356,7 +419,7 @@ class Display:
         self.phase(f"{time} left, {self._last}")
 
     def phase(self, words: str) -> None:
-        """Show what the fit does now, until the next point: a part of it that has no points of its own."""
+        """Show what the fit does until the next point."""
         if self._bar is not None:
             self._bar(f"{self._label}{words}", self._course.done)
         elif perf_counter() - self._said >= EVERY:
@@ -369,10 +432,10 @@ class Display:
 
 @contextlib.contextmanager
 def counting(words: str, total: int, begun: int = 0, lines: bool = False) -> Iterator[Callable[[int], None]]:
-    """Yield a function to call with the number of things done, of ``total``, which a terminal shows after a moment.
+    """Yield a function to call with the number of items done; after a second a terminal shows them as a bar.
 
-    words: what is shown, with {done}, {total} and the time that is {left}. begun: how many were done before. lines:
-    whether there is a line every ten seconds and one at the end where stderr is no terminal.
+    words: the text to show, with the fields {done}, {total} and {left} (time). begun: items done before. lines: print a
+    line every ten seconds, and one at the end, if stderr is no terminal.
     """
     began = said = perf_counter()
     shown, terminal = "", sys.stderr.isatty()
@@ -399,12 +462,12 @@ def counting(words: str, total: int, begun: int = 0, lines: bool = False) -> Ite
 
 @contextlib.contextmanager
 def progress_bar() -> Iterator[Callable[[str, float], None]]:
-    """Yield a function to call with words and the share that is done, for a line on stderr that goes at the end."""
+    """Yield a function to call with words and the share done; it shows a bar on stderr until the context ends."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.table import Column
 
-    rest = Column(ratio=1, no_wrap=True)  # of a narrow terminal the words alone are cut
+    rest = Column(ratio=1, no_wrap=True)  # a narrow terminal cuts the words alone
     columns = BarColumn(16), TimeElapsedColumn(), TextColumn("{task.fields[words]}", markup=False, table_column=rest)
     with Progress(*columns, console=Console(stderr=True), transient=True, expand=True) as progress:
         task = progress.add_task("", total=1.0, words="")

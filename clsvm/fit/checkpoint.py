@@ -26,16 +26,19 @@ from clsvm.solvers.result import Result
 Vector = NDArray[np.float64]
 # raised by NumPy for files that are no checkpoint
 UNREADABLE = OSError, ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile
-_SHOWN = "problems", "kernel"  # what a refusal quotes: the rest are digests
-_REACHED = "primal", "dual", "violation", "error_bound", "exact_rows"  # what is kept of a result, beside b and rho
+_SHOWN = "problems", "kernel"  # entries that an error message quotes; the others are digests
+_REACHED = "primal", "dual", "violation", "error_bound", "exact_rows"  # numbers of a result in the file
 
 
 @contextmanager
 def opened(
     options: Options, X: Any, subproblems: Sequence[Subproblem], kernel: Kernel | Precomputed
 ) -> Iterator[Checkpoint | None]:
-    """Open the checkpoint that a fit asks for, if it does: read where the file is there, and written once more at the
-    end, however that comes. Raises CheckpointError as :meth:`Checkpoint.read`."""
+    """Open the checkpoint file that ``options.checkpoint`` names; yield None if it names none.
+
+    An existing file is read. The file is written when the context ends, by an error or Ctrl-C too. Raises
+    CheckpointError as :meth:`Checkpoint.read`.
+    """
     if options.checkpoint is None:
         yield None
         return
@@ -51,12 +54,14 @@ def opened(
 
 
 class Checkpoint:
-    """Coefficients of subproblems in a file, the results of those that are solved, and digests of the fit that they
-    belong to; written whole or not at all. Several threads may use it.
+    """Keep the coefficients of a fit's subproblems in a file, from which a later fit goes on.
 
-    b: the coefficients (problems, m) of each subproblem, its own start before there are others. solved: those of
-    several that converged, which need not be solved again where tol, gap_tol and dtype are the same. A fit of one
-    subproblem goes on from its coefficients. changed: whether the file lacks something.
+    The file also has digests of the rows, labels, bounds and kernel, so that a fit to other data refuses it. It is
+    written whole or not at all. Several threads may use one checkpoint.
+
+    b: the coefficients (problems, m) of each subproblem, at first its start. solved: results of the converged
+    subproblems by place, where a fit has several; a fit with the same tol, gap_tol and dtype takes them as they are. A
+    fit of a single subproblem always goes on from its coefficients. changed: whether the file is out of date.
     """
 
     VERSION = 2
@@ -92,7 +97,7 @@ class Checkpoint:
             raise CheckpointError(f"checkpoint {str(self.file)!r}: there is no folder {str(folder)!r}")
 
     def read(self) -> None:
-        """Take what the file has. Raises CheckpointError for a file of another fit, or none of clsvm's."""
+        """Read the file. Raises CheckpointError if it belongs to another fit or is no checkpoint of clsvm."""
         try:
             with open(self.file, "rb") as stream, np.load(stream, allow_pickle=False) as content:
                 held = {name: content[name] for name in content.files}
@@ -120,8 +125,10 @@ class Checkpoint:
                 self.solved[place] = result(self.b[place], rho[None], Status[status], dtype, device, reached)
 
     def save(self, place: int, b: Vector, every: float = 0.0, ended: Result | None = None) -> None:
-        """Keep the coefficients of a subproblem, and its result where it has ``ended``. Write the file where the last
-        time is ``every`` seconds ago. Raises OSError."""
+        """Keep the coefficients b of the subproblem at ``place``, and its result if it has ``ended``.
+
+        Write the file if it was last written at least ``every`` seconds ago. Raises OSError.
+        """
         with self._lock:
             self.b[place], self.changed = b.reshape(self.b[place].shape), True
             self.solved.pop(place, None)  # (it was of other coefficients)
@@ -131,7 +138,7 @@ class Checkpoint:
                 self.write()
 
     def write(self) -> None:
-        """Replace the file by one of what there is now. Raises OSError."""
+        """Replace the file by one with the current coefficients and results. Raises OSError."""
         with self._lock:
             solved = [one for _, one in sorted(self.solved.items())]
             content: dict[str, Any] = {
@@ -150,14 +157,14 @@ class Checkpoint:
 
 
 def result(b: Vector, rho: Vector, status: Status, dtype: str, device: str, reached: Sequence[float]) -> Result:
-    """Return the result of a subproblem for which this fit takes no steps, with the numbers _REACHED."""
+    """Return a result without SMO iterations from coefficients b, offsets rho and the numbers _REACHED."""
     numbers: dict[str, Any] = dict(zip(_REACHED, reached, strict=True))
     numbers |= {"exact_rows": int(numbers["exact_rows"]), "steps": 0, "working_set": b.shape[1], "precision": dtype}
     return Result(b=b, f=np.full_like(b, np.nan), rho=rho, status=status, dtype=dtype, device=device, **numbers)
 
 
 def _kind(subproblems: Sequence[Subproblem], n: int) -> str:
-    """Return what the subproblems of a fit to n rows are of, in words."""
+    """Return in words whether a fit to n rows has one subproblem, one for each class or one for each pair."""
     if len(subproblems) == 1:
         coupled = subproblems[0].problem.constraint is Constraint.COUPLED
         return "one for all classes" if coupled else "one"

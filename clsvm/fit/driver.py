@@ -1,13 +1,13 @@
-"""The driver of a fit: subproblems by dtype, solver and device.
+"""The driver of a fit: choose dtype, solver and device for each dual problem ("subproblem") of the fit.
 
-    for each dtype, float32 first where that is asked for, of what has no final result:
-        small subproblems   side by side on each device, and on the host what that leaves
-        large ones          one after another, those over the same rows with one row cache      prepare.py
-                            on the host where the device does not have the dtype                host.py
-    rows elsewhere, or one subproblem for several devices: in shards                            sharded.py
+    for each dtype, float32 first unless float64 is asked for, over the subproblems without a final result:
+        small subproblems   many at a time on each device; the host finishes the rest           solvers/batch.py
+        large ones          one after another; those over the same rows share one row cache     prepare.py
+                            on the host if the device lacks the dtype                           host.py
+    rows on Dask's workers, or one subproblem for several devices: rows in shards               sharded.py
 
-max_time, progress and checkpoint are those of all subproblems together. Several devices take pieces of the work from a
-queue.
+max_time, progress and checkpoint hold for all subproblems of the fit together. Several devices take pieces of the work
+from one queue.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ from clsvm.report import Display, Point, Status
 from clsvm.solvers import batch, certificate
 from clsvm.solvers.result import Result, ended
 
-DTYPES = "float32", "float64"  # in the order in which they are tried
-PIECES = 4  # of the work for each of several devices: enough to end at about the same time
-BATCHES = 16  # in a part of the work that has a checkpoint: each part fills room for tiles with zeros, which takes time
-Devices = Mapping[str, Sequence[Any]]  # those that have a dtype
+DTYPES = "float32", "float64"  # in this order
+PIECES = 4  # pieces of work for each of several devices: with so many, devices end at about the same time
+BATCHES = 16  # batches in a piece of work with a checkpoint; each piece clears memory for its tiles, which takes time
+Devices = Mapping[str, Sequence[Any]]  # dtype -> the devices that support it
 
 
 def solve(
@@ -61,11 +61,11 @@ def solve(
     since: float,
     before: Fitted | None = None,
 ) -> Fitted:
-    """Solve every subproblem over the rows of X (n, d), dense or CSR (arrays.canonical), or elsewhere; or over X = K
-    (n, n) where the kernel is precomputed.
+    """Solve every subproblem over the rows X (n, d); X is K (n, n) if the kernel is precomputed.
 
-    since: perf_counter() at which the fit began. before: what other subproblems of the fit came to, over the same rows.
-    Raises ValueError where numbers are too large or memory too small, CheckpointError for a checkpoint of another fit.
+    X: a dense or CSR array (arrays.canonical), or :class:`clsvm.fit.sharded.RemoteRows`. since: perf_counter() at the
+    start of the fit. before: the outcome of other subproblems of this fit over the same rows. Raises ValueError if
+    numbers are too large or memory is too small, CheckpointError for a checkpoint of another fit.
     """
     with (
         checkpoint.opened(options, X, subproblems, kernel) as kept,
@@ -82,12 +82,12 @@ def solve(
 
 
 def _solve(context: FitContext) -> None:
-    """Solve all that a checkpoint has not solved, on devices that are chosen here."""
+    """Choose the devices and solve every subproblem that the checkpoint does not have solved."""
     X, options, run, one = context.X, context.options, context.run, len(context.subproblems) == 1
     named = listed(options.device)
     if sharded.elsewhere(X) or (one and len(named) > 1):
         context.shards = True
-        _passes(context, {dtype: [options.device] for dtype in DTYPES})  # (shards find out which dtypes there are)
+        _passes(context, {dtype: [options.device] for dtype in DTYPES})  # shards know their dtypes
         return
     profiles = [default_profile(find(device)) for device in named]
     able = {
@@ -106,7 +106,7 @@ def _solve(context: FitContext) -> None:
 
 
 def _passes(context: FitContext, devices: Devices) -> None:
-    """Solve what has no final result, in the dtype asked for, then in float64 where a device has it."""
+    """Solve the subproblems without a final result: in the dtype asked for, then in float64 on devices with it."""
     sizes = [len(one.rows) for one in context.subproblems]
     for dtype in DTYPES[DTYPES.index(context.options.dtype) :]:
         able, todo = devices[dtype], [place for place in range(len(sizes)) if place not in context.ended]
@@ -119,7 +119,7 @@ def _passes(context: FitContext, devices: Devices) -> None:
             if small and context.left() > 0:
                 pieces = _pieces(sizes, small, len(able), context.at_once, context.checkpoint is not None)
                 _deal(context, able, pieces, partial(_side_by_side, context, dtype))
-        except (MemoryLimitError, BufferSizeError):  # one after another they take less
+        except (MemoryLimitError, BufferSizeError):  # one after another, subproblems need less memory
             context.forget(place for place, size in enumerate(sizes) if size <= context.whole)
             context.whole = 0
             _passes(context, devices)
@@ -137,7 +137,10 @@ def _deal(
     pieces: Iterable[list[int]],
     work: Callable[[Worker, Iterator[list[int]]], Generator[None]],
 ) -> None:
-    """Have the devices do ``work`` on pieces, lists of places; the first one shows its progress."""
+    """Run ``work`` on each device, which takes pieces (lists of places of subproblems) from one queue.
+
+    The first device shows its progress.
+    """
     run = context.run
     workers = [Worker(context.options.but(device=one), plan=run.plan) for one in devices]
     workers[0].progress = run.progress
@@ -149,7 +152,7 @@ def _deal(
 
 
 def _counts(context: FitContext) -> str:
-    """Return in words how many subproblems were solved which way."""
+    """Return a sentence for the report: how many subproblems each solver took."""
     sizes, recalled = [len(one.rows) for one in context.subproblems], len(context.recalled)
     large = sum(sizes[place] > context.whole for place in context.results.keys() - context.recalled)
     words = f"{len(sizes) - large - recalled} problems of up to {context.whole} rows solved whole"
@@ -158,7 +161,7 @@ def _counts(context: FitContext) -> str:
 
 
 def _results(context: FitContext) -> list[Result]:
-    """Return the result of each subproblem, in order; of one that was not begun, where it would begin."""
+    """Return the result of each subproblem, in order; a subproblem that max_time left out has its starting point."""
     results, dtype, nothing = context.results, context.options.dtype, (np.inf, np.nan, np.inf, 0.0, 0)
     if missing := [place for place in range(len(context.subproblems)) if place not in results]:
         device = " and ".join(dict.fromkeys(str(find(one)) for one in listed(context.options.device)))
@@ -170,9 +173,9 @@ def _results(context: FitContext) -> list[Result]:
 
 
 def _suits_batch(context: FitContext, profile: Profile) -> bool:
-    """Return whether a single subproblem is best taken whole, which takes a tenth of the launches.
+    """Return whether the batch solver is faster for a single subproblem: it needs a tenth of the kernel launches.
 
-    That is so for few rows, on a device that has double precision, with nothing asked that a batch does not do.
+    It is for few rows on a device with double precision, if no option asks for something that a batch cannot do.
     """
     (one,), options = context.subproblems, context.options
     if one.problem.constraint is Constraint.COUPLED or profile.wide != "double" or len(one.rows) > profile.alone:
@@ -184,7 +187,7 @@ def _suits_batch(context: FitContext, profile: Profile) -> bool:
 
 
 def _room(devices: Sequence[Any], options: Options) -> tuple[int, int]:
-    """Return the most rows of a subproblem that each device takes whole, and how many of these keep each at work.
+    """Return the row limit of the batch solver on these devices, and the number of subproblems that keep one busy.
 
     Both are 0 for no device.
     """
@@ -197,9 +200,10 @@ def _room(devices: Sequence[Any], options: Options) -> tuple[int, int]:
 
 
 def _together(sizes: Sequence[int], large: list[int], n: int, devices: int) -> list[list[int]]:
-    """Return the places ``large`` in pieces, the largest first.
+    """Return the places ``large`` in pieces, subproblems with most rows first.
 
-    Those of all n rows are a piece for each device, each other one is a piece.
+    Subproblems over all n rows are divided among the devices, since they share a row cache. Every other subproblem is a
+    piece of its own.
     """
     whole = [place for place in large if sizes[place] == n]
     parts = [part.tolist() for part in np.array_split(whole, min(devices, len(whole)))] if whole else []
@@ -207,10 +211,10 @@ def _together(sizes: Sequence[int], large: list[int], n: int, devices: int) -> l
 
 
 def _pieces(sizes: Sequence[int], todo: list[int], devices: int, at_once: int, kept: bool = False) -> list[list[int]]:
-    """Return the places ``todo`` in pieces for a queue, the largest first.
+    """Return the places ``todo`` in pieces for a queue, subproblems with most rows first.
 
-    Each device gets some, so that they end at about the same time, of ``at_once`` places where there are enough.
-    kept: pieces are as small as keeps a device at work, since a checkpoint has the results of a piece at its end.
+    A device gets several pieces, so that all devices end at about the same time. A piece has ``at_once`` subproblems if
+    there are enough. kept: make small pieces, since a checkpoint gets the results of a piece at its end.
     """
     share = -(-len(todo) // devices)
     size = share if devices == 1 else max(-(-len(todo) // (PIECES * devices)), min(at_once, share))
@@ -226,13 +230,13 @@ def _pieces(sizes: Sequence[int], todo: list[int], devices: int, at_once: int, k
 
 
 def _one_by_one(context: FitContext, dtype: str, worker: Worker, pieces: Iterator[list[int]]) -> Generator[None]:
-    """Solve large subproblems on one device, or over shards, one after another, those of a piece over the same rows."""
+    """Solve large subproblems one after another on one device or over shards; a piece shares its rows and row cache."""
     with _shared(context, worker) as held:
         for places in pieces:
             if len(context.subproblems) > 1 and context.left() <= 0:
                 break
             some, rows = context.subproblems[places[0]].rows, context.X
-            if held is not None and len(some) > host.MOST:  # (the host may take fewer)
+            if held is not None and len(some) > host.MOST:  # the host may finish smaller ones, from X
                 rows = held[some] if len(some) < len(held) else held
             elif len(some) < context.X.shape[0] and not context.shards:
                 rows = context.rows(some)
@@ -242,9 +246,9 @@ def _one_by_one(context: FitContext, dtype: str, worker: Worker, pieces: Iterato
 
 @contextmanager
 def _shared(context: FitContext, worker: Worker) -> Iterator[DeviceRows | None]:
-    """Yield X on a device with memory of its own, where large subproblems have more rows together; else None.
+    """Copy X to a discrete GPU and yield it, if the large subproblems have more rows in total than X; else yield None.
 
-    Subproblems are laid out from there: shared rows go over the bus once, and the host copies none.
+    Each subproblem's rows are then laid out from that copy: X crosses the bus once.
     """
     options, X, kernel = worker.options, context.X, context.kernel
     sizes = [len(one.rows) for place, one in enumerate(context.subproblems) if place not in context.recalled]
@@ -259,7 +263,7 @@ def _shared(context: FitContext, worker: Worker) -> Iterator[DeviceRows | None]:
 
 
 def _over_the_same_rows(context: FitContext, dtype: str, worker: Worker, places: list[int], rows: Any) -> None:
-    """Solve large subproblems, one after another, over ``rows``, with one row cache."""
+    """Solve the large subproblems ``places`` over ``rows`` one after another, with one layout and one row cache."""
     began, whole = perf_counter(), rows.shape[0] == context.X.shape[0]
     with _ready(context, dtype, worker, rows, whole) as ready:
         worker.lap("layout", began)
@@ -286,8 +290,10 @@ def _over_the_same_rows(context: FitContext, dtype: str, worker: Worker, places:
 def _ready(
     context: FitContext, dtype: str, worker: Worker, rows: Any, whole: bool
 ) -> Iterator[PreparedFit | host.HostFit | ShardedFit]:
-    """Lay out rows for solves over them: on a device, on the host where the device does not have the dtype, or in
-    shards. whole: whether they are all rows of the fit."""
+    """Lay out ``rows`` for solves: in shards, on the host if the device lacks the dtype, else on the device.
+
+    whole: whether ``rows`` are all rows of the fit.
+    """
     kernel, options = context.kernel, worker.options
     if context.shards:
         with sharded.in_shards(rows, kernel, options, dtype) as ready:
@@ -300,15 +306,14 @@ def _ready(
             yield PreparedFit(stream, rows, kernel, options, dtype, worker.plan if whole else None)
 
 
-# K of all rows is computed once where a row takes the room of so many values at least, subproblems' tiles have so many
-# times as many values as it has, and it takes no more than a share of the memory that the rows leave.
+# A batch computes K of all rows once if a row has at least LONG values, the subproblems' tiles have COMMON times as
+# many values as K, and K fits in the share ROOM of the free memory.
 LONG, COMMON, ROOM = 128, 1.3, 0.25
-WIDE = 4096  # columns at most of rows that the host samples: sparse ones become dense there
+WIDE = 4096  # columns of rows from which the host samples K; it makes sparse rows dense
 
 
 def _side_by_side(context: FitContext, dtype: str, worker: Worker, pieces: Iterator[list[int]]) -> Generator[None]:
-    """Solve small subproblems on one device, from their results so far: each piece side by side, then on the host what
-    is left of it."""
+    """Solve small subproblems on one device: each piece as a batch, then its unfinished subproblems on the host."""
     if (first := next(pieces, None)) is None:
         return
     with Stream(worker.options.device, worker.options.memory_limit) as stream:
@@ -327,15 +332,17 @@ def _side_by_side(context: FitContext, dtype: str, worker: Worker, pieces: Itera
 
 
 def _whole(stream: Stream, dtype: str, X: Data, plans: tuple[Plan, Plan], sizes: list[int]) -> Plan | None:
-    """Return the plan of rows for K of all of them, computed once: one of ``plans``, which are for products with all
-    rows, and for rows that are read by their numbers. None where the tiles of subproblems of these sizes have hardly
-    more values than K, rows are short, or memory is little."""
+    """Return the plan of rows by which K of all rows is computed once, or None if that costs more than it saves.
+
+    It pays if the tiles of subproblems of these sizes have more values than K, rows are long, and memory is large
+    enough. plans: for products with all rows, and for gathered rows.
+    """
     if stream.profile.shape != "vector":
         return None
     n, itemsize = X.shape[0], np.dtype(dtype).itemsize
 
     def cells(plan: Plan) -> float:
-        return plan.costs.get(plan.kind, plan.costs.get(CSR.name, np.inf))  # (hybrid rows without a dense column)
+        return plan.costs.get(plan.kind, plan.costs.get(CSR.name, np.inf))  # (CSR: hybrid without a dense column)
 
     apart = plans[1]
     best = min((plan for plan in plans if LAYOUTS[plan.kind].in_order), key=cells)
@@ -346,10 +353,10 @@ def _whole(stream: Stream, dtype: str, X: Data, plans: tuple[Plan, Plan], sizes:
 
 
 class _Work:
-    """Subproblems on one device in one dtype, from their results so far; they take tiles from the products ``gram``.
+    """Solve small subproblems on one device in one dtype, starting from their results so far.
 
-    scale: rounding errors of kernel values. plan: how rows stand that are read by their numbers, None for kernel values
-    that are given.
+    gram: the kernel matrix from which subproblems take their tiles. scale: rounding errors of kernel values. plan: the
+    layout of gathered rows, None for a precomputed kernel. quick: whether the host makes all of K quickly.
     """
 
     def __init__(self, stream: Stream, context: FitContext, worker: Worker, dtype: str, first: list[int]) -> None:
@@ -365,12 +372,12 @@ class _Work:
             in_place = not LAYOUTS[self.plan.kind].sparse and batch.made_in_place(self.gram, max(sizes))
             if not in_place and store.needs(self.gram) <= stream.limit - stream.held:
                 self.gram = store.computed(self.gram, tiles=False)
-        self.quick = host.holds(stream, X.shape)  # whether all of K is quickly made on the host
-        self.blocks: dict[bool, HostBlocks] = {}  # of K on the host, by whether all of it is made
-        self.rows, self.began = 0, perf_counter()  # of kernel matrices, so far
+        self.quick = host.holds(stream, X.shape)
+        self.blocks: dict[bool, HostBlocks] = {}  # K on the host: whether all of K is made -> its blocks
+        self.rows, self.began = 0, perf_counter()  # rows of kernel matrices so far, for the progress display
 
     def on_device(self, todo: list[int]) -> None:
-        """Solve subproblems that the dtype is fine enough for, and those that are too large for the host."""
+        """Solve subproblems as one batch, except those for which this dtype is too coarse and the host has room."""
         context, options, kept, scale = self.context, self.worker.options, self.context.checkpoint, self.scale
         able = [place for place in todo if not (self._hopeless(place) and self._takes(place))]
         before = [context.results.get(place) for place in able]
@@ -398,15 +405,16 @@ class _Work:
             self._watch(found.violation, place, found.b.shape[1])
 
     def on_host(self, todo: list[int]) -> None:
-        """Finish what pair steps left, what is finer on the host, and few subproblems for which tol is coarse.
+        """Finish subproblems on the host: stalled ones, ones that float64 by differences makes finer, and a few for
+        which tol is coarse.
 
-        Then say where rounding in float64 itself could hide the tolerance, or time was over.
+        Then set the status of results whose tolerance rounding in float64 could hide, or for which time was over.
         """
         context, options, rounding = self.context, self.worker.options, host.EPS * self.scale.double
         for place in todo:
             before = context.results.get(place)
             if before is None and self.gram.rows.dtype == "float32" and self.stream.profile.wide == "double":
-                continue  # (pair steps in float64 come first)
+                continue  # SMO in float64 on the device comes first
             shape = len(context.subproblems[place].rows), context.X.shape[1]
             found = before and before.certain(rounding, options.tol, options.gap_tol)
             aim = host.aim(context.kernel, shape, before, found, self.quick and context.few)
@@ -418,7 +426,7 @@ class _Work:
                 context.found(place, replace(found, status=Status.MAX_TIME) if late else found)
 
     def _one_on_host(self, place: int, aim: float) -> Result:
-        """Solve a subproblem over its own rows, from its result so far."""
+        """Solve the subproblem at ``place`` on the host, from its result so far, to ``aim`` times tol."""
         context, worker, one = self.context, self.worker, self.context.subproblems[place]
         given = context.rows(one.rows), context.kernel, worker.options, worker.plan, self.scale.double
         asked = {"start": one.start, **context.asked(place)}
@@ -426,7 +434,7 @@ class _Work:
         return replace(found, seconds={}, trace=(), **self._words(found.dtype))
 
     def _words(self, dtype: str) -> dict[str, Any]:
-        """Return words for kernel values of ``dtype``: how they were computed, by which device, of which rows."""
+        """Return the report's words on kernel values of ``dtype``: precision, device and layout of the rows."""
         options, rows = self.worker.options, self.gram.rows
         unlike = self.plan is not None and options.layout not in ("auto", rows.kind)
         words = f", read by their numbers, and so not {options.layout}" * unlike
@@ -436,7 +444,7 @@ class _Work:
 
     @cached_property
     def _double(self) -> Operator | HostBlocks:
-        """Make K in float64 on the host, where all of it is quickly made, else products in float64 on the device."""
+        """Make K in float64 for checks: on the host if that is quick, else on the device."""
         X, kernel = self.context.X, self.context.kernel
         if self.quick:
             return self._blocks(True)
@@ -445,7 +453,7 @@ class _Work:
         return products_of(self.stream, X, self.plan, kernel, "float64")
 
     def _blocks(self, whole: bool) -> HostBlocks:
-        """Return K on the host, made once of each kind."""
+        """Return blocks of K on the host, made once for each value of ``whole``."""
         if whole not in self.blocks:
             X, plan = self.context.X, self.worker.plan
             centre = plan.centre if plan else np.zeros(X.shape[1])
@@ -456,14 +464,14 @@ class _Work:
         self.rows += rows
         if self.worker.progress:
             now, nan = perf_counter() - self.began, float("nan")
-            steps = sum(one.steps for one in list(self.context.results.values()))  # (other threads add some meanwhile)
+            steps = sum(one.steps for one in list(self.context.results.values()))  # a copy: other threads add results
             self.worker.progress(Point(now, steps, place, nan, nan, nan, violation, self.rows))
 
     def _takes(self, place: int) -> bool:
         return host.takes(self.stream, self.context.subproblems[place].problem)
 
     def _hopeless(self, place: int) -> bool:
-        """Return whether one coefficient's rounding would hide the tolerance, and there is a better dtype."""
+        """Return whether this dtype is too coarse for tol and the device has a finer one."""
         dtype, problem = self.gram.rows.dtype, self.context.subproblems[place].problem
         coarse = certificate.coarse(dtype, self.scale.own, problem, self.worker.options.tol)
         return dtype != self.stream.profile.finest and coarse

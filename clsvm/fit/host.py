@@ -1,7 +1,7 @@
-"""Problems of few rows, solved or finished on the host: K in float64, and the active set method (active_set.py).
+"""Solve or finish subproblems of few rows on the host: K in float64, then the active set method (active_set.py).
 
-The host takes problems on which pair steps on a device stall in float32 before the optimum, or take very long. Its
-results need no further certificate, since f is computed from the coefficients in float64.
+The host takes subproblems for which SMO on a device stalls in float32 or takes very long. Its results need no further
+float64 check, since the gradient f is computed from the coefficients in float64.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ from clsvm.solvers.result import Result, Settings, ended
 from clsvm.threads import go_on
 
 Vector = NDArray[np.float64]
-MOST, COUPLED = 4096, 600  # coefficients at most; of coupled problems, whose sums are as many as their rows
-COPIES = 4  # of a matrix of all coefficients, beside K
-LEAST = 4096  # pair steps that every problem is given, beside the profile's patience
-COARSE, FINE = 3e-4, 1e-3  # a relative gap that says that tol is coarse for a problem; the share of tol aimed at then
-FEW, FEW_COARSE = 256, 1e-5  # the same gap for so few rows at most, of which all this takes some milliseconds
-SEVERAL = 200  # problems of one fit at most that are brought nearer to the optimum
+MOST, COUPLED = 4096, 600  # most coefficients; most for coupled problems, which have a constraint for every row
+COPIES = 4  # matrices of the size of K in memory, beside K
+LEAST = 4096  # SMO iterations on the device at least, beside the profile's patience, before the host takes over
+COARSE, FINE = 3e-4, 1e-3  # relative gap beyond which tol is too coarse; the share of tol that the host then aims at
+FEW, FEW_COARSE = 256, 1e-5  # so few rows, which take milliseconds, have this gap in place of COARSE
+SEVERAL = 200  # with more subproblems in a fit, the host does not go beyond tol
 EPS = certificate.EPS
-CONSTANT = 0.25  # a mean of a row of K beyond this share of the centred diagonal: the means are taken off
-QUICK = 1 << 26  # multiply-adds that take less than the making of a program
-ON_HOST = 1 << 28  # multiply-adds of K up to which the host computes it, too
+CONSTANT = 0.25  # K is centred if a row's mean exceeds this share of the centred diagonal
+QUICK = 1 << 26  # multiply-adds that take less time than building an OpenCL program
+ON_HOST = 1 << 28  # multiply-adds up to which the host computes K
 
 
 def most(problem: Problem) -> int:
-    """Coefficients of such a problem at most."""
+    """Return the most coefficients that the host takes of a problem with this constraint."""
     return COUPLED if problem.constraint is Constraint.COUPLED else MOST
 
 
 def takes(stream: Stream, problem: Problem) -> bool:
-    """Whether a problem is small enough, and memory_limit holds what it needs."""
+    """Return whether the host can solve ``problem``: it is small enough, and memory_limit allows it."""
     size = problem.q.size
     return size <= most(problem) and 8 * (problem.n**2 + COPIES * size**2) <= stream.limit - stream.held
 
 
 def holds(stream: Stream, shape: tuple[int, int]) -> bool:
-    """Return whether all of K of rows of that shape (n, d) is quickly made and kept on the host."""
+    """Return whether the host makes K of (n, d) rows quickly and memory_limit allows it to keep K."""
     n, d = shape
     return n <= MOST and n * n * d <= QUICK and 16 * n * n <= stream.limit - stream.held
 
@@ -60,14 +60,13 @@ def holds(stream: Stream, shape: tuple[int, int]) -> bool:
 def aim(
     kernel: Kernel | Precomputed, shape: tuple[int, int], found: Result | None, certain: Result | None, quick: bool
 ) -> float | None:
-    """Return the share of tol that the host shall come to from what pair steps found over rows of shape (n, d).
+    """Return the share of tol to which the host shall continue a solve, or None if it has nothing to gain.
 
-    certain: the same, with the status that rounding in float64 on the device leaves; both are None where pair steps
-    could not begin. None where there is nothing to gain. The host goes on with
+    The host continues a result that stalled, a result within tol whose relative gap is large (if the host is
+    ``quick``), and a result that float64 rounding on the device leaves uncertain (if the host's is finer).
 
-    - what stalled;
-    - what is within tol but may be far from the optimum, by its relative gap, where that is ``quick``;
-    - what rounding leaves too rough, where the host is finer.
+    shape: (n, d) of the rows. found: the result of SMO on the device, None if it could not begin. certain: ``found``
+    with the status that the rounding errors leave it.
     """
     if found is None or certain is None:
         return 1.0
@@ -78,33 +77,35 @@ def aim(
 
 
 def finer(kernel: Kernel | Precomputed, shape: tuple[int, int]) -> bool:
-    """Return whether the host computes distances of rows from their differences, which loses no digits far from 0."""
+    """Return whether the host computes |x - y|^2 from differences x - y, which keeps all digits far from 0."""
     n, d = shape
     return isinstance(kernel, Kernel) and kernel.spec.of_distance and n * n * d <= ON_HOST
 
 
 class Values(NamedTuple):
-    """K (m, m) float64 of some rows, and its rounding error in units of eps. shift (m,): where K is not that of the
-    rows themselves, which is K + shift 1' + 1 shift'."""
+    """Hold K (m, m) in float64 and its rounding error ``scale`` in units of eps.
+
+    shift (m,): if K was centred, the kernel matrix of the rows is K + shift 1' + 1 shift'.
+    """
 
     K: NDArray[np.float64]
     scale: float
     shift: Vector | None = None
 
     def beyond(self, b: Vector) -> Vector | float:
-        """Return what f of the rows themselves has beyond K b (problems, 1), for coefficients b that add up to 0."""
+        """Return the difference (problems, 1) of f of the uncentred rows and K b, for coefficients b with sum 0."""
         return 0.0 if self.shift is None else (b @ self.shift)[:, None]
 
     def centred(self, problem: Problem) -> Values:
-        """Return K less the means of its rows and columns, where coefficients add up to 0.
+        """Return K less the means of its rows and columns, if the problem's coefficients add up to 0.
 
-        f is then another by one number for all rows, which the offset takes. A large constant is out of the rounding,
-        and functions such as -|x - y|^2, which are positive for such coefficients alone, have no negative eigenvalue.
+        This changes f by one constant, which the offset absorbs. It takes a large constant out of the rounding errors.
+        A conditionally positive definite function such as -|x - y|^2 gets a K without negative eigenvalues.
         """
         if not problem.balanced:
             return self
         means = self.K.mean(axis=1)
-        size = float((self.K.diagonal() - 2 * means + means.mean()).mean())  # of K's diagonal then
+        size = float((self.K.diagonal() - 2 * means + means.mean()).mean())  # the mean of the centred diagonal
         if np.abs(means).max() < CONSTANT * size:
             return self
         shift = means - (means.mean() + size) / 2  # (a mean of 0 would make K singular)
@@ -112,11 +113,10 @@ class Values(NamedTuple):
 
 
 class HostFit:
-    """Rows X, or X = K, ready for solves on the host, as :class:`prepare.PreparedFit` has them on a device.
+    """Solve subproblems over the rows X, or over X = K, on the host; the counterpart of :class:`prepare.PreparedFit`.
 
-    plan: of the rows as the device lays them out. rounding: the error of kernel values as a device computes them in
-    float64, in units of eps; by default both are found here. Raises ValueError where kernel values are too large for
-    float64.
+    plan: the layout of the rows on the device. rounding: the error of float64 kernel values of the device, in units of
+    eps. Both are computed here if they are not given. Raises ValueError if kernel values are too large for float64.
     """
 
     last, precision = True, "float64"
@@ -144,11 +144,11 @@ class HostFit:
 
     @property
     def device(self) -> str:
-        """The device, in words."""
+        """Return the name of the device."""
         return str(self.stream.info)
 
     def settle(self, problem: Problem, **asked: Any) -> Result:
-        """Solve ``problem``, as PreparedFit does. Raises ValueError for one that is too large."""
+        """Solve ``problem`` from ``start``. Raises ValueError if it is too large for the host or for memory_limit."""
         size = problem.q.size
         if size > most(problem):
             words = f"dtype 'float64' needs a device with double precision for a problem of {size} coefficients"
@@ -158,18 +158,18 @@ class HostFit:
         return self.finish(problem, None, **asked)
 
     def peak(self) -> int:
-        """Return the most bytes that the device held, or the host for it."""
+        """Return the largest number of bytes that the device, or the host for it, had allocated."""
         return self.stream.peak
 
     def describe(self) -> str:
-        """Return where the rows stand."""
+        """Return the layout of the rows in words."""
         return "host, float64"
 
     def finish(self, problem: Problem, before: Result | None, aim: float = 1.0, **asked: Any) -> Result:
-        """Solve ``problem``, one or coupled ones, from its result so far, else from ``start``.
+        """Solve ``problem``, from the result ``before`` if there is one, else from ``start``.
 
-        aim: the share of tol at which the work ends. asked: as of Settings; max_iter and max_time are what is
-        left.
+        aim: the share of tol at which the solve ends. asked: fields of Settings; its max_iter and max_time say what is
+        left of these limits.
         """
         options, began = self._options, perf_counter()
         settings = Settings(options.tol, options.gap_tol, **asked)
@@ -223,8 +223,10 @@ class HostFit:
         return result.after(before).certain(EPS * values.scale, options.tol, options.gap_tol)
 
     def _kernel_values(self, problem: Problem) -> Values:
-        """Return K of the rows, centred where that changes nothing. With the linear kernel and dense rows these are
-        centred, which loses no digits."""
+        """Return K in float64, centred if the problem allows it.
+
+        With the linear kernel and dense rows, the rows are centred instead, which keeps all digits.
+        """
         stream, X, kernel, scale = self.stream, self._X, self._kernel, self._rounding
         if isinstance(kernel, Precomputed) or self.plan is None:
             return Values(np.asarray(X, np.float64), scale).centred(problem)
@@ -243,7 +245,7 @@ class HostFit:
                     stream.free(*panel.buffers(), *gram.rows.buffers())
                 certificate.finite(K, kernel)
                 return Values(K, scale).centred(problem)
-            except (MemoryLimitError, BufferSizeError):  # the device holds no panel: the host takes longer, and less
+            except (MemoryLimitError, BufferSizeError):  # no room for a panel: the host needs more time, and less room
                 pass
         with few_threads(m):
             K = kernel(X)

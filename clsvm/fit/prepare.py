@@ -1,4 +1,8 @@
-"""Rows on a device, ready for solves: layout, precision, working set and row cache, and what their end is worth."""
+"""Prepare rows on a device for solves over them, and run these solves.
+
+Preparing chooses the layout, the precision and the sizes of working set and row cache. :meth:`PreparedFit.settle`
+solves one subproblem, hands it to the host if SMO stalls, and sets the status that the rounding errors leave.
+"""
 
 from __future__ import annotations
 
@@ -31,18 +35,18 @@ from clsvm.solvers.kernel_rows import MIN_WORKING_SET, sizes
 from clsvm.solvers.result import Result, Settings
 
 Vector = NDArray[np.float64]
-WHOLE_SHARE = 0.5  # of the memory that is left, for all of K
-SHARED = 0.25  # of it at most, for rows as they came, those that are laid out, and what a solve has beside them
-ROOM = 1e-3  # of the largest wide number, for targets: what is computed of them is larger
+WHOLE_SHARE = 0.5  # of the free memory, for all of K
+SHARED = 0.25  # of the free memory, for a copy of X, the rows in their layout and the arrays of a solve
+ROOM = 1e-3  # targets may reach this share of the largest wide number, since sums of them are larger
 
 
 class PreparedFit:
-    """Rows, or given kernel values, on a device, and what all solves over them share: settings, row cache, room.
+    """Hold rows (or a precomputed K) on a device with the settings, row cache and memory that solves over them share.
 
-    plan: the layout of the rows, None for given values. settings: of a solve without start, time and progress. reason:
-    why working set and row cache have their sizes. last: whether the device has no better dtype. precision: how kernel
-    values are computed, in words. whole: many solves are to come, so all of K is computed first where memory holds it.
-    Raises ValueError as :func:`products` does.
+    whole: compute all of K first if memory holds it, because many solves will follow. plan: the layout of the rows,
+    None for a precomputed kernel. settings: fields of Settings that all solves have in common. reason: in words, why
+    working set and row cache have their sizes. last: whether the device has no finer dtype. precision: in words, how
+    kernel values are computed. Raises ValueError as :func:`products` does.
     """
 
     def __init__(
@@ -58,8 +62,8 @@ class PreparedFit:
         self.stream, self._X, self._kernel, self._dtype = stream, X, kernel, dtype
         plan = plan or planned(stream.profile, X, kernel, options)
         if isinstance(X, DeviceRows):
-            stream.reserve(X.nbytes)  # (another stream's)
-        elif plan and X.shape[0] > host.MOST:  # (the host may finish fewer, from X)
+            stream.reserve(X.nbytes)  # another stream allocated it
+        elif plan and X.shape[0] > host.MOST:  # the host may finish smaller subproblems, from X
             X = on_device(stream, X, plan)
         self.gram, self._plain = products(stream, X, kernel, options, dtype, plan)
         exactly = exact.of_rows(self.gram, X, plan, options.device) if plan else exact.of_given(X)
@@ -93,13 +97,13 @@ class PreparedFit:
         self._solver: Solver | None = None
 
     def coarse(self, problem: Problem, tol: float) -> bool:
-        """Return whether the dtype is too coarse for tol."""
+        """Return whether the rounding errors of K in this dtype hide tol."""
         return certificate.coarse(self._dtype, self.settings.kernel_scale, problem, tol)
 
     def solve(self, problem: Problem, **settings: Any) -> Result:
-        """Solve ``problem``, of the constraint and the shape of the ones before.
+        """Solve ``problem``, which has the constraint and shape of the problems before it.
 
-        settings: those of Settings that differ from one solve to the next.
+        settings: fields of Settings for this solve alone.
         """
         self._plainer(problem)
         asked = replace(self.settings, **settings)
@@ -111,13 +115,13 @@ class PreparedFit:
         return self._solver.run()
 
     def settle(self, problem: Problem, **asked: Any) -> Result | None:
-        """Solve ``problem`` by pair steps, and finish one of few rows on the host.
+        """Solve ``problem`` by SMO, and finish it on the host if it has few rows and SMO does not suffice.
 
-        That is done where pair steps stall, go on for very long, could not begin in this dtype, or end within a tol
-        that says little of the objective.
+        SMO does not suffice if it stalls, takes very many iterations, cannot begin in this dtype, or reaches a tol that
+        is too coarse for the objective.
 
-        asked: ``settings`` of :meth:`solve`, among them start, max_iter and max_time. Return None where the problem is
-        left to a better dtype.
+        asked: the ``settings`` of :meth:`solve`, among them start, max_iter and max_time. Return None if a finer dtype
+        shall solve the problem.
         """
         self._plainer(problem)
         began, found, most = perf_counter(), None, asked["max_iter"]
@@ -143,29 +147,30 @@ class PreparedFit:
         with self._solver.cleared() if self._solver else nullcontext():
             if found is None or host.takes(self.stream, problem):
                 return self._on_host.finish(problem, found, aim, **asked)
-        if found.unfinished(most):  # (memory_limit does not hold the solver and what the host needs)
+        if found.unfinished(most):  # memory_limit has no room for the host's K beside the solver
             again = {"start": problem.feasible(found.b), "known": None}
             found = self.solve(problem, **asked | again).after(found)
         return self._certain(found)
 
     def _holds(self, problem: Problem, start: Vector | None) -> bool:
-        """Return whether the device's wide numbers hold targets, and what a start makes of f."""
+        """Return whether the targets, and f at the start, stay below the largest wide number of the device."""
         begun = problem.start if start is None else start
         size = max(self._plain.own, self._plain.double)
         weight = 0.0 if begun is None else float(np.abs(begun).sum(axis=1).max()) * size
         return max(float(np.abs(problem.q).max()), weight) < ROOM * self.stream.profile.largest
 
     def _aim(self, found: Result | None, most: int) -> float | None:
-        """Return the share of tol that the host shall come to from a result of pair steps, None where it gains
-        nothing."""
+        """Return the share of tol to which the host shall continue the SMO result, None if that gains nothing."""
         certain = found and self._certain(found)
         seen = replace(found, status=Status.STALLED) if found and found.unfinished(most) else found
         quick = self.settings.gap_tol is None and host.holds(self.stream, self._X.shape)
         return host.aim(self._kernel, self._X.shape, seen, certain, quick)
 
     def _plainer(self, problem: Problem) -> None:
-        """Take plain float32 before the first solve where that of matrix units is too coarse for tol. A later problem
-        for which it is goes where one goes that float32 is too coarse for."""
+        """Leave the matrix units before the first solve if their arithmetic is too coarse for tol.
+
+        If they are too coarse for a later problem, that problem is solved in float64.
+        """
         gram = self.gram
         if gram.units and not self._solver and self.coarse(problem, self.settings.tol):
             self.precision = f"float32: {gram.units.name} is too coarse for tol"
@@ -176,21 +181,20 @@ class PreparedFit:
         return found.certain(self._double, self.settings.tol, self.settings.gap_tol)
 
     def peak(self) -> int:
-        """Return the most bytes that the device held."""
+        """Return the largest number of bytes that the device had allocated."""
         return self.stream.peak
 
     def describe(self) -> str:
-        """Return the layout in words, and why it was chosen."""
+        """Return in words the layout and the reason for it."""
         return self.gram.rows.describe() + (f" ({self.plan.reason})" if self.plan else "")
 
 
 def products(
     stream: Stream, X: Any, kernel: Kernel | Precomputed, options: Options, dtype: str, plan: Plan | None
 ) -> tuple[Operator, Scales]:
-    """Return products with K of the rows of X, laid out as planned, or with K = X, once they are on the device; and the
-    rounding errors of kernel values.
+    """Return the operator of K(X, X), with the rows on the device in the layout ``plan``, and K's rounding errors.
 
-    Raises ValueError where numbers are too large for the dtype or memory too small.
+    With a precomputed kernel X is K. Raises ValueError if numbers are too large for the dtype or memory is too small.
     """
     if isinstance(kernel, Precomputed) or plan is None:
         largest = float(np.abs(X).max())
@@ -204,10 +208,10 @@ def products(
 
 
 def on_device(stream: Stream, X: Any, plan: Plan) -> Any:
-    """Return X (n, d) as DeviceRows on a device with memory of its own, else X.
+    """Copy X (n, d) to the device and return it as DeviceRows; return X itself if that does not pay or fit.
 
-    X has to be dense there and to take, with the rows and what a solve has beside them, a small part of that memory.
-    Rows that are laid out later, for a float64 check or a subproblem, then go over no bus again.
+    It pays on a device with memory of its own, for a dense layout: rows that are laid out later, for a float64 check or
+    a subproblem, need not cross the bus again. The copy may take a small part of the device's memory.
     """
     if plan.kind != DENSE.name or stream.unified or stream.profile.wide == "pair":
         return X
@@ -221,7 +225,7 @@ def on_device(stream: Stream, X: Any, plan: Plan) -> Any:
 
 
 def planned(profile: Profile, X: Any, kernel: Kernel | Precomputed, options: Options) -> Plan | None:
-    """Return the layout of the rows of X, as the options ask; None for kernel values. Raises as layouts.choose does."""
+    """Return the layout of X by the options, None if X is a precomputed K. Raises ValueError as layouts.choose does."""
     if isinstance(kernel, Precomputed):
         return None
     if isinstance(X, DeviceRows):

@@ -1,4 +1,4 @@
-"""What the subproblems of a fit have in common, what became of each, and the one report of all."""
+"""State of a fit that all its devices share (FitContext), what each device did (Worker), and the outcome (Fitted)."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from clsvm.problem import Subproblem
 from clsvm.report import FitReport, Point, Progress, Status, relative_gap
 from clsvm.solvers.result import Result
 
-# What is kept of every result. Attributes are read all at once, since a fit may have many thousand results.
+# Attributes of results that Fitted reads, all in one pass: a fit may have many thousand results.
 KEPT = ["begun", "status", "device", "dtype", "precision", "layout", "primal", "dual", "violation", "error_bound"]
 KEPT += ["exact_rows", "steps", "outer_steps", "rows_computed", "working_set", "rho"]
 
 
 @dataclass
 class Worker:
-    """A device at work, or all devices of a fit together: the options of what is solved there, and what it did.
+    """Count the seconds and bytes of one device, or of all devices of a fit together.
 
-    progress: shows the work, None where it is not shown. plan: the layout of the rows, None for kernel values that are
-    given. reason: why working set and row cache have their sizes, in words. seconds: by part of the work. peak: the
-    most bytes that a device held.
+    progress: the progress display, if any. plan: the layout of the rows, None for a precomputed kernel. reason: in
+    words, why working set and row cache have their sizes. seconds: part of the work -> seconds. peak: the largest
+    number of bytes that a device had allocated.
     """
 
     options: Options
@@ -43,16 +43,16 @@ class Worker:
     peak: int = 0
 
     def lap(self, part: str, since: float) -> None:
-        """Count the seconds since perf_counter() was ``since``."""
+        """Add the seconds since perf_counter() was ``since`` to a part of the work."""
         self.took({part: perf_counter() - since})
 
     def took(self, seconds: Mapping[str, float], times: int = 1) -> None:
-        """Count seconds of parts, a share of one in ``times``."""
+        """Add seconds to parts of the work, divided by ``times``."""
         for part, spent in seconds.items():
             self.seconds[part] = self.seconds.get(part, 0.0) + spent / times
 
     def add(self, others: Sequence[Worker]) -> None:
-        """Add what some devices did at the same time; their seconds are the mean."""
+        """Add the work of devices that ran at the same time; their seconds are averaged."""
         for one in others:
             self.plan = self.plan or one.plan
             self.took(one.seconds, len(others))
@@ -61,11 +61,11 @@ class Worker:
 
 
 class Fitted:
-    """What a fit comes to: results, the numbers of each that the estimator reads, and the report of all.
+    """Hold the outcome of a fit: the results of its subproblems, and the report of the whole fit.
 
-    results: of the subproblems solved last, in order. before: a fit of other subproblems over the same rows, whose
-    numbers come first. rho: offsets (subproblems, groups). dual: objectives (subproblems,). steps: SMO iterations of
-    each. plan: the layout of the rows, None for kernel values that are given.
+    results: one for each subproblem, in order. before: the outcome of other subproblems of the same fit, which rho,
+    dual, steps and the report include first. rho: offsets (subproblems, groups). dual: objectives (subproblems,).
+    steps: SMO iterations (subproblems,). plan: the layout of the rows, None for a precomputed kernel.
     """
 
     def __init__(self, results: Sequence[Result], run: Worker, seconds: float, before: Fitted | None = None) -> None:
@@ -121,13 +121,14 @@ class Fitted:
 
 @dataclass
 class FitContext:
-    """What all devices that work on a fit have in common.
+    """Hold the state of a fit that all its devices share.
 
-    X: rows (n, d), or K (n, n) of a precomputed kernel. since: perf_counter() at which the fit began. run: all devices
-    together. results: by the places of the subproblems, so far. ended: places for which nothing more is done. recalled:
-    places that the checkpoint has solved, if there is one. whole: rows of a subproblem up to which a device takes it
-    whole; at_once: how many such subproblems keep a device at work; few: whether they are few. shards: whether rows are
-    in shards, over which every subproblem is solved.
+    A "place" is the index of a subproblem in ``subproblems``.
+
+    X: rows (n, d), or K (n, n) of a precomputed kernel. since: perf_counter() at the start of the fit. run: the work of
+    all devices together. results: place -> result so far. ended: places of final results. recalled: places whose result
+    came from the checkpoint. whole: the batch solver takes subproblems of at most so many rows. at_once: subproblems in
+    a batch that keep a device busy. few: whether the small subproblems are few. shards: whether rows are in shards.
     """
 
     X: Any
@@ -147,16 +148,16 @@ class FitContext:
         self.results, self.ended, self.recalled = dict(solved), set(solved), frozenset(solved)
 
     def left(self) -> float:
-        """Return the seconds that are left."""
+        """Return the seconds left of max_time."""
         limit = self.options.max_time
         return np.inf if limit is None else limit - (perf_counter() - self.since)
 
     def steps_left(self, steps: int) -> int:
-        """Return how many steps more a subproblem may take after ``steps``, -1 for no limit."""
+        """Return how many further SMO iterations a subproblem may take after ``steps``, -1 for no limit."""
         return -1 if self.options.max_iter < 0 else self.options.max_iter - steps
 
     def asked(self, place: int) -> dict[str, Any]:
-        """Return limits and checkpoint of a subproblem's next solve, as Settings has them."""
+        """Return the fields of Settings that limit and save the next solve of the subproblem at ``place``."""
         before, left, kept = self.results.get(place), self.left(), self.checkpoint
         return {
             "max_iter": self.steps_left(before.steps if before else 0),
@@ -166,17 +167,20 @@ class FitContext:
         }
 
     def rows(self, rows: NDArray[np.intp]) -> Any:
-        """Return some rows, or the kernel values between them."""
+        """Return the given rows of X, or the kernel values among them if X is K."""
         return self.X[np.ix_(rows, rows)] if isinstance(self.kernel, Precomputed) else self.X[rows]
 
     def forget(self, places: Iterable[int]) -> None:
-        """Begin subproblems again."""
+        """Drop the results of subproblems, except those from the checkpoint."""
         for place in set(places) - self.recalled:
             self.results.pop(place, None)
             self.ended.discard(place)
 
     def found(self, place: int, result: Result, last: bool = False) -> None:
-        """Take the result of a subproblem, after which it may go on in a finer dtype unless this was the last one."""
+        """Keep the result of the subproblem at ``place``.
+
+        A stalled subproblem is solved further in a finer dtype, unless this was the ``last`` one.
+        """
         self.results[place] = result
         if last or result.status is not Status.STALLED:
             self.ended.add(place)

@@ -1,6 +1,6 @@
-"""Rows in several places, laid out there in shards for solves over all of them.
+"""Prepare rows in shards, one shard on each of several devices, for solves over all rows.
 
-The places are devices of this machine (:class:`LocalRows`), or whatever else has rows (:class:`RemoteRows`).
+The devices belong to this machine (:class:`LocalRows`) or, for example, to Dask's workers (:class:`RemoteRows`).
 """
 
 from __future__ import annotations
@@ -31,12 +31,14 @@ from clsvm.solvers.result import Result, Settings
 from clsvm.solvers.sharded import Facts, Shard, Sharded, WorkingSet, travelled
 
 Vector = NDArray[np.float64]
-WORKING = 256  # working rows that say how fast a device is
+WORKING = 256  # right-hand rows of the product whose time tells how fast a device is
 
 
 class Laid(NamedTuple):
-    """Rows laid out for one dtype in shards. plan: of all; finest: the finest dtype that every place has; device:
-    words."""
+    """Hold rows in shards, laid out for one dtype.
+
+    plan: the layout of every shard. finest: the finest dtype that all devices have. device: their names.
+    """
 
     shards: Parts
     plan: Plan
@@ -45,24 +47,29 @@ class Laid(NamedTuple):
 
 
 class RemoteRows(Protocol):
-    """Rows (n, d) that are elsewhere. order (n,): the caller's row at each place of the shards, one after another."""
+    """Rows (n, d) outside this process.
+
+    order (n,): the caller's row number of each row of the shards, shard after shard.
+    """
 
     shape: tuple[int, int]
     order: NDArray[np.intp]
 
     def laid(self, kernel: Kernel, options: Options, dtype: str) -> AbstractContextManager[Laid]:
-        """Lay the rows out in shards, in that dtype."""
+        """Return a context with the rows laid out in shards in ``dtype``."""
 
 
 def elsewhere(X: Any) -> TypeGuard[RemoteRows]:
-    """Return whether rows are elsewhere (isinstance takes longer to say so than some parts of a small fit)."""
+    """Return whether X is RemoteRows; isinstance with a protocol would take longer than parts of a small fit."""
     return hasattr(X, "laid")
 
 
 @contextmanager
 def in_shards(X: Any, kernel: Kernel | Precomputed, options: Options, dtype: str) -> Iterator[ShardedFit]:
-    """Lay out rows that are elsewhere, or for several devices of this machine, in shards. Raises ValueError for kernel
-    values."""
+    """Lay out X in shards: RemoteRows where they are, an array over the devices of ``options``.
+
+    Raises ValueError for a precomputed kernel.
+    """
     if isinstance(kernel, Precomputed):
         raise ValueError(
             "kernel='precomputed' and functions of Python are for one device: rows over several make their own values"
@@ -76,7 +83,10 @@ def in_shards(X: Any, kernel: Kernel | Precomputed, options: Options, dtype: str
 
 
 class ShardedFit:
-    """Rows in shards, ready for solves as in :class:`prepare.PreparedFit`, with a device for the working set."""
+    """Solve subproblems over rows in shards; ``stream`` is the device of the working set.
+
+    The counterpart of :class:`prepare.PreparedFit`.
+    """
 
     def __init__(
         self, stream: Stream, laid: Laid, home: RemoteRows, kernel: Kernel, options: Options, dtype: str
@@ -94,9 +104,9 @@ class ShardedFit:
         self.precision = dtype + ": rows are in shards" * (options.precision == "fast" and dtype == "float32")
 
     def settle(self, problem: Problem, **asked: Any) -> Result | None:
-        """Solve ``problem``; None where it is left to a better dtype. Raises ValueError for problems that are coupled.
+        """Solve ``problem``; return None if a finer dtype shall solve it.
 
-        asked: settings of Settings that are of one solve.
+        asked: fields of Settings for this solve. Raises ValueError for coupled problems.
         """
         if problem.constraint is Constraint.COUPLED:
             raise ValueError("multi_class='crammer_singer' is for one device, got rows over several")
@@ -113,7 +123,7 @@ class ShardedFit:
         return found.certain(certificate.EPS * self._scales.double, options.tol, options.gap_tol)
 
     def _solve(self, problem: Problem, asked: dict[str, Any]) -> Result:
-        """Solve a problem over the rows in the order of the shards."""
+        """Solve a problem whose rows are in the order of the shards."""
         one, options, plan = self._facts[0], self._options, travelled(self._laid.plan)
         given = self._stream, self._kernel, plan, self._dtype, problem
         working_set = WorkingSet(*given, min(one.W, problem.n), max(fact.row for fact in self._facts))
@@ -130,17 +140,17 @@ class ShardedFit:
         return Sharded(self._laid.shards, working_set, problem, settings).run()
 
     def peak(self) -> int:
-        """Return the most bytes that a device held."""
+        """Return the largest number of bytes that a device had allocated."""
         return max(self._stream.peak, self._laid.shards.peak())
 
     def describe(self) -> str:
-        """Return in words how the rows stand."""
+        """Return the layout of the shards in words."""
         few, many = min(self._laid.shards.sizes), max(self._laid.shards.sizes)
         return f"{len(self._facts)} shards of {few} to {many} rows: {self._facts[0].layout}"
 
 
 class LocalRows:
-    """:class:`RemoteRows` of this process, X (n, d), for some of its devices: a shard for each, by their speeds."""
+    """Divide X (n, d) among devices of this machine, a shard for each, in proportion to their measured speeds."""
 
     def __init__(self, X: Data, devices: Sequence[Any]) -> None:
         self._X, self._devices, self.shape, self.order = X, devices, X.shape, np.arange(X.shape[0])
@@ -165,13 +175,13 @@ class LocalRows:
 
 
 def _ends(n: int, speeds: Vector) -> list[int]:
-    """Return the ends of shards of n rows, by the devices' speeds; at least a row each.
+    """Return the end of each shard of n rows, with sizes in proportion to ``speeds`` and at least 1.
 
-    Raises ValueError for fewer rows.
+    Raises ValueError if there are fewer rows than devices.
     """
     if n < len(speeds):
         raise ValueError(f"{len(speeds)} devices take at least a row each, got {n} rows")
     ends = np.round(np.cumsum(speeds) / speeds.sum() * n).astype(int)
     least = np.arange(1, len(speeds) + 1)
-    ends = np.maximum.accumulate(np.maximum(ends, least) - least) + least  # (each beyond the one before it)
+    ends = np.maximum.accumulate(np.maximum(ends, least) - least) + least  # each end lies beyond the one before it
     return [int(end) for end in np.minimum(ends, n - least[::-1] + 1)]
