@@ -1,24 +1,27 @@
-"""What of sparse rows stands together: columns that are worth storing dense, and clusters of rows.
+"""Partition the columns of sparse rows by density, and cluster rows by sparsity.
 
-Partition of columns by their density. Columns are walked from the emptiest on, those without an entry first; what was
-walked when a rule says stop is sparse, the rest dense. Columns are numbered by falling density, dense ones first, so
-that what is read most stands together. A row's entries stay in the order in which they came.
+Partition: the densest columns are stored whole, and the others as sparse entries. A walk goes through the columns from
+the emptiest on, empty ones first. A rule stops it; the walked columns are sparse and the rest dense. Columns are then
+numbered by falling density, so that the ones read most often stand together. Entries of a row keep their order.
 
-    paper   stops before a column that would bring the walked part above 5 % density, or that is itself above 50 %
-    code    also where four times the entries walked are more than the cells that would be left dense (their source)
-    cost    stops before a column that is read faster whole, by the profile's rates (:class:`Gain`)
+    paper: stop before a column that is itself more than 50 % full, or that raises the walked part above 5 %.
+    code: stop also when four times the walked entries exceed the cells left to store whole, as the paper's code does.
+    cost: stop before a column that is read faster whole, by the profile's measured costs (:class:`Gain`).
 
-Source: Xie et al. 2023 (BoostSVM), algorithms 1 and 2, and the code published with it. Counts are exact and over the
-columns that have an entry: empty ones would dilute the 5 %.
+Reference: Xie et al. 2023 (BoostSVM), algorithms 1 and 2, and the published code. Here counts are exact, and empty
+columns do not count: they would dilute the 5 %.
 
-Clusters of rows of like sparsity patterns, on the device (GTSVM section 5.3, Algorithm 2). One pass: each row joins the
-active cluster S that costs least, |S| |Jx - JS| + |JS - Jx| for its columns Jx and the cluster's JS; a full cluster
-makes room for the next. (The paper's initial ``max(k, n / l)`` must be ``min``.) Letters: n rows, d features, J the
-columns in use.
+Clusters: the device groups rows with similar sparsity patterns in one pass. Each row joins the active cluster S of
+least cost. Let Jx be the columns of the row, JS the columns of the cluster, and |S| the number of its rows:
 
-The order of the walk: the paper's is random, and best while the active clusters see a good part of all rows. Rows that
-come sorted by the pattern of a few telling columns do better where they would see little, and then pieces of the walk
-can be clustered side by side at no loss. On a9a and MNIST the two cross near eight times as many clusters as active.
+    cost = |S| |Jx - JS| + |JS - Jx|.
+
+A full cluster makes room for the next one. Reference: GTSVM, section 5.3, algorithm 2, where the initial ``max(k, n /
+l)`` must read ``min``.
+
+The paper visits rows in random order. That order is best while the active clusters see a good part of all rows.
+Otherwise rows sorted by a few informative columns do better, and pieces of the order can be clustered in parallel. The
+two orders are equal near eight times as many clusters as active ones, on a9a and MNIST.
 """
 
 from __future__ import annotations
@@ -38,24 +41,31 @@ from clsvm.opencl import sources
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Buffer, Stream
 
-SPARSE, FULL = 0.05, 0.5  # of the paper's rule: density of the walked part, of a column
-LEFT = 4  # of the code's
+SPARSE, FULL = 0.05, 0.5  # the paper's rule: largest density of the walked part, and of a column
+LEFT = 4  # the code's rule: multiple of the walked entries
 PIECE = 1 << 19  # entries that a thread splits at a time
 RULES = ("paper", "code", "cost")
 
 
 @dataclass(frozen=True)
 class Gain:
-    """What storing columns whole gains. A column of such a density gains (entry * density)^power - 1 times what its
-    cells take; entry: what a full column takes as entries over that, or its root. least: what all of them together must
-    gain at least, in cells, for any to be whole."""
+    """Compute what storing a column whole saves.
+
+    A column with the share ``density`` of nonzero rows saves (entry * density)^power - 1 times the cost of storing it
+    whole.
+
+    Attributes:
+        entry: cost of an entry over the cost of a value of a whole column; its square root if ``power`` is 2.
+        power: 1, or 2 for an inverted index.
+        least: total saving in dense multiply-adds that must be exceeded for any column to be stored whole.
+    """
 
     entry: float
     power: int = 1
     least: float = 0.0
 
     def whole(self, density: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Return which columns of such density (d,) are worth storing whole."""
+        """Return which columns of the given densities (d,) are worth storing whole."""
         gained = (density * self.entry) ** self.power - 1
         found: NDArray[np.bool_] = gained > 0
         return found if gained[found].sum() > self.least else np.zeros_like(found)
@@ -63,14 +73,14 @@ class Gain:
 
 @dataclass(frozen=True)
 class Partition:
-    """The first ``dense`` of the columns in ``order`` (d,) are dense."""
+    """Order the d columns: the first ``dense`` of ``order`` (d,) are stored whole."""
 
     order: NDArray[np.int32]
     dense: int
 
     @cached_property
     def rank(self) -> NDArray[np.int32]:
-        """Return where each column stands in the order, (d,)."""
+        """Return the place of each column in the order, (d,)."""
         rank = np.empty_like(self.order)
         rank[self.order] = np.arange(len(self.order), dtype=self.order.dtype)
         return rank
@@ -79,33 +89,36 @@ class Partition:
         return {"order": self.order, "dense": self.dense}
 
     def widened(self, d: int) -> Partition:
-        """Return the partition with empty columns behind, up to d."""
+        """Return the partition with empty columns appended, up to d."""
         if d <= len(self.order):
             return self
         return Partition(np.concatenate([self.order, np.arange(len(self.order), d, dtype=np.int32)]), self.dense)
 
 
 def counts(X: Data) -> NDArray[np.int64]:
-    """Return how many rows of X (n, d), dense or CSR, have an entry in each column: (d,)."""
+    """Return the number of nonzero entries in each column of X (n, d), dense or CSR."""
     if isinstance(X, np.ndarray):
         return np.count_nonzero(X, axis=0)
     return np.bincount(X.indices[X.data != 0] if not X.data.all() else X.indices, minlength=X.shape[1])
 
 
 def by_density(count: NDArray[np.int64]) -> Partition:
-    """Return the order alone: no column is dense."""
+    """Return the partition that orders columns by falling density and stores none of them whole."""
     return Partition(_rising(int(count.max(initial=0)) - count).astype(np.int32), 0)
 
 
 def _rising(count: NDArray[np.int64]) -> NDArray[np.intp]:
-    """Return the order of counts; short numbers are sorted in a tenth of the time."""
+    """Return the order of rising counts. Sorting 16-bit numbers takes a tenth of the time."""
     short = np.uint16 if int(count.max(initial=0)) < 1 << 16 else np.int64
     return np.argsort(count.astype(short), kind="stable")
 
 
 def partition(count: NDArray[np.int64], n: int, rule: str, gain: Gain) -> Partition:
-    """Return the partition of columns with ``count`` (d,) entries in n rows; gain: of the rule of costs. Raises
-    ValueError for an unknown rule."""
+    """Return the partition of columns with ``count`` (d,) entries in n rows, by a rule of RULES. ``gain`` serves the
+    rule "cost".
+
+    Raises ValueError for an unknown rule.
+    """
     if rule not in RULES:
         raise ValueError(f"got the rule {rule!r}, expected one of {', '.join(RULES)}")
     rising = _rising(count)
@@ -116,7 +129,7 @@ def partition(count: NDArray[np.int64], n: int, rule: str, gain: Gain) -> Partit
 
 
 def _walked(rising: NDArray[np.int64], n: int, rule: str, gain: Gain) -> int:
-    """Return how many of the columns that occur are walked before the rule stops."""
+    """Return how many of the nonempty columns, in rising order, the rule walks before it stops."""
     if rule == "cost":
         return len(rising) - int(gain.whole(rising / max(1, n)).sum())
     columns, total = np.arange(1, len(rising) + 1), np.cumsum(rising)
@@ -127,21 +140,23 @@ def _walked(rising: NDArray[np.int64], n: int, rule: str, gain: Gain) -> int:
 
 
 def split(X: sp.csr_matrix, made: Partition) -> tuple[NDArray[np.floating], sp.csr_matrix]:
-    """Split CSR rows X (n, d): return the dense columns (n, dense), and the others in CSR with each row's entries in
-    the order that they had. Threads take some rows at a time. Raises ValueError where the partition is of another
-    number of columns."""
+    """Split CSR rows X (n, d) by a partition. Return the dense columns (n, dense), and the others in CSR with each
+    row's entries in their order.
+
+    Threads take some rows at a time. Raises ValueError if the partition has another number of columns.
+    """
     n, d = X.shape
     if len(made.order) != d:
         raise ValueError(f"the partition is of {len(made.order)} columns, got rows of {d}")
     dense, rank = np.zeros((n, made.dense), X.dtype), made.rank
 
     def part(first: int, last: int) -> tuple[NDArray[np.floating], NDArray[np.int32], NDArray[np.intp]]:
-        """Values and columns of the entries that are not dense, and how many each row has."""
+        """Return the values and columns of the sparse entries of some rows, and the number of them in each row."""
         ends = X.indptr[first : last + 1] - X.indptr[first]
         entries = slice(int(X.indptr[first]), int(X.indptr[last]))
         columns, data = rank.take(X.indices[entries]), X.data[entries]
         sparse = columns >= made.dense
-        whole, rest = np.flatnonzero(~sparse), np.flatnonzero(sparse)  # (numbers are read faster than by a mask)
+        whole, rest = np.flatnonzero(~sparse), np.flatnonzero(sparse)  # indices are faster than a mask
         row = first + np.searchsorted(ends, whole, "right") - 1
         dense[row, columns.take(whole)] = data.take(whole)
         return data.take(rest), columns.take(rest) - np.int32(made.dense), np.diff(np.searchsorted(rest, ends))
@@ -156,21 +171,25 @@ def split(X: sp.csr_matrix, made: Partition) -> tuple[NDArray[np.floating], sp.c
     return dense, sp.csr_matrix(joined, shape=(n, d - made.dense))
 
 
-ACTIVE = 64  # clusters that a row can join, the paper's default
-_GROUP = 64  # work-items that walk together in the group shape
-_LANES = 16  # clusters side by side
-EXCESS = 0.85  # of the columns that sorted neighbours have beyond a row's own, which clusters have too
-_CROSSING = 8  # times ACTIVE: clusters from which on a sorted walk is better
-_SAMPLE = 2048, 1 << 22  # rows and cells at most that the telling columns are found from
-_TELLING = 32  # how many of them
-_SORTED = 8192, 1 << 24  # rows and cells at most that are sorted to see what clusters would fill
+ACTIVE = 64  # clusters that a row can join at any time, the paper's default
+_GROUP = 64  # work-items of a work-group that assigns rows
+_LANES = 16  # active clusters whose bit sets are stored side by side
+EXCESS = 0.85  # share of the columns beyond a row's own that clusters have, relative to groups of sorted neighbours
+_CROSSING = 8  # number of clusters, as a multiple of ACTIVE, from which a sorted walk is better
+_SAMPLE = 2048, 1 << 22  # rows and values at most from which informative columns are found
+_TELLING = 32  # number of informative columns at most
+_SORTED = 8192, 1 << 24  # rows and values at most that are sorted to estimate the columns of a cluster
 _STAGING = 256 << 20  # bytes of dense rows on the device at a time
 
 
 @dataclass(frozen=True)
 class Clusters:
-    """Clusters of at most ``size`` rows. order (clusters * size,) int32: the rows of one cluster after another, -1
-    where it is not full. mask (clusters, d) bool: the columns that its rows use."""
+    """Hold clusters of at most ``size`` rows.
+
+    Attributes:
+        order: (clusters * size,) int32, the rows of one cluster after another, -1 at places without a row.
+        mask: (clusters, d) bool, the columns that each cluster uses.
+    """
 
     size: int
     order: NDArray[np.int32]
@@ -178,7 +197,7 @@ class Clusters:
 
 
 def options(profile: Profile, dtype: DTypeLike) -> list[str]:
-    """Return the -D options of ``cluster.cl`` for rows of ``dtype``."""
+    """Return the -D options of cluster.cl for rows of ``dtype``."""
     shape = ["-DVECTOR"] if profile.shape == "vector" else [f"-DWG={_GROUP}"]
     wide = ["-DWIDE_PAIR"] * (profile.wide == "pair")
     return [f"-DINPUT={'float' if np.dtype(dtype) == np.float32 else 'double'}", *shape, *wide]
@@ -192,13 +211,14 @@ def cluster(
     order: str | None = None,
     centre: NDArray[np.float64] | None = None,
 ) -> Clusters:
-    """Make clusters of ``size`` rows of X (n, d), C-contiguous float32/float64 or CSR with int32 indices.
+    """Cluster the rows of X (n, d), C-contiguous float32 or float64, or CSR with int32 indices, into clusters of
+    ``size`` rows.
 
-    active: clusters that a row can join, None for all at once. order: of the walk, "random" as in the paper, "sorted"
-    by pattern and in pieces side by side, None for what is better. centre (d,): what counts as zero, of dense rows.
-    Same rows, same profile: same clusters.
+    ``active`` is the number of clusters that a row can join, None for all of them. ``order`` is the order of the walk:
+    "random" as in the paper, "sorted" by pattern with pieces in parallel, or None for the better one. Entries of dense
+    rows that equal ``centre`` (d,) count as zero. Equal rows and an equal profile give equal clusters.
 
-    Raises ValueError for clusters of too many cells, and where the memory budget does not hold a bit for each of X's.
+    Raises ValueError if costs would exceed 31 bits, or if the memory budget cannot hold one bit for each value of X.
     """
     n, d = X.shape
     if (size + 1) * d >= 2**31:
@@ -225,8 +245,7 @@ def _words(d: int) -> int:
 
 
 def _patterns(stream: Stream, X: Any, centre: NDArray[np.float64] | None) -> Buffer:
-    """Return (n, words) uint32 on the device: bit j of a row is set where the row differs from the centre in column
-    j."""
+    """Return bit sets (n, words) uint32 on the device. Bit j of row i is set if X[i, j] differs from the centre."""
     n, d = X.shape
     name = "pattern_csr" if sp.issparse(X) else "pattern_dense"
     kernel = stream.kernel(sources.cl("gram/cluster"), options(stream.profile, X.dtype), name)
@@ -249,7 +268,7 @@ def _patterns(stream: Stream, X: Any, centre: NDArray[np.float64] | None) -> Buf
 def _assign(
     stream: Stream, patterns: Buffer, n: int, d: int, size: int, active: int, walk: NDArray[Any], pieces: int
 ) -> Clusters:
-    """Run Algorithm 2 over the rows in the order of ``walk``, over each piece of it separately."""
+    """Run the clustering over the rows in the order ``walk``, separately for each of ``pieces`` parts of it."""
     clusters, words = -(-n // size), _words(d)
     order = np.full(clusters * size, -1, np.int32)
     share = -(-clusters // pieces)
@@ -268,28 +287,31 @@ def _assign(
 
 
 def _sorted(patterns: NDArray[np.uint32], d: int) -> NDArray[np.intp]:
-    """Return the order of bit sets (n, words) in which neighbours are alike."""
+    """Return an order of the bit sets (n, words) in which neighbours are similar."""
     sample = sampled(patterns, d, *_SAMPLE).astype("<u4").view(np.uint8)
     columns = telling_columns(np.unpackbits(sample, axis=1, count=d, bitorder="little"))
     return by_pattern(patterns[:, columns // 32] >> (columns % 32).astype(np.uint32) & 1)
 
 
 def by_pattern(bits: NDArray[Any]) -> NDArray[np.intp]:
-    """Return the order of rows of 0 and 1 (n, at most 32): the first column counts most, equal rows keep their
-    order."""
+    """Return the order of rows of 0 and 1 with at most 32 columns. The first column counts most, and equal rows keep
+    their order."""
     weights = np.uint32(1) << np.arange(bits.shape[1], dtype=np.uint32)[::-1]
     return np.argsort(bits.astype(np.uint32) @ weights, kind="stable")
 
 
 def sampled(rows: Any, d: int, most: int, cells: int) -> Any:
-    """Return evenly spaced rows: about ``most`` of them, and about ``cells`` cells where each row has d."""
+    """Return evenly spaced rows: at most about ``most`` rows, and about ``cells`` values with d in each row."""
     n = rows.shape[0]
     return rows[:: max(1, n // most, n * d // cells)]
 
 
 def telling_columns(patterns: NDArray[Any]) -> NDArray[np.intp]:
-    """Return the columns of the patterns (m, d) of 0 and 1 that tell most, one after another by pivoted Cholesky on the
-    covariance of a sample of the rows; at most 32, fewer where the rest follows from them."""
+    """Return the most informative columns of patterns (m, d) of 0 and 1, at most 32, by pivoted Cholesky on their
+    covariance.
+
+    Return fewer columns if the remaining ones follow from them. A sample of the rows gives the covariance.
+    """
     pattern = np.asarray(sampled(patterns, patterns.shape[1], *_SAMPLE), np.float32)
     pattern = pattern - pattern.mean(axis=0)
     residual = np.einsum("ij,ij->j", pattern, pattern) / max(1, len(pattern))  # the covariance's diagonal
@@ -308,8 +330,11 @@ def telling_columns(patterns: NDArray[Any]) -> NDArray[np.intp]:
 
 
 def sampled_fill(X: Any, size: int) -> float:
-    """Estimate the average columns of a cluster of ``size`` rows without a device: of some rows, and of groups of
-    neighbours when these are sorted by their pattern. Clusters have fewer, EXCESS of those beyond a row's own."""
+    """Estimate the average number of columns in a cluster of ``size`` rows, without a device.
+
+    The estimate counts the columns of groups of neighbours among sorted sample rows. Clusters have fewer: EXCESS of the
+    columns beyond a row's own.
+    """
     sample = sampled(X, X.shape[1], *_SORTED)
     groups = sample.shape[0] // size
     if not groups:

@@ -1,4 +1,14 @@
-"""How large rows are, and for which of them kernel values in float32 are fine enough."""
+"""Decide for which rows kernel values in float32 are precise enough.
+
+Rounding errors of K follow from the rows' squared norms, and from their entries for element-wise kernel functions.
+
+    measures, measured: these norms and entries, from the host or from the device.
+    outside, refuse: test whether intermediate values of K leave the range of a dtype.
+    scales: the rounding errors of kernel values in a fit.
+    Reach: the rows whose decision values float32 computes precisely enough.
+
+An extent holds the extremes of these numbers over a set of rows.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +28,19 @@ from clsvm.kernels.expression import BROKEN, Extent
 from clsvm.opencl.stream import Stream
 
 Vector = NDArray[np.float64]
-LOST = 1e-4  # share of the largest kernel value that leaving a type's range may cost
+# error, as a share of the largest kernel value, that intermediate values outside the dtype's range may cause
+LOST = 1e-4
 EPS = float(np.finfo(np.float64).eps)
-DECISION_ERROR = 5e-3  # bound of a decision value's error above which kernel values are evaluated in float64
+DECISION_ERROR = 5e-3  # largest error bound of a decision value from float32 kernel values; float64 serves above it
 
 
 class Measures(NamedTuple):
-    """The measures of n rows, from which rounding errors follow.
+    """Hold the measures of n rows that bound rounding errors.
 
-    sizes: (n,) by Kernel.sizes. high, low: the largest and the smallest nonzero absolute entry of each row, (n,), for
-    element-wise kernels; (0,) for the others.
+    Attributes:
+        sizes: (n,) the result of Kernel.sizes, such as squared norms.
+        high, low: (n,) the largest and the smallest nonzero absolute entry of each row, for element-wise kernel
+            functions; (0,) for others.
     """
 
     sizes: Vector
@@ -36,11 +49,11 @@ class Measures(NamedTuple):
 
     @property
     def extent(self) -> Extent:
-        """Return the extremes over all rows, 0 where there are none."""
+        """Return the extremes over all rows, 0 if a measure is empty."""
         return Extent(_most(self.sizes), _least(self.sizes), _most(self.high), _least(self.low))
 
     def some(self, rows: NDArray[Any]) -> Measures:
-        """Return the measures of some rows."""
+        """Return the measures of the given rows."""
         return Measures(self.sizes[rows], *(entries[rows] if len(entries) else entries for entries in self[1:]))
 
 
@@ -53,7 +66,8 @@ def _least(numbers: Vector) -> float:
 
 
 def measures(kernel: Kernel, X: Data, plan: Plan) -> Measures:
-    """Return the measures of the rows of X (n, d) as they are laid out, centred; some of them at a time."""
+    """Return the measures of the rows of X (n, d), centred as the plan says. The host computes them for some rows at a
+    time."""
     step = max(1, (1 << 22) // max(1, X.shape[1]))
     found = [(np.zeros(0), np.zeros(0), np.zeros(0))]
     for start in range(0, X.shape[0], step):
@@ -77,14 +91,14 @@ def _entries(X: Data) -> tuple[Vector, Vector]:
 
 
 def outside(kernel: Kernel, rows: Extent, others: Extent, dtype: str, d: int) -> bool:
-    """Return whether inner values of K between rows and others of d features leave the range of ``dtype``, so that
-    values are off by more than LOST of the largest."""
+    """Return whether intermediate values of K leave the range of ``dtype`` and cause errors above LOST of the largest
+    value. ``rows`` and ``others`` are the extents of the two sets of rows, with d features."""
     found = kernel.evaluation(rows, others, dtype, d)
     return found.outside > LOST * found.largest
 
 
 def refuse(kernel: Kernel, rows: Extent, others: Extent, d: int, which: str = "", dtype: str = "float64") -> None:
-    """Raise ValueError where inner values of K between rows and others of d features leave the range of ``dtype``."""
+    """Raise ValueError if intermediate values of K between two sets of rows leave the range of ``dtype``."""
     if outside(kernel, rows, others, dtype, d):
         both = rows.joined(others)
         words = f"squared norms{which} from {both.least:.3g} to {both.largest:.3g}"
@@ -94,10 +108,12 @@ def refuse(kernel: Kernel, rows: Extent, others: Extent, d: int, which: str = ""
 
 
 class Scales(NamedTuple):
-    """Rounding errors of kernel values of n rows, in units of eps.
+    """Hold the rounding errors of the kernel values of n rows.
 
-    own: of their dtype, in its eps. double: of float64, in float64's. sizes, extent: of rows (n,), which the errors
-    follow from; None for values that are given.
+    Attributes:
+        own: error in the dtype of the values, in units of its eps.
+        double: error in float64, in units of its eps.
+        sizes, extent: the measures (n,) and their extremes that the errors follow from; None for a precomputed kernel.
     """
 
     own: float
@@ -109,10 +125,11 @@ class Scales(NamedTuple):
 def scales(
     kernel: Kernel, sizes: Vector, extent: Extent, d: int, dtype: str, asked: str, error: float | None = None
 ) -> Scales:
-    """Return the rounding errors of kernel values in ``dtype``, of rows of d features with such sizes.
+    """Return the rounding errors of kernel values in ``dtype`` for rows of d features with the given sizes.
 
-    error: that of an inner product over its norms, where it is not the dtype's. Raises ValueError where values are too
-    large for the dtype, in words for the one that was ``asked`` for, and where inner values leave the range of float64.
+    ``error`` is the relative error of an inner product, if it is not the dtype's eps. Raises ValueError if values
+    exceed the range of the dtype, naming the dtype that the user ``asked`` for. Raises it also if intermediate values
+    leave the range of float64.
     """
     size, least, *_ = extent
     single, double = (kernel.evaluation(extent, extent, one, d) for one in (dtype, "float64"))
@@ -127,30 +144,37 @@ def scales(
 
 
 def measured(stream: Stream, rows: Rows, kernel: Kernel, X: Data, plan: Plan) -> Measures:
-    """Return the measures of rows on a device, by their squared norms there where these say enough."""
+    """Return the measures of rows on a device from their squared norms there, or from X if these norms do not
+    suffice."""
     eps, floor = float(np.finfo(rows.dtype).eps), underflow(rows.dtype, X.shape[1])
     found: Vector = stream.read(rows.xx, rows.dtype, rows.n_pad)[rows.position].astype(np.float64)
-    if kernel.spec.element or found.min(initial=np.inf) * eps < floor:  # (too small for the dtype is 0 there)
+    if kernel.spec.element or found.min(initial=np.inf) * eps < floor:  # norms that underflow are 0 on the device
         return measures(kernel, X, plan)
     return Measures(found, found[:0], found[:0])
 
 
 def beyond(what: str, dtype: str) -> str:
-    """Return the words for numbers that ``dtype`` does not hold."""
+    """Return an error message which says that ``what`` exceeds the range of ``dtype``."""
     return f"{what} for {dtype}: scale X" + (" or take dtype='float64'" * (dtype == "float32"))
 
 
 def terms(X: Data) -> int:
-    """Return the most terms that an inner product of rows of X can have."""
+    """Return the largest number of terms of an inner product between rows of X."""
     return int(np.diff(X.indptr).max(initial=0)) if sp.issparse(X) else int(X.shape[1])
 
 
 class Reach:
-    """For which rows float32 kernel values keep a decision value within DECISION_ERROR: coefficients near 1e4 turn the
-    last bit of K into the third digit of the sum, and a row far out its own last bit.
+    """Tell for which rows float32 kernel values keep the error of a decision value below DECISION_ERROR.
 
-    span: extent of the support vectors. weight: the largest sum of absolute coefficients. d: terms of an inner product.
-    A row's answer depends on its own measures alone. Measures beyond the span are rounded to eighths of an octave.
+    Coefficients near 1e4 turn the last bit of K into the third digit of the sum, and a row far from the others has
+    larger last bits itself. The answer for a row depends on its own measures alone. Measures beyond those of the
+    support vectors are rounded to an eighth of an octave, so that few different extents need a test.
+
+    Attributes:
+        own: whether float32 serves for rows within the extent of the support vectors.
+
+    The arguments are ``span``, the extent of the support vectors; ``weight``, the largest sum of absolute coefficients;
+    and ``d``, the number of terms in an inner product.
     """
 
     def __init__(self, kernel: Kernel, span: Extent, weight: float, d: int) -> None:
@@ -159,26 +183,27 @@ class Reach:
         self.own = self._holds("float32", span)
 
     def _holds(self, dtype: str, rows: Extent) -> bool:
-        """Return whether values in ``dtype`` are fine enough for rows of this extent."""
+        """Return whether values in ``dtype`` are precise enough for rows of this extent."""
         if (dtype, rows) not in self._found:
             info, both = np.finfo(dtype), rows.joined(self._span)
             eps, (largest, least, *_) = float(info.eps), both
             error = eps * self._kernel.rounding(largest, eps, least, underflow(dtype, self._d))
             error = max(error, self._kernel.evaluation(rows, self._span, dtype, self._d).error)
-            # (|x - y|^2 is up to four times as large)
+            # |x - y|^2 is up to four times as large as a squared norm
             within = 4 * largest < float(info.max) and error * self._weight <= DECISION_ERROR
             self._found[dtype, rows] = within
         return self._found[dtype, rows]
 
     def __call__(self, found: Measures, dtype: str = "float32") -> NDArray[np.bool_]:
-        """Return for each row whether ``dtype`` serves, by its measures."""
+        """Return for each row whether ``dtype`` is precise enough, by the rows' measures."""
         out = np.full(len(found.sizes), self._holds(dtype, self._span))
         for extent, rows in self._beyond(found):
             out[rows] = self._holds(dtype, extent)
         return out
 
     def check(self, found: Measures, rows: NDArray[np.intp]) -> None:
-        """Raise RowError for one of the rows, of these numbers, for which float64 does not serve either."""
+        """Raise RowError for a row that float64 cannot evaluate either. ``rows`` holds the numbers of the measured
+        rows."""
         refuse(self._kernel, self._span, self._span, self._d, " of support vectors")
         for extent, which in self._beyond(found):
             try:
@@ -187,7 +212,7 @@ class Reach:
                 raise RowError(str(error), int(rows[which[0]])) from None
 
     def _beyond(self, found: Measures) -> Iterator[tuple[Extent, NDArray[np.intp]]]:
-        """Yield the extents of rows beyond the span, in steps of an eighth of an octave, and which rows have them."""
+        """Yield each rounded extent beyond the support vectors' own, with the indices of the rows that have it."""
         span, (sizes, high, low) = self._span, found
         if not len(high) and sizes.max(initial=0.0) <= span.largest and sizes.min(initial=np.inf) >= span.least:
             return
@@ -204,7 +229,8 @@ class Reach:
 
 
 def _stepped(numbers: Vector, limit: float, rounded: Callable[..., Vector]) -> Vector:
-    """Return the eighths of an octave of numbers beyond a limit, rounded away from it, nan for the others."""
+    """Return log2 of the numbers beyond a limit, in eighths and rounded away from the limit; nan for the other
+    numbers."""
     beyond = numbers > limit if rounded is np.ceil else (numbers < limit) & (numbers > 0)
     octaves = np.full(len(numbers), np.nan)
     octaves[beyond] = rounded(8 * np.log2(numbers[beyond]))

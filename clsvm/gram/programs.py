@@ -1,14 +1,16 @@
-"""The programs that a kernel function becomes: one for each product, layout, dtype and device profile.
+"""Name the OpenCL programs that compute products with K, one for each product, layout, dtype and device profile.
 
-    rows     K(X, U) stored                         STORE
-    update   c += K(X, U) D, nothing stored         UPDATE (both, where a layout makes values in a store)
-    both     the two in one pass                    STORE, UPDATE
-    tile     K(U, U) of the working vectors         STORE, over the panel or the listed rows
-    half tile   without what mirrors other values   STORE, HALF   (the vector shape: it counts where cores are few)
-    tile update  c += K(U, U') D                    UPDATE, over the panel or the listed rows
-    sections     an update for each part of a panel UPDATE, SECTIONS   (of dense lane groups, or of one)
+    rows: store K(U, X). Macro STORE.
+    update: c += D K(U, X), and store nothing. Macro UPDATE, and STORE too for a layout that computes values in a store.
+    both: the two in one pass. Macros STORE, UPDATE.
+    tile: store K(U, U) among the panel's rows. Macro STORE, over the panel or over listed rows.
+    half tile: store K(U, U) without the values that mirror others. Macros STORE, HALF, for SIMD devices, whose few
+        cores gain by it.
+    tile update: c += D K(R, U) between two panels. Macro UPDATE, over a panel or over listed rows.
+    sections: an update for each section of a panel. Macros UPDATE, SECTIONS, for dense lane groups.
 
-A variant is a text and its -D options, so the same thing is run here, written for a C host and cross-compiled.
+A :class:`Variant` is a program text with its -D options. The library runs it; tools write it out for C programs and
+cross-compile it.
 """
 
 from __future__ import annotations
@@ -28,9 +30,16 @@ from clsvm.opencl.stream import APART
 
 
 class Product(NamedTuple):
-    """-D options of a product; tile: whether its rows are the working vectors themselves; vector: whether it is the
-    vector shape's alone; layout: the only one that has it; without: shape classes of working vectors that it never
-    meets; single: whether register tiles hold one lane group, where the vector shape's hold several."""
+    """Describe one of PRODUCTS.
+
+    Attributes:
+        options: its -D options.
+        tile: whether its left rows are right-hand rows of a panel too.
+        vector: whether only SIMD devices use it.
+        layout: the only layout that has it, or None for all.
+        without: shape classes of right-hand rows that it never meets.
+        single: whether SIMD register tiles hold one lane group instead of several.
+    """
 
     options: tuple[str, ...]
     tile: bool = False
@@ -40,8 +49,8 @@ class Product(NamedTuple):
     single: bool = False
 
 
-SLABS = 8  # buffers that hold rows of K
-SECTION = APART // 4  # ints from the numbers of a section to those of the next, as parts.together has them
+SLABS = 8  # buffers ("slabs") that hold rows of K, at most
+SECTION = APART // 4  # ints between the numbers of one section and of the next, as parts.together lays them out
 _SECTIONS = "-DUPDATE", f"-DSECTIONS={SECTION}"
 
 PRODUCTS = {
@@ -60,10 +69,11 @@ PRODUCTS = {
 
 
 def gram(spec: Spec, product: str, kind: str, dtype: str, profile: Profile, d: int = 0, shape: str = "many") -> Variant:
-    """Return the gram program of a kernel function for a shape class of working vectors (profiles.shape_class).
+    """Return the program of a product for a kernel function, a layout ``kind``, a dtype and a shape class of right-hand
+    rows (profiles.shape_class).
 
-    Raises ValueError for a layout that the kernel function or the product does not have, and for a shape class that the
-    product never meets: a tile's panel is a set of rows in whole lane groups.
+    Raises ValueError if the kernel function or the product lacks this layout, or if the product never meets this shape
+    class.
     """
     if kind not in layouts.names(spec):
         known = ", ".join(layouts.names(spec))
@@ -83,37 +93,39 @@ def gram(spec: Spec, product: str, kind: str, dtype: str, profile: Profile, d: i
 
 
 def update(profile: Profile, dtype: str) -> Variant:
-    """Return the program of f += K D from rows of the row cache."""
+    """Return the program of f += D K from rows of the row cache."""
     made = *options(profile, dtype), f"-DSLABS={SLABS}", f"-DBLOCK={profile.block}"
     grouped = [f"-DWG={profile.group}"] * (profile.shape == "group")
     return Variant(f"update {dtype}", sources.cl("gram/update"), (*made, *grouped), "update")
 
 
 def update_range(profile: Profile, n: int) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
-    """Return its range and work-group over n rows."""
+    """Return the global and local size of :func:`update` over n rows."""
     pieces = -(-n // profile.block)
     return ((pieces,), None) if profile.shape == "vector" else ((pieces * profile.group,), (profile.group,))
 
 
-SIDE = 16  # of the squares of given.cl, reflect
-COPIED = 2.0  # times the profile's cache_cost, that a value takes which is a mirror image
-PICKED, LINE = 0.45, 16  # of it, for each value that is read for one that is picked; of a line of the cache
+SIDE = 16  # side of the squares of values that the kernel reflect of given.cl copies
+COPIED = 2.0  # cost of a mirrored value, as a multiple of the profile's cache_cost
+# cost of each value that is read to pick one, as a multiple of cache_cost; values in a cache line
+PICKED, LINE = 0.45, 16
 
 
 def picked_cost(profile: Profile, n: int, W: int) -> float:
-    """Return the cost of a value that is picked, in dense cells, one of W from each of some stored rows of n: a line of
-    the cache is read for it, or its share of the row."""
+    """Return the cost in dense multiply-adds of picking a value from stored rows of n values. A pick of W values from
+    each row reads a cache line for each of them, or the whole row."""
     return PICKED * min(LINE, n / W) * profile.cache_cost
 
 
 def given(profile: Profile, dtype: str) -> Variant:
-    """Return the program of products with stored rows of a kernel matrix; ``entry`` is the first of its kernels."""
+    """Return the program of products with a stored kernel matrix. Its kernels are pick, reflect and answer."""
     made = *options(profile, dtype), f"-DSLABS={SLABS}"
     return Variant(f"given {dtype}", sources.cl("gram/given"), made, "pick")
 
 
 class RowSource(NamedTuple):
-    """Program text by which a subproblem on a CPU gets the rows of its tile that it needs, its options, and a name."""
+    """Hold program text by which a CPU subproblem computes the rows of its tile on demand, with a name and -D
+    options."""
 
     name: str
     text: str
@@ -121,22 +133,22 @@ class RowSource(NamedTuple):
 
 
 def made_rows(spec: Spec) -> RowSource:
-    """Return the text that makes rows from the vectors of a panel."""
+    """Return the text that computes rows of a tile from the right-hand rows of a panel."""
     return RowSource(spec.name or "expression", sources.render("gram/row_vector", kernel=spec))
 
 
 def picked_rows() -> RowSource:
-    """Return the text that takes rows from a stored kernel matrix."""
+    """Return the text that picks rows of a tile from a stored kernel matrix."""
     return RowSource("given", sources.cl("gram/row_given"), (f"-DSLABS={SLABS}",))
 
 
-BLOCK = 32  # of forward_back: lane groups of a work-item
-RUN = 128  # terms of a sum that is in the dtype of K
+BLOCK = 32  # lane groups of a work-item in forward_back
+RUN = 128  # terms of a sum in the dtype of K, before it is added to a wide number
 
 
 def forward_back(spec: Spec, kind: str, dtype: str, profile: Profile, d: int = 0, sub: int = 4) -> Variant | None:
-    """Return the program of forward and back in one pass over rows, by work-items that have K of ``sub`` lane groups in
-    scratch at a time, a divisor of BLOCK. None where a layout and profile have no such program."""
+    """Return the program that computes K' H K V in one pass over rows. A work-item holds K of ``sub`` lane groups, a
+    divisor of BLOCK, in scratch. Return None if the layout and profile have no such program."""
     layout = LAYOUTS[kind]
     made = layout.forward_back(spec, profile, dtype, d)
     if made is None:
@@ -146,14 +158,13 @@ def forward_back(spec: Spec, kind: str, dtype: str, profile: Profile, d: int = 0
     return Variant(f"{spec.name or 'expression'} forward_back {kind} {dtype}", made[0], (*shared, *own), "forward_back")
 
 
-# Of back.cl: working vectors that an item takes at a time on the way back, which divides every panel's capacity,
-# vectors of rows on the way forth, and rows of a work-group, which divides every lane group.
+# Sizes in back.cl: right-hand rows of a work-item in kernel back, which divide every panel's capacity; vectors of rows
+# of a work-item in kernel forth; rows of a work-group in forth, which divide every lane group.
 OWN, FORTH, LINE = 4, 4, 16
 
 
 def back(profile: Profile, dtype: str, exact: bool = False) -> Variant:
-    """Return the program of forward and back over stored tiles; ``entry`` is one of its kernels. exact: all sums are
-    wide."""
+    """Return the program of sums forward and back over stored tiles of K. All sums are wide if ``exact``."""
     own = f"-DOWN={OWN}", f"-DFORTH={FORTH}", f"-DLINE={LINE}", f"-DRUN={RUN}", *["-DEXACT"] * exact
     made = *options(profile, dtype), f"-DWG={profile.group}", *own
     return Variant(f"back {dtype}{' exact' * exact}", sources.cl("gram/back"), made, "back")
@@ -161,15 +172,25 @@ def back(profile: Profile, dtype: str, exact: bool = False) -> Variant:
 
 @dataclass(frozen=True)
 class Units:
-    """Matrix units of a kind of device, and how they are used: instructions that multiply small matrices, behind the
-    inner products of wide tiles of dense rows. Templates gram/*_matrix_group.mako hold all that is not theirs.
+    """Describe the matrix units (tensor cores) of a kind of device, which multiply small matrices, and their tiles.
 
-    name: what reports call them. text: cl_kernels/<text>.cl, their fragments and splits. platform: a word of the OpenCL
-    platform that can have them. warp, fragment, sharing: items that hold a fragment together, rows of one, items that
-    have sums of the same row. groups, blocks, depth: lane groups and panel blocks of a tile, features that are staged
-    at a time. rows, vectors: of a tile, those of a warp. least: features from which on values are stored sooner by
-    them. error: of an inner product, its rounding over the norms that it is of, as clsvm.kernels.Kernel.rounding's eps.
-    options: more of the build's. unroll: what stands before loops over fragments.
+    They compute the inner products of wide tiles of dense rows. The templates gram/*_matrix_group.mako hold everything
+    that all matrix units share.
+
+    Attributes:
+        name: the name in reports.
+        text: cl_kernels/<text>.cl, which defines fragments and how numbers are split.
+        platform: a word in the name of the OpenCL platforms that may have them.
+        warp: work-items that hold a fragment together.
+        fragment: rows of a fragment.
+        sharing: work-items that hold sums of the same row.
+        groups, blocks: lane groups and panel blocks of a tile.
+        depth: features that local memory holds at a time.
+        rows, vectors: rows and right-hand rows of a tile that one warp computes.
+        least: number of features from which they store values faster than ordinary arithmetic.
+        error: rounding error of an inner product over the product of the norms, as in Kernel.rounding.
+        options: further build options.
+        unroll: the pragma before loops over fragments.
     """
 
     name: str
@@ -189,12 +210,12 @@ class Units:
     unroll: str = "#pragma unroll"
 
     def items(self, lanes: int) -> int:
-        """Return the work-items of a work-group, for lane groups and panel blocks of so many lanes."""
+        """Return the number of work-items in a work-group, for lane groups and panel blocks of ``lanes`` rows."""
         return self.warp * (self.groups * lanes // self.rows) * (self.blocks * lanes // self.vectors)
 
     def together(self, lanes: int) -> int:
-        """Return how many fragments of a warp's rows have their sums for an update in local memory at a time, in place
-        of features."""
+        """Return how many fragments of a warp write their sums for an update to local memory at a time. These sums use
+        the memory that held features."""
         staged = 32 * self.depth * ((self.groups + self.blocks) * lanes // 4 + 4)
         across, each = self.blocks * lanes // self.vectors, self.groups * lanes // self.rows * self.fragment
         number = self.rows // self.fragment
@@ -203,7 +224,7 @@ class Units:
         return number
 
     def why_not(self, spec: Spec, rows: Rows, profile: Profile) -> str:
-        """Say why these rows' values of a kernel function are not made by them; "" where they are."""
+        """Return the reason why the units cannot compute these rows' values of a kernel function, or "" if they can."""
         if spec.element:
             return "the kernel function is no function of inner products"
         if rows.kind != DENSE.name or rows.dtype != "float32":
@@ -215,8 +236,7 @@ class Units:
         return "" if whole and "wide" in profile.tiles else f"the profile {profile.name} has no such tile"
 
     def gram(self, spec: Spec, product: str, profile: Profile, d: int = 0) -> Variant:
-        """Return the gram program of a kernel function over dense rows in float32, for one of PRODUCTS over all
-        rows."""
+        """Return the gram program of a kernel function over dense float32 rows, for a product over all rows."""
         template = sources.render("gram/gram_matrix_group", kernel=spec, units=self.name, unroll=self.unroll)
         text, V = "\n".join((sources.cl(self.text), template.removeprefix(sources.cl()))), profile.lanes
         numbers = {
@@ -228,19 +248,20 @@ class Units:
         return Variant(label, text, (*options(profile, "float32", d), *own), "gram")
 
     def norms(self, profile: Profile) -> Variant:
-        """Return the program of squared norms of rows in dense lane groups, to the bits of those programs."""
+        """Return the program of squared norms of dense rows. Its results equal, bit for bit, the units' product of a
+        row with itself."""
         made = (*options(profile, "float32"), f"-DITEMS={self.warp}", *self.options)
         return Variant(f"norms {self.name}", sources.cl(self.text, "gram/matrix_norms"), made, "norms")
 
     def norms_range(self, rows: int) -> tuple[tuple[int], tuple[int]]:
-        """Return its range and work-group over so many rows, whole lane groups."""
+        """Return the global and local size of :meth:`norms` over ``rows`` rows, which are whole lane groups."""
         return (rows // self.fragment * self.warp,), (self.warp,)
 
 
-# Errors. tf32 x 3: what is left out of a product and its splits, 2^-21 of it at most (cl_kernels/gram/mma.cl), and as
-# much for what the units cut off in sums of eight terms: of each less than a last bit of the largest, all to one side,
-# where float32's roundings go to both. That sums grow is not counted, as Kernel.rounding has it. mfma: as any float32.
-# Stored values of 128 features took 1.07 of float32's time on an H100, of 784 features 0.85 (AMD: taken from there).
+# Errors: tf32 x 3 omits at most 2^-21 of each product (cl_kernels/gram/mma.cl). The units also truncate sums of eight
+# terms, by less than a last bit of the largest term. That counts as much again, since all truncations go to one side.
+# mfma rounds as float32 does. As in Kernel.rounding, growth of the sums is not counted. ``least``: on an H100, storing
+# values took 1.07 of float32's time at 128 features and 0.85 at 784; AMD has the same number.
 UNITS: tuple[Units, ...] = (
     Units(
         name="tf32 x 3", text="gram/mma", platform="NVIDIA", warp=32, fragment=8, sharing=8, groups=2, blocks=2,

@@ -1,5 +1,7 @@
-"""Whether a device has matrix units (programs.Units) that are built and right, by a small product, once a context; and
-whether the products of a fit take them."""
+"""Find the matrix units (tensor cores) of a device, and decide whether the products of a fit use them.
+
+A trial product, once for each OpenCL context, tests that their program builds and is precise.
+"""
 
 from __future__ import annotations
 
@@ -14,36 +16,43 @@ from clsvm.gram.programs import UNITS, Units
 from clsvm.kernels import make
 from clsvm.opencl.stream import Stream
 
-ROWS, WORKING, FEATURES = 190, 130, 37  # of the product: no whole tile on either side, no whole fragment of features
+# sizes of the trial product: no whole tile on either side, no whole fragment of features
+ROWS, WORKING, FEATURES = 190, 130, 37
 
-ROUNDED = 2.0**-21  # of the norms: what a sum of so many features in float32 can be off beside
+ROUNDED = 2.0**-21  # rounding error of a float32 sum of FEATURES terms, over the product of the norms
 
 
 class Found(NamedTuple):
-    """The units of a device, or None, and then why in words. error: of the product, as a share of the norms."""
+    """Hold the matrix units of a device.
+
+    Attributes:
+        units: the units, or None.
+        why: the reason for None, in words.
+        error: largest error of the trial product, over the product of the norms.
+    """
 
     units: Units | None
     why: str
     error: float = np.nan
 
 
-_FOUND: dict[tuple[Any, ...], Found] = {}  # by context and profile
+_FOUND: dict[tuple[Any, ...], Found] = {}  # results by context and profile
 
 
 def found(stream: Stream) -> Found:
-    """Return the first of UNITS that the device has, by a trial of each that its platform can have."""
+    """Return the first of UNITS that passes a trial on the device. Only units that its platform may have are tried."""
     context, profile, _ = stream.setting
     key = context, profile.name, profile.lanes, UNITS
     try:
         if key not in _FOUND:
             _FOUND[key] = _tried(stream)
-    except (DeviceError, MemoryLimitError) as failed:  # (another time there may be room)
+    except (DeviceError, MemoryLimitError) as failed:  # not remembered: a later call may find enough memory
         return Found(None, f"a trial of the device's matrix units did not run: {failed}")
     return _FOUND[key]
 
 
 def known(stream: Stream) -> list[Units]:
-    """Return those of UNITS that the device may have."""
+    """Return the entries of UNITS that the device's platform may have."""
     return [one for one in UNITS if one.platform in stream.info.platform and "wide" in stream.profile.tiles]
 
 
@@ -52,7 +61,7 @@ def _tried(stream: Stream) -> Found:
     for one in known(stream):
         try:
             error, lost = measured(stream, one)
-        except BuildError as failed:  # (what a compiler does not know)
+        except BuildError as failed:  # the compiler does not know these instructions
             words = f"{one.name} was not built: {str(failed).strip().splitlines()[0][:200]}"
             continue
         if error <= one.error + ROUNDED and not lost:
@@ -62,9 +71,11 @@ def _tried(stream: Stream) -> Found:
 
 
 def measured(stream: Stream, one: Units) -> tuple[float, bool]:
-    """Return the largest error of an inner product over the norms that it is of, and whether a row's product with
-    itself is anything but its norm, for a product of random rows, stored and summed, whatever the device's size. Raises
-    BuildError, DeviceError."""
+    """Compute a product of random rows by matrix units, stored and summed, and compare it with float64.
+
+    Return the largest error of an inner product over the product of the norms, and whether a row's product with itself
+    differs from its norm. Raises BuildError and DeviceError.
+    """
     rng, linear = np.random.default_rng(0), make("linear")
     X = rng.normal(size=(ROWS, FEATURES)).astype(np.float32)
     expected = X[:WORKING].astype(np.float64) @ X.T
@@ -91,10 +102,10 @@ def measured(stream: Stream, one: Units) -> tuple[float, bool]:
 
 
 def chosen(gram: Operator, precision: str, many: bool = False) -> tuple[Units | None, str]:
-    """Return matrix units for the products of a fit, where precision="fast" asks for them and they serve, and in words
-    how kernel values are computed.
+    """Return the matrix units for the products of a fit, or None, and how kernel values are computed in words.
 
-    many: whether many solves share the rows, of which some may be too hard for the units.
+    precision="fast" asks for the units. ``many`` says that many solves share the rows; some of them may need more
+    precision.
     """
     dtype = gram.rows.dtype
     if precision != "fast" or dtype != "float32":
@@ -105,7 +116,7 @@ def chosen(gram: Operator, precision: str, many: bool = False) -> tuple[Units | 
         return None, "float32: many solves share the rows"
     stream = gram.stream
     why = [one.why_not(gram.kernel.spec, gram.rows, stream.profile) for one in known(stream)]
-    if why and all(why):  # (no trial where none would serve)
+    if why and all(why):  # no unit would serve, so no trial is made
         return None, f"float32: {why[0]}"
     unit, words, _ = found(stream)
     words = unit.why_not(gram.kernel.spec, gram.rows, stream.profile) if unit else words

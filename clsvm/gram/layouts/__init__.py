@@ -113,9 +113,9 @@ def _as(plan: Plan, kind: str) -> Plan:
 def build(stream: Stream, X: Data, plan: Plan, dtype: str, ids: Sequence[int] | NDArray[np.int32] = ()) -> Rows:
     """Lay out X (n, d), dense or CSR, on the device in ``dtype`` as ``plan`` says.
 
-    ``ids`` holds the caller's numbers of these rows for error messages; by default they are 0 to n - 1. Raises
-    ValueError if the memory budget cannot hold the rows or a row exceeds the range of the dtype, and DeviceError if the
-    device fails.
+    ``ids`` gives the numbers by which error messages name these rows; by default they are 0 to n - 1. Raises ValueError
+    if the memory budget cannot hold the rows or a row exceeds the range of the dtype, and DeviceError if the device
+    fails.
     """
     if stream.profile.lacks(dtype):
         raise ValueError(f"dtype 'float64' needs a device with double precision, {stream.info} has none; use 'float32'")

@@ -55,7 +55,7 @@ FAR = 3.0  # extra cost of an entry whose line is not in the cache, as a multipl
 TEAM_ITEMS = 256  # work-items of a work-group
 # Costs of storing some columns whole:
 MADE = 1.05  # factor on the cost of products for splitting off the columns of each set of rows
-BEGUN = 0.5  # cost of these columns beside their multiply-adds, as a multiple of value_cost
+BEGUN = 0.5  # cost of whole columns beside their multiply-adds, as a multiple of value_cost
 
 
 class Entries(NamedTuple):

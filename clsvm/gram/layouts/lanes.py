@@ -1,12 +1,15 @@
-"""Rows in lane groups: V rows side by side, contiguous for each feature of a group's list J.
+"""Store rows in lane groups: V rows side by side, with the V values of one feature next to each other.
 
-    values[at[group] + j V + lane]    J is everything, or, of clustered rows, what some row of a group of like rows uses
+    values[at[group] + j V + lane] is feature J[j] of the group's row ``lane``.
 
-The caller's rows are read from the host's memory where the device shares it, else from a copy of some at a time, or of
-all of them (:class:`DeviceRows`).
+J is the list of features that a group stores. The layout dense stores all features. The layout clustered puts rows with
+similar sparsity into the same group and stores the features that any of them uses; its rows stand in the order of the
+clusters.
 
-Clustered rows stand in the order of the clusters. A panel is itself a set of rows in dense lane groups. Sources:
-Catanzaro 2011, listings 3 and 4; GTSVM (Cotter, Srebro and Keshet 2011), section 5.3.
+Kernels read the caller's rows in the host's memory if the device shares it. Otherwise they read a copy of some rows at
+a time, or of all rows (:class:`DeviceRows`). A panel is itself a set of rows in dense lane groups.
+
+References: Catanzaro 2011, listings 3 and 4; GTSVM (Cotter, Srebro and Keshet 2011), section 5.3.
 """
 
 from __future__ import annotations
@@ -32,27 +35,29 @@ from clsvm.opencl.profiles import Profile, Tile
 from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Buffer, Stream
 
-MAX_FEATURES = 16384  # of rows that are clustered, or dense though most of their cells are empty
-TILES = 4  # register tiles of dense rows of a work-item at least, where there are so many
-WORTH = 1 << 20  # cells of a work-item at least: some microseconds
-UNEVEN = 8  # of a tile: work-items of a compute unit that are enough to share it evenly
-CHUNK = 128  # features of dense rows' tiles that a first-level cache holds, beside those of working vectors
-CUT = {"many": 1, "few": 4}  # chunks of features beyond which tiles of a shape class go chunk by chunk
-WAIT = 1.5  # of dense rows: see Survey.wait
-# Of the profile's value_cost, while other values' cells are computed
+MAX_FEATURES = 16384  # columns at most for clustered rows, and for dense rows that are mostly zero
+TILES = 4  # register tiles of a work-item at least, if there are so many
+WORTH = 1 << 20  # multiply-adds of a work-item at least: some microseconds
+UNEVEN = 8  # work-items of a compute unit that share it evenly although their work differs in a half tile
+CHUNK = 128  # features in a chunk: a first-level cache holds this many of a tile's rows and of the right-hand rows
+# number of chunks of features beyond which the tiles of a shape class proceed chunk by chunk
+CUT = {"many": 1, "few": 4}
+WAIT = 1.5  # factor of Survey.wait for dense rows
+# Cost of the kernel function as a multiple of value_cost, overlapping with the multiply-adds of other values.
 DENSE_VALUE, CLUSTERED_VALUE = 1.5, 1.4
-# Of clustered rows
-AHEAD = 64  # features by which they are fetched ahead
-RUN, SHARE = 16, 8  # lane groups of a work-item at most, work-items of a compute unit at least
-SKIPPED = 1024  # columns of a panel that a cluster may leave out
-SCATTERED = 1280  # columns beyond these by which a cell takes its time longer
-FIRST = 600.0  # dense cells that a column of a panel takes to be read for the first time,
-NEAR = 256  # but for as many that a cache holds
-STAGING = 256 << 20  # bytes of the caller's rows on the device at a time, where the host's memory is not shared
+# Constants of clustered rows:
+AHEAD = 64  # features by which rows are prefetched
+RUN, SHARE = 16, 8  # lane groups of a work-item at most; work-items of a compute unit at least
+SKIPPED = 1024  # columns of a panel that a cluster may skip at no cost
+SCATTERED = 1280  # further skipped columns that double the cost of a multiply-add
+FIRST = 600.0  # cost of reading a column of a panel for the first time, in dense multiply-adds
+NEAR = 256  # columns of a panel that a cache holds, which are free of that cost
+STAGING = 256 << 20  # bytes of the caller's rows on the device at a time, if it does not share the host's memory
 
 
 class Part(NamedTuple):
-    """Lane groups first .. first + groups - 1 in one buffer, small enough for the device's largest allocation."""
+    """Name a buffer that holds the lane groups first .. first + groups - 1. Each buffer is within the device's largest
+    allocation."""
 
     first: int
     groups: int
@@ -60,7 +65,13 @@ class Part(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Where each lane group begins in values, where its features begin in columns, and these."""
+    """Locate the lane groups in their buffers.
+
+    Attributes:
+        at: index in ``values`` of each lane group's first value.
+        columns_at: index in ``columns`` of each lane group's first feature.
+        columns: the features that the lane groups store, ascending in each.
+    """
 
     at: Buffer
     columns_at: Buffer
@@ -68,13 +79,13 @@ class Columns(NamedTuple):
 
     @property
     def dense(self) -> bool:
-        """Return whether every group has all features: nothing else is listed then."""
+        """Return whether every group stores all features. The three buffers are then the same."""
         return self.columns is self.at
 
 
 @dataclass(frozen=True)
 class LaneRows(Rows):
-    """Rows in lane groups."""
+    """Hold rows in lane groups: the buffers of values, and where each lane group begins."""
 
     parts: tuple[Part, ...]
     at: Columns
@@ -84,10 +95,16 @@ class LaneRows(Rows):
 
 
 class DeviceRows:
-    """The rows ``numbers`` of X (n, d), C-contiguous float32 or float64, of which a device has all as they came, in
-    ``source``, so that they are laid out without the host; with the plan of all rows, dense.
+    """Select the rows ``numbers`` of X (n, d) from the device's own copy of X, so that laying them out needs no
+    transfer.
 
-    An index picks some of them; numpy.asarray brings them to the host.
+    Attributes:
+        X: the host's array, C-contiguous float32 or float64.
+        source: the device's copy of X.
+        plan: the dense plan of all rows.
+        numbers: the numbers of the selected rows.
+
+    Indexing selects some of these rows. numpy.asarray returns them as a host array.
     """
 
     ndim = 2
@@ -95,7 +112,7 @@ class DeviceRows:
     def __init__(self, X: NDArray[Any], source: Buffer, plan: Plan, numbers: NDArray[Any]) -> None:
         self.X, self.source, self.plan, self.numbers = X, source, plan, np.asarray(numbers)
         self.shape, self.dtype, self.itemsize = (len(self.numbers), X.shape[1]), X.dtype, X.itemsize
-        self.nbytes = X.nbytes  # of all rows
+        self.nbytes = X.nbytes  # bytes of all rows of X
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -108,7 +125,7 @@ class DeviceRows:
 
 
 class Source(NamedTuple):
-    """Rows row0 .. row0 + rows - 1 of d features, row-major in a buffer from item ``begin`` on."""
+    """Describe rows row0 .. row0 + rows - 1 of d features, stored row by row in ``buffer`` from item ``begin`` on."""
 
     row0: int
     rows: int
@@ -118,8 +135,8 @@ class Source(NamedTuple):
 
 
 class Packer:
-    """The kernels that bring rows of a dtype, less ``centre`` (d,), into lane groups of ``dtype``. The caller frees its
-    centre. held: a launch is not made but returned, to be repeated."""
+    """Copy rows, less ``centre`` (d,), into lane groups of ``dtype``. The caller frees the buffer ``centre``. With
+    ``held``, methods return the launch for repeated use instead of making it."""
 
     def __init__(self, stream: Stream, source: DTypeLike, dtype: str, centre: NDArray[np.float64]) -> None:
         self._profile, self._d = stream.profile, len(centre)
@@ -130,13 +147,13 @@ class Packer:
     def rows(
         self, source: Source, groups: range, order: Buffer, where: Columns, values: Buffer, held: bool = False
     ) -> Any:
-        """Pack lane groups: position i stands in the source's row order[i] - row0."""
+        """Pack lane groups: the row at position i of the lane groups is row order[i] - row0 of the source."""
         width = 1 if self._profile.shape == "vector" else 64
         arguments = *source, groups.start, order, self.centre, where, int(where.dense), values
         return (self._pack.held if held else self._pack)((width, len(groups)), (width, 1), *arguments)
 
     def norms(self, groups: range, where: Columns, values: Buffer, xx: Buffer, held: bool = False) -> Any:
-        """Compute the squared norms of lane groups."""
+        """Compute the squared norms of the rows in lane groups."""
         items = len(groups) * (1 if self._profile.shape == "vector" else self._profile.lanes)
         arguments = groups.start, self._d, values, where.at, where.columns_at, int(where.dense), xx
         return (self._norms.held if held else self._norms)((items,), None, *arguments)
@@ -151,8 +168,11 @@ def packed(
     places: Places,
     groups: Sequence[NDArray[Any]],
 ) -> LaneRows:
-    """Return X in lane groups. groups: how many features each holds, and, unless it holds all, where these begin among
-    the columns, and those."""
+    """Lay out X in lane groups and return the rows.
+
+    ``groups`` holds the number of features of each lane group. Unless every group stores all features, it also holds
+    each group's first index in the list of features, and that list.
+    """
     d, (order, position), (lengths, *listed) = X.shape[1], places, groups
     V, real = record.lanes(stream.profile, dtype), np.dtype(dtype)
     packer = Packer(stream, X.dtype, dtype, centre)
@@ -177,7 +197,8 @@ def packed(
 
 
 def _split(stream: Stream, sizes: NDArray[np.int64]) -> tuple[list[Part], NDArray[np.int64]]:
-    """Put consecutive groups into buffers within the largest allocation; return each group's byte offset in its own."""
+    """Assign consecutive lane groups of ``sizes`` bytes to buffers within the largest allocation. Return the buffers,
+    and each group's byte offset in its buffer."""
     parts, at, first, filled = [], np.zeros(len(sizes), np.int64), 0, 0
     for g, size in enumerate(sizes.tolist()):
         if filled and filled + size > stream.largest:
@@ -190,7 +211,8 @@ def _split(stream: Stream, sizes: NDArray[np.int64]) -> tuple[list[Part], NDArra
 
 
 def _staged(stream: Stream, X: Data, order: NDArray[np.int32], V: int) -> Iterator[tuple[range, Source, Buffer]]:
-    """Yield lane groups, the caller's rows that stand in them, and the order on the device, some groups at a time."""
+    """Yield the caller's rows on the device, some lane groups at a time: the groups, the rows' source, and the buffer
+    that gives the source row of each position."""
     n, d = X.shape
     groups = len(order) // V
     if isinstance(X, DeviceRows):
@@ -202,14 +224,14 @@ def _staged(stream: Stream, X: Data, order: NDArray[np.int32], V: int) -> Iterat
             yield range(groups), Source(0, n, d, source, begin), order_buffer
     else:
         there = order >= 0
-        before = np.concatenate([[0], np.cumsum(there)])  # the caller's rows in front of a position
+        before = np.concatenate([[0], np.cumsum(there)])  # number of the caller's rows before each position
         order_buffer = stream.upload(np.where(there, before[:-1], -1).astype(np.int32))
         chunk = max(1, min(STAGING, stream.largest) // max(1, V * d * X.dtype.itemsize))
         for first in range(0, groups, chunk):
             some = range(first, min(first + chunk, groups))
             piece = order[some.start * V : some.stop * V]
             wanted = piece[piece >= 0]
-            as_they_stand = len(wanted) > 0 and bool((np.diff(wanted) == 1).all())  # (a slice is no copy)
+            as_they_stand = len(wanted) > 0 and bool((np.diff(wanted) == 1).all())  # a slice needs no copy
             rows = X[wanted[0] : wanted[-1] + 1] if as_they_stand else X[wanted]
             rows = rows.toarray() if sp.issparse(rows) else rows
             with stream.view(np.ascontiguousarray(rows)) as (source, begin):
@@ -218,12 +240,12 @@ def _staged(stream: Stream, X: Data, order: NDArray[np.int32], V: int) -> Iterat
 
 
 class LaneReader(Reader):
-    """Panels of all features, whatever a lane group's are."""
+    """Read rows in lane groups for products. A panel holds all features, whatever features a lane group stores."""
 
     def __init__(self, layout: Lanes, stream: Stream, rows: LaneRows, kernel: Kernel) -> None:
         super().__init__(layout, stream, rows, kernel)
         self._gathers: dict[str, DeviceKernel] = {}
-        self._panels: tuple[int, Buffer] = (0, None)  # the largest panel that there was, and where its groups begin
+        self._panels: tuple[int, Buffer] = (0, None)  # the largest panel's capacity, and where its lane groups begin
 
     def values_bytes(self, capacity: int) -> int:
         return capacity * max(self.rows.d, 1) * self.real.itemsize
@@ -236,7 +258,7 @@ class LaneReader(Reader):
 
     def gather(self, panel: Panel, rows: Buffer, count: Buffer, fresh: bool = True) -> None:
         r, stream = self.rows, self.stream
-        if fresh and not (r.at.dense and panel.filled):  # (of other rows all features are written over)
+        if fresh and not (r.at.dense and panel.filled):  # dense rows write every feature of the panel
             stream.clear(panel.values, panel.nbytes)
             stream.clear(panel.uu, panel.capacity * self.real.itemsize)
         panel.filled = True
@@ -271,7 +293,7 @@ _UNREAD = dict.fromkeys(("columns_at", "columns"), "not read by this program: an
 
 
 class Lanes(Layout):
-    """Rows in dense lane groups."""
+    """Store all features of all rows, in dense lane groups."""
 
     name, reader, sparse, shared = "dense", LaneReader, False, True
     rows_words: tuple[str, ...] = ("  feature j of row i:  values[at[g] + j * V + i % V],  at[g] = g * V * d",)
@@ -307,8 +329,8 @@ class Lanes(Layout):
         return packed(stream, X, plan.centre, dtype, self.name, record.in_order(n, n_pad), [lengths])
 
     def width(self, profile: Profile, dtype: str, shape: str) -> int:
-        """Return the vector's width, but 2 for two working vectors: among empty ones a line of the cache would hold a
-        single feature of them, and a long panel leaves the first-level cache to the rows."""
+        """Return V, or 2 for two right-hand rows. A cache line then holds several features of the pair instead of empty
+        rows, and a long panel leaves the first-level cache to X."""
         return 2 if shape == "two" else record.lanes(profile, dtype)
 
     def program(self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool, d: int = 0) -> Text:
@@ -323,34 +345,37 @@ class Lanes(Layout):
         return text, self._options(profile, self.single(profile, dtype, "many"), "many", d, of_panel=False)
 
     def _options(self, profile: Profile, tile: Tile, shape: str, d: int, of_panel: bool) -> list[str]:
-        """Return the -D options of a register tile, which goes chunk by chunk through many features."""
+        """Return the -D options of a register tile. The tile goes through many features chunk by chunk."""
         dense, most = of_panel or not self.sparse, CUT.get(shape, np.inf) * CHUNK
         chunk = [f"-DCHUNK={CHUNK}"] * (dense and profile.shape == "vector" and d > most)
         return [*["-DDENSE"] * dense, *(f"-D{name}={n}" for name, n in tile.items()), *chunk]
 
     def single(self, profile: Profile, dtype: str, shape: str) -> Tile:
-        """Return the register tile of a kernel that holds one lane group at a time, in the vector shape."""
+        """Return the register tile of a SIMD kernel that holds one lane group at a time."""
         held = profile.tiles[shape]["COLUMNS"] * profile.tiles[shape]["GROUPS"]
         columns = math.gcd(self.width(profile, dtype, shape), 1 << held.bit_length() - 1)
         return {"COLUMNS": columns, "GROUPS": 1, "AHEAD": 0}
 
     def tile(self, profile: Profile, dtype: str, shape: str, of_panel: bool) -> Tile:
-        """Return the register tile of a gram kernel for a shape class; no wider than a panel's block."""
+        """Return the register tile of a gram kernel for a shape class. A tile is at most as wide as a panel's block."""
         chosen = {**profile.tiles[shape]}
         if profile.shape == "vector":
             return {**chosen, "COLUMNS": min(chosen["COLUMNS"], self.width(profile, dtype, shape))}
-        own = self.sparse and not of_panel  # (a lane group's columns)
-        if dtype == "float64":  # (two registers a number)
+        own = self.sparse and not of_panel  # each lane group has its own columns
+        if dtype == "float64":  # a double takes two registers
             few = {"RX": 1, "GROUPS": max(1, chosen["GROUPS"] // 2)}
             chosen |= few if "RX" in chosen else {"GROUPS": 1, "BLOCKS": 1, "DEPTH": min(8, chosen["DEPTH"])}
         return chosen | {name: 1 for name in ("GROUPS", "RX") if own and name in chosen}
 
     def size(self, stream: Stream, numbers: Mapping[str, int], of_panel: bool, groups: int, cells: float) -> int:
-        """Return so many work-items that each has a few register tiles of rows one after another, and enough to do to
-        be worth starting; a panel larger than the caches is then read once for all of an item's tiles."""
+        """Return the number of work-items of a SIMD launch.
+
+        A work-item takes several register tiles of rows one after another, and enough work to repay its start. It reads
+        a panel larger than the caches once for all its tiles.
+        """
         tiles, units = super().size(stream, numbers, of_panel, groups, cells), stream.compute_units
         rounds = tiles // (units * TILES)
-        uneven = of_panel and rounds < UNEVEN  # (of half a tile, items have more and more to do)
+        uneven = of_panel and rounds < UNEVEN  # the work-items of a half tile have unequal work
         if uneven or "GROUPS" not in numbers:
             return tiles
         return min(tiles, units * max(1, min(rounds, int(groups * cells / (units * WORTH)))))
@@ -366,14 +391,19 @@ DENSE = Lanes()
 
 
 def gather(profile: Profile, dtype: str, d: int = 0, shape: str = "many") -> Variant:
-    """Return the program that gathers working rows into a panel of lane groups."""
+    """Return the program that copies right-hand rows into a panel of lane groups."""
     made = *options(profile, dtype, d), f"-DUB={DENSE.width(profile, dtype, shape)}"
     return Variant(f"gather {dtype} {shape}", sources.cl("gram/gather"), made, "gather")
 
 
 class Arrangement(NamedTuple):
-    """Where rows stand before any of them is laid out. order, position: as of :class:`Rows`; cells (n_pad,): of each;
-    groups: as :func:`packed` takes them."""
+    """Say where clustered rows stand, before any of them is laid out.
+
+    Attributes:
+        order, position: as in :class:`Rows`.
+        cells: (n_pad,) number of stored values at each position.
+        groups: the argument ``groups`` of :func:`packed`.
+    """
 
     order: NDArray[np.int32]
     position: NDArray[np.int32]
@@ -382,7 +412,7 @@ class Arrangement(NamedTuple):
 
 
 class Clustered(Lanes):
-    """Lane groups of like rows, that hold what any of theirs uses."""
+    """Store rows of similar sparsity in the same lane groups. A group stores the features that any of its rows uses."""
 
     name, sparse, most, in_order, elementwise = "clustered", True, MAX_FEATURES, False, False
     rows_words = (
@@ -419,12 +449,12 @@ class Clustered(Lanes):
         return packed(stream, X, plan.centre, dtype, self.name, (order, position), groups)
 
     def arranged(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> Arrangement:
-        """Return where the rows of X (n, d), dense, shall stand, for :meth:`build_part`."""
+        """Cluster the dense rows X (n, d) and return where they stand, for :meth:`build_part`."""
         n, V = X.shape[0], record.lanes(stream.profile, dtype)
         size = V * stream.profile.cluster
         n_pad = record.padded(n, size)
         clusters = partition.cluster(stream, X, size, centre=plan.centre)
-        empty = n_pad - len(clusters.order)  # rows of no cluster
+        empty = n_pad - len(clusters.order)  # positions without a cluster
         order = np.concatenate([clusters.order, np.full(empty, -1, np.int32)])
         position = np.empty(n, np.int32)
         position[order[order >= 0]] = np.flatnonzero(order >= 0)
@@ -439,7 +469,7 @@ class Clustered(Lanes):
     def build_part(
         self, stream: Stream, X: Data, plan: Plan, dtype: str, arrangement: Arrangement, places: slice
     ) -> LaneRows:
-        """Return the rows at some of the places, whole lane groups, of all of X, on the device."""
+        """Lay out the rows at the positions ``places`` of an arrangement, a range of whole lane groups."""
         lengths, columns_at, columns = arrangement.groups
         V, order = record.lanes(stream.profile, dtype), arrangement.order[places]
         first, end = places.start // V, places.start // V + len(order) // V
@@ -451,7 +481,7 @@ class Clustered(Lanes):
     def tile(self, profile: Profile, dtype: str, shape: str, of_panel: bool) -> Tile:
         if of_panel or profile.shape == "group":
             return super().tile(profile, dtype, shape, of_panel)
-        # (a lane group's columns are its own; it ends before the processor's own fetching has set in)
+        # Each lane group has its own columns, and ends before the processor's prefetcher takes effect.
         return {**self.single(profile, dtype, shape), "AHEAD": AHEAD}
 
     def size(self, stream: Stream, numbers: Mapping[str, int], of_panel: bool, groups: int, cells: float) -> int:
