@@ -1,18 +1,23 @@
-// K v, what is made of it, and the way back, K' r, from a stored tile of K, for several outputs p:
-//   forth     t[p][i] = sum_u v[p][u] K[u][i]
-//   residual  r[p][i] = w[p][first + i] (t[p][i] - z[p][first + i]), wide to real
-//   coupled   r[p][i] = w[0][first + i] P[p] (t[p][i] - sum_q P[q] t[q][i]), with P[p] = shares[p][first + i]
-//   back      out[p][u] += sum_i K[u][i] r[p][i] over the rows i of the tile
-//   blank     K[u][i] = 0 for the listed rows i: padding, where the kernel function need not have a value
-// Row u of the tile starts at K[u ld]. One w serves all outputs where own is 0; z may be null: 0.
-// forth: a work-item takes FORTH vectors of rows and all u in turn (vector shape), or a work-group takes LINE rows, of
-// which each has WG / LINE items that share all u, in order (group shape): consecutive items read consecutive rows.
-// back: a work-item with explicit vectors (vector shape), or a work-group with consecutive items on consecutive
-// addresses (group shape), takes OWN rows u. What a group's items have is added up in local memory. Both take OUT outputs
-// at a time: each value read meets OUT outputs. Sums of RUN terms (back: of RUN vectors, or of an item's numbers) are
-// real, then wide; with EXACT v and r are wide, and so is every product and sum. Their order is not the device's.
-// Ranges: forth (vectors / FORTH work-items, or rows / LINE work-groups), residual (rows, problems), coupled and blank
-// (rows), back (capacity / OWN work-items or work-groups). OWN divides capacity, LINE rows and WG.
+// Compute sums over a stored tile of K, forward and back, for several outputs p. K[u][i] belongs to right-hand row u
+// and to row i of the tile; its row u starts at K + u ld.
+//   forth      t[p][i] = sum_u v[p][u] K[u][i]
+//   residual   r[p][i] = w[p][first + i] (t[p][i] - z[p][first + i]), rounded to real
+//   coupled    r[p][i] = w[0][first + i] P[p] (t[p][i] - sum_q P[q] t[q][i]) with P[p] = shares[p][first + i]
+//   back       out[p][u] += sum_i K[u][i] r[p][i]
+//   blank      K[u][i] = 0 for the listed rows i, which are padding: the kernel function may have no value there
+//   collected  out[j] += sum_s parts[s size + j]
+// Arguments: first is the tile's first row among all, rows their number in the tile, count[0] the number of right-hand
+// rows, problems the number of outputs. One row of w serves all outputs if own is 0. z may be null, which means 0.
+// Work-items of forth: a SIMD work-item takes FORTH vectors of rows and all u in turn. A work-group takes LINE rows;
+// the WG / LINE work-items of a row share all u in order, and consecutive items read consecutive rows.
+// Work-items of back: a SIMD work-item, or a work-group whose consecutive items read consecutive addresses, takes OWN
+// rows u of K. Local memory adds the sums of a group's items. Both kernels take OUT outputs at a time, so that each
+// value read serves OUT outputs.
+// Precision: RUN terms are summed in real and then added to a wide sum. In back the terms are RUN vectors, or RUN
+// numbers of an item. EXACT makes v, r, and every product and sum wide. No order of sums depends on the device.
+// Launches: forth has ceil(rows / V / FORTH) work-items or rows / LINE work-groups, residual (rows, problems)
+// work-items, coupled and blank one for each row, back capacity / OWN work-items or work-groups. OWN divides capacity;
+// LINE divides rows and WG.
 #ifndef OWN
 #define OWN 4
 #endif
@@ -33,7 +38,7 @@ typedef real term;
 #define LINE 16
 #endif
 #define ROWS_OF_OWN            \
-  global const real *restrict k[OWN]; /* (beyond the last one it stands in: what comes of that is not kept) */ \
+  global const real *restrict k[OWN]; /* (an index past the end repeats the last row; its sums are dropped) */ \
   for (int a = 0; a < OWN; ++a) k[a] = K + (size_t)min(u + a, count[0] - 1) * ld;
 
 kernel EXPLICIT void residual(global const wide *restrict t, const long ld, const int first, global const wide *restrict w,
@@ -42,7 +47,7 @@ kernel EXPLICIT void residual(global const wide *restrict t, const long ld, cons
   const wide weight = w[own * p * n + first + i];
   wide one = t[p * ld + i];
   if (z) one = wide_sub(one, z[p * n + first + i]);
-  // (padding rows have no weight, and perhaps no value)
+  // padding rows have weight 0, and t may be infinite there
   r[p * ld + i] = wide_real(weight) == 0 ? (real)0 : wide_real(wide_mul(one, weight));
 }
 
@@ -59,7 +64,7 @@ kernel EXPLICIT void coupled(global const wide *restrict t, const long ld, const
   }
 }
 
-// out[j] += sum_s parts[s size + j], in their order
+// Add the sums of the work-items s in their order: out[j] += sum_s parts[s size + j]. One work-item for each j.
 kernel EXPLICIT void collected(global const wide *restrict parts, const int items, const int size, global wide *restrict out) {
   const int j = get_global_id(0);
   wide sum = out[j];
@@ -82,7 +87,7 @@ typedef realv termv;
 #define TERMS(x) (x)
 #endif
 
-// The sum of a vector's terms, wide, by four sums side by side.
+// Return the wide sum of a vector's terms, from four partial sums.
 inline double added(const termv sum) {
   const widev all = to_widev(sum);
   double part[4] = {0, 0, 0, 0};
@@ -139,7 +144,7 @@ inline double added(const termv sum) {
 kernel EXPLICIT void forth(global const real *restrict K, const long ld, const int rows, global const term *restrict v,
                            global const int *restrict count, const int problems, const int capacity,
                            global wide *restrict t) {
-  int at[FORTH];  // (beyond the last vector it is made again)
+  int at[FORTH];  // an index past the end repeats the last vector
   for (int a = 0; a < FORTH; ++a) at[a] = min((int)get_group_id(0) * FORTH + a, rows / V - 1);
   int p = 0;
   for (; p + OUT <= problems; p += OUT) FORWARD(OUT)
@@ -169,7 +174,8 @@ kernel EXPLICIT void back(global const real *restrict K, const long ld, const in
 #define WIDE(sum) wide_of(sum)
 #endif
 
-// t of some outputs from p on, for a row of LINE: the working vectors begin to end are this item's.
+// Compute t of the outputs from p on, for one of the group's LINE rows. This item sums the right-hand rows begin .. end
+// - 1.
 #define FORWARD(outputs)                                                                                             \
   {                                                                                                                  \
     wide total[outputs];                                                                                             \
@@ -196,8 +202,8 @@ kernel EXPLICIT void back(global const real *restrict K, const long ld, const in
     barrier(CLK_LOCAL_MEM_FENCE);                                                                                    \
   }
 
-// out of OWN working vectors from u on, whose rows k are, and of some outputs from p on. What the items have is added up by
-// LINE items a working vector, then by one.
+// Compute out of OWN right-hand rows from u on, whose rows of K start at k, for the outputs from p on. LINE items for
+// each right-hand row add the items' sums, and one item adds the rest.
 #define BACK(outputs)                                                                                                \
   {                                                                                                                  \
     wide total[OWN][outputs];                                                                                        \
@@ -239,7 +245,7 @@ kernel EXPLICIT void back(global const real *restrict K, const long ld, const in
 kernel OF_GROUP void forth(global const real *restrict K, const long ld, const int rows, global const term *restrict v,
                   global const int *restrict count, const int problems, const int capacity, global wide *restrict t) {
   const int first = get_group_id(0) * LINE, lid = get_local_id(0);
-  if (first >= rows) return;  // (the whole group)
+  if (first >= rows) return;  // the whole group returns
   const int each = (count[0] + WG / LINE - 1) / (WG / LINE), begin = lid / LINE * each, end = min(count[0], begin + each);
   global const real *restrict k = K + first + lid % LINE;
   local wide sums[OUT * WG];
@@ -254,7 +260,7 @@ kernel OF_GROUP void forth(global const real *restrict K, const long ld, const i
 kernel OF_GROUP void back(global const real *restrict K, const long ld, const int rows, global const term *restrict r,
                  global const int *restrict count, const int problems, const int capacity, global wide *restrict out) {
   const int u = get_group_id(0) * OWN, lid = get_local_id(0);
-  if (u >= count[0]) return;  // (the whole group)
+  if (u >= count[0]) return;  // the whole group returns
   ROWS_OF_OWN
   local wide sums[OWN * WG];
   int p = 0;

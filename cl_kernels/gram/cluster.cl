@@ -1,11 +1,14 @@
-// Rows into clusters of like sparsity, greedily in one pass: Algorithm 2 of GTSVM (Cotter, Srebro, Keshet 2011), where
-// `max` must read `min`. A row's pattern is a bit set: bit j of word w stands for column 32 w + j.
+// Cluster rows by similar sparsity, greedily in one pass: algorithm 2 of GTSVM (Cotter, Srebro, Keshet 2011), where
+// `max` must read `min`. A row's pattern is a bit set; bit j of word w stands for column 32 w + j.
+//   pattern_dense, pattern_csr   compute the patterns of rows
+//   assign                       puts rows into clusters
 #ifndef INPUT
-#define INPUT float  // type of the caller's rows
+#define INPUT float  // type of the caller's values
 #endif
-#define LANES 16  // slots whose words stand side by side
+#define LANES 16  // slots whose words are stored side by side
 
-// patterns[row0 + i][w] of the dense row i: where it differs from the centre. A range of (words, rows).
+// Compute patterns[row0 + i][w] of dense row i: its bits say where the row differs from the centre. One work-item for
+// each word and row. Row i starts at X + begin + i d.
 kernel EXPLICIT void pattern_dense(const int d, global const INPUT *restrict X, const int begin,
                                    global const finest *restrict centre, const int row0,
                                    global uint *restrict patterns) {
@@ -17,7 +20,7 @@ kernel EXPLICIT void pattern_dense(const int d, global const INPUT *restrict X, 
   patterns[(row0 + i) * words + w] = word;
 }
 
-// patterns[i][w] of the CSR row i: where an entry is not zero
+// Compute patterns[i][w] of CSR row i: its bits say which entries are nonzero. One work-item for each row.
 kernel EXPLICIT void pattern_csr(const int words, global const long *restrict indptr,
                                  global const int *restrict indices, const int indices_begin,
                                  global const INPUT *restrict data, const int data_begin,
@@ -31,8 +34,9 @@ kernel EXPLICIT void pattern_csr(const int words, global const long *restrict in
   }
 }
 
-// The active clusters stand in k slots (a multiple of LANES), item lid of the group owns the slots lid, lid + WG, ...
-// Of slot s: the union of its rows' patterns, its columns (length of the union), rows (-1: nothing active) and name.
+// Active clusters are kept in k slots, a multiple of LANES; item lid of the group owns the slots lid, lid + WG, ... For
+// slot s, WORD is a word of the union of its rows' patterns, COLUMNS the number of bits in that union, ROWS the number
+// of rows (-1 for an unused slot), and NAME the number of the cluster.
 #define WORD(s, w) (((size_t)(s) / LANES * words + (w)) * LANES + (s) % LANES)
 #define COLUMNS(s) slots[s]
 #define ROWS(s) slots[k + (s)]
@@ -40,15 +44,16 @@ kernel EXPLICIT void pattern_csr(const int words, global const long *restrict in
 
 #ifdef VECTOR
 #define LANE (int16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
-// The smallest lane. (By shuffle, because Oclgrind 21.10 takes the upper half of sixteen lanes for uninitialised.)
+// Return the smallest lane. Shuffles serve because Oclgrind 21.10 takes the upper half of sixteen lanes for
+// uninitialised.
 inline int lowest(int16 v) {
   for (int step = LANES / 2; step > 0; step /= 2) v = min(v, shuffle(v, as_uint16(LANE ^ step)));
   return v.s0;
 }
 #endif
 
-// The slot that row x costs least, of equal ones the first: rows |Jx \ JS| + |JS \ Jx| for the columns Jx of the row
-// and JS of the cluster.
+// Return the first of the slots of least cost for row x. With Jx the columns of the row and JS those of the cluster,
+//   cost = rows |Jx \ JS| + |JS \ Jx|
 inline int nearest(const int words, const int k, global const uint *restrict x, global const uint *restrict unions,
                    global const int *restrict slots, local int *costs, local int *at) {
   int length = 0;
@@ -78,7 +83,7 @@ inline int nearest(const int words, const int k, global const uint *restrict x, 
   costs[lid] = best, at[lid] = where;
   barrier(CLK_LOCAL_MEM_FENCE);
   for (int step = WG / 2; step > 0; step /= 2) {
-    const int other = min(lid + step, WG - 1);  // (items from step on compute what nobody takes)
+    const int other = min(lid + step, WG - 1);  // items from step on compute unused values
     const int a = costs[lid], b = costs[other], i = at[lid], j = at[other];
     const int better = b < a || (b == a && j < i);
     barrier(CLK_LOCAL_MEM_FENCE);
@@ -91,9 +96,10 @@ inline int nearest(const int words, const int k, global const uint *restrict x, 
 #endif
 }
 
-// One group (vector shape: one item) puts rows walk[p share size ...], one after another, into the clusters p share ...
-// order[c size ...] are the rows of cluster c (untouched where it does not fill up), filled[c] the union of their
-// patterns. At most `active` clusters stand in slots at a time; a full one makes room for the next.
+// Assign rows to clusters: group p, or SIMD work-item p, takes the rows walk[p share size ...] one after another and
+// fills the clusters p share, p share + 1, ...
+// At most `active` clusters are in slots at a time; a full one makes room for the next. order[c size ...] receives the
+// rows of cluster c and stays untouched past its last row. filled[c] receives the union of its rows' patterns.
 kernel OF_GROUP void assign(const int n, const int words, const int size, const int active, const int k,
                             const int clusters, const int share, global const uint *restrict patterns,
                             global const int *restrict walk, global uint *restrict unions, global int *restrict slots,
@@ -114,7 +120,7 @@ kernel OF_GROUP void assign(const int n, const int words, const int size, const 
     const int row = walk[i];
     global const uint *restrict x = patterns + (size_t)row * words;
     const int s = nearest(words, k, x, unions, slots, costs, at);
-    if (s % WG == lid) {  // the owner alone touches a slot, and next between two searches
+    if (s % WG == lid) {  // Only its owner changes a slot; next changes only between two searches.
       const int name = NAME(s), rows = ROWS(s) + 1, full = rows == size;
       order[(size_t)name * size + rows - 1] = row;
       int columns = 0;
@@ -132,7 +138,7 @@ kernel OF_GROUP void assign(const int n, const int words, const int size, const 
       }
     }
   }
-  for (int s = lid; s < k; s += WG)  // those that did not fill up
+  for (int s = lid; s < k; s += WG)  // clusters that are not full
     for (int w = 0; w < words; ++w)
       if (NAME(s) >= 0) filled[(size_t)NAME(s) * words + w] = unions[WORD(s, w)];
 }

@@ -1,6 +1,10 @@
-// Working rows into a panel: panel[(u / UB d + j) UB + u % UB] = x_{rows[u]}[j], uu[u] = |x_{rows[u]}|^2.
-// The panel is zero before. A range of (capacity, S): item (u, s) copies the entries s, s + S, ... of row rows[u];
-// u beyond count[0], rows[u] < 0 and rows of another part are left zero.
+// Gather rows of lane groups into a panel of right-hand rows:
+//   panel[(u / UB d + j) UB + u % UB] = x_i[j],   uu[u] = |x_i|^2,   i = rows[u]
+// Launch (capacity, S): work-item (u, s) copies the entries s, s + S, ... of row rows[u]. The panel must be zero
+// before. It stays zero for u >= count[0], for rows[u] < 0, and for rows outside the lane groups group0 .. group0 +
+// groups - 1.
+// Arguments: values, at, columns_at and columns hold the rows as pack.cl writes them, with all d features in order if
+// dense; xx holds their squared norms.
 #ifndef UB
 #define UB V
 #endif
@@ -15,7 +19,7 @@ kernel EXPLICIT void gather(const int group0, const int groups, global const rea
                          global real *restrict panel, global real *restrict uu) {
   const uint u = get_global_id(0), S = get_global_size(1);
   const int i = u < (uint)count[0] ? rows[u] : -1;
-  const int g = (uint)i / V;  // (unsigned: the power of two becomes a shift)
+  const int g = (uint)i / V;  // unsigned, so that the division by a power of two becomes a shift
   if (i < 0 || g < group0 || g >= group0 + groups) return;
   const uint begin = dense ? 0 : columns_at[g], length = dense ? d : columns_at[g + 1] - begin;
   global const real *restrict x = values + at[g] + (uint)i % V;

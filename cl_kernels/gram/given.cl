@@ -1,14 +1,15 @@
-// Products with rows of a kernel matrix that are on the device as the row cache keeps them: row i in slot_of[i], or in
-// slot i where slot_of is null and all rows are there.
-//   pick    Q[u][v] = K[rows[u]][rows[v]] for all u and v >= known (with half_of: of u >= known only v <= u, the
-//           rest is a mirror image), 0 where either row is -1 or row u has no slot
-//   reflect K[u][v] = K[v][u] for all v >= ends[u], where row v has its values up to its own column at least; ends are
-//           multiples of SIDE, or n, where no value is missing
-//   answer  c[u] += sum_k K[rows[u]][right[k]] D[k] over the ``count`` first k, for rows[u] >= 0
-// pick: ranges (V lanes, capacity), item (l, u) on every V-th column from l on (group shape: consecutive items write
-// consecutive values), or (1, capacity) in the vector shape. reflect: an item for each SIDE rows (fewer rows at the end
-// miss none), squares of SIDE x SIDE values at a time, whole lines of the cache both ways, in the vector shape alone.
-// answer: an item for each u.
+// Compute products with stored rows of a kernel matrix. Row i of K is in slot slot_of[i], or in slot i if slot_of is
+// null. A slot is one of slab_rows rows of ld values in one of the slabs (STORED_ROW).
+//   pick     Q[u][v] = K[rows[u]][rows[v]] for v >= known, and 0 if either row is -1 or row u has no slot
+//   reflect  K[u][v] = K[v][u] for v >= ends[u]
+//   answer   c[u] += sum_k K[rows[u]][right[k]] D[k] over k < count[0], for rows[u] >= 0
+// pick: with half_of set, a row u >= known gets only v <= u, since the other values mirror these. The launch is (V
+// lanes, capacity), where item (l, u) takes every V-th column from l on and consecutive items write consecutive values.
+// A SIMD launch is (1, capacity).
+// reflect: SIMD only, one work-item for each SIDE rows u. It copies squares of SIDE x SIDE values, so that reads and
+// writes take whole cache lines. ends[u] is a multiple of SIDE, or n for a complete row. Row v must have its values up
+// to column v at least. Fewer than SIDE rows at the end are complete already.
+// answer: one work-item for each u.
 #define SIDE 16
 
 kernel EXPLICIT void pick(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict slot_of,

@@ -1,11 +1,13 @@
-// An inverted index of rows in CSR, by blocks of ``size`` rows: of column k of block b the rows that have an entry in it,
-// ascending, and the values,
-//   rows_of[i], values[i],  indptr[b size] + ends[b][k] <= i < indptr[b size] + ends[b][k + 1]
-// Three passes in turn. Of ``parts`` work-items of a block, one has the columns k with k % parts its number, and reads
-// all entries of the block: no item writes what another does.
-//   count  ends[b][k + 2] = entries of column k
-//   sum    ends[b][k + 1] = entries of the columns before k; one item a block
-//   place  every entry; ends[b][k + 1] = entries of the columns up to k
+// Build an inverted index of CSR rows, separately for each block of ``size`` rows. Column k of block b lists the rows
+// that have an entry in it, ascending, and the values:
+//   rows_of[i], values[i] for indptr[b size] + ends[b][k] <= i < indptr[b size] + ends[b][k + 1]
+// Three kernels run in turn:
+//   count  ends[b][k + 2] = number of entries in column k
+//   sum    ends[b][k + 1] = number of entries in the columns before k
+//   place  write every entry; then ends[b][k + 1] = number of entries in the columns up to k
+// count and place use ``parts`` work-items for each block, a power of two. Each reads all entries of the block but
+// writes only the columns k with k % parts equal to its number, so no two items write the same place. sum uses one
+// work-item for each block.
 #ifndef INDEX
 #define INDEX int
 #endif
@@ -16,7 +18,7 @@ kernel void count(const int n, const int size, const int columns, const int part
   const int b = get_global_id(0) / parts, part = get_global_id(0) % parts;
   global int *restrict at = ends + (size_t)b * (columns + 2);
   if (part == 0) at[0] = at[1] = 0;
-  for (int k = part; k < columns; k += parts) at[k + 2] = 0;  // (its own counters alone)
+  for (int k = part; k < columns; k += parts) at[k + 2] = 0;  // only this item's columns
   const long end = indptr[min((b + 1) * size, n)];
   for (long e = indptr[b * size]; e < end; ++e)
     if (MINE(indices[e])) ++at[indices[e] + 2];

@@ -1,6 +1,8 @@
-// xx[i] = <x_i, x_i> as matrix units compute it (mma.cl, mfma.cl), by the same chain of operations as the inner products
-// of gram_matrix_group.mako have, so that |x - x|^2 is 0 exactly. A warp takes FRAGMENT_ROWS rows against themselves, and
-// keeps the diagonal; rows of dense lane groups, values[(i / V d + j) V + i % V], from the one of lane group group0 on.
+// Compute xx[i] = <x_i, x_i> by matrix units (mma.cl, mfma.cl). The chain of operations is that of the inner products
+// in gram_matrix_group.mako, which makes |x - x|^2 exactly 0.
+// One warp multiplies FRAGMENT_ROWS rows with one another and keeps the diagonal. Rows are in dense lane groups, from
+// lane group group0 on:
+//   x_i[j] = values[(i / V d + j) V + i % V]
 kernel __attribute__((reqd_work_group_size(WARP, 1, 1))) void norms(
     const int d, global const float *restrict values, const int group0, global float *restrict xx) {
   const int lane = get_local_id(0);

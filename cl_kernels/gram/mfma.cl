@@ -1,12 +1,13 @@
-// A product of a wavefront's fragments on AMD's matrix units (v_mfma_f32_32x32x2f32), in float32:
-//   sums[u][x] += sum_j u[j] x[j],   2 features j, 32 working vectors u, 32 rows x
-// The fragments are those of AMD's manual for CDNA, rows as its A: an item's sums are of four rows side by side. EMULATED:
-// the same in OpenCL C, over a work-group that calls it together, by way of local memory.
-#define WARP 64  // items that hold a fragment together
+// Multiply a wavefront's fragments by AMD's matrix units (v_mfma_f32_32x32x2f32), in float32:
+//   sums[u][x] += sum_j u[j] x[j],   2 features j, 32 right-hand rows u, 32 rows x
+// Fragments are laid out as in AMD's CDNA manual, with rows x as its matrix A; an item then has sums of four
+// neighbouring rows. EMULATED computes the same in OpenCL C: all items of a work-group call it together, and local
+// memory exchanges their values.
+#define WARP 64  // work-items that hold a fragment together
 #define FRAGMENT_ROWS 32
 #define FRAGMENT_VECTORS 32
 #define FRAGMENT_FEATURES 2
-#define X_VALUES 1  // numbers that an item holds of rows, of working vectors, of sums
+#define X_VALUES 1  // numbers in an item's fragment of rows, of right-hand rows, and of sums
 #define U_VALUES 1
 #define SUMS 16
 #define X_ROW(lane, r) ((lane) % 32)
@@ -15,20 +16,20 @@
 #define U_FEATURE(lane, r) ((lane) / 32)
 #define SUM_ROW(lane, s) (8 * ((s) / 4) + 4 * ((lane) / 32) + (s) % 4)
 #define SUM_VECTOR(lane, s) ((lane) % 32)
-#define SHARING 32  // items that have sums of the same rows, and which of these an item is
+#define SHARING 32  // work-items that hold sums of the same row, and this item's number among them
 #define SHARE(lane) ((lane) % 32)
-#define RUN 4  // sums side by side, of rows that lie so
+#define RUN 4  // consecutive sums of an item that belong to consecutive rows
 typedef float4 run;
 #define RUN_OF(k, s) ((run)((k)[s], (k)[(s) + 1], (k)[(s) + 2], (k)[(s) + 3]))
-#define high_of(x) (x)  // (nothing is split)
+#define high_of(x) (x)  // float32 needs no split
 #define low_of(x, high) 0.0f
 
 #ifdef EMULATED
-#define EXCHANGED (FRAGMENT_FEATURES * (FRAGMENT_ROWS + FRAGMENT_VECTORS))  // numbers of a wavefront
+#define EXCHANGED (FRAGMENT_FEATURES * (FRAGMENT_ROWS + FRAGMENT_VECTORS))  // numbers that a wavefront exchanges
 #define EXCHANGE local float exchange[ITEMS / WARP * EXCHANGED];
 #define EXCHANGING , exchange + get_local_id(0) / WARP * EXCHANGED
-// The manual's A[i][k] and B[k][j] are of the items 32 k + i and 32 k + j, D[i][j] number i / 8 * 4 + i % 4 of item
-// i / 4 % 2 * 32 + j.
+// In the manual, item 32 k + i holds A[i][k] and item 32 k + j holds B[k][j].
+// Number i / 8 * 4 + i % 4 of item i / 4 % 2 * 32 + j is D[i][j].
 INLINED void multiplied(float *sums, const float *u, const float *u_low, const float *x, const float *x_low, local float *exchange) {
   const int lane = get_local_id(0) % WARP, j = lane % 32;
   exchange[lane] = x[0], exchange[WARP + lane] = u[0];

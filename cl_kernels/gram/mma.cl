@@ -1,17 +1,19 @@
-// A product of a warp's fragments on NVIDIA's matrix units (mma.sync m16n8k8), of float32 numbers by three of tf32:
-//   sums[u][x] += sum_j u[j] x[j],   8 features j, 16 working vectors u, 8 rows x
-//   x = high + low, high = x rounded to 11 bits (to nearest, halves away from 0), low = x - high, exact, rounded likewise
-//   u[j] x[j] = low high' + high low' + high high',   within 2^-21 |u[j] x[j]|: what is left out are low low' (2^-22) and
-//   what rounds low (2^-23 of each factor)
-// The units cut sums off where they round; so only three products of eight features go on from each other in them, and
-// their sum is added in float32. The fragments are those of the PTX manual. EMULATED: the same in OpenCL C, over a
-// work-group that calls it together, by way of local memory: operands without the bits that the units do not read, sums
-// exact but for one cut.
-#define WARP 32  // items that hold a fragment together
+// Multiply a warp's fragments by NVIDIA's matrix units (mma.sync m16n8k8), float32 numbers as three products of tf32:
+//   sums[u][x] += sum_j u[j] x[j],   8 features j, 16 right-hand rows u, 8 rows x
+//   x = high + low, where high is x rounded to 11 bits (to nearest, halves away from 0) and low = x - high, rounded
+//     alike
+//   u[j] x[j] = low high' + high low' + high high',   within 2^-21 |u[j] x[j]|
+// The error consists of the omitted product low low' (2^-22) and of the rounding of low (2^-23 for each factor). The
+// units truncate sums instead of rounding them. A sum within the units therefore has only three products of eight
+// features; float32 additions do the rest.
+// Fragments are laid out as in the PTX manual. EMULATED computes the same in OpenCL C: all items of a work-group call
+// it together, and local memory exchanges their values. It clears the bits that the units ignore, and truncates each
+// exact sum once.
+#define WARP 32  // work-items that hold a fragment together
 #define FRAGMENT_ROWS 8
 #define FRAGMENT_VECTORS 16
 #define FRAGMENT_FEATURES 8
-#define X_VALUES 2  // numbers that an item holds of rows, of working vectors, of sums
+#define X_VALUES 2  // numbers in an item's fragment of rows, of right-hand rows, and of sums
 #define U_VALUES 4
 #define SUMS 4
 #define X_ROW(lane, r) ((lane) / 4)
@@ -20,9 +22,9 @@
 #define U_FEATURE(lane, r) ((lane) % 4 + 4 * ((r) / 2))
 #define SUM_ROW(lane, s) (2 * ((lane) % 4) + (s) % 2)
 #define SUM_VECTOR(lane, s) ((lane) / 4 + 8 * ((s) / 2))
-#define SHARING 8  // items that have sums of the same rows, and which of these an item is
+#define SHARING 8  // work-items that hold sums of the same row, and this item's number among them
 #define SHARE(lane) ((lane) / 4)
-#define RUN 2  // sums side by side, of rows that lie so
+#define RUN 2  // consecutive sums of an item that belong to consecutive rows
 typedef float2 run;
 #define RUN_OF(k, s) ((run)((k)[s], (k)[(s) + 1]))
 
@@ -30,14 +32,14 @@ inline float high_of(const float x) { return as_float((as_uint(x) + 0x1000u) & 0
 #define low_of(x, high) high_of((x) - (high))
 
 #ifdef EMULATED
-#define EXCHANGED (FRAGMENT_FEATURES * (FRAGMENT_VECTORS + FRAGMENT_ROWS))  // numbers of a warp
+#define EXCHANGED (FRAGMENT_FEATURES * (FRAGMENT_VECTORS + FRAGMENT_ROWS))  // numbers that a warp exchanges
 #define EXCHANGE local float exchange[ITEMS / WARP * EXCHANGED];
 #define EXCHANGING , exchange + get_local_id(0) / WARP * EXCHANGED
 #define EXCHANGING_PARAMETER , local float *exchange
 #define READ(x) as_float(as_uint(x) & 0xffffe000u)
-// Number i of an item's fragment goes to place 32 i + item: u[j] of the manual's A is number u / 8 + 2 (j / 4) of item
-// 4 (u % 8) + j % 4, x[j] of its B number j / 4 of item 4 x + j % 4, and D[u][x] number 2 (u / 8) + x % 2 of item
-// 4 (u % 8) + x / 2.
+// Number i of an item's fragment goes to place 32 i + item. In the manual, u[j] of A is number u / 8 + 2 (j / 4) of
+// item 4 (u % 8) + j % 4. x[j] of B is number j / 4 of item 4 x + j % 4. D[u][x] is number 2 (u / 8) + x % 2 of item 4
+// (u % 8) + x / 2.
 INLINED void units(float *sums, const float *u, const float *x EXCHANGING_PARAMETER) {
   const int lane = get_local_id(0) % WARP;
   local float *of_x = exchange + WARP * U_VALUES;

@@ -1,11 +1,13 @@
-// Rows into the lane layout: values[at[g] + j V + lane] = X[order[g V + lane]][columns[j]] - centre[columns[j]], rounded
-// once.
-// A range of (S, groups): item s of a group takes columns s, s + S, ... (a work-group on a GPU, where consecutive items
-// then read consecutive columns). In the vector shape S = 1: V dense columns of V rows are read as vectors along the rows
-// and transposed, listed columns are read one by one; the next group's rows, which can stand anywhere, are fetched
-// meanwhile. order < 0 marks padding rows, which come out zero.
+// Pack rows into lane groups of V rows, where the values of a feature j are side by side:
+//   values[at[g] + j V + lane] = X[order[g V + lane] - row0][J[j]] - centre[J[j]], rounded once
+// J lists the features of group g: columns[columns_at[g] ...], or all d features if dense. order < 0 marks padding
+// rows, which become 0. Row i of X starts at X + begin + i d.
+// Launch (S, groups): item s of a lane group takes its features s, s + S, ..., so that consecutive items of a
+// work-group read consecutive columns. SIMD launches have S = 1: an item reads V dense columns of V rows as vectors
+// along the rows and transposes them, but reads listed columns one by one. It prefetches the next group's rows
+// meanwhile.
 #ifndef INPUT
-#define INPUT float  // type of the caller's rows
+#define INPUT float  // type of the caller's values
 #endif
 #ifndef INDEX
 #define INDEX int
@@ -29,8 +31,8 @@ kernel OF_ITEMS(64) void pack(const int row0, const int rows, const int d, globa
   const int length = dense ? d : columns_at[g + 1] - columns_at[g];
   global const int *restrict J = columns + (dense ? 0 : columns_at[g]);
 #ifdef VECTOR
-  int first = 0;  // the columns before it are done
-  int some = -1;  // a row that is there, to be read in place of padding
+  int first = 0;  // number of features that are packed already
+  int some = -1;  // a valid row to read in place of padding
   for (int lane = 0; lane < V; ++lane) {
     const int i = order[(size_t)g * V + lane] - row0;
     some = i >= 0 && i < rows ? i : some;
@@ -107,8 +109,8 @@ kernel OF_ITEMS(64) void pack(const int row0, const int rows, const int d, globa
 #endif
 }
 
-// xx[i] = <x_i, x_i>, summed in the order of the columns as every inner product is, so that |x - x|^2 is 0 exactly. An
-// item takes a lane group in the vector shape, else a row.
+// Compute xx[i] = <x_i, x_i> of rows in lane groups. The sum runs in the order of the columns, as in every inner
+// product, so that |x - x|^2 is exactly 0. A work-item takes one row, or a whole lane group in a SIMD launch.
 kernel EXPLICIT void norms_lanes(const int group0, const int d, global const real *restrict values,
                         global const long *restrict at, global const int *restrict columns_at, const int dense,
                         global real *restrict xx) {

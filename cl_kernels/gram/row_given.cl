@@ -1,7 +1,9 @@
-// Rows of Q = K(ws, ws) picked when the subproblem first asks for them: of most coefficients, which never change, it asks
-// for none. Vector shape: the work-item that solves the problem picks them, from K that is on the device whole,
+// Pick rows of a subproblem's tile Q = K(ws, ws), each when the subproblem first needs it. Most coefficients never
+// change, and their rows are never picked.
 //   Q[i][k] = K[number[i]][number[k]]
-// with row i of K in slot i: gathers within one row, whose lines follow each other where the numbers ascend.
+// K is on the device whole, with row i in slot i. SIMD only: the work-item that solves the problem gathers values
+// within one row of K, whose cache lines follow one another if the numbers ascend. made[i] marks the rows of Q that
+// exist.
 #define ROWS_PARAMETERS , global uchar *restrict made, SLABS_GIVEN, const int slab_rows, const long ld, \
     global const int *restrict number
 #define ROWS_BEGIN made += (size_t)p * W, number += (size_t)p * W;

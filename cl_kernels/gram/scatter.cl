@@ -1,13 +1,14 @@
-// Working rows of a list, in CSR, as a block of UB = get_global_size(0) vectors with only the features that they have:
-//   u[j] = block[line UB + u - first],  line = place[j] - base,  uu[u] = |u|^2,  u = first .. first + UB - 1
-// A place of base or less is of an earlier block: line 0, which is zero, stands for features that none of them has. Two
-// passes in turn, ranges (UB, S), item (u, s) on the entries s, s + S, ... of row rows[first + u]; u beyond count[0] and
-// rows[u] < 0 stay zero:
-//   mark   gives every feature a line and clears it: its own number, or that of one of its entries among all of theirs,
-//          whichever needs fewer lines (by_entry)
-//   fill   values and norms
-// Columns that the rows store whole have the lines 1 .. dense_columns, and all others stand after them:
-//   spread   block[(1 + j) UB + u - first] = dense[rows[u] dense_columns + j]
+// Fill a panel's block with UB = get_global_size(0) right-hand rows from CSR, storing only the features that they have:
+//   u[j] = block[line UB + u - first],   line = place[j] - base,   uu[u] = |u|^2,   u = first .. first + UB - 1
+// Line 0 is zero. A place of at most base comes from an earlier block and means line 0: no right-hand row has the
+// feature.
+// Launch (UB, S): work-item (u, s) takes the entries s, s + S, ... of row rows[first + u]. Columns of the block stay
+// zero for rows[u] < 0 and for u from count[0] on. Kernels run in turn:
+//   mark    gives each feature a line and zeroes it. The line is the feature's number, or with by_entry the number of
+//     its first-come entry among all entries of the block; the host chooses whichever needs fewer lines.
+//   fill    writes values and norms
+//   spread  block[(1 + j) UB + u - first] = dense[rows[u] dense_columns + j], for columns that are stored whole
+// Whole columns have the lines 1 .. dense_columns, and all other features stand after them.
 #ifndef INDEX
 #define INDEX int
 #endif
@@ -20,13 +21,15 @@ kernel EXPLICIT void mark(global const long *restrict indptr, global const INDEX
                  const int dense_columns, const int by_entry, volatile global int *place, global real *restrict block) {
   ROW
   if (i < 0) return;
-  long before = 1 - indptr[i];  // entries of the rows in front of this one, and the first of these lines
+  // index that makes before + e the line of entry e among the entries of all rows up to this one
+  long before = 1 - indptr[i];
   for (int k = first; k < at; ++k)
     if (rows[k] >= 0) before += indptr[rows[k] + 1] - indptr[rows[k]];
   ENTRIES(e) {
     volatile global int *here = place + indices[e];
     const int line = dense_columns + (by_entry ? (int)(before + e) : 1 + indices[e]);
-    if (atomic_max(here, base) > base || atomic_cmpxchg(here, base, base + line) != base) continue;  // another one's
+    // another item has given this feature a line
+    if (atomic_max(here, base) > base || atomic_cmpxchg(here, base, base + line) != base) continue;
     global real *to = block + (size_t)line * UB;
 #ifdef VECTOR
     for (size_t u = 0; u < UB; u += V) storev((realv)(real)0, 0, to + u);

@@ -1,9 +1,13 @@
-// f[p][i] += sum_h D[p][h] K[slot[h]][i] over the rows of K that are in the row cache.
-// Vector shape: a work-item owns BLOCK rows, a piece of each stored row that is long enough for the prefetcher, its sums
-// in the first-level cache. Group shape: a work-group of WG items owns WG / SLICES rows, consecutive items on consecutive
-// addresses; each slice sums a share of the stored rows, HITS of them on their way at once, and the slices are added up.
+// Add stored rows of K to the gradients f:
+//   f[p][i] += sum_h D[p][h] K[slot[h]][i],   h < count[0]
+// SIMD: a work-item owns BLOCK rows i. It reads a piece of each stored row that is long enough for the prefetcher, and
+// its sums stay in the first-level cache.
+// Work-groups: WG items own BLOCK rows i, and consecutive items read consecutive addresses. WG / BLOCK slices of a
+// group sum a share of the stored rows each, with HITS loads in flight, and local memory adds the slices.
+// Arguments: slot[h] is the place of a stored row in the slabs of slab_rows rows of ld values; n is the length of a row
+// of f, and room the length of a row of D.
 #ifndef BLOCK
-#define BLOCK 512  // a multiple of V in the vector shape, rows of a work-group in the group shape
+#define BLOCK 512  // rows of a work-item, a multiple of V (SIMD), or of a work-group
 #endif
 #define SLICES (WG / BLOCK)
 #define HITS 4

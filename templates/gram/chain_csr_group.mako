@@ -1,7 +1,11 @@
-<%doc>The inner product of a CSR row in the group shape: sum goes on from what it holds, entry by entry,
-    sum += data[e] u[indices[e]],  begin <= e < end,  u the work-item's vector of a block
-UB entries at a time stand in local memory, from begin on as many as the longest row of the teams has. Element-wise,
-``seen`` gathers the part of the working vector's zero sum that the row's own entries stand for.</%doc>
+<%doc>Continue the inner product of a CSR row with a right-hand row u, in a work-group kernel:
+  sum += data[e] u[indices[e]],  begin <= e < end
+The including kernel defines sum, begin, end and u, which is the work-item's column of the panel's block. Local memory
+holds UB entries of each team's row at a time; all teams loop as long as the longest row, so that they meet at the same
+barriers.
+Element-wise kernel functions also sum e(0, u[j]) over the row's entries in ``seen``, which gram_csr_group.mako
+subtracts.
+</%doc>
 #pragma unroll 1
       for (long done = 0; done < longest; done += UB) {
         const long e = begin + done + lane;

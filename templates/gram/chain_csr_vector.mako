@@ -1,9 +1,11 @@
-<%doc>The inner product of a CSR row in the vector shape: sum[v] goes on from what it holds, entry by entry,
-    sum[v] += data[e] u[indices[e]],  begin <= e < end,  u the vectors first + v V .. of a block
-An entry that meets none of the block adds nothing. Where some columns are whole (DENSE_COLUMNS), few of the other entries
-meet one: as long as fewer than half of those before did (``thin``), those that do are listed first, RUN entries at a
-time, without a branch that could not be foreseen (in a block of several vectors: to add one takes less than to list it).
-Element-wise, ``seen`` gathers the part of the working vectors' zero sums that the row's own entries stand for.</%doc>
+<%doc>Continue the inner products of a CSR row with the UB right-hand rows of a block, in a SIMD kernel:
+  sum[v] += data[e] u[indices[e]],  begin <= e < end,  with the V right-hand rows from first + v V on as the lanes of u
+An entry whose feature no right-hand row has meets the block's zero line. With DENSE_COLUMNS, few of the other entries
+match. If fewer than half of the last RUN entries did (``thin``), the matching entries of the next RUN are listed first,
+without unpredictable branches. Blocks of one vector skip this, since adding then costs less than listing.
+Element-wise kernel functions also sum e(0, u[j]) over the row's entries in ``seen``, which gram_csr_vector.mako
+subtracts.
+</%doc>
 <%def name="add(at, value)">
       global const real *restrict line = block + (size_t)${at} * UB;
       const realv x = (realv)${value};

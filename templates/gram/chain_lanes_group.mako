@@ -1,6 +1,8 @@
-<%doc>The inner products of a tile in the group shape: k[g][4 b + v] goes on from what it holds, feature by feature,
-    k[g][4 b + v].sr += x_(g V + 4 tx + r)[j] u_(b UB + 4 ty + v)[j],  j < length
-staged in local memory, DEPTH features at a time. An item stages LOADS(side) fours of a side, of features ITEMS / side apart.</%doc>
+<%doc>Continue the inner products of a tile of lane groups and panel blocks, in a work-group kernel:
+  k[g][4 b + v].sr += x_i[j] u[j],  j < length,  i = g V + 4 tx + r,  u = b UB + 4 ty + v
+The including kernel defines k, x, y, tx, ty and length. Local memory holds DEPTH features of both sides at a time. An
+item copies LOADS(side) vectors of four values for each side, whose features are ITEMS / side apart.
+</%doc>
 #define LOADS(side) ((DEPTH * (side) + ITEMS - 1) / ITEMS)
 #define FEATURE(r, side) (((r) * ITEMS + lid) / (side))
 #define STAGED(r, side) (DEPTH * (side) % ITEMS == 0 || (r) * ITEMS + lid < DEPTH * (side))
@@ -21,7 +23,7 @@ staged in local memory, DEPTH features at a time. An item stages LOADS(side) fou
       }
       if (j0 >= 0) {
         local const four *xz = xs + now * (DEPTH * GROUPS * NX) + tx, *yz = us + now * (DEPTH * BLOCKS * NY) + ty;
-#ifdef ELEMENTWISE  // e(0, 0) of staged padding may be any number
+#ifdef ELEMENTWISE  // e(0, 0) of padding features need not be 0
         const int depth = min(DEPTH, length - j0);
 #else
 #define depth DEPTH

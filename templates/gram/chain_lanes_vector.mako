@@ -1,6 +1,7 @@
-<%doc>The inner product of lane groups, in the vector shape: sums[a][u] goes on from what it holds, feature by feature,
-    sums[a][u] += x[a][j] other(u),  j < length
-for ``groups`` lane groups x[a] and ``columns`` working vectors. begin: what other(u) wants made for a feature.</%doc>
+<%doc>Continue the inner products of ``groups`` lane groups x[a] with ``columns`` right-hand rows, in a SIMD kernel:
+  sums[a][u] += x[a][j] other(u),  j < length
+``other`` is code for feature j of right-hand row u, and ``begin`` is code that runs once for each feature j.
+</%doc>
 <%def name="chain(groups, columns, other, begin='')">
           for (int j = 0; j < length; ++j) {
             ${begin}

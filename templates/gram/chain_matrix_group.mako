@@ -1,8 +1,9 @@
-<%doc>The inner products of a tile by matrix units: the numbers of k[g][m], which a warp holds as its unit says (SUM_ROW,
-SUM_VECTOR), go on from what they hold, FRAGMENT_FEATURES at a time, in the order of the features,
-    k[g][m] += <x_i, u>,  i of the warp's fragment g of rows, u of its fragment m of working vectors
-staged in local memory, DEPTH features at a time. An item stages LOADS(side) fours of a side, of features ITEMS / side
-apart. Values are split (high_of, low_of) as they are read from there.</%doc>
+<%doc>Continue the inner products of a tile by matrix units, FRAGMENT_FEATURES features at a time and in their order:
+  k[g][m] += <x_i, u>,  rows i of the warp's fragment g and right-hand rows u of its fragment m
+SUM_ROW and SUM_VECTOR say which value each number of k is. Local memory holds DEPTH features of both sides at a time.
+An item copies LOADS(side) vectors of four values for each side, whose features are ITEMS / side apart. Values are split
+(high_of, low_of) as they are read from local memory.
+</%doc>
 #define LOADS(side) ((DEPTH * (side) + ITEMS - 1) / ITEMS)
 #define FEATURE(r, side) (((r) * ITEMS + lid) / (side))
 #define STAGED(r, side) (DEPTH * (side) % ITEMS == 0 || (r) * ITEMS + lid < DEPTH * (side))
@@ -24,7 +25,7 @@ apart. Values are split (high_of, low_of) as they are read from there.</%doc>
       if (j0 >= 0) {
         local const float *xz = (local const float *)(xs + now * (DEPTH * X_LINE)) + along * WARP_ROWS;
         local const float *uz = (local const float *)(us + now * (DEPTH * U_LINE)) + across * WARP_VECTORS;
-#pragma unroll 1  // (else registers end)
+#pragma unroll 1  // unrolling would need too many registers
         for (int z = 0; z < DEPTH; z += FRAGMENT_FEATURES) {
           float u[U_FRAGMENTS][U_VALUES], u_low[U_FRAGMENTS][U_VALUES];
 ${unroll}

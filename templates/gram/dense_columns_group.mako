@@ -1,7 +1,8 @@
-<%doc>What sums of CSR rows begin with, in the group shape, where the first columns are stored whole:
-    tile[r][lane] = sum_j x_rj u[j],  j < dense_columns, u vector ``lane`` of a block
-for a team's SHARE rows, AT_ONCE of them at a time: consecutive items read consecutive numbers of a line, which meets so
-many rows; a row's number is the same for all items.</%doc>
+<%doc>Start the sums of CSR rows with the columns that are stored whole, in a work-group kernel:
+  tile[r][lane] = sum_j x_r[j] u[j],  j < dense_columns,  with the block's right-hand row ``lane`` as u
+A team takes its SHARE rows, AT_ONCE of them at a time, so that each line of the block serves AT_ONCE rows. Consecutive
+items read consecutive values of a line, and all items read the same value of a row.
+</%doc>
 #ifdef DENSE_COLUMNS
 #ifndef AT_ONCE
 #define AT_ONCE (SHARE < 8 ? SHARE : 8)
@@ -12,7 +13,8 @@ many rows; a row's number is the same for all items.</%doc>
       real sum[AT_ONCE];
 #pragma unroll
       for (int r = 0; r < AT_ONCE; ++r) {
-        at[r] = (size_t)max(ROW(r0 + r1 + r), 0) * dense_columns;  // (what is not there has no meaning)
+        // row 0 stands in for a missing row, whose sums are unused
+        at[r] = (size_t)max(ROW(r0 + r1 + r), 0) * dense_columns;
         sum[r] = 0;
       }
       for (int j = 0; j < dense_columns; ++j) {

@@ -1,6 +1,8 @@
-<%doc>What sums of CSR rows begin with, in the vector shape, where the first columns are stored whole:
-    tile[v][r][u] = sum_j x_rj u[j],  j < dense_columns, u the vectors first + v V .. of a block
-for the V rows of a lane group, AT_ONCE of them at a time, so that each line of the block that is read meets so many.</%doc>
+<%doc>Start the sums of CSR rows with the columns that are stored whole, in a SIMD kernel:
+  tile[v][r][u] = sum_j x_r[j] u[j],  j < dense_columns,  with the V right-hand rows from first + v V on as u
+The kernel takes the V rows of a lane group, AT_ONCE of them at a time, so that each line of the block serves AT_ONCE
+rows.
+</%doc>
 #ifdef DENSE_COLUMNS
 #ifndef AT_ONCE
 #define AT_ONCE 4  // a divisor of V
@@ -11,7 +13,8 @@ for the V rows of a lane group, AT_ONCE of them at a time, so that each line of 
 #pragma unroll
     for (int r = 0; r < AT_ONCE; ++r) {
 #ifdef LISTED
-      x[r] = dense + (size_t)max(rows[row + r0 + r], 0) * dense_columns;  // (what is not there has no meaning)
+      // row 0 stands in for a missing row, whose sums are unused
+      x[r] = dense + (size_t)max(rows[row + r0 + r], 0) * dense_columns;
 #else
       x[r] = dense + (row + r0 + r) * dense_columns;
 #endif
@@ -19,7 +22,7 @@ for the V rows of a lane group, AT_ONCE of them at a time, so that each line of 
       for (int v = 0; v < UB / V; ++v) sum[r][v] = (realv)(real)0;
     }
     for (int j = 0; j < dense_columns; ++j) {
-      if (j % V == 0)  // the rows after these, a line at a time: each is a stream of its own
+      if (j % V == 0)  // prefetch one cache line of each of the next rows
 #pragma unroll
         for (int r = 0; r < AT_ONCE; ++r) FETCH(x[r] + AT_ONCE * dense_columns + j);
       global const real *restrict line = block + (size_t)(1 + j) * UB;

@@ -1,5 +1,7 @@
-<%doc>tile[r][u] holds <x, u> or s for row r0 + r and ``here`` working vectors, of which an item takes part, part + PARTS, ...:
-f, then store and update.</%doc>
+<%doc>Turn the sums tile[r][u] = <x_r, u> of a work-group kernel into values of K, then store them and update c. The
+rows are r0 + r, and ``here`` right-hand rows are valid. An item takes one row and the right-hand rows part, part +
+PARTS, ...
+</%doc>
 #ifdef UPDATE
     for (int p = 0; p < problems; ++p) {
       wide sum = wide_of(0);

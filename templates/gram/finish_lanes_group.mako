@@ -1,5 +1,7 @@
-<%doc>k[g][4 b + v] holds <x, u> or s of the rows g V + 4 tx .. + 3 and the working vector u0 + b UB + 4 ty + v: f, then store
-and update. Beyond the last working vector f may be no number, so values are 0 there.</%doc>
+<%doc>Turn the sums k[g][4 b + v] = <x, u> of a work-group kernel into values of K, then store them and update c. The
+rows x are g V + 4 tx .. g V + 4 tx + 3, and u is right-hand row u0 + b UB + 4 ty + v. Values past the last right-hand
+row become 0, since the kernel function may be infinite there.
+</%doc>
 #define VECTOR_OF(q) (u0 + (q) / 4 * UB + ty * 4 + (q) % 4)
 #pragma unroll
     for (int g = 0; g < GROUPS; ++g) {
@@ -31,8 +33,8 @@ and update. Beyond the last working vector f may be no number, so values are 0 t
     }
 #endif
 #ifdef UPDATE
-    // (block by block, so that sums have the same bits in tiles of one block and of two; problems inside, since
-    // compilers keep values of K as wide numbers from one to the next)
+    // Update block by block, so that sums have the same bits in tiles of one block and of two. The loop over problems
+    // is inside, since compilers otherwise keep values of K as wide numbers from one problem to the next.
 #pragma unroll
     for (int g = 0; g < GROUPS; ++g)
 #pragma unroll

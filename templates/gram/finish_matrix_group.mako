@@ -1,6 +1,9 @@
-<%doc>k[g][m][s] holds <x, u> of the tile's row ROW_AT(g, s) and the working vector u0 + VECTOR_AT(m, s): f, then store and
-update. Beyond the last working vector f may be no number, so values are 0 there. Sums of an update go through local memory,
-TOGETHER fragments of rows at a time: what each warp and item that shares a row has of it.</%doc>
+<%doc>Turn the sums k[g][m][s] = <x, u> of matrix units into values of K, then store them and update c. x is the tile's
+row ROW_AT(g, s), and u is right-hand row u0 + VECTOR_AT(m, s). Values past the last right-hand row become 0, since the
+kernel function may be infinite there.
+Local memory adds the sums of an update, which several warps and items share. It takes TOGETHER fragments of rows at a
+time.
+</%doc>
 #define ROW_AT(g, s) (along * WARP_ROWS + (g) * FRAGMENT_ROWS + SUM_ROW(lane, s))
 #define VECTOR_AT(m, s) (across * WARP_VECTORS + (m) * FRAGMENT_VECTORS + SUM_VECTOR(lane, s))
 ${unroll}
@@ -33,7 +36,7 @@ ${unroll}
       }
 #endif
 #ifdef UPDATE
-#define EACH (ALONG * FRAGMENT_ROWS)  // rows of the warps' fragments g
+#define EACH (ALONG * FRAGMENT_ROWS)  // rows of fragment g of all warps along the rows
 #define SHARED_LINE (TOGETHER * EACH + 4)
     local wide *partial = (local wide *)staged + (across * SHARING + SHARE(lane)) * SHARED_LINE + along * FRAGMENT_ROWS;
 ${unroll}
@@ -42,7 +45,7 @@ ${unroll}
 ${unroll}
         for (int z = 0; z < TOGETHER; ++z)
 ${unroll}
-          for (int one = 0; one < SUMS; ++one)  // (the first sum of each row)
+          for (int one = 0; one < SUMS; ++one)  // once for each row
             if (SUM_VECTOR(lane, one) == SUM_VECTOR(lane, 0)) {
               wide sum = wide_of(0);
 ${unroll}

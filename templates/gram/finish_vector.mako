@@ -1,5 +1,7 @@
-<%doc>value[u] holds <x_row.., u0 + u> or s for ``here`` working vectors: f, then store and update.</%doc>
-    // the loops stay loops: unrolled, what f computes with would not fit the registers
+<%doc>Turn the sums value[u] = <x, u0 + u> of a SIMD kernel into values of K for V rows x, then store them and update c.
+``here`` right-hand rows are valid.
+</%doc>
+    // The loops are not unrolled: the constants of the kernel function would not fit the registers.
 #ifdef STORE
     const bool past = PAST;
 #endif

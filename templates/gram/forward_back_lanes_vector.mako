@@ -1,18 +1,19 @@
 <%include file="kernel_function.mako"/>
 <%namespace name="lanes" file="tiles_lanes_vector.mako"/>
 ${lanes.settings()}
-// Forward and back in one pass over the rows of lane groups, for several outputs p, as gram.mako and back.cl do it in
-// four; K goes no further than its core's own caches:
+// Compute K(X, U)' H K(X, U) v in one pass over rows in lane groups, for several outputs p:
 //   t[p][i]    = sum_u v[p][u] K[u][i]
 //   r[p][i]    = w[p][i] t[p][i], or w[i] P[p] (t[p][i] - sum_q P[q] t[q][i]) with P[p] = shares[p][i]
 //   part[p][u] = sum_i K[u][i] r[p][i] over the rows i of one work-item
-// One work-item: BLOCK lane groups, SUB at a time, whose values K stand in scratch of its own, rows of SUB V for each u,
-// contiguous; it is read once for four outputs. Rows are read as tiles_lanes_vector.mako says. Sums of RUN terms (back:
-// of SUB vectors) are real, then wide. absent[i] says that row i is padding, for which f need not have a value.
-// w serves all outputs where own is 0; shares may be null.
+// back.cl computes the same in four kernels. Here values of K stay in the caches of one core.
+// A work-item takes BLOCK lane groups, SUB of them at a time. It keeps K for these in scratch as contiguous rows of SUB
+// V values for each u, and reads them once for four outputs. tiles_lanes_vector.mako describes how rows are read.
+// Arguments: tiles, sums_t, sums_r and parts are scratch for K, t, r and part; weights is v. One row of w serves all
+// outputs if own is 0. shares may be null. absent[i] marks padding rows, where the kernel function may have no value.
+// Precision: RUN terms of t, and SUB vectors of part, are summed in real and then added to wide sums.
 #define to_realv CAT(CAT(convert_, REAL), V)
 
-// Of V vectors: the sum of each one's lanes, side by side, by sums of neighbours.
+// Return a vector whose lane i is the sum of the lanes of sums[i], by pairwise sums.
 #ifdef REAL64
 #define LANES CAT(ulong, V)
 #else
@@ -77,7 +78,7 @@ kernel EXPLICIT void forward_back(
           }
 % endfor
 </%lanes:tiles>
-    // rows that are not there: padding, and lane groups beyond the last
+    // zero the values of padding rows and of lane groups past the end
     for (int i = 0; i < SUB * V; ++i)
       if (begin + i / V >= end || absent[(size_t)(group0 + begin) * V + i])
         for (int u = 0; u < (total + V - 1) / V * V; ++u) K[(size_t)u * SUB * V + i] = 0;
@@ -89,7 +90,7 @@ kernel EXPLICIT void forward_back(
         const widev weight = loadv(0, w + own * p * n + row);
         widev one = loadv(p * SUB + a, t);
         if (shares) one = loadv(0, shares + p * n + row) * (one - mean);
-        // (padding rows have no weight, and perhaps no value)
+        // padding rows have weight 0, and t may be infinite there
         storev(to_realv(select(one * weight, (widev)0.0, isequal(weight, (widev)0.0))), p * SUB + a, r);
       }
     }

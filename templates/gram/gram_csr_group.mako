@@ -1,30 +1,32 @@
 <%include file="kernel_function.mako"/>
 <%include file="epilogue.mako"/>
 #ifndef UB
-#define UB 64  // working vectors of a panel block
+#define UB 64  // right-hand rows of a panel block
 #endif
 #ifndef TEAMS
-#define TEAMS 4  // rows at a time, of UB work-items each
+#define TEAMS 4  // rows that a work-group takes at a time, with UB work-items each
 #endif
 #ifndef INDEX
 #define INDEX int  // type of a column number (ushort, int)
 #endif
 #ifndef ROWS
-#define ROWS 32  // rows that stand in local memory at a time, a divisor of V, in TEAMS equal shares
+#define ROWS 32  // rows that local memory holds at a time, a divisor of V, in TEAMS equal shares
 #endif
 #define ITEMS (TEAMS * UB)
 #define SHARE (ROWS / TEAMS)  // rows of a team
-#define PARTS (ITEMS / ROWS)  // items that share a row once its products are there
-// K[u][i] = f(<x_i, u>, |x_i|^2, |u|^2), or f(s), for rows in CSR and the working vectors u of a panel.
-// One work-group of TEAMS x UB items: V rows, ROWS at a time. A team takes its rows one after another: it brings UB
-// entries of a row to local memory, with where their features stand in the block, and item u meets them with lane u of a
-// line (consecutive items on consecutive addresses). The ROWS x UB products are turned in local memory: then PARTS items
-// share a row, consecutive items on consecutive rows. The block is of the working vectors from ``first`` on (scatter.cl).
+#define PARTS (ITEMS / ROWS)  // work-items that share a row once its sums are in local memory
+// Compute K[u][i] = f(<x_i, u>, |x_i|^2, |u|^2), or f(s) for an element-wise sum s, for CSR rows x_i and the right-hand
+// rows u of one block of a panel (scatter.cl), which starts with u = first:
 //   u[j] = block[max(place[j] - mark, 0) UB + u - first]
-// Element-wise: s = sum e(x_j, u_j) over the entries of x + zero(u) - sum e(0, u_j) over the same; xx and uu hold
-// zero sums (zero_sums.mako) in place of norms.
-// DENSE_COLUMNS: the first columns are stored whole; a row's sums begin with them (dense_columns_group.mako).
-// LISTED: row r is rows[r] (the W x W tile of the working set); else row r is r.
+//   s = sum e(x_j, u_j) + zero(u) - sum e(0, u_j), both sums over the entries of x
+// A work-group of TEAMS x UB items takes V rows, ROWS at a time, and each team one row after another. The team copies
+// UB entries of the row and their lines in the block to local memory. Its item u multiplies them by column u of the
+// lines, so that consecutive items read consecutive addresses. Local memory transposes the ROWS x UB sums. Then PARTS
+// items share a row, and consecutive items take consecutive rows.
+// Arguments: indptr, indices and data are the rows in CSR. For element-wise functions xx and uu hold zero(x) and
+// zero(u), the sums of e(0, .) from zero_sums.mako, instead of squared norms.
+// DENSE_COLUMNS: sums start with the columns that are stored whole (dense_columns_group.mako).
+// LISTED: row r of the launch is rows[r], for tiles among right-hand rows; otherwise it is r.
 #ifdef LISTED
 #define ROW(r) rows[row + (r)]
 #else
@@ -46,13 +48,13 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
 #endif
   const int u0 = first, here = min(UB, total - u0);
   block += lane;
-#pragma unroll 1  // (unrolled, the ends of all rows fill the scalar registers)
+#pragma unroll 1  // unrolled, the ends of all rows would fill the scalar registers
   for (int r0 = 0; r0 < V && here > 0; r0 += ROWS) {
 <%include file="dense_columns_group.mako"/>
 #pragma unroll 1
     for (int t = 0; t < SHARE; ++t) {
       long begin = 0, end = 0, longest = 0;
-      for (int other = 0; other < TEAMS; ++other) {  // (all teams meet at the same barriers)
+      for (int other = 0; other < TEAMS; ++other) {  // all teams must meet at the same barriers
         const int i = ROW(r0 + other * SHARE + t);
         const long from = i >= 0 ? indptr[i] : 0, to = i >= 0 ? indptr[i + 1] : 0;
         if (other == team) begin = from, end = to;

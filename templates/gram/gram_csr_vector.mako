@@ -1,21 +1,23 @@
 <%include file="kernel_function.mako"/>
 <%include file="epilogue.mako"/>
 #ifndef UB
-#define UB 64  // working vectors of a panel block, a multiple of V
+#define UB 64  // right-hand rows of a panel block, a multiple of V
 #endif
-#define RUN 256  // entries of a row at a time
+#define RUN 256  // entries of a row that are listed at a time
 #ifndef INDEX
 #define INDEX int  // type of a column number (ushort, int)
 #endif
-// K[u][i] = f(<x_i, u>, |x_i|^2, |u|^2), or f(s), for rows in CSR and the working vectors u of a panel.
-// One work-item: V rows one after another against a block of UB vectors (scatter.cl), the first of which is ``first``;
-// every non-zero meets UB / V vectors of the block, then V x V tiles are transposed so that rows stand in lanes.
+// Compute K[u][i] = f(<x_i, u>, |x_i|^2, |u|^2), or f(s) for an element-wise sum s, for CSR rows x_i and the right-hand
+// rows u of one block of a panel (scatter.cl), which starts with u = first:
 //   u[j] = block[max(place[j] - mark, 0) UB + u - first]
-// Element-wise: s = sum e(x_j, u_j) over the entries of x + zero(u) - sum e(0, u_j) over the same; xx and uu hold
-// zero sums (zero_sums.mako) in place of norms.
-// DENSE_COLUMNS: the first columns are stored whole; a row's sums begin with them (dense_columns_vector.mako).
-// HALF: as in tiles_lanes_vector.mako.
-// LISTED: row r is rows[r] (the W x W tile of the working set); else row r is r.
+//   s = sum e(x_j, u_j) + zero(u) - sum e(0, u_j), both sums over the entries of x
+// A work-item takes V rows one after another. Each entry of a row meets UB / V vectors of right-hand rows in the block.
+// V x V tiles of the sums are then transposed, so that lanes stand for rows.
+// Arguments: indptr, indices and data are the rows in CSR. For element-wise functions xx and uu hold zero(x) and
+// zero(u), the sums of e(0, .) from zero_sums.mako, instead of squared norms.
+// DENSE_COLUMNS: sums start with the columns that are stored whole (dense_columns_vector.mako).
+// HALF: values that mirror others are left out, as in tiles_lanes_vector.mako.
+// LISTED: row r of the launch is rows[r], for tiles among right-hand rows; otherwise it is r.
 kernel EXPLICIT void gram(
     const int group0, const int groups, const int base, global const long *restrict indptr,
     global const INDEX *restrict indices, global const real *restrict data, global const real *restrict dense,

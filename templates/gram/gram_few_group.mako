@@ -4,7 +4,7 @@
 #define UB V
 #endif
 #ifndef COLUMNS
-#define COLUMNS 16  // working vectors held at a time, a divisor of UB
+#define COLUMNS 16  // right-hand rows in registers at a time, a divisor of UB
 #endif
 #ifndef RX
 #define RX 2  // rows side by side that a work-item owns (1, 2, 4)
@@ -13,28 +13,30 @@
 #define GROUPS 1  // lane groups of a work-group
 #endif
 #ifndef DEPTH
-#define DEPTH 16  // features of the working vectors staged in local memory at a time
+#define DEPTH 16  // features of right-hand rows that local memory holds at a time
 #endif
 #ifdef DENSE
 #define COLUMN(j) (j)
 #else
-#define COLUMN(j) J[j]  // (of one lane group: GROUPS is 1)
+#define COLUMN(j) J[j]  // columns of one lane group: GROUPS is 1
 #endif
 #define NX (V / RX)  // work-items along the rows of a lane group
 #define ITEMS (NX * GROUPS)
-// K[u][i] = f(<x_i, u>, |x_i|^2, |u|^2), or f(s), for the rows i of lane groups and a few working vectors u of a panel:
-// reading the rows is most of the work, so that a value of theirs goes to a register once and meets all vectors there.
-// One work-group of NX x GROUPS items; each owns RX rows side by side and reads them itself, consecutive items on
-// consecutive addresses. The working vectors are staged in local memory, DEPTH features at a time in two buffers, where
-// all items read the same number at once.
+// Compute K[u][i] = f(<x_i, u>, |x_i|^2, |u|^2), or f(s) for an element-wise sum s, for rows x_i in lane groups and a
+// few right-hand rows u of a panel:
 //   x_i[columns[j]] = values[at[g] + j V + i % V],   u[j] = panel[(block d + j) UB + u % UB]
+// Reading the rows is most of the work, so each value is read once and multiplied by all right-hand rows while it is in
+// a register.
+// A work-group of NX x GROUPS items takes GROUPS lane groups. Each item owns RX neighbouring rows and reads them
+// itself; consecutive items read consecutive addresses. Local memory holds DEPTH features of the right-hand rows in two
+// buffers, and all items read the same value at once.
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
     const int group0, const int groups, const int base, global const real *restrict values,
     global const long *restrict at, global const int *restrict columns_at, global const int *restrict columns,
     global const real *restrict xx, const int d, global const int *restrict count, global const real *restrict panel,
     global const real *restrict uu STORE_PARAMETERS UPDATE_PARAMETERS KERNEL_PARAMETERS) {
   const int lid = get_local_id(0), mine = group0 + get_group_id(0) * GROUPS + lid / NX, end = group0 + groups;
-  const int g = min(mine, end - 1);  // (beyond the last one: once more, for nothing)
+  const int g = min(mine, end - 1);  // an index past the end repeats the last lane group; its values are dropped
   const size_t row = (size_t)g * V + lid % NX * RX, out = row - base;
   const int total = count[0];
   local real us[2 * DEPTH * COLUMNS];
@@ -80,7 +82,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
     for (int i = 0; i < RX; ++i) {
       const real x2 = xx[row + i];
 #pragma unroll
-      for (int q = 0; q < COLUMNS; ++q)  // (beyond the last working vector f may be no number)
+      for (int q = 0; q < COLUMNS; ++q)  // the kernel function may be infinite past the last right-hand row
         k[q][i] = u0 + q < total ? kernel_value(k[q][i], x2, uu[u0 + q] KERNEL_ARGUMENTS) : (real)0;
     }
     if (mine < end) {

@@ -1,7 +1,7 @@
 <%include file="kernel_function.mako"/>
 <%include file="epilogue.mako"/>
 #ifndef UB
-#define UB 64  // working vectors of a panel block, a power of two
+#define UB 64  // right-hand rows of a panel block, a power of two
 #endif
 #ifndef INDEX
 #define INDEX int  // type of a column number (ushort, int)
@@ -9,15 +9,17 @@
 #ifndef WEIGHED
 #define WEIGHED 512  // rows of a work-item of weigh, a multiple of V
 #endif
-#define AHEAD 4  // entries of a working vector before their columns are read, these are fetched: short runs, here and there
-#define LINES 16  // of a column, at most
-// K[slot[u]][i] = f(<x_i, u>, |x_i|^2, |u|^2) for rows X as an inverted index (invert.cl), in blocks of ``size``: the
-// entries of column k are start + ends[b][k] .. start + ends[b][k + 1] - 1, of different rows, ascending. Working vectors
-// u = first .. first + UB - 1 are rows in CSR. A value is made where it is stored, by three kernels in turn:
-//   gram   sum_j x_ij u_j over the dense columns, by V rows a work-item (dense_columns_vector.mako); left out without any
-//   meet   what the other entries of u add to the sums of the rows that have their columns, one by one, and f: a
-//          work-item has one u and one block of rows, whose sums its cache holds
-//   weigh  UPDATE: what the values add to c, by WEIGHED rows a work-item
+#define AHEAD 4  // entries by which prefetches of index columns run ahead, since the columns are short and scattered
+#define LINES 16  // cache lines of a column that are prefetched at most
+// Compute K[slot[u]][i] = f(<x_i, u>, |x_i|^2, |u|^2) for rows X with an inverted index (invert.cl) and the right-hand
+// rows u = first .. first + UB - 1, which are CSR rows. X is indexed in blocks of ``size`` rows. The entries of column
+// k in block b are start + ends[b][k] .. start + ends[b][k + 1] - 1, with ascending rows.
+// Values are computed where they are stored, by three kernels in turn:
+//   gram   stores sum_j x_ij u_j over the dense columns; V rows for each work-item (dense_columns_vector.mako). It is
+//     left out if no column is dense.
+//   meet   adds x_ij u_j for each other entry of u and each row that has an entry in its column, then applies f. A
+//     work-item takes one u and one block of rows, whose sums its cache holds.
+//   weigh  adds sum_u D[p][u] K[u][i] to c (UPDATE); WEIGHED rows for each work-item.
 <%def name="parameters()">\
 const int group0, const int groups, const int base, global const long *restrict indptr,
     global const INDEX *restrict indices, global const real *restrict data, global const real *restrict dense,
@@ -47,7 +49,7 @@ kernel EXPLICIT void gram(
   }
 }
 
-// The first of the ascending rows at[h] .. at[stop - 1] that is ``row`` or later: its place, ``stop`` where there is none.
+// Return the first index in h .. stop - 1 whose row at[index] is at least ``row``, or stop if none is. The rows ascend.
 inline int from_row(global const ushort *restrict at, int h, int stop, const int row) {
   while (h < stop) {
     const int middle = h + (stop - h) / 2;
@@ -61,11 +63,11 @@ inline int from_row(global const ushort *restrict at, int h, int stop, const int
 
 kernel EXPLICIT void meet(
     ${parameters()}) {
-  int which = 0;  // with its bits turned round: the vectors that are there come to all cores alike
+  int which = 0;  // bit-reversed, so that valid right-hand rows are spread evenly over the cores
   for (int bit = 1; bit < UB; bit <<= 1) which = 2 * which + ((get_global_id(0) & bit) != 0);
   const int u = first + which;
   if (u >= count[0]) return;
-  // rows low .. high - 1 of a block, all that are there or some of them
+  // rows low .. high - 1: the whole block, or the part of it within the launch
   const int b = (int)((long)group0 * V / size + get_global_id(0) / UB), begin = b * size;
   const int low = max(begin, group0 * V), high = min(begin + size, (group0 + groups) * V), here = high - low;
   const int shift = low - begin;
@@ -87,7 +89,7 @@ kernel EXPLICIT void meet(
       for (int h = 0; h < lines; h += 64 / sizeof(ushort)) FETCH(at + from + h);
     }
     const int k = indices[e];
-    if (k >= columns) continue;  // (no row has it)
+    if (k >= columns) continue;  // no row has this column
     const real y = data[e];
     const int stop = end[k + 1];
     int h = end[k];

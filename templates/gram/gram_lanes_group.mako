@@ -10,14 +10,14 @@
 #define BLOCKS 1  // panel blocks of a tile
 #endif
 #ifndef DEPTH
-#define DEPTH 8  // features staged in local memory at a time
+#define DEPTH 8  // features that local memory holds at a time
 #endif
 #ifdef DENSE
 #define COLUMN(j) (j)
 #else
-#define COLUMN(j) J[j]  // (of one lane group: GROUPS is 1)
+#define COLUMN(j) J[j]  // columns of one lane group: GROUPS is 1
 #endif
-#define NX (V / 4)  // work-items along the rows of a lane group and along the working vectors of a block
+#define NX (V / 4)  // work-items along the rows of a lane group, and along the right-hand rows of a block
 #define NY (UB / 4)
 #define ITEMS (NX * NY)
 #define COLUMNS (BLOCKS * UB)
@@ -27,13 +27,15 @@ typedef CAT(REAL, 4) four;
 #define VALUE(sum, x2, u2, s) kernel_value((sum).s, (x2).s, u2 KERNEL_ARGUMENTS)
 #define VALUES(sum, x2, u2) \
   (four)(VALUE(sum, x2, u2, s0), VALUE(sum, x2, u2, s1), VALUE(sum, x2, u2, s2), VALUE(sum, x2, u2, s3))
-// K[u][i] = f(<x_i, u>, |x_i|^2, |u|^2), or f(s), for the rows i of lane groups and the working vectors u of a panel.
-// One work-group of NX x NY items: GROUPS lane groups of V rows against tiles of BLOCKS blocks of UB working vectors,
-// which are dealt over the second dimension of the range (1 wide for UPDATE). An item owns 4 x 4 values of each pair of
-// lane group and block, so that neighbours read neighbouring fours of local memory.
-//   staged in local memory, DEPTH features at a time, in two buffers: the next ones are on their way to registers while
-//   these are multiplied. Both sides are read in fours, consecutive items on consecutive addresses:
+// Compute K[u][i] = f(<x_i, u>, |x_i|^2, |u|^2), or f(s) for an element-wise sum s, for rows x_i in lane groups and the
+// right-hand rows u of a panel:
 //   x_i[columns[j]] = values[at[g] + j V + i % V],   u[j] = panel[(block d + j) UB + u % UB]
+// A work-group of NX x NY items takes GROUPS lane groups of V rows. It computes tiles of V GROUPS rows against BLOCKS
+// blocks of UB right-hand rows. The second dimension of the launch shares the tiles; it has size 1 for UPDATE. An item
+// owns 4 x 4 values for each pair of lane group and block.
+// Local memory holds DEPTH features of both sides in two buffers: the next features are loaded to registers while the
+// current ones are multiplied. Both sides are read in vectors of four values, and consecutive items read consecutive
+// addresses.
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
     const int group0, const int groups, const int base, global const real *restrict values,
     global const long *restrict at, global const int *restrict columns_at, global const int *restrict columns,
@@ -46,12 +48,12 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
   const int lid = get_local_id(0), tx = lid % NX, ty = lid / NX;
   local four xs[2 * DEPTH * GROUPS * NX], us[2 * DEPTH * BLOCKS * NY];
 #ifdef STORE
-  global real *local to[COLUMNS];  // where a working vector's row of K goes on
+  global real *local to[COLUMNS];  // address of the stored row of each right-hand row
 #endif
 #ifdef UPDATE
   local wide partial[NY * V];
 #endif
-  // what an item stages: always of one lane group, and of one block (the last ones again where there are no more)
+  // An item copies values of one lane group and of one panel block. An index past the end repeats the last one.
   const int own = first + min(lid % (GROUPS * NX) / NX, there - 1);
   global const four *restrict x = (global const four *)(values + at[own]) + tx;
 #ifdef DENSE

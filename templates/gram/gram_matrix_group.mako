@@ -10,36 +10,40 @@
 #define BLOCKS 2  // panel blocks of a tile
 #endif
 #ifndef DEPTH
-#define DEPTH 16  // features staged in local memory at a time: a multiple of a fragment's
+#define DEPTH 16  // features that local memory holds at a time, a multiple of FRAGMENT_FEATURES
 #endif
 #ifndef WARP_ROWS
-#define WARP_ROWS 32  // of a tile, rows and working vectors of a warp
+#define WARP_ROWS 32  // rows of a tile that a warp owns; WARP_VECTORS counts its right-hand rows
 #endif
 #ifndef WARP_VECTORS
 #define WARP_VECTORS 64
 #endif
 #ifndef TOGETHER
-#define TOGETHER 1  // a warp's fragments of rows whose sums for an update are in local memory at a time
+#define TOGETHER 1  // fragments of a warp's rows whose sums for an update are in local memory at a time
 #endif
 #ifndef ITEMS
 #define ITEMS (GROUPS * V / WARP_ROWS * (BLOCKS * UB / WARP_VECTORS) * WARP)
 #endif
-#define NX (V / 4)  // fours of a lane group, and of a block
+#define NX (V / 4)  // vectors of four values along a lane group, and along a block
 #define NY (UB / 4)
 #define COLUMNS (BLOCKS * UB)
-#define ALONG (GROUPS * V / WARP_ROWS)  // warps of a tile along the rows
+#define ALONG (GROUPS * V / WARP_ROWS)  // warps along the rows of a tile
 #define X_FRAGMENTS (WARP_ROWS / FRAGMENT_ROWS)
 #define U_FRAGMENTS (WARP_VECTORS / FRAGMENT_VECTORS)
-#define X_LINE (GROUPS * NX + 2)  // fours of a staged feature: eight more banks each, so that four features of eight rows
-#define U_LINE (BLOCKS * NY + 2)  // stand in different ones
+// Vectors of four values for each feature in local memory. The padding of two shifts each feature by eight banks, so that
+// four features of eight rows are in different banks.
+#define X_LINE (GROUPS * NX + 2)
+#define U_LINE (BLOCKS * NY + 2)
 typedef float4 four;
-// K[u][i] = f(<x_i, u>, |x_i|^2, |u|^2) for the rows i of dense lane groups and the working vectors u of a panel, inner
-// products by matrix units (${units}), and squared norms by the same (matrix_norms.cl).
-// One work-group: GROUPS lane groups of V rows against tiles of BLOCKS blocks of UB working vectors, which are dealt over
-// the second dimension of the range (1 wide for UPDATE). A warp owns WARP_ROWS x WARP_VECTORS values of a tile.
-//   staged in local memory, DEPTH features at a time, in two buffers: the next ones are on their way to registers while
-//   these are multiplied. Both sides are read in fours, consecutive items on consecutive addresses:
+// Compute K[u][i] = f(<x_i, u>, |x_i|^2, |u|^2) for rows x_i in dense lane groups and the right-hand rows u of a panel.
+// Matrix units (${units}) compute the inner products, and the squared norms too (matrix_norms.cl).
 //   x_i[j] = values[at[g] + j V + i % V],   u[j] = panel[(block d + j) UB + u % UB]
+// A work-group takes GROUPS lane groups of V rows. It computes tiles of V GROUPS rows against BLOCKS blocks of UB
+// right-hand rows. The second dimension of the launch shares the tiles; it has size 1 for UPDATE. A warp owns WARP_ROWS
+// x WARP_VECTORS values of a tile.
+// Local memory holds DEPTH features of both sides in two buffers: the next features are loaded to registers while the
+// current ones are multiplied. Both sides are read in vectors of four values, and consecutive items read consecutive
+// addresses.
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
     const int group0, const int groups, const int base, global const float *restrict values,
     global const long *restrict at, global const int *restrict columns_at, global const int *restrict columns,
@@ -49,13 +53,13 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
   const size_t row = (size_t)first * V, out = row - base;
   const int total = count[0];
   const int lid = get_local_id(0), lane = lid % WARP, along = lid / WARP % ALONG, across = lid / WARP / ALONG;
-  local four staged[2 * DEPTH * (X_LINE + U_LINE)];  // (also the sums of an update, which are fewer)
+  local four staged[2 * DEPTH * (X_LINE + U_LINE)];  // the sums of an update use the same memory
   local four *xs = staged, *us = staged + 2 * DEPTH * X_LINE;
   EXCHANGE
 #ifdef STORE
-  global real *local to[COLUMNS];  // where a working vector's row of K goes on
+  global real *local to[COLUMNS];  // address of the stored row of each right-hand row
 #endif
-  // what an item stages: always of one lane group, and of one block (the last ones again where there are no more)
+  // An item copies values of one lane group and of one panel block. An index past the end repeats the last one.
   const int own = first + min(lid % (GROUPS * NX) / NX, there - 1);
   global const four *restrict x = (global const four *)(values + at[own]) + lid % NX;
   for (int u0 = get_group_id(1) * COLUMNS; u0 < total; u0 += get_num_groups(1) * COLUMNS) {

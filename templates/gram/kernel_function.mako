@@ -1,17 +1,19 @@
 // ${kernel.name or "expression"}: K(x, y) = ${kernel.formula}
-// The numbers ${", ".join(a.name for a in kernel.arguments) or "(none)"} are what of it the parameters alone decide, computed by the host.
+// The host computes the arguments ${", ".join(a.name for a in kernel.arguments) or "(none)"} from the function's
+// parameters.
 #define KERNEL_PARAMETERS ${"".join(f", const {a.type} {a.name}" for a in kernel.arguments)}
 #define KERNEL_ARGUMENTS ${"".join(f", {a.name}" for a in kernel.arguments)}
 
-inline kv ipow(kv x, int n) {  // as expression._whole_power
+inline kv ipow(kv x, int n) {  // x to the power n, with the operations of expression._whole_power
   kv r = (kv)(real)1;
   for (uint left = abs(n); left > 0; left >>= 1, x *= x)
     if (left & 1) r *= x;
   return n < 0 ? (kv)(real)1 / r : r;
 }
 
-// e^x to 1.1 ulp, 0 below LEAST (runtimes take three times as long): x = n ln 2 + r, e^r = 1 + r + r^2 q(r), q
-// of least largest error on |r| <= ln 2 / 2. The last bits of n + 1.5 2^MANTISSA are those of n; they go into the exponent
+// Return e^x within 1.1 ulp, and 0 below LEAST, where runtimes take three times as long.
+//   x = n ln 2 + r,   e^r = 1 + r + r^2 q(r),   with q of least maximum error on |r| <= ln 2 / 2
+// The last bits of n + 1.5 2^MANTISSA are the bits of n, which are added to the exponent.
 #ifdef VECTOR
 #ifdef REAL64
 #define MANTISSA 52
@@ -49,7 +51,8 @@ inline kv exponential(kv x) {
 #endif
   const kv p = fma(q, r * r, r) + NUMBER(1.0);
   const kv y = NUMBERS(BITS(p) + (BITS(t) << MANTISSA));
-  return select(select(y, (kv)NUMBER(0.0), isless(x, (kv)LEAST)), x + INFINITY, !islessequal(x, (kv)MOST));  // (no number stays none)
+  // NaN stays NaN
+  return select(select(y, (kv)NUMBER(0.0), isless(x, (kv)LEAST)), x + INFINITY, !islessequal(x, (kv)MOST));
 }
 #else
 #define exponential exp
@@ -72,7 +75,7 @@ inline kv power(kv x, kv y) {
 </%def>\
 % if kernel.element:
 #define ELEMENTWISE
-// one term of s
+// Return one term e(x, y) of an element-wise sum s.
 inline kv element(const kv x, const kv y KERNEL_PARAMETERS) {${function_body(kernel.element, "e")}}
 #define ADD_TERM(sum, x, y) ((sum) + element(x, y KERNEL_ARGUMENTS))
 
@@ -82,7 +85,8 @@ inline kv kernel_value(const kv s, const kv xx, const kv yy KERNEL_PARAMETERS) {
 
 inline kv kernel_value(const kv dot, const kv xx, const kv yy KERNEL_PARAMETERS) {
 % if "sqdist" in kernel.expression.names:
-  const kv sqdist = fmax(xx + yy - (real)2 * dot, (kv)(real)0);  // the one place that clamps it
+  // rounding can make it negative; no other place clamps it
+  const kv sqdist = fmax(xx + yy - (real)2 * dot, (kv)(real)0);
 % endif
 ${function_body(kernel.expression, "f")}}
 % endif

@@ -1,16 +1,19 @@
 <%include file="kernel_function.mako"/>
 <%namespace name="lanes" file="chain_lanes_vector.mako"/>
-// Rows of Q = K(ws, ws) made when the subproblem first asks for them: most are of rows that never change. Vector shape:
-// the work-item that solves the problem makes them, from a panel of its rows that stays in its core's cache,
-//   Q[i][k] = f(<u_k, u_i>, |u_k|^2, |u_i|^2), or f(s),   u_k[j] = panel[(k / V d + j) V + k % V]
-// by the chain of operations of the gram kernels, so to the same bits: contiguous loads of V against one broadcast.
+// Compute rows of a subproblem's tile Q = K(ws, ws), each when the subproblem first needs it. Most coefficients never
+// change, and their rows are never computed.
+//   Q[i][k] = f(<u_k, u_i>, |u_k|^2, |u_i|^2), or f(s) for an element-wise sum s
+//   u_k[j] = panel[(k / V d + j) V + k % V]
+// SIMD only: the work-item that solves the problem computes a row from a panel of right-hand rows that its core's cache
+// holds. It loads V contiguous values and multiplies them by one broadcast value. The chain of operations is that of
+// the gram kernels, so the bits are equal. made[i] marks the rows of Q that exist.
 #define ROWS_PARAMETERS , global uchar *restrict made, global const real *restrict panel, global const real *restrict uu, \
     const int d KERNEL_PARAMETERS
 #define ROWS_BEGIN made += (size_t)p * W, panel += (size_t)p * W * d, uu += (size_t)p * W;
 #define ROWS_DIAGONAL make_diagonal(rows, W, panel, uu, d, diagonal KERNEL_ARGUMENTS);
 #define ROW(i) \
   if (!made[i]) made[i] = 1, make_row(i, rows, W, panel, uu, d, Q + (size_t)(i) * W KERNEL_ARGUMENTS);
-#define AT_A_TIME 4  // lane groups whose sums are in registers: their chains hide one another's latency
+#define AT_A_TIME 4  // lane groups in registers at a time: their independent chains hide the latency of each
 #define AHEAD 0
 
 <%def name="values(at_a_time, other, norm, to)">\
@@ -28,7 +31,7 @@ ${lanes.chain(at_a_time, "1", other)}
       storev(kernel_value(sums[a][0], loadv(at, uu), ${norm} KERNEL_ARGUMENTS), at, ${to});
     }
   }
-  for (int k = rows; k < W; ++k) ${to}[k] = 0;  // (the function may have no value there)
+  for (int k = rows; k < W; ++k) ${to}[k] = 0;  // padding, where the kernel function may have no value
 </%def>\
 // to[k] = Q[i][k]
 inline void make_row(const int i, const int rows, const int W, global const real *restrict panel,

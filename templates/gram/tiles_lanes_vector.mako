@@ -1,29 +1,31 @@
-<%doc>Tiles of kernel values over lane groups begin .. end - 1 of a launch and all working vectors of a panel, in the
-vector shape: a part of the panel that stays in the second-level cache, then the next; of it COLUMNS vectors at a time
-against GROUPS lane groups in registers. How many vectors there are is the range's to say.
-    x_i[columns[j]] = values[at[g] + j V + i % V]        contiguous loads of V, the tile stays in cache
-    u[j]            = panel[(block d + j) UB + u % UB]   one line a feature, broadcast lane by lane
-DENSE: every group holds all d features and columns is not read.
-CHUNK: so many of these at a time, which the first-level cache holds, for SPAN vectors and TALL times GROUPS lane groups;
-their sums wait in k meanwhile, so that a value is one chain still.
-HALF: rows and working vectors are the same, and of those from the launch's first on the ones in front of a lane group
-are left out: their values are mirror images (carry.cl).
-The caller's body is given value[u], the inner products or sums s of ``here`` working vectors u0 + u with the V rows from
-``row`` on, lane group ``group`` of the launch, and their squared norms x2.</%doc>
+<%doc>Compute tiles of kernel values in a SIMD kernel: the lane groups begin .. end - 1 of a launch against all
+right-hand rows of a panel. The caller's body receives them tile by tile.
+  x_i[columns[j]] = values[at[g] + j V + i % V]        contiguous loads of V values
+  u[j]            = panel[(block d + j) UB + u % UB]   one value at a time, broadcast to V lanes
+The panel is read in parts that stay in the second-level cache. Registers hold GROUPS lane groups against COLUMNS
+right-hand rows of a part.
+The caller's body receives value[u], the inner products or element-wise sums of V rows with right-hand row u0 + u, for
+``here`` of these. The V rows start at ``row`` and are lane group ``group`` of the launch; x2 holds their squared norms.
+DENSE: every lane group holds all d features, and columns is not read.
+CHUNK: tiles take CHUNK features at a time, which the first-level cache holds for SPAN right-hand rows and TALL times
+GROUPS lane groups. Sums wait in k between chunks, so that each value is still one chain of operations.
+HALF: the rows are the right-hand rows themselves. Of those from the launch's first row on, the ones before a lane group
+are left out, because their values mirror others (carry.cl).
+</%doc>
 <%def name="settings()">
 #ifndef COLUMNS
-#define COLUMNS V  // working vectors that a work-item holds at a time, a divisor of UB
+#define COLUMNS V  // right-hand rows in registers at a time, a divisor of UB
 #endif
 #ifndef GROUPS
-#define GROUPS 1  // lane groups that it holds at a time; more than one only for DENSE rows
+#define GROUPS 1  // lane groups in registers at a time; more than one only for DENSE rows
 #endif
 #ifndef AHEAD
-#define AHEAD 0  // features by which fetches from memory run ahead; 0 leaves it to the processor
+#define AHEAD 0  // features by which prefetches run ahead; 0 leaves them to the processor
 #endif
-#define PASS_BYTES 131072  // such a part of the panel
-#define SPAN 128  // of CHUNK: a multiple of UB
+#define PASS_BYTES 131072  // bytes of a part of the panel that the second-level cache holds
+#define SPAN 128  // right-hand rows that share a chunk, a multiple of UB
 #define TALL (GROUPS < 12 ? 12 / GROUPS : 1)
-#define STRIDE (SPAN + 1)  // (a power of two apart, values would share the places of a cache)
+#define STRIDE (SPAN + 1)  // a stride of a power of two would map values to the same cache sets
 #ifdef DENSE
 #define COLUMN(j) (j)
 #else

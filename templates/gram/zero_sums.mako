@@ -1,6 +1,6 @@
 <%include file="kernel_function.mako"/>
-// zero[i] = sum_j e(0, x_ij) over all d columns, for rows in CSR: what an element-wise sum starts from where the other
-// row has no entry. Summed in the order of the columns, as every sum is. One work-item a row.
+// Compute zero[i] = sum_j e(0, x_ij) over all d columns of CSR rows: the element-wise sum of row i with the zero
+// vector. The sum runs in the order of the columns, as every sum does. One work-item for each row.
 kernel EXPLICIT void zero_sums(global const long *restrict indptr, global const real *restrict data, const int d,
                                global real *restrict zero KERNEL_PARAMETERS) {
   const size_t i = get_global_id(0);
