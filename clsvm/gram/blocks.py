@@ -56,10 +56,11 @@ ROWS_SHARE, PLAIN_SHARE, STAY_SHARE, SHARE, WORKING_SHARE = 0.8, 0.4, 0.6, 0.5, 
 # bytes of solver state for each row: f, coefficient, bounds, and its places in the working set and the row cache
 BESIDE = 56
 BLOCK = 256 << 20  # bytes of a block at most, for few passes
-# bytes of a block for many passes: what CPU caches hold on a device that shares the host's memory, and elsewhere
+# Bytes of a block at most, for many passes: what CPU caches hold if the device shares the host's memory, and otherwise.
 UNIFIED, COPIED = 2 << 20, 64 << 20
 LEAST = 1280  # rows of a block at least, if memory allows: fewer leave cores idle at the block's end
-ONE, TWO, COPY = 1.1, 3, 5  # blocks that a pass allocates: one, two, and one with a float64 copy of its rows
+# memory of a pass, in blocks: one at a time, two at a time, or blocks with float64 copies of their rows
+ONE, TWO, COPY = 1.1, 3, 5
 EVEN = 4096  # rows at most for which block sizes are rounded to even shares of the compute units
 LOOSE = 2  # a freed buffer is used again if it is at most this multiple of the requested size
 OWN = 16  # bytes of a row's norm and positions
@@ -144,7 +145,7 @@ class Streamed:
         self._again, self._passes = again, 0
 
     def following(self) -> list[slice]:
-        """Return the blocks in the order of the next pass."""
+        """Return the blocks of rows in the order of the next pass."""
         self._passes += 1
         return self.slices[::-1] if self._again and self._passes % 2 == 0 else self.slices
 
@@ -187,7 +188,7 @@ class Streamed:
         coming = worker.submit(fetched, slices[0])
         for rows, following in zip(slices, [*slices[1:], None], strict=True):
             if os.getpid() != process:
-                raise DeviceError("a forked process began amid rows that stream by: their thread is its parent's")
+                raise DeviceError("a forked process cannot stream rows: the thread that lays them out is its parent's")
             made = coming.result()
             if used is not None:
                 other.free(*used.buffers())
@@ -267,7 +268,7 @@ class Window:
             some.start: int(before[of.stop] - before[of.start]) for some, of in zip(slices, groups, strict=True)
         }
         at = np.concatenate([before[of.start : of.stop] - before[of.start] for of in groups])
-        # These arrays also stay in the host's memory, where kernels read them.
+        # Positions and columns stay in the host's memory beside X, where kernels read them.
         self._where = [_aligned(one) for one in (rows.order, at, *(arranged.groups[1:] if arranged else ()))]
         self._packer = Packer(passing.stream, passing.X.dtype, rows.dtype, centre)
         self._panel_at: dict[int, Buffer] = {}
@@ -434,7 +435,7 @@ class BlockGram(Operator):
                 made.fetched.ids = np.sort(self._longest[:capacity])
                 made.fetched.gram = self._fetched(made.fetched.ids)
             if square:
-                self._few.slot(made.capacity)  # made last, because an error frees the buffers made before
+                self._few.slot(made.capacity)  # made last: later panels use it too, so no later error may free it
         return made
 
     def panel_bytes(self, capacity: int) -> int:
@@ -493,7 +494,7 @@ class BlockGram(Operator):
         gram.gather(panel, panel.fetched.at, count, fresh)
 
     def _of(self, panel: Panel) -> Gram:
-        """Return the products that compute values among the rows of a panel."""
+        """Return the Gram that computes values among the right-hand rows of a panel."""
         return panel.fetched.gram or self._few
 
     def tile(self, panel: Panel, tile: Tile) -> None:

@@ -217,7 +217,7 @@ class Sums:
         if self.keep and part.first < self._made:
             return
         capacity = self.panel.capacity
-        # the next kernel reads the tile from the caches
+        # The next kernel reads the tile, so it should stay in the caches.
         near = not self.keep and self.gram.stream.profile.shape == "vector"
         store = Store((part.values,), capacity, self._ld, self.gram.slot(capacity), near)
         self.gram.over_rows(part.groups, part.first, self.panel, self._count, store, None)
@@ -458,7 +458,8 @@ class Cross:
         """Choose the way, and do the work that is done once: lay out the rows, or compute K."""
         stream, itemsize = self._stream, np.dtype(self.dtype).itemsize
         left, row = stream.limit - stream.held, layouts.row_bytes(self._plan, self._X, itemsize)
-        values, beside = self._panel.capacity * itemsize, 8 * (4 * self.k + 1)  # bytes of a row of K and of its sums
+        # bytes of a row: its values of K, and its sums and weights
+        values, beside = self._panel.capacity * itemsize, 8 * (4 * self.k + 1)
         self._tile = min(usual(stream, values), left // 8)
         self._streamed = passing = Streamed(stream, self._X, self._plan, self.dtype, beside)
         with stream.scratch():

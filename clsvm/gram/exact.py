@@ -35,7 +35,7 @@ from clsvm.opencl.stream import Stream
 from clsvm.threads import one_thread
 
 Vector = NDArray[np.float64]
-# maps rows (r,) and b (problems, n) to the rows of K b, (problems, r)
+# a function of row numbers (r,) and b (problems, n) that returns these rows of K b, (problems, r)
 Exact = Callable[[NDArray[np.intp], Vector], Vector]
 
 HOST = 1 << 22  # multiply-adds below which the host computes the sums
@@ -263,6 +263,6 @@ class HostBlocks:
 
 
 def few_threads(m: int) -> AbstractContextManager[Any]:
-    """Return a context that limits BLAS to one thread for at most ALONE rows, where threads would mostly wait for one
-    another."""
+    """Return a context that limits BLAS to one thread for products of at most ALONE rows, where threads would mostly
+    wait."""
     return one_thread() if m <= ALONE else nullcontext()

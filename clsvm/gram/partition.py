@@ -147,7 +147,7 @@ def split(X: sp.csr_matrix, made: Partition) -> tuple[NDArray[np.floating], sp.c
     """
     n, d = X.shape
     if len(made.order) != d:
-        raise ValueError(f"the partition is of {len(made.order)} columns, got rows of {d}")
+        raise ValueError(f"the partition has {len(made.order)} columns, got rows of {d}")
     dense, rank = np.zeros((n, made.dense), X.dtype), made.rank
 
     def part(first: int, last: int) -> tuple[NDArray[np.floating], NDArray[np.int32], NDArray[np.intp]]:

@@ -156,14 +156,19 @@ class Operator(Protocol):
         """Compute the values of K among the rows of a gathered square panel, in the dtype of the rows."""
 
     def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None, end: int = 0) -> None:
-        """Add D K(U, X) to c if ``update`` is given, and write K(U, X) into ``store`` if that is given.
+        """Add D K(U, X) to c, the sums and weights D of ``update``, and write K(U, X) into ``store``. Either may be
+        None.
 
-        A positive ``end`` limits the product to rows of X before position ``end``, a whole number of lane groups.
+        U are the panel's right-hand rows and X the operator's rows. A positive ``end`` limits the product to rows of X
+        before position ``end``, which is a whole number of lane groups.
         """
 
     def between(self, panel: Panel, at: Buffer, right: Panel, count: Buffer, K: Buffer, update: Update | None) -> None:
         """Compute K(R, U) between the ``count`` rows R of the panel ``right`` and the rows U of a square panel, which
-        stand at positions ``at``. Write K(R, U) into ``K``, or add D K(R, U) to the update's c."""
+        stand at positions ``at`` of X.
+
+        Write K(R, U) into the buffer ``K``, or add D K(R, U) to the sums of ``update`` if that is given.
+        """
 
     def use(self, units: Units | None) -> None:
         """Choose matrix units for later wide tiles over all rows, or None for ordinary arithmetic. The rows must be
@@ -177,7 +182,8 @@ class Operator(Protocol):
 
 
 def _product(store: Store | None, update: Update | None) -> str:
-    """Return the key of programs.PRODUCTS for a product with this store and this update."""
+    """Return the key of programs.PRODUCTS for a product that fills ``store``, adds to the sums of ``update``, or
+    both."""
     if store is None:
         return "sections" if update and update.sections else "update"
     slabs, near = len(store.slabs) > 1, store.near and not update
@@ -317,8 +323,8 @@ class Gram(Operator):
     def over_rows(
         self, groups: range, base: int, panel: Panel, count: Buffer, store: Store | None, update: Update | None
     ) -> None:
-        """Compute the product of :meth:`accumulate` over the given lane groups. Value 0 of each row of the store and of
-        c belongs to row ``base`` of X."""
+        """Compute the product of :meth:`accumulate` over the given lane groups only. The first value in each row of the
+        store and of c belongs to row ``base`` of X."""
         if update and not store and self._layout.plain:
             self._through(groups, base, panel, count, update)
             return
@@ -326,9 +332,9 @@ class Gram(Operator):
         self._launch(_product(store, update), panel, passes, base, store, update)
 
     def _through(self, groups: range, base: int, panel: Panel, count: Buffer, update: Update) -> None:
-        """Add D K(U, X) to c for a layout that only computes stored values.
+        """Add D K(U, X) to c for a layout whose kernels only store values.
 
-        A temporary store takes one block of right-hand rows and some rows of X at a time. If half of the free memory
+        A temporary store takes one block of right-hand rows U and some rows of X at a time. If half of the free memory
         holds too few rows, use the kernels of the plain layout, which need no store.
         """
         stream, V, width, itemsize = self.stream, self.rows.lanes, panel.width, self._real.itemsize
@@ -367,8 +373,11 @@ class Gram(Operator):
         return tiles >= self.at_least
 
     def held(self, groups: range, panel: Panel, count: Buffer, update: Update) -> list[Callable[[], None]]:
-        """Return the launches that add D K(U, X) to c for the sections of a panel, over the given lane groups of dense
-        rows. The caller may repeat them after it has changed the contents of the buffers."""
+        """Return functions that launch c += D K(U, X) for the sections of a panel, over the given lane groups of dense
+        rows.
+
+        The caller may call them repeatedly, with new contents of the same buffers.
+        """
         alone = len(groups) == 1 and self.stream.profile.shape == "vector"
         product = "sections, one group" if alone else "sections"
         passes = self.reader.over_rows(groups, panel, count)

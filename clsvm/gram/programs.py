@@ -83,7 +83,7 @@ def gram(spec: Spec, product: str, kind: str, dtype: str, profile: Profile, d: i
     if made.layout not in (None, kind):
         raise ValueError(f"product {product!r} has the layout {made.layout}, got {kind!r}")
     if shape in made.without:
-        raise ValueError(f"product {product!r} is of panels for more working vectors, got shape {shape!r}")
+        raise ValueError(f"product {product!r} needs a panel for more right-hand rows, got shape {shape!r}")
     if made.single:
         profile = replace(profile, tiles={**profile.tiles, shape: DENSE.single(profile, dtype, shape)})
     text, own = layout.program(spec, profile, dtype, shape, made.tile, d)

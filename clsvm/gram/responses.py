@@ -33,7 +33,7 @@ from clsvm.opencl.stream import APART, Buffer, Sections, Stream, together
 Vector = NDArray[np.float64]
 _TILE = 64  # a multiple of every layout's lanes and panel blocks
 _BEGIN = APART // 4  # each piece begins at a multiple of it in the panel, so that its norms are a valid sub-buffer
-CHUNK = 256 << 20  # bytes of rows X at a time
+CHUNK = 256 << 20  # bytes of rows to predict that are laid out at a time
 IN_PLACE = 0.8  # share of the free memory for rows that kernels read in the host's memory
 PANEL, PASSING = 32 << 20, 4 << 20  # bytes of a panel of support vectors, if panels are kept and if they are not
 FEWEST = 512  # support vectors of a panel that is not kept, at least: laying each panel out has a cost
@@ -375,7 +375,7 @@ class SmallBatchPredictor:
         self._host[begin : begin + X.size] = X.reshape(-1)
         stream.write(self._device, self._host[: begin + X.size])
         if self._written is None or not np.array_equal(self._written, coefficients):
-            self._written = None  # stays None if a copy fails
+            self._written = None  # so that no stale coefficients count as written if the copy fails
             weights = [_weights(load.pieces, coefficients, 0, self._capacity) for load in self._loads]
             stream.write_wide(self._weights, np.stack(weights))
             self._written = coefficients.copy()

@@ -63,7 +63,7 @@ class RowCache:
         rows = max(1, self.slab_rows * self._most)
         self.owner = stream.upload(np.full(rows, -1, np.int32))
         while self._most and self.capacity < entries:
-            if not self._grow():  # one outer iteration would overrun a smaller ring
+            if not self._grow():  # give up the ring: one outer iteration would overrun a smaller one
                 stream.give_slabs_back()
                 self._slabs.clear()
                 self._most = 0
@@ -151,14 +151,14 @@ class StoredGram(Operator):
         self._pick(size, None, self._store.arguments(), *given)
 
     def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None, end: int = 0) -> None:
-        """Add D K(U, X) to c. The argument ``store`` is ignored, since all values are stored already."""
+        """Add D K(U, X) to the sums c of ``update``. ``store`` is ignored, since all values are stored already."""
         if update:
             size = programs.update_range(self.stream.profile, update.n)
             self._update(*size, self.of_panel(panel), update.arguments(), count)
 
     def between(self, panel: Panel, at: Buffer, right: Panel, count: Buffer, K: Buffer, update: Update | None) -> None:
         given = self._store._replace(slot=at).arguments()
-        assert update  # the solver reads K(R, U) from the stored matrix itself
+        assert update  # only operators with by_blocks are asked for values alone
         self._answer((panel.capacity,), None, given, right.rows, count, update.D, update.c)
 
 

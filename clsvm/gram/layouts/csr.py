@@ -170,7 +170,8 @@ class CsrReader(Reader):
         panel.listed = Listed(self.rows.csr, self.rows.dense, self.norms, count, rows)
 
     def over_rows(self, groups: range, panel: Panel, count: Buffer) -> Iterator[Pass]:
-        yield from self.over_panel(groups, panel, self.norms, panel, count)  # no positions of left rows are read
+        # these kernels read every row of X in order, so the list of positions is a dummy
+        yield from self.over_panel(groups, panel, self.norms, panel, count)
 
     def over_panel(self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer) -> Iterator[Pass]:
         """Yield a launch for each block of ``right``, which holds that block during the launch."""
@@ -395,7 +396,7 @@ ADDED = 2.0  # cost of storing the sums over whole columns and reading them agai
 LIST = 60.0  # cost of finding a column's rows of a block, as a multiple of the cost of two matching entries
 COLD = 1.75  # factor on LIST if at most 16 right-hand rows search the column, so that no cache holds it yet
 FEWEST = 256  # rows from which an index is made
-PARTS = 4  # work-items that make an index, for each compute unit
+PARTS = 4  # work-items for each compute unit that build an inverted index
 WEIGHED = 512  # rows of a work-item that adds values of K to c
 
 

@@ -38,7 +38,7 @@ from clsvm.opencl.stream import Buffer, Stream
 MAX_FEATURES = 16384  # columns at most for clustered rows, and for dense rows that are mostly zero
 TILES = 4  # register tiles of a work-item at least, if there are so many
 WORTH = 1 << 20  # multiply-adds of a work-item at least: some microseconds
-UNEVEN = 8  # work-items of a compute unit that share it evenly although their work differs in a half tile
+UNEVEN = 8  # rounds of work below which work-items of a half tile get one register tile each, since their work differs
 CHUNK = 128  # features in a chunk: a first-level cache holds this many of a tile's rows and of the right-hand rows
 # number of chunks of features beyond which the tiles of a shape class proceed chunk by chunk
 CUT = {"many": 1, "few": 4}
@@ -47,7 +47,7 @@ WAIT = 1.5  # factor of Survey.wait for dense rows
 DENSE_VALUE, CLUSTERED_VALUE = 1.5, 1.4
 # Constants of clustered rows:
 AHEAD = 64  # features by which rows are prefetched
-RUN, SHARE = 16, 8  # lane groups of a work-item at most; work-items of a compute unit at least
+RUN, SHARE = 16, 8  # lane groups that a work-item takes at most; work-items that a compute unit gets at least
 SKIPPED = 1024  # columns of a panel that a cluster may skip at no cost
 SCATTERED = 1280  # further skipped columns that double the cost of a multiply-add
 FIRST = 600.0  # cost of reading a column of a panel for the first time, in dense multiply-adds

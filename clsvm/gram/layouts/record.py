@@ -36,7 +36,7 @@ from clsvm.opencl import sources
 from clsvm.opencl.profiles import Profile, shape_class
 from clsvm.opencl.stream import Buffer, Stream
 
-WHOLE = 8  # rows that the choice of a working set reads at once: n_pad is a multiple of it for any V
+WHOLE = 8  # rows that kernels choosing a working set read at once; n_pad is a multiple of it for any V
 WORKING = 512  # right-hand rows of a product if the caller does not know better
 WAIT = 4 / 3  # factor on the cost of a multiply-add if right-hand rows are so few that a CPU waits for rows from memory
 LAUNCHES = 20  # launches of an outer iteration, about: the profile's step_cost divided by it is the cost of one launch
