@@ -11,6 +11,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from benchmarks import check
+from clsvm import Kernel
+from clsvm.gram import layouts
+from clsvm.gram.products import Gram
+from clsvm.opencl.stream import Stream
 
 small = settings(
     max_examples=6, deadline=None, derandomize=True, phases=(Phase.explicit, Phase.generate),
@@ -35,6 +39,12 @@ def draw(seed: int, n: int, d: int, k: int, sparse: bool = False) -> tuple[Any, 
     X = rng.normal(size=(n, d)) + np.eye(k, d)[y]
     X *= rng.random((n, d)) < (0.5 if sparse else 1.0)
     return sp.csr_matrix(X) if sparse else X, y, rng
+
+
+def gram_of(stream: Stream, X: Any, kernel: Kernel, kind: str = "dense", dtype: str = "float32") -> Gram:
+    """Products with K of rows in a layout."""
+    plan = layouts.choose(stream.profile, X, kernel.spec, kind)
+    return Gram(stream, layouts.build(stream, X, plan, dtype), kernel)
 
 
 def verify(model: Any, K: np.ndarray, y: Any, weights: Any = None, rounding: float = 1e-12) -> tuple[float, np.ndarray]:

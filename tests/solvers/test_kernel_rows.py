@@ -24,7 +24,8 @@ from clsvm.solvers.decomposition import Solver
 from clsvm.solvers.kernel_rows import KernelRows
 from clsvm.solvers.newton import Newton
 from clsvm.solvers.result import Settings
-from tests.conftest import noisy, thrifty
+from tests.conftest import calls_of, noisy, thrifty
+from tests.solvers.claims import gram_of
 
 vectors = pytest.mark.parametrize("profile", ["cpu", "cpu8"], indirect=True)  # of which rows are prefetched
 GIVEN: dict[str, Any] = {"layout": "dense", "working_set_size": 32, "cache_size": 100}
@@ -54,9 +55,7 @@ def rows_of(n: int) -> tuple[Any, Any]:
 def solver(
     stream: Stream, X: Any, y: Any, kind: str = "dense", dtype: str = "float32", W: int = 32, cache: int = 10**8
 ) -> Solver:
-    kernel = kernels.make("rbf", gamma=0.01)
-    plan = layouts.choose(stream.profile, X, kernel.spec, kind)
-    gram = Gram(stream, layouts.build(stream, X, plan, dtype), kernel)
+    gram = gram_of(stream, X, kernels.make("rbf", gamma=0.01), kind, dtype)
     problem = c_svc(np.where(y > 0, 1.0, -1.0)[None], np.ones((1, len(y))))
     return Solver(stream, gram, problem, Settings(1e-3, working_set=W, cache_bytes=cache))
 
@@ -126,19 +125,14 @@ def test_a_ring_without_room_stays(device: str, profile: str) -> None:
 @vectors
 @pytest.mark.parametrize("name", ["svc", "svr", "nu", "all at once"])
 def test_fits_end_as_without_prefetching(device: str, profile: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    (X, y), machine, found, made, make = far_apart(500), MACHINES[name], [], [], KernelRows.prefetch
-
-    def counted(self: KernelRows, *given: Any) -> tuple[int, int]:
-        made.append(make(self, *given))
-        return made[-1]
-
-    monkeypatch.setattr(KernelRows, "prefetch", counted)
+    (X, y), machine, found = far_apart(500), MACHINES[name], []
+    made = calls_of(monkeypatch, KernelRows, "prefetch")
     for some in (True, False):
         if not some:
             monkeypatch.setattr(kernel_rows, "prefetches", lambda gram: False)
         found.append(type(machine)(**machine.get_params() | GIVEN | {"device": device, "gamma": 0.01}).fit(X, y))
         assert found[-1].fit_report_.converged
-    ((rows, mirrored),) = made
+    ((rows, mirrored),) = (call.result for call in made)
     assert 0 < rows < 500
     np.testing.assert_array_equal(found[0].dual_coef_, found[1].dual_coef_)
     assert found[0].fit_report_.steps == found[1].fit_report_.steps
@@ -284,10 +278,7 @@ def test_rows_that_change_nothing_are_counted(device: str, profile: str) -> None
 def test_newton_steps_take_rows_that_are_there(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The factor is of values that the row cache has, where it has all rows and they are dear."""
     X, y = rows_of(600)
-    there, taken, duals = KernelRows.tile_if_there, list[bool](), []
-    monkeypatch.setattr(
-        KernelRows, "tile_if_there", lambda self, *given: taken.append(there(self, *given)) or taken[-1]
-    )
+    taken, duals = calls_of(monkeypatch, KernelRows, "tile_if_there"), []
     monkeypatch.setattr(newton.CostModel, "pays", lambda self, *given: True)
     monkeypatch.setattr(newton, "LEAST", 8)
     for cost in (1e9, 0.0):
@@ -295,7 +286,7 @@ def test_newton_steps_take_rows_that_are_there(device: str, monkeypatch: pytest.
         monkeypatch.setattr(kernel_rows, "copy_cost", lambda profile, cost=cost: cost)
         given: Any = {"device": device, "layout": "csr", "working_set_size": 64, "cache_size": 100}
         duals.append(SVC(C=100, gamma=0.01, **given).fit(X, np.where(y > 0, 1, -1)).fit_report_.dual)
-        assert set(taken) == {cost == 0}
+        assert {call.result for call in taken} == {cost == 0}
     assert duals[0] == pytest.approx(duals[1], rel=1e-6)
 
 
@@ -312,18 +303,11 @@ def test_no_row_leaves_a_ring_that_can_grow(
     y = np.sign(Z.sum(axis=1) + rng.normal(size=59))
     X = np.hstack([Z, np.zeros((59, 390))]) @ np.linalg.qr(rng.normal(size=(400, 400)))[0]
     monkeypatch.setattr(kernel_rows, "before_tile", lambda *seen: first)
-    read, rows = Solver._read, []
-
-    def seen(self: Solver) -> Any:
-        look = read(self)
-        rows.append(look.rows)
-        return look
-
-    monkeypatch.setattr(Solver, "_read", seen)
+    looks = calls_of(monkeypatch, Solver, "_read")
     given = GIVEN | {"working_set_size": 48, "device": device}
     model = SVC(C=1000, gamma=0.1, tol=1e-2, **given).fit(X, y)
     assert model.fit_report_.converged
-    assert 0 < max(rows) <= 59
+    assert 0 < max(call.result.rows for call in looks) <= 59
     assert check.check(model, kernels.make("rbf", gamma=0.1)(X), y).violation <= 1.2e-2
 
 

@@ -12,15 +12,16 @@ import scipy.sparse as sp
 from benchmarks import check
 from clsvm import SVC, SVR, NuSVC, kernels
 from clsvm.fit import driver, host
-from clsvm.gram import layouts, programs, store
+from clsvm.gram import programs, store
 from clsvm.gram.exact import HostBlocks
-from clsvm.gram.products import Gram, Tile
+from clsvm.gram.products import Tile
 from clsvm.gram.programs import SLABS
 from clsvm.gram.store import StoredGram
 from clsvm.kernels import PRECOMPUTED
 from clsvm.opencl.stream import Stream
 from clsvm.solvers import batch
-from tests.conftest import take_profile
+from tests.conftest import calls_of, take_profile
+from tests.solvers.claims import gram_of
 
 
 def classes(n: int, d: int, k: int, apart: float = 1.5) -> tuple[np.ndarray, np.ndarray]:
@@ -37,14 +38,11 @@ def test_tiles_from_all_values(device: str, monkeypatch: pytest.MonkeyPatch, cop
     values are mirror images, or all are computed."""
     take_profile("cpu8", device, monkeypatch)
     monkeypatch.setattr(programs, "COPIED", copied)
-    mirrored: list[int] = []
-    reflect = store.reflect
-    monkeypatch.setattr(store, "reflect", lambda *given: mirrored.append(1) or reflect(*given))
+    mirrored = calls_of(monkeypatch, store, "reflect")
     n, d, kernel = 8 * SLABS + 5, 7, kernels.make("rbf", gamma=0.2)
     X = np.random.default_rng(0).normal(size=(n, d))
     with Stream(device) as stream:
-        plan = layouts.choose(stream.profile, X, kernel.spec, "dense")
-        gram = Gram(stream, layouts.build(stream, X, plan, dtype), kernel)
+        gram = gram_of(stream, X, kernel, dtype=dtype)
         shared = store.computed(gram, tiles=False)
         assert bool(mirrored) == (copied == 0)
         rows = np.full(32, -1, np.int32)
@@ -69,17 +67,15 @@ def test_no_bit_depends_on_what_tiles_are_made_of(device: str, monkeypatch: pyte
     take_profile("cpu8", device, monkeypatch)
     monkeypatch.setattr(batch, "IN_CACHE", 0)  # (else the subproblem makes the rows)
     X, y = classes(260, 150, 4, apart=0.2)
-    used: list[int] = []
-    for name in ("row_source", "tile"):
-        real = getattr(StoredGram, name)
-        monkeypatch.setattr(StoredGram, name, lambda self, *given, real=real: used.append(1) or real(self, *given))
+    rows, tiles = (calls_of(monkeypatch, StoredGram, name) for name in ("row_source", "tile"))
     found = []
     for long, mirrored in ((0, 64), (10**9, 64), (10**9, 10**9)):
         monkeypatch.setattr(driver, "LONG", long)
         monkeypatch.setattr(batch, "MIRRORED", mirrored)
-        used.clear()
         found.append(make(gamma=0.01, device=device).fit(X, y))
-        assert bool(used) == (long == 0)
+        assert bool(rows or tiles) == (long == 0)
+        rows.clear()
+        tiles.clear()
         assert found[-1].fit_report_.converged
     for other in found[1:]:
         np.testing.assert_array_equal(found[0].dual_coef_, other.dual_coef_)
@@ -95,17 +91,14 @@ def test_values_of_entries_are_shared_too(device: str, monkeypatch: pytest.Monke
     X = sp.random(420, 900, density=0.04, format="csr", random_state=rng)
     X.data += 1
     X = sp.csr_matrix(X + sp.csr_matrix((np.full(420, 2.0), (np.arange(420), 880 + y)), shape=X.shape))
-    made: list[str] = []
-    computed = store.computed
-    monkeypatch.setattr(store, "computed", lambda gram, tiles: made.append(gram.rows.kind) or computed(gram, tiles))
-    found = []
+    made, found = calls_of(monkeypatch, store, "computed"), []
     for long in (0, 10**9):
         monkeypatch.setattr(driver, "LONG", long)
         found.append(SVC(gamma=0.01, layout=layout, device=device).fit(X, y))
         assert found[-1].fit_report_.converged
     wanted = {"auto": ("csr", "hybrid", "inverted"), "clustered": ("dense",)}.get(layout, (layout,))
     assert len(made) == 1
-    assert made[0] in wanted
+    assert made[0].given[0].rows.kind in wanted
     if layout != "auto":  # (the order of columns, and so a value's bits, is that of the kind of rows)
         np.testing.assert_array_equal(found[0].dual_coef_, found[1].dual_coef_)
         np.testing.assert_array_equal(found[0].intercept_, found[1].intercept_)
@@ -114,29 +107,25 @@ def test_values_of_entries_are_shared_too(device: str, monkeypatch: pytest.Monke
 def test_float64_values_are_of_members_in_doubt_alone(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of three pairs, one is looked at: no row of another is laid out."""
     X, y = classes(600, 12, 3, apart=0.6)
-    looked: list[int] = []
-    responses = batch.responses
-    monkeypatch.setattr(batch, "responses", lambda *given: looked.append(len(given[1])) or responses(*given))
-    found = []
+    looked = calls_of(monkeypatch, batch, "responses")
+    found, exactly = [], batch._Batch._respond_exactly
+    monkeypatch.setattr(host, "holds", lambda stream, shape: False)
+    monkeypatch.setattr(driver, "WIDE", 0)
+    monkeypatch.setattr(batch, "ON_HOST", 0)
     for only in (None, 1):
-        exactly = batch._Batch._respond_exactly
 
-        def some(self: Any, near: Any, only: int | None = only, exactly: Any = exactly) -> None:
+        def some(self: Any, near: Any, only: int | None = only) -> None:
             if only is not None:
                 near = near & (np.arange(len(self.b)) == only)[:, None]
             before = self.f.copy()
             exactly(self, near)
             found.append((near, before, self.f.copy()))
 
-        with monkeypatch.context() as patched:
-            patched.setattr(host, "holds", lambda stream, shape: False)
-            patched.setattr(driver, "WIDE", 0)
-            patched.setattr(batch, "ON_HOST", 0)
-            patched.setattr(batch._Batch, "_respond_exactly", some)
-            SVC(C=1, gamma=0.05, tol=1e-5, device=device).fit(X, y)
+        monkeypatch.setattr(batch._Batch, "_respond_exactly", some)
+        SVC(C=1, gamma=0.05, tol=1e-5, device=device).fit(X, y)
     whole, one = found[0], next(given for given in found if given[0].any(axis=1).tolist() == [False, True, False])
     assert whole[0].any(axis=1).all()
-    assert {1, 3} <= {*looked}
+    assert {1, 3} <= {len(call.given[1]) for call in looked}
     np.testing.assert_array_equal(one[1][[0, 2]], one[2][[0, 2]])
     same = whole[0][1] & one[0][1]
     assert same.any()
@@ -154,10 +143,8 @@ def test_values_are_not_shared(
     take_profile("cpu8", device, monkeypatch)
     X, y = classes(232, d, 4)
     y = np.arange(232) % 4
-    made: list[int] = []
+    made = calls_of(monkeypatch, store, "computed")
     monkeypatch.setattr(batch, "IN_CACHE", 0)
-    computed = store.computed
-    monkeypatch.setattr(store, "computed", lambda gram, tiles: made.append(1) or computed(gram, tiles))
     SVC(gamma=0.01, device=device, memory_limit="4MB").fit(np.tile(X, 150 // d), y)
     assert made
     made.clear()
@@ -172,17 +159,13 @@ def test_a_sample_spares_the_objective_s_float64_values(device: str, monkeypatch
     X, y = classes(600, 12, 3, apart=0.6)
     model = SVC(C=1, gamma=0.05, device=device)
     dual = SVC(C=1, gamma=0.05, tol=1e-6, dtype="float64", device=device).fit(X, y).fit_report_.dual
-    looked: list[int] = []
-    moved = batch._Batch._moved
-    monkeypatch.setattr(batch._Batch, "_moved", lambda self, p: looked.append(p) or moved(self, p))
-    spared = model.fit(X, y).fit_report_
-    assert looked
-    assert spared.exact_rows == 0
-    assert spared.dual == pytest.approx(dual, rel=1e-5)
-    monkeypatch.setattr(batch, "SURE", 1e9)
-    checked = model.fit(X, y).fit_report_
-    assert checked.exact_rows > 0
-    assert checked.dual == pytest.approx(dual, rel=1e-5)
+    looked = calls_of(monkeypatch, batch._Batch, "_moved")
+    for sure in (batch.SURE, 1e9):
+        monkeypatch.setattr(batch, "SURE", sure)
+        report = model.fit(X, y).fit_report_
+        assert looked
+        assert (report.exact_rows > 0) == (sure == 1e9)
+        assert report.dual == pytest.approx(dual, rel=1e-5)
 
 
 @pytest.mark.parametrize("make", [SVC, SVR])
@@ -265,16 +248,13 @@ def test_half_of_the_values_among_rows_and_support_vectors(
     X = rng.normal(size=(n, 90)) * (rng.random((n, 90)) < (0.8 if sparse else 1.0))
     kernel = kernels.make("rbf", gamma=0.02)
     K = kernel(X)
-    halved: list[int] = []
-    among = batch._among
-    monkeypatch.setattr(batch, "_among", lambda *given: halved.append(len(given[1].rows)) or among(*given))
+    halved = calls_of(monkeypatch, batch, "_among")
     parts = [(range(40, 250), range(30, 245)), (range(5, 300), range(0, 300, 9)), (range(7), range(3, 160)), ([4], [9])]
     with Stream(device) as stream:
         if not stream.info.fp64:
             pytest.skip("no double precision")
         rows = sp.csr_matrix(X) if sparse else X
-        plan = layouts.choose(stream.profile, rows, kernel.spec, "csr" if sparse else "dense")
-        gram = Gram(stream, layouts.build(stream, rows, plan, "float64"), kernel)
+        gram = gram_of(stream, rows, kernel, "csr" if sparse else "dense", "float64")
         position = gram.rows.position
         asked, expected = [], []
         for here, support in parts:
@@ -286,4 +266,4 @@ def test_half_of_the_values_among_rows_and_support_vectors(
             halved.clear()
             for got, wanted in zip(batch.responses(gram, asked), expected, strict=True):
                 np.testing.assert_allclose(got, wanted, rtol=1e-11, atol=1e-11)
-            assert halved == squares
+            assert [len(call.given[1].rows) for call in halved] == squares
