@@ -137,7 +137,7 @@ class Problem:
         return b
 
     def snapped(self, b: Vector, lo: Vector, hi: Vector) -> Vector:
-        """Return ``b`` (problems, n) within the bounds; b at a device's rounded bound lo or hi moves to the exact one."""
+        """Return ``b`` (problems, n) within the bounds; b at a device's rounded bound lo or hi becomes exact."""
         return np.clip(np.where(b == hi, self.hi, np.where(b == lo, self.lo, b)), self.lo, self.hi)
 
     def settled(self, b: Vector, f: Vector, rho: Vector) -> Vector:

@@ -1,22 +1,21 @@
-"""The active set method: problems of some thousand rows at most on which pair steps make slow progress.
+"""The active set method, for problems of a few thousand rows at most on which SMO converges slowly.
 
-Solves:   the problems of decomposition.py, K and all else on the host in float64
-Given:    K (m, m), one problem over its rows, coefficients that keep its bounds and sums
-Returns:  b, f = Kb + q, the violation and how many steps were made
-Stops:    violation <= tol, or no step lowers the dual any more, or the caller says so
+Solves:   the problems of decomposition.py, with K and everything else on the host in float64
+Given:    K (m, m), one problem over its rows, feasible coefficients
+Returns:  b, f = Kb + q, the violation and the number of steps
+Stops:    violation <= tol, or no step lowers the dual, or the caller stops it
 Source:   Scheinberg 2006 (An efficient implementation of an active set method for SVMs); Nocedal and Wright, 16.5
 
     until stopped:
-        F    <- the coefficients inside their bounds, and those at a bound that violate most
-        L L' <- K_FF + a trace of the identity, once for this F
+        F    <- the free coefficients, and those at a bound with the largest violations
+        L L' <- K_FF + a small multiple of the identity, once for this F
         until no bound is met:
-            d    <- the step to the minimum over F, sums unchanged, those at a bound held     L, Schur complement
-            b, f <- b + t d, f + t K d, where t is 1 or ends at the first bound on the way, which then holds
+            d    <- the step to the minimum over F with the sums fixed                        L, Schur complement
+            b, f <- b + t d, f + t K d; t = 1, or the first bound on the way, whose coefficient is then fixed
 
-A step takes all coefficients inside their bounds to the minimum together. So what pair steps approach in millions of
-steps (features of very different sizes, nearly equal rows with opposite labels, large C) takes about one step for each
-coefficient that comes to a bound or leaves it. Where K_FF is singular, or not positive definite at all, the step goes
-down to the next bound.
+A step moves all free coefficients to their joint minimum. Problems that take SMO millions of iterations (features of
+very different sizes, nearly equal rows with opposite labels, large C) take about one step for each coefficient that
+reaches a bound or leaves it. If K_FF is singular or indefinite, the step goes down to the next bound.
 """
 
 from __future__ import annotations
@@ -36,18 +35,18 @@ from clsvm.solvers.newton import Face, Factor, Rows, steadied
 
 Flags = NDArray[np.bool_]
 EPS = certificate.EPS
-FEW = 16  # coefficients that join F from each side, at first
-HELD = 128  # bounds met before K_FF is factored again without the coefficients that are held
-RIDGE, STEADIER = 10 * EPS, 1e3  # what K_FF's diagonal gets in units of its size; by how much more where it is stuck
-ROUNDS = 100  # at most, beside one for each coefficient
-PAIRS = 2  # such rounds after which every second one is of the worst pair alone
-STUCK = 10  # rounds in which neither the violation nor the dual gets lower, after which it ends
-CLOSE = 0.5  # of tol: where it stops
-REFINED = 1  # times that what rounding left of the sums, where the complement is nearly singular, is taken away
+FEW = 16  # coefficients that first join F from each side
+HELD = 128  # coefficients fixed at bounds before K_FF is factored again without them
+RIDGE, STEADIER = 10 * EPS, 1e3  # relative addition to the diagonal of K_FF; its factor after rounds without progress
+ROUNDS = 100  # most sets F, plus one for each coefficient
+PAIRS = 2  # rounds without progress after which every second round moves the most violating pair alone
+STUCK = 10  # rounds without a lower violation or dual before the solve ends
+CLOSE = 0.5  # share of tol at which the solve stops
+REFINED = 1  # refinements of the sums of a step, for a nearly singular Schur complement
 
 
 class Found(NamedTuple):
-    """b, f (problems, m), violation at b, and steps."""
+    """Hold b and f (problems, m), the violation at b, and the number of steps."""
 
     b: Vector
     f: Vector
@@ -63,9 +62,9 @@ def solve(
     going: Callable[[Found], bool] = lambda found: True,
     most: float = np.inf,
 ) -> Found:
-    """Return what the one problem of ``problem``, or coupled ones, come to from feasible coefficients b (problems, m).
+    """Solve ``problem`` (one problem, or coupled ones) from feasible coefficients b (problems, m).
 
-    going: told of the best so far, after each F; ends the work by False. most: steps at most.
+    going: called with the best result so far after each F; False ends the solve. most: most steps.
     """
     state = _State(K, problem, b)
     steps, stuck, few, level, lowest = 0, 0, FEW, np.inf, np.inf
@@ -81,7 +80,7 @@ def solve(
         best = best._replace(steps=steps)
         if seen.violation <= CLOSE * tol or stuck > STUCK or not going(best) or steps >= most:
             return best
-        if stuck > PAIRS and stuck % 2:  # a step of the worst pair alone lowers the dual, whatever the rest is
+        if stuck > PAIRS and stuck % 2:  # a step of the most violating pair lowers the dual in any case
             joined = state.pair(seen)
             moved, held = _descend(state, np.zeros_like(seen.inside), joined, RIDGE, 1)
         else:
@@ -90,14 +89,14 @@ def solve(
         steps += moved
         now, noise = state.level()
         lower, level = now < level - noise, min(now, level)
-        # (more of them while most stay: each that comes to a bound costs a solve)
+        # more may join while most of them stay free: each that reaches a bound costs a solve
         more = 2 * few if 4 * held <= np.count_nonzero(joined) else few // 2
         stuck, few = (0, max(FEW, more)) if lower else (stuck + 1, FEW if moved else 1)
     return best
 
 
 class _State:
-    """Coefficients and gradients of all problems as one vector of problems * m entries, which a step changes."""
+    """Hold the coefficients and gradients of all problems as vectors of problems * m entries."""
 
     def __init__(self, K: Vector, problem: Problem, b: Vector) -> None:
         self.K, self.m, self.largest = K, K.shape[0], float(np.abs(K.diagonal()).max(initial=0.0))
@@ -106,7 +105,7 @@ class _State:
         self.group, self.total = problem.group.ravel(), problem.totals
 
     def refresh(self) -> None:
-        """Make the sums exact, but for rounding where nothing is free, and compute f from b."""
+        """Restore the fixed sums of b, except for rounding errors of groups without free coefficients; compute f."""
         sums = np.bincount(self.group, self.b, len(self.total))[: len(self.total)]
         for g in np.flatnonzero(sums != self.total):
             mine = np.flatnonzero(self.group == g)
@@ -118,23 +117,23 @@ class _State:
             near = certificate.snapped(b, lo, hi, self.kink)
             if at_bound(near).all() and abs(near.sum() - self.total[g]) <= 2 * certificate.slack(b):
                 self.b[mine] = near
-                continue  # (its rounding would make one of them seem free)
+                continue  # a correction would make one of them seem free
             excess = near.sum() - self.total[g]
             room = b - lo if excess > 0 else hi - b
-            order = np.lexsort((-room, at_bound(b)))  # those inside first, of these the one with most room
+            order = np.lexsort((-room, at_bound(b)))  # free coefficients first, most room first
             b[order] -= np.sign(excess) * np.diff(np.minimum(np.cumsum(room[order]), abs(excess)), prepend=0.0)
             self.b[mine] = np.clip(b, lo, hi)
         self.f = (self.b.reshape(-1, self.m) @ self.K).ravel() + self.q
 
     def level(self) -> tuple[float, float]:
-        """Return the dual objective, which steps lower, and what rounding does to it as a rule."""
+        """Return the dual objective, which steps lower, and the typical size of its rounding error."""
         size = float(np.abs(self.b).sum())
         return float(self.b @ (self.f + self.q)) / 2 + self.kink * size, EPS * self.largest * size**2 / 100
 
     def join(self, seen: Extremes, few: int, least: float) -> NDArray[np.int8]:
-        """Return which way a coefficient at a bound or at the kink goes that joins F, 1 or -1; 0 for all others."""
+        """Return 1 or -1, the direction, for coefficients at a bound or kink that join F, and 0 for all others."""
         inside, joined, middle = seen.inside, np.zeros(len(self.b), np.int8), seen.offset
-        if seen.held:  # between the extremes, so that both sides have some
+        if seen.held:  # between the extremes, so that coefficients of both sides join
             with np.errstate(invalid="ignore"):
                 between = (seen.least + seen.most) / 2
             middle = np.where(np.isfinite(between), between, seen.rho)[seen.group]
@@ -145,7 +144,7 @@ class _State:
         return joined
 
     def pair(self, seen: Extremes) -> NDArray[np.int8]:
-        """Return the two coefficients, or the one where no sum is held, that violate most, as :meth:`join` does."""
+        """Return the most violating pair (or coefficient, without a fixed sum) in the form of :meth:`join`."""
         joined, mine = np.zeros(len(self.b), np.int8), seen.group == seen.violations.argmax()
         up, down = np.where(mine, seen.right, np.inf).argmin(), np.where(mine, seen.left, -np.inf).argmax()
         if seen.held or -seen.right[up] >= seen.left[down]:
@@ -155,14 +154,16 @@ class _State:
         return joined
 
     def tile(self, rows: Rows) -> Vector:
-        """Return the Hessian among entries ``rows``."""
+        """Return the Hessian of the dual among the entries ``rows``."""
         row, part = rows % self.m, rows // self.m
         tile = self.K[np.ix_(row, row)]
         return tile if self.b.size == self.m else tile * (part[:, None] == part)
 
     def side(self, rows: Rows, up: Flags) -> tuple[Vector, Vector, Vector]:
-        """Return the side of the kink on which entries ``rows`` stand, or to which they go, as its part of their
-        derivatives, and their bounds there."""
+        """Return the kink's part of the derivatives of entries ``rows``, and their bounds on that side of the kink.
+
+        up: for entries at 0, whether they will rise.
+        """
         b, lo, hi, kink = self.b[rows], self.lo[rows], self.hi[rows], self.kink
         kinked = np.where(b == 0, np.where(up, kink, -kink), np.sign(b) * kink)
         positive = kinked > 0
@@ -170,7 +171,7 @@ class _State:
         return kinked, np.where(positive & (kink > 0), np.maximum(lo, 0), lo), top
 
     def move(self, rows: Rows, step: Vector) -> None:
-        """Add K step to f, for the entries ``rows`` of b."""
+        """Add K times ``step`` of the entries ``rows`` to f."""
         row, f = rows % self.m, self.f.reshape(-1, self.m)
         for part in np.unique(rows // self.m):
             mine = rows // self.m == part
@@ -178,8 +179,11 @@ class _State:
 
 
 def _descend(state: _State, inside: Flags, joined: NDArray[np.int8], ridge: float, most: float) -> tuple[int, int]:
-    """Minimise over the coefficients that are inside or joined; return the steps that changed something, at most
-    ``most``, and how many coefficients came to a bound or the kink."""
+    """Minimise over the coefficients that are inside or joined.
+
+    Return the number of steps that changed a coefficient, at most ``most``, and of coefficients that reached a bound or
+    the kink.
+    """
     F = np.flatnonzero(inside | (joined != 0))
     if not F.size:
         return 0, 0
@@ -190,12 +194,12 @@ def _descend(state: _State, inside: Flags, joined: NDArray[np.int8], ridge: floa
     factor = _factored(tile, ridge * len(F), largest or 1.0)
     face = Face(factor, state.f[F] + kinked, group, len(kinds) if sums else 0, REFINED)
     held, nothing, moved = np.zeros(len(F), bool), np.zeros(len(F)), 0
-    # what joined but would go the other way is held at once
+    # a joined coefficient that would move the wrong way is fixed at once
     for _ in range(HELD + len(F)):
         d = face.minimum(held, nothing)
         if d is None:
             break
-        if sums:  # what rounding left of them, where the complement is nearly singular
+        if sums:  # take out the rounding errors of the sums
             left = np.bincount(group[~held], minlength=len(kinds))
             for _ in range(2):
                 off = np.bincount(group, d, len(kinds)) / np.maximum(left, 1)
@@ -222,7 +226,7 @@ def _descend(state: _State, inside: Flags, joined: NDArray[np.int8], ridge: floa
             break
         at = np.flatnonzero(hit)
         if not step and not joined[F][~held & ~hit].any():
-            at = at[[np.abs(d[at]).argmax()]]  # (with all of them held nothing might move, and never would)
+            at = at[[np.abs(d[at]).argmax()]]  # fixing all of them could stop every later step
         held[at] = True
         if np.count_nonzero(held) >= HELD and moved:
             break
@@ -230,7 +234,7 @@ def _descend(state: _State, inside: Flags, joined: NDArray[np.int8], ridge: floa
 
 
 def _factored(tile: Vector, ridge: float, least: float) -> Factor:
-    """Return the factor of a tile that rounding, or the kernel function, may have left indefinite."""
+    """Return the Cholesky factor of a tile plus the smallest ridge that makes it positive definite."""
     ridges = takewhile(np.isfinite, accumulate(repeat(100.0), mul, initial=ridge))
     factor = steadied(np.float64, ridges, least, lambda one: one.extend(np.arange(len(tile)), tile[:0], tile))
     if factor is None:

@@ -1,7 +1,12 @@
-"""What says how far coefficients are from the optimum: derivatives, their extremes, offsets, the objectives.
+"""Optimality conditions of the dual problem in float64, and the check of a solve by them.
 
-Entries are the coefficients of all problems one after another; ``group`` (entries,) numbers the sum that each belongs
-to. Where a sum is held, its dual is an offset; else every coefficient is by itself, and the offset is 0.
+:func:`of` computes the derivatives of the dual, their extremes, the offsets and the KKT violation from b and
+f = K b + q. :func:`reached` adds the objectives. :class:`Check` decides which rows' f must be computed again from
+float64 kernel values, because rounding errors of K could change the outcome.
+
+An "entry" is one coefficient of one problem; the entries of all problems follow one another. ``group`` (entries,)
+numbers the sum to which an entry belongs. If the constraint fixes that sum, its multiplier is an offset rho; otherwise
+each entry has conditions of its own, and rho is 0.
 """
 
 from __future__ import annotations
@@ -15,31 +20,40 @@ from clsvm.gram.exact import Exact
 from clsvm.problem import Constraint, Problem, Vector
 from clsvm.report import relative_gap
 
-OBJECTIVE = 5e-5  # share of an objective that rounding of K may move
-SAMPLE, FEW = 256, 4  # rows that say what rounding did; times so many rows, up to which all of them are evaluated
-HOPELESS = 100.0  # times tol: where rounding of K can hide that much, a solve that no longer moves has stalled
+OBJECTIVE = 5e-5  # relative error of an objective that rounding of K may cause
+SAMPLE, FEW = 256, 4  # rows sampled to measure rounding errors; up to FEW SAMPLE rows, all are computed
+HOPELESS = 100.0  # rounding errors of K beyond so many tol make the dtype too coarse
 EPS = float(np.finfo(np.float64).eps)
-SLACK = 64  # roundings of the sum of a group's coefficients that one of them can have
+SLACK = 64  # rounding error of a sum of coefficients, in units of eps times the sum of their sizes
 
 
 def finite(values: NDArray[Any], kernel: Any) -> None:
-    """Raise ValueError where kernel values, or sums of them, are not finite."""
+    """Raise ValueError if kernel values, or sums of them, are not finite."""
     if not np.isfinite(values).all():
         raise ValueError(f"{kernel!r} is not finite for some pairs of rows")
 
 
 def coarse(dtype: str, scale: float, problem: Problem, tol: float) -> bool:
-    """Return whether kernel values of ``dtype`` with rounding errors of ``scale`` eps are too coarse for tol: what they
-    do to a single coefficient would hide it."""
+    """Return whether kernel values of ``dtype`` are too coarse for tol.
+
+    They are if their rounding error, ``scale`` eps, times the largest coefficient exceeds HOPELESS tol.
+    """
     return float(np.finfo(dtype).eps) * scale * float(np.maximum(problem.hi, -problem.lo).max()) > HOPELESS * tol
 
 
 class Extremes(NamedTuple):
-    """How far coefficients are from the optimum, entry by entry and by group.
+    """Hold the optimality conditions of coefficients, by entry and by group.
 
-    right, left (entries,): derivatives of the dual to either side; infinity where a coefficient may not rise, -infinity
-    where it may not fall. inside: where both are the same number. group (entries,): the sum of each. least, most
-    (groups,): the extremes of right and left. rho, violations (groups,). held: whether the sums are held.
+    Attributes:
+        right: derivative of the dual for a rising coefficient, (entries,); infinity at the upper bound.
+        left: derivative for a falling coefficient, (entries,); -infinity at the lower bound.
+        inside: whether an entry is free: both derivatives are the same, (entries,).
+        group: number of each entry's sum, (entries,).
+        least: smallest ``right`` of each group, (groups,).
+        most: largest ``left`` of each group, (groups,).
+        rho: offset of each group, (groups,).
+        violations: KKT violation of each group, (groups,).
+        held: whether the constraint fixes the sums.
     """
 
     right: Vector
@@ -54,26 +68,29 @@ class Extremes(NamedTuple):
 
     @property
     def violation(self) -> float:
-        """Return the largest violation of all groups."""
+        """Return the largest KKT violation of all groups."""
         return float(self.violations.max(initial=0.0))
 
     @property
     def offset(self) -> Vector:
-        """Return the offset of each entry."""
+        """Return the offset of each entry, (entries,)."""
         return self.rho[self.group]
 
     def violating(self, tol: float) -> NDArray[np.bool_]:
-        """Return which entries (entries,) have derivatives beyond their offsets by more than tol."""
+        """Return which entries have a derivative on the wrong side of their offset by more than tol, (entries,)."""
         return np.asarray((self.right < self.offset - tol) | (self.left > self.offset + tol))
 
     def deciding(self, tol: float, bound: float | Vector) -> NDArray[np.bool_]:
-        """Return which entries (entries,) decide whether the violation is within tol, where each derivative may be off
-        by ``bound``, one number or its own. Entries that decide the offset of a sum count where that is not clear."""
+        """Return which entries decide whether the violation is within tol, (entries,).
+
+        bound: error bound of the derivatives, one number or (entries,). If the outcome for a group is open, its entries
+        near an extreme count, and its free entries, which determine the offset.
+        """
         off = np.broadcast_to(bound, self.right.shape)
         if not self.held:
             return (-self.right > tol - 2 * off) | (self.left > tol - 2 * off)
         low, high = np.full((2, *self.rho.shape), np.inf), np.full((2, *self.rho.shape), -np.inf)
-        for which, sign in enumerate((-1, 1)):  # what the extremes can be
+        for which, sign in enumerate((-1, 1)):  # lower and upper bounds of the extremes
             np.minimum.at(low[which], self.group, self.right + sign * off)
             np.maximum.at(high[which], self.group, self.left - sign * off)
         doubtful = ~(high[0] - low[0] <= tol)[self.group]
@@ -82,33 +99,35 @@ class Extremes(NamedTuple):
 
 
 def sides(f: Vector, b: Vector, kink: float) -> tuple[Vector, Vector]:
-    """Return the derivatives of the dual to the right and to the left of b, as common.cl has them; to be read alone."""
+    """Return the derivatives of the dual for rising and for falling b, as in common.cl. Do not write to them."""
     if not kink:
         return f, f
     return f + np.where(b < 0, -kink, kink), f + np.where(b > 0, kink, -kink)
 
 
 def slack(b: Vector) -> float:
-    """Return what rounding can leave of the sum of coefficients b (entries,), and so of one of them."""
+    """Return the rounding error that a sum of coefficients b (entries,) can have."""
     return SLACK * EPS * float(np.abs(b).sum())
 
 
 def snapped(b: Vector, lo: Vector, hi: Vector, kink: float, within: float | Vector | None = None) -> Vector:
-    """Return b (entries,) with each coefficient that is ``within`` so much of a bound, or of the kink, moved to it; by
-    default within what rounding of the sum can have done."""
+    """Return b (entries,) with coefficients near a bound, or near 0 if there is a kink, moved to it.
+
+    within: the distance that counts as near; by default the rounding error of the sum.
+    """
     off = slack(b) if within is None else within
     b = np.where(b - lo <= off, lo, np.where(hi - b <= off, hi, b))
     return np.where((np.abs(b) <= off) & (lo < 0) & (hi > 0), 0.0, b) if kink else b
 
 
 def of(problem: Problem, b: Vector, f: Vector) -> Extremes:
-    """Return the extremes of coefficients b with f = K b + q, both (problems, n) or entry by entry, of a problem."""
+    """Return the optimality conditions of b with f = K b + q, both (problems, n) or (entries,)."""
     f, b, lo, hi, group = f.ravel(), b.ravel(), problem.lo.ravel(), problem.hi.ravel(), problem.group.ravel()
     kink, held = problem.kink, len(problem.totals)
     groups = held or problem.problems
     right, left = sides(f, b, kink)
     right, left = np.where(b < hi, right, np.inf), np.where(b > lo, left, -np.inf)
-    inside = (right == left) & ~((b == 0) & (kink > 0))  # (of large derivatives rounding takes the kink)
+    inside = (right == left) & ~((b == 0) & (kink > 0))  # right == left can hold by rounding if they are large
     least, most, rho = np.full(groups, np.inf), np.full(groups, -np.inf), np.zeros(groups)
     with np.errstate(invalid="ignore"):
         np.minimum.at(least, group, right)
@@ -118,7 +137,7 @@ def of(problem: Problem, b: Vector, f: Vector) -> Extremes:
     if held:
         slacks = np.asarray(SLACK * EPS * np.bincount(group, np.abs(b), groups), np.float64)
         near = snapped(b, lo, hi, kink, slacks[group])
-        if (near != b).any():  # what rounding alone keeps off its bound is not free, and says nothing of the offset
+        if (near != b).any():  # a coefficient that rounding alone keeps off its bound is not free
             rho = of(problem, near, f).rho
         else:
             free = group[inside]
@@ -128,8 +147,10 @@ def of(problem: Problem, b: Vector, f: Vector) -> Extremes:
 
 
 def offsets(least: Vector, most: Vector, count: NDArray[Any], sums: NDArray[Any]) -> Vector:
-    """Return the offset of each group: the mean of its ``count`` derivatives inside, which add up to ``sums``, else the
-    middle of what it can be; all arrays of one shape."""
+    """Return the offset of each group: the mean derivative of its free entries, ``sums / count``.
+
+    Without free entries it is the middle of the interval [most, least]. All arrays have one shape.
+    """
     both = np.isfinite(least) & np.isfinite(most)
     with np.errstate(invalid="ignore"):
         middle = np.where(both, (least + most) / 2, np.where(np.isfinite(least), least, most))
@@ -137,7 +158,7 @@ def offsets(least: Vector, most: Vector, count: NDArray[Any], sums: NDArray[Any]
 
 
 class Checked(NamedTuple):
-    """The violation, the rows (n,) whose f was evaluated in float64, and f (problems, n) with these values."""
+    """Hold the violation, which rows (n,) were computed in float64, and f (problems, n) with their float64 values."""
 
     violation: float
     rows: NDArray[np.bool_]
@@ -145,12 +166,14 @@ class Checked(NamedTuple):
 
 
 class Check:
-    """The float64 check of one solve: which rows decide, and their f from kernel values in float64.
+    """Check a solve in float64: compute f again for the rows that decide the violation or the objectives.
 
-    ``exact`` evaluates K b, None where K is exact enough. Kernel values of ``dtype`` are off by kernel_scale eps each.
-    The check knows what rounding can have done to f of each row: a row that was evaluated is off by what rounding did
-    to the change of the coefficients since. sizes: of rows (n,), by which a sample of them is taken. objective: whether
-    somebody asks for the objectives, whose rounding is then looked at.
+    The check keeps a bound of the rounding error of f for each row. After a row was computed in float64, only changes
+    of the coefficients since then contribute to its bound.
+
+    dtype, kernel_scale: kernel values have the rounding error kernel_scale times eps of dtype. exact: function that
+    computes K b in float64, None if K is exact enough. sizes: error sizes of rows (n,), by which rows are sampled.
+    objective: whether the objectives must be right too.
     """
 
     def __init__(
@@ -163,31 +186,31 @@ class Check:
     ) -> None:
         self.exact = exact
         self._given, self._sizes, self._objective = (dtype, kernel_scale), sizes, objective
-        self._b: Vector | None = None  # when rows were last evaluated
-        self._c = self._off = np.zeros(0)  # K b then, and what rounding had done
-        self._known = np.zeros(0, bool)  # of these rows
+        self._b: Vector | None = None  # coefficients at the last float64 values
+        self._c = self._off = np.zeros(0)  # K b at these coefficients; bound of its error for each row
+        self._known = np.zeros(0, bool)  # rows with float64 values
 
     def hidden(self, b: Vector) -> float:
-        """Return what rounding of kernel values can have done to f at most, for coefficients b (problems, n)."""
+        """Return the largest error of f that rounding of kernel values can cause, for coefficients b (problems, n)."""
         dtype, kernel_scale = self._given
         return float(np.finfo(dtype).eps) * kernel_scale * float(np.abs(b).sum(axis=1).max())
 
     def bound(self, b: Vector) -> Vector:
-        """Return what rounding can have done to f of each row (n,), for coefficients b (problems, n)."""
+        """Return the error bound of f of each row (n,), for coefficients b (problems, n)."""
         whole = np.full(b.shape[1], self.hidden(b))
         return whole if self._b is None else np.minimum(whole, self._off + self.hidden(b - self._b))
 
     def know(self, rows: NDArray[np.bool_], b: Vector, c: Vector) -> None:
-        """Take c = K b (problems, n), of which some rows (n,) were evaluated in float64, for coefficients b."""
+        """Keep c = K b (problems, n) for coefficients b; ``rows`` (n,) of it are float64 values."""
         self._off, self._known, self._b, self._c = np.where(rows, 0.0, self.bound(b)), rows, b.copy(), c
 
     def forget(self, rows: slice) -> None:
-        """Forget rows of which f was made from kernel values again."""
+        """Drop the float64 values of rows whose f was computed anew in the solve's own dtype."""
         if self._b is not None:
             self._off[rows] = np.inf
 
     def evaluated(self, at: NDArray[np.intp], b: Vector) -> Vector:
-        """Return K b of some rows in float64: of known rows by what has changed since, where that is less work."""
+        """Return K b of the rows ``at`` in float64; of known rows by the change of b alone, if that is less work."""
         assert self.exact
         changed = b if self._b is None else b - self._b
         known = self._known[at] if 2 * np.count_nonzero(changed) < np.count_nonzero(b) else np.zeros(len(at), bool)
@@ -199,16 +222,17 @@ class Check:
         return out
 
     def __call__(self, problem: Problem, b: Vector, f: Vector, worst: float, tol: float, gap: bool = False) -> Checked:
-        """Return the violation of coefficients b, seen as ``worst``, and f where kernel values in float64 replace it.
+        """Return the violation of coefficients b, and f with float64 values of the rows that decide it.
 
-        Evaluated are the rows that decide the violation and the objectives, where rounding may hide a tenth of tol. In
-        float64 these are all rows: f has gathered the rounding of many steps. Rows of the objectives are left where the
-        violation turns out to be beyond tol, or nobody asks for objectives, unless the ``gap`` may end the solve.
+        worst: the violation by f itself. Rows that decide the violation are computed if their error bound exceeds a
+        tenth of tol; all rows are if dtype is float64, since f has accumulated the rounding of many iterations. Rows
+        that decide the objectives follow if the violation is within tol and objectives were asked for, or if ``gap``
+        says that the gap may end the solve.
         """
         off, f, seen = self.bound(b), f.copy(), np.zeros(problem.n, bool)
 
         def evaluate(rows: NDArray[np.intp]) -> Vector:
-            """Put f of these rows right; return what rounding had done to it (problems, rows)."""
+            """Replace f of these rows by float64 values; return the sizes of the changes (problems, rows)."""
             values = self.evaluated(rows, b) + problem.q[:, rows]
             did = np.abs(values - f[:, rows])
             f[:, rows], seen[rows] = values, True
@@ -224,7 +248,7 @@ class Check:
             loose = (off[:, None] * weight > OBJECTIVE * size).any(axis=1)
             rest = np.flatnonzero(~seen & loose & (b != 0).any(axis=0))
             if self._sizes is not None and len(rest) > FEW * SAMPLE:
-                # The sum of a sample's errors is twice what those of all rows can come to.
+                # The sampled errors, scaled to all rows, bound the error of the objective.
                 some, times = sample(rest, b, self._sizes)
                 moved = (evaluate(some) * np.abs(b[:, some]) * times).sum(axis=1)
                 rest = rest[~seen[rest] & (moved > OBJECTIVE * size).any()]
@@ -237,15 +261,19 @@ class Check:
 
 
 def wanted(problem: Problem, b: Vector, f: Vector, off: Vector, tol: float) -> NDArray[np.bool_]:
-    """Return which rows (n,) decide whether the violation of coefficients b is within tol, where f of each may be off
-    by ``off`` (n,); rows that are off by next to nothing do not count."""
+    """Return which rows (n,) decide whether the violation of b is within tol, if f has the error bounds ``off`` (n,).
+
+    Rows with a bound of at most a tenth of tol do not count.
+    """
     deciding = of(problem, b, f).deciding(tol, np.tile(off, problem.problems))
     return np.asarray(deciding.reshape(b.shape).any(axis=0) & (off > tol / 10))
 
 
 def sample(rows: NDArray[np.intp], b: Vector, sizes: Vector) -> tuple[NDArray[np.intp], Vector]:
-    """Return SAMPLE of some rows, ascending, and how many rows each stands for: the largest rows, and of the others as
-    many of each size of coefficient."""
+    """Return SAMPLE of the ``rows``, ascending, and how many rows each stands for.
+
+    A quarter are the rows with the largest error sizes; the others are spread evenly over the sizes of coefficients.
+    """
     by_size = rows[np.argsort(-sizes[rows], kind="stable")]
     largest, others = by_size[: SAMPLE // 4], by_size[SAMPLE // 4 :]
     by_weight = others[np.argsort(-np.abs(b[:, others]).max(axis=0), kind="stable")]
@@ -257,9 +285,9 @@ def sample(rows: NDArray[np.intp], b: Vector, sizes: Vector) -> tuple[NDArray[np
 
 
 def objectives(problem: Problem, b: Vector, f: Vector, offset: Vector) -> tuple[Vector, Vector]:
-    """Return primal and dual objective of each problem, at the ``offset`` (problems, n) of each coefficient.
+    """Return the primal and the dual objective of each problem, with the ``offset`` (problems, n) of each coefficient.
 
-    Coupled problems have one of each together: the loss of a row is that of its class against the best.
+    Coupled problems have one primal and one dual objective together.
     """
     lo, hi, q, kink = problem.lo, problem.hi, problem.q, problem.kink
     if problem.constraint is Constraint.COUPLED:
@@ -273,8 +301,7 @@ def objectives(problem: Problem, b: Vector, f: Vector, offset: Vector) -> tuple[
 
 
 class Reached(NamedTuple):
-    """What coefficients come to: offsets (problems, groups), primal and dual of each problem, of coupled ones together;
-    violation and relative gap, the largest of all."""
+    """Hold offsets (problems, groups), objectives of each problem (coupled: one), and the largest violation and gap."""
 
     rho: Vector
     primal: Vector
@@ -284,7 +311,7 @@ class Reached(NamedTuple):
 
 
 def reached(problem: Problem, b: Vector, f: Vector) -> Reached:
-    """Return what coefficients b (problems, n) with f = K b + q come to."""
+    """Return offsets, objectives, violation and gap of coefficients b (problems, n) with f = K b + q."""
     seen = of(problem, b, f)
     primal, dual = objectives(problem, b, f, seen.offset.reshape(b.shape))
     coupled = problem.constraint is Constraint.COUPLED
@@ -293,7 +320,9 @@ def reached(problem: Problem, b: Vector, f: Vector) -> Reached:
 
 
 def level(problem: Problem, b: Vector, f: Vector) -> tuple[Vector, Vector]:
-    """Return the size of the dual objective and the sum of the absolute coefficients (problems,), by which rounding of
-    f moves it."""
+    """Return |dual objective| and the sum of |b|, each (problems,).
+
+    An error e of f changes the dual objective by at most e times that sum.
+    """
     weight = np.abs(b).sum(axis=1)
     return np.abs((b * (f + problem.q)).sum(axis=1) / 2 + problem.kink * weight), weight

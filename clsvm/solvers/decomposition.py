@@ -1,10 +1,10 @@
-"""Decomposition: the dual of kernel SVMs by working sets chosen, solved and applied on the device.
+"""The decomposition solver: the dual of kernel SVMs by working sets that are chosen and solved on the device.
 
 Solves:   minimise 1/2 b'Kb + q'b + kink sum |b|,  lo <= b <= hi,  sum b fixed or free, for several problems over one
           set of rows; :class:`Coupled`: problems that are coupled row by row
-Given:    products with K (gram), the problems (tasks), tolerances
-Returns:  b, f = Kb + q, rho, and how it ended
-Stops:    violation max_low f - min_up f <= tol, or the relative duality gap <= gap_tol, or max_iter steps, or max_time
+Given:    products with K (gram), the problem (problem.py), settings
+Returns:  b, f = Kb + q, rho, and how the solve ended
+Stops:    violation max_low f - min_up f <= tol, or relative duality gap <= gap_tol, or max_iter SMO iterations, or max_time
 Source:   GTSVM (Cotter, Srebro, Keshet 2011) sections 3 and 5.1; working sets of half old, half new rows as in
           ThunderSVM and oneDAL; the W x W tile first and whole rows only for coefficients that changed, as in cuML;
           the choice of pairs inside is LIBSVM's (WSS 2)
@@ -15,10 +15,11 @@ Source:   GTSVM (Cotter, Srebro, Keshet 2011) sections 3 and 5.1; working sets o
                 (or whole rows first, and Q from the row cache                        kernel_rows.py, given.cl)
         b_ws <- solution of the dual over ws                                                subproblem_*.cl
         f    <- f + K(., changed) delta, rows from the row cache, or computed              rowcache.cl, update.cl, gram
-        where that brings little, all free coefficients to their minimum                   newton.py
+        if that brings little, a Newton step: all free coefficients to their minimum       newton.py
 
-Of arrays of length n, b and f alone leave the device, and only a few times. The host waits only every ``sync`` steps,
-to read the violation (smo.py). K is in float32 as a rule, b and f in float64 (or pairs of float32).
+Only b and f, of the arrays of length n, leave the device, and only a few times. The host waits for the device every
+``sync`` outer iterations, to read the violation (smo.py). K is usually in float32, b and f in float64 (or pairs of
+float32).
 """
 
 from __future__ import annotations
@@ -50,16 +51,15 @@ from clsvm.solvers.state import (
     squares,
 )
 
-UNTIMED = 1024  # rows up to which no part of a step is waited for by itself
-WHOLE = 16  # a working set stands in whole vectors of this many places
-LEAST = 4  # rows of a working set of which a half stays
+UNTIMED = 1024  # up to so many rows, parts of an iteration are not timed, since waiting would take longer than they do
+WHOLE = 16  # a working set has a multiple of this many places
+LEAST = 4  # smallest working set of which one half stays
 
 
 class Solver(Loop):
-    """A solve on one device, with one method for each stage of a step.
+    """Solve a problem on one device; one method for each stage of an outer iteration.
 
-    :meth:`load` begins again with another problem of the same shape and constraint, with all memory and what the row
-    cache has.
+    :meth:`load` starts another problem of the same shape and constraint, with the same memory and row cache.
     """
 
     def __init__(self, stream: Stream, gram: Operator, problem: Problem, settings: Settings) -> None:
@@ -80,20 +80,20 @@ class Solver(Loop):
 
     @property
     def sets(self) -> int:
-        """Working sets that are chosen at a time."""
+        """Return the number of working sets in an iteration, one for each problem."""
         return self.problem.problems
 
     @property
     def stay(self) -> int:
-        """Rows of a working set that stay in the next one."""
+        """Return the number of rows of a working set that stay in the next one."""
         return self.W // 2 if self.W >= LEAST else 0
 
     def _allocate(self) -> None:
-        """Make what working sets are chosen by."""
+        """Set ``view``, the numbers by which working sets are chosen."""
         self.view = self.state.view
 
     def load(self, problem: Problem, settings: Settings) -> None:
-        """Set the state to the start of a problem."""
+        """Set the state to the start of ``problem``."""
         self.problem, self.settings = problem, settings
         start = problem.start if settings.start is None else settings.start
         missing = self.state.load(problem, start, settings.known)
@@ -111,10 +111,12 @@ class Solver(Loop):
         self._look()
 
     def _working_set(self, gram: Operator) -> tuple[int, int]:
-        """Return the rows and the places of a working set: of the size asked for, in whole tiles; an eighth less, and
-        so on, until it takes no more than its share of what is left. Of a set smaller than a tile the other places stay
-        empty; it has an even number of rows, since half of it stays, and of two sums four at least, two for a pair of
-        each."""
+        """Return the rows W of a working set, and the places that it is given in memory.
+
+        W is the size asked for in whole tiles, reduced by eighths until panel and tile fit in their share of the free
+        memory. A set smaller than a tile leaves places empty. W is even, since one half stays; with two fixed sums it
+        is at least 4, a pair for each.
+        """
         stream, rows, unit, sets = self.stream, gram.rows, max(gram.width, WHOLE), self.sets
         real, most = np.dtype(rows.dtype).itemsize, most_places(stream)
         asked = min(self.settings.working_set, rows.n)
@@ -130,8 +132,7 @@ class Solver(Loop):
         return min(W, max(least, -(-asked // 2) * 2)), W
 
     def _besides(self, W: int, real: int) -> int:
-        """Return the bytes that a working set of W needs besides panels and tile: what changed, of every problem; the
-        choice."""
+        """Return the bytes that a working set of W rows needs beside panel and tile."""
         return 24 * self.problem.problems * W + nbytes(self.stream.profile, self.sets, self.n, W)
 
     def coefficients(self) -> Vector:
@@ -141,7 +142,7 @@ class Solver(Loop):
         return self.state.now()
 
     def _look(self) -> None:
-        """See how far each row is from its optimum."""
+        """Compute the optimality state of all rows on the device."""
         self.selection.look(self.view)
 
     def _replace(self, f: Vector) -> None:
@@ -149,12 +150,14 @@ class Solver(Loop):
         self._look()
 
     def cleared(self) -> AbstractContextManager[None]:
-        """Free the memory of panel and tile inside."""
+        """Return a context in which the memory of panel and tile is free."""
         return self.square.lent()
 
     def _between_checks(self, seen: Optimality) -> bool:
-        """Reserve and prefetch rows; take all free coefficients to their minimum at once, where that costs less than
-        the working sets it spares."""
+        """Reserve and prefetch rows; make a Newton step if it costs less than the iterations that it replaces.
+
+        Return whether a Newton step was made.
+        """
         started, newton = perf_counter(), self.newton
         self.rows.reserve(seen.rows, bool(seen.steps.any()), self.sync, self.course.until)
         self.course.took("rows", started)
@@ -188,25 +191,31 @@ class Solver(Loop):
         with self._lap("update"):
             rows.plan(self.stay)
             rows.add_hits()
-        with self._lap("rows"):  # (where rows came first, none is missing, or f is right nevertheless)
+        with self._lap("rows"):  # rows that came first are in the cache already
             rows.make_misses()
         self._look()
 
     @contextmanager
     def _lap(self, part: str) -> Iterator[None]:
-        """Count the seconds of a part. Where the host reads every step anyway, wait here too, so that seconds fall to
-        the part that took them, but for few rows, whose steps take less than that."""
+        """Measure the seconds of a part of an iteration.
+
+        If the host waits in every iteration anyway, it waits for each part too, so that its seconds are right; for few
+        rows it does not.
+        """
         started = perf_counter()
         yield
         if self.stream.profile.sync == 1 and self.settings.reported and self.n > UNTIMED:
             self.stream.finish()
-        elif self.sync == 1 or part == "rows":  # (else once a step, at its end)
+        elif self.sync == 1 or part == "rows":  # "rows" is the last part of an iteration
             self.stream.flush()
         self.course.took(part, started)
 
     def _tile(self, stay: int) -> None:
-        """Make Q of the working set: what is new of it, where the last one's is at hand in whole lane groups and
-        squares; of that one side, which the other mirrors."""
+        """Make the tile Q of the working set.
+
+        The part among the rows that stayed is copied from the last tile, if it consists of whole lane groups and
+        squares. Of the rest one half is computed and mirrored.
+        """
         gram, square, half = self.state.gram, self.square, self.W // 2
         ws, Q, W = self.selection.ws, square.Q, square.panel.capacity
         kept = stay and square.made and self.sets == 1
@@ -242,15 +251,14 @@ class Solver(Loop):
 
 
 class Coupled(Solver):
-    """A solve of problems that are coupled row by row: multiclass machines of Crammer and Singer.
+    """Solve problems that are coupled row by row: the multiclass SVM of Crammer and Singer.
 
     Solves:   minimise sum_p 1/2 b_p'K b_p + q_p'b_p,  b <= hi,  sum_p b_pi = 0 for every row i
-    Given:    as above; one working set of rows for all problems
+    Given:    as Solver; one working set of rows for all problems
     Source:   GTSVM (Cotter, Srebro, Keshet 2011) sections 2.2 and 5.1, equation 4; Crammer and Singer 2002
 
-    A row's violation v_i = max_p f_pi - min {f_pi : b_pi < hi_pi} is what the working set is chosen by: to the
-    selection the rows are one problem without bias whose gradient is -v. Inside the working set a row is solved exactly
-    at a time.
+    The working set is chosen by the violation v_i = max_p f_pi - min {f_pi : b_pi < hi_pi} of each row: Selection sees
+    one problem without bias whose gradient is -v. Within the working set, one row at a time is solved exactly.
     """
 
     @property
@@ -277,6 +285,6 @@ class Coupled(Solver):
         given = self.selection.ws, self.square.Q, state, self._limits()
         self._pair_steps(1, n, *given, memory=self._scratch)
 
-    def _sums(self, rho: Vector) -> Vector:  # (the offsets are 0)
+    def _sums(self, rho: Vector) -> Vector:  # the offsets are 0
         f, b, _, hi, _ = self.state.view
         return self.selection.sums(self.state.P, (f, b, hi, self.state.q), kernel=self._k["coupled"])

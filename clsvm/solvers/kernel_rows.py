@@ -1,16 +1,17 @@
-"""The rows of K that a solve computes: what the row cache keeps, and when rows are made before they are asked for.
+"""The rows of K that a solve computes: the row cache, rows computed early, and the sizes of working set and cache.
 
-A step asks for the rows of its working set whose coefficients changed. Two other ways can be less work:
+An outer iteration needs the tile Q = K(ws, ws) of its working set first, and then the rows of K whose coefficients
+changed. Two other orders can be less work:
 
-Rows before the tile. A value among working vectors is computed by itself, or it is one of a row of K. Whole rows of a
-working set come first where a value of the tile costs much more than one of a row (an inverted index makes whole rows
-alone), where the row cache holds all rows, and where few rows are idle: no coefficient of an idle row changes, so that
-it need not have been computed yet.
+Rows before the tile. All rows of the working set are computed first, and the tile is copied from them. It pays if a
+value of the tile costs much more than a value of a row (an inverted index can only make whole rows), the row cache
+holds all rows, and few rows are idle. A row is idle if none of its coefficients changes in the iteration.
 
-Prefetched rows. Working sets ask for a few rows at a time, each with all of its values. Of many rows that are made
-together half of the values are mirror images of the others (:func:`clsvm.gram.store.fill`).
+Prefetched rows. All rows that the cache lacks are computed at once. Half of the values among them follow by symmetry
+(:func:`clsvm.gram.store.fill`).
 
-The sizes of working set and row cache are what the device's measured rates make of them (:func:`sizes`).
+:func:`sizes` chooses the sizes of working set and row cache by a cost model with the device's measured rates. Its unit
+is the dense cell: the time of one multiply-add in a product of dense rows.
 """
 
 from __future__ import annotations
@@ -35,62 +36,65 @@ from clsvm.solvers.result import Settings
 from clsvm.solvers.state import Selection, State
 
 Places = NDArray[np.int32]
-CACHE_SHARE = 0.75  # of the memory that is left, for the row cache; the certificate needs some as well
-ALONE = 4.0  # a value that is read alone takes so many times as long as one that is read in sequence
-IDLE = 0.05  # share of a working set that is idle in a step, before any step was made
-NEW = 3 / 8  # of the squares of a tile are new in a step: half of the working set stays, and a half is its mirror image
-FIRST = 1 / 8  # of all rows: so many are computed before prefetching is considered, twice as many before the next time
-GAIN = 1.25  # times what prefetching costs, that it is to spare
+CACHE_SHARE = 0.75  # share of the free memory for the row cache; the float64 check needs the rest
+ALONE = 4.0  # time of reading a value of the cache by itself, over the time in sequence
+IDLE = 0.05  # assumed share of idle rows before the first iteration
+NEW = 3 / 8  # share of a tile that an iteration computes: half of the set stays, and half of the rest is symmetric
+FIRST = 1 / 8  # share of all rows computed before prefetching is considered; it doubles each time
+GAIN = 1.25  # expected saving over cost from which on rows are prefetched
 MIN_WORKING_SET = 16
-# How the work of a solve goes with the working set W, fitted to a9a, ijcnn1, covtype and MNIST on a CPU for W of 16 to
-# 2048: rows of K that change a coefficient, W to the power -DECLINE; such rows of a step, FRESH of W; inner steps of a
-# row, INNER.
+# The work of a solve by its working set W, fitted to a9a, ijcnn1, covtype and MNIST for W of 16 to 2048. Rows of K with
+# a changed coefficient: proportional to W^-DECLINE; in one iteration: FRESH W. SMO iterations for each row: INNER.
 DECLINE, FRESH, INNER = 0.3, 0.65, 1.5
-SUPPORT = 1 / 3  # of all rows: beyond that, most are no support vectors
-# Where the row cache holds fewer than STAYING working sets, it has forgotten rows that stay: AGAIN times the rows are
-# computed, and larger sets spare few of them, W to the power FORGOTTEN - DECLINE (measured with gisette's shape, C=100
-# and sets of 128 to 2048 rows).
+SUPPORT = 1 / 3  # assumed share of rows that ever change
+# A row cache of fewer than STAYING working sets loses rows that stay in the set. AGAIN times as many rows are computed
+# then, proportional to W^(FORGOTTEN - DECLINE). Measured on rows with the shape of gisette at C=100.
 STAYING, AGAIN, FORGOTTEN = 1.5, 1.6, 0.2
-NEAR = 4 << 20  # bytes of a W x W tile beyond which an inner step takes FAR times as long
+NEAR = 4 << 20  # bytes of a W x W tile beyond which an SMO iteration takes FAR times as long
 FAR = 1.2
 
 
 def copy_cost(profile: Profile) -> float:
-    """Return what a value costs that is copied from a row of the row cache, in dense cells."""
+    """Return the cost of a tile value copied from the row cache, in dense cells."""
     return ALONE * profile.cache_cost
 
 
 def tile_cost(profile: Profile, rows: Rows, n: int, W: int, idle: float | None = None) -> float:
-    """Return what a value of the tile of a working set of W costs where its rows, of n values, come first, in dense
-    cells; ``idle`` rows in a step, on average."""
+    """Return the cost of a tile value, in dense cells, if the W rows of n values come before the tile.
+
+    idle: average number of idle rows in an iteration, which are computed for the tile alone.
+    """
     return copy_cost(profile) + (IDLE * W if idle is None else idle) * n * rows.cost / (NEW * W * W)
 
 
 def before_tile(profile: Profile, rows: Rows, n: int, W: int, idle: int, steps: int, missing: bool = True) -> bool:
-    """Return whether rows shall come before the tile, where the row cache has room, after so many rows were idle in so
-    many steps; missing: whether it lacks any."""
+    """Return whether to compute rows before the tile, if the row cache has room for them.
+
+    idle: rows that were idle in ``steps`` iterations so far. missing: whether the row cache lacks any row.
+    """
     if not missing:
         return copy_cost(profile) < rows.tile_cost
     return tile_cost(profile, rows, n, W, (idle + IDLE * W) / (steps + 1)) < rows.tile_cost
 
 
 def prefetches(gram: Operator) -> bool:
-    """Return whether there are kernels that prefetch rows, and that could pay if all rows were wanted."""
+    """Return whether prefetching is possible, and would pay if the solve needed all rows."""
     if not gram.resident or gram.stream.profile.shape != "vector":
         return False
     return gram.rows.cost * (1 - GAIN / 2) > GAIN * programs.COPIED * gram.stream.profile.cache_cost
 
 
 def new_cache(stream: Stream, rows: Rows, nbytes: int, entries: int) -> RowCache:
-    """Return a row cache of ``nbytes`` at most, for ``entries`` rows of an outer iteration at least."""
+    """Return a row cache of at most ``nbytes`` bytes with room for the ``entries`` rows of an outer iteration."""
     limit = min(nbytes, int(CACHE_SHARE * (stream.limit - stream.held)))
     return RowCache(stream, rows.n_pad, np.dtype(rows.dtype).itemsize, limit, entries)
 
 
 class Square:
-    """The panel of the working sets, and their tile Q. After the tile, the panel holds the rows that changed.
+    """Hold the panel of the working sets' rows, and their tile Q.
 
-    count: how many rows they have, on the device. made: whether Q is the tile of the last working set. nbytes: of both.
+    After the tile is made, the panel holds the rows whose coefficients changed. count: number of rows, on the device.
+    made: whether Q is the tile of the last working set. nbytes: bytes of panel and tile.
     """
 
     def __init__(self, stream: Stream, gram: Operator, rows: int) -> None:
@@ -106,7 +110,7 @@ class Square:
 
     @contextmanager
     def lent(self) -> Iterator[None]:
-        """Free the memory of both inside. Between two steps the panel holds nothing, and the tile is made again."""
+        """Free the memory of panel and tile in this context; the next iteration makes both again."""
         self._stream.finish()
         self._stream.free(*self.panel.buffers(), self.Q)
         self.made = False
@@ -118,9 +122,14 @@ class Square:
 
 @dataclass
 class Counts:
-    """Rows of one problem. apart: computed for Newton steps, which the row cache does not get, less mirror images.
-    at_once: prefetched. asked: computed for working sets, at the last check. idle: new rows of working sets of which no
-    coefficient changed, in so many outer steps."""
+    """Count rows of K for one problem.
+
+    Attributes:
+        apart: rows computed for Newton steps, outside the row cache, less rows copied by symmetry.
+        at_once: rows prefetched.
+        asked: rows computed for working sets, at the last check.
+        idle: new rows of working sets whose coefficients did not change, in ``outer`` iterations.
+    """
 
     apart: int = 0
     at_once: int = 0
@@ -130,8 +139,7 @@ class Counts:
 
 
 class Changed(NamedTuple):
-    """Rows of the working sets that changed: how many, which rows (where they are missing in the row cache), their
-    slots there, by how much they changed (P, room)."""
+    """Name buffers of the working rows that changed: count, rows, slots in the cache, changes D (P, room)."""
 
     count: Buffer
     row: Buffer
@@ -140,38 +148,40 @@ class Changed(NamedTuple):
 
 
 class KernelRows:
-    """The rows of K that change f in a solve, in or behind a row cache of ``cache_bytes`` at most."""
+    """Compute the rows of K that change f in a solve, through a row cache of at most ``cache_bytes`` bytes."""
 
     def __init__(self, state: State, selection: Selection, square: Square, cache_bytes: int) -> None:
         self.state, self.selection, self.square = state, selection, square
         s, P, room = state.stream, state.P, square.panel.capacity
         self.hits = Changed(s.zeros(4), None, s.zeros(4 * room), s.zeros(8 * P * room))
         self.misses = Changed(s.zeros(4), s.zeros(4 * room), s.zeros(4 * room), s.zeros(8 * P * room))
-        self.delta = s.zeros(8 * P * selection.stride)  # of the working sets' coefficients
+        self.delta = s.zeros(8 * P * selection.stride)  # changes of the working sets' coefficients
         self.cache = new_cache(s, state.gram.rows, cache_bytes, selection.sets * selection.W)
         self._plan = s.variant(selection.program, "plan")
         self._update = s.variant(programs.update(s.profile, state.gram.rows.dtype))
         self._pick = s.variant(programs.given(s.profile, state.gram.rows.dtype))
-        self._before = 0  # rows computed for problems before
-        self.first = False  # whether rows come before the tile
+        self._before = 0  # rows computed for earlier problems
+        self.first = False  # whether rows are computed before the tile
 
     def begin(self, settings: Settings) -> None:
-        """Count anew for a further problem; the row cache keeps what it has."""
+        """Reset the counts for a further problem; the row cache keeps its rows."""
         counters = self.counters()
         self._before += int(counters[0, 1])
-        counters[:, [0, 1, 3]] = 0  # (the head of the ring stays)
+        counters[:, [0, 1, 3]] = 0  # the head of the cache's ring stays
         self.state.stream.write(self.selection.counters, counters)
         self.counts, self._settings = Counts(), settings
         suits = self.cache.capacity and self.selection.sets == 1 and prefetches(self.state.gram)
-        self._next = FIRST * self.state.gram.rows.n if suits else np.inf  # rows, after which prefetching is considered
+        self._next = FIRST * self.state.gram.rows.n if suits else np.inf  # rows computed before prefetching
 
     def counters(self) -> NDArray[np.int64]:
         """Return the solve's counters (P, 4)."""
         return self.state.stream.read(self.selection.counters, np.int64, (self.state.P, 4))
 
     def reserve(self, rows: int, began: bool, sync: int, until: float) -> None:
-        """Make room for the next ``sync`` steps after so many ``rows``, prefetch rows and choose what comes first where
-        that pays. began: whether coefficients have changed."""
+        """Reserve cache room for the next ``sync`` iterations; prefetch rows, and choose what is computed first.
+
+        rows: rows computed so far. began: whether any coefficient has changed.
+        """
         state, choice, counts, cache = self.state, self.selection, self.counts, self.cache
         computed = self._before + rows - counts.apart
         cache.reserve(computed, sync)
@@ -181,20 +191,21 @@ class KernelRows:
             counts.apart -= mirrored
             counts.at_once += made - mirrored
             computed += made
-        # Rows of a working set may not leave between its tile and the update: as many as come have to have room, and
-        # of one working set no row is missed twice.
+        # Rows before the tile: no row of the set may leave the cache between tile and update, so all need room.
         room = choice.sets == 1 and min(computed + sync * choice.W, state.n) <= cache.capacity
         seen = state.stream.profile, state.gram.rows, state.n, choice.W, counts.idle, counts.outer
         self.first = room and before_tile(*seen, computed < state.gram.rows.n)
 
     @property
     def tile_cost(self) -> float:
-        """What a value among working vectors costs as it is made now, in dense cells."""
+        """Return the current cost of a value of the tile, in dense cells."""
         return copy_cost(self.state.stream.profile) if self.first else self.state.gram.rows.tile_cost
 
     def plan(self, stay: int, all_of_them: bool = False) -> None:
-        """Find which rows of the working set that changed, or all of them, are in the row cache, and which are not; its
-        last ``stay`` rows then stay."""
+        """Find which changed rows of the working set (or all of its rows) the row cache holds, and which it lacks.
+
+        The last ``stay`` rows of the set move to its front.
+        """
         state, choice, hits = self.state, self.selection, self.hits
         each, group = state.P // choice.sets, state.stream.profile.group
         sizes = (state.n, choice.sets, each, choice.stride, choice.W, stay, self.cache.capacity, int(all_of_them))
@@ -207,21 +218,21 @@ class KernelRows:
         return Update(state.P, state.n, state.f, changed.D, self.square.panel.capacity)
 
     def add_hits(self) -> None:
-        """Add to f the rows that are in the row cache."""
+        """Add to f the changed rows that the row cache holds, times their changes."""
         if self.cache.capacity:
             size = programs.update_range(self.state.stream.profile, self.state.n)
             store = self.cache.store(self.hits.slot).arguments()
             self._update(*size, store, self._added(self.hits).arguments(), self.hits.count)
 
     def make_misses(self, add: bool = True) -> None:
-        """Compute the rows that are not in the row cache, into it, and ``add`` them to f."""
+        """Compute the rows that the row cache lacks, store them in it, and ``add`` them times their changes to f."""
         gram, panel, misses = self.state.gram, self.square.panel, self.misses
         gram.gather(panel, misses.row, misses.count)
         store = self.cache.store(misses.slot) if self.cache.capacity else None
         gram.accumulate(panel, misses.count, store, self._added(misses) if add else None)
 
     def respond(self, b: Vector) -> None:
-        """Add K b (1, n) to f, of rows from the row cache where they are there."""
+        """Add K b (1, n) to f; rows come from the row cache if it holds them."""
         stream, room, missing = self.state.stream, self.square.panel.capacity, b
         if self.cache.capacity:
             slots = self.slots()[self.state.gram.rows.position]
@@ -238,22 +249,21 @@ class KernelRows:
         self.state.respond(missing, self.square.panel)
 
     def slots(self) -> Places:
-        """Return the slot of the row at each position, -1 where the row cache has none."""
+        """Return the cache slot of the row at each position, -1 if the cache lacks it."""
         return self.state.stream.read(self.cache.slot_of, np.int32, self.state.n)
 
     def missing(self) -> Places:
-        """Return positions of rows without a slot, ascending."""
+        """Return the positions of rows that the cache lacks, ascending."""
         at = self.state.gram.rows.position
         return np.sort(at[self.slots()[at] < 0])
 
     def tile(self, rows: Buffer, W: int, known: int, Q: Buffer) -> None:
-        """Copy Q (W, W) from rows that the row cache has, like gram's Tile with ``half``."""
+        """Copy the tile Q (W, W), one half as in gram's Tile, from rows in the row cache."""
         size = (1 if self.state.stream.profile.shape == "vector" else self.state.gram.rows.lanes, W)
         self._pick(size, None, self.cache.store(self.cache.slot_of).arguments(), rows, W, known, 1, Q)
 
     def tile_if_there(self, places: Places, rows: Buffer, W: int, known: int, Q: Buffer) -> bool:
-        """Do as :meth:`tile` for rows at some places, where the row cache has them all and that is cheaper; return
-        whether that was so."""
+        """Make Q by :meth:`tile` if the cache holds the rows at ``places`` and that is cheaper; return whether so."""
         cheaper = copy_cost(self.state.stream.profile) < self.state.gram.rows.tile_cost
         there = cheaper and self.cache.capacity > 0 and bool((self.slots()[places] >= 0).all())
         if there:
@@ -261,8 +271,10 @@ class KernelRows:
         return there
 
     def prefetch_pays(self, computed: int) -> bool:
-        """Return whether to make all rows that the row cache lacks at once, after so many rows: whether most of them
-        are likely to be asked for, since their coefficients violate the optimality conditions."""
+        """Return whether to prefetch, after so many rows ``computed``: whether the solve will likely need most rows.
+
+        It will likely need those whose coefficients violate the optimality conditions.
+        """
         state, rows = self.state, self.state.gram.rows
         if computed < self._next or self.cache.most < rows.n:
             return False
@@ -274,11 +286,10 @@ class KernelRows:
         return bool(wanted * rows.cost > GAIN * len(missing) * each)
 
     def prefetch(self, until: float = np.inf) -> tuple[int, int]:
-        """Make them, and end early at a time of perf_counter; return how many were made, and how many rows their mirror
-        images would fill.
+        """Compute all rows that the row cache lacks, or as many as perf_counter() allows before ``until``.
 
-        Nothing is done where the ring has no free slots for them. The row cache is told of them at the end, when their
-        values are whole.
+        Return the number of rows made, and how many of these the values copied by symmetry would fill. Do nothing if
+        the cache has no free slots for all. The cache learns of the rows at the end, when their values are complete.
         """
         state, cache, stream = self.state, self.cache, self.state.stream
         if self._settings.progress:
@@ -304,12 +315,12 @@ class KernelRows:
 def sizes(
     stream: Stream, gram: Operator, working_set: int | str, cache: float | str, n: int | None = None
 ) -> tuple[int, int, str]:
-    """Return the working set size, the bytes of the row cache, and why: the numbers given, or the sizes of the least
-    cost by the device's measured rates (profiles.py), in dense multiply-adds.
+    """Return the working set size, the bytes of the row cache, and the reason in words.
 
-    n: rows of the problem, where these are not all of them. A value of K costs a row's cells to compute and
-    ``cache_cost`` cells to read again from the row cache: rows are kept where that is less. A large working set leaves
-    fewer rows to compute and fewer launches. A small one has the cheaper tile and SMO iterations (:func:`cost`).
+    Numbers that are given are taken; "auto" takes the size of the least cost by the device's measured rates
+    (profiles.py). A value of K costs a row's cells to compute, and ``cache_cost`` cells to read from the row cache:
+    rows are cached if that is less. A large working set computes fewer rows in fewer launches; a small one has a
+    cheaper tile and cheaper SMO iterations (:func:`cost`). n: rows of the problem, by default all.
     """
     profile, rows, words = stream.profile, gram.rows, []
     cells = rows.cost
@@ -343,17 +354,17 @@ def sizes(
 
 
 def _kept(stream: Stream, rows: Rows, cache: float | str) -> float:
-    """Return how many rows of K a row cache of that size holds."""
+    """Return the number of rows of K that a row cache of that size (MB or "auto") holds."""
     room = CACHE_SHARE * (stream.limit - stream.held)
     asked = room if cache == "auto" else min(room, float(cache) * 1e6)
     return float(asked) / (np.dtype(rows.dtype).itemsize * rows.n_pad)
 
 
 def _value(profile: Profile, cells: float, n: int, kept: float, W: int) -> float:
-    """Return the mean cost of a value of K in dense cells, where the row cache holds ``kept`` rows of n.
+    """Return the mean cost of a value of K, in dense cells, if the row cache holds ``kept`` of n rows.
 
-    A value of a cached row is read. Rows that stay in the working set are cached, if the set is not too large for the
-    row cache.
+    A value of a cached row is read, else computed. If the cache is small beside the working set, rows that stay in the
+    set are computed again.
     """
     there = min(1.0, kept / (n * SUPPORT))
     again = AGAIN * (STAYING * W / kept) ** FORGOTTEN if 0 < kept < STAYING * W else 1.0

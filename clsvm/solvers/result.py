@@ -1,4 +1,4 @@
-"""What a solve is asked, and what it comes to."""
+"""The settings of a solve and its result, which are the same for every solver."""
 
 from __future__ import annotations
 
@@ -16,21 +16,30 @@ from clsvm.problem import Vector
 from clsvm.report import Point, Progress, Status, relative_gap
 
 TINY = float(np.finfo(np.float64).tiny)
-HIDDEN = 0.1  # share of a tolerance that rounding in float64 may hide
+HIDDEN = 0.1  # share of a tolerance that the rounding errors of float64 may hide
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What one solve is asked.
+    """Tell one solve its tolerances, limits, memory and start.
 
-    max_iter: SMO iterations, -1 for no limit. max_time: seconds, None for no limit. cache_bytes: of the row cache.
-    kernel_scale: the rounding error of K in units of its dtype's eps. exact: computes K b of rows in float64; None
-    where K is exact enough as it is. sizes: of rows (n,), by which the float64 check draws a sample of them.
-    start: feasible coefficients (problems, n) to begin with. known: coefficients near those, and the f of them. looked:
-    rows (n,) whose known f is of kernel values in float64.
-    save: called with the coefficients at least ``save_every`` seconds apart, and where the solve is interrupted.
-    reported: whether a report follows. The host then waits for each part of an outer iteration to count its seconds,
-    keeps a trace, and checks the rounding of objectives.
+    Attributes:
+        tol: KKT violation at which it ends.
+        gap_tol: relative duality gap at which it ends, or None.
+        max_iter: most SMO iterations, -1 for no limit.
+        working_set: rows of a working set.
+        cache_bytes: bytes of the row cache.
+        kernel_scale: rounding error of K in units of its dtype's eps.
+        exact: function that computes K b of rows in float64, or None if K is exact enough.
+        sizes: error sizes of rows (n,), by which the float64 check samples rows.
+        progress: progress display, or None.
+        max_time: seconds, None for no limit.
+        start: feasible coefficients (problems, n), or None for the problem's own.
+        known: coefficients near ``start`` and their f, or None.
+        looked: rows (n,) whose known f comes from float64 kernel values, or None.
+        save: function that stores coefficients, called every ``save_every`` seconds and at Ctrl-C.
+        reported: whether a report follows. The host then waits for each part of an outer iteration to measure its
+            seconds, keeps a trace, and checks the rounding of the objectives.
     """
 
     tol: float
@@ -52,8 +61,10 @@ class Settings:
 
 
 def ended(asked: Settings | Options, violation: float, gap: float, steps: int, until: float = np.inf) -> Status | None:
-    """Return how a solve ends that stands there after so many steps, None where it goes on. until: when its time is
-    over, by perf_counter."""
+    """Return how a solve with this violation and gap after ``steps`` SMO iterations ends, None if it continues.
+
+    until: perf_counter() at which its time is over.
+    """
     if violation <= asked.tol:
         return Status.TOLERANCE
     if asked.gap_tol is not None and gap <= asked.gap_tol:
@@ -65,13 +76,25 @@ def ended(asked: Settings | Options, violation: float, gap: float, steps: int, u
 
 @dataclass(frozen=True)
 class Result:
-    """What a solve of a subproblem comes to, whichever solver made it.
+    """Hold the outcome of one subproblem, from any solver.
 
-    b: coefficients (problems, m). f: gradients K b + q (problems, m). rho: offsets (problems, groups). primal, dual:
-    objectives, nan for the dual of a subproblem that was not begun. violation: KKT violation. steps: SMO iterations, or
-    steps of the active set. error_bound: largest error of f that rounding of K can have caused. exact_rows: rows whose
-    f comes from kernel values in float64. dtype, precision, device, layout: of the kernel values that say so, in words.
-    working_set: its size. seconds: by part of the solve.
+    Attributes:
+        b: coefficients (problems, m).
+        f: gradients K b + q (problems, m).
+        rho: offsets (problems, groups).
+        primal: primal objective.
+        dual: dual objective, nan if no solver began.
+        violation: KKT violation.
+        steps: SMO iterations, or steps of the active set method.
+        status: how the solve ended.
+        error_bound: largest error of f that rounding of K can have caused.
+        exact_rows: number of rows whose f comes from float64 kernel values.
+        working_set: rows of a working set.
+        dtype, precision, device, layout: how and where the kernel values were computed, in words.
+        outer_steps: outer iterations.
+        rows_computed: rows of K computed.
+        seconds: part of the solve -> seconds.
+        trace: state at each convergence check.
     """
 
     b: Vector
@@ -100,15 +123,15 @@ class Result:
 
     @property
     def begun(self) -> bool:
-        """Whether a solver has taken the subproblem."""
+        """Return whether a solver has begun the subproblem."""
         return not isnan(self.dual)
 
     def unfinished(self, most: int) -> bool:
-        """Whether the solve took all steps that it was given, but not the ``most`` that it may, -1 for no limit."""
+        """Return whether the solve used up the iterations given to it, but not ``most``, its limit (-1: no limit)."""
         return self.status is Status.MAX_ITER and not 0 <= most <= self.steps
 
     def after(self, before: Result | None) -> Result:
-        """Return this result with what it took to come to ``before``, where it began."""
+        """Return this result plus the iterations, seconds and trace of ``before``, from which the solve went on."""
         if before is None:
             return self
         last, trace = before.trace[-1] if before.trace else None, self.trace
@@ -129,8 +152,10 @@ class Result:
         )
 
     def certain(self, rounding: float, tol: float, gap_tol: float | None) -> Result:
-        """Return the result with a status that says so where rounding in float64 itself, ``rounding`` for a coefficient
-        1, can hide a tenth of the tolerance or more."""
+        """Return the result, with the status PRECISION if float64 rounding can hide a tenth of the tolerance or more.
+
+        rounding: the float64 rounding error of f for a coefficient 1.
+        """
         weight = float(np.abs(self.b).sum(axis=1).max(initial=0.0))
         hidden = rounding * weight
 
@@ -139,7 +164,7 @@ class Result:
                 return hidden * weight / max(abs(self.primal), TINY) > HIDDEN * gap_tol
             return hidden > HIDDEN * tol
 
-        final = self.status is Status.STALLED and self.dtype == "float64"  # (else there is float64 to try)
+        final = self.status is Status.STALLED and self.dtype == "float64"  # otherwise float64 remains to be tried
         if not (self.status in (Status.TOLERANCE, Status.GAP) or final) or not doubtful(self.status):
             return self
         if gap_tol is not None and self.gap <= gap_tol and not doubtful(Status.GAP):

@@ -1,9 +1,9 @@
-"""The loop of a solve by sequential minimal optimisation, wherever its rows are: one device or several shards.
+"""The outer loop of sequential minimal optimisation (SMO), for rows on one device or in several shards.
 
-An outer iteration chooses a working set, solves the dual over it and applies that (decomposition.py on one device,
-sharded.py on several). At a convergence check the host reads how far the coefficients are from the optimum. When the
-violation seems small enough, the rows that can decide it are evaluated again in float64; if the true violation is
-larger, their f is replaced and the loop goes on.
+An outer iteration chooses a working set, solves the dual over it and updates f = K b + q (decomposition.py on one
+device, sharded.py on several). At a convergence check the host reads the KKT violation. If it is within tol, f of the
+rows that decide it is computed again in float64. If the float64 violation is larger than tol, the loop continues from
+the float64 values.
 """
 
 from __future__ import annotations
@@ -23,20 +23,25 @@ from clsvm.report import Point, Status, relative_gap
 from clsvm.solvers import certificate
 from clsvm.solvers.result import Result, Settings, ended
 
-NEAR, CLOSE = 3, 0.6  # times that a violation within tol is brought towards CLOSE of it, to do without a certificate
-PATIENCE = 200  # outer steps, and some more of many rows, in which neither violation nor dual need get better
-CERTIFICATES = 20  # times that f is replaced before a solve counts as stalled
-FEW_ROWS = 4096  # rows up to which the objectives are checked in float64 also where a solve ends short of its tolerance
-GAP_ROWS = 512  # rows solved between two duality gaps, each of which takes a pass over a few numbers a row
-PARTS = ("select", "subproblem", "tile", "rows", "update", "free", "gap", "exact")  # of the seconds of a solve
+NEAR, CLOSE = 3, 0.6  # further checks in which a violation within tol may fall to CLOSE tol, to spare the float64 check
+PATIENCE = 200  # outer iterations without progress before a solve counts as stalled; more for many rows
+CERTIFICATES = 20  # float64 checks that replace f before a solve counts as stalled
+FEW_ROWS = 4096  # most rows of a solve whose objectives are checked in float64 even if it misses its tolerance
+GAP_ROWS = 512  # working rows between two computations of the duality gap, which take a pass over all rows
+PARTS = ("select", "subproblem", "tile", "rows", "update", "free", "gap", "exact")  # keys of the seconds of a solve
 
 
 @dataclass(frozen=True)
 class Optimality:
-    """How far a solve is from its optimum, as the host reads it at a convergence check.
+    """Hold the optimality state of a solve, as the host reads it at a convergence check.
 
-    least, most, inside, sums (problems, groups): extremes of the derivatives, how many coefficients are free, and the
-    sum of their derivatives. steps (problems,). rows: of K, computed so far.
+    Attributes:
+        least: smallest derivative of the coefficients that can rise, (problems, groups).
+        most: largest derivative of the coefficients that can fall, (problems, groups).
+        inside: number of free coefficients, (problems, groups).
+        sums: sum of the derivatives of the free coefficients, (problems, groups).
+        steps: SMO iterations (problems,).
+        rows: rows of K computed so far.
     """
 
     problem: Problem
@@ -49,12 +54,12 @@ class Optimality:
 
     @property
     def held(self) -> bool:
-        """Whether sums of coefficients are held; else every row is by itself."""
+        """Return whether the constraint fixes sums of coefficients; otherwise each row has conditions of its own."""
         return self.problem.constraint not in (Constraint.NONE, Constraint.COUPLED)
 
     @cached_property
     def worst(self) -> float:
-        """The largest violation."""
+        """Return the largest KKT violation of all problems."""
         m, M = self.least, self.most
         with np.errstate(invalid="ignore"):
             spread = np.where(np.isfinite(m) & np.isfinite(M), M - m, 0) if self.held else np.maximum(-m, M)[:, :1]
@@ -62,7 +67,7 @@ class Optimality:
 
     @property
     def rho(self) -> Vector:
-        """The offset of each group (problems, groups)."""
+        """Return the offset of each group, (problems, groups)."""
         if not self.held:
             return np.zeros((self.problem.problems, 1))
         return certificate.offsets(self.least, self.most, self.inside, self.sums)
@@ -70,11 +75,19 @@ class Optimality:
 
 @dataclass
 class Course:
-    """What a solve remembers from one convergence check to the next.
+    """Hold the history of a solve that its convergence checks need.
 
-    outer: iterations so far. until: when its time is over, by perf_counter. saved: when coefficients were saved. near:
-    checks at which it went on within tol. steps: at the last check, -1 after f was replaced. best: the least violation,
-    at outer iteration best_at. level: of the dual.
+    Attributes:
+        began, until, saved: perf_counter() at the start, at the time limit, and when coefficients were last saved.
+        outer: outer iterations so far.
+        near: checks at which the solve continued although the violation was within tol.
+        steps: SMO iterations at the last check, -1 after f was replaced.
+        best, best_at: the smallest violation and its outer iteration.
+        level: dual objective when the solve was last found without progress.
+        certificates: float64 checks that replaced f.
+        exact_rows: rows computed in float64.
+        seconds: part of the solve -> seconds.
+        trace: state at convergence checks.
     """
 
     began: float = 0.0
@@ -92,13 +105,16 @@ class Course:
     trace: list[Point] = field(default_factory=list)
 
     def took(self, part: str, since: float) -> None:
-        """Count the seconds of a part of an iteration."""
+        """Add the seconds since perf_counter() was ``since`` to a part of the solve."""
         self.seconds[part] += perf_counter() - since
 
 
 class Loop(ABC):
-    """A solve of ``problem`` over n rows with working sets of W. sync: iterations between two convergence checks.
-    dtype: of kernel values. A subclass has :meth:`_begin` called before it computes anything."""
+    """Solve ``problem`` over n rows with working sets of W rows; subclasses implement the steps.
+
+    A subclass calls :meth:`_begin` before it computes anything. sync: outer iterations between two convergence checks.
+    dtype: dtype of kernel values.
+    """
 
     problem: Problem
     settings: Settings
@@ -108,50 +124,50 @@ class Loop(ABC):
     dtype: str
 
     def _begin(self) -> None:
-        """Start the float64 check and all counts anew."""
+        """Reset the float64 check and all counts."""
         s = self.settings
         self.check = certificate.Check(self.dtype, s.kernel_scale, s.exact, s.sizes, s.reported)
         self.course = Course()
 
     @abstractmethod
     def coefficients(self) -> Vector:
-        """Return b (problems, n) in the caller's order."""
+        """Return the coefficients b (problems, n) in the caller's order of rows."""
 
     @abstractmethod
     def _now(self) -> tuple[Problem, Vector, Vector]:
-        """Return the problem with its numbers as the coefficients meet them, b and f, in the caller's order."""
+        """Return the problem with its numbers as the device rounds them, b and f, in the caller's order of rows."""
 
     @abstractmethod
     def _read(self) -> Optimality:
-        """Return how far the state is from its optimum."""
+        """Read the optimality state from the device."""
 
     @abstractmethod
     def _step(self) -> None:
-        """Choose a working set, solve it and apply that."""
+        """Make one outer iteration: choose a working set, solve the dual over it, update f."""
 
     @abstractmethod
     def _replace(self, f: Vector) -> None:
-        """Take f (problems, n), in the caller's order."""
+        """Replace the gradients by f (problems, n), in the caller's order of rows."""
 
     @abstractmethod
     def _sums(self, rho: Vector) -> Vector:
-        """Return what extremes.cl's ``objective`` sums at offsets rho (problems, groups), (problems, 3)."""
+        """Return b'(f - q), q'b and the loss at offsets rho (problems, groups), as (problems, 3); see extremes.cl."""
 
     def _between_checks(self, seen: Optimality) -> bool:
-        """Make ready for the iterations up to the next check; return whether a better step than theirs was made."""
+        """Prepare the iterations up to the next check; return whether a Newton step was made in their place."""
         return False
 
     def cleared(self) -> AbstractContextManager[None]:
-        """Return a context in which memory that steps need is free."""
+        """Return a context in which the memory of outer iterations is free for other use."""
         return nullcontext()
 
     def found(self) -> tuple[Vector, Vector]:
-        """Return b and f in the caller's order, b within the bounds as the problem has them."""
+        """Return b and f in the caller's order of rows, with b within the problem's own (unrounded) bounds."""
         held, b, f = self._now()
         return self.problem.snapped(b, held.lo, held.hi), f
 
     def run(self) -> Result:
-        """Iterate until the problem is solved, or an end is set; save the coefficients where that is interrupted."""
+        """Iterate to the end of the solve; on Ctrl-C save the coefficients and raise."""
         try:
             return self._run()
         except KeyboardInterrupt:
@@ -172,12 +188,12 @@ class Loop(ABC):
             if not changed:
                 self._step()
                 course.outer += 1
-        if status in (Status.MAX_ITER, Status.MAX_TIME) and self.n <= FEW_ROWS:  # (of many it would take long)
+        if status in (Status.MAX_ITER, Status.MAX_TIME) and self.n <= FEW_ROWS:  # for more rows it would take long
             self._certified(self._read().worst, np.inf)
         return self._solution(status)
 
     def _converged(self) -> tuple[Status | None, bool]:
-        """Return how the solve ends, if it does, and whether the state was changed, so that it is to be read again."""
+        """Check convergence; return the status if the solve ends, and whether the state changed."""
         s, course, seen = self.settings, self.course, self._read()
         violation, gap = seen.worst, self._watch(seen)
         if violation <= s.tol and course.near < NEAR and not self._settled(violation):
@@ -198,7 +214,7 @@ class Loop(ABC):
         return None, self._between_checks(seen)
 
     def _confirmed(self, status: Status, violation: float) -> tuple[Status | None, bool]:
-        """Do as :meth:`_converged` where the solve ends with ``status`` by f as it is: does it by f in float64?"""
+        """Check in float64 a solve that reached ``status`` in its own dtype; return as :meth:`_converged` does."""
         s, course, started = self.settings, self.course, perf_counter()
         if s.progress:
             s.progress.phase("checking in float64")
@@ -214,7 +230,7 @@ class Loop(ABC):
         return None, True
 
     def _certified(self, violation: float, tol: float, gap: bool = False) -> certificate.Checked:
-        """Check the state as it is in float64, and take the f that comes of it."""
+        """Check the state in float64, and replace f by the float64 values."""
         if self.check.exact is None:
             return certificate.Checked(violation, np.zeros(0, bool), np.zeros((0, 0)))
         with self.cleared():
@@ -225,8 +241,11 @@ class Loop(ABC):
         return found
 
     def _settled(self, violation: float) -> bool:
-        """Return whether a few steps more cannot spare the float64 check, or need not: rounding of K hides too much for
-        that, or nothing, or what it hides is within tol with the violation."""
+        """Return whether the solve shall end here rather than continue to a violation of CLOSE tol.
+
+        A smaller violation can make the float64 check unnecessary. It is not worth iterations if the rounding errors of
+        K are too large for that, or so small that the check is unnecessary already.
+        """
         tol = self.settings.tol
         if self.check.exact is None or violation <= CLOSE * tol or self.dtype == "float64":
             return True
@@ -234,8 +253,11 @@ class Loop(ABC):
         return hidden > (1 - CLOSE) * tol or hidden <= tol / 5 or violation + hidden <= tol
 
     def _stands_still(self, seen: Optimality) -> bool:
-        """Return whether no step changed anything, or for long neither the violation fell nor the dual rose. The
-        violation may go up and down for long while the dual still rises."""
+        """Return whether the solve has stalled.
+
+        It has if no SMO iteration changed a coefficient, or if for long neither the violation fell nor the dual rose.
+        The violation alone may go up and down for long.
+        """
         course = self.course
         if seen.worst < 0.99 * course.best:
             course.best, course.best_at = seen.worst, course.outer
@@ -250,14 +272,14 @@ class Loop(ABC):
         return bool(course.outer) and int(seen.steps.sum()) == course.steps
 
     def _watch(self, seen: Optimality) -> float:
-        """Return the relative duality gap where it is wanted now, else nan; keep the trace and show progress.
+        """Update trace and progress display; return the relative duality gap if it is due, else nan.
 
-        The gap is looked at by a count of steps, not by the clock: a fit ends at the same step every time.
+        The gap is due by the number of iterations, not by the clock, so that a fit always ends at the same iteration.
         """
         s, course, now = self.settings, self.course, perf_counter()
         every = max(1, GAP_ROWS // (self.W * self.sync)) * self.sync
         wanted = s.gap_tol is not None and course.outer % every == 0
-        # (the first second in a few dozen points)
+        # about 40 points in the first second
         due = s.reported and (not course.trace or now - course.began > 1.1 * course.trace[-1].seconds + 0.02)
         point = self._point(seen, self._objectives(seen.rho) if wanted or due else None)
         if wanted or due:
@@ -269,7 +291,7 @@ class Loop(ABC):
         return point.gap if wanted else float("nan")
 
     def _point(self, seen: Optimality, objectives: tuple[Vector, Vector] | None) -> Point:
-        """Return the point of a trace, with primal and dual of the problems where they are known."""
+        """Return a point of the trace, with the objectives (primal, dual) if they are given."""
         course, primal, dual, gap = self.course, *3 * (float("nan"),)
         if objectives:
             primal, dual = (float(one.sum()) for one in objectives)
@@ -278,11 +300,11 @@ class Loop(ABC):
         return Point(seconds, steps, course.outer, primal, dual, gap, seen.worst, seen.rows)
 
     def _gap(self) -> float:
-        """Return the relative duality gap of the state as it is now."""
+        """Return the relative duality gap of the current state."""
         return float(max(map(relative_gap, *self._objectives(self._read().rho))))
 
     def _objectives(self, rho: Vector) -> tuple[Vector, Vector]:
-        """Return primal and dual objective of each problem at offsets rho (problems, groups)."""
+        """Return the primal and the dual objective of each problem at offsets rho (problems, groups)."""
         quadratic, linear, loss = self._sums(rho).T
         primal = quadratic / 2 + loss
         if self.problem.constraint in (Constraint.BIAS, Constraint.SPLIT):

@@ -1,9 +1,11 @@
-"""The state of a solve on the device, the rows that violate their optimum most, and the programs of solvers.
+"""The state of a solve on the device, the choice of working sets, and the OpenCL programs of solvers.
 
-State: coefficients b, gradients f = K b + q, bounds. Rows stand in the device's order, in which padding rows belong to
-no problem. Selection: working sets, chosen by counting. ``quota`` rows come from each side (or from all, without a
-bias) that are not in the set yet, and stand behind the ``stay`` rows that stay. No array of length n is sorted or
-leaves the device.
+:class:`State` holds the coefficients b, the gradients f = K b + q and the bounds. Rows are in the device's order, in
+which padding rows take no part in any problem.
+
+:class:`Selection` chooses working sets by counting in a histogram, without sorting. ``stay`` rows of the last set stay;
+behind them come ``quota`` further rows of each side (rows that can rise, rows that can fall), or of all rows if the
+problem has no bias. No array of length n leaves the device.
 """
 
 from __future__ import annotations
@@ -27,10 +29,10 @@ from clsvm.opencl.stream import Buffer, Stream, together
 from clsvm.problem import Constraint, Problem, Vector
 from clsvm.solvers import certificate
 
-BINS = 2048  # of the histogram that chooses the working set
-MOST = 20  # inner steps for each row of the working set, after which f is made anew
-SHRINK = 0.1  # an inner solve stops at this share of its first violation
-VECTOR_STATE = 64  # bytes of local memory for each row of the working set in the vector shape's subproblem
+BINS = 2048  # bins of the histogram that chooses the working set
+MOST = 20  # most SMO iterations for each row of a working set
+SHRINK = 0.1  # the solve over a working set stops at this share of its first violation
+VECTOR_STATE = 64  # bytes of local memory that the SIMD-style subproblem needs for each row of the working set
 
 
 def _cl(*names: str) -> str:
@@ -38,7 +40,7 @@ def _cl(*names: str) -> str:
 
 
 def subproblem_items(profile: Profile, working_set: int) -> int:
-    """Return the number of work-items that solve the dual over a working set of that size."""
+    """Return the number of work-items of the kernel that solves the dual over a working set of that size."""
     return 1 if profile.shape == "vector" else min(1 << working_set.bit_length() - 1, profile.pair_items)
 
 
@@ -49,8 +51,11 @@ def subproblem(
     constraint: Constraint = Constraint.BIAS,
     rows: RowSource | None = None,
 ) -> Variant:
-    """Return the program that solves the dual over a working set of that size; with a source of rows (vector shape,
-    BIAS or NONE) it gets the rows of Q that it needs itself."""
+    """Return the program that solves the dual over a working set of that size.
+
+    rows: the program text by which the kernel computes rows of Q itself, for SIMD-style kernels with the constraint
+    BIAS or NONE; None if Q is an argument.
+    """
     items = subproblem_items(profile, working_set)
     ground = ("fold",) if profile.shape == "vector" else ("argmin", "least")
     options = [*record.options(profile, dtype), f"-DWG={items}"]
@@ -67,8 +72,7 @@ def subproblem(
 
 
 def selection(profile: Profile, dtype: str, constraint: Constraint = Constraint.BIAS) -> Variant:
-    """Return the program that chooses the working set and plans the row cache; ``entry`` is the first of several
-    kernels."""
+    """Return the program that chooses working sets and plans the row cache; it has several kernels."""
     options = [*record.options(profile, dtype), f"-DWG={profile.group}", f"-DBINS={BINS}"]
     options += ["-DNO_BIAS"] * (constraint in (Constraint.NONE, Constraint.COUPLED))
     options += ["-DSPLIT"] * (constraint is Constraint.SPLIT)
@@ -81,12 +85,12 @@ RESPOND = 4  # VECTORS of respond.cl
 
 
 def respond(profile: Profile, dtype: str) -> Variant:
-    """Return the program of f = K b + q, of problems that are solved whole."""
+    """Return the program that computes f = K b + q in the batch solver."""
     return Variant(f"respond {dtype}", sources.cl("solvers/respond"), (*record.options(profile, dtype),), "respond")
 
 
 def shard(profile: Profile, dtype: str) -> Variant:
-    """Return the program for single rows of a shard; ``entry`` is the first of three kernels."""
+    """Return the program for single rows of a shard; it has three kernels."""
     return Variant(f"shard {dtype}", _cl("shard"), (*record.options(profile, dtype),), "put")
 
 
@@ -94,31 +98,34 @@ SQUARE = 16  # SIDE of carry.cl
 
 
 def carry(profile: Profile, dtype: str) -> Variant:
-    """Return the program of a tile from the one before; ``entry`` is the first of two kernels."""
+    """Return the program that makes a tile Q from the last one; its kernels copy (carry) and mirror."""
     return Variant(f"carry {dtype}", sources.cl("solvers/carry"), (*record.options(profile, dtype),), "carry")
 
 
 def squares(profile: Profile, wide: int, high: int) -> tuple[tuple[int, int], tuple[int, int] | None]:
-    """Return range and work-group of that program over wide x high values, whole squares."""
+    """Return the global and local size of a kernel of carry.cl over wide x high values, multiples of SQUARE."""
     if profile.shape == "vector":
         return (wide // SQUARE, high // SQUARE), None
     return (wide, high), (SQUARE, SQUARE)
 
 
 def mirror(stream: Stream, dtype: str) -> Callable[[int, int, Buffer], None]:
-    """Return the launch that mirrors one side of a tile Q (W, W) of numbers of ``dtype``, from column ``known`` on."""
+    """Return a function that copies one half of a tile Q (W, W), from column ``known`` on, to the other half."""
     kernel = stream.variant(carry(stream.profile, dtype), "mirror")
     return lambda W, known, Q: kernel(*squares(stream.profile, W, W - known), W, known, Q)
 
 
 def most_places(stream: Stream) -> float:
-    """Return the most places of a working set whose subproblem the device's local memory holds."""
+    """Return the largest working set whose subproblem fits in the device's local memory."""
     return stream.local_memory // VECTOR_STATE if stream.profile.shape == "vector" else np.inf
 
 
 class Limits(NamedTuple):
-    """When a subproblem is solved: at ``tol``, at the share ``shrink`` of its first violation, or after so many steps.
-    budget: steps that its problem has in all."""
+    """Limit the solve over a working set.
+
+    It ends at the violation ``tol``, at the share ``shrink`` of its first violation, or after ``steps`` SMO iterations.
+    budget: SMO iterations that the problem may take in all.
+    """
 
     tol: np.float32
     shrink: np.float32
@@ -127,13 +134,12 @@ class Limits(NamedTuple):
 
     @classmethod
     def of(cls, tol: float, max_iter: int, W: int) -> Self:
-        """Return the limits for a working set of W rows in a solve to ``tol`` by ``max_iter`` steps, -1 for any
-        number."""
+        """Return the limits for a working set of W rows in a solve to ``tol``; max_iter: -1 for no limit."""
         return cls(np.float32(0.5 * tol), np.float32(SHRINK), MOST * W, np.int64(max_iter if max_iter >= 0 else 2**62))
 
 
 class PairSteps:
-    """SMO iterations on working sets of W places: the subproblem's kernel, and how it is launched."""
+    """Run SMO iterations on working sets of W places by the subproblem's kernel."""
 
     def __init__(
         self, stream: Stream, dtype: str, W: int, constraint: Constraint, rows: RowSource | None = None
@@ -144,14 +150,17 @@ class PairSteps:
     def __call__(
         self, sets: int, n: Any, ws: Buffer, Q: Buffer, state: Any, limits: Limits, rows: Any = (), memory: Any = None
     ) -> None:
-        """Launch them on so many sets ``ws`` of n rows, with tiles Q; rows: what rows of Q are made from. memory: the
-        kernel's own, local by default."""
+        """Launch the kernel on ``sets`` working sets ``ws`` of n rows with tiles Q.
+
+        rows: the arguments from which the kernel computes rows of Q, if it does. memory: the kernel's scratch memory,
+        by default local memory.
+        """
         memory = memory or local(VECTOR_STATE * self._W if self._items == 1 else 8)
         self._kernel((self._items * sets,), (self._items,), n, self._W, ws, Q, state, limits, memory, rows)
 
 
 class View(NamedTuple):
-    """What working sets are chosen by: f, b and its bounds, each (sets, n), and the kink."""
+    """Name the buffers by which working sets are chosen: f, b, lo, hi, each (sets, n), and the kink (epsilon term)."""
 
     f: Buffer
     b: Buffer
@@ -161,7 +170,7 @@ class View(NamedTuple):
 
 
 class State:
-    """lo, hi, q, f, b of ``P`` problems, each (P, n) wide numbers on the device, n rows with padding; kink (1,)."""
+    """Hold lo, hi, q, f and b of ``P`` problems on the device, each (P, n) wide numbers; n counts padding rows."""
 
     def __init__(self, stream: Stream, gram: Operator, problems: int) -> None:
         self.stream, self.gram, self.n, self.P = stream, gram, gram.rows.n_pad, problems
@@ -169,10 +178,12 @@ class State:
         self.view = View(self.f, self.b, lo, hi, stream.buffer(8))
 
     def load(self, problem: Problem, start: Vector | None, known: tuple[Vector, Vector] | None) -> Vector | None:
-        """Set the state to the start of ``problem``; return the coefficients of which f lacks K b yet. known:
-        coefficients near ``start`` and the f of them."""
+        """Set the state to the start of ``problem``; return the coefficients d whose K d must still be added to f.
+
+        known: coefficients near ``start`` and their f, or None.
+        """
         lo, hi, held_q = map(self.stream.held_wide, (problem.lo, problem.hi, problem.q))
-        self._held = replace(problem, lo=lo, hi=hi, q=held_q, start=None)  # (as the device holds its numbers)
+        self._held = replace(problem, lo=lo, hi=hi, q=held_q, start=None)  # numbers as the device rounds them
         b = np.zeros((self.P, self.n)) if start is None else self.padded(start)
         q = self.padded(problem.q)
         near, f = (None, q) if known is None else (known[0], self.padded(known[1]))
@@ -182,13 +193,13 @@ class State:
         return start if start is None or near is None else start - near
 
     def padded(self, values: Vector) -> Vector:
-        """Return values (P, n) in the caller's order as (P, n_pad) in device order, zero in padding rows."""
+        """Return values (P, n) in the caller's order as (P, n_pad) in the device's order, zero in padding rows."""
         padded = np.zeros((self.P, self.n))
         padded[:, self.gram.rows.position] = values
         return padded
 
     def replace(self, f: Vector) -> None:
-        """Take f (P, n) in the caller's order."""
+        """Replace the gradients by f (P, n) in the caller's order."""
         self.stream.write_wide(self.f, self.padded(f))
 
     def coefficients(self) -> Vector:
@@ -200,14 +211,13 @@ class State:
         return self.stream.read_wide(self.f, (self.P, self.n))[:, self.gram.rows.position]
 
     def now(self) -> tuple[Problem, Vector, Vector]:
-        """Return the problem with its numbers as the device holds them, and b and f (P, n), in the caller's order."""
+        """Return the problem with its numbers as the device rounds them, and b and f (P, n), in the caller's order."""
         f = self.gradients()
         certificate.finite(f, self.gram.kernel)
         return self._held, self.coefficients(), f
 
     def respond(self, b: Vector, panel: Panel) -> None:
-        """Add K b to f, a panel of rows at a time; where K is there, and a panel holds places alone, as many rows as
-        memory has room for."""
+        """Add K b to f, a panel of support vectors at a time; more at a time if all of K is on the device."""
         s, gram, support = self.stream, self.gram, np.flatnonzero(b.any(axis=0))
         most = (s.limit - s.held) // (2 * (8 * self.P + 4)) if gram.whole else 0
         room = max(panel.capacity, min(most, len(support)))
@@ -224,22 +234,24 @@ class State:
 
 
 def _chunks(profile: Profile, n: int) -> int:
-    least = BINS if profile.shape == "vector" else max(64, 2 * profile.group)  # (each chunk has its own bins)
+    least = BINS if profile.shape == "vector" else max(64, 2 * profile.group)  # each chunk has bins of its own
     return max(1, min(profile.chunks, n // least))
 
 
 def nbytes(profile: Profile, sets: int, n: int, W: int) -> int:
-    """Return about how much device memory choosing working sets of W takes."""
+    """Return the approximate bytes of device memory that the choice of working sets of W rows takes."""
     return sets * (n + 4 * W + 8 * BINS * _chunks(profile, n))
 
 
 class Selection:
-    """The working sets (``sets``, W) of a solve and how they are chosen from n rows, in a number of chunks;
-    :meth:`clear` comes first.
+    """Choose the working sets (``sets``, W) of a solve from n rows, which are scanned in chunks.
 
-    ``numbers`` and ``places``: what was seen at the last look (extremes.cl); ``counters`` (problems, 4): the solve's,
-    which are read with them. ``ws``: -1 where a set is not full; each has ``stride`` places (W, where no number is
-    given), W of which are ever taken.
+    Call :meth:`clear` first.
+
+    Attributes:
+        numbers, places: the optimality state at the last :meth:`look` (extremes.cl).
+        counters: the solve's counters (problems, 4), which the host reads together with these.
+        ws: the rows of each set, -1 at free places; a set has ``stride`` places, of which the first W are used.
     """
 
     def __init__(
@@ -272,36 +284,38 @@ class Selection:
         self._sums = stream.zeros(8 * 3 * pieces)
 
     def clear(self) -> None:
-        """Take all rows out of the working sets; a step may have been interrupted."""
+        """Empty the working sets, also after an interrupted iteration."""
         self.stream.clear(self.in_set, self.sets * self.n)
         self.stream.write(self.ws, np.full(self.sets * self.stride, -1, np.int32))
         self.stream.clear(self._counted[1], 4 * 2 * BINS * self.sets)
 
     def over_rows(self, kernel: Any, *arguments: Any) -> None:
-        """Launch a pass over the chunks of every problem's rows."""
+        """Launch a kernel over the chunks of rows of every set."""
         group = self.stream.profile.group
         kernel((group * self.chunks, self.sets), (group, 1), self.n, self.chunk, *arguments)
 
     def look(self, view: View) -> None:
-        """Find extremes and sums of the state as it is."""
+        """Compute the optimality state: extremes and sums of the derivatives of the current f."""
         self.over_rows(self._k["extremes"], view, self.numbers, self.places)
 
     def sums(self, *arguments: Any, kernel: Any = None) -> Vector:
-        """Return the sums (sets, 3) that the objectives are made of; arguments: the kernel's before them."""
+        """Return the sums (sets, 3) of which objectives consist; arguments: the leading arguments of the kernel."""
         self.over_rows(kernel or self._k["objective"], *arguments, self._sums)
         return np.asarray(self.stream.read_wide(self._sums, (self.sets, self.chunks, 3)).sum(axis=1))
 
     def beside(self, least: Vector, most: Vector) -> None:
-        """Take the extremes (groups,) of rows elsewhere into what was seen, for :meth:`choose`."""
+        """Extend the optimality state by the extremes (groups,) of the rows of other shards, for :meth:`choose`."""
         numbers, places, counters = self.extremes()
         lower, higher = least < numbers[0, 0, :, 0], most > numbers[0, 0, :, 1]
         numbers[0, 0, lower, 0], numbers[0, 0, higher, 1] = least[lower], most[higher]
-        places[0, 0, lower, 0] = places[0, 0, higher, 1] = np.iinfo(np.int32).max  # (no row of these)
+        places[0, 0, lower, 0] = places[0, 0, higher, 1] = np.iinfo(np.int32).max  # no row's place
         self._seen.write(self.stream, (self.stream.as_wide(numbers), places, counters))
 
     def choose(self, view: View, stay: int) -> None:
-        """Fill the working set behind its first ``stay`` rows, after a look at the same state: two more passes over the
-        rows, whatever the quota (count.cl)."""
+        """Fill the working sets behind their first ``stay`` rows, in two passes over the rows (count.cl).
+
+        :meth:`look` must have seen the same state.
+        """
         quota, group = (self.W - stay) // self._sides, self.stream.profile.group
         counts, totals, ends, shares = self._counted
         self.over_rows(self._k["histogram"], view, self.in_set, self.numbers, self.places, counts, totals)
@@ -312,13 +326,16 @@ class Selection:
         self.over_rows(self._k["collect"], view, self.in_set, chosen)
 
     def extremes(self) -> tuple[Vector, NDArray[np.int32], NDArray[np.int64]]:
-        """Return what was seen, numbers and places (sets, chunks, groups, 4), and the counters (problems, 4)."""
+        """Read the optimality state, numbers and places (sets, chunks, groups, 4), and the counters (problems, 4)."""
         numbers, places, counters = self._seen.read(self.stream)
         return self.stream.narrow(numbers), places, counters
 
     def seen(self) -> tuple[tuple[Vector, Vector, NDArray[Any], Vector], NDArray[np.int64]]:
-        """Return the least and the largest derivative, how many coefficients are inside, and the sum of their
-        derivatives, each (sets, groups), and the counters (problems, 4)."""
+        """Read the optimality state of whole sets, and the counters (problems, 4).
+
+        The state is the least and the largest derivative, the number of free coefficients and the sum of their
+        derivatives, each (sets, groups).
+        """
         numbers, places, counters = self.extremes()
         least, most = numbers[..., 0].min(axis=1), numbers[..., 1].max(axis=1)
         return (least, most, places[..., 2].sum(axis=1), numbers[..., 2].sum(axis=1)), counters
