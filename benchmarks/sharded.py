@@ -93,7 +93,7 @@ def _compared(n: int, asked: Asked) -> Row:
 
 
 def _model(row: Row, alone: Row, measured: Row, d: int) -> None:
-    """Add what travels in a step and the seconds that docs/cost.md expects of workers that share the cores."""
+    """Add what travels in a step and the seconds that docs/many_devices.md expects of workers that share the cores."""
     count, W = int(row["name"].split()[0]), row["working_set"]
     row |= measured | {"bound": 2 * (W * d + 4 * W) * 4 + (1 << 16)}
     row["bytes_a_step_and_worker"] = sum(row["bytes"].values()) / max(1, row["steps"]) / count
@@ -195,7 +195,7 @@ def _show(result: Row) -> Shown:
     columns: tuple[table.Column, ...] = (
         ("rows", "{n}"), ("", "{name}"), ("cold s", "{cold:.2f}"), ("s", "{seconds:.2f}"),
         ("times", lambda row: f"{row['seconds'] / row['one']['contestants'][0]['seconds']:.2f}"),
-        ("by docs/cost.md", "{modelled:.2f}"), ("dual", "{dual:.8g}"),
+        ("by docs/many_devices.md", "{modelled:.2f}"), ("dual", "{dual:.8g}"),
         ("violation", lambda row: f"{row['violation'] if row['recomputed'] is None else row['recomputed']:.1e}"),
         ("steps", "{steps}"), ("KB a step and worker", lambda row: f"{row['bytes_a_step_and_worker'] / 1e3:.0f}"),
         ("bound", lambda row: f"{row['bound'] / 1e3:.0f}"), ("question ms", lambda row: f"{1e3 * row['question']:.1f}"),

@@ -33,7 +33,7 @@ sphinx_gallery_conf = {
     "show_memory": False,
     "write_computation_times": False,
 }
-myst_enable_extensions = ["colon_fence"]
+myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
 autodoc_typehints = "description"
 autodoc_member_order = "bysource"

@@ -29,6 +29,11 @@ PRINTED: dict[str, dict[str, tuple[float, float]]] = {
         "expression accuracy:": (0.94, 1),
     },
     "digits": {"test accuracy:": (0.97, 1), "largest violation:": (0, 1e-3), "images,": (10, 10)},
+    "falkon": {
+        "5 inducing points:": (0.7, 0.93),
+        "20 inducing points:": (0.9, 0.95),
+        "100 inducing points:": (0.91, 0.95),
+    },
     "from_libsvm": {
         "from_sklearn: decision values differ by at most": (0, 1e-4),
         "model file accuracy:": (0.93, 1),
@@ -47,6 +52,7 @@ PRINTED: dict[str, dict[str, tuple[float, float]]] = {
 }
 FILES = {
     "decision_boundary": ["decision_boundary.png"],
+    "falkon": ["falkon.png"],
     "from_libsvm": ["again.model", "breast_cancer.model", "breast_cancer.test", "breast_cancer.train"],
     "grid_search": ["grid_search.png"],
 }
