@@ -379,8 +379,11 @@ class BlockGram(Operator):
             self._window = Window(streamed, self.rows, plan.centre)
 
     def _looked(self, laid: float, asked: str) -> Rows:
-        """Return all rows as one record, after a first pass over the blocks. ``laid`` is the cost of laying out one
-        value."""
+        """Return all rows as one record, after a first pass over the blocks that reads their norms and costs.
+
+        ``laid`` is the cost of laying out one value in later passes. ``asked`` is the layout that resident rows would
+        have.
+        """
         norms: list[NDArray[Any]] = []
         seen: list[Rows] = []
 

@@ -335,12 +335,14 @@ def kernel_matrix(
         Columns of the result. None means X.
     kernel : str or Kernel, default="rbf"
         A :class:`Kernel`, or the name of a built-in kernel function, whose parameters are ``params``.
-    device : optional
-        The OpenCL device, as estimators take it. None chooses one.
+    device : None, str, int, pyopencl.Device or pyopencl.CommandQueue, default=None
+        The device, as for the estimators: "gpu", "cpu", an index, or part of a name. None takes the device that
+        CLSVM_DEVICE names, else a usable GPU, else a usable CPU.
     dtype : {"float32", "float64"}, default="float32"
         Data type of the result.
     memory_limit : int or str, default=None
-        Limit of the device memory in bytes, or text such as "2GB". The result is host memory and does not count.
+        Limit of the device memory in bytes, or text such as "2GB". None takes half of the free memory. The result is
+        host memory and does not count.
     **params : dict
         Parameters of a built-in kernel function, such as ``gamma``.
 

@@ -98,7 +98,7 @@ def by_half(
     exceeds memory.
 
     A panel takes one block of right-hand rows after another. The product computes K between the block and all rows up
-    to the block's end, and adds to the sums of these rows. Values between the block and earlier rows also add,
+    to the block's end, and adds to the sums of those rows. Values between the block and earlier rows also add,
     transposed, to the sums of the block.
     """
     plan, both = layouts.cheaper(plan, X), np.union1d(rows, support).astype(np.int32)

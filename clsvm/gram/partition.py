@@ -73,14 +73,14 @@ class Gain:
 
 @dataclass(frozen=True)
 class Partition:
-    """Order the d columns: the first ``dense`` of ``order`` (d,) are stored whole."""
+    """Order the d columns of sparse rows. The first ``dense`` columns in ``order`` (d,) are stored whole."""
 
     order: NDArray[np.int32]
     dense: int
 
     @cached_property
     def rank(self) -> NDArray[np.int32]:
-        """Return the place of each column in the order, (d,)."""
+        """Return each column's index in the order, (d,)."""
         rank = np.empty_like(self.order)
         rank[self.order] = np.arange(len(self.order), dtype=self.order.dtype)
         return rank
@@ -301,7 +301,8 @@ def by_pattern(bits: NDArray[Any]) -> NDArray[np.intp]:
 
 
 def sampled(rows: Any, d: int, most: int, cells: int) -> Any:
-    """Return evenly spaced rows: at most about ``most`` rows, and about ``cells`` values with d in each row."""
+    """Return evenly spaced rows of ``rows``: about ``most`` of them at most, and about ``cells`` values at most if each
+    row has d values."""
     n = rows.shape[0]
     return rows[:: max(1, n // most, n * d // cells)]
 

@@ -2,12 +2,12 @@
 
 Rounding errors of K follow from the rows' squared norms, and from their entries for element-wise kernel functions.
 
-    measures, measured: these norms and entries, from the host or from the device.
+    measures, measured: compute these norms and entries on the host or read them from the device.
     outside, refuse: test whether intermediate values of K leave the range of a dtype.
-    scales: the rounding errors of kernel values in a fit.
-    Reach: the rows whose decision values float32 computes precisely enough.
+    scales: bound the rounding errors of kernel values in a fit.
+    Reach: find the rows whose decision values float32 computes precisely enough.
 
-An extent holds the extremes of these numbers over a set of rows.
+An Extent (clsvm/kernels/expression.py) holds the extremes of the norms and entries over a set of rows.
 """
 
 from __future__ import annotations

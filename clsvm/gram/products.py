@@ -3,11 +3,12 @@
 X are the n training rows. U are the right-hand rows, which a panel holds. D (problems, capacity) holds the weights of
 U, one row for each problem.
 
-    gather: panel <- U and its squared norms, given the positions of these rows in X.
+    gather: panel <- U and its squared norms, given the positions of U in X.
     tile: T = K(U, U).
     accumulate: c += D K(U, X), and store <- K(U, X) if the caller passes a store.
 
 :class:`Operator` names these products for the solvers. :class:`Gram` computes them from rows that one device holds.
+Rows are stored in lane groups of V rows, which kernels compute side by side (layouts/record.py).
 
 One chain of operations in column order computes every value K(x, u). Its bits therefore depend on neither layout, nor
 tile, nor batch. Two kinds of values are exceptions: element-wise sums depend on the layout, and matrix units (tensor

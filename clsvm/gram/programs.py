@@ -30,14 +30,14 @@ from clsvm.opencl.stream import APART
 
 
 class Product(NamedTuple):
-    """Describe one of PRODUCTS.
+    """Describe one of PRODUCTS, the kinds of products for which programs exist.
 
     Attributes:
         options: its -D options.
-        tile: whether its left rows are right-hand rows of a panel too.
+        tile: whether the rows on both sides of K are right-hand rows of panels.
         vector: whether only SIMD devices use it.
         layout: the only layout that has it, or None for all.
-        without: shape classes of right-hand rows that it never meets.
+        without: classes of the number of right-hand rows (profiles.shape_class) that it never meets.
         single: whether SIMD register tiles hold one lane group instead of several.
     """
 
@@ -124,8 +124,8 @@ def given(profile: Profile, dtype: str) -> Variant:
 
 
 class RowSource(NamedTuple):
-    """Hold program text by which a CPU subproblem computes the rows of its tile on demand, with a name and -D
-    options."""
+    """Hold OpenCL text that computes rows of a subproblem's tile of K on demand, with a name and -D options. SIMD
+    solvers include the text."""
 
     name: str
     text: str
@@ -133,12 +133,12 @@ class RowSource(NamedTuple):
 
 
 def made_rows(spec: Spec) -> RowSource:
-    """Return the text that computes rows of a tile from the right-hand rows of a panel."""
+    """Return the OpenCL text that computes rows of a subproblem's tile from the right-hand rows of a panel."""
     return RowSource(spec.name or "expression", sources.render("gram/row_vector", kernel=spec))
 
 
 def picked_rows() -> RowSource:
-    """Return the text that picks rows of a tile from a stored kernel matrix."""
+    """Return the OpenCL text that copies rows of a subproblem's tile from a stored kernel matrix."""
     return RowSource("given", sources.cl("gram/row_given"), (f"-DSLABS={SLABS}",))
 
 

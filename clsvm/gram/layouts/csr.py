@@ -76,7 +76,13 @@ class DenseColumns(NamedTuple):
 
 @dataclass(frozen=True)
 class CsrRows(Rows):
-    """Hold rows in CSR, with the dense columns apart. ``lengths`` are the rows' numbers of entries in falling order."""
+    """Hold rows in CSR, except for the columns that are stored whole.
+
+    Attributes:
+        csr: the entries.
+        dense: the columns that are stored whole.
+        lengths: the numbers of entries of all rows, in falling order.
+    """
 
     csr: Entries
     dense: DenseColumns
@@ -94,8 +100,13 @@ class CsrRows(Rows):
 
 
 class Listed(NamedTuple):
-    """Name the rows that are a panel's right-hand rows: their entries, dense columns and norms, their positions, and
-    ``count``."""
+    """Name the rows of X that are a panel's right-hand rows.
+
+    Attributes:
+        csr, dense, norms: the entries, whole columns and squared norms of all rows.
+        count: buffer with the number of right-hand rows.
+        rows: buffer with their positions.
+    """
 
     csr: Entries
     dense: DenseColumns
@@ -279,7 +290,8 @@ class Csr(Layout):
         return self._laid(stream, *self._split(X, plan), dtype)
 
     def _split(self, X: Data, plan: Plan) -> tuple[NDArray[np.floating], sp.csr_matrix]:
-        """Return the whole columns of X less the centre, (n, number), and the other columns in CSR."""
+        """Return the columns of X that are stored whole, less the centre, as (n, number), and the other columns in
+        CSR."""
         X = entries(centred(X, plan.centre))
         if self.splits and plan.partition:
             return partition.split(X, plan.partition)
@@ -313,8 +325,8 @@ class Csr(Layout):
         return made
 
     def width(self, profile: Profile, dtype: str, shape: str) -> int:
-        """Return the number of right-hand rows in a block. Few of them take the width of one SIMD vector, because an
-        entry meets the whole block however full it is."""
+        """Return the number of right-hand rows in a block of a panel. A SIMD device takes the width of one vector for
+        few of them, because an entry meets the whole block however full it is."""
         V = record.lanes(profile, dtype)
         if profile.shape == "group":  # local memory holds a work-group's tile
             return min(profile.panel, 64) if dtype == "float64" else profile.panel

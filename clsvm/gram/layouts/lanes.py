@@ -104,7 +104,7 @@ class DeviceRows:
         plan: the dense plan of all rows.
         numbers: the numbers of the selected rows.
 
-    Indexing selects some of these rows. numpy.asarray returns them as a host array.
+    Indexing selects a subset of the rows. numpy.asarray returns them as a host array.
     """
 
     ndim = 2
@@ -329,8 +329,11 @@ class Lanes(Layout):
         return packed(stream, X, plan.centre, dtype, self.name, record.in_order(n, n_pad), [lengths])
 
     def width(self, profile: Profile, dtype: str, shape: str) -> int:
-        """Return V, or 2 for two right-hand rows. A cache line then holds several features of the pair instead of empty
-        rows, and a long panel leaves the first-level cache to X."""
+        """Return the number of right-hand rows in a block of a panel: V, or 2 for two right-hand rows.
+
+        A block of 2 lets a cache line hold several features of the pair instead of empty rows. A long panel then leaves
+        the first-level cache to X.
+        """
         return 2 if shape == "two" else record.lanes(profile, dtype)
 
     def program(self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool, d: int = 0) -> Text:
@@ -351,13 +354,14 @@ class Lanes(Layout):
         return [*["-DDENSE"] * dense, *(f"-D{name}={n}" for name, n in tile.items()), *chunk]
 
     def single(self, profile: Profile, dtype: str, shape: str) -> Tile:
-        """Return the register tile of a SIMD kernel that holds one lane group at a time."""
+        """Return the register tile, by macro name, of a SIMD kernel that holds one lane group at a time."""
         held = profile.tiles[shape]["COLUMNS"] * profile.tiles[shape]["GROUPS"]
         columns = math.gcd(self.width(profile, dtype, shape), 1 << held.bit_length() - 1)
         return {"COLUMNS": columns, "GROUPS": 1, "AHEAD": 0}
 
     def tile(self, profile: Profile, dtype: str, shape: str, of_panel: bool) -> Tile:
-        """Return the register tile of a gram kernel for a shape class. A tile is at most as wide as a panel's block."""
+        """Return the register tile of a gram kernel by macro name. ``shape`` is the class of the number of right-hand
+        rows (profiles.shape_class). A tile is at most as wide as a panel's block."""
         chosen = {**profile.tiles[shape]}
         if profile.shape == "vector":
             return {**chosen, "COLUMNS": min(chosen["COLUMNS"], self.width(profile, dtype, shape))}
@@ -397,7 +401,7 @@ def gather(profile: Profile, dtype: str, d: int = 0, shape: str = "many") -> Var
 
 
 class Arrangement(NamedTuple):
-    """Say where clustered rows stand, before any of them is laid out.
+    """Say at which positions clustered rows stand, before any of them is laid out.
 
     Attributes:
         order, position: as in :class:`Rows`.

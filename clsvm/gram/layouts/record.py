@@ -207,10 +207,10 @@ class Pass(NamedTuple):
 
     Attributes:
         reads: the kernel's arguments for the rows and the panel.
-        blocks: number of blocks of right-hand rows that work-groups can share.
+        blocks: number of panel blocks that work-groups can share.
         kernel: name of the kernel in the program.
         items: number of work-items of a SIMD launch, or 0 for the layout's own number.
-        sums: whether the launch serves only updates of c.
+        sums: whether only a product that updates c needs the launch.
     """
 
     first: int
@@ -356,7 +356,8 @@ class Layout(ABC):
 
     @abstractmethod
     def width(self, profile: Profile, dtype: str, shape: str) -> int:
-        """Return the number of right-hand rows that stand side by side in a panel of this shape class."""
+        """Return the number of right-hand rows that stand side by side in a block of a panel. ``shape`` is the class of
+        their number (profiles.shape_class)."""
 
     @abstractmethod
     def program(self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool, d: int = 0) -> Text:
