@@ -1,17 +1,20 @@
-"""Many small problems at a time: each is its own working set, with all of its kernel matrix on the device.
+"""The batch solver: many small problems at a time, each with all of its kernel matrix on the device.
 
-Solves:   the problems of decomposition.py, one for each Subproblem, over some rows each of one data set
-Given:    products with K over all rows (gram); rows and problem of each member
-Returns:  b, rho, objectives, violation of each
+Solves:   the problems of decomposition.py, one for each Subproblem, over subsets of the rows of one data set
+Given:    products with K over all rows (gram); the rows and the dual problem of each member
+Returns:  b, rho, objectives and violation of each member
 
-A batch of members goes through three stages: their W x W tiles, the subproblem (a work-item or a work-group for each),
-f = K b + q. On a CPU short rows are made by the subproblem itself, when a step first needs them or a coefficient is not
-0 at the start, and picked from K where all of it is there: a tile holds many of coefficients that never change. What
-the subproblem left, because its f is in kernel precision or because it ran out of steps, is solved again from there.
-Where the rounding of K could hide most of the tolerance, f of the rows that can decide the violation comes from float64
-products with the support vectors; where it could move the objective alone, a sample of rows says first how much of that
-it did. A member that has taken its steps, or stands still, short of its tolerance is left as it is, and the result
-says so. One-vs-one pairs, folds and subsets of rows in general are such members.
+A "member" is one subproblem of the batch: a pair of classes, a fold, or any subset of rows. All of its rows are its
+working set. A batch goes through three stages: the W x W tiles K among the rows of each member; the subproblem kernel,
+which runs SMO with one work-item or work-group for each member; and f = K b + q. These are repeated from the second
+until all members are solved or have stalled, since the subproblem's own f is in kernel precision.
+
+Kernel values of the subproblem. On a CPU with short rows, the subproblem computes rows of its tile itself when SMO
+first needs them, because many coefficients never change. If all of K is on the device, it reads rows from there.
+
+Float64 check. If rounding of K could hide most of tol, f of the rows that decide the violation is computed from float64
+products with the support vectors. If rounding could move the objective alone, a sample of rows measures its effect
+first.
 """
 
 from __future__ import annotations
@@ -35,33 +38,38 @@ from clsvm.solvers.result import Result
 from clsvm.solvers.state import RESPOND, Limits, PairSteps, View, mirror, most_places, respond
 from clsvm.threads import one_thread
 
-UNIT = 32  # rows whose numbers fill an aligned part of a buffer, and whole vectors
-ROOM = 128  # places of what products are taken of are multiples of it: parts of buffers are aligned then
-MIRRORED = 64  # cells of a row from which a value of K is cheaper to copy than to compute
-HALVED = 0.6  # of what K between rows and support vectors takes: half of K among all of them
-FEWER, PASSING = 2, 16 << 20  # support vectors for each row that is asked for; bytes of K between them, at most
-TILES = 0.25  # share of the memory that is left, for the tiles of a batch, or one in float64
-SMALL = 128  # rows of the smallest member that work-groups take
-STOP = 0.1  # of tol, for the subproblem: the rest is for what rounding of K hides
-FEW, NEARER = 256, 0.02  # rows at most of a tile in which further steps cost next to nothing; of tol, in their place
-LAUNCH = 20  # pair steps for each row of a member, after which f is made anew and the host looks
-AT_ONCE, ROWS = 2, 16384  # members for each compute unit at least, and members of so many rows together
-IN_CACHE = 256 << 10  # bytes of a member's rows that a core reads again and again at no cost
-SAMPLE, SURE = 16, 2  # rows that say what rounding did; how many times the most of it is taken for the rest
-MANY = 2 * certificate.SAMPLE  # support vectors beyond which more rows say it
-LOOSE = 1.5  # times the size that is asked for: buffers of larger members, which are taken again
+UNIT = 32  # the places of a member are a multiple: aligned parts of buffers, whole vectors
+ROOM = 128  # the places of rows in float64 products are a multiple, for aligned parts of buffers
+MIRRORED = 64  # stored entries of a row from which on a value of K is cheaper to mirror than to compute
+HALVED = 0.6  # a half of K among all rows is taken if its values are at most this share of rows x support vectors
+FEWER, PASSING = 2, 16 << 20  # requested rows are few: FEWER support vectors for each, K of at most PASSING bytes
+TILES = 0.25  # share of the free memory for the tiles of a batch, or for one in float64
+SMALL = 128  # places of the smallest tile in workgroup-style kernels
+STOP = 0.1  # share of tol at which the subproblem stops; the rest is for rounding errors of K
+FEW, NEARER = 256, 0.02  # members of at most FEW rows stop at NEARER tol, since SMO costs little there
+LAUNCH = 20  # most SMO iterations in a launch, for each row of a member
+AT_ONCE, ROWS = 2, 16384  # a batch has AT_ONCE members for each compute unit, or more up to ROWS rows in all
+IN_CACHE = 256 << 10  # bytes of a member's rows that stay in a core's cache
+SAMPLE, SURE = 16, 2  # rows sampled for their rounding errors; safety factor on the largest error
+MANY = 2 * certificate.SAMPLE  # support vectors from which on certificate.sample draws more rows
+LOOSE = 1.5  # a freed buffer is reused if it has at most so many times the size asked for
 Block = Callable[[NDArray[np.intp], NDArray[np.intp]], NDArray[np.float64]]  # K[rows, columns] on the host
-ON_HOST = 1 / 8  # float64 values that cost what laying out a cell of the rows does
+ON_HOST = 1 / 8  # float64 values on the host in the time of laying out one stored entry
 
 
 class Request(NamedTuple):
-    """What is asked of a batch, and what it knows of the rounding of K.
+    """Tell a batch its tolerance and limits, and how to compute float64 values.
 
-    max_iter: SMO iterations of a member, -1 for the profile's patience. kernel_scale: the error of a value of K, in
-    units of its dtype's eps. exact: makes the same products in float64, or blocks of K on the host. sample: blocks of K
-    on the host, for few rows. sizes: of all rows, for a sample of the rows of large members. over: asked after each
-    launch; where it says True the members at work are left as they are. stands: told where each member at work stands,
-    by its place. words: precision, device and layout of the results.
+    Attributes:
+        tol: KKT violation to reach.
+        max_iter: most SMO iterations of a member, -1 for the device profile's patience.
+        kernel_scale: rounding error of K in units of its dtype's eps.
+        exact: function that returns the operator in float64, or blocks of K on the host; None for no float64 check.
+        sample: blocks of K on the host for few rows, or None.
+        sizes: error sizes of all rows (n,), by which rows of large members are sampled, or None.
+        over: called after each launch; True ends the batch as it is.
+        stands: called with the place and the coefficients of each member after each launch, or None.
+        words: precision, device and layout for the results.
     """
 
     tol: float
@@ -76,7 +84,7 @@ class Request(NamedTuple):
 
 
 def largest(stream: Stream) -> int:
-    """Return the most rows of a member that the device takes whole."""
+    """Return the largest number of rows of a member on this device."""
     W = int(min(stream.profile.alone, most_places(stream)))
     room = int(TILES * (stream.limit - stream.held))
     while W > UNIT and min(room, stream.largest) < 8 * W * W:
@@ -85,19 +93,20 @@ def largest(stream: Stream) -> int:
 
 
 def at_once(stream: Stream) -> int:
-    """Return how many members keep all compute units of the device at work."""
+    """Return the number of members that keep all compute units of the device busy."""
     return AT_ONCE * stream.compute_units
 
 
 def made_in_place(gram: Operator, rows: int) -> bool:
-    """Return whether a core's cache holds the cells of so many rows of a member, of which there are none where K is
-    there: the subproblem can make kernel values, or pick them."""
+    """Return whether a member's ``rows`` fit in a core's cache, so that the subproblem can compute rows of Q itself."""
     return gram.panel_bytes(rows) <= IN_CACHE
 
 
 def solve(gram: Operator, members: Sequence[Subproblem], asked: Request) -> Iterator[tuple[int, Result]]:
-    """Yield the result of each member with its place, but for those that time was over for before they were begun.
-    Members are at most :func:`largest` rows."""
+    """Solve the members, of at most :func:`largest` rows each; yield (place, result) as batches end.
+
+    Members that ``asked.over`` ends before they began have no result.
+    """
     stream, itemsize = gram.stream, np.dtype(gram.rows.dtype).itemsize
     order = sorted(range(len(members)), key=lambda place: -len(members[place].rows))
     batches = list(_batches(gram, order, [len(member.rows) for member in members]))
@@ -108,7 +117,7 @@ def solve(gram: Operator, members: Sequence[Subproblem], asked: Request) -> Iter
         for places, W in zip(batches, widths, strict=True):
             batch = _Batch(gram, [members[place] for place in places], W, Q, asked)
             if not batch.own_rows:
-                if not blank:  # of a tile there is what its rows have; what stands beside it has to be some number
+                if not blank:  # a tile leaves places beside its rows, which must hold finite numbers
                     stream.clear(Q, nbytes)
                 blank = True
                 batch.tiles()
@@ -120,8 +129,10 @@ def solve(gram: Operator, members: Sequence[Subproblem], asked: Request) -> Iter
 
 
 def _width(gram: Operator, rows: int) -> int:
-    """Return W of a member: whole vectors and aligned parts of buffers; in the group shape few sizes, each is a
-    program."""
+    """Return W, the places of a member with so many rows.
+
+    W is a multiple of the vector length. In workgroup style there are few values of W, since each is a program.
+    """
     unit, profile = UNIT, gram.stream.profile
     if profile.shape == "group":
         unit = min(SMALL, profile.group) if rows <= SMALL else profile.group
@@ -130,11 +141,11 @@ def _width(gram: Operator, rows: int) -> int:
 
 
 def _batches(gram: Operator, order: list[int], sizes: list[int]) -> Iterator[list[int]]:
-    """Yield members of falling size, as many at a time as the compute units want and a share of the memory holds."""
+    """Yield batches of places, largest members first, as large as compute units and memory suggest."""
     stream, itemsize, first = gram.stream, np.dtype(gram.rows.dtype).itemsize, 0
     while first < len(order):
         W = _width(gram, sizes[order[first]])
-        panel = gram.panel_bytes(2 * W) - gram.panel_bytes(W)  # what one member more takes
+        panel = gram.panel_bytes(2 * W) - gram.panel_bytes(W)  # bytes of one further member
         room = min(int(TILES * (stream.limit - stream.held)), stream.largest) // (itemsize * W * W + 3 * panel)
         unit = at_once(stream)
         count = max(1, min(max(unit, ROWS // W // unit * unit), room))
@@ -143,8 +154,11 @@ def _batches(gram: Operator, order: list[int], sizes: list[int]) -> Iterator[lis
 
 
 class _Device(NamedTuple):
-    """The numbers of a batch on the device, parts of the buffer ``whole``. ws: places of each member's rows among its
-    own; all, counts: how many places there are, and rows of each member; made: which rows of Q the subproblem made."""
+    """Name the numbers of a batch on the device, all parts of the buffer ``whole``.
+
+    ws: the working set of each member, all of its rows. all: number of places of the batch. counts: rows of each
+    member. made: which rows of Q the subproblem has computed. linear: q. delta: changes of the coefficients.
+    """
 
     whole: Buffer
     state: View
@@ -158,7 +172,7 @@ class _Device(NamedTuple):
 
 
 class _Batch:
-    """Some members on the device, their tiles in Q, as problems over W places each."""
+    """Solve members as problems over W places each, with their tiles in Q."""
 
     f: Vector
 
@@ -171,7 +185,7 @@ class _Batch:
             m, own = len(member.rows), member.problem
             ws[p, :m], self.places[p, :m] = np.arange(m), gram.rows.position[member.rows]
             lo[p, :m], hi[p, :m], q[p, :m], b[p, :m] = own.lo[0], own.hi[0], own.q[0], member.beginning[0]
-        # as the device holds them: where it has no double precision they are sums of two floats
+        # numbers as the device rounds them: without double precision, sums of two floats
         lo, hi, q, self.b = map(stream.held_wide, (lo, hi, q, b))
         self.problem = Problem(lo, hi, q, kind.constraint, kind.kink)
         wide = map(stream.as_wide, (q, self.b, lo, hi, np.array([kind.kink]), q))
@@ -180,20 +194,19 @@ class _Batch:
         whole, parts, *_ = together(stream, [*wide, *blank, ws, *numbers])
         self.device = _Device(whole, View(*parts[:5]), parts[11:], *parts[5:11])
         self.panel, self.at = gathered(gram, self.places, self.device.all)
-        values = self._own_rows()
-        self.own_rows = (self.device.made, *values) if values else ()  # what the subproblem makes rows of
+        values = self._own_rows()  # arguments by which the subproblem computes rows of Q
+        self.own_rows = (self.device.made, *values) if values else ()
         source = gram.row_source() if values else None
         self._pair_steps = PairSteps(stream, gram.rows.dtype, W, kind.constraint, source)
 
     def _own_rows(self) -> tuple[Any, ...] | None:
-        """Return what the subproblem makes rows of Q from, where it does: it finds a member's rows in its core's cache,
-        or the values are there."""
+        """Return the arguments by which the subproblem computes rows of Q, None if it takes whole tiles."""
         if self.stream.profile.shape != "vector" or self.problem.constraint is Constraint.SPLIT:
             return None
         return self.gram.of_panel(self.panel) if made_in_place(self.gram, self.W) else None
 
     def tiles(self) -> None:
-        """Compute all of Q."""
+        """Compute the tiles of all members."""
         stream, gram, W = self.stream, self.gram, self.W
         for p, (member, count) in enumerate(zip(self.members, self.device.counts, strict=True)):
             part, rows = gram.part(self.panel, p * W, W, count), stream.part(self.at, 4 * p * W, 4 * W)
@@ -204,14 +217,14 @@ class _Batch:
         self.stream.free(self.device.whole, self.at, *self.panel.buffers())
 
     def run(self, places: Sequence[int]) -> list[Result]:
-        """Solve the members, which are told of by their ``places``; return what each comes to."""
+        """Solve the members; return their results. places: their places in the fit, for ``asked.stands``."""
         (B, W), asked, tol = self.b.shape, self.asked, self.asked.tol
         budget = self.stream.profile.patience * W if asked.max_iter < 0 else asked.max_iter
         stop = NEARER if W <= FEW else STOP
         limits = Limits(np.float32(stop * tol), np.float32(0), LAUNCH * W, np.int64(budget))
         exact, near, steps = np.zeros(B, bool), np.zeros((B, W), bool), np.zeros(B, np.int64)
         if self.b.any():
-            if self.own_rows:  # (no steps: the rows of these coefficients)
+            if self.own_rows:  # a launch without iterations computes the rows of these coefficients
                 self._solve(limits._replace(steps=0))
             self._respond()
         while True:
@@ -224,7 +237,7 @@ class _Batch:
             before, steps = steps, self.stream.read(self.device.counters, np.int64, (B, 4))[:, 0]
             seen, bound, still = certificate.of(self.problem, self.b, self.f), self._bound(), steps == before
             violation = seen.violations.reshape(B, -1).max(axis=1)
-            hidden = 2 * bound  # of the violation
+            hidden = 2 * bound  # error bound of the violation
             checked = exact.copy()
             if asked.exact:
                 settled, doubt = (violation <= tol) | still, hidden > (1 - STOP) * tol
@@ -243,18 +256,20 @@ class _Batch:
         return [self._result(p, seen, *end) for p, end in enumerate(ends)]
 
     def _solve(self, limits: Limits) -> None:
-        """Launch the subproblem of all members."""
+        """Launch SMO on all members."""
         (B, W), on = self.b.shape, self.device
         self._pair_steps(B, W, on.ws, self.Q, (on.state, on.delta, on.counters), limits, self.own_rows)
 
     def _bound(self) -> Vector:
-        """Return what rounding of K can have done to f of each member (B,)."""
+        """Return the error bound of f of each member, (B,)."""
         eps = float(np.finfo(self.gram.rows.dtype).eps) * self.asked.kernel_scale
         return np.asarray(eps * np.abs(self.b).sum(axis=1))
 
     def _loose(self, bound: Vector, alone: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return the members (B,) whose objective rounding of K could move by more than a report may be off; where that
-        is ``alone`` to be looked at, as a sample of rows has it."""
+        """Return the members (B,) whose objective may have a rounding error beyond OBJECTIVE.
+
+        alone: members whose violation is certain; for them a sample of rows measures the error instead of the bound.
+        """
         level, weight = certificate.level(self.problem, self.b, self.f)
         loose = np.asarray(bound * weight > certificate.OBJECTIVE * level)
         many = (self.b != 0).sum(axis=1) > MANY if self.asked.sizes is not None else np.zeros(len(self.b), bool)
@@ -266,9 +281,10 @@ class _Batch:
         return loose
 
     def _shifted(self, members: NDArray[np.bool_]) -> Vector:
-        """Return the sum of what rounding did to f times the coefficients (B,), as certificate.sample of the support
-        vectors of some ``members`` has it. What it did to all rows alike counts for nothing where the coefficients add
-        up to 0. f is left as it is."""
+        """Estimate sum |b_i error of f_i| for ``members``, (B,), from certificate.sample of their support vectors.
+
+        The mean error does not count if the coefficients add up to 0. f does not change.
+        """
         times, before = np.zeros(self.b.shape), self.f.copy()
         for p in np.flatnonzero(members).tolist():
             sizes = np.asarray(self.asked.sizes)[self.members[p].rows]
@@ -283,8 +299,10 @@ class _Batch:
         return np.asarray((np.abs(did * self.b) * times).sum(axis=1))
 
     def _moved(self, members: NDArray[np.bool_]) -> Vector:
-        """Return the most that rounding of K has moved f in some support vectors of each of the members (B,), of all
-        sizes of coefficients: by the host, or where it has no values by products with the rows."""
+        """Return the largest rounding error of f among some support vectors of each of the ``members``, (B,).
+
+        The sample has coefficients of all sizes. The host computes float64 values if it can, else the device.
+        """
         before, near = self.f.copy(), np.zeros(self.b.shape, bool)
         for p in np.flatnonzero(members).tolist():
             used = np.flatnonzero(self.b[p])
@@ -297,16 +315,18 @@ class _Batch:
         return np.asarray(np.abs(self.f - before).max(axis=1))
 
     def _respond(self) -> None:
-        """Make f from the tiles."""
+        """Compute f = Q b + q from the tiles."""
         on, shape = self.device, self.b.shape
         _respond(self.gram, shape, self.Q, on.state.b, on.linear, on.state.f)
         f = self.stream.read_wide(on.state.f, shape)
-        self.f = np.where(self.places >= 0, f, 0.0)  # (where there is no row, the kernel function may have no value)
+        self.f = np.where(self.places >= 0, f, 0.0)  # padding rows may have no kernel value
         certificate.finite(self.f, self.gram.kernel)
 
     def _respond_exactly(self, near: NDArray[np.bool_]) -> None:
-        """Make f of the rows ``near`` (B, W) from float64 products with the support vectors of their member, or from
-        values of the host where they are few beside the rows that products would be laid out for."""
+        """Compute f of the rows ``near`` (B, W) in float64.
+
+        Few values are computed on the host, others by products on the device, for which rows must be laid out.
+        """
         assert self.asked.exact
         few = int((near.sum(axis=1) * (self.b != 0).sum(axis=1)).sum()) <= ON_HOST * self.gram.rows.n * self.gram.rows.d
         gram = (few and self.asked.sample) or self.asked.exact()
@@ -322,7 +342,7 @@ class _Batch:
         self.stream.write_wide(self.device.state.f, self.f)
 
     def _by_host(self, block: Block, near: NDArray[np.bool_]) -> None:
-        """Make f of the rows ``near`` (B, W) from blocks of K on the host."""
+        """Compute f of the rows ``near`` (B, W) from blocks of K on the host."""
         with one_thread():
             for p in np.flatnonzero(near.any(axis=1)).tolist():
                 own, here, used = self.members[p].rows, np.flatnonzero(near[p]), np.flatnonzero(self.b[p])
@@ -355,8 +375,7 @@ class _Batch:
 
 
 class Asked(NamedTuple):
-    """What is asked of a member: f of the rows at some places, from q there, and the places and coefficients of its
-    support vectors."""
+    """Request f = K b + q of the rows at some places; b are the coefficients of the support vectors at others."""
 
     rows: NDArray[np.int32]
     support: NDArray[np.int32]
@@ -365,7 +384,7 @@ class Asked(NamedTuple):
 
 
 def responses(gram: Operator, asked: Sequence[Asked]) -> list[Vector]:
-    """Return f = K b + q of each, by ``gram``, which is in float64."""
+    """Return f = K b + q for each request, by the float64 operator ``gram``."""
     halved = [_halved(gram, one) for one in asked]
     across = [not half and _few(gram, one) for half, one in zip(halved, asked, strict=True)]
     ways = list(zip(asked, halved, across, strict=True))
@@ -374,20 +393,20 @@ def responses(gram: Operator, asked: Sequence[Asked]) -> list[Vector]:
 
 
 def _halved(gram: Operator, one: Asked) -> bool:
-    """Return whether half of K among all rows that take part is less work, and memory holds it."""
+    """Return whether half of K among all rows of a request is less work than K(rows, support), and fits in memory."""
     stream, m = gram.stream, len(np.union1d(one.rows, one.support))
     W, room = _square(gram, m), min(stream.largest, int(TILES * (stream.limit - stream.held)))
     return mirrors(gram) and m * m / 2 <= HALVED * len(one.rows) * len(one.support) and room >= 8 * W * W
 
 
 def _few(gram: Operator, one: Asked) -> bool:
-    """Return whether so few rows are asked for that they are best the working vectors."""
+    """Return whether so few rows are requested that they are better the right-hand rows of the product."""
     few = FEWER * len(one.rows) <= len(one.support) and 8 * len(one.rows) * len(one.support) <= PASSING
     return few and gram.by_blocks
 
 
 def _among(gram: Operator, one: Asked) -> Vector:
-    """Return f by a tile of all rows that take part."""
+    """Return f from a tile of K among all rows of the request."""
     stream, both = gram.stream, np.union1d(one.rows, one.support)
     m, W = len(both), _square(gram, len(both))
     q, b, at = np.zeros(W), np.zeros(W), both.searchsorted(one.rows)
@@ -402,8 +421,7 @@ def _among(gram: Operator, one: Asked) -> Vector:
 
 
 def _across(gram: Operator, one: Asked) -> Vector:
-    """Return f by K between support vectors and the rows that are asked for, which are the working vectors: a block of
-    entries is laid out for each few of these."""
+    """Return f from K(support, rows), with the requested rows as right-hand rows."""
     stream, R, S = gram.stream, _whole(gram, len(one.rows)), _whole(gram, len(one.support))
     here, there = (stream.upload(np.array([len(some)], np.int32)) for some in (one.rows, one.support))
     panel, at = gathered(gram, _padded(one.support, S), there)
@@ -416,7 +434,7 @@ def _across(gram: Operator, one: Asked) -> Vector:
 
 
 def _between(gram: Operator, asked: Sequence[Asked]) -> list[Vector]:
-    """Return f by products of the rows that are asked for with the support vectors."""
+    """Return f of each request from products K(rows, support) b, all in one panel."""
     if not asked:
         return []
     stream, lengths = gram.stream, [(len(one.rows), len(one.support)) for one in asked]
@@ -439,12 +457,12 @@ def _between(gram: Operator, asked: Sequence[Asked]) -> list[Vector]:
 
 
 def mirrors(gram: Operator) -> bool:
-    """Return whether one side of a tile is computed, which the other mirrors: on a CPU, of long rows."""
+    """Return whether only one half of a tile is computed and then mirrored: on a CPU, for long rows."""
     return gram.stream.profile.shape == "vector" and gram.rows.tile_cost >= MIRRORED
 
 
 def tile(gram: Operator, panel: Panel, rows: Buffer, count: Buffer, Q: Buffer, place: int, most: int) -> None:
-    """Compute K among the ``most`` rows of a square panel, as tile number ``place`` of Q."""
+    """Compute K among the ``most`` rows of a square panel into tile number ``place`` of Q."""
     W, real, half = panel.capacity, np.dtype(gram.rows.dtype).itemsize, mirrors(gram)
     own = gram.stream.part(Q, real * place * W * W, real * W * W)
     gram.tile(panel, Tile(rows, count, own, half=half, most=most))
@@ -453,34 +471,34 @@ def tile(gram: Operator, panel: Panel, rows: Buffer, count: Buffer, Q: Buffer, p
 
 
 def _respond(gram: Operator, shape: tuple[int, int], Q: Buffer, b: Buffer, q: Buffer, f: Buffer) -> None:
-    """Compute f = Q b + q of as many tiles of W x W as shape (tiles, W) has."""
+    """Compute f = Q b + q for ``shape`` = (tiles, W): so many W x W tiles."""
     (tiles, W), profile = shape, gram.stream.profile
     columns = -(-W // (RESPOND * gram.rows.lanes)) if profile.shape == "vector" else W
     gram.stream.variant(respond(profile, gram.rows.dtype))((columns, tiles), None, W, Q, b, q, f)
 
 
 def gathered(gram: Operator, places: NDArray[np.int32], count: Buffer) -> tuple[Panel, Buffer]:
-    """Return a panel of the rows at ``places``, -1 where there is none; and these on the device."""
+    """Return a panel of the rows at ``places`` (-1: none), and the places on the device."""
     panel, at = gram.panel(places.size, square=True), gram.stream.upload(places.ravel())
     gram.gather(panel, at, count)
     return panel, at
 
 
 def counts(numbers: Sequence[int]) -> list[NDArray[np.int32]]:
-    """Return each number by itself, as kernels take how many there are of something."""
+    """Return each number as an int32 array of its own, the form in which kernels take counts."""
     return [np.array([number], np.int32) for number in numbers]
 
 
 def _padded(places: NDArray[np.int32], size: int) -> NDArray[np.int32]:
-    """Return so many places, -1 behind those that are given."""
+    """Return the places padded by -1 to ``size``."""
     return np.pad(places, (0, size - len(places)), constant_values=-1)
 
 
 def _square(gram: Operator, rows: int) -> int:
-    """Return the rows of a tile of so many rows."""
+    """Return the places of a square tile for so many rows."""
     return _whole(gram, -(-rows // UNIT) * UNIT)
 
 
 def _whole(gram: Operator, rows: int) -> int:
-    """Return so many rows, one at least, in whole blocks of ``gram``."""
+    """Return the number of rows, at least 1, rounded up to whole blocks of ``gram``."""
     return -(-max(1, rows) // gram.width) * gram.width

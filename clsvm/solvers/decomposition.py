@@ -4,7 +4,7 @@ Solves:   minimise 1/2 b'Kb + q'b + kink sum |b|,  lo <= b <= hi,  sum b fixed o
           set of rows; :class:`Coupled`: problems that are coupled row by row
 Given:    products with K (gram), the problem (problem.py), settings
 Returns:  b, f = Kb + q, rho, and how the solve ended
-Stops:    violation max_low f - min_up f <= tol, or relative duality gap <= gap_tol, or max_iter SMO iterations, or max_time
+Stops:    violation max_low f - min_up f <= tol, relative duality gap <= gap_tol, max_iter SMO iterations, or max_time
 Source:   GTSVM (Cotter, Srebro, Keshet 2011) sections 3 and 5.1; working sets of half old, half new rows as in
           ThunderSVM and oneDAL; the W x W tile first and whole rows only for coefficients that changed, as in cuML;
           the choice of pairs inside is LIBSVM's (WSS 2)

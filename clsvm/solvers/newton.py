@@ -1,19 +1,19 @@
-"""Newton steps: all free coefficients to their minimum at once, by a Cholesky factor of K among them.
+"""Newton steps: move all free coefficients to their joint minimum, by a Cholesky factor of K among them.
 
 Solves:   minimise over d: 1/2 d'Md + g'd,  bottom <= d <= top,  the sum of d in each group 0;  M = K_FF + ridge I
-Given:    K among the free coefficients F, their derivatives g, and the bounds of the face on which the dual is smooth
-Returns:  b, f at a lower dual, or as they were
+Given:    K among the free coefficients F, their derivatives g, their bounds on the face on which the dual is smooth
+Returns:  b and f with a lower dual, or unchanged
 Source:   Hintermueller, Ito, Kunisch 2002 (a primal-dual active set strategy is a semismooth Newton method), with a
-          step along the way to what it finds; Scheinberg 2006 for active sets of SVMs
+          line search; Scheinberg 2006 for active sets of SVMs
 
-    U'U  <- M, block by block of columns, as many as memory has room for
+    U'U  <- M, by blocks of columns
     H    <- none
     until nothing leaves its bounds:
-        d <- the minimum over F, sums unchanged, those of H at their bounds         Schur complement of U'U = M
-        H <- H and what d takes beyond its bounds, each at that bound
-    b, f <- b + t d, f + t K d, 0 < t <= 1 the best on that way
+        d <- the minimum over F with the sums fixed and H at their bounds           Schur complement of U'U = M
+        H <- H and the coefficients that d takes beyond their bounds
+    b, f <- b + t d, f + t K d with the best 0 < t <= 1
 
-SMO iterations find out soon which coefficients stand at a bound, and take long over the rest, which one such step does.
+SMO soon finds which coefficients are at a bound, but takes long over the free ones; a Newton step solves for these.
 """
 
 from __future__ import annotations
@@ -38,28 +38,27 @@ from clsvm.threads import one_thread
 Matrix = NDArray[Any]  # in the dtype of K
 Rows = NDArray[np.intp]
 KernelBlock = Callable[[Rows, Rows], tuple[Matrix, Matrix]]
-ROUNDS = 10  # of what leaves its bounds
-RIDGE = 10.0  # in units of the rounding of K, times the root of the coefficients
-STEADIER, TRIES = 30.0, 5  # by how much more the ridge is where K rounded is indefinite, and how often
-MOST, LEAST = 4096, 32  # free coefficients
-MARGIN = 256  # panels and blocks of a factor are whole multiples, so that few sizes are made
-SHORT = 0.5  # of the way to what is found: a step that ends before is not made, since its bounds are the wrong ones
-BLOCK = 1024  # rows of such a block at most: its squares are in caches
-PLACES = 16  # bytes of a row of a panel beside it, some of which stay when it goes
-MEANWHILE = 3  # squares of a block on the host, beside it and its columns, while it is made
-GROWN = 3  # times what a factor keeps of its inverse, that it takes to have it grow too
-KEPT = 0.25  # share of a factor's coefficients that may have come or gone before it is made anew
-LOW, LATE = 0.5, 4  # share of the first violation that is low; times all rows that were computed, after which any is
-LOOKS, MORE = 4, 2  # at a low violation, before such a step, and between two
-DOUBT = 4.0  # by how much dearer the next one is where one came to nothing
-SPARED = 4.0  # prices of such a step that working sets have to go on for, to make the first one
-SMALL = 8  # outer steps' launches and waits that the small parts of such a step take
-SOLVES = 50  # right sides of such a step with a factor that is there
+ROUNDS = 10  # most rounds in which coefficients that leave their bounds are fixed
+RIDGE = 10.0  # relative ridge in units of eps times the root of the number of coefficients
+STEADIER, TRIES = 30.0, 5  # factor of the next ridge if K + ridge I is indefinite; number of ridges
+MOST, LEAST = 4096, 32  # limits of the number of free coefficients
+MARGIN = 256  # panels and blocks of a factor are multiples, so that there are few sizes
+SHORT = 0.5  # least t of a step; a shorter one is dropped, since its bounds were the wrong ones
+BLOCK = 1024  # most rows of a block of the factor, whose square fits in caches
+PLACES = 16  # bytes for each row of a panel, beside the row itself
+MEANWHILE = 3  # squares of a block on the host while the block is computed
+GROWN = 3  # memory to extend the kept columns of the inverse, over their own
+KEPT = 0.25  # share of coefficients that may join or leave before the factor is computed anew
+LOW, LATE = 0.5, 4  # a violation is low at LOW times the first one, or after LATE n rows were computed
+LOOKS, MORE = 4, 2  # convergence checks at a low violation before the first Newton step, and between two
+DOUBT = 4.0  # factor of the price of the next step after a step without gain
+SPARED = 4.0  # expected cost of SMO, over the price of a step, that justifies the first step
+SMALL = 8  # cost of the small parts of a step, in launches of an outer iteration
+SOLVES = 50  # right-hand sides of a step with a kept factor
 
 
 class Columns(NamedTuple):
-    """Columns (m, k) of U'^-1, their inner products (k, k), which are rows and columns of M^-1, and where those are
-    that were asked for."""
+    """Hold columns (m, k) of U'^-1, their inner products (k, k) (entries of M^-1), places of requested ones."""
 
     all: Matrix
     products: Vector
@@ -67,11 +66,14 @@ class Columns(NamedTuple):
 
 
 class Factor:
-    """U'U = K among ``rows`` + ridge I, upper, in the dtype of K: blocks of columns, each of them its part beside the
-    rows before and its own triangle. Columns of U'^-1 stay once they were asked for, and grow with it."""
+    """Hold the upper Cholesky factor U of K among ``rows`` + ridge I, in the dtype of K.
+
+    It consists of blocks of columns: the part above the diagonal block, and the triangle. Requested columns of U'^-1
+    are kept and extended with the factor.
+    """
 
     def __init__(self, dtype: DTypeLike, ridge: float, least: float) -> None:
-        """ridge: in units of the mean of K's diagonal at first, or of ``least`` where that is more."""
+        """Make an empty factor; ridge: in units of the mean of K's first diagonal, at least of ``least``."""
         self.dtype, self.ridge = np.dtype(dtype), 0.0
         self._relative, self._least = ridge, least
         self.rows: Rows = np.zeros(0, np.intp)
@@ -79,24 +81,26 @@ class Factor:
         self.forget()
 
     def forget(self) -> None:
-        """Keep no column of U'^-1."""
-        self._place = np.full(len(self.rows), -1, np.intp)  # of each row's column among those that are kept
+        """Drop the kept columns of U'^-1."""
+        self._place = np.full(len(self.rows), -1, np.intp)  # each row's column among the kept ones
         self._columns = np.zeros((len(self.rows), 0), self.dtype, order="F")
         self._products = np.zeros((0, 0))
 
     @property
     def kept(self) -> int:
-        """The bytes of the columns of U'^-1."""
+        """Return the bytes of the kept columns of U'^-1."""
         return self._columns.nbytes + self._products.nbytes
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all blocks, and of what is kept beside them."""
+        """Return the bytes of all blocks and kept columns."""
         return self.kept + sum(side.nbytes + corner.nbytes for side, corner in self._blocks)
 
     def extend(self, rows: Rows, beside: Matrix, among: Matrix) -> bool:
-        """Take k further rows, by K beside them (m, k) and among them (k, k), of which the lower triangle is there.
-        Return False where that is not positive definite."""
+        """Add k rows to the factor; return False if the matrix is then not positive definite.
+
+        beside: K (m, k) between the factor's rows and these. among: the lower triangle of K (k, k) among these.
+        """
         if not self._blocks:
             self.ridge = self._relative * max(self._least, float(among.diagonal().mean()))
         potrf, trsm, syrk, _ = _routines(self.dtype)
@@ -127,7 +131,7 @@ class Factor:
         return out
 
     def back(self, w: Matrix) -> Vector:
-        """Return U^-1 w, of one vector."""
+        """Return U^-1 w for one vector w."""
         _, _, _, trsv = _routines(self.dtype)
         left, found = w, []
         for side, corner in reversed(self._blocks):
@@ -136,7 +140,7 @@ class Factor:
         return np.concatenate(found[::-1]).astype(np.float64)
 
     def columns(self, at: Rows, room: float) -> Columns | None:
-        """Return columns of U'^-1, those ``at`` among them; None where they take more than ``room`` bytes."""
+        """Return columns of U'^-1 that include those ``at``, None if they take more than ``room`` bytes."""
         m, kept, new = len(self.rows), self._columns.shape[1], at[self._place[at] < 0]
         if self._bytes(kept + len(new), len(new)) > room and kept:
             self.forget()
@@ -154,34 +158,37 @@ class Factor:
         return Columns(self._columns, self._products, self._place[at])
 
     def _bytes(self, columns: int, new: int) -> int:
-        """Return the bytes of so many columns of U'^-1, ``new`` ones among them, and of what is made meanwhile."""
+        """Return the bytes of so many columns of U'^-1, of which ``new`` must be computed, with temporaries."""
         return self.dtype.itemsize * len(self.rows) * (3 * columns + 2 * new) + 4 * 8 * columns**2
 
 
 def _routines(dtype: Any) -> tuple[Any, Any, Any, Any]:
-    """Return LAPACK's potrf and the BLAS's trsm, syrk and trsv for numbers of a dtype."""
+    """Return LAPACK's potrf and BLAS's trsm, syrk and trsv for a dtype."""
     if dtype == np.float64:
         return lapack.dpotrf, blas.dtrsm, blas.dsyrk, blas.dtrsv
     return lapack.spotrf, blas.strsm, blas.ssyrk, blas.strsv
 
 
 def ridges(dtype: DTypeLike, rows: int) -> Iterator[float]:
-    """Yield larger and larger ridges for a factor of so many rows, in units of the mean of K's diagonal."""
+    """Yield increasing ridges for a factor of so many rows, in units of the mean of K's diagonal."""
     for k in range(TRIES):
         yield STEADIER**k * RIDGE * float(np.finfo(dtype).eps) * float(np.sqrt(rows))
 
 
 def steadied(dtype: DTypeLike, ridges: Iterable[float], least: float, grow: Callable[[Factor], bool]) -> Factor | None:
-    """Return the first factor, with one of the ``ridges``, that ``grow`` makes whole, since K as it is rounded may be
-    indefinite; None where it makes none so. least: as of Factor."""
+    """Return the factor with the smallest of the ``ridges`` for which ``grow`` succeeds, None if it never does.
+
+    K may be indefinite by rounding, so that a small ridge can fail. least: as in Factor.
+    """
     return next((one for one in (Factor(dtype, ridge, least) for ridge in ridges) if grow(one)), None)
 
 
 class Face:
-    """The minima of 1/2 d'Md + g'd over the rows of a factor, each sum of d in a group 0, some coefficients held.
+    """Minimise 1/2 d'Md + g'd over the rows of a factor, with fixed sums and some fixed coefficients.
 
-    The sums and what is held are rows of a Schur complement of U'U = M. group (m,): of ``groups`` sums, none where
-    nothing is held. refined: how often what rounding left of the conditions is taken away.
+    The sum of d in each group is 0. Sums and fixed coefficients are the rows of a Schur complement of U'U = M. group
+    (m,): each row's group; groups: number of sums, 0 if none is fixed. refined: number of iterative refinements of
+    these conditions.
     """
 
     def __init__(self, factor: Factor, g: Vector, group: Rows, groups: int, refined: int = 0) -> None:
@@ -193,12 +200,15 @@ class Face:
         self._sides = np.array(sides, factor.dtype).reshape(len(sides), len(g)).T
 
     def move(self, g: Vector) -> None:
-        """Take another gradient g (m,)."""
+        """Replace the gradient by g (m,)."""
         self._down = self._factor.forward(np.array(g[:, None], self._factor.dtype, order="F"))[:, 0]
 
     def minimum(self, held: NDArray[np.bool_], at: Vector, room: float = np.inf) -> Vector | None:
-        """Return d (m,) at the minimum where coefficients that are ``held`` (m,) move by ``at`` (m,); None where there
-        is none, or it takes more than ``room`` bytes. A sum that is held whole is no condition."""
+        """Return the minimiser d (m,), where ``held`` coefficients (m,) move by ``at`` (m,).
+
+        Return None if there is none, or if it takes more than ``room`` bytes. A sum all of whose coefficients are held
+        is no condition.
+        """
         order = np.flatnonzero(held)
         known = self._factor.columns(order, room)
         if known is None:
@@ -230,8 +240,10 @@ class Face:
 
 
 def _solver(S: Vector, singular: bool) -> Callable[[Vector], Vector] | None:
-    """Return what solves systems with S, by its pseudoinverse where rounding left it indefinite and it may be
-    ``singular``, else None."""
+    """Return a function that solves systems with S, None if S is not positive definite.
+
+    singular: S may be; then the function uses the pseudoinverse.
+    """
     U, failed = lapack.dpotrf(S, lower=0)
     if not failed:
         return lambda right: np.asarray(lapack.dpotrs(U, right, lower=0)[0])
@@ -245,9 +257,11 @@ def _solver(S: Vector, singular: bool) -> Callable[[Vector], Vector] | None:
 def minimum(
     factor: Factor, g: Vector, bottom: Vector, top: Vector, group: Rows, groups: int, gone: Rows, room: float = np.inf
 ) -> Vector | None:
-    """Return d (m,), see module: g, bottom, top (m,) of the factor's rows, these bounds less b; group (m,) of
-    ``groups`` sums, none where nothing is held. gone: coefficients that are not free any more, of which d is 0. room:
-    bytes that all of it may take. None where there is no such minimum, or it takes more."""
+    """Return the step d (m,) of the module's docstring, None if there is no minimum or it takes over ``room`` bytes.
+
+    g, bottom, top: derivatives, and bounds less b, of the factor's rows, each (m,). group, groups: as in Face. gone:
+    rows of the factor that are no longer free; d is 0 there.
+    """
     held, at, face = np.zeros(len(g), bool), np.zeros(len(g)), Face(factor, g, group, groups)
     held[gone] = True
     d = at
@@ -265,8 +279,7 @@ def minimum(
 
 
 def _kept(d: Vector, sums: NDArray[np.bool_], bottom: Vector, top: Vector, held: NDArray[np.bool_]) -> Vector | None:
-    """Return d with what rounding left of its sums taken from those that are not held; None where they cannot take
-    it."""
+    """Return d with the rounding errors of its sums spread over the free coefficients, None if these have no room."""
     for one in sums:
         for _ in range(ROUNDS):
             excess = d[one].sum()
@@ -280,21 +293,23 @@ def _kept(d: Vector, sums: NDArray[np.bool_], bottom: Vector, top: Vector, held:
 
 
 class CostModel:
-    """Whether a Newton step pays, from what working sets have cost and come to so far.
+    """Decide whether a Newton step pays, from the cost and progress of SMO so far.
 
-    At first the violation goes up and down while the support vectors are found, and then falls fast. Only where it
-    falls slowly once it is well below that of the beginning, such steps are worth a thought.
+    At first the violation goes up and down while SMO finds the support vectors; then it falls fast. A Newton step is
+    considered only if the violation is well below the first one and falls slowly.
     """
 
     def __init__(self) -> None:
-        self._log: list[tuple[float, float]] = []  # cost so far, the logarithm of the least violation, since it is low
-        self._first = 0.0  # violation
-        self._made, self._doubt = False, 1.0  # whether there was one; how much dearer the next one is
+        self._log: list[tuple[float, float]] = []  # cost, log of the least violation
+        self._first = 0.0  # first violation
+        self._made, self._doubt = False, 1.0  # whether a step was made; factor of the next step's price
 
     def pays(self, cost: float, violation: float, tol: float, price: float, late: bool) -> bool:
-        """Return whether, after working sets of ``cost`` in all, at a ``violation``, going on as in the second half of
-        the looks since the violation is low costs more than some such steps at ``price``. late: whether it counts as
-        low anyway."""
+        """Return whether SMO will cost more than a Newton step of this ``price``.
+
+        The forecast extrapolates from the second half of the checks since the violation is low. cost: cost of SMO so
+        far. violation: the current one. late: treat any violation as low.
+        """
         self._first = self._first or violation
         if not self._log and violation > LOW * self._first and not late:
             return False
@@ -307,29 +322,27 @@ class CostModel:
         return bool((least - np.log(tol)) * (cost - half) > many * price * (before - least))
 
     def made(self, well: bool) -> None:
-        """Note that such a step was made, ``well`` if it lowered the dual: what was before says nothing of what
-        follows."""
+        """Record a step, which lowered the dual if ``well``; the forecast begins anew."""
         self._log.clear()
         self._made, self._first = True, np.inf
         self._doubt *= 1.0 if well else DOUBT
 
 
 class Newton:
-    """Newton steps over all free coefficients of the one problem of a ``state``, which is solved by working sets.
+    """Make Newton steps over all free coefficients of a problem that SMO solves by working sets.
 
-    The factor is kept from one step to the next where that leaves room enough; its bytes are the stream's, until
-    :meth:`end`.
+    The factor is kept between steps if memory allows. Its bytes count towards the stream's limit until :meth:`end`.
     """
 
     def __init__(self, state: State, rows: KernelRows, kernel_scale: float) -> None:
         self._state, self._stream, self._gram, self._rows = state, state.stream, state.gram, rows
         self._scale, self._dtype = kernel_scale, np.dtype(state.gram.rows.dtype)
         self._factor: Factor | None = None
-        self._held = 0  # bytes of it
+        self._held = 0  # bytes of the factor
         self._costs = CostModel()
 
     def due(self, seen: Optimality, tol: float, outer: int) -> bool:
-        """Return whether to step now, after ``outer`` working sets."""
+        """Return whether a step now, after ``outer`` iterations, costs less than the SMO that it replaces."""
         profile, rows, n, W = self._stream.profile, self._rows, self._state.n, self._rows.selection.W
         free, cells, width = int(seen.inside.sum()), self._gram.rows.cost, max(rows.tile_cost, 1.0)
         value = min(cells, profile.cache_cost) if rows.cache.capacity or self._gram.whole else cells
@@ -344,8 +357,10 @@ class Newton:
         return pays and LEAST <= free <= MOST and self._block(0, free, rows.square.nbytes + self._held) > 0
 
     def _block(self, before: int, new: int, spare: int = 0) -> int:
-        """Return the largest block by which memory, and ``spare`` bytes more, lets a factor of ``before`` rows grow by
-        ``new`` ones; 0 where it holds none."""
+        """Return the largest block size for which memory lets a factor of ``before`` rows grow by ``new`` rows, or 0.
+
+        spare: bytes that will be free in addition.
+        """
         stream = self._stream
         left = stream.limit - stream.held
         for block in range(min(_whole(max(before, new)), BLOCK), 0, -MARGIN):
@@ -357,14 +372,16 @@ class Newton:
         return 0
 
     def _host_bytes(self, before: int, new: int, block: int) -> int:
-        """Return the bytes that a factor grows by, and those of what is made on the host meanwhile."""
+        """Return the bytes on the host by which the factor grows, with temporaries."""
         more, columns = new * before + new * (new + block) // 2, before + new + MEANWHILE * block
         kept = GROWN * self._factor.kept if before and self._factor else 0
         return self._dtype.itemsize * (more + block * columns) + kept
 
     def find(self) -> Vector | None:
-        """Return what to add to b (1, n), all the way to the minimum; None where there is no way, or no memory for it.
-        The factor is kept where as much memory again as it takes is left beside what the next steps need."""
+        """Return the step to the minimum (1, n), None if there is none or no memory for it.
+
+        The factor is kept if as much memory as it takes is left beside the needs of the next iterations.
+        """
         wanted = self._rows.square.nbytes + self._rows.cache.coming
         try:
             change = self._found(*self._state.now())
@@ -403,7 +420,7 @@ class Newton:
         return change
 
     def go(self, change: Vector) -> bool:
-        """Add ``change`` to b, or the part of it with which the dual is least; return whether that lowers it."""
+        """Add ``change``, or the part of it with the least dual, to b; return whether the dual fell."""
         state, stream = self._state, self._stream
         problem, b, f = state.now()
         after = stream.held_wide(b + change)
@@ -424,13 +441,15 @@ class Newton:
         return well
 
     def end(self) -> None:
-        """Give the factor back."""
+        """Free the factor."""
         self._stream.reserve(-self._held)
         self._factor, self._held = None, 0
 
     def _factored(self, free: Rows) -> Factor | None:
-        """Return a factor with the rows ``free``: the last one, where few came or went, else a new one. None where K
-        among them is not positive definite, or memory does not hold it."""
+        """Return a factor with the rows ``free``: the last one extended, if few joined or left, else a new one.
+
+        Return None if K among them is not positive definite or memory is too small.
+        """
         last = self._factor
         if last is not None:
             new = np.setdiff1d(free, last.rows)
@@ -448,13 +467,13 @@ class Newton:
         return self._hold(made) if made else None
 
     def _hold(self, factor: Factor) -> Factor:
-        """Keep the factor, whose bytes are the stream's from now on, and return it."""
+        """Keep the factor, count its bytes towards the stream's limit, and return it."""
         self._stream.reserve(factor.nbytes - self._held)
         self._factor, self._held = factor, factor.nbytes
         return factor
 
     def _grown(self, factor: Factor, rows: Rows, block: int) -> bool:
-        """Return whether ``factor`` has further rows now, which came ``block`` by block."""
+        """Extend ``factor`` by ``rows``, ``block`` rows at a time; return whether that succeeded."""
         m, n = len(factor.rows), len(rows)
         host = self._host_bytes(m, n, block)
         self._stream.reserve(host)
@@ -466,7 +485,7 @@ class Newton:
             self._stream.reserve(-host)
 
     def _extended(self, factor: Factor, rows: Rows, block: int, square: KernelBlock) -> bool:
-        """Return whether ``factor`` has these rows now, of which K beside its own came ``block`` by block."""
+        """Extend ``factor`` by one block of rows, with K to its own rows by blocks; return whether that succeeded."""
         beside = np.empty((len(factor.rows), len(rows)), self._dtype, order="F")
         for first in range(0, max(1, len(beside)), block):
             known = factor.rows[first : first + block]
@@ -476,8 +495,10 @@ class Newton:
 
     @contextmanager
     def _kernel_block(self, rows: int) -> Iterator[KernelBlock]:
-        """Give what makes K between some rows and others, and among these others, lower triangle, of so many ``rows``
-        in all at most."""
+        """Yield a function of two row sets, of at most ``rows`` rows in all.
+
+        It returns K between the sets, and the lower triangle of K among the second set.
+        """
         stream, gram = self._stream, self._gram
         panel, made = gram.panel(_whole(rows), square=True), []
         try:
@@ -506,11 +527,13 @@ class Newton:
 
 
 def _whole(rows: int) -> int:
-    """Return so many rows, or more, that panels are made for."""
+    """Return the number of rows rounded up to a size of panels."""
     return -(-rows // MARGIN) * MARGIN
 
 
 def _pair(before: int, new: int, block: int) -> int:
-    """Return the rows of a square with a block of those that are there and one of ``new`` ones, all of which are there
-    at last."""
+    """Return the largest number of rows in one call of :meth:`Newton._kernel_block`'s function.
+
+    It gets one block of a factor's rows, and one block of the new rows.
+    """
     return min(block, before + max(0, new - block)) + min(block, new)

@@ -1,18 +1,20 @@
-"""Decomposition over rows in several places: the solver of decomposition.py with f and rows in shards.
+"""Decomposition over rows in shards: each device or worker has some rows and their f; one device solves working sets.
 
 Solves:   as decomposition.py, one problem (BIAS, NONE or SPLIT)
-Given:    shards (shard.py) on several devices or machines, and a device for the working set
+Given:    shards (:class:`Shard`) on several devices or machines, and a device for the working set
 Stops:    as decomposition.py (smo.py), by the extremes of all shards
 
     until stopped:
-        ws    <- half of the last working set, and of the candidates of all shards those with the largest violations
-        b_ws  <- solution of the dual over ws, here
-        f     <- f + K(., changed) delta in every shard, which offers its next candidates with the answer
+        ws    <- half of the last working set, and the most violating candidates of all shards
+        b_ws  <- solution of the dual over ws, on the device of the working set
+        f     <- f + K(., changed) delta in every shard; the shard replies with its next candidates
 
-An outer iteration is one question to each shard: rows of the working set whose kernel values the shards lack go there,
-candidates and numbers of a few rows come back; nothing as long as a shard travels before the end. The rows of K that
-the shards cache are decided here, so that all cache the same. The coefficients are here: a shard that was lost
-(clsvm.distribute) is posed again with its part of them, and its f is made of them.
+An outer iteration sends one request to each shard: the working rows that it does not know, and the changes. Each reply
+has candidates and numbers of a few rows. No array as long as a shard travels before the end.
+
+The caller (:class:`Sharded`) decides which rows of K the shards cache, so that all shards cache the same ones. It also
+has the coefficients. If a shard is lost (clsvm.distribute), its replacement gets its part of the problem again, and
+computes f from the coefficients.
 """
 
 from __future__ import annotations
@@ -46,22 +48,23 @@ from clsvm.solvers.state import Limits, PairSteps, Selection, State, mirror, mos
 
 Rows = NDArray[np.intp]
 Ask = Callable[[str, Sequence[tuple[Any, ...] | None]], list[Any]]
-WHOLE = 16  # a working set is whole vectors of this many
-SHARE = 0.5  # of the memory, for rows and tile of a working set
-PIECE = 1024  # rows at a time that f is made of
-EXACT = 64 << 20  # bytes of support vectors at a time in float64
+WHOLE = 16  # a working set has a multiple of this many places
+SHARE = 0.5  # share of the free memory for rows and tile of a working set
+PIECE = 1024  # support vectors at a time from which a new shard computes f
+EXACT = 64 << 20  # bytes of support vectors at a time in a float64 check
 
 
 def chosen(problem: Problem, rows: Rows, f: Vector, b: Vector, least: Vector, most: Vector, quota: int) -> Rows:
-    """Return the places in ``rows`` (c,), with their f and b, of the rows that violate their optimum most.
+    """Return the places in ``rows`` (c,) of the rows with the largest violations.
 
-    quota: rows of each side where a sum is held, else in all. least, most (groups,): the extremes of all rows.
+    f, b (c,): their gradients and coefficients. quota: rows of each side if a sum is fixed, else in all. least, most
+    (groups,): the extremes of all rows.
     """
     lo, hi = problem.lo[0, rows], problem.hi[0, rows]
     right, left = certificate.sides(f, b, problem.kink)
     up, low = b < hi, b > lo
 
-    def first(violation: Vector) -> Rows:  # the largest violations above 0; of equal ones the first row comes first
+    def first(violation: Vector) -> Rows:  # largest positive violations first; equal ones in the order of rows
         places = np.flatnonzero(violation > 0)
         return places[np.lexsort((rows[places], -violation[places]))[:quota]]
 
@@ -74,9 +77,9 @@ def chosen(problem: Problem, rows: Rows, f: Vector, b: Vector, least: Vector, mo
 
 
 class WorkingSet:
-    """The dual over W rows at a time, which come from the host.
+    """Solve the dual over W rows at a time, which the host sends to the device.
 
-    most: the largest W, less where memory holds no such set; row: bytes of one; plan: of rows as they come.
+    plan: the layout of these rows. most: the largest W; memory may demand a smaller one. row: bytes of a row.
     """
 
     def __init__(
@@ -87,7 +90,7 @@ class WorkingSet:
         self._kink, self._counters = stream.wide(np.array([problem.kink])), stream.zeros(8 * 4)
         self._steps = PairSteps(stream, dtype, self.W, problem.constraint)
         self._mirror = mirror(stream, dtype)
-        # (new memory takes longer to touch than to fill)
+        # allocated once: the first touch of memory takes longer than filling it
         self._Q = stream.buffer(np.dtype(dtype).itemsize * self.W**2)
 
     def _size(self, W: int, row: int) -> int:
@@ -100,7 +103,7 @@ class WorkingSet:
         return W
 
     def solve(self, X: Data, numbers: Iterable[Vector], limits: Limits) -> tuple[Vector, int]:
-        """Return b and the SMO iterations so far for rows X (w, d), w <= W, with their ``numbers`` f, b, lo and hi."""
+        """Solve over rows X (w, d), w <= W, with ``numbers`` f, b, lo, hi; return b and the SMO iterations so far."""
         stream, W, w = self.stream, self.W, X.shape[0]
         with stream.recycling(), stream.scratch():
             rows = layouts.build(stream, X, layouts.once(self._plan, X), self.dtype)
@@ -121,17 +124,17 @@ class WorkingSet:
 
 
 class Sharded(Loop):
-    """The solve of one problem; ``settings`` without the function that evaluates rows in float64: the shards do."""
+    """Solve one problem over shards; float64 values come from the shards, so ``settings.exact`` is not used."""
 
     sync = 1
 
     def __init__(self, shards: Parts, working_set: WorkingSet, problem: Problem, settings: Settings) -> None:
         self._shards, self._set, self.problem = shards, working_set, problem
         lo, hi = map(working_set.stream.held_wide, (problem.lo, problem.hi))
-        self._held = replace(problem, lo=lo, hi=hi)  # (as the coefficients meet them)
+        self._held = replace(problem, lo=lo, hi=hi)  # bounds as the device rounds them
         self.settings = replace(settings, exact=self.exact)
         self.n, self.W, self.dtype = problem.n, working_set.W, working_set.dtype
-        self._ends = np.cumsum([0, *shards.sizes])  # of each shard's rows, after where the first one's begin
+        self._ends = np.cumsum([0, *shards.sizes])  # shard i has rows _ends[i] up to _ends[i + 1]
         start = problem.start if settings.start is None else settings.start
         self._b = np.zeros((1, self.n)) if start is None else start.copy()
         self._steps, self._directory = 0, Directory(self.n)
@@ -142,10 +145,10 @@ class Sharded(Loop):
         self._pose(range(len(shards.sizes)), Counter())
         self._look_again()
 
-    # Questions.
+    # Requests to the shards.
 
     def _ask(self, name: str, given: Sequence[tuple[Any, ...] | None]) -> list[Any]:
-        """Return what all shards answer; one that is lost is brought back first."""
+        """Call a method of all shards and return their replies; replace shards that are lost."""
         losses = Counter[int]()
         return self._answers(name, given, losses, lambda lost: self._pose(lost, losses))
 
@@ -156,23 +159,22 @@ class Sharded(Loop):
         losses: Counter[int],
         notice: Callable[[set[int]], None],
     ) -> list[Any]:
-        """Return what shards answer. Those that are lost are noticed, and then asked again.
+        """Call a method of the shards and return their replies; after ``notice``, ask lost shards again.
 
-        losses: of each shard since a question began. Raises DeviceError where a shard is lost too often.
+        losses: number of losses of each shard during this request. Raises DeviceError if a shard is lost too often.
         """
         answers = self._shards.ask(name, given)
         while lost := {i for i, answer in enumerate(answers) if isinstance(answer, Lost)}:
             count_losses(losses, lost)
             notice(lost)
-            # Its coefficients, and so its f, have a step already.
+            # The new shard's coefficients include this step already.
             again = [(one,) for one in self._unchanged()] if name == "step" else given
             found = self._shards.ask(name, [one if i in lost else None for i, one in enumerate(again)])
             answers = [found[i] if i in lost else answer for i, answer in enumerate(answers)]
         return answers
 
     def _pose(self, shards: Iterable[int], losses: Counter[int]) -> None:
-        """Pose the problem to shards that are new, or lost, and make their f of the coefficients; so with shards that
-        are lost meanwhile."""
+        """Send new shards their part of the problem, and have them compute f; repeat for shards lost meanwhile."""
         behind = set(shards)
         while behind:
             gone = set[int]()
@@ -192,39 +194,39 @@ class Sharded(Loop):
         return own, self._b[:, here], self.W, self.settings.cache_bytes
 
     def _split(self, rows: Rows) -> list[NDArray[np.int32]]:
-        """Split rows, in any order, by their shards, counted from the first of each."""
+        """Split row numbers, in any order, by their shards; count from each shard's first row."""
         home = np.searchsorted(self._ends[1:], rows, side="right")
         return [(rows[home == i] - start).astype(np.int32) for i, start in enumerate(self._ends[:-1])]
 
     def _taken(self, name: str, rows: Rows, ask: Ask) -> Data:
-        """Return X of some rows, in their order: as they were given ("whole") or as they travel ("sent")."""
+        """Return some rows of X, in their order: as given (name "whole"), or centred and cast (name "sent")."""
         found = ask(name, [(part,) if len(part) else None for part in self._split(rows)])
         home = np.searchsorted(self._ends[1:], rows, side="right")
         order = np.argsort(np.argsort(home, kind="stable"), kind="stable")
         return stacked([one for one in found if one is not None])[order]
 
     def _support(self, name: str, b: Vector, step: int, ask: Ask) -> Iterator[tuple[Rows, Data]]:
-        """Yield support vectors of coefficients b (1, n), ``step`` at a time."""
+        """Yield the support vectors of coefficients b (1, n): row numbers and rows, ``step`` at a time."""
         support = np.flatnonzero(b[0])
         for first in range(0, len(support), step):
             rows = support[first : first + step]
             yield rows, self._taken(name, rows, ask)
 
-    # A step.
+    # An outer iteration.
 
     def _step(self) -> None:
         before = self._steps
         self._solve()
-        if self._steps == before:  # (of other shards, each knew only how they were before the last step)
+        if self._steps == before:  # each shard knew the extremes of the others before the last change only
             self._look_again()
             self._solve()
 
     def _look_again(self) -> None:
-        """Ask for candidates by all extremes as they are."""
+        """Request candidates by the current extremes of all shards."""
         self._offers = self._ask("step", [(change,) for change in self._unchanged()])
 
     def _solve(self) -> None:
-        """Choose a working set, solve it, apply its changes."""
+        """Choose a working set, solve the dual over it, and apply its changes."""
         started, p, of, W, s = perf_counter(), self._held, self._offers, self.W, self.settings
         offered = np.concatenate([one.rows + start for one, start in zip(of, self._ends[:-1], strict=True)])
         f, b = np.concatenate([one.f for one in of]), self._b[0]
@@ -249,7 +251,7 @@ class Sharded(Loop):
         self.course.took("rows", started)
 
     def _apply(self, rows: Rows, change: Vector, X: Data) -> None:
-        """Send the changed coefficients to all shards, and take their next candidates."""
+        """Send the changed coefficients to all shards, and receive their next candidates."""
         slots, hit = self._directory.slots(rows, min(one.capacity for one in self._offers))
         alike: dict[str, Any] = {"X": None if hit.all() else X[~hit], "weights": change[~hit]}
         if len(slots):
@@ -259,14 +261,14 @@ class Sharded(Loop):
         self._offers = self._ask("step", [(one,) for one in changes])
 
     def _unchanged(self) -> list[Change]:
-        """Return the change of each shard where nothing changed."""
+        """Return for each shard a :class:`Change` without changed coefficients."""
         made, stay = [], min(len(self._kept), self.W // 2)
         for i, kept in enumerate(self._split(self._kept)):
             others = _extremes([one for k, one in enumerate(self._offers) if k != i], self.problem.groups)
             made.append(Change(kept, *others, stay, self._directory.computed))
         return made
 
-    # The loop's.
+    # Methods of Loop.
 
     def coefficients(self) -> Vector:
         return self._b.copy()
@@ -289,7 +291,7 @@ class Sharded(Loop):
         self._look_again()
 
     def exact(self, rows: Rows, b: Vector) -> Vector:
-        """Return K b (1, n) in float64 of some rows, ascending; b (1, n)."""
+        """Return K b of some rows, ascending, in float64, (1, rows); b (1, n)."""
         parts, c = self._split(rows), np.zeros((1, len(rows)))
         size = max(1, row_bytes(self._taken("whole", rows[:1], self._ask)))
         for support, X in self._support("whole", b, max(1, EXACT // size), self._ask):
@@ -299,25 +301,27 @@ class Sharded(Loop):
 
 
 def _extremes(offers: Sequence[Offer], groups: int) -> tuple[Vector, Vector]:
-    """Return the least and the largest derivative (groups,) of the rows of some shards."""
+    """Return the smallest and the largest derivative (groups,) over some shards."""
     far = np.full(groups, np.inf)
     return np.min([far, *(one.least for one in offers)], axis=0), np.max([-far, *(one.most for one in offers)], axis=0)
 
 
 class Directory:
-    """The rows of K, of n, that the shards cache: a ring of slots, as rowcache.cl has it on one device. computed: rows
-    that were not there when they were asked for."""
+    """Keep the directory of the shards' row caches: a ring of slots, as rowcache.cl has it on one device.
+
+    computed: number of rows of K that were not cached when they were needed.
+    """
 
     def __init__(self, n: int) -> None:
         self._slot_of, self._owner, self._head = np.full(n, -1, np.int32), np.zeros(0, np.intp), 0
         self.computed = 0
 
     def forget(self) -> None:
-        """Forget all rows."""
+        """Empty the directory."""
         self._slot_of[:], self._owner[:] = -1, -1
 
     def slots(self, rows: Rows, capacity: int) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-        """Return the slot of each row, empty without a cache, and whether the row is cached there; then all are."""
+        """Return the slot of each row, and whether it was cached; afterwards all are. Without a cache, no slots."""
         slots = self._slot_of[rows]
         hit = slots >= 0
         self.computed += int((~hit).sum())
@@ -336,17 +340,22 @@ class Directory:
 
 Places = NDArray[np.int32]
 NO_ROWS, NO_NUMBERS = np.zeros(0, np.int32), np.zeros(0)
-LOOK = 256 << 20  # bytes of rows at most that a look in float64 copies
+LOOK = 256 << 20  # most bytes of rows that a float64 check copies at a time
 
 
 class Change(NamedTuple):
-    """What an outer iteration changed.
+    """Tell a shard the changes of an outer iteration.
 
-    kept: rows of this shard that stay in the working set. least, most (groups,): extremes of the other shards, as far
-    as is known. stay: how many rows of the working set stay in all. computed: rows of K that were computed so far.
-    rows, b: this shard's rows whose coefficient changed, and the new coefficients. X (m, d): changed rows of any shard
-    of which the row cache has no values; weights: by how much each changed; slots: where their values go. hits,
-    hit_weights: slots of the cached rows, and by how much these changed.
+    Attributes:
+        kept: rows of this shard that stay in the working set.
+        least, most: extremes of the other shards, as far as known, (groups,).
+        stay: number of rows of the working set that stay.
+        computed: rows of K computed so far.
+        rows, b: this shard's rows with a changed coefficient, and their new coefficients.
+        X: changed rows of any shard that the row caches lack, (m, d).
+        weights: changes of their coefficients, (m,).
+        slots: cache slots for their kernel values, (m,).
+        hits, hit_weights: slots of changed rows in the caches, and changes of their coefficients.
     """
 
     kept: Places
@@ -364,8 +373,11 @@ class Change(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """A shard's facts. sizes, extent: of its rows (precision.measured); W, cache_bytes, reason: of kernel_rows.sizes;
-    row: bytes of one; layout: words."""
+    """Describe a shard.
+
+    sizes, extent: error sizes and value ranges of its rows (precision.measured). W, cache_bytes, reason: from
+    kernel_rows.sizes. row: bytes of a row. layout: in words.
+    """
 
     sizes: Vector
     extent: Extent
@@ -377,11 +389,13 @@ class Facts(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """A shard's candidates for the next working set.
+    """Hold a shard's candidates for the next working set.
 
-    rows, f, X: their numbers, f and features; kept: f of the rows that stay. least, most, inside, sums (groups,):
-    extremes of all its rows, how many are inside their bounds, the sums of their derivatives. capacity: slots of its
-    row cache.
+    Attributes:
+        rows, f, X: numbers, gradients and features of the candidates.
+        kept: gradients of the shard's rows that stay in the working set.
+        least, most, inside, sums: as in :class:`clsvm.solvers.smo.Optimality`, (groups,).
+        capacity: slots of the shard's row cache.
     """
 
     rows: Places
@@ -396,23 +410,25 @@ class Offer(NamedTuple):
 
 
 def cast(X: Data, centre: Vector, dtype: str) -> Data:
-    """Return rows as they travel."""
+    """Return rows in the form in which they travel: centred and cast to ``dtype``."""
     return (centred(X, centre) if centre.any() else X).astype(dtype, copy=False)
 
 
 def travelled(plan: Plan) -> Plan:
-    """Return the plan of rows that have travelled."""
+    """Return the plan for rows that were centred before they travelled."""
     return replace(plan, centre=np.zeros_like(plan.centre)) if plan.centre.any() else plan
 
 
 def row_bytes(X: Data) -> int:
-    """Return about the bytes of a row on the host."""
+    """Return the approximate bytes of a row on the host."""
     return max(1, X.nnz * (X.dtype.itemsize + 4) // X.shape[0] if sp.issparse(X) else X.shape[1] * X.itemsize)
 
 
 class Shard:
-    """Rows X (n, d), dense or CSR, laid out on a device. Row numbers are the caller's. Raises ValueError where
-    memory_limit does not hold them."""
+    """Hold rows X (n, d), dense or CSR, and their part of the problem on a device.
+
+    Row numbers count in the order of X. Raises ValueError if memory_limit does not hold the rows.
+    """
 
     def __init__(self, stream: Stream, X: Data, kernel: Kernel, plan: Plan, dtype: str) -> None:
         self.stream, self.X, self.kernel, self.plan, self.dtype = stream, X, kernel, plan, dtype
@@ -426,14 +442,16 @@ class Shard:
         self._k["update"] = stream.variant(programs.update(stream.profile, dtype))
 
     def facts(self, working_set: int | str, cache: float | str, n: int) -> Facts:
-        """Return the facts for a problem of n rows in all."""
+        """Describe the shard, for a problem of n rows over all shards."""
         found = precision.measured(self.stream, self.gram.rows, self.kernel, self.X, self.plan)
         chosen = sizes(self.stream, self.gram, working_set, cache, n)
         return Facts(found.sizes, found.extent, *chosen, row_bytes(self.X), self.gram.rows.describe())
 
     def pose(self, problem: Problem, b: Vector, W: int, cache_bytes: int) -> None:
-        """Begin the shard's part of a problem at coefficients b (1, n), with f = q. W: rows of a working set;
-        cache_bytes: of the row cache."""
+        """Set the shard's part of a problem to coefficients b (1, n) and f = q.
+
+        W: rows of a working set. cache_bytes: bytes of the row cache.
+        """
         self.state.load(problem, b, (b, problem.q))
         given = problem.constraint, W, cache_bytes
         if self._posed and self._posed != given:
@@ -444,7 +462,7 @@ class Shard:
             self._posed = given
 
     def step(self, change: Change) -> Offer:
-        """Apply a change, and offer candidates."""
+        """Apply a change and return the next candidates."""
         with self.stream.recycling():
             with self.stream.scratch():
                 self._take(change)
@@ -466,7 +484,7 @@ class Shard:
             self._accumulate(change.X, change.weights, change.slots)
 
     def _accumulate(self, X: Data, weights: Vector, slots: Places = NO_ROWS) -> None:
-        """Add K(., X) weights to f, and the values to the row cache where there are slots."""
+        """Add K(., X) weights to f, and store the kernel values in the row cache if there are slots."""
         stream, m = self.stream, X.shape[0]
         plan = layouts.once(travelled(self.plan), X)
         gram = Gram(stream, layouts.build(stream, X, plan, self.dtype), self.kernel)
@@ -502,33 +520,33 @@ class Shard:
         return self.stream.read_wide(out, count)
 
     def sent(self, rows: Places) -> Data:
-        """Return some rows as they travel."""
+        """Return some rows, centred and cast."""
         return cast(self.X[rows], self.plan.centre, self.dtype)
 
     def whole(self, rows: Places) -> Data:
-        """Return some rows as they were given."""
+        """Return some rows as given."""
         return self.X[rows]
 
     def respond(self, X: Data, weights: Vector) -> None:
-        """Add K(., X) weights to f for rows X (m, d) that have travelled."""
+        """Add K(., X) weights to f, for rows X (m, d) in the form of :meth:`sent`."""
         with self.stream.scratch():
             self._accumulate(X, weights)
 
     def objective(self, rho: Vector) -> Vector:
-        """Return the three sums (3,) that the objectives at offsets rho (groups,) are made of."""
+        """Return the three sums (3,) of the objectives at offsets rho (groups,); see :meth:`Loop._sums`."""
         with self.stream.scratch():
             return self.selection.sums(self.state.view, self.state.q, self.stream.wide(rho))[0]
 
     def f(self) -> Vector:
-        """Return f (n,) of all rows."""
+        """Return the gradients f (n,)."""
         return self.state.gradients()[0]
 
     def put(self, f: Vector) -> None:
-        """Replace f (n,)."""
+        """Replace the gradients by f (n,)."""
         self.state.replace(f[None])
 
     def exact(self, rows: Places, support: Data, b: Vector) -> Vector:
-        """Return K b in float64 of some rows, b (1, m) of the support vectors (m, d) as they were given."""
+        """Return K b of some rows in float64, for coefficients b (1, m) of the support vectors (m, d)."""
         stream, c = self.stream, np.zeros((1, len(rows)))
         with stream.beside(stream.limit - stream.held) as own:
             step = max(1, LOOK // row_bytes(self.X))
