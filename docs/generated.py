@@ -4,6 +4,9 @@ kernels          the built-in kernel functions: parameters, their defaults and l
 flags COMMAND    flags and arguments of a command, such as ``flags train`` or ``flags kernels emit``
 results FILE     the table of a file in benchmarks/results
 gpu FILE TITLE   a table of such a file of the GPU command
+columns FILE[#TITLE][,FILE...] NAME [= TITLE] | NAME [= TITLE] | ...
+                 columns of the first tables of such files, under other titles where they are given
+peers FILE       fits of such a file beside the peers' to the same tolerance
 """
 
 from __future__ import annotations
@@ -61,21 +64,65 @@ def _flags(command: Any) -> Iterator[Row]:
         yield f"`{names}{value}`", one.help or ""
 
 
+def read(name: str) -> Any:
+    """Return a result."""
+    return json.loads((ROOT / "benchmarks" / "results" / name).read_text("utf-8"))
+
+
 def results(name: str) -> str:
     """Return the tables of a result."""
-    return page(json.loads((ROOT / "benchmarks" / "results" / name).read_text("utf-8")))
+    return page(read(name))
 
 
 def gpu(name: str, *title: str) -> str:
-    """A table of a result of the GPU command."""
-    result = json.loads((ROOT / "benchmarks" / "results" / name).read_text("utf-8"))
-    return summary.section(result, " ".join(title))
+    """Return a table of a result of the GPU command."""
+    return summary.section(read(name), " ".join(title))
+
+
+def table(name: str) -> list[dict[str, str]]:
+    """Return the rows of a result's first table, or of the one named after #; a cell is found by its column's title.
+
+    A first cell that is empty repeats the one above it. The second column of a title is "title 2".
+    """
+    name, _, title = name.partition("#")
+    text = gpu(name, title) if title else results(name)
+    block = next(part for part in text.split("\n\n") if part.startswith("|")).splitlines()
+    header, _, *lines = ([cell.strip() for cell in line.strip()[1:-1].split("|")] for line in block)
+    header = [title + f" {1 + header[:i].count(title)}" * (title in header[:i]) for i, title in enumerate(header)]
+    rows: list[dict[str, str]] = []
+    for line in lines:
+        rows.append(dict(zip(header, line, strict=True)))
+        rows[-1][header[0]] = rows[-1][header[0]] or rows[-2][header[0]]
+    return rows
+
+
+def columns(names: str, *wanted: str) -> str:
+    """Return some columns of the tables of some results; a first cell that repeats the one above is empty."""
+    given = [part.partition("=") for part in " ".join(wanted).split("|")]
+    keys = [key.strip() for key, _, _ in given]
+    cells = [tuple(row[key] for key in keys) for name in names.split(",") for row in table(name)]
+    shown = [("" if i and cells[i - 1][0] == row[0] else row[0], *row[1:]) for i, row in enumerate(cells)]
+    return markdown(tuple((title or key).strip() for key, _, title in given), shown)
+
+
+def peers(name: str) -> str:
+    """Return seconds of fits beside those of a GPU result's peers that stop at the same tolerance."""
+    steps = read(name)["steps"]
+    ours = {step["set"]: step for step in steps if "cold" in step}
+    rows = []
+    for row in next(step["peers"] for step in steps if step["step"] == "peers"):
+        if row["stop"] == "tol 1e-3" and not (own := ours[row["set"]])["parameters"].get("gap_tol"):
+            seconds = (own["cold"], row["first"], min(own["warm"]), row["seconds"])
+            rows.append((own["what"], *("not run" if one is None else f"{one:.2f}" for one in seconds)))
+    return markdown(("data", "clsvm, first fit", "ThunderSVM, first fit", "clsvm, later", "ThunderSVM, later"), rows)
 
 
 WRITERS: dict[str, Callable[..., str]] = {
+    "columns": columns,
     "gpu": gpu,
     "kernels": kernels,
     "flags": flags,
+    "peers": peers,
     "results": results,
 }
 
