@@ -3,10 +3,9 @@
 kernels          the built-in kernel functions: parameters, their defaults and limits, formula
 flags COMMAND    flags and arguments of a command, such as ``flags train`` or ``flags kernels emit``
 results FILE     the table of a file in benchmarks/results
-gpu FILE TITLE   a table of such a file of the GPU command
 columns FILE[#TITLE][,FILE...] NAME [= TITLE] | NAME [= TITLE] | ...
-                 columns of the first tables of such files, under other titles where they are given
-peers FILE       fits of such a file beside the peers' to the same tolerance
+                 columns of the first tables of such files, or of those named TITLE, under other titles where given
+peers FILE       fits of the GPU command beside the peers' to the same tolerance
 """
 
 from __future__ import annotations
@@ -119,7 +118,6 @@ def peers(name: str) -> str:
 
 WRITERS: dict[str, Callable[..., str]] = {
     "columns": columns,
-    "gpu": gpu,
     "kernels": kernels,
     "flags": flags,
     "peers": peers,
