@@ -93,7 +93,7 @@ def test_no_circle() -> None:
 
 
 def test_the_page_on_design_says_the_order() -> None:
-    text = (ROOT / "docs" / "design.md").read_text("utf-8")
+    text = (ROOT / "docs" / "design" / "index.md").read_text("utf-8")
     said = next(part for part in text.split("\n\n") if part.startswith("    errors <"))
     names = [name for group in ORDER for name in group if not name.startswith("__")]
     assert said.replace("\n", " ").split() == " < ".join(names).split()
