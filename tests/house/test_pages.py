@@ -82,13 +82,27 @@ def test_public_names_and_functions_say_what_users_need() -> None:
     assert not missing
 
 
-def test_what_pages_ask_for_are_tables() -> None:
+def script(name: str) -> Any:
+    """Return a script of the documentation as a module."""
     pytest.importorskip("sphinx", reason="the site needs Sphinx")
-    spec = importlib.util.spec_from_file_location("generated", DOCS / "generated.py")
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     assert spec
     assert spec.loader
-    generated = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(generated)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_charts_are_drawn_from_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib", reason="pictures need matplotlib")
+    monkeypatch.syspath_prepend(DOCS)  # (undone with the folders that the script adds)
+    script("charts").main(tmp_path)
+    drawn = {path.name for path in tmp_path.iterdir()}
+    assert drawn == {path.name for path in (DOCS / "pictures").glob("*.png")} - {"decision_boundary.png"}
+
+
+def test_what_pages_ask_for_are_tables() -> None:
+    generated = script("generated")
     assert {words.split()[0] for words in TABLES} == set(generated.WRITERS)
     for words in TABLES:
         name, *given = words.split()
