@@ -88,11 +88,11 @@ def over_rows(path: Path) -> None:
 
 def main(folder: Path) -> None:
     """Draw all charts into a folder."""
-    bars(folder / "train.png", FITS, "seconds of a fit")
-    bars(folder / "predict.png", [PREDICTIONS], "seconds for all test rows", ["classes s"])
-    bars(folder / "search.png", SEARCHES, "seconds of a search")
-    bars(folder / "falkon.png", [FALKON], "seconds of a fit")
-    over_rows(folder / "rows.png")
+    bars(folder / "speed_train.png", FITS, "seconds of a fit")
+    bars(folder / "speed_predict.png", [PREDICTIONS], "seconds for all test rows", ["classes s"])
+    bars(folder / "speed_search.png", SEARCHES, "seconds of a search")
+    bars(folder / "speed_falkon.png", [FALKON], "seconds of a fit")
+    over_rows(folder / "speed_rows.png")
 
 
 if __name__ == "__main__":
