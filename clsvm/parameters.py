@@ -1,84 +1,83 @@
-"""The parameters of estimators: one table of names, defaults, limits, options of the solver and flags.
+"""The parameters of estimators: a table of names, defaults, limits, solver options and command-line flags.
 
-Constructors are checked against it, fits read their options of the solver from it, and the command line has its flags
-from it. Constructors write their signatures out, as scikit-learn reads them. Their docstrings have the words below.
+Constructors check their arguments against the table, fits read the options of the solver from it, and the command line
+takes its flags from it. The descriptions below become the docstrings of the estimators.
 
 C
-    the weight of the loss, above 0; infinity is a hard margin (not of NuSVR)
+    Weight of the loss, above 0. Infinity gives a hard margin, except for NuSVC
 nu
-    above 0 and at most 1: at most that share of the rows errs (of a regression lies outside the tube, of one class
-    outside the boundary), at least that share are support vectors
+    Number above 0 and at most 1. At most this share of the rows are errors: rows inside the margin, outside the tube of
+    a regression, or outside the boundary of a one-class machine. At least this share are support vectors
 epsilon
-    half the width of the tube in which errors are free
+    Half the width of the tube within which errors cost nothing
 kernel
-    a name of clsvm.kernels.BUILTIN ('clsvm kernels list'); a clsvm.Kernel; 'precomputed': X is K (n, n), in predict
-    (rows, n); or a function of two sets of rows that returns K between them, evaluated on the host
+    Name of a built-in kernel function (``clsvm kernels list``); a :class:`clsvm.Kernel`; "precomputed", for which X is
+    K (n, n) in fit and (rows, n) in predict; or a Python function of two row sets that returns K between them, which
+    runs on the host
 degree
-    of the kernels that have one, given by name: a whole number
+    Integer parameter of kernel functions that have a degree and are given by name
 gamma
-    of the kernels that have one, given by name: 'scale', 1 / (d var(X)); 'auto', 1 / d; or a number above 0
+    Parameter of kernel functions that have a gamma and are given by name: "scale" for 1 / (d var(X)), "auto" for 1 / d,
+    or a number above 0
 coef0
-    of the kernels that have one, given by name: a number
+    Parameter of kernel functions that have a coef0 and are given by name
 shrinking
-    taken for scikit-learn's sake, without effect
+    Accepted for compatibility with scikit-learn; it has no effect
 tol
-    the KKT violation at which the solver stops
+    KKT violation at which the solver stops
 cache_size
-    MB of kernel rows that are kept, or 'auto': what memory_limit has room for, where keeping rows pays
+    Size of the cache for kernel rows in MB; "auto" takes what memory_limit leaves, if caching pays
 class_weight
-    what multiplies C (of NuSVC the bounds) for each class: a dict, 'balanced' or None; a class of weight 0 is left out
+    Factors of C for each class (NuSVC: of the bounds): a dict, "balanced" or None. A class of weight 0 is left out
 verbose
-    show progress on stderr: a bar on a terminal, else a line now and then and one at the end
+    Show progress on stderr: a bar on a terminal, else a line every ten seconds
 max_iter
-    the most pair steps of a machine; of 'crammer_singer' a step solves one row; -1: no limit
+    Most SMO iterations of each binary machine, -1 for no limit. In "crammer_singer" an iteration solves one row
 decision_function_shape
-    of more than two classes: 'ovr', a column for each class, or 'ovo', one for each pair
+    For more than two classes: "ovr" gives a column for each class, "ovo" one for each pair
 break_ties
-    with 'ovr', of classes with as many votes take the one with the largest decision value
+    With "ovr": among classes with equally many votes, predict the one with the largest decision value
 random_state
-    taken for scikit-learn's sake; nothing is drawn
+    Accepted for compatibility with scikit-learn; an SVM fit draws no random numbers
 device
-    None (CLSVM_DEVICE, else a usable GPU, else a usable CPU), 'gpu', 'cpu', a number of 'clsvm devices', part of a
-    platform's or device's name, 'name:1' for the second of those that such a part names, or a pyopencl Device or
-    CommandQueue; or a list of such: rows are then split over them, and machines of several classes dealt to them
+    Device to use: "gpu", "cpu", a number from ``clsvm devices``, part of a platform's or device's name, "name:1" for
+    the second device of that name, or a pyopencl Device or CommandQueue. A list of these divides rows or machines
+    among several devices. None takes the environment variable CLSVM_DEVICE, else a usable GPU, else a usable CPU
 working_set_size
-    rows that are solved at a time, or 'auto': what costs least by the device's measured rates
+    Rows solved at a time; "auto" takes the size of the least cost by the device's measured rates
 gap_tol
-    stop as soon as the relative duality gap is this small; None: tol alone decides
+    Stop as soon as the relative duality gap is this small; with None tol alone decides
 dtype
-    'float32' or 'float64', of kernel values; sums and coefficients are float64 either way. Where float32 values cannot
-    reach tol, float64 is taken; the report says so. Where the device has no double precision, the host solves problems
-    of up to 4096 coefficients (of 'crammer_singer' 600) in float64
+    "float32" or "float64", the dtype of kernel values; sums and coefficients are float64 in any case. If float32 values
+    cannot reach tol, float64 is used, and the report says so. On a device without double precision, the host solves
+    problems of up to 4096 coefficients ("crammer_singer": 600) in float64
 precision
-    'float32', or 'fast': large products of dense rows by the device's matrix units, where it has such (NVIDIA: three
-    products of tf32, eight times float32's rounding at most; AMD: float32), a trial product is right, and that rounding
-    hides less than 100 tol; the report says what was used. It is of float32 kernel values in fits: sums, coefficients,
-    what is evaluated in float64, and predictions are the same either way
+    "float32", or "fast" to compute large products of dense rows by the device's matrix units (tensor cores). They are
+    used if the device has them, a trial product is right, and their rounding errors hide less than 100 tol. The report
+    says what was used. Final checks in float64 and predictions are the same in both cases
 memory_limit
-    bytes, or text such as '2GB'; None: half of what is free on the device
+    Bytes, or text such as "2GB"; None takes half of the device's free memory
 layout
-    how rows stand on the device: 'dense'; 'clustered', rows of like columns side by side; 'csr', entries alone;
-    'hybrid', the dense columns whole and the rest as entries; 'inverted', the rest by column, on a CPU; or 'auto': what
-    costs least by the device's rates
+    Layout of the rows on the device: "dense"; "clustered", similar sparse rows side by side; "csr", the stored entries
+    alone; "hybrid", dense columns whole and the others as entries; "inverted", as hybrid with an inverted index, on
+    CPUs; "auto" takes the layout of the least estimated cost
 multi_class
-    of more than two classes: 'ovo', a machine for each pair; 'ovr', one for each class against the rest, the largest
-    value wins: dual_coef_ (k, n_SV), intercept_ (k,), decision_function (n, k); or 'crammer_singer', all classes in one
-    problem without offsets (GTSVM, equation 3): dual_coef_ (k, n_SV), intercept_ zeros (k,), decision_function (n, k),
-    of two classes their difference (n,)
+    For more than two classes: "ovo", a binary machine for each pair; "ovr", a binary machine for each class against the
+    rest; "crammer_singer", one problem for all classes without offsets (GTSVM, equation 3). The latter two have
+    dual_coef_ (k, n_SV), intercept_ (k,) and decision values (n, k)
 bias
-    whether there is an offset; without one every row is by itself (GTSVM, section 2)
+    Whether the decision function has an offset (GTSVM, section 2)
 max_time
-    seconds after which the solver stops; None: no limit
+    Seconds after which the solver stops, None for no limit
 warm_start
-    go on from the coefficients of the fit before, with another C, another kernel or further rows after those that it
-    had; each pair of classes, or each class against the rest, goes on from its own, and these begin anew where the
-    classes are others
+    Start from the coefficients of the last fit. C and kernel may change, and rows may be added after those of the last
+    fit. Each pair of classes, or class, starts from its own coefficients; if the classes changed, the fit starts anew
 checkpoint
-    a file to go on from, where it exists, and to write to every checkpoint_every seconds, at the end and when
-    interrupted; one of other data, C or kernel is refused with a CheckpointError; pairs of classes, or classes against
-    the rest, that are solved are not solved again for the same tol, gap_tol and dtype
+    File from which a fit continues if it exists. It is written every checkpoint_every seconds, at the end and on
+    Ctrl-C. A checkpoint of other data, another C or another kernel raises CheckpointError. Pairs of classes, or
+    classes, that are solved are not solved again for the same tol, gap_tol and dtype
 checkpoint_every
-    seconds from one writing of the checkpoint to the next
+    Seconds between two writes of the checkpoint
 """
 
 from __future__ import annotations
@@ -98,7 +97,7 @@ def _is_truth(value: Any) -> bool:
 
 
 class Limits:
-    """Say which values a parameter can have: ``expected`` in words, ``ok`` by a test; other ones raise ``error``."""
+    """Describe the valid values of a parameter: ``expected`` in words, ``ok`` tests them, others raise ``error``."""
 
     expected = ""
     error: type[Exception] = TypeError
@@ -107,18 +106,18 @@ class Limits:
         return True
 
     def check(self, name: str, value: Any) -> None:
-        """Raise TypeError or ValueError for a value outside: what was got, and what was expected."""
+        """Raise TypeError or ValueError for an invalid value, with a message that names it and what was expected."""
         if not self.ok(value):
             raise self.error(f"{name} must be {self.expected}, got {value!r}")
 
     def read(self, text: str) -> Any:
-        """Return the value that a word of a command line stands for. Raise ValueError as :meth:`check`."""
+        """Return the value that a word of the command line means. Raises ValueError as :meth:`check` does."""
         return text
 
 
 @dataclass(frozen=True)
 class Number(Limits):
-    """A number above a limit, or at least it, and at most another. or_else: None, or a word, that may stand for it."""
+    """Limit a number from below and above. or_else: None or words that are valid in its place."""
 
     above: float | None = None
     least: float | None = None
@@ -160,7 +159,7 @@ class Number(Limits):
 
 @dataclass(frozen=True)
 class Choice(Limits):
-    """One of a fixed set of words."""
+    """Allow one of a fixed set of words."""
 
     words: tuple[str, ...]
     error = ValueError
@@ -174,7 +173,7 @@ class Choice(Limits):
 
 
 class Truth(Limits):
-    """True or False."""
+    """Allow True and False."""
 
     expected = "True or False"
 
@@ -183,7 +182,7 @@ class Truth(Limits):
 
 
 class FileName(Limits):
-    """The name of a file, or None."""
+    """Allow the name of a file, or None."""
 
     expected = "the name of a file or None"
 
@@ -193,7 +192,7 @@ class FileName(Limits):
 
 @dataclass(frozen=True)
 class Flag:
-    """A parameter on the command line: its flag, its help text, and a name for its value."""
+    """Describe a parameter on the command line: its flag, its help text, and a name for its value."""
 
     name: str
     help: str
@@ -202,10 +201,10 @@ class Flag:
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter of estimators.
+    """Describe one parameter of estimators.
 
-    words: its description for docstrings. limits: its values, where they are checked by themselves alone. solver: how a
-    fit reads it; None: fits do not. flag: of the command line.
+    words: its description for docstrings. limits: its valid values. solver: function that converts it for the solver,
+    None if the solver does not use it. flag: its flag on the command line.
     """
 
     name: str
@@ -217,7 +216,7 @@ class Parameter:
 
 
 def described(doc: str | None) -> dict[str, str]:
-    """Return the descriptions of parameters in a module's docstring, by their names; none under python -OO."""
+    """Return the descriptions of parameters in a module's docstring by name; nothing under python -OO."""
     found = re.findall(r"^(\w+)\n((?:    .*\n)+)", doc or "", re.MULTILINE)
     return {name: " ".join(words.split()) for name, words in found}
 
@@ -247,7 +246,7 @@ _FLAGS = {
 
 
 def _listed(name: str, default: Any, limits: Limits = _ANY, solver: Callable[[Any], Any] | None = None) -> Parameter:
-    """Return a parameter with the words above and its flag, if it has one."""
+    """Return a parameter with its description from the module's docstring and its flag."""
     return Parameter(name, default, _WORDS.get(name, ""), limits, solver, _FLAGS.get(name))
 
 
@@ -288,16 +287,16 @@ PARAMETERS: dict[str, Parameter] = {
 
 
 def check(given: Mapping[str, Any], table: Mapping[str, Parameter] = PARAMETERS) -> None:
-    """Raise TypeError or ValueError for a parameter of the table, by its name, that is outside of its limits."""
+    """Raise TypeError or ValueError for a given parameter that violates its limits in the table."""
     for name, one in table.items():
         if name in given:
             one.limits.check(name, given[name])
 
 
 class Options:
-    """Hold a value for each parameter of the solver and the machine, by its name.
+    """Hold the value of each parameter that the solver uses, as an attribute; parameters not given have their defaults.
 
-    Parameters that are not given have their defaults. Raises TypeError for one that is not theirs.
+    Raises TypeError for an unknown parameter.
     """
 
     if TYPE_CHECKING:
@@ -319,10 +318,10 @@ class Options:
         return f"Options({', '.join(f'{name}={value!r}' for name, value in self.__dict__.items())})"
 
     def but(self, **changed: Any) -> Options:
-        """Return the same with other values."""
+        """Return a copy with some values changed."""
         return Options(**{**self.__dict__, **changed})
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Options:
-        """Return those among some parameters."""
+        """Return the options among the parameters of an estimator."""
         return cls(**{name: value for name, value in given.items() if name in PARAMETERS and PARAMETERS[name].solver})

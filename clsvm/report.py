@@ -60,7 +60,7 @@ class Point(NamedTuple):
         As in :class:`FitReport`; nan if they were not evaluated.
     rows : int
         Rows of the kernel matrix computed so far.
-    """  # noqa: D416
+    """
 
     seconds: float
     steps: int
@@ -184,7 +184,7 @@ class FitReport(Record):
         precomputed kernels.
     precision : str
         How kernel values were computed, and why, if ``precision="fast"`` did not apply.
-    """  # noqa: D416
+    """
 
     parts = PARTS
     curves = MappingProxyType({"relative duality gap": ("gap", "gap"), "KKT violation": ("violation", "violation")})
@@ -261,7 +261,7 @@ class NystromReport(Record):
         Dtype of kernel values, "float32" or "float64".
     trace : tuple of :class:`Point`
         State at each computation of the gradient; its violation is the residual.
-    """  # noqa: D416
+    """
 
     parts = MappingProxyType({name: (name,) for name in ("layout", "preconditioner", "solve")} | {"other": ()})
     curves = MappingProxyType({"residual": ("violation", "residual")})

@@ -14,12 +14,12 @@ OUT = Path(_folder.name)
 
 
 def arguments(_conf: dict[str, Any], script: dict[str, Any]) -> list[str]:
-    """What a script finds in sys.argv beside its name."""
+    """Return the command-line arguments of a script."""
     return ["--out", str(OUT)] if "--out" in Path(script["src_file"]).read_text("utf-8") else []
 
 
 def pictures(_block: Any, block_vars: dict[str, Any], conf: dict[str, Any]) -> str:
-    """The pictures that a script has written, as reStructuredText."""
+    """Return the pictures that a script has written, as reStructuredText."""
     paths = sorted(OUT.glob("*.png"))
     found = [str(shutil.move(path, next(block_vars["image_path_iterator"]))) for path in paths]
     return str(figure_rst(found, conf["src_dir"]))

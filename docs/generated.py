@@ -30,14 +30,14 @@ Row = tuple[str, ...]
 
 
 def markdown(header: Row, rows: Iterable[Row]) -> str:
-    """A table; a bar within a cell is escaped."""
+    """Return a Markdown table; bars within cells are escaped."""
     lines = [[cell.replace("|", r"\|").replace("\n", " ") for cell in row] for row in (header, *rows)]
     lines.insert(1, ["---"] * len(header))
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def kernels() -> str:
-    """The records of clsvm.kernels.records."""
+    """Return the table of the built-in kernel functions."""
     header = "name", "parameters", "k(x, y)"
     return markdown(header, ((f"`{name}`", _parameters(spec), f"`{spec.formula}`") for name, spec in BUILTIN.items()))
 
@@ -47,7 +47,7 @@ def _parameters(spec: Any) -> str:
 
 
 def flags(*words: str) -> str:
-    """What ``--help`` says of a command."""
+    """Return the table of a command's flags and arguments."""
     command: Any = typer.main.get_command(app)
     for word in words:
         command = command.commands[word]
@@ -132,7 +132,7 @@ class Generated(SphinxDirective):
     final_argument_whitespace = True
 
     def run(self) -> list[nodes.Node]:
-        """The nodes of what the writer says, read as the page is."""
+        """Return the nodes of the generated Markdown."""
         name, *given = self.arguments[0].split()
         place, node = self.get_location(), nodes.container()
         self.state.nested_parse(StringList(WRITERS[name](*given).splitlines(), place), self.content_offset, node)

@@ -34,7 +34,7 @@ X_train, X_test, y_train, y_test = train_test_split(X, y, random_state=0)
 
 
 def standardised(machine):
-    """The machine behind a scaler of the columns and one of the targets, fitted."""
+    """Fit the estimator to standardised features and targets."""
     inner = make_pipeline(StandardScaler(), machine)
     return TransformedTargetRegressor(inner, transformer=StandardScaler()).fit(X_train, y_train)
 

@@ -94,9 +94,12 @@ def problems(finding: Finding) -> Iterator[str]:
 def compile(text: str, options: Sequence[str], target: Target) -> list[Finding]:  # noqa: A001
     """Compile ``text`` for ``target`` and return a finding for each of its kernels, in their order.
 
-    Raises:
-        BuildError: clang refuses the text. (A refusal of ptxas is a problem of the findings.)
-        ClsvmError: clang or libclc is missing, see :func:`missing`.
+    Raises
+    ------
+    BuildError
+        clang refuses the text. (A refusal of ptxas is a problem of the findings.)
+    ClsvmError
+        clang or libclc is missing, see :func:`missing`.
     """
     clang, libraries, words = _toolchain(os.environ.get("CLSVM_CLANG", ""))
     if words:

@@ -140,7 +140,7 @@ class SearchOverWorkers(Answering):
         return self
 
     def score(self, X: Any, y: Any = None, **params: Any) -> float:
-        """The best estimator's, of rows X (n, d) and y (n,); Dask's collections are brought together here."""
+        """Return the best estimator's score on X (n, d) and y (n,); Dask collections are gathered first."""
         found = here(**{"X": X, "y": y} | params)
         return float(super().score(**found))  # type: ignore[misc]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import re
 import textwrap
 from collections.abc import Callable, Mapping
 from functools import cache, wraps
@@ -285,6 +286,15 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
 
 # Constructors keep their arguments; the docstring of the class lists the parameters.
 
+_TYPES = {  # of parameters that are annotated as Any
+    "kernel": "str or Kernel or callable",
+    "class_weight": "dict or 'balanced' or None",
+    "random_state": "int or RandomState or None",
+    "device": "str or int or Device or CommandQueue or list or None",
+    "center_selection": "str or array of shape (m, d)",
+    "callback": "callable or None",
+}
+
 
 def keep(estimator: Any, given: Mapping[str, Any]) -> None:
     """Set the parameters of an estimator as attributes. given: the ``locals()`` of its constructor."""
@@ -294,14 +304,17 @@ def keep(estimator: Any, given: Mapping[str, Any]) -> None:
 
 
 def documented(made: type[T]) -> type[T]:
-    """Return the class, its docstring with a list of its parameters before that of its attributes."""
-    if made.__doc__:  # (python -OO has none)
+    """Add the section of parameters, numpydoc, to the docstring of an estimator, before its other sections."""
+    if made.__doc__:  # None under python -OO
         table = getattr(made, "_table", PARAMETERS)
-        parameters = list(inspect.signature(made.__init__).parameters.values())[1:]
-        texts = (f"{one.name}={one.default!r}: {table[one.name].words}." for one in parameters)
-        listed = [textwrap.fill(text, 110, initial_indent=" " * 4, subsequent_indent=" " * 8) for text in texts]
-        before, attributes, after = inspect.cleandoc(made.__doc__).partition("Attributes after fit:")
-        made.__doc__ = "\n".join([f"{before}Parameters:", *listed, "", f"{attributes}{after}"])
+        listed = ["Parameters", "----------"]
+        for one in list(inspect.signature(made.__init__).parameters.values())[1:]:
+            kind = re.sub(r"Any|KernelLike", _TYPES.get(one.name, "object"), str(one.annotation)).replace(" | ", " or ")
+            listed.append(f"{one.name} : {kind.replace('os.PathLike[str]', 'path')}, default={one.default!r}")
+            words = f"{table[one.name].words}."
+            listed.append(textwrap.fill(words, 110, initial_indent=" " * 4, subsequent_indent=" " * 4))
+        summary, *others = re.split(r"\n\n(?=\w+\n-+\n)", inspect.cleandoc(made.__doc__), maxsplit=1)
+        made.__doc__ = "\n\n".join([summary, "\n".join(listed), *others])
     return made
 
 

@@ -204,14 +204,35 @@ def _scaled(weights: Vector) -> Vector:
 
 @documented
 class FalkonRegressor(RegressorMixin, Falkon):
-    """Kernel regression on m centres, by Falkon: Nystroem, preconditioned conjugate gradients (Rudi, Carratino, Rosasco
-    2017), with any number of outputs at once; for n rows m of some thousand is enough for the error of all rows.
+    """Nyström kernel ridge regression by Falkon, for many rows and any number of outputs.
 
-    With all rows as centres and fit_intercept=False it is scikit-learn's KernelRidge of alpha = penalty n.
+    The regression function is a kernel expansion over m inducing points. Falkon fits it by conjugate gradients with a
+    Nyström preconditioner. A few thousand inducing points usually reach the error of exact kernel ridge regression.
+    With all rows as inducing points and ``fit_intercept=False`` it equals scikit-learn's KernelRidge with alpha =
+    penalty n.
 
-    Attributes after fit: centers_ (m, d), center_indices_ (m,) of the rows that they are (None where they were given),
-    dual_coef_ (k, m) float64, intercept_ (k,), n_iter_, n_features_in_, fit_report_
-    (:class:`clsvm.report.NystromReport`), model_.
+    Attributes
+    ----------
+    centers_ : ndarray or CSR matrix of shape (m, d)
+        Inducing points.
+    center_indices_ : ndarray of shape (m,) or None
+        Row numbers of the inducing points; None if they were given.
+    dual_coef_ : ndarray of shape (k, m), float64
+        Coefficients of the inducing points for each output.
+    intercept_ : ndarray of shape (k,), float64
+        Offset of each output.
+    n_iter_ : int
+        Conjugate gradient steps.
+    n_features_in_ : int
+        Number of features.
+    fit_report_ : :class:`clsvm.report.NystromReport`
+        What the fit reached, and what it took.
+    model_ : :class:`clsvm.models.model.KernelModel`
+        Kernel expansion that predicts.
+
+    References
+    ----------
+    A. Rudi, L. Carratino, L. Rosasco, "FALKON: an optimal large scale kernel method", NeurIPS 2017.
     """
 
     _task = "nystrom_numbers"
@@ -268,10 +289,14 @@ class FalkonRegressor(RegressorMixin, Falkon):
 
 @documented
 class FalkonClassifier(ClassifierMixin, Falkon):
-    """Classification by :class:`FalkonRegressor`'s least squares on signs: one machine for two classes, for more one
-    for each class against the rest, all at once.
+    """Nyström kernel classification by least squares on labels -1 and 1 (see :class:`FalkonRegressor`).
 
-    Attributes after fit: classes_, and those of :class:`FalkonRegressor`.
+    More than two classes take one output for each class against the rest, all fitted at once.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (k,)
+        Class labels. The other attributes are those of :class:`FalkonRegressor`.
     """
 
     _task = "nystrom_classes"
@@ -320,17 +345,30 @@ class FalkonClassifier(ClassifierMixin, Falkon):
         return Decoder(CLASSES, self._posed(y, sample_weight).classes)
 
     def decision_function(self, X: Any) -> Vector:
-        """Return the decision values of the rows of X (n, d), float64, the same for a row in any batch: (n,) for two
-        classes, positive for classes_[1]; (n, k) for more."""
+        """Return the decision values of the rows of X (n, d), float64.
+
+        Their shape is (n,) for two classes, positive for ``classes_[1]``, and (n, k) for more. The value of a row does
+        not depend on the other rows of the call.
+        """
         return self._decision_values(X)
 
 
 @documented
 class LogisticFalkonClassifier(FalkonClassifier):
-    """Kernel logistic regression on m centres: of two classes, or of more by the softmax, with probabilities (Meanti et
-    al. 2020; Marteau-Ferey, Bach, Rudi 2019), by Newton's method with preconditioned conjugate gradients.
+    """Nyström kernel logistic regression, with probabilities: logistic loss for two classes, softmax for more.
 
-    Attributes after fit: classes_, and those of :class:`FalkonRegressor`.
+    It is fitted by Newton's method, with preconditioned conjugate gradients for each step.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (k,)
+        Class labels. The other attributes are those of :class:`FalkonRegressor`.
+
+    References
+    ----------
+    U. Marteau-Ferey, F. Bach, A. Rudi, "Globally convergent Newton methods for ill-conditioned generalized
+    self-concordant losses", NeurIPS 2019.
+    G. Meanti et al., "Kernel methods through the roof: handling billions of points efficiently", NeurIPS 2020.
     """
 
     def _loss(self, outputs: int) -> str:

@@ -29,9 +29,9 @@ MACHINES = 1024  # that are made at a time at least: X is laid out once for thes
 
 
 class _Classifier(ClassifierMixin, Machine):
-    """A classifier: SVC and NuSVC, which differ in the dual problem of two classes."""
+    """Base of SVC and NuSVC, which differ in the dual problem of two classes."""
 
-    _refused = "Invalid input"  # begins the error for weights that leave fewer than two classes
+    _refused = "Invalid input"  # begin of the error message for weights that leave fewer than two classes
     _way = "ovo"  # a value of multi_class
 
     def _problem(self, signs: Vector, bounds: Vector) -> Problem:
@@ -52,7 +52,7 @@ class _Classifier(ClassifierMixin, Machine):
         return X
 
     def _parts(self, boxes: checks.Boxes) -> Iterator[Part]:
-        """Yield the problems of a fit, some at a time."""
+        """Yield the dual problems of a fit, in groups that fit in memory."""
         index, bounds, k, n = boxes.index, boxes.bounds, len(boxes.classes), len(boxes.index)
         if self._way == "crammer_singer":
             yield [(Subproblem(np.arange(n), crammer_singer(index, bounds, k)), ...)]
@@ -67,13 +67,13 @@ class _Classifier(ClassifierMixin, Machine):
         return checks.boxes(self._bound, self.class_weight, sample_weight, y, self._refused)
 
     def _sides(self, k: int) -> list[Side]:
-        """Return the classes on the positive and the negative side of each machine; None: all others."""
+        """Return the positive and the negative class of each binary machine; None stands for all other classes."""
         if k == 2:
             return [(1, 0)]
         return [*pairs(k)] if self._way == "ovo" else [(i, None) for i in range(k)]
 
     def _members(self, index: NDArray[np.intp], sides: Sequence[Side], bounds: Vector) -> list[Subproblem]:
-        """Return the problem of each machine, by its classes, over the rows of these."""
+        """Return the dual problem of each binary machine over the rows of its classes."""
         made = []
         of_class = [np.flatnonzero(index == i) for i in range(index.max() + 1)]
         for i, j in sides:
@@ -100,17 +100,25 @@ class _Classifier(ClassifierMixin, Machine):
         return Decoder(CLASSES, classes, of_pairs, self.decision_function_shape, bool(self.break_ties))
 
     def decision_function(self, X: Any) -> Vector:
-        """Return the decision values of the rows of X (n, d), float64, the same for a row in any batch.
+        """Return the decision values of the rows of X.
 
-        (n,) for two classes, positive for classes_[1]; (n, k) for more. With decision_function_shape="ovo" (n, pairs),
-        positive for the first class of a pair.
+        Parameters
+        ----------
+        X : array or CSR matrix of shape (n, d)
+            Rows; their values do not depend on the other rows of the call.
+
+        Returns
+        -------
+        ndarray of float64
+            Shape (n,) for two classes, positive for ``classes_[1]``; (n, k) for more. With
+            ``decision_function_shape="ovo"`` shape (n, k (k - 1) / 2), positive for the first class of a pair.
         """
         values = self._decision_values(X, self.decision_function_shape)
         coupled = values.ndim == 2 and len(self.classes_) == 2
         return np.asarray(values[:, 1] - values[:, 0]) if coupled else values
 
     def _coef(self) -> Any:
-        """Return the weights (pairs, d): each pair's support vectors by their coefficients against the other class."""
+        """Return the weights (pairs, d) of the features for the linear kernel."""
         if not self.model_.of_pairs:
             return super()._coef()
         ends = np.cumsum(self.n_support_)
@@ -128,13 +136,44 @@ class _Classifier(ClassifierMixin, Machine):
 class SVC(_Classifier):
     """C-support vector classification on an OpenCL device.
 
-    More than two classes take a machine for each pair, all solved side by side, a machine for each class, or Crammer
-    and Singer's machine.
+    More than two classes are solved as binary problems of each pair of classes, of each class against the rest, or as
+    one problem by Crammer and Singer's formulation (``multi_class``).
 
-    Attributes after fit: support_ (n_SV,) int32, support_vectors_ (n_SV, d), n_support_ (k,) int32, dual_coef_
-    (k - 1, n_SV) float64, intercept_ (pairs,), classes_, class_weight_, n_iter_ (pairs,) int32, fit_status_ (0, or 1
-    where it did not converge), shape_fit_, n_features_in_, fit_report_ (:class:`clsvm.report.FitReport`), model_, coef_
-    (linear).
+    Attributes
+    ----------
+    classes_ : ndarray of shape (k,)
+        Class labels.
+    class_weight_ : ndarray of shape (k,)
+        Factor of C of each class.
+    support_ : ndarray of shape (n_SV,), int32
+        Row numbers of the support vectors.
+    support_vectors_ : ndarray or CSR matrix of shape (n_SV, d)
+        Support vectors.
+    n_support_ : ndarray of shape (k,), int32
+        Number of support vectors of each class.
+    dual_coef_ : ndarray of shape (k - 1, n_SV), float64
+        Signed coefficients of the support vectors.
+    intercept_ : ndarray of shape (k (k - 1) / 2,), float64
+        Offset of each pair of classes.
+    coef_ : ndarray of shape (k (k - 1) / 2, d)
+        Weights of the features, for the linear kernel only.
+    n_iter_ : ndarray of shape (k (k - 1) / 2,), int32
+        SMO iterations of each pair of classes.
+    fit_status_ : int
+        0, or 1 if the fit did not converge.
+    shape_fit_ : tuple of int
+        Shape of the training rows.
+    n_features_in_ : int
+        Number of features.
+    fit_report_ : :class:`clsvm.report.FitReport`
+        What the fit reached, and what it took.
+    model_ : :class:`clsvm.models.model.KernelModel`
+        Kernel expansion that predicts.
+
+    References
+    ----------
+    A. Cotter, N. Srebro, J. Keshet, "A GPU-tailored approach for training kernelized SVMs", KDD 2011.
+    C.-C. Chang, C.-J. Lin, "LIBSVM: a library for support vector machines", ACM TIST 2011.
     """
 
     _task = "c_svc"
@@ -183,12 +222,15 @@ class SVC(_Classifier):
 
 @documented
 class NuSVC(_Classifier):
-    """nu-support vector classification on an OpenCL device; more than two classes by a machine for each pair.
+    """nu-support vector classification on an OpenCL device.
 
-    class_weight is heeded, as scikit-learn's NuSVC does not do. gap_tol is of the problem before its coefficients are
-    scaled. Warns where the margin that they are scaled by is no more than tol: signs then mean nothing.
+    More than two classes are solved as binary problems of each pair of classes. Unlike scikit-learn's NuSVC, it applies
+    class_weight. gap_tol refers to the dual problem before its coefficients are divided by the margin. A margin of at
+    most tol makes the signs of decision values meaningless; the fit then warns. Its attributes are those of SVC.
 
-    Attributes after fit: those of :class:`SVC`.
+    References
+    ----------
+    B. Schoelkopf, A. Smola, R. Williamson, P. Bartlett, "New support vector algorithms", Neural Computation 2000.
     """
 
     _task = "nu_svc"
@@ -292,9 +334,32 @@ class _Regressor(RegressorMixin, Machine):
 class SVR(_Regressor):
     """Epsilon-support vector regression on an OpenCL device.
 
-    Attributes after fit: support_ (n_SV,) int32, support_vectors_ (n_SV, d), n_support_ (1,) int32, dual_coef_
-    (1, n_SV) float64, intercept_ (1,), n_iter_, fit_status_, shape_fit_, n_features_in_, fit_report_, model_, coef_
-    (linear).
+    Attributes
+    ----------
+    support_ : ndarray of shape (n_SV,), int32
+        Row numbers of the support vectors.
+    support_vectors_ : ndarray or CSR matrix of shape (n_SV, d)
+        Support vectors.
+    n_support_ : ndarray of shape (1,), int32
+        Number of support vectors.
+    dual_coef_ : ndarray of shape (1, n_SV), float64
+        Signed coefficients of the support vectors.
+    intercept_ : ndarray of shape (1,), float64
+        Offset of the decision function.
+    coef_ : ndarray of shape (1, d)
+        Weights of the features, for the linear kernel only.
+    n_iter_ : int
+        SMO iterations.
+    fit_status_ : int
+        0, or 1 if the fit did not converge.
+    shape_fit_ : tuple of int
+        Shape of the training rows.
+    n_features_in_ : int
+        Number of features.
+    fit_report_ : :class:`clsvm.report.FitReport`
+        What the fit reached, and what it took.
+    model_ : :class:`clsvm.models.model.KernelModel`
+        Kernel expansion that predicts.
     """
 
     _task = "epsilon_svr"
@@ -334,11 +399,14 @@ class SVR(_Regressor):
 
 @documented
 class NuSVR(_Regressor):
-    """nu-support vector regression on an OpenCL device: nu of (0, 1] in place of the tube's width, which is found.
+    """nu-support vector regression on an OpenCL device: nu replaces epsilon, which the fit determines.
 
-    The problem is over the rows twice, alpha and alpha*, and takes as much memory.
+    The dual problem has two coefficients for each row, alpha and alpha*, so its K takes four times the memory of SVR.
+    Its attributes are those of SVR.
 
-    Attributes after fit: those of :class:`SVR`.
+    References
+    ----------
+    B. Schoelkopf, A. Smola, R. Williamson, P. Bartlett, "New support vector algorithms", Neural Computation 2000.
     """
 
     _task = "nu_svr"
@@ -381,11 +449,40 @@ class NuSVR(_Regressor):
 
 @documented
 class OneClassSVM(OutlierMixin, Machine):
-    """One-class support vector machine on an OpenCL device: a boundary around most of the rows.
+    """One-class support vector machine on an OpenCL device: novelty detection by a boundary around most of the rows.
 
-    Attributes after fit: support_ (n_SV,) int32, support_vectors_ (n_SV, d), n_support_ (1,) int32, dual_coef_
-    (1, n_SV) float64, intercept_ (1,), offset_, n_iter_, fit_status_, shape_fit_, n_features_in_, fit_report_, model_,
-    coef_ (linear).
+    Attributes
+    ----------
+    support_ : ndarray of shape (n_SV,), int32
+        Row numbers of the support vectors.
+    support_vectors_ : ndarray or CSR matrix of shape (n_SV, d)
+        Support vectors.
+    n_support_ : ndarray of shape (1,), int32
+        Number of support vectors.
+    dual_coef_ : ndarray of shape (1, n_SV), float64
+        Signed coefficients of the support vectors.
+    intercept_ : ndarray of shape (1,), float64
+        Offset of the decision function.
+    offset_ : float
+        decision_function(X) = score_samples(X) - offset_, as in scikit-learn.
+    coef_ : ndarray of shape (1, d)
+        Weights of the features, for the linear kernel only.
+    n_iter_ : int
+        SMO iterations.
+    fit_status_ : int
+        0, or 1 if the fit did not converge.
+    shape_fit_ : tuple of int
+        Shape of the training rows.
+    n_features_in_ : int
+        Number of features.
+    fit_report_ : :class:`clsvm.report.FitReport`
+        What the fit reached, and what it took.
+    model_ : :class:`clsvm.models.model.KernelModel`
+        Kernel expansion that predicts.
+
+    References
+    ----------
+    B. Schoelkopf et al., "Estimating the support of a high-dimensional distribution", Neural Computation 2001.
     """
 
     _task = "one_class"

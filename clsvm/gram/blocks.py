@@ -101,15 +101,23 @@ class Streamed:
     ``beside`` is the caller's memory in bytes for each row of a block. ``again`` announces a solve of many passes:
     blocks are then smaller, every other pass runs backwards, and rows may be clustered.
 
-    Attributes:
-        single: the plan for rows that are read by their numbers.
-        arrangement: the order of clustered rows, or None for the order of X.
-        stays: whether the memory holds all blocks.
-        slices: the rows of each block, at most ``step`` of them.
-        share: bytes of the stream's budget that a pass takes at most.
-        near: whether kernels read rows of X directly in the host's memory.
-        ahead: whether a thread lays out the next block meanwhile. A second block, memory for it and a real device are
-            required, and ``near`` must be false.
+    Attributes
+    ----------
+    single
+        the plan for rows that are read by their numbers.
+    arrangement
+        the order of clustered rows, or None for the order of X.
+    stays
+        whether the memory holds all blocks.
+    slices
+        the rows of each block, at most ``step`` of them.
+    share
+        bytes of the stream's budget that a pass takes at most.
+    near
+        whether kernels read rows of X directly in the host's memory.
+    ahead
+        whether a thread lays out the next block meanwhile. A second block, memory for it and a real device are
+        required, and ``near`` must be false.
     """
 
     def __init__(self, stream: Stream, X: Data, plan: Plan, dtype: str, beside: int = 0, again: bool = False) -> None:
@@ -326,11 +334,16 @@ def _aligned(array: NDArray[Any]) -> NDArray[Any]:
 class Fetched:
     """Record the rows that were laid out for a panel.
 
-    Attributes:
-        at: buffer with the position of each right-hand row among them, -1 for none.
-        known: number of right-hand rows.
-        ids: ascending numbers of the rows in ``gram``, for a panel that reads its rows again in each product.
-        gram: the products over these rows, or None for a panel that holds its values.
+    Attributes
+    ----------
+    at
+        buffer with the position of each right-hand row among them, -1 for none.
+    known
+        number of right-hand rows.
+    ids
+        ascending numbers of the rows in ``gram``, for a panel that reads its rows again in each product.
+    gram
+        the products over these rows, or None for a panel that holds its values.
     """
 
     at: Buffer

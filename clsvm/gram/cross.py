@@ -72,11 +72,16 @@ def usual(stream: Stream, row: int) -> int:
 class RowTile(NamedTuple):
     """Name a tile of K: some lane groups of rows against all right-hand rows.
 
-    Attributes:
-        groups: the lane groups.
-        first: position of the first row.
-        rows: number of rows.
-        values: buffer of the values.
+    Attributes
+    ----------
+    groups
+        the lane groups.
+    first
+        position of the first row.
+    rows
+        number of rows.
+    values
+        buffer of the values.
     """
 
     groups: range
@@ -93,10 +98,14 @@ class RowTile(NamedTuple):
 class Weights(NamedTuple):
     """Hold the matrix H of :meth:`Sums.forward_back` on the device.
 
-    Attributes:
-        w: the weights of the rows.
-        own: whether each output has its own weights.
-        shares: the probabilities P (k, n_pad), or None.
+    Attributes
+    ----------
+    w
+        the weights of the rows.
+    own
+        whether each output has its own weights.
+    shares
+        the probabilities P (k, n_pad), or None.
     """
 
     w: Buffer
@@ -361,7 +370,7 @@ def kernel_matrix(
         If the device fails or is absent.
     BuildError
         If the device cannot build a program.
-    """  # noqa: D416
+    """
     if isinstance(kernel, Kernel) and params:
         raise TypeError(f"parameters {', '.join(params)} go with a kernel's name, got {kernel!r}")
     kernel = kernel if isinstance(kernel, Kernel) else kernels.make(kernel, **params)
@@ -423,11 +432,16 @@ class Cross:
     """Compute sums over K(X, C) in ``dtype`` for ``k`` outputs. X (n, d) are the rows and C (m, d) the inducing points,
     dense or CSR.
 
-    Attributes:
-        way: "rows", "kept" or "streamed".
-        reason: the estimates that led to this way, in words.
-        passes: how often K has been computed or read.
-        cost: cost of a value of K in one pass, in dense multiply-adds.
+    Attributes
+    ----------
+    way
+        "rows", "kept" or "streamed".
+    reason
+        the estimates that led to this way, in words.
+    passes
+        how often K has been computed or read.
+    cost
+        cost of a value of K in one pass, in dense multiply-adds.
 
     ``keep`` says whether K may be kept. Raises ValueError if memory_limit is too small.
     """

@@ -54,10 +54,14 @@ class Gain:
     A column with the share ``density`` of nonzero rows saves (entry * density)^power - 1 times the cost of storing it
     whole.
 
-    Attributes:
-        entry: cost of an entry over the cost of a value of a whole column; its square root if ``power`` is 2.
-        power: 1, or 2 for an inverted index.
-        least: total saving in dense multiply-adds that must be exceeded for any column to be stored whole.
+    Attributes
+    ----------
+    entry
+        cost of an entry over the cost of a value of a whole column; its square root if ``power`` is 2.
+    power
+        1, or 2 for an inverted index.
+    least
+        total saving in dense multiply-adds that must be exceeded for any column to be stored whole.
     """
 
     entry: float
@@ -186,9 +190,12 @@ _STAGING = 256 << 20  # bytes of dense rows on the device at a time
 class Clusters:
     """Hold clusters of at most ``size`` rows.
 
-    Attributes:
-        order: (clusters * size,) int32, the rows of one cluster after another, -1 at places without a row.
-        mask: (clusters, d) bool, the columns that each cluster uses.
+    Attributes
+    ----------
+    order
+        (clusters * size,) int32, the rows of one cluster after another, -1 at places without a row.
+    mask
+        (clusters, d) bool, the columns that each cluster uses.
     """
 
     size: int

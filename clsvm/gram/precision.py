@@ -37,10 +37,13 @@ DECISION_ERROR = 5e-3  # largest error bound of a decision value from float32 ke
 class Measures(NamedTuple):
     """Hold the measures of n rows that bound rounding errors.
 
-    Attributes:
-        sizes: (n,) the result of Kernel.sizes, such as squared norms.
-        high, low: (n,) the largest and the smallest nonzero absolute entry of each row, for element-wise kernel
-            functions; (0,) for others.
+    Attributes
+    ----------
+    sizes
+        (n,) the result of Kernel.sizes, such as squared norms.
+    high, low
+        (n,) the largest and the smallest nonzero absolute entry of each row, for element-wise kernel
+        functions; (0,) for others.
     """
 
     sizes: Vector
@@ -110,10 +113,14 @@ def refuse(kernel: Kernel, rows: Extent, others: Extent, d: int, which: str = ""
 class Scales(NamedTuple):
     """Hold the rounding errors of the kernel values of n rows.
 
-    Attributes:
-        own: error in the dtype of the values, in units of its eps.
-        double: error in float64, in units of its eps.
-        sizes, extent: the measures (n,) and their extremes that the errors follow from; None for a precomputed kernel.
+    Attributes
+    ----------
+    own
+        error in the dtype of the values, in units of its eps.
+    double
+        error in float64, in units of its eps.
+    sizes, extent
+        the measures (n,) and their extremes that the errors follow from; None for a precomputed kernel.
     """
 
     own: float
@@ -170,8 +177,10 @@ class Reach:
     larger last bits itself. The answer for a row depends on its own measures alone. Measures beyond those of the
     support vectors are rounded to an eighth of an octave, so that few different extents need a test.
 
-    Attributes:
-        own: whether float32 serves for rows within the extent of the support vectors.
+    Attributes
+    ----------
+    own
+        whether float32 serves for rows within the extent of the support vectors.
 
     The arguments are ``span``, the extent of the support vectors; ``weight``, the largest sum of absolute coefficients;
     and ``d``, the number of terms in an inner product.

@@ -45,12 +45,18 @@ FEW = 4096  # least rows of such a store: every store searches the index of each
 class Store(NamedTuple):
     """Name the buffers that receive rows of K, and where in them each row goes.
 
-    Attributes:
-        slabs: one buffer, or SLABS buffers of equal size.
-        slab_rows: number of rows of K in each slab.
-        ld: number of values in each row of K.
-        slot: int32 buffer; row K(u, X) of right-hand row u is stored row slot[u], counted over all slabs.
-        near: whether the values are read soon, so that SIMD kernels leave them in the CPU's caches.
+    Attributes
+    ----------
+    slabs
+        one buffer, or SLABS buffers of equal size.
+    slab_rows
+        number of rows of K in each slab.
+    ld
+        number of values in each row of K.
+    slot
+        int32 buffer; row K(u, X) of right-hand row u is stored row slot[u], counted over all slabs.
+    near
+        whether the values are read soon, so that SIMD kernels leave them in the CPU's caches.
     """
 
     slabs: tuple[Buffer, ...]
@@ -67,13 +73,19 @@ class Store(NamedTuple):
 class Update(NamedTuple):
     """Describe the sums c (problems, n) += D K(U, X), with weights D (problems, capacity).
 
-    Attributes:
-        problems: number of rows of c and D.
-        n: number of values in a row of c.
-        c, D: buffers of wide numbers, which are doubles or pairs of floats.
-        capacity: number of values in a row of D.
-        sections: number of sections of the panel, or 0. Each section has its own (problems, n) block of c, and
-            ``count`` holds three numbers for each section (epilogue.mako).
+    Attributes
+    ----------
+    problems
+        number of rows of c and D.
+    n
+        number of values in a row of c.
+    c, D
+        buffers of wide numbers, which are doubles or pairs of floats.
+    capacity
+        number of values in a row of D.
+    sections
+        number of sections of the panel, or 0. Each section has its own (problems, n) block of c, and
+        ``count`` holds three numbers for each section (epilogue.mako).
     """
 
     problems: int
@@ -91,13 +103,20 @@ class Update(NamedTuple):
 class Tile(NamedTuple):
     """Describe the square matrix out[u, v] = K(row u, row v) among the rows of a panel.
 
-    Attributes:
-        rows: int32 buffer with the position of each row in X.
-        count: int32 buffer with the number of rows.
-        out: buffer for the values, ``capacity`` of them in each row.
-        known: first column v to compute. Columns are computed in whole lane groups.
-        half: whether values are needed only where u < known or u >= v, because the others mirror these.
-        most: upper bound of ``count`` if the host knows one below the panel's capacity, else None.
+    Attributes
+    ----------
+    rows
+        int32 buffer with the position of each row in X.
+    count
+        int32 buffer with the number of rows.
+    out
+        buffer for the values, ``capacity`` of them in each row.
+    known
+        first column v to compute. Columns are computed in whole lane groups.
+    half
+        whether values are needed only where u < known or u >= v, because the others mirror these.
+    most
+        upper bound of ``count`` if the host knows one below the panel's capacity, else None.
     """
 
     rows: Buffer
@@ -112,14 +131,22 @@ class Operator(Protocol):
     """Give solvers the products with a kernel matrix, however it is made. An operator belongs to one stream and one
     thread.
 
-    Attributes:
-        whole: whether the device holds all of K.
-        resident: whether the device holds all rows in one set of buffers.
-        share: the part of the free memory that a working set may take.
-        by_blocks: whether every product lays out each block of right-hand rows anew, so that few of them cost less.
-        units: the matrix units (tensor cores) that compute wide tiles, or None.
-        width: number of rows in a block; the sizes of working sets are multiples of it.
-        stream, rows, kernel: the device stream, the rows X and the kernel function.
+    Attributes
+    ----------
+    whole
+        whether the device holds all of K.
+    resident
+        whether the device holds all rows in one set of buffers.
+    share
+        the part of the free memory that a working set may take.
+    by_blocks
+        whether every product lays out each block of right-hand rows anew, so that few of them cost less.
+    units
+        the matrix units (tensor cores) that compute wide tiles, or None.
+    width
+        number of rows in a block; the sizes of working sets are multiples of it.
+    stream, rows, kernel
+        the device stream, the rows X and the kernel function.
     """
 
     whole: bool = False
@@ -206,11 +233,16 @@ def _range(size: Range, local: Range, sections: int) -> tuple[Range, Range]:
 class Gram(Operator):
     """Compute products of one kernel function with one set of rows on the device.
 
-    Attributes:
-        reader: the layout's access to the rows; it fills panels and yields the launches over rows.
-        numbers: the kernel function's scalar arguments, such as gamma.
-        squared: buffer of the rows' squared norms as the matrix units compute them, or None.
-        at_least: smallest number of wide tiles that a product is split into; fewer would leave compute units idle.
+    Attributes
+    ----------
+    reader
+        the layout's access to the rows; it fills panels and yields the launches over rows.
+    numbers
+        the kernel function's scalar arguments, such as gamma.
+    squared
+        buffer of the rows' squared norms as the matrix units compute them, or None.
+    at_least
+        smallest number of wide tiles that a product is split into; fewer would leave compute units idle.
 
     Several Grams may share ``slots``, the buffers 0, 1, 2, ... that :meth:`slot` makes.
     """

@@ -32,13 +32,20 @@ from clsvm.opencl.stream import APART
 class Product(NamedTuple):
     """Describe one of PRODUCTS, the kinds of products for which programs exist.
 
-    Attributes:
-        options: its -D options.
-        tile: whether the rows on both sides of K are right-hand rows of panels.
-        vector: whether only SIMD devices use it.
-        layout: the only layout that has it, or None for all.
-        without: classes of the number of right-hand rows (profiles.shape_class) that it never meets.
-        single: whether SIMD register tiles hold one lane group instead of several.
+    Attributes
+    ----------
+    options
+        its -D options.
+    tile
+        whether the rows on both sides of K are right-hand rows of panels.
+    vector
+        whether only SIMD devices use it.
+    layout
+        the only layout that has it, or None for all.
+    without
+        classes of the number of right-hand rows (profiles.shape_class) that it never meets.
+    single
+        whether SIMD register tiles hold one lane group instead of several.
     """
 
     options: tuple[str, ...]
@@ -177,20 +184,34 @@ class Units:
     They compute the inner products of wide tiles of dense rows. The templates gram/*_matrix_group.mako hold everything
     that all matrix units share.
 
-    Attributes:
-        name: the name in reports.
-        text: cl_kernels/<text>.cl, which defines fragments and how numbers are split.
-        platform: a word in the name of the OpenCL platforms that may have them.
-        warp: work-items that hold a fragment together.
-        fragment: rows of a fragment.
-        sharing: work-items that hold sums of the same row.
-        groups, blocks: lane groups and panel blocks of a tile.
-        depth: features that local memory holds at a time.
-        rows, vectors: rows and right-hand rows of a tile that one warp computes.
-        least: number of features from which they store values faster than ordinary arithmetic.
-        error: rounding error of an inner product over the product of the norms, as in Kernel.rounding.
-        options: further build options.
-        unroll: the pragma before loops over fragments.
+    Attributes
+    ----------
+    name
+        the name in reports.
+    text
+        cl_kernels/<text>.cl, which defines fragments and how numbers are split.
+    platform
+        a word in the name of the OpenCL platforms that may have them.
+    warp
+        work-items that hold a fragment together.
+    fragment
+        rows of a fragment.
+    sharing
+        work-items that hold sums of the same row.
+    groups, blocks
+        lane groups and panel blocks of a tile.
+    depth
+        features that local memory holds at a time.
+    rows, vectors
+        rows and right-hand rows of a tile that one warp computes.
+    least
+        number of features from which they store values faster than ordinary arithmetic.
+    error
+        rounding error of an inner product over the product of the norms, as in Kernel.rounding.
+    options
+        further build options.
+    unroll
+        the pragma before loops over fragments.
     """
 
     name: str

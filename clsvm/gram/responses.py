@@ -56,10 +56,14 @@ def whole_tiles(rows: int) -> int:
 class Piece(NamedTuple):
     """Name consecutive support vectors of one group that stand together in a panel.
 
-    Attributes:
-        which: their numbers among all support vectors.
-        at: position of the first in the panel.
-        group: number of the group.
+    Attributes
+    ----------
+    which
+        their numbers among all support vectors.
+    at
+        position of the first in the panel.
+    group
+        number of the group.
     """
 
     which: slice
@@ -123,12 +127,18 @@ def _weights(pieces: Sequence[Piece], coefficients: Vector, begin: int, capacity
 class Load(NamedTuple):
     """Hold support vectors that were gathered into one panel.
 
-    Attributes:
-        panel: the panel.
-        pieces: the pieces that stand in it.
-        parts: a view of the panel for each piece.
-        sections: the buffer with the section numbers of each piece.
-        buffers: the buffers to free with the panel.
+    Attributes
+    ----------
+    panel
+        the panel.
+    pieces
+        the pieces that stand in it.
+    parts
+        a view of the panel for each piece.
+    sections
+        the buffer with the section numbers of each piece.
+    buffers
+        the buffers to free with the panel.
     """
 
     panel: Panel
@@ -165,13 +175,19 @@ class Support:
     of the free memory; larger sets pass through one panel in every call. Sums do not depend on that choice. Rows are
     clustered but support vectors are not, since a sum over clusters would need a stored K (GTSVM, section 5.4).
 
-    Attributes:
-        kernel, plan, vectors, dtype: the kernel function, the layout, the support vectors and the dtype of K.
-        pieces: the pieces of support vectors in each panel.
-        buffers: the buffers of the panels, or of the support vectors' CSR rows, which the caller may keep for later
-            calls.
-        reach: which rows float32 is precise enough for; the model sets it.
-        known: the columns of X that the support vectors' columns stand for, if these are renumbered (arrays.numbered).
+    Attributes
+    ----------
+    kernel, plan, vectors, dtype
+        the kernel function, the layout, the support vectors and the dtype of K.
+    pieces
+        the pieces of support vectors in each panel.
+    buffers
+        the buffers of the panels, or of the support vectors' CSR rows, which the caller may keep for later
+        calls.
+    reach
+        which rows float32 is precise enough for; the model sets it.
+    known
+        the columns of X that the support vectors' columns stand for, if these are renumbered (arrays.numbered).
 
     ``ends`` holds the end of each group of support vectors, if there is more than one. ``keep`` says whether later
     calls will follow.

@@ -39,11 +39,16 @@ class RowCache:
     The device decides which row a slot holds (cl_kernels/solvers/rowcache.cl). The host adds slabs as rows arrive. The
     ring must hold the ``entries`` rows that one outer iteration can request at most; otherwise its capacity is 0.
 
-    Attributes:
-        ld: number of values in a row of K; each takes ``itemsize`` bytes.
-        slab_bytes, slab_rows: size of a slab in bytes and in rows of K.
-        slot_of: int32 buffer (ld,) with the slot of each row of K, or -1.
-        owner: int32 buffer with the row that each slot holds, or -1.
+    Attributes
+    ----------
+    ld
+        number of values in a row of K; each takes ``itemsize`` bytes.
+    slab_bytes, slab_rows
+        size of a slab in bytes and in rows of K.
+    slot_of
+        int32 buffer (ld,) with the slot of each row of K, or -1.
+    owner
+        int32 buffer with the row that each slot holds, or -1.
     """
 
     def __init__(self, stream: Stream, ld: int, itemsize: int, limit: int, entries: int) -> None:

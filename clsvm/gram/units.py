@@ -25,10 +25,14 @@ ROUNDED = 2.0**-21  # rounding error of a float32 sum of FEATURES terms, over th
 class Found(NamedTuple):
     """Hold the matrix units of a device.
 
-    Attributes:
-        units: the units, or None.
-        why: the reason for None, in words.
-        error: largest error of the trial product, over the product of the norms.
+    Attributes
+    ----------
+    units
+        the units, or None.
+    why
+        the reason for None, in words.
+    error
+        largest error of the trial product, over the product of the norms.
     """
 
     units: Units | None

@@ -306,7 +306,7 @@ class Grid(NamedTuple):
         return -(-len(self.matrix) // self.t)
 
     def part(self, i: int) -> slice:
-        """The rows or columns of tile i."""
+        """Return the rows or columns of tile i."""
         return slice(i * self.t, min((i + 1) * self.t, len(self.matrix)))
 
     def size(self, i: int) -> int:

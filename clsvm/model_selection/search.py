@@ -125,66 +125,68 @@ class _SearchCV(GridSearchCV):
 
 
 class SVCSearchCV(_SearchCV):
-    """scikit-learn's GridSearchCV for clsvm's estimators: the same parameters, splits, scores and attributes, at the
-    price of a few fits.
+    """Grid search with cross-validation for support vector machines, faster than separate fits.
 
-    estimator : SVC, NuSVC, SVR, NuSVR or OneClassSVM. Folds share their work, unless all machines of more than two
-        classes are small enough to be solved side by side as it is, or they are coupled (multi_class="crammer_singer"):
-        these are fitted one by one. NuSVR's problem is over the rows twice, so its K takes four times the memory.
-        OneClassSVM needs ``scoring``; y may be left out.
-        Or a Pipeline that ends in one of them: its steps make other rows of each fold, so nothing is shared, and the
-        search is GridSearchCV's own, with its n_jobs, pre_dispatch and verbose, and without a checkpoint.
-        The search is GridSearchCV's own, too, where a scikit-learn callback is set on it or on the estimator
-    param_grid, scoring, refit, cv, error_score, return_train_score, verbose : GridSearchCV's. scoring's functions are
-        given numbers of rows in place of X, which the estimator's methods take; verbose shows a progress bar, or lines
-        where stderr is no terminal
-    n_jobs, pre_dispatch : taken, and without effect:
-        the device is the parallel part
-    checkpoint : a file to go on from, where it exists, and to write to every few seconds, when interrupted and at the
-        end; one of another search is refused with a CheckpointError. With it decision values of all fits stay in
-        memory; without it, of pairs of classes, predictions alone
+    It has the parameters, splits, scores and attributes of scikit-learn's GridSearchCV. All fits of one kernel function
+    share their rows and kernel values, and fits start from the solutions of others.
 
-    Fold fits stop at tol by kernel values of ``dtype``: rounding of these values may hide more than a small tol. Where
-    it could move a decision value by more than 0.005, a fold fit goes on to a certificate in float64. Where it stalls,
-    or rounding hides far more than tol, a fold is fitted as the estimator does it. ``best_estimator_`` is fitted in
-    full. Attributes after fit: GridSearchCV's; in cv_results_ a fit's time is that of its solve and has no part of what
-    is shared.
+    Parameters
+    ----------
+    estimator : SVC, NuSVC, SVR, NuSVR, OneClassSVM or Pipeline
+        Estimator to fit. OneClassSVM needs ``scoring``; y may then be None. The search falls back to GridSearchCV
+        itself, without a checkpoint, for a Pipeline (whose steps give each fold other rows) and for scikit-learn's
+        callbacks. Fits with ``multi_class="crammer_singer"``, and small problems of more than two classes, share
+        nothing.
+    param_grid, scoring, refit, cv, error_score, return_train_score, verbose
+        As in GridSearchCV. A scoring function gets row numbers in place of X, and passes them on to the estimator.
+    n_jobs, pre_dispatch
+        Accepted for compatibility; the device works in parallel by itself.
+    checkpoint : path or None
+        File from which the search continues if it exists. It is written every few seconds, at the end and on Ctrl-C. A
+        checkpoint of another search raises CheckpointError.
+
+    Notes
+    -----
+    A fold's fit stops at tol by kernel values in ``dtype``. If their rounding errors could move a decision value by
+    more than 0.005, the fit continues until it is certified in float64. If it stalls, the fold is fitted as the
+    estimator fits. ``best_estimator_`` is fitted as usual. Times in ``cv_results_`` are those of the solves alone.
     """
 
     _machine, _words, _folds = Machine, "one of clsvm's support vector machines", Folds
 
 
 class FalkonSearchCV(_SearchCV):
-    """scikit-learn's GridSearchCV for machines on centres: the same parameters, splits, scores and attributes, at the
-    price of a fit for each kernel function and penalty.
+    """Grid search with cross-validation for Nyström kernel machines, faster than separate fits.
 
-    estimator : FalkonRegressor, FalkonClassifier or LogisticFalkonClassifier. For one kernel function all folds are
-        outputs of one problem, with weights 0 for the rows that they leave out: K(X, C) is made once, or where memory
-        does not hold it once a step, for all folds, and penalties go on from one another, from the largest down. More
-        than two classes by softmax are a fold after the other, over the same K.
-        Or a Pipeline that ends in one of them: then the search is GridSearchCV's own, with its n_jobs, pre_dispatch and
-        verbose, and without a checkpoint.
-        The search is GridSearchCV's own, too, where a scikit-learn callback is set on it or on the estimator: every
-        fold then has its own centres
-    param_grid, scoring, refit, cv, error_score, return_train_score, verbose, n_jobs, pre_dispatch, checkpoint : as
-        :class:`SVCSearchCV` has them
+    It has the parameters, splits, scores and attributes of scikit-learn's GridSearchCV. For one kernel function all
+    folds are outputs of one problem, in which the rows that a fold leaves out have the weight 0. Penalties start from
+    the solution of the next larger one. Folds of a softmax are fitted one after another over the same kernel values.
 
-    Unlike GridSearchCV's, fits of all folds have the same centres, drawn from all rows, and a gamma by the variance of
-    all rows: of the rows that a fold is tested on these see the features, never y. Where a fit stalls in ``dtype`` it
-    is done as the estimator does it. ``best_estimator_`` is fitted in full. Attributes after fit: GridSearchCV's; in
-    cv_results_ a fit's time is its share of its solve, and has no part of what all of a kernel function share.
+    Parameters
+    ----------
+    estimator : FalkonRegressor, FalkonClassifier, LogisticFalkonClassifier or Pipeline
+        Estimator to fit. The search falls back to GridSearchCV itself, without a checkpoint, for a Pipeline and for
+        scikit-learn's callbacks.
+    param_grid, scoring, refit, cv, error_score, return_train_score, verbose, n_jobs, pre_dispatch, checkpoint
+        As in :class:`SVCSearchCV`.
+
+    Notes
+    -----
+    All folds have the same inducing points, drawn from all rows, and a gamma "scale" by the variance of all rows.
+    GridSearchCV would draw them for each fold. So the fits see the features, never the targets, of the rows on which a
+    fold is tested. ``best_estimator_`` is fitted as usual. Times in ``cv_results_`` are shares of the solves alone.
     """
 
-    _machine, _words, _folds = Falkon, "one of clsvm's machines on centres", NystromFolds
+    _machine, _words, _folds = Falkon, "one of clsvm's Falkon estimators", NystromFolds
 
 
 def adopt(search: GridSearchCV, found: GridSearchCV, X: Any, y: Any, **params: Any) -> None:
-    """Set the attributes of a fitted search on another one, whose own estimator is refitted to all rows X (n, d)."""
+    """Copy the attributes of a fitted search to another one, and refit the best estimator to all rows X (n, d)."""
     for name, value in vars(found).items():
         if name.endswith("_") and not name.startswith("_"):
             setattr(search, name, value)
     if search.scoring is None:
-        search.scorer_ = check_scoring(search.estimator)  # (the folds' own would keep their rows)
+        search.scorer_ = check_scoring(search.estimator)  # the scorer of the folds would keep their rows in memory
     if search.refit:
         began = perf_counter()
         best = clone(search.estimator).set_params(**clone(search.best_params_, safe=False))
@@ -195,16 +197,16 @@ def adopt(search: GridSearchCV, found: GridSearchCV, X: Any, y: Any, **params: A
 
 
 class _Recalled(GridSearchCV):
-    """scikit-learn's search over folds: once its own checks are passed, ``work`` does all fits, which are recalled.
+    """Run scikit-learn's search over fits that were all made before: ``work`` makes them after scikit-learn's checks.
 
-    Candidates go by their numbers, since scikit-learn hands over copies of their values.
+    Candidates are identified by numbers, since scikit-learn passes on copies of their values.
     """
 
     folds: Fits
     work: Callable[[], None]
 
     def _run_search(self, evaluate_candidates: Callable[[Any], Any]) -> None:
-        # (without scoring the estimator's score decides, by its predictions)
+        # without scoring, the estimator's score needs predictions alone
         self.folds.valued = self.scoring is not None and _reads_values(
             check_scoring(self.estimator, scoring=self.scoring)
         )
@@ -217,19 +219,19 @@ class _Recalled(GridSearchCV):
 
 
 def _reads_values(scorer: Any) -> bool:
-    """Return whether a scorer, or one of several, may ask for more than predictions."""
+    """Return whether a scorer, or one of several, may need decision values."""
     if several := getattr(scorer, "_scorers", None):
         return any(map(_reads_values, several.values()))
     return getattr(scorer, "_response_method", None) != "predict"
 
 
 def _where_the_machine_has_it(method: Any) -> Any:
-    """Return a method that a fold has where its machine has one of that name."""
+    """Return a method that is available if the fold's estimator has a method of that name."""
     return available_if(lambda fold: hasattr(fold.machine, method.__name__))(method)
 
 
 class _Fold(BaseEstimator):
-    """Stands for an estimator in scikit-learn's search. X are numbers of rows; the results of fits are recalled."""
+    """Stand in for an estimator in scikit-learn's search: X are row numbers, and the results of fits are looked up."""
 
     def __init__(self, machine: Any, folds: Any, candidate: int = -1) -> None:
         self.machine, self.folds, self.candidate = machine, folds, candidate
@@ -238,7 +240,7 @@ class _Fold(BaseEstimator):
         return repr(self.machine)
 
     def __getattr__(self, name: str) -> Any:
-        """Return a parameter of the machine, which scorers may read."""
+        """Return a parameter of the estimator, which scorers may read."""
         if name.startswith("_") or name.endswith("_"):
             raise AttributeError(f"{name!r} is not known of a fold's fit, of which predictions alone are")
         return getattr(self.machine, name)
@@ -249,7 +251,7 @@ class _Fold(BaseEstimator):
         return tags
 
     def set_params(self, **params: Any) -> Self:
-        """Take the number of a candidate; or, for the refit, which is none, its parameters."""
+        """Set the number of a candidate, or the parameters for the refit."""
         if "candidate" in params:
             self.candidate = params["candidate"]
             params = clone(dict(self.folds.candidates[self.candidate]), safe=False)
@@ -257,7 +259,7 @@ class _Fold(BaseEstimator):
         return self
 
     def fit(self, numbers: Rows, y: Any = None, **params: Any) -> Self:
-        """Recall the fit to a fold. Raises what it raised. The refit is left to the search."""
+        """Look up the fit to a fold; raise the exception that it raised, if any. The refit is left to the search."""
         fold = self.folds.fold_of(np.asarray(numbers)[:, 0]) if self.candidate >= 0 else None
         if fold is not None:
             found: FoldResult | Exception = self.folds.found[self.candidate, fold]
@@ -280,7 +282,7 @@ class _Fold(BaseEstimator):
         return self.recalled_.offsets
 
     def _of(self, known: NDArray[Any], numbers: Rows) -> Any:
-        """Return what is known of some rows."""
+        """Return the entries of ``known`` for some row numbers."""
         return known[np.searchsorted(self.rows_, np.asarray(numbers)[:, 0])]
 
     def predict(self, numbers: Rows) -> Any:
@@ -308,4 +310,4 @@ class _Fold(BaseEstimator):
 
     @_where_the_machine_has_it
     def score(self, numbers: Rows, y: Any, sample_weight: Any = None) -> float:
-        return float(type(self.machine).score(self, numbers, y, sample_weight))  # (which asks for predictions)
+        return float(type(self.machine).score(self, numbers, y, sample_weight))  # calls predict

@@ -1,36 +1,34 @@
-"""The parameters of Falkon's estimators: those that every estimator has, and their own.
-
-Words of this page stand in place of those in clsvm.parameters.
+"""The parameters of Falkon's estimators that differ from those in :mod:`clsvm.parameters`, in the same form.
 
 n_centers
-    centres of the machine, m; 'auto': sqrt(n) log2(n), from 100 to 5000; at most the rows
+    Number m of inducing points; "auto" takes sqrt(n) log2(n), between 100 and 5000. It is at most the number of rows
 penalty
-    lambda of (1 / n) sum loss + (lambda / 2) |f|^2, above 0; scikit-learn's KernelRidge has alpha = lambda n
+    lambda in (1 / n) sum loss + (lambda / 2) |f|^2, above 0. scikit-learn's KernelRidge has alpha = lambda n
 loss
-    'squared', or 'log_cosh' for targets with outliers: log cosh(f - y), about |f - y| far from y
+    "squared", or "log_cosh" for targets with outliers: log cosh(f - y), which is about |f - y| far from y
 fit_intercept
-    whether f has an offset: the constant that alone fits best, of the squared loss y's weighted mean
+    Whether f has an offset: the constant that fits best by itself; for the squared loss the weighted mean of y
 center_selection
-    how centres are drawn from the rows: 'uniform'; 'k-means++', far from one another; 'leverage', by how little other
-    rows say of them; or rows (m, d) that are the centres
+    How inducing points are drawn from the rows: "uniform"; "k-means++", far from one another; "leverage", by
+    approximate ridge leverage scores; or an array (m, d) of inducing points
 max_iter
-    the most steps of conjugate gradients, each of which is a pass over all rows
+    Most conjugate gradient steps; each is a pass over all rows
 tol
-    the residual at which the fit ends: the gradient's size, preconditioned, over that at f = 0; fit_report_.bound says
-    how far the objective is from its least then
+    Residual at which the fit ends: the norm of the preconditioned gradient over its norm at f = 0. fit_report_.bound is
+    then a bound of the objective less its minimum
 random_state
-    a seed or generator: what centres and sampled rows are drawn by
+    Seed or generator by which inducing points and sampled rows are drawn
 warm_start
-    go on from the centres and coefficients of the fit before, with another penalty or other rows
+    Start from the inducing points and coefficients of the last fit, with another penalty or other rows
 callback
-    a function of step, coefficients (m, k) and seconds, called after each step, which may evaluate them
+    Function of step, coefficients (m, k) and seconds, called after each step
 class_weight
-    what multiplies the weights of each class's rows: a dict, 'balanced' or None
+    Factors of the sample weights for each class: a dict, "balanced" or None
 dtype
-    'float32' or 'float64', of kernel values; coefficients and gradients are float64 either way. Where K among the
-    centres is too ill-conditioned for float32, float64 is taken; the report says so
+    "float32" or "float64", the dtype of kernel values; coefficients and gradients are float64 in any case. If K among
+    the inducing points is too ill-conditioned for float32, float64 is used, and the report says so
 kernel
-    a name of clsvm.kernels.BUILTIN ('clsvm kernels list') or a clsvm.Kernel
+    Name of a built-in kernel function (``clsvm kernels list``) or a :class:`clsvm.Kernel`
 """
 
 from __future__ import annotations

@@ -60,16 +60,26 @@ ON_HOST = 1 / 8  # float64 values on the host in the time of laying out one stor
 class Request(NamedTuple):
     """Tell a batch its tolerance and limits, and how to compute float64 values.
 
-    Attributes:
-        tol: KKT violation to reach.
-        max_iter: most SMO iterations of a member, -1 for the device profile's patience.
-        kernel_scale: rounding error of K in units of its dtype's eps.
-        exact: function that returns the operator in float64, or blocks of K on the host; None for no float64 check.
-        sample: blocks of K on the host for few rows, or None.
-        sizes: error sizes of all rows (n,), by which rows of large members are sampled, or None.
-        over: called after each launch; True ends the batch as it is.
-        stands: called with the place and the coefficients of each member after each launch, or None.
-        words: precision, device and layout for the results.
+    Attributes
+    ----------
+    tol
+        KKT violation to reach.
+    max_iter
+        most SMO iterations of a member, -1 for the device profile's patience.
+    kernel_scale
+        rounding error of K in units of its dtype's eps.
+    exact
+        function that returns the operator in float64, or blocks of K on the host; None for no float64 check.
+    sample
+        blocks of K on the host for few rows, or None.
+    sizes
+        error sizes of all rows (n,), by which rows of large members are sampled, or None.
+    over
+        called after each launch; True ends the batch as it is.
+    stands
+        called with the place and the coefficients of each member after each launch, or None.
+    words
+        precision, device and layout for the results.
     """
 
     tol: float

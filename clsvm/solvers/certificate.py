@@ -44,16 +44,26 @@ def coarse(dtype: str, scale: float, problem: Problem, tol: float) -> bool:
 class Extremes(NamedTuple):
     """Hold the optimality conditions of coefficients, by entry and by group.
 
-    Attributes:
-        right: derivative of the dual for a rising coefficient, (entries,); infinity at the upper bound.
-        left: derivative for a falling coefficient, (entries,); -infinity at the lower bound.
-        inside: whether an entry is free: both derivatives are the same, (entries,).
-        group: number of each entry's sum, (entries,).
-        least: smallest ``right`` of each group, (groups,).
-        most: largest ``left`` of each group, (groups,).
-        rho: offset of each group, (groups,).
-        violations: KKT violation of each group, (groups,).
-        held: whether the constraint fixes the sums.
+    Attributes
+    ----------
+    right
+        derivative of the dual for a rising coefficient, (entries,); infinity at the upper bound.
+    left
+        derivative for a falling coefficient, (entries,); -infinity at the lower bound.
+    inside
+        whether an entry is free: both derivatives are the same, (entries,).
+    group
+        number of each entry's sum, (entries,).
+    least
+        smallest ``right`` of each group, (groups,).
+    most
+        largest ``left`` of each group, (groups,).
+    rho
+        offset of each group, (groups,).
+    violations
+        KKT violation of each group, (groups,).
+    held
+        whether the constraint fixes the sums.
     """
 
     right: Vector

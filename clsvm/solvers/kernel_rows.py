@@ -124,11 +124,16 @@ class Square:
 class Counts:
     """Count rows of K for one problem.
 
-    Attributes:
-        apart: rows computed for Newton steps, outside the row cache, less rows copied by symmetry.
-        at_once: rows prefetched.
-        asked: rows computed for working sets, at the last check.
-        idle: new rows of working sets whose coefficients did not change, in ``outer`` iterations.
+    Attributes
+    ----------
+    apart
+        rows computed for Newton steps, outside the row cache, less rows copied by symmetry.
+    at_once
+        rows prefetched.
+    asked
+        rows computed for working sets, at the last check.
+    idle
+        new rows of working sets whose coefficients did not change, in ``outer`` iterations.
     """
 
     apart: int = 0

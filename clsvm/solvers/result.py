@@ -23,23 +23,39 @@ HIDDEN = 0.1  # share of a tolerance that the rounding errors of float64 may hid
 class Settings:
     """Tell one solve its tolerances, limits, memory and start.
 
-    Attributes:
-        tol: KKT violation at which it ends.
-        gap_tol: relative duality gap at which it ends, or None.
-        max_iter: most SMO iterations, -1 for no limit.
-        working_set: rows of a working set.
-        cache_bytes: bytes of the row cache.
-        kernel_scale: rounding error of K in units of its dtype's eps.
-        exact: function that computes K b of rows in float64, or None if K is exact enough.
-        sizes: error sizes of rows (n,), by which the float64 check samples rows.
-        progress: progress display, or None.
-        max_time: seconds, None for no limit.
-        start: feasible coefficients (problems, n), or None for the problem's own.
-        known: coefficients near ``start`` and their f, or None.
-        looked: rows (n,) whose known f comes from float64 kernel values, or None.
-        save: function that stores coefficients, called every ``save_every`` seconds and at Ctrl-C.
-        reported: whether a report follows. The host then waits for each part of an outer iteration to measure its
-            seconds, keeps a trace, and checks the rounding of the objectives.
+    Attributes
+    ----------
+    tol
+        KKT violation at which it ends.
+    gap_tol
+        relative duality gap at which it ends, or None.
+    max_iter
+        most SMO iterations, -1 for no limit.
+    working_set
+        rows of a working set.
+    cache_bytes
+        bytes of the row cache.
+    kernel_scale
+        rounding error of K in units of its dtype's eps.
+    exact
+        function that computes K b of rows in float64, or None if K is exact enough.
+    sizes
+        error sizes of rows (n,), by which the float64 check samples rows.
+    progress
+        progress display, or None.
+    max_time
+        seconds, None for no limit.
+    start
+        feasible coefficients (problems, n), or None for the problem's own.
+    known
+        coefficients near ``start`` and their f, or None.
+    looked
+        rows (n,) whose known f comes from float64 kernel values, or None.
+    save
+        function that stores coefficients, called every ``save_every`` seconds and at Ctrl-C.
+    reported
+        whether a report follows. The host then waits for each part of an outer iteration to measure its
+        seconds, keeps a trace, and checks the rounding of the objectives.
     """
 
     tol: float
@@ -78,23 +94,40 @@ def ended(asked: Settings | Options, violation: float, gap: float, steps: int, u
 class Result:
     """Hold the outcome of one subproblem, from any solver.
 
-    Attributes:
-        b: coefficients (problems, m).
-        f: gradients K b + q (problems, m).
-        rho: offsets (problems, groups).
-        primal: primal objective.
-        dual: dual objective, nan if no solver began.
-        violation: KKT violation.
-        steps: SMO iterations, or steps of the active set method.
-        status: how the solve ended.
-        error_bound: largest error of f that rounding of K can have caused.
-        exact_rows: number of rows whose f comes from float64 kernel values.
-        working_set: rows of a working set.
-        dtype, precision, device, layout: how and where the kernel values were computed, in words.
-        outer_steps: outer iterations.
-        rows_computed: rows of K computed.
-        seconds: part of the solve -> seconds.
-        trace: state at each convergence check.
+    Attributes
+    ----------
+    b
+        coefficients (problems, m).
+    f
+        gradients K b + q (problems, m).
+    rho
+        offsets (problems, groups).
+    primal
+        primal objective.
+    dual
+        dual objective, nan if no solver began.
+    violation
+        KKT violation.
+    steps
+        SMO iterations, or steps of the active set method.
+    status
+        how the solve ended.
+    error_bound
+        largest error of f that rounding of K can have caused.
+    exact_rows
+        number of rows whose f comes from float64 kernel values.
+    working_set
+        rows of a working set.
+    dtype, precision, device, layout
+        how and where the kernel values were computed, in words.
+    outer_steps
+        outer iterations.
+    rows_computed
+        rows of K computed.
+    seconds
+        part of the solve -> seconds.
+    trace
+        state at each convergence check.
     """
 
     b: Vector

@@ -346,16 +346,26 @@ LOOK = 256 << 20  # most bytes of rows that a float64 check copies at a time
 class Change(NamedTuple):
     """Tell a shard the changes of an outer iteration.
 
-    Attributes:
-        kept: rows of this shard that stay in the working set.
-        least, most: extremes of the other shards, as far as known, (groups,).
-        stay: number of rows of the working set that stay.
-        computed: rows of K computed so far.
-        rows, b: this shard's rows with a changed coefficient, and their new coefficients.
-        X: changed rows of any shard that the row caches lack, (m, d).
-        weights: changes of their coefficients, (m,).
-        slots: cache slots for their kernel values, (m,).
-        hits, hit_weights: slots of changed rows in the caches, and changes of their coefficients.
+    Attributes
+    ----------
+    kept
+        rows of this shard that stay in the working set.
+    least, most
+        extremes of the other shards, as far as known, (groups,).
+    stay
+        number of rows of the working set that stay.
+    computed
+        rows of K computed so far.
+    rows, b
+        this shard's rows with a changed coefficient, and their new coefficients.
+    X
+        changed rows of any shard that the row caches lack, (m, d).
+    weights
+        changes of their coefficients, (m,).
+    slots
+        cache slots for their kernel values, (m,).
+    hits, hit_weights
+        slots of changed rows in the caches, and changes of their coefficients.
     """
 
     kept: Places
@@ -391,11 +401,16 @@ class Facts(NamedTuple):
 class Offer(NamedTuple):
     """Hold a shard's candidates for the next working set.
 
-    Attributes:
-        rows, f, X: numbers, gradients and features of the candidates.
-        kept: gradients of the shard's rows that stay in the working set.
-        least, most, inside, sums: as in :class:`clsvm.solvers.smo.Optimality`, (groups,).
-        capacity: slots of the shard's row cache.
+    Attributes
+    ----------
+    rows, f, X
+        numbers, gradients and features of the candidates.
+    kept
+        gradients of the shard's rows that stay in the working set.
+    least, most, inside, sums
+        as in :class:`clsvm.solvers.smo.Optimality`, (groups,).
+    capacity
+        slots of the shard's row cache.
     """
 
     rows: Places

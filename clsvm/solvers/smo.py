@@ -35,13 +35,20 @@ PARTS = ("select", "subproblem", "tile", "rows", "update", "free", "gap", "exact
 class Optimality:
     """Hold the optimality state of a solve, as the host reads it at a convergence check.
 
-    Attributes:
-        least: smallest derivative of the coefficients that can rise, (problems, groups).
-        most: largest derivative of the coefficients that can fall, (problems, groups).
-        inside: number of free coefficients, (problems, groups).
-        sums: sum of the derivatives of the free coefficients, (problems, groups).
-        steps: SMO iterations (problems,).
-        rows: rows of K computed so far.
+    Attributes
+    ----------
+    least
+        smallest derivative of the coefficients that can rise, (problems, groups).
+    most
+        largest derivative of the coefficients that can fall, (problems, groups).
+    inside
+        number of free coefficients, (problems, groups).
+    sums
+        sum of the derivatives of the free coefficients, (problems, groups).
+    steps
+        SMO iterations (problems,).
+    rows
+        rows of K computed so far.
     """
 
     problem: Problem
@@ -77,17 +84,28 @@ class Optimality:
 class Course:
     """Hold the history of a solve that its convergence checks need.
 
-    Attributes:
-        began, until, saved: perf_counter() at the start, at the time limit, and when coefficients were last saved.
-        outer: outer iterations so far.
-        near: checks at which the solve continued although the violation was within tol.
-        steps: SMO iterations at the last check, -1 after f was replaced.
-        best, best_at: the smallest violation and its outer iteration.
-        level: dual objective when the solve was last found without progress.
-        certificates: float64 checks that replaced f.
-        exact_rows: rows computed in float64.
-        seconds: part of the solve -> seconds.
-        trace: state at convergence checks.
+    Attributes
+    ----------
+    began, until, saved
+        perf_counter() at the start, at the time limit, and when coefficients were last saved.
+    outer
+        outer iterations so far.
+    near
+        checks at which the solve continued although the violation was within tol.
+    steps
+        SMO iterations at the last check, -1 after f was replaced.
+    best, best_at
+        the smallest violation and its outer iteration.
+    level
+        dual objective when the solve was last found without progress.
+    certificates
+        float64 checks that replaced f.
+    exact_rows
+        rows computed in float64.
+    seconds
+        part of the solve -> seconds.
+    trace
+        state at convergence checks.
     """
 
     began: float = 0.0

@@ -248,10 +248,14 @@ class Selection:
 
     Call :meth:`clear` first.
 
-    Attributes:
-        numbers, places: the optimality state at the last :meth:`look` (extremes.cl).
-        counters: the solve's counters (problems, 4), which the host reads together with these.
-        ws: the rows of each set, -1 at free places; a set has ``stride`` places, of which the first W are used.
+    Attributes
+    ----------
+    numbers, places
+        the optimality state at the last :meth:`look` (extremes.cl).
+    counters
+        the solve's counters (problems, 4), which the host reads together with these.
+    ws
+        the rows of each set, -1 at free places; a set has ``stride`` places, of which the first W are used.
     """
 
     def __init__(

@@ -80,9 +80,11 @@ def emit(kernel: Kernel, product: str, kind: str, dtype: str, profile: Profile, 
     dtype: "float32" or "float64", of kernel values. d: number of features; up to 65536 column numbers have 16 bits. The
     values of the kernel function's numbers stand in the comment alone, so other values need no other program.
 
-    Raises:
-        ValueError: There is no such product, layout or dtype, not for this kernel function or profile, or the layout's
-            values take several kernels in turn.
+    Raises
+    ------
+    ValueError
+        There is no such product, layout or dtype, not for this kernel function or profile, or the layout's
+        values take several kernels in turn.
     """
     for got, known in ((product, PRODUCTS), (kind, LAYOUTS), (dtype, ("float32", "float64"))):
         if got not in known:

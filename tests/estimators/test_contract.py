@@ -94,8 +94,8 @@ def test_names_parameters_and_tags(name: str) -> None:
 def test_help_lists_every_parameter_once(name: str) -> None:
     words = inspect.getdoc(getattr(clsvm, name))
     assert words is not None
-    listed = words.partition("\nParameters:\n")[2].partition("\n\nAttributes after fit:")[0]
-    found = re.findall(r"^    (\w+)=(.+?): \S", listed, re.MULTILINE)
+    listed = re.split(r"\n\n\w+\n-+\n", words)[1]
+    found = re.findall(r"^(\w+) : .+, default=(.+)\n    \S", listed, re.MULTILINE)
     assert found == [(key, repr(value)) for key, value in signature_of(getattr(clsvm, name)).items()]
 
 

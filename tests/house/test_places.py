@@ -205,7 +205,7 @@ def test_a_parameter_of_the_solver(device: str, monkeypatch: pytest.MonkeyPatch)
             super().__init__(nu=nu, device=device)
             self.patience = patience
 
-    assert "patience=3: how long to wait." in (Patient.__doc__ or "")
+    assert "patience : int, default=3\n    how long to wait." in (Patient.__doc__ or "")
     with pytest.raises(ValueError, match="patience must be >= 1, got 0"):
         Patient(patience=0).fit(X)
     asked: list[Any] = []

@@ -141,7 +141,7 @@ def test_stalled_fits_are_done_again(device: str, alone: list[Call], monkeypatch
 
 def test_failures(device: str) -> None:
     machine = FalkonRegressor(gamma=0.2, device=device)
-    with pytest.raises(TypeError, match=r"machines on centres, .*SVC"):
+    with pytest.raises(TypeError, match=r"Falkon estimators, .*SVC"):
         FalkonSearchCV(SVC(device=device), {"C": [1]}).fit(X, Y)
     with pytest.raises(TypeError, match=r"vector machines, .*Falkon"):
         SVCSearchCV(machine, {"penalty": [1e-3]}).fit(X, Y)

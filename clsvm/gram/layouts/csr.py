@@ -78,10 +78,14 @@ class DenseColumns(NamedTuple):
 class CsrRows(Rows):
     """Hold rows in CSR, except for the columns that are stored whole.
 
-    Attributes:
-        csr: the entries.
-        dense: the columns that are stored whole.
-        lengths: the numbers of entries of all rows, in falling order.
+    Attributes
+    ----------
+    csr
+        the entries.
+    dense
+        the columns that are stored whole.
+    lengths
+        the numbers of entries of all rows, in falling order.
     """
 
     csr: Entries
@@ -102,10 +106,14 @@ class CsrRows(Rows):
 class Listed(NamedTuple):
     """Name the rows of X that are a panel's right-hand rows.
 
-    Attributes:
-        csr, dense, norms: the entries, whole columns and squared norms of all rows.
-        count: buffer with the number of right-hand rows.
-        rows: buffer with their positions.
+    Attributes
+    ----------
+    csr, dense, norms
+        the entries, whole columns and squared norms of all rows.
+    count
+        buffer with the number of right-hand rows.
+    rows
+        buffer with their positions.
     """
 
     csr: Entries
@@ -119,10 +127,13 @@ class Listed(NamedTuple):
 class PanelBlock:
     """Hold the map from features to lines of a panel's block. The parts of a panel share it.
 
-    Attributes:
-        place: buffer (d,); feature j has line place[j] - base of the block.
-        base: offset of the current block. A place of at most base belongs to an earlier block: no right-hand row has
-            the feature.
+    Attributes
+    ----------
+    place
+        buffer (d,); feature j has line place[j] - base of the block.
+    base
+        offset of the current block. A place of at most base belongs to an earlier block: no right-hand row has
+        the feature.
     """
 
     place: Buffer
@@ -415,13 +426,20 @@ WEIGHED = 512  # rows of a work-item that adds values of K to c
 class Index(NamedTuple):
     """Hold the inverted index of CSR rows on the device, for blocks of ``size`` rows.
 
-    Attributes:
-        size: number of rows in a block.
-        columns: number of indexed columns.
-        indptr: the start of each row; block b starts at entry start = indptr[b * size].
-        ends: column k of block b holds the entries start + ends[b][k] .. start + ends[b][k + 1] - 1.
-        rows: row of each entry, counted from the first row of its block.
-        values: value of each entry.
+    Attributes
+    ----------
+    size
+        number of rows in a block.
+    columns
+        number of indexed columns.
+    indptr
+        the start of each row; block b starts at entry start = indptr[b * size].
+    ends
+        column k of block b holds the entries start + ends[b][k] .. start + ends[b][k + 1] - 1.
+    rows
+        row of each entry, counted from the first row of its block.
+    values
+        value of each entry.
     """
 
     size: int

@@ -67,10 +67,14 @@ class Part(NamedTuple):
 class Columns(NamedTuple):
     """Locate the lane groups in their buffers.
 
-    Attributes:
-        at: index in ``values`` of each lane group's first value.
-        columns_at: index in ``columns`` of each lane group's first feature.
-        columns: the features that the lane groups store, ascending in each.
+    Attributes
+    ----------
+    at
+        index in ``values`` of each lane group's first value.
+    columns_at
+        index in ``columns`` of each lane group's first feature.
+    columns
+        the features that the lane groups store, ascending in each.
     """
 
     at: Buffer
@@ -98,11 +102,16 @@ class DeviceRows:
     """Select the rows ``numbers`` of X (n, d) from the device's own copy of X, so that laying them out needs no
     transfer.
 
-    Attributes:
-        X: the host's array, C-contiguous float32 or float64.
-        source: the device's copy of X.
-        plan: the dense plan of all rows.
-        numbers: the numbers of the selected rows.
+    Attributes
+    ----------
+    X
+        the host's array, C-contiguous float32 or float64.
+    source
+        the device's copy of X.
+    plan
+        the dense plan of all rows.
+    numbers
+        the numbers of the selected rows.
 
     Indexing selects a subset of the rows. numpy.asarray returns them as a host array.
     """
@@ -403,10 +412,14 @@ def gather(profile: Profile, dtype: str, d: int = 0, shape: str = "many") -> Var
 class Arrangement(NamedTuple):
     """Say at which positions clustered rows stand, before any of them is laid out.
 
-    Attributes:
-        order, position: as in :class:`Rows`.
-        cells: (n_pad,) number of stored values at each position.
-        groups: the argument ``groups`` of :func:`packed`.
+    Attributes
+    ----------
+    order, position
+        as in :class:`Rows`.
+    cells
+        (n_pad,) number of stored values at each position.
+    groups
+        the argument ``groups`` of :func:`packed`.
     """
 
     order: NDArray[np.int32]

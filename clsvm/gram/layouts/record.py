@@ -49,14 +49,22 @@ Places = tuple[NDArray[np.int32], NDArray[np.int32]]  # order and position of ro
 class Plan:
     """Say how training and test rows of a model are laid out.
 
-    Attributes:
-        kind: the name of the layout.
-        centre: (d,) float64, subtracted before the cast to the device's dtype; 0 where a shift would add entries.
-        reason: the costs that decided, in words.
-        partition: the order of the columns and the number of dense ones, for layouts that use it.
-        costs: the estimated cost of a value of K for each layout. A plan from a model file has none.
-        fill: the estimated number of columns in a cluster, or None.
-        whole: the costs including each value's share of laying out its row; the least of them decided.
+    Attributes
+    ----------
+    kind
+        the name of the layout.
+    centre
+        (d,) float64, subtracted before the cast to the device's dtype; 0 where a shift would add entries.
+    reason
+        the costs that decided, in words.
+    partition
+        the order of the columns and the number of dense ones, for layouts that use it.
+    costs
+        the estimated cost of a value of K for each layout. A plan from a model file has none.
+    fill
+        the estimated number of columns in a cluster, or None.
+    whole
+        the costs including each value's share of laying out its row; the least of them decided.
     """
 
     kind: str
@@ -72,11 +80,16 @@ class Plan:
 class Survey:
     """Hold the facts about rows X (n, d) on which a layout's cost depends.
 
-    Attributes:
-        profile: the device profile with its measured costs.
-        X: the rows.
-        density: for each feature that occurs, the share of rows in which it is not 0.
-        working: number of right-hand rows in a product.
+    Attributes
+    ----------
+    profile
+        the device profile with its measured costs.
+    X
+        the rows.
+    density
+        for each feature that occurs, the share of rows in which it is not 0.
+    working
+        number of right-hand rows in a product.
     """
 
     profile: Profile
@@ -122,18 +135,30 @@ class Survey:
 class Rows:
     """Hold rows on the device, padded with zero rows to n_pad.
 
-    Attributes:
-        kind, dtype: the name of the layout and the dtype of the values.
-        n, d: number of rows and of features.
-        n_pad: number of positions, a multiple of V.
-        lanes: V.
-        stored: number of stored values, with padding.
-        order: (n_pad,) the caller's row at each position, -1 for padding.
-        position: (n,) the position of each of the caller's rows.
-        xx: buffer of the squared norms (n_pad,).
-        cost, tile_cost: cost of a value of K, and of a value in a tile, in dense multiply-adds.
-        laid: cost of laying out a row again in every product, in the same unit.
-        words: further words for reports.
+    Attributes
+    ----------
+    kind, dtype
+        the name of the layout and the dtype of the values.
+    n, d
+        number of rows and of features.
+    n_pad
+        number of positions, a multiple of V.
+    lanes
+        V.
+    stored
+        number of stored values, with padding.
+    order
+        (n_pad,) the caller's row at each position, -1 for padding.
+    position
+        (n,) the position of each of the caller's rows.
+    xx
+        buffer of the squared norms (n_pad,).
+    cost, tile_cost
+        cost of a value of K, and of a value in a tile, in dense multiply-adds.
+    laid
+        cost of laying out a row again in every product, in the same unit.
+    words
+        further words for reports.
     """
 
     kind: str
@@ -164,16 +189,26 @@ class Rows:
 class Panel:
     """Hold up to ``capacity`` right-hand rows of a product, in blocks of ``width`` rows.
 
-    Attributes:
-        values, uu: buffers of the rows' values and of their squared norms.
-        nbytes: size of ``values`` in bytes.
-        shape: the class of ``capacity`` for which programs differ (profiles.shape_class).
-        rows: buffer of the rows' positions, for operators that read a stored K.
-        fetched: the rows that were laid out for this panel (gram/blocks.py).
-        filled: whether the buffers hold valid numbers.
-        squared: buffer for norms by matrix units (gram/units.py), or None.
-        places: buffers of positions and count that are freed with the panel.
-        block, listed: the block that ``values`` holds, and the rows to fill it from (csr.py).
+    Attributes
+    ----------
+    values, uu
+        buffers of the rows' values and of their squared norms.
+    nbytes
+        size of ``values`` in bytes.
+    shape
+        the class of ``capacity`` for which programs differ (profiles.shape_class).
+    rows
+        buffer of the rows' positions, for operators that read a stored K.
+    fetched
+        the rows that were laid out for this panel (gram/blocks.py).
+    filled
+        whether the buffers hold valid numbers.
+    squared
+        buffer for norms by matrix units (gram/units.py), or None.
+    places
+        buffers of positions and count that are freed with the panel.
+    block, listed
+        the block that ``values`` holds, and the rows to fill it from (csr.py).
     """
 
     capacity: int
@@ -205,12 +240,18 @@ class Panel:
 class Pass(NamedTuple):
     """Describe a launch of a product kernel over the lane groups first .. first + groups - 1.
 
-    Attributes:
-        reads: the kernel's arguments for the rows and the panel.
-        blocks: number of panel blocks that work-groups can share.
-        kernel: name of the kernel in the program.
-        items: number of work-items of a SIMD launch, or 0 for the layout's own number.
-        sums: whether only a product that updates c needs the launch.
+    Attributes
+    ----------
+    reads
+        the kernel's arguments for the rows and the panel.
+    blocks
+        number of panel blocks that work-groups can share.
+    kernel
+        name of the kernel in the program.
+    items
+        number of work-items of a SIMD launch, or 0 for the layout's own number.
+    sums
+        whether only a product that updates c needs the launch.
     """
 
     first: int
@@ -226,9 +267,12 @@ class Reader(ABC):
     """Read the rows of a layout for products with one kernel function: fill panels with them, and yield launches over
     them.
 
-    Attributes:
-        norms: buffer that takes the place of |x|^2 in the kernel function.
-        width: number of right-hand rows in a block; the sizes of working sets are multiples of it.
+    Attributes
+    ----------
+    norms
+        buffer that takes the place of |x|^2 in the kernel function.
+    width
+        number of right-hand rows in a block; the sizes of working sets are multiples of it.
     """
 
     def __init__(self, layout: Any, stream: Stream, rows: Any, kernel: Kernel) -> None:
@@ -287,17 +331,27 @@ class Reader(ABC):
 class Layout(ABC):
     """Define one way to store rows on a device.
 
-    Attributes:
-        name: the name in plans, reports and commands.
-        reader: the class that reads its rows.
-        most: the largest number of columns.
-        sparse: whether zeros are left out, so that subtracting a centre would add entries.
-        in_order: whether rows keep the caller's order. Otherwise :meth:`row_bytes` is an upper bound.
-        shared: whether a panel holds all its right-hand rows at once, so that several work-groups can share them.
-        splits: whether the plan's partition splits off dense columns.
-        elementwise: whether kernel functions of element-wise sums can use it.
-        plain: for a layout that stores K in several launches, the layout whose kernels also read its rows. These
-            kernels sum without a store. The plain layout takes less memory and less time to build.
+    Attributes
+    ----------
+    name
+        the name in plans, reports and commands.
+    reader
+        the class that reads its rows.
+    most
+        the largest number of columns.
+    sparse
+        whether zeros are left out, so that subtracting a centre would add entries.
+    in_order
+        whether rows keep the caller's order. Otherwise :meth:`row_bytes` is an upper bound.
+    shared
+        whether a panel holds all its right-hand rows at once, so that several work-groups can share them.
+    splits
+        whether the plan's partition splits off dense columns.
+    elementwise
+        whether kernel functions of element-wise sums can use it.
+    plain
+        for a layout that stores K in several launches, the layout whose kernels also read its rows. These
+        kernels sum without a store. The plain layout takes less memory and less time to build.
 
     tools/emit.py prints these in the headers of C programs:
 
