@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -42,16 +41,9 @@ def data_of(task: str, folder: Path) -> tuple[Path, np.ndarray, np.ndarray]:
     return write_text(folder / "data", X, y), X, y
 
 
-def svm_train(*words: Any) -> str:
-    return subprocess.run(["svm-train", *map(str, words)], check=True, capture_output=True, text=True).stdout
-
-
 def svm_predict(data: Path, model: Path, out: Path) -> np.ndarray:
     subprocess.run(["svm-predict", data, model, out], check=True, capture_output=True)
     return np.loadtxt(out)
-
-
-# Model files
 
 
 TIE = """svm_type c_svc
@@ -192,6 +184,3 @@ def test_folds_that_do_not_converge_say_so(command: Command, tmp_path: Path) -> 
     assert result.code == 0
     words = "not converged: max_iter was reached before the tolerance"
     assert result.err == "".join(f"clsvm: warning: fold {i}: {words}\n" for i in (1, 2))
-
-
-# LIBSVM's grid.py and easy.py

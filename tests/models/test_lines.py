@@ -33,9 +33,16 @@ FAULTS = {
     "an underscore": (b"1 1:1_0\n", "got value '1_0' of index 1"),
     "an underscore in an index": (b"1 1_0:1\n", "got '1_0:1', expected index:value"),
     "an underscore in a label": (b"1_0 1:1\n", "got label '1_0'"),
+    "no label": (b"1:2 2:2\n", "got label '1:2', expected a finite number"),
+    "no text": (b"\x00\xff\xfe\x01\n", "got label"),
     "no hexadecimal number": (b"1 1:0x\n", "got value '0x' of index 1"),
     "a hexadecimal number beyond doubles": (b"1 1:0x1p9999\n", "got value 'inf' of index 1"),
     "two signs": (b"1 ++1:1\n", "got '++1:1', expected index:value"),
+    "a negative index": (b"1 -3:1\n", "got '-3:1', expected index:value"),
+    "index 0": (b"1 0:1\n", "got index '0', expected 1 to 2147483647 (columns are numbered from 1; zero_based=False"),
+    "an index too high": (b"1 2147483648:1\n", "got index '2147483648', expected 1 to 2147483647"),
+    "an index of many digits": (b"1 " + b"7" * 5000 + b":1\n", "got index '7777"),
+    "descending indices": (b"1 3:1 2:1\n", "got index 2 after 3, expected ascending indices"),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -16,8 +17,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from scipy import sparse
 
 from clsvm import Kernel, kernels, load_model, save_model
@@ -141,18 +140,6 @@ def test_other_forms_of_arrays(tmp_path: Path) -> None:
     loaded = load_model(tmp_path / "m").support_vectors
     assert (loaded.indices.tolist(), loaded.data.tolist(), loaded.indptr.tolist()) == ([0, 3, 6], [5, 1, 4], [0, 2, 3])
     assert rows.indices.tolist() == [3, 0, 0, 6], "the caller's stay as they are"
-
-
-def test_no_support_vectors(tmp_path: Path) -> None:
-    for vectors in (np.zeros((0, 3)), sparse.csr_matrix((0, 3))):
-        model = replace(
-            make_model(kind=None),
-            support_vectors=vectors,
-            dual_coef=np.zeros((1, 0)),
-            n_support=np.zeros(2, np.int32),
-        )
-        save_model(model, tmp_path / "m")
-        assert load_model(tmp_path / "m").support_vectors.shape == (0, 3)
 
 
 def test_numpy_reads_it_without_pickle_and_it_is_repeatable(tmp_path: Path) -> None:
@@ -415,49 +402,18 @@ def test_members_of_one_name(tmp_path: Path) -> None:
         load_model(tmp_path / "good")
 
 
-@pytest.fixture(scope="module")
-def content(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes, KernelModel]:
-    """Where to write, a good file, what it holds."""
-    path = tmp_path_factory.mktemp("fuzz") / "m"
-    model = make_model(sparse_=True)
+def test_any_damage_is_an_error_or_harmless(tmp_path: Path) -> None:
+    """A byte that is changed, one more or one less, wherever it stands."""
+    path, model = tmp_path / "m", make_model(sparse_=True)
     save_model(model, path)
-    return path, path.read_bytes(), model
-
-
-def survivor(path: Path) -> KernelModel | None:
-    """The model of a file, or None where that is an error which names it; any other end is a failure."""
-    try:
-        return load_model(path)
-    except ValueError as error:
-        message = str(error)
-    assert message.startswith(str(path))
-    return None
-
-
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    flips=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 255)), max_size=4),
-    cut=st.one_of(st.none(), st.floats(0, 1)),
-    inserted=st.one_of(st.none(), st.tuples(st.floats(0, 1), st.binary(max_size=40))),
-)
-def test_any_damage_is_an_error_or_harmless(
-    content: tuple[Path, bytes, KernelModel],
-    flips: list[tuple[float, int]],
-    cut: float | None,
-    inserted: tuple[float, bytes] | None,
-) -> None:
-    path, good, model = content
-    bad = bytearray(good)
-    for place, mask in flips:
-        bad[int(place * len(bad))] ^= mask
-    if inserted:
-        at = int(inserted[0] * len(bad))
-        bad[at:at] = inserted[1]
-    if cut is not None:
-        del bad[int(cut * len(bad)) :]
-    path.write_bytes(bad)
-    if loaded := survivor(path):
-        assert_same(loaded, model)
+    good, harmless = path.read_bytes(), 0
+    for place in range(0, len(good), 29):
+        for new in (bytes([good[place] ^ 1 << place % 8]), b"", good[place : place + 1] * 2):
+            path.write_bytes(good[:place] + new + good[place + 1 :])
+            with contextlib.suppress(ValueError):
+                assert_same(load_model(path), model)
+                harmless += 1
+    assert harmless < len(good) / 100  # (of dates in the archive)
 
 
 @pytest.mark.parametrize("sparse_", [False, True], ids=["dense", "csr"])
@@ -468,6 +424,9 @@ def test_more_columns_than_the_model_has(device: str, sparse_: bool) -> None:
     assert model.plan
     assert model.plan.centre.any()
     X = sparse.csr_matrix(np.random.default_rng(0).normal(size=(20, 40)))
+    kept, padded = svmlight.match_columns(model, X[:, :4])
+    assert kept is model
+    np.testing.assert_array_equal(padded.toarray(), np.pad(X[:, :4].toarray(), ((0, 0), (0, 3))))
     wide, same = svmlight.match_columns(model, X)
     assert wide.plan
     np.testing.assert_array_equal(wide.plan.centre, np.r_[model.plan.centre, np.zeros(33)])
