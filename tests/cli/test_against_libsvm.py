@@ -13,7 +13,7 @@ import pytest
 
 from tests.conftest import Command
 
-CASES, QUICK = 60, 5
+CASES, QUICK = 40, 5
 pytestmark = pytest.mark.skipif(
     not (shutil.which("svm-train") and shutil.which("svm-predict")),
     reason="LIBSVM's svm-train and svm-predict are not installed (Debian: libsvm-tools)",
@@ -100,7 +100,7 @@ def run(*words: Any) -> str:
     return subprocess.run([str(word) for word in words], check=True, capture_output=True, text=True).stdout
 
 
-@pytest.mark.parametrize("seed", [pytest.param(s, marks=[pytest.mark.full] * (s > 1)) for s in range(12)])
+@pytest.mark.parametrize("seed", [pytest.param(s, marks=[pytest.mark.full] * (s > 1)) for s in range(8)])
 def test_folds_and_probabilities(command: Command, tmp_path: Path, seed: int) -> None:
     """Folds are drawn otherwise than LIBSVM draws them: the lines are the same, and so is the order of the labels. The
     same model says the same, whoever wrote it."""

@@ -77,26 +77,6 @@ def test_kernels_of_ones_own(clsvm: Command, device: str) -> None:
     assert load_model("two").kernel.spec.element_text == "abs(x - y)"
 
 
-@pytest.mark.parametrize(
-    ("flags", "code", "words"),
-    [
-        (("--machine", "svm"), 2, "got 'svm', expected one of classes, logistic, numbers, log-cosh"),
-        (("--centers", "0"), 2, "n_centers must be >= 1"),
-        (("--penalty", "0"), 2, "penalty must be > 0"),
-        (("--selection", "best"), 2, "center_selection must be 'uniform'"),
-        (("--gamma", "-1"), 2, "got -1, expected above 0"),
-        (("--kernel", "dot +"), 2, "dot +"),
-        (("--report", "breast_cancer.json.txt"), 2, "expected a name that ends in .json"),
-        (("--memory-limit", "9000"), 1, "memory_limit of 9000 bytes is too small"),
-    ],
-)
-def test_what_is_refused(clsvm: Command, device: str, flags: tuple[str, ...], code: int, words: str) -> None:
-    done = clsvm("falkon", "train", "breast_cancer.train", "model", "--device", device, *flags)
-    assert done.code == code
-    assert words in " ".join(done.err.replace("│", " ").split())
-    assert not Path("model").exists()
-
-
 def test_an_interrupt_writes_what_was_found(clsvm: Command, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from clsvm.nystrom import newton
 

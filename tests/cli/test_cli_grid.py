@@ -60,34 +60,6 @@ def test_weights(clsvm: Command, device: str) -> None:
     assert 30 < float(out.split()[-1]) < 80  # (most rows go to class 1)
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (("-log2c", "1,2"), "expected begin,end,step or null"),
-        (("-log2g", "1,5,-1"), "a step that leads from 1 to 5"),
-        (("-log2c", "0,1,1e-9"), "in less than 10000 values"),
-        (("-v", "1"), "2 or more folds"),
-        (("-e", "0"), "must be > 0"),
-        (("-c", "1"), "use -log2c and -log2g"),
-        (("-g", "1"), "use -log2c and -log2g"),
-        (("-s", "3"), "got 3, expected 0: rates are of C-SVC"),
-        (("-b", "1"), "got 1, expected 0: rates are of labels"),
-        (("-log2c", "null", "-log2g", "null"), "expected a range for one of them"),
-    ],
-)
-def test_wrong_words(clsvm: Command, words: tuple[str, ...], expected: str) -> None:
-    code, _, err = clsvm("grid", *words, "iris")
-    assert code == 2
-    assert expected in " ".join(re.sub("[│╭╰─╮╯]", " ", err).split())
-
-
-def test_one_label(clsvm: Command, tmp_path: Path) -> None:
-    (tmp_path / "one").write_text("1 1:2\n1 1:3\n")
-    code, _, err = clsvm("grid", "one")
-    assert code == 1
-    assert "got the label 1 alone" in err
-
-
 SMALL = ("-log2c", "0,2,2", "-log2g", "-1,-3,-2", "-v", "2")
 
 
@@ -114,11 +86,6 @@ def test_goes_on_from_rates(clsvm: Command, device: str, tmp_path: Path) -> None
     assert out.splitlines()[-1] == "4.0 0.5 99.5"
     after = (tmp_path / "iris.out").read_text().splitlines()
     assert sorted(after) == sorted([first[0], "log2c=2.0 log2g=-1.0 rate=99.5", first[1], first[3]])
-    (tmp_path / "old").write_text("log2c=1 rate=50\n")
-    code, _, err = clsvm("grid", *SMALL, "-resume", "old", "iris")
-    words = "old, line 1: got 'log2c=1 rate=50', expected 'log2c=number log2g=number rate=number'"
-    assert (code, words in err) == (1, True)
-    assert clsvm("grid", *SMALL, "-resume", "none", "iris").code == 1
 
 
 def test_programs_that_it_does_not_run(clsvm: Command, device: str) -> None:

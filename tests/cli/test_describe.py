@@ -69,11 +69,6 @@ def test_a_picture(clsvm: Command, device: str, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     assert clsvm("describe", "text", "--plot", "tenths.png", "--device", device).code == 0
     assert (tmp_path / "tenths.png").read_bytes().startswith(b"\x89PNG")
-    assert clsvm("describe", "text", "--plot", "tenths.jpg").code == 2
-    (tmp_path / "rows.png").write_text(TEXT)
-    code, _, err = clsvm("describe", "rows.png", "--plot", "rows.png")
-    assert (code, "would be overwritten" in err) == (1, True)
-    assert (tmp_path / "rows.png").read_text() == TEXT
 
 
 def test_the_picture_has_the_deciles(device: str) -> None:
@@ -84,18 +79,6 @@ def test_the_picture_has_the_deciles(device: str) -> None:
     ax = plots.deciles(found, plots.figure().subplots())
     assert [bar.get_height() for bar in ax.patches] == pytest.approx([1, 1 / 3, 1 / 3])
     assert len(plots.deciles(describe(np.zeros((2, 2)), device), plots.figure().subplots()).patches) == 0
-
-
-def test_without_matplotlib(clsvm: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is said before anything is read."""
-
-    def no_matplotlib(name: str) -> Any:
-        raise ModuleNotFoundError(name)
-
-    monkeypatch.setattr("clsvm.plots.import_module", no_matplotlib)
-    code, out, err = clsvm("describe", "absent", "--plot", "tenths.png")
-    assert (code, out) == (1, "")
-    assert re.search(r"pictures need matplotlib: pip install .*plot", err)
 
 
 BAD: dict[str, bytes] = {

@@ -162,8 +162,6 @@ def test_names_of_features_come_along() -> None:
     ours = from_sklearn(theirs)
     for model in (ours, to_sklearn(ours)):
         assert model.feature_names_in_.tolist() == list("abcd")
-        with pytest.warns(UserWarning, match="does not have valid feature names"):
-            model.predict(X)
 
 
 @pytest.mark.filterwarnings("error")
@@ -173,10 +171,9 @@ def test_no_support_vectors(form: str) -> None:
     X, fresh = FORMS[form](X), FORMS[form](fresh)
     theirs = svm.SVR(epsilon=100).fit(X, y)
     ours = from_sklearn(theirs)
-    np.testing.assert_array_equal(ours.predict(fresh), theirs.predict(fresh))
-    assert (ours.dual_coef_.shape, ours.support_vectors_.shape) == ((1, 0), (0, 3))
-    np.testing.assert_array_equal(to_sklearn(ours).predict(fresh), theirs.predict(fresh))
-    np.testing.assert_array_equal(to_sklearn(SVR(epsilon=100).fit(X, y)).predict(fresh).shape, (50,))
+    for model in (ours, to_sklearn(ours), to_sklearn(SVR(epsilon=100).fit(X, y))):
+        np.testing.assert_allclose(model.predict(fresh), theirs.predict(fresh), rtol=1e-6)
+        assert (model.dual_coef_.shape, model.support_vectors_.shape) == ((1, 0), (0, 3))
 
 
 @pytest.mark.filterwarnings("ignore:The .probability. parameter")

@@ -498,15 +498,3 @@ def test_kill_and_resume(tmp_path: Path) -> None:
     said = done.stdout.read()
     assert done.returncode == 0, done.stderr.read()
     assert dual_of(said) == pytest.approx(expected, rel=1e-6)
-    other = run("train", "-g", "0.03", "-c", "30", "--resume", state, data, model)
-    assert other.stderr is not None
-    assert other.returncode == 1
-    assert "is of another fit: other kernel" in other.stderr.read()
-    again = run("train", *options, "--checkpoint", state, data, model)
-    assert again.stderr is not None
-    assert again.returncode == 1
-    assert "exists; go on from it with --resume" in again.stderr.read()
-    none = run("train", *options, "--resume", str(tmp_path / "none"), data, model)
-    assert none.stderr is not None
-    assert none.returncode == 1
-    assert "there is no checkpoint" in none.stderr.read()

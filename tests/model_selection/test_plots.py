@@ -250,14 +250,6 @@ def test_matplotlib_is_imported_when_a_picture_is_drawn() -> None:
     assert done.stdout == "False\n"
 
 
-@pytest.mark.parametrize("draw", [lambda: plots.convergence(made()), lambda: plots.clusters(np.eye(3)), plots.figure])
-def test_without_matplotlib_it_says_how_to_get_it(draw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("matplotlib", "matplotlib.pyplot", "matplotlib.figure"):
-        monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ImportError, match=r"pip install '\.\[plot\]' in the folder"):
-        draw()
-
-
 def test_grid_shows_the_best_of_what_else_was_searched() -> None:
     params = [{"C": C, "gamma": 1, "tol": tol} for C in (1, 10) for tol in (1e-3, 1e-1)]
     results = {"params": params, "param_C": 0, "param_gamma": 0, "mean_test_score": [0.9, 0.7, 0.6, 0.8]}

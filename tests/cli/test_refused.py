@@ -1,0 +1,151 @@
+"""What commands refuse: wrong command lines, with exit code 2, and what fails, with exit code 1; nothing is done."""
+
+from __future__ import annotations
+
+import lzma
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Command
+
+USAGE = {
+    "": "",
+    "train": "file",
+    "spam": "spam",
+    "train -z 1 F": "-z",
+    "train -c1 F": "-c 1",
+    "train F -c": "-c",
+    "train -c x F": "valid",
+    "train -c 0 F": "C must be > 0, got 0",
+    "train -g -1 F": "0 or more",
+    "train -m -1 F": "cache_size must be >= 0 and finite or 'auto', got -1",
+    "train -h 2 F": "0 or 1",
+    "train -s 5 F": "got 5, expected 0 C-SVC, 1 nu-SVC, 2 one-class",
+    "train -s 3 --crammer-singer F": "for classes (-s 0), got -s 3",
+    "train -s 2 --no-bias F": "has an offset",
+    "train -t spam F": "0 linear",
+    "train -t rbf --element x*y F": "without --kernel and --element",
+    "train --kernel exp(-a*sqdist) F": "at 'a', column 6 of 'exp(-a*sqdist)'",
+    "train -t 2 --param alpha=1 F": "kernel rbf has no parameter alpha",
+    "train --param gamma=1 -g 2 F": "got gamma here and by -g",
+    "train -t 2 --param gamma=x F": "got 'gamma=x', expected name=number",
+    "train --kernel dot -r 1 F": "coef0, which 'dot' does not have",
+    "train -b 1 --crammer-singer F": "pairs of classes",
+    "train -v 1 F": "2 or more",
+    "train -v 3 --report a.json F": "goes without -v",
+    "train --resume a --checkpoint b F": "give one of the two",
+    "train -n 1.5 F": "nu must be > 0 and <= 1, got 1.5",
+    "train -w 1 F": "integer label",
+    "train -w1 0 F": "above 0",
+    "train F -w1": "weight after it",
+    "train --memory-limit 2XB F": "2XB",
+    "train --dtype float16 F": "float64",
+    "train --plot one.pdf F": "got 'one.pdf', expected a name that ends in .png",
+    "train --report one F": "got 'one', expected a name that ends in .json",
+    "predict F": "model",
+    "predict -c 1 F M": "-c",
+    "sample spam": "breast_cancer, digits",
+    "sample digits --test-size 1.5": "between 0 and 1",
+    "describe F --plot tenths.jpg": "expected a name that ends in .png",
+    "falkon train F --machine svm": "got 'svm', expected one of classes, logistic, numbers, log-cosh",
+    "falkon train F --centers 0": "n_centers must be >= 1",
+    "falkon train F --penalty 0": "penalty must be > 0",
+    "falkon train F --selection best": "center_selection must be 'uniform'",
+    "falkon train F --gamma -1": "got -1, expected above 0",
+    "falkon train F --kernel dot+": "dot+",
+    "grid F -log2c 1,2": "expected begin,end,step or null",
+    "grid F -log2g 1,5,-1": "a step that leads from 1 to 5",
+    "grid F -log2c 0,1,1e-9": "in less than 10000 values",
+    "grid F -c 1": "use -log2c and -log2g",
+    "grid F -g 1": "use -log2c and -log2g",
+    "grid F -s 3": "got 3, expected 0: rates are of C-SVC",
+    "grid F -b 1": "got 1, expected 0: rates are of labels",
+    "grid F -log2c null -log2g null": "expected a range for one of them",
+    "kernels show": "expected one of them",
+    "kernels show spam": "at 'spam', column 1 of 'spam'",
+    "kernels show rbf --param gamma=1 --param gamma=2": "got gamma twice",
+    "kernels show 1/c*dot --param c=0": "with c=0 a number",
+    f"kernels show dot*c --param c=1{'0' * 400}": "c",
+    "kernels show --element 1/(x-y)": "where padding needs a number",
+    "kernels show rbf --kernel rbf": "it says the same as KERNEL",
+    "kernels emit": "expected one of them",
+    "kernels emit --kernel rbf --product spam": "rows, update, both, forward-back, tile",
+    "kernels emit --kernel chi2 --layout clustered": "expected one of dense, csr",
+    "kernels emit --kernel rbf --dtype half": "float32 or float64",
+    "kernels emit --kernel rbf --profile spam": "cpu",
+    "kernels emit --kernel rbf --profile cpu --device 0": "got both",
+    "scale": "missing argument 'file'",
+    "scale -l 2 F": "-u: got 1, expected a number above 2, the lower limit",
+    "scale -l -inf F": "-l: got -inf, expected a finite number",
+    "scale -u inf F": "-u: got inf, expected a number above -1",
+    "scale -l0 F": "got -l0, expected a flag and its value as two words: -l 0",
+    "scale -y 1 0 F": "-y: got 0, expected a second number above 1, the first",
+    "scale -y -inf 0 F": "-y: got -inf, expected two finite numbers",
+    "scale -y 1 F": "missing argument 'file'",
+    "scale -y 1 two F": "-y: got '1 two', expected two numbers, such as 0 1",
+    "scale -r a -s b F": "-s: expected one of -s and -r, got both",
+    "scale F F": "unexpected extra argument",
+}
+FAILURES = {
+    "train none m": "none: No such file",
+    "train . m": "Is a directory",
+    "train bad m": r"bad, line 2: got value 'x' of index 1, expected a finite number",
+    "train cut.xz m": r"cut\.xz, line \d+: got a damaged or truncated stream",
+    "train one m": "class",
+    "train values m": "Unknown label type: continuous",
+    "train --resume none good m": "there is no checkpoint 'none'",
+    "train --checkpoint one good m": "'one' exists; go on from it with --resume",
+    "train --device no-such-device good m": "no-such-device",
+    "predict good none": "none: No such file",
+    "predict good good": "good, line 1: got .*, expected a key",
+    "predict good cut": "cut: got a damaged file .*, expected one that clsvm wrote",
+    "train -t chi2 good m": "kernel chi2 is for rows without negative values, got -1",
+    "predict good good none/out": "none/out: there is no such folder",
+    "sample digits --folder none": "there is no such folder",
+    "describe good --device 0,0": "expected one device, got several: '0,0'",
+    "falkon train good --memory-limit 900": "memory_limit of 900 bytes is too small",
+    "grid one": "got the label 1 alone",
+    "grid -resume bad good": "bad, line 1: got '1 1:1', expected 'log2c=number log2g=number rate=number'",
+    "grid -resume none good": "none: No such file",
+    "kernels check --kernel chi2 good": "kernel chi2 is for rows without negative values, got -1",
+    "kernels emit --kernel rbf -o none/out.cl": "none/out.cl: there is no such folder",
+    "kernels emit --kernel rbf --device no-such-device": "no-such-device",
+    "scale none": "none: No such file",
+    "scale -r none good": "none: No such file",
+    "scale -s none/ranges good": "none/ranges: there is no such folder",
+    "scale -s ranges bad": "bad, line 2: got value 'x' of index 1, expected a finite number",
+    "scale -r /dev/zero good": "/dev/zero, line 1: got zero bytes in a long line, expected a file of ranges",
+}
+
+
+@pytest.mark.parametrize("words", USAGE)
+def test_wrong_command_lines(command: Command, tmp_path: Path, words: str) -> None:
+    result = command(*words.split())
+    assert result.code == 2
+    said = " ".join(re.sub("[│╭╰─╮╯]", " ", result.err or result.out).split())
+    assert USAGE[words].lower() in re.sub("'(-.)'", r"\1", said).lower()  # (flags stand in quotes or not)
+    assert "Traceback" not in result.err
+    assert not result.out or not words
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("words", FAILURES)
+def test_failures(command: Command, tmp_path: Path, words: str) -> None:
+    for file, text in {
+        "good": "1 1:1\n-1 1:-1\n",
+        "bad": "1 1:1\n-1 1:x\n",
+        "one": "1 1:1\n1 1:2\n",
+        "values": "0.5 1:1\n1 1:2\n2.25 1:3\n",
+    }.items():
+        (tmp_path / file).write_text(text)
+    (tmp_path / "cut.xz").write_bytes(lzma.compress(b"1 1:1\n-1 1:2\n" * 1000)[:-20])
+    (tmp_path / "cut").write_bytes(b"PK\x03\x04 and nothing more")
+    before = sorted(tmp_path.iterdir())
+    result = command(*words.split())
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith("clsvm: error: ")
+    assert re.search(FAILURES[words], result.err)
+    assert not re.search("Traceback|unexpected", result.err)
+    assert sorted(tmp_path.iterdir()) == before, "nothing is left behind"
