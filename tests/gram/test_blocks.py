@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 
-from clsvm import SVC, SVR, FalkonClassifier, NuSVC, OneClassSVM
+from clsvm import SVC, SVR, NuSVC, OneClassSVM
 from clsvm.gram import blocks, layouts
 from clsvm.gram.blocks import BlockGram, products_of
 from clsvm.gram.products import Gram, Operator, Update
@@ -24,7 +24,7 @@ from tests.gram.panels import gathered, products, store, stored, tile
 
 N, D, W = 260, 24, 36
 RBF = make("rbf", gamma=0.05)
-FORMS = ("dense", "mapped", "clustered", "csr", pytest.param("hybrid", marks=pytest.mark.oclgrind))
+FORMS = ("dense", "mapped", "clustered", "csr", "element-wise", pytest.param("hybrid", marks=pytest.mark.oclgrind))
 
 
 class Made(NamedTuple):
@@ -49,6 +49,8 @@ def rows_of(form: str, folder: Path = Path()) -> tuple[Any, str]:
         X[:, 7] = 1 + rng.random(N)
     if form == "mapped":
         return in_file(X, folder), "dense"
+    if form == "element-wise":
+        return sp.csr_matrix(X), "csr"
     return (sp.csr_matrix(X), form) if form in ("csr", "hybrid") else (X, form)
 
 
@@ -116,12 +118,13 @@ def test_the_same_bits_as_in_one_piece(
     if thrifty(device) and (form in ("mapped", "clustered") or profile == "gpu-pair" or (stays and form == "hybrid")):
         pytest.skip("dense and CSR rows show it; pairs of floats differ in arithmetic alone")
     X, kind = rows_of(form, tmp_path)
+    kernel = make("laplacian", gamma=0.05) if form == "element-wise" else RBF
     if stays:
         monkeypatch.setattr(blocks, "STAY_SHARE", 0.8)
     with Stream(device) as stream:
-        whole = made(stream, products(stream, X, RBF, kind))
+        whole = made(stream, products(stream, X, kernel, kind))
         largest, stream.largest = stream.largest, 96 * D * 4 if stays else stream.largest
-        gram = in_blocks(stream, X, kind)
+        gram = in_blocks(stream, X, kind, kernel)
         stream.largest = largest
         assert ("which stay" in gram.rows.describe()) == stays
         assert ("and so not hybrid" in gram.rows.describe()) == (form == "hybrid")
@@ -129,16 +132,6 @@ def test_the_same_bits_as_in_one_piece(
     close = 2e-5 if form == "hybrid" else 0  # (in another order of columns)
     for one, expected in zip(some, whole, strict=True):
         assert_allclose(one, expected, rtol=close, atol=close)
-
-
-@pytest.mark.parametrize("form", ["dense", "csr"])
-def test_element_wise_functions(device: str, form: str, small_blocks: None) -> None:
-    kernel, (X, kind) = make("laplacian", gamma=0.05), rows_of(form)
-    with Stream(device) as stream:
-        whole = products(stream, X, kernel, kind, "float64")
-        some = in_blocks(stream, X, kind, kernel, "float64")
-        for one, expected in zip(made(stream, some), made(stream, whole), strict=True):
-            assert_array_equal(one, expected)
 
 
 def test_rows_beyond_the_largest_buffer_of_a_device(device: str, small_blocks: None) -> None:
@@ -233,16 +226,6 @@ def test_a_row_that_is_too_large_is_named(device: str, form: str) -> None:
     given = sp.csr_matrix(X) if form == "csr" else X
     with pytest.raises(ValueError, match="the squared norm of row 1203 is too large for float32"):
         SVC(device=device, gamma=1 / d, layout=form, memory_limit=X.nbytes // 4).fit(given, y)
-
-
-@pytest.mark.parametrize("model", [SVC, FalkonClassifier])
-def test_a_file_that_was_cut_before_the_fit(device: str, tmp_path: Path, model: Any) -> None:
-    X = in_file(np.ones((4000, 10)), tmp_path)
-    fitted = SVC(device=device).fit(np.arange(40.0).reshape(4, 10), [0, 1, 0, 1])
-    (tmp_path / "X.npy").open("r+b").truncate(9000)
-    for use in (lambda: model(device=device).fit(X, np.arange(4000) % 2), lambda: fitted.predict(X)):
-        with pytest.raises(ValueError, match="by a map, had 320128 bytes and now has 9000"):
-            use()
 
 
 def test_what_fits_is_in_one_piece(device: str) -> None:

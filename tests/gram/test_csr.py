@@ -121,6 +121,9 @@ def test_every_array_that_is_mapped_is_looked_at(tmp_path: Path) -> None:
     rows.row, columns.col = mapped(rows.row), mapped(columns.col)
     dense = GOOD.toarray()
     for read in (
+        lambda: SVC().fit(mapped(dense), Y),
+        lambda: clsvm.FalkonClassifier().fit(mapped(dense), Y),
+        lambda: fitted().predict(mapped(dense)),
         lambda: SVC().fit(rows, Y),
         lambda: SVC().fit(columns, Y),
         lambda: clsvm.SVR().fit(GOOD, mapped(np.arange(N, dtype=np.float64))),

@@ -118,17 +118,6 @@ def test_the_row_cache_is_worth_more_than_an_index(device: str) -> None:
             stream.limit = limit
 
 
-def test_a_fit_within_little_memory(device: str) -> None:
-    X, _ = rows_of(n=1500, d=600)
-    y = np.sign(np.asarray(X[:, :20].sum(axis=1)).ravel() + 0.1)
-    for dtype in ("float32", "float64"):
-        given = {"gamma": 0.1, "tol": 1e-5, "dtype": dtype, "device": device}
-        expected = SVC(layout="csr", **given).fit(X, y).decision_function(X)
-        for limit in ("1MB", "1.4MB", "3MB"):
-            machine = SVC(layout="inverted", memory_limit=limit, **given).fit(X, y)
-            np.testing.assert_allclose(machine.decision_function(X), expected, atol=1e-3)
-
-
 def test_working_vectors_of_other_rows(device: str) -> None:
     """They have columns in which none of the rows has an entry; a tile among them is of their entries."""
     X, made = rows_of()
@@ -154,7 +143,7 @@ def test_rows_of_one_part(device: str, form: str) -> None:
     np.testing.assert_allclose(found, kernel(X.toarray(), X.toarray()), atol=2e-6)
 
 
-def test_blocks_grow_where_columns_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_grow_where_columns_are_many() -> None:
     """The ends of a block's columns take no more room than the entries, unless 16 bits number no more rows."""
     assert csr._size(1000, 10, 10**6) == 64
     assert csr._size(1000, 1000, 5000) == 256  # 4 blocks of 1000 columns

@@ -16,7 +16,7 @@ from clsvm import kernels
 from clsvm.gram import layouts, products
 from clsvm.gram.cross import Sums
 from clsvm.gram.layouts import LAYOUTS, lanes, record
-from clsvm.gram.products import Gram, Store, Tile, Update
+from clsvm.gram.products import Store, Tile, Update
 from clsvm.gram.programs import SECTION, SLABS
 from clsvm.gram.programs import gram as gram_program
 from clsvm.opencl import devices
@@ -117,14 +117,6 @@ def test_terms_of_two_zeros_count(
     assert layouts.names(kernel.spec) == ("dense", "csr", "hybrid")
     np.testing.assert_allclose(kernel(X, X), expected, rtol=1e-12)
     check_kernel(device, kernel, "csr" if sparse else "dense", "float32", X, np.arange(11), sparse)
-
-
-def test_a_clustered_elementwise_sum_is_refused(device: str) -> None:
-    with Stream(device) as stream:
-        gram = Gram(stream, products_of(stream, np.eye(40), make("rbf"), "clustered").rows, make("laplacian"))
-        with pytest.raises(ValueError, match="laplacian has the layouts dense, csr, hybrid, got 'clustered'"):
-            gram.accumulate(gram.panel(4), stream.zeros(4), None, Update(1, 1, None, None, 4))
-    assert "clustered" not in layouts.choose(stream.profile, np.eye(400), make("laplacian").spec).reason
 
 
 @pytest.mark.sample(3)
@@ -277,11 +269,6 @@ def test_sections_of_a_panel(device: str, profile: str, name: str, dtype: str, s
             at_group = slice(groups[section] * problems, (groups[section] + 1) * problems)
             np.testing.assert_array_equal(sums[at_group], stream.read_wide(own, (problems, n_pad)))
         assert sums.all()
-
-
-def test_sections_are_of_dense_rows() -> None:
-    with pytest.raises(ValueError, match="product 'sections' has the layout dense, got 'csr'"):
-        gram_program(make("rbf").spec, "sections", "csr", "float32", PROFILES["cpu"])
 
 
 @pytest.mark.parametrize("kind", ["dense", "clustered", "csr"])

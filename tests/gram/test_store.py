@@ -236,6 +236,8 @@ def test_bad_calls(device: str) -> None:
         _ = model.coef_
     with pytest.raises(TypeError, match="a Kernel or a function, got 3"):
         SVC(kernel=3, device=device).fit(K, [0, 1] * 3)
+    with pytest.raises(ValueError, match="precision must be 'float32' or 'fast', got 'half'"):
+        SVR(precision="half", device=device).fit(K, [0.0, 1.0] * 3)
     with pytest.raises(ValueError, match="'ovo', 'ovr' or 'crammer_singer', got 'all'"):
         SVC(multi_class="all", device=device).fit(K, [0, 1] * 3)
     with pytest.raises(ValueError, match="memory_limit"):

@@ -97,15 +97,6 @@ def test_the_same_bits_whatever_room_there_is(device: str, profile: str, kind: s
     np.testing.assert_array_equal(found[2], found[0])
 
 
-def test_a_panel_of_two_is_refused(device: str) -> None:
-    X = np.eye(5)
-    with Stream(device) as stream:
-        gram = products(stream, X, make("rbf"), "auto")
-        if (panel := gram.panel(2)).capacity % 4:
-            with pytest.raises(ValueError, match="a panel of 2 working vectors is not whole lane groups"):
-                Sums(gram, panel, 2, 1)
-
-
 @pytest.mark.oclgrind
 @pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("k", [1, 5])

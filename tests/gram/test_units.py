@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from clsvm import SVC, SVR, kernels
+from clsvm import SVC, kernels
 from clsvm.gram import blocks, layouts, units
 from clsvm.gram.products import Gram, Store
 from clsvm.gram.programs import UNITS, Units
@@ -253,11 +253,3 @@ def test_a_bound_that_is_too_coarse(device: str, emulated: None, monkeypatch: py
         assert model.fit_report_.precision == words
         assert bool(used) == (words == EMULATED.name)
         used.clear()
-
-
-def test_a_regression(device: str, emulated: None) -> None:
-    X, y = rows(2600)
-    model = SVR(gamma=0.02, device=device, precision="fast").fit(X, y.astype(float))
-    assert model.fit_report_.precision == EMULATED.name
-    with pytest.raises(ValueError, match="precision must be 'float32' or 'fast', got 'half'"):
-        SVR(precision="half", device=device).fit(X, y.astype(float))

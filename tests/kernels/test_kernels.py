@@ -40,12 +40,6 @@ def built_in(name: str) -> Kernel:
     return make(name, **{p.name: NUMBERS[p.name] for p in BUILTIN[name].parameters})
 
 
-def own(kernel: Kernel) -> Kernel:
-    """The same function as a user's expression."""
-    spec, params = kernel.spec, kernel.params
-    return Kernel.elementwise(spec.element_text, spec.text, **params) if spec.element else Kernel(spec.text, **params)
-
-
 # On the devices
 
 
@@ -62,13 +56,6 @@ def test_built_ins_agree_with_their_oracles(
     got = clsvm.kernel_matrix(SCALED, Z, kernel, device=device, dtype=dtype)
     assert got.dtype == dtype
     assert_allclose(got, expected, rtol=tolerance, atol=0)
-
-
-@pytest.mark.parametrize("name", list(BUILTIN))
-def test_an_expression_has_the_values_of_its_built_in(device: str, name: str) -> None:
-    kernel = built_in(name)
-    got, expected = (clsvm.kernel_matrix(SCALED, SCALED[:40], k, device=device) for k in (own(kernel), kernel))
-    assert_array_equal(got, expected)
 
 
 @pytest.mark.parametrize(
@@ -450,8 +437,6 @@ def test_refused_kernel_parameters_of_an_estimator() -> None:
     model = SVC(kernel=Kernel(RBF, gamma=0.3))
     with pytest.raises(ValueError, match=r"has no parameter c \(it has gamma"):
         model.set_params(kernel__c=1.0)
-    with pytest.raises(TypeError, match="gamma must be a number, got 'scale'"):
-        model.set_params(kernel__gamma="scale")
     with pytest.raises(ValueError, match="gamma must be finite"):
         make_pipeline(model).set_params(svc__kernel__gamma=np.inf)
     assert model.kernel.params == {"gamma": 0.3}
