@@ -24,27 +24,15 @@ WIDE = 2**30  # columns
 
 
 def long_values(kernel: Kernel, X: np.ndarray, Y: np.ndarray) -> np.ndarray:
-    """K(X, Y) of a built-in in long double."""
-    p = {name: np.longdouble(value) for name, value in kernel.params.items()}
-    X, Y = X.astype(np.longdouble), Y.astype(np.longdouble)
+    """K(X, Y) in long double."""
+    X, Y, spec = X.astype(np.longdouble), Y.astype(np.longdouble), kernel.spec
     x, y = X[:, None], Y[None]
+    xx, yy = (np.square(one).sum(axis=2) for one in (x, y))
+    values = {"dot": X @ Y.T, "sqdist": np.square(x - y).sum(axis=2), "xx": xx, "yy": yy, **kernel.params}
     with np.errstate(invalid="ignore", divide="ignore"):
-        sums = {
-            "laplacian": lambda: abs(x - y),
-            "canberra": lambda: np.nan_to_num(abs(x - y) / (abs(x) + abs(y))),
-            "chi2": lambda: np.nan_to_num((x - y) ** 2 / (x + y)),
-            "histogram_intersection": lambda: np.minimum(x, y),
-        }
-        sums["additive_chi2"] = sums["chi2"]
-        xx, yy = (np.square(one).sum(axis=2) for one in (x, y))
-        values = {"dot": X @ Y.T, "sqdist": np.square(x - y).sum(axis=2), "xx": xx, "yy": yy, **p}
-        if kernel.spec.element:
-            values["s"] = sums[kernel.name]().sum(axis=2)
-    spelt = kernel.spec.text.replace("log1p(gamma / alpha * sqdist)", "log(1 + gamma / alpha * sqdist)")
-    names = {"exp": np.exp, "log": np.log, "sqrt": np.sqrt, "tanh": np.tanh, "where": np.where, "minimum": np.minimum}
-    spelt = spelt.replace("sqrt(3)", "sqrt(three)").replace("sqrt(5)", "sqrt(five)").replace("5 / 3", "five / three")
-    values |= {"three": np.longdouble(3), "five": np.longdouble(5), "degree": kernel.params.get("degree")}
-    return np.asarray(eval(spelt, names, values), np.longdouble)
+        if spec.element:
+            values["s"] = spec.element.evaluate({"x": x, "y": y, **kernel.params}).sum(axis=2)
+        return np.asarray(spec.expression.evaluate(values), np.longdouble)
 
 
 def decided(model: Any, T: np.ndarray) -> np.ndarray:

@@ -31,7 +31,7 @@ from clsvm.models.model import KernelModel
 from clsvm.opencl import devices, memory
 from clsvm.opencl.contexts import Kernel, of_thread
 from clsvm.opencl.stream import Stream
-from tests.conftest import noisy
+from tests.conftest import calls_of, noisy
 
 KINDS = ("dense", "clustered", "csr", "hybrid", "inverted")
 Builds = list[int]
@@ -413,9 +413,7 @@ def test_the_bits_of_several_panels(
 
 
 def test_few_rows_take_one_launch_for_all_groups(device: str, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    held: list[int] = []
-    prepare = Kernel.held
-    monkeypatch.setattr(Kernel, "held", lambda self, *given: held.append(1) or prepare(self, *given))
+    held = calls_of(monkeypatch, Kernel, "held")
     make_model(m=700, k=6, problems=5).decision_function(sparse_rows(1, 30, 2), device)
     assert len(held) == 3  # the row, its norm, the sums
 

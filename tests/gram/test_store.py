@@ -22,7 +22,7 @@ from clsvm.gram.programs import SLABS
 from clsvm.opencl.stream import Stream
 from clsvm.problem import c_svc
 from clsvm.solvers.state import State
-from tests.conftest import noisy, thrifty
+from tests.conftest import calls_of, noisy, thrifty
 from tests.gram.panels import gathered, products, tile
 
 TOL = 1e-5
@@ -77,11 +77,10 @@ def test_tiles_of_rows_whose_k_is_there(
     room for comes in one piece."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(100, 7)) * (rng.random((100, 7)) < 0.5)
-    kernel, spared = clsvm.kernels.make("rbf", gamma=0.3), []
+    kernel = clsvm.kernels.make("rbf", gamma=0.3)
     with Stream(device) as stream:
         made, tiles = products(stream, X, kernel, kind), []
-        real = made.tile
-        monkeypatch.setattr(made, "tile", lambda *given: spared.append(1) or real(*given))
+        spared = calls_of(monkeypatch, made, "tile")
         for cost in (0.0, np.inf):
             monkeypatch.setattr(programs, "picked_cost", lambda profile, n, W, cost=cost: cost)
             gram = store.computed(made, tiles=True)
@@ -97,8 +96,7 @@ def test_tiles_of_rows_whose_k_is_there(
         b[:, : 2 * W] = rng.normal(size=(2, min(100, 2 * W)))
         problem = c_svc(np.ones((2, 100)), np.ones((2, 100)))
         state.load(problem, None, None)
-        pieces, taken = [], gram.accumulate
-        monkeypatch.setattr(gram, "accumulate", lambda *given: pieces.append(1) or taken(*given))
+        pieces = calls_of(monkeypatch, gram, "accumulate")
         state.respond(b, panel)
         assert len(pieces) == 1
         expected = b @ rbf(X, X) + problem.q

@@ -16,6 +16,7 @@ from clsvm.gram.programs import UNITS, Units
 from clsvm.opencl.profiles import PROFILES
 from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Stream
+from tests.conftest import calls_of
 from tests.gram.panels import gathered, products, summed
 
 GPU = PROFILES["gpu"]
@@ -186,12 +187,10 @@ def test_a_fit(device: str, emulated: None, monkeypatch: pytest.MonkeyPatch) -> 
     """Its products are by the units, its answer is float32's, its bound counts their error, its report says so."""
     X, y = rows(2600)
     plain = SVC(gamma=0.02, device=device).fit(X, y)
-    used: list[str] = []
-    build = Units.gram
-    monkeypatch.setattr(Units, "gram", lambda *given: used.append(given[2]) or build(*given))
+    used = calls_of(monkeypatch, Units, "gram")
     fast = SVC(gamma=0.02, device=device, precision="fast").fit(X, y)
     assert used
-    assert "tile" not in used
+    assert all(call.given[2] != "tile" for call in used)
     was, now = plain.fit_report_, fast.fit_report_
     assert (was.precision, now.precision, now.dtype) == ("float32", EMULATED.name, "float32")
     assert now.converged
@@ -244,9 +243,7 @@ def test_few_rows_and_shards(device: str, emulated: None, devices: int, words: s
 def test_a_bound_that_is_too_coarse(device: str, emulated: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """C so large that the units' error would hide 100 tol, and float32's would not."""
     X, y = rows(2600)
-    used: list[int] = []
-    build = Units.gram
-    monkeypatch.setattr(Units, "gram", lambda *given: used.append(1) or build(*given))
+    used = calls_of(monkeypatch, Units, "gram")
     for C, words in ((1e2, EMULATED.name), (1e5, f"float32: {EMULATED.name} is too coarse for tol")):
         with pytest.warns(UserWarning, match="max_iter"):
             model = SVC(C=C, gamma=0.02, device=device, precision="fast", max_iter=100).fit(X, y)

@@ -31,7 +31,7 @@ from clsvm.opencl.profiles import PROFILES
 from clsvm.parameters import PARAMETERS, Flag, Number
 from clsvm.parameters import Parameter as Option
 from clsvm.tasks import CLASSES, TASKS, Task
-from tests.conftest import Command
+from tests.conftest import Command, calls_of
 
 X, Y = load_iris(return_X_y=True)
 
@@ -208,11 +208,9 @@ def test_a_parameter_of_the_solver(device: str, monkeypatch: pytest.MonkeyPatch)
     assert "patience : int, default=3\n    how long to wait." in (Patient.__doc__ or "")
     with pytest.raises(ValueError, match="patience must be >= 1, got 0"):
         Patient(patience=0).fit(X)
-    asked: list[Any] = []
-    real = driver.solve
-    monkeypatch.setattr(driver, "solve", lambda *rest: asked.append(rest[3]) or real(*rest))
+    solved = calls_of(monkeypatch, driver, "solve")
     Patient(patience=7, device=device).fit(X)
-    assert [one.patience for one in asked] == [7]
+    assert [call.given[3].patience for call in solved] == [7]
 
     app = typer.Typer()
 

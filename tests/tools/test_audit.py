@@ -19,7 +19,7 @@ from clsvm.opencl import devices, sources
 from clsvm.opencl.profiles import PROFILES
 from clsvm.opencl.stream import Stream
 from clsvm.solvers.state import subproblem
-from tests.conftest import noisy, take_profile
+from tests.conftest import calls_of, noisy, take_profile
 from tools import audit, compilers, registry
 from tools.compilers import TARGETS, Finding, Target
 
@@ -201,14 +201,7 @@ def test_the_fixed_programs_are_those_that_a_fit_builds(
 ) -> None:
     """Every program of a fit and its predictions is in the list, or has the kernel function in it."""
     take_profile(profile_name, device, monkeypatch)
-    built: set[tuple[str, tuple[str, ...], str]] = set()
-    kernel = Stream.kernel
-
-    def recorded(stream: Stream, text: str, options: Any, name: str) -> Any:
-        built.add((text, tuple(options), name))
-        return kernel(stream, text, options, name)
-
-    monkeypatch.setattr(Stream, "kernel", recorded)
+    calls = calls_of(monkeypatch, Stream, "kernel")
     X, y = noisy(300, 6)
     fitted = SVC(kernel="rbf", device=device, dtype=dtype, working_set_size=64, cache_size=1).fit(X, y)
     fitted.predict(X)
@@ -221,6 +214,7 @@ def test_the_fixed_programs_are_those_that_a_fit_builds(
     profile = devices.default_profile(devices.find(device))
     fixed = [*registry.fixed(profile), subproblem(profile, dtype, fitted.fit_report_.working_set_size)]
     known = {(v.text, v.options) for v in fixed}
+    built = {(text, tuple(options), name) for _, text, options, name in (call.given for call in calls)}
     assert {name for text, options, name in built if (text, options) not in known} <= {"gram", "forward_back"}
     expected = {"extremes", "update", "subproblem", "pack", "gather", "zero", "plan", "back"}
     assert {name for _, _, name in built} >= expected
