@@ -6,7 +6,7 @@ zeros, C from 1e-6 to 1e8, weights with zeros, classes of one row, three to fort
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -141,62 +141,40 @@ def rows(rng: Random, n: int, words: list[str]) -> Array:
     X = kinds[kind]()
     words += [f"rows {kind}"]
     for wrong in rng.choice(WRONG, size=rng.choice(4, p=[0.35, 0.35, 0.2, 0.1]), replace=False):
-        words.append(wrong.__name__.replace("_", " "))
-        X = wrong(rng, X)
+        words.append(str(wrong))
+        X = spoilt(rng, X, wrong)
     return X
 
 
-def columns_of_other_sizes(rng: Random, X: Array) -> Array:
-    return X * 10.0 ** rng.uniform(-4, 4, X.shape[1])
-
-
-def columns_nearly_the_same(rng: Random, X: Array) -> Array:
-    return X[:, :1] + 10.0 ** rng.uniform(-8, -2) * X
-
-
-def an_offset(rng: Random, X: Array) -> Array:
-    return X + 10.0 ** rng.uniform(0, 6)
-
-
-def an_offset_of_a_column(rng: Random, X: Array) -> Array:
-    X[:, rng.integers(X.shape[1])] += 10.0 ** rng.uniform(0, 6)
-    return X
-
-
-def a_constant_column(rng: Random, X: Array) -> Array:
-    X[:, rng.integers(X.shape[1])] = 10.0 ** rng.uniform(-3, 5)
-    return X
-
-
-def rows_of_zeros(rng: Random, X: Array) -> Array:
-    X[rng.random(len(X)) < 0.3] = 0
-    return X
-
-
-def one_row_far_out(rng: Random, X: Array) -> Array:
-    X[rng.integers(len(X))] *= 10.0 ** rng.uniform(1, 5)
-    return X
-
-
-def few_different_rows(rng: Random, X: Array) -> Array:
-    return X[rng.integers(0, max(1, len(X) // 10), len(X))]
-
-
-def everything_small(rng: Random, X: Array) -> Array:
-    return X * 10.0 ** rng.uniform(-6, -1)
-
-
-WRONG: Sequence[Any] = (
-    columns_of_other_sizes,
-    columns_nearly_the_same,
-    an_offset,
-    an_offset_of_a_column,
-    a_constant_column,
-    rows_of_zeros,
-    one_row_far_out,
-    few_different_rows,
-    everything_small,
+WRONG = (
+    *("columns of other sizes", "columns nearly the same", "an offset", "an offset of a column", "a constant column"),
+    *("rows of zeros", "one row far out", "few different rows", "everything small"),
 )
+
+
+def spoilt(rng: Random, X: Array, wrong: str) -> Array:
+    """Rows with one of WRONG, in place or anew."""
+    n, d = X.shape
+    match wrong:
+        case "columns of other sizes":
+            return X * 10.0 ** rng.uniform(-4, 4, d)
+        case "columns nearly the same":
+            return X[:, :1] + 10.0 ** rng.uniform(-8, -2) * X
+        case "an offset":
+            return X + 10.0 ** rng.uniform(0, 6)
+        case "an offset of a column":
+            X[:, rng.integers(d)] += 10.0 ** rng.uniform(0, 6)
+        case "a constant column":
+            X[:, rng.integers(d)] = 10.0 ** rng.uniform(-3, 5)
+        case "rows of zeros":
+            X[rng.random(n) < 0.3] = 0
+        case "one row far out":
+            X[rng.integers(n)] *= 10.0 ** rng.uniform(1, 5)
+        case "few different rows":
+            return X[rng.integers(0, max(1, n // 10), n)]
+        case "everything small":
+            return X * 10.0 ** rng.uniform(-6, -1)
+    return X
 
 
 def score(rng: Random, X: Array) -> Array:
