@@ -91,9 +91,6 @@ def test_the_reach_of_float32() -> None:
     assert cosine(measured(1e-20, 1.0, 1e-37, 1e30)).tolist() == [True, True, False, True]
     product = precision.Reach(Kernel("dot * xx * yy / sqrt(xx * yy) ** 3"), span, 1.0, 3)
     assert product(measured(1.0, 1e15, 1e25, 1e-27)).tolist() == [True, True, False, False]
-
-
-def test_the_reach_of_float32_by_entries() -> None:
     kernel = Kernel.elementwise("(x * y) ** 4 / (1 + (x * y) ** 4)")
     reach = precision.Reach(kernel, Extent(2.0, 1.0, 1.0, 0.1), 1.0, 3)
     high = np.array([1.0, 1e8, 1e20, 1.0])
@@ -123,7 +120,7 @@ POWERS, RATIO = "(1 + dot) ** 20 / (1 + xx) ** 10 / (1 + yy) ** 10", "dot / sqrt
 
 @pytest.mark.parametrize(
     ("text", "scale"),
-    [(POWERS, 1.0), (POWERS, 30.0), *((RATIO, scale) for scale in (1e-13, 1e-11, 3e9, 1e10, 1e15))],
+    [(POWERS, 30.0), *((RATIO, scale) for scale in (1e-13, 1e-11, 3e9, 1e10, 1e15))],
 )
 def test_inner_values_that_leave_float32s_range(device: str, text: str, scale: float) -> None:
     """K is moderate, what it is computed of is not: float64 is taken, for the fit, for answers and for K itself."""
@@ -178,9 +175,7 @@ def test_answers_that_are_not_finite_are_errors(device: str) -> None:
         pole.predict(np.concatenate([X[:2], X[:1] * 1e6]))
 
 
-@pytest.mark.parametrize(
-    ("name", "scale"), [("cosine", 1.6e-19), ("cosine", 1e-21), ("cosine", 1e-25), ("rbf", 1e-19), ("rbf", 3e-19)]
-)
+@pytest.mark.parametrize(("name", "scale"), [("cosine", 1.6e-19), ("cosine", 1e-25), ("rbf", 1e-19)])
 def test_products_below_the_smallest_float32(device: str, name: str, scale: float) -> None:
     X, y = noisy(60, 3)
     X = X * scale

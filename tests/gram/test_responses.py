@@ -183,28 +183,6 @@ def test_no_batch_and_no_memory_changes_a_bit(
     assert_array_equal(np.concatenate(pieces), whole)
 
 
-def test_threads_share_what_is_kept(device: str, builds: Builds) -> None:
-    model, X = make_model("clustered"), sparse_rows(70, 30, 1)
-    expected = make_model("clustered").decision_function(X, device)
-    for _ in range(2):  # at first all find nothing laid out
-        builds.clear()
-        start, got = threading.Barrier(4), list[np.ndarray]()
-
-        def work(start: threading.Barrier = start, got: list[np.ndarray] = got) -> None:
-            start.wait(60)
-            got.extend(model.decision_function(X, device) for _ in range(20))
-
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-        assert len(got) == 80
-        for values in got:
-            assert_array_equal(values, expected)
-    assert set(builds) == {70}
-
-
 def test_copies_begin_anew(device: str, builds: Builds) -> None:
     """Nothing of the device is in a pickle: it is the same before and after use."""
     model, X = make_model(), sparse_rows(70, 30, 1)

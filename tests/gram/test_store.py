@@ -12,7 +12,6 @@ import scipy.sparse as sp
 from sklearn import svm
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.model_selection import cross_val_score
-from sklearn.multiclass import OneVsRestClassifier
 
 import clsvm
 from clsvm import SVC, SVR, NuSVC, NuSVR, OneClassSVM
@@ -178,7 +177,6 @@ def test_two_classes_need_no_rest(device: str) -> None:
     X, y = noisy(80, 3)
     one = SVC(multi_class="ovr", device=device).fit(X, y)
     np.testing.assert_array_equal(one.decision_function(X), SVC(device=device).fit(X, y).decision_function(X))
-    assert OneVsRestClassifier(SVC(device=device)).fit(X, y).score(X, y) > 0.5
 
 
 def test_folds_of_a_matrix(device: str) -> None:
@@ -188,17 +186,6 @@ def test_folds_of_a_matrix(device: str) -> None:
     assert given.__sklearn_tags__().input_tags.pairwise
     assert not rows.__sklearn_tags__().input_tags.pairwise
     np.testing.assert_allclose(cross_val_score(given, rbf(X, X), y), cross_val_score(rows, X, y), atol=0.05)
-
-
-def test_a_function_reads_what_it_likes(device: str) -> None:
-    """Rows that are no numbers: what scikit-learn's own test of them does not ask."""
-    words = ["ab", "abc", "xyz", "xy", "abx", "yz"] * 4
-    model = SVC(kernel=lambda one, other: [[len(set(a) & set(b)) for b in other] for a in one], device=device)
-    with pytest.warns(UserWarning, match="on the host"):
-        model.fit(words, [int("a" in word) for word in words])
-    assert model.predict(["abb", "zz"]).tolist() == [1, 0]
-    assert model.shape_fit_ == (24,)
-    assert set(model.support_vectors_) <= set(words)
 
 
 def values(X: Any, Y: Any) -> Any:
@@ -232,8 +219,6 @@ def test_bad_calls(device: str) -> None:
         model.predict(K[:, :5])
     with pytest.raises(AttributeError, match="linear"):
         _ = model.coef_
-    with pytest.raises(TypeError, match="a Kernel or a function, got 3"):
-        SVC(kernel=3, device=device).fit(K, [0, 1] * 3)
     with pytest.raises(ValueError, match="precision must be 'float32' or 'fast', got 'half'"):
         SVR(precision="half", device=device).fit(K, [0.0, 1.0] * 3)
     with pytest.raises(ValueError, match="'ovo', 'ovr' or 'crammer_singer', got 'all'"):
@@ -242,4 +227,3 @@ def test_bad_calls(device: str) -> None:
         SVC(kernel="precomputed", device=device, memory_limit="1MB").fit(np.eye(1200), [0, 1] * 600)
     with pytest.raises(ValueError, match="kernel values, 6 columns or more; got \\(1, 3\\)"):
         model.model_.decision_function(np.ones((1, 3)))
-    assert clsvm.SVC is SVC

@@ -27,7 +27,8 @@ EMULATED = replace(
 )  # fmt: skip
 # The tile of tests, and those that GPUs have
 TILES = {"small": EMULATED} | {one.text[5:]: replace(one, options=EMULATED.options, unroll="") for one in UNITS}
-SHAPES = ((190, 37, 130), (128, 16, 128), (200, 3, 65), (70, 1, 70))  # rows, features, working vectors
+# Rows, features, working vectors, slabs: where these are several, rows stand in several buffers, too.
+SHAPES = ((190, 37, 130, 1), (128, 16, 128, 1), (200, 3, 65, 1), (70, 1, 70, 1), (400, 90, 70, 8))
 
 
 def made(stream: Stream, X: np.ndarray, kernel: kernels.Kernel, used: Units | None = EMULATED) -> Gram:
@@ -64,33 +65,22 @@ def near(device: str, kernel: kernels.Kernel, X: np.ndarray, m: int, slabs: int 
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("tile", list(TILES))
-@pytest.mark.parametrize(("n", "d", "m"), SHAPES)
-def test_products(device: str, n: int, d: int, m: int, tile: str) -> None:
+@pytest.mark.parametrize(("n", "d", "m", "slabs"), SHAPES)
+def test_products(device: str, n: int, d: int, m: int, slabs: int, tile: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if slabs > 1:
+        monkeypatch.setenv("CLSVM_LARGEST_BUFFER", "65536")
     X = np.random.default_rng(n).normal(size=(n, d)) / np.sqrt(d)
-    near(device, kernels.make("rbf", gamma=0.7), X, m, tile=tile)
+    near(device, kernels.make("rbf", gamma=0.7), X, m, slabs, tile)
 
 
 OTHERS = [kernels.make("linear"), kernels.make("poly"), kernels.make("sigmoid", gamma=0.5), kernels.Kernel("1 / dot")]
+SMALL = pytest.param(kernels.make("rbf", gamma=0.7), marks=pytest.mark.oclgrind)  # in 32 KB of local memory
 
 
-@pytest.mark.parametrize("kernel", OTHERS, ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("kernel", [*OTHERS, SMALL], ids=lambda kernel: kernel.name)
 def test_functions(device: str, kernel: kernels.Kernel) -> None:
     """One of them has no value where there is no vector."""
     near(device, kernel, 1 / 3 + np.random.default_rng(1).random((100, 9)) / 3, 70)
-
-
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("tile", list(TILES))
-def test_rows_in_several_buffers(device: str, tile: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of X and those of K."""
-    monkeypatch.setenv("CLSVM_LARGEST_BUFFER", "65536")
-    near(device, kernels.make("rbf", gamma=0.7), np.random.default_rng(4).normal(size=(400, 90)) / 9, 70, 8, tile)
-
-
-@pytest.mark.oclgrind
-def test_small_products(device: str) -> None:
-    """In 32 KB of local memory, and without a race."""
-    near(device, kernels.make("rbf", gamma=0.7), np.random.default_rng(3).normal(size=(70, 9)) / 3, 65)
 
 
 @pytest.mark.sample(3)

@@ -128,18 +128,6 @@ class Listed:
         self.platform = type("Platform", (), {"name": platform})
 
 
-def test_queues_and_devices_of_pyopencl() -> None:
-    cl = pytest.importorskip("pyopencl")
-    raw = [d for p in cl.get_platforms() for d in p.get_devices()][USABLE[0].index]
-    X, y = noisy(60, 3)
-    by_device = clsvm.SVC(device=raw).fit(X, y)
-    context = cl.Context([raw])  # (a queue does not keep it alive on every runtime)
-    by_queue = clsvm.SVC(device=cl.CommandQueue(context)).fit(X, y)
-    np.testing.assert_array_equal(by_device.dual_coef_, by_queue.dual_coef_)
-    again = pickle.loads(pickle.dumps(by_queue))
-    np.testing.assert_array_equal(again.predict(X), by_device.predict(X))
-
-
 def test_no_platform_says_which_setting_hides_them_and_what_helps() -> None:
     program = "from clsvm import SVC; SVC().fit([[0.], [1.]], [0, 1])"
     env = {**os.environ, "OCL_ICD_VENDORS": "/nonexistent/folder", "PYTHONPATH": str(Path(clsvm.__file__).parents[1])}
