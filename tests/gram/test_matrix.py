@@ -57,30 +57,25 @@ def test_in_little_memory_and_in_float64(device: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("Y", "options", "match"),
+    ("X", "Y", "options", "match"),
     [
-        (Y, {"kernel": "spam"}, "unknown kernel 'spam'"),
-        (Y, {"dtype": "float16"}, "dtype must be 'float32' or 'float64', got 'float16'"),
-        (Y[:, :3], {}, "ncompatible dimension"),
-        (Y * np.nan, {}, "Input Y contains NaN"),
-        (Y[0], {}, "Y: Expected 2D array"),
-        (Y * 1e30, {}, "row 0 of Y is too large for float32"),
-        (Y, {"kernel": "chi2"}, "Y: kernel chi2 is for rows without negative values"),
-        (Y, {"kernel": Kernel("dot + c", c=1e39)}, "c=1e.39 is outside the range .* for float32"),
-        (Y, {"kernel": Kernel("power(10, c) * dot", c=39.0)}, "is too large for float32"),
+        (abs(X), Y, {"kernel": "spam"}, "unknown kernel 'spam'"),
+        (abs(X), Y, {"dtype": "float16"}, "dtype must be 'float32' or 'float64', got 'float16'"),
+        (abs(X), Y[:, :3], {}, "ncompatible dimension"),
+        (abs(X), Y * np.nan, {}, "Input Y contains NaN"),
+        (X * np.nan, Y, {}, "Input X contains NaN"),
+        (abs(X), Y[0], {}, "Y: Expected 2D array"),
+        (abs(X), Y * 1e30, {}, "row 0 of Y is too large for float32"),
+        (abs(X), Y, {"kernel": "chi2"}, "Y: kernel chi2 is for rows without negative values"),
+        (X, abs(Y), {"kernel": "chi2"}, "X: kernel chi2 is for rows without negative values"),
+        (abs(X), Y, {"kernel": Kernel("dot + c", c=1e39)}, "c=1e.39 is outside the range .* for float32"),
+        (abs(X), Y, {"kernel": Kernel("power(10, c) * dot", c=39.0)}, "is too large for float32"),
+        (X, Y, {"kernel": Kernel("rbf"), "gamma": 1.0}, "parameters gamma go with a kernel's name"),
     ],
 )
-def test_bad_input(device: str, Y: np.ndarray, options: dict[str, Any], match: str) -> None:
-    with pytest.raises(ValueError, match=match):
-        kernel_matrix(abs(X), Y, device=device, **options)
-
-
-def test_bad_rows_and_parameters_of_a_kernel(device: str) -> None:
-    with pytest.raises(TypeError, match="parameters gamma go with a kernel's name"):
-        kernel_matrix(X, Y, Kernel("rbf"), gamma=1.0, device=device)
-    for rows, match in ((X * np.nan, "Input X contains NaN"), (X, "X: kernel chi2 is for rows without negative")):
-        with pytest.raises(ValueError, match=match):
-            kernel_matrix(rows, Y, "chi2", device=device)
+def test_bad_input(device: str, X: np.ndarray, Y: np.ndarray, options: dict[str, Any], match: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=match):
+        kernel_matrix(X, Y, device=device, **options)
 
 
 FORMS: dict[str, Any] = {

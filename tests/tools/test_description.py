@@ -86,6 +86,10 @@ def test_fewer_than_ten_columns(device: str) -> None:
     empty = describe(np.zeros((3, 2)), device)
     assert (empty.occurring, empty.entries, empty.longest, empty.deciles) == (0, 0, 0, (None,) * 10)
     assert [split.share for split in empty.splits] == [0, 0, 0]
+    d = 2**31 - 1  # columns, empty by far
+    found = describe(sp.csr_matrix((np.ones(3), [5, d - 1, 5], [0, 2, 3]), shape=(2, d)), device)
+    assert (found.columns, found.occurring, found.deciles[:3]) == (d, 2, (1, 0.5, None))
+    assert found.density == 3 / 2 / d
 
 
 @pytest.mark.parametrize("d", [30, 20000])
@@ -101,13 +105,6 @@ def test_every_layout_that_is_estimated_is_listed(d: int, device: str) -> None:
     if d == 20000:
         assert Estimate("clustered", None, None, None) in found.layouts
         assert found.cluster_columns is None
-
-
-def test_columns_that_are_empty_by_far(device: str) -> None:
-    d = 2**31 - 1
-    found = describe(sp.csr_matrix((np.ones(3), [5, d - 1, 5], [0, 2, 3]), shape=(2, d)), device)
-    assert (found.columns, found.occurring, found.deciles[:3]) == (d, 2, (1, 0.5, None))
-    assert found.density == 3 / 2 / d
 
 
 @pytest.mark.parametrize("wrong", [np.zeros((0, 3)), np.zeros((3, 0)), np.array([[np.nan]]), np.ones(3)], ids=str)
