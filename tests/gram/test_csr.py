@@ -93,14 +93,13 @@ def test_what_is_wrong_is_named(X: Any, words: str) -> None:
         SVC().fit(X, Y)
 
 
-@pytest.mark.parametrize("layout", ["dense", "csr", "hybrid", "inverted", "clustered"])
-def test_duplicates_that_scipy_does_not_know_of(layout: str) -> None:
+def test_duplicates_that_scipy_does_not_know_of() -> None:
     """A matrix whose parts were changed in place says of itself what was so before."""
     X = GOOD.copy()
     assert X.has_canonical_format
     X.indices //= 2
     expected = SVC(gamma=0.5, tol=1e-6).fit(X.toarray(), Y).decision_function(X.toarray())
-    model = SVC(gamma=0.5, tol=1e-6, layout=layout).fit(X, Y)
+    model = SVC(gamma=0.5, tol=1e-6, layout="csr").fit(X, Y)
     np.testing.assert_allclose(model.decision_function(X), expected, atol=1e-4)
 
 
