@@ -1,4 +1,4 @@
-"""What the code can say of itself, as parts of the site's pages: ```{generated} kernels```, and so on.
+"""Make tables of the site from the code and from results: ```{generated} kernels```, and so on.
 
 kernels          the built-in kernel functions: parameters, their defaults and limits, formula
 flags COMMAND    flags and arguments of a command, such as ``flags train`` or ``flags kernels emit``
@@ -126,7 +126,7 @@ WRITERS: dict[str, Callable[..., str]] = {
 
 
 class Generated(SphinxDirective):
-    """See the module."""
+    """Make a table of what the code knows; see the module."""
 
     required_arguments = 1
     final_argument_whitespace = True
@@ -140,6 +140,6 @@ class Generated(SphinxDirective):
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Sphinx calls it."""
+    """Add the directive; Sphinx calls this."""
     app.add_directive("generated", Generated)
     return {"parallel_read_safe": True}
