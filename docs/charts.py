@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,8 +15,6 @@ import matplotlib.pyplot as plt
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 import generated  # noqa: E402
-
-from benchmarks import growth  # noqa: E402
 
 FITS = (
     "cpu-2-cores-epyc-2026-11-28.json",
@@ -70,19 +67,27 @@ def bars(path: Path, files: Sequence[str], label: str, wanted: Sequence[str] = (
         axes.set(xscale="log", xlabel=label)
 
 
+def fits(points: Sequence[Any], solver: str) -> dict[int, Any]:
+    """Return a solver's fastest row that counts for each number of rows."""
+    found: dict[int, Any] = {}
+    for point in points:
+        rows = [row for row in point["rows"] if row["solver"] == solver and not (row["failed"] or row["misses"])]
+        if rows:
+            found[point["n"]] = min(rows, key=lambda row: row["seconds"])
+    return found
+
+
 def over_rows(path: Path) -> None:
     """Draw seconds over the number of rows, of first and later fits, with one panel for each set with C = 1."""
     ones = [one for one in generated.read(ROWS)["sets"] if one["C"] == 1]
     with chart(path, 3.6, len(ones)) as panels:
         for axes, one in zip(panels, ones, strict=True):
             for solver in ("clsvm", "onedal"):
-                later = growth.seconds_of(one["points"], solver)
-                rows = [(point["n"], row) for point in one["points"] for row in point["rows"]]
-                first = {n: row["cold"] for n, row in rows if row.get("seconds") and row["seconds"] == later.get(n)}
-                for found, style, words in ((first, ":", "first"), (later, "-", "later")):
-                    words, style = f"{NAMES[solver]}, {words}", f"{style}o"
-                    axes.loglog([*found], [*found.values()], style, markersize=4, color=COLOURS[solver], label=words)
-            axes.set(title=f"{re.sub('[0-9]', '', one['set'])}, {one['d']} features", xlabel="rows")
+                found = fits(one["points"], solver)
+                for key, style, words in (("cold", ":o", "first"), ("seconds", "-o", "later")):
+                    seconds, words = [row[key] for row in found.values()], f"{NAMES[solver]}, {words}"
+                    axes.loglog([*found], seconds, style, markersize=4, color=COLOURS[solver], label=words)
+            axes.set(title=f"{one['set']}, {one['d']} features", xlabel="rows")
         panels[0].set_ylabel("seconds of a fit")
 
 
