@@ -1,8 +1,11 @@
-// The Cholesky factor of a block of b x b, U' U = S, in its place:  S[i][j] = C[at + i ld + j],  j >= i
-// by one work-group, a row at a time: the row over the root of its pivot, then its outer product off all rows below. In
-// the vector shape one item does it, V numbers at a time from the one on that holds the diagonal: what it changes below
-// the diagonal means nothing. failed[0] becomes 1 + first + i at the first pivot that is not above 0, and all later
-// blocks are left alone.
+// Compute the Cholesky factor U of a diagonal block S (b, b), U' U = S, in place:
+//   S[i][j] = C[at + i ld + j],  j >= i,  where at is the place of the block in C and ld the length of a row of C
+// Row k is divided by the root of its pivot. Its outer product with itself is then subtracted from all rows below.
+// Work-items: one work-group factors the block. Its items share the entries on and above the diagonal of the rows
+// below, and consecutive items write consecutive columns. SIMD: one work-item does it, V numbers at a time from the
+// vector that holds the diagonal on. Numbers below the diagonal have no meaning afterwards.
+// Arguments: first is the number of the block's first row in the tile. failed[0] becomes 1 + first + i at the first
+// pivot i that is not positive and finite. The kernel does nothing if failed[0] is not 0.
 kernel OF_GROUP void factor(global real *C, const long at, const long ld, const int b, const int first,
                    global int *restrict failed) {
   global real *S = C + at;
@@ -29,7 +32,7 @@ kernel OF_GROUP void factor(global real *C, const long at, const long ld, const 
   const int lid = get_local_id(0);
   for (int k = 0; k < b; ++k) {
     const real pivot = S[k * ld + k];
-    if (!(pivot > 0) || isinf(pivot)) {  // (the same for all items)
+    if (!(pivot > 0) || isinf(pivot)) {  // all items read the same pivot, so all return
       if (lid == 0) failed[0] = 1 + first + k;
       return;
     }

@@ -1,9 +1,10 @@
-// Forward substitution by a block of b rows of an upper triangle, for the columns of lane groups:
-//   U' x = c:   x_u = (c_u - sum_{l < u} U[l][u] x_l) / U[u][u]
-// U[l][u] = values[at + l down + u right]; c stands in rows k0 .. k0 + b - 1 of C, x takes its place there and in the columns'
-// lane groups, X[(g length + k0 + u) V + lane]. An item takes V columns in the vector shape, else one; what of x it
-// wants again it wrote itself. All items read the same numbers of U, of ROWS columns at a
-// time.
+// Solve U' x = c by forward substitution, for an upper triangle U (b, b) and all columns c of C:
+//   x_u = (c_u - sum_{l < u} U[l][u] x_l) / U[u][u],   U[l][u] = values[at + l down + u right]
+// c is rows k0 .. k0 + b - 1 of C, whose rows have ld numbers. x replaces c, and is also written to the lane groups of
+// X:
+//   X[(g length + k0 + u) V + lane],   where g is the lane group of the column and length the numbers of a lane
+// Work-items: an item solves one column, or V columns in SIMD style. It reads again only those x that it wrote itself.
+// All items read the same numbers of U, for ROWS unknowns u at a time. group0 is the lane group of the first item.
 #define ROWS 8
 #ifdef VECTOR
 #define LANES V

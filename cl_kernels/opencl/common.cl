@@ -1,20 +1,22 @@
-// Types that every kernel shares. Set by -D options:
-//   REAL64      kernel values in double instead of float
-//   V           lanes: rows that lie side by side (vector shape: the width of realv)
-//   VECTOR      the vector shape: one work-item owns explicit vectors; else the group shape
-//   WIDE_PAIR   f and coefficients as unevaluated sums of two floats, for devices without double
-//   WG          work-items of a work-group in reductions (a power of two)
+// Define the types and functions that all kernels share. Options (-D):
+//   REAL64      kernel values (real) in double instead of float
+//   V           lanes: rows that are stored side by side; in SIMD style also the width of realv
+//   VECTOR      SIMD style: a work-item computes with explicit vectors; otherwise work-group style
+//   WIDE_PAIR   wide numbers (gradients f and coefficients b) are unevaluated sums of two floats, for devices without
+//               double; otherwise they are doubles
+//   WG          work-items of a work-group in reductions, a power of two
+//   SLABS       buffers of the row cache (1 or 8)
 #ifndef V
-#define V 16  // lanes (8, 16; group shape 32, 64, 128)
+#define V 16  // lanes: 8 or 16 in SIMD style, 32, 64 or 128 in work-group style
 #endif
-#define COUNTERS 4  // long counters a problem: steps; problem 0 also rows computed, head of the ring
+#define COUNTERS 4  // long counters of a problem: SMO iterations; problem 0 also has those of rowcache.cl
 #ifndef WG
-#define WG 1  // work-items of a reduction's group (1 on a CPU, 64 to 256 on a GPU)
+#define WG 1  // work-items of a work-group in reductions: 1 on a CPU, 64 to 256 on a GPU
 #endif
 
 #if !defined(WIDE_PAIR) || defined(REAL64)
 #pragma OPENCL EXTENSION cl_khr_fp64 : enable
-#define FINEST double  // the finest type there is
+#define FINEST double  // the most precise type of the device
 #else
 #define FINEST float
 #endif
@@ -27,7 +29,7 @@ typedef FINEST finest;
 #endif
 typedef REAL real;
 #ifdef REAL64
-#define NUMBER(x) x  // a literal in the type of kernel values
+#define NUMBER(x) x  // a literal of type real
 #else
 #define NUMBER(x) x##f
 #endif
@@ -41,13 +43,13 @@ typedef CAT(double, V) widev;
 #define loadv CAT(vload, V)
 #define storev CAT(vstore, V)
 #define to_widev CAT(convert_double, V)
-// A hint to bring a line into the cache; it may point anywhere. (OpenCL's own prefetch is a call in some runtimes.)
+// Prefetch the cache line at p, which may be any address. Some runtimes make a function call of OpenCL's own prefetch.
 #if defined(__clang__) && !defined(NO_FETCH)
 #define FETCH(p) __builtin_prefetch((const void *)(size_t)(p))
 #else
 #define FETCH(p)
 #endif
-// Lane c of k[r] and lane r of k[c], for r, c < V, change places, by log2(V) perfect shuffles.
+// Transpose the V x V numbers k in registers by log2(V) perfect shuffles: lane c of k[r] becomes lane r of k[c].
 inline void transpose(realv *k) {
   realv t[V];
   for (int stage = 1; stage < V; stage *= 4) {
@@ -69,15 +71,15 @@ inline void transpose(realv *k) {
   }
 }
 typedef realv kv;  // the type in which a kernel function is evaluated
-// Said of kernels that have their vectors already: compilers need not try across work-items (a third less build time)
+// Tell compilers that a kernel is vectorised already, so that they do not vectorise across work-items.
 #define EXPLICIT __attribute__((vec_type_hint(CAT(float, 16))))
 #else
 typedef real kv;
 #define EXPLICIT
 #endif
 
-// A wide number: double, or the unevaluated sum hi + lo of two floats with |lo| <= ulp(hi) / 2
-// (Dekker 1971, Knuth 4.2.2). Every operation on f and the coefficients goes through these functions.
+// Arithmetic of wide numbers. A wide number is a double, or the unevaluated sum hi + lo of two floats with
+// |lo| <= ulp(hi) / 2 (Dekker 1971; Knuth, The Art of Computer Programming, section 4.2.2).
 #ifdef WIDE_PAIR
 #pragma OPENCL FP_CONTRACT OFF
 typedef float2 wide;
@@ -130,8 +132,9 @@ inline wide wide_sub(wide a, wide b) { return wide_add(a, wide_neg(b)); }
 inline wide wide_min(wide a, wide b) { return wide_pick(wide_less(b, a), b, a); }
 inline wide wide_max(wide a, wide b) { return wide_pick(wide_less(a, b), b, a); }
 
-// The dual may cost kink |b| beside f b (epsilon-SVR): its derivatives to the right and to the left of b, and how far a
-// step goes before it has to look again, the bound or 0.
+// The dual of epsilon-SVR has the term kink |b|, so its derivative by a coefficient b jumps at b = 0.
+//   right_of, left_of   derivative of the dual to the right and to the left of b, where f is that of the smooth part
+//   top_of, bottom_of   how far b may rise or fall in one SMO iteration: to its bound, or to 0 if 0 lies before it
 inline wide right_of(wide f, wide b, wide kink) {
   return wide_pick(wide_less(b, wide_of(0)), wide_sub(f, kink), wide_add(f, kink));
 }
@@ -141,9 +144,10 @@ inline wide left_of(wide f, wide b, wide kink) {
 inline wide top_of(wide b, wide hi) { return wide_pick(wide_less(b, wide_of(0)), wide_of(0), hi); }
 inline wide bottom_of(wide b, wide lo) { return wide_pick(wide_less(wide_of(0), b), wide_of(0), lo); }
 
-// The row cache: slot s is row s - q slab_rows of slab q = s / slab_rows, ld values a row.
+// Address of a row of K in the row cache: slot s is row s - q slab_rows of slab q = s / slab_rows, with ld values a
+// row.
 #ifndef SLABS
-#define SLABS 1  // buffers that it is spread over (1 or 8)
+#define SLABS 1  // buffers of the row cache (1 or 8)
 #endif
 #if SLABS == 1
 #define SLABS_GIVEN global real *K0
@@ -154,15 +158,15 @@ inline wide bottom_of(wide b, wide lo) { return wide_pick(wide_less(wide_of(0), 
 #endif
 #define STORED_ROW(s) (SLAB((s) / slab_rows) + (size_t)((s) - (s) / slab_rows * slab_rows) * ld)
 
-// What local memory needs between work-items; a work-item alone needs nothing.
+// Make writes to local memory visible to the work-group. A group of one work-item needs no barrier.
 #if WG > 1
 #define SYNC barrier(CLK_LOCAL_MEM_FENCE);
 #else
 #define SYNC
 #endif
 
-// Said of kernels whose work-groups are of WG items, since drivers else plan for other numbers; and of functions with
-// barriers or local pointers, which some compilers else call.
+// OF_ITEMS(count) fixes a kernel's work-group size, so that drivers do not allocate registers for another size. INLINED
+// forces a function with barriers or local pointers inline, because some compilers would otherwise call it.
 #ifdef VECTOR
 #define OF_ITEMS(count) EXPLICIT
 #define INLINED inline
@@ -172,8 +176,9 @@ inline wide bottom_of(wide b, wide lo) { return wide_pick(wide_less(wide_of(0), 
 #endif
 #define OF_GROUP OF_ITEMS(WG)
 
-// Inclusive sum over the work-group of one int an item, in item order; the total comes back in *total. SEGMENTS items
-// add up a segment each, then every item what stands before it: three barriers. scratch: SCAN ints.
+// Return the inclusive prefix sum of one int per work-item, in the order of items, and set *total to the sum over the
+// work-group. SEGMENTS items sum a segment each, then every item adds the segments and items before its own. It takes
+// three barriers. scratch has SCAN ints.
 #define SEGMENTS (WG < 16 ? 1 : 16)
 #define SCAN (WG + SEGMENTS)
 INLINED int group_scan(int value, local int *scratch, int *total) {

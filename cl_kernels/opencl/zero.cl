@@ -1,2 +1,2 @@
-// x[i] = 0 for 64-byte pieces of a buffer. (The API's own fill is not seen by checkers of uninitialised reads.)
+// Set a buffer to 0, 64 bytes per work-item. Memory checkers do not see the writes of OpenCL's own fill commands.
 kernel void zero(global int16 *x) { x[get_global_id(0)] = 0; }

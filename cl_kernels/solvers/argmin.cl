@@ -1,9 +1,11 @@
-// The group's smallest values, of equal values the one with the smallest index, by select, in all items:
-//   NAME(value, index, values, indices)                     one value an item
-//   NAME_2(value, index, other, other_index, values, ...)   two, side by side
-// RADIX items reduce WG / RADIX values each, then every item reduces what these found. Two barriers, and none behind: what
-// is read last is written next behind another barrier. (At most RADIX items read what is written first: one behind.)
-// Room in local memory: ROOM values and indices, 2 ROOM for two.
+// Find the smallest value of a work-group, and its index; of equal values the smallest index. All items get the result.
+//   NAME(value, index, values, indices)                     one value per work-item
+//   NAME_2(value, index, other, other_index, values, ...)   two values per work-item, reduced separately
+// Access: RADIX items reduce WG / RADIX values each in local memory. Then every item reduces these RADIX results. There
+// are two barriers. No barrier follows the last read, because the next call writes other places before its first
+// barrier. A group of at most RADIX items has one stage, and a barrier follows its reads.
+// Arguments: values and indices have ROOM entries in local memory, 2 ROOM for NAME_2.
+// Branches are replaced by select.
 #define RADIX 16
 #if WG > RADIX
 #define LEAVES RADIX
@@ -15,7 +17,7 @@
 #define REAL_LESS(a, b) ((a) < (b))
 #define REAL_PICK(c, a, b) ((c) ? (a) : (b))
 
-// Number k and the one ``half_`` further on; four levels of them reduce RADIX numbers.
+// Replace entry k by the smaller of the entries k and k + half_. Four levels of this reduce RADIX entries.
 #define MEET(LESS, PICK, k, half_)                                                                       \
   {                                                                                                      \
     const bool other = LESS(v[k + half_], v[k]) || (!LESS(v[k], v[k + half_]) && at[k + half_] < at[k]); \
@@ -25,7 +27,7 @@
 #define MEET_4(LESS, PICK, k, half_) MEET_2(LESS, PICK, k, half_) MEET_2(LESS, PICK, k + 2, half_)
 
 #define DEFINE_ARGMIN(NAME, T, LESS, PICK)                                                                            \
-  /* of ``count`` (a power of two) values ``stride`` apart */                                                         \
+  /* reduce ``count`` values, a power of two, that lie ``stride`` apart */                                            \
   INLINED void NAME##_of(const int count, const int stride, local const T *values, local const int *indices, T *value, \
                          int *index) {                                                                                \
     T v[RADIX];                                                                                                       \
@@ -41,7 +43,7 @@
     T v;                                                                                                              \
     int at;                                                                                                           \
     NAME##_of(min(WG / LEAVES, RADIX), LEAVES, values + item, indices + item, &v, &at);                               \
-    for (int k = RADIX; k < WG / LEAVES; ++k) { /* (of groups of more than RADIX^2) */                                \
+    for (int k = RADIX; k < WG / LEAVES; ++k) { /* only groups of more than RADIX^2 items */                          \
       const T w = values[k * LEAVES + item];                                                                          \
       const int there = indices[k * LEAVES + item];                                                                   \
       const bool less = LESS(w, v) || (!LESS(v, w) && there < at);                                                    \
@@ -66,7 +68,7 @@
     values[ROOM + lid] = *other, indices[ROOM + lid] = *other_index;                                                  \
     barrier(CLK_LOCAL_MEM_FENCE);                                                                                     \
     if (WG > LEAVES) {                                                                                                \
-      const int item = lid % LEAVES, side = lid / LEAVES * ROOM; /* (WG is 2 LEAVES at least) */                      \
+      const int item = lid % LEAVES, side = lid / LEAVES * ROOM; /* WG >= 2 LEAVES */                                 \
       if (lid < 2 * LEAVES) NAME##_level(item, values + side, indices + side);                                        \
       barrier(CLK_LOCAL_MEM_FENCE);                                                                                   \
     }                                                                                                                 \

@@ -1,18 +1,24 @@
-// The working set by exact counting; nothing of length n is sorted or leaves the device. After extremes.cl:
-//   histogram  rows by side and by the logarithm of their violation (128 bins an octave)
-//   threshold  for each side the bin at which its quota ends
-//   share      how many rows of each chunk are in better bins (where work-groups are single items, threshold says it)
-//   collect    rows of better bins, and in row order as many of the last bin as fit
-// A quota of rows with the largest violations is taken from each side. Rows with in_set set (kept from the step before)
-// and inert rows (lo = hi) never qualify. NO_BIAS: all rows stand on one side.
+// Choose a working set by counting violations in a histogram, without sorting. The kernels run after extremes.cl:
+//   histogram  counts rows by side and by the logarithm of their violation, 128 bins per octave
+//   threshold  finds for each side the bin in which its quota is reached
+//   share      counts for each chunk the rows in better bins; if work-groups are single items, threshold does it
+//   collect    writes the rows of better bins, and in row order as many rows of the last bin as fit
+// From each side (rows that can rise, rows that can fall) quota rows with the largest violations are taken. Rows with
+// in_set set, which stay from the last working set, and rows with lo = hi are never taken. NO_BIAS: all rows are one
+// side. Work-items: dimension 1 counts problems p, dimension 0 chunks of rows, a work-group each. Consecutive items
+// read consecutive rows. threshold has one work-group per problem.
+// Arguments: counts[p][chunk][side][bin], totals[p][side][bin] and ends, shares (at threshold) pass from kernel to
+// kernel. numbers and places are the results of extremes.cl. No array of length n leaves the device.
 #ifndef BINS
-#define BINS 2048  // bins a side, a multiple of WG
+#define BINS 2048  // bins of a side, a multiple of WG
 #endif
 
-// Of what there is for each group, what holds for a row with this lower bound. (An index would need memory.)
+// Select, from an array with an entry for each group of rows, the entry of a row by its lower bound. A computed index
+// would move the array from registers to memory.
 #define MINE(e, lo) (GROUPS == 2 && wide_less(lo, wide_of(0)) ? (e)[GROUPS - 1] : (e)[0])
 
-// side * BINS + bin of row i, or -1: bin 0 for the two extremes themselves, then by falling violation
+// Return side BINS + bin of row i, or -1 if the row violates nothing. Bin 0 is for the two rows of m and M; the bins
+// after it are in the order of falling violation.
 inline int bin_of(const int i, const wide fi, const wide bi, const wide kink, const bool up, const bool low,
                   const Extremes e, const float scale) {
   const wide right = right_of(fi, bi, kink), left = left_of(fi, bi, kink);
@@ -37,12 +43,12 @@ inline float violation_of(const Extremes e) {
 #else
   const float violation = (float)wide_real(wide_sub(e.M, e.m));
 #endif
-  return isfinite(violation) ? violation : 0.0f;  // (no row on one of the sides)
+  return isfinite(violation) ? violation : 0.0f;  // infinite if a side has no rows
 }
 
-// The extremes of problem p's groups; returns 1 / the largest violation, 0 where there is none. Of two groups the one
-// with the smaller violation forgets where its extremes stand: a step takes both from one group, so that a small working
-// set must not hold one of each.
+// Read the extremes of problem p's groups, and return 1 / the largest violation, or 0 if no row violates anything. An
+// SMO iteration takes both rows of its pair from one group. So only the group with the larger violation keeps the
+// places of its extremes, and a small working set gets both rows of one pair.
 INLINED float look(Extremes *e, const int p, const int pieces, global const wide *numbers, global const int *places,
                   local wide *values, local int *indices) {
   const size_t from = (size_t)p * pieces * GROUPS;
@@ -53,7 +59,7 @@ INLINED float look(Extremes *e, const int p, const int pieces, global const wide
     violation = fmax(violation, violation_of(e[g]));
   }
 #if GROUPS == 2
-  const bool second = violation_of(e[0]) < violation_of(e[1]);  // (said of each: an index would need memory)
+  const bool second = violation_of(e[0]) < violation_of(e[1]);  // constant indices keep e in registers
   e[0].im = second ? INT_MAX : e[0].im, e[0].iM = second ? INT_MAX : e[0].iM;
   e[1].im = second ? e[1].im : INT_MAX, e[1].iM = second ? e[1].iM : INT_MAX;
 #endif
@@ -95,9 +101,8 @@ kernel OF_GROUP void histogram(const int n, const int chunk, global const wide *
   }
 }
 
-// One work-group a problem. ends[p][side] = (last bin, how many of it); shares[p][side][chunk] = how many rows the chunk
-// has in better bins, then how many in the last one (ties). WG items share a row of bins, consecutive items on
-// consecutive ones.
+// ends[p][side] = (last bin, rows to take from it). shares[p][side] holds for each chunk its rows in better bins, and
+// then for each chunk its rows in the last bin (ties). Consecutive items of a work-group read consecutive bins.
 INLINED void share_of(const int last, global const int *bins, local int *scratch, global int *better, global int *ties) {
   const int lid = get_local_id(0);
   int mine = 0, total;
@@ -120,7 +125,7 @@ kernel OF_GROUP void threshold(const int pieces, const int quota, global const i
       for (int k = 0; k < BINS; ++k) all[k] += bins[(size_t)c * 2 * BINS + k];
 #else
     global int *from = totals + ((size_t)p * 2 + side) * BINS;
-    for (int k = lid; k < BINS; k += WG) all[k] = from[k], from[k] = 0;  // (for the next histogram)
+    for (int k = lid; k < BINS; k += WG) all[k] = from[k], from[k] = 0;  // the next histogram adds to 0
     barrier(CLK_LOCAL_MEM_FENCE);
 #endif
     const int share = BINS / WG;
@@ -149,7 +154,7 @@ kernel OF_GROUP void threshold(const int pieces, const int quota, global const i
 }
 
 #if WG > 1
-// The same shares, by a work-group for each chunk.
+// Compute shares as threshold does, with one work-group for each chunk.
 kernel OF_GROUP void share(const int n, const int chunk, global const int *restrict counts, global const int *restrict ends,
                            global int *restrict shares) {
   const int p = get_global_id(1), c = get_group_id(0), pieces = get_num_groups(0);
@@ -162,7 +167,7 @@ kernel OF_GROUP void share(const int n, const int chunk, global const int *restr
 }
 #endif
 
-// ws[p][stay + side quota ...] = the chosen rows; the last bin's ties come after the better rows
+// Write the chosen rows of a side to ws[p][stay + side quota] onward. Ties of the last bin come after the better rows.
 kernel OF_GROUP void collect(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
                     global const wide *restrict lo, global const wide *restrict hi,
                     global const wide *restrict kink, global uchar *restrict in_set,
@@ -181,7 +186,7 @@ kernel OF_GROUP void collect(const int n, const int chunk, global const wide *re
   for (int side = 0; side < 2; ++side) {
     global const int *from = shares + ((size_t)p * 2 + side) * 2 * pieces;
     global const int *end = ends + ((size_t)p * 2 + side) * 2;
-    int better = 0, tie = 0;  // in the chunks before
+    int better = 0, tie = 0;  // rows in the chunks before this one
     for (int c = lid; c < piece; c += WG) better += from[c], tie += from[pieces + c];
     group_scan(better, scratch, &better_at[side]);
     group_scan(tie, scratch, &tie_at[side]);
@@ -200,7 +205,7 @@ kernel OF_GROUP void collect(const int n, const int chunk, global const wide *re
     for (int side = 0; side < 2; ++side) {
       const bool mine = bin >= side * BINS && bin < (side + 1) * BINS;
       const bool better = mine && bin - side * BINS < last[side], tie = mine && bin - side * BINS == last[side];
-      int both;  // sums of at most WG, side by side
+      int both;  // two counts of at most WG in one int: better rows below, ties above bit 16
       const int rank = group_scan(better + (tie << 16), scratch, &both);
       const int better_rank = better_at[side] + (rank & 0xffff) - 1, tie_rank = tie_at[side] + (rank >> 16) - 1;
       int to = -1;

@@ -1,16 +1,17 @@
-// Problems over the same rows that are coupled row by row (Crammer and Singer's multiclass, a problem a class): in
-// signed coefficients b[p][i] with f[p] = K b[p] + q[p],
-//   minimise 1/2 sum_p b_p' K b_p + q_p' b_p,  lo <= b <= hi,  sum_p b[p][i] = 0 for every row i
-// A row's violation is max_p f[p][i] over b > lo less min_p f[p][i] over b < hi (GTSVM section 5.1: v_i from y- and y+).
-//   spread    view[i] = -(violation of row i): what a working set is chosen by, as one problem without bias
-//   coupled   sums for the objective, chunk by chunk: quadratic = sum b (f - q), linear = sum b q, and the loss
-//             sum_i hi_i (max_p f[p][i] - f[own][i]), own the problem with hi > 0 (equation 3)
-// A range of all rows; consecutive items on consecutive addresses.
+// Evaluate problems p over the same rows that are coupled row by row: the multiclass SVM of Crammer and Singer, one
+// problem per class. In signed coefficients b[p][i] and gradients f[p] = K b[p] + q[p] it solves
+//   minimise sum_p 1/2 b_p' K b_p + q_p' b_p,   lo <= b <= hi,   sum_p b[p][i] = 0 for every row i
+// The violation of row i is max_p f[p][i] over b > lo less min_p f[p][i] over b < hi (GTSVM, section 5.1).
+//   spread    view[i] = -(violation of row i). count.cl chooses working sets by it as by one problem without bias.
+//   coupled   sums for the objective, for each chunk of rows: quadratic = sum b (f - q), linear = sum b q, and
+//             loss = sum_i hi_i (max_p f[p][i] - f[own][i]), where own is the problem with hi > 0 (GTSVM, equation 3)
+// Work-items: spread has one for each of the n rows, coupled one work-group per chunk. Consecutive items read
+// consecutive rows of each problem.
 kernel void spread(const int n, const int problems, global const wide *restrict f, global const wide *restrict b,
                    global const wide *restrict lo, global const wide *restrict hi, global wide *restrict view) {
   const size_t i = get_global_id(0);
   if (i >= n) return;
-  wide m = WIDE_MAX, M = WIDE_MAX;  // M holds the smallest -f
+  wide m = WIDE_MAX, M = WIDE_MAX;  // M is the smallest -f
   for (int p = 0; p < problems; ++p) {
     const size_t at = (size_t)p * n + i;
     m = wide_min(m, wide_pick(wide_less(b[at], hi[at]), f[at], WIDE_MAX));
@@ -32,7 +33,7 @@ kernel OF_GROUP void coupled(const int n, const int chunk, const int problems, g
     for (int p = 0; p < problems; ++p) {
       const size_t at = (size_t)p * n + i;
       const wide fi = f[at], bi = b[at];
-      const bool in = wide_less(bi, wide_of(0)) || wide_less(wide_of(0), bi);  // (f of padding rows may be any number)
+      const bool in = wide_less(bi, wide_of(0)) || wide_less(wide_of(0), bi);  // f of padding rows may be NaN
       quadratic = wide_add(quadratic, wide_pick(in, wide_mul(bi, wide_sub(fi, q[at])), wide_of(0)));
       linear = wide_add(linear, wide_mul(bi, q[at]));
       most = wide_max(most, fi);

@@ -1,7 +1,12 @@
-// Solves coupled problems over the working set alone: the row with the largest violation exactly, again and again
-// (row_threshold.cl). Group shape: one work-group of WG items; item l owns the rows l, l + WG, ... of the working set.
-//   F[p][k] the gradients, U[p][k] = 0 where b may rise, else infinity, D[p] the last step: in global memory,
-//   consecutive items on consecutive addresses. A step is one pass over the problems and an arg-reduction by select.
+// Solve coupled problems over their working set of W rows, with all other rows fixed. Each SMO iteration solves the row
+// with the largest violation exactly (row_threshold.cl); Q = K(ws, ws).
+// Work-items: one work-group of WG items. Item l owns the rows l, l + WG, ... of the working set. An iteration is one
+// pass over the problems and one arg-reduction. Consecutive items read consecutive addresses.
+// State in global memory: F[p][k] gradients, U[p][k] = 0 if b may rise and infinity otherwise, D[p] the changes of the
+// last iteration. B[p][k] are the coefficients, in the memory of delta.
+// Arguments: ws has -1 in empty places. The solve ends at the violation tolerance, at shrink times its first violation,
+// or after most iterations, or when the count of all iterations in counters[0] reaches budget. delta[p][k] becomes the
+// change of each coefficient.
 kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     const int n, const int problems, const int W, global const int *restrict ws, global real *restrict Q,
     global const wide *restrict f, global wide *restrict b, global const wide *restrict hi,
@@ -32,7 +37,7 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
   int i = 0, steps = 0;
   float stop = INFINITY;
   for (;;) {
-    real best = 0;  // holds the smallest negated violation
+    real best = 0;  // the smallest negated violation
     int chosen = INT_MAX;
     for (int k = lid; k < W; k += WG) {
       if (ws[k] < 0) continue;
@@ -74,7 +79,7 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     for (int p = 0; p < problems; ++p) {
       const size_t at = (size_t)p * n + row, to = (size_t)p * W + k;
       const wide now = B[to];
-      if (row >= 0) delta[to] = wide_sub(now, b[at]), b[at] = now;  // (B is 0 elsewhere)
+      if (row >= 0) delta[to] = wide_sub(now, b[at]), b[at] = now;  // delta of empty places is B, which is 0 there
     }
   }
   if (lid == 0) counters[0] += steps;

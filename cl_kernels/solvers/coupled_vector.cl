@@ -1,7 +1,12 @@
-// Solves coupled problems over the working set alone: the row with the largest violation exactly, again and again
-// (row_threshold.cl). Vector shape: one work-item.
-//   F[p][k] the gradients less the row's middle, U[p][k] = 0 where b may rise, else infinity; D[p] the last step
-// A step is one pass over the problems and W in vectors of DW: F += D_p Q_i and each row's largest and smallest.
+// Solve coupled problems over their working set of W rows, with all other rows fixed. Each SMO iteration solves the row
+// with the largest violation exactly (row_threshold.cl); Q = K(ws, ws).
+// Work-items: one, in SIMD style. An iteration is one pass over the problems and over W in vectors of DW. It updates
+// F += D_p Q_i and finds each row's largest and smallest gradient.
+// State: F[p][k] gradients, less the middle of the row's gradients; U[p][k] = 0 if b may rise and infinity otherwise;
+// D[p] the changes of the last iteration. B[p][k] are the coefficients, in the memory of delta.
+// Arguments: ws has -1 in empty places. The solve ends at the violation tolerance, at shrink times its first violation,
+// or after most iterations, or when the count of all iterations in counters[0] reaches budget. delta[p][k] becomes the
+// change of each coefficient.
 kernel EXPLICIT void subproblem(const int n, const int problems, const int W, global const int *restrict ws,
                        global real *restrict Q, global const wide *restrict f, global wide *restrict b,
                        global const wide *restrict hi, global wide *restrict delta, global long *restrict counters,
@@ -11,7 +16,7 @@ kernel EXPLICIT void subproblem(const int n, const int problems, const int W, gl
   global wide *restrict B = delta;
   for (int k = 0; k < W; ++k) {
     const int row = ws[k];
-    if (row < 0)  // (the function may have no value there)
+    if (row < 0)  // the kernel function may be NaN in empty places
       for (int z = 0; z < W; ++z) Q[(size_t)k * W + z] = Q[(size_t)z * W + k] = 0;
     double lowest = INFINITY, highest = -INFINITY;
     for (int p = 0; p < problems && row >= 0; ++p) {

@@ -1,26 +1,28 @@
-// What the host reads at every look, and what the choice of a working set (count.cl) starts from.
+// Compute the optimality state that the host reads at each convergence check, and that count.cl chooses working sets
+// by.
 //
-// In signed coefficients b_i = y_i a_i with lo_i <= b_i <= hi_i and f = gradient of the dual in b:
-//   up  = {i : b_i < hi_i},  low = {i : b_i > lo_i},  m = min_up f,  M = max_low f,  violation M - m
-// A row's own violation is M - f_i (up) or f_i - m (low), of both the larger. With a kink f_i is the derivative to the
-// right of b_i where it is up, to the left where it is low (common.cl).
+// In signed coefficients b_i = y_i a_i with lo_i <= b_i <= hi_i and gradients f of the dual in b:
+//   up  = {i : b_i < hi_i},  low = {i : b_i > lo_i},  m = min_up f,  M = max_low f,  violation = M - m
+// The violation of a single row is M - f_i (up) or f_i - m (low), the larger of the two. If the dual has the term
+// kink |b|, f_i is the derivative to the right of b_i for rows in up, and to the left for rows in low (common.cl).
 // NO_BIAS: the sum of b is free. A row's violation is -f_i (up) or f_i (low), the problem's is the largest of them.
-// SPLIT: rows that may be positive (hi > 0) and rows that may be negative (lo < 0) are groups with a sum of their own
-// each (nu-SVC, nu-SVR); m, M and the offset are those of the row's group.
-//   extremes    m, M and where they are; sums over the free rows for the offset
-//   objective   what primal and dual are made of
-// Passes over pieces (chunks, multiples of 8) of the rows, problem by problem in dimension 1; consecutive items on
-// consecutive addresses.
-#define NUMBERS 4  // wide numbers a chunk: m, M, sum of f over free rows, -
-#define PLACES 4   // ints a chunk: where m is, where M is, how many free rows, -
+// SPLIT: rows that may be positive (hi > 0) and rows that may be negative (lo < 0) are two groups, and the sum of b
+// over each is fixed (nu-SVC, nu-SVR). Each group has its own m, M and offset.
+//   extremes    m, M and their rows, and sums over the free rows, from which the offset is computed
+//   objective   sums from which the host computes the primal and the dual objective
+// Work-items: dimension 1 counts problems p, dimension 0 chunks of rows (multiples of 8), a work-group each.
+// Consecutive items read consecutive rows. Each chunk writes its own results.
+#define NUMBERS 4  // wide numbers of a chunk: m, M, sum of f over free rows, unused
+#define PLACES 4   // ints of a chunk: row of m, row of M, number of free rows, unused
 #ifdef SPLIT
-#define GROUPS 2  // each with its own numbers and places, one after the other in a chunk's
+#define GROUPS 2  // a chunk has NUMBERS and PLACES of one group, and then of the other
 #else
 #define GROUPS 1
 #endif
 
 #if WG > 1
-// The sum over the group, in all items: of SEGMENTS parts, then of these. values: SCAN wide numbers.
+// Return the sum of a value over the work-group, in all items. SEGMENTS items sum a part each, then every item sums the
+// parts. values has SCAN wide numbers.
 INLINED wide group_sum(wide value, local wide *values) {
   const int lid = get_local_id(0);
   values[lid] = value;
@@ -42,7 +44,7 @@ inline void wide_argmin_2(wide *m, int *im, wide *M, int *iM, local wide *values
 inline wide group_sum(wide value, local wide *values) { return value; }
 #endif
 
-// Rows that a work-item looks at together: AT_ONCE of them in vectors, or one.
+// Define operations on AT_ONCE rows at a time: a vector of 8 in SIMD style with doubles, otherwise one row.
 #if defined(VECTOR) && !defined(WIDE_PAIR)
 #define AT_ONCE 8
 typedef double8 some;
@@ -65,7 +67,7 @@ typedef int which;
 #define NEG(a) wide_neg(a)
 #endif
 
-// What a work-item has seen of its rows. M holds the smallest -f.
+// Running results of a work-item over its rows, for each lane. M is the smallest -f.
 typedef struct {
   some m, M, sum;
   which im, iM, free;
@@ -79,7 +81,8 @@ inline Seen nothing_seen(void) {
 #define RIGHT(f, b, kink) PICK(LESS(b, (some)wide_of(0)), ADD(f, NEG(kink)), ADD(f, kink))
 #define LEFT(f, b, kink) PICK(LESS((some)wide_of(0), b), ADD(f, kink), ADD(f, NEG(kink)))
 
-// right, left: the derivatives on either side. Rows count for the offset where these are one and nothing holds them.
+// Add the rows at i to the running results. right and left are the derivatives on either side of b. A row counts as
+// free if it is in up and low and both derivatives are equal.
 inline void see(Seen *s, const int i, const some right, const some left, const which up, const which low) {
   const some a = PICK(up, right, (some)WIDE_MAX), c = PICK(low, NEG(left), (some)WIDE_MAX);
   const which first = LESS(a, s->m), second = LESS(c, s->M), both = up && low && !LESS(left, right);
@@ -88,7 +91,7 @@ inline void see(Seen *s, const int i, const some right, const some left, const w
   s->sum = ADD(s->sum, PICK(both, right, (some)wide_of(0))), s->free += ONE_EACH(both);
 }
 
-// The smallest of a work-item's values, of equal ones the smallest index.
+// Find the smallest of the values v of a work-item's lanes, and its index; of equal values the smallest index.
 inline void fold(const some v, const which i, wide *value, int *index) {
 #if AT_ONCE == 1
   *value = v, *index = i;
@@ -104,7 +107,7 @@ inline void fold(const some v, const which i, wide *value, int *index) {
 #endif
 }
 
-// The chunk's numbers and places, from what its work-items have seen.
+// Reduce the running results of a chunk's work-items, and write the chunk's numbers and places.
 inline void __attribute__((always_inline)) tell(const Seen s, const int g, local wide *values, local int *indices,
                                                 global wide *numbers, global int *places) {
   const size_t piece = ((size_t)get_global_id(1) * get_num_groups(0) + get_group_id(0)) * GROUPS + g;
@@ -156,7 +159,8 @@ kernel OF_GROUP void extremes(const int n, const int chunk, global const wide *r
   for (int g = 0; g < GROUPS; ++g) tell(s[g], g, values, indices, numbers, places);
 }
 
-// m and M over all chunks, in all items, which share the chunks. values, indices: 2 ROOM in local memory.
+// Reduce m and M of a group of rows over all chunks. The items of a work-group share the chunks, and all get the
+// result. values and indices have 2 ROOM entries in local memory.
 typedef struct {
   wide m, M;
   int im, iM;
@@ -177,10 +181,9 @@ INLINED void combine(Extremes *found, const int pieces, const int g, global cons
   *found = e;
 }
 
-// Sums for the objective at offset rho (decision value f + ... - rho), chunk by chunk:
+// Compute the sums of the objectives at the offset rho for each chunk. q is the linear term of the dual, f = K b + q.
 //   quadratic = sum b (f - q), linear = sum b q + kink |b|, loss = sum max(lo (rho - f + kink), hi (rho - f - kink), 0)
-// with q the linear term of the dual (f = K b + q), so that (GTSVM, equations 1 and 2, where sum b = 0)
-//   dual = -(quadratic / 2 + linear), primal = quadratic / 2 + loss
+// Then dual = -(quadratic / 2 + linear), primal = quadratic / 2 + loss (GTSVM, equations 1 and 2, if sum b = 0).
 kernel OF_GROUP void objective(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
                       global const wide *restrict lo, global const wide *restrict hi,
                       global const wide *restrict kink, global const wide *restrict q, global const wide *restrict rho,
@@ -193,7 +196,7 @@ kernel OF_GROUP void objective(const int n, const int chunk, global const wide *
   for (int i = piece * chunk + get_local_id(0); i < end; i += WG) {
     const wide bi = b[base + i], qi = q[base + i];
     const bool there = wide_less(lo[base + i], wide_of(0)) || wide_less(wide_of(0), hi[base + i]);
-    const wide fi = wide_pick(there, f[base + i], wide_of(0));  // (f of padding rows may be any number)
+    const wide fi = wide_pick(there, f[base + i], wide_of(0));  // f of padding rows may be NaN
     const int g = GROUPS == 2 && wide_less(lo[base + i], wide_of(0));
     const wide slack = wide_sub(rho[p * GROUPS + g], fi);
     quadratic = wide_add(quadratic, wide_mul(bi, wide_sub(fi, qi)));

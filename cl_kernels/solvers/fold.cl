@@ -1,4 +1,4 @@
-// Vectors of a working set and what one folds to, for the subproblems' vector shape: DW kernel values side by side.
+// Define vectors of DW kernel values and their reductions, for the SIMD-style solvers of working sets.
 #ifdef REAL64
 #define DW 8
 typedef long8 ivec;
@@ -12,8 +12,8 @@ typedef CAT(REAL, DW) rvec;
 #define load CAT(vload, DW)
 #define store CAT(vstore, DW)
 
-// One vector folded to the OP of its lanes, halves upon halves. (The first halves by way of an array, which compilers
-// see through: Oclgrind takes the halves of sixteen lanes for uninitialised.)
+// Set out to the reduction of all lanes of v by OP, halving the vector at each level. The first halves are read from an
+// array, because Oclgrind reports the halves of a vector of 16 as uninitialised.
 #define FOLD(type, OP, v, out)                                     \
   {                                                                \
     type lane[16];                                                 \
@@ -24,7 +24,8 @@ typedef CAT(REAL, DW) rvec;
     out = OP(v2.x, v2.y);                                          \
   }
 
-// The smallest place among the lanes of v that hold ``value``; lane z of ``at`` counts vectors.
+// Return the smallest place among the lanes of v that are equal to value. Lane z of at is the number of the vector from
+// which lane z of v was taken, so its place is at DW + z.
 inline int first_place(const rvec v, const real value, const ivec at, const ivec lanes) {
   const ivec place = select((ivec)(INT_MAX), at * DW + lanes, isequal(v, (rvec)value));
   INDEX_TYPE least;

@@ -1,9 +1,12 @@
-// The group's smallest values as argmin.cl has them, for kernels whose every step waits for two of them:
+// Find the smallest value of a work-group and its index, for kernels in which every SMO iteration waits for the result:
 //   wide_least_2(value, index, other, other_index, ...), real_least(value, index, ...), real_least_2(...)
-// Where a sub-group, of four items at least, has an instruction for the smallest unsigned integer of its items (REDUX:
-// NVIDIA's, of 32 items; or SUBGROUPS: OpenCL's own), values go as integers of the same order, 32 bits at a time: the
-// high halves, the low halves of those, the indices of those. A sub-group's smallest go to local memory, and every sub-group reduces them again: one
-// barrier, and none behind, so another barrier must stand between two calls that share ``values``. Elsewhere: argmin.cl.
+// The results are those of argmin.cl, which is used if sub-groups have no minimum instruction (REDUX: NVIDIA's for 32
+// items; SUBGROUPS: OpenCL's, for sub-groups of at least four items).
+// The instruction takes 32-bit unsigned integers, so values become integers in the same order. A sub-group reduces the
+// high halves, then the low halves of the items with the smallest high half, then the indices of those with both.
+// Access: the results of the sub-groups go to local memory, and every sub-group reduces them again. There is one
+// barrier,
+// and none after the last read: the caller needs a barrier between two calls that share values.
 #if (defined(REDUX) && WG >= 32) || (defined(SUBGROUPS) && WG > 1)
 #ifdef REDUX
 #define SUBGROUP 32
@@ -27,7 +30,7 @@ typedef struct {
   uint high, low, index;
 } Key;
 
-// Unsigned integers in the order of floats (-0 is taken for 0), and back.
+// Map floats to unsigned integers in the same order, and back; -0 is equal to 0.
 inline uint ordered(const float x) {
   const uint bits = as_uint(x + 0.0f);
   return bits ^ ((uint)((int)bits >> 31) | 0x80000000u);
@@ -69,8 +72,8 @@ inline wide wide_of_key(const Key one) { return (wide)(unordered(one.high), unor
 #define BOTH_HALVES 0
 #endif
 
-// The sub-group's smallest of each of ``count`` (1 or 2), in all its items, one number of both after the other: each of
-// these instructions waits for the one before of its own. halves: whether low is more than 0.
+// Replace each of count keys (1 or 2) by the smallest of the sub-group, in all its items. The two reductions are
+// interleaved, because each instruction waits for the one before it. halves: whether the low halves are in use.
 INLINED void least_keys(const int count, Key *keys, const int halves) {
   Key least[2];
   bool first[2];
@@ -82,7 +85,8 @@ INLINED void least_keys(const int count, Key *keys, const int halves) {
   for (int s = 0; s < count; ++s) keys[s] = least[s];
 }
 
-// The same of all sub-groups, by way of local memory: three numbers of each sub-group, those of the first keys first.
+// Replace each of count keys by the smallest of the work-group. parts, in local memory, has three numbers of each
+// sub-group for the first key, and then for the second.
 INLINED void least_of_all(const int count, Key *keys, const int halves, local uint *parts) {
   least_keys(count, keys, halves);
   for (int s = 0; s < count; ++s) {

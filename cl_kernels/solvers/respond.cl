@@ -1,6 +1,8 @@
-// f[p][i] = q[p][i] + sum_k b[p][k] Q[p][k][i] for problems p that are solved whole, Q of each W x W and symmetric.
-// A work-item owns COLUMNS columns of one problem (vector shape: whole vectors, in registers) or one column (group shape:
-// consecutive items on consecutive addresses). Rows of Q whose coefficient is 0 are not read.
+// Compute the gradients of small problems p. The kernel matrix Q[p] of each problem is in memory:
+//   f[p][i] = q[p][i] + sum_k b[p][k] Q[p][k][i],   Q[p] is W x W and symmetric
+// Work-items: dimension 1 counts problems. A SIMD work-item owns VECTORS vectors of columns i of one problem, with the
+// sums in registers. In work-group style an item owns one column, and consecutive items read consecutive addresses.
+// Rows of Q with the coefficient 0 are skipped.
 #define VECTORS 4
 kernel EXPLICIT void respond(const int W, global const real *restrict Q, global const wide *restrict b,
                     global const wide *restrict q, global wide *restrict f) {

@@ -1,15 +1,20 @@
-// After the subproblem: which rows of K the update needs, where they are or go, and what of the working set stays; with
-// ``all``, before it: the same of all rows of the working set, as if every coefficient changed.
-// One work-group. A working set is of ``each`` problems (one, or all where they are coupled row by row). For the entries
-// e of all working sets of which a coefficient changed:
-//   slot_of[row] >= 0  -> a hit:  (hit_slot, hit_D), read from the row cache
-//   else               -> a miss: (miss_row, miss_slot, miss_D), computed; its slot is the next of a ring of
-//                         ``capacity`` slots, whose owner leaves (capacity 0: nothing is kept, no slots)
-// Hits are read before misses are written (queue order), so a row may be read and evicted in the same step.
-// The last ``stay`` of the ``used`` first rows of each working set then become the first, the rest is emptied.
-//   counters, problem 0: [1] rows computed, [2] slots of the ring that were filled so far (it is not the place of the next
-//                        one: a ring that was just full may grow, and goes on behind what it has), [3] rows from place
-//                        ``stay`` on of which no coefficient changed, in the step in which they came
+// Plan which rows of K the update of f needs and where they are stored, and shift the working set. The kernel runs
+// after the subproblem. With all set it runs before it, and plans for all rows of the working set.
+// It has one work-group. A working set belongs to each problems: to one, or to all if they are coupled row by row. Each
+// entry e of a working set whose coefficient changed is a hit or a miss:
+//   slot_of[row] >= 0   hit: the row cache has the row; the entry goes to hit_slot and hit_D
+//   else                miss: the row is to be computed; the entry goes to miss_row, miss_slot and miss_D. Its slot is
+//   the
+//                       next one of a ring of capacity slots, and the row that owned it is evicted. If capacity is 0,
+//                       there is no cache.
+// Hits are read before misses are written, in the order of the queue. So a row may be read and evicted in one
+// iteration. Then the last stay of the first used rows of each working set become its first rows, and all other places
+// are emptied.
+// Arguments: D are the changes of the coefficients, (problems, room). in_set[p][row] says which rows are in the set.
+//   counters, problem 0: [1] rows computed so far; [2] slots of the ring that were filled so far, which is more than
+//   the
+//   place of the next one: a full ring that grows goes on after its old end; [3] idle rows, which entered the working
+//   set in this iteration and did not change
 kernel EXPLICIT __attribute__((reqd_work_group_size(WG, 1, 1))) void plan(
     const int n, const int sets, const int each, const int W, const int used, const int stay, const int capacity,
     const int all, global int *restrict ws, global uchar *restrict in_set, global const wide *restrict delta,
@@ -32,7 +37,7 @@ kernel EXPLICIT __attribute__((reqd_work_group_size(WG, 1, 1))) void plan(
     }
     const int slot = changed && capacity > 0 ? slot_of[row] : -1;
     const int idle = !all && row >= 0 && !changed && e % W >= stay;
-    int hits_here, misses_here;  // (two counts in one scan: no group has 65536 items)
+    int hits_here, misses_here;  // one scan sums hits and, from bit 16 on, idle rows; no group has 65536 items
     const int hit = hit_total + (group_scan((changed && slot >= 0) + (idle << 16), scratch, &hits_here) & 0xffff) - 1;
     const int miss = miss_total + group_scan(changed && slot < 0, scratch, &misses_here) - 1;
     if (changed && slot >= 0) hit_slot[hit] = slot;

@@ -1,5 +1,8 @@
-// What a shard of the rows is told of single rows, and is asked of them. A work-item a row; rows (count,) are positions.
-//   put   b[row] = value       mark  in_set[row] = 1       pick  out[k] = f[row], 0 where there is none (-1)
+// Write and read single rows of a shard. One work-item for each entry k of rows (count,), the rows' places in the
+// shard:
+//   put   b[rows[k]] = values[k]
+//   mark  in_set[rows[k]] = 1
+//   pick  out[k] = f[rows[k]], or 0 if rows[k] is -1
 kernel EXPLICIT void put(global const int *restrict rows, global const wide *restrict values, global wide *restrict b) {
   b[rows[get_global_id(0)]] = values[get_global_id(0)];
 }

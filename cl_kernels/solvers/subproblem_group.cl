@@ -1,14 +1,19 @@
-// Solves the dual over the working set alone, with the rest fixed: sequential minimal optimisation with second-order
-// choice of the pair (Fan, Chen, Lin 2005, WSS 2). Group shape: one work-group of WG items solves one problem.
-//   minimise 1/2 b'Qb + ..., lo <= b <= hi, sum b unchanged; f_k the gradient; Q = K(ws, ws), W x W, row-major
-// Item l owns the rows l, l + WG, ... of the working set in registers (EACH of them); rows of Q are read with
-// consecutive items on consecutive addresses, row i once for the choice of j and the update of f, row j while the pair's
-// owners tell what the step needs. A step is two arg-reductions (least.cl; NO_BIAS: one) and five
-// barriers (three), or three (two) where sub-groups have the instruction.
-// SPLIT: rows with hi > 0 and rows with lo < 0 have a sum each; i is each group's own, and so is the pair.
-// NO_BIAS: the sum of b is free, a step moves one coefficient, the one with the largest gain f_k^2 / Q_kk.
+// Solve the dual over a working set ws of W rows, with all other rows fixed, by sequential minimal optimisation. The
+// pair is chosen by second-order information (Fan, Chen, Lin 2005, WSS 2):
+//   minimise 1/2 b'Qb + ...,  lo <= b <= hi,  sum b unchanged;  f is the gradient;  Q = K(ws, ws), W x W, row-major
+// Work-items: one work-group of WG items solves one problem. Item l owns the rows l, l + WG, ... of the working set,
+// EACH of them, in registers. Consecutive items read consecutive addresses of rows of Q. Row i is read once, for the
+// choice of j and the update of f. Row j is read while the owners of the pair write their numbers to local memory.
+// An SMO iteration has two arg-reductions (least.cl) and five barriers, or three with sub-group instructions. With
+// NO_BIAS it has one reduction and three barriers, or two.
+// SPLIT: rows with hi > 0 and rows with lo < 0 are two groups with a fixed sum each. A row i is chosen in each group,
+// and both rows of a pair are of one group.
+// NO_BIAS: the sum of b is free. An iteration changes one coefficient, the one with the largest gain f_k^2 / Q_kk.
+// Arguments: ws has -1 in empty places. The solve ends at the violation tolerance, at shrink times its first violation,
+// or after most iterations, or when the count of all iterations in counters[0] reaches budget. delta becomes the change
+// of b.
 #ifndef EACH
-#define EACH 1  // rows of the working set an item owns
+#define EACH 1  // rows of the working set that an item owns
 #endif
 #define TAU 1e-12f  // smallest curvature of a pair (LIBSVM's)
 #ifdef SPLIT
@@ -18,7 +23,7 @@
 #define GROUPS 1
 #define GROUP(lo) 0
 #endif
-#define OF(each, g) ((g) == 0 ? (each)[0] : (each)[GROUPS - 1])  // (an index would need memory)
+#define OF(each, g) ((g) == 0 ? (each)[0] : (each)[GROUPS - 1])  // a computed index would move the array to memory
 
 kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     const int n, const int W, global const int *restrict ws, global const real *restrict Q,
@@ -34,7 +39,7 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
 #if GROUPS == 2
   local int group_of_j;
 #endif
-  local wide pair[4];  // room of i, room of j, f_i, f_j
+  local wide pair[4];  // how far b_i may rise, how far b_j may fall, f_i, f_j
   local real entries[3];  // Q_ii, Q_jj, Q_ij
   const wide kinked = kink[0];
   wide F[EACH], B[EACH], L[EACH], H[EACH];
@@ -53,7 +58,7 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
   float stop = INFINITY;
 #ifdef NO_BIAS
   for (;;) {
-    real most_gap = 0, best = 0;  // both hold smallest negated values
+    real most_gap = 0, best = 0;  // the smallest negated violation and gain
     int chosen = INT_MAX, ignored = INT_MAX;
     for (int e = 0; e < EACH; ++e) {
       const int k = e * WG + lid;
@@ -92,9 +97,9 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     ++steps;
   }
 #else
-  real Q_i[EACH], Q_j[EACH];  // of the last pair
+  real Q_i[EACH], Q_j[EACH];  // rows i and j of Q of the last pair
   for (;;) {
-    wide m[GROUPS], M[GROUPS];  // M holds the smallest -f over low
+    wide m[GROUPS], M[GROUPS];  // M is the smallest -f over low
     int first[GROUPS];
     float violation = -INFINITY;
 #pragma unroll
@@ -117,14 +122,14 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
       }
       wide_least_2(&m[g], &first[g], &M[g], &ignored, values, indices);
 #if GROUPS == 2
-      barrier(CLK_LOCAL_MEM_FENCE);  // (the other sum's are written where these were read)
+      barrier(CLK_LOCAL_MEM_FENCE);  // the next group's reduction writes to the memory that this one read
 #endif
       if (first[g] < INT_MAX && ignored < INT_MAX) violation = fmax(violation, -(float)wide_real(wide_add(M[g], m[g])));
     }
     if (steps == 0) stop = fmax(tolerance, shrink * violation);
     if (!(violation > stop) || steps >= limit) break;
 
-    real best = 0;  // holds the smallest negated gain
+    real best = 0;  // the smallest negated gain
     int partner = INT_MAX;
     for (int e = 0; e < EACH; ++e) {
       const int k = e * WG + lid, g = GROUP(L[e]), other = OF(first, g);
@@ -138,7 +143,7 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
       }
     }
     real_least(&best, &partner, gains, indices);
-    if (partner == INT_MAX) break;  // gains below the smallest number
+    if (partner == INT_MAX) break;  // all gains underflow to 0
     j = partner;
 #pragma unroll
     for (int e = 0; e < EACH; ++e)

@@ -1,15 +1,21 @@
-// Solves the dual over the working set alone, with the rest fixed: sequential minimal optimisation with second-order
-// choice of the pair (Fan, Chen, Lin 2005, WSS 2). Vector shape: one work-item solves one problem.
-//   minimise 1/2 b'Qb + ..., lo <= b <= hi, sum b unchanged; f_k the gradient; Q = K(ws, ws), W x W, row-major
-// A step is two passes over W in vectors of DW: f += t (Q_i - Q_j) with the choice of i and the largest violation, then
-// the choice of j by the gain (f_k - f_i)^2 / (Q_ii + Q_kk - 2 Q_ik). Rows of Q are read in order.
-// Here f is kept in the type of Q, less the middle of its extremes (its group's): what may move lies near 0, where
-// floats are dense, and what rounding leaves the next working set finds, since the f of all rows is updated from b alone.
-// SPLIT: rows with hi > 0 and rows with lo < 0 have a sum each; i is each group's own, and so is the pair.
-// NO_BIAS: the sum of b is free, a step moves one coefficient, the one with the largest gain f_k^2 / Q_kk.
-// What f lacks of the derivative on either side is in up and low: the kink, or infinity at a bound.
-// Q stands there whole, or its rows are made when a step asks for them, and those of coefficients that are not 0 at the
-// start (ROWS: templates/gram/row_vector.mako, cl_kernels/gram/row_given.cl; not with SPLIT).
+// Solve the dual over a working set ws of W rows, with all other rows fixed, by sequential minimal optimisation. The
+// pair is chosen by second-order information (Fan, Chen, Lin 2005, WSS 2):
+//   minimise 1/2 b'Qb + ...,  lo <= b <= hi,  sum b unchanged;  f is the gradient;  Q = K(ws, ws), W x W, row-major
+// Work-items: one work-item, in SIMD style, solves one problem. An SMO iteration has two passes over W in vectors of
+// DW: f += t (Q_i - Q_j) with the choice of i and the largest violation, then the choice of j by its gain
+// (f_k - f_i)^2 / (Q_ii + Q_kk - 2 Q_ik). Rows of Q are read in order.
+// Precision: F is f in the type of Q, less the middle of its extremes (of its group). Rows that can move then have F
+// near 0, where floats are dense. The next working set corrects rounding, because f of all rows is updated from b
+// alone. up and
+// low are added to F for the derivatives on either side: plus or minus kink, or infinity at a bound.
+// SPLIT: rows with hi > 0 and rows with lo < 0 are two groups with a fixed sum each. A row i is chosen in each group,
+// and both rows of a pair are of one group.
+// NO_BIAS: the sum of b is free. An iteration changes one coefficient, the one with the largest gain f_k^2 / Q_kk.
+// ROWS: Q is not given. The kernel makes a row of Q when an iteration first needs it, or at the start if its
+// coefficient is not 0 (templates/gram/row_vector.mako, cl_kernels/gram/row_given.cl; not with SPLIT).
+// Arguments: ws has -1 in empty places. The solve ends at the violation tolerance, at shrink times its first violation,
+// or after most iterations, or when the count of all iterations in counters[0] reaches budget. delta becomes the change
+// of b.
 #define TAU 1e-12  // smallest curvature of a pair (LIBSVM's)
 #ifndef ROWS
 #define ROWS_PARAMETERS
@@ -24,7 +30,7 @@
 #endif
 #define UP(k) (B[k] < H[k] ? (real)right_of(0, B[k], e) : (real)INFINITY)
 #define LOW(k) (B[k] > L[k] ? (real)left_of(0, B[k], e) : (real)-INFINITY)
-// The best step of the pair i, j, within their bounds.
+// Move the pair i, j to the minimum of the dual on its line, within the bounds.
 #define PAIR_STEP \
     const double curve = fmax((double)diagonal[i] + (double)diagonal[j] - 2 * (double)Q[(size_t)i * W + j], TAU); \
     const double top = top_of(B[i], H[i]), bottom = bottom_of(B[j], L[j]), room_i = top - B[i], room_j = B[j] - bottom; \
@@ -58,7 +64,7 @@ kernel EXPLICIT void subproblem(const int n, const int W, global const int *rest
   for (int k = 0; k < W; ++k) {
     const int i = ws[k];
 #ifndef ROWS
-    if (i < 0)  // (the function may have no value there)
+    if (i < 0)  // the kernel function may be NaN in empty places
       for (int z = 0; z < W; ++z) Q[(size_t)k * W + z] = Q[(size_t)z * W + k] = 0;
 #endif
     const double fk = i >= 0 ? f[base + i] : 0;
@@ -75,7 +81,7 @@ kernel EXPLICIT void subproblem(const int n, const int W, global const int *rest
   }
   for (int g = 0; g < GROUPS; ++g)
 #ifdef NO_BIAS
-    middle[g] = 0;  // f itself says how far a row is from its optimum
+    middle[g] = 0;  // without a bias f itself is the violation
 #else
     middle[g] = isfinite(lowest[g]) && isfinite(highest[g]) ? (lowest[g] + highest[g]) / 2 : 0;
 #endif
@@ -87,7 +93,7 @@ kernel EXPLICIT void subproblem(const int n, const int W, global const int *rest
 #ifndef ROWS
     diagonal[k] = Q[(size_t)k * W + k];
 #endif
-    other[k] = L[k] < 0 ? -1 : 1;  // (its group, where there are two)
+    other[k] = L[k] < 0 ? -1 : 1;  // the row's group, with SPLIT
   }
   const long left = budget - counters[0];
   const int limit = left < most ? (int)max(left, 0L) : most;
@@ -171,7 +177,7 @@ kernel EXPLICIT void subproblem(const int n, const int W, global const int *rest
     }
     real largest;
     FOLD(REAL, max, best, largest)
-    if (!(largest > 0)) break;  // gains below the smallest number
+    if (!(largest > 0)) break;  // all gains underflow to 0
     j = first_place(best, largest, where, lanes), i = first[other[j] < 0];
     PAIR_STEP
   }
@@ -215,7 +221,7 @@ kernel EXPLICIT void subproblem(const int n, const int W, global const int *rest
     }
     real largest;
     FOLD(REAL, max, best, largest)
-    if (!(largest > 0)) break;  // gains below the smallest number
+    if (!(largest > 0)) break;  // all gains underflow to 0
     j = first_place(best, largest, where, lanes);
     PAIR_STEP
   }

@@ -1,4 +1,4 @@
-## The comment above an emitted program: what it computes, how rows lie in memory, arguments, launch sizes and numbers.
+## Render the comment above an emitted program: the formula, how rows are stored, arguments, launch sizes and numbers.
 <%
     V, tile, group = options["V"], product == "tile", profile.shape == "group"
     number = {name: int(value) for name, value in options.items() if value.isdecimal()}
@@ -15,21 +15,21 @@ with dot = <x,y>, xx = <x,x>, yy = <y,y>, sqdist = max(xx + yy - 2 dot, 0)
 Product ${repr(product)} over ${layout.name} rows with kernel values in ${dtype}:
 ${wrapped(does)}
 
-The file compiles as it is. Its options, for a build that shall say them itself:
+The file compiles without options. Its options, for a build that passes them itself:
 ${wrapped(" ".join(made))}
 
-Rows go in lane groups of V = ${V}: row i is lane i % V of group g = i / V. n_pad is the number of rows,
-rounded up to a multiple of V; rows of padding are zero, and their output has no meaning.
+Rows are stored in lane groups of V = ${V}: row i is lane i % V of group g = i / V. n_pad is the number of rows,
+rounded up to a multiple of V. Padding rows are zero, and their output has no meaning.
 % if tile:
-The rows i of this product are the working vectors; n_pad is their capacity, which follows.
+The rows i of this product are the right-hand rows themselves, and n_pad is their capacity (below).
 % endif
 % if not (tile and layout.shared):
 % for line in layout.rows_words:
 ${line}
 % endfor
 % endif
-Working vectors go in blocks of UB = ${options["UB"]}; capacity is their number, rounded up to a multiple of UB, and
-what there is beyond their number is zero:
+Right-hand rows u are stored in blocks of UB = ${options["UB"]}. capacity is their number, rounded up to a multiple of
+UB. The right-hand rows beyond their number are zero:
 % for line in layout.panel_words:
 ${line}
 % endfor
@@ -50,7 +50,7 @@ Launch: two dimensions, global size (${tiles}${"," if each > 1 else ""} * ${item
 % endif
 
 % if spec.arguments:
-Numbers of the kernel function, for ${", ".join(f"{name} = {value!r}" for name, value in kernel.params.items())}; others need no other program:
+Numbers of the kernel function, for ${", ".join(f"{name} = {value!r}" for name, value in kernel.params.items())}; other numbers work with this program too:
 % for argument, value in zip(spec.arguments, kernel.numbers):
   ${argument.name} = ${int(value) if argument.type == "int" else repr(value)}
 % endfor
