@@ -1,1 +1,1 @@
-"""OpenCL: drivers, devices, programs, memory; the only place of pyopencl and mako."""
+"""OpenCL for all other packages: runtimes, devices, programs, memory. Nothing else imports pyopencl or mako."""

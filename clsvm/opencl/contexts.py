@@ -1,8 +1,9 @@
-"""What belongs to a process or a thread: contexts, queues, programs, kernels and their launches; and what a fork has
-to wait for.
+"""Contexts and queues, programs and kernels, and what keeps them valid across threads and forks.
 
-Contexts are made lazily and belong to a process, queues and kernel objects to a thread; programs are built once per
-context and text.
+A process has one context per device, made at first use. Each thread has its own queues and kernel objects. A program
+is built once for each context, text and options: :func:`built` makes it, :class:`Kernel` launches a kernel of it.
+
+If the process forks, the parent first waits until no other thread is inside a runtime (:func:`_before_fork`).
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def _made_context(process: int, device: cl.Device) -> cl.Context:
 
 
 def lost(runtime: str) -> DeviceError:
-    """Return the error of a runtime in a forked child."""
+    """Return the error to raise for a runtime that hangs in a forked child."""
     return DeviceError(
         f"{runtime} does not survive a fork of a process that has used it; start workers with the 'spawn' or "
         "'forkserver' method, or with joblib's default (loky)"
@@ -48,19 +49,19 @@ def lost(runtime: str) -> DeviceError:
 
 
 def forked() -> bool:
-    """Return whether this process began as a fork of one that had made a context."""
+    """Return whether this process is a fork of a process that had made a context."""
     return os.getpid() in _forked
 
 
-# A fork waits for these and for every stream's own, so for what other threads are at: a lock that is held meanwhile,
-# here or in a runtime, stays locked in the child. It may come from the thread that holds one, by a signal's handler.
+# A fork acquires all these locks and each stream's lock first: a lock that another thread holds during a fork stays
+# locked in the child. They are reentrant, because a signal handler may fork in the thread that holds one.
 build_lock, context_lock = threading.RLock(), threading.RLock()
 _LOCKS = build_lock, context_lock, pool_lock
-streams: weakref.WeakSet[Any] = weakref.WeakSet()  # those of this process that are open
-_still: list[Any] = []  # those that a fork waits for
-_FORK_SAFE = ("Intel(R) OpenCL",)  # runtimes seen to work in a child forked after use; others hang there
+streams: weakref.WeakSet[Any] = weakref.WeakSet()  # open streams of this process
+_still: list[Any] = []  # streams whose locks a fork has acquired
+_FORK_SAFE = ("Intel(R) OpenCL",)  # runtimes that work in a child forked after use; others hang there
 _used: list[int] = []  # processes that have made a context
-_forked: set[int] = set()  # processes forked from one of those
+_forked: set[int] = set()  # processes forked from a process that has made a context
 
 
 def _before_fork() -> None:
@@ -69,7 +70,7 @@ def _before_fork() -> None:
     _still.extend(streams)
     for stream in _still:
         stream.lock.acquire()
-        with contextlib.suppress(DeviceError):  # its own thread will meet it
+        with contextlib.suppress(DeviceError):  # the stream's own thread gets the error at its next call
             stream.finish()
 
 
@@ -83,7 +84,7 @@ def _after_fork() -> None:
 def _in_child() -> None:
     if _used:
         _forked.add(os.getpid())
-    never_released.extend(kept.empty() for kept in all_kept())  # the parent's: not for this process to release
+    never_released.extend(kept.empty() for kept in all_kept())  # they belong to the parent, which releases them
     for pool in POOLS:
         pool.forget()
     streams.clear()
@@ -93,28 +94,28 @@ def _in_child() -> None:
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)
 
-builds = 0  # programs built by this process: a test counts that new parameters build nothing
+builds = 0  # programs built by this process; tests check that new kernel parameters need no build
 
 
 @cache
 def quirks(device: cl.Device) -> tuple[str, ...]:
-    """Return the options that a device's compiler needs beside a program's own."""
-    if device.platform.name == SIMULATOR:  # (version 21.10 does not know the fetch instruction)
+    """Return the compiler options that a device needs in addition to a program's own."""
+    if device.platform.name == SIMULATOR:  # Oclgrind 21.10 lacks the prefetch instruction
         return ("-DNO_FETCH",)
-    if "NVIDIA" in device.platform.name:  # (its compiler ends without a word at that instruction)
+    if "NVIDIA" in device.platform.name:  # its compiler ends without a message at the prefetch instruction
         return "-w", "-DNO_FETCH", *("-DREDUX",) * (device.compute_capability_major_nv >= 8)
-    return ("-w",)  # PoCL counts its warnings aloud on stderr
+    return ("-w",)  # PoCL otherwise prints the number of its warnings to stderr
 
 
 @cache
 def built(process: int, context: cl.Context, device: cl.Device, text: str, options: tuple[str, ...]) -> cl.Program:
-    """Return the program of a text and its options, built once with the device's quirks. Raises BuildError."""
+    """Return the built program of a text and its options; each process builds it once. Raises BuildError."""
     global builds
     log = ""
 
-    def make() -> cl.Program:  # (no more than this is quiet: ``cached`` has something to say)
+    def make() -> cl.Program:  # only the build ignores warnings, so that those of ``cached`` are seen
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # compilers that remark on success
+            warnings.simplefilter("ignore")  # some compilers warn although they succeed
             return cl.Program(context, text).build(options=[*options, *quirks(device)])
 
     with build_lock:
@@ -122,19 +123,22 @@ def built(process: int, context: cl.Context, device: cl.Device, text: str, optio
             program = cached(make)
         except cl.Error as error:
             log = told(error)
-    if log:  # (raised here it has no context, which would not pickle)
+    if log:  # raised outside the except block, since the error of pyopencl as its context would not pickle
         raise BuildError(device.name.strip(), log, text)
     builds += 1
     return program
 
 
 def cached(make: Callable[[], Any]) -> Any:
-    """Return what ``make`` has pyopencl make with its cache on the disk; where that fails, without it from then on."""
+    """Return the result of ``make``, which calls pyopencl with its disk cache.
+
+    If the cache itself fails, warn, and repeat the call without it. The process then does without the cache.
+    """
     try:
         return make()
     except cl.Error:
         raise
-    except Exception as error:  # a disk that is full by now, a damaged file
+    except Exception as error:  # the disk is full, or a cached file is damaged
         if cl._PYOPENCL_NO_CACHE:
             raise
         cl._PYOPENCL_NO_CACHE = True
@@ -152,14 +156,14 @@ _CURE = "; the device is short of memory: set a smaller memory_limit or cache_si
 
 
 def told(error: cl.Error) -> str:
-    """Return the runtime's own words for an error, and what to change where it ran out of memory."""
+    """Return the runtime's message for an error, and advice on memory if the device ran out of it."""
     return f"{error}{_CURE if error.code in _OUT_OF_MEMORY else ''}"
 
 
 class Calling:
-    """Calls of the runtime on the device ``info``, inside, with a lock held.
+    """Hold a lock during calls of the runtime on one device, and turn their errors into DeviceError.
 
-    Raises DeviceError, which says in ``words`` what failed, where one of them does.
+    A context manager. ``words`` say what failed, for the message of the error.
     """
 
     def __init__(self, info: Any, lock: Any, words: str) -> None:
@@ -178,14 +182,16 @@ _local = threading.local()
 
 
 def of_thread(name: str) -> dict[Any, Any]:
-    """Return this thread's table of that name; a forked child begins with an empty one."""
+    """Return this thread's dictionary of that name. In a forked child it is empty at first."""
     table: dict[Any, Any] = _local.__dict__.setdefault(f"{name}{os.getpid()}", {})
     return table
 
 
 def queue_for(spec: Any, device: cl.Device) -> tuple[cl.CommandQueue, cl.Context]:
-    """Return a CommandQueue of the caller's and its context, or this thread's on ``device``. Raises ValueError for one
-    that executes out of order, DeviceError where its context is gone."""
+    """Return a queue on ``device`` and its context: the CommandQueue ``spec`` itself, or this thread's queue.
+
+    Raises ValueError for a queue that executes out of order, DeviceError if the context of a given queue is gone.
+    """
     own = context_of(device)
     if not isinstance(spec, cl.CommandQueue):
         queues, key = of_thread("queues"), device.int_ptr
@@ -201,11 +207,13 @@ def queue_for(spec: Any, device: cl.Device) -> tuple[cl.CommandQueue, cl.Context
 
 
 class Kernel:
-    """A kernel and the queue it runs on; Python ints go as int, floats as float, NumPy scalars as they are, a record
-    of arguments (a NamedTuple, any tuple) as what it holds, in its order.
+    """Launch one kernel of a program on a queue.
 
-    The object behind it is the thread's, since making one takes longer than most of them run; each call sets all of its
-    arguments. Their types are those of the thread's first call: told once, they are set twenty times as fast.
+    Arguments: Python ints are passed as int, floats as float, NumPy scalars in their own type. A tuple, such as a
+    record of buffers, is passed as its items in their order.
+
+    The pyopencl kernel object belongs to the thread, because making one takes longer than most launches. Its argument
+    types are set by the thread's first call, which makes each later call about twenty times as fast.
     """
 
     def __init__(self, queue: cl.CommandQueue, info: Any, lock: Any, program: cl.Program, name: str) -> None:
@@ -227,8 +235,7 @@ class Kernel:
             cl.enqueue_nd_range_kernel(self._queue, self._kernel, size, local)
 
     def held(self, size: tuple[int, ...], local: tuple[int, ...] | None, *args: Any) -> Callable[[], None]:
-        """Return a launch that is repeated with the same arguments, which an object of its own keeps: in a quarter of
-        a call's time."""
+        """Return a function that repeats this launch with the same arguments, in a quarter of the time of a call."""
         values, kernel = [*_flat(args)], self._made()
         with self._making:
             _tell_types(kernel, values)
@@ -246,7 +253,7 @@ class Kernel:
 
 
 def local(nbytes: int) -> Any:
-    """Return a kernel argument: so many bytes of local memory."""
+    """Return a kernel argument that allocates ``nbytes`` bytes of local memory."""
     return cl.LocalMemory(nbytes)
 
 
@@ -259,12 +266,12 @@ def _flat(values: tuple[Any, ...]) -> Iterator[Any]:
 
 
 def _tell_types(kernel: cl.Kernel, values: list[Any]) -> None:
-    """Tell a kernel the types of its arguments: setting them then takes a twentieth of the time."""
+    """Set the argument types of a kernel once, so that setting the arguments takes a twentieth of the time."""
     cached(lambda: kernel.set_scalar_arg_dtypes([*map(_type, values)]))
 
 
 def _type(value: Any) -> type[np.generic] | None:
-    """Return the scalar type of a kernel argument; None of a buffer."""
+    """Return the scalar type of a kernel argument, or None for a buffer."""
     if isinstance(value, np.generic):
         return type(value)
     return np.int32 if isinstance(value, int) else np.float32 if isinstance(value, float) else None

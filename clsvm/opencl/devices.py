@@ -1,8 +1,11 @@
-"""The devices of this machine: which there are, which of them work, which one a user means, and its profile.
+"""The OpenCL devices of this machine: find them, test them, choose one, and give it a profile.
 
-A device works where a small fit in a process of its own, which a broken runtime may end, has the right result. A fit
-that passed is remembered by an empty file in a folder of :func:`runtime.folders`. Its name stands for the device and
-its driver. A failure is tried again by the next process.
+:func:`devices` lists all devices. :func:`find` returns the device that a user names, and :func:`default_profile` its
+profile.
+
+A device is usable if a small fit in a separate process gives the right result. A broken runtime may end that process.
+An empty file in a folder of :func:`runtime.folders` records a fit that passed; its name is a hash of the device and
+its driver. The next process repeats a fit that failed.
 """
 
 from __future__ import annotations
@@ -33,7 +36,17 @@ from clsvm.opencl.runtime import SETTINGS, cl, unloaded
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """One line of :func:`devices`; memory and largest_buffer in bytes, reason says why it is not usable."""
+    """Describe one OpenCL device.
+
+    Attributes:
+        index: number by which ``device`` parameters can name it.
+        platform, name, driver: names as the runtime reports them.
+        memory, largest_buffer: bytes of its memory, and of the largest buffer in it.
+        fp64: whether it has double precision.
+        usable: whether clsvm can use it.
+        reason: why it is not usable, else "".
+        kind: "gpu", "cpu" or "other".
+    """
 
     index: int
     platform: str
@@ -52,9 +65,9 @@ class DeviceInfo:
 
 @cache
 def visible(process: int) -> list[cl.Device]:
-    """Return pyopencl's devices of every platform, in the order of their indices, each once.
+    """Return pyopencl's devices of all platforms, each once, in the order of their indices.
 
-    A loader lists a platform twice where it meets one library under two names.
+    A loader that finds one library under two names lists its platform twice.
     """
     try:
         return list(dict.fromkeys(device for platform in cl.get_platforms() for device in platform.get_devices()))
@@ -65,9 +78,12 @@ def visible(process: int) -> list[cl.Device]:
 def devices() -> list[DeviceInfo]:
     """Return every OpenCL device of this machine.
 
-    A device is usable where a small fit in a process of its own had the right result. A fit that passed is remembered
-    until the driver or clsvm changes.
-    """
+    Returns
+    -------
+    list of DeviceInfo
+        One record for each device, in the order of their indices. A device is usable if a small fit in a separate
+        process gave the right result. A fit that passed is remembered until the driver or clsvm changes.
+    """  # noqa: D416
     return [_info(os.getpid(), index, tried=True) for index in range(len(visible(os.getpid())))]
 
 
@@ -77,7 +93,7 @@ def _kind(device: cl.Device) -> str:
 
 @cache
 def _info(process: int, index: int, tried: bool) -> DeviceInfo:
-    """Return what is known of a device. tried: whether it counts as usable by a small fit, not by a context alone."""
+    """Return the record of a device. tried: whether ``usable`` needs a small fit, or a context alone."""
     device = visible(process)[index]
     reason = _reason(index, device, tried)
     return DeviceInfo(
@@ -95,27 +111,29 @@ def _info(process: int, index: int, tried: bool) -> DeviceInfo:
 
 
 def _reason(index: int, device: cl.Device, tried: bool) -> str:
-    """Return why a device is not usable, in words; "" where nothing speaks against it."""
+    """Return why a device is not usable, or "" if it is."""
     try:
         context_of(device)
     except DeviceError as error:
         return str(error)
-    except Exception as error:  # whatever a broken driver throws: it is a reason, not a crash
+    except Exception as error:  # a broken driver may raise anything; the device is then not usable
         return f"no context could be made: {str(error).strip()[:200] or type(error).__name__}"
     with build_lock:
         return fit_failure(index, device) if tried else ""
 
 
 def describe(info: Sequence[DeviceInfo] | None = None) -> str:
-    """Return a line for each device, for error messages; of all devices with the runtimes that did not load."""
+    """Return a line for each device, for error messages. Without ``info``: all devices, and the runtimes that did
+    not load.
+    """
     lines = [f"{d.index}: {d}{'' if d.usable else ' - not usable: ' + d.reason}" for d in info or devices()]
     return "\n".join(f"  {line}" for line in [*lines, *([] if info else unloaded())]) or "  (none)"
 
 
 def no_platform() -> DeviceError:
-    """Return the error where no platform is found: first its cause, then what brings a platform.
+    """Return the error to raise if there is no OpenCL platform: its cause, then how to install one.
 
-    Causes are a fork, a runtime that does not load, and the user's settings, which may hide platforms.
+    Possible causes are a fork, a runtime that does not load, and settings of the user that hide platforms.
     """
     if forked():
         return lost("the OpenCL runtime")
@@ -127,7 +145,7 @@ def no_platform() -> DeviceError:
 
 
 def _unusable(named: str, infos: Sequence[DeviceInfo]) -> DeviceError:
-    """Return the error where no device that ``named`` can mean is usable: first its cause."""
+    """Return the error to raise if no device that ``named`` can mean is usable, with the causes first."""
     causes = "; ".join(dict.fromkeys(info.reason for info in infos))
     whose = f" that {named!r} names" if named else ""
     helps = "" if any(info.usable for info in devices()) else f"; {cure()}"
@@ -135,23 +153,34 @@ def _unusable(named: str, infos: Sequence[DeviceInfo]) -> DeviceError:
 
 
 def cure() -> str:
-    """Return what brings a device, in words."""
+    """Return advice on how to install a device's runtime."""
     return f"{install('cpu')} brings a CPU runtime, a GPU needs its vendor's driver"
 
 
-_NUMBERED = re.compile(r"\d+|(gpu|cpu)(:\d+)?")  # text that is no part of a name
+_NUMBERED = re.compile(r"\d+|(gpu|cpu)(:\d+)?")  # an index or a kind, which is never part of a name
 _KINDS = "device must be None, an index, a string, a pyopencl Device or CommandQueue"
 
 
 def find(spec: Any = None) -> DeviceInfo:
     """Return the device that ``spec`` means.
 
-    spec: None (CLSVM_DEVICE, its first where it names several, else a usable GPU, else a usable CPU; of several the one
-    with most memory), "gpu", "cpu", part of a platform's name or, where no platform has it, of a device's, "name:index"
-    and "gpu:index" (the index-th of those that match), an index as a number or text, or a pyopencl Device (or a
-    sub-device of one) or CommandQueue.
-    Raises DeviceError (none, none usable, several match) and TypeError.
-    """
+    Parameters
+    ----------
+    spec : None, str, int, pyopencl.Device or pyopencl.CommandQueue
+        None: the first device that CLSVM_DEVICE names; without that variable a usable GPU, else a usable CPU. If there
+        are several, the one with the most memory.
+        str: "gpu" or "cpu"; part of a platform's name or, if no platform matches, of a device's name; "name:index" or
+        "gpu:index", the index-th device that matches; or an index.
+        int: an index of :func:`devices`.
+        pyopencl.Device: a device, or a sub-device of one.
+
+    Raises
+    ------
+    DeviceError
+        There is no such device, none is usable, or several match.
+    TypeError
+        ``spec`` is of another type.
+    """  # noqa: D416
     here = visible(os.getpid())
     if isinstance(spec, cl.CommandQueue):
         spec = spec.device
@@ -170,8 +199,8 @@ def find(spec: Any = None) -> DeviceInfo:
     hits = _matches(asked, here)
     if not hits:
         raise DeviceError(f"no OpenCL device matches {given!r}; there are:\n{describe()}")
-    info = partial(_info, os.getpid(), tried=len(hits) > 1)  # (a small fit takes seconds: where there is a choice)
-    choice = asked in ("", "gpu", "cpu")  # several are no ambiguity: the best usable one, tried in this order
+    info = partial(_info, os.getpid(), tried=len(hits) > 1)  # a small fit takes seconds, so only if there is a choice
+    choice = asked in ("", "gpu", "cpu")  # these may match several devices: the first usable one is taken
     if choice:
         order = {"gpu": 0, "cpu": 1, "other": 2}
         hits.sort(key=lambda i: (order[_kind(here[i])], -here[i].global_mem_size, i))
@@ -185,10 +214,10 @@ def find(spec: Any = None) -> DeviceInfo:
 
 
 def separated(spec: Any) -> Any:
-    """Return the list of names that text with commas stands for, and anything else unchanged.
+    """Return the list of names in a text with commas, and any other ``spec`` unchanged.
 
-    A comma inside the name of a visible device separates nothing: pieces that only together are part of such a name
-    stay together. Raises DeviceError for an empty name, which would mean the default device.
+    A comma inside the name of a visible device does not separate: pieces that match a device only together stay
+    together. Raises DeviceError for an empty name, because it would mean the default device.
     """
     if not (isinstance(spec, str) and "," in spec):
         return spec
@@ -205,7 +234,7 @@ def separated(spec: Any) -> Any:
 
 
 def _one_name(pieces: list[str], here: list[cl.Device]) -> bool:
-    """Return whether pieces of text are one device's or platform's name, or part of one, with its commas."""
+    """Return whether pieces of text, joined by commas, are the name of one device or platform, or part of one."""
     texts = [" ".join(piece.split()).lower() for piece in pieces]
     if not all(texts) or all(_NUMBERED.fullmatch(text) for text in texts):
         return False
@@ -213,8 +242,10 @@ def _one_name(pieces: list[str], here: list[cl.Device]) -> bool:
 
 
 def listed(spec: Any) -> list[Any]:
-    """Return the devices that a user names, one or several: in a list, or with commas between them; of None those that
-    CLSVM_DEVICE names. Raises TypeError for an empty list, DeviceError for an empty name between commas."""
+    """Return the devices that a user names, as a list: ``spec`` may be a list, or text with commas between names.
+
+    None means the devices that CLSVM_DEVICE names. Raises TypeError for an empty list, DeviceError for an empty name.
+    """
     spec = separated(os.environ.get("CLSVM_DEVICE") if spec is None else spec)
     if not isinstance(spec, list | tuple):
         return [spec]
@@ -224,18 +255,18 @@ def listed(spec: Any) -> list[Any]:
 
 
 def first(spec: Any) -> Any:
-    """Return the one of several devices that does what one device does."""
+    """Return the first of the devices that a user names; it does the work that one device does."""
     return listed(spec)[0]
 
 
 def handle(spec: Any, info: DeviceInfo) -> cl.Device:
-    """Return pyopencl's device of what :func:`find` found ``info`` for: a part of it where that was given."""
+    """Return the pyopencl device for the result ``info`` of ``find(spec)``: the sub-device, if ``spec`` names one."""
     spec = spec.device if isinstance(spec, cl.CommandQueue) else spec
     return spec if isinstance(spec, cl.Device) else visible(os.getpid())[info.index]
 
 
 def _whole(device: cl.Device, here: list[cl.Device]) -> cl.Device:
-    """Return the visible device that ``device`` is, or that it is a part of."""
+    """Return the visible device that is ``device``, or that ``device`` is a sub-device of."""
     whole: Any = device
     while whole not in here:
         try:
@@ -248,7 +279,7 @@ def _whole(device: cl.Device, here: list[cl.Device]) -> cl.Device:
 
 
 def _matches(asked: str, here: list[cl.Device]) -> list[int]:
-    """Return the indices of the devices that the lower-case text ``asked`` can mean; all for the empty text."""
+    """Return the indices of the devices that the lower-case text ``asked`` matches. The empty text matches all."""
     if asked.isascii() and asked.isdecimal():
         return [int(asked)] if int(asked) < len(here) else []
     name, _, number = asked.rpartition(":")
@@ -258,8 +289,11 @@ def _matches(asked: str, here: list[cl.Device]) -> list[int]:
 
 
 def _named(text: str, here: list[cl.Device]) -> list[int]:
-    """Return the indices of the devices of a kind, or of those that ``text`` names: in full, else as part of the
-    platform, else of the device (a processor's maker stands in the device's name on every platform)."""
+    """Return the indices of the devices of a kind, "gpu" or "cpu", or whose names contain ``text``.
+
+    A full name comes first, then part of a platform's name, then part of a device's name. Device names come last,
+    because a processor's maker appears in the device names of every platform.
+    """
     if text in ("gpu", "cpu"):
         return [i for i, device in enumerate(here) if _kind(device) == text]
     names = [*map(_names, here)]
@@ -273,12 +307,14 @@ def _named(text: str, here: list[cl.Device]) -> list[int]:
 
 @cache
 def _names(device: cl.Device) -> tuple[str, str]:
-    """Return the names of a device's platform and its own, in lower case."""
+    """Return the platform name and the device name of a device, in lower case."""
     return device.platform.name.strip().lower(), " ".join(device.name.split()).lower()
 
 
 def default_profile(info: DeviceInfo) -> Profile:
-    """Return the profile of a device: CLSVM_PROFILE's, or its kind's, with what ``clsvm tune`` has found for it."""
+    """Return the profile of a device: the one CLSVM_PROFILE names, or that of its kind, with the results of
+    ``clsvm tune``.
+    """
     return _default_profile(info, os.environ.get("CLSVM_PROFILE"), profiles.tuned_state(), *PROFILES.values())
 
 
@@ -288,12 +324,14 @@ def _default_profile(info: DeviceInfo, *depends: Any) -> Profile:
 
 
 def tuning_key(info: DeviceInfo) -> str:
-    """Return what the tuner's findings for a device stand under."""
+    """Return the key of a device in the file of tuning results."""
     return " | ".join((info.platform, info.name, info.driver, untuned_profile(info).name))
 
 
 def untuned_profile(info: DeviceInfo) -> Profile:
-    """Return CLSVM_PROFILE's profile, or that of the device's kind, with the numbers that the device itself states."""
+    """Return the profile that CLSVM_PROFILE names, or that of the device's kind, with limits that the device
+    reports.
+    """
     device = visible(os.getpid())[info.index]
     cpu = "cpu" if device.native_vector_width_float >= 16 else "cpu8"
     gpu = "nvidia" if "-DREDUX" in quirks(device) else "gpu"
@@ -308,16 +346,16 @@ def untuned_profile(info: DeviceInfo) -> Profile:
     return replace(profile, wide="double" if info.fp64 and option != "pair" else "pair")
 
 
-PROGRAM = "clsvm.small_fit"  # the module that makes the fit
-INSIDE = "CLSVM_TRIAL"  # the variable that is set in its process, where every device counts as usable
-PASSED, FAILED = "passed", "failed: "  # how its last line of output begins
-SECONDS = 90  # that a small fit may take: slow compilers take half of that
+PROGRAM = "clsvm.small_fit"  # the module that runs the small fit
+INSIDE = "CLSVM_TRIAL"  # environment variable of the small fit's process; every device counts as usable there
+PASSED, FAILED = "passed", "failed: "  # start of the last output line of the small fit
+SECONDS = 90  # most seconds of a small fit; slow compilers take half of that
 
 
 def fit_failure(index: int, device: cl.Device) -> str:
-    """Return why a fit on a device failed, in words; "" where one passed or none could be started.
+    """Return why a small fit on a device failed; "" if it passed, or if no process could be started.
 
-    index: the device's place among the visible ones.
+    index: the device's number among the visible ones.
     """
     if os.environ.get(INSIDE):
         return ""
@@ -333,12 +371,15 @@ def fit_failure(index: int, device: cl.Device) -> str:
 
 
 def identity(device: cl.Device) -> list[str]:
-    """Return what tells a device and its driver from others."""
+    """Return the names and versions that identify a device and its driver."""
     return [device.platform.name, device.platform.version, device.name, device.driver_version]
 
 
 def _fit(index: int, device: cl.Device) -> str:
-    """Return the last line of the program's output, made up where its process was killed; "" where nothing is known."""
+    """Return the last output line of a small fit, or a line that says how its process ended.
+
+    Return "" if no process could be started.
+    """
     from multiprocessing.spawn import get_executable
 
     python = get_executable()

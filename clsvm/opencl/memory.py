@@ -1,4 +1,8 @@
-"""Memory: limits as a user writes them, pools of buffers that outlive a call, what owners keep on a device."""
+"""Device memory: limits, pools of buffers that outlive a call, and values that stay on a device between calls.
+
+:func:`parse_bytes` reads a limit as a user writes it. :class:`Pool` keeps freed buffers of this process for later ones
+of the same size. :class:`DeviceCache` keeps a value of an estimator on a device. :func:`release_memory` empties both.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +21,13 @@ from numpy.typing import NDArray
 from clsvm import system
 from clsvm.opencl.runtime import cl
 
-HUGE = 4 << 20  # bytes of a large buffer
-LEAST, MOST, KEPT = 64 << 10, 128 << 20, 256 << 20  # of one that is kept when it is given back; of all of these
-MEMORY_SHARE = 0.5  # of the device's free memory: the default of memory_limit
+HUGE = 4 << 20  # bytes from which on a buffer gets huge pages
+LEAST, MOST, KEPT = (
+    64 << 10,
+    128 << 20,
+    256 << 20,
+)  # bytes of a freed buffer that the pool keeps; most bytes of the pool
+MEMORY_SHARE = 0.5  # share of the device's free memory: the default of memory_limit
 _UNITS = {
     letter + end: float(base) ** power
     for power, letter in enumerate("kmgt", 1)
@@ -28,7 +36,10 @@ _UNITS = {
 
 
 def parse_bytes(value: Any, name: str = "memory_limit") -> int | None:
-    """Return a number of bytes for None, a number, or text such as "2GB", "512 MiB". Raises TypeError or ValueError."""
+    """Return a number of bytes, given as a number or as text such as "2GB" or "512 MiB"; None for None.
+
+    Raises TypeError or ValueError.
+    """
     if value is None:
         return None
     if isinstance(value, str):
@@ -45,13 +56,13 @@ def parse_bytes(value: Any, name: str = "memory_limit") -> int | None:
 
 pool_lock = threading.RLock()
 never_released: list[Any] = []
-Key = tuple[int, int]  # of buffers: context, bytes
+Key = tuple[int, int]  # key of a pool: context handle, bytes of a buffer
 
 
 class Pool:
-    """Buffers that were given back, for later ones of their size; ``nbytes`` of all.
+    """Hold freed buffers, for later buffers of the same size. nbytes: bytes of all of them.
 
-    Memory that is touched for the first time costs a CPU more than most of what is done with it.
+    Reuse saves time, because on a CPU the first access to new memory costs more than most uses of it.
     """
 
     def __init__(self) -> None:
@@ -59,7 +70,9 @@ class Pool:
         self.nbytes = 0
 
     def put(self, key: Key, buffer: Any, most: float = float("inf")) -> None:
-        """Keep a buffer. Others go for it, sizes that came long ago first, where all would be more than ``most``."""
+        """Keep a buffer. First release others if the pool would exceed ``most`` bytes; the sizes used longest ago
+        go first.
+        """
         with pool_lock:
             while self._kept and self.nbytes + key[1] > most:
                 self._drop(next(iter(self._kept)))
@@ -67,8 +80,8 @@ class Pool:
             self.nbytes += key[1]
 
     def take(self, key: Key) -> Any:
-        """Return the buffer that was given back last, or None."""
-        if key not in self._kept:  # (as of every small one)
+        """Return the buffer of this key that was put last, or None."""
+        if key not in self._kept:  # the usual case, without the lock
             return None
         with pool_lock:
             kept = self._kept.pop(key, [])
@@ -79,7 +92,7 @@ class Pool:
             return buffer
 
     def release(self) -> int:
-        """Give all of them back to the system; return the bytes that were freed."""
+        """Release all buffers, and return the number of bytes freed."""
         with pool_lock:
             freed = self.nbytes
             while self._kept:
@@ -87,7 +100,7 @@ class Pool:
             return freed
 
     def forget(self) -> None:
-        """Leave the buffers alone in a forked child: they are its parent's."""
+        """Empty the pool in a forked child without releasing the buffers, which belong to the parent."""
         never_released.append(self._kept)
         self._kept, self.nbytes = {}, 0
 
@@ -98,32 +111,34 @@ class Pool:
             buffer.release()
 
 
-spare, slabs = POOLS = Pool(), Pool()  # KEPT bytes at most; what :meth:`Stream.slab` returned
+spare, slabs = POOLS = Pool(), Pool()  # freed buffers, of at most KEPT bytes; slabs of :meth:`Stream.slab`
 
 
 def pooled() -> int:
-    """Return the bytes that this process keeps for the next fit."""
+    """Return the number of bytes in the pools of this process."""
     return sum(pool.nbytes for pool in POOLS)
 
 
 def roomy(nbytes: int, most: int) -> int:
-    """Return the bytes of a buffer that may be kept, up to an eighth more where ``most`` allows it: buffers of about
-    the same size can stand in for each other."""
+    """Return the size in bytes to allocate for a buffer that the pool may keep.
+
+    It is up to an eighth more than ``nbytes`` if ``most`` allows it, so that buffers of similar size are
+    interchangeable."""
     step = 1 << max(0, nbytes.bit_length() - 4)
     room = -(-nbytes // step) * step
     return room if nbytes >= LEAST and room <= min(most, MOST) else nbytes
 
 
 class DeviceCache:
-    """Room for one value that its owner keeps on a device between calls: buffers that are written no more, so that any
-    thread may read them.
+    """Keep one value on a device between calls, for its owner. Its buffers are never written again, so any thread may
+    read them.
 
-    It goes with its owner, by :func:`release_memory`, and as soon as a fit or call of this process would exceed its
-    memory_limit with it; whoever reads it then keeps it until the call is done. Copies, pickles and forked children
-    begin empty.
+    The value is dropped with its owner, by :func:`release_memory`, and as soon as a fit or call of this process would
+    exceed its memory_limit. A call that is reading the value then keeps it to its end. Copies, pickles and forked
+    children begin empty.
     """
 
-    _state: tuple[Any, Any, int] = None, None, 0  # Stream.setting, value, bytes: replaced as one, as threads read it
+    _state: tuple[Any, Any, int] = None, None, 0  # Stream.setting, value, bytes; one tuple, as threads read it unlocked
 
     def __reduce__(self) -> tuple[Any, ...]:
         return DeviceCache, ()
@@ -133,8 +148,10 @@ class DeviceCache:
         return self._state[2]
 
     def get(self, stream: Any) -> Any:
-        """Return what was kept under the stream's setting, counted as the stream's from here on; None for nothing, or
-        where it is more than half of what the stream may hold by now."""
+        """Return the value that was kept under the stream's setting, and count its bytes as allocated by the stream.
+
+        Return None if there is none, or if it takes more than half of the stream's memory limit.
+        """
         setting, value, nbytes = self._state
         if setting != stream.setting or nbytes > stream.limit // 2:
             return None
@@ -143,8 +160,10 @@ class DeviceCache:
         return value
 
     def put(self, stream: Any, value: Any, buffers: Sequence[Any]) -> None:
-        """Keep ``value``, which holds these buffers of the stream, in place of what was here: they outlive the stream
-        and go with the last reference to them."""
+        """Keep ``value``, which uses these buffers of the stream, instead of the value before.
+
+        The buffers outlive the stream. They are released with the last reference to them.
+        """
         nbytes = stream.hand_over(buffers)
         self._state = stream.setting, value, nbytes
         stream.reads.append(self)
@@ -152,7 +171,7 @@ class DeviceCache:
             keeping.add(self)
 
     def empty(self) -> Any:
-        """Forget the value, and return it."""
+        """Drop the value, and return it."""
         (_, value, _), self._state = self._state, (None, None, 0)
         with pool_lock:
             keeping.discard(self)
@@ -163,14 +182,22 @@ keeping: weakref.WeakSet[DeviceCache] = weakref.WeakSet()
 
 
 def all_kept() -> list[DeviceCache]:
-    """Return every room of this process that is not empty."""
+    """Return every DeviceCache of this process that has a value."""
     with pool_lock:
         return list(keeping)
 
 
 def release_memory() -> int:
-    """Give back to the system what is held between calls: slabs of the row cache, other buffers, and every
-    :class:`DeviceCache`; return the bytes that were freed."""
+    """Release all device memory that clsvm keeps between calls.
+
+    That memory is: slabs of the row cache, freed buffers of the pools, and rows and support vectors of fitted
+    estimators that stay on a device.
+
+    Returns
+    -------
+    int
+        The number of bytes freed.
+    """  # noqa: D416
     freed = sum(kept.nbytes for kept in all_kept())
     for kept in all_kept():
         kept.empty()
@@ -178,16 +205,16 @@ def release_memory() -> int:
 
 
 def released() -> int:
-    """Give what this process has in its pools back to the system; return the bytes that were freed."""
+    """Release all buffers in the pools of this process, and return the number of bytes freed."""
     return sum(pool.release() for pool in POOLS)
 
 
 def huge_pages(context: cl.Context, nbytes: int) -> Any:
-    """Return a buffer over anonymous memory with huge pages, or None where the system has none."""
+    """Return a buffer in anonymous host memory with huge pages, or None if the system has none."""
     if not hasattr(mmap, "MADV_HUGEPAGE"):
         return None
     try:
-        memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared memory gets none
+        memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared memory gets no huge pages
         memory.madvise(mmap.MADV_HUGEPAGE)
     except OSError:
         return None
@@ -196,8 +223,10 @@ def huge_pages(context: cl.Context, nbytes: int) -> Any:
 
 
 def in_place(context: cl.Context, array: NDArray[Any]) -> tuple[Any, int]:
-    """Return (buffer, bytes before): a buffer for reading ``array`` (contiguous) where it is. Runtimes copy what is
-    not aligned, so it begins at the aligned address before the array, in the same page."""
+    """Return (buffer, offset in bytes) for reading a contiguous array without a copy.
+
+    Runtimes copy arrays that are not aligned, so the buffer begins at the aligned address before the array.
+    """
     address = array.ctypes.data
     before = address % 128
     raw: Any = (ctypes.c_char * (array.nbytes + before)).from_address(address - before)
@@ -206,7 +235,7 @@ def in_place(context: cl.Context, array: NDArray[Any]) -> tuple[Any, int]:
 
 
 def pairs(array: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Return each number as an unevaluated sum of two: (..., 2)."""
+    """Return each float64 number as the unevaluated sum of two float32 numbers, (..., 2)."""
     high = array.astype(np.float32)
     with np.errstate(invalid="ignore"):
         low = np.where(np.isfinite(high), array - high.astype(np.float64), 0).astype(np.float32)
@@ -214,9 +243,9 @@ def pairs(array: NDArray[np.float64]) -> NDArray[np.float32]:
 
 
 def free_memory(device: cl.Device) -> int:
-    """Return the bytes of the device that are free, as far as is known.
+    """Return the free bytes of the device, as far as they are known.
 
-    A device that shares the host's memory is bounded by what the system leaves to this process.
+    A device that shares the host's memory has no more than the system has available for this process.
     """
     free = int(device.global_mem_size)
     if device.type & cl.device_type.CPU or device.host_unified_memory:
@@ -226,23 +255,25 @@ def free_memory(device: cl.Device) -> int:
 
 
 def _available() -> int | None:
-    """Return :func:`clsvm.system.available` as it was a moment ago."""
+    """Return :func:`clsvm.system.available`, at most MOMENT seconds old."""
     global _looked
     if (now := perf_counter()) - _looked[0] > MOMENT:
         _looked = now, system.available()
     return _looked[1]
 
 
-MOMENT = 0.05  # seconds for which it is taken to stay
+MOMENT = 0.05  # seconds for which the available memory is taken as unchanged
 _looked: tuple[float, int | None] = -MOMENT, None
 
 
 def in_rows(array: NDArray[Any], ld: int) -> tuple[NDArray[Any], dict[str, Any]]:
-    """Return how rows of ``array`` (h, w) are copied from or to rows of ``ld`` items: its own memory as one array, and
-    what OpenCL is told."""
+    """Return the arguments of a copy between ``array`` (h, w) and a buffer with rows of ``ld`` items.
+
+    The first is the memory of the array as one flat array, the second the keyword arguments of OpenCL's rectangle copy.
+    """
     (height, width), size = array.shape, array.itemsize
     span = (height - 1) * array.strides[0] // size + width
     flat = np.lib.stride_tricks.as_strided(array, (span,), (size,))
-    pitch = max(array.strides[0], width * size)  # (of one row it can be any number)
+    pitch = max(array.strides[0], width * size)  # the stride of an array with one row can be any number
     origins = {"buffer_origin": (0, 0, 0), "host_origin": (0, 0, 0), "region": (width * size, height, 1)}
     return flat, {**origins, "buffer_pitches": (ld * size,), "host_pitches": (pitch,)}

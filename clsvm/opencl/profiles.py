@@ -1,13 +1,13 @@
-"""Device profiles: what a kind of device wants of kernels and loops. Opening a new kind costs one record here.
+"""Device profiles: the sizes and rates that suit a kind of device. PROFILES holds one record for each kind.
 
-What ``clsvm tune`` found on this user's devices stands in one JSON file in the user's cache folder, which every fit
-reads:
+The results of ``clsvm tune`` for the user's devices are in one JSON file in the user's cache folder. Every fit reads
+it:
 
     {"clsvm": 1, "devices": {KEY: {"date": ..., "profile": {"lanes": 16, "tiles": {"many": {...}}, ...}, ...}}}
 
-KEY names platform, device, driver and the profile that was the default. A value counts only if the search could have
-found it (SEARCH), or if it is a rate within its limits (RATES): a file that is damaged, foreign or of
-another version is ignored, with one warning.
+KEY names the platform, the device, the driver and the default profile. A value is used only if the tuner tries it
+(SEARCH), or if it is a rate within its limits (RATES). A file that is damaged, of another user or of another version is
+ignored with one warning.
 """
 
 from __future__ import annotations
@@ -27,41 +27,55 @@ from platformdirs import user_cache_path
 from clsvm import files
 from clsvm.errors import warn
 
-# -D numbers of a gram kernel: COLUMNS, GROUPS, AHEAD in the vector shape; in the group shape GROUPS, BLOCKS, DEPTH, or
-# COLUMNS, RX, GROUPS, DEPTH of few working vectors
+# -D numbers of a gram kernel: COLUMNS, GROUPS, AHEAD in SIMD style. In work-group style they are GROUPS, BLOCKS, DEPTH,
+# or COLUMNS, RX, GROUPS, DEPTH for few right-hand rows.
 Tile = Mapping[str, int]
 
 
 def shape_class(working: int) -> str:
-    """Return the class of a product with so many working vectors: they want tiles of different shapes."""
+    """Return the shape class of a product with so many right-hand rows: "two", "few" or "many". Each has its own
+    tiles.
+    """
     return "two" if working <= 2 else "few" if working <= 16 else "many"
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What a kind of device wants; a new kind is one more record.
+    """Hold the sizes and rates for a kind of device.
 
-    shape: "vector" (one work-item owns explicit vectors) or "group" (work-groups share local memory).
-    lanes: rows side by side, for float32. panel: working vectors side by side in a CSR product of more than 16.
-    cluster: rows of a cluster in lane groups. group: work-items of a work-group in reductions; pair_items: of one that
-    solves the dual over a working set, at most.
-    tiles: register tiles of the gram kernel by shape class; "wide": of many working vectors where that leaves every
-    compute unit tiles enough. block: rows of a work-item (group shape: a work-group)
-    that reads the row cache.
-    wide: how f and the coefficients are kept, "double" or "pair". chunks: pieces of the rows in a reduction.
-    working_set: its largest size. alone: the most rows of a problem that one work-item or work-group solves; beyond
-    them work shared by all of the device takes less than the launches it costs. sync: outer steps between host reads.
-    csr_cost: time of a stored non-zero of CSR over that of a dense cell, measured; clustered_cost likewise;
-    hybrid_cost: of a cell of a column that CSR rows store whole.
-    hit_cost: of an entry that meets one of an inverted index. value_cost: of the kernel function and the store of a
-    value of K over CSR rows, likewise.
-    cluster_price: time to find a row's cluster, in dense cells of products: one work-group does it, which on a GPU is a
-    small part of the device (a guess there, as all costs of the GPU's profile until a tuner has measured them).
-    cache_cost: time to read a stored value of K over that of a dense multiply-add, measured.
-    step_cost: time of an outer step's launches and waits, in dense multiply-adds. look_cost: time that choosing the
-    working set takes for each row; inner_step, inner_cost: an inner step's, and its share for each row of the set.
-    factor_cost: time of a multiply-add of the host's Cholesky factors, in one thread, over that of a dense cell.
-    patience: pair steps for each row of a problem, after which one of few rows is finished on the host (host.py).
+    Costs are times relative to a multiply-add in a product of dense rows (the dense cell).
+
+    Attributes:
+        name: key in PROFILES.
+        shape: kernel style: "vector" is SIMD style (a work-item computes with explicit vectors), "group" is work-group
+            style (work-items share local memory).
+        lanes: rows that are stored side by side in float32.
+        panel: right-hand rows that are stored side by side, for CSR products with more than 16 of them.
+        cluster: lane groups of a cluster of rows.
+        group: work-items of a work-group in reductions.
+        pair_items: most work-items of a work-group that solves the dual over a working set.
+        tiles: register tiles of the gram kernel for each shape class. "wide" is for many right-hand rows, if there are
+            enough tiles for every compute unit.
+        block: rows that a work-item (SIMD) or a work-group owns when it reads the row cache.
+        chunks: parts of the rows in a reduction.
+        working_set: largest working set.
+        alone: most rows of a problem that one work-item or work-group solves. For more rows, sharing the work among the
+            whole device saves more time than its launches cost.
+        sync: outer iterations between two reads by the host.
+        csr_cost: cost of a stored nonzero of CSR rows.
+        clustered_cost: cost of a stored entry of clustered rows.
+        hybrid_cost: cost of an entry of a column that CSR rows store densely.
+        hit_cost: cost of an entry that meets an entry of an inverted index.
+        value_cost: cost of the kernel function and the store of a value of K over CSR rows.
+        cluster_price: cost of finding a row's cluster, by one work-group, which is a small part of a GPU.
+        cache_cost: cost of reading a stored value of K.
+        step_cost: cost of the launches and waits of an outer iteration.
+        look_cost: cost of choosing the working set, for each row.
+        inner_step, inner_cost: cost of an SMO iteration, and its part for each row of the working set.
+        factor_cost: cost of a multiply-add of the host's Cholesky factorisation in one thread.
+        patience: SMO iterations for each row of a small problem, after which the host finishes it.
+        wide: type of the gradients and coefficients: "double", or "pair" for the unevaluated sum of two float32
+        numbers.
     """
 
     name: str
@@ -93,17 +107,17 @@ class Profile:
     wide: str = "double"
 
     def lacks(self, dtype: str) -> bool:
-        """Return whether the device does not have numbers of that dtype."""
+        """Return whether the device has no arithmetic in that dtype."""
         return dtype == "float64" and self.wide == "pair"
 
     @property
     def finest(self) -> str:
-        """Return the dtype of the finest numbers that the device has."""
+        """Return the most precise dtype of the device."""
         return "float64" if self.wide == "double" else "float32"
 
     @property
     def largest(self) -> float:
-        """Return the largest number that wide numbers hold: pairs of float32 end where float32 does."""
+        """Return the largest wide number: pairs of float32 have the range of float32."""
         return float(np.finfo(self.finest).max)
 
 
@@ -174,7 +188,7 @@ _GPU = Profile(
 )
 PROFILES = {
     "cpu": _CPU,
-    "cpu8": replace(  # 16 registers of 8 floats: two for a vector, whose parts share what is broadcast
+    "cpu8": replace(  # 16 registers of 8 floats: two registers hold a vector of 16 and share a broadcast operand
         _CPU,
         name="cpu8",
         tiles={"two": _vector(2, 4, 4), "few": _vector(4, 1, 32), "many": _vector(4, 1)},
@@ -185,8 +199,8 @@ PROFILES = {
         value_cost=23.0,
     ),
     "gpu": _GPU,
-    # An H100, measured: its sub-groups reduce by an instruction (cl_kernels/solvers/least.cl), so large groups pay; it
-    # has the local memory of deeper tiles, 42 KB, where other devices may have 32.
+    # Measured on an H100. Sub-groups have a minimum instruction (solvers/least.cl), so large work-groups pay.
+    # Its deeper tiles need 42 KB of local memory; other devices may have 32 KB.
     "nvidia": replace(
         _GPU,
         name="nvidia",
@@ -198,10 +212,10 @@ PROFILES = {
     ),
 }
 
-# The rates that the tuner measures: the least and the most that is taken from its file.
+# Limits of the rates that the tuner measures. A rate outside its limits makes the file invalid.
 RATES = dict.fromkeys(("csr_cost", "clustered_cost", "hybrid_cost"), (0.2, 100.0)) | {"hit_cost": (2.0, 1000.0)}
-# What the tuner tries, by shape: the tiles of each shape class and the numbers of each field. Nothing else is ever
-# taken from its file.
+# Candidates of the tuner for each kernel style: tiles of each shape class, and values of each field. Any other value
+# makes the file invalid.
 _TWO = [_vector(2, groups, ahead) for groups in (1, 4, 10, 12) for ahead in (0, 4, 64)]
 _FEW = [_vector(columns, 1, ahead) for columns in (16, 8, 4) for ahead in (0, 32, 256)]
 _MANY = [_vector(*tile) for tile in ((16, 1), (8, 1), (8, 2), (8, 3), (4, 1), (4, 3), (4, 4), (4, 5), (4, 6), (2, 8))]
@@ -243,7 +257,7 @@ VERSION = 1
 
 
 def tuned_path() -> Path:
-    """Return where the file is: CLSVM_TUNED, or tuned.json in the user's cache folder."""
+    """Return the path of the tuning results: CLSVM_TUNED, or tuned.json in the user's cache folder."""
     return _path(*map(os.environ.get, ("CLSVM_TUNED", "XDG_CACHE_HOME", "HOME")))
 
 
@@ -253,7 +267,10 @@ def _path(named: str | None, *folders: str | None) -> Path:
 
 
 def tuned_state() -> tuple[Path, int]:
-    """Return the file and when it was changed, -1 where there is none: while this is the same, so is what it holds."""
+    """Return the path of the tuning results and its time of change in nanoseconds, -1 if there is no file.
+
+    While this state is equal, the content of the file is.
+    """
     where = tuned_path()
     try:
         return where, where.stat().st_mtime_ns
@@ -262,7 +279,7 @@ def tuned_state() -> tuple[Path, int]:
 
 
 def read_tuned() -> dict[str, dict[str, Any]]:
-    """Return the records by key; none where the file is not there or not ours."""
+    """Return the tuning records by key; none if there is no valid file."""
     where, modified = tuned_state()
     if modified < 0:
         return {}
@@ -281,7 +298,7 @@ def read_tuned() -> dict[str, dict[str, Any]]:
 
 
 def with_tuned(profile: Profile, name: str) -> Profile:
-    """Return the profile with what was found for the device whose record stands under ``name``."""
+    """Return the profile, with values that ``clsvm tune`` stored under the key ``name``."""
     values = read_tuned().get(name, {}).get("profile", {})
     wrong = [field for field, value in values.items() if not _possible(profile.shape, field, value)]
     if wrong:
@@ -291,7 +308,9 @@ def with_tuned(profile: Profile, name: str) -> Profile:
 
 
 def _possible(shape: str, field: str, value: Any) -> bool:
-    """Return whether a search could have found a value of a field of profiles of that shape."""
+    """Return whether ``value`` is valid for a field of profiles of that kernel style: a candidate, or a rate
+    within limits.
+    """
     if field == "tiles":
         known = SEARCH[shape]["tiles"]
         return isinstance(value, dict) and all(tile in known.get(name, ()) for name, tile in value.items())
@@ -303,25 +322,24 @@ def _possible(shape: str, field: str, value: Any) -> bool:
 
 @cache
 def _ignored(where: Path, reason: str) -> None:
-    """Warn once a process and reason."""
+    """Warn that the file is ignored, once in a process for each reason."""
     warn(f"{where} is ignored: {reason[:200]}; 'clsvm tune' makes it anew")
 
 
 def write_tuned(name: str, record: dict[str, Any]) -> None:
-    """Add a record to the file, which is replaced whole. Raises OSError."""
+    """Add a record under the key ``name`` to the file, which is replaced as a whole. Raises OSError."""
     check_tuned_writable()
     content = {"clsvm": VERSION, "devices": {**read_tuned(), name: record}}
     if tuned_path().exists() and files.exposed(tuned_path()):
         tuned_path().unlink()  # the new file would keep the mode of the old one
     with files.atomic_write(tuned_path()) as stream:
         stream.write(json.dumps(content, indent=1).encode())
-        Path(stream.name).chmod(0o644)  # whatever the umask: a file that others can write to is not read
+        Path(stream.name).chmod(0o644)  # a umask may let others write, and such a file would not be read
 
 
 def check_tuned_writable() -> None:
-    """Raise the OSError that :func:`write_tuned` would raise, or that no file there would be read.
-
-    The folder is made where it is missing.
+    """Raise OSError if :func:`write_tuned` would fail, or if its file would not be read. Make the folder if there
+    is none.
     """
     files.private_folder(tuned_path().parent)
     if words := files.exposed(tuned_path().parent):
@@ -330,7 +348,7 @@ def check_tuned_writable() -> None:
 
 
 def delete_tuned() -> bool:
-    """Delete the file; return whether there was one. Raises OSError."""
+    """Delete the file of tuning results, and return whether there was one. Raises OSError."""
     there = tuned_path().exists()
     tuned_path().unlink(missing_ok=True)
     return there

@@ -1,14 +1,13 @@
-"""The OpenCL runtimes of this machine, made ready before pyopencl is imported, which happens here alone.
+"""Import pyopencl, after making the OpenCL runtimes of this machine visible to its loader. No other module imports it.
 
-The loader sees CPU runtimes that pip installed, and drivers without an .icd file, beside the system's. Where the user
-has set OCL_ICD_VENDORS nothing is touched; OCL_ICD_FILENAMES names more libraries, which only one of the two loaders
-takes from there, and not that of pyopencl's wheels for Linux. Otherwise a folder of .icd files is made in the user's
-cache (the system's own files copied, then what was found), and OCL_ICD_VENDORS names it, so that nothing hides
-anything.
+:func:`prepare` adds CPU runtimes that pip installed, and drivers without an .icd file, to those of the system. It makes
+a folder of .icd files in the user's cache: copies of the system's files, and one for each runtime found. The variable
+OCL_ICD_VENDORS then names this folder for the loader. If the user has set OCL_ICD_VENDORS, it stays as it is.
+OCL_ICD_FILENAMES names further libraries; the loader in pyopencl's wheels for Linux ignores it, so :func:`prepare` adds
+these too.
 
-Programs and libraries are loaded from folders that processes share, so only folders count that no other user can
-change. Caches of compiled programs are a convenience: where one cannot be used, the library that would use it is told
-to do without.
+Libraries are loaded from folders that processes share. For safety a folder is used only if no other user can change it.
+Caches of compiled programs are optional. If a cache is unusable, pyopencl or PoCL is told to work without it.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ if sys.platform != "win32":
 
 SYSTEM_VENDORS = Path("/etc/OpenCL/vendors")
 DRIVERS = ("libnvidia-opencl.so.1", "libamdocl64.so", "libigdrcl.so")
-# Where containers, WSL and ROCm put them, beside the folders that the system's loader looks in
+# Folders of drivers in containers, WSL and ROCm, in addition to those of the system's loader
 _FOLDERS = (
     "/usr/lib/wsl/lib",
     "/usr/local/nvidia/lib64",
@@ -44,16 +43,18 @@ _FOLDERS = (
     "/opt/rocm/lib",
     "/opt/rocm/opencl/lib",
 )
-_LEAST = 16 << 20  # bytes that a cache's disk must have free: compilers of runtimes end the process where it is full
+_LEAST = 16 << 20  # least free bytes on the disk of a cache; compilers of runtimes end the process if it is full
 
 
 def prepare() -> None:
-    """Point the loader at all runtimes of this machine, and away from caches that cannot be kept. Idempotent; never
-    raises for a missing one."""
+    """Make all runtimes of this machine visible to the loader, and disable caches that cannot be used.
+
+    It may be called again, and does not raise for a runtime that is absent.
+    """
     leave_caches()
     if os.environ.get("OCL_ICD_VENDORS"):
         return
-    if sys.platform == "win32":  # the Khronos loader: the registry's drivers stay, these are added
+    if sys.platform == "win32":  # the Khronos loader adds these to the drivers in the registry
         found = [str(path) for path in _pip_runtimes("intelocl64.dll", "intelocl.dll")]
         if found and not os.environ.get("OCL_ICD_FILENAMES"):
             os.environ["OCL_ICD_FILENAMES"] = os.pathsep.join(found)
@@ -70,12 +71,12 @@ def prepare() -> None:
             extra[f"clsvm-{library}.icd"] = place
     if extra and (folder := _folder({**system, **extra})):
         os.environ["OCL_ICD_VENDORS"] = str(folder)
-    elif extra and not system:  # no file can be written anywhere: the loader takes the name of one library
+    elif extra and not system:  # no folder can be written; the variable may also name one library
         os.environ["OCL_ICD_VENDORS"] = next(iter(extra.values()))
 
 
 def unloaded() -> list[str]:
-    """Return why runtimes that the loader is pointed at are not there, a line for each library that does not load."""
+    """Return a line for each library that the loader is told to load and that does not load, with the reason."""
     place = Path(os.environ.get("OCL_ICD_VENDORS") or SYSTEM_VENDORS)
     libraries = _entries(place).values() if place.is_dir() else [str(place)] if place != SYSTEM_VENDORS else []
     limit = ""
@@ -85,7 +86,7 @@ def unloaded() -> list[str]:
 
 
 def load_error(library: str) -> str:
-    """Return why a library does not load, in the system's words; "" where it does."""
+    """Return the system's message about why a library does not load, or "" if it loads."""
     try:
         ctypes.CDLL(library)
     except OSError as error:
@@ -94,18 +95,22 @@ def load_error(library: str) -> str:
 
 
 def _pip_runtimes(*names: str) -> list[Path]:
-    """Return the library of one of these names that the intel-opencl-rt wheel of this environment has, if any."""
+    """Return the library with one of these names in the intel-opencl-rt wheel, in a list; an empty list if there
+    is none.
+    """
     try:
         shipped = metadata.files("intel-opencl-rt") or []
     except metadata.PackageNotFoundError:
         shipped = []
     candidates = [Path(str(f.locate())).resolve() for f in shipped if f.name in names]
     candidates += [Path(sysconfig.get_path("data")) / "lib" / name for name in names]
-    return [path for path in candidates if os.path.isfile(path)][:1]  # (False where it may not be looked at)
+    return [path for path in candidates if os.path.isfile(path)][
+        :1
+    ]  # isfile is False for unreadable folders, and does not raise
 
 
 def _bundled() -> Iterator[Path]:
-    """Yield runtimes that wheels put into pyopencl's own folder (PoCL's wheel does)."""
+    """Yield the runtimes in pyopencl's own folder, where PoCL's wheel installs its library."""
     spec = util.find_spec("pyopencl")
     for folder in (spec.submodule_search_locations or []) if spec else []:
         for icd in sorted(Path(folder, ".libs").glob("*.icd")):
@@ -115,7 +120,7 @@ def _bundled() -> Iterator[Path]:
 
 
 def _entries(folder: Path) -> dict[str, str]:
-    """Return what a folder's .icd files hold, by their names; nothing where they may not be read."""
+    """Return file name -> content for the .icd files of a folder; an empty dictionary if it cannot be read."""
     try:
         return {path.name: path.read_text().strip() for path in sorted(folder.glob("*.icd"))}
     except OSError:
@@ -123,9 +128,9 @@ def _entries(folder: Path) -> dict[str, str]:
 
 
 def _folder(entries: dict[str, str]) -> Path | None:
-    """Return a folder that holds just these .icd files, or None where there is no place for one.
+    """Return a folder that has exactly these .icd files, or None if none can be written.
 
-    The folder's name tells its content: processes share it, and none changes it.
+    The name of the folder is a hash of its content. Processes share it, and none changes it.
     """
     name = f"icd-{hashlib.sha256(repr(sorted(entries.items())).encode()).hexdigest()[:12]}"
     for base in folders():
@@ -135,11 +140,11 @@ def _folder(entries: dict[str, str]) -> Path | None:
 
 
 def _written(folder: Path, entries: dict[str, str]) -> Path:
-    """Return the folder once it holds these .icd files and no other. Raises OSError where that cannot be."""
+    """Write these .icd files to the folder, remove all others, and return the folder. Raises OSError."""
     files.private_folder(folder)
     if words := files.exposed(folder):
         raise PermissionError(words)
-    for present in folder.glob("*.icd"):  # the loader takes all of them
+    for present in folder.glob("*.icd"):  # the loader would load any other file too
         own = present.is_file() and not present.is_symlink() and not files.changed_by_others(present)
         if not own or present.read_text("utf-8", "replace") != entries.get(present.name):
             present.unlink()
@@ -147,19 +152,19 @@ def _written(folder: Path, entries: dict[str, str]) -> Path:
         if not (folder / name).exists():
             with files.atomic_write(folder / name) as stream:
                 stream.write(text.encode())
-                Path(stream.name).chmod(0o600)  # whatever the umask
+                Path(stream.name).chmod(0o600)  # independent of the umask
     return folder
 
 
 def leave_caches() -> None:
-    """Have pyopencl and PoCL do without their caches where these cannot be used, and say so once."""
+    """Disable the caches of pyopencl and PoCL that cannot be used, and warn once."""
     kept = {"PYOPENCL_NO_CACHE": ("pyopencl", "pytools"), "POCL_CACHE_DIR": ("pocl",)}
     faults = {
         setting: words
         for setting, names in kept.items()
         if not os.environ.get(setting) and (words := next(filter(None, map(_fault, map(user_cache_path, names))), ""))
     }
-    os.environ.setdefault("PYOPENCL_CACHE_FAILURE_FATAL", "1")  # (unset it is a KeyError there, whatever has failed)
+    os.environ.setdefault("PYOPENCL_CACHE_FAILURE_FATAL", "1")  # pyopencl raises KeyError on a failure if this is unset
     if "PYOPENCL_NO_CACHE" in faults:
         os.environ["PYOPENCL_NO_CACHE"] = "1"
     if "POCL_CACHE_DIR" in faults and (folder := spare()):  # PoCL compiles in its cache, so it needs a folder
@@ -170,7 +175,7 @@ def leave_caches() -> None:
 
 
 def folders() -> Iterator[Path]:
-    """Yield the folders for clsvm's own files that can be used: the user's cache, then the one that stands in."""
+    """Yield the usable folders for clsvm's own files: the user's cache, then the temporary folder of :func:`spare`."""
     if not _fault(own := user_cache_path("clsvm")):
         yield own
     if other := spare():
@@ -179,13 +184,13 @@ def folders() -> Iterator[Path]:
 
 @cache
 def spare() -> Path | None:
-    """Return the folder that stands in for caches that cannot be used, or None where there is no place for one.
+    """Return the temporary folder of this user that replaces unusable caches, or None if there is none.
 
-    All processes of a user share it, so none has to remove it.
+    All processes of the user share it, so no process removes it.
     """
     user = getattr(os, "geteuid", lambda: "user")()
     for base in (tempfile.gettempdir, lambda: "/dev/shm"):
-        with contextlib.suppress(OSError):  # no folder for temporary files
+        with contextlib.suppress(OSError):  # there is no folder for temporary files
             folder = Path(base(), f"clsvm-{user}")
             if not _fault(folder):
                 return folder
@@ -194,7 +199,7 @@ def spare() -> Path | None:
 
 @cache
 def _fault(folder: Path) -> str:
-    """Return why a folder cannot be used, in words; "" where it can. The folder and a file in it are made."""
+    """Return why a folder cannot be used, or "" if it can. Make the folder, and write a temporary file to test it."""
     if not folder.is_absolute():
         return f"the cache {str(folder)!r} is in no home folder"
     try:
@@ -210,7 +215,7 @@ def _fault(folder: Path) -> str:
 
 
 def _exposed_inside(folder: Path) -> str:
-    """Return who else can change what a folder holds directly, where others can reach into the folder."""
+    """Return which other user can change an entry of a folder, if others can enter the folder; else ""."""
     for place in folder.iterdir() if folder.stat().st_mode & 0o011 else ():
         with contextlib.suppress(FileNotFoundError):  # another process removed it meanwhile
             if words := files.changed_by_others(place):
@@ -218,7 +223,7 @@ def _exposed_inside(folder: Path) -> str:
     return ""
 
 
-# The user's own settings of the loader, which stay
+# Settings of the loader by the user, before prepare changes the environment
 SETTINGS = {name: value for name in ("OCL_ICD_VENDORS", "OCL_ICD_FILENAMES") if (value := os.environ.get(name))}
 prepare()
 import pyopencl as cl  # noqa: E402

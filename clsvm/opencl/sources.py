@@ -1,8 +1,8 @@
-"""Finds the OpenCL texts and renders the Mako templates; the only module that imports mako.
+"""Find the OpenCL texts and render the Mako templates. Only this module imports mako.
 
-``cl_kernels/`` holds text that is the same for every model, ``templates/`` text that depends on a kernel function or
-a layout, in folders named as the packages that launch it. In a checkout both stand beside the package, in a wheel
-inside it.
+``cl_kernels/`` holds texts that are the same for every model, ``templates/`` texts that depend on a kernel function or
+a layout. Their subfolders are named as the packages that launch the kernels. In a checkout both folders are beside the
+package, in a wheel inside it.
 """
 
 from __future__ import annotations
@@ -20,20 +20,24 @@ ROOT = _PACKAGE if (_PACKAGE / "cl_kernels").is_dir() else _PACKAGE.parent
 
 @cache
 def cl(*names: str) -> str:
-    """Return the texts ``cl_kernels/<name>.cl``, such as "gram/pack", one after another, opencl/common.cl first (so no
-    include path is needed)."""
+    """Return the texts ``cl_kernels/<name>.cl``, such as "gram/pack", joined after opencl/common.cl.
+
+    No include path is needed.
+    """
     texts = ("opencl/common", *names)
     return "\n".join((ROOT / "cl_kernels" / f"{name}.cl").read_text("utf-8") for name in texts)
 
 
-@lru_cache(256)  # it takes a millisecond, and every fit asks for several
+@lru_cache(256)  # rendering takes a millisecond, and every fit needs several texts
 def render(name: str, **holes: Any) -> str:
-    """Return common.cl and ``templates/<name>.mako``, filled."""
+    """Return common.cl and ``templates/<name>.mako``, rendered with the values ``holes``."""
     return cl() + "\n" + filled(name, **holes)
 
 
 def filled(name: str, **holes: Any) -> str:
-    """Return ``templates/<name>.mako`` with exactly ``holes`` visible; a missing one is an error naming it."""
+    """Return ``templates/<name>.mako`` rendered with the values ``holes``. A missing value raises an error with
+    its name.
+    """
     return str(_lookup().get_template(f"{name}.mako").render_unicode(**holes))
 
 
@@ -44,7 +48,14 @@ def _lookup() -> TemplateLookup:
 
 @dataclass(frozen=True)
 class Variant:
-    """A program: what it is, its text, its build options, the kernel to launch."""
+    """Describe a program and one of its kernels.
+
+    Attributes:
+        label: name for people.
+        text: OpenCL text.
+        options: build options.
+        entry: name of the kernel to launch.
+    """
 
     label: str
     text: str
@@ -53,6 +64,6 @@ class Variant:
 
     @property
     def numbers(self) -> dict[str, int]:
-        """Return the options that are whole numbers."""
+        """Return name -> value for the -D options that are whole numbers."""
         pairs = (option.removeprefix("-D").partition("=") for option in self.options)
         return {name: int(value) for name, _, value in pairs if value.isdecimal()}

@@ -1,4 +1,8 @@
-"""A device as one thread works with it: queue, kernels, memory within a budget. Buffers leave it as opaque handles."""
+"""A stream: one device for one thread, with a queue, kernels, and buffers within a memory limit.
+
+:class:`Stream` allocates and copies buffers and makes kernels. :class:`Sections` and :func:`together` put several
+arrays in one buffer. Other modules pass buffers on, and do not look inside them.
+"""
 
 from __future__ import annotations
 
@@ -22,20 +26,31 @@ from clsvm.opencl.runtime import cl
 from clsvm.threads import go_on
 
 Buffer = Any  # opaque to every other module
-# Large arrays go to a device with memory of its own through pinned memory, which it reads at the rate of its bus and by
-# itself. The host fills one of two pieces, by several threads, while the device copies the other. One thread copied
-# 7 GB/s beside an H100, whose bus has 52; the driver does as much from other memory, at half of that rate or less.
-PIECE = 8 << 20  # bytes
-FILLERS = 4  # threads that fill a piece, of half as many cores at most
-LEAST_PINNED = 2 * PIECE  # bytes of an array that goes this way
-APART = 512  # bytes, of which the first of a part of a buffer is a multiple: devices want no more
+# Large arrays are copied to a device with separate memory through two pieces of pinned memory, because the device reads
+# pinned memory at the full rate of its bus. Several threads fill one piece while the device copies the other.
+PIECE = 8 << 20  # bytes of a piece of pinned memory
+FILLERS = 4  # most threads that fill a piece; also at most half of the cores
+LEAST_PINNED = 2 * PIECE  # least bytes of an array that is copied through pinned memory
+APART = 512  # the parts of a buffer begin at multiples of so many bytes; no device needs a larger alignment
 
 
 class Stream:
-    """A device as one thread works with it: queue, programs, memory within a budget.
+    """Give one thread a device: a queue, programs, and memory within a limit.
 
-    Use as a context manager: leaving it gives every buffer back. ``limit`` in bytes. lock: held in every call of the
-    runtime. unified: whether kernels read the host's memory in place. simulated: whether the device is Oclgrind.
+    Use it as a context manager: at the end every buffer is released.
+
+    Attributes:
+        info: the device.
+        lock: lock that every call of the runtime acquires.
+        profile: sizes and rates of the device.
+        largest: most bytes of a buffer.
+        limit: memory limit in bytes.
+        setting: context, profile and memory_limit, which must be equal for cached values to be used.
+        held, peak: bytes allocated now, and at most so far.
+        reads: cached values that outlive the stream and are counted in ``held``.
+        compute_units: compute units of the device.
+        unified: whether kernels read the host's memory in place.
+        simulated: whether the device is Oclgrind.
     """
 
     def __init__(self, spec: Any = None, memory_limit: int | str | None = None, profile: Profile | None = None) -> None:
@@ -46,16 +61,16 @@ class Stream:
         self.profile = profile or default_profile(self.info)
         self.largest = min(self._device.max_mem_alloc_size, int(os.environ.get("CLSVM_LARGEST_BUFFER", 2**62)))
         self.limit = memory.parse_bytes(memory_limit) or int(memory.MEMORY_SHARE * memory.free_memory(self._device))
-        self.setting = self._context, self.profile, memory_limit  # what is kept for later calls holds for the same only
+        self.setting = self._context, self.profile, memory_limit
         self.held = self.peak = 0
-        self.reads: list[memory.DeviceCache] = []  # what is kept beyond this stream and counted in ``held``
+        self.reads: list[memory.DeviceCache] = []
         self.compute_units = int(self._device.max_compute_units)
         self._buffers: dict[int, tuple[Any, int]] = {}
         self._slabs: list[tuple[memory.Key, Any]] = []
-        self._spare: dict[int, list[Any]] | None = None  # freed buffers by size, while they are recycled
+        self._spare: dict[int, list[Any]] | None = None  # freed buffers by size, inside :meth:`recycling`
         self._loose = 1.0
-        # Oclgrind 21.10 takes memory that it did not copy itself, and the part of a new buffer beyond the size of a
-        # released one whose place it takes, for uninitialised: under it rows are copied and no buffer is released.
+        # Oclgrind 21.10 reports host memory that kernels read in place as uninitialised, and also memory of released
+        # buffers that a larger new buffer takes. So under Oclgrind arrays are copied and no buffer is released.
         self.simulated = self.info.platform == SIMULATOR
         self.unified = self.info.kind == "cpu" and not self.simulated
         with context_lock:
@@ -63,12 +78,12 @@ class Stream:
 
     @property
     def queue(self) -> int:
-        """Return where its kernel objects enqueue."""
+        """Return the handle of the command queue."""
         return int(self._queue.int_ptr)
 
     @property
     def local_memory(self) -> int:
-        """Return the bytes of local memory that a work-group can have."""
+        """Return the bytes of local memory that a work-group can use."""
         return int(self._device.local_mem_size)
 
     def __enter__(self) -> Stream:
@@ -88,11 +103,11 @@ class Stream:
 
     @contextlib.contextmanager
     def beside(self, nbytes: int) -> Iterator[Stream]:
-        """Yield a stream of the same context and profile with a queue of its own, for one other thread: the device
-        copies or computes for both at once. Buffers of either may be read by the other once the queue they are written
-        in is finished.
+        """Yield a second stream for another thread, with the same context and profile and with its own queue.
 
-        ``nbytes`` of this one's budget are the other's alone meanwhile. Raises ValueError where so much is not left.
+        The device can copy or compute for both at once. A stream may read a buffer of the other after the queue in
+        which it was written is finished. Inside the context ``nbytes`` of this stream's limit belong to the second
+        stream. Raises MemoryLimitError if fewer bytes are free.
         """
         before, start = self.peak, self.limit - nbytes
         self.reserve(nbytes)
@@ -100,29 +115,30 @@ class Stream:
         with self._calling("no further queue"):
             queue = cl.CommandQueue(self._context, self._device)
         other = Stream(queue, self.limit, self.profile)
-        other.hold(start)  # all but its share is taken: its errors name the limit that a user knows
-        other.reads = memory.all_kept()  # they were counted when room was made
+        other.hold(start)  # reserve all but nbytes, so that its errors name the limit that the user set
+        other.reads = memory.all_kept()  # this stream has counted them already
         try:
             with other:
                 yield other
         finally:
             self.held -= nbytes
-            self.peak = max(before, self.peak - nbytes + other.peak - start)  # of both together, at most
+            self.peak = max(before, self.peak - nbytes + other.peak - start)  # upper bound of both streams' sum
 
     def hold(self, nbytes: int) -> None:
-        """Count ``nbytes`` of the budget as held; a negative number gives them back."""
+        """Count ``nbytes`` as allocated. A negative number gives them back."""
         self.held += nbytes
         self.peak = max(self.peak, self.held)
 
     def reserve(self, nbytes: int) -> None:
-        """Hold ``nbytes``, for what is made in :meth:`lent` or on the host. Raises ValueError where so much is not
-        left."""
+        """Count ``nbytes`` as allocated, for buffers made in :meth:`lent` or arrays on the host. Raises
+        MemoryLimitError.
+        """
         self._make_room(nbytes)
         self.hold(nbytes)
 
     @contextlib.contextmanager
     def lent(self, nbytes: int) -> Iterator[None]:
-        """Have ``nbytes`` that were reserved free inside."""
+        """Make ``nbytes`` that were reserved available for buffers inside this context."""
         self.held -= nbytes
         try:
             yield
@@ -130,8 +146,7 @@ class Stream:
             self.held += nbytes
 
     def _make_room(self, nbytes: int) -> None:
-        """Have what others keep between calls given back where it and ``nbytes`` more would exceed the limit. Raises
-        MemoryLimitError where so much is not left."""
+        """Release cached memory of others if it and ``nbytes`` more would exceed the limit. Raises MemoryLimitError."""
         if self.held + nbytes > self.limit:
             raise MemoryLimitError(self.limit, self.held, nbytes)
         others = [kept for kept in memory.all_kept() if kept not in self.reads] if memory.keeping else []
@@ -142,8 +157,11 @@ class Stream:
             kept.empty()
 
     def buffer(self, nbytes: int) -> Buffer:
-        """Return an uninitialised buffer of at least so many bytes. Raises ValueError where the budget ends,
-        DeviceError where the memory does."""
+        """Return an uninitialised buffer of at least ``nbytes`` bytes.
+
+        Raises MemoryLimitError, BufferSizeError if the device allows no such buffer, DeviceError if the device is out
+        of memory.
+        """
         nbytes = max(1, -(-int(nbytes) // 64)) * 64
         if self._spare:
             most = max(self._loose * nbytes, memory.roomy(nbytes, self.largest))
@@ -163,18 +181,20 @@ class Stream:
         return buffer
 
     def slab(self, nbytes: int) -> Buffer:
-        """Return a large buffer from the process's pool, for this stream's life; see :func:`memory.release_memory`."""
+        """Return a large buffer from the process's pool of slabs, until the stream ends; see
+        :func:`memory.release_memory`.
+        """
         self._make_room(nbytes)
         buffer = memory.slabs.take(self._key(nbytes))
         if buffer is None and self.held + nbytes + memory.pooled() > self.limit:
-            memory.released()  # slabs of other sizes
+            memory.released()  # the pool may have slabs of other sizes
         buffer = buffer or self._made(nbytes)
         self._slabs.append((self._key(nbytes), buffer))
         self.hold(nbytes)
         return buffer
 
     def give_slabs_back(self) -> None:
-        """Return this stream's slabs to the pool, which has the first of them, the most touched, first."""
+        """Return this stream's slabs to the pool. The pool gives out the first slab, which was used most, first."""
         while self._slabs:
             key, slab = self._slabs.pop()
             memory.slabs.put(key, slab)
@@ -184,13 +204,15 @@ class Stream:
         return self._context.int_ptr, nbytes
 
     def _made(self, nbytes: int) -> Buffer:
-        """Return new memory. A large one of the host's has huge pages: first touch is then some five times faster."""
+        """Return a new buffer. On the host a large one has huge pages, because first access is then about five
+        times faster.
+        """
         with self._calling(f"no memory for {nbytes} bytes"):
             huge = self.unified and nbytes >= memory.HUGE and memory.huge_pages(self._context, nbytes)
             return huge or cl.Buffer(self._context, cl.mem_flags.READ_WRITE, nbytes)
 
     def free(self, *buffers: Buffer) -> None:
-        """Give buffers back; those that may be kept once the work in the queue is done."""
+        """Free buffers. A buffer that the pool may keep is freed after the work in the queue is done."""
         if self._spare is None:
             self._done_with(max((self._buffers[buffer.int_ptr][1] for buffer in buffers), default=0))
         for buffer in buffers:
@@ -201,7 +223,7 @@ class Stream:
                 self._release(kept, nbytes)
 
     def _release(self, buffer: Buffer, nbytes: int) -> None:
-        """Give a buffer to the process's pool or to the runtime."""
+        """Give a buffer to the process's pool, or release it."""
         self.held -= nbytes
         if self.simulated:
             memory.never_released.append(buffer)
@@ -212,16 +234,22 @@ class Stream:
                 buffer.release()
 
     def _done_with(self, nbytes: int) -> None:
-        """Wait before a buffer of so many bytes goes: the runtime keeps memory of its own for what is in the queue, but
-        not that of huge pages, and another queue may take what is kept. What failed is told by the next call."""
+        """Wait for the queue before a buffer of ``nbytes`` is freed, if another queue could reuse its memory at once.
+
+        The runtime itself keeps memory that queued work uses, but not memory with huge pages. An error of the queued
+        work is raised by the next call.
+        """
         if self.unified and nbytes >= memory.LEAST:
             with contextlib.suppress(DeviceError):
                 self.finish()
 
     @contextlib.contextmanager
     def recycling(self, loose: float = 1) -> Iterator[None]:
-        """Have buffers that are freed inside taken again for others of their size, or ``loose`` times smaller, up to
-        its end: new memory costs a CPU as much as a copy into it. They are counted as held meanwhile."""
+        """Reuse buffers that are freed inside this context for new ones of their size, or up to ``loose`` times
+        smaller.
+
+        On a CPU new memory costs as much as a copy into it. Freed buffers count as allocated until the context ends.
+        """
         before, self._spare, self._loose = (self._spare, self._loose), {}, loose
         try:
             yield
@@ -237,14 +265,16 @@ class Stream:
                 self._release(buffer, nbytes)
 
     def hand_over(self, buffers: Sequence[Buffer]) -> int:
-        """Leave buffers to whoever keeps them from here on; return how many bytes they are."""
+        """Give up ownership of buffers, which the caller keeps from now on; return their bytes."""
         if self.simulated:
             memory.never_released.extend(buffers)
         return sum(self._buffers.pop(buffer.int_ptr)[1] for buffer in buffers)
 
     @contextlib.contextmanager
     def scratch(self, always: bool = True) -> Iterator[None]:
-        """Free the buffers that are made inside where it ends."""
+        """Free the buffers that are made inside this context when it ends. always: False to do so only after an
+        error.
+        """
         before = set(self._buffers)
         try:
             yield
@@ -257,7 +287,7 @@ class Stream:
                 self.free(*(buffer for key, (buffer, _) in list(self._buffers.items()) if key not in before))
 
     def tentative(self) -> contextlib.AbstractContextManager[None]:
-        """Free the buffers that are made inside where it ends in an error."""
+        """Free the buffers that are made inside this context if it ends with an error."""
         return self.scratch(always=False)
 
     def zeros(self, nbytes: int) -> Buffer:
@@ -266,15 +296,17 @@ class Stream:
         return buffer
 
     def clear(self, buffer: Buffer, nbytes: int) -> None:
-        """Zero the first ``nbytes`` of a buffer, rounded up to 64 as buffers are."""
+        """Zero the first ``nbytes`` bytes of a buffer, rounded up to a multiple of 64, as the sizes of buffers are."""
         if nbytes:
             pair = ("-DWIDE_PAIR",) if self.profile.wide == "pair" else ()
             zero = self.kernel(sources.cl("opencl/zero"), pair, "zero")
             zero((-(-int(nbytes) // 64),), None, buffer)
 
     def part(self, buffer: Buffer, first: int, nbytes: int) -> Buffer:
-        """Return ``nbytes``, in whole 64s, of a buffer from byte ``first`` on, aligned as devices want it (at most
-        512)."""
+        """Return the part of a buffer from byte ``first`` on, with ``nbytes`` rounded up to a multiple of 64.
+
+        ``first`` must be a multiple of the device's alignment, which is at most APART bytes.
+        """
         with self._calling("a buffer has no such part"):
             return buffer.get_sub_region(first, -(-max(1, nbytes) // 64) * 64)
 
@@ -287,9 +319,9 @@ class Stream:
 
     @contextlib.contextmanager
     def view(self, array: NDArray[Any]) -> Iterator[tuple[Buffer, int]]:
-        """Yield (buffer, items): ``array`` (contiguous) stands in the buffer from that item on, for reading by kernels.
+        """Yield (buffer, item): kernels can read ``array`` (contiguous) from that item of the buffer on.
 
-        Without a copy where the device shares the host's memory; what is before it there has to be whole items.
+        There is no copy if the device shares the host's memory. Items of the buffer before that one are not to be read.
         """
         if not (array.nbytes and self.unified and array.flags.aligned):
             buffer = self.upload(array)
@@ -315,7 +347,7 @@ class Stream:
                 self._write_pinned(buffer, array.reshape(-1).view(np.uint8))
 
     def _write_pinned(self, buffer: Buffer, array: NDArray[np.uint8]) -> None:
-        """Copy bytes to the start of a buffer through pinned memory, and wait until they are there."""
+        """Copy bytes to the start of a buffer through pinned memory, and wait until the copy is done."""
         pieces = self._pinned()
         events: list[Any] = [None] * len(pieces)
         fillers = max(1, min(FILLERS, cores() // 2))
@@ -333,8 +365,10 @@ class Stream:
             event.wait()
 
     def _pinned(self) -> list[NDArray[np.uint8]]:
-        """Return this thread's pinned pieces, of the context that it used last: beyond any memory_limit, since they are
-        the host's."""
+        """Return this thread's pieces of pinned memory, in the context that it used last.
+
+        They are host memory, so they do not count for memory_limit.
+        """
         made = of_thread("pinned")
         if (self._context, PIECE) not in made:
             made.clear()
@@ -347,9 +381,10 @@ class Stream:
         return pieces
 
     def read(self, buffer: Buffer, dtype: DTypeLike, shape: int | tuple[int, ...], offset: int = 0) -> NDArray[Any]:
-        """Return a copy of the buffer's start (from ``offset`` bytes); waits for all work enqueued before.
+        """Return an array of the buffer's content from byte ``offset`` on, after all queued work is done.
 
-        Raises KeyboardInterrupt where the work of this thread is to end (:func:`clsvm.threads.go_on`)."""
+        Raises KeyboardInterrupt if this thread is asked to end (:func:`clsvm.threads.go_on`).
+        """
         go_on()
         array: NDArray[Any] = np.empty(shape, dtype)
         if array.nbytes:
@@ -357,17 +392,19 @@ class Stream:
         return array
 
     def write_rows(self, buffer: Buffer, array: NDArray[Any], ld: int) -> None:
-        """Copy the rows of ``array`` (h, w), each without gaps, into rows of ``ld`` items of the buffer."""
+        """Copy ``array`` (h, w), whose rows are contiguous, to rows of ``ld`` items of the buffer."""
         flat, places = memory.in_rows(array, ld)
         self._copy(buffer, flat, **places)
 
     def read_rows(self, buffer: Buffer, array: NDArray[Any], ld: int) -> None:
-        """Copy the first (h, w) items of the buffer's rows of ``ld`` into ``array``."""
+        """Copy the first w items of the first h rows of the buffer, whose rows have ``ld`` items, to ``array``
+        (h, w).
+        """
         flat, places = memory.in_rows(array, ld)
         self._copy(flat, buffer, **places)
 
     def wide(self, array: NDArray[np.float64]) -> Buffer:
-        """Return a buffer with ``array`` as wide numbers (8 bytes each: doubles, or pairs of floats)."""
+        """Return a buffer with ``array`` as wide numbers of 8 bytes: doubles, or pairs of float32."""
         return self.upload(self.as_wide(np.asarray(array, np.float64)))
 
     def write_wide(self, buffer: Buffer, array: NDArray[np.float64]) -> None:
@@ -378,11 +415,11 @@ class Stream:
         return array if self.profile.wide == "double" else memory.pairs(array)
 
     def narrow(self, wide: NDArray[Any]) -> NDArray[np.float64]:
-        """Return wide numbers as the device has them as float64."""
+        """Return wide numbers of the device as float64."""
         return wide if self.profile.wide == "double" else wide.astype(np.float64).sum(axis=-1)
 
     def held_wide(self, array: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return ``array`` as it comes back once it was on the device as wide numbers."""
+        """Return ``array`` rounded to wide numbers, as float64."""
         return self.narrow(self.as_wide(array))
 
     def read_wide(self, buffer: Buffer, shape: int | tuple[int, ...]) -> NDArray[np.float64]:
@@ -407,20 +444,25 @@ class Stream:
         return Calling(self.info, self.lock, words)
 
     def kernel(self, text: str, options: Sequence[str], name: str) -> Kernel:
-        """Return a kernel object of the caller's own, from a program built once per context, text and options."""
+        """Return a new kernel object. Its program is built once for each context, text and options."""
         program = built(os.getpid(), self._context, self._device, text, tuple(options))
         return Kernel(self._queue, self.info, self.lock, program, name)
 
     def variant(self, variant: sources.Variant, name: str | None = None) -> Kernel:
-        """Return the kernel of a variant, or another one of its program."""
+        """Return the kernel ``name`` of a variant's program, by default the variant's entry."""
         return self.kernel(variant.text, variant.options, name or variant.entry)
 
 
 class Sections(NamedTuple):
-    """Several arrays in one buffer: one copy to it, or from it, takes them all.
+    """Hold several arrays in one buffer, so that one copy writes or reads all of them.
 
-    each: the part of the buffer that each array is; starts: where these begin. arrays: arrays like them. Oclgrind takes
-    what is copied to a part of a buffer for uninitialised, so under it each array has a buffer of its own.
+    Under Oclgrind each array has a separate buffer, because it reports copies to a part of a buffer as uninitialised.
+
+    Attributes:
+        buffer: the whole buffer.
+        each: for each array, its part of the buffer.
+        starts: for each array, the first byte in the buffer; then the bytes of the whole buffer.
+        arrays: arrays of these shapes and dtypes.
     """
 
     buffer: Buffer
@@ -429,7 +471,7 @@ class Sections(NamedTuple):
     arrays: Sequence[NDArray[Any]]
 
     def write(self, stream: Stream, arrays: Sequence[NDArray[Any]]) -> None:
-        """Write others like them in their place."""
+        """Write arrays of the same shapes and dtypes to the buffer."""
         if not stream.simulated:
             stream.write(self.buffer, _whole(arrays, self.starts))
             return
@@ -437,7 +479,7 @@ class Sections(NamedTuple):
             stream.write(part, array)
 
     def read(self, stream: Stream) -> list[NDArray[Any]]:
-        """Return copies of all of them, once the work enqueued before is done."""
+        """Return copies of all arrays, after the queued work is done."""
         if stream.simulated:
             return [stream.read(part, one.dtype, one.shape) for part, one in zip(self.each, self.arrays, strict=True)]
         whole = stream.read(self.buffer, np.uint8, self.starts[-1])
@@ -446,7 +488,10 @@ class Sections(NamedTuple):
 
 
 def together(stream: Stream, arrays: Sequence[NDArray[Any]]) -> Sections:
-    """Return copies of some arrays: a buffer of its own for each takes a CPU longer than many of these copies."""
+    """Return sections with copies of some arrays.
+
+    On a CPU many small copies take less time than making a buffer for each array.
+    """
     starts = np.cumsum([0, *(-(-max(1, array.nbytes) // APART) * APART for array in arrays)]).tolist()
     if stream.simulated:
         alone = [stream.upload(array) for array in arrays]
@@ -457,7 +502,7 @@ def together(stream: Stream, arrays: Sequence[NDArray[Any]]) -> Sections:
 
 
 def _whole(arrays: Sequence[NDArray[Any]], starts: Sequence[int]) -> NDArray[np.uint8]:
-    """Return the bytes of a buffer in which arrays begin there."""
+    """Return the bytes of a buffer in which each array begins at its byte of ``starts``."""
     whole = np.zeros(starts[-1], np.uint8)
     for array, first in zip(arrays, starts, strict=False):
         whole[first : first + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
