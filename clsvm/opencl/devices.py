@@ -38,14 +38,22 @@ from clsvm.opencl.runtime import SETTINGS, cl, unloaded
 class DeviceInfo:
     """Describe one OpenCL device.
 
-    Attributes:
-        index: number by which ``device`` parameters can name it.
-        platform, name, driver: names as the runtime reports them.
-        memory, largest_buffer: bytes of its memory, and of the largest buffer in it.
-        fp64: whether it has double precision.
-        usable: whether clsvm can use it.
-        reason: why it is not usable, else "".
-        kind: "gpu", "cpu" or "other".
+    Attributes
+    ----------
+    index
+        number by which ``device`` parameters can name it.
+    platform, name, driver
+        names as the runtime reports them.
+    memory, largest_buffer
+        bytes of its memory, and of the largest buffer in it.
+    fp64
+        whether it has double precision.
+    usable
+        whether clsvm can use it.
+    reason
+        why it is not usable, else "".
+    kind
+        "gpu", "cpu" or "other".
     """
 
     index: int
@@ -83,7 +91,7 @@ def devices() -> list[DeviceInfo]:
     list of DeviceInfo
         One record for each device, in the order of their indices. A device is usable if a small fit in a separate
         process gave the right result. A fit that passed is remembered until the driver or clsvm changes.
-    """  # noqa: D416
+    """
     return [_info(os.getpid(), index, tried=True) for index in range(len(visible(os.getpid())))]
 
 
@@ -180,7 +188,7 @@ def find(spec: Any = None) -> DeviceInfo:
         There is no such device, none is usable, or several match.
     TypeError
         ``spec`` is of another type.
-    """  # noqa: D416
+    """
     here = visible(os.getpid())
     if isinstance(spec, cl.CommandQueue):
         spec = spec.device

@@ -197,7 +197,7 @@ def release_memory() -> int:
     -------
     int
         The number of bytes freed.
-    """  # noqa: D416
+    """
     freed = sum(kept.nbytes for kept in all_kept())
     for kept in all_kept():
         kept.empty()

@@ -45,37 +45,63 @@ class Profile:
 
     Costs are times relative to a multiply-add in a product of dense rows (the dense cell).
 
-    Attributes:
-        name: key in PROFILES.
-        shape: kernel style: "vector" is SIMD style (a work-item computes with explicit vectors), "group" is work-group
-            style (work-items share local memory).
-        lanes: rows that are stored side by side in float32.
-        panel: right-hand rows that are stored side by side, for CSR products with more than 16 of them.
-        cluster: lane groups of a cluster of rows.
-        group: work-items of a work-group in reductions.
-        pair_items: most work-items of a work-group that solves the dual over a working set.
-        tiles: register tiles of the gram kernel for each shape class. "wide" is for many right-hand rows, if there are
-            enough tiles for every compute unit.
-        block: rows that a work-item (SIMD) or a work-group owns when it reads the row cache.
-        chunks: parts of the rows in a reduction.
-        working_set: largest working set.
-        alone: most rows of a problem that one work-item or work-group solves. For more rows, sharing the work among the
-            whole device saves more time than its launches cost.
-        sync: outer iterations between two reads by the host.
-        csr_cost: cost of a stored nonzero of CSR rows.
-        clustered_cost: cost of a stored entry of clustered rows.
-        hybrid_cost: cost of an entry of a column that CSR rows store densely.
-        hit_cost: cost of an entry that meets an entry of an inverted index.
-        value_cost: cost of the kernel function and the store of a value of K over CSR rows.
-        cluster_price: cost of finding a row's cluster, by one work-group, which is a small part of a GPU.
-        cache_cost: cost of reading a stored value of K.
-        step_cost: cost of the launches and waits of an outer iteration.
-        look_cost: cost of choosing the working set, for each row.
-        inner_step, inner_cost: cost of an SMO iteration, and its part for each row of the working set.
-        factor_cost: cost of a multiply-add of the host's Cholesky factorisation in one thread.
-        patience: SMO iterations for each row of a small problem, after which the host finishes it.
-        wide: type of the gradients and coefficients: "double", or "pair" for the unevaluated sum of two float32
-        numbers.
+    Attributes
+    ----------
+    name
+        key in PROFILES.
+    shape
+        kernel style: "vector" is SIMD style (a work-item computes with explicit vectors), "group" is work-group
+        style (work-items share local memory).
+    lanes
+        rows that are stored side by side in float32.
+    panel
+        right-hand rows that are stored side by side, for CSR products with more than 16 of them.
+    cluster
+        lane groups of a cluster of rows.
+    group
+        work-items of a work-group in reductions.
+    pair_items
+        most work-items of a work-group that solves the dual over a working set.
+    tiles
+        register tiles of the gram kernel for each shape class. "wide" is for many right-hand rows, if there are
+        enough tiles for every compute unit.
+    block
+        rows that a work-item (SIMD) or a work-group owns when it reads the row cache.
+    chunks
+        parts of the rows in a reduction.
+    working_set
+        largest working set.
+    alone
+        most rows of a problem that one work-item or work-group solves. For more rows, sharing the work among the
+        whole device saves more time than its launches cost.
+    sync
+        outer iterations between two reads by the host.
+    csr_cost
+        cost of a stored nonzero of CSR rows.
+    clustered_cost
+        cost of a stored entry of clustered rows.
+    hybrid_cost
+        cost of an entry of a column that CSR rows store densely.
+    hit_cost
+        cost of an entry that meets an entry of an inverted index.
+    value_cost
+        cost of the kernel function and the store of a value of K over CSR rows.
+    cluster_price
+        cost of finding a row's cluster, by one work-group, which is a small part of a GPU.
+    cache_cost
+        cost of reading a stored value of K.
+    step_cost
+        cost of the launches and waits of an outer iteration.
+    look_cost
+        cost of choosing the working set, for each row.
+    inner_step, inner_cost
+        cost of an SMO iteration, and its part for each row of the working set.
+    factor_cost
+        cost of a multiply-add of the host's Cholesky factorisation in one thread.
+    patience
+        SMO iterations for each row of a small problem, after which the host finishes it.
+    wide
+        type of the gradients and coefficients: "double", or "pair" for the unevaluated sum of two float32 numbers.
     """
 
     name: str

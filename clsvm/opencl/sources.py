@@ -50,11 +50,16 @@ def _lookup() -> TemplateLookup:
 class Variant:
     """Describe a program and one of its kernels.
 
-    Attributes:
-        label: name for people.
-        text: OpenCL text.
-        options: build options.
-        entry: name of the kernel to launch.
+    Attributes
+    ----------
+    label
+        name for people.
+    text
+        OpenCL text.
+    options
+        build options.
+    entry
+        name of the kernel to launch.
     """
 
     label: str

@@ -39,18 +39,30 @@ class Stream:
 
     Use it as a context manager: at the end every buffer is released.
 
-    Attributes:
-        info: the device.
-        lock: lock that every call of the runtime acquires.
-        profile: sizes and rates of the device.
-        largest: most bytes of a buffer.
-        limit: memory limit in bytes.
-        setting: context, profile and memory_limit, which must be equal for cached values to be used.
-        held, peak: bytes allocated now, and at most so far.
-        reads: cached values that outlive the stream and are counted in ``held``.
-        compute_units: compute units of the device.
-        unified: whether kernels read the host's memory in place.
-        simulated: whether the device is Oclgrind.
+    Attributes
+    ----------
+    info
+        the device.
+    lock
+        lock that every call of the runtime acquires.
+    profile
+        sizes and rates of the device.
+    largest
+        most bytes of a buffer.
+    limit
+        memory limit in bytes.
+    setting
+        context, profile and memory_limit, which must be equal for cached values to be used.
+    held, peak
+        bytes allocated now, and at most so far.
+    reads
+        cached values that outlive the stream and are counted in ``held``.
+    compute_units
+        compute units of the device.
+    unified
+        whether kernels read the host's memory in place.
+    simulated
+        whether the device is Oclgrind.
     """
 
     def __init__(self, spec: Any = None, memory_limit: int | str | None = None, profile: Profile | None = None) -> None:
@@ -458,11 +470,16 @@ class Sections(NamedTuple):
 
     Under Oclgrind each array has a separate buffer, because it reports copies to a part of a buffer as uninitialised.
 
-    Attributes:
-        buffer: the whole buffer.
-        each: for each array, its part of the buffer.
-        starts: for each array, the first byte in the buffer; then the bytes of the whole buffer.
-        arrays: arrays of these shapes and dtypes.
+    Attributes
+    ----------
+    buffer
+        the whole buffer.
+    each
+        for each array, its part of the buffer.
+    starts
+        for each array, the first byte in the buffer; then the bytes of the whole buffer.
+    arrays
+        arrays of these shapes and dtypes.
     """
 
     buffer: Buffer
