@@ -23,7 +23,7 @@ out = parser.parse_args().out
 figure = plots.figure()
 figure.set_size_inches(12, 4)
 
-# Of a thousand rows 60 belong to the second class.
+# The second class has 60 of the thousand rows.
 X, y = make_blobs([940, 60], centers=[(0, 0), (2, 2)], cluster_std=[1.5, 0.7], random_state=0)
 X_train, X_test, y_train, y_test = train_test_split(X, y, random_state=0, stratify=y)
 

@@ -1,7 +1,7 @@
 """Inducing points of a Nyström kernel machine
 ===========================================
 
-More inducing points bend the boundary more, until it stays as it is, falkon.png::
+The boundary of more inducing points bends more, up to a limit, falkon.png::
 
     python examples/falkon.py [--out FOLDER]
 
