@@ -329,7 +329,7 @@ E1, E2 = L1(X), L2(X)
 @pytest.mark.parametrize(
     ("kernel", "expected", "params"),
     [
-        (RBF1 + RBF2, A + B, {"gamma": 0.2, "gamma_2": 0.9}),
+        (sum([RBF1, RBF2]), A + B, {"gamma": 0.2, "gamma_2": 0.9}),
         (RBF1 * RBF2, A * B, {"gamma": 0.2, "gamma_2": 0.9}),
         (RBF1 + np.int64(3), 3 + A, {"gamma": 0.2, "offset": 3.0}),
         (3 * (2 * RBF1 + 1), 3 * (2 * A + 1), {"gamma": 0.2, "scale": 2, "offset": 1, "scale_2": 3}),
