@@ -6,11 +6,8 @@ import re
 from typing import Any
 
 import dask.array as da
-import dask.dataframe as dd
 import numpy as np
-import pandas as pd
 import pytest
-import scipy.sparse as sp
 
 import clsvm
 from clsvm import dask as over_dask
@@ -25,17 +22,6 @@ CLASSES = np.array(["a", "b", "c"])[(Y > 0).astype(int) + (Y > 1.5)]
 
 def machine(name: str, **given: Any) -> Any:
     return getattr(over_dask, name)(**{"n_centers": 80, "random_state": 0, "device": DEVICE} | given)
-
-
-def in_one_place(name: str, like: Any, y: Any, rows: Any = X, **given: Any) -> Any:
-    """The same machine of this process, with the same centres."""
-    made = getattr(clsvm, name)(center_selection=like.centers_, random_state=0, device=DEVICE, **given)
-    return made.fit(rows, y)
-
-
-def close(got: Any, want: Any) -> None:
-    answers = "decision_function" if hasattr(got, "classes_") else "predict"
-    np.testing.assert_allclose(getattr(got, answers)(X), getattr(want, answers)(X), atol=2e-3)
 
 
 @pytest.mark.parametrize(
@@ -53,12 +39,14 @@ def test_as_in_one_place(client: Any, name: str, y: Any, given: dict[str, Any]) 
     """Objective, offsets and answers."""
     rows = da.from_array(X, chunks=(1000, 2))
     made = machine(name, tol=1e-6, **given).fit(rows, da.from_array(y, chunks=(900, *y.shape[1:])))
-    alone = in_one_place(name, made, y, tol=1e-6, **given)
+    twin = getattr(clsvm, name)(center_selection=made.centers_, random_state=0, device=DEVICE, tol=1e-6, **given)
+    alone = twin.fit(X, y)
     assert made.fit_report_.converged
     assert made.fit_report_.objective == pytest.approx(alone.fit_report_.objective, rel=1e-6)
     np.testing.assert_allclose(made.intercept_, alone.intercept_, atol=1e-9)
     np.testing.assert_array_equal(X[made.center_indices_], made.centers_)
-    close(made, alone)
+    answers = "decision_function" if hasattr(made, "classes_") else "predict"
+    np.testing.assert_allclose(getattr(made, answers)(X), getattr(alone, answers)(X), atol=2e-3)
     assert "3 chunks on " in made.fit_report_.layout  # (one worker or two: where the scheduler had them made)
 
 
@@ -68,30 +56,6 @@ def test_rows_that_are_no_chunks_are_taken_as_ever(name: str) -> None:
     expected = getattr(clsvm, name)(n_centers=20, random_state=0, warm_start=True, device=DEVICE)
     for _ in range(2):
         np.testing.assert_array_equal(made.fit(X, Y > 0).dual_coef_, expected.fit(X, Y > 0).dual_coef_)
-
-
-def test_data_frames_weights_and_sparse_rows(client: Any) -> None:
-    """Chunks of unknown sizes; weights, of which 0 leaves a row out; names of columns."""
-    weights = RNG.random(len(X)) * (RNG.random(len(X)) < 0.7)
-    table = dd.from_pandas(pd.DataFrame(X, columns=list("abcde")).assign(y=Y, w=weights), npartitions=4)
-    table = table[table.y < 2]
-    left = Y < 2
-    made = machine("FalkonRegressor").fit(table[list("abcde")], table.y, table.w)
-    assert (weights[left][made.center_indices_] > 0).all()
-    alone = clsvm.FalkonRegressor(center_selection=made.centers_, random_state=0, device=DEVICE)
-    alone.fit(X[left], Y[left], weights[left])
-    close(made, alone)
-    assert list(made.feature_names_in_) == list("abcde")
-    assert len(made.predict(table[list("abcde")]).compute()) == left.sum()
-    some = np.where(X > 0, X, 0)
-    rows = da.from_array(some, chunks=(1000, 5)).map_blocks(sp.csr_matrix)
-    made = machine("FalkonRegressor", layout="csr").fit(rows, da.from_array(Y, chunks=1000))
-    assert sp.issparse(made.centers_)
-    np.testing.assert_allclose(
-        made.fit_report_.objective,
-        in_one_place("FalkonRegressor", made, Y, sp.csr_matrix(some)).fit_report_.objective,
-        rtol=1e-5,
-    )
 
 
 def test_the_same_bits_by_any_number_of_workers(client: Any) -> None:

@@ -28,26 +28,24 @@ MACHINES = (
 )
 
 
+def answers(machine: Any, rows: Any) -> Any:
+    return getattr(machine, "decision_function", machine.predict)(rows)
+
+
 @pytest.mark.parametrize("machine", MACHINES, ids=str)
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
 def test_small_fits(device: str, monkeypatch: pytest.MonkeyPatch, machine: Any, form: Any) -> None:
     y = Y if is_classifier(machine) else X[:, 1] + 0.1 * Y
     rows = form(X)
     machine = machine.set_params(gamma=0.3, device=device, dtype="float64", tol=1e-6)
-    fine = machine.fit(rows, y)
-    values, report = (
-        fine.decision_function(rows) if hasattr(fine, "decision_function") else fine.predict(rows),
-        fine.fit_report_,
-    )
+    values, report = answers(machine.fit(rows, y), rows), machine.fit_report_
     monkeypatch.setenv("CLSVM_PROFILE", "gpu-pair")
-    alone = machine.fit(rows, y)
-    own = alone.fit_report_
+    found, own = answers(machine.fit(rows, y), rows), machine.fit_report_
     assert own.converged
     assert own.dtype == "float64"
     assert own.layout == "host, float64"
     assert own.dual == pytest.approx(report.dual, rel=1e-5)
     assert own.violation <= 1e-6
-    found = alone.decision_function(rows) if hasattr(alone, "decision_function") else alone.predict(rows)
     np.testing.assert_allclose(found, values, atol=1e-4)
 
 

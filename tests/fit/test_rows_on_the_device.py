@@ -41,6 +41,12 @@ def fitted_from_the_host(monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any],
         return SVC(**asked).fit(X, y)
 
 
+def same(found: Any, expected: Any, X: Any) -> None:
+    assert found.fit_report_.converged
+    assert found.fit_report_.dual == pytest.approx(expected.fit_report_.dual, rel=1e-6)
+    np.testing.assert_allclose(found.decision_function(X), expected.decision_function(X), atol=2e-3)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("kernel", ["rbf", "linear", "laplacian"])
 def test_pairs_are_laid_out_from_rows_on_the_device(
@@ -58,10 +64,8 @@ def test_pairs_are_laid_out_from_rows_on_the_device(
     if kernel != "laplacian":  # (whose rows' sizes are sums that the host makes)
         monkeypatch.setattr(DeviceRows, "__array__", none)
     found = SVC(**asked).fit(X, y)
-    assert found.fit_report_.converged
+    same(found, expected, X)
     assert found.fit_report_.layout.startswith("dense")
-    assert found.fit_report_.dual == pytest.approx(expected.fit_report_.dual, rel=1e-6)
-    np.testing.assert_allclose(found.decision_function(X), expected.decision_function(X), atol=2e-3)
 
 
 @pytest.mark.parametrize(
@@ -78,11 +82,9 @@ def test_a_fit_goes_on_from_rows_on_the_device(
     whole: list[int] = []
     monkeypatch.setattr(DeviceRows, "__array__", lambda self, *_, **__: whole.append(len(self)) or self.X[self.numbers])
     found = SVC(**asked).fit(X, y)
-    assert found.fit_report_.converged
+    same(found, expected, X)
     assert found.fit_report_.exact_rows
     assert not whole or kernel == "laplacian"  # (whose rows' sizes are sums that the host makes)
-    assert found.fit_report_.dual == pytest.approx(expected.fit_report_.dual, rel=1e-6)
-    np.testing.assert_allclose(found.decision_function(X), expected.decision_function(X), atol=2e-3)
 
 
 def test_little_memory_holds_no_copy(device: str, apart: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,16 +33,6 @@ def apart(got: np.ndarray, want: np.ndarray) -> float:
     return float(np.linalg.norm(got.astype(np.float64) - want) / np.linalg.norm(want))
 
 
-def test_each_kernel_once(device: str, profile: str) -> None:
-    """Small enough for a simulator: tiles of their own size, the last ones smaller."""
-    A = definite(5, "float32")
-    U = linalg.cholesky(A, device=device, tile=2)
-    full = U.astype(np.float64)
-    assert apart(full.T @ full, A) < EXACT["float32"]
-    assert apart(linalg.lauum(U, device=device, tile=2), np.triu(full @ full.T)) < EXACT["float32"]
-    assert apart(full @ linalg.solve_triangular(U, np.ones(5), device=device, tile=2), np.ones(5)) < 1e-2
-
-
 def check(A: np.ndarray, exact: float, where: dict[str, Any]) -> None:
     """Factor, product and solves; in place, in the order that suits and in the other one, the same bits."""
     low, n = np.tril if where["lower"] else np.triu, len(A)

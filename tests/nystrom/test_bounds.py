@@ -120,9 +120,10 @@ def check(device: str, loss: str, seed: int, small: bool = False) -> None:
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("loss", LOSSES)
-def test_the_bound_of_the_objective_is_one(device: str, loss: str) -> None:
-    for seed in range(QUICK):
-        check(device, loss, seed, small=True)
+@pytest.mark.parametrize("small", [True, pytest.param(False, marks=pytest.mark.full)])
+def test_the_bound_of_the_objective_is_one(device: str, loss: str, small: bool) -> None:
+    for seed in range(QUICK) if small else range(QUICK, MANY):
+        check(device, loss, seed, small)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -162,11 +163,3 @@ def test_the_bound_of_a_start_that_classes_share(device: str) -> None:
     targets = (y == np.arange(3)[:, None]).astype(float)
     above, objective = above_the_least(LOSSES["softmax"], B, u, machine.intercept_, targets, np.ones(400), 1e-3)
     assert above <= report.bound + 1e-13 * objective
-
-
-@pytest.mark.full
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.parametrize("loss", LOSSES)
-def test_the_bound_of_the_objective_is_one_many_times(device: str, loss: str) -> None:
-    for seed in range(QUICK, MANY):
-        check(device, loss, seed)
