@@ -49,7 +49,10 @@ KernelLike = str | Kernel | Callable[[Any, Any], Any]
 
 
 class KernelEstimator(CallbackSupportMixin, BaseEstimator):
-    """An estimator with a kernel function, under scikit-learn's contract. Subclasses learn in :meth:`_learn`."""
+    """Base of all estimators with a kernel function; they follow scikit-learn's estimator contract.
+
+    Subclasses implement :meth:`_learn`.
+    """
 
     kernel: Any
     _table: Mapping[str, Parameter] = PARAMETERS  # describes the constructor's parameters
@@ -95,11 +98,31 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         return state
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Train on X (n, d), dense or sparse, and y (n,): labels, or the numbers of a regression.
+        """Fit the estimator to training data.
 
-        sample_weight (n,) scales C. Raises ValueError or TypeError for bad input, with what was got and expected;
-        DeviceError and BuildError where the machine fails. The estimator then stays as it was. Warns with
-        ConvergenceWarning where the tolerance was not reached.
+        If an error is raised, the estimator stays as it was. Warns with ConvergenceWarning if the tolerance was not
+        reached.
+
+        Parameters
+        ----------
+        X : array or sparse matrix of shape (n, d), or (n, n) for a precomputed kernel
+            Training rows.
+        y : array of shape (n,)
+            Class labels, or targets of a regression; ignored by OneClassSVM.
+        sample_weight : array of shape (n,) or None
+            Factors of C for each row.
+
+        Returns
+        -------
+        self : object
+            Fitted estimator.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If an input or parameter is invalid; the message names it and what was expected.
+        DeviceError, BuildError
+            If the device fails or cannot build a program.
         """
         started = perf_counter()
         self._check_numbers()
@@ -113,7 +136,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
             learner._told = told
             rows = learner._learn(X, y, sample_weight, started)
             del learner._told
-            self.__dict__ = learner.__dict__  # (all learnt attributes at once)
+            self.__dict__ = learner.__dict__  # all learnt attributes at once
             if told:
                 told.end()
         if not self.fit_report_.converged:
@@ -121,14 +144,14 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         return self
 
     def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
-        """Set every attribute that a fit learns, and return the rows as they were read.
+        """Set the learnt attributes, and return X as the solver read it.
 
-        started: perf_counter() at which the fit began.
+        started: perf_counter() at the start of the fit.
         """
         raise NotImplementedError
 
     def _check_numbers(self) -> None:
-        """Raise ValueError or TypeError for a parameter out of range, with what was got and expected."""
+        """Raise ValueError or TypeError for an invalid parameter; the message names what was got and expected."""
         parameters.check(self._asked(), self._table)
         memory.parse_bytes(self.memory_limit)
         names = f"{', '.join(BUILTIN)}, precomputed"
@@ -141,9 +164,9 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
             raise TypeError(f"kernel must be a name ({names}), a Kernel or a function, got {self.kernel!r}")
 
     def _asked(self) -> dict[str, Any]:
-        """Return the values of the table's parameters, also where a user's subclass sets them in its constructor.
+        """Return the values of the parameters in the table, also if a user's subclass sets them in its constructor.
 
-        A parameter that only such a class takes is its own, whatever its name is, unless it is the solver's.
+        A parameter that only the subclass's constructor has is left out, unless the solver reads it.
         """
         made: Any = type(self)
         known = (name for name, one in self._table.items() if name in _named(made) or one.solver)
@@ -151,23 +174,23 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
 
     @property
     def _most_steps(self) -> int:
-        """Return the largest number of steps that callbacks hear of; 0 where the fit is one task for them."""
+        """Return the largest number of steps reported to callbacks, 0 if the fit is a single task."""
         return 0
 
     @property
     def _given(self) -> bool:
-        """Return whether X holds kernel values."""
+        """Return whether the kernel is precomputed, so that X is K."""
         return isinstance(self.kernel, str) and self.kernel == "precomputed"
 
     @property
     def _own(self) -> bool:
-        """Return whether the kernel is a function of the caller's."""
+        """Return whether the kernel is a Python function of the user."""
         return callable(self.kernel) and not isinstance(self.kernel, Kernel | type)
 
     def _rows(self, X: Any, y: Any = "no_validation", reset: bool = False, **asked: Any) -> Any:
-        """Return X, or (X, y), as the layouts read rows, after scikit-learn's checks.
+        """Check X, or X and y, as scikit-learn does, and return them in the form that layouts read.
 
-        Rows that a function of the caller's reads are left as they are.
+        Rows for a Python kernel function are returned as they are.
         """
         alone = isinstance(y, str)
         if self._given and sp.issparse(X):
@@ -186,9 +209,9 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         return arrays.canonical(checked) if alone else (arrays.canonical(checked[0]), checked[1])
 
     def _trained_on(self, X: Any, kernel: Kernel | None = None) -> tuple[Any, Kernel | Precomputed]:
-        """Return what a solver gets: rows and a kernel function, or the kernel values of all pairs of rows.
+        """Return the rows and the kernel function for a solver, or K and :class:`Precomputed`.
 
-        kernel: the function with its numbers, where these do not depend on the rows of X.
+        kernel: the kernel function, if its parameters are known already.
         """
         if self._own:
             warn(_SLOW)
@@ -202,7 +225,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         return arrays.without_empty(X) if kernel.of_entries else X, kernel
 
     def _evaluated(self, X: Any, Y: Any) -> NDArray[np.float64]:
-        """Return K of the caller's function between the rows of X and Y."""
+        """Return K between the rows of X and Y by the user's Python function."""
         K = self.kernel(X, Y)
         K = np.asarray(K.toarray() if sp.issparse(K) else K)
         if np.iscomplexobj(K):
@@ -216,37 +239,49 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         return symmetric(K) if X is Y else K
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Return a prediction for each row of X (n, d), the same in any batch: (n,), or (n, k) of k outputs.
+        """Predict for each row of X; the prediction of a row does not depend on the other rows of the call.
 
-        - A classifier gives the class: by the sign of the decision value, the largest of k, or the most pairs. With
-          break_ties the largest decision value decides between classes with as many pairs.
-        - A regression gives the value, float64.
-        - A one-class machine gives +1 inside the boundary and -1 outside.
+        Parameters
+        ----------
+        X : array or sparse matrix of shape (n, d), or (n, training rows) for a precomputed kernel
+            Rows.
 
-        Raises NotFittedError, and ValueError for other features than those of the fit.
+        Returns
+        -------
+        ndarray of shape (n,), or (n, k) for k outputs
+            Classifiers return class labels: by the sign of the decision value, the largest of k decision values, or
+            the most votes of pairs. Regressors return float64 values. One-class machines return 1 inside the boundary
+            and -1 outside.
+
+        Raises
+        ------
+        NotFittedError
+            If the estimator is not fitted.
+        ValueError
+            If X has another number of features than the training rows.
         """
         decoder = self._fitted_decoder
         if decoder.by_votes:
             return self.model_.predict(self._met(X), devices.first(self.device), self.memory_limit)
-        values = getattr(self, "decision_function", self._decision_values)(X)  # (a subclass may define its own)
+        values = getattr(self, "decision_function", self._decision_values)(X)  # a subclass may define its own
         return decoder.by_value(values)
 
     def _decision_values(self, X: Any, shape: str = "ovo") -> NDArray[np.float64]:
-        """Return the model's decision values of the rows of X, those of pairs of classes in this shape."""
+        """Return the decision values of the rows of X; shape: "ovo" or "ovr", for pairs of classes."""
         X = self._met(X)
         return self.model_.decision_function(X, devices.first(self.device), self.memory_limit, shape)
 
     @property
     def _fitted_decoder(self) -> Decoder:
-        """Return how the fitted estimator makes predictions of decision values."""
+        """Return the decoder that turns decision values of the fitted estimator into predictions."""
         return Decoder(TASKS[self._task].kind, getattr(self, "classes_", np.zeros(0)))
 
     def _decoder(self, y: Any, sample_weight: Any) -> Decoder:
-        """Return how a fit to y and sample_weight makes predictions of decision values."""
+        """Return the decoder that a fit to y and sample_weight would have."""
         return Decoder(TASKS[self._task].kind, np.zeros(0))
 
     def _met(self, X: Any) -> Any:
-        """Return X as the fitted model takes it. Raises ValueError and NotFittedError."""
+        """Check X for predictions and return it in the model's form. Raises ValueError, NotFittedError."""
         check_is_fitted(self)
         X = self._rows(X)
         if self._own:
@@ -256,7 +291,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         return X
 
     def _kernel(self, X: Any) -> Kernel:
-        """Return the kernel function with its numbers. Raises ValueError for one beyond the dtype of its values."""
+        """Return the kernel function with its parameters. Raises ValueError if one is too large for the dtype."""
         kernel = self.kernel if isinstance(self.kernel, Kernel) else self._named_kernel(self.kernel, X)
         if words := kernel.beyond(self.dtype):
             by_rows = isinstance(self.gamma, str) and kernel is not self.kernel and words.startswith("gamma=")
@@ -265,9 +300,9 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         return kernel
 
     def _named_kernel(self, kernel: str, X: Any) -> Kernel:
-        """Return a kernel function by its name. gamma="scale" is 1 / (d var(X)), "auto" 1 / d.
+        """Return a built-in kernel function by name; gamma="scale" is 1 / (d var(X)), "auto" is 1 / d.
 
-        degree and coef0 are checked also where the function does not have them.
+        degree and coef0 are checked even if the function does not have them.
         """
         names, gamma = {p.name for p in BUILTIN[kernel].parameters}, self.gamma
         if isinstance(gamma, str):
@@ -297,7 +332,7 @@ _TYPES = {  # of parameters that are annotated as Any
 
 
 def keep(estimator: Any, given: Mapping[str, Any]) -> None:
-    """Set the parameters of an estimator as attributes. given: the ``locals()`` of its constructor."""
+    """Set the parameters of an estimator as attributes. given: ``locals()`` of its constructor."""
     for name, value in given.items():
         if name != "self":
             setattr(estimator, name, value)
@@ -319,7 +354,7 @@ def documented(made: type[T]) -> type[T]:
 
 
 def without_probability(init: Callable[P, None]) -> Callable[P, None]:
-    """Return an ``__init__`` whose error for scikit-learn's probability=True says what there is in place of it."""
+    """Return an ``__init__`` that refuses scikit-learn's parameter probability with a hint at its replacement."""
 
     @wraps(init)
     def checked(*args: P.args, **given: P.kwargs) -> None:
@@ -335,11 +370,11 @@ def without_probability(init: Callable[P, None]) -> Callable[P, None]:
 
 @cache
 def _named(made: type) -> frozenset[str]:
-    """Return the constructor's parameters of the class of clsvm that ``made`` is, or comes from."""
+    """Return the constructor's parameters of the clsvm class that ``made`` is or is derived from."""
     ours = next(one for one in made.__mro__ if one.__module__.startswith("clsvm."))
     return frozenset(inspect.signature(ours).parameters)
 
 
 def _by_name(device: Any) -> str | None:
-    """Return a device as it is pickled: by its index on this machine in place of a pyopencl object."""
+    """Return the form in which a device is pickled: its index in place of a pyopencl object."""
     return device if device is None or isinstance(device, str) else str(devices.find(device).index)

@@ -8,7 +8,7 @@ from typing import Any
 
 try:
     from sklearn.callback import CallbackSupportMixin, with_callbacks
-except ImportError:  # (set_callbacks is then absent, as it is from scikit-learn's own estimators)
+except ImportError:  # older releases have no set_callbacks
 
     class CallbackSupportMixin:  # type: ignore[no-redef]
         """Stand in for the mixin of a release without callbacks."""
@@ -39,7 +39,7 @@ class FitTask:
         metadata = None if sample_weight is None else {"sample_weight": sample_weight}
         self._given = {"estimator": estimator, "X": X, "y": y, "metadata": metadata}
         self._step: Any = None
-        # Steps need one subtask more: the next one begins before it is known that the last one is done.
+        # One more subtask than steps: a step begins before it is known that the last one is done.
         self._fit = estimator._init_callback_context(max_subtasks=most + 1 if most else 0)
         self._fit.call_on_fit_task_begin(**self._given)
 

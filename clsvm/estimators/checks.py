@@ -1,4 +1,4 @@
-"""Check and read what a user gives to a fit: rows, kernel values, labels and weights; name a remedy after it."""
+"""Checks of the arguments of a fit: rows, kernel values, labels and weights; and a remedy if the fit fails."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from clsvm.errors import naming, warn
 from clsvm.kernels import Kernel, Precomputed
 
 _LOOK = 20  # rows on which a kernel function is tried before anything else
-_SCALED = 2000  # rows whose columns' scales are looked at where a fit did not converge
-_ROUGH = 1e-6  # of the largest kernel value: beyond it, what is not symmetric shows in decision values
-_APART, _LARGE = 1e3, 1e6  # factors between the scales of columns, and kernel values, that are hard to solve
+_SCALED = 2000  # rows sampled for the scales of columns after a fit that did not converge
+_ROUGH = 1e-6  # asymmetry of K, relative to its largest value, that affects decision values
+_APART, _LARGE = 1e3, 1e6  # ratios of column scales, and kernel values, that are hard to solve
 Vector = NDArray[np.float64]
-_MOST = 1e100  # of the sum of all bounds: its square, times kernel values, is a number
-# Weights that are all 0 have the words of weights_of, whichever release of scikit-learn is installed.
+_MOST = 1e100  # largest sum of all bounds; its square times kernel values must not overflow
+# weights_of words the error for weights that are all 0, whatever the release of scikit-learn.
 _ALLOWED = {"allow_all_zero_weights"} & signature(_check_sample_weight).parameters.keys()
 
 
 def times(shape: tuple[int, ...]) -> str:
-    """Return a shape in words: 3x4."""
+    """Return a shape in words, such as 3x4."""
     return "x".join(map(str, shape))
 
 
 def symmetric(K: NDArray[Any]) -> NDArray[Any]:
-    """Return kernel values K (n, n), or (K + K') / 2 where rounding has left them not quite symmetric.
+    """Return K (n, n), or (K + K') / 2 if rounding errors made K asymmetric.
 
-    Raises ValueError where they differ by more than float32's rounding of the largest value.
+    Raises ValueError if K and K' differ by more than float32's rounding error of the largest value.
     """
     step = max(1, (1 << 22) // len(K))
     worst = max(float(np.abs(K[i : i + step] - K[:, i : i + step].T).max()) for i in range(0, len(K), step))
@@ -49,23 +49,22 @@ def symmetric(K: NDArray[Any]) -> NDArray[Any]:
 
 
 def defined(made: type, base: type) -> set[str]:
-    """Return the names that ``made``, a subclass of ``base``, and its other base classes define, but for those that
-    every subclass gets from Python and scikit-learn."""
+    """Return the names that ``made``, a subclass of ``base``, or its mixins define, without those of every class."""
 
     class Bare(base):
-        """Define nothing."""
+        """Define nothing; its attributes are those of every class."""
 
     between = (one for one in made.__mro__ if one not in base.__mro__)
     return {name for one in between for name in vars(one)} - vars(Bare).keys()
 
 
 def check_values(kernel: Kernel, X: Any) -> None:
-    """Raise ValueError, from a few rows of X, for a kernel function that is not for such rows."""
+    """Raise ValueError if the kernel function is not defined for a few rows of X."""
     kernel.check_domain(X)
     few = X[:: -(-X.shape[0] // _LOOK)]
     K = kernel(few)
     with np.errstate(over="ignore"):
-        held = np.isfinite((few.multiply(few) if sp.issparse(few) else few * few).sum())  # (else refused by its norms)
+        held = np.isfinite((few.multiply(few) if sp.issparse(few) else few * few).sum())  # else refused by its norms
     if held and np.isnan(K).any():
         raise ValueError(f"{kernel!r} is nan for some rows of X")
     if np.isfinite(K).all() and np.abs(K - K.T).max() > 1e-9 * np.abs(K).max():
@@ -73,7 +72,7 @@ def check_values(kernel: Kernel, X: Any) -> None:
 
 
 def remedy(kernel: Kernel | Precomputed, X: Any) -> str:
-    """Return words about the scale of the columns of X where it is the likely cause of a failed fit, else ""."""
+    """Return advice to scale the columns of X if their scales are the likely cause of a failed fit, else ""."""
     if isinstance(kernel, Precomputed):
         return ""
     few = arrays.without_empty(X[:: -(-X.shape[0] // _SCALED)])
@@ -93,7 +92,7 @@ def remedy(kernel: Kernel | Precomputed, X: Any) -> str:
 
 
 def variance(X: Any) -> float:
-    """Return the variance of all cells of X; infinite or nan where it is beyond float64."""
+    """Return the variance of all entries of X; infinity or nan if it overflows."""
     with np.errstate(over="ignore", invalid="ignore"):
         if not sp.issparse(X):
             return float(X.var(dtype=np.float64))
@@ -103,16 +102,16 @@ def variance(X: Any) -> float:
 
 
 class Labels(NamedTuple):
-    """Labels that have been read: classes (k,), sorted, and the place of each row's class among them, places (n,)."""
+    """Hold the sorted classes (k,) of labels, and for each row the index of its class, places (n,)."""
 
     classes: NDArray[Any]
     places: NDArray[np.intp]
 
 
 def check_missing(y: Any, name: str = "y") -> None:
-    """Raise ValueError where objects or strings y have a missing entry: None, NaN or pandas.NA.
+    """Raise ValueError if y holds objects or strings of which one is missing: None, NaN or pandas.NA.
 
-    scikit-learn's own check ends with a TypeError for pandas.NA and for None.
+    scikit-learn's check raises a TypeError for pandas.NA and None.
     """
     dtype = getattr(y, "dtype", None)
     if y is None or (isinstance(dtype, np.dtype) and dtype.kind not in "OT"):
@@ -125,7 +124,7 @@ def check_missing(y: Any, name: str = "y") -> None:
 
 
 def classes_of(y: Any) -> Labels:
-    """Return labels y (n,) as they are read, or themselves. Raises ValueError for fewer than two classes."""
+    """Return the classes and the class index of each label y (n,). Raises ValueError for fewer than two classes."""
     if isinstance(y, Labels):
         return y
     y = column_or_1d(y, warn=True)
@@ -137,21 +136,21 @@ def classes_of(y: Any) -> Labels:
 
 
 def numbers_of(y: Any) -> Vector:
-    """Return targets (n,) as float64. Raises ValueError as :func:`within`."""
+    """Return targets (n,) as float64. Raises ValueError as :func:`within` does."""
     return within(np.asarray(column_or_1d(y, warn=True), np.float64))
 
 
 def within(y: Vector) -> Vector:
-    """Return the targets themselves. Raises ValueError where their squares are beyond float64."""
+    """Return the targets unchanged. Raises ValueError if their squares overflow."""
     if (largest := float(np.abs(y).max(initial=0.0))) > _MOST:
         raise ValueError(f"y must be numbers of at most {_MOST:g}, got {largest:g}")
     return y
 
 
 def read_weights(sample_weight: Any, X: Any) -> Vector:
-    """Return the weights (n,) of the rows of X: ones by default, 0 for negative ones.
+    """Return the weights (n,) of the rows of X: 1 by default, 0 in place of negative ones.
 
-    Raises ValueError for weights that are not n finite numbers or a single one.
+    Raises ValueError unless sample_weight is one finite number or n of them.
     """
     with naming("sample_weight"):
         rows = _check_sample_weight(sample_weight, X, dtype=np.float64, **dict.fromkeys(_ALLOWED, True))
@@ -159,7 +158,7 @@ def read_weights(sample_weight: Any, X: Any) -> Vector:
 
 
 def weights_of(sample_weight: Any, X: Any, refused: str = "Invalid input") -> Vector:
-    """Return :func:`read_weights`. Raises ValueError where no row has a positive weight."""
+    """Return the weights by :func:`read_weights`. Raises ValueError if no row has a positive weight."""
     rows = read_weights(sample_weight, X)
     if not rows.any():
         raise ValueError(f"{refused} - all samples have zero or negative weights.")
@@ -167,9 +166,9 @@ def weights_of(sample_weight: Any, X: Any, refused: str = "Invalid input") -> Ve
 
 
 def bounds_of(C: float, rows: Vector, by_class: Vector | None = None) -> Vector:
-    """Return C * class weight * sample weight of each row, (n,).
+    """Return the bound C * class weight * sample weight of each row, (n,).
 
-    Raises ValueError where the square of the sum of the bounds is beyond float64.
+    Raises ValueError if the square of the bounds' sum overflows.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         bounds = C * rows if by_class is None else C * by_class * rows
@@ -181,10 +180,10 @@ def bounds_of(C: float, rows: Vector, by_class: Vector | None = None) -> Vector:
 
 
 def class_weights(class_weight: Any, classes: NDArray[Any], y: NDArray[Any]) -> Vector:
-    """Return the weight (k,) of each of the classes, by class_weight and the labels y (n,).
+    """Return the weight of each class, (k,), by class_weight and the labels y (n,).
 
-    Raises ValueError or TypeError for a class_weight that is no dict, 'balanced' or None, and for a weight that is
-    negative or not finite. Weights of classes that are not in y play no part, as in scikit-learn.
+    Raises ValueError or TypeError unless class_weight is a dict of finite numbers >= 0, "balanced" or None. Weights of
+    classes outside y are ignored, as in scikit-learn.
     """
     with naming("class_weight"):
         weights = np.asarray(compute_class_weight(class_weight, classes=classes, y=y), np.float64)
@@ -196,10 +195,18 @@ def class_weights(class_weight: Any, classes: NDArray[Any], y: NDArray[Any]) -> 
 
 @dataclass(frozen=True)
 class Boxes:
-    """Classes and bounds of a fit.
+    """Hold the classes of a fit and the bounds of its coefficients.
 
-    classes (k,): sorted, those with a row of positive weight. weights (k,): of the classes. index (n,): each row's
-    class, -1 where it is none of these. bounds (n,): of each row's coefficient, C * class weight * sample weight.
+    Attributes
+    ----------
+    classes
+        sorted labels of the classes with a row of positive weight, (k,).
+    weights
+        class weights, (k,).
+    index
+        index of each row's class, -1 for rows of other classes, (n,).
+    bounds
+        bound of each row's coefficient, C * class weight * sample weight, (n,).
     """
 
     classes: NDArray[Any]
@@ -209,9 +216,9 @@ class Boxes:
 
 
 def boxes(C: float, class_weight: Any, sample_weight: Any, y: Any, refused: str = "Invalid input") -> Boxes:
-    """Return the classes of labels y (n,) and the bounds of their rows' coefficients.
+    """Return the classes of labels y (n,) and the bounds of the coefficients.
 
-    A class without a row of positive weight is none. Raises ValueError where fewer than two classes are left.
+    A class without a row of positive weight is left out. Raises ValueError if fewer than two classes remain.
     """
     classes, index = classes_of(y)
     weights = class_weights(class_weight, classes, classes[index])
@@ -222,9 +229,9 @@ def boxes(C: float, class_weight: Any, sample_weight: Any, y: Any, refused: str 
 
 
 def weighing(index: NDArray[np.intp], weights: Vector, refused: str) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the classes that have a row of positive weight, and for each row its place among them, else -1.
+    """Return the classes with a row of positive weight, and each row's index among them, -1 for other classes.
 
-    index, weights (n,): class and weight of each row. Raises ValueError where fewer than two classes are left.
+    index, weights (n,): class and weight of each row. Raises ValueError if fewer than two classes remain.
     """
     left = np.unique(index[weights > 0])
     if len(left) < 2:

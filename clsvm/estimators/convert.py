@@ -1,4 +1,4 @@
-"""Fitted estimators from scikit-learn's to clsvm's and back, with the same coefficients and predictions."""
+"""Conversion of fitted estimators between scikit-learn and clsvm, with the same coefficients and predictions."""
 
 from __future__ import annotations
 
@@ -28,13 +28,31 @@ _SAME = ("fit_status_", "shape_fit_", "n_iter_", "n_features_in_", "feature_name
 
 
 def from_sklearn(model: Any, **params: Any) -> Any:
-    """Return clsvm's estimator, fitted as ``model`` is: SVC, NuSVC, SVR, NuSVR or OneClassSVM of scikit-learn.
+    """Convert a fitted SVM of scikit-learn to the fitted estimator of clsvm.
 
-    Parameters and attributes are the same (cache_size apart), decision values those of kernel values in ``dtype``.
-    ``model_`` has the sigmoids of a model that was fitted with probability=True. There is no fit_report_. params: of
-    clsvm's estimator, in place of those of ``model``: device, dtype, memory_limit and so on.
+    Parameters and attributes are the same, except cache_size and fit_report_, which is missing. ``model_`` takes over
+    the sigmoids of a model fitted with probability=True.
 
-    Raises TypeError for another estimator, NotFittedError, and ValueError for a kernel that is a function of Python's.
+    Parameters
+    ----------
+    model : estimator of scikit-learn
+        Fitted SVC, NuSVC, SVR, NuSVR or OneClassSVM.
+    **params
+        Parameters of clsvm's estimator that replace those of ``model``, such as device, dtype or memory_limit.
+
+    Returns
+    -------
+    estimator : object
+        Fitted estimator of clsvm.
+
+    Raises
+    ------
+    TypeError
+        If ``model`` is no such estimator.
+    NotFittedError
+        If it is not fitted.
+    ValueError
+        If its kernel is a Python function.
     """
     kind = _other(model, _OURS, "scikit-learn")
     if model.kernel not in _KERNELS:
@@ -45,7 +63,7 @@ def from_sklearn(model: Any, **params: Any) -> Any:
     made.support_, made._n_support = np.array(model.support_, np.int32), np.array(model.n_support_, np.int32)
     made.support_vectors_ = arrays.canonical(_float64(model.support_vectors_))
     kernel: Kernel | Precomputed = PRECOMPUTED
-    vectors = made.support_  # (of given values the support vectors are columns)
+    vectors = made.support_  # columns of K for a precomputed kernel
     if model.kernel in BUILTIN:
         given = {"gamma": float(model._gamma), "coef0": float(model.coef0), "degree": model.degree}
         kernel = make(model.kernel, **{p.name: given[p.name] for p in BUILTIN[model.kernel].parameters})
@@ -73,13 +91,30 @@ def from_sklearn(model: Any, **params: Any) -> Any:
 
 
 def to_sklearn(model: Any) -> Any:
-    """Return scikit-learn's estimator, fitted as ``model`` is, an estimator of clsvm.
+    """Convert a fitted SVM of clsvm to the fitted estimator of scikit-learn.
 
-    Parameters and attributes are the same (cache_size apart; of a :class:`clsvm.Kernel` its name and numbers), decision
-    values those of kernel values in float64. Probabilities of ``model.model_`` become those of probability=True.
+    Parameters and attributes are the same, except cache_size; a :class:`clsvm.Kernel` becomes a name and parameters.
+    Probabilities of ``model.model_`` become those of probability=True.
 
-    Raises TypeError for anything else, NotFittedError, and ValueError where scikit-learn has no such model: for another
-    kernel function, more than two classes other than by pairs, classes that are coupled, no offset.
+    Parameters
+    ----------
+    model : estimator of clsvm
+        Fitted SVC, NuSVC, SVR, NuSVR or OneClassSVM.
+
+    Returns
+    -------
+    estimator : object
+        Fitted estimator of scikit-learn.
+
+    Raises
+    ------
+    TypeError
+        If ``model`` is no such estimator.
+    NotFittedError
+        If it is not fitted.
+    ValueError
+        If scikit-learn has no such model: other kernel functions, ``multi_class`` other than "ovo" with more than two
+        classes, or no offset.
     """
     kind = _other(model, _THEIRS, "clsvm")
     machine: KernelModel = model.model_
@@ -105,12 +140,12 @@ def to_sklearn(model: Any) -> Any:
 
 
 def libsvm_attributes(model: Any) -> dict[str, Any]:
-    """Return the attributes that LIBSVM would have left in scikit-learn's estimator for a fitted one of clsvm."""
+    """Return the private attributes that LIBSVM's fit sets in scikit-learn's estimator."""
     machine: KernelModel = model.model_
     k, vectors = len(machine.classes), _float64(model.support_vectors_)
     dual_coef, intercept = _float64(machine.dual_coef), _float64(machine.intercept)
     dual_coef = _stored(dual_coef) if sparse.issparse(vectors) else dual_coef
-    turned = -1 if k == 2 else 1  # (LIBSVM's positive class is the first one)
+    turned = -1 if k == 2 else 1  # LIBSVM's positive class is the first one
     return {
         "support_": np.array(model.support_, np.int32),
         "support_vectors_": vectors,
@@ -123,7 +158,7 @@ def libsvm_attributes(model: Any) -> dict[str, Any]:
 
 
 def _other(model: Any, table: dict[Any, Any], whose: str) -> Any:
-    """Return the other library's class for a fitted estimator. Raises TypeError and NotFittedError."""
+    """Return the corresponding class of the other library. Raises TypeError, NotFittedError."""
     for one, other in table.items():
         if isinstance(model, one):
             check_is_fitted(model)
@@ -132,13 +167,13 @@ def _other(model: Any, table: dict[Any, Any], whose: str) -> Any:
 
 
 def _shared(model: Any, *kinds: Any) -> dict[str, Any]:
-    """Return the parameters of ``model`` that both classes have, but for cache_size, whose values differ."""
+    """Return the parameters of ``model`` that both classes have, except cache_size, whose meaning differs."""
     ours, theirs = (inspect.signature(kind).parameters.keys() for kind in kinds)
     return {name: getattr(model, name) for name in (ours & theirs) - {"cache_size"}}
 
 
 def _copy(model: Any, made: Any) -> None:
-    """Copy the attributes that are the same on both sides, where ``model`` has them."""
+    """Copy the attributes that both libraries have from ``model``."""
     for name in _SAME:
         if hasattr(model, name):
             value = getattr(model, name)
@@ -148,9 +183,9 @@ def _copy(model: Any, made: Any) -> None:
 
 
 def _fitted_shell(kind: Any, vectors: Any, classes: NDArray[Any]) -> Any:
-    """Return an estimator that scikit-learn has fitted to a row of each class (two without classes).
+    """Fit scikit-learn's estimator to one row of each class (two rows without classes).
 
-    It has the private attributes that the installed release needs, for such rows and so many classes.
+    The fit sets the private attributes that the installed release needs.
     """
     n, d = max(2, len(classes)), max(1, vectors.shape[1])
     rows = sparse.csr_matrix((np.arange(n), (np.arange(n), np.zeros(n, int))), (n, d), dtype=np.float64)
@@ -161,19 +196,19 @@ def _fitted_shell(kind: Any, vectors: Any, classes: NDArray[Any]) -> Any:
 
 
 def _float64(array: Any) -> Any:
-    """Return a copy in float64, dense or CSR, since clsvm's arrays may be read-only."""
+    """Return a writable float64 copy, dense or CSR."""
     if sparse.issparse(array):
         return sparse.csr_matrix(array, dtype=np.float64, copy=True)
     return np.array(array, np.float64, order="C")
 
 
 def _stored(dense: NDArray[np.float64]) -> sparse.csr_matrix:
-    """Return CSR with every entry stored, zeros too, as scikit-learn keeps coefficients of sparse rows."""
+    """Return a CSR matrix that stores zeros too, as scikit-learn does for coefficients of sparse rows."""
     rows, columns = dense.shape
     places = np.tile(np.arange(columns), rows), columns * np.arange(rows + 1)
     return sparse.csr_matrix((dense.ravel(), *places), shape=dense.shape)
 
 
 def _turned(B: NDArray[np.float64], classes: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the sigmoids' offsets for the other library's positive class: the second of two here, the first there."""
+    """Return the sigmoids' offsets for the other library's positive class: LIBSVM's is the first of two."""
     return 0.0 - B if len(classes) == 2 else B.copy()

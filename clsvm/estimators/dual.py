@@ -1,4 +1,4 @@
-"""The base class of support vector machines: options of the solver, starts from earlier fits, learnt attributes."""
+"""The base class of support vector machines: it runs fits, warm starts, and sets the learnt attributes."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from clsvm.problem import Problem, Subproblem, largest_nu, soft_margin
 from clsvm.tasks import CLASSES, TASKS
 
 Vector = NDArray[np.float64]
-Part = list[tuple[Subproblem, Any]]  # problems solved together, and the places of their coefficients among all
-_HARD = 1e30  # the bound of coefficients that have none: C=inf, a hard margin
-_SAMPLE = 100  # rows whose kernel values say how large C is
-_LARGE = 10.0  # C, for kernel values whose spread is 1
-_MARGINS = 10.0  # tol: the smallest margin that C-SVC is asked for
-_BOUNDED = 1 - 1e-5  # of a class's coefficients that may be at their bounds
-_STEPS = 100  # SMO iterations of C-SVC, for each row
+Part = list[tuple[Subproblem, Any]]  # dual problems solved together, and where their coefficients go
+_HARD = 1e30  # bound of coefficients for C=inf, a hard margin
+_SAMPLE = 100  # rows sampled for the spread of kernel values
+_LARGE = 10.0  # a large C for kernel values of spread 1
+_MARGINS = 10.0  # smallest margin, in units of tol, that is asked of C-SVC
+_BOUNDED = 1 - 1e-5  # share of a class's weight that may be at the bounds
+_STEPS = 100  # most SMO iterations of C-SVC for each row
 
 
 class Machine(KernelEstimator):
-    """A support vector machine; tasks are its subclasses. clsvm.parameters describes their parameters."""
+    """Base of the support vector machines; subclasses define the dual problem."""
 
     def _options(self) -> Options:
         options = Options.of(self._asked())
@@ -42,7 +42,7 @@ class Machine(KernelEstimator):
         return options if others else options.but(device=one)
 
     def _before(self, shape: tuple[int, int]) -> Vector | None:
-        """Return the coefficients of the fit before, as those of the first rows, where warm_start asks for them."""
+        """Return the last fit's coefficients, zeros for rows added since; None without warm_start."""
         if not self.warm_start or not hasattr(self, "dual_coef_"):
             return None
         before, (count, n) = len(self.dual_coef_), shape
@@ -64,10 +64,10 @@ class Machine(KernelEstimator):
         index: Any = None,
         again: bool = True,
     ) -> None:
-        """Train problems, some at a time, and set the learnt attributes.
+        """Solve the dual problems, one group after another, and set the learnt attributes.
 
-        shape: (count, n) of all coefficients. index: (n,) each row's class, if any. again: whether a warm start goes on
-        from the coefficients of the fit before.
+        shape: (count, n) of all coefficients. index: each row's class (n,), if any. again: whether a warm start may use
+        the coefficients of the last fit.
         """
         rows, kernel = self._trained_on(X)
         copies = TASKS[self._task].copies
@@ -89,18 +89,18 @@ class Machine(KernelEstimator):
     def _set_learnt(
         self, X: Any, kernel: Kernel | Precomputed, fit: Fitted, coefficients: Vector, index: NDArray[np.intp]
     ) -> None:
-        """Set the learnt attributes, but for classes_. coefficients: (count, n) of all rows. index: (n,)."""
+        """Set the learnt attributes except classes_, from coefficients (count, n) and each row's class, index (n,)."""
         report, of_classes = fit.report, TASKS[self._task].kind == CLASSES
         classes = self.classes_ if of_classes else np.zeros(0)
         support = np.flatnonzero(coefficients.any(axis=0))
-        support = support[np.argsort(index[support], kind="stable")]  # by class, as scikit-learn has them
-        self._ends = fit.rho, fit.dual  # (of the problems as the solver has them, for svm-train's lines)
+        support = support[np.argsort(index[support], kind="stable")]  # ordered by class, as in scikit-learn
+        self._ends = fit.rho, fit.dual  # unscaled, for the lines that svm-train prints
         steps = np.minimum(fit.steps, np.iinfo(np.int32).max).astype(np.int32)
         self.n_iter_ = steps if of_classes else int(steps[0])
         self.support_ = support.astype(np.int32)
         if self._given:
             self.support_vectors_ = np.empty((0, 0))
-        else:  # (what a function of the caller's reads can be anything)
+        else:  # rows for a Python kernel function can be any object
             self.support_vectors_ = _safe_indexing(X, support) if self._own else X[support]
         self._n_support = np.bincount(index[support], minlength=max(1, len(classes))).astype(np.int32)
         self.dual_coef_ = coefficients[:, support]
@@ -111,7 +111,7 @@ class Machine(KernelEstimator):
         vectors: Any = self.support_vectors_
         plan = fit.plan
         if plan and len(plan.centre) != vectors.shape[1]:
-            plan = None  # it is of fewer columns (_trained_on)
+            plan = None  # the plan is for fewer columns (_trained_on)
         if isinstance(kernel, Precomputed):
             vectors = support
             self._rows_of_fit = X if self._own else None
@@ -128,38 +128,37 @@ class Machine(KernelEstimator):
         )
 
     def _posed(self, y: Any, sample_weight: Any) -> tuple[NDArray[Any], list[Subproblem]]:
-        """Return the classes and the subproblems of a fit to y (n,), over rows that the task's problem may repeat.
+        """Return the classes and the dual problems of a fit to y (n,).
 
-        For one class y is None, and sample_weight (n,) is given. Raises NotImplementedError where the classes are
-        coupled.
+        For one-class machines y is None, and sample_weight (n,) is given. nu-SVR's problem has each row twice. Raises
+        NotImplementedError for coupled classes.
         """
         raise NotImplementedError
 
     def _scaled(self, b: Vector, rho: Vector) -> tuple[Vector, Vector]:
-        """Return coefficients (problems, n), or what is linear in them, and offsets (problems,) of the model, from b
-        and rho (problems, groups) of the solved problem."""
-        return b, rho.mean(axis=1)  # (of two groups the offset is their mean)
+        """Convert b (problems, n), or numbers linear in it, and rho (problems, groups) to the model's scale."""
+        return b, rho.mean(axis=1)  # the offset of two groups is their mean
 
     def _check_margins(self, rho: Vector, fit: Fit | None = None) -> None:
-        """Warn where offsets rho (problems, groups) show that solutions mean nothing.
+        """Warn if the offsets rho (problems, groups) show that a nu-SVC has no margin.
 
-        fit: where a remedy is sought, if that may take time.
+        fit: the fit for which a remedy is computed, None if that would take too long.
         """
 
     def _trained_on(self, X: Any, kernel: Kernel | None = None) -> tuple[Any, Kernel | Precomputed]:
-        """Return rows and kernel as the task's problem has them, each row as often as it has coefficients."""
+        """Return rows and kernel for the solver, with each row repeated once for each of its coefficients."""
         rows, made = super()._trained_on(X, kernel)
         return _repeated(rows, isinstance(made, Precomputed), TASKS[self._task].copies), made
 
     def _fit_whole(self, X: Any, y: Any, sample_weight: Any, started: float) -> None:
-        """Train the only problem of the task, over all rows."""
+        """Solve the task's only dual problem, over all rows."""
         _, (member,) = self._posed(y, sample_weight)
         shape = 1, member.problem.n // TASKS[self._task].copies
         self._fit_parts(X, [[(member, ...)]], shape, started)
 
     @property
     def n_support_(self) -> NDArray[np.int32]:
-        """Return the number of support vectors of each class, (k,) int32; of all, (1,), without classes."""
+        """Return the number of support vectors of each class, (k,) int32; without classes (1,)."""
         check_is_fitted(self)
         return self._n_support
 
@@ -170,7 +169,7 @@ class Machine(KernelEstimator):
         if self.model_.kernel.name != "linear":
             raise AttributeError("coef_ is only available when using a linear kernel")
         coef = self._coef()
-        coef.flags.writeable = False  # (a change of it would change nothing)
+        coef.flags.writeable = False  # computed anew at each access
         return coef
 
     def _coef(self) -> Any:
@@ -178,13 +177,13 @@ class Machine(KernelEstimator):
 
     @property
     def _bound(self) -> float:
-        """Return C as the solver takes it, 1 of a task without C."""
+        """Return C, _HARD for infinity, 1 for a task without C."""
         C = float(self.C) if "C" in TASKS[self._task].parameters else 1.0
         return _HARD if np.isinf(C) else C
 
 
 def _begun(start: Vector, problem: Problem, copies: int) -> Vector:
-    """Return coefficients (problems, rows) to begin with, of which each copy of the rows has those of its sign."""
+    """Return the start (problems, rows); of repeated rows, each copy takes the coefficients of its sign."""
     if copies == 1:
         return start
     start = np.tile(start, copies)
@@ -192,7 +191,7 @@ def _begun(start: Vector, problem: Problem, copies: int) -> Vector:
 
 
 def _repeated(X: Any, given: bool, copies: int) -> Any:
-    """Return the rows ``copies`` times, one set below the other, or the kernel values of these."""
+    """Return X, or K if ``given``, for rows repeated ``copies`` times, one set below the other."""
     if copies == 1:
         return X
     if given:
@@ -201,7 +200,7 @@ def _repeated(X: Any, given: bool, copies: int) -> Any:
 
 
 class Fit(NamedTuple):
-    """The rows of a fit, its kernel function, its problems, and perf_counter() at which it began."""
+    """Hold the rows, kernel function and dual problems of a fit, and perf_counter() at its start."""
 
     rows: Any
     kernel: Kernel | Precomputed
@@ -210,10 +209,10 @@ class Fit(NamedTuple):
 
 
 def possible_nu(fit: Fit, narrow: NDArray[np.intp], nu: float, options: Options) -> str:
-    """Return in words which nu the rows allow, where the members ``narrow`` have no margin with ``nu``.
+    """Return advice on nu if the problems ``narrow`` have no margin with it.
 
-    The nu of C-SVC has the margin 1 / C. C is large for kernel values of this size, so that a nu much below leaves
-    little margin or none. Where all coefficients of a class are at their bounds, no smaller nu has a larger margin.
+    C-SVC with a C that is large for these kernel values corresponds to a nu with the margin 1 / C. A nu much below it
+    leaves little margin. If all coefficients of a class are at their bounds, no smaller nu has a larger margin.
     """
     most = min(largest_nu(one.problem.lo, one.problem.hi) for one in fit.members)
     limit = f"the sizes of the classes allow at most nu={most:g}"
@@ -233,14 +232,14 @@ def possible_nu(fit: Fit, narrow: NDArray[np.intp], nu: float, options: Options)
 
 
 def _soft(fit: Fit, members: list[Subproblem], C: float, options: Options) -> list[float] | None:
-    """Return the nu of C-SVC's solution for each member; None where they take too many iterations, or fail."""
+    """Return the nu of C-SVC's solution for each problem; None if one fails or takes too many iterations."""
     steps = _STEPS * max(len(one.rows) for one in members)
     steps = steps if options.max_iter < 0 else min(steps, options.max_iter)
     asked = options.but(max_iter=steps, gap_tol=None, checkpoint=None, verbose=False)
     posed_soft = [Subproblem(one.rows, soft_margin(one.problem, C)) for one in members]
     try:
         trained = driver.solve(fit.rows, posed_soft, fit.kernel, asked, fit.started)
-    except (ValueError, MemoryError, ClsvmError):  # (what the fit itself found is not lost for a remedy)
+    except (ValueError, MemoryError, ClsvmError):  # a failed remedy must not lose the fit
         return None
     if not trained.report.converged:
         return None
@@ -249,8 +248,7 @@ def _soft(fit: Fit, members: list[Subproblem], C: float, options: Options) -> li
 
 
 def _spread(rows: Any, kernel: Kernel | Precomputed) -> float:
-    """Return the mean squared distance, in the kernel's feature space, of some rows from their mean; 0 where rows are
-    not on this machine."""
+    """Return the variance of a sample of rows in the kernel's feature space, 0 if the rows are remote."""
     if sharded.elsewhere(rows):
         return 0.0
     some = np.arange(0, rows.shape[0], -(-rows.shape[0] // _SAMPLE))
@@ -260,6 +258,6 @@ def _spread(rows: Any, kernel: Kernel | Precomputed) -> float:
 
 
 def _rounded_up(nu: float) -> float:
-    """Return nu with three digits, not smaller than it is."""
+    """Return nu rounded up to three digits."""
     unit = 10.0 ** (np.floor(np.log10(nu)) - 2)
     return float(np.ceil(nu / unit) * unit)

@@ -1,4 +1,4 @@
-"""Kernel machines on centres: regression, classification by least squares, logistic regression."""
+"""Nyström kernel machines by Falkon: regression, least-squares classification, logistic regression."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _Callback = Callable[[int, Vector, float], Any] | None
 
 
 class Posed(NamedTuple):
-    """What is to be learnt: targets y (k, n), weights (n,) of the rows; classes (c,), none of numbers."""
+    """Hold targets y (k, n), row weights (n,) and classes (c,), which are empty for a regression."""
 
     classes: NDArray[Any]
     y: Vector
@@ -45,22 +45,44 @@ class Posed(NamedTuple):
 
 
 class Falkon(KernelEstimator):
-    """f(x) = sum_j alpha_j K(x, c_j) + intercept, at the least of
-    (1 / sum w) sum_i w_i loss(f(x_i), y_i) + (penalty / 2) |f|^2 over the span of m centres."""
+    """Base of the Falkon estimators: f(x) = sum_j alpha_j K(x, c_j) + intercept for m inducing points c_j.
+
+    f minimises (1 / sum w) sum_i w_i loss(f(x_i), y_i) + (penalty / 2) |f|^2 over the span of the inducing points.
+    """
 
     _table = TABLE
-    _checks: Mapping[str, Any] = MappingProxyType({})  # of y, beside scikit-learn's own
+    _checks: Mapping[str, Any] = MappingProxyType({})  # options of scikit-learn's check of y
 
     def _loss(self, outputs: int) -> str:
-        """Return the name of the loss in LOSSES."""
+        """Return the name of the loss record in LOSSES."""
         raise NotImplementedError
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Train on X (n, d), dense or sparse, and y; sample_weight (n,) multiplies the loss of each row.
+        """Fit the estimator to training data; X may be memory-mapped and larger than the device's memory.
 
-        X may be memory-mapped and larger than the device's memory. Raises ValueError or TypeError for bad input,
-        DeviceError and BuildError where the machine fails, and leaves the estimator as it was then; warns with
-        ConvergenceWarning where the tolerance was not reached. Ctrl-C leaves what was found until then, and goes on.
+        If an error is raised, the estimator stays as it was. Ctrl-C keeps the result so far and raises
+        KeyboardInterrupt. Warns with ConvergenceWarning if the tolerance was not reached.
+
+        Parameters
+        ----------
+        X : array or sparse matrix of shape (n, d)
+            Training rows.
+        y : array of shape (n,), or (n, k) for k outputs of a regression
+            Targets or class labels.
+        sample_weight : array of shape (n,) or None
+            Factors of the loss of each row.
+
+        Returns
+        -------
+        self : object
+            Fitted estimator.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If an input or parameter is invalid; the message names it and what was expected.
+        DeviceError, BuildError
+            If the device fails or cannot build a program.
         """
         super().fit(X, y, sample_weight)
         if self.fit_report_.status == Status.INTERRUPTED.value:
@@ -75,7 +97,7 @@ class Falkon(KernelEstimator):
         return X
 
     def _posed(self, y: Any, sample_weight: Any) -> Posed:
-        """Return the targets of y (n,) or (n, k). Raises ValueError or TypeError for bad targets or weights."""
+        """Return targets, weights and classes of y (n,) or (n, k). Raises ValueError or TypeError for invalid ones."""
         raise NotImplementedError
 
     def _problem(self, posed: Posed) -> Task:
@@ -89,7 +111,7 @@ class Falkon(KernelEstimator):
         return nystrom.Options(tol=float(self.tol), max_iter=int(self.max_iter), device=device, **given)
 
     def _train(self, X: Any, task: Task, classes: NDArray[Any], started: float) -> None:
-        """Learn a task over rows as they were read, and set the attributes of a fit."""
+        """Fit to the rows X, and set the learnt attributes."""
         random, kernel, options = check_random_state(self.random_state), self._kernel(X), self._options()
         centers, start = self._centers(X, kernel, task, random)
         self.centers_, self.center_indices_, self.intercept_ = centers.rows, centers.places, task.offset
@@ -102,18 +124,18 @@ class Falkon(KernelEstimator):
         self._set_model(kernel, alpha, report.steps, plan, report.dtype)
 
     def _after_step(self, kernel: Kernel, step: int, coefficients: Vector) -> dict[str, Any]:
-        """Return the attributes of an estimator that was fitted until a step, with its coefficients (m, k)."""
+        """Return the attributes of an estimator fitted up to ``step``, with coefficients (m, k), for callbacks."""
         reached = object.__new__(type(self))
         reached.__dict__ = self.__dict__.copy()
         reached._set_model(kernel, np.ascontiguousarray(coefficients.T), step, None, self.dtype)
         return {name: value for name, value in vars(reached).items() if name != "_told"}
 
     def _set_model(self, kernel: Kernel, alpha: Vector, steps: int, plan: Plan | None, dtype: str) -> None:
-        """Set the model of coefficients alpha (k, m), and the number of steps."""
+        """Set the model with coefficients alpha (k, m), and the number of steps."""
         self.dual_coef_, self.n_iter_ = alpha, steps
         classes = getattr(self, "classes_", np.zeros(0))
         count = np.zeros(max(1, len(classes)), np.int32)
-        count[0] = self.centers_.shape[0]  # (centres are of no class)
+        count[0] = self.centers_.shape[0]  # inducing points have no class
         self.model_ = KernelModel(
             kernel=kernel,
             support_vectors=self.centers_,
@@ -128,13 +150,13 @@ class Falkon(KernelEstimator):
         )
 
     def _estimates(self, outputs: int) -> dict[str, Any]:
-        """Return the model's numbers for probabilities."""
+        """Return the parameters of the model's probabilities."""
         return {}
 
     def _centers(
         self, X: Any, kernel: Kernel, task: Task, random: np.random.RandomState
     ) -> tuple[nystrom.Centers, Vector | None]:
-        """Return the centres, and the coefficients (k, m) of the fit before where it is to go on."""
+        """Return the inducing points, and for a warm start the coefficients (k, m) of the last fit."""
         check_values(kernel, X)
         if not (self.warm_start and hasattr(self, "centers_")):
             return self._chosen(X, kernel, task.weights, random), None
@@ -156,8 +178,10 @@ class Falkon(KernelEstimator):
         return nystrom.choose_centers(X, how, self.n_centers, weights, random, kernel, float(self.penalty), where)
 
     def _given_centers(self, given: Any, d: int, kernel: Kernel) -> Any:
-        """Return the rows of center_selection as the layouts read rows. Raises ValueError or TypeError, which name
-        center_selection, where they are no rows of d features that the kernel function takes."""
+        """Check inducing points given as center_selection, and return them in the form that layouts read.
+
+        Raises ValueError or TypeError if they are not rows of d features for which the kernel function is defined.
+        """
         asked = {"accept_sparse": "csr", "dtype": DTYPES, "order": "C", "input_name": "center_selection"}
         with naming("center_selection"):
             names, expected = _get_feature_names(given), getattr(self, "feature_names_in_", None)
@@ -181,12 +205,12 @@ class Falkon(KernelEstimator):
 
     @property
     def support_vectors_(self) -> Any:
-        """Return the centres (m, d)."""
+        """Return the inducing points (m, d)."""
         return self.centers_
 
 
 def _telling(told: FitTask, learnt: Callable[[int, Vector], dict[str, Any]], given: _Callback) -> Callable[..., None]:
-    """Return a solver's callback that ends a step for scikit-learn's callbacks, after ``given`` was called."""
+    """Return a callback for the solver that calls ``given``, then scikit-learn's callbacks."""
     told.step()
 
     def stepped(step: int, coefficients: Vector, seconds: float) -> None:
@@ -198,7 +222,7 @@ def _telling(told: FitTask, learnt: Callable[[int, Vector], dict[str, Any]], giv
 
 
 def _scaled(weights: Vector) -> Vector:
-    """Return weights over a power of 2, which changes no fit, so that their sum neither under- nor overflows."""
+    """Return the weights divided by a power of 2, so that their sum neither under- nor overflows; no fit changes."""
     return np.ldexp(weights, -np.frexp(weights.max())[1])
 
 
@@ -330,7 +354,7 @@ class FalkonClassifier(ClassifierMixin, Falkon):
         return "squared"
 
     def _targets(self, index: NDArray[np.intp], k: int) -> Vector:
-        """Return targets (1 or k, n) by each row's class, index (n,)."""
+        """Return targets (1 or k, n) from the class of each row, index (n,)."""
         signs = np.where(np.arange(k)[:, None] == index, 1.0, -1.0)
         return signs[1:] if k == 2 else signs
 
@@ -379,13 +403,13 @@ class LogisticFalkonClassifier(FalkonClassifier):
         return signs if k == 2 else (signs > 0).astype(np.float64)
 
     def _estimates(self, outputs: int) -> dict[str, Any]:
-        """Return those of 1 / (1 + exp(-f)) for two classes; models have no softmax."""
+        """Return the sigmoid 1 / (1 + exp(-f)) for two classes; models have no softmax."""
         return {"probA": np.array([-1.0]), "probB": np.zeros(1)} if outputs == 1 else {}
 
     def predict_proba(self, X: Any) -> Vector:
-        """Return probabilities (n, k) float64 of the classes in their order, for each row of X (n, d)."""
+        """Return the probability of each class, (n, k) float64, for the rows of X (n, d)."""
         return logistic(self.decision_function(X))
 
     def predict_log_proba(self, X: Any) -> Vector:
-        """Return the logarithms of :meth:`predict_proba` of the rows of X (n, d): (n, k)."""
+        """Return the logarithms of :meth:`predict_proba`, (n, k)."""
         return log_logistic(self.decision_function(X))

@@ -1,7 +1,4 @@
-"""The support vector machines, which differ in their dual problems: classification, regression, one class.
-
-Under scikit-learn's contract parameters are checked in fit, and the name of what is learnt ends in an underscore.
-"""
+"""The support vector machines: classification, regression, novelty detection; they differ in their dual problems."""
 
 from __future__ import annotations
 
@@ -23,9 +20,9 @@ from clsvm.parameters import Number
 from clsvm.problem import Problem, Subproblem, c_svc, crammer_singer, epsilon_svr, nu_svc, nu_svr, one_class
 from clsvm.tasks import CLASSES
 
-Side = tuple[int, int | None]  # the classes on the positive and the negative side of a machine; None: all others
-COEFFICIENTS = 1 << 19  # of the problems of pairs that are made at a time; each takes some hundred bytes
-MACHINES = 1024  # that are made at a time at least: X is laid out once for these
+Side = tuple[int, int | None]  # positive and negative class of a binary machine; None: all others
+COEFFICIENTS = 1 << 19  # coefficients of pairs of classes solved in one group, of some hundred bytes each
+MACHINES = 1024  # pairs of classes in a group at least; X is laid out once for a group
 
 
 class _Classifier(ClassifierMixin, Machine):

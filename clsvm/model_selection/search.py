@@ -132,8 +132,8 @@ class SVCSearchCV(_SearchCV):
 
     Parameters
     ----------
-    estimator : SVC, NuSVC, SVR, NuSVR, OneClassSVM or Pipeline
-        Estimator to fit. OneClassSVM needs ``scoring``; y may then be None. The search falls back to GridSearchCV
+    estimator : estimator of clsvm, or pipeline
+        SVC, NuSVC, SVR, NuSVR or OneClassSVM, or a Pipeline that ends in one. OneClassSVM needs ``scoring``; y may then be None. The search falls back to GridSearchCV
         itself, without a checkpoint, for a Pipeline (whose steps give each fold other rows) and for scikit-learn's
         callbacks. Fits with ``multi_class="crammer_singer"``, and small problems of more than two classes, share
         nothing.
@@ -164,8 +164,8 @@ class FalkonSearchCV(_SearchCV):
 
     Parameters
     ----------
-    estimator : FalkonRegressor, FalkonClassifier, LogisticFalkonClassifier or Pipeline
-        Estimator to fit. The search falls back to GridSearchCV itself, without a checkpoint, for a Pipeline and for
+    estimator : estimator of clsvm, or pipeline
+        A Falkon estimator, or a Pipeline that ends in one. The search falls back to GridSearchCV itself, without a checkpoint, for a Pipeline and for
         scikit-learn's callbacks.
     param_grid, scoring, refit, cv, error_score, return_train_score, verbose, n_jobs, pre_dispatch, checkpoint
         As in :class:`SVCSearchCV`.
