@@ -133,8 +133,8 @@ class SVCSearchCV(_SearchCV):
     Parameters
     ----------
     estimator : estimator of clsvm, or pipeline
-        SVC, NuSVC, SVR, NuSVR or OneClassSVM, or a Pipeline that ends in one. OneClassSVM needs ``scoring``; y may then be None. The search falls back to GridSearchCV
-        itself, without a checkpoint, for a Pipeline (whose steps give each fold other rows) and for scikit-learn's
+        SVC, NuSVC, SVR, NuSVR or OneClassSVM, or a Pipeline that ends in one. OneClassSVM needs ``scoring``; y may
+        then be None. The search falls back to GridSearchCV itself, without a checkpoint, for a Pipeline (whose steps give each fold other rows) and for scikit-learn's
         callbacks. Fits with ``multi_class="crammer_singer"``, and small problems of more than two classes, share
         nothing.
     param_grid, scoring, refit, cv, error_score, return_train_score, verbose
@@ -165,8 +165,8 @@ class FalkonSearchCV(_SearchCV):
     Parameters
     ----------
     estimator : estimator of clsvm, or pipeline
-        A Falkon estimator, or a Pipeline that ends in one. The search falls back to GridSearchCV itself, without a checkpoint, for a Pipeline and for
-        scikit-learn's callbacks.
+        A Falkon estimator, or a Pipeline that ends in one. The search falls back to GridSearchCV itself, without a
+        checkpoint, for a Pipeline and for scikit-learn's callbacks.
     param_grid, scoring, refit, cv, error_score, return_train_score, verbose, n_jobs, pre_dispatch, checkpoint
         As in :class:`SVCSearchCV`.
 
