@@ -38,6 +38,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
+from sklearn.metrics.pairwise import pairwise_kernels
 from threadpoolctl import threadpool_limits
 
 Array = NDArray[Any]
@@ -151,10 +152,11 @@ def merged(standings: Sequence[Checked]) -> dict[str, float]:
     return figures | {"off_sum": one.off_share}
 
 
-def solved(model: Any, X: Any, y: Array, C: float, gamma: float, numbers: bool = False) -> dict[str, float]:
-    """Return :func:`merged` of an SVC, or of an SVR where targets are numbers, with the rbf kernel."""
-    given, rbf = (epsilon_svr if numbers else c_svc), kernel("rbf", gamma=gamma)
-    return merged([standing(X, one, rbf) for one in given(model, y, np.full(len(y), C))])
+def solved(model: Any, problem: Any) -> dict[str, float]:
+    """Return :func:`merged` of an SVC, or of an SVR where targets are numbers, for a problem as of sets.Problem."""
+    given, rbf = (epsilon_svr if problem.numbers else c_svc), kernel("rbf", gamma=problem.gamma)
+    bounds = np.full(len(problem.y), problem.C)
+    return merged([standing(problem.X, one, rbf) for one in given(model, problem.y, bounds)])
 
 
 def judge(rows: Sequence[dict[str, Any]], tol: float, slack: float = BOUND_SLACK) -> None:
@@ -174,6 +176,16 @@ def judge(rows: Sequence[dict[str, Any]], tol: float, slack: float = BOUND_SLACK
                 row["violation"] <= VIOLATION * tol,
         }  # fmt: skip
         row["misses"] = [*row.get("misses", []), *(words for words, holds in rules.items() if not holds)]
+
+
+def judged(
+    rows: list[dict[str, Any]], solutions: Sequence[Any], problem: Any, tol: float, slack: float = BOUND_SLACK
+) -> list[dict[str, Any]]:
+    """Return the rows, each with what its solution (None: it has none) is worth and what it misses beside the best."""
+    for row, found in zip(rows, solutions, strict=True):
+        row |= {} if found is None else solved(found, problem)
+    judge(rows, tol, slack)
+    return rows
 
 
 def recompute(X: Any, y: ArrayLike, C: ArrayLike, coef: ArrayLike, intercept: float, kernel_fn: KernelFn) -> Checked:
@@ -478,37 +490,17 @@ def responses(X: Any, support: Any, coef: Array, kernel_fn: KernelFn) -> Array:
         return np.concatenate(list(pool.map(block, range(0, X.shape[0], ROW_BLOCK))))
 
 
-def kernel(name: str, *, gamma: float = 1.0, coef0: float = 0.0, degree: int = 3) -> KernelFn:
+def kernel(name: str, **numbers: float) -> KernelFn:
     """Return one of scikit-learn's four kernel functions (linear, poly, rbf, sigmoid) as a KernelFn."""
+    given = {"gamma": 1.0, "coef0": 0.0, "degree": 3} | numbers
 
-    def dot(A: Any, B: Any) -> Array:
-        product = A @ B.T
-        return np.asarray(product.toarray() if sp.issparse(product) else product, np.float64)
-
-    def poly(A: Any, B: Any) -> Array:
-        return np.asarray((gamma * dot(A, B) + coef0) ** degree)
-
-    def sigmoid(A: Any, B: Any) -> Array:
-        return np.asarray(np.tanh(gamma * dot(A, B) + coef0))
-
-    def rbf(A: Any, B: Any) -> Array:
-        if not sp.issparse(A):  # the distance does not see a shift, the difference of large squares does
+    def values(A: Any, B: Any) -> Array:
+        if name == "rbf" and not sp.issparse(A):  # a distance sees no shift, the difference of large squares does
             centre = B.mean(axis=0)
             A, B = A - centre, B - centre
-        K = dot(A, B)
-        K *= 2
-        K -= _squares(A)[:, None]
-        K -= _squares(B)[None, :]
-        np.minimum(K, 0.0, out=K)
-        K *= gamma
-        return np.asarray(np.exp(K, out=K))
+        return np.asarray(pairwise_kernels(A, B, metric=name, filter_params=True, **given))
 
-    return {"linear": dot, "poly": poly, "rbf": rbf, "sigmoid": sigmoid}[name]
-
-
-def _squares(A: Any) -> Array:
-    """Return squared Euclidean norms of the rows, (p,)."""
-    return np.asarray(A.multiply(A).sum(axis=1)).ravel() if sp.issparse(A) else np.einsum("ij,ij->i", A, A)
+    return values
 
 
 def _rows(X: Any, start: int, stop: int) -> Any:

@@ -1,20 +1,34 @@
-"""Commands and their parts as records, options that several take, sets in processes of their own, the machine."""
+"""The command line: commands and their parts as records, options that several take, sets in processes of their own.
+
+`python -m benchmarks NAME` runs one of MODULES' commands, writes its result as JSON and prints it as a table. What a
+part cannot measure is said here for all: such a set has an "error", or is "refused", and has no other figures.
+"""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import datetime
+import importlib
+import json
 import multiprocessing
 import os
 import platform
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from benchmarks import table
 from benchmarks.table import Row, Shown
+from clsvm import files
 
+MODULES = ("fits", "predict", "tasks", "ladder", "gtsvm", "boostsvm.command", "falkon", "studies", "larger", "sharded",
+           "gallery", "host")  # fmt: skip
 PEERS = ("libsvm", "onedal")
 PACKAGES = ("numpy", "scipy", "scikit-learn", "pyopencl", "mako", "scikit-learn-intelex", "daal", "intel-opencl-rt",
             "pykeops")  # fmt: skip
@@ -26,14 +40,34 @@ Option = tuple[tuple[str, ...], dict[str, Any]]
 class Part:
     """What is measured together.
 
-    measure: returns the figures, JSON-ready. show: returns their tables. holds: whether ours is right. draw: writes a
-    picture to a file.
+    measure: returns the figures, JSON-ready. show: returns their tables. right: whether ours is. draw: writes a picture
+    to a file. The last three are given the sets that were measured.
     """
 
     measure: Callable[..., Row]
     show: Callable[[Row], Shown | list[Shown]]
-    holds: Callable[[Row], bool] = lambda result: True
+    right: Callable[[Row], bool] = lambda result: True
     draw: Callable[[Row, Path], None] | None = None
+
+    def holds(self, result: Row) -> bool:
+        """Return whether ours is right, and nothing failed."""
+        return not any("error" in one for one in result.get("sets", ())) and self.right(_measured(result))
+
+    def page(self, result: Row) -> str:
+        """Return the tables as Markdown, with notes on what was not measured."""
+        made = self.show(_measured(result))
+        tables = made if isinstance(made, list) else [made]
+        for one in result.get("sets", ()):
+            if why := one.get("error") or one.get("refused"):
+                name = one["set"] + (f", h = {one['h']}" if "h" in one else "")
+                tables[-1].notes.append(f"{name}: {'' if 'error' in one else 'not possible, '}{why}")
+        return "\n\n".join(one.markdown() for one in tables)
+
+
+def _measured(result: Row) -> Row:
+    if "sets" not in result:
+        return result
+    return result | {"sets": [one for one in result["sets"] if not ("error" in one or "refused" in one)]}
 
 
 @dataclass(frozen=True)
@@ -106,11 +140,11 @@ DATA = option("--data", type=Path, help="folder of the data sets, CLSVM_DATA whe
 PLOT = option("--plot", type=Path, metavar="FILE", help="a picture to draw; needs matplotlib")
 
 
-def in_own_process(measure: Callable[[str, Asked], Row], name: str, asked: Asked) -> Row:
-    """Measure one set in a fresh process: its first fit is cold. A set that fails says why."""
+def in_own_process(measure: Callable[[str, Asked], Row], name: str, asked: Asked, **more: Any) -> Row:
+    """Measure one set in a fresh process: its first fit is cold. A set that fails says why. more: asked besides."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         try:
-            return pool.submit(measure, name, asked).result()
+            return pool.submit(measure, name, Asked(**vars(asked) | more)).result()
         except Exception as error:
             return {"set": name, "n": 0, "d": 0, "error": f"{type(error).__name__}: {error}"}
 
@@ -139,3 +173,92 @@ def versions() -> dict[str, str]:
     """Return the versions of the packages that are installed."""
     installed = {one.metadata["Name"].lower(): one.version for one in metadata.distributions() if one.metadata["Name"]}
     return {name: installed[name] for name in PACKAGES if name in installed}
+
+
+@cache
+def commands() -> dict[str, Command]:
+    """Return all commands by their names, except for gpu and table."""
+    every = [vars(importlib.import_module(f"benchmarks.{module}")) for module in MODULES]
+    return {one.name: one for names in every for one in names.get("COMMANDS") or (names["COMMAND"],)}
+
+
+def page(result: Row) -> str:
+    """Return a result as Markdown."""
+    if result.get("kind") == "gpu":
+        return str(importlib.import_module("benchmarks.gpu.summary").markdown(result))
+    return part_of(result).page(result)
+
+
+def part_of(result: Row) -> Part:
+    """Return the part of a command whose result it is."""
+    return commands()[result.get("kind", "fit")].part(result)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a command; return 0 where ours is right, 1 where it is not or where a set, a file or a package is missing."""
+    asked = _parser().parse_args(argv)
+    if getattr(asked, "data", ...) is None and os.environ.get("CLSVM_DATA"):
+        asked.data = Path(os.environ["CLSVM_DATA"]).resolve()
+    try:
+        return int(asked.run(asked))
+    except (FileNotFoundError, ModuleNotFoundError, MissingSetError) as error:
+        hint = " (pip install scikit-learn-intelex)" if getattr(error, "name", "") == "sklearnex" else ""
+        print(f"python -m benchmarks: error: {error}{hint}", file=sys.stderr)
+        return 1
+
+
+def _run(asked: Asked) -> int:
+    import clsvm
+    from clsvm.opencl import devices
+
+    part, plot, out = commands()[asked.command].part(vars(asked)), getattr(asked, "plot", None), asked.out
+    if plot:
+        table.library()  # better missed now than after minutes
+    head = {
+        "date": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}",
+        "devices": [dataclasses.asdict(device) for device in clsvm.devices()],
+        "machine": machine(),
+        "versions": versions(),
+        "device": str(devices.find(asked.device.partition(",")[0] if asked.device else None)),
+        "kind": asked.command,
+    }
+    result = head | part.measure(asked)
+    print(part.page(result))
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with files.atomic_write(out) as stream:
+            stream.write(f"{json.dumps(result, indent=1)}\n".encode())
+        print(f"written to {out}")
+    if plot and part.draw:
+        part.draw(_measured(result), plot)
+        print(f"drawn to {plot}")
+    return 0 if part.holds(result) else 1
+
+
+def _table(asked: Asked) -> int:
+    result = json.loads(asked.file.read_text())
+    print(page(result))
+    if asked.plot and result.get("kind") != "gpu" and (draw := part_of(result).draw):
+        draw(_measured(result), asked.plot)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    from benchmarks.gpu import command as gpu
+
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Benchmarks of clsvm.")
+    names = parser.add_subparsers(dest="command", required=True)
+    style = argparse.ArgumentDefaultsHelpFormatter
+    for one in commands().values():
+        own = names.add_parser(one.name, help=one.help, formatter_class=style)
+        for flags, given in one.options:
+            own.add_argument(*flags, **given)
+        own.add_argument("--device", help="as clsvm.SVC takes it")
+        own.add_argument("--out", type=Path, metavar="FILE", help="a JSON file of all figures")
+        own.set_defaults(run=_run)
+    gpu.add_arguments(names.add_parser("gpu", help=gpu.HELP))
+    show = names.add_parser("table", help="print a result file as a Markdown table")
+    show.add_argument("file", type=Path)
+    show.add_argument("--plot", type=Path, metavar="FILE", help="a picture to draw of it, where there is one")
+    show.set_defaults(run=_table)
+    return parser

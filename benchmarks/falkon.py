@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,7 @@ import clsvm
 from benchmarks import sets, solvers, table
 from benchmarks.bench import Laid
 from benchmarks.command import DATA, Asked, Command, Part, number, option, peers, repeats, sets_of
-from benchmarks.solvers import Answer, Contestant, Worker, turns
+from benchmarks.solvers import Answer, Contestant, Worker, in_turns, timed, turns
 from benchmarks.table import Row, Shown, picture, shown
 from clsvm.gram.cross import Sums
 from clsvm.kernels import make
@@ -41,12 +40,18 @@ TOL = 1e-3  # of ours: test errors are the direct solution's by then
 
 @dataclass(frozen=True)
 class FalkonSet:
-    """How to make a set, its kernel width and penalty. logistic: whether that loss is measured, too."""
+    """How to make a set, its kernel width and penalty; what studies take for SVMs: C, epsilon of numbers, rows at most.
+
+    logistic: whether that loss is measured, too.
+    """
 
     make: Callable[[Path | None], Split]
     gamma: float
     penalty: float
     logistic: bool = False
+    C: float = 1.0
+    epsilon: float | None = None
+    most: int | None = None
 
 
 def _standard(X: Any) -> Any:
@@ -93,14 +98,46 @@ def _synthetic(folder: Path | None) -> Split:
     return _split(X, np.where(np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + rng.normal(size=len(X)) / 2 > 0, 1, -1))
 
 
+TRAINED, TESTED = 50000, 10000  # rows of the wide set
+BLOCK, PILOT = 4096, 5000  # rows made at a time, as of a product in NumPy; rows that show how large each output is
+WRONG = 0.05  # share of labels that are drawn anew
+
+
+def wide(
+    n: int, seed: int, d: int = 3072, classes: int = 10, latent: int = 20, hidden: int = 40
+) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
+    """Return X (n, d) float32, as wide as CIFAR10's images, and y (n,).
+
+    x = A z + e / 2 with z (latent,) and e (d,) normal; the class of x is the largest output of a tanh layer over z and
+    a linear one, each output with mean 0 and deviation 1.
+    """
+    made = np.random.default_rng(0)
+    A = (made.normal(size=(latent, d)) / np.sqrt(latent)).astype(np.float32)
+    first = made.normal(size=(latent, hidden)) / np.sqrt(latent)
+    last, bias = made.normal(size=(hidden, classes)), made.normal(size=hidden) / 2
+    pilot = np.tanh(made.normal(size=(PILOT, latent)) @ first + bias) @ last
+    last, mean = last / pilot.std(axis=0), (pilot / pilot.std(axis=0)).mean(axis=0)
+    rng, X, y = np.random.default_rng((0, seed)), np.empty((n, d), np.float32), np.empty(n, np.intp)
+    for start in range(0, n, BLOCK):
+        rows = slice(start, min(start + BLOCK, n))
+        z = rng.standard_normal((rows.stop - start, latent))
+        X[rows] = rng.standard_normal(X[rows].shape, np.float32) / 2 + z.astype(np.float32) @ A
+        labels = (np.tanh(z @ first + bias) @ last - mean).argmax(axis=1)
+        drawn = rng.random(len(z)) < WRONG
+        labels[drawn] = rng.integers(0, classes, int(drawn.sum()))
+        y[rows] = labels
+    return X, y
+
+
 FALKON_SETS = {
     "synthetic": FalkonSet(_synthetic, 0.1, 1e-6, True),
-    "kin40k": FalkonSet(_kin40k, 0.125, 1e-6),
-    "cadata": FalkonSet(partial(_regression, "cadata"), 0.2, 1e-6),
-    "cpusmall": FalkonSet(partial(_regression, "cpusmall"), 0.1, 1e-6),
-    "ijcnn1": FalkonSet(_ijcnn1, 2.0, 1e-6, True),
-    "mnist": FalkonSet(_mnist, 0.02, 1e-6, True),
-    "covtype": FalkonSet(_covtype, 0.1, 1e-7),
+    "kin40k": FalkonSet(_kin40k, 0.125, 1e-6, C=10, epsilon=0.05),
+    "cadata": FalkonSet(partial(_regression, "cadata"), 0.2, 1e-6, epsilon=0.1),
+    "cpusmall": FalkonSet(partial(_regression, "cpusmall"), 0.1, 1e-6, epsilon=0.1),
+    "ijcnn1": FalkonSet(_ijcnn1, 2.0, 1e-6, True, C=32),
+    "mnist": FalkonSet(_mnist, 0.02, 1e-6, True, C=10),
+    "covtype": FalkonSet(_covtype, 0.1, 1e-7, C=10, most=116_000),
+    "wide": FalkonSet(lambda folder: (*wide(TRAINED, 1), *wide(TESTED, 2)), 0.5 / 3072, 1e-6),
 }
 
 
@@ -155,7 +192,7 @@ def _fitting(model: Any, X: Any, y: Any) -> Answer:
         if question != "fit":
             return model
         gc.collect()
-        return seconds_of(lambda: model.fit(X, y))
+        return timed(lambda: model.fit(X, y))[0]
 
     return answer
 
@@ -204,7 +241,7 @@ def _show(result: Row) -> Shown:
 
 FEATURES, OUTPUTS = (3, 10, 28, 90, 784), (1, 10)
 PRODUCT = 100_000, 2000  # rows and inducing points
-BLOCK, PROBE = 4096, 1000  # rows of NumPy's; rows that say what a pass of KeOps takes
+PROBE = 1000  # rows that say what a pass of KeOps takes
 LIMIT = 60.0  # seconds of a pass of KeOps at most
 
 
@@ -249,19 +286,9 @@ def _pass(d: int, k: int, n: int, m: int, asked: Asked) -> Row:
     return {"d": d, "k": k, **measured, "c": c, "floor": floor, "fma": rate, "copy": copied}
 
 
-def seconds_of(call: Callable[[], Any]) -> float:
-    """Return how long one call takes."""
-    began = perf_counter()
-    call()
-    return perf_counter() - began
-
-
 def best(calls: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
     """Return the least seconds of each call after a first, in turns."""
-    for call in calls.values():
-        call()
-    spent = [{name: seconds_of(call) for name, call in calls.items()} for _ in range(repeats)]
-    return {name: min(turn[name] for turn in spent) for name in calls}
+    return {name: min(seconds[1:]) for name, (seconds, _) in in_turns(calls, repeats + 1).items()}
 
 
 def _ours(X: Any, V: Any, kernel: str, device: Any, **numbers: float) -> Callable[[], Any]:

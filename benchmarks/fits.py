@@ -1,4 +1,4 @@
-"""Fits of ours and the peers in turns, every solution checked: data sets, small sets, grid searches.
+"""Fits of ours and the peers in turns, every solution checked: data sets, small sets, grid searches, growth with rows.
 
 Order: ours, peer, peer, ours, peer, ... so that whatever else the machine does falls on all alike. The first fit of
 each is its cold one; a time is the median of the later ones. A peer has a row for each form of its input.
@@ -6,9 +6,10 @@ each is its cold one; a time is the median of the later ones. A peer has a row f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from time import perf_counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,24 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.preprocessing import StandardScaler
 
 import clsvm
-from benchmarks import check, sets, solvers, table
-from benchmarks.command import DATA, PLOT, Asked, Command, Part, each_set, number, option, peers, repeats, sets_of
+from benchmarks import check, command, sets, solvers, table
+from benchmarks.command import (
+    DATA,
+    PEERS,
+    PLOT,
+    Asked,
+    Command,
+    Part,
+    each_set,
+    number,
+    option,
+    peers,
+    repeats,
+    sets_of,
+)
 from benchmarks.sets import EPSILON, Problem
-from benchmarks.solvers import Contestant, later, turns
-from benchmarks.table import Row, Shown, shown
+from benchmarks.solvers import Contestant, in_turns, later, turns
+from benchmarks.table import Row, Shown, picture, shown
 from clsvm.model_selection import SVCSearchCV
 
 REPORT_ERROR = 2e-4  # how far a reported violation or gap may stand from the recomputed one before a note says so
@@ -50,12 +64,11 @@ def judged(made: Sequence[Contestant], problem: Problem, tol: float) -> list[Row
 
     Solutions with test rows, of fits in this process, are tested as well.
     """
+    solutions = [one.ask("solution") for one in made]
     rows = [one.row() | {"misses": [], "notes": []} for one in made]
-    for one, row in zip(made, rows, strict=True):
-        if (found := one.ask("solution")) is not None:
-            row |= check.solved(found, problem.X, problem.y, problem.C, problem.gamma, problem.numbers)
-            row |= {"report": found.report} if found.report else {}
-    check.judge(rows, tol, LOOSE)
+    for row, found in zip(rows, solutions, strict=True):
+        row |= {"report": found.report} if found and found.report else {}
+    check.judged(rows, solutions, problem, tol, LOOSE)
     if problem.X_test is not None:
         models = {i: model for i, one in enumerate(made) if (model := one.ask("model")) is not None}
         if len(np.unique(problem.y)) == 2:
@@ -79,9 +92,8 @@ def _decided(models: dict[int, Any], rows: list[Row], problem: Problem) -> None:
         row, exact = rows[i], decisions[i]
         row["decision_difference"] = None
         if row["solver"] == "clsvm":
-            began = perf_counter()
-            decisions[i] = np.asarray(model.decision_function(problem.X_test), np.float64)
-            row["predict_seconds"] = perf_counter() - began
+            row["predict_seconds"], found = solvers.timed(partial(model.decision_function, problem.X_test))
+            decisions[i] = np.asarray(found, np.float64)
             row["decision_error"] = _largest(decisions[i] - exact)
         row["accuracy"] = float(np.mean((decisions[i] > 0) == (problem.y_test > 0)))
         if libsvm is not None and row["solver"] != "libsvm":
@@ -157,7 +169,7 @@ def _small(name: str, asked: Asked) -> Row:
             one.time()
         for i, one in enumerate(turns(made)):
             call = partial(one.ask("model").predict, X[i % len(X)][None])
-            answers[names[one.name]].append(solvers.seconds_of(call))
+            answers[names[one.name]].append(solvers.timed(call)[0])
         rows = judged(made, problem, solvers.TOL)
     kept = ("primal", "dual", "gap", "violation", "n_support", "box", "off_sum")
     return problem.head() | {
@@ -199,11 +211,8 @@ def search(asked: Asked) -> Row:
     """Time SVCSearchCV ``repeats`` times, and then scikit-learn's search once over each peer's forms."""
     data, grid = sets.load("a9a", asked.data), GRIDS[asked.grid]
     X, y = solvers.formed(data.X[: asked.rows], "dense float64"), data.y[: asked.rows]
-    ours, seconds = None, []
-    for _ in range(asked.repeats):
-        began = perf_counter()
-        ours = SVCSearchCV(clsvm.SVC(device=asked.device), grid, cv=FOLDS, refit=False).fit(X, y)
-        seconds.append(perf_counter() - began)
+    own = SVCSearchCV(clsvm.SVC(device=asked.device), grid, cv=FOLDS, refit=False)
+    seconds, ours = in_turns({"clsvm": lambda: clone(own).fit(X, y)}, asked.repeats)["clsvm"]
     rows = [_found("clsvm", solvers.native(X), ours, seconds, ours)]
     for peer in asked.peers:
         rows += searched(peer, grid, X, y, ours)
@@ -218,9 +227,8 @@ def searched(peer: str, grid: dict[str, Any], X: Any, y: Any, ours: Any) -> Iter
             return
         given, model = solvers.formed(X, form), solvers.made(peer, "SVC", {"cache_size": solvers.CACHE_MB})
         solvers.own(peer, clone(model).fit(given[:FEW], y[:FEW]))
-        began = perf_counter()
-        found = GridSearchCV(model, grid, cv=FOLDS, refit=False).fit(given, y)
-        row = _found(peer, form, found, [perf_counter() - began], ours)
+        seconds, found = solvers.timed(partial(GridSearchCV(model, grid, cv=FOLDS, refit=False).fit, given, y))
+        row = _found(peer, form, found, [seconds], ours)
         right = right or not row["misses"]
         yield row
 
@@ -248,6 +256,136 @@ def _show_search(result: Row) -> Shown:
     return shown(result, columns, rows, f"{result['folds']} folds, {result['grid']}", *notes, left=2)
 
 
+# Growth: the first rows of a set, twice as many each time, until a fit takes longer than the limit. Each solver has a
+# process of its own, in which a first fit of few rows builds the programs. A fit that is not done at the limit is
+# ended, and so is its solver's series. Exponents are of the UPPER largest numbers of rows: of the solver's own, and of
+# those that all solvers have, since a solver that is slower ends earlier, where exponents are smaller.
+
+FIRST = 1000  # rows of the first fits
+UPPER = 4  # points of an exponent
+ONCE, TWICE = 1 / 2, 1 / 6  # of the limit: a first fit that takes longer is the only one; more than two only below this
+ALL = 1.5  # times the last number of rows: a set that has more is fitted whole as well
+
+
+def sizes(n: int) -> Iterator[int]:
+    """Yield FIRST, twice as many, and so on, and all n where there are by far more than the last of these."""
+    size = FIRST
+    while size <= n:
+        yield size
+        size *= 2
+    if n >= ALL * size / 2 or size == FIRST:
+        yield n
+
+
+def growth(asked: Asked) -> Row:
+    """Measure a series for each set and C."""
+    cases = [(name, C) for name in asked.sets for C in asked.C]
+    return {
+        "limit": asked.limit,
+        "sets": [command.in_own_process(series, name, asked, C=C) | {"C": C} for name, C in cases],
+    }
+
+
+def series(name: str, asked: Asked) -> Row:
+    """Return the fits of each number of rows, and the exponents of each solver, by its own and by common ones."""
+    problem, points = replace(sets.load(name, asked.data), C=asked.C, X_test=None), list[Row]()
+    (n, d), gamma, load = problem.X.shape, problem.gamma, partial(sets.load, name, asked.data)
+    with solvers.entrants(load, solvers.parameters(asked.C, gamma), asked, min(FIRST, n)) as made:
+        for size in sizes(min(asked.rows or n, n)):
+            if going := [one for one in made if not one.failed]:
+                _timed(going, size, asked)
+                some = replace(problem, X=problem.X[:size], y=problem.y[:size])
+                points.append({"n": size, "rows": judged(going, some, solvers.TOL)})
+    seconds = {name: seconds_of(points, name) for name in ("clsvm", *asked.peers)}
+    shared = set.intersection(*(set(found) for found in seconds.values()))
+    return {
+        "set": name, "n": n, "d": d, "C": asked.C, "gamma": gamma, "tol": solvers.TOL, "points": points,
+        "exponents": {name: exponent(found) for name, found in seconds.items()},
+        "common": {name: exponent({n: found[n] for n in shared}) for name, found in seconds.items()},
+    }  # fmt: skip
+
+
+def _timed(going: list[Contestant], n: int, asked: Asked) -> None:
+    for one in going:
+        one.seconds = []
+    for _ in range(asked.repeats):
+        for one in going:
+            most = asked.limit * (TWICE if len(one.seconds) > 1 else ONCE) or np.inf
+            if min(one.seconds, default=0.0) <= most:
+                one.time(n)
+
+
+def seconds_of(points: Sequence[Mapping[str, Any]], solver: str) -> dict[int, float]:
+    """Return the seconds of a solver's fits that ended, by the number of rows, with one form of its input.
+
+    The form is that of the most fits that count, and among these the fastest for the most rows.
+    """
+    by_form: dict[str, dict[int, Row]] = {}
+    for point in points:
+        for row in point["rows"]:
+            if row["solver"] == solver and not row["failed"]:
+                by_form.setdefault(row.get("form", ""), {})[point["n"]] = row
+
+    def rank(fits: Mapping[int, Row]) -> tuple[int, float]:
+        return -sum(not row.get("misses") for row in fits.values()), float(fits[max(fits)]["seconds"])
+
+    return {n: row["seconds"] for n, row in min(by_form.values(), key=rank, default={}).items()}
+
+
+def exponent(seconds: Mapping[int, float]) -> Row | None:
+    """Return the slope of log seconds over log rows on the UPPER largest numbers of rows; None of fewer than two."""
+    upper = sorted(seconds)[-UPPER:]
+    if len(upper) < 2:
+        return None
+    slope = np.polyfit(np.log(upper), np.log([seconds[n] for n in upper]), 1)[0]
+    return {"exponent": float(slope), "from": upper[0], "to": upper[-1]}
+
+
+def _show_growth(result: Row) -> Shown:
+    rows, notes = list[Row](), list[str]()
+    for one in result["sets"]:
+        name = f"{one['set']}, C = {one['C']:g}"
+        for point in one["points"]:
+            best, said = table.compared([{**one, **point, "set": f"{name}, {point['n']} rows"}])
+            notes += said
+            cells = {row["solver"]: row["failed"] or f"{row['took']:.3g}" + "*" * bool(row["misses"]) for row in best}
+            cells |= {f"{row['solver']} times": f"{row['times']:.2f}" for row in best if row["times"]}
+            rows.append({"label": name, "n": point["n"], **cells})
+        for words, slopes in (("exponent", one["exponents"]), ("of the same rows", one["common"])):
+            found = {who: "{exponent:.2f} ({from}-{to})".format_map(slope) for who, slope in slopes.items() if slope}
+            rows.append({"label": name, "n": words, **found})
+    columns: list[table.Column] = [("set", "{label}"), ("rows", "{n}"), ("clsvm s", "{clsvm}")]
+    for peer in PEERS:
+        columns += [(f"{peer} s", f"{{{peer}}}"), ("times ours", f"{{{peer} times}}")]
+    words = (
+        "exponent: least squares of log seconds over log rows on the four largest numbers of rows (from-to), of each "
+        "solver's and of those that all have"
+    )
+    return shown(result, columns, rows, words, table.CHECKED, *notes)
+
+
+def _grown(result: Row) -> bool:
+    """Return whether each series of ours has a fit, and all that ended count."""
+    for one in result["sets"]:
+        ours = [row for point in one["points"] for row in point["rows"] if row["solver"] == "clsvm"]
+        if not any("seconds" in row for row in ours) or any(row["misses"] for row in ours):
+            return False
+        if any(row["failed"] and not row["too_long"] for row in ours):
+            return False
+    return True
+
+
+def _draw_growth(result: Row, path: Path) -> None:
+    with picture(result, path, max(1, len(result["sets"]))) as panels:
+        for axes, one in zip(panels, result["sets"], strict=False):
+            for name, slope in one["exponents"].items():
+                if found := seconds_of(one["points"], name):
+                    words = f"{name}, exponent {slope['exponent']:.2f}" if slope else name
+                    axes.loglog([*found], [*found.values()], marker="o", markersize=4, label=words)
+            title = f"{one['set']}, d = {one['d']}, C = {one['C']:g}"
+            axes.set(title=title, xlabel="rows n", ylabel="seconds of a fit")
+
+
 COMMANDS = (
     _command("fit", "fit sets with clsvm and its peers, check and time every fit", ("breast_cancer", "digits8"), 3),
     _command("hard", "fit sets that take many pair steps, as fit does", sets.HARD, 6),
@@ -264,5 +402,16 @@ COMMANDS = (
             number("--rows", 8000, "rows of a9a"), peers(), repeats(3, "searches of ours"), DATA,
         ),
         Part(search, _show_search, search_holds),
+    ),
+    Command(
+        "growth", "seconds of a fit over the rows, ours and the peers', with exponents",
+        (
+            sets_of(sets.BINARY, ("covtype", "mnist8")),
+            option("--C", type=float, nargs="+", default=[1.0, 100.0], help="a series for each"),
+            number("--rows", None, "of a fit at most"),
+            number("--limit", 60.0, "seconds of a fit, which end a solver's series; 0: none, in one process"),
+            peers(), DATA, repeats(3, "fits of each solver, one or two where it is slow"), PLOT,
+        ),
+        Part(growth, _show_growth, _grown, _draw_growth),
     ),
 )  # fmt: skip

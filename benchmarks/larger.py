@@ -6,17 +6,21 @@ is small, and take turns, in one process for each set. Right is the same objecti
 and at most LOSS times the seconds. ``mapped`` is written by seed: two clouds of rows, well apart in one direction, so
 that few of them are support vectors; --bytes says how many it has for the run whose memory is looked at.
 
-outofcore: figure 7 of Falkon's paper (Meanti et al. 2020): Cholesky and LAUUM in tiles by one worker and by two, by the
-size of the matrix, beside LAPACK in core. Two workers are two queues and two halves of one device, or named devices.
+Two studies are about the same. growth: how a step of conjugate gradients grows with the rows of a mapped file under a
+memory limit. outofcore: figure 7 of Falkon's paper (Meanti et al. 2020): Cholesky and LAUUM in tiles by one worker and
+by two, by the size of the matrix, beside LAPACK in core. Two workers are two queues and two halves of one device, or
+named devices.
 """
 
 from __future__ import annotations
 
 import statistics
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
@@ -25,17 +29,19 @@ from typing import Any
 import numpy as np
 import pyopencl as cl
 from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
 
 import clsvm
 from benchmarks import table
 from benchmarks.boostsvm import cases
-from benchmarks.command import DATA, Asked, Command, Part, each_set, number, option, repeats, sets_of
+from benchmarks.command import DATA, Asked, Command, Part, each_set, number, repeats, sets_of
 from benchmarks.predict import STATUS, resident
-from benchmarks.solvers import later
-from benchmarks.table import Row, Shown, shown
+from benchmarks.solvers import in_turns, later, told
+from benchmarks.table import Row, Shown, picture, shown
 from clsvm import linalg
 from clsvm.linalg.factors import usual_tile
 from clsvm.opencl import devices
+from clsvm.opencl.memory import parse_bytes
 
 SETS = ("gisette", "mnist8", "mapped", "huge")
 CACHE = 10  # MB of kernel rows
@@ -51,47 +57,55 @@ EVERY = 0.05  # seconds between looks at the process's memory
 def larger_set(name: str, asked: Asked) -> Row:
     """Fit one set in core and within a quarter of X's bytes, in turns; ``huge`` once, within LIMIT."""
     with TemporaryDirectory() as folder:
-        numbers, file = (C, GAMMA), Path(folder) / "rows.npy"
+        numbers = C, GAMMA
         if name in ("mapped", "huge"):
-            X, y = mapped(file, ROWS if name == "mapped" else int(asked.bytes) // (4 * WIDE))
+            n = ROWS if name == "mapped" else int(asked.bytes) // (4 * WIDE)
+            X, y = mapped(Path(folder) / "rows.npy", n, WIDE, PIECE, _clouds)
         else:
             case = cases.load(name, folder=asked.data)
             X, y, numbers = np.ascontiguousarray(case.X), case.y, (case.C, case.gamma)
         limit = LIMIT if name == "huge" else X.nbytes // SHARE
         found: Row = {"set": name, "n": X.shape[0], "d": X.shape[1], "bytes": X.nbytes, "limit": limit}
+        fit = partial(_fit, X, y, *numbers, asked.device)
         if name == "huge":
             with watched() as peak:
-                found["limited"] = _fit(X, y, *numbers, asked.device, memory_limit=limit, max_time=MOST)
+                found["limited"] = fit(memory_limit=limit, max_time=MOST)
             return found | {"anonymous": peak[0]}
-        fits: dict[str, list[Row]] = {"in core": [], "limited": []}
-        for _ in range(asked.repeats):
-            for kind, some in fits.items():
-                given = {"memory_limit": limit} if kind == "limited" else {}
-                some.append(_fit(X, y, *numbers, asked.device, **given))
-        for kind, some in fits.items():
-            found[kind] = some[-1] | {"seconds": later([one["seconds"] for one in some])}
+        calls = {"in core": fit, "limited": partial(fit, memory_limit=limit)}
+        for kind, (seconds, row) in in_turns(calls, asked.repeats).items():
+            found[kind] = row | {"seconds": later(seconds)}
         return found | {"times": found["limited"]["seconds"] / found["in core"]["seconds"]}
+
+
+KEPT = ("status", "primal", "dual", "violation", "outer_steps", "rows_computed", "bytes_held", "layout")
 
 
 def _fit(X: Any, y: Any, cost: float, gamma: float, device: str | None, **given: Any) -> Row:
     report = clsvm.SVC(C=cost, gamma=gamma, cache_size=CACHE, device=device, **given).fit(X, y).fit_report_
-    kept = ("status", "primal", "dual", "violation", "outer_steps", "rows_computed", "bytes_held", "layout")
-    numbers = {key: getattr(report, key) for key in kept}
-    return {"C": cost, "gamma": gamma, "seconds": report.seconds["total"]} | numbers
+    return {"C": cost, "gamma": gamma, "seconds": report.seconds["total"]} | told(report, *KEPT)
 
 
-def mapped(path: Path, n: int) -> tuple[Any, Any]:
-    """Return X (n, WIDE) float32 in a file, open for reading, and y (n,): two classes 2 APART in the first column."""
-    rng, out = np.random.default_rng(0), np.lib.format.open_memmap(path, "w+", np.float32, (n, WIDE))
-    y = np.where(np.arange(n) % 2, 1.0, -1.0)
-    for first in range(0, n, PIECE):
-        some = slice(first, min(first + PIECE, n))
-        out[some] = rng.standard_normal((some.stop - first, WIDE), np.float32)
-        out[some, 0] = ALONG * out[some, 0] + APART * y[some]
-        out[some, 1:] *= ACROSS
+def mapped(path: Path, n: int, d: int, piece: int, made: Callable[[int, Any], Any]) -> tuple[Any, Any]:
+    """Return X (n, d) float32 in a file, open for reading, and y (n,).
+
+    ``made`` gives the targets of some normal rows, the first of which has a number, and may change the rows.
+    """
+    rng, out = np.random.default_rng(0), np.lib.format.open_memmap(path, "w+", np.float32, (n, d))
+    y = np.empty(n)
+    for first in range(0, n, piece):
+        rows = rng.standard_normal((min(piece, n - first), d), np.float32)
+        y[first : first + piece] = made(first, rows)
+        out[first : first + piece] = rows
     out.flush()
-    del out
     return np.load(path, mmap_mode="r"), y
+
+
+def _clouds(first: int, rows: Any) -> Any:
+    """Move rows to two classes, 2 APART in the first column."""
+    y = np.where(np.arange(first, first + len(rows)) % 2, 1.0, -1.0)
+    rows[:, 0] = ALONG * rows[:, 0] + APART * y
+    rows[:, 1:] *= ACROSS
+    return y
 
 
 @contextmanager
@@ -121,25 +135,24 @@ def _show(result: Row) -> Shown:
         return title, lambda one: f"{value(one) / 1e6:.1f}"
 
     columns: tuple[table.Column, ...] = (
-        ("set", lambda one: one["set"] if "error" in one else table.label(one)), mega("MB", lambda one: one["bytes"]),
-        mega("limit MB", lambda one: one["limit"]), mega("held MB", lambda one: one["limited"]["bytes_held"]),
+        ("set", table.label), mega("MB", lambda one: one["bytes"]), mega("limit MB", lambda one: one["limit"]),
+        mega("held MB", lambda one: one["limited"]["bytes_held"]),
         ("in core s", "{in core[seconds]:.2f}"), ("limited s", "{limited[seconds]:.2f}"), ("times", "{times:.2f}"),
         ("objective apart", lambda one: f"{_apart(one):.1e}"), mega("own memory MB", lambda one: one["anonymous"]),
     )  # fmt: skip
-    notes = [f"{one['set']}: {one['error']}" for one in result["sets"] if "error" in one]
-    return shown(result, columns, result["sets"], *notes)
+    return shown(result, columns, result["sets"])
 
 
 def right(one: Row) -> bool:
     """Return whether a set is within its limits."""
-    if "error" in one or one["limited"]["bytes_held"] > one["limit"]:
+    if one["limited"]["bytes_held"] > one["limit"]:
         return False
     if "anonymous" in one:
         return bool(one["anonymous"] < RESIDENT)
     return one["times"] <= LOSS and _apart(one) <= SAME
 
 
-LARGER = Command(
+COMMAND = Command(
     "larger",
     "SVMs of rows that the device may not hold, beside the same in core",
     (
@@ -148,6 +161,76 @@ LARGER = Command(
     ),
     Part(each_set(larger_set), _show, lambda result: all(right(one) for one in result["sets"])),
 )  # fmt: skip
+
+
+# Growth: a step of conjugate gradients over ever more rows.
+
+MOST_ROWS, SHARES = 4_000_000, (1 / 40, 1 / 20, 1 / 8, 1 / 4, 1 / 2, 1)  # rows, and those of each fit
+COLUMNS, PENALTY = 18, 1e-6  # (SUSY's: sigma 3)
+STEPS = 6  # of conjugate gradients in each fit
+WRITTEN = 1 << 18  # rows that are written at a time
+
+
+def growth(asked: Asked) -> Row:
+    """Return a row for each number of rows, and the exponent of their seconds a step."""
+    most = asked.rows or MOST_ROWS
+    sizes = [round(share * most) for share in SHARES]
+    with TemporaryDirectory() as folder:
+        X, y = mapped(Path(folder) / "rows.npy", most, COLUMNS, WRITTEN, _susy)
+        C = np.array(X[: min(sizes[0], asked.centers or 2000)])
+        _growth(X[: sizes[0]], y[: sizes[0]], C, asked)  # builds the programs
+        rows = [_growth(X[:n], y[:n], C, asked) for n in sizes]
+        del X
+    exponent = float(np.polyfit(np.log(sizes), np.log([row["seconds_per_step"] for row in rows]), 1)[0])
+    numbers = {"d": COLUMNS, "centers": len(C), "memory_limit": parse_bytes(asked.memory_limit)}
+    return {"study": "growth", **numbers, "exponent": exponent, "rows": rows}
+
+
+def _susy(_: int, rows: Any) -> Any:
+    return np.sin(rows[:, 0]) + rows[:, 1] * rows[:, 2] / 2
+
+
+def _growth(X: Any, y: Any, C: Any, asked: Asked) -> Row:
+    times: list[float] = []
+    model = clsvm.FalkonRegressor(
+        center_selection=C,
+        penalty=PENALTY,
+        gamma=1 / COLUMNS,
+        tol=1e-12,  # never reached: the steps are what ends it
+        max_iter=STEPS,
+        random_state=0,
+        device=asked.device,
+        memory_limit=asked.memory_limit,
+        callback=lambda step, alpha, seconds: times.append(seconds),
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        report = model.fit(X, y).fit_report_
+    between = [later - sooner for sooner, later in pairwise(times) if later > sooner]  # (a further solve begins at 0)
+    step = float(np.median(between)) if between else report.seconds["solve"] / report.passes
+    kept = told(report, "bytes_held", "layout", "dtype", "sample") | {"seconds": dict(report.seconds)}
+    return {"n": len(y), "seconds_per_step": step, "times": times, **kept}
+
+
+def _show_growth(result: Row) -> Shown:
+    columns: tuple[table.Column, ...] = (
+        ("rows", "{n}"), ("s a step", "{seconds_per_step:.3g}"),
+        ("rows a second", lambda row: f"{row['n'] / row['seconds_per_step']:.3g}"),
+        ("MB held", lambda row: f"{row['bytes_held'] / 1e6:.0f}"), ("s of the fit", "{seconds[total]:.3g}"),
+        ("where K is", lambda row: row["layout"].partition(";")[0]),
+    )  # fmt: skip
+    title = (
+        f"a step of conjugate gradients, d = {result['d']}, m = {result['centers']}, memory_limit "
+        f"{result['memory_limit'] / 1e6:g} MB: seconds grow with the rows to the power of {result['exponent']:.3f}"
+    )
+    return shown(title, columns, result["rows"], left=0)
+
+
+def _draw_growth(result: Row, path: Path) -> None:
+    with picture(result, path) as (axes,):
+        points = [(row["n"], row["seconds_per_step"]) for row in result["rows"]]
+        axes.loglog(*zip(*points, strict=True), marker="o", label=f"exponent {result['exponent']:.3f}")
+        axes.set(title=f"m = {result['centers']}, d = {result['d']}", xlabel="rows n", ylabel="seconds a step")
 
 
 # Factors in tiles.
@@ -170,7 +253,7 @@ def outofcore(asked: Asked) -> Row:
         for m in asked.sizes
         for name, routine in ROUTINES.items()
     ]
-    return {"workers": list(teams), "named": given, "rows": rows}
+    return {"study": "outofcore", "workers": list(teams), "named": given, "rows": rows}
 
 
 def matrix(m: int, dtype: str) -> NDArray[Any]:
@@ -234,17 +317,16 @@ def _show_outofcore(result: Row) -> Shown:
     return shown(words, columns, result["rows"], left=2)
 
 
-OUTOFCORE = Command(
-    "outofcore",
-    "Cholesky and LAUUM in tiles by one worker and by two, beside LAPACK in core",
-    (
-        option("--sizes", type=int, nargs="+", default=list(SIZES), metavar="M", help="rows of the matrices"),
-        option("--dtypes", nargs="+", choices=tuple(APART_BY), default=list(APART_BY), help="of them"),
-        repeats(3, "runs of each after the first"),
+STUDIES = {
+    "growth": Part(
+        growth,
+        _show_growth,
+        lambda result: all(row["bytes_held"] <= result["memory_limit"] for row in result["rows"]),
+        _draw_growth,
     ),
-    Part(
+    "outofcore": Part(
         outofcore,
         _show_outofcore,
         lambda result: all(row["same"] and row["apart"] <= APART_BY[row["dtype"]] for row in result["rows"]),
     ),
-)
+}

@@ -11,7 +11,6 @@ Decision values are compared to those of our model in float64, by the largest di
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import gc
 import pickle
@@ -25,8 +24,8 @@ import numpy as np
 import scipy.sparse as sp
 
 import clsvm
-from benchmarks import check, sets, solvers, table
-from benchmarks.command import DATA, Asked, Command, Part, each_set, in_own_process, number, peers, repeats, sets_of
+from benchmarks import check, command, sets, solvers, table
+from benchmarks.command import DATA, Asked, Command, Part, each_set, number, peers, repeats, sets_of
 from benchmarks.solvers import Answer, at_work, later, turns
 from benchmarks.table import Row, Shown, shown
 
@@ -48,13 +47,13 @@ def train(name: str, asked: Asked) -> Row:
         model: Any = in_form(clsvm.to_sklearn(ours), form)
         (folder / f"libsvm {form}").write_bytes(pickle.dumps(model))
         return {}
-    problem, mine = sets.load(name, asked.data), asked.solver == "clsvm"
+    problem = sets.load(name, asked.data)
     given = solvers.parameters(problem.C, problem.gamma) | {"decision_function_shape": "ovo"}
-    model = solvers.made(asked.solver, "SVC", given, device=asked.device)
-    seconds = solvers.fitted(asked.solver, model, solvers.formed(problem.X, form), problem.y)
-    (folder / ("clsvm" if mine else f"{asked.solver} {form}")).write_bytes(pickle.dumps(model))
-    found = {"seconds": seconds, "solution": solvers.solution(model)}
-    if mine:
+    answer = solvers.fitting(lambda: problem, asked.solver, form, given, {"device": asked.device})
+    found = {"seconds": answer("fit"), "solution": answer("solution")}
+    model = answer("model")
+    (folder / ("clsvm" if asked.solver == "clsvm" else f"{asked.solver} {form}")).write_bytes(pickle.dumps(model))
+    if asked.solver == "clsvm":
         wide = clsvm.from_sklearn(clsvm.to_sklearn(model), device=asked.device, dtype="float64")
         found["decisions"] = wide.decision_function(problem.X_test[: asked.tests])
     return found
@@ -104,7 +103,7 @@ def predict_set(name: str, asked: Asked) -> Row:
     with tempfile.TemporaryDirectory() as folder:
         models = [Path(folder) / ("clsvm" if who == "clsvm" else f"{who} {form}") for who, form, _ in entered]
         trained = [
-            in_own_process(train, name, argparse.Namespace(**vars(asked), solver=who, form=form, folder=Path(folder)))
+            command.in_own_process(train, name, asked, solver=who, form=form, folder=Path(folder))
             for who, form, _ in entered
         ]
         given = [
@@ -125,10 +124,7 @@ def predict_set(name: str, asked: Asked) -> Row:
     ]
     values = [{} if row["failed"] else ended[row["solver"], row["form"]][1] for row in rows]
     _compare(rows, values, trained[0].get("decisions"), problem.y_test[: asked.tests])
-    for row, found in zip(rows, trained, strict=True):
-        if "solution" in found:
-            row |= check.solved(found["solution"], problem.X, problem.y, problem.C, problem.gamma)
-    check.judge(rows, solvers.TOL)
+    check.judged(rows, [found.get("solution") for found in trained], problem, solvers.TOL)
     told = {"tests": tests.shape[0], "all_tests": problem.X_test.shape[0]}
     return problem.head() | told | {"tol": solvers.TOL, "rows": rows, "asked": _faster(rows)}
 

@@ -21,8 +21,8 @@ import numpy as np
 import clsvm
 from benchmarks import check, solvers, table
 from benchmarks.command import DATA, Asked, Command, Part, number, option, repeats
-from benchmarks.sets import covertype
-from benchmarks.solvers import later
+from benchmarks.sets import Problem, covertype
+from benchmarks.solvers import in_turns, later, timed, told
 from benchmarks.table import Row, Shown, shown
 
 SMALL = 400  # rows of a fit that does next to nothing
@@ -59,10 +59,9 @@ def _chunked(X: Any, y: Any, chunks: int) -> tuple[Any, Any]:
     return da.from_array(X, chunks=(size, X.shape[1])), da.from_array(y, chunks=size)
 
 
-def _fit(module: Any, asked: Asked, X: Any, y: Any) -> tuple[float, Any]:
-    """Return the seconds of an SVC of the package or of its Dask part, and the model."""
-    model = module.SVC(C=1.0, gamma=1.0, device=asked.device)
-    return solvers.fitted(module.__name__, model, X, y), model
+def _fit(asked: Asked, module: Any, X: Any, y: Any) -> Any:
+    """Fit an SVC of the package or of its Dask part."""
+    return module.SVC(C=1.0, gamma=1.0, device=asked.device).fit(X, y)
 
 
 def _compared(n: int, asked: Asked) -> Row:
@@ -70,23 +69,23 @@ def _compared(n: int, asked: Asked) -> Row:
     import clsvm.dask as over_dask
 
     X, y = covertype(n, asked.data)
-    fits: dict[str, list[tuple[float, Any]]] = {"one process": []}
+    spent: dict[str, list[float]] = {}
     centers: dict[str, list[Row]] = {}
-    more: dict[str, Row] = {}
+    models, more = dict[str, Any](), dict[str, Row]()
     for count in asked.workers:
         name = f"{count} workers"
         with workers(count):
             rows, targets = _chunked(X, y, 2 * count)
             rows = rows.persist()
-            for _ in range(asked.repeats):
-                for who, module, given in (("one process", clsvm, (X, y)), (name, over_dask, (rows, targets))):
-                    fits.setdefault(who, []).append(_fit(module, asked, *given))
-                    if asked.centers:
-                        centers.setdefault(who, []).append(_centers(module, asked, *given))
-            small = _chunked(X[:SMALL], y[:SMALL], 8)
-            start = min(_fit(over_dask, asked, *small)[0] for _ in range(2))
-            more[name] = {"question": _question(rows), "start": start}
-    contestants = [_row(who, some, X, y) | {"centers": centers.get(who, [])} for who, some in fits.items()]
+            given = {"one process": (clsvm, X, y), name: (over_dask, rows, targets)}
+            fits = in_turns({who: partial(_fit, asked, *some) for who, some in given.items()}, asked.repeats)
+            for who, (seconds, models[who]) in fits.items():
+                spent.setdefault(who, []).extend(seconds)
+            for who, some in [*given.items()] * (asked.repeats if asked.centers else 0):
+                centers.setdefault(who, []).append(_centers(asked, *some))
+            small = partial(_fit, asked, over_dask, *_chunked(X[:SMALL], y[:SMALL], 8))
+            more[name] = {"question": _question(rows), "start": min(in_turns({"small": small}, 2)["small"][0])}
+    contestants = [_row(who, spent[who], models[who], X, y) | {"centers": centers.get(who, [])} for who in spent]
     for row in contestants[1:]:
         _model(row, contestants[0], more[row["name"]], X.shape[1])
     return {"n": len(X), "d": X.shape[1], "contestants": contestants}
@@ -97,16 +96,14 @@ def _model(row: Row, alone: Row, measured: Row, d: int) -> None:
     count, W = int(row["name"].split()[0]), row["working_set"]
     row |= measured | {"bound": 2 * (W * d + 4 * W) * 4 + (1 << 16)}
     row["bytes_a_step_and_worker"] = sum(row["bytes"].values()) / max(1, row["steps"]) / count
-
-    def modelled(seconds: float, steps: int, travelled: dict[str, int]) -> float:
-        return seconds + measured["start"] + steps * measured["question"] + sum(travelled.values()) / WIRE
-
-    row["modelled"] = modelled(alone["seconds"], row["steps"], row["bytes"])
-    for one in row["centers"]:
-        one["modelled"] = modelled(later([other["seconds"] for other in alone["centers"]]), one["passes"], one["bytes"])
+    own = later([other["seconds"] for other in alone["centers"]]) if row["centers"] else 0.0
+    steps = [(row, alone["seconds"], row["steps"]), *((one, own, one["passes"]) for one in row["centers"])]
+    for one, seconds, questions in steps:
+        travelled = sum(one["bytes"].values()) / WIRE
+        one["modelled"] = seconds + measured["start"] + questions * measured["question"] + travelled
 
 
-def _centers(module: Any, asked: Asked, X: Any, y: Any) -> Row:
+def _centers(asked: Asked, module: Any, X: Any, y: Any) -> Row:
     """Return seconds of a Nyström kernel machine, in all and of the steps, passes over the rows, what travelled."""
     given = {"gamma": 1.0, "penalty": 1e-6, "tol": 1e-3, "random_state": 0, "device": asked.device}
     model = module.FalkonClassifier(n_centers=asked.centers, **given)
@@ -135,19 +132,17 @@ def _question(rows: Any) -> float:
         return (perf_counter() - began) / EMPTY
 
 
-def _row(name: str, fits: list[tuple[float, Any]], X: Any, y: Any) -> Row:
-    seconds, model = [one for one, _ in fits], fits[-1][1]
-    report = model.fit_report_
-    kept = {key: getattr(report, key) for key in ("dual", "violation", "rows_computed", "exact_rows")}
-    kept |= {"steps": report.outer_steps, "working_set": report.working_set_size, "parts": dict(report.seconds)}
-    row = {"name": name, "cold": seconds[0], "seconds": later(seconds), **kept, "support": len(model.support_)}
-    checked = _violation(model, X, y) if len(X) <= 10**5 else None
-    return row | {"recomputed": checked, "bytes": getattr(model, "bytes_sent_", {})}
+def _row(name: str, seconds: list[float], model: Any, X: Any, y: Any) -> Row:
+    report, checked = model.fit_report_, _violation(model, X, y) if len(X) <= 10**5 else None
+    kept = told(report, "dual", "violation", "rows_computed", "exact_rows") | {"steps": report.outer_steps}
+    kept |= {"working_set": report.working_set_size, "parts": dict(report.seconds), "support": len(model.support_)}
+    kept |= {"recomputed": checked, "bytes": getattr(model, "bytes_sent_", {})}
+    return {"name": name, "cold": seconds[0], "seconds": later(seconds), **kept}
 
 
 def _violation(model: Any, X: Any, y: Any) -> float:
     """Return the KKT violation in float64, of the coefficients alone."""
-    return check.solved(model, X.astype(np.float64), y, 1.0, 1.0)["violation"]
+    return check.solved(model, Problem("covertype", X, y, None, y, 1.0, 1.0))["violation"]
 
 
 def _killed(n: int, asked: Asked) -> Row:
@@ -155,32 +150,31 @@ def _killed(n: int, asked: Asked) -> Row:
     import clsvm.dask as over_dask
 
     X, y = covertype(n, asked.data)
-    _, undisturbed = _fit(clsvm, asked, X, y)
+    expected = _fit(asked, clsvm, X, y).fit_report_.dual
     with workers(2) as client:
-        given = _chunked(X, y, 4)
-        alone = min(_fit(over_dask, asked, *given)[0] for _ in range(2))
+        fit = partial(_fit, asked, over_dask, *_chunked(X, y, 4))
+        alone = min(in_turns({"undisturbed": fit}, 2)["undisturbed"][0])
         victim = next(iter(client.run(os.getpid).values()))
         timer = threading.Timer(alone / 2, os.kill, (victim, signal.SIGKILL))
         timer.start()
-        seconds, model = _fit(over_dask, asked, *given)
+        seconds, model = timed(fit)
         timer.join()
-    report = model.fit_report_
-    kept = {key: getattr(report, key) for key in ("dual", "violation", "status")}
-    row = {"n": n, "seconds": seconds, "undisturbed": alone, "of_one_process": undisturbed.fit_report_.dual}
-    return row | kept | {"recomputed": _violation(model, X, y)}
+    row = {"n": n, "seconds": seconds, "undisturbed": alone, "of_one_process": expected}
+    return row | told(model.fit_report_, "dual", "violation", "status") | {"recomputed": _violation(model, X, y)}
 
 
 def holds(result: Row) -> bool:
     """Return whether objectives agree, violations are within the tolerance, and no more travels than it may."""
     tol, killed = check.VIOLATION * solvers.TOL, result["killed"]
-    for one in result["rows"]:
-        best = max(row["dual"] for row in one["contestants"])
-        for row in one["contestants"]:
-            apart = best - row["dual"] > check.DUAL * abs(best) or (row["recomputed"] or 0.0) > tol
-            if apart or row.get("bytes_a_step_and_worker", 0) > row.get("bound", np.inf):
-                return False
-    return not killed or (
-        abs(killed["dual"] - killed["of_one_process"]) <= check.DUAL * killed["dual"] and killed["recomputed"] <= tol
+    groups = [one["contestants"] for one in result["rows"]]
+    if killed:
+        groups.append([killed, {"dual": killed["of_one_process"], "recomputed": None}])
+    return all(
+        max(other["dual"] for other in group) - row["dual"] <= check.DUAL * abs(row["dual"])
+        and (row["recomputed"] or 0.0) <= tol
+        and row.get("bytes_a_step_and_worker", 0) <= row.get("bound", np.inf)
+        for group in groups
+        for row in group
     )
 
 

@@ -97,18 +97,36 @@ def own(solver: str, model: Any) -> None:
         raise RuntimeError("scikit-learn-intelex fell back to scikit-learn")
 
 
-def seconds_of(call: Callable[[], Any]) -> float:
-    """Return how long one call takes, whatever it warns of."""
+def timed(call: Callable[[], Any]) -> tuple[float, Any]:
+    """Return how long one call takes, whatever it warns of, and what it returns."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         began = perf_counter()
-        call()
-        return perf_counter() - began
+        value = call()
+        return perf_counter() - began, value
+
+
+def in_turns(calls: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, tuple[list[float], Any]]:
+    """Return the seconds of each call, made ``repeats`` times in turns with the others, and its last value."""
+    spent: dict[str, list[float]] = {name: [] for name in calls}
+    last: dict[str, Any] = {}
+    for _ in range(repeats):
+        for name, call in calls.items():
+            last.pop(name, None)
+            seconds, last[name] = timed(call)
+            spent[name].append(seconds)
+            print(f"{name} {seconds:.3f} s", file=sys.stderr, flush=True)
+    return {name: (spent[name], last[name]) for name in calls}
+
+
+def told(report: Any, *names: str) -> dict[str, Any]:
+    """Return some of what a report says."""
+    return {name: getattr(report, name) for name in names}
 
 
 def fitted(solver: str, model: Any, X: Any, y: Any) -> float:
     """Return the seconds of a fit, and print them."""
-    seconds = seconds_of(lambda: model.fit(X, y))
+    seconds, _ = timed(lambda: model.fit(X, y))
     own(solver, model)
     print(f"{solver} {X.shape[0]}x{X.shape[1]} {seconds:.3f} s", file=sys.stderr, flush=True)
     return seconds
@@ -296,12 +314,15 @@ def entered(peers: Sequence[str], X: Any, repeats: int, libsvm: int | None = Non
 
 
 @contextmanager
-def entrants(load: Callable[[], Any], given: Mapping[str, Any], asked: Any, **ours: Any) -> Iterator[list[Contestant]]:
+def entrants(
+    load: Callable[[], Any], given: Mapping[str, Any], asked: Any, first: int = 0
+) -> Iterator[list[Contestant]]:
     """Yield ours and each peer that is asked for, with every form of its rows, over the problem that ``load`` returns.
 
-    Each has a process of its own where ``asked`` has a limit. LIBSVM, which has nothing to warm up, fits once.
+    Each has a process of its own where ``asked`` has a limit. LIBSVM, which has nothing to warm up, fits once. first:
+    see :func:`fitting`.
     """
     every = entered(asked.peers, load().X, asked.repeats, getattr(asked, "repeats_libsvm", 1))
-    ours |= {"device": asked.device}
-    with at_work(getattr(asked, "limit", 0), fitting, [(*one, (load, *one[:2], given, ours)) for one in every]) as made:
+    works = [(*one, (load, *one[:2], given, {"device": asked.device}, first)) for one in every]
+    with at_work(getattr(asked, "limit", 0), fitting, works) as made:
         yield made

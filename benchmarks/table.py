@@ -140,10 +140,6 @@ def compared(ones: Sequence[Row], head: Callable[[Row], str] = label) -> tuple[l
     rows: list[Row] = []
     notes: list[str] = []
     for one in ones:
-        if "rows" not in one:
-            rows.append({"label": one["set"], "named": "*"})
-            notes.append(f"{one['set']}: {one['error']}")
-            continue
         ours = next((took(row) for row in one["rows"] if row["solver"] == "clsvm" and not failure(row)), None)
         for row in best_forms(one["rows"]):
             more = {"one": one, "label": head(one), "named": starred(row), "took": None if failure(row) else took(row)}
@@ -157,7 +153,7 @@ def compared(ones: Sequence[Row], head: Callable[[Row], str] = label) -> tuple[l
 
 def ours_hold(result: Row) -> bool:
     """Return whether each set has a row of ours that counts, and is as it was asked for where something was."""
-    ours = [[row for row in one.get("rows", []) if row["solver"] == "clsvm"] for one in result["sets"]]
+    ours = [[row for row in one["rows"] if row["solver"] == "clsvm"] for one in result["sets"]]
     right = all(rows and not any(failure(row) or row.get("misses") for row in rows) for rows in ours)
     return right and not any(one.get("asked") is False for one in result["sets"])
 
@@ -194,7 +190,7 @@ def picture(result: Row, path: Path, panels: int = 1) -> Iterator[list[Any]]:
 def draw(result: Row, path: Path) -> None:
     """Draw the seconds of each set and solver as bars over a logarithmic axis, with the times beside ours."""
     counted = [
-        {row["solver"]: took(row) for row in best_forms(one.get("rows", [])) if not (failure(row) or row["misses"])}
+        {row["solver"]: took(row) for row in best_forms(one["rows"]) if not (failure(row) or row["misses"])}
         for one in result["sets"]
     ]
     sets = [(label(one), row) for one, row in zip(result["sets"], counted, strict=True) if "clsvm" in row]

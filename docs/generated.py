@@ -20,7 +20,7 @@ from docutils import nodes
 from docutils.statemachine import StringList
 from sphinx.util.docutils import SphinxDirective
 
-from benchmarks.commands import page
+from benchmarks.command import page
 from benchmarks.gpu import summary
 from clsvm.cli.app import app
 from clsvm.kernels.records import BUILTIN

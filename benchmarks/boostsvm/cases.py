@@ -11,7 +11,7 @@ entries, and noise of NOISE.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from sklearn.preprocessing import normalize
 
 from benchmarks import sets
+from benchmarks.command import Asked
 from benchmarks.sets import Problem
 from benchmarks.solvers import dense
 
@@ -36,13 +37,12 @@ DRAWN_MOST = 1.5e7  # entries of all of their rows
 class Shape:
     """What a synthetic set is like.
 
-    n: rows that are made. paper_n: rows of the paper's set. dense: zeros are spread evenly, there is no power law.
+    n: rows that are made. dense: zeros are spread evenly, there is no power law.
     """
 
     n: int
     d: int
     density: float
-    paper_n: int
     target: Literal["classes", "numbers"] = "classes"
     dense: bool = False
 
@@ -61,11 +61,11 @@ class Shape:
 
 
 SHAPES = {
-    "real-sim": Shape(72309, 20958, 0.0024, paper_n=72309),
-    "rcv1": Shape(67740, 47236, 0.0015, paper_n=677399),
-    "e2006": Shape(16087, 150360, 0.0082, paper_n=16087, target="numbers"),
-    "gisette": Shape(6000, 5000, 0.9908, paper_n=6000, dense=True),
-    "url": Shape(23961, 3231961, 0.000036, paper_n=2396130),
+    "real-sim": Shape(72309, 20958, 0.0024),
+    "rcv1": Shape(67740, 47236, 0.0015),
+    "e2006": Shape(16087, 150360, 0.0082, target="numbers"),
+    "gisette": Shape(6000, 5000, 0.9908, dense=True),
+    "url": Shape(23961, 3231961, 0.000036),
 }
 
 
@@ -78,7 +78,7 @@ def drawn(seed: int) -> Shape:
 
     n, d = between(*DRAWN_ROWS), between(*DRAWN_COLUMNS)
     per_row = between(DRAWN_ENTRIES[0], min(0.4 * d, DRAWN_ENTRIES[1], DRAWN_MOST / n))
-    return Shape(n, d, per_row / d, paper_n=n)
+    return Shape(n, d, per_row / d)
 
 
 def power_law(d: int, a: float) -> NDArray[np.float64]:
@@ -178,3 +178,8 @@ def load(name: str, h: int = 0, scale: int = 1, folder: Path | None = None) -> P
         X.sort_indices()
         X = dense(X) if X.nnz >= DENSE * X.shape[0] * X.shape[1] else X
     return Problem(name, X, y[chosen], None, y[chosen], *CLASSES)
+
+
+def loaded(name: str, asked: Asked) -> partial[Problem]:
+    """Return a call that loads the set of that name as the command line asks for it."""
+    return partial(load, name, asked.h, asked.scale, asked.data)

@@ -17,7 +17,7 @@ import scipy.sparse as sp
 
 from benchmarks import solvers, table
 from benchmarks.bench import TOLERANCE, Laid, Product
-from benchmarks.boostsvm import fits
+from benchmarks.boostsvm.cases import loaded
 from benchmarks.command import Asked
 from benchmarks.sets import EPSILON, Problem
 from benchmarks.table import Row, Shown, picture, shown
@@ -81,9 +81,8 @@ def race(
 
 
 def right(result: Row) -> bool:
-    """Return whether every set was measured and every kernel value is float32's."""
-    measured = fits.measured(result)
-    return not fits.failed(result) and all(row["apart"] <= TOLERANCE for one in measured for row in one["rows"])
+    """Return whether every kernel value is float32's."""
+    return all(row["apart"] <= TOLERANCE for one in result["sets"] for row in one["rows"])
 
 
 # Every layout, and the choice between them.
@@ -91,7 +90,7 @@ def right(result: Row) -> bool:
 
 def measure(name: str, asked: Asked) -> Row:
     """Time each layout; chosen: that of "auto" for each number of working rows; verdicts: its time over the best's."""
-    case = fits.loaded(name, asked)()
+    case = loaded(name, asked)()
     kernel = kernels.make("rbf", gamma=case.gamma)
     with Stream(asked.device) as stream:
         plans = {W: layouts.choose(stream.profile, case.X, kernel.spec, working=W) for W in WORKING}
@@ -129,7 +128,7 @@ def verdicts(rows: Sequence[Row], chosen: Mapping[int, str]) -> list[Row]:
 
 def holds(result: Row) -> bool:
     """Return whether all values are right, and the chosen layout is near the best one."""
-    return right(result) and all(found["within"] for one in fits.measured(result) for found in one["verdicts"])
+    return right(result) and all(found["within"] for one in result["sets"] for found in one["verdicts"])
 
 
 def _mark(row: Row, one: Row) -> str:
@@ -139,7 +138,7 @@ def _mark(row: Row, one: Row) -> str:
 def show(result: Row) -> Shown:
     """Return milliseconds of each layout and the verdicts."""
     rows: list[Row] = []
-    for one in fits.measured(result):
+    for one in result["sets"]:
         built = {row["layout"]: f"{1e3 * row['build_seconds']:.3g}" for row in one["layouts"]}
         rows.append({"label": table.label(one), "W": "build", **built})
         for found in one["verdicts"]:
@@ -157,12 +156,12 @@ def show(result: Row) -> Shown:
         "ms of K(X, U) for W working rows, median and spread; *: the chosen layout; ratio: its time over the best; "
         f"allowed: {ALLOWED:g} and the larger spread of the two"
     )
-    return shown(result, columns, rows, words, *fits.missing(result), left=2)
+    return shown(result, columns, rows, words, left=2)
 
 
 def show_rates(result: Row) -> Shown:
     """Return table 4: rates of each layout."""
-    rows = [row | {"one": one} for one in fits.measured(result) for row in one["rows"]]
+    rows = [row | {"one": one} for one in result["sets"] for row in one["rows"]]
 
     def giga(title: str, value: str, over: str = "") -> table.Column:
         return title, lambda row: f"{row[value] / (row[over] if over else 1) / 1e9:.3g}"
@@ -175,7 +174,7 @@ def show_rates(result: Row) -> Shown:
         giga("GB/s", "bytes", "seconds"),
     )  # fmt: skip
     words = "GFMA: 10^9 multiply-adds of entries, done: of all cells that are stored; GB: rows read once, panel and K"
-    return shown(result, columns, rows, words, PAPER_4, *fits.missing(result), left=2)
+    return shown(result, columns, rows, words, PAPER_4, left=2)
 
 
 # Table 3.
@@ -236,7 +235,7 @@ RUNS = 5  # of each product after the first
 
 def measure_variants(name: str, asked: Asked) -> Row:
     """Time products and fits of each variant; split_seconds: of counting columns and splitting rows."""
-    case = fits.loaded(name, asked)()
+    case = loaded(name, asked)()
     kernel = kernels.make("rbf", gamma=case.gamma)
     with Stream(asked.device) as stream:
         laid = {}
@@ -251,7 +250,7 @@ def measure_variants(name: str, asked: Asked) -> Row:
         seconds = perf_counter() - began
     given = solvers.parameters(case.C, case.gamma) | ({"epsilon": EPSILON} if case.numbers else {})
     form, ours = solvers.native(case.X), {"device": asked.device}
-    entries = [(own, form, asked.repeats, (own, fits.loaded(name, asked), form, given, ours)) for own in VARIANTS]
+    entries = [(own, form, asked.repeats, (own, loaded(name, asked), form, given, ours)) for own in VARIANTS]
     with solvers.at_work(asked.limit, fitting, entries) as made:
         for one in solvers.turns(made):
             one.time()
@@ -273,7 +272,7 @@ def fitting(variant: str, load: Callable[[], Problem], form: str, given: Row, ou
 
 def variants_hold(result: Row) -> bool:
     """Return whether all values are right, and the fits that ended converged to the same objective."""
-    for one in fits.measured(result):
+    for one in result["sets"]:
         ended = [fit for fit in one["fits"] if not fit["too_long"]]
         if any(fit["failed"] or not fit["report"]["converged"] for fit in ended):
             return False
@@ -286,7 +285,7 @@ def variants_hold(result: Row) -> bool:
 def show_variants(result: Row) -> Shown:
     """Return table 3: products and fits, each with its gain over "neither"."""
     rows: list[Row] = []
-    for one in fits.measured(result):
+    for one in result["sets"]:
         first, paper = one["fits"][0].get("seconds"), PAPER_3.get(one["set"], (None,) * len(VARIANTS))
         for own, fit, theirs in zip(VARIANTS, one["fits"], paper, strict=True):
             row: Row = {"label": table.label(one), "own": own, "paper": "-" if theirs is None else f"{theirs:g}"}
@@ -309,7 +308,7 @@ def show_variants(result: Row) -> Shown:
         "split: what counting columns and splitting rows take, of the fit's seconds; paper's s: ThunderSVM, with its "
         "columns in order, partitioned, and BoostSVM, on an RTX 3090"
     )
-    return shown(result, columns, rows, words, *fits.missing(result), left=2)
+    return shown(result, columns, rows, words, left=2)
 
 
 # Figures.
@@ -341,14 +340,14 @@ def show_squares(result: Row) -> Shown:
     columns: list[table.Column] = [("n = d", "{n}"), *figures(0, "dense"), *figures(1, "CSR")]
     columns.append(("CSR / dense", lambda one: f"{one['rows'][1]['seconds'] / one['rows'][0]['seconds']:.2f}"))
     words = "GFMA/s: 10^9 multiply-adds a second; on an RTX 3090 the paper has some 20 and 1 TFLOP/s"
-    return shown(result, columns, fits.measured(result), words, *fits.missing(result), left=0)
+    return shown(result, columns, result["sets"], words, left=0)
 
 
 def draw_squares(result: Row, path: Path) -> None:
     """Draw figure 3."""
     with picture(result, path) as (axes,):
         for i, kind in enumerate(("dense", "csr")):
-            points = [(one["n"], one["rows"][i]["seconds"]) for one in fits.measured(result)]
+            points = [(one["n"], one["rows"][i]["seconds"]) for one in result["sets"]]
             axes.loglog(*zip(*points, strict=True), marker="o", label=kind)
         axes.set(title="products of square matrices without a zero", xlabel="n = d", ylabel="seconds")
 
@@ -358,7 +357,7 @@ def measure_columns(name: str, asked: Asked) -> Row:
 
     whole: columns that each of the paper's rules stores dense.
     """
-    case = fits.loaded(name, asked)()
+    case = loaded(name, asked)()
     n, count = case.X.shape[0], partition.counts(case.X)
     falling = np.sort(count[count > 0])[::-1] / n
     ranks = np.unique(np.geomspace(1, len(falling), POINTS).astype(int))
@@ -374,12 +373,12 @@ def measure_columns(name: str, asked: Asked) -> Row:
 
 def columns_hold(result: Row) -> bool:
     """Return whether the tenths of columns have all entries between them."""
-    for one in fits.measured(result):
+
+    def entries(one: Row) -> float:
         sizes = [len(tenth) for tenth in np.array_split(np.arange(one["occur"]), TENTHS)]
-        entries = sum(size * (density or 0) for size, density in zip(sizes, one["deciles"], strict=True)) * one["n"]
-        if abs(entries - one["nnz"]) > 1e-6 * one["nnz"]:
-            return False
-    return not fits.failed(result)
+        return float(sum(n * (density or 0) for n, density in zip(sizes, one["deciles"], strict=True)) * one["n"])
+
+    return all(abs(entries(one) - one["nnz"]) <= 1e-6 * one["nnz"] for one in result["sets"])
 
 
 def show_columns(result: Row) -> Shown:
@@ -396,12 +395,12 @@ def show_columns(result: Row) -> Shown:
     words = (
         "density in % of each tenth of the columns that occur, densest first; whole: columns that a rule stores dense"
     )
-    return shown(result, columns, fits.measured(result), words, *fits.missing(result))
+    return shown(result, columns, result["sets"], words)
 
 
 def draw_columns(result: Row, path: Path) -> None:
     """Draw figure 4: the density of columns over their rank."""
     with picture(result, path) as (axes,):
-        for one in fits.measured(result):
+        for one in result["sets"]:
             axes.loglog(one["ranks"], one["curve"], marker=".", label=table.label(one))
         axes.set(title="columns by falling density", xlabel="rank", ylabel="share of rows with an entry")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.commands import main
+from benchmarks.command import main
 
 Ran = Callable[..., tuple[int, dict[str, Any], str]]
 

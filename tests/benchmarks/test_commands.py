@@ -18,18 +18,16 @@ from benchmarks import (
     falkon,
     fits,
     gallery,
-    growth,
     gtsvm,
     ladder,
     larger,
     predict,
     sets,
     solvers,
-    studies,
     tasks,
 )
 from benchmarks.boostsvm import cases, products
-from benchmarks.commands import main, page, part_of
+from benchmarks.command import Asked, main, page, part_of
 from clsvm.opencl.profiles import PROFILES
 from tests.benchmarks.conftest import Ran
 
@@ -37,8 +35,8 @@ pytestmark = pytest.mark.full
 BROKEN = ["it is broken"]
 ROWS = "sets", 0, "rows"
 SHAPES = {
-    "real-sim": cases.Shape(400, 300, 0.05, paper_n=4000),
-    "e2006": cases.Shape(150, 400, 0.25, paper_n=150, target="numbers"),
+    "real-sim": cases.Shape(400, 300, 0.05),
+    "e2006": cases.Shape(150, 400, 0.25, target="numbers"),
 }
 SCRIPT = "from sklearn.svm import SVC\nprint('score', SVC().fit([[0.0], [1.0]], [0, 1]).score([[0.0]], [0]))\n"
 
@@ -58,17 +56,19 @@ def numbers(folder: Path | None) -> falkon.Split:
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Small sets and sizes, in this process; NumPy in place of KeOps, which compiles for long; a data folder."""
-    for module in ("command", "growth", "predict"):
-        monkeypatch.setattr(f"benchmarks.{module}.in_own_process", lambda measure, name, asked: measure(name, asked))
+    monkeypatch.setattr(
+        "benchmarks.command.in_own_process",
+        lambda measure, name, asked, **more: measure(name, Asked(**vars(asked) | more)),
+    )
     rng, digits = np.random.default_rng(0), sets.load("digits", None)
-    few = partial(studies.wide, d=60, classes=4, latent=5, hidden=12)
+    few = partial(falkon.wide, d=60, classes=4, latent=5, hidden=12)
     sizes = ladder.Sizes(5, ((2, 40), (3, 17)), (16, 33), (64, 100), 1 << 16, 4, 0.0, (16,))
     for where, value in (
-        ("fits.SMALL", ("iris", "diabetes")), ("growth.FIRST", 200), ("larger.ROWS", 6000), ("larger.WIDE", 200),
+        ("fits.SMALL", ("iris", "diabetes")), ("fits.FIRST", 200), ("larger.ROWS", 6000), ("larger.WIDE", 200),
         ("larger.CACHE", 0.1), ("larger.LIMIT", 1200000), ("larger.LOSS", np.inf), ("gtsvm.FITS", 1),
         ("boostsvm.products.ALLOWED", np.inf), ("falkon.FEATURES", (3,)), ("falkon.PRODUCT", (900, 50)),
-        ("studies.wide", few), ("studies.FIRST", 200), ("studies.CENTERS", (100, 200)),
-        ("studies.WARM", 100), ("ablation.WARM", 100),
+        ("falkon.wide", few), ("studies.FIRST", 200), ("studies.CENTERS", (100, 200)),
+        ("studies.WARM", 100),
         ("falkon.keops", lambda X, C, V, gamma: partial(falkon.NumPyCross(X, C, gamma, "float64").forward_back, V)),
         ("sets.SETS", {**sets.SETS, "a9a": sets.SETS["breast_cancer"]}), ("sets.BUNDLED", (*sets.BUNDLED, "a9a")),
         ("gtsvm._classes", lambda asked: replace(digits, X=digits.X[:200], y=digits.y[:200], C=0.5)),
@@ -116,7 +116,10 @@ DONE: dict[str, tuple[str, tuple[tuple[Any, ...], ...]]] = {  # a command: what 
         "| mapped 6000x200 |",
         (("sets", 0, "limit", 1), ("sets", 0, "in core", "dual", 1.0), ("sets", 1, "anonymous", larger.RESIDENT)),
     ),
-    "outofcore --sizes 96 --dtypes float64 --repeats 1": ("| cholesky | float64 |", (("rows", 0, "apart", 1e-9),)),
+    "study outofcore --sizes 96 --dtypes float64 --repeats 1": (
+        "| cholesky | float64 |",
+        (("rows", 0, "apart", 1e-9),),
+    ),
     f"host --sets synthetic20k --rows {PROFILES['gpu'].alone + 100}": (
         "synthetic20k",
         (("rows", 0, "converged", False),),
@@ -150,7 +153,7 @@ DONE: dict[str, tuple[str, tuple[tuple[Any, ...], ...]]] = {  # a command: what 
         (("rows", 1, "apart", 0.1),),
     ),
     "falkon --product --peers numpy --repeats 1": ("| 3 | 1 |", ()),
-    "study table5 --sets synthetic --rows 1200 --centers 150 --libsvm-rows 400": (
+    "study table5 --sets wide --rows 1200 --centers 150 --libsvm-rows 400": (
         "extrapolated from 400 rows",
         ((*ROWS, 0, "converged", False),),
     ),
@@ -254,9 +257,9 @@ def test_each_claim_of_a_task_can_fail() -> None:
 
 
 def test_rules_of_single_commands() -> None:
-    found = growth.exponent({n: (7e-9 * n**1.7 if n > 1000 else 5.0) for n in (500, 1000, 2000, 4000, 8000, 16000)})
+    found = fits.exponent({n: (7e-9 * n**1.7 if n > 1000 else 5.0) for n in (500, 1000, 2000, 4000, 8000, 16000)})
     assert found == {"exponent": pytest.approx(1.7), "from": 2000, "to": 16000}
-    assert [[*growth.sizes(n)][-1] for n in (60000, 581012, 400)] == [60000, 512000, 400]
+    assert [[*fits.sizes(n)][-1] for n in (60000, 581012, 400)] == [60000, 512000, 400]
     rows = [{"W": 512, "name": "dense", "seconds": 1.0, "spread": 0.01}]
     rows.append({"W": 512, "name": "csr", "seconds": 1.18, "spread": 0.02})
     assert [products.verdicts(rows, {512: own})[0]["within"] for own in ("csr", "dense")] == [False, True]

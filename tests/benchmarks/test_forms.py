@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 from sklearn.svm import SVC
 
-from benchmarks import fits, growth, gtsvm, sets, solvers, table
+from benchmarks import fits, gtsvm, sets, solvers, table
 
 DENSE = np.random.default_rng(0).normal(size=(40, 10))
 SOME = sp.random(40, 100, 0.1, "csr", random_state=0)
@@ -49,9 +49,9 @@ def test_the_fastest_right_form_counts_and_a_faster_wrong_one_is_named() -> None
     assert [(one["named"], one["times"]) for one in shown[1:]] == [("onedal (dense float64)", 2.0)]
     assert notes == ["s, onedal (dense float32): 1 s, does not count: KKT violation 0.02"]
     points = [{"n": 10, "rows": rows}, {"n": 20, "rows": rows[1:3]}, {"n": 40, "rows": rows[3:]}]
-    assert growth.seconds_of(points, "onedal") == {10: 2.0, 20: 2.0}  # one form, of the most fits that count
+    assert fits.seconds_of(points, "onedal") == {10: 2.0, 20: 2.0}  # one form, of the most fits that count
     rows[0]["misses"] = []
-    assert growth.seconds_of(points[:1], "onedal") == {10: 1.0}
+    assert fits.seconds_of(points[:1], "onedal") == {10: 1.0}
     assert [one["form"] for one in table.best_forms(rows)] == ["dense float32"]
     assert table.starred(table.best_forms(rows[3:])[0]) == "onedal (CSR float32)*"
 

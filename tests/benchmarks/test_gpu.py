@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from benchmarks.bench import Bench, Product
-from benchmarks.commands import main
+from benchmarks.command import main
 from benchmarks.gpu import command, products, summary, training
 from benchmarks.gpu.command import BY_NAME, STEPS, Asked, PartialError
 from benchmarks.rungs import FORMS, RUNGS, Extremes, Problem, shapes
