@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from benchmarks.solvers import dense
 from clsvm.gram import layouts
 from clsvm.gram.products import Gram, Store, Update
 from clsvm.kernels import Kernel
@@ -246,17 +246,13 @@ class Product:
         self.clear()
         self.launch()
         n, n_pad = self.laid.rows.n, self.laid.rows.n_pad
-        sample = np.unique(np.linspace(0, n - 1, min(n, 64)).astype(np.int64))
+        sample, ends = some_of(n, 64), some_of(self.W, 8 if self.stored else self.W)
         at = self.laid.rows.position[sample]
-        ends = np.unique(np.linspace(0, self.W - 1, min(self.W, 8) if self.stored else self.W).astype(np.int64))
-        x, u = (_dense(self.laid.X[some]) for some in (sample, self.chosen[ends]))
-        gamma = float(self.gram.kernel.params["gamma"])
-        K = np.exp(-gamma * np.stack([np.square(x - row).sum(axis=1) for row in u]))
-        if self.stored:
-            got = np.stack([self.stream.read(self.out, np.float32, n_pad, 4 * w * n_pad)[at] for w in ends.tolist()])
-        else:
-            got, K = self.stream.read_wide(self.out, n_pad)[at], K.mean(axis=0)
-        return float(np.nan_to_num(np.abs(got - K), nan=np.inf).max())
+        K = exact(self.laid.X, sample, self.chosen[ends], float(self.gram.kernel.params["gamma"]))
+        if not self.stored:
+            return apart(self.stream.read_wide(self.out, n_pad)[at], K.mean(axis=0))
+        rows = [self.stream.read(self.out, np.float32, n_pad, 4 * w * n_pad)[at] for w in ends.tolist()]
+        return apart(np.stack(rows), K)
 
     def read(self, sample: NDArray[Any]) -> NDArray[np.float32]:
         """Return the stored K of some rows of X, (W, len(sample))."""
@@ -268,5 +264,17 @@ class Product:
         self.stream.free(*self.panel.buffers(), self.count, self.at)
 
 
-def _dense(X: Any) -> NDArray[np.float64]:
-    return np.asarray(X.toarray() if sp.issparse(X) else X, np.float64)
+def some_of(n: int, most: int) -> NDArray[np.int64]:
+    """Return up to ``most`` of n places, both ends among them."""
+    return np.unique(np.linspace(0, n - 1, min(n, most)).astype(np.int64))
+
+
+def exact(X: Any, rows: NDArray[Any], working: NDArray[Any], gamma: float) -> NDArray[np.float64]:
+    """Return K (len(working), len(rows)) of some rows of X in float64."""
+    x, u = (np.asarray(dense(X[some]), np.float64) for some in (rows, working))
+    return np.exp(-gamma * np.stack([np.square(x - row).sum(axis=1) for row in u]))
+
+
+def apart(got: NDArray[Any], K: NDArray[np.float64]) -> float:
+    """Return the largest difference of two arrays; infinite where one is not a number."""
+    return float(np.nan_to_num(np.abs(got - K), nan=np.inf).max())

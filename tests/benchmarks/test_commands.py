@@ -62,7 +62,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     )
     rng, digits = np.random.default_rng(0), sets.load("digits", None)
     few = partial(falkon.wide, d=60, classes=4, latent=5, hidden=12)
-    sizes = ladder.Sizes(5, ((2, 40), (3, 17)), (16, 33), (64, 100), 1 << 16, 4, 0.0, (16,))
+    sizes = ladder.Sizes(5, ((2, 40), (3, 17)), (16, 33), (64, 100), 1 << 16, 4, 0.0)
     for where, value in (
         ("fits.SMALL", ("iris", "diabetes")), ("fits.FIRST", 200), ("larger.ROWS", 6000), ("larger.WIDE", 200),
         ("larger.CACHE", 0.1), ("larger.LIMIT", 1200000), ("larger.LOSS", np.inf), ("gtsvm.FITS", 1),

@@ -20,7 +20,7 @@ from benchmarks.bench import Bench, Product
 from benchmarks.command import main
 from benchmarks.gpu import command, products, summary, training
 from benchmarks.gpu.command import BY_NAME, STEPS, Asked, PartialError
-from benchmarks.rungs import FORMS, RUNGS, Extremes, Problem, shapes
+from benchmarks.ladder import FORMS, RUNGS, Extremes, Problem, shapes
 from clsvm.opencl import devices
 from tests.conftest import noisy, thrifty
 
