@@ -4,9 +4,9 @@ Each step is a process of its own with a time limit; what crashes, hangs or fail
 This process imports no OpenCL: nothing that a driver does can end it. Into the folder go gpu.json (everything),
 gpu.md (the same as tables) and gpu.log (what the steps printed).
 
-A step is a generator function of this package, named as "module:function". It takes an :class:`Asked` and the step's
-arguments, and yields parts of its record, each of which is on disk when the next one is asked for. It ends by itself
-(ok), or raises :class:`PartialError` or anything else (failed).
+A step is a generator function, named as "module:function". It takes an :class:`Asked` and the step's arguments, and
+yields parts of its record, each of which is on disk when the next one is asked for. It ends by itself (ok), or raises
+:class:`PartialError` or anything else (failed).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any
 
 from benchmarks.command import machine, several, versions
 from benchmarks.gpu import summary
-from benchmarks.solvers import Answer, TooLongError, Worker
+from benchmarks.solvers import Answer, Contestant, Worker
 from clsvm import files
 
 HELP = "try everything on a GPU: limits, training, peaks, products; JSON and tables into a folder"
@@ -37,6 +37,7 @@ WORTH = 4.0  # seconds below which no step is begun
 CLOSING = 2.0  # seconds kept for what comes after the last step
 WORDS = 2000  # characters of an error that are kept: build logs can be long
 GREEN = ("ok", "partial", "skipped")
+TRAINING, DEVICE = "benchmarks.gpu.training", "benchmarks.gpu.device"
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class PartialError(Exception):
 @dataclass(frozen=True)
 class Step:
     """share: of the time that is left, beside the shares of the later steps. file: of the data folder, without which
-    the step is skipped. Drills run only when asked for by name."""
+    the step is skipped."""
 
     name: str
     run: str
@@ -65,21 +66,21 @@ class Step:
 
 
 def _fits(name: str, share: float, file: str = "", run: str = "train") -> Step:
-    return Step(f"{run} {name}", f"training:{run}", share, {"name": name}, file)
+    return Step(f"{run} {name}", f"{TRAINING}:{run}", share, {"name": name}, file)
 
 
 def _products(d: int, share: float) -> Step:
-    return Step(f"products {d}", "products:products", share, {"d": d})
+    return Step(f"products {d}", f"{DEVICE}:products", share, {"d": d})
 
 
 STEPS = (  # those most worth knowing first
-    Step("limits", "device:limits", 4),
+    Step("limits", f"{DEVICE}:limits", 4),
     _fits("a9a", 6, "a9a.xz"),
     _fits("mnist8", 6, "mnist.npz"),
     _fits("synthetic", 7),
     _fits("a9a", 2, "a9a.xz", "kernels"),
     _fits("mnist8", 2, "mnist.npz", "kernels"),
-    Step("peaks", "device:peaks", 4),
+    Step("peaks", f"{DEVICE}:peaks", 4),
     _products(784, 4),
     _fits("letter", 4, "letter.scale.xz"),
     _fits("letter", 2, "letter.scale.xz", "kernels"),
@@ -87,7 +88,6 @@ STEPS = (  # those most worth knowing first
     _fits("mnist10", 8, "mnist.npz"),
     _fits("mnist10 at once", 6, "mnist.npz"),
     *(_products(d, share) for d, share in ((128, 3), (54, 3), (2000, 4), (16, 3))),
-    *(Step(f"drill {what}", "command:drill", 1, {"what": what}) for what in ("error", "crash", "hang")),
 )
 BY_NAME = {step.name: step for step in STEPS}
 
@@ -100,6 +100,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", help="as clsvm.SVC takes it; CLSVM_DEVICE, else gpu")
     parser.add_argument("--data", type=Path, help="folder of the data sets; CLSVM_DATA")
     parser.add_argument(*flags, **given)
+    parser.set_defaults(run=run)
 
 
 def main(argv: list[str]) -> int:
@@ -125,7 +126,7 @@ def run(asked: argparse.Namespace) -> int:
         "versions": versions(),
         "steps": [],
     }
-    plan = [BY_NAME[name] for name in asked.steps] or [step for step in STEPS if not step.name.startswith("drill")]
+    plan = [BY_NAME[name] for name in asked.steps] or STEPS
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the run as Ctrl-C does
     try:
         for i, step in enumerate(plan):
@@ -162,25 +163,16 @@ def _process(result: dict[str, Any], record: dict[str, Any], folder: Path, step:
     """Run a step in a process of its own; add its parts to the record, and what became of it."""
     log, end = folder / "gpu.log", time.monotonic() + asked.seconds
     before = log.stat().st_size
-    worker = Worker(asked.seconds, _parts, step.run, asked, dict(step.arguments), log)
-    ended = {"status": "killed"}
+    one = Contestant(step.name, "", 1, Worker(asked.seconds, _parts, step.run, asked, dict(step.arguments), log))
     try:
-        while True:
-            worker.limit = max(1e-3, end - time.monotonic())
-            part = worker.ask(None)
-            if "status" in part:
-                ended = part
-                break
+        while (part := one.ask(None)) is not None and "status" not in part:
             add(record, part)
             _save(result, folder)
-    except TooLongError:
-        ended["error"] = f"stopped after its {asked.seconds:.0f} s"
-    except RuntimeError as error:
-        ended["error"] = str(error)
+            one.worker.limit = max(1e-3, end - time.monotonic())
     finally:
-        worker.end()
+        one.worker.end()
     del record["error"]
-    record |= ended
+    record |= part or {"error": f"stopped after its {asked.seconds:.0f} s" if one.too_long else one.failed}
     if record["status"] == "killed":
         record["printed"] = log.read_bytes()[before:][-3000:].decode(errors="replace")
 
@@ -192,24 +184,21 @@ def _parts(run: str, asked: Asked, arguments: dict[str, Any], log: Path) -> Answ
             os.dup2(stream.fileno(), standard.fileno())
     faulthandler.enable()
     os.environ |= {"CLSVM_DEVICE": asked.device or ""} | ({"CLSVM_DATA": str(asked.data)} if asked.data else {})
-    parts: Iterator[dict[str, Any]] | None = None
 
-    def answer(question: Any) -> dict[str, Any]:
-        nonlocal parts
+    def parts() -> Iterator[dict[str, Any]]:
+        module, _, function = run.partition(":")
         try:
-            if parts is None:
-                module, _, function = run.partition(":")
-                step = getattr(importlib.import_module(f"benchmarks.gpu.{module}"), function)
-                parts = iter(step(asked, **arguments))
-            return next(parts, {"status": "ok"})
+            yield from getattr(importlib.import_module(module), function)(asked, **arguments)
+            yield {"status": "ok"}
         except PartialError as end:
-            return {"status": "partial", "error": str(end)}
+            yield {"status": "partial", "error": str(end)}
         except Exception as end:  # whatever a driver or a step throws is a result, and the other steps still count
             traceback.print_exc()
             error = f"{type(end).__name__}: {end}"[:WORDS]
-            return {"status": "failed", "error": error, "traceback": traceback.format_exc()[-WORDS:]}
+            yield {"status": "failed", "error": error, "traceback": traceback.format_exc()[-WORDS:]}
 
-    return answer
+    every = parts()
+    return lambda question: next(every)
 
 
 def _save(result: dict[str, Any], folder: Path) -> None:
@@ -238,13 +227,3 @@ def ended(wrong: list[str], left_out: list[str]) -> None:
         raise ArithmeticError(f"wrong: {'; '.join(wrong)}")
     if left_out:
         raise PartialError(f"no time for {', '.join(left_out)}")
-
-
-def drill(asked: Asked, what: str) -> Iterator[dict[str, Any]]:
-    """Go wrong on purpose after a first result, to see that a run notes it and goes on."""
-    yield {"found": [f"before the {what}"]}
-    if what == "error":
-        raise RuntimeError("a drill: this step fails on purpose")
-    if what == "crash":
-        os.abort()
-    time.sleep(1e6)

@@ -6,7 +6,6 @@ waits for the device after each: on a GPU the others run ahead of it, and their 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ import clsvm
 from benchmarks import check, sets
 from benchmarks.bench import Bench, speed
 from benchmarks.gpu.command import Asked, PartialError, ended
+from benchmarks.solvers import timed
 from clsvm.opencl import devices
 from clsvm.opencl.runtime import cl
 from clsvm.report import by_part
@@ -51,25 +51,17 @@ def _of(name: str, folder: Path) -> Data:
     return sets.load(name, folder).split
 
 
-def _letter(folder: Path) -> Data:
-    X, y, X_test, y_test = sets.load("letter", folder).split
-    return X.toarray(), y, X_test.toarray(), y_test
-
-
-def _split(X: Any, y: NDArray[Any], n: int) -> Data:
-    return X[:n], y[:n], X[n:], y[n:]
-
-
-def _covtype(folder: Path) -> Data:
+def _covtype(folder: Path, n: int = 522911) -> Data:
     """Return class 2 against the rest; as many training rows as in GTSVM's paper, drawn at random."""
     X, y = sets.covertype(None, folder)
-    return _split(X, y.astype(np.float64), 522911)
+    return X[:n], y[:n].astype(np.float64), X[n:], y[n:]
 
 
 def _synthetic(_: Path, n: int = 100000, tests: int = 10000) -> Data:
     """Return two classes of 20 informative features among 200, each of deviation 1; a quarter are support vectors."""
     X, y = make_classification(n + tests, 200, n_informative=20, n_redundant=20, class_sep=2, random_state=0)
-    return _split((X / X.std(axis=0)).astype(np.float32), np.where(y > 0, 1.0, -1.0), n)
+    X, y = (X / X.std(axis=0)).astype(np.float32), np.where(y > 0, 1.0, -1.0)
+    return X[:n], y[:n], X[n:], y[n:]
 
 
 _ALL_AT_ONCE = {"C": 0.5, "gamma": 0.02, "multi_class": "crammer_singer", "gap_tol": 0.01}
@@ -78,7 +70,7 @@ SETS: dict[str, Training] = {
     "mnist8": Training("MNIST, 8 against the rest", partial(_of, "mnist8"), {"C": 1, "gamma": 0.02}, 0.4),
     "synthetic": Training("synthetic, dense", _synthetic, {"C": 1, "gamma": 0.005}),
     "covtype": Training("Covertype, 2 against the rest, gap 0.01", _covtype, {"C": 3, "gamma": 1, "gap_tol": 0.01}),
-    "letter": Training("letter, 26 classes by pairs", _letter, {"C": 16, "gamma": 4}),
+    "letter": Training("letter, 26 classes by pairs", partial(_of, "letter"), {"C": 16, "gamma": 4}),
     "mnist10": Training("MNIST, ten classes by pairs", partial(_of, "mnist"), {"C": 1, "gamma": 0.02}),
     "mnist10 at once": Training("MNIST, Crammer and Singer, gap 0.01", partial(_of, "mnist"), _ALL_AT_ONCE),
 }
@@ -108,9 +100,8 @@ def train(asked: Asked, name: str) -> Iterator[dict[str, Any]]:
     if not report.converged:
         raise PartialError(f"{report.status}, after {seconds:.1f} s of {len(y)} rows")
     model.decision_function(X_test)  # its support vectors go to the device, and stay
-    started = perf_counter()
-    predicted = model.predict(X_test)
-    yield {"accuracy": float(np.mean(predicted == y_test)), "predict_seconds": perf_counter() - started}
+    spent, predicted = timed(lambda: model.predict(X_test))
+    yield {"accuracy": float(np.mean(predicted == y_test)), "predict_seconds": spent}
     checked = _checked(model, X, y, one.parameters)
     yield {"checked": checked}
     warm: list[float] = []
@@ -134,11 +125,7 @@ def most(gflops: float, seconds: float, d: int, passes: float) -> int:
 def fit(parameters: Mapping[str, Any], X: Any, y: NDArray[Any]) -> tuple[Any, float]:
     """Return a fitted SVC, and the seconds of its fit."""
     model = clsvm.SVC(**parameters)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        started = perf_counter()
-        model.fit(X, y)
-        return model, perf_counter() - started
+    return model, timed(lambda: model.fit(X, y))[0]
 
 
 def waiting() -> Any:
@@ -176,9 +163,7 @@ def _checked(model: Any, X: Any, y: NDArray[Any], parameters: Mapping[str, Any])
 
 # Kernels of a fit.
 
-VERBOSE = {"NVIDIA": "-cl-nv-verbose"}  # by a word of the vendor: the option with which a build log tells of registers
 LIMITS = {"private": "PRIVATE_MEM_SIZE", "local": "LOCAL_MEM_SIZE", "largest_group": "WORK_GROUP_SIZE"}
-LOG = 3000  # characters of a log
 Launches = list[tuple[Any, Any]]
 """(kernel, event) of each."""
 
@@ -195,17 +180,14 @@ def kernels(asked: Asked, name: str) -> Iterator[dict[str, Any]]:
     queue = cl.CommandQueue(context, properties=cl.command_queue_properties.PROFILING_ENABLE)
     parameters = {**one.parameters, "device": queue, "max_time": max(1.0, COLD * asked.seconds)}
     fit(parameters, X[:n], y[:n])
-    with timed() as launches:
+    with watched() as launches:
         _, seconds = fit(parameters, X[:n], y[:n])
     queue.finish()
     yield {"fit_seconds": seconds, **summed(launches, device)}
-    for word, option in VERBOSE.items():
-        if word in device.vendor:
-            yield {"logs": logs(launches, device, option)}
 
 
 @contextmanager
-def timed() -> Iterator[Launches]:
+def watched() -> Iterator[Launches]:
     """Collect the launches inside, by whatever thread."""
     launches: Launches = []
     usual = cl.enqueue_nd_range_kernel
@@ -217,22 +199,6 @@ def timed() -> Iterator[Launches]:
 
     with patch.object(cl, "enqueue_nd_range_kernel", enqueue):
         yield launches
-
-
-def logs(launches: Launches, device: Any, option: str) -> list[dict[str, str]]:
-    """Return what the compiler says of each program that was launched, built again with one option more."""
-    programs: dict[int, tuple[Any, str]] = {}
-    for kernel, _ in launches:
-        program = kernel.get_info(cl.kernel_info.PROGRAM)
-        programs.setdefault(program.int_ptr, (program, kernel.function_name))
-    found = []
-    for program, name in programs.values():
-        options = program.get_build_info(device, cl.program_build_info.OPTIONS)
-        context, text = (program.get_info(getattr(cl.program_info, what)) for what in ("CONTEXT", "SOURCE"))
-        again = cl.Program(context, text).build(f"{options} {option}".split(), [device])
-        words = again.get_build_info(device, cl.program_build_info.LOG).strip()
-        found.append({"kernel": name, "options": options, "log": words[:LOG]})
-    return found
 
 
 def summed(launches: Launches, device: Any) -> dict[str, Any]:

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import subprocess
 import sys
-from dataclasses import replace
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,9 @@ import pytest
 
 from benchmarks.bench import Bench, Product
 from benchmarks.command import main
-from benchmarks.gpu import command, products, summary, training
-from benchmarks.gpu.command import BY_NAME, STEPS, Asked, PartialError
+from benchmarks.gpu import command, summary, training
+from benchmarks.gpu import device as limits_of
+from benchmarks.gpu.command import STEPS, Asked, PartialError, Step
 from benchmarks.ladder import FORMS, RUNGS, Extremes, Problem, shapes
 from clsvm.opencl import devices
 from tests.conftest import noisy, thrifty
@@ -40,10 +42,22 @@ def merged(parts: Any) -> dict[str, Any]:
     return found
 
 
+def drill(asked: Asked, what: str) -> Any:
+    """Go wrong on purpose after a first result."""
+    yield {"found": [f"before the {what}"]}
+    if what == "error":
+        raise RuntimeError("a drill: this step fails on purpose")
+    if what == "crash":
+        os.abort()
+    time.sleep(1e6)
+
+
 def test_what_goes_wrong_is_recorded_and_the_next_step_runs(
     device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(command.BY_NAME, "drill hang", replace(BY_NAME["drill hang"], share=1e-3))
+    for what, share in (("error", 1), ("crash", 1), ("hang", 1e-3)):
+        step = Step(f"drill {what}", "tests.benchmarks.test_gpu:drill", share, {"what": what})
+        monkeypatch.setitem(command.BY_NAME, step.name, step)
     monkeypatch.setattr(command, "LEAST", 1.0)
     monkeypatch.setattr(command, "WORTH", 0.5)
     words = ["--minutes", "2", "--device", device, "--steps", "drill error, drill hang,drill crash,limits"]
@@ -72,7 +86,7 @@ def test_nothing_is_imported_that_such_a_machine_may_lack() -> None:
     code = (
         "import runpy, sys\n"
         "sys.modules.update(dict.fromkeys(('rich', 'typer', 'matplotlib', 'sklearnex', 'click', 'pandas')))\n"
-        "import benchmarks.gpu.device, benchmarks.gpu.training, benchmarks.gpu.products\n"
+        "import benchmarks.gpu.device, benchmarks.gpu.training\n"
         "import clsvm; clsvm.SVC\n"
         "sys.argv = ['benchmarks', 'gpu', '--help']\n"
         "runpy.run_module('benchmarks', run_name='__main__')\n"
@@ -91,10 +105,10 @@ def shape(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, devic
     few = {"vector": 16, "group": 16}
     for name, value in (
         ("bench.READ", 1 << 20), ("bench.CHAIN", 64), ("bench.TRIAL", few), ("gpu.device.TRIAL", few),
-        ("gpu.device.COPIED", 1 << 16), ("gpu.products.LEAST_ROWS", 150),
-        ("gpu.products.LONG", {"vector": 1 << 12, "group": 1 << 12}), ("gpu.products.HALF", np.inf),
-        ("gpu.products.WORKING", {"few": (2, 9), "many": (21,)}),
-        ("gpu.training.FITS", 1), ("gpu.training.VERBOSE", {"": "-DNO_MORE"}),
+        ("gpu.device.COPIED", 1 << 16), ("gpu.device.LEAST_ROWS", 150),
+        ("gpu.device.LONG", {"vector": 1 << 12, "group": 1 << 12}), ("gpu.device.HALF", np.inf),
+        ("gpu.device.WORKING", {"few": (2, 9), "many": (21,)}),
+        ("gpu.training.FITS", 1),
         ("gpu.training.SETS", {"two": training.Training("two", small, {"C": 1, "gamma": 0.05})}),
     ):  # fmt: skip
         monkeypatch.setattr(f"benchmarks.{name}", value)
@@ -112,14 +126,14 @@ def shifted(fit: Any, *given: Any) -> Any:
     return model, seconds
 
 
-RUNS = {step.run: step.arguments for step in STEPS if not step.run.startswith("command")}
+RUNS = {step.run: step.arguments for step in STEPS}
 
 
 @pytest.mark.parametrize("run", RUNS)
 def test_steps(shape: str, device: str, tmp_path: Path, run: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each step is right and fills its tables; a wrong product is seen, and what there was no time for is named."""
     module, _, name = run.partition(":")
-    step = getattr(importlib.import_module(f"benchmarks.gpu.{module}"), name)
+    step = getattr(importlib.import_module(module), name)
     given = {key: {"d": 7, "name": "two"}[key] for key in RUNS[run]}
     asked = Asked(device, tmp_path, 20.0)
     found = merged(step(asked, **given)) | {"step": name, "run": run}
@@ -144,7 +158,7 @@ def test_steps(shape: str, device: str, tmp_path: Path, run: str, monkeypatch: p
         found = merged(step(asked, **given))
         assert isinstance(found["ending"], ArithmeticError)
         assert {(one["W"], one["stored"]) for one in found["products"] if not one["right"]} == {(9, True)}
-        monkeypatch.setattr(products, "HALF", -1.0)
+        monkeypatch.setattr(limits_of, "HALF", -1.0)
         assert isinstance(merged(step(asked, **given))["ending"], PartialError)
 
 
