@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.kernel_approximation import Nystroem
 from sklearn.linear_model import LogisticRegression, Ridge, RidgeClassifier
@@ -27,7 +26,7 @@ import clsvm
 from benchmarks import sets, solvers, table
 from benchmarks.bench import Laid
 from benchmarks.command import DATA, Asked, Command, Part, number, option, peers, repeats, sets_of
-from benchmarks.solvers import Answer, Contestant, Worker, in_turns, timed, turns
+from benchmarks.solvers import Answer, at_work, dense, in_turns, timed, turns
 from benchmarks.table import Row, Shown, picture, shown
 from clsvm.gram.cross import Sums
 from clsvm.kernels import make
@@ -66,8 +65,7 @@ def _split(X: Any, y: Any) -> Split:
 
 def _regression(name: str, folder: Path | None) -> Split:
     X, y, X_test, y_test = sets.load(name, folder).split
-    rows = np.concatenate([part.toarray() if sp.issparse(part) else part for part in (X, X_test)])
-    targets = np.concatenate([y, y_test])
+    rows, targets = np.concatenate([X, X_test]), np.concatenate([y, y_test])
     return _split(_standard(rows), (targets - targets.mean()) / targets.std())
 
 
@@ -76,20 +74,14 @@ def _kin40k(folder: Path | None) -> Split:
     return _split(found["X"].astype(np.float32), found["y"].ravel().astype(np.float64))
 
 
-def _mnist(folder: Path | None) -> Split:
-    found = sets.archive(folder, "mnist.npz")
-    X, X_test = (found[f"X_{part}"].reshape(-1, 784) / np.float32(255) for part in ("train", "test"))
-    return X, found["y_train"], X_test, found["y_test"]
+def _loaded(name: str, folder: Path | None) -> Split:
+    X, y, X_test, y_test = sets.load(name, folder).split
+    return dense(X).astype(np.float32), y, dense(X_test).astype(np.float32), y_test
 
 
 def _covtype(folder: Path | None) -> Split:
     found = sets.archive(folder, "covtype_full.npz")
     return _split(_standard(found["X"]), np.where(found["y"] == 2, 1, -1))
-
-
-def _ijcnn1(folder: Path | None) -> Split:
-    one = sets.load("ijcnn1", folder)
-    return one.X.toarray(), one.y, one.X_test.toarray(), one.y_test
 
 
 def _synthetic(folder: Path | None) -> Split:
@@ -134,8 +126,8 @@ FALKON_SETS = {
     "kin40k": FalkonSet(_kin40k, 0.125, 1e-6, C=10, epsilon=0.05),
     "cadata": FalkonSet(partial(_regression, "cadata"), 0.2, 1e-6, epsilon=0.1),
     "cpusmall": FalkonSet(partial(_regression, "cpusmall"), 0.1, 1e-6, epsilon=0.1),
-    "ijcnn1": FalkonSet(_ijcnn1, 2.0, 1e-6, True, C=32),
-    "mnist": FalkonSet(_mnist, 0.02, 1e-6, True, C=10),
+    "ijcnn1": FalkonSet(partial(_loaded, "ijcnn1"), 2.0, 1e-6, True, C=32),
+    "mnist": FalkonSet(partial(_loaded, "mnist"), 0.02, 1e-6, True, C=10),
     "covtype": FalkonSet(_covtype, 0.1, 1e-7, C=10, most=116_000),
     "wide": FalkonSet(lambda folder: (*wide(TRAINED, 1), *wide(TESTED, 2)), 0.5 / 3072, 1e-6),
 }
@@ -165,17 +157,15 @@ def falkon_set(name: str, asked: Asked) -> Row:
     for loss, (ours, linear) in models.items():
         features = Nystroem(gamma=recipe.gamma, n_components=m, random_state=0)
         by_name = {"clsvm": ours, "nystroem": make_pipeline(features, linear)}
-        made = [
-            Contestant(who, form, count, Worker(0, _fitting, by_name[who], rows_of[form][0], y))
-            for who, form, count in entered
-        ]
-        for one in turns(made):
-            one.time()
         rows = []
-        for one in made:
-            rows.append({"solver": one.name, "form": one.form, "loss": loss} | one.row())
-            if (model := one.ask("model")) is not None:
-                rows[-1]["score"] = score(model.predict, rows_of[one.form][1], y_test, classes)
+        works = [(*one, (by_name[one[0]], rows_of[one[1]][0], y)) for one in entered]
+        with at_work(0, _fitting, works) as made:
+            for one in turns(made):
+                one.time()
+            for one in made:
+                rows.append({"solver": one.name, "form": one.form, "loss": loss} | one.row())
+                if (model := one.ask("model")) is not None:
+                    rows[-1]["score"] = score(model.predict, rows_of[one.form][1], y_test, classes)
         rows[0]["report"] = ours.fit_report_.to_dict()
         least = min((row["score"] for row in rows[1:] if "score" in row), default=np.inf)
         for row in rows[1:]:

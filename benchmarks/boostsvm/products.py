@@ -150,7 +150,8 @@ def show(result: Row) -> Shown:
             rows.append({"label": table.label(one)} | found | cells)
     columns: tuple[table.Column, ...] = (
         ("set", "{label}"), ("W", "{W}"), *((name, f"{{{name}}}") for name in LAYOUTS), ("best", "{best}"),
-        ("ratio", "{ratio:.2f}"), ("allowed", "{allowed:.2f}"), ("within", lambda row: table.verdict(row["within"])),
+        ("ratio", "{ratio:.2f}"), ("allowed", "{allowed:.2f}"),
+        ("within", lambda row: "yes" if row["within"] else "no"),
     )  # fmt: skip
     words = (
         "ms of K(X, U) for W working rows, median and spread; *: the chosen layout; ratio: its time over the best; "

@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 import clsvm
 from benchmarks.bench import TOLERANCE, TRIAL, Bench, Clock, Laid, Launch, Peaks, Product, peaks_of
 from benchmarks.gpu.command import Asked, ended
+from benchmarks.solvers import told
 from clsvm import kernels
 from clsvm.errors import ClsvmError
 from clsvm.gram import units as matrix_units
@@ -51,7 +52,7 @@ def limits(asked: Asked) -> Iterator[dict[str, Any]]:
     there = {name: value for name, value in properties.items() if value is not None}
     yield {"device": str(info), "kind": info.kind, "properties": there}
     profile = devices.default_profile(info)
-    yield {"profile": {**asdict(profile, dict_factory=_record)}}
+    yield {"profile": told(profile, *(one.name for one in fields(profile)))}
     yield {"tools": _told()}
     with Stream(asked.device) as stream:
         yield {"memory_limit": stream.limit, "largest_buffer": stream.largest, "unified": stream.unified}
@@ -84,10 +85,6 @@ def _property(raw: Any, name: str) -> Any:
     except (cl.Error, AttributeError):
         return None
     return value if isinstance(value, bool | int | float | str) else str(value)
-
-
-def _record(items: list[tuple[str, Any]]) -> dict[str, Any]:
-    return {key: {**value} if isinstance(value, Mapping) else value for key, value in items}
 
 
 COPIED = 1 << 26  # bytes of a copy

@@ -51,7 +51,6 @@ def _share(total: str, title: str, part: str) -> Column:
     return title, lambda row: f"{row[total][part]:.3g} ({row[total][part] / sum(row[total].values()):.0%})"
 
 
-_CENTRES = ("layout", "preconditioner", "solve")
 _PRODUCTS: tuple[Column, ...] = (
     ("d", "{d}"), ("W", "{W}"), ("n", "{n}"), ("product", lambda row: "rows" if row["stored"] else "update"),
     ("tile", lambda row: " ".join(f"{name} {value}" for name, value in row["tile"].items()) + " *" * row["usual"]),
@@ -85,11 +84,6 @@ TABLES: tuple[tuple[str, str, str | Callable[[Row], list[Row]], Sequence[Column]
     ("Passes over rows", "nystrom", "passes", (
         ("n", "{n}"), ("m", "{m}"), ("d", "{d}"), ("k", "{k}"), ("ms", lambda row: f"{1e3 * row['seconds']:.2f}"),
         ("TFLOP/s", _tera), ("of multiply-adds", "{of_arithmetic:.0%}"),
-    )),
-    ("Machines on centres", "nystrom", "machines", (
-        ("set", "{set}"), ("n x d", "{n} x {d}"), ("m", "{m}"), ("first s", "{cold:.3g}"), ("later s", "{warm:.3g}"),
-        *((part, f"{{parts[{part}]:.3g}}") for part in _CENTRES), ("passes", "{passes}"),
-        ("status", lambda row: row["status"].partition(":")[0]), ("test %", lambda row: f"{100 * row['accuracy']:.2f}"),
     )),
 )  # fmt: skip
 
