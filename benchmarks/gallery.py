@@ -13,13 +13,14 @@ import re
 import statistics
 import subprocess
 import sys
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import perf_counter
 from typing import Any
 
 from benchmarks.command import Asked, Command, Part, option, repeats
+from benchmarks.solvers import in_turns
 from benchmarks.table import Row, Shown, shown
 
 NAMED = re.compile(r"\b(SVC|NuSVC|SVR|NuSVR|OneClassSVM)\(")
@@ -51,15 +52,13 @@ def measure(asked: Asked) -> Row:
 
 
 def _both(path: Path, asked: Asked) -> Row:
-    given = [(), ("-m", "clsvm.accel", "--profile")]
-    runs = [[_run(path, how, asked.device) for how in given] for _ in range(asked.repeats)]
-    plain, ours = (statistics.median(run[i][0] for run in runs) for i in range(2))
-    (_, theirs, error), (_, printed, failed) = runs[-1]
+    given = {"scikit-learn": (), "accel": ("-m", "clsvm.accel", "--profile")}
+    runs = in_turns({who: partial(_run, path, how, asked.device) for who, how in given.items()}, asked.repeats)
+    (theirs, error), (printed, failed) = (last for _, last in runs.values())
     numbers, differing = differences(theirs, printed)
     return {
         "script": str(path.relative_to(asked.folder)),
-        "scikit-learn": plain,
-        "accel": ours,
+        **{who: statistics.median(seconds) for who, (seconds, _) in runs.items()},
         "numbers": numbers,
         "differing": differing,
         "calls": [line for line in failed.splitlines() if " clsvm " in line],
@@ -68,15 +67,14 @@ def _both(path: Path, asked: Asked) -> Row:
     }
 
 
-def _run(path: Path, how: tuple[str, ...], device: str | None) -> tuple[float, str, str]:
-    """Return the seconds, what it printed, what it said of errors."""
+def _run(path: Path, how: tuple[str, ...], device: str | None) -> tuple[str, str]:
+    """Return what a script printed, and what it said of errors."""
     environment = os.environ | {"MPLBACKEND": "Agg", "PYTHONPATH": str(Path(__file__).parents[1])}
     environment |= {"CLSVM_DEVICE": device} if device else {}
     words: list[Any] = [sys.executable, "-W", "ignore", *how, str(path)]
     with TemporaryDirectory() as folder:
-        began = perf_counter()
         done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT)
-        return perf_counter() - began, done.stdout, done.stderr
+        return done.stdout, done.stderr
 
 
 def differences(expected: str, got: str) -> tuple[int, list[list[str]]]:

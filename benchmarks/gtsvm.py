@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ import scipy.sparse as sp
 from benchmarks import check, sets, solvers, table
 from benchmarks.command import DATA, PEERS, Asked, Command, Part, option, sets_of
 from benchmarks.sets import Problem
-from benchmarks.solvers import Contestant, Worker, later, turns
+from benchmarks.solvers import Contestant, Worker, in_turns, later, turns
 from benchmarks.table import Row, Shown, shown
 from clsvm import SVC, arrays, report
 from clsvm.gram import partition
@@ -79,11 +78,8 @@ def _raw(name: str, folder: Path | None) -> Any:
 
 
 def _clustered(stream: Stream, X: Any, size: int, active: int | None, order: str | None) -> dict[str, float]:
-    seconds = []
-    for _ in range(REPEATS):
-        started = perf_counter()
-        clusters = partition.cluster(stream, X, size, active, order)
-        seconds.append(perf_counter() - started)
+    call = partial(partition.cluster, stream, X, size, active, order)
+    seconds, clusters = in_turns({"clusters": call}, REPEATS)["clusters"]
     return {"nonzeros": nonzeros(clusters), "seconds": later(seconds)}
 
 
@@ -114,9 +110,9 @@ def clustering_table(result: Row) -> Shown:
     return shown(result, columns, result["rows"], words)
 
 
-def _ours(problem: Problem, device: Any, gap_tol: float, multi_class: str = "ovo") -> SVC:
+def _fitted(problem: Problem, device: Any, gap_tol: float, multi_class: str = "ovo") -> SVC:
     given: Row = {"C": problem.C, "gamma": problem.gamma, "tol": LATE, "gap_tol": gap_tol}
-    return SVC(**given, device=device, multi_class=multi_class)
+    return SVC(**given, device=device, multi_class=multi_class).fit(problem.X, problem.y)
 
 
 def binary(asked: Asked, peers: Sequence[str] = PEERS) -> Row:
@@ -127,7 +123,7 @@ def binary(asked: Asked, peers: Sequence[str] = PEERS) -> Row:
 
 def race(problem: Problem, device: Any, peers: Sequence[str], fits: int = FITS) -> list[Row]:
     """Return the rows of table 3 for one set: tolerances first, then fits in turns."""
-    made, tolerances, probes, guess = [], {}, {}, GUESS
+    made, more, guess = list[Contestant](), dict[Contestant, Row](), GUESS
 
     def entered(solver: str, form: str, tol: float, repeats: int) -> Contestant:
         given = solvers.parameters(problem.C, problem.gamma, tol)
@@ -144,9 +140,9 @@ def race(problem: Problem, device: Any, peers: Sequence[str], fits: int = FITS) 
         tried.append({"tol": tol, "gap": gap, "seconds": seconds})
         return gap
 
-    asked = [(solver, form) for solver in ("clsvm", *peers) for form in solvers.forms(solver, problem.X)]
-    for solver, form in sorted(asked, key=lambda one: one[0] == "libsvm"):  # it, the slowest, from the others' end
-        tol, tried, repeats, failed = LATE, list[Row](), fits, ""
+    asked = solvers.entered(peers, problem.X, fits)
+    for solver, form, count in sorted(asked, key=lambda one: one[0] == "libsvm"):  # it, the slowest, from others' end
+        tol, tried, repeats, failed = LATE, list[Row](), count, ""
         if solver == "clsvm":
             entered(solver, form, tol, 1).time()  # the first of the process
         else:
@@ -156,16 +152,16 @@ def race(problem: Problem, device: Any, peers: Sequence[str], fits: int = FITS) 
             except RuntimeError as error:
                 failed = str(error)
         one = entered(solver, form, tol, repeats)
-        one.failed, tolerances[one], probes[one] = failed, tol, tried
+        one.failed, more[one] = failed, {"tol": tol, "probes": tried}
         made.append(one)
-    made.sort(key=lambda one: asked.index((one.name, one.form)))
+    made.sort(key=lambda one: asked.index((one.name, one.form, fits)))
     for one in turns(made):
         one.time()
     rows = []
     for one in made:
-        row = problem.head() | one.row() | {"probes": probes[one], "paper": TABLE_3.get(problem.name, {})}
+        row = problem.head() | one.row() | more[one] | {"paper": TABLE_3.get(problem.name, {})}
         if (model := one.ask("model")) is not None:
-            row |= {"tol": tolerances[one]} | binary_value(model, problem)
+            row |= binary_value(model, problem)
         rows.append(row)
     return rows
 
@@ -223,11 +219,9 @@ def multiclass(asked: Asked) -> Row:
     The loose gap is timed after a first fit, the tight one once after that.
     """
     problem, rows = _classes(asked), []
-    for gap_tol, times in ((GAP, FITS), (TIGHT, 1)):
-        seconds = []
-        for _ in range(times + (gap_tol == GAP)):
-            model = _ours(problem, asked.device, gap_tol, "crammer_singer")
-            seconds.append(solvers.fitted("clsvm", model, problem.X, problem.y))
+    for gap_tol, times in ((GAP, FITS + 1), (TIGHT, 1)):
+        fit = partial(_fitted, problem, asked.device, gap_tol, "crammer_singer")
+        seconds, model = in_turns({"clsvm": fit}, times)["clsvm"]
         row = problem.head() | {"classes": len(model.classes_), "gap_tol": gap_tol, "seconds": later(seconds)}
         row |= {"all_seconds": seconds, **multiclass_value(model, problem)}
         rows.append(row | {"paper": TABLE_4.get(problem.name, {})})
@@ -271,7 +265,7 @@ def parts(asked: Asked) -> Row:
     rows = []
     for problem, kind in [*problems, (_classes(asked), "crammer_singer")]:
         for _ in range(2):
-            model = _ours(problem, asked.device, GAP, kind).fit(problem.X, problem.y)
+            model = _fitted(problem, asked.device, GAP, kind)
         spent = report.by_part(model.fit_report_.seconds)
         total = sum(spent.values())
         shares = {part: seconds / total for part, seconds in spent.items()}

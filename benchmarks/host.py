@@ -20,6 +20,7 @@ import numpy as np
 import clsvm
 from benchmarks import sets, table
 from benchmarks.command import DATA, Asked, Command, Part, number, option, sets_of
+from benchmarks.solvers import timed, told
 from benchmarks.table import Row, Shown, shown
 from clsvm.opencl.runtime import cl
 
@@ -69,17 +70,16 @@ def _row(name: str, asked: Asked) -> dict[str, Any]:
     X, y, C, gamma = problem.X[: asked.rows], problem.y[: asked.rows], problem.C, problem.gamma
     machine = clsvm.SVC(C=C, gamma=gamma, device=asked.device).fit(X, y)  # (programs are built here)
     with counting() as counts:
-        began = perf_counter()
-        report = machine.fit(X, y).fit_report_
-        seconds = perf_counter() - began
+        seconds, _ = timed(lambda: machine.fit(X, y))
+    report = machine.fit_report_
     sizes, calls = np.unique(y, return_counts=True)[1], counts.calls
     pairs = [a + b for k, a in enumerate(sizes) for b in sizes[k + 1 :]]
     values = float(sum(pair**2 for pair in pairs)) if len(pairs) > 1 else float(report.rows_computed) * len(y)
     cells = float((re.search(r"([\d.]+) cells", report.layout) or ["", X.shape[1]])[1])
     return {
         "set": name, "n": len(y), "d": X.shape[1], "machines": len(pairs), "calls": calls, "seconds": seconds,
-        "host_seconds": counts.seconds, "outer_steps": report.outer_steps, "steps": report.steps, "values": values,
-        "multiply_adds": values * cells, "bytes": 4.0 * values, "layout": report.layout, "converged": report.converged,
+        "host_seconds": counts.seconds, "values": values, "multiply_adds": values * cells, "bytes": 4.0 * values,
+        **told(report, "outer_steps", "steps", "layout", "converged"),
         "microseconds_a_launch": 1e6 * counts.seconds.get("launches", 0.0) / max(1, calls.get("launches", 0)),
     }  # fmt: skip
 
