@@ -12,7 +12,7 @@ features, W working rows u_w = x_rows[w]; ld >= n: columns of X and rows of K be
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -354,23 +354,34 @@ def measure(asked: Asked) -> Row:
 
 def _group(bench: Bench, sizes: Sizes, W: int, n: int, peaks: Peaks) -> Row:
     """Measure all rungs at one W and n, and the peaks that take turns with them, so that shares compare."""
+    clock = Clock(sizes.seconds)
     with bench.section() as part:
         problem = Problem(part, n, sizes.d, W)
-        rungs, prepared = _prepared(problem)
-        clock = Clock(sizes.seconds)
-        clock.run(part, peaks.launches | {name: partial(one.launch, rows) for name, (one, rows) in prepared.items()})
-        rates = peaks.rates(clock)
-        for row in rungs:
-            if not row["reason"]:
-                one, m = prepared[row["name"]]
-                seconds = clock.best[row["name"]]
-                flops, nbytes = 2e-9 * m * W * sizes.d, 4e-9 * m * (sizes.d + W)
-                row |= {"rows": m, "seconds": seconds, "gflops": flops / seconds, "gbs": nbytes / seconds}
-                row["error"] = _checked(part, problem, one, m)
-                row["right"] = row["error"] <= TOLERANCE
-                row["of_bandwidth"] = row["gbs"] / rates["read_gbs"]
-                row["of_arithmetic"] = row["gflops"] / rates["fma_gflops"]
+        rungs = _measured(problem, clock, peaks.launches)
+    rates = peaks.rates(clock)
+    for row in rungs:
+        if not row["reason"]:
+            row["of_bandwidth"] = row["gbs"] / rates["read_gbs"]
+            row["of_arithmetic"] = row["gflops"] / rates["fma_gflops"]
     return {"W": W, "n": n, "d": sizes.d, "block": problem.block, "peaks": rates, "rungs": rungs}
+
+
+def _measured(problem: Problem, clock: Clock, others: Mapping[str, Launch]) -> list[Row]:
+    """Return a record for each rung, in turns with other launches."""
+    rungs, prepared = _prepared(problem)
+    clock.run(problem.bench, {**others, **{name: partial(one.launch, rows) for name, (one, rows) in prepared.items()}})
+    for row in rungs:
+        if not row["reason"]:
+            one, m = prepared[row["name"]]
+            seconds = clock.best[row["name"]]
+            flops, nbytes = 2e-9 * m * problem.W * problem.d, 4e-9 * m * (problem.d + problem.W)
+            row |= {"rows": m, "seconds": seconds, "gflops": flops / seconds, "gbs": nbytes / seconds}
+            one.into.clear()
+            one.launch(m)
+            problem.bench.stream.finish()
+            row["error"] = problem.error(one.into, m)
+            row["right"] = row["error"] <= TOLERANCE
+    return rungs
 
 
 def _prepared(problem: Problem) -> tuple[list[Row], dict[str, tuple[Ready, int]]]:
@@ -403,25 +414,11 @@ def _affordable(problem: Problem, one: Ready) -> int:
     return min(n, max(few, int(few * SLOW / clock.best["few"])))
 
 
-def _checked(bench: Bench, problem: Problem, one: Ready, m: int) -> float:
-    one.into.clear()
-    one.launch(m)
-    bench.stream.finish()
-    return problem.error(one.into, m)
-
-
 def _sweep(bench: Bench, sizes: Sizes, n: int) -> Row:
     """Return GFLOP/s of every rung at W = 2 and this n; None where it cannot run or is wrong."""
     with bench.section() as part:
-        problem = Problem(part, n, sizes.d, 2)
-        records, prepared = _prepared(problem)
-        clock = Clock(sizes.seconds / 10)
-        clock.run(part, {name: partial(one.launch, rows) for name, (one, rows) in prepared.items()})
-        rates: dict[str, float | None] = {record["name"]: None for record in records}
-        for name, (one, rows) in prepared.items():
-            if _checked(part, problem, one, rows) <= TOLERANCE:
-                rates[name] = 4e-9 * rows * sizes.d / clock.best[name]
-    return {"n": n, "gflops": rates}
+        rows = _measured(Problem(part, n, sizes.d, 2), Clock(sizes.seconds / 10), {})
+    return {"n": n, "gflops": {row["name"]: row["gflops"] if row.get("right") else None for row in rows}}
 
 
 def _reductions(bench: Bench, sizes: Sizes, peaks: Peaks) -> Row:
