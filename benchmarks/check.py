@@ -189,27 +189,10 @@ def judged(
 
 
 def recompute(X: Any, y: ArrayLike, C: ArrayLike, coef: ArrayLike, intercept: float, kernel_fn: KernelFn) -> Checked:
-    """Check a binary SVC.
+    """Check a binary SVC over rows X (n, d), array or sparse, with labels y (n,) of -1 and +1.
 
-    Parameters
-    ----------
-    X
-        training rows (n, d), array or sparse.
-    y
-        labels (n,), -1 or +1.
-    C
-        the box, one number or one for each row (n,).
-    coef
-        y * alpha for every row (n,), 0 where a row is no support vector.
-    intercept
-        b in the decision c + b.
-    kernel_fn
-        see KernelFn; `kernel` makes the usual ones.
-
-    Raises
-    ------
-    ValueError
-        other labels, or another number of coefficients.
+    C: the box, one number or one for each row. coef: y * alpha (n,), 0 where a row is no support vector. intercept: b
+    in the decision c + b. Raises ValueError for other labels, or another number of coefficients.
     """
     y, coef = np.asarray(y, np.float64), np.asarray(coef, np.float64)
     if not np.isin(y, (-1.0, 1.0)).all() or coef.shape != y.shape or X.shape[0] != len(y):
@@ -288,18 +271,7 @@ def crammer_singer(b: Array, own: Array, C: Array, c: Array, slack: float = SLAC
     """Check Crammer and Singer's problem, in c's dtype: a row's coefficients add up to 0, that of its class is at most
     C, the others are at most 0.
 
-    Parameters
-    ----------
-    b
-        coefficients (k, n).
-    own
-        whether a class is that of the row (k, n).
-    C
-        the rows' bounds (n,).
-    c
-        K b (k, n).
-    slack
-        see SLACK.
+    b: coefficients (k, n). own: whether a class is that of the row (k, n). C: the rows' bounds (n,). c: K b (k, n).
     """
     b, C = b.astype(c.dtype), C.astype(c.dtype)
     f, most = c - own, float(C.max())

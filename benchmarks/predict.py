@@ -99,60 +99,49 @@ def predict_set(name: str, asked: Asked) -> Row:
     problem = sets.load(name, asked.data)
     tests = problem.X_test[: asked.tests]
     entered = solvers.entered(asked.peers, problem.X, asked.repeats, asked.repeats_libsvm)
+    rows: list[Row] = [{"solver": who, "form": form, "failed": "", "misses": []} for who, form, _ in entered]
     with tempfile.TemporaryDirectory() as folder:
-        models = [Path(folder) / ("clsvm" if who == "clsvm" else f"{who} {form}") for who, form, _ in entered]
         trained = [
             command.in_own_process(train, name, asked, solver=who, form=form, folder=Path(folder))
             for who, form, _ in entered
         ]
-        given = [
-            (*one, (model, solvers.formed(tests, one[1])))
-            for one, model, found in zip(entered, models, trained, strict=True)
-            if "error" not in found
-        ]
-        with at_work(asked.limit, answerer, given) as made:
+        right = [i for i, found in enumerate(trained) if "error" not in found]
+        models = [Path(folder) / ("clsvm" if who == "clsvm" else f"{who} {form}") for who, form, _ in entered]
+        works = [(*entered[i], (models[i], solvers.formed(tests, entered[i][1]))) for i in right]
+        with at_work(asked.limit, answerer, works) as made:
             answers: dict[Any, dict[str, list[Any]]] = {one: {call: [] for call in CALLS} for one in made}
             for call in CALLS:
                 for one in turns(made):
-                    if (answer := one.ask(call)) is not None:
-                        answers[one][call].append(answer)
-    ended = {(one.name, one.form): (one.failed, answers[one]) for one in made}
-    rows = [
-        _row(who, form, found, *ended.get((who, form), (found.get("error", ""), {})))
-        for (who, form, _), found in zip(entered, trained, strict=True)
-    ]
-    values = [{} if row["failed"] else ended[row["solver"], row["form"]][1] for row in rows]
-    _compare(rows, values, trained[0].get("decisions"), problem.y_test[: asked.tests])
+                    answers[one][call].append(one.ask(call))
+    for row, found in zip(rows, trained, strict=True):
+        row["failed"] = found.get("error", "")
+    values: dict[int, dict[str, Any]] = {}
+    for i, one in zip(right, made, strict=True):
+        rows[i]["failed"] = one.failed
+        if not one.failed:
+            values[i] = {call: found[0][0] for call, found in answers[one].items()}
+            rows[i] |= _answered(trained[i], answers[one])
+    for i, found in values.items():
+        rows[i]["accuracy"] = float(np.mean(found["predict"] == problem.y_test[: asked.tests]))
+        if 0 in values:
+            wide = trained[0]["decisions"]
+            rows[i]["same"] = float(np.mean(found["predict"] == values[0]["predict"]))
+            rows[i]["apart"] = apart = float(np.abs(found["decision_function"] - wide).max() / np.abs(wide).max())
+            if rows[i]["solver"] != "onedal" and not apart <= APART:
+                rows[i]["misses"].append(f"decision values {apart:.1e} from ours in float64")
     check.judged(rows, [found.get("solution") for found in trained], problem, solvers.TOL)
     told = {"tests": tests.shape[0], "all_tests": problem.X_test.shape[0]}
     return problem.head() | told | {"tol": solvers.TOL, "rows": rows}
 
 
-def _row(solver: str, form: str, trained: Row, failed: str, answers: dict[str, list[Any]]) -> Row:
+def _answered(trained: Row, answers: dict[str, list[Any]]) -> Row:
     """Return seconds and memory of a solver's answers; warm: the seconds of predict."""
-    row: Row = {"solver": solver, "form": form, "failed": failed, "misses": []}
-    if failed:
-        return row
     every = {call: [seconds for _, seconds, _, _ in answers[call]] for call in CALLS}
     seconds = {call: later(times) for call, times in every.items()}
     _, _, before, first = answers["predict"][0]
     growths = [growth for *_, growth in answers["predict"][1:] if growth is not None]
-    row |= {"train_seconds": trained.get("seconds"), "seconds": seconds, "warm": seconds["predict"]}
+    row = {"train_seconds": trained.get("seconds"), "seconds": seconds, "warm": seconds["predict"]}
     return row | {"all_seconds": every, "resident": before, "first": first, "later": max(growths, default=None)}
-
-
-def _compare(rows: list[Row], answers: list[dict[str, list[Any]]], wide: Any, labels: Any) -> None:
-    """Add the shares of right classes and of ours, and how far decision values are from ours in float64."""
-    for row, found in zip(rows, answers, strict=True):
-        if row["failed"]:
-            continue
-        classes, values = (found[call][0][0] for call in CALLS)
-        row["accuracy"] = float(np.mean(classes == labels))
-        if not rows[0]["failed"]:
-            row["same"] = float(np.mean(classes == answers[0]["predict"][0][0]))
-            row["apart"] = float(np.abs(values - wide).max() / np.abs(wide).max())
-            if row["solver"] != "onedal" and not row["apart"] <= APART:
-                row["misses"].append(f"decision values {row['apart']:.1e} from ours in float64")
 
 
 def _show(result: Row) -> Shown:
