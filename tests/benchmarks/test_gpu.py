@@ -6,10 +6,8 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import subprocess
 import sys
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,21 +40,11 @@ def merged(parts: Any) -> dict[str, Any]:
     return found
 
 
-def drill(asked: Asked, what: str) -> Any:
-    """Go wrong on purpose after a first result."""
-    yield {"found": [f"before the {what}"]}
-    if what == "error":
-        raise RuntimeError("a drill: this step fails on purpose")
-    if what == "crash":
-        os.abort()
-    time.sleep(1e6)
-
-
 def test_what_goes_wrong_is_recorded_and_the_next_step_runs(
     device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for what, share in (("error", 1), ("crash", 1), ("hang", 1e-3)):
-        step = Step(f"drill {what}", "tests.benchmarks.test_gpu:drill", share, {"what": what})
+        step = Step(f"drill {what}", "tests.benchmarks.drills:drill", share, {"what": what})
         monkeypatch.setitem(command.BY_NAME, step.name, step)
     monkeypatch.setattr(command, "LEAST", 1.0)
     monkeypatch.setattr(command, "WORTH", 0.5)
