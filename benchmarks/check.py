@@ -481,26 +481,3 @@ def _rows(X: Any, start: int, stop: int) -> Any:
     if sp.issparse(block) and block.shape[1] <= DENSE_COLUMNS:
         block = block.toarray()
     return block.astype(np.float64) if sp.issparse(block) else np.asarray(block, np.float64)
-
-
-# Predictions
-
-
-def clear(values: Array, classes: int, margin: float) -> NDArray[np.bool_]:
-    """Return whether a prediction stays the same when each decision value may move by ``margin``, (n,).
-
-    values are (n,) of one machine, or (n, pairs) of a machine for each pair of classes, positive for the first: the
-    class of the most pairs must have at least as many, without those that are near 0, as any other (more, than one
-    before it) with all of them.
-    """
-    if values.ndim == 1:
-        return np.abs(values) > margin
-    least, most, votes = (np.zeros((len(values), classes), np.intp) for _ in range(3))
-    for p, (i, j) in enumerate(combinations(range(classes), 2)):
-        for counts, by in ((least, -margin), (most, margin), (votes, 0.0)):
-            counts[:, i] += values[:, p] + by > 0
-            counts[:, j] += values[:, p] - by <= 0
-    winner = votes.argmax(axis=1)[:, None]
-    column = np.arange(classes)
-    held = np.take_along_axis(least, winner, axis=1) - most - (column < winner)
-    return np.all((held >= 0) | (column == winner), axis=1)

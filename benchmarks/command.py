@@ -27,7 +27,7 @@ from benchmarks import table
 from benchmarks.table import Row, Shown
 from clsvm import files
 
-MODULES = ("fits", "predict", "tasks", "ladder", "gtsvm", "boostsvm.command", "falkon", "studies", "larger", "sharded",
+MODULES = ("fits", "predict", "ladder", "gtsvm", "boostsvm.command", "falkon", "studies", "larger", "sharded",
            "gallery", "host")  # fmt: skip
 PEERS = ("libsvm", "onedal")
 PACKAGES = ("numpy", "scipy", "scikit-learn", "pyopencl", "mako", "scikit-learn-intelex", "daal", "intel-opencl-rt",

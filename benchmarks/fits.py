@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,6 @@ from benchmarks import check, command, sets, solvers, table
 from benchmarks.command import (
     DATA,
     PEERS,
-    PLOT,
     Asked,
     Command,
     Part,
@@ -36,7 +34,7 @@ from benchmarks.command import (
 )
 from benchmarks.sets import EPSILON, Problem
 from benchmarks.solvers import Contestant, in_turns, later, turns
-from benchmarks.table import Row, Shown, picture, shown
+from benchmarks.table import Row, Shown, shown
 from clsvm.model_selection import SVCSearchCV
 
 REPORT_ERROR = 2e-4  # how far a reported violation or gap may stand from the recomputed one before a note says so
@@ -45,7 +43,7 @@ DECISION_DIFFERENCE = 1e-2  # the same for a test decision and LIBSVM's
 
 
 def fit_set(name: str, asked: Asked, few: bool = False) -> Row:
-    """Time and check the fits of one set; few: on as many rows as tasks take."""
+    """Time and check the fits of one set; few: on as many rows as machines of pairs take."""
     return raced(partial(sets.load, name, asked.data, few), asked)
 
 
@@ -140,8 +138,8 @@ def _command(
         sets_of(known, default), peers(), DATA, repeats(count), number("--repeats-libsvm", 1, "of LIBSVM"),
         number("--tol", 1e-3, "KKT tolerance"), number("--cache", 2000.0, "MB of the kernel cache of every solver"),
     )  # fmt: skip
-    part = Part(each_set(partial(fit_set, few=few)), _show, table.ours_hold, table.draw)
-    return Command(name, words, (*options, PLOT), part)
+    part = Part(each_set(partial(fit_set, few=few)), _show, table.ours_hold)
+    return Command(name, words, options, part)
 
 
 # Small sets.
@@ -375,17 +373,6 @@ def _grown(result: Row) -> bool:
     return True
 
 
-def _draw_growth(result: Row, path: Path) -> None:
-    with picture(result, path, max(1, len(result["sets"]))) as panels:
-        for axes, one in zip(panels, result["sets"], strict=False):
-            for name, slope in one["exponents"].items():
-                if found := seconds_of(one["points"], name):
-                    words = f"{name}, exponent {slope['exponent']:.2f}" if slope else name
-                    axes.loglog([*found], [*found.values()], marker="o", markersize=4, label=words)
-            title = f"{one['set']}, d = {one['d']}, C = {one['C']:g}"
-            axes.set(title=title, xlabel="rows n", ylabel="seconds of a fit")
-
-
 COMMANDS = (
     _command("fit", "fit sets with clsvm and its peers, check and time every fit", ("breast_cancer", "digits8"), 3),
     _command("hard", "fit sets that take many pair steps, as fit does", sets.HARD, 6),
@@ -410,8 +397,8 @@ COMMANDS = (
             option("--C", type=float, nargs="+", default=[1.0, 100.0], help="a series for each"),
             number("--rows", None, "of a fit at most"),
             number("--limit", 60.0, "seconds of a fit, which end a solver's series; 0: none, in one process"),
-            peers(), DATA, repeats(3, "fits of each solver, one or two where it is slow"), PLOT,
+            peers(), DATA, repeats(3, "fits of each solver, one or two where it is slow"),
         ),
-        Part(growth, _show_growth, _grown, _draw_growth),
+        Part(growth, _show_growth, _grown),
     ),
 )  # fmt: skip

@@ -68,9 +68,7 @@ class DataSet:
     """How to make a problem, and its numbers.
 
     positive: the label that becomes +1, every other one becomes -1; without it labels stay. numbers: whether it has
-    targets in place of labels. nu: of NuSVC and NuSVR, where the set is for every task; OneClassSVM takes OUTSIDE.
-    most, most_test: the first training and test rows that tasks take. most_dense: the same two in the dense form; then
-    only columns that these use. remark: what tasks leave out.
+    targets in place of labels. most, most_test: the first training and test rows that machines of pairs take.
     """
 
     make: Make
@@ -78,18 +76,15 @@ class DataSet:
     gamma: float
     positive: float | None = None
     numbers: bool = False
-    nu: float = 0.0
     most: int | None = None
     most_test: int | None = None
-    most_dense: tuple[int, int] | None = None
-    remark: str = ""
 
 
 @lru_cache(1)
 def load(name: str, folder: Path | None, few: bool = False) -> Problem:
-    """Return the problem of that name, the same one to all who ask in turn; few: of as many rows as tasks take.
+    """Return the problem of that name, the same one to all who ask in turn.
 
-    Raises FileNotFoundError or MissingSetError where something is missing.
+    few: of as many rows as machines of pairs take. Raises FileNotFoundError or MissingSetError where one is missing.
     """
     if name not in SETS:
         raise MissingSetError(f"unknown data set {name!r}; there are {', '.join(SETS)}")
@@ -248,7 +243,7 @@ def _all_of_covertype(folder: Path) -> Split:
 
 
 SETS: dict[str, DataSet] = {
-    "a9a": DataSet(_a9a, 1, 0.05, 1, nu=0.3, most=5000, remark="the first 5000 of 32561 rows"),
+    "a9a": DataSet(_a9a, 1, 0.05, 1, most=5000),
     "mnist8": DataSet(_mnist, 1, 0.02, 8),
     "ijcnn1": DataSet(_ijcnn1, 32, 2, 1),
     "covtype20k": DataSet(_covtype, 3, 1, 2),
@@ -268,41 +263,27 @@ SETS: dict[str, DataSet] = {
     "news_graphics": DataSet(_groups((0, 1), (2, 3)), 10, 1, 1),
     "news_sports": DataSet(_groups((7, 8), (9, 10)), 10, 1, 1),
     # Tiny ones that need no folder.
-    "breast_cancer": DataSet(_bundled(datasets.load_breast_cancer), 1, 0.5, 1, nu=0.2),
+    "breast_cancer": DataSet(_bundled(datasets.load_breast_cancer), 1, 0.5, 1),
     "digits8": DataSet(_bundled(datasets.load_digits), 1, 0.05, 8),
     # Several classes.
     "mnist": DataSet(_mnist, 1, 0.02),
-    "letter": DataSet(_files("letter.scale", 16, dense), 16, 4, nu=0.1),
-    "pendigits": DataSet(_files("pendigits", 16, lambda X: dense(X) / 100), 10, 2, nu=0.1),
-    "mnist7k": DataSet(_mnist, 10, 0.02, nu=0.1, most=7000, remark="the first 7000 of 60000 rows"),
-    "news20_bydate": DataSet(
-        _news20,
-        10,
-        1,
-        nu=0.1,
-        most=3000,
-        most_test=1000,
-        most_dense=(600, 150),
-        remark="the first 3000 of 11314 rows and 1000 of 7532 test rows; dense, where scikit-learn takes minutes, the "
-        "first 600 and 150, and columns that these use",
-    ),
-    "iris": DataSet(_bundled(datasets.load_iris), 1, 1, nu=0.2),
-    "digits": DataSet(_bundled(datasets.load_digits), 10, 0.05, nu=0.1),
+    "letter": DataSet(_files("letter.scale", 16, dense), 16, 4),
+    "pendigits": DataSet(_files("pendigits", 16, lambda X: dense(X) / 100), 10, 2),
+    "mnist7k": DataSet(_mnist, 10, 0.02, most=7000),
+    "news20_bydate": DataSet(_news20, 10, 1, most=3000, most_test=1000),
+    "iris": DataSet(_bundled(datasets.load_iris), 1, 1),
+    "digits": DataSet(_bundled(datasets.load_digits), 10, 0.05),
     # Numbers.
-    "cadata": DataSet(_regression("cadata.xz", 8), 1, 0.5, nu=0.3, numbers=True),
-    "cpusmall": DataSet(_regression("cpusmall.xz", 12), 10, 0.1, nu=0.3, numbers=True),
-    "abalone": DataSet(_regression("abalone.xz", 8), 10, 0.1, nu=0.3, numbers=True),
-    "diabetes": DataSet(
-        lambda _: _standardised(*datasets.load_diabetes(return_X_y=True)), 1, 0.1, nu=0.5, numbers=True
-    ),
+    "cadata": DataSet(_regression("cadata.xz", 8), 1, 0.5, numbers=True),
+    "cpusmall": DataSet(_regression("cpusmall.xz", 12), 10, 0.1, numbers=True),
+    "abalone": DataSet(_regression("abalone.xz", 8), 10, 0.1, numbers=True),
+    "diabetes": DataSet(lambda _: _standardised(*datasets.load_diabetes(return_X_y=True)), 1, 0.1, numbers=True),
 }
 BINARY = tuple(name for name, one in SETS.items() if one.positive is not None)
-OF_TASKS = tuple(name for name, one in SETS.items() if one.nu)
-CLASSES = tuple(name for name in (*OF_TASKS, "mnist") if not SETS[name].numbers)
+CLASSES = ("a9a", "letter", "pendigits", "mnist7k", "news20_bydate", "iris", "breast_cancer", "digits", "mnist")
 HARD = ("a9a6k_C100", "a9a6k_C100_wide", "ijcnn6k_C100", "covtype6k_C100", "a9a5k_C1e4")
 PAIRS = ("letter", "pendigits", "mnist7k")
 TEXT = ("news_graphics", "news_sports")
 BUNDLED = ("synthetic20k", "breast_cancer", "digits8", "iris", "digits", "diabetes")
 """Sets that need no data folder."""
 EPSILON = 0.1  # of SVR, whose targets have deviation 1
-OUTSIDE = 0.1  # nu of OneClassSVM

@@ -29,22 +29,20 @@ Answer = Callable[[Any], Any]
 class Solver:
     """A library whose fits are timed.
 
-    project: its name for readers. colour: of its bars. module: where its estimators are. dtypes: the number types that
-    it computes with, the fastest first; none: it takes rows as they are. sparse: below this density it is given CSR.
+    module: where its estimators are. dtypes: the number types that it computes with, the fastest first; none: it takes
+    rows as they are. sparse: below this density it is given CSR.
     """
 
-    project: str
-    colour: str = ""
     module: str = ""
     dtypes: tuple[str, ...] = ("float32", "float64")
     sparse: float = THIN
 
 
 SOLVERS = {
-    "clsvm": Solver("clsvm", "#1f6fb4", "clsvm", ()),
-    "onedal": Solver("scikit-learn-intelex", "#f0a04b", "sklearnex.svm", sparse=SPARSE),  # (imported by name)
-    "libsvm": Solver("scikit-learn", "#b8b8b8", "sklearn.svm", ("float64",)),
-    "nystroem": Solver("scikit-learn"),
+    "clsvm": Solver("clsvm", ()),
+    "onedal": Solver("sklearnex.svm", sparse=SPARSE),  # (imported by name)
+    "libsvm": Solver("sklearn.svm", ("float64",)),
+    "nystroem": Solver(),
 }
 
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.solvers import SOLVERS
-
 Row = dict[str, Any]
 Column = tuple[str, str | Callable[[Row], str]]
 """A title, and a format string or a function that makes the cell from a row. Columns of numbers stand to the right."""
@@ -179,24 +177,3 @@ def picture(result: Row, path: Path, panels: int = 1) -> Iterator[list[Any]]:
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
     plot.close(figure)
-
-
-def draw(result: Row, path: Path) -> None:
-    """Draw the seconds of each set and solver as bars over a logarithmic axis, with the times beside ours."""
-    counted = [
-        {row["solver"]: took(row) for row in best_forms(one["rows"]) if not (failure(row) or row["misses"])}
-        for one in result["sets"]
-    ]
-    sets = [(label(one), row) for one, row in zip(result["sets"], counted, strict=True) if "clsvm" in row]
-    with picture(result, path) as (axes,):
-        for place, (solver, own) in enumerate((name, one) for name, one in SOLVERS.items() if one.colour):
-            at = [i + 0.27 * (place - 1) for i, (_, row) in enumerate(sets) if solver in row]
-            rows = [row for _, row in sets if solver in row]
-            bars = axes.barh(at, [row[solver] for row in rows], 0.24, color=own.colour, label=own.project)
-            ours = solver == "clsvm"
-            words = [f"{row[solver]:.2g} s" if ours else f"{row[solver] / row['clsvm']:.1f} x" for row in rows]
-            axes.bar_label(bars, words, padding=3, fontsize=7)
-        axes.set_yticks(range(len(sets)), [name for name, _ in sets], fontsize=8)
-        axes.invert_yaxis()
-        axes.margins(x=0.15)
-        axes.set(xscale="log", xlabel="seconds of a warm fit")

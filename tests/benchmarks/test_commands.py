@@ -23,7 +23,6 @@ from benchmarks import (
     larger,
     sets,
     solvers,
-    tasks,
 )
 from benchmarks.boostsvm import cases, products
 from benchmarks.command import Asked, main, page, part_of
@@ -92,7 +91,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 BOOST = "boostsvm --limit 0 --repeats 2"
 SPARSE = "--sets real-sim,e2006 --h 0,100"
 DONE: dict[str, tuple[str, tuple[tuple[Any, ...], ...]]] = {  # a command: what its page says, what makes it fail
-    "fit --sets breast_cancer --peers libsvm --repeats 2 --plot PICTURE": (
+    "fit --sets breast_cancer --peers libsvm --repeats 2": (
         "| breast_cancer 426x30 | clsvm (dense float64) |",
         ((*ROWS, 0, "misses", BROKEN), (*ROWS, 0, "failed", "MemoryError: no"), (*ROWS, [])),
     ),
@@ -101,8 +100,7 @@ DONE: dict[str, tuple[str, tuple[tuple[Any, ...], ...]]] = {  # a command: what 
         ((*ROWS, 0, "misses", BROKEN),),
     ),
     "small --repeats 2": ("| iris 150x4 |", (("rows", 0, "misses", BROKEN),)),
-    "tasks --sets iris,diabetes": ("24 of 24 rows hold", ((*ROWS, 0, "misses", BROKEN),)),
-    "growth --sets digits8 --C 1 --rows 1000 --repeats 2 --peers libsvm --limit 0 --plot PICTURE": (
+    "growth --sets digits8 --C 1 --rows 1000 --repeats 2 --peers libsvm --limit 0": (
         "| digits8, C = 1 | 200 |",
         (("sets", 0, "points", 0, "rows", 0, "misses", BROKEN),),
     ),
@@ -222,7 +220,7 @@ def test_kept_results_have_tables() -> None:
 
 def test_words_that_are_not_known(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CLSVM_DATA", raising=False)
-    for words in (["fit", "--sets", "mnist9"], ["tasks", "--tasks", "SVM"], ["gtsvm", "--table", "1"]):
+    for words in (["fit", "--sets", "mnist9"], ["fit", "--peers", "SVM"], ["gtsvm", "--table", "1"]):
         with pytest.raises(SystemExit):
             main(words)
         assert words[-1] in capsys.readouterr().err
@@ -233,24 +231,6 @@ def test_words_that_are_not_known(capsys: pytest.CaptureFixture[str], monkeypatc
     ):
         assert main(words.split()) == 1
         assert said in capsys.readouterr().err
-
-
-def test_each_claim_of_a_task_can_fail() -> None:
-    good: dict[str, Any] = {"converged": True, "status": "converged"}
-    good |= {"dual": 1.0, "dual_difference": 0.0, "violation": 1e-3, "box": 0.0, "off_sum": 0.0, "same": 1.0}
-    good |= {"score": 1.0, "peer_score": 1.0}
-    assert tasks.misses(good, 1e-3) == []
-    for change, said in (
-        ({"converged": False, "status": "max_iter"}, "not converged: max_iter"),
-        ({"dual_difference": -2e-5}, "below scikit-learn's"),
-        ({"dual_difference": float("nan")}, "below scikit-learn's"),
-        ({"violation": 1.21e-3}, "KKT violation"),
-        ({"box": 1e-6}, "constraints"),
-        ({"off_sum": 1e-6}, "constraints"),
-        ({"same": 0.9985}, "predicted alike"),
-    ):
-        (missed,) = tasks.misses(good | change, 1e-3)
-        assert said in missed
 
 
 def test_rules_of_single_commands() -> None:
