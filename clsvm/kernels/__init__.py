@@ -1,4 +1,6 @@
-"""Kernel functions: expressions, the built-in ones as records, and a function with its numbers."""
+"""Kernel functions: the expression language, the built-in functions, and :class:`Kernel`, a function with
+parameters.
+"""
 
 from __future__ import annotations
 

@@ -1,14 +1,15 @@
-"""Expressions over named variables and parameters: one tree, evaluated by NumPy and rendered as OpenCL.
+"""Expressions of kernel functions: parse a text, evaluate it in NumPy, render it as OpenCL, and bound its rounding
+errors.
 
-The text is parsed with Python's ``ast`` against the table FUNCTIONS; nothing of it ever reaches the compiler, which
-sees only operators and functions of that table, numbers in the program's own type and names made here. Subtrees of
-parameters alone are hoisted: the host computes them in float64 and passes them as kernel arguments, so new values
-build nothing and cost nothing inside. Whole powers become products by repeated squaring, repeated subtrees a variable.
+:class:`Expression` parses a text with Python's ``ast`` and accepts only names it knows and the table FUNCTIONS. The
+OpenCL text consists of functions and operators of that table, numbers, and generated names; no text of the user
+reaches the compiler. Subtrees of parameters alone are hoisted: the host computes them in float64 and passes them as
+kernel arguments, so that new parameter values need no build. A power with a whole exponent becomes products by repeated
+squaring. A repeated subtree becomes a variable.
 
-Errors of evaluation are found by computing an expression in the type that runs beside a wider one. A device computes
-f(xx, yy, dot) operation by operation, and each inner value has to fit the type: xx * yy of dot / sqrt(xx * yy) leaves
-float32's range long before the quotient does. :func:`evaluated` walks an expression in both types at once, and
-:func:`inner_products` says at which arguments this shows what rows of given sizes can meet.
+:func:`evaluated` finds rounding errors: it computes an expression in a dtype and in a wider type, and compares. Each
+inner value must fit in the dtype. For example xx * yy in dot / sqrt(xx * yy) overflows float32 long before the quotient
+does. :func:`inner_products` and :func:`elements` give arguments that rows of given sizes can have.
 """
 
 from __future__ import annotations
@@ -40,13 +41,25 @@ def _whole_power(x: Any, n: int) -> Any:
 
 
 def _erf(x: Any) -> Any:
-    """Return erf(x) in the type of x; SciPy has none for long double, in which float64's value is within range."""
+    """Return erf(x) in the type of x. SciPy has no erf for long double, but its values are in the range of float64."""
     wide = getattr(x, "dtype", None) == np.longdouble
     return special.erf(x.astype(np.float64)).astype(np.longdouble) if wide else special.erf(x)
 
 
 class Function(NamedTuple):
-    """An operator or function: for NumPy, as OpenCL text of its arguments, whether it yields a truth value."""
+    """Describe an operator or function of the language.
+
+    Attributes
+    ----------
+    numpy
+        NumPy function.
+    opencl
+        OpenCL text, with a place for each argument.
+    arity
+        number of arguments.
+    truth
+        whether it returns a truth value.
+    """
 
     numpy: Callable[..., Any]
     opencl: str
@@ -80,14 +93,14 @@ _OPERATORS = {
     ast.Eq: Function(np.equal, "({} == {})", 2, True),
     ast.NotEq: Function(np.not_equal, "({} != {})", 2, True),
 }
-_WHOLE = Function(_whole_power, "ipow({}, {})", 2)  # its second argument is a whole number, not a value
+_WHOLE = Function(_whole_power, "ipow({}, {})", 2)  # the second argument is an int
 _FOREIGN = re.compile(r"//|<<|>>|\b(?:and|or|not|is|in|if|await|yield)\b|(?<![\d.])\.\s*[A-Za-z_]\w*|(?<![<>=!])=(?!=)")
 _MAX_LENGTH, _MAX_DEPTH, _MAX_CONSTANT, _MAX_WHOLE = 4096, 100, 1e30, 16
 
 
 @dataclass(frozen=True)
 class Node:
-    """A checked tree: a number, a name, or ``function`` of ``args``."""
+    """Hold a checked tree: a number, a name, or ``function`` of ``args``."""
 
     function: Function | None = None
     args: tuple[Node, ...] = ()
@@ -110,21 +123,32 @@ class Node:
         return self.applied(argument.evaluate(values) for argument in self.args)
 
     def applied(self, arguments: Iterable[Any]) -> Any:
-        """Return the function's value for the values of its arguments, a Python number where they all are numbers."""
+        """Return the function's value for given values of its arguments; a Python number if all of them are numbers."""
         assert self.function
-        # (NumPy's whole numbers would wrap round, and have no negative powers)
+        # NumPy ints would overflow, and have no negative powers
         value = self.function.numpy(*(float(a) if isinstance(a, int) else a for a in arguments))
-        # (NumPy's own scalars would turn float32 arrays into float64)
+        # NumPy scalars would turn float32 arrays into float64
         return float(value) if isinstance(value, np.floating) or getattr(value, "shape", None) == () else value
 
 
 @dataclass(frozen=True)
 class Expression:
-    """A checked expression.
+    """Parse and check a text of the expression language.
 
-    text: what the user wrote, kept in Python's normal form. variables: names that stand for values on the device.
-    parameters: names that stand for numbers, ``integers`` those of them that are whole.
-    Raises ValueError that names the token and its column for anything outside the language, TypeError for no text.
+    Raises ValueError, which names the token and its column, for a text outside the language, TypeError for other types.
+
+    Attributes
+    ----------
+    text
+        the expression in Python's normal form.
+    variables
+        names that are values on the device.
+    parameters
+        names that are numbers.
+    integers
+        parameters that are integers.
+    tree
+        the checked tree.
     """
 
     text: str
@@ -143,22 +167,23 @@ class Expression:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """Return the variables and parameters that are used."""
+        """Return the variables and parameters that occur."""
         return frozenset(self.tree.names())
 
     def evaluate(self, values: Mapping[str, Any]) -> Any:
-        """Return NumPy's value of the tree; ``values`` maps every used name to an array or a Python number."""
+        """Return the value in NumPy. values: occurring name -> array or Python number."""
         return self.tree.evaluate(values)
 
     @cached_property
     def exponents(self) -> frozenset[str]:
-        """Return the parameters that stand as exponents of products."""
+        """Return the parameters that occur as whole exponents."""
         return frozenset(name for node in self.tree.walk() if node.function is _WHOLE and (name := node.args[1].name))
 
     @cached_property
     def hoisted(self) -> tuple[Node, ...]:
-        """Return the largest subtrees of parameters alone: what the device gets as numbers, in the order of their
-        names."""
+        """Return the largest subtrees of parameters alone, which the device gets as numbers, in the order of
+        their names.
+        """
         return tuple(dict.fromkeys(self._hoist(self.tree)))
 
     def _hoist(self, node: Node) -> Iterator[Node]:
@@ -170,7 +195,9 @@ class Expression:
                 yield from self._hoist(argument)
 
     def opencl(self, prefix: str) -> tuple[list[str], str]:
-        """Return (statements, value): OpenCL text over values of type ``kv``; hoisted number i is ``<prefix><i>``."""
+        """Return (statements, value): OpenCL text over values of type ``kv``. Hoisted number i is called
+        ``<prefix><i>``.
+        """
         arguments = {node: f"{prefix}{i}" for i, node in enumerate(self.hoisted)}
         times: Counter[Node] = Counter()
         _count(self.tree, arguments, times)
@@ -208,7 +235,7 @@ def _count(node: Node, arguments: Mapping[Node, str], times: Counter[Node]) -> N
 
 
 def _parse(text: Any) -> ast.expr:
-    """Return Python's own tree of a text, of which nothing is left that it would take too long or too kindly."""
+    """Return Python's syntax tree of a text. Refuse characters outside the language and very long texts."""
     if not isinstance(text, str):
         raise TypeError(f"an expression is text, got {text!r}")
     if len(text) > _MAX_LENGTH:
@@ -217,13 +244,13 @@ def _parse(text: Any) -> ast.expr:
         hint = " (a power is written a ** b)" if bad[0] == "^" else ""
         words = f"character {bad[0]!r} at column {bad.start() + 1} of {text[:80]!r} is not part of the language"
         raise ValueError(words + hint)
-    blanks = len(text) - len(text.lstrip())  # which Python takes for an indent
+    blanks = len(text) - len(text.lstrip())  # Python would take leading blanks for an indent
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             parsed = ast.parse(text.replace("\n", " ").strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        offset = getattr(error, "offset", 1)  # 0: where the text ends
+        offset = getattr(error, "offset", 1)  # 0 means the end of the text
         column = offset + blanks if offset else len(text) + 1
         near, reason = text[column - 1 : column + 9] or "the end", error.args[0] if error.args else "too deep"
         raise ValueError(f"not an expression: {reason}, near {near!r} at column {column} of {text[:80]!r}") from None
@@ -234,7 +261,7 @@ def _parse(text: Any) -> ast.expr:
 
 
 class _Reader:
-    """Makes our tree of Python's, refusing what the language does not have."""
+    """Convert Python's syntax tree to a :class:`Node`, and raise ValueError for anything outside the language."""
 
     def __init__(self, e: Expression, source: str) -> None:
         self.e, self.source = e, source
@@ -304,7 +331,7 @@ class _Reader:
         return Node(function, made)
 
     def _power(self, node: ast.expr, left: ast.expr, right: ast.expr, depth: int) -> Node:
-        """Return ``**``: by products for a small whole exponent or an integer parameter, else by ``power``."""
+        """Return ``**``: products for a small whole exponent or an integer parameter, else ``power``."""
         made = self._call(node, FUNCTIONS["power"], [left, right], depth)
         base, exponent = made.args
         if exponent.name in self.e.integers:
@@ -316,16 +343,21 @@ class _Reader:
 
 
 _COSINES = np.array([1.0, 1 - 1e-6, 0.9, 0.3, 1e-2, 1e-5, -1e-5, -1e-2, -0.3, -0.9, -1.0])
-_POINTS = 6  # sizes between the smallest and the largest, both included
+_POINTS = 6  # sizes from the smallest to the largest, both included
 _STEPS, _MOST = np.linspace(0, 1, _POINTS), float(np.finfo(np.float64).max)
-BROKEN = float(np.finfo(np.float32).max)  # the error of a value that is not finite where it should be
+BROKEN = float(np.finfo(np.float32).max)  # error of a value that is not finite although the exact value is
 
 
 class Extent(NamedTuple):
-    """The sizes of some rows.
+    """Hold the sizes of a set of rows.
 
-    largest, least: the largest and the smallest nonzero squared norm (inner-product form) or size of an element-wise
-    sum. high, low: the largest and the smallest nonzero absolute entry, 0 for the inner-product form.
+    Attributes
+    ----------
+    largest, least
+        the largest and the smallest nonzero squared norm (inner-product form), or size of an element-wise
+        sum.
+    high, low
+        the largest and the smallest nonzero absolute entry; 0 for the inner-product form.
     """
 
     largest: float
@@ -334,17 +366,25 @@ class Extent(NamedTuple):
     low: float = 0.0
 
     def joined(self, other: Extent) -> Extent:
-        """Return the extent of both sets of rows together."""
+        """Return the extent of the union of both sets of rows."""
         highest = max(self.largest, other.largest), max(self.high, other.high)
         low = [min((one for one in pair if one > 0), default=0.0) for pair in zip(self, other, strict=True)]
         return Extent(highest[0], low[1], highest[1], low[3])
 
 
 class Evaluation(NamedTuple):
-    """The errors of evaluating a kernel expression in a type.
+    """Hold the errors of evaluating a kernel expression in a dtype.
 
-    largest: the largest absolute value. error: the largest absolute error, BROKEN for a value that is not finite.
-    outside: the largest error where an inner value overflowed, or vanished without being 0. left: whether one did.
+    Attributes
+    ----------
+    largest
+        the largest absolute value.
+    error
+        the largest absolute error; BROKEN for a value that is not finite.
+    outside
+        the largest absolute error of values with an inner value that overflowed or underflowed.
+    left
+        whether an inner value overflowed or underflowed.
     """
 
     largest: float
@@ -354,12 +394,12 @@ class Evaluation(NamedTuple):
 
 
 def evaluated(tree: Node, values: Mapping[str, Any], dtype: str) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Return the value of an expression, its absolute error in ``dtype``, and whether the range of that was left.
+    """Return the value of an expression, its absolute error in ``dtype``, and whether inner values left the dtype's
+    range.
 
-    values: arrays in a wider type whose shapes go together, or Python numbers, by name; numbers are parameters. The
-    value is in the wider type. The error is BROKEN where the value is finite and that in ``dtype`` is not, and 0 where
-    neither is.
-    """
+    values: name -> array in a wider type, or Python number for a parameter; the arrays broadcast. The value returned is
+    in the wider type. The error is BROKEN if that value is finite and the value in ``dtype`` is not, and 0 if neither
+    is."""
     tiny = np.finfo(dtype).tiny
 
     def narrowed(wide: NDArray[Any], value: Any, left: Any) -> tuple[Any, Any, Any]:
@@ -367,7 +407,7 @@ def evaluated(tree: Node, values: Mapping[str, Any], dtype: str) -> tuple[NDArra
         size = np.abs(narrow)
         if size.min() >= tiny and size.max() < np.inf:
             return wide, narrow, left
-        narrow = np.where(size < tiny, narrow.dtype.type(0), narrow)  # (as devices may do)
+        narrow = np.where(size < tiny, narrow.dtype.type(0), narrow)  # devices may flush subnormal numbers to 0
         return wide, narrow, left | ~np.isfinite(narrow) | ((np.abs(wide) < tiny) & (wide != 0))
 
     def walk(node: Node) -> tuple[Any, Any, Any]:
@@ -377,7 +417,7 @@ def evaluated(tree: Node, values: Mapping[str, Any], dtype: str) -> tuple[NDArra
             return (value, value, False) if is_number else narrowed(value, value, False)
         wides, narrows, lefts = zip(*map(walk, node.args), strict=True)
         wide, left = node.applied(wides), reduce(or_, lefts)
-        if not isinstance(wide, np.ndarray):  # a function of parameters, which the host computes
+        if not isinstance(wide, np.ndarray):  # a function of parameters alone is computed on the host
             return wide, wide, False
         narrow = node.applied(narrows)
         return (wide, narrow, left) if node.function.truth else narrowed(wide, narrow, left)
@@ -390,23 +430,25 @@ def evaluated(tree: Node, values: Mapping[str, Any], dtype: str) -> tuple[NDArra
 
 
 def summary(wide: NDArray[Any], error: NDArray[Any], left: NDArray[Any]) -> Evaluation:
-    """Return the extremes of what :func:`evaluated` returns."""
+    """Return the extremes over the arrays that :func:`evaluated` returns."""
     finite = np.abs(wide[np.isfinite(wide)]).max(initial=0.0)
     outside = np.where(left, error, 0).max()
     return Evaluation(float(finite), min(float(error.max()), BROKEN), min(float(outside), BROKEN), bool(left.any()))
 
 
 def inner_products(rows: Extent, others: Extent, wide: type) -> dict[str, NDArray[Any]]:
-    """Return xx, yy, dot and sqdist that rows and others of these sizes can have, in a type."""
+    """Return values of xx, yy, dot and sqdist that pairs of rows of these sizes can have, in the type ``wide``."""
     xx = between(rows.least, rows.largest, wide)[:, None, None]
     yy = between(others.least, others.largest, wide)[:, None]
-    with np.errstate(invalid="ignore"):  # (sizes may be infinite)
-        dot = np.where(xx == yy, xx, np.sqrt(xx) * np.sqrt(yy)) * _COSINES  # (a row's distance from itself is 0)
+    with np.errstate(invalid="ignore"):  # sizes may be infinite
+        dot = (
+            np.where(xx == yy, xx, np.sqrt(xx) * np.sqrt(yy)) * _COSINES
+        )  # equal norms include a row with itself, at distance 0
         return {"xx": xx, "yy": yy, "dot": dot, "sqdist": np.maximum(xx + yy - 2 * dot, 0)}
 
 
 def elements(rows: Extent, others: Extent, signs: Sequence[int], wide: type) -> dict[str, NDArray[Any]]:
-    """Return entries x and y of these signs, or 0, that rows and others can have, in a type."""
+    """Return entries x and y with these signs, or 0, that rows of these sizes can have, in the type ``wide``."""
     x, y = (
         np.concatenate([[0.0], *(sign * between(one.low, one.high, wide) for sign in signs)]) for one in (rows, others)
     )
@@ -414,7 +456,7 @@ def elements(rows: Extent, others: Extent, signs: Sequence[int], wide: type) -> 
 
 
 def between(least: float, largest: float, wide: type = np.longdouble) -> NDArray[Any]:
-    """Return a few numbers from the smallest to the largest in equal ratios, in a type."""
+    """Return numbers from the smallest to the largest in equal ratios, in the type ``wide``."""
     if not 0 < least < largest:
         return np.full(_POINTS, largest, wide)
     inner = np.exp(math.log(least) * (1 - _STEPS) + math.log(min(largest, _MOST)) * _STEPS)

@@ -1,11 +1,11 @@
-"""Kernel functions as records: one record at the end of this file is all that a new built-in costs.
+"""Kernel functions as records (:class:`Spec`). The built-in functions are the records at the end of this file.
 
     inner-product form   K(x, y) = f(dot, sqdist, xx, yy)      xx = <x,x>, yy = <y,y>, dot = <x,y>,
                                                                sqdist = max(xx + yy - 2 dot, 0)   (GTSVM, section 5.2)
     element-wise form    K(x, y) = f(s),  s = sum_j e(x_j, y_j)
 
-Each record carries its expressions, from which the device code is made, and an oracle: the same function written
-independently on vectors, in float64, against which tests hold every device.
+The device code is made from the expressions f and e of a record. A built-in record also has an oracle: the same
+function in NumPy in float64, written independently, to which tests compare every device.
 """
 
 from __future__ import annotations
@@ -27,13 +27,27 @@ from clsvm.kernels.expression import FUNCTIONS, Expression, Node
 
 Matrix = NDArray[np.float64]
 Oracle = Callable[..., Matrix]
-VARIABLES = ("dot", "sqdist", "xx", "yy")  # of the inner-product form
-SUM, ELEMENTS = ("s",), ("x", "y")  # of the element-wise form
+VARIABLES = ("dot", "sqdist", "xx", "yy")  # variables of f in the inner-product form
+SUM, ELEMENTS = ("s",), ("x", "y")  # variables of f and e in the element-wise form
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A kernel parameter: its default and its limits (``lower`` itself excluded where ``above``)."""
+    """Describe a kernel parameter.
+
+    Attributes
+    ----------
+    name
+        its name.
+    default
+        its default value.
+    lower
+        its lower limit.
+    above
+        whether a value must be larger than ``lower``, not equal.
+    integer
+        whether a value must be a whole number.
+    """
 
     name: str
     default: float = field(compare=False)
@@ -42,14 +56,14 @@ class Parameter:
     integer: bool = False
 
     def check(self, value: Any) -> float | int:
-        """Return ``value`` as a plain number. Raises TypeError or ValueError naming what was got and was expected."""
+        """Return ``value`` as a Python number. Raises TypeError or ValueError."""
         if isinstance(value, bool | np.bool_) or not isinstance(value, Integral if self.integer else Real):
             raise TypeError(f"{self.name} must be {'an integer' if self.integer else 'a number'}, got {value!r}")
         number: float | int
         try:
             number = int(value) if self.integer else float(value)  # type: ignore[call-overload]
             finite = math.isfinite(number)
-        except OverflowError:  # (Python's whole numbers have no end)
+        except OverflowError:  # a Python int can be larger than any float
             raise ValueError(f"{self.name} must be finite, got a whole number too large for float64") from None
         if not finite or number < self.lower or (self.above and number == self.lower):
             raise ValueError(f"{self.name} must be finite{' and' * bool(self._bound)}{self._bound}, got {value!r}")
@@ -65,7 +79,17 @@ class Parameter:
 
 
 class Argument(NamedTuple):
-    """A number that the device gets: its OpenCL type ("real" or "int"), its name there, the subtree it is."""
+    """Describe a number that a kernel function passes to the device.
+
+    Attributes
+    ----------
+    type
+        its OpenCL type, "real" or "int".
+    name
+        its name in the OpenCL text.
+    value
+        function from parameter values to the number.
+    """
 
     type: str
     name: str
@@ -74,10 +98,24 @@ class Argument(NamedTuple):
 
 @dataclass(frozen=True)
 class Spec:
-    """What a kernel function is.
+    """Describe a kernel function.
 
-    name ("" for a user's own), parameters, text of f, text of e ("" for the inner-product form), oracle(X, Y, **params)
-    -> (n, m) float64 or None, doc line, nonnegative: whether the rows must be.
+    Attributes
+    ----------
+    name
+        name of a built-in function, "" for one that a user defined.
+    parameters
+        its parameters.
+    text
+        expression f.
+    element_text
+        expression e, "" for the inner-product form.
+    oracle
+        function oracle(X, Y, **params) that returns K (n, m) in float64, or None.
+    doc
+        formula for people.
+    nonnegative
+        whether entries of the rows must not be negative.
     """
 
     name: str
@@ -102,7 +140,7 @@ class Spec:
 
     @property
     def formula(self) -> str:
-        """Return the expressions in their normal form."""
+        """Return the expressions in normal form."""
         sums = f", s = sum {self.element.text}" if self.element else ""
         return self.expression.text + sums
 
@@ -112,7 +150,9 @@ class Spec:
 
     @cached_property
     def arguments(self) -> tuple[Argument, ...]:
-        """Return what the device gets beside the rows: hoisted numbers of f (f0, f1, ...) and of e (e0, e1, ...)."""
+        """Return the numbers that the device gets: subtrees of parameters alone in f (f0, f1, ...) and in e (e0,
+        e1, ...).
+        """
         return tuple(
             Argument("int" if node.name in e.integers else "real", f"{prefix}{i}", node.evaluate)
             for prefix, e in zip("fe", self._expressions, strict=False)
@@ -121,27 +161,27 @@ class Spec:
 
     @cached_property
     def constants(self) -> frozenset[float]:
-        """Return the numbers that stand in the expressions."""
+        """Return the constants in the expressions."""
         nodes = (node for e in self._expressions for node in e.tree.walk())
         return frozenset(node.number for node in nodes if not node.name and not node.function)
 
     @cached_property
     def of_distance(self) -> bool:
-        """Return whether the function depends on x - y alone, so that shifting all rows changes nothing."""
+        """Return whether the function depends on x - y alone, so that a shift of all rows changes no value."""
         if self.element is None:
             return not self.expression.names & {"dot", "xx", "yy"}
         return _of_difference(self.element.tree)
 
 
 def _of_difference(node: Node) -> bool:
-    """Return whether x and y stand only as x - y or y - x."""
+    """Return whether x and y occur only in x - y or y - x."""
     if node.function and node.function.numpy is np.subtract and {a.name for a in node.args} == set(ELEMENTS):
         return True
     return node.name not in ELEMENTS and all(map(_of_difference, node.args))
 
 
 def _name(name: str) -> str:
-    """Return a parameter's name. Raises ValueError for one that no expression could hold or grid search reach."""
+    """Return a parameter's name. Raises ValueError if expressions or grid searches could not use it."""
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or "__" in name or keyword.iskeyword(name):
         raise ValueError(f"a parameter's name is letters, digits and single underscores, got {name!r}")
     if name in (*FUNCTIONS, *VARIABLES, *SUM, *ELEMENTS, "nonnegative"):
@@ -150,8 +190,10 @@ def _name(name: str) -> str:
 
 
 def own(function: Any, element: Any, params: Mapping[str, Any]) -> Spec:
-    """Return the record of a user's own kernel function. A parameter is whole where it is given so and stands as
-    exponent."""
+    """Return the record of a kernel function that a user defines by the texts f and e, with values of its parameters.
+
+    A parameter must be an integer if its value is one and it occurs as an exponent.
+    """
     given = [Parameter(_name(name), 1.0).check(value) for name, value in params.items()]
     if not isinstance(function, str) or not isinstance(element, str):
         raise TypeError(f"a kernel function is text, got {function if isinstance(element, str) else element!r}")
@@ -168,20 +210,19 @@ def own(function: Any, element: Any, params: Mapping[str, Any]) -> Spec:
     return Spec("", made, parsed[0].text, parsed[1].text if element else "")
 
 
-# Oracles: each function as its formula says, apart from the expressions.
+# Oracles: each built-in function in NumPy, written independently of the expressions.
 
-# Rows at most, and columns at least, for which their mirror images take less than their distances
-_FEW, _LONG = 1024, 8
+_FEW, _LONG = 1024, 8  # most rows, and least columns, for which distances are computed once and mirrored
 
 
 def _distances(X: Matrix, Y: Matrix, metric: str) -> Matrix:
-    """Return distances. Of few and long rows from themselves half are computed: the others have the same bits."""
+    """Return distances. Between few long rows and themselves compute one half and mirror it; the bits are the same."""
     halved = Y is X and 1 < len(X) <= _FEW and X.shape[1] >= _LONG
     return squareform(pdist(X, metric), checks=False) if halved else cdist(X, Y, metric)
 
 
 def _decay(metric: str) -> Oracle:
-    """Return exp(-gamma distance), made in place: memory touched for the first time takes longer than the function."""
+    """Return the oracle exp(-gamma distance). It works in place, because new memory takes longer than the function."""
 
     def oracle(X: Matrix, Y: Matrix, gamma: float) -> Matrix:
         distances = _distances(X, Y, metric)
@@ -207,7 +248,7 @@ def _cosine(X: Matrix, Y: Matrix) -> Matrix:
 
 
 def _by_feature(term: Callable[[Matrix, Matrix], Matrix]) -> Oracle:
-    """Return the sum of term(x_j, y_j) over the features j, a feature at a time."""
+    """Return the oracle sum_j term(x_j, y_j), which adds one feature j at a time."""
 
     def oracle(X: Matrix, Y: Matrix) -> Matrix:
         K = np.zeros((len(X), len(Y)))

@@ -1,4 +1,8 @@
-"""Linear algebra of matrices that are larger than a device: Cholesky factors and their products, tile by tile."""
+"""Linear algebra of matrices that are larger than a device's memory: Cholesky factors, their products, triangular
+solves.
+
+The matrix stays on the host. One or several devices work on tiles of it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Cholesky factors, their products U U', and solves with them, for matrices that are larger than a device."""
+"""Public functions for Cholesky factors, their products U U' and triangular solves, by tiles on devices or by LAPACK.
+
+:func:`plan` chooses the method and the size of the tiles. The other functions check their arrays, ask for a plan, and
+call LAPACK or clsvm.linalg.tiles.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +23,9 @@ from clsvm.opencl.stream import Stream
 from clsvm.parameters import Number
 
 Matrix = NDArray[Any]
-UNIT = 128  # tiles are whole ones, where they are chosen
-TABLES = 1 << 14, 64  # bytes of small tables, and for each row of a tile
-LEAST, PARTS = 1024, 8  # a chosen tile is no smaller, but for the memory; nor larger than so many parts of the matrix
+UNIT = 128  # a chosen tile has a multiple of so many rows
+TABLES = 1 << 14, 64  # bytes of small tables: fixed, and for each row of a tile
+LEAST, PARTS = 1024, 8  # a chosen tile has at least LEAST rows if memory allows it, and about n / PARTS at most
 
 
 def plan(
@@ -32,13 +36,40 @@ def plan(
     memory_limit: int | str | None = None,
     tile: int | None = None,
 ) -> Plan:
-    """Return how :func:`cholesky`, :func:`lauum` and :func:`solve_triangular` work on a matrix (n, n) of ``dtype``.
+    """Choose the method by which the functions of this package work on a matrix (n, n), without doing the work.
 
-    device: as clsvm.SVC takes it, or a list of such, a worker each; one that stands there twice gets two queues.
-    memory_limit: bytes on each worker's device; None: half of what is free there. tile: rows and columns of a tile;
-    None: as many as the memory holds three of, at most an eighth of n. But where every device is a CPU, whose memory is
-    the host's, or one lacks the dtype, LAPACK then works on the whole matrix, takes none and knows no memory_limit.
-    Raises ValueError or TypeError for bad input (memory_limit is too small, a device lacks the dtype), or DeviceError.
+    If every device is a CPU, or a device lacks the dtype, LAPACK works on the whole matrix on the host. LAPACK ignores
+    ``memory_limit``. A value of ``tile`` rules LAPACK out.
+
+    Parameters
+    ----------
+    n : int
+        Rows of the matrix.
+    dtype : {"float32", "float64"}, default="float64"
+        Data type of the matrix.
+    device : None, str, int, pyopencl.Device, pyopencl.CommandQueue or a list of these, default=None
+        One device, as for the estimators, or a list with a device for each worker. A device that the list names twice
+        gets two queues.
+    memory_limit : int or str, default=None
+        Limit of the memory in bytes for each worker on its device, or text such as "2GB". None takes half of the free
+        memory of a device, shared by its workers.
+    tile : int, default=None
+        Rows and columns of a tile. None takes at most max(1024, n / 8), and fewer if three tiles would exceed the
+        memory limit.
+
+    Returns
+    -------
+    Plan
+        The method, the size of the tiles, and the reason for the choice.
+
+    Raises
+    ------
+    ValueError
+        If an argument is invalid, memory_limit is too small, or a device lacks the dtype and ``tile`` is given.
+    TypeError
+        If an argument has a wrong type.
+    DeviceError
+        If a device is absent.
     """
     whole = Number(least=1, whole=True)
     whole.check("n", n)
@@ -66,7 +97,7 @@ def plan(
 
 
 def _real(dtype: Any) -> str:
-    """Return the name of float32 or float64. Raises TypeError for any other dtype."""
+    """Return the name of the dtype, "float32" or "float64". Raises TypeError for any other dtype."""
     try:
         name = str(np.dtype(dtype).name)
     except TypeError:
@@ -77,12 +108,12 @@ def _real(dtype: Any) -> str:
 
 
 def usual_tile(n: int) -> int:
-    """Return the rows of a tile of a matrix (n, n) where memory allows it."""
+    """Return the rows of a tile of a matrix (n, n) if memory does not limit them."""
     return max(LEAST, -(-n // (PARTS * UNIT)) * UNIT)
 
 
 def _for_lapack(streams: Sequence[Stream]) -> str:
-    """Return why LAPACK is as good; "" where it is not."""
+    """Return why LAPACK on the host is as fast as the devices, or "" if it is not."""
     return "every device is a CPU, on whose cores it is as fast" * all(one.info.kind == "cpu" for one in streams)
 
 
@@ -96,15 +127,42 @@ def cholesky(
     memory_limit: int | str | None = None,
     tile: int | None = None,
 ) -> Matrix:
-    """Return the Cholesky factor of A (n, n), symmetric and positive definite, of which one triangle is read: U with
-    U'U = A, or L with L L' = A where ``lower``; (n, n), float32 or float64 as A is, else float64.
+    """Compute the Cholesky factor of a symmetric positive definite matrix A: U with U'U = A, or L with L L' = A.
 
-    overwrite_a: the factor takes A's place, which may be a memory-mapped file; without a copy where A is in C's order
-    (in Fortran's for ``lower``) or the other one, more slowly. clean: zeros in the other triangle; else it stays as it
-    is. device, memory_limit, tile: as :func:`plan` says. The bits are the same for any number of workers on devices of
-    one kind. Meanti, Carratino, Rosasco and Rudi (2020), appendix C, Algorithm 4.
-    Raises numpy.linalg.LinAlgError where A is not positive definite, ValueError or TypeError for bad input,
-    DeviceError where the machine fails; what was to be overwritten is then half done.
+    The result has the same bits for any number of workers on devices of one kind. If the work fails, a matrix that it
+    was to overwrite has undefined content.
+
+    Parameters
+    ----------
+    A : array of shape (n, n)
+        The matrix. Only one triangle is read: the lower one if ``lower``, else the upper one.
+    lower : bool, default=False
+        Whether to return L instead of U.
+    overwrite_a : bool, default=False
+        Whether the factor replaces A, which may be a memory-mapped file. No copy is made if A is in C or Fortran order.
+        C order is faster; for ``lower`` Fortran order is.
+    clean : bool, default=True
+        Whether to set the other triangle of the result to zero. Otherwise it keeps its content.
+    device, memory_limit, tile
+        Parameters of :func:`plan`.
+
+    Returns
+    -------
+    ndarray of shape (n, n)
+        The factor, in float32 or float64 as A, otherwise in float64.
+
+    Raises
+    ------
+    numpy.linalg.LinAlgError
+        If A is not positive definite.
+    ValueError, TypeError
+        If an argument is invalid.
+    DeviceError
+        If a device fails or is absent.
+
+    References
+    ----------
+    Meanti, Carratino, Rosasco and Rudi (2020), Kernel methods through the roof, appendix C, Algorithm 4.
     """
     where = {"device": device, "memory_limit": memory_limit, "tile": tile}
     return _in_triangle(A, "A", ("potrf", tiles.cholesky), lower, overwrite_a, clean, where)
@@ -120,9 +178,36 @@ def lauum(
     memory_limit: int | str | None = None,
     tile: int | None = None,
 ) -> Matrix:
-    """Return one triangle of U U' of a triangle U (n, n), or of L'L where ``lower``; the other triangle is not read.
+    """Compute U U' of an upper triangular matrix U, or L'L of a lower one.
 
-    The parameters and errors are :func:`cholesky`'s. Algorithm 3 of the same appendix.
+    Parameters
+    ----------
+    U : array of shape (n, n)
+        The matrix. Only one triangle is read: the lower one if ``lower``, else the upper one.
+    lower : bool, default=False
+        Whether to compute L'L of the lower triangle.
+    overwrite : bool, default=False
+        Whether the result replaces U.
+    clean : bool, default=True
+        Whether to set the other triangle of the result to zero. Otherwise it keeps its content.
+    device, memory_limit, tile
+        Parameters of :func:`plan`.
+
+    Returns
+    -------
+    ndarray of shape (n, n)
+        One triangle of the symmetric product: the lower one if ``lower``, else the upper one.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If an argument is invalid.
+    DeviceError
+        If a device fails or is absent.
+
+    References
+    ----------
+    Meanti, Carratino, Rosasco and Rudi (2020), Kernel methods through the roof, appendix C, Algorithm 3.
     """
     where = {"device": device, "memory_limit": memory_limit, "tile": tile}
     return _in_triangle(U, "U", ("lauum", tiles.lauum), lower, overwrite, clean, where)
@@ -137,8 +222,9 @@ def _in_triangle(
     clean: bool,
     where: dict[str, Any],
 ) -> Matrix:
-    """Return A, or a copy in the order that suits, with the result of ``work``, by LAPACK or by tiles, in one
-    triangle."""
+    """Apply ``work``, as (LAPACK routine, function by tiles), to one triangle of A or of a copy, and return the
+    result.
+    """
     out = _matrix(A, name)
     if not overwrite:
         out = np.array(out, order="F" if lower else "C")
@@ -166,12 +252,38 @@ def solve_triangular(
     memory_limit: int | str | None = None,
     tile: int | None = None,
 ) -> Matrix:
-    """Return X of T X = B, or of T'X = B where ``trans``, for a triangle T (n, n) and B (n,) or (n, k).
+    """Solve T X = B, or T'X = B, for a triangular matrix T.
 
-    X has B's shape and T's dtype. The other triangle is not read. Columns of B are shared by the workers, a tile's
-    width each.
-    device, memory_limit and tile as :func:`plan` says. Raises numpy.linalg.LinAlgError where T is singular, ValueError
-    or TypeError for bad input, entries that are not finite among it, DeviceError where the machine fails.
+    Several workers share the columns of B, in parts as wide as a tile.
+
+    Parameters
+    ----------
+    T : array of shape (n, n)
+        The matrix. Only one triangle is read: the lower one if ``lower``, else the upper one.
+    B : array of shape (n,) or (n, k)
+        The right-hand sides.
+    trans : bool, default=False
+        Whether to solve with T' instead of T.
+    lower : bool, default=False
+        Whether T is lower triangular.
+    overwrite_b : bool, default=False
+        Whether X may replace B, if B has T's dtype and is in C order.
+    device, memory_limit, tile
+        Parameters of :func:`plan`.
+
+    Returns
+    -------
+    ndarray of B's shape
+        X, in T's dtype.
+
+    Raises
+    ------
+    numpy.linalg.LinAlgError
+        If T is singular.
+    ValueError, TypeError
+        If an argument is invalid, or if T or B has entries that are not finite.
+    DeviceError
+        If a device fails or is absent.
     """
     T, given = _matrix(T, "T"), _numbers(B, "B")
     if given.ndim not in (1, 2) or len(given) != len(T):
@@ -195,7 +307,7 @@ def solve_triangular(
         columns[...] = found
     elif lower != trans:  # U'X = B
         tiles.solve(U, columns, made)
-    else:  # U X = B, from its last row on
+    else:  # U X = B is such a problem with rows and columns in reverse order
         tiles.solve(U[::-1, ::-1].T, columns[::-1], made)
     if not np.isfinite(X).all() and not all(np.isfinite(U[i, i:]).all() for i in range(len(U))):
         raise ValueError("T must be of finite numbers in the triangle that is read, got NaN or infinity")
@@ -208,7 +320,7 @@ def _numbers(given: Any, name: str) -> Matrix:
         raise TypeError(f"{name} must be a dense array without a mask, got a {type(given).__name__}")
     try:
         array = np.asarray(given)
-    except ValueError as error:  # (rows of different lengths)
+    except ValueError as error:  # the rows have different lengths
         raise ValueError(f"{name} must be an array of real numbers, got {type(given).__name__}: {error}") from None
     if array.dtype.kind not in "biuf":
         raise TypeError(f"{name} must be of real numbers, got {array.dtype}")
@@ -216,7 +328,7 @@ def _numbers(given: Any, name: str) -> Matrix:
 
 
 def _matrix(A: Any, name: str) -> Matrix:
-    """Return a square matrix of float32 or float64."""
+    """Return a square matrix in float32 or float64."""
     A = _numbers(A, name)
     if A.ndim != 2 or A.shape[0] != A.shape[1] or not len(A):
         raise ValueError(f"{name} must be a square matrix of at least one row, got shape {A.shape}")
@@ -224,15 +336,15 @@ def _matrix(A: Any, name: str) -> Matrix:
 
 
 def _lapack(name: str, U: Matrix) -> None:
-    """Do LAPACK's potrf or lauum in the upper triangle of U, whose rows or columns are without gaps."""
+    """Apply LAPACK's potrf or lauum to the upper triangle of U, in place if its rows or its columns are contiguous."""
     routine = getattr(lapack, ("s" if U.dtype == np.float32 else "d") + name)
     rows = U.flags.c_contiguous
     F = np.asarray(U.T if rows else U)
     options = {"clean": 0, "overwrite_a": 1} if name == "potrf" else {"overwrite_c": 1}
     made, info = routine(F, lower=int(rows), **options)
-    if name == "potrf" and not info:  # (of what is no number OpenBLAS does not say so)
+    if name == "potrf" and not info:  # OpenBLAS does not report NaN in the factor
         info = 1 + next(iter(np.flatnonzero(~np.isfinite(made.diagonal()))), -1)
     if info:
         raise np.linalg.LinAlgError(f"the leading minor of order {info} is not positive definite")
-    if not np.shares_memory(made, F):  # (neither rows nor columns lie without gaps)
+    if not np.shares_memory(made, F):  # LAPACK worked on a copy, as U is not contiguous
         F[...] = made

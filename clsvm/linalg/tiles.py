@@ -1,22 +1,20 @@
-"""Factors of a matrix in tiles, by any number of workers that share the host's memory.
+"""Cholesky factors, products U U' and triangular solves of a matrix in tiles, by one or several workers.
 
-A device works on three tiles at a time:
+The matrix stays on the host. A worker is a thread with its own stream; worker w of W has the columns j of tiles with
+j mod W = w. It holds three tiles on its device (:class:`DeviceTiles`):
 
-    C   the tile that changes, in rows of ``ld`` numbers
-    M   another one as it lies in the matrix, in rows or in columns
-    X   the columns of a third, or its rows, as lane groups (gram/layouts/lanes.py)
-
-Every number of C is one chain of multiply-adds in the order of the rows of the factors, whatever the device's cores and
-whichever tile came first: the same bits.
-
-A worker is a thread with a stream of its own; column j of tiles belongs to worker j mod their number. The matrix stays
-where it is, on the host; a worker has three tiles of it on its device at a time.
+    C   the tile that is computed, in rows of ``ld`` numbers
+    M   a tile as it is stored in the matrix, in rows or in columns
+    X   the columns or the rows of a third tile, in lane groups (gram/layouts/lanes.py)
 
     Cholesky, U' U = A:   U_ii = chol(A_ii);   U_ij = U_ii^-T A_ij;   A_yj -= U_iy' U_ij,  i < y <= j
     LAUUM, B = U U':      B_ij = sum_{k >= j} U_ik U_jk'
 
-(Meanti, Carratino, Rosasco, Rudi 2020, appendix C, Algorithms 3 and 4, for lower factors.) Theirs keeps two block rows
-on a device for LAUUM; here the host keeps a copy of the row at hand, so that three tiles are enough for both.
+Source: Meanti, Carratino, Rosasco, Rudi 2020, appendix C, Algorithms 3 and 4, for lower factors. Their LAUUM has two
+rows of tiles on a device. Here the host has a copy of the current row, so that three tiles are enough.
+
+:class:`Table` makes workers wait for tiles of others. Each number of C is one chain of multiply-adds in the order of
+the factors' rows. So the result has the same bits for any number of workers and any order of tiles.
 """
 
 from __future__ import annotations
@@ -39,15 +37,16 @@ from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Buffer, Stream
 
 Matrix = NDArray[Any]
-STRIP = 512  # working vectors that are packed at a time
-SIDE = 16  # of what a work-group turns at a time: that of turn.cl
+STRIP = 512  # right-hand rows that are packed at a time
+SIDE = 16  # rows and columns that a work-group transposes at a time, SIDE of turn.cl
 SCALED = Spec("", (Parameter("scale", 1.0),), "scale * dot")
-FILES = ("pack", "turn", "solve", "factor")  # of cl_kernels/linalg
+FILES = ("pack", "turn", "solve", "factor")  # kernel files in cl_kernels/linalg
 
 
 def programs(profile: Profile, dtype: str) -> list[Variant]:
-    """Return the programs of tiles: C[u][i] += scale <x_i, u>, from the family of products with a kernel function, and
-    one for each of FILES."""
+    """Return the programs for tiles: the product C[u][i] += scale <x_i, u>, made as a kernel matrix, and those of
+    FILES.
+    """
     text, own = DENSE.program(SCALED, profile, dtype, "many", False)
     shared = options(profile, dtype)
     summed = *shared, f"-DUB={DENSE.width(profile, dtype, 'many')}", "-DSTORE", "-DSUM", *own
@@ -57,8 +56,21 @@ def programs(profile: Profile, dtype: str) -> list[Variant]:
 
 
 class Shape(NamedTuple):
-    """Sizes of the tiles of a profile: t rows and columns at most, pad: columns in whole lane groups, ld: numbers of a
-    row, block: rows that are factored at a time, strip: working vectors of a product."""
+    """Hold the sizes of tiles on a kind of device.
+
+    Attributes
+    ----------
+    t
+        most rows and columns of a tile.
+    pad
+        columns, rounded up to whole lane groups.
+    ld
+        numbers from one row of a tile in a buffer to the next.
+    block
+        rows that are factored at a time.
+    strip
+        right-hand rows of a product.
+    """
 
     t: int
     pad: int
@@ -70,35 +82,41 @@ class Shape(NamedTuple):
     def of(cls, profile: Profile, dtype: str, t: int) -> Shape:
         block = 128 if profile.shape == "vector" else lanes(profile, dtype)
         pad = padded(t, lanes(profile, dtype))
-        ld = pad + lanes(profile, dtype) * (pad % 256 == 0)  # (rows that begin in the same set of a cache evict others)
+        ld = pad + lanes(profile, dtype) * (
+            pad % 256 == 0
+        )  # rows whose starts share a cache set would evict one another
         return cls(t, pad, ld, block, min(STRIP, padded(t, lanes(profile, dtype))))
 
     def nbytes(self, dtype: str) -> list[int]:
-        """Return the bytes of the buffers: C, M, X, a strip of working vectors, norms."""
+        """Return the bytes of the buffers: C, M, X, a strip of right-hand rows, and norms."""
         numbers = self.t * self.ld, self.t * self.ld, self.pad * self.t, self.strip * self.t, max(self.pad, self.strip)
         return [np.dtype(dtype).itemsize * number for number in numbers]
 
 
 class In(NamedTuple):
-    """A tile in a buffer. down, right: numbers from one row to the next, and from one column to the next."""
+    """Hold a tile in a buffer. down, right: numbers from one row to the next, and from one column to the next."""
 
     buffer: Buffer
     down: int
     right: int
 
     def rows(self, i: int, j: int = 0) -> tuple[Any, ...]:
-        """Return rows i onward, from column j on, as kernels take vectors: buffer, place of the first number, step to
-        the next vector, step to the next number of a vector."""
+        """Return rows i onward, from column j on, as arguments of kernels that take vectors.
+
+        The arguments are: buffer, place of the first number, step to the next vector, step to the next number of a
+        vector."""
         return self.buffer, *map(np.int64, (i * self.down + j * self.right, self.down, self.right))
 
     def columns(self, j: int, i: int = 0) -> tuple[Any, ...]:
-        """Return columns j onward, from row i on, as kernels take vectors."""
+        """Return columns j onward, from row i on, as arguments of kernels that take vectors."""
         return In(self.buffer, self.right, self.down).rows(j, i)
 
 
 class DeviceTiles:
-    """Buffers for three tiles of at most t x t on a stream, and what is computed with them. Raises ValueError where the
-    memory limit is too small."""
+    """Hold three tiles C, M and X of at most t x t on one device, and compute with them.
+
+    Raises MemoryLimitError if the memory limit is too small.
+    """
 
     def __init__(self, stream: Stream, dtype: str, t: int) -> None:
         self.stream, self.real = stream, np.dtype(dtype)
@@ -117,7 +135,7 @@ class DeviceTiles:
     # -- copies
 
     def load_c(self, tile: Matrix) -> None:
-        """Copy a tile to C; what was in M is lost where the tile lies in columns."""
+        """Copy a tile to C. If the tile is stored in columns, this overwrites M."""
         if _in_columns(tile):
             self.stream.write_rows(self.M, _rows_of(tile.T), self.shape.ld)
             self._turned(self.M, self.C, *tile.T.shape)
@@ -131,13 +149,13 @@ class DeviceTiles:
         self._of_M = In(self.M, 1, self.shape.ld) if turned else In(self.M, self.shape.ld, 1)
 
     def load_rows(self, tile: Matrix, triangle: bool = False) -> None:
-        """Copy the rows of a tile to X, zero below the diagonal of a triangle, and the tile to M."""
+        """Copy a tile to M, and its rows to X. triangle: set entries below the diagonal to zero in X."""
         self.load_m(tile)
         h, w = tile.shape
         self._packed(self._of_M.rows(0), h, w, 0, triangle)
 
     def store(self, tile: Matrix, triangle: bool = False) -> None:
-        """Copy C to a tile, or to the diagonal and above of a triangle. M may lose its tile."""
+        """Copy C to a tile. triangle: copy only the diagonal and the entries above it. M may be overwritten."""
         h, w = tile.shape
         source, turned = self.C, _in_columns(tile)
         if turned:
@@ -153,14 +171,16 @@ class DeviceTiles:
             tile[i, some] = to[i, some]
 
     def clear(self) -> None:
-        """Make C zero."""
+        """Set C to zero."""
         self.stream.clear(self.C, self.real.itemsize * self.shape.t * self.shape.ld)
 
     # -- algebra
 
     def factor(self, w: int) -> int:
-        """Put U of U'U = C (w, w) in its place, above the diagonal. Return 0, or the first pivot that is not above 0,
-        counted from 1."""
+        """Replace the upper triangle of C (w, w) by U with U'U = C.
+
+        Return 0, or the number from 1 of the first pivot that is not positive.
+        """
         s, of_C = self.shape, In(self.C, self.shape.ld, 1)
         for k in range(0, w, s.block):
             b = min(s.block, w - k)
@@ -176,27 +196,36 @@ class DeviceTiles:
         return failed
 
     def solve(self, h: int, w: int) -> None:
-        """Replace C (h, w) by X' of U' X = C, with U (h, h) in M; its columns are in X, too."""
+        """Replace C (h, w) by X with U' X = C, where U (h, h) is in M. The columns of X are also put in the
+        buffer X.
+        """
         for k in range(0, h, self.shape.block):
             b = min(self.shape.block, h - k)
             self._rest(self._of_M, k, b, w, 0)
             self._substitute(self._of_M, k, b, w, 0)
 
     def add(self, h: int, w: int, d: int, scale: float = 1.0, half: bool = False, triangle: bool = False) -> None:
-        """Add scale M X to C (h, w), with M (h, d), rows in X; half: what stands above C's diagonal and on it.
-        triangle: M is one, and so are the rows in X."""
+        """Add scale M X to C (h, w), with M (h, d) and rows in X. half: only on and above the diagonal of C.
+
+        triangle: M and the rows in X are upper triangular, so that products with their zeros are left out.
+        """
         for u in range(0, h, self.shape.strip):
             some, first = min(self.shape.strip, h - u), u if triangle else 0
             self._packed(self._of_M.rows(u, first), some, d - first, triangle=triangle)
             self._sum(scale, u, some, d - first, u if half else 0, w, first)
 
     def _rest(self, U: In, k: int, b: int, w: int, column: int) -> None:
-        """Take from rows k .. k + b - 1 of C, from ``column`` on, what X's first k rows and U make of them."""
+        """Subtract from rows k to k + b - 1 of C, from ``column`` on, the product of U with the first k solved
+        rows in X.
+        """
         if k:
             self._packed(U.columns(k), b, k)
             self._sum(-1.0, k, b, k, column, w)
 
     def _substitute(self, U: In, k: int, b: int, w: int, column: int) -> None:
+        """Solve rows k to k + b - 1 of U' X = C by forward substitution, for columns from the lane group of
+        ``column`` on.
+        """
         s, vector = self.shape, self.stream.profile.shape == "vector"
         group = column // self.V
         groups = -(-w // self.V) - group
@@ -204,6 +233,7 @@ class DeviceTiles:
         self._solve((size,), (local,), group, b, k, U.rows(k, k), self.C, np.int64(s.ld), s.t, self.X)
 
     def _turned(self, source: Buffer, to: Buffer, h: int, w: int) -> None:
+        """Transpose a tile (h, w) from one buffer to another."""
         vector = self.stream.profile.shape == "vector"
         size, local = (-(-w // self.V), -(-h // self.V)), (1, 1)
         if not vector:
@@ -211,15 +241,20 @@ class DeviceTiles:
         self._turn(size, local, h, w, np.int64(self.shape.ld), source, to)
 
     def _packed(self, vectors: tuple[Any, ...], n: int, d: int, at: int | None = None, triangle: bool = False) -> None:
-        """Pack n vectors of d numbers of a tile into blocks of V: those of X from number ``at`` on, else a strip."""
+        """Pack n vectors of d numbers of a tile into blocks of V: into X from number ``at`` on, or into the strip
+        if it is None.
+        """
         items = 1 if self.stream.profile.shape == "vector" else 64
         to = (0, d, self._strip) if at is None else (at, self.shape.t, self.X)
         source, *numbers = vectors
         self._pack((items, -(-n // self.V)), (items, 1), source, (*numbers, n, d, int(triangle), *to[:2]), to[2])
 
     def _sum(self, scale: float, row: int, n: int, d: int, column: int, w: int, first: int = 0) -> None:
-        """Add scale <x_i, u> to C[row + u][i] for n packed vectors u of d numbers, i from the lane group of ``column``
-        on; ``first`` numbers of each x_i are left out."""
+        """Add scale <x_i, u> to C[row + u][i] for n packed vectors u of d numbers, and i from the lane group of
+        ``column`` on.
+
+        The first ``first`` numbers of each x_i are skipped.
+        """
         stream, s = self.stream, self.shape
         group = column // self.V
         groups = -(-w // self.V) - group
@@ -236,7 +271,7 @@ class DeviceTiles:
         self._product(size, local, group, groups, 0, reads, store.arguments(), self.real.type(scale))
 
     def _table(self, name: str, number: int, array: NDArray[Any]) -> Buffer:
-        """Return a small array that kernels read, kept under its name, a number that it depends on, and its length."""
+        """Return a buffer with a small array, cached under a name, a number that it depends on, and its length."""
         key = name, number, len(array)
         if key not in self._tables:
             self._tables[key] = self.stream.upload(array)
@@ -244,26 +279,26 @@ class DeviceTiles:
 
 
 def _in_rows(tile: Matrix) -> bool:
-    """Return whether numbers of a row lie side by side, and rows one after another."""
+    """Return whether the numbers of each row are contiguous, and rows follow one another."""
     return tile.strides[1] == tile.itemsize and tile.strides[0] >= tile.shape[1] * tile.itemsize
 
 
 def _in_columns(tile: Matrix) -> bool:
-    """Return whether numbers of a column lie nearer than those of a row."""
+    """Return whether numbers of a column are stored closer together than those of a row."""
     return abs(tile.strides[0]) < abs(tile.strides[1])
 
 
 def _rows_of(tile: Matrix) -> Matrix:
-    """Return a tile, or a copy that lies in rows."""
+    """Return the tile itself if it is stored in rows, else a copy in rows."""
     return tile if _in_rows(tile) else np.ascontiguousarray(tile)
 
 
 class Ended(Exception):  # noqa: N818 (not an error: the one that ended the work is another worker's)
-    """Another worker failed."""
+    """Tell a worker that another worker has failed."""
 
 
 class Table:
-    """Count the steps of each tile. Workers wait for a step of one tile; a failure wakes all that wait."""
+    """Count the finished steps of each tile. Workers wait for steps of tiles; a failure wakes all of them."""
 
     def __init__(self, N: int) -> None:
         self._steps = np.zeros((N, N), np.int64)
@@ -271,42 +306,42 @@ class Table:
         self.error: BaseException | None = None
 
     def wait(self, i: int, j: int, step: int) -> None:
-        """Until tile (i, j) has come to ``step``. Raises Ended where a worker failed."""
+        """Wait until tile (i, j) has finished ``step`` steps. Raises Ended if a worker has failed."""
         with self._changed:
             self._changed.wait_for(lambda: self.error is not None or self._steps[i, j] >= step)
             self.check()
 
     def done(self, i: int, j: int) -> None:
-        """Tile (i, j), which is on the host, has come a step further."""
+        """Count a further step of tile (i, j), whose result is on the host."""
         with self._changed:
             self._steps[i, j] += 1
             self._changed.notify_all()
 
     def check(self) -> None:
-        """Raise Ended where a worker failed."""
+        """Raise Ended if a worker has failed."""
         if self.error is not None:
             raise Ended
 
     def fail(self, error: BaseException) -> None:
-        """End the work of all."""
+        """End the work of all workers with an error."""
         with self._changed:
             self.error = self.error or error
             self._changed.notify_all()
 
 
 class Grid(NamedTuple):
-    """The upper triangle of a matrix (n, n) in tiles of t x t; the last ones are smaller."""
+    """Divide the upper triangle of a matrix (n, n) into tiles of t x t; the last ones are smaller."""
 
     matrix: Matrix
     t: int
 
     @property
     def tiles(self) -> int:
-        """Tiles of a row."""
+        """Return the number of tiles in a row."""
         return -(-len(self.matrix) // self.t)
 
     def part(self, i: int) -> slice:
-        """Return the rows or columns of tile i."""
+        """Return the slice of rows or columns of tile i."""
         return slice(i * self.t, min((i + 1) * self.t, len(self.matrix)))
 
     def size(self, i: int) -> int:
@@ -320,11 +355,22 @@ class Grid(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """Say how a matrix will be worked on.
+    """Describe how the work on a matrix will be done.
 
-    method: "lapack" (SciPy's, on the host, in place) or "tiles". tile: rows of a tile. devices: one for each worker; a
-    device may stand there more than once. memory_limit: bytes of each worker. nbytes: bytes that it will hold. reason:
-    why, in words.
+    Attributes
+    ----------
+    method
+        "lapack" (SciPy's LAPACK on the host, in place) or "tiles".
+    tile
+        rows of a tile.
+    devices
+        a device for each worker; a device may occur more than once.
+    memory_limit
+        bytes that each worker may allocate.
+    nbytes
+        bytes that each worker will allocate.
+    reason
+        why this method was chosen, in words.
     """
 
     method: str
@@ -339,12 +385,15 @@ class Plan:
         return f"{where}: {self.reason}"
 
 
-Work = Callable[[DeviceTiles, range], None]  # with one's tiles, at one's pieces
+Work = Callable[[DeviceTiles, range], None]  # the work of a worker: its tiles on its device, the numbers of its pieces
 
 
 def run(work: Work, grid: Grid, pieces: int, plan: Plan, table: Table) -> None:
-    """Have each worker do ``work``, at pieces that are dealt in turn; one alone works in the caller's thread (Oclgrind
-    21.10 crashes in any other). Raises what the first that failed raised; an interrupt ends all of them."""
+    """Run ``work`` in each worker on its share of ``pieces`` pieces, which are dealt in turn.
+
+    A single worker works in the caller's thread, because Oclgrind 21.10 crashes in any other. Raises the first error of
+    a worker. An interrupt ends all workers.
+    """
     t, workers = min(grid.t, len(grid.matrix)), min(len(plan.devices), pieces)
 
     def go(one: int) -> None:
@@ -364,7 +413,7 @@ def run(work: Work, grid: Grid, pieces: int, plan: Plan, table: Table) -> None:
     try:
         for thread in threads:
             thread.join()
-    except BaseException as error:  # (an interrupt, which comes to this thread)
+    except BaseException as error:  # an interrupt, which Python raises in this thread
         table.fail(error)
         for thread in threads:
             thread.join()
@@ -374,7 +423,7 @@ def run(work: Work, grid: Grid, pieces: int, plan: Plan, table: Table) -> None:
 
 
 def cholesky(A: Matrix, plan: Plan) -> None:
-    """Put U with U'U = A above the diagonal and on it. Raises LinAlgError where A is not positive definite."""
+    """Replace the upper triangle of A by U with U'U = A. Raises LinAlgError if A is not positive definite."""
     grid = Grid(A, plan.tile)
     table = Table(grid.tiles)
 
@@ -388,7 +437,7 @@ def cholesky(A: Matrix, plan: Plan) -> None:
         table.done(i, i)
 
     def column(on: DeviceTiles, i: int, j: int) -> None:
-        """Step i of tiles (i .. j, j)."""
+        """Perform step i of the tiles (i, j) to (j, j): solve tile (i, j), then update the tiles below it."""
         h, w = grid.size(i), grid.size(j)
         table.wait(i, j, i)
         table.wait(i, i, i + 1)
@@ -413,20 +462,22 @@ def cholesky(A: Matrix, plan: Plan) -> None:
             for j in mine:
                 if j > i:
                     column(on, i, j)
-                if j == i + 1:  # at once: all others wait for it
+                if j == i + 1:  # before other columns, since all workers wait for this factor
                     factor(on, j)
 
     run(work, grid, grid.tiles, plan, table)
 
 
 def lauum(U: Matrix, plan: Plan) -> None:
-    """Put U U' above the diagonal and on it, in the place of U there, by one barrier a row."""
+    """Replace the upper triangle of U by that of U U'. Workers meet at a barrier after each row of tiles."""
     grid = Grid(U, plan.tile)
     table, N, rows = Table(grid.tiles), grid.tiles, iter(range(grid.tiles))
     row: list[Matrix] = []
 
     def keep() -> None:
-        """Copy the next row, which is about to change: all are done with those before it."""
+        """Copy the next row of tiles, which is overwritten from now on; all workers are done with the rows before
+        it.
+        """
         i = next(rows)
         row[:] = [grid.tile(i, k).copy() for k in range(i, N)]
 
@@ -459,7 +510,7 @@ def lauum(U: Matrix, plan: Plan) -> None:
 
 
 def solve(U: Matrix, B: Matrix, plan: Plan) -> None:
-    """Put X of U' X = B (n, k) in its place; columns as wide as a tile are one worker's."""
+    """Replace B (n, k) by X with U' X = B. A worker solves as many columns at a time as a tile has."""
     grid, table = Grid(U, plan.tile), Table(1)
 
     def work(on: DeviceTiles, mine: range) -> None:
