@@ -437,7 +437,9 @@ def summary(wide: NDArray[Any], error: NDArray[Any], left: NDArray[Any]) -> Eval
 
 
 def inner_products(rows: Extent, others: Extent, wide: type) -> dict[str, NDArray[Any]]:
-    """Return values of xx, yy, dot and sqdist that pairs of rows of these sizes can have, in the type ``wide``."""
+    """Return values of xx, yy, dot and sqdist for pairs of rows with the extents ``rows`` and ``others``, as type
+    ``wide``.
+    """
     xx = between(rows.least, rows.largest, wide)[:, None, None]
     yy = between(others.least, others.largest, wide)[:, None]
     with np.errstate(invalid="ignore"):  # sizes may be infinite
@@ -448,7 +450,9 @@ def inner_products(rows: Extent, others: Extent, wide: type) -> dict[str, NDArra
 
 
 def elements(rows: Extent, others: Extent, signs: Sequence[int], wide: type) -> dict[str, NDArray[Any]]:
-    """Return entries x and y with these signs, or 0, that rows of these sizes can have, in the type ``wide``."""
+    """Return entries x and y with these signs, or 0, for rows with the extents ``rows`` and ``others``, as type
+    ``wide``.
+    """
     x, y = (
         np.concatenate([[0.0], *(sign * between(one.low, one.high, wide) for sign in signs)]) for one in (rows, others)
     )

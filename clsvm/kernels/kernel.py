@@ -1,4 +1,8 @@
-"""Kernel functions with their numbers: built-ins by name, a user's own by one expression, sums and products of both."""
+"""Kernel functions with parameter values: built-in functions, functions that users define, and their sums and products.
+
+:class:`Kernel` is the public class. It evaluates K on the host, gives devices the numbers of its parameters, and bounds
+the rounding errors of K (:meth:`Kernel.rounding`, :meth:`Kernel.evaluation`). :func:`make` returns a built-in function.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +26,28 @@ from clsvm.kernels.records import BUILTIN, Matrix, Parameter, Spec, own
 
 _TINY, _SMALLEST = float(np.finfo(np.float64).tiny), float(np.finfo(np.float64).smallest_subnormal)
 _DIGITS = 1e-3  # share of the largest value up to which errors in float32 are in proportion to its eps
-_CELLS = 1 << 18  # of a block of the host's evaluation
-_SAMPLE = 500  # rows that check looks at
-_STEPS = np.linspace(1, 0, 200), np.linspace(1, 0, 1000)  # of a grid that looks for rounding: over two sizes, over one
-_SIZES = np.concatenate([[1.0], np.geomspace(1e-6, 0.9, 9)])  # of that grid
+_CELLS = 1 << 18  # entries of a block of an element-wise kernel on the host
+_SAMPLE = 500  # rows on which Kernel.check tests a kernel function
+_STEPS = np.linspace(1, 0, 200), np.linspace(1, 0, 1000)  # exponents of the grid of rounding: for two norms, for one
+_SIZES = np.concatenate([[1.0], np.geomspace(1e-6, 0.9, 9)])  # norms of that grid, relative to the largest
 
 
 class Check(NamedTuple):
-    """What :meth:`Kernel.check` found on ``rows`` rows: |K - K'| at most ``asymmetry``; eigenvalues of (K + K') / 2."""
+    """Report the properties of a kernel matrix K that :meth:`Kernel.check` found on a sample of rows.
+
+    Attributes
+    ----------
+    rows
+        number of rows of the sample.
+    symmetric, asymmetry
+        whether K is symmetric up to rounding, and the largest absolute value in K - K'.
+    finite
+        whether all values of K are finite.
+    smallest_eigenvalue, largest_eigenvalue
+        extreme eigenvalues of (K + K') / 2.
+    positive_semidefinite
+        whether K is symmetric and has no negative eigenvalue, up to rounding.
+    """
 
     rows: int
     symmetric: bool
@@ -48,7 +66,7 @@ class Check(NamedTuple):
 
     @classmethod
     def of(cls, K: Matrix) -> Check:
-        """Return the check of kernel values K (n, n)."""
+        """Return the properties of a kernel matrix K (n, n)."""
         if not np.isfinite(K).all():
             return cls(len(K), False, math.inf, False, -math.inf, math.inf, False)
         asymmetry, scale = float(np.abs(K - K.T).max(initial=0.0)), float(np.abs(K).max(initial=0.0))
@@ -61,15 +79,35 @@ class Check(NamedTuple):
 
 @dataclass(frozen=True, init=False, repr=False)
 class Kernel:
-    """A kernel function with its parameters' values; immutable, hashable, picklable.
+    """Represent a kernel function K(x, y) with the values of its parameters.
 
-    Kernel("rbf", gamma=0.1): a built-in (a name of BUILTIN); parameters that are not given have their defaults.
-    Kernel("exp(-gamma * sqdist) + c * dot", gamma=0.1, c=0.5): any expression over dot, sqdist, xx, yy, its parameters,
-    numbers, + - * / **, comparisons in where(...), and clsvm.expression.FUNCTIONS. See also :meth:`elementwise`.
+    A kernel is immutable and hashable, and can be pickled. ``k1 + k2``, ``k1 * k2``, ``2 * k``, ``k + 1`` and ``k **
+    2`` are kernels. A number becomes a parameter named ``scale`` or ``offset``. If both operands have a parameter of
+    one name, that of the right operand gets the suffix ``_2``. :meth:`elementwise` makes kernels of sums over features.
 
-    ``k1 + k2``, ``k1 * k2``, ``2 * k``, ``k + 1`` and ``k ** 2`` are kernels again: numbers become parameters
-    (``scale``, ``offset``), a name that both sides have gets the suffix ``_2`` on the right.
-    Raises ValueError (naming token and column) or TypeError for what is not part of the language.
+    Parameters
+    ----------
+    function : str
+        Name of a built-in kernel function (``clsvm kernels list``), or an expression. An expression consists of dot =
+        <x,y>, sqdist = |x - y|^2, xx = <x,x>, yy = <y,y>, parameters, numbers, ``+ - * / **``, the functions in
+        clsvm.expression.FUNCTIONS, and comparisons in ``where(...)``.
+    **params : float or int
+        Values of the parameters. Parameters of a built-in function that are not given have their defaults.
+
+    Raises
+    ------
+    ValueError
+        If the text is outside the expression language, a parameter is unknown or has no value, or a value is outside
+        its limits. The message names the token and its column.
+    TypeError
+        If an argument has a wrong type.
+
+    Examples
+    --------
+    >>> from clsvm import Kernel
+    >>> Kernel("rbf", gamma=0.1)
+    Kernel('rbf', gamma=0.1)
+    >>> kernel = Kernel("exp(-gamma * sqdist) + c * dot", gamma=0.1, c=0.5)
     """
 
     spec: Spec
@@ -90,18 +128,37 @@ class Kernel:
 
     @classmethod
     def elementwise(cls, element: str, function: str = "s", /, *, nonnegative: Any = False, **params: Any) -> Self:
-        """Return K(x, y) = function(s), s the sum over the features of element(x, y).
+        """Return the kernel K(x, y) = f(s), where s is the sum over all features j of e(x_j, y_j).
 
-        Kernel.elementwise("abs(x - y)", "exp(-gamma * s)", gamma=1.0) is the laplacian kernel. In sparse rows a missing
-        entry is 0 and counts as such; nonnegative: rows with negative values are refused, as the built-in chi2 does.
-        Raises as the constructor does, also where element(0, 0) is not finite.
+        Parameters
+        ----------
+        element : str
+            Expression e in x and y. An absent entry of a sparse row is 0 and counts as such.
+        function : str, default="s"
+            Expression f in s.
+        nonnegative : bool, default=False
+            Whether rows with negative entries are refused, as by the built-in chi2.
+        **params : float or int
+            Values of the parameters.
+
+        Returns
+        -------
+        Kernel
+            ``Kernel.elementwise("abs(x - y)", "exp(-gamma * s)", gamma=1.0)`` is the laplacian kernel.
+
+        Raises
+        ------
+        ValueError, TypeError
+            As the constructor; ValueError also if e(0, 0) is not finite.
         """
         if not isinstance(nonnegative, bool):
             raise TypeError(f"nonnegative must be True or False, got {nonnegative!r}")
         return cls(replace(own(function, element, params), nonnegative=nonnegative), **params)
 
     def _check_numbers(self) -> None:
-        """Raise ValueError where parameters make a subtree infinite (1 / c at c = 0): on the device it would be NaN."""
+        """Raise ValueError if a subtree of parameters alone is not finite, such as 1 / c at c = 0, or e(0, 0) is
+        not.
+        """
         for argument, number in zip(self.spec.arguments, self.numbers, strict=True):
             if not math.isfinite(number):
                 given = ", ".join(f"{name}={value:g}" for name, value in self.params.items())
@@ -112,7 +169,7 @@ class Kernel:
 
     @property
     def name(self) -> str:
-        """Return the built-in's name, or "expression"."""
+        """Return the name of the built-in function, or "expression"."""
         return self.spec.name or "expression"
 
     @property
@@ -121,19 +178,19 @@ class Kernel:
 
     @cached_property
     def numbers(self) -> tuple[float | int, ...]:
-        """Return the values of ``spec.arguments``, computed in float64."""
+        """Return the numbers that the device gets (``spec.arguments``), computed in float64."""
         with np.errstate(all="ignore"):
             return tuple(argument.value(self.params) for argument in self.spec.arguments)
 
     def scalars(self, dtype: str) -> tuple[np.generic, ...]:
-        """Return the numbers as arguments of kernels whose values are of ``dtype``."""
+        """Return the numbers as arguments of OpenCL kernels that compute in ``dtype``."""
         types = (np.int32 if argument.type == "int" else np.dtype(dtype).type for argument in self.spec.arguments)
         return tuple(made(value) for made, value in zip(types, self.numbers, strict=True))
 
     def beyond(self, dtype: str) -> str:
-        """Return which of its numbers kernel values in ``dtype`` cannot have, in words; "" where all is well.
+        """Return which parameter or number is outside the range of ``dtype``, in words, or "" if none is.
 
-        Raises ValueError for a whole number that no dtype helps.
+        Raises ValueError for an integer parameter that is too large for every dtype.
         """
         tiny, most = float(np.finfo(dtype).tiny), float(np.finfo(dtype).max)
         for name, value in self.params.items():
@@ -151,11 +208,11 @@ class Kernel:
         return ""
 
     def get_params(self, deep: bool = True) -> dict[str, float | int]:
-        """Return the parameters, for scikit-learn: an estimator then has ``kernel__gamma`` and so on."""
+        """Return the parameters. By this method estimators of scikit-learn have ``kernel__gamma`` and the like."""
         return self.params
 
     def set_params(self, /, **params: Any) -> Kernel:
-        """Return a kernel with some parameters changed; this one stays. Raises ValueError for unknown names."""
+        """Return a kernel with other values of some parameters. Raises ValueError for unknown names."""
         unknown = params.keys() - self.params.keys()
         if unknown:
             known = ", ".join(self.params) or "none"
@@ -163,24 +220,40 @@ class Kernel:
         return Kernel(self.spec, **{**self.params, **params})
 
     def __sklearn_clone__(self) -> Self:
-        return self  # nothing in it changes
+        return self  # a kernel is immutable
 
     def __call__(self, X: Any, Y: Any = None) -> Matrix:
-        """Return K (n, m) in float64, from the host: X (n, d), Y (m, d), dense or sparse; Y=None is X.
+        """Compute the kernel matrix on the host in float64.
 
-        The oracle has it if there is one, else the expressions. Raises ValueError for negative values where the kernel
-        function has none.
+        Parameters
+        ----------
+        X : array or sparse matrix of shape (n, d)
+            Rows of the result.
+        Y : array or sparse matrix of shape (m, d), default=None
+            Columns of the result. None means X.
+
+        Returns
+        -------
+        ndarray of shape (n, m)
+            The values K(x_i, y_j), by the oracle of a built-in function, else by the expressions.
+
+        Raises
+        ------
+        ValueError
+            If the kernel function is for nonnegative rows and an entry is negative.
         """
         X, Y, empty = arrays.both_dense(X, X if Y is None else Y)
         self.check_domain(X)
         self.check_domain(Y)
-        if self.spec.oracle:  # (of two zeros every element of theirs is 0)
+        if self.spec.oracle:  # empty columns can be left out, since e(0, 0) of every built-in function is 0
             with np.errstate(all="ignore"):
                 return self.spec.oracle(X, Y, **self.params)
         return self.evaluate(X, Y, empty)
 
     def evaluate(self, X: Matrix, Y: Matrix, empty: int = 0) -> Matrix:
-        """Return K (n, m) by the expressions, X (n, d) and Y (m, d) dense float64 without so many columns of zeros."""
+        """Compute K (n, m) by the expressions, for dense float64 X and Y from which ``empty`` columns of zeros
+        were removed.
+        """
         names, values = self.spec.expression.names, dict[str, Any](self.params)
         if self.spec.element:
             values["s"] = self._sums(X, Y) + (empty * self._element(0.0, 0.0) if empty else 0.0)
@@ -194,7 +267,7 @@ class Kernel:
 
     @property
     def of_entries(self) -> bool:
-        """Return whether columns of zeros change no value."""
+        """Return whether columns of zeros can be removed without changing K."""
         return not self.spec.element or self._element(0.0, 0.0) == 0
 
     def _element(self, x: Any, y: Any) -> Any:
@@ -212,7 +285,7 @@ class Kernel:
         return out
 
     def check_domain(self, X: Any) -> None:
-        """Raise ValueError where X (n, d) has negative values and the kernel function is not made for them."""
+        """Raise ValueError if the kernel function is for nonnegative rows and X (n, d) has a negative entry."""
         if self.spec.nonnegative:
             data = X.data if sp.issparse(X) else X
             least = data.min(initial=0.0)
@@ -220,10 +293,28 @@ class Kernel:
                 raise ValueError(f"kernel {self.name} is for rows without negative values, got {least:g}")
 
     def check(self, X: Any, rows: int = _SAMPLE, seed: int = 0) -> Check:
-        """Look at symmetry, finite values and eigenvalues of K in float64 on ``rows`` of X (n, d), drawn by ``seed``.
+        """Test whether the function is a kernel: symmetry, finite values and eigenvalues of K on a sample of rows.
 
-        Positive semi-definite to rounding, 1e-10 times the largest eigenvalue; on a sample, which can show that a
-        function is not a kernel but never that it is. Raises ValueError for what is not rows of features.
+        A sample can show that a function is not positive semi-definite, but cannot prove that it is.
+
+        Parameters
+        ----------
+        X : array or sparse matrix of shape (n, d)
+            Rows from which the sample is drawn.
+        rows : int, default=500
+            Number of rows of the sample.
+        seed : int, default=0
+            Seed of the sample.
+
+        Returns
+        -------
+        Check
+            The properties of K in float64. Eigenvalues above -1e-10 times the largest count as nonnegative.
+
+        Raises
+        ------
+        ValueError
+            If X is not a matrix of numbers.
         """
         X = arrays.checked(X)
         X = X if sp.issparse(X) else np.asarray(X, np.float64)
@@ -234,16 +325,15 @@ class Kernel:
         return Check.of(self(X[picked]))
 
     def sizes(self, X: Any) -> NDArray[np.float64]:
-        """Return the largest size that an inner product or an element-wise sum of each row can have.
-
-        A row (of X (n, d), dense or sparse) that is not zero has a size above 0, however small its entries are.
+        """Return a bound of the inner products or element-wise sums of each row of X (n, d), positive for a
+        nonzero row.
         """
         with np.errstate(over="ignore", under="ignore"):
             if not self.spec.element:
                 if sp.issparse(X):
                     rows = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
                     found = np.bincount(rows, np.square(X.data, dtype=np.float64), X.shape[0])
-                    found = found.astype(np.float64, copy=False)  # (of no entries it counts in ints)
+                    found = found.astype(np.float64, copy=False)  # bincount returns ints if there are no entries
                     there = np.bincount(rows, X.data != 0, X.shape[0]) > 0
                 else:
                     found = np.asarray(np.square(X, dtype=np.float64).sum(axis=1))
@@ -254,22 +344,24 @@ class Kernel:
             sums = [np.abs(np.broadcast_to(self._element(a, x), x.shape).sum(axis=1) + rest) for a in (0.0, x)]
         return np.asarray(2 * np.maximum(*sums))
 
-    @lru_cache(maxsize=64)  # noqa: B019  (nothing in a kernel changes; fits to the same rows ask the same)
+    @lru_cache(maxsize=64)  # noqa: B019  a kernel is immutable, and fits to the same rows repeat the call
     def rounding(
         self, size: float, eps: float, least: float | None = None, floor: float = 0.0, terms: int = 0
     ) -> float:
-        """Return the largest rounding error of K(x, y) in units of ``eps``, for rows of that size or smaller ones.
+        """Return the largest rounding error of K(x, y) in units of ``eps``, for rows of at most this size.
 
-        The value itself has one (with terms twice: it takes several operations), and so have its arguments: <x,y>,
-        <x,x> and <y,y> are off by eps times the norms that they are of, |x-y|^2 by twice, s by four times eps * size.
-        Beside that they are off by ``floor``, which is what can be lost of an inner product where its terms are too
-        small for the dtype (:func:`underflow`); least: the smallest size but 0 of a row, where that counts. terms: how
-        many a sum has, where its own roundings shall count: they add up as the square root does, unless most terms are
-        alike. Looked for on a grid. Infinite where K is finite nowhere.
+        The result is infinite if K is finite nowhere on a grid of norms and distances. These errors are added:
+
+        - the value: ``eps`` times the value, or up to twice that with ``terms``;
+        - the arguments: ``eps`` times the norms for <x,y>, <x,x> and <y,y>, twice that for |x-y|^2, and 4 eps size for
+        s; - ``floor``: the loss of an inner product whose terms underflow (:func:`underflow`).
+
+        least: the smallest nonzero size of a row, if it matters. terms: the number of terms of a sum, if the rounding
+        of the sum counts; it grows as the square root of ``terms``, unless most terms are alike.
         """
         many = 1 + 0.75 * math.sqrt(terms)
         used = self.spec.expression.names & {"xx", "yy", "dot", "sqdist"}
-        alone = used == {"sqdist"}  # two rows of the largest norm have every distance, and the largest errors
+        alone = used == {"sqdist"}  # then rows of the largest norm have all distances, and the largest errors
         near = np.concatenate([[0.0], 2 * (eps / 2) ** _STEPS[alone]])
         if self.spec.element:
             grid = np.concatenate([near, -near]) * size / 2
@@ -280,9 +372,11 @@ class Kernel:
             norms = _SIZES[: 1 if alone else None] * size
             if least and least < norms.min() and not alone:
                 norms = np.concatenate([norms, np.geomspace(least, norms.min(), 5)[:-1]])
-            i, j = np.triu_indices(len(norms))  # (K is symmetric)
+            i, j = np.triu_indices(len(norms))  # K is symmetric
             xx, yy = norms[i, None], norms[j, None]
-            both = np.where(xx == yy, xx, np.sqrt(xx) * np.sqrt(yy))  # (a row's distance from itself is 0)
+            both = np.where(
+                xx == yy, xx, np.sqrt(xx) * np.sqrt(yy)
+            )  # equal norms include a row with itself, at distance 0
             dot = both * (1 - near)
             value = self.at(xx, yy, dot)
             there = [self.at(xx, yy, dot - many * eps * both - floor)]
@@ -296,16 +390,19 @@ class Kernel:
         found = found[~np.isnan(found)]
         return float(found.max()) if found.size else math.inf
 
-    @lru_cache(maxsize=64)  # noqa: B019  (as above)
+    @lru_cache(maxsize=64)  # noqa: B019  as above
     def evaluation(self, rows: Extent, others: Extent, dtype: str, d: int) -> Evaluation:
-        """Return the errors of K(x, y) that come from evaluating the expressions in ``dtype``, inner value by value.
+        """Return the errors of K(x, y) that come from evaluating its expressions in ``dtype``, including inner values.
 
-        rows, others: the sizes of x and of y, of d features. Arguments are taken as exact but for their own type: see
-        :meth:`rounding` for the rest. Looked for at the extremes of the sizes and a few points between them.
+        The arguments of the expressions count as exact, except for their own rounding to ``dtype``; :meth:`rounding`
+        covers other errors of the arguments. Errors are found at the extreme sizes and at a few sizes between them.
+        rows, others: extents of the rows x and y, which have d features.
         """
         if dtype == "float64":
             single = self.evaluation(rows, others, "float32", d)
-            if not single.left and single.error <= _DIGITS * single.largest:  # float64 then only has more digits
+            if (
+                not single.left and single.error <= _DIGITS * single.largest
+            ):  # no range error: scale by the ratio of eps
                 return single._replace(error=single.error * float(np.finfo(np.float64).eps / np.finfo(np.float32).eps))
         if dtype == "float32":
             found = self._evaluation(rows, others, dtype, d, np.float64)
@@ -314,7 +411,7 @@ class Kernel:
         return self._evaluation(rows, others, dtype, d, np.longdouble)
 
     def _evaluation(self, rows: Extent, others: Extent, dtype: str, d: int, wide: type) -> Evaluation:
-        """Return :meth:`evaluation` beside a wider type, which has to hold every inner value."""
+        """Return :meth:`evaluation` in comparison to the type ``wide``, which must hold every inner value."""
         expression = self.spec.expression.tree
         if not self.spec.element:
             given = {**inner_products(rows, others, wide), **self.params}
@@ -328,7 +425,8 @@ class Kernel:
         value, least = self.at(s=np.asarray(sums, np.float64)), 8 * eps * terms.largest
         entries = max(terms.error, self._entry_error(max(rows.high, others.high), eps))
 
-        def moved(error: float) -> float:  # by errors of the terms beyond their rounding, for which rounding stands
+        def moved(error: float) -> float:
+            """Return the change of K by an error of each term, beyond the rounding that ``rounding`` covers."""
             if error >= BROKEN or error <= least:
                 return BROKEN if error > least else 0.0
             change = [np.abs(self.at(s=np.asarray(sums + sign * d * error, np.float64)) - value) for sign in (1, -1)]
@@ -339,21 +437,25 @@ class Kernel:
         return Evaluation(whole.largest, *errors, whole.left or terms.left)
 
     def _entry_error(self, high: float, eps: float) -> float:
-        """Return how much the rounding of an entry of size ``high`` can change a term with entries near or far."""
+        """Return how much the rounding of an entry of size ``high`` can change a term e(x, y), for y near to it
+        or far.
+        """
         farthest = 1 if self.spec.nonnegative else 2
         y = high * (1 - farthest * np.concatenate([[0.0], eps ** np.linspace(1, 0, 40)]))
         change = np.abs(self._element(high * (1 - eps), y) - self._element(high, y))
         return float(np.nan_to_num(change, nan=0.0, posinf=0.0).max(initial=0.0))
 
     def at(self, xx: Any = 0.0, yy: Any = 0.0, dot: Any = 0.0, s: Any = 0.0) -> Matrix:
-        """Return the function of these inner products, or sums (s): norms xx and yy, all of shapes that go together."""
+        """Return the function f at norms xx and yy and inner products dot, or at element-wise sums s; the arrays
+        broadcast.
+        """
         values = {"xx": xx, "yy": yy, "dot": dot, "sqdist": np.maximum(xx + yy - 2 * dot, 0), "s": s, **self.params}
         with np.errstate(all="ignore"):
             return np.asarray(self.spec.expression.evaluate(values), np.float64)
 
     @cached_property
     def _sign(self) -> int:
-        """Return 1 or -1 where the element-wise terms have one sign on a grid, 0 where both occur."""
+        """Return 1 or -1 if the terms e(x, y) have one sign on a grid, 0 if both signs occur."""
         axis = np.geomspace(1e-3, 1e3, 13)
         axis = np.concatenate([[0.0], axis] if self.spec.nonnegative else [-axis, [0.0], axis])
         terms = np.asarray(self._element(axis[:, None], axis[None, :]))
@@ -373,10 +475,12 @@ class Kernel:
         return self._made(f"({self.spec.text}) ** {int(exponent)}", self._parameters())
 
     def _composed(self, operator: str, other: Any, number: str) -> Kernel:
-        """Return this kernel and another, or a number, which becomes a parameter called ``number``."""
+        """Return the kernel of this one, an operator, and another kernel or a number; ``number`` names the
+        number's parameter.
+        """
         if isinstance(other, Real) and not isinstance(other, bool):  # type: ignore[unreachable]
             if operator == "+" and other == 0:
-                return self  # what sum() begins with
+                return self  # sum() starts from 0
             name = _free(number, self.params)
             text = f"{name} {operator} ({self.spec.text})"
             return self._made(text, (*self._parameters(), Parameter(name, Parameter(name, 1.0).check(other))))
@@ -401,12 +505,12 @@ class Kernel:
         return self._made(text, (*self._parameters(), *theirs), other.spec.nonnegative)
 
     def _parameters(self) -> tuple[Parameter, ...]:
-        """Return the parameters with this kernel's values as defaults and, as in :meth:`record`, without limits."""
+        """Return the parameters with this kernel's values as defaults, and without limits."""
         pairs = zip(self.spec.parameters, self.values, strict=True)
         return tuple(Parameter(p.name, value, integer=p.integer) for p, value in pairs)
 
     def _made(self, text: str, parameters: tuple[Parameter, ...], nonnegative: bool = False) -> Kernel:
-        text = ast.unparse(ast.parse(text, mode="eval"))  # without the brackets that were only there to be safe
+        text = ast.unparse(ast.parse(text, mode="eval"))  # removes redundant brackets
         nonnegative = nonnegative or self.spec.nonnegative
         return Kernel(Spec("", parameters, text, self.spec.element_text, nonnegative=nonnegative))
 
@@ -418,7 +522,7 @@ class Kernel:
         return f"Kernel({(spec.name or spec.text)!r}{params})"
 
     def record(self) -> dict[str, Any]:
-        """Return text and numbers from which :meth:`from_record` makes this kernel again, for JSON and model files."""
+        """Return the kernel as a dictionary for JSON and model files; :meth:`from_record` makes the kernel from it."""
         spec = self.spec
         return {
             "name": spec.name,
@@ -431,10 +535,10 @@ class Kernel:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Kernel:
-        """Return the kernel of :meth:`record`, through the same checks as the constructor's.
+        """Return the kernel of a dictionary that :meth:`record` returned, after the checks of the constructor.
 
-        Raises ValueError or TypeError for what is not a record, an expression outside the language, or a built-in's
-        name with another expression than the built-in's.
+        Raises ValueError or TypeError if the dictionary is incomplete, an expression is outside the language, or a
+        built-in name has another function's expression.
         """
         texts = dict.fromkeys(("name", "expression", "element"), str)
         for key, kind in (texts | {"params": dict, "integers": list, "nonnegative": bool}).items():
@@ -460,7 +564,7 @@ class Kernel:
 
 
 def _free(name: str, taken: Any) -> str:
-    """Return ``name``, or name_2, name_3, ... where it is taken."""
+    """Return ``name``, or if it is taken the first free name of name_2, name_3, ..."""
     return next(n for n in chain([name], (f"{name}_{i}" for i in count(2))) if n not in taken)
 
 
@@ -469,14 +573,15 @@ def _restored(record: Mapping[str, Any]) -> Kernel:
 
 
 def underflow(dtype: str, d: int) -> float:
-    """Return what an inner product of d terms can lose where they are too small for ``dtype``: devices may take what is
-    below its smallest normal number for 0."""
+    """Return the most that an inner product of d terms can lose if a device flushes subnormal terms in ``dtype``
+    to 0.
+    """
     return d * float(np.finfo(dtype).tiny)
 
 
 @dataclass(frozen=True)
 class Precomputed:
-    """In place of a kernel function where its values are given: column j of a row x of X holds K(x, row j)."""
+    """Stand for kernel values that are given instead of a function: entry j of row x is K(x, training row j)."""
 
     name: ClassVar[str] = "precomputed"
 
@@ -485,9 +590,10 @@ PRECOMPUTED = Precomputed()
 
 
 def make(name: str, **params: Any) -> Kernel:
-    """Return the built-in kernel function ``name`` with its parameters, the others at their defaults.
+    """Return the built-in kernel function ``name``. Parameters that are not given have their defaults.
 
-    Raises ValueError for an unknown name or parameter or a value outside its limits, TypeError for a non-number.
+    Raises ValueError for an unknown name or parameter or a value outside its limits, TypeError for a value that is not
+    a number.
     """
     if not isinstance(name, str) or name not in BUILTIN:
         raise ValueError(f"unknown kernel {name!r}; expected one of {', '.join(BUILTIN)}, or a Kernel")
