@@ -1,4 +1,8 @@
-"""One fit of a Nyström model: its inducing points, rows on devices, the preconditioner, and Newton's method."""
+"""One fit of a Nyström model: :func:`choose_centers` draws inducing points, :func:`train` computes the coefficients.
+
+:func:`train` surveys the rows, makes the preconditioner (:func:`formulate`), lays the rows out on devices
+(:class:`Rows`), and runs Newton's method (newton.py). If float32 proves too coarse, the solve goes on in float64.
+"""
 
 from __future__ import annotations
 
@@ -32,19 +36,18 @@ from clsvm.opencl.stream import Stream
 from clsvm.report import Display, NystromReport, Status
 
 Vector = NDArray[np.float64]
-COARSE = 1e7  # condition of K(C, C) beyond which float32 is too coarse: T^-1 enlarges its errors
-# Of K's diagonal, the jitter where nothing is finer than float32: at most the first, and the second over the penalty.
-# T^-1 enlarges the rounding of K(X, C); what that does to the Hessian, its square over the jitter, is then small beside
-# the penalty.
+COARSE = 1e7  # condition of K(C, C) beyond which float32 is too coarse, because T^-1 enlarges its errors
+# Jitter on devices without float64, relative to the diagonal of K: min(SINGLE, SQUARES / penalty). T^-1 enlarges the
+# rounding of K(X, C). With this jitter the error of the Hessian, eps^2 / jitter, is small relative to the penalty.
 SINGLE, SQUARES = 1e-6, 1e-12
-# What the report takes over under the same names.
+# Attributes that the report copies under the same names
 _OF_SOLVE = "objective", "residual", "bound", "steps", "newton_steps", "passes"
 _OF_PRECONDITIONER = "condition", "jitter", "rank"
 
 
 @dataclass(frozen=True)
 class Options:
-    """The parameters of a fit, by their names."""
+    """Hold the parameters of an estimator that a fit needs, by their names."""
 
     tol: float
     max_iter: int
@@ -57,8 +60,19 @@ class Options:
 
 
 class Survey(NamedTuple):
-    """What rows and devices say before a fit: the rows' layout, the finest dtype that all devices have, their names,
-    and the rows' extent."""
+    """Describe the rows and the devices before a fit.
+
+    Attributes
+    ----------
+    plan
+        layout of the rows.
+    finest
+        most precise dtype that all devices have.
+    device
+        names of the devices.
+    extent
+        sizes of the rows.
+    """
 
     plan: Plan
     finest: str
@@ -67,8 +81,21 @@ class Survey(NamedTuple):
 
 
 class Formulation(NamedTuple):
-    """A kernel function on inducing points: the preconditioner, the survey of the rows, and the dtypes to be tried in
-    turn."""
+    """Hold a kernel function on inducing points, with all that does not depend on targets.
+
+    Attributes
+    ----------
+    kernel
+        kernel function.
+    centers
+        inducing points.
+    preconditioner
+        preconditioner of K(C, C).
+    rows
+        survey of the rows.
+    dtypes
+        dtypes of kernel values to try, in order.
+    """
 
     kernel: Kernel
     centers: Centers
@@ -78,10 +105,11 @@ class Formulation(NamedTuple):
 
 
 def formulate(kernel: Kernel, centers: Centers, options: Options, penalty: float, rows: Survey) -> Formulation:
-    """Make what is the same for all tasks over these rows with these inducing points and this penalty or more.
+    """Make the formulation that all tasks over these rows share, for this penalty or larger ones.
 
-    float64 is first where float32 is too coarse: where K among the inducing points is ill-conditioned, or inner values
-    of K leave its range. Raises ValueError where the function is no kernel for these points, or float64 does not serve.
+    float64 is tried first if float32 is too coarse: if K(C, C) is ill-conditioned, or if inner values of the kernel
+    function leave the range of float32. Raises ValueError if the function is not a kernel on these points, or if
+    float64 is not precise enough.
     """
     first, limit = devices.first(options.device), options.memory_limit
     with rows_of(CENTERS):
@@ -99,39 +127,49 @@ def formulate(kernel: Kernel, centers: Centers, options: Options, penalty: float
 
 
 class Rows(ABC):
-    """Rows X (n, d) of a fit, at one place or several: surveyed, then laid out in a dtype with inducing points, for any
-    number of tasks of ``k`` outputs (:meth:`draw`, then :meth:`solve`).
+    """Hold the rows X (n, d) of a fit, in one place or several, for any number of tasks with ``k`` outputs.
 
-    blocks: of the rows. cost: of a value of K in a pass. sample (s,): the rows of which the preconditioner is made;
-    None: of inducing points that are no rows. coarse: whether the devices have a finer dtype. with_targets: whether the
-    blocks know their targets by themselves.
+    Call :meth:`survey`, enter :meth:`laid`, call :meth:`draw`, then :meth:`solve` for each task.
+
+    Attributes
+    ----------
+    blocks
+        blocks of rows on their devices.
+    cost
+        cost of a value of K in a pass over the rows, in multiply-adds.
+    sample
+        rows (s,) from which the preconditioner is made; None if the inducing points are not rows of X.
+    coarse
+        whether the devices have a more precise dtype.
+    with_targets
+        whether the blocks have their targets already.
     """
 
     blocks: Parts
     cost: float
     sample: NDArray[np.intp] | None
     with_targets = False
-    _operator: RowOperator  # of the last task
+    _operator: RowOperator  # the rows in the last task
 
     @abstractmethod
     def survey(self, kernel: Kernel, options: Options) -> Survey:
-        """Survey the rows and the devices of the options."""
+        """Describe the rows and the devices of the options."""
 
     @abstractmethod
     def values(self, rows: NDArray[np.intp]) -> NDArray[np.floating]:
-        """Return K (s, m) of some rows, ascending, on the host."""
+        """Return K (s, m) between some rows, in ascending order, and the inducing points, on the host."""
 
     @abstractmethod
     def describe(self) -> str:
-        """Return where K is, and why."""
+        """Return in words where K is computed or stored, and why."""
 
     @abstractmethod
     def _opened(self, points: InducingPoints, options: Options) -> AbstractContextManager[Parts]:
-        """Lay the rows out in blocks, and note their cost."""
+        """Return a context with the rows laid out in blocks, and set ``cost``."""
 
     @contextmanager
     def laid(self, formulation: Formulation, options: Options, dtype: str, k: int) -> Iterator[None]:
-        """Lay rows and inducing points out. Raises ValueError where memory_limit is too small."""
+        """Lay rows and inducing points out in ``dtype`` inside this context. Raises MemoryLimitError."""
         survey = formulation.rows
         self._formulation, self.k, self.coarse = formulation, k, dtype != survey.finest
         points = InducingPoints(formulation.centers.rows, formulation.kernel, survey.plan, dtype, k, survey.finest)
@@ -141,7 +179,7 @@ class Rows(ABC):
     def draw(
         self, random: np.random.RandomState, penalty: float, tol: float, quadratic: bool = True, tasks: int = 1
     ) -> None:
-        """Draw the rows of which the preconditioner is made, for so many tasks with this penalty or larger ones."""
+        """Draw the rows from which the preconditioner is made, for ``tasks`` tasks with this penalty or larger ones."""
         preconditioner, values, n = self._formulation.preconditioner, None, sum(self.blocks.sizes)
         self.sample = self._formulation.centers.places
         s = sampled(n, preconditioner.rank, self.k, self.cost, tol, quadratic, tasks)
@@ -152,7 +190,7 @@ class Rows(ABC):
         preconditioner.memory_limit = self.blocks.memory()[1]
 
     def solve(self, task: Task, start: Vector | None, tol: float, max_iter: int, **asked: Any) -> Result:
-        """Solve a task from coefficients ``start`` (k, m), or from 0; asked: more of :class:`Newton`'s parameters."""
+        """Solve a task from coefficients ``start`` (k, m), or from 0. asked: other parameters of :class:`Newton`."""
         preconditioner, sizes = self._formulation.preconditioner, self.blocks.sizes
         task = replace(task, largest=task.deviation)
         samples: Any = [None] * len(sizes) if self.sample is None else split(self.sample, sizes)
@@ -166,14 +204,14 @@ class Rows(ABC):
         return Newton(self._operator, preconditioner, tol, max_iter, **asked).run(start)
 
     def decision_values(self, found: Result) -> Vector:
-        """Return f (k, n) of every row for the last task's result, by products as its gradients had them."""
+        """Return f (k, n) of all rows for a result of the last task, by the same products as its gradients."""
         return self._operator.decision_values(found.alpha)
 
 
 class LocalRows(Rows):
-    """Rows X (n, d) of this process, whole on one device, or for a list of devices in blocks by their speeds.
+    """Hold rows X (n, d) of this process, on one device, or in blocks on a list of devices according to their speeds.
 
-    The blocks, and so the bits of all sums, follow from the number of rows alone.
+    The blocks depend on the number of rows alone, and so the bits of all sums do.
     """
 
     def __init__(self, X: Data) -> None:
@@ -224,13 +262,14 @@ def train(
     random: np.random.RandomState,
     since: float,
 ) -> tuple[Vector, NystromReport, Plan]:
-    """Fit ``task`` over the rows of X (n, d), dense or CSR, from coefficients ``start`` (k, m) where they are given.
+    """Fit ``task`` over the rows of X (n, d), dense or CSR.
 
-    Returns coefficients (k, m), the report, and the rows' layout.
-    random: what draws the sampled rows. since: perf_counter() at which the fit began. float64 is taken where float32 is
-    too coarse: where K(C, C) is ill-conditioned, or coefficients turn out so large that rounding of K shows. Raises
-    ValueError where memory is too small or the kernel function is no kernel for these inducing points.
-    """
+    Return the coefficients (k, m), the report, and the layout of the rows. start: coefficients (k, m) to begin with, or
+    None. random: generator that draws the sampled rows. since: perf_counter() at the start of the fit.
+
+    The fit uses float64 if float32 is too coarse: if K(C, C) is ill-conditioned, or if the coefficients are so large
+    that rounding of K shows. Raises MemoryLimitError, or ValueError if the function is not a kernel on these inducing
+    points."""
     rows, clock = X if isinstance(X, Rows) else LocalRows(X), Clock(since)
     clock.lap("check")
     formulation = formulate(kernel, centers, options, task.penalty, rows.survey(kernel, options))
@@ -269,14 +308,16 @@ def train(
 
 
 class Clock:
-    """The seconds of a fit by part."""
+    """Measure the seconds of each part of a fit."""
 
     def __init__(self, since: float) -> None:
         self._since = self._last = since
         self._spent = defaultdict[str, float](float)
 
     def lap(self, part: str, weighing: float = 0.0) -> None:
-        """Count the time since the last call as ``part``, but for what the preconditioner took of it."""
+        """Add the time since the last call to ``part``, except ``weighing`` seconds, which belong to the
+        preconditioner.
+        """
         now = perf_counter()
         self._spent[part] += now - self._last - weighing
         self._spent["preconditioner"] += weighing
@@ -287,14 +328,23 @@ class Clock:
         return {**self._spent, "other": total - sum(self._spent.values()), "total": total}
 
 
-LEAST, LARGEST = 100, 5000  # inducing points where their number is left to us
-LOOKED_AT = 20  # rows for each inducing point that k-means++ chooses from
-PILOT, BLOCK = 1000, 1 << 24  # rows that leverage is measured against; values of K at a time
+LEAST, LARGEST = 100, 5000  # limits of the number of inducing points for "auto"
+LOOKED_AT = 20  # rows for each inducing point from which k-means++ chooses
+PILOT, BLOCK = 1000, 1 << 24  # rows by which leverage scores are estimated; values of K computed at a time
 
 
 class Centers(NamedTuple):
-    """Inducing points. rows (m, d); places (m,): their numbers among the rows of X, None where they are no rows; words:
-    how many, and why."""
+    """Hold inducing points.
+
+    Attributes
+    ----------
+    rows
+        the points (m, d).
+    places
+        their numbers (m,) among the rows of X, or None if they are not rows of X.
+    words
+        their number, and the reason for it.
+    """
 
     rows: Data
     places: NDArray[np.intp] | None
@@ -302,7 +352,7 @@ class Centers(NamedTuple):
 
 
 def count_centers(n: int, asked: int | str) -> tuple[int, str]:
-    """Return (m, why) for n rows that can be drawn."""
+    """Return the number of inducing points for n rows that can be drawn, and the reason in words."""
     if asked == "auto":
         m = min(n, LARGEST, max(LEAST, int(np.ceil(np.sqrt(n) * np.log2(max(n, 2))))))
         return m, f"{m}: sqrt(n) log2(n) of {n} rows, {LEAST} to {LARGEST}, at most all"
@@ -320,9 +370,9 @@ def choose_centers(
     penalty: float,
     where: Mapping[str, Any],
 ) -> Centers:
-    """Choose inducing points by a center_selection: "uniform", "k-means++", "leverage", or rows (m, d) themselves.
+    """Choose inducing points by a center_selection: "uniform", "k-means++", "leverage", or given points (m, d).
 
-    Rows that weigh nothing are not drawn. where: the device and memory_limit of the kernel values that leverage needs.
+    Rows with weight 0 are not drawn. where: device and memory_limit for the kernel values that "leverage" needs.
     """
     if not isinstance(how, str):
         return Centers(how, None, f"{how.shape[0]} that were given")
@@ -335,7 +385,7 @@ def choose_centers(
     elif how == "k-means++":
         some = there if len(there) <= LOOKED_AT * m else random.choice(there, LOOKED_AT * m, replace=False)
         drawn = np.unique(some[kmeans_plusplus(X[some], m, random_state=random)[1]])
-        # Where points coincide k-means++ takes a row twice.
+        # k-means++ draws a row twice if points coincide
         others = random.choice(np.setdiff1d(there, drawn), m - len(drawn), replace=False)
         drawn = np.concatenate([drawn, others])
     else:
@@ -353,10 +403,10 @@ def _leverage(
     random: np.random.RandomState,
     where: Mapping[str, Any],
 ) -> NDArray[np.float64]:
-    """Return about the ridge leverage scores of the rows ``there``, at least a little.
+    """Return approximate ridge leverage scores of the rows ``there``; all are positive.
 
-    (K(x, x) - k' (K_ss + penalty s I)^-1 k) / (penalty n), against s rows drawn evenly. Source: Rudi, Calandriello,
-    Carratino, Rosasco 2018 (BLESS).
+    The score is (K(x, x) - k' (K_ss + penalty s I)^-1 k) / (penalty n), with s rows drawn uniformly. Source: Rudi,
+    Calandriello, Carratino, Rosasco 2018 (BLESS).
     """
     s = min(PILOT, len(there))
     pilot = X[np.sort(random.choice(there, s, replace=False))]
@@ -371,7 +421,7 @@ def _leverage(
 
 
 def _diagonal(kernel: Kernel, X: Data) -> NDArray[np.float64]:
-    """Return K(x, x) of each row."""
+    """Return K(x, x) for each row x of X."""
     step = 256
     parts = (np.diagonal(kernel(X[i : i + step])) for i in range(0, X.shape[0], step))
     return np.concatenate([*parts])

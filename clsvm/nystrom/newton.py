@@ -1,19 +1,23 @@
 """Newton's method with preconditioned conjugate gradients for Nyström kernel machines on m inducing points.
 
 Minimises  F(alpha) = (1/N) sum_i w_i l(f_i, y_i) + (penalty / 2) |f|^2,   f = K(X, C) alpha + offset,   N = sum w
-Given      the row operator, which answers with sums over rows (rows.py), and the preconditioner
-Returns    alpha (k, m) with |P' grad F| <= tol |P' grad F(0)| of each output, or of all together where the loss couples
-           them; P = T^-1 A^-1, for which P' (Hessian) P is near I; and a bound of F - F* (:meth:`Newton._above`)
+Given      the row operator, which computes sums over rows (rows.py), and the preconditioner P = T^-1 A^-1
+Returns    alpha (k, m) with |P' grad F| <= tol |P' grad F(0)|, and an upper bound of F - F* (:meth:`Newton._above`);
+           the condition holds for each output, or for all together if the loss couples them
 Source     Meanti et al. 2020, algorithms 1 and 2; Marteau-Ferey, Bach, Rudi 2019; Nocedal and Wright, 7.1
-Units      all is done in the task's units, for each output its own, and what is found is given in the caller's
 
-    f <- K alpha + offset,  g <- P'(K' (w l'(f)) / N + penalty T' u)            until |g| <= tol |g(0)|
-    d <- the solution of  P'(K' (w l''(f)) K / N + penalty T'T) P d = -g        conjugate gradients, one pass a step
-    alpha <- alpha + s P d, s = 1, 1/2, ... the first that lowers F enough, of each output
+    until |g| <= tol |g(0)|:
+        f     <- K alpha + offset
+        g     <- P'(K' (w l'(f)) / N + penalty T' u)
+        d     <- the solution of  P'(K' (w l''(f)) K / N + penalty T'T) P d = -g,  one pass over the rows a step
+        alpha <- alpha + s P d, for each output with the first s of 1, 1/2, 1/4, ... that lowers F enough
 
-For the squared loss that is Falkon, and what is repeated is refinement: g is computed anew from alpha, so that errors
-of float32 products do not add up. The papers go through decreasing penalties, so that each step is a good one; here
-steps are shortened where they have to be, which needs no schedule and ends at the penalty that was asked for.
+The Hessian in the variables of P is close to the identity, so few steps of conjugate gradients are needed. For the
+squared loss the method is Falkon, and each further Newton step is iterative refinement: g is computed again from alpha,
+so errors of float32 products do not accumulate. The papers decrease the penalty gradually to keep Newton steps good.
+Here a line search shortens steps instead, and the penalty is the final one from the start.
+
+All numbers are in the task's units, one for each output. Results are converted back to the caller's.
 """
 
 from __future__ import annotations
@@ -31,24 +35,43 @@ from clsvm.nystrom.rows import RowOperator
 from clsvm.report import Point, Progress, Status
 
 Vector = NDArray[np.float64]
-INEXACT = 0.1  # how well a Newton step is solved at least, relative to g
-FINE = {"float32": 1e-3, "float64": 1e-9}  # the same at most: what products in that dtype allow before a look at g
-ENOUGH = 1e-4  # of the slope, that a step has to lower F by (Armijo)
-HALVINGS = 30
-LOST = 2e-4  # of the largest target: what rounding of K may do to f before gradients are of values in float64
-LEAST = 1e-300  # times infinity is infinity
+INEXACT = 0.1  # largest residual of a Newton step, relative to g
+FINE = {"float32": 1e-3, "float64": 1e-9}  # smallest residual of a Newton step for products in that dtype
+ENOUGH = 1e-4  # share of the slope by which a step must lower F (Armijo)
+HALVINGS = 30  # most halvings of a step
+LOST = 2e-4  # error of f by rounding of K, relative to the largest target, from which on gradients use float64 values
+LEAST = 1e-300  # a positive number instead of 0 as a factor of infinity
 EPS = float(np.finfo(np.float64).eps)
-SAFE = 4.0  # times what rounding makes of a gradient: where it is no more at the start, nothing is to be learnt
-HIDDEN = 1e-3  # what it may do at most where a tolerance is claimed
-FEW = 9.0  # how much more it does with as many rows as inducing points than with many more
-STALL = 0.5  # g has to get lower by that factor, or F lower
+SAFE = 4.0  # factor of the rounding error of a gradient; a first gradient below that is noise, and nothing is learnt
+HIDDEN = 1e-3  # largest relative error of f by rounding of K with which a solve counts as converged
+FEW = 9.0  # additional factor of that error if there are as many rows as inducing points
+STALL = 0.5  # factor by which g must fall in a Newton step, unless F falls
 
 
 @dataclass
 class Result:
-    """Where a solve ended: coefficients (k, m), F, the largest of the outputs' |g| / |g(0)|, a bound of F - F*, how.
+    """Hold the end of a solve.
 
-    exact: whether gradients were of products in float64. weighing: seconds that the preconditioner took meanwhile.
+    Attributes
+    ----------
+    alpha
+        coefficients (k, m).
+    objective
+        F, summed over the outputs.
+    residual
+        largest |g| / |g(0)| of the outputs.
+    bound
+        upper bound of F - F*.
+    status
+        how the solve ended.
+    steps, newton_steps, passes
+        conjugate gradient steps, Newton steps, passes over the rows.
+    exact
+        whether gradients used products in float64.
+    trace
+        state after each Newton step.
+    weighing
+        seconds that the preconditioner took during the solve.
     """
 
     alpha: Vector
@@ -68,11 +91,20 @@ Callback = Callable[[int, Vector, float], Any]
 
 
 class Newton:
-    """One minimisation of F over a row operator (:meth:`run`).
+    """Minimise F over a row operator; :meth:`run` does it.
 
-    max_iter: iterations of conjugate gradients at most. An interrupt ends the solve with what was found. callback: told
-    iteration, coefficients (m, k) and seconds after each. before: the result of a solve in another dtype, whose counts
-    and seconds go on. fine: how well a Newton step is solved at most, relative to the gradient.
+    An interrupt ends the solve with the result so far.
+
+    Attributes
+    ----------
+    max_iter
+        most conjugate gradient steps.
+    callback
+        called with the step, the coefficients (m, k) and the seconds after each step.
+    before
+        result of a solve in another dtype, whose counts and seconds continue; an argument only.
+    fine
+        smallest residual of a Newton step relative to the gradient.
     """
 
     def __init__(
@@ -117,11 +149,13 @@ class Newton:
         slope = rows.slope()
         g = self._gradient(slope)
         learns = self._each(slope, lambda a: np.abs(a).max(axis=1)) > self._noise()
-        goal = np.where(learns, self.tol * self._norms(g), np.inf)  # (elsewhere the offset is all)
+        goal = np.where(
+            learns, self.tol * self._norms(g), np.inf
+        )  # an output without a gradient above noise keeps alpha = 0
         self._hold(self._values(self.u))
         if start is not None and learns.any():
             start = start / self.units
-            if self.loss.coupled:  # (without curvature along what outputs share, the bound needs that to be 0)
+            if self.loss.coupled:  # the loss is constant along the mean of the outputs; the bound needs a mean of 0
                 start = start - start.mean(axis=0)
             self.u = np.where(learns[:, None], self.P.of_coefficients(start), 0.0)
             self.result.alpha = start * learns[:, None] if self.P.kept is None else self.P.alpha(self.u)
@@ -150,7 +184,7 @@ class Newton:
             self.result.newton_steps += 1
             if self._refine():
                 rows.go(self.result.alpha)
-                self._hold(self._values(self.u))  # (f is another one)
+                self._hold(self._values(self.u))  # F changes with the more precise f
                 size = np.full_like(size, np.inf)
             if not loss.quadratic:
                 self._weigh()
@@ -164,34 +198,36 @@ class Newton:
         return Status.RESIDUAL
 
     def _each(self, values: Vector, of: Callable[[Vector], Vector]) -> Vector:
-        """Return a number of each output's row (k, ...) of values; one of all together of a coupled loss."""
+        """Apply ``of`` to the row of each output (k, ...), or to all rows joined into one if the loss couples them."""
         return of(values.reshape(1, -1) if self.loss.coupled else values)
 
     def _norms(self, g: Vector) -> Vector:
         return self._each(g, lambda rows: np.linalg.norm(rows, axis=1))
 
     def _refine(self) -> bool:
-        """Take products in the finest dtype for gradients, where rounding of K shows and there is one."""
+        """Switch gradients to the most precise products if rounding of K shows; return whether it did."""
         return not self.rows.refined and self._lost() > LOST and self.rows.refine()
 
     def _lost(self) -> float:
-        """Return what errors in K's last bit may do to f, over the largest target, of the worst output."""
+        """Return the largest error of f by rounding of K, relative to the largest target, over the outputs."""
         return float((self._hidden() / np.maximum(self.rows.task.deviation, 1e-300)).max())
 
     def _hidden(self) -> Vector:
-        """Return what errors in K's last bit may do to f of each output (k,)."""
+        """Return the error (k,) of each output's f that rounding of K can cause."""
         rows = self.rows
         rounding = float(np.finfo(rows.dtype).eps) * self.P.size * (1 + FEW * rows.m / rows.n)
         return np.asarray(rounding * np.sqrt(np.square(self.result.alpha).sum(axis=1)))
 
     def _noise(self) -> Vector:
-        """Return about what rounding of targets and of f makes of the slope of each output."""
+        """Return the rounding error of each output's slope, from targets and f."""
         return SAFE * EPS * self.P.size * self._each(self.rows.rounding(), lambda rows: rows.max(axis=1))
 
     def _weigh(self) -> None:
-        """Take the Hessian's weights at f, for the products, and at the sampled rows for the preconditioner."""
+        """Update the second derivatives at f, for products with the Hessian and, at the sampled rows, for the
+        preconditioner.
+        """
         total, at, least = self.rows.weigh()
-        at = at if len(at) else np.full(self.rows.m, total / self.rows.m)  # (inducing points that are no rows)
+        at = at if len(at) else np.full(self.rows.m, total / self.rows.m)  # inducing points that are not rows
         times = total / at.sum() if at.any() else 1.0
         began = perf_counter()
         self.P.weigh(at * times, self.penalty)
@@ -203,7 +239,7 @@ class Newton:
         return self.P.from_u(self.G)
 
     def _values(self, u: Vector, s: Vector | None = None) -> Vector:
-        """Return F of each output, with f as it is or moved s times along the change."""
+        """Return F of each output at the current f, or at f plus s times its computed change."""
         squares = self._each(u, lambda rows: np.square(rows).sum(axis=1))
         return self.rows.losses(s) + self.penalty / 2 * squares
 
@@ -216,7 +252,9 @@ class Newton:
         return self.P.from_u(self.P.from_alpha(c) + self.penalty * v)
 
     def _conjugate_gradients(self, right: Vector, eta: Vector) -> Vector:
-        """Return d with |right - Hd| <= eta |right|, of each output, of all where they are coupled; eta (k, 1)."""
+        """Return d with |right - Hd| <= eta |right| for each output, or for all together if they are coupled; eta
+        (k, 1).
+        """
 
         def dots(a: Vector, b: Vector) -> Vector:
             return self._each(a * b, lambda rows: rows.sum(axis=1))[:, None]
@@ -245,10 +283,11 @@ class Newton:
         return d
 
     def _shortened(self, step: Vector, gd: Vector) -> tuple[Vector, NDArray[np.bool_]]:
-        """Return s (k, 1), and whether F got lower (k,): of each output the first of 1, 1/2, ... that lowers F enough,
-        0 where none does.
+        """Return the step length s (k, 1) of each output, and whether F falls (k,).
 
-        Rounding of F is no reason to stop. gd: each term of the slope.
+        s is the first of 1, 1/2, 1/4, ... that lowers F enough, or 0. A rise of F within its rounding error counts as
+        enough.
+        gd: terms of the slope.
         """
         before, slope = self.values, self._each(gd, lambda rows: rows.sum(axis=1))
         s, noise = np.ones(len(before)), 1e-14 * np.abs(before)
@@ -280,24 +319,28 @@ class Newton:
         return sizes
 
     def _above(self, sizes: Vector) -> Vector:
-        """Return a bound of F - F* for each output, or of all together of a coupled loss; sizes: their |g|.
+        """Return an upper bound of F - F* for each output, or for all together if they are coupled. sizes: their |g|.
 
-        It is the least of three bounds, and beside it what rounding can make of F and of the least F:
+        The bound is the least of three bounds, plus the change of F and F* that rounding can cause:
 
-            F                     since losses are not negative
-            |G|^2 / (2 penalty)   where G = grad_u F, since the penalty makes F strongly convex in u
-            |g|^2 / (2 c)         where the Hessian H >= c A'A for all v with |v - u| <= r = 2 |g| / c, in A'A's norm:
-                                  F(v) >= F(u) - |g| r + c r^2 / 2 = F(u) on the rim, so that the least F is within
+            F                     losses are not negative, so F* >= 0
+            |G|^2 / (2 penalty)   G = grad_u F; the penalty makes F strongly convex in u
+            |g|^2 / (2 c)         if the Hessian H >= c A'A for all v with |v - u| <= r = 2 |g| / c, in the norm of A'A:
+            on
+                                  that sphere F(v) >= F(u) - |g| r + c r^2 / 2 = F(u), so the minimum is inside
 
-        A'A is penalty I and ``times`` the sum of D b b' over sampled rows b of B, D the outputs' mean. H is penalty I
-        and the sum of an output's own D b b' over all rows, which is ``least`` D or more. So H >= least / times A'A at
-        u, of which ``curvature`` is the half: the other half allows for the rounding of A. Where f changes by at most t
-        on the way from u to v, an own D falls to no less than exp(-2 t) of itself, since |l'''| <= 2 l''. That is a
-        half or more where t <= |b| |v - u|_2 <= reach r / sqrt(penalty) <= log(2) / 2.
+        A'A is penalty I plus ``times`` the sum of D b b' over the sampled rows b of B; D is averaged over outputs. H is
+        penalty I plus the sum of D b b' over all rows with the D of the output itself, which is at least ``least``
+        times the average. So H >= (least / times) A'A at u. ``curvature`` is half of this factor; the other half allows
+        for the rounding of A.
 
-        Rounding of K moves each f by at most t. That moves F by at most |l'| t + t^2 / 2, since l'' <= 1, and by at
-        most ``steepest`` t; so does it the least F. |l'| <= sqrt(2 l), as of any function that is not negative where
-        l'' <= 1. T'T is K(C, C) up to ``off``, which moves |f|^2 by at most ``off`` |alpha|^2.
+        If f changes by at most t from u to v, D does not fall below exp(-2 t) of itself, since |l'''| <= 2 l''. This
+        factor is at least 1/2 if t <= |b| |v - u|_2 <= reach r / sqrt(penalty) <= log(2) / 2. So for a loss that is not
+        quadratic c is halved, and the third bound holds only within that reach.
+
+        Rounding of K moves each f by at most t. It moves F and F* by at most |l'| t + t^2 / 2, since l'' <= 1, and by
+        at most ``steepest`` t. |l'| <= sqrt(2 l) for every nonnegative function with l'' <= 1. T'T is K(C, C) up to
+        ``off``, which moves |f|^2 by at most ``off`` |alpha|^2.
         """
         values, task, c, pull = self.values, self.rows.task, self.curvature, self._norms(self.G)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -314,7 +357,9 @@ class Newton:
         return least + rounding + self.penalty / 2 * off
 
     def _tell(self, d: Vector) -> None:
-        """Call back after an iteration of conjugate gradients that has come to d; an interrupt there ends the solve."""
+        """Call the callback after a conjugate gradient step that has reached d. An interrupt in the callback ends
+        the solve.
+        """
         if self.callback:
             now = perf_counter() - self.began
             try:

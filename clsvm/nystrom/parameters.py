@@ -1,25 +1,28 @@
-"""The parameters of Falkon's estimators that differ from those in :mod:`clsvm.parameters`, in the same form.
+"""The parameters of the Falkon estimators: a table of names, defaults, limits and command-line flags.
+
+Parameters that are not described below are those of :mod:`clsvm.parameters`. The descriptions become the docstrings of
+the estimators.
 
 n_centers
-    Number m of inducing points; "auto" takes sqrt(n) log2(n), between 100 and 5000. It is at most the number of rows
+    Number m of inducing points, at most the number n of rows; "auto" takes sqrt(n) log2(n), between 100 and 5000
 penalty
     lambda in (1 / n) sum loss + (lambda / 2) |f|^2, above 0. scikit-learn's KernelRidge has alpha = lambda n
 loss
     "squared", or "log_cosh" for targets with outliers: log cosh(f - y), which is about |f - y| far from y
 fit_intercept
-    Whether f has an offset: the constant that fits best by itself; for the squared loss the weighted mean of y
+    Whether f has an offset. It is the constant of the least loss, for the squared loss the weighted mean of y
 center_selection
-    How inducing points are drawn from the rows: "uniform"; "k-means++", far from one another; "leverage", by
-    approximate ridge leverage scores; or an array (m, d) of inducing points
+    How inducing points are drawn from the rows: "uniform" at random; "k-means++" far from one another; "leverage" by
+    approximate ridge leverage scores. An array (m, d) gives the inducing points themselves
 max_iter
     Most conjugate gradient steps; each is a pass over all rows
 tol
-    Residual at which the fit ends: the norm of the preconditioned gradient over its norm at f = 0. fit_report_.bound is
-    then a bound of the objective less its minimum
+    Residual at which the fit ends: the norm of the preconditioned gradient relative to its norm at f = 0. An upper
+    bound of the objective minus its minimum is in fit_report_.bound
 random_state
     Seed or generator by which inducing points and sampled rows are drawn
 warm_start
-    Start from the inducing points and coefficients of the last fit, with another penalty or other rows
+    Start from the inducing points and coefficients of the last fit. The penalty and the rows may change
 callback
     Function of step, coefficients (m, k) and seconds, called after each step
 class_weight
@@ -43,7 +46,7 @@ SELECTIONS = ("uniform", "k-means++", "leverage")
 
 
 class Selection(Limits):
-    """One of SELECTIONS, or rows."""
+    """Accept one of SELECTIONS, or rows."""
 
     expected = f"{', '.join(map(repr, SELECTIONS))} or rows (m, d)"
 
@@ -57,7 +60,7 @@ class Selection(Limits):
 
 
 class Called(Limits):
-    """A function, or None."""
+    """Accept a function or None."""
 
     expected = "a function or None"
 
@@ -67,11 +70,11 @@ class Called(Limits):
 
 _WORDS = described(__doc__)
 _FLAGS = {
-    "n_centers": Flag("--centers", "How many, or 'auto': sqrt(n) log2(n), from 100 to 5000.", "M"),
+    "n_centers": Flag("--centers", "Inducing points, or 'auto': sqrt(n) log2(n), from 100 to 5000.", "M"),
     "penalty": Flag("--penalty", "lambda of (1 / n) sum loss + (lambda / 2) |f|^2."),
-    "center_selection": Flag("--selection", "How centres are drawn: uniform, k-means++ or leverage.", "HOW"),
-    "max_iter": Flag("--max-iter", "Stop after so many steps."),
-    "tol": Flag("--tol", "Stop where the residual is at most this."),
+    "center_selection": Flag("--selection", "How inducing points are drawn: uniform, k-means++ or leverage.", "HOW"),
+    "max_iter": Flag("--max-iter", "Stop after so many conjugate gradient steps."),
+    "tol": Flag("--tol", "Stop when the residual is at most this."),
 }
 _OWN: tuple[tuple[str, Any, Limits], ...] = (
     ("n_centers", "auto", Number(least=1, whole=True, or_else=("auto",))),
@@ -86,7 +89,7 @@ _OWN: tuple[tuple[str, Any, Limits], ...] = (
     ("callback", None, Called()),
 )
 _SHARED = "kernel", "degree", "gamma", "coef0", "device", "memory_limit", "layout", "verbose", "class_weight", "dtype"
-_DEVICES = "; or a list of such, among which the rows are shared by their speeds; prediction goes to the first"
+_DEVICES = ". Devices in a list share the rows according to their speeds; the first one predicts"
 
 
 def _shared(one: Parameter) -> Parameter:

@@ -1,23 +1,24 @@
-"""The preconditioner: two Cholesky factors of m x m in one buffer of the host, by LAPACK, or by tiles on a device that
-is no CPU (clsvm.linalg).
+"""The preconditioner of a Nyström model: two triangular factors of size m x m in one buffer on the host.
 
-    T'T = K(C, C) + jitter I              T upper, made once; of r points that span the others where K is singular
-    A'A = B' D B + penalty I, B = K_s T^-1    A upper, made for weights D (s,) of s sampled rows and each penalty
-    u = T alpha, b = A u                  so that |f|^2 = |u|^2, and in b the objective's Hessian is near the identity
+    T'T = K(C, C) + jitter I                  T upper triangular, computed once
+    A'A = B' D B + penalty I, B = K_s T^-1    A upper triangular, for weights D (s,) of s sampled rows and each penalty
+    u = T alpha, b = A u                      then |f|^2 = |u|^2, and the Hessian of the objective in b is near I
 
-Falkon samples the inducing points alone, s = m (Rudi, Carratino, Rosasco 2017, section 3): then B = T', and no row of
-K is needed. Where the effective dimension is near m that is few: a sample of m rows in m dimensions has directions that
-it hardly sees, and conjugate gradients take hundreds of iterations. With s = c m rows the condition number is about
-((sqrt c + 1) / (sqrt c - 1))^2, whatever the penalty (Marchenko and Pastur 1967), 9 for c = 4; :func:`sampled` says
-which c costs least.
+:class:`Preconditioner` makes T. :meth:`Preconditioner.sample` sets the sampled rows, and :meth:`Preconditioner.weigh`
+makes A. LAPACK computes the factors, or tiles on a device that is not a CPU (clsvm.linalg).
 
-Where K(C, C) is singular to rounding (more points than features under a linear kernel, equal points, a wide kernel), a
-jitter would leave directions in which rounding is all that there is, and the residual stands still. A Cholesky
-factorisation with pivots takes the points that span the others, r of them: K = R'R, R (r, m), up to what rounding
-hides; the other coefficients are 0.
+Sampled rows. Falkon samples only the inducing points, s = m (Rudi, Carratino, Rosasco 2017, section 3). Then B = T',
+and no row of K is needed. If the effective dimension is near m, these are too few: some directions are hardly sampled,
+and conjugate gradients take hundreds of steps. With s = c m rows the condition number is about
+((sqrt c + 1) / (sqrt c - 1))^2 for every penalty (Marchenko and Pastur 1967), 9 for c = 4. :func:`sampled` chooses c.
 
-Coefficients are rows: alpha is (k, m), u and b are (k, r), where r = m but for singular K. T stands above the diagonal,
-A' below it, and the diagonal is the one of whichever is used.
+Singular K. K(C, C) is singular up to rounding if there are more points than features under a linear kernel, equal
+points, or a wide kernel. With a jitter some directions would consist of rounding errors, and the residual would stall.
+Then a Cholesky factorisation with pivots selects r points that span the others: K = R'R with R (r, m) up to rounding.
+The coefficients of the other points are 0.
+
+Storage. Coefficients are rows: alpha is (k, m), u and b are (k, r), with r = m unless K is singular. T is stored above
+the diagonal of the buffer and A' below it. The diagonal is that of the factor in use.
 """
 
 from __future__ import annotations
@@ -34,31 +35,48 @@ from clsvm import linalg
 from clsvm.threads import all_threads, one_thread
 
 Vector = NDArray[np.float64]
-JITTER, GROWTH = 4.0, 10.0  # of eps m mean(diagonal); what a failure multiplies it by
-MOST, EXACT = 1e-4, 1e-8  # of the mean of the diagonal: what needs more is not positive definite; of values in float64
-SINGULAR = 1e10  # the condition from which on inducing points are left out
-SHORT = 1 << 30  # multiply-adds that are too few for threads
-_BLOCK, _ROWS = 512, 4096  # columns that are copied at a time, sampled rows
-TIMES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # sampled rows over inducing points
-MANY = 150  # iterations that are expected where the inducing points alone are the sample
-# In multiply-adds of a device's dense products, measured on a CPU: one of the host's float64 algebra; what a value of K
-# takes in a pass for each output.
+JITTER, GROWTH = 4.0, 10.0  # jitter in units of eps m mean(diagonal); factor of the tolerance after a failure
+MOST, EXACT = 1e-4, 1e-8  # largest tolerance, relative to the mean diagonal, for values in float32 and in float64
+SINGULAR = 1e10  # condition number of K(C, C) from which on inducing points are left out
+SHORT = 1 << 30  # multiply-adds below which one thread is used
+_BLOCK, _ROWS = 512, 4096  # columns that are copied at a time; sampled rows that are multiplied at a time
+TIMES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # candidates for the ratio of sampled rows to inducing points
+MANY = 150  # expected conjugate gradient steps if the inducing points are the sample
+# Costs relative to a multiply-add in a device's dense product: a multiply-add of the host in float64; the use of a
+# value of K in a pass, for each output.
 HOST, OUTPUT = 2.0, 3.0
-AGAIN = 2.0  # times the steps of exact arithmetic, since each look at the residual begins anew: 1 to 5 on seven sets
-SOLVES, MAKES = 3, 8  # of a loss that is not quadratic: steps over those of one solve, preconditioners
-STORED = 1 << 30  # bytes of B at most
-SMALL, STEEP = 3e-7, 1e6  # the least penalty, over K's diagonal, and the largest condition for B in float32
+AGAIN = 2.0  # factor of the steps in exact arithmetic, since conjugate gradients restart after each refinement
+SOLVES, MAKES = 3, 8  # for a loss that is not quadratic: steps relative to one solve, number of preconditioners
+STORED = 1 << 30  # most bytes of B
+SMALL, STEEP = 3e-7, 1e6  # smallest penalty, relative to K's diagonal, and largest condition number for B in float32
 
 
 class Preconditioner:
-    """The preconditioner of K(C, C) (m, m), symmetric, in float64, whose memory becomes the factors'.
+    """Precondition the problem by factors of K(C, C) (m, m), which is symmetric in float64; the factors overwrite it.
 
-    least: the least jitter, over the mean of the diagonal. jitter: what was added. off: by how much T'T may differ from
-    K in any direction, the jitter or the tolerance of pivots. rank: of K, r; kept (r,): the points that span the others
-    where r < m, else None. condition: the ratio of T's diagonal, squared; the condition number of K among the kept
-    points is at least that. size: the mean of K's diagonal. reach: the largest |b| of a sampled row b of B. device,
-    memory_limit: where the factors are made, as :func:`clsvm.linalg.plan` takes them; the limit may change. Raises
-    ValueError where K is indefinite beyond rounding: then the function is no kernel for these points.
+    The argument ``least`` is the smallest jitter, relative to the mean diagonal. Raises ValueError if K is indefinite
+    beyond rounding, because the function is then not a kernel on these points.
+
+    Attributes
+    ----------
+    m
+        number of inducing points.
+    jitter
+        number that was added to the diagonal of K.
+    off
+        largest difference of T'T and K in any direction: the jitter or the tolerance of pivots.
+    rank
+        rank r of K.
+    kept
+        points (r,) that span the others if r < m, else None.
+    condition
+        squared ratio of the extremes of T's diagonal, a lower bound of the condition number of K.
+    size
+        mean of K's diagonal.
+    reach
+        largest norm |b| of a sampled row b of B.
+    device, memory_limit
+        where factors are computed, as in :func:`clsvm.linalg.plan`; the limit may change.
     """
 
     def __init__(
@@ -70,14 +88,14 @@ class Preconditioner:
         diagonal = K.diagonal().copy()
         size = self.size = float(np.abs(diagonal).mean()) or 1.0
         self.jitter = max(JITTER * float(np.finfo(np.float64).eps) * self.m, least) * size
-        both = np.asfortranarray(K.T)  # (symmetric: LAPACK's order without a copy)
+        both = np.asfortranarray(K.T)  # K is symmetric, so its transpose is LAPACK's order without a copy
         np.fill_diagonal(both, diagonal + self.jitter)
         self._R: Vector | None = None
         self.off = self.jitter
         with _threads(self.m**3 / 3):
             if not self._factored(both, lower=False) or _condition(both) > SINGULAR:
                 np.fill_diagonal(both, diagonal)
-                both = self._reduced(both, MOST if least else EXACT)  # (below the diagonal K stands still)
+                both = self._reduced(both, MOST if least else EXACT)  # K is still intact below the diagonal
         self._both, self._of_T = both, both.diagonal().copy()
         self._of_A = self._of_T
         self._B: NDArray[np.floating] | None = self._R
@@ -86,14 +104,14 @@ class Preconditioner:
 
     @property
     def plan(self) -> linalg.Plan:
-        """Return how factors are made."""
+        """Return the plan by which the factors are computed."""
         return linalg.plan(self.rank, device=self.device, memory_limit=self.memory_limit)
 
     def _where(self) -> dict[str, Any]:
         return {"clean": False, "device": self.device, "memory_limit": self.memory_limit}
 
     def _factored(self, both: Vector, lower: bool) -> bool:
-        """Return whether a triangle of ``both`` became its Cholesky factor."""
+        """Replace a triangle of ``both`` by its Cholesky factor; return False if it is not positive definite."""
         try:
             linalg.cholesky(both, lower=lower, overwrite_a=True, **self._where())
         except np.linalg.LinAlgError:
@@ -101,10 +119,10 @@ class Preconditioner:
         return True
 
     def _reduced(self, K: Vector, most: float) -> Vector:
-        """Return T (r, r) of K, which stands in its lower triangle.
+        """Return T (r, r) for the points that span the others. K is in the lower triangle of the argument.
 
-        Where the rest without the pivots is more than the tolerance, or negative, K is indefinite by so much at least,
-        and the tolerance grows.
+        If the remainder after the pivots is negative or larger than the tolerance, K is indefinite by at least so much,
+        and the tolerance grows up to ``most``.
         """
         signs = np.random.RandomState(0).choice([-1.0, 1.0], self.m)
         across, tol = blas.dsymv(1.0, K, signs, lower=1), self.jitter
@@ -124,10 +142,10 @@ class Preconditioner:
         raise ValueError(f"{words}; Kernel.check(X) says more")
 
     def sample(self, K: NDArray[np.floating] | None, penalty: float) -> None:
-        """Take K (s, m) of the sampled rows in place of the inducing points; None: these again.
+        """Set the sampled rows by their values K (s, m); None: the inducing points are the sample.
 
-        B is in float32, twice as fast, where its rounding is small beside the penalties to come, ``penalty`` or more.
-        Raises ValueError where K is not finite.
+        B is in float32, which is twice as fast, if its rounding is small relative to ``penalty``, the smallest one to
+        come. Raises ValueError if K is not finite.
         """
         self._B, self.reach = self._R, self._of_diagonal
         if K is None:
@@ -144,7 +162,7 @@ class Preconditioner:
         self.reach = float(np.sqrt(np.einsum("is,is->s", self._B, self._B).max()))
 
     def weigh(self, D: Vector, penalty: float) -> None:
-        """Make A of weights D (s,) of the sampled rows, or (m,) of the inducing points, and a penalty above 0."""
+        """Make A for a positive penalty and weights D (s,) of the sampled rows, or (m,) of the inducing points."""
         scale = np.sqrt(D)
         np.fill_diagonal(self._both, self._of_T)
         with _threads(len(D) * self.rank**2):
@@ -155,9 +173,9 @@ class Preconditioner:
         self._both, self._of_A = both, both.diagonal().copy()
 
     def _of_points(self, scale: Vector) -> Vector:
-        """Return T D T' from the diagonal on down."""
+        """Compute T D T' in the lower triangle of the buffer."""
         both = self._both
-        for done, rest in _blocks(self.rank):  # (T sqrt(D))' there
+        for done, rest in _blocks(self.rank):  # write (T sqrt(D))' to the lower triangle
             both[rest, done] = both[done, rest].T * scale[rest, None]
             corner = both[done, done]
             both[done, done] = np.triu(corner, 1) + np.triu(corner).T * scale[done, None]
@@ -165,7 +183,7 @@ class Preconditioner:
         return both
 
     def _of_rows(self, B: NDArray[np.floating], scale: Vector) -> Vector:
-        """Return B' D B there."""
+        """Compute B' D B in the lower triangle of the buffer."""
         both = self._both
         own = B.dtype == np.float64
         syrk = blas.dsyrk if own else blas.ssyrk
@@ -181,7 +199,7 @@ class Preconditioner:
         return sums if own else both
 
     def alpha(self, u: Vector) -> Vector:
-        """Return the coefficients (k, m): T^-1 u, 0 for inducing points that are not kept."""
+        """Return the coefficients T^-1 u, (k, m); those of inducing points that were left out are 0."""
         found = self._solved(u, self._of_T, lower=0, trans=0)
         if self.kept is None:
             return found
@@ -190,19 +208,19 @@ class Preconditioner:
         return alpha
 
     def from_alpha(self, g: Vector) -> Vector:
-        """Return T^-T g: a gradient with respect to u from one with respect to the coefficients."""
+        """Return T^-T g, the gradient by u, from a gradient g by the coefficients."""
         return self._solved(g if self.kept is None else g[:, self.kept], self._of_T, lower=0, trans=1)
 
     def u(self, b: Vector) -> Vector:
-        """Return A^-1 b."""
+        """Return u = A^-1 b."""
         return self._solved(b, self._of_A, lower=1, trans=1)
 
     def from_u(self, g: Vector) -> Vector:
-        """Return A^-T g: a gradient with respect to b from one with respect to u."""
+        """Return A^-T g, the gradient by b, from a gradient g by u."""
         return self._solved(g, self._of_A, lower=1, trans=0)
 
     def of_coefficients(self, alpha: Vector) -> Vector:
-        """Return u = T alpha, R alpha where K is singular."""
+        """Return u = T alpha, or R alpha if K is singular."""
         with _threads(alpha.size * self.rank):
             if self._R is not None:
                 return np.asarray(alpha @ self._R.T)
@@ -220,7 +238,7 @@ class Preconditioner:
 
 
 def _threads(work: float) -> AbstractContextManager[None]:
-    """Fix the threads for so many multiply-adds: nobody else in this process changes their number, and so the bits."""
+    """Return a context with a fixed number of threads for so many multiply-adds, so that the bits are reproducible."""
     return one_thread() if work < SHORT else all_threads()
 
 
@@ -230,16 +248,16 @@ def _condition(T: Vector) -> float:
 
 
 def _blocks(m: int) -> Iterator[tuple[slice, slice]]:
-    """Yield some columns of a matrix, and the columns after them."""
+    """Yield blocks of columns of an m x m matrix, each with the columns after it."""
     for first in range(0, m, _BLOCK):
         end = min(first + _BLOCK, m)
         yield slice(first, end), slice(end, m)
 
 
 def sampled(n: int, m: int, k: int, each: float, tol: float, quadratic: bool = True, tasks: int = 1) -> int:
-    """Return how many of n rows to sample for m inducing points and k outputs: all where these save what they cost.
+    """Return how many of n rows to sample for m inducing points and k outputs, at the least estimated cost.
 
-    each: the multiply-adds of a value of K in a pass. quadratic: whether one solve is all of a task.
+    each: cost of a value of K in a pass, in multiply-adds. quadratic: whether the loss is, so that a task is one solve.
     """
     value = each + OUTPUT * k
     solves, makes = (tasks, tasks) if quadratic else (SOLVES * tasks, MAKES * tasks)

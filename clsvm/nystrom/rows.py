@@ -1,8 +1,8 @@
-"""The rows of a Nyström model's solve: products with K(X, C), targets, weights and f stay with them, sums over rows go
-to the solver.
+"""The rows of a Nyström model during a solve: products with K(X, C), targets, weights and f stay where the rows are.
 
-f = K(X, C) alpha + offset (k, n) is kept with the rows, and K(X, C) p along a step p. The solver gets m numbers for
-each output, or one, so that rows may be anywhere: :class:`RowOperator` adds up the sums of blocks in their order.
+A block of rows (:class:`RowBlock`) holds f = K(X, C) alpha + offset (k, n), and the change of f along a step. It
+returns sums over its rows: m numbers for each output, or one. So blocks can be on any device or machine.
+:class:`RowOperator` adds the sums of all blocks for the solver, in the order of the blocks.
 """
 
 from __future__ import annotations
@@ -25,16 +25,30 @@ from clsvm.losses import Loss
 from clsvm.opencl.stream import Stream
 
 Vector = NDArray[np.float64]
-NEAR = 1e3 * float(np.finfo(np.float64).eps)  # of the largest target: nearer ones to the offset count as that far off
-PARTS, LEAST = 16, 1024  # most blocks that rows in several places come in; least rows of one
+NEAR = 1e3 * float(
+    np.finfo(np.float64).eps
+)  # least deviation of targets from the offset, relative to the largest target
+PARTS, LEAST = 16, 1024  # most blocks of rows in several places; least rows of a block
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is minimised: loss, targets y (k, n), weights (n,), offset (k,), penalty.
+    """Describe the objective of a fit: a loss on targets, and a penalty.
 
-    weights (k, n) make outputs tasks of their own, over other rows, say, with one penalty; not of a coupled loss.
-    largest (k,): the largest deviation of a target from the offset over all rows, where these are a part of them.
+    Attributes
+    ----------
+    loss
+        the loss.
+    y
+        targets (k, n).
+    weights
+        weights (n,), or (k, n) if each output is a task of its own; not for a coupled loss.
+    offset
+        constant part (k,) of f.
+    penalty
+        lambda of the objective.
+    largest
+        largest deviation (k,) of a target from the offset over all rows, if the task has only a part of them.
     """
 
     loss: Loss
@@ -46,25 +60,25 @@ class Task:
 
     @property
     def deviation(self) -> Vector:
-        """Return the largest deviation of a target from the offset (k,), over rows that weigh something."""
+        """Return the largest deviation (k,) of a target from the offset, over rows with positive weight."""
         if self.largest is not None:
             return self.largest
         return deviation(np.where(self.weights > 0, self.y, self.offset[:, None]), self.offset)
 
     @property
     def units(self) -> Vector:
-        """Return the unit (k,) of each output, a power of 2, in which its targets are solved."""
+        """Return the unit (k,) of each output for the solve, a power of 2."""
         return self.loss.units(self.deviation)
 
     def in_units(self) -> Task:
-        """Return the task with targets, offset and loss in its units, so that nothing under- or overflows."""
+        """Return the task with targets, offset and loss divided by the units, so that nothing over- or underflows."""
         units, largest = self.units, self.deviation
         y, offset = self.y / units[:, None], self.offset / units
         return replace(self, loss=self.loss.within(units), y=y, offset=offset, largest=largest / units)
 
     @property
     def total(self) -> Vector:
-        """Return the weights' sum, (1,) or (k, 1)."""
+        """Return the sum of the weights, (1,) or (k, 1)."""
         return np.asarray(self.weights.sum(axis=-1, keepdims=True))
 
     def among(self, rows: slice) -> Task:
@@ -73,16 +87,24 @@ class Task:
 
 
 def deviation(y: Vector, offset: Vector) -> Vector:
-    """Return the largest deviation (k,) of targets (k, n) from the offset; what rounding makes of one is no less."""
+    """Return the largest deviation (k,) of targets (k, n) from the offset, or a small part of the targets' size
+    if larger.
+    """
     y = np.concatenate([y, offset[:, None]], axis=1)
     return np.maximum(np.abs(y - offset[:, None]).max(axis=1), np.abs(y).max(axis=1) * NEAR)
 
 
 class Curvature(NamedTuple):
-    """Weighted second derivatives D.
+    """Hold sums of the weighted second derivatives D of the loss.
 
-    total, sampled: the sum of the outputs' mean, and that mean at the sampled rows. least (k,): of each output, (1,) of
-    a coupled loss, the least of D over that mean at the sampled rows.
+    Attributes
+    ----------
+    total
+        sum over all rows of D, averaged over the outputs.
+    sampled
+        D averaged over the outputs, at the sampled rows.
+    least
+        smallest ratio of an output's D to that average at the sampled rows, (k,), or (1,) for a coupled loss.
     """
 
     total: float
@@ -91,8 +113,23 @@ class Curvature(NamedTuple):
 
 
 class InducingPoints(NamedTuple):
-    """Rows (m, d), and what products K(X, C) with them need: the kernel function, the plan of the rows X, dtype and
-    number of outputs, and the devices' finest dtype."""
+    """Hold inducing points (m, d), and what products K(X, C) with them need.
+
+    Attributes
+    ----------
+    rows
+        the points.
+    kernel
+        kernel function.
+    plan
+        layout of the rows X.
+    dtype
+        dtype of the products.
+    k
+        number of outputs.
+    finest
+        most precise dtype of the devices.
+    """
 
     rows: Data
     kernel: Kernel
@@ -102,17 +139,22 @@ class InducingPoints(NamedTuple):
     finest: str
 
     def cross(self, stream: Stream, X: Data) -> Cross:
-        """Lay out rows X (n, d) for products in the dtype."""
+        """Lay out rows X (n, d) for products in ``dtype``."""
         return Cross(stream, X, self.rows, self.kernel, self.plan, self.dtype, self.k)
 
     def finer(self, stream: Stream, X: Data) -> Cross:
-        """Lay out rows X (n, d) for products in the finest dtype, of which few are made."""
+        """Lay out rows X (n, d) for products in the most precise dtype, without storing K, because there are few
+        of them.
+        """
         return Cross(stream, X, self.rows, self.kernel, self.plan, self.finest, self.k, keep=False)
 
 
 class RowBlock:
-    """Rows on one device, for one task after another (:meth:`pose`). finer: makes products in the finest dtype; task:
-    the block's own, if it has one."""
+    """Hold rows on one device, for one task after another; :meth:`pose` begins a task.
+
+    The other methods are the requests of :class:`RowOperator`. finer: makes products in the most precise dtype. task:
+    the task for which the block has its own targets, if any.
+    """
 
     def __init__(self, cross: Cross, finer: Callable[[], Cross] | None = None, task: Task | None = None) -> None:
         self.cross, self._finer, self._own = cross, finer, task
@@ -121,15 +163,15 @@ class RowBlock:
 
     @classmethod
     def built(cls, stream: Stream, X: Data, points: InducingPoints, task: Task | None = None) -> RowBlock:
-        """Lay out rows X (n, d)."""
+        """Lay out rows X (n, d) as a block."""
         finer = None if points.dtype == points.finest else partial(points.finer, stream, X)
         return cls(points.cross(stream, X), finer, task)
 
     def pose(self, sample: NDArray[np.intp] | None, total: Vector | None = None, task: Task | None = None) -> None:
-        """Begin a task, or the block's own, at f = offset.
+        """Begin a task, by default the block's own, at f = offset.
 
-        sample (s,): which of these rows the preconditioner is made of, None: none of them. total: the sum of weights
-        over all rows, these and others.
+        sample: numbers (s,) of the block's rows in the sample of the preconditioner, or None. total: sum of the weights
+        over the rows of all blocks.
         """
         task = task or self._own
         assert task is not None
@@ -137,7 +179,7 @@ class RowBlock:
         self._loss, self._units = self._task.loss, task.units
         self._shares = task.weights / (task.total if total is None else total)
         offset = self._task.offset[:, None]
-        # Where the loss depends on f - y, the offset is taken off both: small numbers keep digits.
+        # If the loss depends on f - y, subtract the offset from both, since smaller numbers are more precise.
         self._taken = offset if self._loss.numbers else np.zeros_like(offset)
         self._y, self._offset = self._task.y - self._taken, offset - self._taken
         self._f = np.broadcast_to(self._offset, self._y.shape).astype(np.float64)
@@ -202,29 +244,40 @@ class RowBlock:
         return self.cross.forward_back(V)
 
     def values(self, rows: NDArray[np.intp]) -> NDArray[np.floating]:
-        """Return K (s, m) of some rows, on the host."""
+        """Return K (s, m) between some rows and the inducing points, on the host."""
         return self.cross.values(rows)
 
     def decision_values(self, alpha: Vector) -> Vector:
-        """Return f (k, n) of coefficients in the caller's units, by products as gradients have them."""
+        """Return f (k, n) for coefficients in the caller's units, by the same products as gradients."""
         units = self._units[:, None]
         return self._of_gradients.forward(alpha / units) * units + self._task.offset[:, None] * units
 
 
 class RowOperator:
-    """All rows of a task, as the solver asks for them: in blocks at one or several places.
+    """Represent all rows of a task to the solver: requests go to the blocks, and their sums are added in order.
 
-    Sums are added up in the order of the blocks: whichever place has a block, the bits are the same. A block that is
-    lost is posed again, with the coefficients so far. Numbers are in the task's units. task: its loss, penalty, offset
-    and largest; k, m, n: outputs, inducing points, rows; dtype: of products in gradients; refined: whether it was made
-    finer; pose: the arguments of :meth:`RowBlock.pose` of block i.
+    The order of addition is fixed, so the bits do not depend on where the blocks are. A block that is lost is posed
+    again with the current coefficients. Numbers are in the units of the task.
+
+    Attributes
+    ----------
+    task
+        the task without its targets and weights, in units.
+    units
+        unit (k,) of each output.
+    k, m, n
+        numbers of outputs, inducing points and rows.
+    dtype
+        dtype of the products in gradients.
+    refined
+        whether these products are in the most precise dtype.
     """
 
     def __init__(self, blocks: Parts, task: Task, m: int, pose: Callable[[int], tuple[Any, ...]]) -> None:
         self._blocks, self._pose = blocks, pose
         self.task, self.units = task.among(slice(0, 0)).in_units(), task.units
         self.k, self.m, self.n = len(task.offset), m, sum(blocks.sizes)
-        self._alpha: Vector | None = None  # what f is of
+        self._alpha: Vector | None = None  # coefficients at which the blocks hold f
         self._change: Vector | None = None
         self.refined = self._weighed = False
         replayed(blocks.ask("pose", [pose(i) for i in range(len(blocks.sizes))]), self._again)
@@ -235,7 +288,9 @@ class RowOperator:
         return replayed(answers, lambda i: self._again(i, (name, *given)))
 
     def _again(self, i: int, *last: tuple[Any, ...]) -> Any:
-        """Bring block i where the others are, and return its answer to the last question."""
+        """Repeat the requests that bring block i to the state of the others, then the last request, and return
+        its reply.
+        """
         answer = None
         for question in (("pose", *self._pose(i)), *self._past(), *last):
             answer = ask_one(self._blocks, i, *question)
@@ -244,7 +299,7 @@ class RowOperator:
         return answer
 
     def _past(self) -> Iterator[tuple[Any, ...]]:
-        """Yield the questions that lead to the state of all blocks."""
+        """Yield the requests that lead to the state of all blocks."""
         if self.refined:
             yield ("refine",)
         if self._alpha is not None:
@@ -259,61 +314,66 @@ class RowOperator:
 
     @property
     def passes(self) -> int:
-        """Return how many passes over the rows there were."""
+        """Return the number of passes over the rows so far."""
         return int(max(self._all("passes")))
 
     def refine(self) -> bool:
-        """Take products in the finest dtype for gradients from here on; False where there is none."""
+        """Compute gradients from now on by products in the most precise dtype. Return False if there is none."""
         self.refined = all(self._all("refine"))
         self.dtype = str(self._all("dtype")[0])
         return self.refined
 
     def go(self, alpha: Vector) -> None:
-        """Make f that of the coefficients (k, m)."""
+        """Set f to that of coefficients (k, m)."""
         self._all("go", alpha)
         self._alpha, self._change = alpha, None
 
     def look(self, change: Vector) -> None:
-        """Compute K(X, C) of a change (k, m) of the coefficients, beside f."""
+        """Compute the change of f along a change (k, m) of the coefficients."""
         self._all("look", change)
         self._change = change
 
     def step(self, s: Vector) -> None:
-        """Move f by s (k, 1) times the change."""
+        """Add s (k, 1) times the computed change to f."""
         assert self._change is not None
         self._all("step", s)
         moved = s * self._change
         self._alpha, self._change = moved if self._alpha is None else self._alpha + moved, None
 
     def losses(self, s: Vector | None = None) -> Vector:
-        """Return the sums (k,) of w l(f), (1,) of a coupled loss; s (k, 1): of f moved so far along the change."""
+        """Return the sums of w l(f) over all rows, (k,), or (1,) for a coupled loss.
+
+        s (k, 1): evaluate them at f plus s times the computed change.
+        """
         return self._sum("losses", s)
 
     def slope(self) -> Vector:
-        """Return K' (w l'(f)), (k, m)."""
+        """Return the gradient of the losses by the coefficients, K' (w l'(f)), (k, m)."""
         return self._sum("slope")
 
     def rounding(self) -> Vector:
-        """Return the sums (k, 1) of what rounding may show in, of each row: derivatives, targets, f."""
+        """Return sums (k, 1) of absolute derivatives, targets and values of f, which bound rounding errors of the
+        slope.
+        """
         return self._sum("rounding")
 
     def weigh(self) -> Curvature:
-        """Take second derivatives at f for :meth:`hessian`."""
+        """Evaluate second derivatives at f, for :meth:`hessian`."""
         found = self._all("weigh")
         self._weighed = True
         least = np.minimum.reduce([one.least for one in found])
         return Curvature(sum(one.total for one in found), np.concatenate([one.sampled for one in found]), least)
 
     def hessian(self, V: Vector) -> Vector:
-        """Return K' (w l''(f)) K V, (k, m) of V (k, m)."""
+        """Return K' (w l''(f)) K V, (k, m), for V (k, m)."""
         return self._sum("hessian", V)
 
     def decision_values(self, alpha: Vector) -> Vector:
-        """Return f (k, n) of coefficients in the caller's units."""
+        """Return f (k, n) for coefficients in the caller's units."""
         return np.concatenate(self._all("decision_values", alpha), axis=1)
 
 
 def blocks(n: int) -> list[slice]:
-    """Return the blocks that n rows come in, whatever the number of places."""
+    """Return the blocks into which n rows are divided, independent of the number of places."""
     ends = np.linspace(0, n, min(PARTS, max(1, n // LEAST)) + 1).astype(int)
     return [slice(int(a), int(b)) for a, b in pairwise(ends)]
