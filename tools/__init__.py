@@ -1,1 +1,1 @@
-"""Commands for developers, run in a checkout: ``python -m tools.audit``."""
+"""Commands for developers, to run in a checkout: ``python -m tools.audit``."""

@@ -1,7 +1,7 @@
-"""Compile every program for GPUs that are not here and list the registers, spills and loops of their kernels.
+"""Compile every program for GPUs that this machine does not have, and list registers, spills and loops of the kernels.
 
-The worst kernel of each target comes first. The exit code is 1 where registers are spilled, memory is exceeded or a
-compiler refuses.
+Kernels with problems come first for each target. The exit code is 1 if a kernel spills registers or exceeds memory, or
+if a compiler rejects a program.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from tools.registry import registry
 
 
 def programs(target: Target, specs: Sequence[Spec]) -> list[Variant]:
-    """Return the programs that a target runs for some kernel functions."""
+    """Return the programs that run on a target for some kernel functions."""
     return registry(specs, PROFILES[target.profile], target.units)
 
 
 def audit(variants: Sequence[Variant], target: Target, jobs: int = 2) -> Iterator[tuple[str, Finding]]:
-    """Yield the label of each program with each of its findings, in order, ``jobs`` compilers at a time.
+    """Yield the label of each program with each of its findings, in order. jobs: compilers that run concurrently.
 
-    Raises as :func:`tools.compilers.compile` does, in the program's place in the order.
+    Raises as :func:`tools.compilers.compile` does, at the program's place in the order.
     """
     with ThreadPoolExecutor(jobs) as pool:
         made = [(one.label, pool.submit(compilers.compile, one.text, one.options, target)) for one in variants]
@@ -45,7 +45,7 @@ def audit(variants: Sequence[Variant], target: Target, jobs: int = 2) -> Iterato
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
+    """Run the command with the arguments ``words`` and return its exit code."""
     targets = {target.name: target for target in TARGETS}
     parser = argparse.ArgumentParser("python -m tools.audit", description=__doc__)
     parser.add_argument("--targets", type=_names(targets), metavar="A,B", help="default: all that are known")
@@ -72,7 +72,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _names(known: Collection[str]) -> Callable[[str], list[str]]:
-    """Return a reader of lists such as ``a,b`` of known names."""
+    """Return an argument parser for lists of known names such as ``a,b``."""
 
     def read(text: str) -> list[str]:
         names = [name.strip() for name in text.split(",")]

@@ -1,8 +1,8 @@
-"""Cross-compilers for GPUs that are not here, and the figures that they state of each kernel.
+"""Cross-compile programs for GPUs that this machine does not have, and read the figures of each kernel.
 
-clang and libclc translate a program for AMD's GPUs, whose assembly states the registers and spills of each kernel, and
-into PTX. NVIDIA's ``ptxas`` adds PTX's registers and spills where it is installed. Drivers have compilers of their own,
-so the figures are estimates. They leave out local memory that is an argument of a kernel.
+clang and libclc translate a program for AMD GPUs, and into PTX for NVIDIA GPUs. AMD assembly states the registers and
+spills of each kernel. For PTX, NVIDIA's ``ptxas`` states them if it is installed. Drivers have compilers of their own,
+so the figures are estimates. They exclude local memory that is an argument of a kernel.
 """
 
 from __future__ import annotations
@@ -21,22 +21,34 @@ from tempfile import TemporaryDirectory
 from clsvm.errors import BuildError, ClsvmError
 from tools.loops import busiest
 
-LOCAL_LIMIT = 32 << 10  # bytes of local memory a work-group: the least that OpenCL 1.2 allows a device to have
-LARGER_LIMIT = 48 << 10  # bytes that every device of NVIDIA has, and AMD's that have matrix units
-SIMDS = 4  # of an AMD compute unit (RDNA: of the pair of units that share local memory)
-# A variable in PTX: its space, the bits of an item, its name, the number of items
+LOCAL_LIMIT = 32 << 10  # bytes of local memory for a work-group that every OpenCL 1.2 device has
+LARGER_LIMIT = 48 << 10  # bytes that all NVIDIA devices have, and AMD devices with matrix units (tensor cores)
+SIMDS = 4  # SIMDs of an AMD compute unit, for RDNA of the two units that share local memory
+# Variable in PTX: memory space, bits of an item, name, number of items
 _DECLARED = r"\.(local|shared) +(?:\.align \d+ )?\.[a-z](\d+)\s+([\w$]+)(?:\[(\d+)\])?;"
 _PTXAS_FIGURE = r"(\d+) (?:bytes )?(registers|stack|spill stores)"
 
 
 @dataclass(frozen=True)
 class Target:
-    """A device to compile for.
+    """Describe a device to compile for.
 
-    name: clang's and ptxas's name of the device. wavefront: work-items that run in step. family: "amd" or "ptx".
-    local_memory: bytes of a compute unit, for all work-groups on its SIMDS SIMDs. limit: bytes of local memory that a
-    work-group may have. profile: the name of its record in clsvm.opencl.profiles. units: the name of its matrix units
-    in clsvm.gram.programs, or "".
+    Attributes
+    ----------
+    name
+        name of the device for clang and ptxas.
+    wavefront
+        work-items that run in lockstep.
+    family
+        "amd" or "ptx".
+    local_memory
+        bytes of local memory of a compute unit, shared by the work-groups on its SIMDS SIMDs.
+    limit
+        most bytes of local memory of a work-group.
+    profile
+        name of its record in clsvm.opencl.profiles.
+    units
+        name of its matrix units (tensor cores) in clsvm.gram.programs, or "".
     """
 
     name: str
@@ -58,13 +70,28 @@ TARGETS = (
 
 @dataclass(frozen=True)
 class Finding:
-    """The figures of one kernel on one target; None where the compilers do not state one.
+    """Hold the figures of one kernel on one target; None for a figure that the compilers do not state.
 
-    entry: the kernel's name. registers, scalar_registers: 32-bit vector registers a work-item, scalar registers a
-    wavefront. spills: vector registers that had no room. (Scalar registers spill into lanes of vector registers.)
-    scratch: bytes a work-item of private memory outside of registers. local_memory: bytes a work-group. occupancy:
-    wavefronts that a SIMD holds on average, of groups of the size that the kernel requires, else of the largest size
-    that the compiler allows for. multiply_adds, barriers: of its busiest loop (tools.loops). problems: its faults.
+    Attributes
+    ----------
+    entry
+        name of the kernel.
+    target
+        the target.
+    registers, scalar_registers
+        32-bit vector registers of a work-item, and scalar registers of a wavefront.
+    spills
+        vector registers that were spilled to memory. Scalar registers spill to lanes of vector registers.
+    scratch
+        bytes of private memory of a work-item outside registers.
+    local_memory
+        bytes of local memory of a work-group.
+    occupancy
+        average wavefronts on a SIMD, for work-groups of the required size, or of the largest allowed size.
+    multiply_adds, barriers
+        figures of the busiest loop (tools.loops).
+    problems
+        faults in words.
     """
 
     entry: str
@@ -81,7 +108,7 @@ class Finding:
 
 
 def problems(finding: Finding) -> Iterator[str]:
-    """Yield the faults that the figures show: spilled registers, scratch, local memory above the target's limit."""
+    """Yield the faults in words: spilled registers, scratch memory, local memory above the target's limit."""
     memory, limit = finding.local_memory, finding.target.limit
     if finding.spills:
         yield f"spills {finding.spills} registers"
@@ -97,7 +124,7 @@ def compile(text: str, options: Sequence[str], target: Target) -> list[Finding]:
     Raises
     ------
     BuildError
-        clang refuses the text. (A refusal of ptxas is a problem of the findings.)
+        clang rejects the text. A rejection by ptxas is a problem in the findings.
     ClsvmError
         clang or libclc is missing, see :func:`missing`.
     """
@@ -119,20 +146,20 @@ def compile(text: str, options: Sequence[str], target: Target) -> list[Finding]:
 
 
 def parse(assembly: str, target: Target) -> list[Finding]:
-    """Return the findings that clang's ``assembly`` states; their problems are left empty."""
+    """Return the findings in clang's ``assembly``, with no problems yet."""
     return list((_parse_amd if target.family == "amd" else _parse_ptx)(assembly, target))
 
 
 def _parse_amd(assembly: str, target: Target) -> Iterator[Finding]:
     stated = re.findall(r"^\s*\.amdhsa_kernel (\S+)$.*?^; Occupancy: (\d+)$", assembly, re.M | re.S)
-    waves = {name: float(occupancy) for name, occupancy in stated}  # as registers and the size of a group limit them
+    waves = {name: float(occupancy) for name, occupancy in stated}  # as limited by registers and the group's size
     metadata = re.search(r"^amdhsa\.kernels:\n((?: .*\n)*)", assembly, re.M)
-    for block in re.split(r"^  - ", metadata[1] if metadata else "", flags=re.M)[1:]:  # keys stand in column 4
+    for block in re.split(r"^  - ", metadata[1] if metadata else "", flags=re.M)[1:]:  # keys begin in column 4
         values = dict(re.findall(r"^    \.(\w+): +(\S+)$", "    " + block, re.M))
         name = values.pop("name").strip("'\"")
         number = {key: int(value) for key, value in values.items() if value.isdecimal()}
         local, occupancy = number["group_segment_fixed_size"], waves.get(name)
-        if local and occupancy:  # LLVM compares wavefronts of a compute unit with those of a SIMD
+        if local and occupancy:  # LLVM limits a SIMD by the wavefronts of a whole compute unit
             group = -(-number["max_flat_workgroup_size"] // target.wavefront)
             occupancy = min(occupancy, target.local_memory // local * group / SIMDS)
         body = re.search(rf"^{re.escape(name)}:.*?$(.*?)^\.Lfunc_end", assembly, re.M | re.S)
@@ -155,7 +182,7 @@ def _parse_ptx(assembly: str, target: Target) -> Iterator[Finding]:
 
 
 def _with_ptxas(findings: list[Finding], log: str) -> list[Finding]:
-    """Return the findings with the registers, spills and stack of ``ptxas -v``."""
+    """Return the findings with the registers, spills and stack that ``ptxas -v`` states."""
     sections = re.split(r"Compiling entry function '([^']+)'", log)
     words, made = dict(zip(sections[1::2], sections[2::2], strict=True)), []
     for found in findings:
@@ -166,17 +193,17 @@ def _with_ptxas(findings: list[Finding], log: str) -> list[Finding]:
 
 
 def _undefined(assembly: str) -> list[str]:
-    """Return the names of functions that are called and not defined."""
+    """Return the names of functions that are called but not defined."""
     called = re.findall(r"([\w.$]+)@(?:gotpcrel|rel)32", assembly)  # AMD
     called += re.findall(r"^\.extern \.func [^;]*?([\w$]+)\s*\(", assembly, re.M)  # PTX
     return sorted(name for name in set(called) if not re.search(rf"^{re.escape(name)}:", assembly, re.M))
 
 
-# Programs that are run
+# Compilers
 
 
 def missing() -> str:
-    """Return in words what the audit needs and is not installed, "" where nothing is missing."""
+    """Return in words the programs that the audit needs and that are not installed, or "" if all are."""
     return _toolchain(os.environ.get("CLSVM_CLANG", ""))[2]
 
 
@@ -192,7 +219,7 @@ def _command(clang: str, library: str, target: Target, options: Sequence[str]) -
 
 
 def _assemble(ptxas: str, assembly: str, target: Target) -> tuple[str, bool]:
-    """Return ptxas's log and whether it succeeded; for its default device where it no longer knows ``target``."""
+    """Return ptxas's log, and whether it succeeded. Use its default device if it does not support ``target``."""
     with TemporaryDirectory() as folder:
         file = Path(folder, "program.ptx")
         file.write_text(assembly, "utf-8")
@@ -205,14 +232,16 @@ def _assemble(ptxas: str, assembly: str, target: Target) -> tuple[str, bool]:
 
 @cache
 def _ptxas() -> str | None:
-    """Return the path of NVIDIA's assembler: on the PATH, or in a package of NVIDIA's from pip."""
+    """Return the path of NVIDIA's assembler, on the PATH or in a package that pip installed, or None."""
     packaged = (path for entry in sys.path for path in sorted(Path(entry).glob("nvidia/*/bin/ptxas")))
     return shutil.which("ptxas") or next(map(str, packaged), None)
 
 
 @cache
 def _toolchain(asked: str) -> tuple[str, dict[str, str], str]:
-    """Return the first clang that compiles a trial program, libclc's file for each family, and what is missing."""
+    """Return the first clang that compiles a trial program, libclc's file for each family, and in words any
+    missing program.
+    """
     names = [asked] if asked else ["clang", *(f"clang-{version}" for version in range(14, 21))]
     clangs = [clang for name in names if (clang := shutil.which(name))]
     said = "" if clangs else "no " + (asked or "clang") + " was found"
@@ -236,7 +265,7 @@ def _toolchain(asked: str) -> tuple[str, dict[str, str], str]:
 
 
 def _libraries(clang: str, family: str) -> list[str]:
-    """Return libclc's files for ``family``: beside ``clang`` first, then where systems put them."""
+    """Return libclc's files for ``family``: first those next to ``clang``, then those in system folders."""
     pattern = "amdgcn-*amdhsa*.bc" if family == "amd" else "nvptx64-*nvidiacl*.bc"
     roots = [Path(clang).resolve().parents[1], *map(Path, ("/usr", "/usr/local")), *Path("/usr/lib").glob("llvm-*")]
     folders = [root / part / "clc" for root in roots for part in ("lib", "lib64", "share")]

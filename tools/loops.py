@@ -1,7 +1,7 @@
-"""The busiest loop of a kernel's assembly: its share of multiply-adds, and the barriers of a pass.
+"""Find the busiest loop in a kernel's assembly: its share of multiply-adds, and its barriers.
 
-A loop is what stands from a label to a jump back to that label, without the loops within it. The busiest loop has most
-multiply-adds, where each level of nesting counts for ten passes.
+A loop is the code from a label to a jump back to it, without inner loops. The busiest loop has the most multiply-adds,
+where each level of nesting counts tenfold.
 """
 
 from __future__ import annotations
@@ -17,12 +17,19 @@ _MULTIPLY_ADD = re.compile(
 )
 _ANY = re.compile("")
 _BARRIER = re.compile(r"^(?:s_barrier|bar(?:rier)?\.sync)")
-PASSES = 10
+PASSES = 10  # assumed passes of a loop
 
 
 class Busiest(NamedTuple):
-    """The share of multiply-adds among the busiest loop's instructions, 0 where no loop has any; and the barriers of
-    the loop with most barriers."""
+    """Hold the figures of a kernel's loops.
+
+    Attributes
+    ----------
+    multiply_adds
+        share of multiply-adds among the instructions of the busiest loop, 0 if no loop has any.
+    barriers
+        barriers of the loop that has most.
+    """
 
     multiply_adds: float
     barriers: int
@@ -43,13 +50,13 @@ def busiest(assembly: str) -> Busiest:
 
 
 def _count(pattern: re.Pattern[str], instructions: Sequence[str], loop: Sequence[int]) -> int:
-    """Return how many instructions of a loop match; a packed instruction counts for two."""
+    """Return how many instructions of a loop match. A packed instruction counts twice."""
     found = [instructions[at] for at in loop if pattern.match(instructions[at])]
     return len(found) + sum(one.startswith("v_pk_") for one in found)
 
 
 def _loops(assembly: str) -> tuple[list[str], list[range]]:
-    """Return all instructions, and the place of each loop among them."""
+    """Return all instructions, and the range of each loop among them."""
     instructions: list[str] = []
     labels: dict[str, int] = {}
     for line in map(str.strip, assembly.splitlines()):

@@ -1,4 +1,4 @@
-"""Every program of a device profile, for compilers to be tried on."""
+"""List every program of a device profile, so that compilers can be tested on all of them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ DTYPES = "float32", "float64"
 
 
 def registry(specs: Iterable[Spec], profile: Profile, matrix_units: str = "") -> list[Variant]:
-    """Return all programs of a profile and of some kernel functions, each text with the same options once.
+    """Return all programs of a profile for some kernel functions, without duplicates.
 
-    matrix_units: the name of the device's matrix units in clsvm.gram.programs, or "".
+    matrix_units: name of the device's matrix units (tensor cores) in clsvm.gram.programs, or "".
     """
     specs, found = list(specs), dict[tuple[str, tuple[str, ...]], Variant]()
     dtypes = [dtype for dtype in DTYPES if not profile.lacks(dtype)]
@@ -36,7 +36,7 @@ def registry(specs: Iterable[Spec], profile: Profile, matrix_units: str = "") ->
 
 
 def fixed(profile: Profile) -> Iterator[Variant]:
-    """Yield the programs that are the same for every kernel function."""
+    """Yield the programs that do not depend on a kernel function."""
     yield Variant("zero", sources.cl("opencl/zero"), (), "zero")
     for dtype in DTYPES:
         if profile.lacks(dtype):
@@ -54,7 +54,7 @@ def fixed(profile: Profile) -> Iterator[Variant]:
 
 
 def _of_kernel(spec: Spec, dtype: str, profile: Profile) -> Iterator[Variant]:
-    """Yield the programs of one kernel function, but those of matrix units."""
+    """Yield the programs of one kernel function, except those for matrix units (tensor cores)."""
     for kind in layouts.names(spec):
         if not LAYOUTS[kind].suits(profile):
             continue
@@ -71,7 +71,7 @@ def _of_kernel(spec: Spec, dtype: str, profile: Profile) -> Iterator[Variant]:
 
 
 def shapes(profile: Profile, product: str, kind: str) -> list[str]:
-    """Return the shape classes of working vectors that a product comes in, for rows in a layout."""
+    """Return the shape classes in which a product exists for rows in a layout."""
     made = PRODUCTS[product]
     if (made.vector and profile.shape != "vector") or made.layout not in (None, kind):
         return []
@@ -79,7 +79,7 @@ def shapes(profile: Profile, product: str, kind: str) -> list[str]:
 
 
 def of_rows(profile: Profile, dtype: str) -> Iterator[Variant]:
-    """Yield the programs that lay out rows and fill panels with them."""
+    """Yield the programs that lay out rows and fill panels with right-hand rows."""
     yield from (gather(profile, dtype, shape=shape) for shape in ("many", "two"))
     for source in DTYPES:
         made = tuple(packing(profile, source, 0, dtype))
@@ -91,7 +91,9 @@ def of_rows(profile: Profile, dtype: str) -> Iterator[Variant]:
 
 
 def of_units(name: str, specs: Iterable[Spec], profile: Profile) -> Iterator[Variant]:
-    """Yield the programs of the matrix units ``name``: of functions of inner products, over dense rows in float32."""
+    """Yield the programs for the matrix units (tensor cores) ``name``: kernel functions of inner products, dense
+    float32 rows.
+    """
     for one in UNITS:
         if one.name != name:
             continue

@@ -1,4 +1,7 @@
-"""Figures of a data set and of its rows in each layout, by which "auto" chooses."""
+"""Describe a data set: its size and density, and the estimated cost of each layout of its rows.
+
+:func:`describe` makes a :class:`Description`. The layout "auto" is chosen by the same estimates.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +24,24 @@ from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Stream
 from clsvm.tools import tune
 
-TENTHS = 10
-NARROW, WIDE = 32, 256  # columns of the dense products by which the device is measured
+TENTHS = 10  # parts of the columns in Description.deciles
+NARROW, WIDE = 32, 256  # columns of the two dense products whose times give the speed of the device
 _ITEMSIZE = 4  # bytes of a float32
 
 
 @dataclass(frozen=True)
 class Split:
-    """The dense columns by a rule of the partition: how many, and their share of the entries."""
+    """Hold the dense columns that a rule of the partition selects.
+
+    Attributes
+    ----------
+    rule
+        name of the rule.
+    dense
+        number of dense columns.
+    share
+        their share of the entries.
+    """
 
     rule: str
     dense: int
@@ -37,8 +50,19 @@ class Split:
 
 @dataclass(frozen=True)
 class Estimate:
-    """The estimates of a layout: bytes on the device, cost of a value of K in dense cells, milliseconds of a product
-    with WORKING rows, or all. None: the layout does not hold so many columns, or its cost is not estimated."""
+    """Hold the estimates for a layout.
+
+    Attributes
+    ----------
+    layout
+        its name.
+    nbytes
+        bytes of the rows on the device; None if the layout cannot hold so many columns.
+    cost
+        cost of a value of K, relative to a multiply-add in a product of dense rows; None if it is not estimated.
+    milliseconds
+        time of a product with WORKING rows, or all if they are fewer; None without a cost.
+    """
 
     layout: str
     nbytes: int | None
@@ -48,12 +72,35 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Description:
-    """The figures of rows (n, d).
+    """Hold the figures of rows (n, d).
 
-    occurring: columns with an entry. entries: values that are not 0; mean and longest: of a row. density: entries over
-    n d. deciles: density of each tenth of the columns that occur, densest first (BoostSVM's figure 4); None where it
-    has no column. cluster_columns: what a cluster would hold, None where that is not estimated. chosen, reason: the
-    layout that "auto" takes and why. speed: dense multiply-adds a second of the device, measured.
+    Attributes
+    ----------
+    rows, columns
+        n and d.
+    occurring
+        columns with an entry.
+    entries
+        values that are not 0.
+    mean, longest
+        entries of a row, on average and at most.
+    density
+        entries divided by n d.
+    deciles
+        density of each tenth of the columns with entries, densest first (BoostSVM, figure 4); None for a tenth
+        without columns.
+    splits
+        dense columns by each rule of the partition.
+    cluster_columns
+        estimated columns of a cluster, or None.
+    layouts
+        estimates of the layouts.
+    chosen, reason
+        layout that "auto" takes, and why.
+    device
+        name of the device.
+    speed
+        measured multiply-adds a second in products of dense rows.
     """
 
     rows: int
@@ -73,18 +120,35 @@ class Description:
     speed: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the description in JSON's types."""
+        """Return the description in types that JSON has."""
         return asdict(self)
 
 
 def describe(X: Any, device: Any = None) -> Description:
-    """Return the figures of the rows X (n, d), dense or sparse, for an rbf kernel on ``device`` (as SVC's).
+    """Describe rows for a fit with the rbf kernel.
 
-    Raises ValueError for X that no estimator takes, DeviceError where the device fails.
+    Parameters
+    ----------
+    X : array or sparse matrix of shape (n, d)
+        The rows.
+    device : None, str, int, pyopencl.Device or pyopencl.CommandQueue, default=None
+        The device, as for the estimators.
+
+    Returns
+    -------
+    Description
+        The figures.
+
+    Raises
+    ------
+    ValueError
+        If no estimator accepts X.
+    DeviceError
+        If the device fails or is absent.
     """
     X = check_array(arrays.checked(X), accept_sparse="csr", dtype=[np.float64, np.float32])
     d = X.shape[1]
-    X = arrays.without_empty(arrays.canonical(X))  # (as fits do; empty columns cost nothing but room)
+    X = arrays.without_empty(arrays.canonical(X))  # fits remove empty columns too
     count, lengths = partition.counts(X), _lengths(X)
     with Stream(device) as stream:
         profile = stream.profile
@@ -112,7 +176,9 @@ def describe(X: Any, device: Any = None) -> Description:
 
 
 def deciles(count: NDArray[np.int64], n: int) -> tuple[float | None, ...]:
-    """Return the mean density of each tenth of the columns that have entries, densest first; ``count`` is of n rows."""
+    """Return the mean density of each tenth of the columns with entries, densest first. count: entries of each
+    column.
+    """
     falling = np.sort(count[count > 0])[::-1] / n
     return tuple(float(tenth.mean()) if len(tenth) else None for tenth in np.array_split(falling, TENTHS))
 
@@ -140,10 +206,12 @@ def _estimate(kind: str, profile: Profile, plan: Plan, X: arrays.Data, speed: fl
 
 
 def _measured(stream: Stream) -> float:
-    """Return the dense multiply-adds a second: the extra time of a wide product over a narrow one gives them."""
+    """Return the dense multiply-adds a second, from the difference in time of a wide and a narrow product."""
     n = tune.ROWS[stream.profile.shape]
     made = [tune.dense(stream, n, d) for d in (NARROW, WIDE)]
     for work in made:
-        work.launch()  # builds and touches, which is not timed
+        work.launch()  # the first launch builds the program and touches memory, so it is not timed
     narrow, wide = (took / (n * tune.WORKING) for took in tune.best_of(*(work.launch for work in made)))
-    return 1 / max((wide - narrow) / (WIDE - NARROW), wide / WIDE / 2)  # (half of it where noise says less)
+    return 1 / max(
+        (wide - narrow) / (WIDE - NARROW), wide / WIDE / 2
+    )  # at least half the time of the wide product, in case of noise

@@ -1,8 +1,8 @@
-"""A product with a kernel matrix as OpenCL text for a host of another language: the program and all it takes to run it.
+"""Emit a product with a kernel matrix as OpenCL text, for a host program in any language.
 
-The text is the one that is run here, of :func:`gram.programs.gram`; it compiles with and without its options. A comment
-above it (templates/tools/emit.mako) says what is computed, how rows and working vectors lie in memory, the arguments,
-launch sizes and numbers.
+The text is the one that clsvm runs, from :func:`gram.programs.gram`. It compiles with and without its options. A
+comment at its head (templates/tools/emit.mako) states the formula, the storage of rows and right-hand rows, the
+arguments, the launch sizes and the numbers of the kernel function.
 """
 
 from __future__ import annotations
@@ -19,41 +19,41 @@ from clsvm.opencl import sources
 from clsvm.opencl.profiles import Profile
 
 PRODUCTS = {
-    "rows": "K[slot[u]][i - base] = K(x_i, u) for the rows i and the working vectors u",
+    "rows": "K[slot[u]][i - base] = K(x_i, u) for the rows i and the right-hand rows u",
     "update": "c[p][i - base] += sum_u D[p][u] K(x_i, u) for the rows i and the problems p; K is not stored",
     "both": "K[slot[u]][i - base] = K(x_i, u) and c[p][i - base] += sum_u D[p][u] K(x_i, u) in one pass",
     "forward-back": "out[p][u] += sum_i K(x_i, u) w[i] (t[p][i] - z[p][i]) with t[p][i] = sum_u v[p][u] K(x_i, u), in "
-    "four kernels, a tile of rows at a time: gram stores K0 (slot[u] = u); forth makes t of K0 and v; residual makes r "
-    "of t; back takes K0 and r",
-    "tile": "K[slot[u]][v] = K(u, v) for the working vectors u and v",
+    "four kernels, a tile of rows at a time: gram stores K0 (slot[u] = u); forth computes t from K0 and v; residual "
+    "computes r from t; back adds the sums over K0 and r to out",
+    "tile": "K[slot[u]][v] = K(u, v) for the right-hand rows u and v",
 }
 _ARGUMENTS = {
     "group0": "first lane group of this launch",
     "groups": "lane groups of this launch",
     "base": "first row of the output, a multiple of V: 0 for an output of all rows",
     "xx": "[n_pad] <x_i,x_i>",
-    "count": "[1] number of working vectors",
+    "count": "[1] number of right-hand rows",
     "uu": "[capacity] <u,u>",
-    "K0": "output: the rows of K, one of ld values for each working vector",
+    "K0": "output: the rows of K, one of ld values for each right-hand row",
     "slab_rows": "rows that K0 has room for",
-    "ld": "values from one row of K0 to the next, at least n_pad - base; whole fours",
-    "slot": "[count] row of K0 for each working vector",
+    "ld": "values from one row of K0 to the next, at least n_pad - base; a multiple of 4",
+    "slot": "[count] row of K0 for each right-hand row",
     "problems": "rows of c and of D",
     "n": "values from one row of c to the next, at least n_pad - base",
-    "c": "[problems n] output: what is there is added to",
-    "D": "[problems capacity] weights of the working vectors, 0 from count on",
-    "capacity": "values from one row of D to the next, as said above",
+    "c": "[problems n] output: sums are added to its content",
+    "D": "[problems capacity] weights of the right-hand rows, 0 from count on",
+    "capacity": "values from one row of D to the next (above)",
 }
-_LATER_ARGUMENTS = {  # of the later kernels of forward and back
+_LATER_ARGUMENTS = {  # arguments of the kernels after the first of forward-back
     "K": "K0 of the first kernel",
     "count": "as in the first",
-    "v": "[problems capacity] weights of the working vectors",
+    "v": "[problems capacity] weights of the right-hand rows",
     "first": "base of the first kernel",
     "w": "[n_pad] weights of all rows, 0 for padding; or [problems n]",
-    "own": "0 where one w serves all problems, 1 where each has its own",
-    "z": "[problems n] what is taken from t; may be null",
+    "own": "0 if all problems have the same w, 1 if w has a row for each",
+    "z": "[problems n] numbers subtracted from t; may be null, for 0",
     "n": "values from one row of z to the next",
-    "out": "[problems capacity] what is there is added to",
+    "out": "[problems capacity] output: sums are added to its content",
 }
 _LATER = {
     "forth": {
@@ -75,16 +75,33 @@ _LATER = {
 
 
 def emit(kernel: Kernel, product: str, kind: str, dtype: str, profile: Profile, d: int = 0) -> str:
-    """Return the OpenCL text of a product of PRODUCTS over rows in the layout ``kind`` of gram.layouts.LAYOUTS.
+    """Return the OpenCL text of a product, one of PRODUCTS, over rows in a layout of gram.layouts.LAYOUTS.
 
-    dtype: "float32" or "float64", of kernel values. d: number of features; up to 65536 column numbers have 16 bits. The
-    values of the kernel function's numbers stand in the comment alone, so other values need no other program.
+    Parameters
+    ----------
+    kernel : Kernel
+        Kernel function. Its numbers are arguments, so the text serves all values of its parameters.
+    product : str
+        Key of PRODUCTS.
+    kind : str
+        Name of the layout.
+    dtype : {"float32", "float64"}
+        Data type of kernel values.
+    profile : Profile
+        Profile of the device.
+    d : int, default=0
+        Number of features. Column numbers have 16 bits up to 65536.
+
+    Returns
+    -------
+    str
+        The text, with a comment that says how to run it.
 
     Raises
     ------
     ValueError
-        There is no such product, layout or dtype, not for this kernel function or profile, or the layout's
-        values take several kernels in turn.
+        If there is no such product, layout or dtype; if the kernel function or profile does not allow it; or if several
+        kernels compute the values of the layout.
     """
     for got, known in ((product, PRODUCTS), (kind, LAYOUTS), (dtype, ("float32", "float64"))):
         if got not in known:
@@ -118,7 +135,7 @@ def _wrapped(text: str) -> str:
 
 
 def _words(kernel: Kernel, layout: Layout, of_panel: bool) -> dict[str, str]:
-    """Return what each argument of the kernel ``gram`` is."""
+    """Return argument name -> description for the kernel ``gram``."""
     words = {**_ARGUMENTS, **layout.arguments, **(layout.panel_arguments if of_panel else {})}
     if kernel.spec.element:
         words["xx"] = words["xx"].split("]")[0] + "] without effect for element-wise sums, but read"
@@ -128,7 +145,7 @@ def _words(kernel: Kernel, layout: Layout, of_panel: bool) -> dict[str, str]:
 
 
 def _arguments(text: str, options: dict[str, str], entry: str, words: dict[str, str], mark: str = "") -> Iterator[str]:
-    """Yield a line for each argument of a kernel: its place, type, name and what it is."""
+    """Yield a line for each argument of a kernel: place, type, name and description."""
     real = "double" if "REAL64" in options else "float"
     wide = "float2" if "WIDE_PAIR" in options else "double"
     names = {"real": real, "term": real, "wide": wide, "INDEX": options["INDEX"]}
@@ -138,7 +155,7 @@ def _arguments(text: str, options: dict[str, str], entry: str, words: dict[str, 
 
 
 def signature(text: str, options: dict[str, str], entry: str = "gram") -> list[tuple[str, str]]:
-    """Return the type and name of each argument of the kernel ``entry`` in ``text``, as the -D ``options`` have it."""
+    """Return (type, name) of each argument of the kernel ``entry`` in ``text``, for the -D ``options``."""
     found = re.search(rf"void {entry}\((.*?)\)\s*\{{", text, re.DOTALL)
     assert found
     parameters = found[1]

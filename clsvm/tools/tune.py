@@ -1,15 +1,15 @@
-"""The tuner: time the library's own products and reductions with other numbers of the profile, and keep the fastest.
+"""The tuner: time products and reductions with other numbers in the device's profile, and keep the fastest.
 
-A family is a part of the work with numbers of its own in the device's profile. Families are searched one after the
-other, each with the numbers that were found before and an equal share of the time that is left. As many candidates as
-that share allows are built. They then run interleaved, and the best time of each counts. A candidate replaces the
-default only where it is clearly faster.
+A family (:class:`Family`) is a part of the work that depends on some numbers of the profile. Families are searched one
+after another. Each search begins with the numbers found before, and gets an equal share of the remaining time. As many
+candidates are built as the share allows. They run interleaved, and the best time of each counts. A candidate replaces
+the default only if it is clearly faster.
 
-The time that is left measures the rates of the layouts' cost model with the numbers that were found: the time of a
-stored entry or cell over that of a dense cell. A product over the layout's rows and one over dense rows run interleaved
-with the same working vectors. The best time of each in a few turns gives a ratio, and the median ratio of several such
-rounds counts: a machine may slow down for a while, but then both products are slow. All rows are made by a seed. The
-other costs of a layout are taken off by the other rates.
+The remaining time is for the rates of the layouts' cost model (:class:`Rate`): the time of a stored entry relative to
+a multiply-add in a product of dense rows. A product over the rows of a layout and one over dense rows run interleaved,
+with the same right-hand rows. The best time of each in a few turns gives a ratio. The median ratio of several rounds
+counts, because a temporary slowdown of the machine affects both products. The other costs of a layout are subtracted
+by the known rates. All rows are generated from a seed.
 """
 
 from __future__ import annotations
@@ -43,23 +43,32 @@ from clsvm.problem import c_svc
 from clsvm.solvers.decomposition import Solver
 from clsvm.solvers.result import Settings
 
-WORKING = 256  # working vectors of the products
-ROWS = {"vector": 1 << 12, "group": 1 << 15}  # by the profile's shape: milliseconds, and more than a core's caches hold
-_REPEATS, _TURNS = 9, 5  # of a measurement, and turns of each round
-_DENSE = 256  # columns of dense rows, and whole columns of hybrid ones
-_SPARSE, _ENTRIES = 1024, 120  # columns of CSR rows (few: filling panels is little then) and entries of a row, about
-_KINDS, _WIDTH, _SHARED = 128, 256, 0.9  # clustered rows: kinds of rows, columns of a kind, the share that a row has
-_BESIDE = 4  # entries of a hybrid row, beside its whole columns
+WORKING = 256  # right-hand rows of the products
+ROWS = {"vector": 1 << 12, "group": 1 << 15}  # rows by kernel style: products take milliseconds and exceed caches
+_REPEATS, _TURNS = 9, 5  # rounds of a measurement, and turns of each round
+_DENSE = 256  # columns of dense rows, and dense columns of hybrid rows
+_SPARSE, _ENTRIES = 1024, 120  # columns of CSR rows, few so that filling panels is cheap; entries of a row, about
+_KINDS, _WIDTH, _SHARED = 128, 256, 0.9  # clustered rows: kinds of rows, columns of a kind, share that a row has
+_BESIDE = 4  # entries of a hybrid row in addition to its dense columns
 Launch = Callable[[], None]  # runs a product once and waits for it
-_CLEARLY = 0.97  # of the default's time: what noise alone can do is not a reason
-_ROUNDS = 3
-_NUMBERS = "lanes", "panel", "block", "chunks", "group"  # of the profile, which a search may change beside its tiles
+_CLEARLY = 0.97  # share of the default's time that a candidate must be below, so that noise does not decide
+_ROUNDS = 3  # least runs of a candidate
+_NUMBERS = "lanes", "panel", "block", "chunks", "group"  # fields of the profile, beside tiles, that a search may change
 
 
 @dataclass(frozen=True)
 class Work:
-    """A product to time. cells: how many of what the rate counts it has for each working vector; beside: what it takes
-    without them, in dense cells, likewise."""
+    """Hold a product to time.
+
+    Attributes
+    ----------
+    launch
+        runs the product and waits for it.
+    cells
+        stored entries, of the kind that a rate counts, for each right-hand row.
+    beside
+        cost of everything else for each right-hand row, in dense multiply-adds.
+    """
 
     launch: Launch
     cells: float
@@ -68,8 +77,17 @@ class Work:
 
 @dataclass(frozen=True)
 class Rate:
-    """A rate of the cost model: its field of the profile, what it counts in words, and prepare(stream, n): a product
-    over n rows of the layout."""
+    """Describe a rate of the cost model.
+
+    Attributes
+    ----------
+    field
+        field of the profile.
+    words
+        stored entry that the rate is for, in words.
+    prepare
+        prepare(stream, n) returns a product over n rows of the layout.
+    """
 
     field: str
     words: str
@@ -77,7 +95,10 @@ class Rate:
 
 
 def product(stream: Stream, X: Any, plan: Plan, working: int, stored: bool = False) -> Launch:
-    """Return a launch of K(X, U) for ``working`` of the rows of X as ``plan`` lays them out: stored, or c += K D."""
+    """Return a launch of K(X, U) with U the first ``working`` rows of X, laid out by ``plan``.
+
+    stored: whether the product stores K; otherwise it computes c += K D.
+    """
     kernel = make("rbf", gamma=1.0 / X.shape[1])
     rows = layouts.build(stream, X, plan, "float32")
     gram = Gram(stream, rows, kernel)
@@ -97,19 +118,23 @@ def product(stream: Stream, X: Any, plan: Plan, working: int, stored: bool = Fal
 
 
 def dense(stream: Stream, n: int, d: int = _DENSE) -> Work:
-    """Return the product that the others are compared to, over rows of d columns."""
+    """Return the product over dense rows of d columns, to which the others are compared."""
     X = np.random.default_rng(0).random((n, d), np.float32)
     survey = _survey(stream, X)
     return Work(_launch(stream, X, DENSE), float(n * d), n * (_cost(DENSE, survey) - d))
 
 
 def _csr(stream: Stream, n: int) -> Work:
-    """Return the work on few entries in many columns, whose density falls by a power of the rank, as in text."""
+    """Return a product over CSR rows with few entries in many columns, whose density falls with their rank as in
+    text.
+    """
     return _work(stream, text(np.random.default_rng(0), n, _SPARSE, _ENTRIES), "csr_cost", CSR)
 
 
 def _clustered(stream: Stream, n: int) -> Work:
-    """Return the work on rows of a few kinds, each with most of its kind's columns: clusters hold few zeros."""
+    """Return a product over rows of a few kinds. A row has most columns of its kind, so that clusters store few
+    zeros.
+    """
     rng = np.random.default_rng(0)
     own = np.stack([rng.permutation(2 * _WIDTH)[:_WIDTH] for _ in range(_KINDS)])
     X = np.zeros((n, 2 * _WIDTH), np.float32)
@@ -119,14 +144,14 @@ def _clustered(stream: Stream, n: int) -> Work:
 
 
 def _hybrid(stream: Stream, n: int) -> Work:
-    """Return the work on whole columns and a few entries."""
+    """Return a product over rows with dense columns and a few entries."""
     rng = np.random.default_rng(0)
     X = sp.hstack([sp.csr_matrix(rng.random((n, _DENSE), np.float32) + 0.5), text(rng, n, _SPARSE, _BESIDE)], "csr")
     return _work(stream, X, "hybrid_cost", HYBRID, _DENSE)
 
 
 def _inverted(stream: Stream, n: int) -> Work:
-    """Return the work on the rows of :func:`_csr` as an inverted index. Raises ValueError where the device has none."""
+    """Return a product over the rows of :func:`_csr` as an inverted index. Raises ValueError if the device has none."""
     if not INVERTED.suits(stream.profile):
         raise ValueError(f"the profile {stream.profile.name!r} has no kernels for inverted rows")
     return _work(stream, text(np.random.default_rng(0), n, _SPARSE, _ENTRIES), "hit_cost", INVERTED)
@@ -134,15 +159,17 @@ def _inverted(stream: Stream, n: int) -> Work:
 
 RATES = (
     Rate("csr_cost", "an entry of CSR rows", _csr),
-    Rate("clustered_cost", "a cell of clustered rows", _clustered),
-    Rate("hybrid_cost", "a cell of hybrid rows' whole columns", _hybrid),
-    Rate("hit_cost", "an entry that meets one of inverted rows", _inverted),
+    Rate("clustered_cost", "a stored entry of clustered rows", _clustered),
+    Rate("hybrid_cost", "an entry of hybrid rows' dense columns", _hybrid),
+    Rate("hit_cost", "an entry that meets one of an inverted index", _inverted),
 )
 
 
 def _work(stream: Stream, X: Any, field: str, layout: Layout, whole: int = 0) -> Work:
-    """Return the work over rows X in a layout that stores the first ``whole`` columns whole. Its cost is linear in the
-    rate ``field``, or nearly so."""
+    """Return the product over rows X in a layout that stores the first ``whole`` columns densely.
+
+    Its cost is a linear function of the rate ``field``, at least approximately.
+    """
     n, survey, costs = X.shape[0], _survey(stream, X), []
     for value in (1.0, 2.0):
         changed: dict[str, Any] = {field: value}
@@ -156,7 +183,7 @@ def _survey(stream: Stream, X: Any) -> Survey:
 
 
 def _cost(layout: Layout, survey: Survey, whole: int = 0) -> float:
-    """Return the cost of a value of K in dense cells."""
+    """Return the cost of a value of K, in dense multiply-adds."""
     if isinstance(layout, Csr):
         return layout.of_parts(survey, np.arange(len(survey.density)) < whole)
     cost = layout.cost(survey)
@@ -171,7 +198,9 @@ def _launch(stream: Stream, X: Any, layout: Layout, whole: int = 0) -> Launch:
 
 
 def text(rng: np.random.Generator, n: int, d: int, entries: int, power: int = 3) -> sp.csr_matrix:
-    """Return CSR rows of at most ``entries``; a column's density falls by its rank to the power of 1 - 1/power."""
+    """Return CSR rows with at most ``entries`` entries. A column's density falls as its rank to the power of
+    1/power - 1.
+    """
     columns: NDArray[np.int32] = np.sort((d * rng.random((n, entries)) ** power).astype(np.int32), axis=1)
     values, ends = np.ones(columns.size, np.float32), np.arange(0, columns.size + 1, entries)
     X = sp.csr_matrix((values, columns.ravel(), ends), shape=(n, d))
@@ -180,17 +209,17 @@ def text(rng: np.random.Generator, n: int, d: int, entries: int, power: int = 3)
 
 
 def measure(stream: Stream, rate: Rate, n: int | None = None) -> float | None:
-    """Return the rate on the stream's device in two significant digits, by products over n rows.
+    """Return the rate of the stream's device, rounded to two digits, from products over n rows.
 
-    None: it is beyond the limits of profiles.RATES. Raises DeviceError, and ValueError for rows that do not fit.
-    """
+    Return None if it is outside the limits of profiles.RATES. Raises DeviceError, or ValueError for rows that do not
+    fit."""
     n = n or ROWS[stream.profile.shape]
     of_dense, work = dense(stream, n), rate.prepare(stream, n)
     for one in of_dense, work:
-        one.launch()  # builds and touches, which is not timed
+        one.launch()  # the first launch builds the program and touches memory, so it is not timed
     rounds = [best_of(of_dense.launch, work.launch) for _ in range(_REPEATS)]
     slower = float(np.median([took / beside for beside, took in rounds]))
-    dense_cells = slower * (of_dense.cells + of_dense.beside)  # of the same time
+    dense_cells = slower * (of_dense.cells + of_dense.beside)  # dense multiply-adds in the time of the product
     ratio = float(f"{(dense_cells - work.beside) / work.cells:.2g}")
     least, most = LIMITS[rate.field]
     return ratio if least <= ratio <= most else None
@@ -204,14 +233,24 @@ def seconds(launch: Launch) -> float:
 
 
 def best_of(*launches: Launch) -> list[float]:
-    """Return the best seconds of each product; they run interleaved."""
+    """Return the best time of each product in seconds. The products run interleaved."""
     turns = [[seconds(launch) for launch in launches] for _ in range(_TURNS)]
     return [min(took) for took in zip(*turns, strict=True)]
 
 
 @dataclass(frozen=True)
 class Family:
-    """A part of the work: candidates(profile) yields the default first, prepare(stream, n) returns what is timed."""
+    """Describe a part of the work that depends on numbers of the profile.
+
+    Attributes
+    ----------
+    name
+        name for people.
+    candidates
+        candidates(profile) yields profiles to try, the default first.
+    prepare
+        prepare(stream, n) returns the launch to time.
+    """
 
     name: str
     candidates: Callable[[Profile], Iterator[Profile]]
@@ -219,8 +258,10 @@ class Family:
 
 
 def _values(name: str, lanes: bool = False) -> Callable[[Profile], Iterator[Profile]]:
-    """Return the search of a number of the profile, or of a shape class's tiles, with ``lanes`` for each number of
-    lanes."""
+    """Return the candidates for a number of the profile, or for the tiles of a shape class.
+
+    lanes: whether to combine tiles with every number of lanes.
+    """
 
     def candidates(profile: Profile) -> Iterator[Profile]:
         yield profile
@@ -235,11 +276,15 @@ def _values(name: str, lanes: bool = False) -> Callable[[Profile], Iterator[Prof
 
 
 def _gram(working: int, d: int, density: float = 1.0) -> Callable[[Stream, int], Launch]:
-    """Return what prepares c += K(X, U) D for ``working`` vectors; rows are CSR where ``density`` < 1."""
+    """Return a function that prepares c += K(X, U) D for ``working`` right-hand rows. density < 1: the rows are
+    in CSR.
+    """
 
     def prepare(stream: Stream, n: int) -> Launch:
         rng = np.random.default_rng(0)
-        n = max(n * 256 // d, working) if working > 16 else n * 4  # few read memory: more than a cache holds
+        n = (
+            max(n * 256 // d, working) if working > 16 else n * 4
+        )  # products with few rows read memory, so X must exceed the caches
         dense = density == 1
         X: Any = rng.random((n, d), np.float32) if dense else text(rng, n, d, int(d * density), power=1)
         return product(stream, X, Plan("dense" if dense else "csr", np.zeros(d), ""), working)
@@ -248,7 +293,7 @@ def _gram(working: int, d: int, density: float = 1.0) -> Callable[[Stream, int],
 
 
 def _update(stream: Stream, n: int) -> Launch:
-    """Return a launch of f += K D from rows of the row cache."""
+    """Return a launch of f += K D with rows of K from the row cache."""
     n, hits = 8 * n, 64
     kernel = stream.variant(programs.update(stream.profile, "float32"))
     slabs = [stream.zeros(4 * n * hits // SLABS) for _ in range(SLABS)]
@@ -264,7 +309,7 @@ def _update(stream: Stream, n: int) -> Launch:
 
 
 def _selection(stream: Stream, n: int) -> Launch:
-    """Return a short solve on narrow rows, where choosing the working set is most of the work."""
+    """Return a short solve on rows with two features, whose time is mostly the choice of working sets."""
     n = 8 * n
     rng, kernel = np.random.default_rng(0), make("rbf", gamma=1.0)
     X = rng.random((n, 2), np.float32)
@@ -283,10 +328,10 @@ def _selection(stream: Stream, n: int) -> Launch:
 
 
 FAMILIES = (
-    Family("many working vectors, and lanes", _values("many", lanes=True), _gram(256, 256)),
-    Family("many of them, in wide tiles", _values("wide"), _gram(256, 256)),
-    Family("few working vectors", _values("few"), _gram(16, 512)),
-    Family("two working vectors", _values("two"), _gram(2, 512)),
+    Family("many right-hand rows, and lanes", _values("many", lanes=True), _gram(256, 256)),
+    Family("many right-hand rows, in wide tiles", _values("wide"), _gram(256, 256)),
+    Family("few right-hand rows", _values("few"), _gram(16, 512)),
+    Family("two right-hand rows", _values("two"), _gram(2, 512)),
     Family("sparse rows", _values("panel"), _gram(256, 2048, 0.04)),
     Family("update from stored rows", _values("block"), _update),
     Family("selection", _values("chunks"), _selection),
@@ -296,8 +341,17 @@ FAMILIES = (
 
 @dataclass(frozen=True)
 class FamilyResult:
-    """The seconds of a family's default and of its best candidate, and what that changes; nan where there was no time
-    for the default and another candidate."""
+    """Hold the result of searching a family.
+
+    Attributes
+    ----------
+    family
+        its name.
+    default, best
+        seconds of the default and of the best candidate; NaN if there was no time for two candidates.
+    choice
+        fields of the profile that the best candidate changes.
+    """
 
     family: str
     default: float = np.nan
@@ -311,8 +365,19 @@ class FamilyResult:
 
 @dataclass(frozen=True)
 class RateResult:
-    """A rate of the cost model: its field of the profile, what it counts in words, its default, and its measured value,
-    None where there was no time for it or it came out beyond its limits."""
+    """Hold the result of measuring a rate.
+
+    Attributes
+    ----------
+    field
+        field of the profile.
+    words
+        stored entry that the rate is for, in words.
+    default
+        its value in the profile.
+    ratio
+        measured value; None if there was no time, or if it is outside its limits.
+    """
 
     field: str
     words: str
@@ -321,22 +386,40 @@ class RateResult:
 
 
 class Tuning(NamedTuple):
-    """The results of a run of the tuner."""
+    """Hold the results of a run of the tuner."""
 
     families: list[FamilyResult]
     rates: list[RateResult]
 
     @property
     def kept(self) -> bool:
-        """Whether there is a result to keep."""
+        """Return whether there is a result to store."""
         return any(one.searched for one in self.families) or any(one.ratio is not None for one in self.rates)
 
 
 def tune(spec: Any = None, seconds: float = 60.0, progress: Callable[[str, float], None] | None = None) -> Tuning:
-    """Search the device ``spec`` (as devices.find takes it) for about ``seconds`` and write what is found, if any.
+    """Search for the best profile of a device, and store the result if there is one.
 
-    The time includes compilers: no candidate and no rate begins when it is over. progress(words, share done) is called
-    before each family and rate. Raises DeviceError, and OSError, before the search, where the file cannot be written.
+    Parameters
+    ----------
+    spec : None, str, int, pyopencl.Device or pyopencl.CommandQueue, default=None
+        The device, as for :func:`clsvm.opencl.devices.find`.
+    seconds : float, default=60
+        Time of the search, compilers included. No candidate or rate begins after it.
+    progress : callable, default=None
+        Function of words and the share done, called before each family and rate.
+
+    Returns
+    -------
+    Tuning
+        The results.
+
+    Raises
+    ------
+    DeviceError
+        If the device fails or is absent.
+    OSError
+        If the file of results cannot be written; raised before the search.
     """
     end = perf_counter() + seconds
     profiles.check_tuned_writable()
@@ -345,7 +428,7 @@ def tune(spec: Any = None, seconds: float = 60.0, progress: Callable[[str, float
     n = 1 << (14 if profile.shape == "vector" else 17)
     result, told = Tuning([], []), progress or (lambda words, share: None)
     families = [family for family in FAMILIES if len(list(family.candidates(profile))) > 1]
-    parts = len(families) + bool(RATES)  # each has an equal share of the time; all rates together are one
+    parts = len(families) + bool(RATES)  # each part has an equal share of the time; all rates are one part
     for i, family in enumerate(families):
         told(family.name, i / parts)
         now = perf_counter()
@@ -370,7 +453,7 @@ def tune(spec: Any = None, seconds: float = 60.0, progress: Callable[[str, float
 
 
 def _measured(spec: Any, rate: Rate, profile: Profile) -> float | None:
-    """Return a rate with the numbers of a profile, None where the device does not take the rows."""
+    """Return the value of a rate with the numbers of a profile, or None if the device does not accept the rows."""
     try:
         with Stream(spec, profile=profile) as stream:
             return measure(stream, rate)
@@ -379,8 +462,10 @@ def _measured(spec: Any, rate: Rate, profile: Profile) -> float | None:
 
 
 def _search(spec: Any, family: Family, profile: Profile, n: int, end: float) -> tuple[FamilyResult, Profile]:
-    """Search a family until perf_counter() is ``end``; return what is best, and the profile with it."""
-    timed: list[tuple[Profile, Launch, list[float]]] = []  # a candidate, its work, and the seconds of its runs
+    """Search a family until perf_counter() reaches ``end``; return the result, and the profile with the best
+    candidate.
+    """
+    timed: list[tuple[Profile, Launch, list[float]]] = []  # candidate, its launch, seconds of its runs
     with ExitStack() as stack:
         candidates = list(family.candidates(profile))
         for i, candidate in enumerate(candidates):
@@ -391,9 +476,9 @@ def _search(spec: Any, family: Family, profile: Profile, n: int, end: float) -> 
                 break
             try:
                 launch = family.prepare(stack.enter_context(Stream(spec, profile=candidate)), n)
-                launch()  # builds and touches memory, which is not timed
+                launch()  # the first launch builds the program and touches memory, so it is not timed
                 timed.append((candidate, launch, [seconds(launch)]))
-            except (ClsvmError, ValueError):  # the device does not take it: too many registers, too large a group
+            except (ClsvmError, ValueError):  # the device refuses it: too many registers, too large a group
                 continue
         if len(timed) < 2 or timed[0][0] != profile:
             return FamilyResult(family.name), profile
@@ -408,7 +493,7 @@ def _search(spec: Any, family: Family, profile: Profile, n: int, end: float) -> 
 
 
 def _difference(before: Profile, after: Profile) -> dict[str, Any]:
-    """Return the numbers of ``after`` that differ from those of ``before``, as JSON holds them."""
+    """Return the fields of ``after`` that differ from those of ``before``, in types that JSON has."""
     old, new = ({name: getattr(of, name) for name in _NUMBERS} for of in (before, after))
     tiles = {name: dict(tile) for name, tile in after.tiles.items() if tile != before.tiles[name]}
     return {name: value for name, value in new.items() if value != old[name]} | ({"tiles": tiles} if tiles else {})

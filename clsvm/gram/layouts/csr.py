@@ -231,24 +231,24 @@ class Csr(Layout):
 
     name, reader, sparse, shared = "csr", CsrReader, True, False
     panel_words = (
-        "  feature j of working vector u:  block[(place[j] - mark) * UB + u % UB]",
-        "Line 0 is zero, for features that no vector of the block has. One launch for each block, in turn.",
+        "  feature j of right-hand row u:  block[(place[j] - mark) * UB + u % UB]",
+        "Line 0 is zero, for features that no row of the block has. Blocks take a launch each, one after the other.",
     )
     arguments: Mapping[str, str] = {
         "indptr": "[n_pad + 1] row i is entries indptr[i] .. indptr[i + 1] - 1",
-        "indices": "feature of each entry, from 0, in the order in which a row's are summed",
+        "indices": "feature of each entry, from 0; entries of a row are summed in their order",
         "data": "value of each entry",
-        "dense": "[n_pad dense_columns] columns before those of the entries; not read where there are none",
-        "dense_columns": "number of them",
+        "dense": "[n_pad dense_columns] columns before those of the entries; not read if dense_columns is 0",
+        "dense_columns": "number of dense columns",
         "rows": "not read by this program: any buffer",
-        "first": "the first working vector of the block",
-        "mark": "taken off a place it is the line",
-        "place": "[d - dense_columns] line of each feature in the block, mark more; mark: no working vector has it",
-        "block": "[lines UB] the working vectors of one block",
+        "first": "first right-hand row of the block",
+        "mark": "place less mark is a line of the block",
+        "place": "[d - dense_columns] mark plus the feature's line in the block; mark if no row of the block has it",
+        "block": "[lines UB] the right-hand rows of one block",
     }
     panel_arguments: Mapping[str, str] = {
         "indptr": "[rows + 1] row i of the data is entries indptr[i] .. indptr[i + 1] - 1",
-        "rows": "[capacity] row of the data that each working vector is, -1 from count on",
+        "rows": "[capacity] row of the data for each right-hand row, -1 from count on",
         "xx": "[rows] <x_i,x_i>",
     }
 
@@ -359,9 +359,9 @@ class Hybrid(Csr):
 
     name, splits = "hybrid", True
     rows_words = (
-        "The first dense_columns features are stored whole, and the others are numbered from there, from 0:",
+        "The first dense_columns features are stored densely. The others are numbered from 0:",
         "  feature j < dense_columns of row i:             dense[i * dense_columns + j]",
-        "  feature j < dense_columns of working vector u:  block[(1 + j) * UB + u % UB]",
+        "  feature j < dense_columns of right-hand row u:  block[(1 + j) * UB + u % UB]",
     )
 
     def cost(self, survey: Survey) -> float | None:

@@ -306,16 +306,16 @@ class Lanes(Layout):
 
     name, reader, sparse, shared = "dense", LaneReader, False, True
     rows_words: tuple[str, ...] = ("  feature j of row i:  values[at[g] + j * V + i % V],  at[g] = g * V * d",)
-    panel_words = ("  feature j of working vector u:  panel[(u / UB * d + j) * UB + u % UB]",)
+    panel_words = ("  feature j of right-hand row u:  panel[(u / UB * d + j) * UB + u % UB]",)
     arguments: Mapping[str, str] = {
         "values": "the rows",
         "at": "[lane groups] where each lane group begins in values",
         "d": "number of features",
-        "panel": "[capacity d] the working vectors",
+        "panel": "[capacity d] the right-hand rows",
         **_UNREAD,
     }
     panel_arguments: Mapping[str, str] = {
-        "values": "the working vectors: the same buffer as panel",
+        "values": "the right-hand rows: the same buffer as panel",
         "at": "[capacity / V] at[g] = g V d",
         "xx": "[capacity] the same buffer as uu",
         **_UNREAD,
@@ -433,7 +433,7 @@ class Clustered(Lanes):
 
     name, sparse, most, in_order, elementwise = "clustered", True, MAX_FEATURES, False, False
     rows_words = (
-        "A group holds the features that any row of it has, the others are zero for the whole group:",
+        "A group stores the features that any of its rows has; all others are zero in the whole group:",
         "  feature columns[columns_at[g] + j] of row i:  values[at[g] + j * V + i % V]",
     )
     arguments: Mapping[str, str] = {
