@@ -133,8 +133,8 @@ inline wide wide_min(wide a, wide b) { return wide_pick(wide_less(b, a), b, a); 
 inline wide wide_max(wide a, wide b) { return wide_pick(wide_less(a, b), b, a); }
 
 // The dual of epsilon-SVR has the term kink |b|, so its derivative by a coefficient b jumps at b = 0.
-//   right_of, left_of   derivative of the dual to the right and to the left of b, where f is that of the smooth part
-//   top_of, bottom_of   how far b may rise or fall in one SMO iteration: to its bound, or to 0 if 0 lies before it
+//   right_of, left_of   derivative of the dual to the right and to the left of b; f is the derivative without kink |b|
+//   top_of, bottom_of   value to which b may rise or fall in one SMO iteration: its bound, or 0 if 0 lies before it
 inline wide right_of(wide f, wide b, wide kink) {
   return wide_pick(wide_less(b, wide_of(0)), wide_sub(f, kink), wide_add(f, kink));
 }
@@ -144,8 +144,7 @@ inline wide left_of(wide f, wide b, wide kink) {
 inline wide top_of(wide b, wide hi) { return wide_pick(wide_less(b, wide_of(0)), wide_of(0), hi); }
 inline wide bottom_of(wide b, wide lo) { return wide_pick(wide_less(wide_of(0), b), wide_of(0), lo); }
 
-// Address of a row of K in the row cache: slot s is row s - q slab_rows of slab q = s / slab_rows, with ld values a
-// row.
+// Address of a row of K in the row cache. Slot s is row s - q slab_rows of slab q = s / slab_rows; a row has ld values.
 #ifndef SLABS
 #define SLABS 1  // buffers of the row cache (1 or 8)
 #endif

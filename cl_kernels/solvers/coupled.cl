@@ -1,5 +1,5 @@
 // Evaluate problems p over the same rows that are coupled row by row: the multiclass SVM of Crammer and Singer, one
-// problem per class. In signed coefficients b[p][i] and gradients f[p] = K b[p] + q[p] it solves
+// problem per class. In signed coefficients b[p][i] and gradients f[p] = K b[p] + q[p] the solver has to
 //   minimise sum_p 1/2 b_p' K b_p + q_p' b_p,   lo <= b <= hi,   sum_p b[p][i] = 0 for every row i
 // The violation of row i is max_p f[p][i] over b > lo less min_p f[p][i] over b < hi (GTSVM, section 5.1).
 //   spread    view[i] = -(violation of row i). count.cl chooses working sets by it as by one problem without bias.

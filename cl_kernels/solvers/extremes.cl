@@ -1,5 +1,5 @@
-// Compute the optimality state that the host reads at each convergence check, and that count.cl chooses working sets
-// by.
+// Compute the optimality state of a solve. The host reads it at each convergence check, and count.cl chooses working
+// sets from it.
 //
 // In signed coefficients b_i = y_i a_i with lo_i <= b_i <= hi_i and gradients f of the dual in b:
 //   up  = {i : b_i < hi_i},  low = {i : b_i > lo_i},  m = min_up f,  M = max_low f,  violation = M - m

@@ -5,8 +5,7 @@
 // The instruction takes 32-bit unsigned integers, so values become integers in the same order. A sub-group reduces the
 // high halves, then the low halves of the items with the smallest high half, then the indices of those with both.
 // Access: the results of the sub-groups go to local memory, and every sub-group reduces them again. There is one
-// barrier,
-// and none after the last read: the caller needs a barrier between two calls that share values.
+// barrier, and none after the last read. So a barrier must stand between two calls that share values.
 #if (defined(REDUX) && WG >= 32) || (defined(SUBGROUPS) && WG > 1)
 #ifdef REDUX
 #define SUBGROUP 32
@@ -72,8 +71,9 @@ inline wide wide_of_key(const Key one) { return (wide)(unordered(one.high), unor
 #define BOTH_HALVES 0
 #endif
 
-// Replace each of count keys (1 or 2) by the smallest of the sub-group, in all its items. The two reductions are
-// interleaved, because each instruction waits for the one before it. halves: whether the low halves are in use.
+// Replace each of count keys (1 or 2) by the smallest of the sub-group, in all its items. A key is a value as integer
+// halves, with its index. The two reductions are interleaved, because each instruction waits for the one before it.
+// halves: whether the low halves are in use.
 INLINED void least_keys(const int count, Key *keys, const int halves) {
   Key least[2];
   bool first[2];

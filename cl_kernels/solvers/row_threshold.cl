@@ -2,7 +2,7 @@
 //   minimise 1/2 k |d|^2 + f'd,   b + d <= hi,   sum d = 0
 // The solution is s = hi - b - d, the projection of z = hi - b + f / k on the simplex {s >= 0, sum s = sum (hi - b)}:
 // s_p = max(0, z_p - threshold) (Crammer and Singer 2002, section 5). The lower bounds lo = -C follow from the others.
-// The threshold is a mean over ever fewer entries (Michelot 1986).
+// The threshold is found by repeated means over the entries of z above the last mean (Michelot 1986).
 // All z are computed relative to the largest f / k, and gradients are subtracted before the division. If the curvature
 // is tiny, f / k is so large that hi - b would be rounded away; differences are then 0, or too large to matter.
 // Work-items: each item that calls it computes the whole row by itself.

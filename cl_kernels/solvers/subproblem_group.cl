@@ -39,7 +39,7 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
 #if GROUPS == 2
   local int group_of_j;
 #endif
-  local wide pair[4];  // how far b_i may rise, how far b_j may fall, f_i, f_j
+  local wide pair[4];  // how far b_i may rise, how far b_j may fall, f_i, f_j; NO_BIAS: limits of the step, f_i
   local real entries[3];  // Q_ii, Q_jj, Q_ij
   const wide kinked = kink[0];
   wide F[EACH], B[EACH], L[EACH], H[EACH];

@@ -6,8 +6,7 @@
 // (f_k - f_i)^2 / (Q_ii + Q_kk - 2 Q_ik). Rows of Q are read in order.
 // Precision: F is f in the type of Q, less the middle of its extremes (of its group). Rows that can move then have F
 // near 0, where floats are dense. The next working set corrects rounding, because f of all rows is updated from b
-// alone. up and
-// low are added to F for the derivatives on either side: plus or minus kink, or infinity at a bound.
+// alone. up and low are added to F for the derivatives on either side: plus or minus kink, or infinity at a bound.
 // SPLIT: rows with hi > 0 and rows with lo < 0 are two groups with a fixed sum each. A row i is chosen in each group,
 // and both rows of a pair are of one group.
 // NO_BIAS: the sum of b is free. An iteration changes one coefficient, the one with the largest gain f_k^2 / Q_kk.

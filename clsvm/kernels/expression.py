@@ -437,9 +437,7 @@ def summary(wide: NDArray[Any], error: NDArray[Any], left: NDArray[Any]) -> Eval
 
 
 def inner_products(rows: Extent, others: Extent, wide: type) -> dict[str, NDArray[Any]]:
-    """Return values of xx, yy, dot and sqdist for pairs of rows with the extents ``rows`` and ``others``, as type
-    ``wide``.
-    """
+    """Return sample values of xx, yy, dot and sqdist, of type ``wide``, for pairs of rows with the given extents."""
     xx = between(rows.least, rows.largest, wide)[:, None, None]
     yy = between(others.least, others.largest, wide)[:, None]
     with np.errstate(invalid="ignore"):  # sizes may be infinite
@@ -450,9 +448,7 @@ def inner_products(rows: Extent, others: Extent, wide: type) -> dict[str, NDArra
 
 
 def elements(rows: Extent, others: Extent, signs: Sequence[int], wide: type) -> dict[str, NDArray[Any]]:
-    """Return entries x and y with these signs, or 0, for rows with the extents ``rows`` and ``others``, as type
-    ``wide``.
-    """
+    """Return sample entries x and y, of type ``wide``, with these signs or 0, for rows with the given extents."""
     x, y = (
         np.concatenate([[0.0], *(sign * between(one.low, one.high, wide) for sign in signs)]) for one in (rows, others)
     )
@@ -460,7 +456,7 @@ def elements(rows: Extent, others: Extent, signs: Sequence[int], wide: type) -> 
 
 
 def between(least: float, largest: float, wide: type = np.longdouble) -> NDArray[Any]:
-    """Return numbers from the smallest to the largest in equal ratios, in the type ``wide``."""
+    """Return _POINTS numbers of type ``wide`` from ``least`` to ``largest`` in equal ratios."""
     if not 0 < least < largest:
         return np.full(_POINTS, largest, wide)
     inner = np.exp(math.log(least) * (1 - _STEPS) + math.log(min(largest, _MOST)) * _STEPS)

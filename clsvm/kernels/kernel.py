@@ -475,8 +475,8 @@ class Kernel:
         return self._made(f"({self.spec.text}) ** {int(exponent)}", self._parameters())
 
     def _composed(self, operator: str, other: Any, number: str) -> Kernel:
-        """Return the kernel of this one, an operator, and another kernel or a number; ``number`` names the
-        number's parameter.
+        """Return the kernel ``self operator other``. If ``other`` is a number, it becomes a parameter called
+        ``number``.
         """
         if isinstance(other, Real) and not isinstance(other, bool):  # type: ignore[unreachable]
             if operator == "+" and other == 0:

@@ -150,8 +150,9 @@ class Spec:
 
     @cached_property
     def arguments(self) -> tuple[Argument, ...]:
-        """Return the numbers that the device gets: subtrees of parameters alone in f (f0, f1, ...) and in e (e0,
-        e1, ...).
+        """Return the numbers that the device gets as kernel arguments: f0, f1, ... of f and e0, e1, ... of e.
+
+        Each number is the value of a largest subtree of parameters alone.
         """
         return tuple(
             Argument("int" if node.name in e.integers else "real", f"{prefix}{i}", node.evaluate)
@@ -216,7 +217,7 @@ _FEW, _LONG = 1024, 8  # most rows, and least columns, for which distances are c
 
 
 def _distances(X: Matrix, Y: Matrix, metric: str) -> Matrix:
-    """Return distances. Between few long rows and themselves compute one half and mirror it; the bits are the same."""
+    """Return the distances (n, m) between rows. For few long rows and themselves, compute one half and mirror it."""
     halved = Y is X and 1 < len(X) <= _FEW and X.shape[1] >= _LONG
     return squareform(pdist(X, metric), checks=False) if halved else cdist(X, Y, metric)
 

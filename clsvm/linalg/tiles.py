@@ -241,8 +241,8 @@ class DeviceTiles:
         self._turn(size, local, h, w, np.int64(self.shape.ld), source, to)
 
     def _packed(self, vectors: tuple[Any, ...], n: int, d: int, at: int | None = None, triangle: bool = False) -> None:
-        """Pack n vectors of d numbers of a tile into blocks of V: into X from number ``at`` on, or into the strip
-        if it is None.
+        """Pack n vectors of d numbers of a tile into blocks of V: into X from number ``at`` on, or into the strip if
+        ``at`` is None.
         """
         items = 1 if self.stream.profile.shape == "vector" else 64
         to = (0, d, self._strip) if at is None else (at, self.shape.t, self.X)
@@ -293,7 +293,7 @@ def _rows_of(tile: Matrix) -> Matrix:
     return tile if _in_rows(tile) else np.ascontiguousarray(tile)
 
 
-class Ended(Exception):  # noqa: N818 (not an error: the one that ended the work is another worker's)
+class Ended(Exception):  # noqa: N818 (a signal; the error itself is another worker's)
     """Tell a worker that another worker has failed."""
 
 
@@ -510,7 +510,9 @@ def lauum(U: Matrix, plan: Plan) -> None:
 
 
 def solve(U: Matrix, B: Matrix, plan: Plan) -> None:
-    """Replace B (n, k) by X with U' X = B. A worker solves as many columns at a time as a tile has."""
+    """Replace B (n, k) by X with U' X = B, for an upper triangle U. A worker solves as many columns at a time as
+    a tile has.
+    """
     grid, table = Grid(U, plan.tile), Table(1)
 
     def work(on: DeviceTiles, mine: range) -> None:

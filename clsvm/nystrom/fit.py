@@ -372,8 +372,8 @@ def choose_centers(
 ) -> Centers:
     """Choose inducing points by a center_selection: "uniform", "k-means++", "leverage", or given points (m, d).
 
-    Rows with weight 0 are not drawn. where: device and memory_limit for the kernel values that "leverage" needs.
-    """
+    Rows with weight 0 are not drawn. ``where`` holds the device and memory_limit for kernel values, which "leverage"
+    needs."""
     if not isinstance(how, str):
         return Centers(how, None, f"{how.shape[0]} that were given")
     there = np.flatnonzero(weights > 0)

@@ -306,7 +306,9 @@ class Newton:
     def _seen(self, g: Vector, goal: Vector) -> Vector:
         sizes = self._norms(g)
         if not np.isfinite(sizes).all():
-            raise ValueError(f"kernel values of rows and centres, or targets, are beyond {self.rows.dtype}: scale X")
+            raise ValueError(
+                f"kernel values of rows and inducing points, or targets, overflow {self.rows.dtype}: scale X"
+            )
         result = self.result
         result.residual = float(np.divide(sizes * self.tol, goal, out=np.zeros_like(sizes), where=goal > 0).max())
         result.bound = float((self._above(sizes) * self.squares).sum())

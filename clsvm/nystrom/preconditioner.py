@@ -142,10 +142,10 @@ class Preconditioner:
         raise ValueError(f"{words}; Kernel.check(X) says more")
 
     def sample(self, K: NDArray[np.floating] | None, penalty: float) -> None:
-        """Set the sampled rows by their values K (s, m); None: the inducing points are the sample.
+        """Set the sampled rows by their values K (s, m). If K is None, the inducing points are the sample.
 
-        B is in float32, which is twice as fast, if its rounding is small relative to ``penalty``, the smallest one to
-        come. Raises ValueError if K is not finite.
+        B is in float32, which is twice as fast, if its rounding is small relative to ``penalty``, the smallest penalty
+        of later calls of :meth:`weigh`. Raises ValueError if K is not finite.
         """
         self._B, self.reach = self._R, self._of_diagonal
         if K is None:
@@ -158,7 +158,7 @@ class Preconditioner:
         with _threads(K.size * self.rank):
             self._B, _ = solve(T, K.T.astype(dtype, copy=False), lower=0, trans=1)  # (m, s)
         if not np.isfinite(self._B).all():
-            raise ValueError(f"kernel values of rows and centres are beyond {K.dtype}: scale X")
+            raise ValueError(f"kernel values between rows and inducing points overflow {K.dtype}: scale X")
         self.reach = float(np.sqrt(np.einsum("is,is->s", self._B, self._B).max()))
 
     def weigh(self, D: Vector, penalty: float) -> None:
@@ -169,7 +169,7 @@ class Preconditioner:
             both = self._of_points(scale) if self._B is None else self._of_rows(self._B, scale)
             np.fill_diagonal(both, both.diagonal() + penalty)
             if not self._factored(both, lower=True):
-                raise ValueError(f"penalty={penalty:g} is too small for float64 with these {self.m} centres")
+                raise ValueError(f"penalty={penalty:g} is too small for float64 with these {self.m} inducing points")
         self._both, self._of_A = both, both.diagonal().copy()
 
     def _of_points(self, scale: Vector) -> Vector:
@@ -208,7 +208,9 @@ class Preconditioner:
         return alpha
 
     def from_alpha(self, g: Vector) -> Vector:
-        """Return T^-T g, the gradient by u, from a gradient g by the coefficients."""
+        """Return T^-T g: the gradient with respect to u = T alpha, from a gradient g with respect to the
+        coefficients alpha.
+        """
         return self._solved(g if self.kept is None else g[:, self.kept], self._of_T, lower=0, trans=1)
 
     def u(self, b: Vector) -> Vector:
@@ -216,7 +218,7 @@ class Preconditioner:
         return self._solved(b, self._of_A, lower=1, trans=1)
 
     def from_u(self, g: Vector) -> Vector:
-        """Return A^-T g, the gradient by b, from a gradient g by u."""
+        """Return A^-T g: the gradient with respect to b = A u, from a gradient g with respect to u."""
         return self._solved(g, self._of_A, lower=1, trans=0)
 
     def of_coefficients(self, alpha: Vector) -> Vector:

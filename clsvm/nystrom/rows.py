@@ -248,7 +248,9 @@ class RowBlock:
         return self.cross.values(rows)
 
     def decision_values(self, alpha: Vector) -> Vector:
-        """Return f (k, n) for coefficients in the caller's units, by the same products as gradients."""
+        """Return f (k, n) of the rows for coefficients (k, m) not scaled to units, by the same products as
+        gradients.
+        """
         units = self._units[:, None]
         return self._of_gradients.forward(alpha / units) * units + self._task.offset[:, None] * units
 
@@ -334,7 +336,7 @@ class RowOperator:
         self._change = change
 
     def step(self, s: Vector) -> None:
-        """Add s (k, 1) times the computed change to f."""
+        """Add to f its change along the last step, as :meth:`look` computed it, times s (k, 1)."""
         assert self._change is not None
         self._all("step", s)
         moved = s * self._change
@@ -369,11 +371,13 @@ class RowOperator:
         return self._sum("hessian", V)
 
     def decision_values(self, alpha: Vector) -> Vector:
-        """Return f (k, n) for coefficients in the caller's units."""
+        """Return f (k, n) of all rows for coefficients (k, m) that are not scaled to the task's units."""
         return np.concatenate(self._all("decision_values", alpha), axis=1)
 
 
 def blocks(n: int) -> list[slice]:
-    """Return the blocks into which n rows are divided, independent of the number of places."""
+    """Return the blocks into which n rows are divided: at most PARTS, with at least LEAST rows each. They depend
+    on n alone.
+    """
     ends = np.linspace(0, n, min(PARTS, max(1, n // LEAST)) + 1).astype(int)
     return [slice(int(a), int(b)) for a, b in pairwise(ends)]

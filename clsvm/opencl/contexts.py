@@ -23,12 +23,12 @@ from clsvm.errors import BuildError, DeviceError, warn
 from clsvm.opencl.memory import POOLS, all_kept, never_released, pool_lock
 from clsvm.opencl.runtime import cl
 
-SIMULATOR = "Oclgrind"  # the name of its platform
+SIMULATOR = "Oclgrind"  # platform name of the OpenCL simulator
 
 
 def context_of(device: cl.Device) -> cl.Context:
     """Return the context of a device in this process. Raises DeviceError in a forked child whose runtime would hang."""
-    with context_lock:  # one context a process and device, also where threads meet it first together
+    with context_lock:  # concurrent threads must get the same context
         return _made_context(os.getpid(), device)
 
 
@@ -70,7 +70,7 @@ def _before_fork() -> None:
     _still.extend(streams)
     for stream in _still:
         stream.lock.acquire()
-        with contextlib.suppress(DeviceError):  # the stream's own thread gets the error at its next call
+        with contextlib.suppress(DeviceError):  # the thread of the stream gets the error at its next call
             stream.finish()
 
 

@@ -207,7 +207,7 @@ def find(spec: Any = None) -> DeviceInfo:
     hits = _matches(asked, here)
     if not hits:
         raise DeviceError(f"no OpenCL device matches {given!r}; there are:\n{describe()}")
-    info = partial(_info, os.getpid(), tried=len(hits) > 1)  # a small fit takes seconds, so only if there is a choice
+    info = partial(_info, os.getpid(), tried=len(hits) > 1)  # fit only if there is a choice, since it takes seconds
     choice = asked in ("", "gpu", "cpu")  # these may match several devices: the first usable one is taken
     if choice:
         order = {"gpu": 0, "cpu": 1, "other": 2}
@@ -232,7 +232,7 @@ def separated(spec: Any) -> Any:
     here, pieces = visible(os.getpid()), spec.split(",")
     names = []
     while pieces:
-        ends = range(len(pieces), 1, -1)  # the most pieces first
+        ends = range(len(pieces), 1, -1)  # try to join the most pieces first
         joined = next((end for end in ends if _one_name(pieces[:end], here)), 1)
         names.append(",".join(pieces[:joined]).strip())
         pieces = pieces[joined:]
@@ -391,7 +391,7 @@ def _fit(index: int, device: cl.Device) -> str:
     from multiprocessing.spawn import get_executable
 
     python = get_executable()
-    if getattr(sys, "frozen", False) or not python:  # the program would start itself instead of Python
+    if getattr(sys, "frozen", False) or not python:  # a frozen program would start itself instead of Python
         return ""
     try:
         here = [str(Path(place).absolute()) for place in sys.path]

@@ -138,7 +138,11 @@ class DeviceCache:
     children begin empty.
     """
 
-    _state: tuple[Any, Any, int] = None, None, 0  # Stream.setting, value, bytes; one tuple, as threads read it unlocked
+    _state: tuple[Any, Any, int] = (
+        None,
+        None,
+        0,
+    )  # Stream.setting, value, bytes: a tuple, since threads read without a lock
 
     def __reduce__(self) -> tuple[Any, ...]:
         return DeviceCache, ()

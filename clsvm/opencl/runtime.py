@@ -223,7 +223,7 @@ def _exposed_inside(folder: Path) -> str:
     return ""
 
 
-# Settings of the loader by the user, before prepare changes the environment
+# The user's settings of the loader, read before prepare() changes the environment
 SETTINGS = {name: value for name in ("OCL_ICD_VENDORS", "OCL_ICD_FILENAMES") if (value := os.environ.get(name))}
 prepare()
 import pyopencl as cl  # noqa: E402

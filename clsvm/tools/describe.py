@@ -31,7 +31,7 @@ _ITEMSIZE = 4  # bytes of a float32
 
 @dataclass(frozen=True)
 class Split:
-    """Hold the dense columns that a rule of the partition selects.
+    """Hold the number of columns that a rule of the partition selects to be stored densely.
 
     Attributes
     ----------

@@ -51,7 +51,7 @@ _SPARSE, _ENTRIES = 1024, 120  # columns of CSR rows, few so that filling panels
 _KINDS, _WIDTH, _SHARED = 128, 256, 0.9  # clustered rows: kinds of rows, columns of a kind, share that a row has
 _BESIDE = 4  # entries of a hybrid row in addition to its dense columns
 Launch = Callable[[], None]  # runs a product once and waits for it
-_CLEARLY = 0.97  # share of the default's time that a candidate must be below, so that noise does not decide
+_CLEARLY = 0.97  # a candidate must take less than this share of the default's time, so that noise does not decide
 _ROUNDS = 3  # least runs of a candidate
 _NUMBERS = "lanes", "panel", "block", "chunks", "group"  # fields of the profile, beside tiles, that a search may change
 
@@ -118,7 +118,7 @@ def product(stream: Stream, X: Any, plan: Plan, working: int, stored: bool = Fal
 
 
 def dense(stream: Stream, n: int, d: int = _DENSE) -> Work:
-    """Return the product over dense rows of d columns, to which the others are compared."""
+    """Return the product over dense rows of d columns, relative to which the rates are measured."""
     X = np.random.default_rng(0).random((n, d), np.float32)
     survey = _survey(stream, X)
     return Work(_launch(stream, X, DENSE), float(n * d), n * (_cost(DENSE, survey) - d))
