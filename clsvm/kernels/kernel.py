@@ -81,9 +81,9 @@ class Check(NamedTuple):
 class Kernel:
     """Represent a kernel function K(x, y) with the values of its parameters.
 
-    A kernel is immutable and hashable, and can be pickled. ``k1 + k2``, ``k1 * k2``, ``2 * k``, ``k + 1`` and ``k **
-    2`` are kernels. A number becomes a parameter named ``scale`` or ``offset``. If both operands have a parameter of
-    one name, that of the right operand gets the suffix ``_2``. :meth:`elementwise` makes kernels of sums over features.
+    A kernel is immutable and hashable, and can be pickled. ``k1 + k2``, ``k1 * k2``, ``k + 1``, ``2 * k``, ``k ** 2``
+    are kernels. A number becomes a parameter named ``scale`` or ``offset``. If both operands have a parameter of one
+    name, that of the right operand gets the suffix ``_2``. :meth:`elementwise` makes kernels of sums over features.
 
     Parameters
     ----------
@@ -411,7 +411,9 @@ class Kernel:
         return self._evaluation(rows, others, dtype, d, np.longdouble)
 
     def _evaluation(self, rows: Extent, others: Extent, dtype: str, d: int, wide: type) -> Evaluation:
-        """Return :meth:`evaluation` in comparison to the type ``wide``, which must hold every inner value."""
+        """Return the errors of :meth:`evaluation` by comparison to ``wide``, a type that must hold every inner
+        value.
+        """
         expression = self.spec.expression.tree
         if not self.spec.element:
             given = {**inner_products(rows, others, wide), **self.params}
@@ -581,7 +583,7 @@ def underflow(dtype: str, d: int) -> float:
 
 @dataclass(frozen=True)
 class Precomputed:
-    """Stand for kernel values that are given instead of a function: entry j of row x is K(x, training row j)."""
+    """Take the place of a kernel function if X has kernel values: entry j of a row x is K(x, j-th training row)."""
 
     name: ClassVar[str] = "precomputed"
 

@@ -223,7 +223,7 @@ class DeviceTiles:
             self._sum(-1.0, k, b, k, column, w)
 
     def _substitute(self, U: In, k: int, b: int, w: int, column: int) -> None:
-        """Solve rows k to k + b - 1 of U' X = C by forward substitution, for columns from the lane group of
+        """Solve rows k to k + b - 1 of U' X = C by forward substitution, for all columns from the lane group of
         ``column`` on.
         """
         s, vector = self.shape, self.stream.profile.shape == "vector"

@@ -78,7 +78,7 @@ class Task:
 
     @property
     def total(self) -> Vector:
-        """Return the sum of the weights, (1,) or (k, 1)."""
+        """Return the sum of the weights, (1,), or (k, 1) if each output has its own weights."""
         return np.asarray(self.weights.sum(axis=-1, keepdims=True))
 
     def among(self, rows: slice) -> Task:

@@ -194,8 +194,8 @@ def all_kept() -> list[DeviceCache]:
 def release_memory() -> int:
     """Release all device memory that clsvm keeps between calls.
 
-    That memory is: slabs of the row cache, freed buffers of the pools, and rows and support vectors of fitted
-    estimators that stay on a device.
+    That memory is: slabs of the row cache, freed buffers in pools, and the vectors of fitted models that stay on a
+    device for later predictions.
 
     Returns
     -------

@@ -215,7 +215,7 @@ def _fault(folder: Path) -> str:
 
 
 def _exposed_inside(folder: Path) -> str:
-    """Return which other user can change an entry of a folder, if others can enter the folder; else ""."""
+    """Return in words which other user can change an entry of a folder that others can enter, or "" if none can."""
     for place in folder.iterdir() if folder.stat().st_mode & 0o011 else ():
         with contextlib.suppress(FileNotFoundError):  # another process removed it meanwhile
             if words := files.changed_by_others(place):

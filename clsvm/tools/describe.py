@@ -61,7 +61,8 @@ class Estimate:
     cost
         cost of a value of K, relative to a multiply-add in a product of dense rows; None if it is not estimated.
     milliseconds
-        time of a product with WORKING rows, or all if they are fewer; None without a cost.
+        time of a product with WORKING right-hand rows, or with all rows if they are fewer; None without a
+        cost.
     """
 
     layout: str
