@@ -411,9 +411,7 @@ class Kernel:
         return self._evaluation(rows, others, dtype, d, np.longdouble)
 
     def _evaluation(self, rows: Extent, others: Extent, dtype: str, d: int, wide: type) -> Evaluation:
-        """Return the errors of :meth:`evaluation` by comparison to ``wide``, a type that must hold every inner
-        value.
-        """
+        """Return :meth:`evaluation` by comparison to ``wide``, a type that must hold every inner value."""
         expression = self.spec.expression.tree
         if not self.spec.element:
             given = {**inner_products(rows, others, wide), **self.params}
@@ -477,9 +475,7 @@ class Kernel:
         return self._made(f"({self.spec.text}) ** {int(exponent)}", self._parameters())
 
     def _composed(self, operator: str, other: Any, number: str) -> Kernel:
-        """Return the kernel ``self operator other``. If ``other`` is a number, it becomes a parameter called
-        ``number``.
-        """
+        """Return the kernel ``self operator other``; a number becomes a parameter called ``number``."""
         if isinstance(other, Real) and not isinstance(other, bool):  # type: ignore[unreachable]
             if operator == "+" and other == 0:
                 return self  # sum() starts from 0
