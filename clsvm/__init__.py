@@ -1,4 +1,4 @@
-"""clsvm: exact kernel machines on any OpenCL device."""
+"""Train kernel SVMs and Nyström kernel machines on any OpenCL device, with scikit-learn's interface."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ _MODULES = ("libsvm", "linalg", "model_selection", "plots", "probability")
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use, so that the command line answers at once."""
+    """Import a public name on its first use, so that ``import clsvm`` and the command line start fast."""
     if name in _HOMES or name in _MODULES:
         from importlib import import_module
 

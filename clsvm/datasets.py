@@ -1,4 +1,4 @@
-"""Small real data sets as svmlight files, to try the commands on: those bundled with scikit-learn."""
+"""Write small data sets of scikit-learn as svmlight files, to try the commands on."""
 
 from __future__ import annotations
 
@@ -16,13 +16,32 @@ NAMES = tuple(_POSITIVE)
 def sample(
     name: str, folder: str | os.PathLike[str] = ".", test_size: float = 0.25, seed: int = 0
 ) -> tuple[Path, Path]:
-    """Write ``name``.train and ``name``.test into ``folder``: svmlight text, labels -1 and +1, columns from 1.
+    """Write a data set as two svmlight files, ``name``.train and ``name``.test, with labels -1 and +1.
 
-    "breast_cancer": 569 rows x 30 features, benign (+1) or malignant; each column shifted and scaled to mean 0 and
-    deviation 1 on the training part. "digits": 1797 images of 8 x 8 pixels, 8 (+1) or another digit; pixels / 16.
-    A share ``test_size`` (between 0 and 1) of each class goes to the test file, drawn by ``seed``.
+    Parameters
+    ----------
+    name : str
+        "breast_cancer" has 569 rows of 30 features, and the label +1 for a benign tumour. Each column has mean 0 and
+        standard deviation 1 over the training rows. "digits" has 1797 images of 8 x 8 pixels, divided by 16, and the
+        label +1 for the digit 8.
+    folder : str or path
+        Folder of the files.
+    test_size : float
+        Share of each class that goes to the test file, between 0 and 1.
+    seed : int
+        Seed of the random division.
 
-    Returns both paths. Raises ValueError (unknown name, test_size) and OSError.
+    Returns
+    -------
+    train, test : path
+        Paths of both files.
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown, or test_size is out of range.
+    OSError
+        If a file cannot be written.
     """
     if name not in NAMES:
         raise ValueError(f"there is no sample {name!r}; expected one of {', '.join(NAMES)}")

@@ -1,4 +1,4 @@
-"""LIBSVM's files, read and written: data (svmlight text) and models."""
+"""Read and write LIBSVM's files: data in svmlight text, kernel values, and models."""
 
 from __future__ import annotations
 

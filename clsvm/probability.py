@@ -1,4 +1,8 @@
-"""Probabilities of a fitted machine, from its decision values on rows that it was not fitted to."""
+"""Fit probabilities to the decision values of an SVM, as LIBSVM does.
+
+:func:`calibrated` fits them by cross-validation for a fitted estimator. The other functions are its parts: folds,
+sigmoids of pairs of classes and their coupling, errors of a regression, and marks of a one-class SVM.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Estimators of rows that are on many machines: scikit-learn's interface over Dask's arrays and data frames.
+"""Fit estimators to Dask arrays and data frames, whose rows are spread over many computers.
 
-The chunks of rows stay with Dask's workers, each on its own device. A Falkon model sends its inducing points and
-coefficients alone, an SVM the rows of its working sets. Needs the extra ``dask``.
+Chunks of rows stay on the Dask workers that hold them, and each worker computes on its own device. A Falkon fit sends
+only inducing points and coefficients between workers. An SVM fit sends the rows of its working sets. The module needs
+the extra ``dask``.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Turn decision values into predictions and probabilities, for estimators, models and searches.
 
-Of k classes by pairs there are k (k - 1) / 2 values for each row, so they come in strips: the values of one class
-against some later classes, for a few rows. A strip is reduced before the next one is computed. No result depends on how
-pairs and rows are cut.
+With k classes and one problem for each pair, a row has k (k - 1) / 2 decision values. They come in strips: the values
+of one class against some later classes, for a few rows. A strip is reduced to votes or sums before the next one is
+computed. Results do not depend on how pairs and rows are divided into strips.
 
-Probabilities are those of LIBSVM, fitted to what cross-validation predicts, and kept in a model as a few numbers:
+:class:`Decoder` makes the predictions of an estimator. :func:`calibrated` fits probabilities as LIBSVM does, to
+decision values of rows outside of each fold's fit. A model holds the fitted parameters, a few numbers:
 
 - two classes: a sigmoid of the decision value (J. Platt, "Probabilistic outputs for support vector machines", 2000; the
   stable form of its sums from H.-T. Lin, C.-J. Lin, R. C. Weng, "A note on Platt's probabilistic outputs for support
@@ -35,22 +36,31 @@ from clsvm.errors import warn
 from clsvm.tasks import ONE_CLASS
 
 Vector = NDArray[np.float64]
-CLASSES = 40  # classes in a block of many rows: more take more memory a row, and fewer take more launches
+CLASSES = 40  # classes in a block: a larger block takes more memory for each row, a smaller one more launches
 Rows = NDArray[np.intp]
 FOLDS = 5
 LEAST = 1e-7  # LIBSVM keeps each pair's probability this far from 0 and 1
-_MARKS = 10  # of the decision values of one class
-_CELLS = 1 << 22  # of the matrices that are coupled at a time
-HELD = 8  # numbers that are held for each of these: r, Q and what they are made of
+_MARKS = 10  # number of probability marks of a one-class model
+_CELLS = 1 << 22  # stored entries of the coupling matrices (k, k) of all rows that are coupled together
+HELD = 8  # numbers allocated for each entry of a coupling matrix: r, Q and temporary arrays
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """Make predictions of decision values: (n,), (n, outputs), or (n, pairs) of pairs of classes.
+    """Turn decision values (n,), (n, outputs) or (n, pairs) into the results of an estimator's methods.
 
-    kind: of the task (:mod:`clsvm.tasks`). classes: (k,), empty without classes. of_pairs: whether each pair of
-    classes has a problem. shape, break_ties: parameters of the classifier, as scikit-learn has them. columns: whether
-    predictions of one output are (n, 1).
+    Attributes
+    ----------
+    kind
+        what the task predicts: CLASSES, ONE_CLASS or NUMBERS of clsvm.tasks.
+    classes
+        labels (k,), empty without classes.
+    of_pairs
+        whether each pair of classes has its problem.
+    shape, break_ties
+        the classifier's parameters decision_function_shape and break_ties.
+    columns
+        whether predictions of a single output have the shape (n, 1) instead of (n,).
     """
 
     kind: str
@@ -61,7 +71,7 @@ class Decoder:
     columns: bool = False
 
     def decision_function(self, values: Vector) -> Vector:
-        """Return what the estimator's decision_function returns."""
+        """Return the result of the estimator's decision_function."""
         k = len(self.classes)
         if k == 2 and values.ndim == 2:
             return np.asarray(values[:, 1] - values[:, 0])
@@ -70,7 +80,7 @@ class Decoder:
         return values
 
     def predict(self, values: Vector) -> NDArray[Any]:
-        """Return what the estimator's predict returns. Raises ValueError as :attr:`by_votes`."""
+        """Return the predictions of the estimator for decision values. Raises ValueError as :attr:`by_votes`."""
         if self.by_votes:
             k = len(self.classes)
             won = votes(strips(values, k), len(values), k)
@@ -79,13 +89,16 @@ class Decoder:
 
     @property
     def by_votes(self) -> bool:
-        """Return whether votes of pairs decide. Raises ValueError where values cannot break ties of votes."""
+        """Return whether the class with the most votes of pairs is predicted.
+
+        Raises ValueError if break_ties is set and decision_function_shape is "ovo".
+        """
         if self.break_ties and self.of_pairs and self.shape == "ovo":
             raise ValueError("break_ties must be False when decision_function_shape is 'ovo'")
         return self.of_pairs and not self.break_ties
 
     def by_value(self, values: Vector) -> NDArray[Any]:
-        """Return the predictions of what decision_function returned: the class of the largest value, or by the sign."""
+        """Return the predictions for the result of decision_function: by the largest value of a row, or by the sign."""
         if len(self.classes):
             chosen = values.argmax(axis=1) if values.ndim == 2 else (values > 0).astype(np.intp)
             return np.asarray(self.classes[chosen])
@@ -95,33 +108,45 @@ class Decoder:
 
 
 def logistic(values: Vector) -> Vector:
-    """Return probabilities (n, k) of decision values (n,) of two classes, or (n, k) of more."""
+    """Return the classes' probabilities (n, k) under the logistic loss.
+
+    Two classes have decision values (n,) and the sigmoid function. More have values (n, k) and the softmax function.
+    """
     if values.ndim == 2:
         return np.asarray(softmax(values, axis=1))
     return np.stack([expit(-values), expit(values)], axis=1)
 
 
 def log_logistic(values: Vector) -> Vector:
-    """Return the logarithms of :func:`logistic`, also where a probability underflows."""
+    """Return the logarithms of the probabilities of :func:`logistic`. They are finite even if a probability is 0."""
     if values.ndim == 2:
         return np.asarray(values - np.logaddexp.reduce(values, axis=1, keepdims=True))
     return -np.logaddexp(0, np.stack([values, -values], axis=1))
 
 
 def pairs(k: int) -> list[tuple[int, int]]:
-    """Return the pairs of k classes in the order of their problems: (0, 1), (0, 2), ..., (1, 2), ..."""
+    """Return all pairs of k classes in the order of their problems: (0, 1), (0, 2), ..., (1, 2), ..."""
     return list(combinations(range(k), 2))
 
 
 def first_pair(k: int, i: int) -> int:
-    """Return the place of the pair (i, i + 1) among the pairs of k classes."""
+    """Return the position of the pair (i, i + 1) among the pairs of k classes (:func:`pairs`)."""
     return i * k - i * (i + 1) // 2
 
 
 class Strip(NamedTuple):
-    """Decision values (others, rows) of class ``own`` against the classes ``others``, positive for ``own``.
+    """Hold the decision values of one class against some later classes, for a few rows.
 
-    Strips of the same rows come in an order in which each class meets the other classes in their order.
+    For the same rows, strips come in such an order that each class meets the other classes in ascending order.
+
+    Attributes
+    ----------
+    own
+        number of the class.
+    others
+        numbers of the later classes.
+    values
+        (others, rows); a positive value is for ``own``.
     """
 
     own: int
@@ -130,25 +155,26 @@ class Strip(NamedTuple):
 
 
 def strips(values: Vector, k: int) -> Iterator[Strip]:
-    """Yield the strips of decision values (rows, pairs)."""
+    """Yield stored decision values (rows, pairs) as strips."""
     for i in range(k - 1):
         first = first_pair(k, i)
         yield Strip(i, slice(i + 1, k), values[:, first : first + k - 1 - i].T)
 
 
 def blocks(k: int, most: int) -> list[tuple[slice, slice]]:
-    """Return blocks of at most ``most`` classes, each with itself and with every later one, by the first of the two."""
+    """Divide k classes into blocks of at most ``most`` classes. Return all pairs of blocks (first, same or later)."""
     size = -(-k // -(-k // max(1, most)))
     cuts = [slice(first, min(first + size, k)) for first in range(0, k, size)]
     return [(one, other) for at, one in enumerate(cuts) for other in cuts[at:]]
 
 
 def strips_of_block(own: slice, others: slice, one: Vector, other: Vector, offsets: Vector, k: int) -> Iterator[Strip]:
-    """Yield the strips of the pairs between two blocks of classes, or within a block.
+    """Yield the strips of all pairs of a class in block ``own`` and a class in block ``others``.
 
-    one : sums of kernel values (own classes * others, rows); within a block a class has no sum for itself.
-    other : the same with the blocks exchanged; within a block it is ``one``.
-    offsets : (pairs,) of all k classes.
+    ``one`` holds the sums over support vectors of ``own`` with their coefficients against ``others``, one row for each
+    pair and one column for each sample. ``other`` holds the sums with the blocks exchanged. If both blocks are the
+    same, ``other`` is ``one``, which then has no row for a class against itself. ``offsets`` are the intercepts
+    (pairs,) of all k classes.
     """
     within = own == others
     one = one.reshape(own.stop - own.start, -1, one.shape[1])
@@ -165,28 +191,28 @@ def strips_of_block(own: slice, others: slice, one: Vector, other: Vector, offse
 
 
 def votes(found: Iterable[Strip], n: int, k: int) -> NDArray[np.intp]:
-    """Return the number of pairs (n, k) that each class wins; a value of 0 is a vote for the second class."""
+    """Return the number of pairs that each class wins, (n, k). A value of 0 is a vote for the pair's second class."""
     won = np.zeros((k, n), np.int32)
     for own, others, values in found:
         positive = (values > 0).view(np.int8)
         won[own] += positive.sum(axis=0, dtype=np.int32)
         won[others] -= positive
-    won += np.arange(k, dtype=np.int32)[:, None]  # (as second class, every pair but those that the first one wins)
+    won += np.arange(k, dtype=np.int32)[:, None]  # the second class wins each pair that the first one does not win
     return won.T.astype(np.intp)
 
 
 def against_rest(found: Iterable[Strip], n: int, k: int) -> Vector:
     """Return scikit-learn's decision values (n, k) of shape "ovr".
 
-    A value is the number of votes and, below 1/3, a share by the sum of a class's decision values. The bits are those
-    of sklearn.utils.multiclass._ovr_decision_function, where a value of 0 is a vote for the first class.
+    A class has its number of votes plus s / (3 (|s| + 1)), where s is the sum of its decision values. The bits are
+    those of sklearn.utils.multiclass._ovr_decision_function. A value of 0 is a vote for the pair's first class there.
     """
     won, sums = np.zeros((k, n), np.int32), np.zeros((k, n))
     for own, others, values in found:
         negative = (values < 0).view(np.int8)
         won[own] -= negative.sum(axis=0, dtype=np.int32)
         won[others] += negative
-        for one in values:  # (one after another, so that sums have the same bits in any block)
+        for one in values:  # one after another, so that the bits of sums do not depend on the blocks
             sums[own] += one
         sums[others] -= values
     won += np.arange(k - 1, -1, -1, dtype=np.int32)[:, None]
@@ -196,7 +222,7 @@ def against_rest(found: Iterable[Strip], n: int, k: int) -> Vector:
 
 
 def side_by_side(found: Iterable[Strip], n: int, k: int) -> Vector:
-    """Return the decision values (n, pairs) themselves."""
+    """Return the decision values of all strips as one array (n, pairs)."""
     out = np.empty((n, k * (k - 1) // 2))
     for own, others, values in found:
         first = first_pair(k, own) + others.start - own - 1
@@ -204,14 +230,30 @@ def side_by_side(found: Iterable[Strip], n: int, k: int) -> Vector:
     return out
 
 
-# What is fitted
+# Parameters of probabilities
 
 
 def platt(values: Vector, positive: NDArray[np.bool_]) -> tuple[float, float]:
-    """Return A and B of P(positive | f) = 1 / (1 + exp(A f + B)), the most likely ones for decision values (n,).
+    """Fit A and B of P(positive | f) = 1 / (1 + exp(A f + B)) by maximum likelihood.
 
-    Source: Platt (2000), section 2.2: not 1 and 0 are the targets but (N+ + 1) / (N+ + 2) and 1 / (N- + 2), so that the
-    optimum is finite where the classes are apart. A is 0 where all values are the same.
+    The targets are (N+ + 1) / (N+ + 2) and 1 / (N- + 2) instead of 1 and 0, so that the optimum is finite for
+    separable classes.
+
+    Parameters
+    ----------
+    values : array of float64 (n,)
+        Decision values f.
+    positive : array of bool (n,)
+        Whether a row is of the positive class.
+
+    Returns
+    -------
+    A, B : float
+        A is 0 if all values are the same.
+
+    References
+    ----------
+    Platt (2000), section 2.2.
     """
     from sklearn.linear_model import LogisticRegression
 
@@ -221,7 +263,7 @@ def platt(values: Vector, positive: NDArray[np.bool_]) -> tuple[float, float]:
     if not scale > 1e-12 * abs(centre):
         share = target.mean()
         return 0.0, float(np.log((1 - share) / share))
-    x = np.tile((values - centre) / scale, 2)[:, None]  # every row with both labels, by the target's weights
+    x = np.tile((values - centre) / scale, 2)[:, None]  # each row has both labels, weighted by its target
     weights = np.concatenate([target, 1 - target])
     fitted = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-10)
     fitted.fit(x, np.repeat([True, False], n), sample_weight=weights)
@@ -230,17 +272,45 @@ def platt(values: Vector, positive: NDArray[np.bool_]) -> tuple[float, float]:
 
 
 def laplace(residuals: Vector) -> float:
-    """Return sigma of the density exp(-|z| / sigma) / (2 sigma) of errors (n,): their mean size, without those beyond
-    five standard deviations (sqrt(2) sigma each). Source: Lin and Weng (2004)."""
+    """Fit sigma of the Laplace density exp(-|z| / sigma) / (2 sigma) to errors z.
+
+    Parameters
+    ----------
+    residuals : array of float64 (n,)
+        Errors of predictions.
+
+    Returns
+    -------
+    sigma : float
+        Mean absolute error, without errors beyond five standard deviations of sqrt(2) sigma.
+
+    References
+    ----------
+    Lin and Weng (2004).
+    """
     sizes = np.abs(residuals)
     return float(sizes[sizes <= 5 * np.sqrt(2) * sizes.mean()].mean())
 
 
 def density_marks(values: Vector) -> Vector | None:
-    """Return ten ascending marks (10,) in the decision values (n,) of the training rows: between the middles of
-    neighbouring marks lies a fifth of the negative ones, or of the others. None for fewer than five of either.
+    """Return the ten marks that map a one-class decision value to a probability.
 
-    Source: Que and Lin (2022), as LIBSVM 3.3 numbers its bins.
+    The negative decision values are divided into five equal parts, and the other values likewise. Each mark is the
+    middle of a part's bounds.
+
+    Parameters
+    ----------
+    values : array of float64 (n,)
+        Decision values of the training rows.
+
+    Returns
+    -------
+    marks : array of float64 (10,) or None
+        Ascending marks. None if fewer than five values are negative, or fewer than five are not.
+
+    References
+    ----------
+    Que and Lin (2022). Bins are numbered as in LIBSVM 3.3.
     """
     values, half = np.sort(values), _MARKS // 2
     below = int(np.searchsorted(values, 0.0))
@@ -253,22 +323,51 @@ def density_marks(values: Vector) -> Vector | None:
     return np.asarray((bounds[:-1] + bounds[1:]) / 2)
 
 
-# What is made of it
+# Probabilities
 
 
 def of_pairs(values: Vector, A: Vector, B: Vector, k: int) -> Vector:
-    """Return probabilities (n, k) of the classes, from decision values (n, pairs) that are positive for a pair's first
-    class, pairs (0, 1), (0, 2), ..., (1, 2), ...; A and B (pairs,)."""
+    """Return the classes' probabilities for the decision values of all pairs of classes.
+
+    Parameters
+    ----------
+    values : array of float64 (n, pairs)
+        Decision values of the pairs (0, 1), (0, 2), ..., (1, 2), .... A positive value is for the first class.
+    A, B : array of float64 (pairs,)
+        Sigmoid of each pair (:func:`platt`).
+    k : int
+        Number of classes.
+
+    Returns
+    -------
+    probabilities : array of float64 (n, k)
+        Coupled probabilities (:func:`coupled`) for more than two classes.
+    """
     first = np.clip(expit(-(values * A + B)), LEAST, 1 - LEAST)
     return np.concatenate([first, 1 - first], axis=1) if k == 2 else coupled(first, k)
 
 
 def coupled(first: Vector, k: int) -> Vector:
-    """Return probabilities (n, k) of k classes that fit those (n, pairs) of each pair's first class.
+    """Couple the probabilities of pairs of classes to probabilities of k classes.
 
-    They minimise p'Qp with sum p = 1, Q_tt = sum_s r_st^2, Q_ts = -r_st r_ts, r_st = P(s | s or t). Source: Wu, Lin and
-    Weng (2004), the second method and its algorithm 2; from where LIBSVM starts and until it stops (all (Qp)_t within
-    0.005 / k of p'Qp), which is what makes the digits the same.
+    The result p minimises p'Qp with sum p = 1, where Q_tt = sum_s r_st^2, Q_ts = -r_st r_ts, and r_st is the
+    probability of class s if the class is s or t. The start and the stopping rule are LIBSVM's: all (Qp)_t are within
+    0.005 / k of p'Qp. The digits therefore agree with LIBSVM's.
+
+    Parameters
+    ----------
+    first : array of float64 (n, pairs)
+        Probability of each pair's first class.
+    k : int
+        Number of classes.
+
+    Returns
+    -------
+    probabilities : array of float64 (n, k)
+
+    References
+    ----------
+    Wu, Lin and Weng (2004), the second method and its algorithm 2.
     """
     i, j = np.triu_indices(k, 1)
     own = np.arange(k)
@@ -280,7 +379,7 @@ def coupled(first: Vector, k: int) -> Vector:
         r[:, i, j], r[:, j, i] = part, 1 - part
         Q = -r * r.transpose(0, 2, 1)
         Q[:, own, own] = np.square(r).sum(axis=1)
-        places, p = np.arange(begin, begin + len(part)), np.full((len(part), k), 1 / k)  # of the rows not yet done
+        places, p = np.arange(begin, begin + len(part)), np.full((len(part), k), 1 / k)  # rows that still iterate
         for _ in range(max(100, k)):
             Qp = (Q @ p[:, :, None])[:, :, 0]
             total = (p * Qp).sum(axis=1)
@@ -289,7 +388,7 @@ def coupled(first: Vector, k: int) -> Vector:
             if not going.any():
                 break
             places, Q, p, Qp, total = places[going], Q[going], p[going], Qp[going], total[going]
-            for t in range(k):  # one p_t after another to its optimum, then sum p = 1 again
+            for t in range(k):  # set p_t to its optimum, then scale p to the sum 1
                 change = (total - Qp[:, t]) / Q[:, t, t]
                 p[:, t] += change
                 total = (total + change * (change * Q[:, t, t] + 2 * Qp[:, t])) / (1 + change) ** 2
@@ -301,7 +400,20 @@ def coupled(first: Vector, k: int) -> Vector:
 
 
 def of_one_class(values: Vector, marks: Vector) -> Vector:
-    """Return probabilities (n, 2) of being normal and of being an outlier, from values (n,) and marks (10,)."""
+    """Return the probabilities of a one-class model.
+
+    Parameters
+    ----------
+    values : array of float64 (n,)
+        Decision values.
+    marks : array of float64 (10,)
+        Marks of :func:`density_marks`.
+
+    Returns
+    -------
+    probabilities : array of float64 (n, 2)
+        Probability that a row is normal, and that it is an outlier.
+    """
     steps = np.concatenate([[0.001], np.arange(1, len(marks)) / len(marks), [0.999]])
     normal = steps[np.searchsorted(marks, values, side="right")]
     return np.stack([normal, 1 - normal], axis=1)
@@ -311,10 +423,21 @@ def of_one_class(values: Vector, marks: Vector) -> Vector:
 
 
 def folds(y: NDArray[Any], count: int, of_classes: bool) -> list[tuple[Rows, Rows]]:
-    """Return rows to train on and to predict, ``count`` times, at most once for each row of y (n,).
+    """Return the folds of a shuffled cross-validation, which are the same in each call.
 
-    They are shuffled, the same ones every time. Each class has its share of every fold, unless there are more folds
-    than rows of any class.
+    Parameters
+    ----------
+    y : array (n,)
+        Labels or targets.
+    count : int
+        Number of folds. More than n folds become n.
+    of_classes : bool
+        Whether each class has its share of every fold. A count that exceeds the rows of each class turns this off.
+
+    Returns
+    -------
+    folds : list
+        Pairs of row numbers: rows to train on, and rows to predict.
     """
     from sklearn.model_selection import KFold, StratifiedKFold
 
@@ -323,7 +446,7 @@ def folds(y: NDArray[Any], count: int, of_classes: bool) -> list[tuple[Rows, Row
     stratified = of_classes and len(sizes) > 1 and count <= sizes.max()
     splitter = (StratifiedKFold if stratified else KFold)(count, shuffle=True, random_state=0)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The least populated class")  # such a class is in fewer folds
+        warnings.filterwarnings("ignore", "The least populated class")  # a small class may be in fewer folds
         return list(splitter.split(np.zeros(len(y)), index))
 
 
@@ -334,16 +457,43 @@ def calibrated(
     sample_weight: Any = None,
     watch: Callable[[Any, Rows], object] = lambda fold, rows: None,
 ) -> Any:
-    """Return the model of a fitted ``estimator`` with probabilities: its ``model_`` (:class:`KernelModel`) with probA
-    and probB; of regression probA alone; of one class prob_density_marks, None where too few rows are on a side.
+    """Fit probabilities for a fitted estimator and return its model with them.
 
-    X (n, d) or a list of n rows, y (n,) and sample_weight (n,) are what the estimator was fitted to. Except for one
-    class, the estimator is fitted five times more, to four fifths of the rows each. These fits have its parameters and
-    weights, and the folds are the same each time. A pair may have one class alone in a fold's rows: LIBSVM's value for
-    it is then 1 or -1. ``watch`` is called with each fold's fitted estimator and the places of its rows.
+    Classifiers and regressors are fitted five times more, each time to four fifths of the rows. These fits have the
+    estimator's parameters and weights. A fold's rows may lack one class of a pair. The pair's decision value is then
+    1 or -1, as in LIBSVM.
 
-    Raises NotFittedError, ValueError where there is no machine for each pair of classes, and what ``fit`` raises; warns
-    with ConvergenceWarning where a fold's fit did not converge.
+    Parameters
+    ----------
+    estimator : estimator of clsvm
+        Fitted SVM.
+    X : array, CSR (n, d) or list of n rows
+        Rows that the estimator was fitted to.
+    y : array (n,)
+        Labels or targets of the rows. A one-class model needs none.
+    sample_weight : array (n,) or None
+        Weights of the rows.
+    watch : function
+        Called with each fold's fitted estimator and the numbers of its training rows.
+
+    Returns
+    -------
+    model : KernelModel
+        The estimator's ``model_`` with probA and probB. A regression has probA alone. A one-class model has
+        prob_density_marks, which is None if too few decision values have one of the signs.
+
+    Raises
+    ------
+    NotFittedError
+        If the estimator is not fitted.
+    ValueError
+        If a classifier of k > 2 classes has one problem for each class instead of each pair. If y has other labels
+        than the fit had. Errors of a fold's ``fit`` are raised, too.
+
+    Warns
+    -----
+    ConvergenceWarning
+        If a fold's fit did not converge.
     """
     from sklearn.base import is_classifier, is_regressor
     from sklearn.utils import column_or_1d, get_tags, indexable
@@ -355,12 +505,12 @@ def calibrated(
     if hasattr(estimator, "n_features_in_"):
         _check_n_features(estimator, X, reset=False)
     if not (is_classifier(estimator) or is_regressor(estimator)):
-        indexable(X, y)  # raises the error for lengths that differ
+        indexable(X, y)  # raises an error if the lengths differ
         return replace(model, prob_density_marks=density_marks(estimator.decision_function(X)))
     if y is None:
         raise ValueError("y must be the labels or targets of the rows, got None")
     if get_tags(estimator).input_tags.pairwise and not sparse.issparse(X):
-        X = np.asarray(X)  # only arrays of kernel values can be split in rows and columns
+        X = np.asarray(X)  # kernel values are split by rows and by columns
     X, y, sample_weight = indexable(X, column_or_1d(y), sample_weight)
     if is_regressor(estimator):
         targets = y.astype(np.float64)
@@ -374,7 +524,7 @@ def calibrated(
 def _sigmoids(
     estimator: Any, X: Any, y: NDArray[Any], sample_weight: Any, watch: Callable[[Any, Rows], object]
 ) -> dict[str, Vector]:
-    """Return probA and probB of each pair of classes, from decision values of rows that a fit has not seen."""
+    """Return probA and probB of each pair of classes, fitted to decision values of rows outside of each fold's fit."""
     from sklearn.utils import _safe_indexing
 
     classes, model = estimator.classes_, estimator.model_
@@ -386,7 +536,7 @@ def _sigmoids(
         raise ValueError(f"probabilities are of a machine for each pair of classes, got {k} classes in one machine")
     index, place = np.searchsorted(classes, y), np.zeros((k, k - 1), np.intp)
     place[i, j - 1] = place[j, i] = np.arange(len(i))
-    values = np.zeros((len(y), k - 1))  # of the pairs of each row's own class: no other pair is fitted to the row
+    values = np.zeros((len(y), k - 1))  # decision values of the k - 1 pairs that the row's class belongs to
     step = max(1, _CELLS // len(i))
     for fold, rows, test in _fits(estimator, X, y, sample_weight, watch):
         known = np.isin(classes, fold if isinstance(fold, np.ndarray) else fold.classes_)
@@ -403,14 +553,17 @@ def _sigmoids(
         own = index[pair] == first
         fitted.append(platt(values[pair, np.where(own, second - 1, first)], own))
     A, B = np.array(fitted).T
-    return {"probA": A, "probB": -B if k == 2 else B}  # (of two classes the second is the positive one)
+    return {"probA": A, "probB": -B if k == 2 else B}  # with two classes the second one is positive
 
 
 def _fits(
     estimator: Any, X: Any, y: NDArray[Any], sample_weight: Any, watch: Callable[[Any, Rows], object]
 ) -> Iterator[tuple[Any, Any, Rows]]:
-    """Yield for each fold the estimator that is fitted to the other folds' rows, or their only class (1,); the fold's
-    rows; and their places. scikit-learn knows which columns of given kernel values belong to the rows."""
+    """Yield for each fold: the estimator fitted to the other folds, the rows to predict, and their row numbers.
+
+    If the other folds hold a single class, its label (1,) comes in place of the estimator. Kernel values are split by
+    rows and columns, as scikit-learn's _safe_split does.
+    """
     from sklearn.base import clone, is_classifier
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.utils.metaestimators import _safe_split
@@ -429,7 +582,7 @@ def _fits(
         weights = None if sample_weight is None else np.asarray(sample_weight)[train]
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ConvergenceWarning)  # said below
+                warnings.simplefilter("ignore", ConvergenceWarning)  # one warning for all folds follows the loop
                 fold.fit(*_safe_split(fold, X, y, train), sample_weight=weights)
         except ValueError as error:
             raise ValueError(f"fold {number} of {FOLDS} for the probabilities: {error}") from None

@@ -1,7 +1,9 @@
-"""Models of svm-train, read and written. Source: what LIBSVM's svm-train 3.24 writes and its svm-predict reads.
+"""Read and write model files of LIBSVM: svm-train 3.24 writes them and svm-predict reads them.
 
-A fault in a file is a ValueError of the form ``FILE, line N: got ..., expected ...``; what the system refuses is an
-OSError.
+:func:`save_model` writes keys such as svm_type and rho, the line SV, and one line for each support vector with its
+coefficients and features. :func:`load_model` reads the same. :func:`ordered` puts labels in svm-train's order.
+
+A damaged file raises ValueError, ``FILE, line N: got ..., expected ...``. A failed system call raises OSError.
 """
 
 from __future__ import annotations
@@ -26,17 +28,20 @@ from clsvm.models.svmlight import HIGHEST, WORD, Lines, T, diagnose, load, numbe
 from clsvm.system import explained
 from clsvm.tasks import CLASSES, ONE_CLASS, TASKS, of_libsvm
 
-_KERNELS = {"linear": "linear", "polynomial": "poly", "rbf": "rbf", "sigmoid": "sigmoid"}  # LIBSVM's name: ours
+_KERNELS = {"linear": "linear", "polynomial": "poly", "rbf": "rbf", "sigmoid": "sigmoid"}  # LIBSVM's name: clsvm's
 _NAMES = {ours: theirs for theirs, ours in _KERNELS.items()} | {"precomputed": "precomputed"}
 _KEYS = ("svm_type", "kernel_type", "degree", "gamma", "coef0", "nr_class", "total_sv", "rho", "label", "nr_sv")
-ESTIMATES = ("probA", "probB", "prob_density_marks")  # in the order of the file, where a model has them
+ESTIMATES = ("probA", "probB", "prob_density_marks")  # keys of probabilities in the order of the file
 
 
-# Models: written
+# Save
 
 
 def machine_of(model: Any) -> KernelModel:
-    """Return a KernelModel, or that of a fitted estimator. Raises TypeError for anything else, NotFittedError."""
+    """Return the KernelModel that ``model`` is, or that the fitted estimator ``model`` holds.
+
+    Raises TypeError for another object, and NotFittedError for an estimator that is not fitted.
+    """
     if not isinstance(model, KernelModel) and hasattr(model, "fit"):
         check_is_fitted(model)
         model = getattr(model, "model_", model)
@@ -46,8 +51,11 @@ def machine_of(model: Any) -> KernelModel:
 
 
 def check_savable(model: KernelModel) -> None:
-    """Raise ValueError unless LIBSVM's format can hold the kernel function, the labels (C ints), and the machine: one
-    problem of two classes or none, or one for each pair of classes."""
+    """Raise ValueError unless LIBSVM's format can hold the model.
+
+    The format holds four kernel functions, kernel values, and labels that are 32-bit integers. It holds one problem
+    for two classes or none, and one for each pair of more classes.
+    """
     if model.kernel.name not in _NAMES:
         held = ", ".join(_KERNELS.values())
         raise ValueError(f"LIBSVM's model format has no kernel {model.kernel.name!r}; it holds {held}")
@@ -62,19 +70,19 @@ def check_savable(model: KernelModel) -> None:
 
 
 def listing(model: KernelModel) -> list[int]:
-    """Return the places of the classes in the order of LIBSVM's file.
+    """Return the numbers of the model's classes in the order of LIBSVM's file.
 
-    The positive one of two, classes[1], is the first, unless the model comes from a file with the smaller one first.
+    With two classes the positive one, classes[1], comes first, unless the model is smaller_first.
     """
     order = list(range(len(model.classes)))
     return order[::-1] if len(order) == 2 and not model.smaller_first else order
 
 
 def ordered(model: KernelModel, classes: NDArray[Any]) -> KernelModel:
-    """Return the model with its classes in another order, as svm-train lists labels in the order of its rows.
+    """Return the model with its classes in another order, such as svm-train's, which is by first row.
 
-    classes: those of the model, in the order in which LIBSVM's file is to list them. A problem for each class, or for
-    all together, stays in the order that it has.
+    ``classes`` holds the model's labels in the order of LIBSVM's file. Only a model of two classes or of pairs of
+    classes changes.
     """
     order = np.argsort(model.classes, kind="stable")[np.searchsorted(np.sort(model.classes), classes)]
     if len(order) == 2:
@@ -104,9 +112,10 @@ def ordered(model: KernelModel, classes: NDArray[Any]) -> KernelModel:
 
 
 def turned_pairs(order: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-    """Return the pairs of classes that are in another order, as places among the pairs of ascending classes.
+    """Return where each pair of reordered classes stands among the pairs of ascending classes, and its sign.
 
-    order: (k,) the class at each place. The second array, (pairs,), has -1 for a pair whose classes change sides.
+    ``order`` (k,) holds the classes in their new order. The sign, (pairs,), is -1 if the first class of the pair is
+    the second one of the ascending pair, else 1.
     """
     i, j = np.triu_indices(len(order), 1)
     first, second = np.minimum(order[i], order[j]), np.maximum(order[i], order[j])
@@ -115,14 +124,34 @@ def turned_pairs(order: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.
 
 
 def save_model(model: Any, path: PathLike) -> None:
-    """Write a :class:`KernelModel` or a fitted estimator as svm-train would, for svm-predict to read.
+    """Write a model as LIBSVM's svm-train would, for svm-predict to read.
 
-    Source: svm_save_model of LIBSVM. rho is -intercept. Of two classes the first label (:func:`listing`) is the
-    positive one. Values stand in the shortest form that reads back to the same float64 (LIBSVM keeps 8 digits). Where
-    the last column is empty one explicit zero keeps it, so that the number of features survives (unless there are no
-    support vectors).
+    rho is -intercept. With two classes the file's first label is the positive one. Numbers have as many digits as
+    their float64 value needs. An explicit zero marks the last column if it is empty, so that the number of features
+    is kept. A model without support vectors has no such mark.
 
-    Raises ValueError (see :func:`check_savable`; degree not an integer; numbers not finite), TypeError and OSError.
+    Parameters
+    ----------
+    model : KernelModel or fitted estimator of clsvm
+        The model.
+    path : str or path
+        Name of the file, which appears complete or not at all.
+
+    Raises
+    ------
+    ValueError
+        If LIBSVM's format cannot hold the kernel function, its degree, the labels, or the form of the model. If a
+        number is not finite.
+    TypeError
+        If ``model`` is not a model.
+    NotFittedError
+        If the estimator is not fitted.
+    OSError
+        If the file cannot be written.
+
+    References
+    ----------
+    svm_save_model of LIBSVM.
     """
     model = machine_of(model)
     check_savable(model)
@@ -134,7 +163,7 @@ def save_model(model: Any, path: PathLike) -> None:
     order = np.arange(int(counts.sum()))
     if len(classes) == 2 and not model.smaller_first:
         order, counts = np.roll(order, -counts[0]), counts[::-1]
-    if given:  # feature 0 is the serial number, column + 1, written as a whole number
+    if given:  # a support vector of a precomputed kernel has feature 0 alone: its serial number, column + 1
         vectors = sparse.csr_matrix(np.asarray(model.support_vectors, np.int64)[:, None] + 1)[order]
     else:
         vectors = sparse.csr_matrix(model.support_vectors, dtype=np.float64)[order]
@@ -164,7 +193,7 @@ def save_model(model: Any, path: PathLike) -> None:
 
 
 def _estimates(model: KernelModel) -> dict[str, Any]:
-    """Return the numbers of probabilities by their keys. Raises ValueError where they are not those of the task."""
+    """Return the parameters of probabilities by key. Raises ValueError if their shapes do not fit the task."""
     found = {key: np.asarray(value) for key in ESTIMATES if (value := getattr(model, key)) is not None}
     if found and {key: values.shape for key, values in found.items()} != {
         key: (count,) for key, count in estimates_of(model.task, len(model.classes)).items()
@@ -175,7 +204,7 @@ def _estimates(model: KernelModel) -> dict[str, Any]:
 
 
 def estimates_of(task: str, k: int) -> dict[str, int]:
-    """Return how many numbers of each kind the probabilities of a task with k classes have."""
+    """Return the parameters that probabilities of a task with k classes have: the length of each by its key."""
     kind = TASKS[task].kind
     if kind == CLASSES:
         return dict.fromkeys(("probA", "probB"), k * (k - 1) // 2)
@@ -185,7 +214,7 @@ def estimates_of(task: str, k: int) -> dict[str, int]:
 def _turned(
     coef: NDArray[np.float64], rho: NDArray[np.float64], estimates: dict[str, Any]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], dict[str, Any]]:
-    """Return coefficients, offsets and sigmoids of the model for which the other one of two classes is positive."""
+    """Return coefficients, rho and sigmoids after the two classes have exchanged their signs."""
     return -coef, 0.0 - rho, {key: 0.0 - values if key == "probB" else values for key, values in estimates.items()}
 
 
@@ -193,24 +222,41 @@ def _digits(values: NDArray[np.float64]) -> str:
     return " ".join(f"{value:.17g}" for value in values.tolist())
 
 
-# Models: read
+# Load
 
 
 def load_model(path: PathLike) -> KernelModel:
-    """Read a model of any svm_type that svm-train or :func:`save_model` wrote; see :class:`KernelModel`.
+    """Read a model of any svm_type that svm-train or :func:`save_model` wrote.
 
-    Source: svm_load_model of LIBSVM. Labels are int64. Two come back sorted: where the file's first is the smaller one
-    the signs are turned, and smaller_first is set. More keep their order, which decides between classes with as many
-    votes. Support vectors are CSR (n_SV, d) float64, d being the highest index in the file (:func:`match_columns`).
+    Parameters
+    ----------
+    path : str or path
+        Name of the file.
 
-    Raises OSError, and ValueError with the line: a damaged file.
+    Returns
+    -------
+    model : KernelModel
+        Labels are int64. Two labels are in ascending order. If the file has the smaller one first, signs are exchanged
+        and smaller_first is set. More labels keep the file's order, since the earlier one wins a draw of votes.
+        Support vectors are CSR (n_SV, d) float64, where d is the highest index in the file (:func:`match_columns`).
+
+    Raises
+    ------
+    ValueError
+        If the file is damaged. The message names the line, what was read and what was expected.
+    OSError
+        If the file cannot be read.
+
+    References
+    ----------
+    svm_load_model of LIBSVM.
     """
     with explained(f"reading {path}"), files.bounded(open(path, "rb"), path, "a model") as stream:
         return read_model(path, stream)
 
 
 def read_model(path: PathLike, stream: BinaryIO) -> KernelModel:
-    """Read a model as :func:`load_model` from an open file, whose reads are bounded (:func:`clsvm.files.bounded`)."""
+    """Read a model as :func:`load_model` does, from an open stream of :func:`clsvm.files.bounded`."""
     header = _Header(path, stream)
     task = header.word("svm_type")
     if task not in of_libsvm():
@@ -261,7 +307,7 @@ def read_model(path: PathLike, stream: BinaryIO) -> KernelModel:
 
 
 def _read_estimates(header: _Header, task: str, known: dict[str, int]) -> dict[str, Any]:
-    """Return the numbers of probabilities by their keys: all that the task has, or none."""
+    """Return the parameters of probabilities by key: all that the task needs, or none."""
     if not known.keys() & header.lines.keys():
         return {}
     found = {key: np.array(header.numbers(key, float, count)) for key, count in known.items()}
@@ -273,7 +319,7 @@ def _read_estimates(header: _Header, task: str, known: dict[str, int]) -> dict[s
 
 
 def _labels(header: _Header, k: int, total: int) -> tuple[list[int], list[int]]:
-    """Return the labels, and how many support vectors each has."""
+    """Return the labels, and the number of support vectors of each."""
     labels, counts = header.numbers("label", int, k), header.numbers("nr_sv", int, k)
     if len(set(labels)) < k or max(map(abs, labels)) > HIGHEST:
         header.fault("label", f"labels {' '.join(map(str, labels))}", f"{k} different 32-bit integers")
@@ -283,7 +329,17 @@ def _labels(header: _Header, k: int, total: int) -> tuple[list[int], list[int]]:
 
 
 class _Header:
-    """The keys above the line SV, each with its line number; ``end`` is the number of that line."""
+    """Read the keys of a model file, which stand above the line SV.
+
+    Attributes
+    ----------
+    path
+        name of the file.
+    lines
+        line number and text of each key.
+    end
+        number of the line SV.
+    """
 
     def __init__(self, path: PathLike, stream: BinaryIO) -> None:
         self.path, self.lines = path, dict[str, tuple[int, bytes]]()
@@ -309,7 +365,7 @@ class _Header:
         if key not in self.lines:
             self.fail(self.end, f"got the line SV without {key} above it, expected '{key} ...'")
         line = self.lines[key][1]
-        if (found := sum(1 for _ in WORD.finditer(line))) != count:  # (as objects words take 20 times the line)
+        if (found := sum(1 for _ in WORD.finditer(line))) != count:  # a list takes 20 times the memory
             self.fault(key, f"{found} values of {key}", f"{count}")
         return [word.decode("ascii", "replace") for word in line.split()]
 
@@ -343,10 +399,10 @@ def _kernel(header: _Header, name: str) -> kernels.Kernel:
 def _support_vectors(
     header: _Header, stream: BinaryIO, total: int, count: int, lowest: int
 ) -> tuple[sparse.csr_matrix, NDArray[np.float64]]:
-    """Read the lines below SV, ``count`` coefficients then index:value. Return vectors (total, d), coefficients
-    (count, total).
+    """Read the lines below SV. Return the support vectors (total, d) and the coefficients (count, total).
 
-    LIBSVM ends each by a line break, so a cut file is noticed.
+    A line holds ``count`` coefficients, then index:value for each feature. A last line without a line break raises
+    ValueError, since LIBSVM ends every line: the file was cut.
     """
     below = header.end + 1
     if not total:
@@ -375,7 +431,7 @@ def _support_vectors(
 
 
 def _columns(header: _Header, vectors: sparse.csr_matrix) -> NDArray[np.intp]:
-    """Return the columns that support vectors of a precomputed kernel name, each by its feature 0 alone."""
+    """Return the column of X that each support vector of a precomputed kernel stands for: its feature 0, less 1."""
     if not vectors.shape[0]:
         return np.zeros(0, np.intp)
     serials = vectors[:, 0].toarray()[:, 0]
@@ -389,8 +445,8 @@ def _columns(header: _Header, vectors: sparse.csr_matrix) -> NDArray[np.intp]:
 
 
 def _split(lines: Lines, count: int) -> tuple[NDArray[np.float64], BinaryIO]:
-    """Return the coefficients that rows begin with, (count, rows), and the rows with a 0 in place of them."""
-    found, rows, rest = array("d"), 0, io.BytesIO()  # (Python's floats would take 16 times the file)
+    """Return the leading coefficients of all lines, (count, rows), and the lines with 0 in place of them."""
+    found, rows, rest = array("d"), 0, io.BytesIO()  # a list of floats would take 16 times the file
     for line in lines:
         words = line.partition(b"#")[0].split(None, count)
         if words:

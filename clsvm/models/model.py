@@ -1,4 +1,10 @@
-"""A finished kernel machine: support vectors, coefficients, offset; and its decision values on a device."""
+"""Hold a fitted kernel model, and compute its decision values, predictions and probabilities on a device.
+
+    f_p(x) = sum_j dual_coef[p, j] K(x, support_vectors[j]) + intercept[p]
+
+Estimators make a :class:`KernelModel` when a fit ends. Model files (npz.py, libsvm.py) hold one. The sums over support
+vectors come from gram/exact.py, and decoder.py turns them into predictions.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +37,22 @@ from clsvm.tasks import ONE_CLASS, TASKS
 Vector = NDArray[np.float64]
 
 
-PIECE, SHARE = 64 << 20, 4  # bytes of values of pairs at a time: at most, and as a share of the memory limit
-COPIES = 4  # numbers for each value of a block: sums of both classes, on the device and here
+PIECE, SHARE = 64 << 20, 4  # decision values of pairs take PIECE bytes at most, and 1 / SHARE of the memory limit
+COPIES = 4  # numbers allocated for each decision value of a block: the sums of both classes, on device and host
 
 
 class _Responding(NamedTuple):
-    """Rows that meet the support vectors: how many there are, bytes of the memory limit, and sums of kernel values.
+    """Give sums over the support vectors for checked rows X.
 
-    ``respond`` takes rows, classes of support vectors and rows of dual_coef, and returns (classes * problems, rows).
+    Attributes
+    ----------
+    n
+        number of rows.
+    limit
+        memory limit in bytes.
+    respond
+        function of three slices: rows, classes of support vectors, and rows of dual_coef. It returns sums of weighted
+        kernel values, (classes * problems, rows).
     """
 
     n: int
@@ -48,24 +62,52 @@ class _Responding(NamedTuple):
 
 @dataclass(frozen=True)
 class KernelModel:
-    """A kernel machine: of two classes with one problem, of k classes with a problem each or one for each pair, or one
-    without classes (regression, one-class; on centres, which are its support vectors, of any number of outputs).
+    """Hold a fitted kernel model: support vectors, coefficients and intercepts.
 
-    support_vectors (n_SV, d) float64 dense or CSR, grouped by class in the order of ``classes``; dual_coef
-    (problems, n_SV) float64, for two classes = y alpha with y = +1 for classes[1]; intercept (problems,) float64;
-    classes (2,), (k,) sorted or (0,); n_support int32, one for each class, or of all (1,). task: a name of tasks.TASKS.
-    For pairs (:func:`pairs`, y = +1 for the first class) dual_coef is (k - 1, n_SV), scikit-learn's and LIBSVM's: a
-    vector's coefficients against each other class in order; intercept is (k (k - 1) / 2,); classes are in any order,
-    which decides between as many votes.
-    For a precomputed kernel the support vectors are their columns of X, (n_SV,) ints.
-    plan: the layout of its rows; None is chosen from the support vectors. dtype: of its kernel values.
-    probA, probB (pairs,) float64 where it gives probabilities (:mod:`clsvm.probability`): P(class) = 1 / (1 + exp(probA
-    f + probB)) of the class for which f is positive; of regression probA (1,) alone, the scale of the errors; of
-    one_class prob_density_marks (10,). smaller_first: of two classes, whether LIBSVM's file lists classes[0] first.
+    A problem is one binary or real-valued decision function. A model has one of these forms:
 
-    The first decision_function lays the support vectors out on the device and keeps them there, within a quarter of
-    memory_limit, for later calls from any thread with the same device and memory_limit: those bring their rows alone.
-    The host's support vectors become read-only with it. See :class:`DeviceCache` for how long that lasts.
+    - two classes: one problem;
+    - k > 2 classes, one problem for each class;
+    - k > 2 classes, one problem for each pair of classes (:attr:`of_pairs`);
+    - regression or one-class: no classes and one problem;
+    - Nyström kernel machine: its inducing points are the support vectors. A regression may have several outputs, each
+      of which is a problem.
+
+    Attributes
+    ----------
+    kernel
+        kernel function, or Precomputed if callers pass kernel values.
+    support_vectors
+        (n_SV, d) float64, dense or CSR, grouped by class in the order of ``classes``. For a precomputed kernel: column
+        numbers of X, (n_SV,) int.
+    dual_coef
+        (problems, n_SV) float64. For two classes: y alpha, with y = +1 for classes[1]. For pairs of classes:
+        (k - 1, n_SV) as in scikit-learn and LIBSVM, the coefficients of a vector against each other class in order.
+        The first class of a pair has y = +1.
+    intercept
+        (problems,) float64. For pairs of classes: (k (k - 1) / 2,).
+    classes
+        labels, (2,) or (k,) in ascending order, or (0,) without classes. Labels of pairs may have any order. The
+        earlier class wins between classes with as many votes.
+    n_support
+        int32, number of support vectors of each class, or (1,) without classes.
+    plan
+        layout of the support vectors on the device. None chooses one from the support vectors.
+    dtype
+        dtype of kernel values, "float32" or "float64".
+    task
+        name of a record of clsvm.tasks.TASKS, such as "c_svc".
+    probA, probB
+        (pairs,) float64, or None without probabilities. P(class) = 1 / (1 + exp(probA f + probB)) for the class with
+        positive decision values f. A regression has probA alone, (1,), the scale of its errors.
+    prob_density_marks
+        (10,) float64, probability marks of a one-class model, or None. See :func:`clsvm.probability.density_marks`.
+    smaller_first
+        whether LIBSVM's file of a model with two classes lists classes[0] first.
+
+    The first call of decision_function stores the support vectors on the device, within a quarter of memory_limit. The
+    host's support vectors become read-only then. Later calls with the same device and memory_limit, from any thread,
+    send only their rows. :class:`DeviceCache` says when the device's copy is freed.
     """
 
     kernel: Kernel | Precomputed
@@ -86,14 +128,30 @@ class KernelModel:
     def decision_function(
         self, X: Data, device: Any = None, memory_limit: int | str | None = None, shape: str = "ovo"
     ) -> Vector:
-        """Return sum_j dual_coef_pj K(x, sv_j) + intercept_p for the rows of X (n, d), dense or CSR.
+        """Return the decision values sum_j dual_coef[p, j] K(x, sv_j) + intercept[p] of each row x of X.
 
-        float64, (n,) for two classes or none with one problem, else (n, problems) or (n, pairs); of pairs with
-        shape="ovr" scikit-learn's values (n, k), which are made of these a few rows at a time.
+        Parameters
+        ----------
+        X : array or CSR (n, d)
+            Rows. For a precomputed kernel: kernel values (n, columns), which the host sums up.
+        device : str, int or None
+            Device to compute on. None takes the first one.
+        memory_limit : int, str or None
+            Bytes of device memory at most.
+        shape : str
+            "ovo" returns the value of each pair of classes. "ovr" returns scikit-learn's values for each class
+            instead. It matters to models of pairs only.
 
-        For a precomputed kernel X is K (n, columns), dense or CSR, and the host adds up. Raises ValueError where X has
-        another number of features, or negative values and the kernel function is not for them, or memory_limit is too
-        small for one tile.
+        Returns
+        -------
+        values : array of float64
+            (n,) for a single problem, else (n, problems) or (n, pairs). With shape="ovr" (n, k).
+
+        Raises
+        ------
+        ValueError
+            If X has another number of features than the support vectors. If X has negative values and the kernel
+            function needs non-negative ones. If memory_limit is too small for one tile.
         """
         if self.of_pairs:
             k, count = len(self.classes), len(self.intercept)
@@ -113,10 +171,11 @@ class KernelModel:
         held: int,
         dtype: Any = np.float64,
     ) -> NDArray[Any]:
-        """Return what ``reduce`` makes of strips, n rows and k classes: (n, *shape) in ``dtype``.
+        """Return the results of ``reduce`` for all rows of X, an array (n, *shape) of ``dtype``.
 
-        Rows and classes come a few at a time, within a share of the memory limit. held: numbers that ``reduce`` holds
-        for each row.
+        ``reduce`` receives strips of decision values, their number of rows, and k. Each call gets a few rows, so that
+        decision values of pairs stay within a share of the memory limit. ``held`` is the number of values that
+        ``reduce`` allocates for each row.
         """
         k = len(self.classes)
         with self._responding(X, device, memory_limit) as at:
@@ -136,12 +195,12 @@ class KernelModel:
         return out
 
     def _strips(self, at: _Responding, rows: slice, blocks: list[tuple[slice, slice]]) -> Iterator[Strip]:
-        """Yield the strips of some rows, block by block."""
+        """Yield the decision values of ``rows`` as strips, from one block of pairs of classes after another."""
         k = len(self.classes)
         for own, others in blocks:
             if own == others and own.stop - own.start == 1:
                 continue
-            first = others.start - (own != others)  # (a class has no coefficients against itself)
+            first = others.start - (own != others)  # a class has no coefficients against itself
             one = other = at.respond(rows, own, slice(first, others.stop - 1))
             if own != others:
                 other = at.respond(rows, others, own)
@@ -149,7 +208,7 @@ class KernelModel:
 
     @contextmanager
     def _responding(self, X: Data, device: Any, memory_limit: int | str | None) -> Iterator[_Responding]:
-        """Give sums over the support vectors for rows X, which are checked."""
+        """Check the rows X and provide sums over the support vectors for them."""
         X = arrays.canonical(X)
         if isinstance(self.kernel, Precomputed):
             self._check_given(X)
@@ -171,7 +230,7 @@ class KernelModel:
 
     @property
     def of_pairs(self) -> bool:
-        """Return whether there is a problem for each pair of classes."""
+        """Return whether the model has one problem for each pair of classes."""
         return len(self.classes) > 2 and len(self.intercept) != len(self.dual_coef)
 
     @property
@@ -179,13 +238,16 @@ class KernelModel:
         return len(self.dual_coef) == 1 and len(self.classes) in (0, 2)
 
     def _check_given(self, K: Data) -> None:
-        """Raise ValueError where K has no column for a support vector."""
+        """Raise ValueError unless the kernel values K have a column for each support vector."""
         needed = self.support_vectors.max(initial=-1) + 1
         if K.ndim != 2 or K.shape[1] < needed:
             raise ValueError(f"X must be kernel values, {needed} columns or more; got {K.shape}")
 
     def _given_responses(self, K: Data, groups: slice, problems: slice) -> Vector:
-        """Return :meth:`Support.responses` of given kernel values K (n, columns), computed for each row alone."""
+        """Return weighted sums of the kernel values K (n, columns), in the order of :meth:`Support.responses`.
+
+        The sum of a row does not depend on the other rows.
+        """
         cuts = np.cumsum([0, *(self.n_support if self.of_pairs else [len(self.support_vectors)])])
         parts = list(itertools.pairwise(cuts))[groups]
         coefficients = self.dual_coef[problems]
@@ -200,7 +262,10 @@ class KernelModel:
         return out.reshape(-1, K.shape[0])
 
     def _met(self, stream: Stream, kernel: Kernel, X: Data) -> tuple[Support, Data]:
-        """Return the support vectors on the device, and X as their layout numbers its columns."""
+        """Return the support vectors on the device, and X with its columns numbered as theirs are.
+
+        Support vectors whose columns are mostly empty are stored with their other columns alone (arrays.numbered).
+        """
         support, vectors = self._kept.get(stream), self.support_vectors
         known = support.known if support else None
         if support is None and sp.issparse(vectors) and kernel.of_entries and arrays.by_far_empty(vectors):
@@ -212,7 +277,10 @@ class KernelModel:
         return support, arrays.widened(X, support.vectors.shape[1]) if known is not None else X
 
     def _laid_out(self, stream: Stream, kernel: Kernel, known: NDArray[np.int32] | None, width: int) -> Support:
-        """Lay the support vectors out on the device, and keep them there if there is room, in place of earlier ones."""
+        """Store the support vectors on the device and return them.
+
+        The cache of this model then holds them in place of earlier ones, if they fit in the memory budget.
+        """
         self._kept.empty()
         given = arrays.checked(self.support_vectors)
         vectors, plan = given, self.plan
@@ -227,15 +295,35 @@ class KernelModel:
         support.reach, support.known = reach, known
         if support.buffers:
             for array in (given.data, given.indices, given.indptr) if sp.issparse(given) else (given,):
-                array.flags.writeable = False  # else the device's would differ from the host's
+                array.flags.writeable = False  # a change on the host would not reach the device's copy
             self._kept.put(stream, support, support.buffers)
         return support
 
     def predict(self, X: Data, device: Any = None, memory_limit: int | str | None = None) -> NDArray[Any]:
-        """Return the class of each row of X (n, d), (n,): classes[1] for a positive decision value, or the class of the
-        largest value, or of the most pairs, the first one of equally many.
+        """Return the prediction for each row of X.
 
-        Without classes: the decision values; of one_class +1 where they are positive and -1 elsewhere.
+        Two classes: classes[1] if the decision value is positive, else classes[0]. One problem for each class: the
+        class of the largest decision value. Pairs: the class that wins most pairs, and the first of several such
+        classes. Regression: the decision value. One-class: +1 if the decision value is positive, else -1.
+
+        Parameters
+        ----------
+        X : array or CSR (n, d)
+            Rows, or kernel values (n, columns) for a precomputed kernel.
+        device : str, int or None
+            Device to compute on. None takes the first one.
+        memory_limit : int, str or None
+            Bytes of device memory at most.
+
+        Returns
+        -------
+        y : array (n,)
+            Labels, or numbers without classes. Several outputs give (n, outputs).
+
+        Raises
+        ------
+        ValueError
+            As :meth:`decision_function`.
         """
         if self.of_pairs:
             k = len(self.classes)
@@ -249,16 +337,31 @@ class KernelModel:
 
     @property
     def has_probabilities(self) -> bool:
-        """Return whether the model gives probabilities, or those of its errors for a regression."""
+        """Return whether the model holds the parameters of probabilities. For a regression: the scale of its errors."""
         return (self.prob_density_marks if TASKS[self.task].kind == ONE_CLASS else self.probA) is not None
 
     def predict_proba(self, X: Data, device: Any = None, memory_limit: int | str | None = None) -> Vector:
-        """Return probabilities (n, k) float64 of the classes, as LIBSVM has them (:mod:`clsvm.probability`).
+        """Return the probability of each class as LIBSVM computes it (:mod:`clsvm.probability`).
 
-        A one_class model has two, of being normal and of being an outlier: (n, 2).
+        Parameters
+        ----------
+        X : array or CSR (n, d)
+            Rows, or kernel values (n, columns) for a precomputed kernel.
+        device : str, int or None
+            Device to compute on. None takes the first one.
+        memory_limit : int, str or None
+            Bytes of device memory at most.
 
-        Raises ValueError as :meth:`decision_function`, and where the model has none (regression has those of its
-        errors: Laplace's with the scale probA).
+        Returns
+        -------
+        probabilities : array of float64 (n, k)
+            A one-class model has two columns: normal, and outlier.
+
+        Raises
+        ------
+        ValueError
+            As :meth:`decision_function`. If the model was not fitted for probabilities. If the model is a regression:
+            its errors have a Laplace distribution of scale probA instead.
         """
         A, B, marks, k = self.probA, self.probB, self.prob_density_marks, len(self.classes)
         if marks is None and (A is None or B is None):

@@ -1,24 +1,27 @@
-"""Model files: LIBSVM's text where it can hold a model, and for every other kernel function and label one of our own.
+"""Save and load models as .npz archives, which hold any kernel function and any labels.
 
-Ours is an .npz archive of plain arrays, stored without compression and without pickle (``np.load`` shows them). Of
-version 1:
+:func:`load_model` also reads the text files of LIBSVM's svm-train (libsvm.py). An archive holds plain arrays without
+compression and without pickle, so that ``np.load`` shows them. Version 1 has these keys:
 
-    format, version       "clsvm model", 1
-    kernel                Kernel.record() as JSON: read back through the checks of Kernel.from_record
-    dtype                 of kernel values, "float32" or "float64"
-    task                  what it is for, a name of clsvm.tasks.TASKS
-    dual_coef (p, n_SV), intercept (p,), classes (k,), n_support (k,): p = 1 and k = 2, or p = k; or one for each pair
-                          of k > 2 classes: (k - 1, n_SV), (k (k - 1) / 2,); or without classes p = 1, k = 0, (1,);
-                          on centres p outputs, k = 0, (1,)
-    probA, probB (offsets,)               where it gives probabilities: of classes both, of regression probA (1,), of
-    prob_density_marks (10,)              one_class these
-    support_vectors (n_SV, d)             dense, or
-    data, indices, indptr, shape (2,)     CSR
-    layout, centre (d,), reason           the plan of its rows; "", (0,) and "" where the model has none
-    order (d,), dense                     of layouts with dense columns: all in their order, how many are dense
+    format, version                       "clsvm model", 1
+    kernel                                Kernel.record() as JSON, which Kernel.from_record checks and reads
+    dtype                                 dtype of kernel values, "float32" or "float64"
+    task                                  a name of clsvm.tasks.TASKS
+    dual_coef, intercept                  (p, n_SV) and (p,); with pairs of classes (k - 1, n_SV) and
+                                          (k (k - 1) / 2,)
+    classes, n_support                    (k,) both; without classes (0,) and (1,)
+    probA, probB                          sigmoid of each problem or pair; a regression has probA (1,) alone
+    prob_density_marks (10,)              probability marks of a one-class model
+    support_vectors (n_SV, d)             dense support vectors
+    data, indices, indptr, shape (2,)     CSR support vectors
+    layout, centre (d,), reason           layout of the support vectors; "", (0,) and "" if none is stored
+    order (d,), dense                     for layouts with dense columns: order of all columns, number of dense ones
 
-A file is read as if a stranger had written it: what it holds becomes numbers, or a kernel function through the checks
-of the language, or a ValueError of the form ``FILE: got ..., expected ...``; what the system refuses is an OSError.
+The number of problems p is 1 for two classes, regression and one-class, k for one problem for each class, and the
+number of outputs for a Nyström kernel machine.
+
+Files are untrusted input. A damaged file raises ValueError, ``FILE: got ..., expected ...``, and a failed system call
+raises OSError.
 """
 
 from __future__ import annotations
@@ -51,27 +54,43 @@ from clsvm.tasks import CLASSES, TASKS
 FORMAT, VERSION = "clsvm model", 1
 _COMMON = (
     *("format", "version", "kernel", "dtype", "task", "dual_coef", "intercept", "classes", "n_support"),
-    *("layout", "centre", "reason"),  # always there: what damage leaves out would otherwise go unnoticed
+    *("layout", "centre", "reason"),  # required in each file, so that a missing member is noticed
 )
 _PARTITION = {"order", "dense"}
 _DENSE, _CSR = ("support_vectors",), ("data", "indices", "indptr", "shape")
-_ARCHIVE = b"PK"  # what a zip archive begins with, and no text of LIBSVM's
-# What numpy writes before an array, version 1.0 of its format, for the types that are known here
+_ARCHIVE = b"PK"  # first bytes of a zip archive; no text file of LIBSVM begins with them
+# Header of an array in NumPy's file format, version 1.0, restricted to the dtypes that model files have
 _HEADER = re.compile(
     r"\{'descr': '([<|](?:b1|[iu][1248]|f[248]|U\d{1,7}))', 'fortran_order': False, 'shape': \(([\d, ]{0,60})\), \} *\n"
 )
 _MAGIC = b"\x93NUMPY\x01\x00"
 _DAMAGE = (zipfile.BadZipFile, ValueError, RuntimeError, EOFError, OSError, OverflowError, struct.error)
 _NO_PLAN = Plan("", np.zeros(0), "")
-_HIGHEST = 2**31 - 1  # of column numbers
+_HIGHEST = 2**31 - 1  # largest column number
 
 
 def save_model(model: Any, path: PathLike) -> None:
-    """Write a KernelModel or a fitted estimator's, with any kernel function and labels, to ``path``, complete or not at
-    all.
+    """Write a model to a file that :func:`load_model` reads.
 
-    Labels are numbers, truth values or text; an array of objects is written as text if all of them are.
-    Raises ValueError for a model that :func:`load_model` would refuse, TypeError and OSError.
+    The file appears complete or not at all.
+
+    Parameters
+    ----------
+    model : KernelModel or fitted estimator of clsvm
+        Labels must be numbers, truth values or text. An array of objects is written as text if all of them are text.
+    path : str or path
+        Name of the file.
+
+    Raises
+    ------
+    ValueError
+        If :func:`load_model` would refuse the file.
+    TypeError
+        If ``model`` is not a model.
+    NotFittedError
+        If the estimator is not fitted.
+    OSError
+        If the file cannot be written.
     """
     arrays = _arrays(libsvm.machine_of(model))
     _checked(path, arrays)
@@ -80,14 +99,31 @@ def save_model(model: Any, path: PathLike) -> None:
 
 
 def load_model(path: PathLike) -> KernelModel:
-    """Read a model that :func:`save_model`, ``clsvm train`` or LIBSVM's svm-train wrote, whatever its name is.
+    """Read a model that :func:`save_model`, ``clsvm train`` or LIBSVM's svm-train wrote.
 
-    The model of one of our files predicts bit for bit what the saved one did. Support vectors of LIBSVM's come as CSR,
-    see :func:`clsvm.libsvm.load_model`. Raises ValueError for anything wrong inside, and OSError.
+    A model that :func:`save_model` wrote has the same predictions bit for bit. The content of the file, not its name,
+    tells the format.
+
+    Parameters
+    ----------
+    path : str or path
+        Name of the file.
+
+    Returns
+    -------
+    model : KernelModel
+        Support vectors from a LIBSVM file are CSR (:func:`clsvm.libsvm.load_model`).
+
+    Raises
+    ------
+    ValueError
+        If the file is damaged. The message names the file, what was read and what was expected.
+    OSError
+        If the file cannot be read.
     """
     with explained(f"reading {path}"), open(path, "rb") as stream:
         start = stream.read(len(_ARCHIVE))
-        if start != _ARCHIVE:  # (a pipe cannot be opened again)
+        if start != _ARCHIVE:  # read on from this stream, since a pipe cannot be opened again
             return libsvm.read_model(path, files.bounded(stream, path, "a model", start))
         content = start + stream.read()
     try:
@@ -97,11 +133,11 @@ def load_model(path: PathLike) -> KernelModel:
     return _checked(path, arrays)
 
 
-# Written
+# Save
 
 
 def _arrays(model: KernelModel) -> dict[str, Any]:
-    """Return the arrays of the file, little-endian and contiguous."""
+    """Return the arrays of the model's file by key, little-endian and contiguous."""
     if not isinstance(model.kernel, Kernel):
         raise ValueError(f"clsvm's model files hold kernel functions, got {model.kernel!r}")
     record = json.dumps(model.kernel.record())
@@ -125,7 +161,7 @@ def _arrays(model: KernelModel) -> dict[str, Any]:
     if plan.partition and _splits(plan.kind):
         made |= {"order": plan.partition.order, "dense": np.int32(plan.partition.dense)}
     arrays = {name: np.asarray(value) for name, value in made.items()}
-    # (ascontiguousarray alone would make vectors of single values)
+    # ascontiguousarray turns a single value into a vector, so the shape is restored
     return {
         name: np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(array.shape)
         for name, array in arrays.items()
@@ -133,22 +169,25 @@ def _arrays(model: KernelModel) -> dict[str, Any]:
 
 
 def _labels(classes: NDArray[Any]) -> NDArray[Any]:
-    """Return the classes as numbers or text: objects become text where all of them are text."""
+    """Return the labels as an array of numbers or of text. Objects become text if all of them are text."""
     labels = np.asarray(classes)
     if labels.dtype == object and all(isinstance(label, str) for label in labels):
         labels = labels.astype(str)
-        if labels.tolist() != classes.tolist():  # (numpy drops zero characters at the end)
+        if labels.tolist() != classes.tolist():  # NumPy drops zero characters at the end
             raise ValueError(f"the labels {classes.tolist()} do not survive in numpy's text arrays")
     if labels.dtype.kind not in "biufU" or (labels.dtype.itemsize > 8 and labels.dtype.kind != "U"):
         raise ValueError(f"labels must be numbers, truth values or text, got {labels.dtype} {labels.tolist()}")
     return labels
 
 
-# Read
+# Load
 
 
 def _members(content: bytes) -> dict[str, NDArray[Any]]:
-    """Return the archive's arrays. Raises ValueError for compressed members, and for more bytes than the file has."""
+    """Return the archive's arrays by key.
+
+    Raises ValueError if a member is compressed, or if the members together are larger than the file.
+    """
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         members = archive.infolist()
         if any(m.compress_type != zipfile.ZIP_STORED or m.file_size != m.compress_size for m in members):
@@ -162,7 +201,7 @@ def _members(content: bytes) -> dict[str, NDArray[Any]]:
 
 
 def _array(name: str, content: bytes) -> NDArray[Any]:
-    """Return one array in numpy's format, without evaluating anything. Raises ValueError."""
+    """Return the array of one member in NumPy's file format. No text of the file is evaluated. Raises ValueError."""
     (length,) = struct.unpack("<H", content[len(_MAGIC) : len(_MAGIC) + 2])
     begin = len(_MAGIC) + 2 + length
     header = _HEADER.fullmatch(content[len(_MAGIC) + 2 : begin].decode("latin1"))
@@ -177,7 +216,7 @@ def _array(name: str, content: bytes) -> NDArray[Any]:
 
 
 class _Checks:
-    """The arrays of one file, and the errors that name it."""
+    """Check the arrays of one file; errors name the file."""
 
     def __init__(self, path: PathLike, arrays: Mapping[str, NDArray[Any]]) -> None:
         self.path, self.arrays = path, arrays
@@ -187,7 +226,10 @@ class _Checks:
             raise ValueError(f"{self.path}: got {got}, expected {expected}")
 
     def array(self, name: str, dtypes: str, shape: tuple[int | None, ...]) -> NDArray[Any]:
-        """Return the array ``name``, finite, of one of the ``dtypes`` and of this shape (None: any)."""
+        """Return the array ``name``, or raise ValueError unless its dtype, shape and values are right.
+
+        ``dtypes`` are names such as "int32 or int64". None in ``shape`` allows any length. All values must be finite.
+        """
         self.require(name in self.arrays, f"no {name}", f"{name} ({dtypes})")
         array = self.arrays[name]
         fits = array.ndim == len(shape) and all(s in (None, n) for s, n in zip(shape, array.shape, strict=True))
@@ -207,7 +249,7 @@ def _shown(name: str, array: NDArray[Any]) -> str:
 
 
 def _checked(path: PathLike, arrays: Mapping[str, NDArray[Any]]) -> KernelModel:
-    """Return the model that the arrays hold, after a check of each of them. Raises ValueError."""
+    """Check every array of a file and return the model. Raises ValueError."""
     file = _Checks(path, arrays)
     is_ours = "format" in arrays and arrays["format"].dtype.kind == "U" and str(arrays["format"]) == FORMAT
     file.require(is_ours, f"an archive of {', '.join(arrays)[:200] or 'nothing'}", f"format {FORMAT!r}")
@@ -241,7 +283,7 @@ def _checked(path: PathLike, arrays: Mapping[str, NDArray[Any]]) -> KernelModel:
     if of_pairs := k > 2 and first == (k - 1,):
         problems, offsets = k - 1, k * (k - 1) // 2
     elif k == 0 and TASKS[task].number is None:
-        problems = offsets = max(1, *first)  # (outputs)
+        problems = offsets = max(1, *first)  # the number of outputs
     elif k == 0 or (k == 2 and first == (1,)):
         problems = offsets = 1
     fits = len(np.unique(classes)) == k if of_pairs else bool((classes[:-1] < classes[1:]).all())
@@ -262,7 +304,7 @@ def _checked(path: PathLike, arrays: Mapping[str, NDArray[Any]]) -> KernelModel:
 
 
 def _estimates(file: _Checks, task: str, k: int, pairs: bool) -> dict[str, Any]:
-    """Return the numbers of probabilities: all that the task has, or none."""
+    """Return the parameters of probabilities by name: all that the task needs, or none."""
     given, known = file.arrays.keys() & set(ESTIMATES), estimates_of(task, k) if pairs else {}
     file.require(given in (set(), known.keys()), f"{', '.join(sorted(given))} of {task}", ", ".join(known) or "none")
     found = {name: file.array(name, "float64", (known[name],)) for name in given}
@@ -274,7 +316,7 @@ def _estimates(file: _Checks, task: str, k: int, pairs: bool) -> dict[str, Any]:
 
 
 def _kernel(file: _Checks, dtype: str) -> Kernel:
-    """Return the kernel function, with numbers that the device can be given."""
+    """Return the kernel function. Its parameters must be in the range of the device's types."""
     text = file.text("kernel")
     try:
         record = json.loads(text)

@@ -1,7 +1,9 @@
-"""Data in svmlight text, LIBSVM's format: one row a line, columns numbered from 1.
+"""Read data files in svmlight text, LIBSVM's format: one row in each line, columns numbered from 1.
 
-A fault in a file is a ValueError of the form ``FILE, line N: got ..., expected ...``; what the system refuses is an
-OSError.
+scikit-learn's compiled reader parses the lines, which :class:`Lines` brings to the form that it understands. If it
+fails, :func:`diagnose` reads the file again to find the first wrong line.
+
+A damaged file raises ValueError, ``FILE, line N: got ..., expected ...``. A failed system call raises OSError.
 """
 
 from __future__ import annotations
@@ -31,23 +33,24 @@ from clsvm.models.model import KernelModel
 from clsvm.system import available, explained
 
 MARK = b"\xef\xbb\xbf"  # UTF-8's byte order mark, which some editors write at the beginning of a file
-_BLOCK = 1 << 17  # bytes that are looked at together
+_BLOCK = 1 << 17  # bytes that are read and rewritten together
 _GAP = re.compile(rb":[ \t]+(?=[^ \t\r\n])")
 _HEXADECIMAL = re.compile(rb"(?<![^\s:])[-+]?0[xX][0-9a-fA-F.]+(?:[pP][-+]?\d+)?(?!\S)")
 T = TypeVar("T", int, float)
 _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-_DAMAGE = (EOFError, OSError, zlib.error, lzma.LZMAError)  # what a damaged stream raises
+_DAMAGE = (EOFError, OSError, zlib.error, lzma.LZMAError)  # errors of reading a damaged compressed file
 WORD = re.compile(rb"\S+")
-HIGHEST = 2**31 - 1  # of feature numbers and labels: LIBSVM's are C ints
-_ROWS = "X", "X_train"  # the rows in an archive of several arrays
-_SCIPY = {"format", "shape", "data"}  # what scipy.sparse.save_npz writes, beside the indices
+HIGHEST = 2**31 - 1  # largest feature number and label: both are C ints in LIBSVM
+_ROWS = "X", "X_train"  # names that the rows may have in an archive of several arrays
+_SCIPY = {"format", "shape", "data"}  # keys that scipy.sparse.save_npz always writes
 _ARCHIVE_DAMAGE = (zipfile.BadZipFile, ValueError, EOFError, KeyError, OverflowError, struct.error)
 
 
 class Lines:
-    """The lines of a binary stream, each with single words ``index:value`` and decimal numbers.
+    """Iterate over the lines of a binary stream, rewritten by :func:`plain` for scikit-learn's reader.
 
-    number: how many lines stand above the first one. Iterate once. :meth:`at` says where the iteration stands.
+    Only one iteration is possible. :meth:`at` returns its position. ``number`` is the number of lines of the file
+    above the stream.
     """
 
     def __init__(self, stream: BinaryIO, number: int = 0) -> None:
@@ -55,7 +58,7 @@ class Lines:
         self._block, self._text = b"", io.BytesIO()
 
     def __iter__(self) -> Iterator[bytes]:
-        return chain.from_iterable(self._blocks())  # (no Python code runs for each line)
+        return chain.from_iterable(self._blocks())  # no Python code runs for each line
 
     def _blocks(self) -> Iterator[Iterable[bytes]]:
         while block := self._stream.read(_BLOCK):
@@ -63,15 +66,15 @@ class Lines:
             self._block = block = block + self._stream.readline()
             if not self._above:
                 block = block.removeprefix(MARK)
-            self._text = io.BytesIO(plain(block).replace(b"_", b"__"))  # (Python's float refuses two underscores)
+            self._text = io.BytesIO(plain(block).replace(b"_", b"__"))  # float() refuses two underscores
             yield self._text
 
     def read(self) -> bytes:
-        """Return all lines. scikit-learn takes an object with this method for an open file."""
+        """Return all lines as one text. scikit-learn accepts an object with this method as an open file."""
         return b"".join(self)
 
     def at(self) -> tuple[int, bytes]:
-        """Return the number of the last line that was iterated over, and the line as it stands in the stream."""
+        """Return the line that the iteration reached last: its number in the file, and its original text."""
         count = self._text.getvalue()[: self._text.tell()].count(b"\n")
         count += self._text.tell() == len(self._text.getvalue()) and not self.complete
         line = next(iter(self._block.split(b"\n", count)[max(0, count - 1) : count]), b"")
@@ -84,15 +87,15 @@ class Lines:
 
 
 def unmarked(stream: BinaryIO) -> Iterator[bytes]:
-    """Return the lines of a file, the first one without a byte order mark."""
+    """Return the lines of a file. A byte order mark before the first one is removed."""
     first = stream.readline().removeprefix(MARK)
     return chain([first] if first else [], stream)
 
 
 def plain(text: bytes) -> bytes:
-    """Return text without white space between colons and values, and with decimal in place of hexadecimal numbers."""
+    """Return svmlight text without white space after colons, and with hexadecimal numbers written as decimal ones."""
     octets = np.frombuffer(text, np.uint8)
-    if ((octets[:-1] == ord(":")) & (octets[1:] <= ord(" "))).any():  # (an expression over all lines takes longer)
+    if ((octets[:-1] == ord(":")) & (octets[1:] <= ord(" "))).any():  # faster than the regular expression
         text = _GAP.sub(b":", text)
     return _HEXADECIMAL.sub(_decimal, text) if b"x" in text or b"X" in text else text
 
@@ -107,7 +110,7 @@ def _decimal(match: re.Match[bytes]) -> bytes:
 
 
 def number(word: bytes) -> float:
-    """Return the number that a word says in C's form. Raise ValueError for any other word."""
+    """Return the value of a word that is a number in C's syntax. Raise ValueError for any other word."""
     if b"_" in word:
         raise ValueError(f"got {word!r}, expected a number without underscores")
     return float(plain(word))
@@ -117,22 +120,38 @@ def number(word: bytes) -> float:
 
 
 def read_problem(path: PathLike, n_features: int | None = None) -> tuple[sparse.csr_matrix, NDArray[np.float64]]:
-    """Read a data file: lines ``label index:value index:value ...``, plain or compressed (.gz, .bz2, .xz).
+    """Read a data file in svmlight text: lines ``label index:value index:value ...``.
 
-    Indices ascend from 1 in each row; an index 0 is an error (scikit-learn's load_svmlight_file reads such files;
-    svm-train takes it for one more feature, but does not count that where gamma is 1 / number of features). Blank
-    lines, ``# comments`` and svmlight's ``qid:`` are passed over. White space may follow a colon, numbers may be
-    hexadecimal, and the file may begin with a byte order mark (:mod:`clsvm.models.svmlight`). Returns X, CSR (n, d) of
-    float64 with sorted int32 indices, and y (n,) float64. d is ``n_features``, or the highest index in the file;
-    with ``n_features`` given a higher index is an error.
+    Indices ascend from 1 in each row. Index 0 is an error: scikit-learn's load_svmlight_file reads files whose columns
+    are numbered from 0. Blank lines, ``# comments`` and svmlight's ``qid:`` are skipped. White space may follow a
+    colon. Numbers may be hexadecimal. The file may begin with a byte order mark.
 
-    Raises OSError (cannot be opened) and ValueError (anything wrong inside, with its line).
+    Parameters
+    ----------
+    path : str or path
+        Name of the file. The endings .gz, .bz2 and .xz mark compressed files.
+    n_features : int or None
+        Number of columns d; a higher index is an error. None takes the highest index in the file.
+
+    Returns
+    -------
+    X : CSR (n, d)
+        float64 with sorted int32 indices.
+    y : array of float64 (n,)
+        Labels or targets.
+
+    Raises
+    ------
+    ValueError
+        If a line is wrong. The message names the line, what was read and what was expected.
+    OSError
+        If the file cannot be opened.
     """
     return _read(path, n_features)
 
 
 def _read(path: PathLike, n_features: int | None, lowest: int = 1) -> tuple[sparse.csr_matrix, NDArray[np.float64]]:
-    """Read a data file whose first column is ``lowest``."""
+    """Read a data file whose columns are numbered from ``lowest``, 0 or 1."""
     with explained(f"reading {path}"), _open(path) as stream:
         lines = Lines(stream)
         try:
@@ -147,10 +166,13 @@ def _read(path: PathLike, n_features: int | None, lowest: int = 1) -> tuple[spar
 
 
 def read_rows(path: PathLike, n_features: int | None = None) -> Any:
-    """Return the rows of a file, (n, d): dense of a .npy, or of X, X_train or the only matrix of a .npz; CSR of what
-    scipy.sparse.save_npz writes, and of svmlight text, as :func:`read_problem` reads it.
+    """Read the rows X (n, d) of a file without their labels.
 
-    n_features: d, where svmlight text has its last columns empty. Raises OSError and ValueError, which names the file.
+    A .npy file holds a dense array. A .npz file holds a dense array named X or X_train, or a single matrix, or CSR
+    rows that scipy.sparse.save_npz wrote. Any other file is svmlight text (:func:`read_problem`), which gives CSR
+    rows. ``n_features`` is d; svmlight text needs it if its last columns are empty.
+
+    Raises OSError, and ValueError that names the file.
     """
     suffix = Path(path).suffix.lower()
     if suffix not in (".npy", ".npz"):
@@ -168,7 +190,7 @@ def read_rows(path: PathLike, n_features: int | None = None) -> Any:
 
 
 def _archived(path: PathLike) -> Any:
-    """Return the rows of an archive of arrays. Raises ValueError where it has several matrices, none of them named."""
+    """Return the rows of a .npz archive. Raises ValueError if it has several matrices and no X or X_train."""
     with np.load(path, allow_pickle=False) as archive:
         if set(archive.files) >= _SCIPY:
             return sparse.load_npz(path)
@@ -183,12 +205,33 @@ def _archived(path: PathLike) -> Any:
 def read_kernel(
     path: PathLike, numbered: bool = True, dense: bool = True
 ) -> tuple[NDArray[np.intp], Any, NDArray[np.float64]]:
-    """Read a data file of kernel values: lines ``label 0:serial 1:K(x, x_1) 2:K(x, x_2) ...`` (LIBSVM's -t 4).
+    """Read a data file of kernel values: lines ``label 0:serial 1:K(x, x_1) 2:K(x, x_2) ...``, LIBSVM's -t 4.
 
-    Returns the columns (n,) that belong to the rows, serial - 1; K (n, columns) float64, CSR unless it is to be
-    ``dense``; y (n,) float64. What a row does not say is 0. Raises OSError and ValueError as :func:`read_problem`, also
-    for a serial number that is no column, unless the rows are not ``numbered``: those of a test may have any. Raises
-    ValueError for a dense K that is larger than the free memory.
+    Parameters
+    ----------
+    path : str or path
+        Name of the file.
+    numbered : bool
+        Whether each serial number must be a column of K, as in training data. Test data may have any numbers.
+    dense : bool
+        Whether K becomes a dense array instead of CSR.
+
+    Returns
+    -------
+    columns : array of int (n,)
+        Column of K that belongs to each row: its serial number less 1.
+    K : array or CSR of float64 (n, columns)
+        Kernel values. An index that a row leaves out has the value 0.
+    y : array of float64 (n,)
+        Labels or targets.
+
+    Raises
+    ------
+    ValueError
+        If a line is wrong, as :func:`read_problem`. If a serial number of ``numbered`` rows is no column. If a dense K
+        is larger than the free memory.
+    OSError
+        If the file cannot be opened.
     """
     X, y = _read(path, None, 0)
     serials, width = arrays.picked(X, np.zeros(1, np.intp))[:, 0], X.shape[1] - 1
@@ -208,8 +251,8 @@ def read_kernel(
 
 
 def _line(path: PathLike, row: int) -> int:
-    """Return the number of the line on which a row of a file stands."""
-    if not os.path.isfile(path):  # a pipe cannot be read twice: blank lines do not count
+    """Return the line number of a row, which is counted without blank lines and comments."""
+    if not os.path.isfile(path):  # a pipe cannot be read again, so blank lines are not counted
         return row + 1
     with _open(path) as stream:
         filled = (number for number, line in enumerate(stream, 1) if line.partition(b"#")[0].strip())
@@ -217,9 +260,24 @@ def _line(path: PathLike, row: int) -> int:
 
 
 def match_columns(model: KernelModel, X: sparse.csr_matrix) -> tuple[KernelModel, sparse.csr_matrix]:
-    """Give ``model`` and ``X`` (n, d) the same number of columns, by zeros, as svm-predict understands its files.
+    """Give the support vectors of a model and the rows X the same number of columns.
 
-    LIBSVM's model files do not hold d: a feature that no support vector has is not in them.
+    Missing columns are zeros, as for svm-predict. LIBSVM's model files do not hold the number of features, so that
+    the last features are lost if no support vector has them.
+
+    Parameters
+    ----------
+    model : KernelModel
+        Model that :func:`load_model` read.
+    X : CSR (n, d)
+        Rows to predict.
+
+    Returns
+    -------
+    model : KernelModel
+        The model, widened if X has more columns.
+    X : CSR
+        The rows, widened if the support vectors have more columns.
     """
     width, vectors, plan = max(X.shape[1], model.support_vectors.shape[1]), model.support_vectors, model.plan
     if vectors.shape[1] < width:
@@ -236,7 +294,10 @@ def _open(path: PathLike) -> BinaryIO:
 
 
 def load(lines: Lines, n_features: int | None, lowest: int = 1) -> tuple[sparse.csr_matrix, NDArray[np.float64]]:
-    """Read all rows by scikit-learn's compiled reader. Its errors name no line: see :func:`diagnose`."""
+    """Read all rows X and labels y by scikit-learn's compiled reader.
+
+    Errors do not name the wrong line, which :func:`diagnose` finds.
+    """
     from sklearn.datasets import load_svmlight_file
 
     X, y = load_svmlight_file(lines, n_features=n_features, zero_based=not lowest)
@@ -257,12 +318,13 @@ def diagnose(
     count: int = 1,
     lowest: int = 1,
 ) -> str:
-    """Say the first fault of the file after ``skip`` lines in words: only run once the fast reader has failed.
+    """Return the message for the first wrong line of a file, after the fast reader has failed.
 
-    at: the number of the line at which it failed, and the line. A row begins with ``count`` numbers, which are called
-    ``first``."""
+    The search starts after ``skip`` lines. A row begins with ``count`` numbers, which the message calls ``first``.
+    ``at`` is the line at which the reader failed, its number and text: a pipe cannot be read again. ``cause`` is the
+    reader's message, which is returned if no line is wrong."""
     rows, number = 0, skip
-    if not os.path.isfile(path):  # a pipe cannot be read twice
+    if not os.path.isfile(path):  # a pipe cannot be read again
         fault = _fault(at[1], n_features, first, count, lowest)
         return f"{path}, line {at[0]}: {fault}" if fault else f"{path}: {cause}"
     with _open(path) as stream:
@@ -297,7 +359,7 @@ def _fault(line: bytes, n_features: int | None, first: str, count: int, lowest: 
         index = index.removeprefix(b"+")
         if not (colon and index.isdigit()):
             return f"got {shown(word)}, expected index:value"
-        highest = HIGHEST - (not lowest)  # (column 0 is one more)
+        highest = HIGHEST - (not lowest)  # column 0 counts as one column, too
         if not (len(index.lstrip(b"0")) <= len(str(HIGHEST)) and lowest <= int(index) <= highest):
             hint = "; zero_based=False has scikit-learn's dump_svmlight_file write so" if not index.strip(b"0") else ""
             told = f"columns are numbered from {lowest}{hint}"
@@ -320,5 +382,5 @@ def _finite(word: bytes) -> bool:
 
 
 def shown(word: bytes) -> str:
-    """Return a word of a file as an error shows it."""
+    """Return the first 40 bytes of a word for an error message, in quotes."""
     return repr(word[:40].decode("utf-8", "replace"))
