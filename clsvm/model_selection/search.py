@@ -134,9 +134,9 @@ class SVCSearchCV(_SearchCV):
     ----------
     estimator : estimator of clsvm, or pipeline
         SVC, NuSVC, SVR, NuSVR or OneClassSVM, or a Pipeline that ends in one. OneClassSVM needs ``scoring``; y may
-        then be None. The search falls back to GridSearchCV itself, without a checkpoint, for a Pipeline (whose steps give each fold other rows) and for scikit-learn's
-        callbacks. Fits with ``multi_class="crammer_singer"``, and small problems of more than two classes, share
-        nothing.
+        then be None. The search falls back to GridSearchCV itself, without a checkpoint, for a Pipeline and for
+        scikit-learn's callbacks: the steps of a Pipeline give each fold other rows.
+        Fits with ``multi_class="crammer_singer"``, and small problems of more than two classes, share nothing.
     param_grid, scoring, refit, cv, error_score, return_train_score, verbose
         As in GridSearchCV. A scoring function gets row numbers in place of X, and passes them on to the estimator.
     n_jobs, pre_dispatch

@@ -134,8 +134,8 @@ class KernelModel:
         ----------
         X : array or CSR (n, d)
             Rows. For a precomputed kernel: kernel values (n, columns), which the host sums up.
-        device : str, int or None
-            Device to compute on. None takes the first one.
+        device : str, int, list or None
+            Device to compute on, as :func:`clsvm.opencl.devices.find` takes it. The first of a list computes.
         memory_limit : int, str or None
             Bytes of device memory at most.
         shape : str
@@ -310,8 +310,8 @@ class KernelModel:
         ----------
         X : array or CSR (n, d)
             Rows, or kernel values (n, columns) for a precomputed kernel.
-        device : str, int or None
-            Device to compute on. None takes the first one.
+        device : str, int, list or None
+            Device to compute on, as :func:`clsvm.opencl.devices.find` takes it. The first of a list computes.
         memory_limit : int, str or None
             Bytes of device memory at most.
 
@@ -347,8 +347,8 @@ class KernelModel:
         ----------
         X : array or CSR (n, d)
             Rows, or kernel values (n, columns) for a precomputed kernel.
-        device : str, int or None
-            Device to compute on. None takes the first one.
+        device : str, int, list or None
+            Device to compute on, as :func:`clsvm.opencl.devices.find` takes it. The first of a list computes.
         memory_limit : int, str or None
             Bytes of device memory at most.
 
