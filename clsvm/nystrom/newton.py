@@ -307,7 +307,7 @@ class Newton:
         sizes = self._norms(g)
         if not np.isfinite(sizes).all():
             raise ValueError(
-                f"kernel values of rows and inducing points, or targets, overflow {self.rows.dtype}: scale X"
+                f"kernel values of rows and inducing points, or targets, are beyond {self.rows.dtype}: scale X"
             )
         result = self.result
         result.residual = float(np.divide(sizes * self.tol, goal, out=np.zeros_like(sizes), where=goal > 0).max())

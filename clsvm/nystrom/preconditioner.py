@@ -158,7 +158,7 @@ class Preconditioner:
         with _threads(K.size * self.rank):
             self._B, _ = solve(T, K.T.astype(dtype, copy=False), lower=0, trans=1)  # (m, s)
         if not np.isfinite(self._B).all():
-            raise ValueError(f"kernel values between rows and inducing points overflow {K.dtype}: scale X")
+            raise ValueError(f"kernel values of rows and inducing points are beyond {K.dtype}: scale X")
         self.reach = float(np.sqrt(np.einsum("is,is->s", self._B, self._B).max()))
 
     def weigh(self, D: Vector, penalty: float) -> None:

@@ -200,7 +200,8 @@ def test_every_task(device: str, machine: Any, n: int, d: int, share: float) -> 
     fits = limited(clone(machine).set_params(device=device), X, y, share * X.nbytes, rel=1e-5)
     f, g = (fit.predict(X[:200]) if isinstance(fit, SVR) else fit.decision_function(X[:200]) for fit in fits)
     assert share > 0.5 or ["blocks" in fit.fit_report_.layout for fit in fits] == [False, True]
-    assert_allclose(f, g, atol=5e-3 * np.abs(f).max() + 1e-5)  # (of one class, at its bound)
+    zero = 1e-5 if machine is HOST else 0  # its coefficients are all at their bounds
+    assert_allclose(f, g, atol=5e-3 * np.abs(f).max() + zero)
 
 
 def test_csr_rows_beyond_the_largest_buffer(device: str, monkeypatch: pytest.MonkeyPatch) -> None:

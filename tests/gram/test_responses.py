@@ -175,12 +175,36 @@ def test_no_batch_and_no_memory_changes_a_bit(
     if element and kind in ("dense", "csr", "hybrid"):
         model = replace(model, kernel=kernels.make("laplacian", gamma=0.1))
     whole, expected = model.decision_function(X, device), on_host(model, X)
+    assert whole.dtype == np.float64
     assert whole.flags.c_contiguous
-    assert_allclose(whole, expected[:, 0] if problems == 1 else expected, atol=5e-4)
+    close = 5e-4 if model.kernel.name == "laplacian" else 2e-4
+    assert_allclose(whole, expected[:, 0] if problems == 1 else expected, atol=close)
     best = expected[:, 0] > 0 if problems == 1 else expected.argmax(axis=1)
     assert_array_equal(model.predict(X, device), model.classes[best.astype(int)])
     pieces = [model.decision_function(X[a:b], device, limit) for a, b in pairwise([0, *sorted(cuts), 40])]
     assert_array_equal(np.concatenate(pieces), whole)
+
+
+def test_threads_share_what_is_kept(device: str, builds: Builds) -> None:
+    model, X = make_model("clustered"), sparse_rows(70, 30, 1)
+    expected = make_model("clustered").decision_function(X, device)
+    for _ in range(2):  # at first all find nothing laid out
+        builds.clear()
+        start, got = threading.Barrier(4), list[np.ndarray]()
+
+        def work(start: threading.Barrier = start, got: list[np.ndarray] = got) -> None:
+            start.wait(60)
+            got.extend(model.decision_function(X, device) for _ in range(20))
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert len(got) == 80
+        for values in got:
+            assert_array_equal(values, expected)
+    assert set(builds) == {70}
 
 
 def test_copies_begin_anew(device: str, builds: Builds) -> None:

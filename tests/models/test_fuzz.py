@@ -118,6 +118,14 @@ def cut(content: bytes, rng: Random) -> bytes:
     return content[: rng.integers(len(content) + 1)]
 
 
+def edit_lines(content: bytes, rng: Random) -> bytes:
+    """A line less, or twice, or without its end."""
+    lines = content.splitlines(keepends=True) or [b""]
+    i = rng.integers(len(lines))
+    lines[i : i + 1] = [[], [lines[i], lines[i]], [lines[i].rstrip()]][rng.integers(3)]
+    return b"".join(lines)
+
+
 def replace_word(content: bytes, rng: Random) -> bytes:
     words = list(re.finditer(rb"[^\s:]+", content))
     if not words:
@@ -136,7 +144,15 @@ def new_number(content: bytes, rng: Random) -> bytes:
     return content[: word.start()] + made.encode() + content[word.end() :]
 
 
-DAMAGE: tuple[Bytes, ...] = flip, delete, insert, cut, replace_word, new_number, new_number
+def long_line(content: bytes, rng: Random) -> bytes:
+    at = place(content, rng).start
+    count = int(rng.integers(1000, 8000))
+    what = rng.choice(["1 ", "1:1 ", "x", " ", "9", "cells"])
+    made = " ".join(f"{i}:1" for i in range(1, count)) if what == "cells" else what * count
+    return content[:at] + made.encode() + content[at:]
+
+
+DAMAGE: tuple[Bytes, ...] = (*(flip, delete, insert, cut, edit_lines, replace_word, new_number, new_number, long_line),)
 
 
 def damaged(content: bytes, rng: Random) -> bytes:

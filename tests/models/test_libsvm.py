@@ -339,3 +339,19 @@ def test_a_line_without_end_is_refused_early(tmp_path: Path, monkeypatch: pytest
         words = "line 3: got index 2 after 2" if right else "line 3: got more than 262144 bytes without a line break"
         with pytest.raises(ValueError, match=words):
             svmlight.read_problem(path)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz"])
+@pytest.mark.parametrize("damage", ["cut", "not compressed"])
+def test_damaged_compressed_data(tmp_path: Path, suffix: str, damage: str) -> None:
+    rng = np.random.default_rng(0)
+    text = "".join(f"1 1:{v!r}\n" for v in rng.random(50000).tolist()).encode()
+    whole = PACK[suffix](text)
+    path = tmp_path / f"data{suffix}"
+    path.write_bytes(text if damage == "not compressed" else whole[: len(whole) * 9 // 10])
+    with pytest.raises(ValueError, match=r"data.*, line \d+: got a damaged or truncated stream") as caught:
+        svmlight.read_problem(path)
+    line = int(str(caught.value).split("line ")[1].split(":")[0])
+    assert line == 1 if damage == "not compressed" else line < 50001
+    assert damage == "not compressed" or suffix == ".bz2" or line > 30000
