@@ -175,15 +175,20 @@ def _show_curves(result: Row) -> Shown:
     return shown(title, columns, _rows(result), left=2)
 
 
+def draw_errors(panels: Sequence[Any], sets: Sequence[Row]) -> None:
+    """Draw the test error of each set over the seconds of a fit into a panel."""
+    for axes, one in zip(panels, sets, strict=True):
+        for name in dict.fromkeys(row["machine"] for row in one["rows"]):
+            points = [row for row in one["rows"] if row["machine"] == name]
+            errors = [row["error"] * (100 if one["classes"] else 1) for row in points]
+            axes.semilogx([row["seconds"] for row in points], errors, marker="o", label=name)
+        error = "test error, %" if one["classes"] else "root of the mean squared error"
+        axes.set(title=f"{one['set']}, {one['n']} rows", xlabel="seconds of a fit", ylabel=error)
+
+
 def _draw_curves(result: Row, path: Path) -> None:
     with picture(result, path, len(result["sets"])) as panels:
-        for axes, one in zip(panels, result["sets"], strict=True):
-            for name in dict.fromkeys(row["machine"] for row in one["rows"]):
-                points = [row for row in one["rows"] if row["machine"] == name]
-                errors = [row["error"] * (100 if one["classes"] else 1) for row in points]
-                axes.semilogx([row["seconds"] for row in points], errors, marker="o", label=name)
-            error = "test error, %" if one["classes"] else "test error, root of the mean square"
-            axes.set(title=f"{one['set']}, {one['n']} rows", xlabel="seconds to train", ylabel=error)
+        draw_errors(panels, result["sets"])
 
 
 # Ablation.

@@ -1,7 +1,8 @@
 """The parameters of estimators: a table of names, defaults, limits, solver options and command-line flags.
 
 Constructors check their arguments against the table, fits read the options of the solver from it, and the command line
-takes its flags from it. The descriptions below become the docstrings of the estimators.
+takes its flags from it. The descriptions below become the docstrings of the estimators. A type stands here if the
+constructor's annotation does not name it.
 
 C
     Weight of the loss, above 0. Infinity gives a hard margin, except for NuSVC
@@ -10,7 +11,7 @@ nu
     a regression, or outside the boundary of a one-class machine. At least this share are support vectors
 epsilon
     Half the width of the tube within which errors cost nothing
-kernel
+kernel : str or Kernel or callable
     Name of a built-in kernel function (``clsvm kernels list``); a :class:`clsvm.Kernel`; "precomputed", for which X is
     K (n, n) in fit and (rows, n) in predict; or a Python function of two row sets that returns K between them, which
     runs on the host
@@ -27,7 +28,7 @@ tol
     KKT violation at which the solver stops
 cache_size
     Size of the cache for kernel rows in MB; "auto" takes what memory_limit leaves, if caching pays
-class_weight
+class_weight : dict or 'balanced' or None
     Factors of C for each class (NuSVC: of the bounds): a dict, "balanced" or None. A class of weight 0 is left out
 verbose
     Show progress on stderr: a bar on a terminal, else a line every ten seconds
@@ -37,9 +38,9 @@ decision_function_shape
     For more than two classes: "ovr" gives a column for each class, "ovo" one for each pair
 break_ties
     With "ovr": among classes with equally many votes, predict the one with the largest decision value
-random_state
+random_state : int or RandomState or None
     Accepted for compatibility with scikit-learn; an SVM fit draws no random numbers
-device
+device : str or int or Device or CommandQueue or list or None
     Device to use: "gpu", "cpu", a number from ``clsvm devices``, part of a platform's or device's name, "name:1" for
     the second device of that name, or a pyopencl Device or CommandQueue. A list of these divides rows or machines
     among several devices. None takes the environment variable CLSVM_DEVICE, else a usable GPU, else a usable CPU
@@ -72,7 +73,7 @@ max_time
 warm_start
     Start from the coefficients of the last fit. C and kernel may change, and rows may be added after those of the last
     fit. Each pair of classes, or class, starts from its own coefficients; if the classes changed, the fit starts anew
-checkpoint
+checkpoint : str or path or None
     File from which a fit continues if it exists. It is written every checkpoint_every seconds, at the end and on
     Ctrl-C. A checkpoint of other data, another C or another kernel raises CheckpointError. Pairs of classes, or
     classes, that are solved are not solved again for the same tol, gap_tol and dtype
@@ -204,21 +205,23 @@ class Parameter:
     """Describe one parameter of estimators.
 
     words: its description for docstrings. limits: its valid values. solver: function that converts it for the solver,
-    None if the solver does not use it. flag: its flag on the command line.
+    None if the solver does not use it. flag: its flag on the command line. kind: its type for docstrings, if the
+    annotation does not name it.
     """
 
     name: str
     default: Any
-    words: str
+    words: str = ""
     limits: Limits = field(default_factory=Limits)
     solver: Callable[[Any], Any] | None = None
     flag: Flag | None = None
+    kind: str = ""
 
 
-def described(doc: str | None) -> dict[str, str]:
-    """Return the descriptions of parameters in a module's docstring by name; nothing under python -OO."""
-    found = re.findall(r"^(\w+)\n((?:    .*\n)+)", doc or "", re.MULTILINE)
-    return {name: " ".join(words.split()) for name, words in found}
+def described(doc: str | None) -> dict[str, dict[str, Any]]:
+    """Return ``kind`` and ``words`` of the parameters in a module's docstring by name; nothing under python -OO."""
+    found = re.findall(r"^(\w+)(?: : (.+))?\n((?:    .*\n)+)", doc or "", re.MULTILINE)
+    return {name: {"kind": kind, "words": " ".join(words.split())} for name, kind, words in found}
 
 
 def _same(value: Any) -> Any:
@@ -226,7 +229,7 @@ def _same(value: Any) -> Any:
 
 
 _ANY, _TRUTH, _AUTO = Limits(), Truth(), ("auto",)
-_WORDS = described(__doc__)
+_DESCRIBED = described(__doc__)
 _LAYOUTS = Choice(("auto", "dense", "csr", "clustered", "hybrid", "inverted"))
 _FLAGS = {
     "C": Flag("-c", "C: the weight of the loss."),
@@ -247,7 +250,7 @@ _FLAGS = {
 
 def _listed(name: str, default: Any, limits: Limits = _ANY, solver: Callable[[Any], Any] | None = None) -> Parameter:
     """Return a parameter with its description from the module's docstring and its flag."""
-    return Parameter(name, default, _WORDS.get(name, ""), limits, solver, _FLAGS.get(name))
+    return Parameter(name, default, limits=limits, solver=solver, flag=_FLAGS.get(name), **_DESCRIBED.get(name, {}))
 
 
 PARAMETERS: dict[str, Parameter] = {

@@ -1,4 +1,4 @@
-"""Draw the charts of the pages about speed from benchmarks/results: ``python docs/charts.py docs/pictures``."""
+"""Draw the charts of the pages from benchmarks/results: ``python docs/charts.py docs/pictures``."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ import matplotlib.pyplot as plt
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 import generated  # noqa: E402
 
+from benchmarks.studies import draw_errors  # noqa: E402
+
 FITS = (
     "cpu-2-cores-epyc-2026-11-28.json",
     "pairs-cpu-2-cores-epyc-2026-11-28.json",
@@ -24,6 +26,7 @@ FITS = (
 SEARCHES = "search-cpu-2-cores-epyc-2026-11-28.json", "search-short-cpu-2-cores-epyc-2026-11-28.json"
 ROWS = "growth-cpu-2-cores-epyc-2026-11-28.json"
 FALKON = "falkon-cpu-2-cores-2026-11-23.json"
+ERRORS = "study-curves-cpu-2-cores-2026-11-23.json"
 PREDICTIONS = "predict-cpu-2-cores-xeon-2026-11-28.json"
 COLOURS = {"clsvm": "#1f6fb4", "onedal": "#ef9f4a", "libsvm": "#b5b5b5", "nystroem": "#b5b5b5"}
 NAMES = {"clsvm": "clsvm", "onedal": "scikit-learn-intelex", "libsvm": "scikit-learn", "nystroem": "scikit-learn"}
@@ -91,6 +94,18 @@ def over_rows(path: Path) -> None:
         panels[0].set_ylabel("seconds of a fit")
 
 
+def errors(path: Path) -> None:
+    """Draw the test error over the seconds of a fit, with one panel for each set."""
+    sets = generated.read(ERRORS)["sets"]
+    figure, panels = plt.subplots(1, len(sets), figsize=(12, 3.6), layout="constrained")
+    draw_errors(panels, sets)
+    for axes in panels:
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize="small")
+    figure.savefig(path, dpi=90)
+    plt.close(figure)
+
+
 def main(folder: Path) -> None:
     """Draw all charts into a folder."""
     bars(folder / "speed_train.png", FITS, "seconds of a fit")
@@ -98,6 +113,7 @@ def main(folder: Path) -> None:
     bars(folder / "speed_search.png", SEARCHES, "seconds of a search")
     bars(folder / "speed_falkon.png", [FALKON], "seconds of a fit")
     over_rows(folder / "speed_rows.png")
+    errors(folder / "which_estimator.png")
 
 
 if __name__ == "__main__":

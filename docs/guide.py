@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -115,22 +114,5 @@ def search() -> None:
     made.savefig(FOLDER / "model_selection.png", dpi=80)
 
 
-def errors() -> None:
-    """Draw test error over the seconds of a fit, from benchmarks/results."""
-    place = Path(__file__).parents[1] / "benchmarks" / "results" / "study-curves-cpu-2-cores-2026-11-23.json"
-    sets = json.loads(place.read_text("utf-8"))["sets"]
-    made, axes = figure(12, 3.6, len(sets))
-    for one, ax in zip(sets, axes, strict=True):
-        for name in dict.fromkeys(row["machine"] for row in one["rows"]):
-            points = [row for row in one["rows"] if row["machine"] == name]
-            values = [row["error"] * (100 if one["classes"] else 1) for row in points]
-            ax.semilogx([row["seconds"] for row in points], values, marker="o", label=name)
-        label = "test error, %" if one["classes"] else "root of the mean squared error"
-        ax.set(title=f"{one['set']}, {one['n']} rows", xlabel="seconds of a fit", ylabel=label)
-        ax.grid(alpha=0.3)
-        ax.legend(fontsize="small")
-    made.savefig(FOLDER / "which_estimator.png", dpi=90)
-
-
-for draw in (classification, regression, novelty, probabilities, unbalanced, search, errors):
+for draw in (classification, regression, novelty, probabilities, unbalanced, search):
     draw()

@@ -321,15 +321,6 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
 
 # Constructors keep their arguments; the docstring of the class lists the parameters.
 
-_TYPES = {  # of parameters that are annotated as Any
-    "kernel": "str or Kernel or callable",
-    "class_weight": "dict or 'balanced' or None",
-    "random_state": "int or RandomState or None",
-    "device": "str or int or Device or CommandQueue or list or None",
-    "center_selection": "str or array of shape (m, d)",
-    "callback": "callable or None",
-}
-
 
 def keep(estimator: Any, given: Mapping[str, Any]) -> None:
     """Set the parameters of an estimator as attributes. given: ``locals()`` of its constructor."""
@@ -344,8 +335,8 @@ def documented(made: type[T]) -> type[T]:
         table = getattr(made, "_table", PARAMETERS)
         listed = ["Parameters", "----------"]
         for one in list(inspect.signature(made.__init__).parameters.values())[1:]:
-            kind = re.sub(r"Any|KernelLike", _TYPES.get(one.name, "object"), str(one.annotation)).replace(" | ", " or ")
-            listed.append(f"{one.name} : {kind.replace('os.PathLike[str]', 'path')}, default={one.default!r}")
+            kind = table[one.name].kind or str(one.annotation).replace(" | ", " or ")
+            listed.append(f"{one.name} : {kind}, default={one.default!r}")
             words = f"{table[one.name].words}."
             listed.append(textwrap.fill(words, 110, initial_indent=" " * 4, subsequent_indent=" " * 4))
         summary, *others = re.split(r"\n\n(?=\w+\n-+\n)", inspect.cleandoc(made.__doc__), maxsplit=1)

@@ -11,7 +11,7 @@ loss
     "squared", or "log_cosh" for targets with outliers: log cosh(f - y), which is about |f - y| far from y
 fit_intercept
     Whether f has an offset. It is the constant of the least loss, for the squared loss the weighted mean of y
-center_selection
+center_selection : str or array of shape (m, d)
     How inducing points are drawn from the rows: "uniform" at random; "k-means++" far from one another; "leverage" by
     approximate ridge leverage scores. An array (m, d) gives the inducing points themselves
 max_iter
@@ -19,13 +19,13 @@ max_iter
 tol
     Residual at which the fit ends: the norm of the preconditioned gradient relative to its norm at f = 0. An upper
     bound of the objective minus its minimum is in fit_report_.bound
-random_state
+random_state : int or RandomState or None
     Seed or generator by which inducing points and sampled rows are drawn
 warm_start
     Start from the inducing points and coefficients of the last fit. The penalty and the rows may change
-callback
+callback : callable or None
     Function of step, coefficients (m, k) and seconds, called after each step
-class_weight
+class_weight : dict or 'balanced' or None
     Factors of the sample weights for each class: a dict, "balanced" or None
 dtype
     "float32" or "float64", the dtype of kernel values; coefficients and gradients are float64 in any case. If K among
@@ -68,7 +68,7 @@ class Called(Limits):
         return value is None or callable(value)
 
 
-_WORDS = described(__doc__)
+_DESCRIBED = described(__doc__)
 _FLAGS = {
     "n_centers": Flag("--centers", "Inducing points, or 'auto': sqrt(n) log2(n), from 100 to 5000.", "M"),
     "penalty": Flag("--penalty", "lambda of (1 / n) sum loss + (lambda / 2) |f|^2."),
@@ -93,14 +93,14 @@ _DEVICES = ". Devices in a list share the rows according to their speeds; the fi
 
 
 def _shared(one: Parameter) -> Parameter:
-    words = _WORDS.get(one.name, one.words) + _DEVICES * (one.name == "device")
-    return replace(one, words=words)
+    own = _DESCRIBED.get(one.name, {"kind": one.kind, "words": one.words})
+    return replace(one, **own | {"words": own["words"] + _DEVICES * (one.name == "device")})
 
 
 TABLE: Mapping[str, Parameter] = {
     **{name: _shared(PARAMETERS[name]) for name in _SHARED},
     **{
-        name: Parameter(name, default, _WORDS.get(name, ""), limits, None, _FLAGS.get(name))
+        name: Parameter(name, default, limits=limits, flag=_FLAGS.get(name), **_DESCRIBED.get(name, {}))
         for name, default, limits in _OWN
     },
 }
