@@ -55,11 +55,14 @@ Vector = NDArray[np.float64]
 WARM = 1000  # rows of a first fit that only builds programs
 
 
-def over_sets(study: str, measure: Callable[[str, Asked], Row], usual: Sequence[str]) -> Callable[[Asked], Row]:
-    """Return what measures each set that is asked for, one after another."""
+def over_sets(
+    study: str, measure: Callable[[str, Asked], Row], usual: Sequence[str], further: Sequence[str] = ()
+) -> Callable[[Asked], Row]:
+    """Return a function that measures the sets asked for, by default the ``usual`` ones; it refuses all others."""
 
     def every(asked: Asked) -> Row:
-        found = [measure(name, asked) for name in asked.sets or usual]
+        names = chosen("this study", asked.sets or usual, (*usual, *further))
+        found = [measure(name, asked) for name in names]
         return {"study": study, "limit": asked.limit, "centers": asked.centers or 2000, "sets": found}
 
     return every
@@ -340,7 +343,10 @@ STUDIES = {
         lambda asked: {"study": "features", **features(asked, FEATURES)}, show_passes, passes_hold, draw_passes
     ),
     "curves": Part(
-        over_sets("curves", curves, ("kin40k", "ijcnn1", "covtype")), _show_curves, _converged, _draw_curves
+        over_sets("curves", curves, ("kin40k", "ijcnn1", "covtype"), ("synthetic",)),
+        _show_curves,
+        _converged,
+        _draw_curves,
     ),
     **larger.STUDIES,
 }

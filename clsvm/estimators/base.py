@@ -120,7 +120,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         Raises
         ------
         ValueError, TypeError
-            If an input or parameter is invalid; the message names it and what was expected.
+            If an input or parameter is invalid; the message names the value given and those expected.
         DeviceError, BuildError
             If the device fails or cannot build a program.
         """
@@ -151,7 +151,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         raise NotImplementedError
 
     def _check_numbers(self) -> None:
-        """Raise ValueError or TypeError for an invalid parameter; the message names what was got and expected."""
+        """Raise ValueError or TypeError for an invalid parameter; the message names it and the valid ones."""
         parameters.check(self._asked(), self._table)
         memory.parse_bytes(self.memory_limit)
         names = f"{', '.join(BUILTIN)}, precomputed"

@@ -80,7 +80,7 @@ class Falkon(KernelEstimator):
         Raises
         ------
         ValueError, TypeError
-            If an input or parameter is invalid; the message names it and what was expected.
+            If an input or parameter is invalid; the message names the value given and those expected.
         DeviceError, BuildError
             If the device fails or cannot build a program.
         """
@@ -250,7 +250,7 @@ class FalkonRegressor(RegressorMixin, Falkon):
     n_features_in_ : int
         Number of features.
     fit_report_ : :class:`clsvm.report.NystromReport`
-        What the fit reached, and what it took.
+        Report of the fit: its result, certificate and cost.
     model_ : :class:`clsvm.models.model.KernelModel`
         Kernel expansion that predicts.
 

@@ -163,7 +163,7 @@ class SVC(_Classifier):
     n_features_in_ : int
         Number of features.
     fit_report_ : :class:`clsvm.report.FitReport`
-        What the fit reached, and what it took.
+        Report of the fit: its result, certificate and cost.
     model_ : :class:`clsvm.models.model.KernelModel`
         Kernel expansion that predicts.
 
@@ -354,7 +354,7 @@ class SVR(_Regressor):
     n_features_in_ : int
         Number of features.
     fit_report_ : :class:`clsvm.report.FitReport`
-        What the fit reached, and what it took.
+        Report of the fit: its result, certificate and cost.
     model_ : :class:`clsvm.models.model.KernelModel`
         Kernel expansion that predicts.
     """
@@ -473,7 +473,7 @@ class OneClassSVM(OutlierMixin, Machine):
     n_features_in_ : int
         Number of features.
     fit_report_ : :class:`clsvm.report.FitReport`
-        What the fit reached, and what it took.
+        Report of the fit: its result, certificate and cost.
     model_ : :class:`clsvm.models.model.KernelModel`
         Kernel expansion that predicts.
 

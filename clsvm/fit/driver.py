@@ -334,7 +334,7 @@ def _side_by_side(context: FitContext, dtype: str, worker: Worker, pieces: Itera
 def _whole(stream: Stream, dtype: str, X: Data, plans: tuple[Plan, Plan], sizes: list[int]) -> Plan | None:
     """Return the plan of rows by which K of all rows is computed once, or None if that costs more than it saves.
 
-    It pays if the tiles of subproblems of these sizes have more values than K, rows are long, and memory is large
+    K pays if the tiles of subproblems of these sizes have more values than K has, rows are long, and memory is large
     enough. plans: for products with all rows, and for gathered rows.
     """
     if stream.profile.shape != "vector":

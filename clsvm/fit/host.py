@@ -62,8 +62,8 @@ def aim(
 ) -> float | None:
     """Return the share of tol to which the host shall continue a solve, or None if it has nothing to gain.
 
-    The host continues a result that stalled, a result within tol whose relative gap is large (if the host is
-    ``quick``), and a result that float64 rounding on the device leaves uncertain (if the host's is finer).
+    The host continues a result that stalled. It continues a result within tol whose relative gap is large, if it is
+    ``quick``. It continues a result that float64 rounding on the device leaves uncertain, if its own rounding is finer.
 
     shape: (n, d) of the rows. found: the result of SMO on the device, None if it could not begin. certain: ``found``
     with the status that the rounding errors leave it.
@@ -225,7 +225,7 @@ class HostFit:
     def _kernel_values(self, problem: Problem) -> Values:
         """Return K in float64, centred if the problem allows it.
 
-        With the linear kernel and dense rows, the rows are centred instead, which keeps all digits.
+        The linear kernel of dense rows is computed from centred rows instead, which keeps all digits.
         """
         stream, X, kernel, scale = self.stream, self._X, self._kernel, self._rounding
         if isinstance(kernel, Precomputed) or self.plan is None:
