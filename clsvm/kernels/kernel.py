@@ -353,8 +353,8 @@ class Kernel:
         The result is infinite if K is finite nowhere on a grid of norms and distances. These errors are added:
 
         - the value: ``eps`` times the value, or up to twice that with ``terms``;
-        - the arguments: ``eps`` times the norms for <x,y>, <x,x> and <y,y>, twice that for |x-y|^2, and 4 eps size for
-        s; - ``floor``: the loss of an inner product whose terms underflow (:func:`underflow`).
+        - the arguments: ``eps`` times the norms for <x,y>, <x,x> and <y,y>, twice that for |x-y|^2, 4 eps size for s;
+        - ``floor``: the loss of an inner product whose terms underflow (:func:`underflow`).
 
         least: the smallest nonzero size of a row, if it matters. terms: the number of terms of a sum, if the rounding
         of the sum counts; it grows as the square root of ``terms``, unless most terms are alike.
