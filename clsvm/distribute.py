@@ -1,16 +1,14 @@
-"""Work at several places: the executor, which asks parts of a fit's rows, and a queue of pieces for devices.
+"""Distribute a fit: requests to the parts of its rows (:class:`Parts`), and a queue of independent pieces of work.
 
-A part is an object at a place: a shard of an SVM's rows (solvers/shard.py) or a block of a Nyström model's
-(nystrom/rows.py). The places are threads of this process, one a device (:class:`OnDevices`), or Dask's workers
-(clsvm.dask.executor.OnWorkers).
+A part is an object that holds some rows: a shard of an SVM (solvers/shard.py) or a block of a Nyström model
+(nystrom/rows.py). Parts live in threads of this process, one thread for each device (:class:`OnDevices`), or on Dask's
+workers (clsvm.dask.executor.OnWorkers).
 
-    ask       calls a method of every part, or reads an attribute
-    notice    the executor notices that a part is gone, answers :class:`Lost` for it, and builds it anew before it is
-              asked again
-    replay    the solver, which alone knows the part's state, poses its problem again and repeats what led there
-              (:func:`replayed`)
+    ask       The solver calls a method of every part, or reads an attribute.
+    lost      If a part is lost with its worker, its reply is :class:`Lost`. It is built again before the next request.
+    replay    The solver repeats the requests that lead to the part's state (:func:`replayed`).
 
-Pieces of work that share nothing but their input are dealt from a queue (:func:`dealt`).
+:func:`dealt` gives pieces of work that share only their input to workers, from a queue.
 """
 
 from __future__ import annotations
@@ -35,56 +33,65 @@ from clsvm.opencl.stream import Stream
 from clsvm.threads import end_by
 
 Vector = NDArray[np.float64]
-Question = tuple[Any, ...]
+Request = tuple[Any, ...]
 Worker = TypeVar("Worker")
 Piece = TypeVar("Piece")
-TRIES = 3  # losses of a part during one question, beyond which the fit ends
-ALIKE = 1.3  # ratio of speeds up to which devices share evenly
-_ENDED = object()  # what a worker says at its end
-_LOOK = 0.2  # s between two looks at whether Ctrl-C came
+TRIES = 3  # most losses of a part during one request before the fit fails
+ALIKE = 1.3  # largest ratio of speeds of devices that get equal shares
+_ENDED = object()  # message of a worker that has ended
+_LOOK = 0.2  # seconds between two checks for Ctrl-C
 
 
 class Lost:
-    """The answer of a part that is gone with all that it knew beside its rows."""
+    """Stand for the reply of a part that was lost with its worker, and with its state."""
 
 
 class Parts(Protocol):
-    """Parts of the rows, in their order. sizes: rows of each."""
+    """Send requests to the parts of a fit's rows, in the order of the rows.
+
+    Attributes
+    ----------
+    sizes
+        number of rows of each part.
+    """
 
     sizes: Sequence[int]
 
-    def ask(self, name: str, given: Sequence[Question | None]) -> list[Any]:
-        """Return what each part answers to ``name`` with its arguments, None where these are None, or :class:`Lost`."""
+    def ask(self, name: str, given: Sequence[Request | None]) -> list[Any]:
+        """Call the method ``name`` of each part with its arguments, and return the replies.
+
+        A part without arguments (None) is left out, and its reply is None. The reply of a lost part is :class:`Lost`.
+        """
 
     def peak(self) -> int:
-        """Return the most bytes that a device has held for these parts."""
+        """Return the largest number of bytes that a device has allocated for these parts."""
 
     def memory(self) -> tuple[int, int | str | None]:
-        """Return the bytes that the caller's devices hold now, and the memory limit that is left there."""
+        """Return the bytes allocated now on the caller's devices, and the memory limit for further work there."""
 
 
 def ask_one(parts: Parts, i: int, name: str, *given: Any) -> Any:
-    """Return what part i answers, or :class:`Lost`."""
+    """Send a request to part i alone, and return its reply or :class:`Lost`."""
     return parts.ask(name, [given if k == i else None for k in range(len(parts.sizes))])[i]
 
 
-def replayed(answers: list[Any], replay: Callable[[int], Any]) -> list[Any]:
-    """Return the answers, with ``replay(i)`` in place of that of each lost part i.
+def replayed(replies: list[Any], replay: Callable[[int], Any]) -> list[Any]:
+    """Return the replies, with ``replay(i)`` in place of the reply of each lost part i.
 
-    ``replay`` brings the part back to its state, asks it again, and returns its answer, or :class:`Lost` where the part
-    is lost meanwhile. Raises DeviceError where a part is lost more than TRIES times.
+    ``replay`` restores the part's state, repeats the request, and returns the reply. It returns :class:`Lost` if the
+    part is lost again. Raises DeviceError if a part is lost more than TRIES times.
     """
-    for i, answer in enumerate(answers):
+    for i, reply in enumerate(replies):
         losses = Counter[int]()
-        while isinstance(answer, Lost):
+        while isinstance(reply, Lost):
             count_losses(losses, [i])
-            answer = replay(i)
-        answers[i] = answer
-    return answers
+            reply = replay(i)
+        replies[i] = reply
+    return replies
 
 
 def count_losses(losses: Counter[int], lost: Iterable[int]) -> None:
-    """Count that parts were lost during one question. Raises DeviceError where one is lost more than TRIES times."""
+    """Count losses of parts during one request. Raises DeviceError if a part is lost more than TRIES times."""
     losses.update(lost)
     most = max(losses.values())
     if most > TRIES:
@@ -92,21 +99,21 @@ def count_losses(losses: Counter[int], lost: Iterable[int]) -> None:
 
 
 def split(rows: NDArray[np.intp], sizes: Sequence[int]) -> list[NDArray[np.intp]]:
-    """Return sorted rows by their part, counted from its first."""
+    """Divide ascending row numbers by parts; each part's numbers are counted from its first row."""
     ends = np.cumsum(sizes)
     cuts = np.searchsorted(rows, ends[:-1])
     return [some - end + size for some, end, size in zip(np.split(rows, cuts), ends, sizes, strict=True)]
 
 
 def call(part: Any, name: str, given: Sequence[Any]) -> Any:
-    """Call a method of a part, or read an attribute."""
+    """Call the method ``name`` of a part, or read the attribute of that name."""
     found = getattr(part, name)
     return found(*given) if callable(found) else found
 
 
 @contextmanager
 def share_of(stream: Stream, left: int) -> Iterator[None]:
-    """Limit the stream's memory to one share where ``left`` parts are still to be built there."""
+    """Limit the stream, inside this context, to 1 / left of its free memory: ``left`` parts are still to be built."""
     spared = (stream.limit - stream.held) * (left - 1) // left
     stream.limit -= spared
     try:
@@ -116,7 +123,7 @@ def share_of(stream: Stream, left: int) -> Iterator[None]:
 
 
 class _Caller:
-    """The caller's own thread."""
+    """Run calls in the caller's own thread, with the interface of an executor."""
 
     def submit(self, call: Callable[..., Any], *given: Any) -> Future[Any]:
         done: Future[Any] = Future()
@@ -127,12 +134,12 @@ class _Caller:
         return done
 
     def shutdown(self) -> None:
-        """Nothing to wait for."""
+        """Return at once, because each call ended in :meth:`submit`."""
 
 
 @dataclass
 class DeviceThread:
-    """A thread, and the stream of a device that lives there."""
+    """Hold a thread and the stream of a device, which only this thread uses."""
 
     thread: ThreadPoolExecutor | _Caller
     stream: Stream
@@ -140,9 +147,10 @@ class DeviceThread:
 
 @contextmanager
 def opened(device: Any, memory_limit: int | str | None) -> Iterator[list[DeviceThread]]:
-    """Open a stream in the caller's thread, or for a list of devices one in a thread for each.
+    """Open a stream for a device in the caller's thread, or for a list of devices one stream in a thread for each.
 
-    Entries of one device share its memory. Raises DeviceError where a device is not there.
+    A device that is listed several times divides its memory among its streams. Raises DeviceError if a device is not
+    found.
     """
     if not isinstance(device, list | tuple):
         with Stream(device, memory_limit) as stream:
@@ -171,9 +179,9 @@ def opened(device: Any, memory_limit: int | str | None) -> Iterator[list[DeviceT
 
 
 class OnDevices:
-    """:class:`Parts` at device threads, none of which is ever lost.
+    """Implement :class:`Parts` by threads of this process, one for each device; no part is ever lost.
 
-    owners: the thread of each part. build: makes part i on a stream.
+    owners: index of the thread that holds each part. build: function that makes part i on a stream.
     """
 
     def __init__(
@@ -190,7 +198,7 @@ class OnDevices:
         self.parts = [one.result() for one in made]
         self.sizes: Sequence[int] = [part.n for part in self.parts]
 
-    def ask(self, name: str, given: Sequence[Question | None]) -> list[Any]:
+    def ask(self, name: str, given: Sequence[Request | None]) -> list[Any]:
         asked = [
             None if one is None else thread.submit(call, part, name, one)
             for thread, part, one in zip(self._threads, self.parts, given, strict=True)
@@ -206,9 +214,9 @@ class OnDevices:
 
 
 def speeds(threads: Sequence[DeviceThread], seconds: Callable[[Stream], float]) -> Vector:
-    """Return how fast each device is by itself. seconds: what some work takes there.
+    """Return the speed of each device: 1 / seconds, or 1 for all if they have one name or differ little.
 
-    Devices of one name, or of about one speed, count as equal.
+    seconds: function that measures the same work on a stream. ALIKE is the largest ratio that counts as equal.
     """
     if len({str(one.stream.info) for one in threads}) == 1:
         return np.ones(len(threads))
@@ -217,8 +225,10 @@ def speeds(threads: Sequence[DeviceThread], seconds: Callable[[Stream], float]) 
 
 
 def owners(parts: int, speeds: Vector) -> list[int]:
-    """Return the device of each part: the next one goes to whichever would be done with it first. Neighbours stay
-    together."""
+    """Return the device index of each part, ascending.
+
+    Each part in turn is assigned to the device that would finish it first.
+    """
     counts = np.zeros(len(speeds), int)
     for _ in range(parts):
         counts[np.argmin((counts + 1) / speeds)] += 1
@@ -228,11 +238,12 @@ def owners(parts: int, speeds: Vector) -> list[int]:
 def dealt(
     workers: Sequence[Worker], pieces: Iterable[Piece], work: Callable[[Worker, Iterator[Piece]], Generator[None]]
 ) -> Generator[None]:
-    """Have all pieces worked on by ``work(worker, pieces)``, in a thread for each worker, and yield whenever it does.
+    """Run ``work(worker, pieces)`` in a thread for each worker, and yield whenever a worker's generator yields.
 
-    A worker takes a piece when it is done with the one before, so a faster worker does more. One worker alone works in
-    the caller's thread. An error of one worker ends the others and is raised here; so does the end of the iteration, by
-    Ctrl-C, say. A worker that is to end gets a KeyboardInterrupt from its next :func:`clsvm.threads.go_on`.
+    A worker takes its next piece from a common queue, so a faster worker does more. A single worker runs in the
+    caller's thread. If a worker raises, the others are ended and the exception is raised here. The workers also end if
+    the caller closes this generator. A worker ends at its next call of :func:`clsvm.threads.go_on`, which raises
+    KeyboardInterrupt.
     """
     if len(workers) == 1:
         yield from work(workers[0], iter(pieces))
@@ -263,7 +274,7 @@ def dealt(
     started: list[threading.Thread] = []
     try:
         for worker in workers:
-            context = contextvars.copy_context()  # of the caller: the words that its progress begins with
+            context = contextvars.copy_context()  # holds the prefix of progress lines
             thread = threading.Thread(target=context.run, args=(run, worker), name="clsvm")
             thread.start()
             started.append(thread)
@@ -271,7 +282,7 @@ def dealt(
         while left:
             try:
                 one = said.get(timeout=_LOOK)
-            except Empty:  # A signal that the system hands to another thread does not wake this one up.
+            except Empty:  # a signal that another thread receives does not wake up this one
                 continue
             if isinstance(one, BaseException):
                 raise one

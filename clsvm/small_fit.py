@@ -1,4 +1,4 @@
-"""A small fit on one device, compared with scikit-learn's: ``python -m clsvm.small_fit INDEX IDENTITY``.
+"""Check one device by a small fit against scikit-learn: ``python -m clsvm.small_fit INDEX IDENTITY``.
 
 :mod:`clsvm.opencl.devices` starts this program and reads its output.
 """
@@ -23,9 +23,9 @@ _ROWS, _FEATURES, _GAMMA = 100, 10, 0.1
 
 
 def fitted(index: int) -> str:
-    """Return why a fit on the device with this index is wrong, in words; "" where it is right.
+    """Fit an SVC on the device with this index. Return a message if its decision values are wrong, else "".
 
-    Raises what the fit raises.
+    Raises the exceptions of the fit.
     """
     rng = np.random.default_rng(0)
     X = rng.normal(size=(_ROWS, _FEATURES))
@@ -37,7 +37,7 @@ def fitted(index: int) -> str:
 
 
 def cause(error: Exception) -> str:
-    """Return the line that says why a fit failed: a compiler's first line about an error, else the message's first."""
+    """Return one line about an exception: the compiler's first error line, else the first line of the message."""
     text = error.log if isinstance(error, BuildError) else str(error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     found = next((line for line in lines if "error:" in line), lines[0] if lines else "")
@@ -45,7 +45,7 @@ def cause(error: Exception) -> str:
 
 
 def main(index: int, identity: list[str]) -> str:
-    """Return the line of output for a device, "" where another device has this index."""
+    """Return the line that reports the check of a device, or "" if the device of this index has another identity."""
     device = devices.visible(0)[index] if index < len(devices.visible(0)) else None
     if device is None or devices.identity(device) != identity:
         return ""
@@ -58,6 +58,6 @@ def main(index: int, identity: list[str]) -> str:
 
 if __name__ == "__main__":
     if sys.platform != "win32":
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a runtime that ends this process leaves no file
-        signal.alarm(devices.SECONDS)  # nor does one that hangs outlive the process that waits for it by much
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # no core file if the runtime crashes
+        signal.alarm(devices.SECONDS)  # ends a runtime that hangs
     print(main(int(sys.argv[1]), json.loads(sys.argv[2])), flush=True)

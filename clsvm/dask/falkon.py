@@ -1,8 +1,10 @@
-"""Falkon models over chunks of rows: scikit-learn's interface, Dask's arrays and data frames.
+"""Fit Falkon models to Dask arrays and data frames, whose rows are in chunks on workers.
 
-chunks             checked and kept by the workers that have them, laid out there once on the worker's device
-inducing points    drawn across the chunks, sent to all; K among them and its factors stay with the caller
-an iteration       coefficients out, sums over a chunk's rows back; added up here in the order of the chunks
+rows               Each worker checks its chunks and lays them out once on its device.
+inducing points    The caller draws them from all chunks, and sends them to all workers. K(C, C) and its factors stay
+                   with the caller.
+an iteration       The caller sends coefficients (k, m). Each worker returns sums over the rows of a chunk. The caller
+                   adds them in the order of the chunks.
 """
 
 from __future__ import annotations
@@ -38,16 +40,25 @@ Vector = NDArray[np.float64]
 def block(
     stream: Stream, X: Data, y: Any, weights: Any, *, points: InducingPoints, encoding: Encoding, task: Task
 ) -> RowBlock:
-    """Build a worker's block of a chunk, rows X (n, d) and targets y, which are encoded there."""
+    """Build a block from the rows X (n, d) of a chunk on a worker, and encode its targets y there."""
     y, weights = encoding.encoded(y, weights)
     return RowBlock.built(stream, X, points, replace(task, y=y, weights=weights))
 
 
 class FalkonRows(ChunkedRows, nystrom.Rows):
-    """Rows in chunks whose targets stay with them. there: rows of each chunk that weigh something; encoding, task: of
-    the targets of all chunks."""
+    """Hold rows in chunks, with their targets, on workers.
 
-    there: list[int]
+    Attributes
+    ----------
+    weighted
+        number of rows with positive weight, one for each chunk.
+    encoding
+        encoding of the targets, common to all chunks.
+    task
+        task over a few rows with the extreme targets of all chunks.
+    """
+
+    weighted: list[int]
     encoding: Encoding
     task: Task
     with_targets = True
@@ -69,7 +80,7 @@ class FalkonRows(ChunkedRows, nystrom.Rows):
             yield parts
 
     def values(self, rows: NDArray[np.intp]) -> NDArray[np.floating]:
-        """See :class:`clsvm.nystrom.fit.Rows`; the rows come here for it."""
+        """Return K (s, m), as :class:`clsvm.nystrom.fit.Rows` does; the rows are fetched from the workers first."""
         X = stacked([some for some, _ in self.taken(split(rows, self.sizes)) if some.shape[0]])
         return kernel_matrix(X, self._points.rows, self._points.kernel, dtype="float64", **self._where)
 
@@ -80,7 +91,7 @@ class FalkonRows(ChunkedRows, nystrom.Rows):
 class ChunkedFalkon(OverChunks, local.Falkon):
     """Fit a Falkon model to rows in chunks: the base class of this module's estimators.
 
-    Inducing points are drawn evenly, or given.
+    Inducing points are drawn uniformly at random, or given as ``center_selection``.
     """
 
     _encoding: Any = Labels
@@ -90,14 +101,14 @@ class ChunkedFalkon(OverChunks, local.Falkon):
         if isinstance(self.center_selection, str) and self.center_selection != "uniform":
             raise ValueError(f"center_selection must be 'uniform' or rows (m, d), got {self.center_selection!r}")
         if self.warm_start:
-            raise ValueError("warm_start is not for rows in chunks: give the centres as center_selection")
+            raise ValueError("warm_start is not for rows in chunks: give the inducing points as center_selection")
         if y is None:
             raise ValueError("y must be given, in the chunks of X, got None")
         self._flat = np.ndim(y) == 1
         rows = FalkonRows(gathered(X, y, sample_weight), getattr(X, "columns", None))
         summaries = rows.chunks.each(self._encoding.summary, rows.chunks.y, rows.chunks.weights)
         self._rows(rows, reset=True)
-        rows.there, (rows.encoding, rows.task) = [one.there for one in summaries], self._encoded(rows, summaries)
+        rows.weighted, (rows.encoding, rows.task) = [one.weighted for one in summaries], self._encoded(rows, summaries)
         total = float(rows.task.total[0])
         if not np.isfinite(total):
             raise ValueError(
@@ -107,22 +118,22 @@ class ChunkedFalkon(OverChunks, local.Falkon):
         return rows
 
     def _encoded(self, rows: FalkonRows, summaries: list[Summary]) -> tuple[Encoding, Task]:
-        """Return the encoding of the targets of all chunks, and their task over a few rows of the same extremes."""
+        """Return the encoding of the targets of all chunks, and a task over a few rows with the extreme targets."""
         encoding, weights = Labels.of(summaries, self.class_weight, self._targets)
         return encoding, self._problem(local.Posed(encoding.classes, encoding.table, weights))
 
     def _centers(
         self, X: Any, kernel: Kernel, task: Task, random: np.random.RandomState
     ) -> tuple[nystrom.Centers, Vector | None]:
-        """Return inducing points drawn evenly from the rows that weigh something, or the given ones."""
-        if not isinstance(X, FalkonRows):  # (rows in one place)
+        """Return inducing points drawn uniformly from the rows with positive weight, or the given points."""
+        if not isinstance(X, FalkonRows):
             return super()._centers(X, kernel, task, random)
         if not isinstance(self.center_selection, str):
             return self._chosen(X[:1], kernel, np.ones(1), random), None
-        ends = np.cumsum(X.there)
+        ends = np.cumsum(X.weighted)
         m, words = nystrom.count_centers(int(ends[-1]), self.n_centers)
         ranks = np.sort(random.choice(int(ends[-1]), m, replace=False))
-        found = X.taken(split(ranks, X.there), there=True)
+        found = X.taken(split(ranks, X.weighted), weighted=True)
         starts = np.cumsum(X.sizes) - X.sizes
         places = np.concatenate([places + start for (_, places), start in zip(found, starts, strict=True)])
         rows = stacked([rows for rows, _ in found if rows.shape[0]])
@@ -139,7 +150,7 @@ class FalkonRegressor(ChunkedFalkon, local.FalkonRegressor):
         if not weights.sum() > 0:
             raise ValueError("Invalid input - all samples have zero or negative weights.")
         means = np.concatenate([one.keys for one in summaries])
-        filled = [one for one in summaries if one.there]
+        filled = [one for one in summaries if one.weighted]
         least, most = np.min([one.least for one in filled], axis=0), np.max([one.most for one in filled], axis=0)
         if not self.fit_intercept:
             offset = np.zeros(means.shape[1])
@@ -152,7 +163,7 @@ class FalkonRegressor(ChunkedFalkon, local.FalkonRegressor):
         return Numbers(), Task(LOSSES[self.loss], extremes, total, offset, penalty, deviation(extremes, offset))
 
     def _middle(self, rows: FalkonRows, output: int, low: float, high: float) -> float:
-        """Return where the loss's derivative, summed over all chunks, is 0."""
+        """Return the constant between low and high at which the loss's derivative, summed over all rows, is 0."""
 
         def slope(at: float) -> float:
             of_chunk = partial(worker.slope_at, self.loss, output, at)

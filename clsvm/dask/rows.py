@@ -1,4 +1,9 @@
-"""Rows in chunks on Dask's workers: how they come there, some of them here, and what estimators answer for them."""
+"""Read Dask collections as rows in chunks on workers, and predict for them.
+
+:func:`gathered` has the workers compute and check the chunks. :class:`ChunkedRows` presents the chunks as one matrix.
+:class:`OverChunks` is the base class of estimators that fit and predict with them. :func:`here` computes a collection
+on the caller's computer.
+"""
 
 from __future__ import annotations
 
@@ -27,20 +32,31 @@ from clsvm.kernels import Kernel
 from clsvm.opencl.devices import listed
 
 Vector = NDArray[np.float64]
-HEAD = 20  # rows that are looked at before the work
-ANSWERS = "predict", "predict_proba", "predict_log_proba", "decision_function", "score_samples"
+HEAD = 20  # rows that are fetched to check parameters before a fit
+PREDICTIONS = "predict", "predict_proba", "predict_log_proba", "decision_function", "score_samples"
 
 
 def is_dask(X: Any) -> bool:
-    """Whether X is one of Dask's collections."""
+    """Return whether X is a Dask collection."""
     return hasattr(X, "__dask_graph__")
 
 
 class ChunkedRows:
-    """Rows X (n, d) in chunks on workers; some of them come here by their numbers. Chunks that are empty are left out.
+    """Present rows X (n, d) in chunks on workers as one matrix; indexing fetches some of its rows.
 
-    sizes: rows of each chunk; columns: of a data frame. Raises ValueError where the chunks do not make one matrix, or
-    where y or sample_weight come in chunks of other lengths.
+    Raises ValueError if the chunks differ in their number of features or in sparsity, or if chunks of y or
+    sample_weight have other lengths.
+
+    Attributes
+    ----------
+    chunks
+        chunks that have rows.
+    columns
+        column names of a data frame, else None.
+    sizes
+        number of rows of each chunk.
+    shape
+        number of rows and features (n, d).
     """
 
     def __init__(self, chunks: Chunks, columns: Any = None) -> None:
@@ -62,26 +78,29 @@ class ChunkedRows:
         chunks.keep([i for i, n in enumerate(sizes) if n])
         self.chunks, self.columns, self.sizes = chunks, columns, [one.n for one in filled]
         self.shape = sum(self.sizes), filled[0].d
-        # Chan, Golub, LeVeque 1983
+        # The variance of all values from those of the chunks: Chan, Golub, LeVeque 1983
         cells, means = np.array(self.sizes, float) * filled[0].d, np.array([one.mean for one in filled])
         mean = cells @ means / cells.sum()
         squares = sum(one.squares for one in filled) + cells @ np.square(means - mean)
         self._variance = float(squares / cells.sum())
 
     def var(self, dtype: Any = None) -> float:
-        """Return the variance of all cells."""
+        """Return the variance of all n d values."""
         return self._variance
 
-    def taken(self, places: list[NDArray[np.intp]], there: bool = False) -> list[Any]:
-        """Return (rows, places) of each chunk; there: places are counted among rows that weigh something."""
+    def taken(self, places: list[NDArray[np.intp]], weighted: bool = False) -> list[Any]:
+        """Fetch some rows of each chunk. Return their values and their numbers in the chunk, a pair for each chunk.
+
+        places: numbers of the rows, an array for each chunk. weighted: count only rows with positive weight.
+        """
         chunks = self.chunks
-        found = chunks.each(partial(worker.take, there=there), chunks.X, places, chunks.weights)
+        found = chunks.each(partial(worker.take, weighted=weighted), chunks.X, places, chunks.weights)
         chunks.sent += nbytes(places)
         chunks.received += nbytes([rows for rows, _ in found])
         return found
 
     def __getitem__(self, rows: Any) -> Data:
-        """Return some of the rows, by a slice or by their numbers, here."""
+        """Fetch rows by a slice or by their numbers."""
         numbers = np.arange(*rows.indices(self.shape[0])) if isinstance(rows, slice) else rows
         places, inverse = np.unique(numbers, return_inverse=True)
         found = [some for some, _ in self.taken(split(places, self.sizes)) if some.shape[0]]
@@ -90,7 +109,7 @@ class ChunkedRows:
         return stacked(found)[inverse]
 
     def planned(self, kernel: Kernel, options: Any) -> tuple[Plan, str, str]:
-        """Return :func:`worker.choose` of the largest chunk, by the worker that has it."""
+        """Return layout plan, most precise dtype and device name for the largest chunk (:func:`worker.choose`)."""
         given = kernel, options.layout, options.device, options.memory_limit
         largest = self.chunks.X[int(np.argmax(self.sizes))]
         asked = self.chunks.client.submit(worker.in_thread, worker.choose, largest, *given, pure=False)
@@ -99,7 +118,7 @@ class ChunkedRows:
 
 
 def client_for(words: str) -> Client:
-    """Return the current Dask client. Raises ValueError, which says that ``words`` one, where there is no open one."""
+    """Return the current Dask client. Raises ValueError if there is no open one; the message begins with ``words``."""
     try:
         client = get_client()
     except ValueError:
@@ -112,9 +131,9 @@ def client_for(words: str) -> Client:
 
 
 def gathered(X: Any, y: Any = None, weights: Any = None) -> Chunks:
-    """Return the chunks of X (n, d), y and weights (or None), which the workers compute and keep.
+    """Have the workers compute the chunks of X (n, d), y and weights, and keep them. Return the chunks.
 
-    Raises ValueError where there is no client, or where the three do not come in the same chunks.
+    y and weights may be None. Raises ValueError if there is no client, or if the chunks of the three differ.
     """
     client = client_for("rows in chunks need")
     X = rows_of(X)
@@ -123,7 +142,7 @@ def gathered(X: Any, y: Any = None, weights: Any = None) -> Chunks:
 
 
 def _column(client: Client, one: Any, X: Any, name: str) -> list[Any]:
-    """Return the chunks of y or sample_weight, as those of X. A single weight, or None, is that of each chunk."""
+    """Return y or sample_weight in the chunks of X. A single weight, or None, is repeated for each chunk."""
     n, ends = X.npartitions, _sizes(X)
     if not is_dask(one):
         if one is None or (name == "sample_weight" and np.ndim(one) == 0):
@@ -131,7 +150,7 @@ def _column(client: Client, one: Any, X: Any, name: str) -> list[Any]:
         if np.isnan(ends).any():
             given = type(one).__name__
             raise ValueError(
-                f"{name} must be one of Dask's collections where the sizes of X's chunks are not known, got {given}"
+                f"{name} must be one of Dask's collections if the sizes of X's chunks are not known, got {given}"
             )
         one = from_array(worker.values(one, name), chunks=-1)
     one = chunked(one, name)
@@ -151,12 +170,12 @@ def _column(client: Client, one: Any, X: Any, name: str) -> list[Any]:
 
 
 def is_frame(one: Any) -> bool:
-    """Return whether ``one`` is a data frame or series of Dask."""
+    """Return whether an object is a Dask data frame or series."""
     return hasattr(type(one), "to_dask_array")
 
 
 def chunked(one: Any, name: str) -> Any:
-    """Return a Dask array, its rows whole in each chunk, or a data frame. Raises TypeError for other collections."""
+    """Return a Dask array chunked along its rows alone, or a data frame. Raises TypeError for other collections."""
     if is_frame(one):
         return one
     if not isinstance(one, Array):
@@ -167,7 +186,7 @@ def chunked(one: Any, name: str) -> Any:
 
 
 def rows_of(X: Any) -> Any:
-    """Return :func:`chunked` rows X (n, d). Raises ValueError for another number of dimensions."""
+    """Return X (n, d) chunked along its rows alone. Raises ValueError if X has not two dimensions."""
     X = chunked(X, "X")
     if X.ndim != 2:
         raise ValueError(f"X must be rows of features (n, d), got a {type(X).__name__} with ndim={X.ndim}")
@@ -175,21 +194,24 @@ def rows_of(X: Any) -> Any:
 
 
 def here(**given: Any) -> dict[str, Any]:
-    """Return Dask's collections as NumPy's, SciPy's or pandas', all computed at once, and anything else as it is."""
-    there = {name: chunked(one, name) for name, one in given.items() if is_dask(one)}
-    asked = [one if is_frame(one) else dask.delayed(list)([*one.to_delayed().ravel()]) for one in there.values()]
+    """Compute all Dask collections among the arguments together, and return all arguments by name.
+
+    Collections become NumPy arrays, SciPy matrices or pandas objects. Other arguments are returned unchanged.
+    """
+    collections = {name: chunked(one, name) for name, one in given.items() if is_dask(one)}
+    asked = [one if is_frame(one) else dask.delayed(list)([*one.to_delayed().ravel()]) for one in collections.values()]
     try:
         client = get_client()
-    except ValueError:  # Dask's threads do without one
+    except ValueError:  # without a client, Dask computes in its own threads
         came = [one.compute() for one in asked]
     else:
         came = results(client, [client.compute(one) for one in asked])
-    found = dict(zip(there, came, strict=True))
+    found = dict(zip(collections, came, strict=True))
     return {name: _whole(found[name], name) if name in found else one for name, one in given.items()}
 
 
 def _whole(found: Any, name: str) -> Any:
-    """Return the chunks of an array as one; a data frame as it is."""
+    """Return the chunks of an array, joined; return a data frame unchanged."""
     if not isinstance(found, list):
         return found
     if any(map(sp.issparse, found)):
@@ -198,7 +220,7 @@ def _whole(found: Any, name: str) -> Any:
 
 
 def _sizes(one: Any) -> tuple[float, ...]:
-    """Return the rows of each chunk, nan where Dask does not know."""
+    """Return the number of rows of each chunk, nan if Dask does not know it."""
     return tuple(one.chunks[0]) if isinstance(one, Array) else (np.nan,) * one.npartitions
 
 
@@ -208,20 +230,20 @@ def _blocks(client: Client, one: Any) -> list[Future[Any]]:
 
 
 def _in_chunks(cls: type, name: str) -> Any:
-    """Return a method of ANSWERS that a class inherits, for Dask's collections, too."""
+    """Return an inherited prediction method that takes Dask collections, too."""
     method = getattr(cls, name)
 
     @wraps(method)
-    def answer(self: Any, X: Any) -> Any:
-        return self._answered(name, X) if is_dask(X) else method(self, X)
+    def predict(self: Any, X: Any) -> Any:
+        return self._predicted(name, X) if is_dask(X) else method(self, X)
 
-    return available_if(lambda self: hasattr(super(cls, self), name))(answer)
+    return available_if(lambda self: hasattr(super(cls, self), name))(predict)
 
 
 def scored(method: Callable[..., float]) -> Callable[..., float]:
-    """Return an estimator's score, of Dask's collections too.
+    """Return an estimator's method ``score`` that takes Dask collections, too.
 
-    The rows stay where they are; predictions, y and sample_weight come here.
+    The rows stay on the workers. Predictions, y and sample_weight are fetched.
     """
 
     @wraps(method)
@@ -234,10 +256,10 @@ def scored(method: Callable[..., float]) -> Callable[..., float]:
     return score
 
 
-class Answering:
-    """Predictions of a fitted estimator for rows in chunks.
+class ChunkPredictions:
+    """Add predictions for rows in chunks to an estimator class.
 
-    Each method in ANSWERS that a subclass inherits returns a Dask array for a Dask collection. For other rows it
+    Each method in PREDICTIONS that a subclass inherits returns a Dask array for a Dask collection. For other rows it
     returns the inherited method's result.
     """
 
@@ -245,28 +267,33 @@ class Answering:
 
     def __init_subclass__(cls, **given: Any) -> None:
         super().__init_subclass__(**given)
-        for name in ANSWERS:
+        for name in PREDICTIONS:
             if hasattr(cls, name) and name not in vars(cls):
                 setattr(cls, name, _in_chunks(cls, name))
 
-    def _answered(self, name: str, X: Any) -> Any:
-        """Return what a method answers for rows in chunks, as a Dask array. Raises ValueError for other features."""
+    def _predicted(self, name: str, X: Any) -> Any:
+        """Return predictions of the method ``name`` for X (n, d) in chunks. Raises ValueError if d differs from fit."""
         check_is_fitted(self)
         X = rows_of(X)
         d = self.n_features_in_ if np.isnan(X.shape[1]) else X.shape[1]
-        like = worker.answer(worker.sample(self, d, getattr(X, "columns", None)), self, name)[:0]
+        like = worker.predicted(worker.sample(self, d, getattr(X, "columns", None)), self, name)[:0]
         if is_frame(X):
-            return X.map_partitions(worker.answer, self, name, meta=like)
+            return X.map_partitions(worker.predicted, self, name, meta=like)
         shape = {"drop_axis": 1} if like.ndim == 1 else {"chunks": (X.chunks[0], (like.shape[1],))}
-        return X.map_blocks(worker.answer, self, name, dtype=like.dtype, meta=like, **shape)
+        return X.map_blocks(worker.predicted, self, name, dtype=like.dtype, meta=like, **shape)
 
 
-class OverChunks(Answering):
-    """What the estimators of this package share: X and y are as in clsvm's estimators, or Dask's collections.
+class OverChunks(ChunkPredictions):
+    """Fit and predict with Dask collections: the base class of the estimators in clsvm.dask.
 
-    Rows come in chunks, of known sizes or unknown; columns in one. A Dask client has to be there. ``device`` and
-    ``memory_limit`` are of each worker's device, and of the caller's for what stays here: an SVM's working set, a
-    Falkon model's preconditioner. bytes_sent_ (dict) says what travelled after the rows were laid out.
+    X and y are as in clsvm's estimators, or Dask collections. A Dask client has to be open. The sizes of chunks may be
+    unknown. ``device`` and ``memory_limit`` hold for each worker, and for the caller, who computes an SVM's working set
+    or a Falkon model's preconditioner.
+
+    Attributes
+    ----------
+    bytes_sent_ : dict
+        bytes that a fit sent "to the workers" and received "back", once the rows were laid out.
     """
 
     device: Any
@@ -287,8 +314,10 @@ class OverChunks(Answering):
         return rows
 
     def _learn_chunks(self, X: Any, y: Any, sample_weight: Any, started: float) -> ChunkedRows:
-        """Learn from Dask's rows X (n, d), and return them. Raises ValueError or TypeError for what chunks do not
-        support."""
+        """Fit the estimator to a Dask collection X (n, d), and return its rows.
+
+        Raises ValueError or TypeError for parameters or data that rows in chunks do not support.
+        """
         raise NotImplementedError
 
     def _rows(self, X: Any, y: Any = "no_validation", reset: bool = False, **checks: Any) -> Any:

@@ -1,9 +1,9 @@
-"""Grid searches over Dask's workers.
+"""Run grid searches over Dask's workers.
 
-pieces   fits that share a kernel function go to one worker, or those of some folds where there are more workers
-         than kernel functions
-data     X and y are sent to every worker once, and again only where all workers that had them are lost
-results  decision values of the rows that a fold leaves out come back; scores are made of them here
+pieces   One worker runs all fits with the same kernel function. If there are more workers than kernel functions, a
+         worker runs only some folds of them.
+data     X and y are sent to every worker once. They are sent again only if all workers that had them are lost.
+results  Workers return the decision values of test rows. The caller computes the scores.
 """
 
 from __future__ import annotations
@@ -21,20 +21,26 @@ from sklearn.base import clone
 from clsvm import model_selection as local
 from clsvm.dask import worker
 from clsvm.dask.executor import LOST, neighbours, pickled, workers
-from clsvm.dask.rows import Answering, client_for, here
+from clsvm.dask.rows import ChunkPredictions, client_for, here
 from clsvm.errors import DeviceError, warn
 from clsvm.model_selection.fits import Fits, FoldResult
 from clsvm.model_selection.folds import Folds, NystromFolds
 
 Jobs = list[tuple[int, int]]
 Results = dict[tuple[int, int], FoldResult | Exception]
-Said = list[tuple[str, type[Warning]]]
+Warned = list[tuple[str, type[Warning]]]
 NEEDS = "a search over workers needs"
-LOSSES = 3  # how often all workers that have the data may be lost before another piece is done
+LOSSES = 3  # how often all workers with the data may be lost between two finished pieces
 
 
 class DealtFits(Fits):
-    """The fits of a search, in pieces for Dask's workers. sent, received: bytes to and from them."""
+    """Run the fits of a search in pieces on Dask's workers.
+
+    Attributes
+    ----------
+    sent, received
+        bytes sent to the workers, and received from them.
+    """
 
     sent = received = 0
 
@@ -43,12 +49,12 @@ class DealtFits(Fits):
         todo = self.pieces(max(1, len(workers(client))))
         if not todo:
             return
-        data, among, losses = self._everywhere(client), neighbours(client), 0
+        data, among, losses = self._broadcast(client), neighbours(client), 0
         asked: dict[Future[Any], tuple[Jobs, Future[Any]]] = {}
         waiting = as_completed()
 
         def ask(jobs: Jobs) -> None:
-            future = client.submit(worker.in_thread, _done, data, jobs, among, pure=False)
+            future = client.submit(worker.in_thread, _run_fits, data, jobs, among, pure=False)
             asked[future] = jobs, data
             waiting.add(future)
 
@@ -57,82 +63,103 @@ class DealtFits(Fits):
                 ask(jobs)
             for future in waiting:
                 jobs, had = asked.pop(future)
-                if (came := _come_to(future)) is None:
-                    if had is data:  # (the others that were lost with it find it sent)
+                if (outcome := _result_of(future)) is None:
+                    if had is data:  # else the data was sent again after another lost piece
                         losses += 1
                         if losses > LOSSES:
                             raise DeviceError(
                                 f"Dask lost all workers that had the data {losses} times and no piece of the search "
                                 "was done in between: do the workers have enough memory?"
                             )
-                        data = self._everywhere(client)
+                        data = self._broadcast(client)
                     ask(jobs)
                     continue
-                results, said = came
+                results, warned = outcome
                 losses = 0
                 self.received += sum(one.nbytes for one in results.values() if isinstance(one, FoldResult))
                 self.found.update(results)
-                for words, category in said:
+                for words, category in warned:
                     warn(words, category)
                 yield
         finally:
             client.cancel([*asked, data])
 
-    def _everywhere(self, client: Client) -> Future[Any]:
-        """Send these fits to every worker, bare. Raises DeviceError where no worker is there."""
-        bare = self.bare()
+    def _broadcast(self, client: Client) -> Future[Any]:
+        """Send these fits, without results, to every worker. Raises DeviceError if there is no worker."""
+        stripped = self.stripped()
         try:
-            data: Future[Any] = client.scatter(bare, broadcast=True, hash=False)
+            data: Future[Any] = client.scatter(stripped, broadcast=True, hash=False)
         except TimeoutError:
             raise DeviceError("Dask has no worker that runs, and none came: start one") from None
-        self.sent += pickled(bare) * len(client.who_has([data]).get(data.key, ()))
+        self.sent += pickled(stripped) * len(client.who_has([data]).get(data.key, ()))
         return data
 
 
-def _come_to(future: Future[Any]) -> tuple[Results, Said] | None:
-    """Return what a piece came to; None where it was lost, with the last worker that had the data or after its end."""
+def _result_of(future: Future[Any]) -> tuple[Results, Warned] | None:
+    """Return the results and warnings of a piece, or None if it is lost because no worker with its data is left."""
     try:
-        result: tuple[Results, Said] | None = None if future.status in LOST else future.result()
+        result: tuple[Results, Warned] | None = None if future.status in LOST else future.result()
     except CancelledError:
         return None
     return result
 
 
-def _done(fits: Fits, jobs: Jobs, among: int) -> tuple[Results, Said]:
-    """Return what some fits come to on this worker's device, and the warnings meanwhile; among: the workers that share
-    this machine's memory."""
+def _run_fits(fits: Fits, jobs: Jobs, among: int) -> tuple[Results, Warned]:
+    """Run fits on this worker's device, and return their results and warnings.
+
+    among: number of workers that share this computer's memory.
+    """
     own = copy.copy(fits)
-    if among > 1 and own.machine.memory_limit is None:
-        own.machine = clone(own.machine).set_params(memory_limit=worker.share(own.machine.device, among))
-    own.rows = clone(own.machine)._rows(own.X, reset=True)
-    with warnings.catch_warnings(record=True) as said:
+    if among > 1 and own.estimator.memory_limit is None:
+        own.estimator = clone(own.estimator).set_params(memory_limit=worker.share(own.estimator.device, among))
+    own.rows = clone(own.estimator)._rows(own.X, reset=True)
+    with warnings.catch_warnings(record=True) as warned:
         results = own.done(jobs)
-    return results, [(str(one.message), one.category) for one in said]
+    return results, [(str(one.message), one.category) for one in warned]
 
 
 class _Folds(DealtFits, Folds):
-    """The fits of an SVM's search."""
+    """Run the fits of a search over SVMs on workers."""
 
 
 class _NystromFolds(DealtFits, NystromFolds):
-    """The fits of a Falkon model's search."""
+    """Run the fits of a search over Falkon models on workers."""
 
 
-class SearchOverWorkers(Answering):
-    """A search takes Dask's collections, too: they are brought together here and sent to every worker as they are. What
-    the best estimator answers for chunks comes in chunks."""
+class SearchOverWorkers(ChunkPredictions):
+    """Run a search on Dask's workers: the base class of both searches.
+
+    Dask collections are gathered on the caller's computer, and sent to every worker as a whole. The best estimator
+    returns predictions for Dask collections as Dask arrays.
+    """
 
     def fit(self, X: Any, y: Any = None, **params: Any) -> Self:
-        """Search on X (n, d), dense or sparse, or K (n, n), and y (n,), of NumPy, SciPy, pandas or Dask; sample_weight
-        and groups as in scikit-learn.
+        """Search the grid with X and y, and refit the best estimator.
 
-        Raises what the search without Dask raises, ValueError where there is no Dask client, and DeviceError where
-        there is no worker, or where workers are lost again and again.
+        Parameters
+        ----------
+        X : array-like of NumPy, SciPy, pandas or Dask, shape (n, d), or precomputed K (n, n)
+            Rows, dense or sparse.
+        y : array-like of shape (n,)
+            Targets.
+        **params
+            sample_weight and groups, as in scikit-learn.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            If there is no open Dask client, or as the search without Dask does.
+        DeviceError
+            If there is no worker, or if workers are lost repeatedly.
         """
         client_for(NEEDS)
         X, y, *_ = (found := here(**{"X": X, "y": y} | params)).values()
         params = {name: found[name] for name in params}
-        if self._by_itself():  # type: ignore[attr-defined]
+        if self._needs_grid_search():  # type: ignore[attr-defined]
             with joblib.parallel_config(backend="dask", n_jobs=-1):
                 super().fit(X, y, **params)  # type: ignore[misc]
         else:
@@ -152,23 +179,28 @@ class SearchOverWorkers(Answering):
 class SVCSearchCV(SearchOverWorkers, local.SVCSearchCV):
     """:class:`clsvm.model_selection.SVCSearchCV` over Dask's workers, with the same parameters, attributes and scores.
 
-    Each worker takes all fits of one kernel function, then those of the next one; where there are fewer kernel
-    functions than workers, the fits of some folds. It uses its own device: ``device`` and ``memory_limit`` of the
-    estimator are each worker's, and workers of one machine share its memory where no limit is given. The refit is done
-    here, by the caller.
+    A worker runs all fits with one kernel function, then takes the next kernel function. If there are fewer kernel
+    functions than workers, each worker runs some folds. The caller refits the best estimator on its own device.
 
-    X and y are sent to every worker once. If a worker is lost, Dask has another one do its piece; if all of them are
-    lost, the data is sent again to those that come in their place. Ctrl-C and errors cancel the pieces that have not
-    begun; a worker ends the piece that it is at. ``checkpoint`` is a file here, and ``verbose`` shows what has come
-    back. The fits of a Pipeline go to the workers one by one, through joblib.
+    ``device`` and ``memory_limit`` of the estimator hold for each worker. Without a limit, the workers of one computer
+    divide its memory. ``checkpoint`` is a file on the caller's computer, and ``verbose`` shows the finished fits.
 
-    bytes_sent_ : dict, the bytes that went "to the workers" and came "back"; not of a Pipeline
+    X and y are sent to every worker once. If a worker is lost, Dask has another worker run its piece. If all workers
+    are lost, the data is sent again to new ones. Ctrl-C and errors cancel the pieces that have not begun; a worker
+    finishes the piece that it has begun. The fits of a Pipeline go to the workers one by one, through joblib.
+
+    Attributes
+    ----------
+    bytes_sent_ : dict
+        Bytes sent "to the workers" and received "back"; absent for a Pipeline.
     """
 
     _folds = _Folds
 
 
 class FalkonSearchCV(SearchOverWorkers, local.FalkonSearchCV):
-    """:class:`clsvm.model_selection.FalkonSearchCV` over Dask's workers, as :class:`SVCSearchCV` is."""
+    """:class:`clsvm.model_selection.FalkonSearchCV` over Dask's workers, which divide the fits as for
+    :class:`SVCSearchCV`.
+    """
 
     _folds = _NystromFolds

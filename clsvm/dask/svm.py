@@ -1,8 +1,10 @@
-"""Exact SVMs over chunks of rows: a shard on each of Dask's workers, the working set here.
+"""Fit SVMs to Dask arrays and data frames: each worker holds a shard of the rows, the caller the working set.
 
-chunks          checked and kept by the workers that have them, one below the other in a shard for each worker
-an iteration    rows of the working set go to the shards that lack them, candidates come back (solvers/sharded.py)
-a lost shard    is built again by another worker, and its f made anew from the coefficients, which are here
+rows            Each worker checks its chunks, and joins them into one shard.
+an iteration    The caller sends rows of the working set to the shards that lack them. The shards return candidates for
+                the next working set (solvers/sharded.py).
+a lost shard    Another worker builds it again, and recomputes its gradient f from the coefficients, which the caller
+                holds.
 """
 
 from __future__ import annotations
@@ -30,12 +32,20 @@ from clsvm.solvers.sharded import Shard
 
 
 def shard(stream: Stream, X: Data, *_: Any, kernel: Kernel, plan: Plan, dtype: str) -> Shard:
-    """Build a worker's shard of rows X (n, d)."""
+    """Build a shard from rows X (n, d) on a worker."""
     return Shard(stream, X, kernel, plan, dtype)
 
 
 class ShardedRows(ChunkedRows):
-    """:class:`clsvm.fit.sharded.RemoteRows` X (n, d) in chunks on workers. Each worker's chunks become one shard."""
+    """Implement :class:`clsvm.fit.sharded.RemoteRows` for X (n, d) in chunks on workers, with one shard a worker.
+
+    Attributes
+    ----------
+    order
+        row number (n,) in X of each row of the shards, shard after shard.
+    sizes
+        number of rows of each shard.
+    """
 
     def __init__(self, chunks: Chunks, columns: Any = None) -> None:
         super().__init__(chunks, columns)
@@ -57,7 +67,7 @@ class ShardedRows(ChunkedRows):
 
     @contextmanager
     def laid(self, kernel: Kernel, options: Options, dtype: str) -> Iterator[Laid]:
-        """Lay out a shard for each worker that has chunks."""
+        """Lay out the shards on the workers' devices in ``dtype``, inside this context."""
         plan, finest, device = self.planned(kernel, options)
         build = partial(shard, kernel=kernel, plan=plan, dtype=dtype)
         with closing(OnWorkers(self.chunks, build, self.sizes, options.device, options.memory_limit)) as shards:
@@ -65,7 +75,7 @@ class ShardedRows(ChunkedRows):
 
 
 class ChunkedSVM(OverChunks):
-    """What the SVMs of this package share. y and sample_weight come here, rows stay."""
+    """Fit an SVM to rows in chunks: the base class of this module's estimators. y and sample_weight are fetched."""
 
     kernel: Any
     checkpoint: Any

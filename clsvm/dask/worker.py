@@ -1,7 +1,8 @@
-"""Functions that run on Dask's workers: they build parts of a fit from chunks on a device, and ask the parts.
+"""Run on Dask's workers: check chunks, encode targets, build parts of a fit on a device, and pass requests to them.
 
-State that a part has beside its rows (f, second derivatives) is lost with its worker; clsvm.distribute replays it.
-Functions that work with devices run in the one thread of :func:`in_thread`.
+A part has state beside its rows, such as f and second derivatives, which is lost with its worker. The solver then
+repeats the requests that led to it (clsvm.distribute). All functions that use a device run in one thread of the worker
+(:func:`in_thread`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from sklearn.utils.validation import _check_y
 
 from clsvm import arrays
 from clsvm.arrays import Data
-from clsvm.distribute import Lost, Question, call, share_of
+from clsvm.distribute import Lost, Request, call, share_of
 from clsvm.errors import MemoryLimitError
 from clsvm.estimators import checks
 from clsvm.estimators.checks import check_values, variance
@@ -36,15 +37,25 @@ from clsvm.opencl.stream import Stream
 Vector = NDArray[np.float64]
 
 
-_thread = ThreadPoolExecutor(1, "clsvm-dask")  # (begins with the first call)
+_thread = ThreadPoolExecutor(1, "clsvm-dask")  # starts with the first call
 
 
 class Summary(NamedTuple):
-    """A chunk's targets. there: how many rows weigh something; keys: the labels, or the weighted mean (1, k) of the
-    numbers; weights, counts: the sum of weights and the rows of each key; least, most (k,): ends of the numbers of rows
-    that weigh something."""
+    """Summarise the targets of a chunk.
 
-    there: int
+    Attributes
+    ----------
+    weighted
+        number of rows with positive weight.
+    keys
+        distinct labels, or the weighted mean (1, k) of numeric targets.
+    weights, counts
+        sum of the weights, and number of rows, for each key.
+    least, most
+        smallest and largest number (k,) over rows with positive weight; empty for labels.
+    """
+
+    weighted: int
     keys: NDArray[Any]
     weights: Vector
     counts: NDArray[Any]
@@ -53,9 +64,9 @@ class Summary(NamedTuple):
 
 
 def joined(parts: list[NDArray[Any]], name: str = "y") -> NDArray[Any]:
-    """Return the labels or numbers ``name`` of all chunks as one array.
+    """Return the labels or numbers of all chunks as one array. ``name`` is their name in messages.
 
-    Raises ValueError where some chunks have strings and others have numbers: NumPy would make strings of both.
+    Raises ValueError if some chunks have strings and others have numbers, which NumPy would convert to strings.
     """
     kinds = {("strings" if one.dtype.kind in "OSTU" else "numbers"): str(one.dtype) for one in parts if one.size}
     if len(kinds) > 1:
@@ -64,19 +75,19 @@ def joined(parts: list[NDArray[Any]], name: str = "y") -> NDArray[Any]:
 
 
 class Numbers:
-    """The encoding of a regression's targets. classes: none."""
+    """Encode the targets of a regression, which has no classes."""
 
     classes = np.zeros(0)
 
     @staticmethod
     def summary(y: Any, weights: Any) -> Summary:
-        """Summarise a chunk. Raises ValueError for targets that are no finite numbers."""
+        """Summarise the targets of a chunk. Raises ValueError if they are not finite numbers."""
         y = checks.within(np.asarray(_check_y(y, multi_output=True, y_numeric=True), np.float64))
         w, columns = checks.read_weights(weights, y), y.reshape(len(y), -1)
         total = np.array([w.sum()])
         means = (w @ columns / total)[None] if total[0] > 0 else np.zeros((1, columns.shape[1]))
-        there = columns[w > 0]
-        ends = (there.min(axis=0), there.max(axis=0)) if len(there) else (means[0], means[0])
+        positive = columns[w > 0]
+        ends = (positive.min(axis=0), positive.max(axis=0)) if len(positive) else (means[0], means[0])
         return Summary(int((w > 0).sum()), means, total, np.array([len(y)]), *ends)
 
     def encoded(self, y: Any, weights: Any) -> tuple[Vector, Vector]:
@@ -85,8 +96,19 @@ class Numbers:
 
 
 class Labels(NamedTuple):
-    """The encoding of classes (c,) that weigh something. known (a,): all classes that there are; by_class (a,): what
-    multiplies the weights of each; table (k, c): the targets of each class."""
+    """Encode class labels as targets of k outputs.
+
+    Attributes
+    ----------
+    classes
+        classes (c,) with positive weight.
+    known
+        all classes (a,) of y.
+    by_class
+        factor (a,) of the sample weights of each class.
+    table
+        targets (k, c) of each class.
+    """
 
     classes: NDArray[Any]
     known: NDArray[Any]
@@ -95,7 +117,7 @@ class Labels(NamedTuple):
 
     @staticmethod
     def summary(y: Any, weights: Any) -> Summary:
-        """Summarise a chunk."""
+        """Summarise the labels of a chunk."""
         y = _check_y(y)
         check_classification_targets(y)
         w = checks.read_weights(weights, y)
@@ -105,9 +127,10 @@ class Labels(NamedTuple):
 
     @classmethod
     def of(cls, chunks: list[Summary], class_weight: Any, table: Any) -> tuple[Labels, Vector]:
-        """Return the encoding by all summaries, and the weights (c,) of the classes.
+        """Return the encoding for the summaries of all chunks, and the sum of weights (c,) of each class.
 
-        table: makes targets (k, c) of places (c,) and their number. Raises ValueError for fewer than two classes.
+        table: function that returns targets (k, c) for class indices (c,) and their number. Raises ValueError for
+        fewer than two classes.
         """
         known, places = np.unique(joined([one.keys for one in chunks]), return_inverse=True)
         if len(known) < 2:
@@ -137,8 +160,21 @@ Encoding = Numbers | Labels
 
 
 class Recipe(NamedTuple):
-    """How the parts of a fit are built. build: of a stream and a chunk. neighbours: the most workers of one machine;
-    chunks: how many of them a worker is likely to hold."""
+    """Describe how workers build the parts of a fit.
+
+    Attributes
+    ----------
+    name
+        key of the fit on each worker.
+    build
+        function that makes a part from a stream and a chunk.
+    device, memory_limit
+        device of each worker, and the memory limit there.
+    neighbours
+        largest number of workers on one computer.
+    chunks
+        number of chunks that a worker is expected to hold.
+    """
 
     name: str
     build: Callable[..., Any]
@@ -150,9 +186,16 @@ class Recipe(NamedTuple):
 
 @dataclass
 class _Fit:
-    """Parts of one fit on a worker.
+    """Hold the parts of one fit on this worker.
 
-    expected: how many parts the fit has on all workers; versions: of the state of each part here.
+    Attributes
+    ----------
+    stream
+        stream of the worker's device.
+    expected
+        number of parts that this worker is expected to hold, among which it divides its memory.
+    parts, versions
+        part number -> part, and number of requests that the part has answered.
     """
 
     stream: Stream
@@ -165,12 +208,12 @@ _fits: dict[str, _Fit] = {}
 
 
 def in_thread(call: Callable[..., Any], *given: Any) -> Any:
-    """Return what ``call`` returns in the one thread of this process that works with devices for Dask."""
+    """Call a function in the only thread of this process that uses devices for Dask, and return its result."""
     return _thread.submit(call, *given).result()
 
 
-def lay(recipe: Recipe, i: int, *chunk: Any) -> None:
-    """Build part i of a chunk, unless it is there."""
+def build_part(recipe: Recipe, i: int, *chunk: Any) -> None:
+    """Build part i of a fit from a chunk, unless this worker has it already."""
     if recipe.name not in _fits:
         stream = Stream(recipe.device, recipe.memory_limit)
         stream.limit //= 1 if recipe.memory_limit is not None else recipe.neighbours
@@ -183,33 +226,34 @@ def lay(recipe: Recipe, i: int, *chunk: Any) -> None:
         except MemoryLimitError:
             if not fit.parts:
                 raise
-            # A lost worker's part, for which those that are here left no room: all are built again, in less room each.
+            # The part of a lost worker does not fit in: build all parts again, each with a smaller share of memory.
             fit.expected = len(fit.parts) + 1
             fit.parts.clear()
 
 
-class Desk:
-    """An actor of Dask's, one on each worker, that answers for the parts there."""
+class WorkerActor:
+    """Pass requests to the parts on this worker: a Dask actor, one on each worker."""
 
-    def ask(self, fit: str, i: int, version: int | None, name: str, given: Question) -> Any:
-        """Return what part i of a fit answers to ``name``, or Lost where it is not there at that version.
+    def ask(self, fit: str, i: int, version: int | None, name: str, given: Request) -> Any:
+        """Call the method ``name`` of part i of a fit with the arguments ``given``, and return its reply.
 
-        Without a version the part answers as it is: a lost one's problem is posed again.
+        Return Lost if the worker has not this part at this version. Without a version, any state of the part will do,
+        because the request sets it anew.
         """
         return in_thread(_ask, fit, i, version, name, given)
 
 
-def _ask(fit: str, i: int, version: int | None, name: str, given: Question) -> Any:
+def _ask(fit: str, i: int, version: int | None, name: str, given: Request) -> Any:
     here = _fits.get(fit)
     if here is None or i not in here.parts or version not in (None, here.versions[i]):
         return Lost()
-    answer = call(here.parts[i], name, given)
+    reply = call(here.parts[i], name, given)
     here.versions[i] = 1 + (version or 0)
-    return answer
+    return reply
 
 
 class Facts(NamedTuple):
-    """A chunk's rows, features and sparsity, with the mean of its n d values and the sum of squares about it."""
+    """Hold a chunk's row count n, feature count d, sparsity, mean of its n d values and sum of squared deviations."""
 
     n: int
     d: int
@@ -219,15 +263,15 @@ class Facts(NamedTuple):
 
 
 def checked(X: Any) -> Data:
-    """Return a chunk of rows as layouts read it. Raises ValueError for values that are not finite numbers."""
+    """Return a chunk of rows in the form that layouts read. Raises ValueError if a value is not a finite number."""
     given = {"accept_sparse": "csr", "dtype": [np.float64, np.float32], "order": "C", "ensure_min_samples": 0}
     return arrays.canonical(check_array(arrays.checked(typed(X)), **given, input_name="X"))
 
 
 def typed(chunk: Any) -> Any:
-    """Return a chunk, objects in it as a pandas column of their own dtype.
+    """Return an array of objects as a pandas object with the inferred dtypes; return other chunks unchanged.
 
-    Dask makes objects of a data frame's nullable columns, where NumPy has no dtype for them.
+    Dask converts nullable columns of a data frame to objects if NumPy has no dtype for them.
     """
     if not isinstance(chunk, np.ndarray) or chunk.dtype.kind != "O" or chunk.ndim not in (1, 2):
         return chunk
@@ -237,9 +281,9 @@ def typed(chunk: Any) -> Any:
 
 
 def values(chunk: Any, name: str) -> NDArray[Any]:
-    """Return a chunk of ``name``, labels or numbers, as NumPy's, with the dtype that scikit-learn reads from pandas.
+    """Return a chunk of labels or numbers as a NumPy array, with the dtype that scikit-learn reads from pandas.
 
-    Raises ValueError for missing labels.
+    ``name`` is the parameter's name in messages. Raises ValueError for missing labels.
     """
     checks.check_missing(chunk, name)
     given = {"ensure_2d": False, "dtype": None, "ensure_all_finite": False, "ensure_min_samples": 0}
@@ -247,24 +291,26 @@ def values(chunk: Any, name: str) -> NDArray[Any]:
 
 
 def facts(X: Data) -> Facts:
-    """Return the facts of a chunk."""
+    """Return row count, feature count, sparsity, mean and sum of squared deviations of a chunk (n, d)."""
     cells = X.shape[0] * X.shape[1]
     mean = float(X.sum(dtype=np.float64)) / max(1, cells)
     n, d = X.shape
     return Facts(n, d, sp.issparse(X), mean, variance(X) * cells if cells else 0.0)
 
 
-def take(X: Data, places: NDArray[np.intp], weights: Any = None, there: bool = False) -> tuple[Data, NDArray[np.intp]]:
-    """Return (rows, places) at some places of a chunk; there: counted among the rows that weigh something."""
-    if there and weights is not None:
+def take(
+    X: Data, places: NDArray[np.intp], weights: Any = None, weighted: bool = False
+) -> tuple[Data, NDArray[np.intp]]:
+    """Return some rows of a chunk and their numbers. weighted: ``places`` counts only rows with positive weight."""
+    if weighted and weights is not None:
         places = np.flatnonzero(checks.read_weights(weights, X) > 0)[places]
     return X[places], places
 
 
 def choose(X: Data, kernel: Kernel, layout: str, device: Any, memory_limit: int | str | None) -> tuple[Plan, str, str]:
-    """Return the plan for rows like these, the finest dtype and the device, on this worker.
+    """Return the layout plan for rows like X (n, d), and this worker's most precise dtype and device name.
 
-    Raises ValueError where the kernel function is not for such rows.
+    Raises ValueError if the kernel function is not defined for these rows.
     """
     check_values(kernel, X)
     with Stream(device, memory_limit) as stream:
@@ -273,18 +319,18 @@ def choose(X: Data, kernel: Kernel, layout: str, device: Any, memory_limit: int 
 
 
 def extent(X: Data, kernel: Kernel, plan: Plan) -> Extent:
-    """Return the extent of a chunk's rows, laid out by a plan."""
+    """Return the sizes (Extent) of a chunk's rows X (n, d) in the layout of ``plan``."""
     return measures(kernel, X, plan).extent
 
 
 def slope_at(loss: str, output: int, at: float, y: Any, weights: Any) -> float:
-    """Return the sum of w l'(at, y) of one output of a chunk's numbers."""
+    """Return sum_i w_i l'(at, y_i) over the rows of a chunk, for one output of y."""
     numbers, w = Numbers().encoded(y, weights)
     return float(w @ LOSSES[loss].derivative(np.full_like(numbers[output], at), numbers[output]))
 
 
 def named(X: Any, columns: Any) -> Any:
-    """Return rows as a data frame with the columns, if there are any."""
+    """Return rows as a data frame with these column names; return them unchanged if ``columns`` is None."""
     if columns is None:
         return X
     import pandas as pd
@@ -292,22 +338,25 @@ def named(X: Any, columns: Any) -> Any:
     return pd.DataFrame(X, columns=[*columns])
 
 
-def answer(X: Any, machine: Any, name: str) -> Any:
-    """Return what a method of an estimator answers for a chunk of rows, a data frame or an array."""
-    some = typed(X) if X.shape[0] else sample(machine, X.shape[1], getattr(X, "columns", None))
-    return in_thread(getattr(machine, name), some)[: X.shape[0]]
+def predicted(X: Any, estimator: Any, name: str) -> Any:
+    """Call the prediction method ``name`` of an estimator for a chunk of rows, an array or a data frame.
+
+    The result for an empty chunk is empty, with the dtype and dimensions of other chunks' predictions.
+    """
+    some = typed(X) if X.shape[0] else sample(estimator, X.shape[1], getattr(X, "columns", None))
+    return in_thread(getattr(estimator, name), some)[: X.shape[0]]
 
 
-def sample(machine: Any, d: int, columns: Any) -> Any:
-    """Return one row of d features that an estimator's methods take: a support vector, or zeros where it keeps none."""
-    rows = getattr(machine, "support_vectors_", None)
+def sample(estimator: Any, d: int, columns: Any) -> Any:
+    """Return one valid row of d features: a support vector of the estimator, or zeros if it has none."""
+    rows = getattr(estimator, "support_vectors_", None)
     if not isinstance(rows, np.ndarray) or not len(rows) or rows.shape[1] != d:
         rows = np.zeros((1, d))
     return named(rows[:1], columns)
 
 
 def share(device: Any, workers: int) -> int:
-    """Return the bytes that a fit may hold on each of some devices, where so many workers share a machine's memory."""
+    """Return the bytes that a fit may allocate on each device if ``workers`` workers share the computer's memory."""
     limits = []
     for one in listed(device):
         with Stream(one) as stream:
@@ -316,11 +365,11 @@ def share(device: Any, workers: int) -> int:
 
 
 def peak(name: str) -> int:
-    """Return the most bytes that a fit has held on this worker's device."""
+    """Return the largest number of bytes that a fit has allocated on this worker's device."""
     return _fits[name].stream.peak if name in _fits else 0
 
 
 def forget(name: str) -> None:
-    """Give back what a fit had here."""
+    """Free the memory of a fit on this worker."""
     if fit := _fits.pop(name, None):
         fit.stream.__exit__()

@@ -1,4 +1,4 @@
-"""Model selection that shares what folds and parameters have in common."""
+"""Grid searches with cross-validation that share kernel values and solutions between folds and candidates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""All fits of a search, by candidates and folds: what they share, their results, and a checkpoint of these."""
+"""Run the fits of a grid search, one for each candidate and fold, and keep their results.
+
+:class:`Fits` groups the fits that can share work (:class:`Group`), deals the groups to the estimator's devices, and
+writes a checkpoint every few seconds. A subclass implements the shared work of its estimators (folds.py). A fit that
+cannot share work is run by the estimator itself.
+"""
 
 from __future__ import annotations
 
@@ -30,20 +35,30 @@ from clsvm.report import counting
 
 Vector = NDArray[np.float64]
 Rows = NDArray[np.intp]
-Place = tuple[int, int]  # candidate, fold
-ALONE: tuple[Any, ...] = ()  # the key of a job that shares nothing
+Place = tuple[int, int]  # numbers of the candidate and the fold
+UNSHARED: tuple[Any, ...] = ()  # key of a job that shares no work
 _WRITE_EVERY = 10.0  # seconds between two writes of a checkpoint
-# Errors for which a fit is done as the estimator does it: it raises them again, or succeeds.
-SAID = (ValueError, TypeError, NotImplementedError, MemoryError, ClsvmError)
+# Errors of shared work after which the estimator itself runs the fits: it raises them again, or succeeds.
+FIT_ERRORS = (ValueError, TypeError, NotImplementedError, MemoryError, ClsvmError)
 
 
 @dataclass(frozen=True)
 class FoldResult:
-    """The result of a fit to a fold: decision values of some rows (rising numbers), (rows,) or (rows, machines).
+    """Hold the result of a fit to a fold, for some rows in ascending order.
 
-    offsets: what these lack of sums of kernel values, (machines,); Falkon models have none.
-    predicted: the classes (rows,) by pairs of classes, whose values are many. ``values`` are then what
-    decision_function returns, or empty where no scorer asks for them.
+    Attributes
+    ----------
+    values
+        decision values, (rows,) for one dual problem or output, else (rows, problems).
+    seconds
+        wall time of the fit.
+    converged
+        whether the solve converged.
+    offsets
+        intercepts rho (problems,) that were subtracted from the sums of kernel values; not read for Falkon models.
+    predicted
+        predicted classes (rows,) if each pair of classes has a problem, else None. ``values`` is then the result of
+        decision_function, or has no columns if no scorer reads it.
     """
 
     values: Vector
@@ -54,7 +69,7 @@ class FoldResult:
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of the arrays."""
+        """Return the number of bytes of the values and predictions."""
         return self.values.nbytes + (0 if self.predicted is None else self.predicted.nbytes)
 
 
@@ -62,37 +77,56 @@ Results = dict[Place, FoldResult | Exception]
 
 
 class Job(NamedTuple):
-    """A fit: its candidate, its fold, and the estimator with its parameters."""
+    """Hold the number of a candidate, the number of a fold, and the estimator with the candidate's parameters."""
 
     candidate: int
     fold: int
-    machine: Any
+    estimator: Any
 
     @property
     def place(self) -> Place:
-        """Return where its result stands."""
+        """Return the key of the job's result in ``Fits.found``."""
         return self.candidate, self.fold
 
 
 class Group(NamedTuple):
-    """Jobs of one key, which share their work, or a job that goes alone."""
+    """Hold the jobs with one key, which share their work; jobs with the key UNSHARED are run separately."""
 
     key: tuple[Any, ...]
     jobs: list[Job]
 
 
 class Fits:
-    """Every fit of a search: candidates by folds. Subclasses say what the fits of their estimators share.
+    """Hold all fits of a search and their results; :meth:`run` runs the fits.
 
-    machine: the estimator with the parameters that are not searched.
+    A subclass implements :meth:`key` and :meth:`shared` for its estimators.
+
+    Attributes
+    ----------
+    estimator
+        estimator with the parameters that are not searched.
+    X, y, weights
+        data of the search; ``weights`` (n,) is None if no sample_weight was given.
+    splits
+        row numbers of training and test set, one pair for each fold.
+    candidates
+        parameter values, one dict for each candidate.
+    kept
+        row numbers whose decision values are kept, one array for each fold.
+    found
+        results, or exceptions of fits that failed, by candidate and fold.
+    rows
+        X in the form that solvers read.
+    n
+        number of rows of X.
     """
 
-    valued = True  # whether scorers may ask for decision values
-    whole = False  # whether values of all pairs of classes are kept, as a checkpoint has them
+    valued = True  # whether scorers may read decision values
+    whole = False  # whether to keep the values of all pairs of classes, which a checkpoint stores
 
     def __init__(
         self,
-        machine: Any,
+        estimator: Any,
         X: Any,
         y: Any,
         splits: Sequence[tuple[Rows, Rows]],
@@ -100,61 +134,68 @@ class Fits:
         sample_weight: Any,
         trained_too: bool,
     ) -> None:
-        self.machine, self.X, self.y, self.splits, self.candidates = machine, X, y, splits, candidates
+        self.estimator, self.X, self.y, self.splits, self.candidates = estimator, X, y, splits, candidates
         self.weights = None if sample_weight is None else checks.weights_of(sample_weight, X)
         self.kept = [self._kept(train, trained_too) for train, _ in splits]
         self.found: Results = {}
-        self.rows = clone(machine)._rows(X, reset=True)  # as a solver reads them
+        self.rows = clone(estimator)._rows(X, reset=True)
         self.n = _num_samples(X)
-        self._targets: dict[int, tuple[Any, Any]] = {}  # by fold
+        self._targets: dict[int, tuple[Any, Any]] = {}  # fold -> y and weights
 
     def key(self, job: Job) -> tuple[Any, ...]:
-        """Return what jobs have in common that share their work.
+        """Return a key that is equal for jobs that can share their work.
 
-        Raises NotImplementedError, or what the fit would raise, where a job shares nothing.
+        Raises NotImplementedError, or the exception of the fit itself, if the job cannot share work.
         """
         raise NotImplementedError
 
-    def shared(self, group: Group, apart: list[Job]) -> Iterator[None]:
-        """Do the jobs of a group, with a yield whenever some are done. Add those that have to go alone to ``apart``."""
+    def shared(self, group: Group, separate: list[Job]) -> Iterator[None]:
+        """Run the jobs of a group, and yield whenever some are done.
+
+        Jobs that turn out to need separate fits are added to the list ``separate``.
+        """
         raise NotImplementedError
 
-    def decoder(self, machine: Any, fold: int) -> Decoder:
-        """Return how a machine that was fitted to a fold makes predictions of decision values."""
-        return machine._decoder(*self.targets(fold))
+    def decoder(self, estimator: Any, fold: int) -> Decoder:
+        """Return the decoder that turns decision values of an estimator fitted to this fold into predictions."""
+        return estimator._decoder(*self.targets(fold))
 
-    def options(self, machine: Any) -> Any:
-        """Return what a fit asks of the solver. Raises ValueError or TypeError for a parameter out of range."""
-        machine._check_numbers()
-        return machine._options()
+    def options(self, estimator: Any) -> Any:
+        """Return the solver options of an estimator. Raises ValueError or TypeError for a parameter out of range."""
+        estimator._check_numbers()
+        return estimator._options()
 
-    def bare(self) -> Self:
-        """Return a copy without what is found and what each process makes of X and y itself."""
-        bare = copy.copy(self)
-        bare.found, bare.rows, bare._targets = {}, None, {}
-        return bare
+    def stripped(self) -> Self:
+        """Return a copy without results and without the data that each process derives from X and y itself."""
+        stripped = copy.copy(self)
+        stripped.found, stripped.rows, stripped._targets = {}, None, {}
+        return stripped
 
     def __sklearn_clone__(self) -> Fits:
         return self
 
     def _kept(self, train: Rows, trained_too: bool) -> Rows:
-        """Return the rows, rising, whose decision values a fit to ``train`` gives: those of its tests."""
+        """Return the test rows, ascending, of all splits with the training set ``train``; trained_too adds ``train``."""
         tests = [test for same, test in self.splits if np.array_equal(same, train)]
         return np.unique(np.concatenate([*tests, train] if trained_too else tests))
 
     def run(self, checkpoint: Any, shown: bool) -> None:
-        """Do the fits that are not done yet. The errors of fits are kept, for scikit-learn to deal with."""
+        """Run the fits that have no result yet, and write the checkpoint.
+
+        An exception of a fit is stored as its result, for scikit-learn's error_score.
+        checkpoint: path of the file, or None. shown: whether to show progress on stderr.
+        """
         file, digest = None if checkpoint is None else Path(checkpoint), ""
         self.whole = file is not None
         if file is not None:
             asked = self.splits, self.candidates, self.kept
-            digest = joblib.hash((self.machine, self.X, self.y, self.weights, *asked))
+            digest = joblib.hash((self.estimator, self.X, self.y, self.weights, *asked))
             if file.exists():
                 self._read(file, digest)
         written, total, begun = perf_counter(), len(self.candidates) * len(self.splits), len(self.found)
         counted = counting("{done} of {total} fits, {left} left", total, begun, lines=True) if shown else nullcontext()
         try:
-            with _unconverged_unsaid(), counted as show, closing(self._each()) as each:
+            with _silenced(), counted as show, closing(self._each()) as each:
                 for _ in each:
                     if show:
                         show(len(self.found))
@@ -166,120 +207,122 @@ class Fits:
                 self._write(file, digest)
 
     def _each(self) -> Generator[None]:
-        """Do one fit after another."""
-        yield from self._by(self._groups())
+        """Run all groups on this computer, and yield whenever a fit is done."""
+        yield from self._run_groups(self._groups())
 
-    def _by(self, groups: list[Group]) -> Generator[None]:
-        """Do the jobs of some groups, then those that turned out to go alone, on the estimator's devices."""
-        devices, apart = listed(self.machine.device), list[Job]()
+    def _run_groups(self, groups: list[Group]) -> Generator[None]:
+        """Run the groups on the estimator's devices, then the jobs that turned out to need separate fits."""
+        devices, separate = listed(self.estimator.device), list[Job]()
 
         def work(device: Any, pieces: Iterator[Group]) -> Generator[None]:
             for group in pieces:
-                yield from self._together(group._replace(jobs=self._on(device, group.jobs)), apart)
+                yield from self._run_group(group._replace(jobs=self._on(device, group.jobs)), separate)
 
         yield from dealt(devices, _pieces(groups, len(devices)), work)
-        yield from dealt(devices, [Group(ALONE, [job]) for job in apart], work)
+        yield from dealt(devices, [Group(UNSHARED, [job]) for job in separate], work)
 
     def pieces(self, workers: int) -> list[list[Place]]:
-        """Return the places of the fits that are not done yet, in pieces for workers that share nothing."""
+        """Divide the fits that have no result yet into pieces for workers, each a list of (candidate, fold)."""
         return [[job.place for job in group.jobs] for group in _pieces(self._groups(), workers)]
 
     def done(self, places: Sequence[Place]) -> Results:
-        """Return the results of some fits."""
+        """Run the fits at these places, and return their results."""
         own = copy.copy(self)
         own.found = {}
-        with _unconverged_unsaid():
-            for _ in own._by(own._groups(places)):
+        with _silenced():
+            for _ in own._run_groups(own._groups(places)):
                 pass
         return own.found
 
     def _on(self, device: Any, jobs: list[Job]) -> list[Job]:
-        """Return jobs on one of the estimator's devices, but for those whose candidate names its own."""
+        """Return the jobs with estimators on this device, except jobs whose candidate sets a device."""
         return [
             job
             if "device" in self.candidates[job.candidate]
-            else job._replace(machine=clone(job.machine).set_params(device=device))
+            else job._replace(estimator=clone(job.estimator).set_params(device=device))
             for job in jobs
         ]
 
-    def _together(self, group: Group, apart: list[Job]) -> Iterator[None]:
-        """Do the jobs of a group; one by one those that go alone, and all where they cannot share their work after all,
-        with a warning that says why where one succeeds so."""
+    def _run_group(self, group: Group, separate: list[Job]) -> Iterator[None]:
+        """Run the jobs of a group together, or one by one if shared work fails.
+
+        The first fit that succeeds after such a failure warns with the reason.
+        """
         why = ""
         try:
-            if group.key != ALONE:
-                yield from self.shared(group, apart)
-        except SAID as error:  # of these numbers, on this device
+            if group.key != UNSHARED:
+                yield from self.shared(group, separate)
+        except FIT_ERRORS as error:  # separate fits can still succeed
             why = str(error) or type(error).__name__
         for job in group.jobs:
-            if job.place not in self.found and job not in apart:
-                found = self.found[job.place] = self._alone(job)
+            if job.place not in self.found and job not in separate:
+                found = self.found[job.place] = self._fit_separately(job)
                 if why and isinstance(found, FoldResult):
                     warn(f"fits that could share their work are done one by one: {why}", RuntimeWarning)
                     why = ""
                 yield
 
     def _groups(self, among: Sequence[Place] | None = None) -> list[Group]:
-        """Return the groups of jobs that are not done, those that share nothing last. among: of these fits alone."""
+        """Return the groups of jobs without a result, unshared jobs last. among: places to consider; None for all."""
         groups: list[Group] = []
         for candidate, values in enumerate(self.candidates):
-            machine = clone(self.machine).set_params(**clone(dict(values), safe=False))
+            estimator = clone(self.estimator).set_params(**clone(dict(values), safe=False))
             for fold in range(len(self.splits)):
-                job, key = Job(candidate, fold, machine), ALONE
+                job, key = Job(candidate, fold, estimator), UNSHARED
                 if job.place in self.found or not (among is None or job.place in among):
                     continue
-                with suppress(*SAID):
+                with suppress(*FIT_ERRORS):
                     key = self.key(job)
-                same = next((group for group in groups if group.key == key != ALONE), None)
+                same = next((group for group in groups if group.key == key != UNSHARED), None)
                 if same is None:
                     groups.append(same := Group(key, []))
                 same.jobs.append(job)
-        return sorted(groups, key=lambda group: group.key == ALONE)
+        return sorted(groups, key=lambda group: group.key == UNSHARED)
 
-    def by_rows(self, job: Job) -> bool:
-        """Return whether a job is of the rows as they are: no row is there twice, and no earlier fit matters."""
+    def shareable(self, job: Job) -> bool:
+        """Return whether a job can be solved over all rows: its training set repeats no row, and warm_start is off."""
         train = self.splits[job.fold][0]
-        return len(np.unique(train)) == len(train) and not job.machine.warm_start
+        return len(np.unique(train)) == len(train) and not job.estimator.warm_start
 
     def targets(self, fold: int) -> tuple[Any, Any]:
-        """Return y and sample_weight of the rows that a fold is fitted to; weights of 1 where none are given.
+        """Return y and the weights of a fold's training rows; the weights are 1 if none were given.
 
-        Labels are read once (:class:`checks.Labels`). Raises ValueError as a fit does.
+        Labels are encoded once (:class:`checks.Labels`). Raises ValueError for labels that a fit refuses.
         """
         if fold not in self._targets:
             train = self.splits[fold][0]
             y: Any = None if self.y is None else np.asarray(self.y)[train]
-            y = checks.classes_of(y) if is_classifier(self.machine) else y
+            y = checks.classes_of(y) if is_classifier(self.estimator) else y
             self._targets[fold] = y, np.ones(len(train)) if self.weights is None else self.weights[train]
         return self._targets[fold]
 
-    def _alone(self, job: Job) -> FoldResult | Exception:
-        """Fit the estimator to the fold's rows. Return its error, if any, for scikit-learn's error_score."""
-        machine: Any = clone(job.machine)
+    def _fit_separately(self, job: Job) -> FoldResult | Exception:
+        """Fit the estimator itself to the fold's training rows. Return the result, or the exception that it raised."""
+        estimator: Any = clone(job.estimator)
         train, kept = self.splits[job.fold][0], self.kept[job.fold]
         began = perf_counter()
-        X, y = _safe_split(machine, self.X, self.y, train)
+        X, y = _safe_split(estimator, self.X, self.y, train)
         weights = {} if self.weights is None else {"sample_weight": self.weights[train]}
         try:
-            machine.fit(X, y, **weights)
-            ended = perf_counter() - began, machine.fit_report_.converged, -machine.intercept_
-            rows = _safe_split(machine, self.X, self.y, kept, train)[0]
-            if self.whole or not machine.model_.of_pairs:
-                return FoldResult(machine._decision_values(rows), *ended)
-            values = machine.decision_function(rows) if self.valued else np.zeros((len(kept), 0))
-            return FoldResult(values, *ended, machine.predict(rows))
+            estimator.fit(X, y, **weights)
+            ended = perf_counter() - began, estimator.fit_report_.converged, -estimator.intercept_
+            rows = _safe_split(estimator, self.X, self.y, kept, train)[0]
+            if self.whole or not estimator.model_.of_pairs:
+                return FoldResult(estimator._decision_values(rows), *ended)
+            values = estimator.decision_function(rows) if self.valued else np.zeros((len(kept), 0))
+            return FoldResult(values, *ended, estimator.predict(rows))
         except Exception as error:
             return error
 
     def reduced(self, found: FoldResult, decoder: Decoder) -> FoldResult:
-        """Return what is kept of a fit: of pairs of classes no value for each, unless all are asked for."""
+        """Return the result with predictions in place of the values of class pairs, unless ``whole`` is set."""
         if self.whole or not decoder.of_pairs:
             return found
         values = decoder.decision_function(found.values) if self.valued else np.zeros((len(found.values), 0))
         return replace(found, values=values, predicted=decoder.predict(found.values))
 
     def fold_of(self, train: Rows) -> int | None:
-        """Return the number of the fold that is fitted to ``train``, if there is one."""
+        """Return the number of the fold with the training rows ``train``, or None."""
         return next((i for i, (rows, _) in enumerate(self.splits) if np.array_equal(rows, train)), None)
 
     def _read(self, file: Path, expected: str) -> None:
@@ -293,14 +336,14 @@ class Fits:
                         numbers = float(seconds), bool(converged), np.array(offsets)
                         found[candidate, fold] = FoldResult(content[name], *numbers)
         except UNREADABLE as error:
-            raise CheckpointError(f"{file} is no checkpoint of a search ({error})") from None
+            raise CheckpointError(f"{file} is no checkpoint of a search: {error}") from None
         if digest != expected:
-            raise CheckpointError(f"{file} is of another search: other data, splits or parameters; delete it")
+            raise CheckpointError(f"{file} belongs to another search with other data, splits or parameters: delete it")
         self.found.update(found)
 
     def _write(self, file: Path, digest: str) -> None:
         content: dict[str, Any] = {"clsvm_search": np.str_(digest)}
-        for (candidate, fold), found in list(self.found.items()):  # (other threads add some meanwhile)
+        for (candidate, fold), found in list(self.found.items()):  # other threads add results meanwhile
             if isinstance(found, FoldResult):
                 content[f"{candidate}_{fold}"] = found.values
                 content[f"of_{candidate}_{fold}"] = np.array([found.seconds, found.converged, *found.offsets])
@@ -308,18 +351,20 @@ class Fits:
             np.savez(stream, **content)
 
 
-def _unconverged_unsaid() -> warnings.catch_warnings[None]:
-    """Silence warnings of fits that did not converge: the search counts these. Filters are the process's, so that this
-    is for the thread that waits for all others."""
+def _silenced() -> warnings.catch_warnings[None]:
+    """Silence warnings of fits that did not converge, because the search counts these fits itself.
+
+    Warning filters belong to the process, so only the thread that waits for all others may call this function.
+    """
     return warnings.catch_warnings(action="ignore", category=ConvergenceWarning)
 
 
 def _pieces(groups: list[Group], workers: int) -> list[Group]:
-    """Return groups for workers: where fewer share work than there are workers, each of these is split by folds.
+    """Divide groups for a number of workers: if there are fewer shared groups than workers, split groups by folds.
 
-    Every part makes its own kernel matrix, so there are no more parts than needed.
+    Each part computes its own kernel values, so a group is split no further than the workers need.
     """
-    parts, pieces = -(-workers // max(1, sum(group.key != ALONE for group in groups))), []
+    parts, pieces = -(-workers // max(1, sum(group.key != UNSHARED for group in groups))), []
     for group in groups:
         folds = list(dict.fromkeys(job.fold for job in group.jobs))
         for some in np.array_split(folds, min(parts, len(folds))):

@@ -1,9 +1,11 @@
-"""The fits of a search, and what they share.
+"""Run the fits of a grid search with shared kernel values: :class:`Folds` for SVMs, :class:`NystromFolds` for Falkon.
 
-Fits of dual problems over one kernel function share rows of K, and each solve begins near its end. Falkon models share
-K(X, C): a fold is a few outputs of one problem over all rows, with weights 0 for the rows that it leaves out. Each
-value of K that is made or read meets all folds, and their decision values of the rows left out are at hand. One
-preconditioner, of rows of all folds, serves them all, since it is of a sample of rows in any case.
+SVMs     All dual problems over one kernel function share the rows of K on the device. A fold's problem is over all n
+         rows, with bounds lo = hi = 0 for the rows outside its training set. Each solve starts from the solution of a
+         similar fit. Its gradient f = K b + q includes the test rows, so their decision values cost nothing.
+Falkon   All folds are outputs of one problem over all n rows, with weight 0 for the rows outside a training set. Each
+         value of K(X, C) is computed once for all folds. One preconditioner from a sample of all rows serves all
+         folds.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from clsvm.estimators.dual import Machine
 from clsvm.fit import prepare
 from clsvm.gram.precision import DECISION_ERROR
 from clsvm.kernels import Kernel
-from clsvm.model_selection.fits import SAID, Fits, FoldResult, Group, Job
+from clsvm.model_selection.fits import FIT_ERRORS, Fits, FoldResult, Group, Job
 from clsvm.nystrom import fit as nystrom
 from clsvm.nystrom.rows import Task
 from clsvm.opencl.stream import Stream
@@ -40,70 +42,73 @@ from clsvm.solvers.result import Result
 from clsvm.tasks import TASKS
 
 Vector = NDArray[np.float64]
-STARTS = 256 << 20  # bytes of solutions that are kept, for fits of other folds and of other candidates each
-ROUNDED = 1e-12  # of a coefficient: what scaling it by rounded numbers may do, and much less than any tolerance sees
-OUTPUTS = 64  # at once at most: beyond that K is a small part of the work
-HOST, ARRAYS = 1 << 30, 12  # bytes of the host's memory for outputs of all rows, about; arrays of these in a solve
+STARTS = 256 << 20  # most bytes of solutions kept for other folds, and as many for other candidates
+ROUNDED = 1e-12  # relative rounding error of a scaled coefficient, far below any tolerance
+OUTPUTS = 64  # most outputs of a Falkon problem: beyond that, K is a small part of the work
+HOST, ARRAYS = 1 << 30, 12  # most bytes of host memory for arrays (outputs, n) in a Falkon solve; their number
 
 
 class Folds(Fits):
-    """All fits of a search over support vector machines. Jobs of a group have one kernel function on one device."""
+    """Hold all fits of a search over SVMs. The jobs of a group have one kernel function on one device."""
 
     def key(self, job: Job) -> tuple[Any, ...]:
-        machine, options = job.machine, self.options(job.machine)
-        read_alike = (machine._given, machine._own) == (self.machine._given, self.machine._own)
-        if not read_alike or not self.by_rows(job) or machine.checkpoint is not None:
+        estimator, options = job.estimator, self.options(job.estimator)
+        read_alike = (estimator._given, estimator._own) == (self.estimator._given, self.estimator._own)
+        if not read_alike or not self.shareable(job) or estimator.checkpoint is not None:
             raise NotImplementedError
         room = options.dtype, options.working_set_size, options.cache_size, options.device, options.memory_limit
-        return self._kernel(job), getattr(machine, "bias", True), *room
+        return self._kernel(job), getattr(estimator, "bias", True), *room
 
     def _kernel(self, job: Job) -> Any:
-        """Return the kernel function, whose gamma may be by the rows of the fold, or the caller's."""
-        machine = job.machine
-        if machine._given or machine._own:
-            return machine.kernel
-        by_rows = not isinstance(machine.kernel, Kernel) and isinstance(machine.gamma, str)
-        return machine._kernel(self.rows[self.splits[job.fold][0]] if by_rows else self.rows)
+        """Return the kernel function of a job; gamma "scale" depends on the fold's training rows."""
+        estimator = job.estimator
+        if estimator._given or estimator._own:
+            return estimator.kernel
+        by_rows = not isinstance(estimator.kernel, Kernel) and isinstance(estimator.gamma, str)
+        return estimator._kernel(self.rows[self.splits[job.fold][0]] if by_rows else self.rows)
 
-    def shared(self, group: Group, apart: list[Job]) -> Iterator[None]:
-        """Do the jobs of a group over one set of rows, a fold after the other."""
-        first, known = group.jobs[0].machine, group.key[0]
+    def shared(self, group: Group, separate: list[Job]) -> Iterator[None]:
+        """Run the jobs of a group over one set of rows on the device, one fold after another."""
+        first, known = group.jobs[0].estimator, group.key[0]
         options = self.options(first)
         rows, kernel = first._trained_on(self.rows, known if isinstance(known, Kernel) else None)
         with Stream(options.device, options.memory_limit) as stream:
             ready: prepare.PreparedFit | None = None
-            last: dict[int, list[_Solved]] = {}  # by candidate
+            last: dict[int, list[_Solved]] = {}  # candidate -> solutions of its last fold
             for fold, jobs in groupby(sorted(group.jobs, key=_order), key=lambda job: job.fold):
-                here: list[list[_Solved]] = []  # of this fold
+                here: list[list[_Solved]] = []  # solutions of other candidates in this fold
                 for job in jobs:
-                    began, members, solved = perf_counter(), self._members(job, stream), list[_Solved]()
-                    near = [last[job.candidate]] if job.candidate in last else here  # the same in another fold first
+                    began, members, solved = perf_counter(), self._subproblems(job, stream), list[_Solved]()
+                    near = [last[job.candidate]] if job.candidate in last else here
                     if members:
                         ready = ready or prepare.PreparedFit(stream, rows, kernel, options, options.dtype, whole=True)
-                        with suppress(*SAID):
+                        with suppress(*FIT_ERRORS):
                             solved = self._solved(job, members, ready, near)
                     if not solved:
-                        apart.append(job)
+                        separate.append(job)
                         continue
                     room = STARTS // sum(map(_Solved.nbytes, solved))
                     last.pop(job.candidate, None)
                     if len(last) < room:
                         last[job.candidate] = solved
                     here = [*(here if len(here) < room else []), solved]
-                    values, offsets = zip(*(one.answered(job.machine) for one in solved), strict=True)
+                    values, offsets = zip(*(one.decision_values(job.estimator) for one in solved), strict=True)
                     decided = np.stack([one[self.kept[fold]] for one in values], axis=1)
                     decided = decided[:, 0] if len(solved) == 1 else decided
                     converged = all(one.solution.status.converged for one in solved)
                     found = FoldResult(decided, perf_counter() - began, converged, np.array(offsets))
-                    self.found[job.place] = self.reduced(found, self.decoder(job.machine, fold))
+                    self.found[job.place] = self.reduced(found, self.decoder(job.estimator, fold))
                     yield
 
-    def _members(self, job: Job, stream: Stream) -> list[Subproblem]:
-        """Return the machines of a job; none where they share no rows, where posing them fails, or where several are
-        best by themselves, solved side by side."""
+    def _subproblems(self, job: Job, stream: Stream) -> list[Subproblem]:
+        """Return the subproblems of a job, or an empty list if the job needs a separate fit.
+
+        The estimator fits separately if the targets are refused, or if there are several subproblems that are small
+        enough to be solved in one batch.
+        """
         try:
-            _, members = job.machine._posed(*self.targets(job.fold))
-        except SAID:
+            _, members = job.estimator._posed(*self.targets(job.fold))
+        except FIT_ERRORS:
             return []
         small = len(members) > 1 and max(len(one.rows) for one in members) <= batch.largest(stream)
         return [] if small else members
@@ -111,27 +116,27 @@ class Folds(Fits):
     def _solved(
         self, job: Job, members: list[Subproblem], ready: prepare.PreparedFit, near: Sequence[list[_Solved]]
     ) -> list[_Solved]:
-        """Solve the machines of a job over all rows, each as often as the problem has it.
+        """Solve the subproblems of a job over all rows; a task such as epsilon-SVR may have each row several times.
 
-        Each begins where that of the nearest job of ``near`` ended. Where rounding of kernel values could move a
-        decision value too far, a solve goes on to a certificate in float64. Return no machines where rounding is too
-        much even for that: the estimator then has other ways.
+        Each solve starts from the solution of the most similar job in ``near``. If rounding of kernel values could move
+        a decision value by more than DECISION_ERROR, the solve continues until it is certified in float64. Return an
+        empty list if that does not suffice: the estimator then fits separately.
         """
-        machine, began = job.machine, perf_counter()
-        options, copies = self.options(machine), TASKS[machine._task].copies
-        places = (np.arange(copies)[:, None] * self.n + self.splits[job.fold][0]).ravel()  # of the fold's rows
+        estimator, began = job.estimator, perf_counter()
+        options, copies = self.options(estimator), TASKS[estimator._task].copies
+        places = (np.arange(copies)[:, None] * self.n + self.splits[job.fold][0]).ravel()
         problems = [one.problem.among(places[one.rows], copies * self.n) for one in members]
         if any(ready.coarse(problem, options.tol) for problem in problems):
             return []
-        nearest = min(reversed(near), key=lambda solved: solved[0].far(problems[0]), default=[])
+        nearest = min(reversed(near), key=lambda solved: solved[0].distance(problems[0]), default=[])
         alike, solved = len(nearest) == len(problems), list[_Solved]()
         for place, problem in enumerate(problems):
             start = nearest[place].start(problem) if alike else {}
-            one = _Solved(problem, ready.solve(problem, **_asked(options, perf_counter() - began), **start))
-            if one.moved(machine) > DECISION_ERROR:
+            one = _Solved(problem, ready.solve(problem, **_solve_settings(options, perf_counter() - began), **start))
+            if one.moved(estimator) > DECISION_ERROR:
                 if not one.solution.status.converged:
                     return []
-                asked = _asked(options, perf_counter() - began, one.solution.steps)
+                asked = _solve_settings(options, perf_counter() - began, one.solution.steps)
                 one = one.certified(ready, self.kept[job.fold], asked)
             if one.solution.status is Status.STALLED:
                 return []
@@ -140,25 +145,28 @@ class Folds(Fits):
 
 
 class _Solved(NamedTuple):
-    """A problem over all rows and its solution."""
+    """Hold a dual problem over all n rows and its solution."""
 
     problem: Problem
     solution: Result
 
     def nbytes(self) -> int:
-        """Return the bytes of its arrays: lo, hi and q; b and f."""
+        """Return the number of bytes of the arrays lo, hi, q, b and f."""
         return 5 * self.problem.q.nbytes
 
-    def far(self, problem: Problem) -> tuple[float, float]:
-        """Return how far ``problem`` is from this one: by the width of its bounds, then by that of its tube."""
+    def distance(self, problem: Problem) -> tuple[float, float]:
+        """Return the distance to ``problem``: |log ratio| of the bounds' widths, then the difference of epsilon."""
         return round(abs(log(self.problem.ratio(problem))), 9), abs(self.problem.kink - problem.kink)
 
     def start(self, problem: Problem) -> dict[str, Any]:
-        """Return where to begin with ``problem``, which has other bounds or other rows, as settings of a solve.
+        """Return solver settings that start ``problem``, which has other bounds or other rows, from this solution.
 
-        Coefficients are scaled with the bounds; those at a bound stay there. Rows that are new begin at the bound on
-        whose side they are by the solution as it is, or at 0: near the solution where the rest is the same. Where the
-        sums are others (another nu, another fold), the rows nearest to the margin give or take the difference.
+        Free coefficients are scaled by the ratio of the bounds, and bounded coefficients move to the new bound. A row
+        that is new in ``problem`` starts at lo, at hi or at 0, according to its gradient f. If ``problem`` fixes
+        another sum of coefficients, the rows nearest to the margin absorb the difference.
+
+        The settings are ``start``, the coefficients b, and ``known``, scaled coefficients with their gradient. The
+        solver updates this gradient by one row of K for each coefficient that differs between the two.
         """
         old, found = self.problem, self.solution
         responses, ratio = found.f - old.q, old.ratio(problem)
@@ -167,17 +175,20 @@ class _Solved(NamedTuple):
         bounded, new = (found.b == old.lo) | (found.b == old.hi), (old.lo == 0) & (old.hi == 0)
         b = np.where(bounded, problem.snapped(found.b, old.lo, old.hi), near)
         b = problem.settled(np.where(new, guess, b), f, found.rho)
-        near = np.where(np.abs(b - near) <= ROUNDED * np.abs(b), b, near)  # (each that differs costs a row of K)
+        near = np.where(np.abs(b - near) <= ROUNDED * np.abs(b), b, near)
         return {"start": b, "known": (near, responses * ratio + problem.q)}
 
     def certified(self, ready: prepare.PreparedFit, kept: NDArray[np.intp], asked: dict[str, Any]) -> _Solved:
-        """Return the solution by kernel values in float64, gone on from this one; those give f of the rows ``kept``."""
+        """Return the solution certified by kernel values in float64; the solve continues if the certificate fails.
+
+        The gradient f of the rows ``kept`` is computed from float64 kernel values. asked: settings of the solve.
+        """
         problem, found, exact = self.problem, self.solution, ready.settings.exact
         assert exact
         b, f = found.b, found.f.copy()
         rows = certificate.wanted(problem, b, f, np.full(problem.n, found.error_bound), asked["tol"])
         rows[kept] = True
-        rows |= found.dtype == "float64"  # (of which all rows have gathered the rounding of many steps)
+        rows |= found.dtype == "float64"  # many iterations have added rounding errors to every f
         f[:, rows] = exact(np.flatnonzero(rows), b) + problem.q[:, rows]
         seen = certificate.of(problem, b, f)
         if found.status is Status.TOLERANCE and seen.violation <= asked["tol"]:
@@ -189,30 +200,30 @@ class _Solved(NamedTuple):
         here[:, kept] = f[:, kept] + (exact(kept, moved) if moved.any() else 0)
         return _Solved(problem, replace(solution, f=here))
 
-    def moved(self, machine: Machine) -> float:
-        """Return how far the rounding of kernel values can have moved a decision value."""
-        bound, _ = machine._scaled(np.array([[self.solution.error_bound]]), self.solution.rho)
+    def moved(self, estimator: Machine) -> float:
+        """Return the largest error of a decision value that rounding of kernel values can have caused."""
+        bound, _ = estimator._scaled(np.array([[self.solution.error_bound]]), self.solution.rho)
         return float(bound[0, 0])
 
-    def answered(self, machine: Machine) -> tuple[Vector, float]:
-        """Return the decision values of every row of the problem, and their offset.
+    def decision_values(self, estimator: Machine) -> tuple[Vector, float]:
+        """Return the decision values (n,) of all rows, and the intercept rho that was subtracted from them.
 
-        Values are rounded, so that equal rows, whose f is made by other sums, tie as they should.
+        Values are rounded to 10 decimals, so that equal rows tie although their f comes from different sums.
         """
-        machine._check_margins(self.solution.rho)
-        values, rho = machine._scaled(self.solution.f - self.problem.q, self.solution.rho)
+        estimator._check_margins(self.solution.rho)
+        values, rho = estimator._scaled(self.solution.f - self.problem.q, self.solution.rho)
         return np.round(values[0] - rho[0], 10), float(rho[0])
 
 
 def _order(job: Job) -> list[float]:
-    """Return the place of a job among those that share rows: by its fold, then from narrow bounds to wide ones."""
-    return [job.fold, *(getattr(job.machine, name, 0.0) for name in ("nu", "C", "epsilon"))]
+    """Return the sort key of a job: its fold, then nu, C and epsilon, so that bounds grow."""
+    return [job.fold, *(getattr(job.estimator, name, 0.0) for name in ("nu", "C", "epsilon"))]
 
 
-def _asked(options: Options, spent: float, steps: int = 0) -> dict[str, Any]:
-    """Return what a machine asks of one solve, for which some seconds and steps are spent.
+def _solve_settings(options: Options, spent: float, steps: int = 0) -> dict[str, Any]:
+    """Return the settings of one solve, without float64 certificate and report.
 
-    It asks for no certificate in float64 and for no report.
+    spent: seconds of max_time that are used up. steps: iterations of max_iter that are used up.
     """
     left = None if options.max_time is None else options.max_time - spent
     most = options.max_iter if options.max_iter < 0 else max(0, options.max_iter - steps)
@@ -221,31 +232,33 @@ def _asked(options: Options, spent: float, steps: int = 0) -> dict[str, Any]:
 
 
 class NystromFolds(Fits):
-    """All fits of a search over Falkon models. Jobs of a group have one kernel function, the same centres and as many
-    outputs."""
+    """Hold all fits of a search over Falkon models.
+
+    The jobs of a group have one kernel function, the same inducing points and the same number of outputs.
+    """
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self._kernels: dict[int, tuple[Any, str]] = {}  # of a candidate, and what its centres depend on
+        self._kernels: dict[int, tuple[Any, str]] = {}  # candidate -> kernel function, hash of its draw
 
     def key(self, job: Job) -> tuple[Any, ...]:
-        machine, options, how = job.machine, self.options(job.machine), job.machine.center_selection
-        if not self.by_rows(job) or options.callback is not None:
+        estimator, options, how = job.estimator, self.options(job.estimator), job.estimator.center_selection
+        if not self.shareable(job) or options.callback is not None:
             raise NotImplementedError
-        if job.candidate not in self._kernels:  # (these take a look at all rows)
+        if job.candidate not in self._kernels:  # gamma "scale" reads all rows
             by_penalty = isinstance(how, str) and how == "leverage"
-            drawn = how, machine.n_centers, machine.random_state, machine.penalty if by_penalty else None
-            self._kernels[job.candidate] = machine._kernel(self.rows), joblib.hash(drawn)
-        k = len(machine._posed(*self.targets(job.fold)).y)
+            drawn = how, estimator.n_centers, estimator.random_state, estimator.penalty if by_penalty else None
+            self._kernels[job.candidate] = estimator._kernel(self.rows), joblib.hash(drawn)
+        k = len(estimator._posed(*self.targets(job.fold)).y)
         return *self._kernels[job.candidate], k, options.dtype, options.device, options.memory_limit
 
-    def shared(self, group: Group, apart: list[Job]) -> Iterator[None]:
-        (kernel, _, k, *_), first = group.key, group.jobs[0].machine
+    def shared(self, group: Group, separate: list[Job]) -> Iterator[None]:
+        (kernel, _, k, *_), first = group.key, group.jobs[0].estimator
         options, random = self.options(first), check_random_state(clone(first).random_state)
         check_values(kernel, self.rows)
         weights = first._posed(np.asarray(self.y), self.weights).weights
         centers = first._chosen(self.rows, kernel, weights, random)
-        least, tol = (min(float(getattr(job.machine, name)) for job in group.jobs) for name in ("penalty", "tol"))
+        least, tol = (min(float(getattr(job.estimator, name)) for job in group.jobs) for name in ("penalty", "tol"))
         ready = nystrom.LocalRows(self.rows)
         formulation = nystrom.formulate(kernel, centers, options, least, ready.survey(kernel, options))
         losses = [self._of_fold(job).loss for job in group.jobs]
@@ -253,18 +266,21 @@ class NystromFolds(Fits):
         parts = _parts(group.jobs, 1 if losses[0].coupled else max(1, outputs // k))
         with ready.laid(formulation, options, formulation.dtypes[0], k * len(parts[0])):
             ready.draw(random, least, tol, all(loss.quadratic for loss in losses), len(parts))
-            last: dict[int, Vector] = {}  # coefficients (k, m) by fold
+            last: dict[int, Vector] = {}  # fold -> coefficients (k, m)
             for part in parts:
                 if not self._solved(part, ready, last):
-                    apart += dict.fromkeys(part)
+                    separate += dict.fromkeys(part)
                 yield
 
     def _solved(self, part: list[Job], ready: nystrom.Rows, last: dict[int, Vector]) -> bool:
-        """Solve a part from where the one before of the same folds ended, and note what was found; or not, where it
-        stalls and the device has finer numbers."""
-        began, machine, folds = perf_counter(), part[0].machine, [job.fold for job in part]
+        """Solve the jobs of a part as one problem, and store their results.
+
+        The solve starts from the last coefficients of the same folds. Return False, without results, if it stalls and
+        the device has a more precise dtype.
+        """
+        began, estimator, folds = perf_counter(), part[0].estimator, [job.fold for job in part]
         start = np.concatenate([last[fold] for fold in folds]) if last.keys() >= {*folds} else None
-        found = ready.solve(self._task(part), start, float(machine.tol), int(machine.max_iter))
+        found = ready.solve(self._task(part), start, float(estimator.tol), int(estimator.max_iter))
         if found.status is Status.INTERRUPTED:
             raise KeyboardInterrupt
         if found.status is Status.STALLED and ready.coarse:
@@ -280,7 +296,7 @@ class NystromFolds(Fits):
         return True
 
     def _task(self, part: list[Job]) -> Task:
-        """Return the task whose outputs are those of each fold. A single fold's weights are of rows, not of outputs."""
+        """Return the task with the outputs of all jobs. Its weights are (n,) for a single job, else (outputs, n)."""
         tasks = [self._of_fold(job) for job in part]
         if len(tasks) == 1:
             return tasks[0]
@@ -290,24 +306,26 @@ class NystromFolds(Fits):
         return replace(tasks[0], y=y, weights=weights, offset=offset, largest=largest)
 
     def _of_fold(self, job: Job) -> Task:
-        """Return the task over all rows, with weights 0 where the fold leaves them out."""
+        """Return the task of a job over all n rows, with weight 0 for the rows outside the training set."""
         train = self.splits[job.fold][0]
-        task = job.machine._problem(job.machine._posed(*self.targets(job.fold)))
+        task = job.estimator._problem(job.estimator._posed(*self.targets(job.fold)))
         y, weights = np.zeros((len(task.y), self.n)), np.zeros(self.n)
         y[:, train], weights[train] = task.y, task.weights
         return replace(task, y=y, weights=weights)
 
 
 def _parts(jobs: list[Job], most: int) -> list[list[Job]]:
-    """Return the jobs of each candidate in parts, from the largest penalty down: of at most ``most``, and all of one
-    size, which the last job of a part fills up."""
+    """Divide the jobs of each candidate into parts of one size, at most ``most``, by descending penalty.
+
+    A part with too few jobs repeats its last job.
+    """
     by_candidate: dict[int, list[Job]] = defaultdict(list)
     for job in jobs:
         by_candidate[job.candidate].append(job)
     fullest = max(map(len, by_candidate.values()))
     most = -(-fullest // -(-fullest // most))
     parts = []
-    for same in sorted(by_candidate.values(), key=lambda same: -float(same[0].machine.penalty)):
+    for same in sorted(by_candidate.values(), key=lambda same: -float(same[0].estimator.penalty)):
         for first in range(0, len(same), most):
             some = same[first : first + most]
             parts.append(some + some[-1:] * (most - len(some)))

@@ -1,9 +1,10 @@
-"""Model selection at the price of a few fits: a grid search whose folds share rows of K and start from one another.
+"""Search a parameter grid with cross-validation, as scikit-learn's GridSearchCV does, with fits that share their work.
 
-For one kernel function with its numbers, a fold is a subset of the rows that are on the device: its problem is over all
-of them, with coefficients held at 0 for those that it leaves out. So all folds, all values of C, nu and epsilon and all
-machines of several classes read one row cache, and f = K b is at hand for the rows left out too: their decision values
-cost nothing. Along C a solution is scaled to where the next one begins, and f with it.
+:class:`SVCSearchCV` is for SVMs, :class:`FalkonSearchCV` for Nyström kernel machines. A search has three steps:
+
+1. Split the rows into folds, and run all fits (fits.py, folds.py). The results are decision values.
+2. Run scikit-learn's search with an estimator that looks these results up (:class:`_Fold`), for the scores.
+3. Copy the attributes of that search, and refit the best estimator to all rows (:func:`adopt`).
 """
 
 from __future__ import annotations
@@ -39,10 +40,20 @@ Vector = NDArray[np.float64]
 
 
 class _SearchCV(GridSearchCV):
-    """A grid search whose fits share their work where they can."""
+    """Search a grid by fits that share their work: the base class of both searches.
 
-    _machine: type[KernelEstimator]
-    _words: str  # for the estimators of _machine
+    Attributes
+    ----------
+    _estimator_class
+        class whose fits can share work.
+    _words
+        name of the class in messages.
+    _folds
+        class that runs the fits.
+    """
+
+    _estimator_class: type[KernelEstimator]
+    _words: str
     _folds: type[Fits]
 
     def __init__(
@@ -69,17 +80,17 @@ class _SearchCV(GridSearchCV):
         GridSearchCV and the estimator raise; warns with ConvergenceWarning where fold fits did not converge.
         """
         if getattr(self.estimator, "checkpoint", None) is not None:
-            raise ValueError("the estimator's checkpoint is of one fit: give checkpoint= to the search instead")
+            raise ValueError("the estimator's checkpoint is for a single fit: give checkpoint= to the search instead")
         checks.check_missing(y)
-        if self._by_itself():
+        if self._needs_grid_search():
             if self.checkpoint is not None:
                 raise ValueError(
-                    "checkpoint is kept of folds alone: expected an estimator without steps before it, with clsvm's "
-                    "own methods and without callbacks on it or on the search, got "
+                    "checkpoint is for fits that share work: expected an estimator without steps before it, with "
+                    "clsvm's own methods and without callbacks on it or on the search, got "
                     f"{type(self.estimator).__name__}{' with callbacks' * registered(self, self.estimator)}"
                 )
             return super().fit(X, y, **params)
-        if not isinstance(self.estimator, self._machine):
+        if not isinstance(self.estimator, self._estimator_class):
             raise TypeError(f"estimator must be {self._words}, or a Pipeline that ends in one, got {self.estimator!r}")
         if others := params.keys() - {"sample_weight", "groups"}:
             raise TypeError(f"fit: expected sample_weight or groups, got {', '.join(sorted(others))}")
@@ -89,10 +100,10 @@ class _SearchCV(GridSearchCV):
         numbers = np.arange(_num_samples(X))
         splits = [(numbers[train], numbers[test]) for train, test in splitter.split(X, y, groups)]
         weights, candidates = params.get("sample_weight"), list(ParameterGrid(self.param_grid))
-        machine = clone(self.estimator)
-        folds = self._folds(machine, X, y, splits, candidates, weights, self.return_train_score)
+        estimator = clone(self.estimator)
+        folds = self._folds(estimator, X, y, splits, candidates, weights, self.return_train_score)
         shared = {name: getattr(self, name) for name in ("scoring", "refit", "error_score", "return_train_score")}
-        inner = _Recalled(_Fold(clone(machine), folds), self.param_grid, cv=splits, **shared)
+        inner = _Recalled(_Fold(clone(estimator), folds), self.param_grid, cv=splits, **shared)
         inner.folds, inner.work = folds, partial(folds.run, self.checkpoint, bool(self.verbose))
         inner.fit(numbers[:, None], y, **params)
         adopt(self, inner, X, y, **params)
@@ -100,7 +111,7 @@ class _SearchCV(GridSearchCV):
         return self
 
     def _note(self, folds: Fits) -> None:
-        """Set what the fits cost as attributes. Warn where some did not converge."""
+        """Set the times of the fits in cv_results_. Warn if fits did not converge."""
         seconds = np.full((len(folds.candidates), len(folds.splits)), np.nan)
         fitted = {place: found for place, found in folds.found.items() if isinstance(found, FoldResult)}
         for place, found in fitted.items():
@@ -109,13 +120,15 @@ class _SearchCV(GridSearchCV):
         if left := sum(not found.converged for found in fitted.values()):
             warn(f"{left} of {seconds.size} fold fits did not converge", ConvergenceWarning)
 
-    def _by_itself(self) -> bool:
-        """Return whether fits of an estimator of ours share nothing: steps come before it, a user's class defines more
-        than a constructor, or callbacks are to hear of every fit."""
+    def _needs_grid_search(self) -> bool:
+        """Return whether scikit-learn has to run the fits of an estimator of clsvm, because they cannot share work.
+
+        It has to for a Pipeline, for callbacks, and for a user's subclass that defines more than a constructor.
+        """
         estimator = self.estimator
         if isinstance(estimator, Pipeline):
-            return isinstance(estimator[-1], self._machine)
-        if not isinstance(estimator, self._machine):
+            return isinstance(estimator[-1], self._estimator_class)
+        if not isinstance(estimator, self._estimator_class):
             return False
         if registered(self, estimator):
             return True
@@ -152,7 +165,7 @@ class SVCSearchCV(_SearchCV):
     estimator fits. ``best_estimator_`` is fitted as usual. Times in ``cv_results_`` are those of the solves alone.
     """
 
-    _machine, _words, _folds = Machine, "one of clsvm's support vector machines", Folds
+    _estimator_class, _words, _folds = Machine, "one of clsvm's support vector machines", Folds
 
 
 class FalkonSearchCV(_SearchCV):
@@ -177,7 +190,7 @@ class FalkonSearchCV(_SearchCV):
     fold is tested. ``best_estimator_`` is fitted as usual. Times in ``cv_results_`` are shares of the solves alone.
     """
 
-    _machine, _words, _folds = Falkon, "one of clsvm's Falkon estimators", NystromFolds
+    _estimator_class, _words, _folds = Falkon, "one of clsvm's Falkon estimators", NystromFolds
 
 
 def adopt(search: GridSearchCV, found: GridSearchCV, X: Any, y: Any, **params: Any) -> None:
@@ -197,7 +210,7 @@ def adopt(search: GridSearchCV, found: GridSearchCV, X: Any, y: Any, **params: A
 
 
 class _Recalled(GridSearchCV):
-    """Run scikit-learn's search over fits that were all made before: ``work`` makes them after scikit-learn's checks.
+    """Run scikit-learn's search over known results; ``work`` runs all fits after scikit-learn's checks.
 
     Candidates are identified by numbers, since scikit-learn passes on copies of their values.
     """
@@ -206,7 +219,7 @@ class _Recalled(GridSearchCV):
     work: Callable[[], None]
 
     def _run_search(self, evaluate_candidates: Callable[[Any], Any]) -> None:
-        # without scoring, the estimator's score needs predictions alone
+        # without scoring, the estimator's score method reads only predictions
         self.folds.valued = self.scoring is not None and _reads_values(
             check_scoring(self.estimator, scoring=self.scoring)
         )
@@ -219,19 +232,31 @@ class _Recalled(GridSearchCV):
 
 
 def _reads_values(scorer: Any) -> bool:
-    """Return whether a scorer, or one of several, may need decision values."""
+    """Return whether a scorer, or one of several scorers, may read decision values."""
     if several := getattr(scorer, "_scorers", None):
         return any(map(_reads_values, several.values()))
     return getattr(scorer, "_response_method", None) != "predict"
 
 
-def _where_the_machine_has_it(method: Any) -> Any:
-    """Return a method that is available if the fold's estimator has a method of that name."""
+def _if_estimator_has_it(method: Any) -> Any:
+    """Return the method, available only if the fold's estimator has a method with the same name."""
     return available_if(lambda fold: hasattr(fold.machine, method.__name__))(method)
 
 
 class _Fold(BaseEstimator):
-    """Stand in for an estimator in scikit-learn's search: X are row numbers, and the results of fits are looked up."""
+    """Stand in for an estimator in scikit-learn's search: look up results of fits by row numbers in place of X.
+
+    Attributes
+    ----------
+    machine
+        the estimator.
+    folds
+        all fits and their results.
+    candidate
+        number of the candidate, -1 before set_params.
+    recalled_, decoder_, rows_
+        result of the fold, its decoder, and the numbers of its rows in ascending order.
+    """
 
     def __init__(self, machine: Any, folds: Any, candidate: int = -1) -> None:
         self.machine, self.folds, self.candidate = machine, folds, candidate
@@ -242,7 +267,7 @@ class _Fold(BaseEstimator):
     def __getattr__(self, name: str) -> Any:
         """Return a parameter of the estimator, which scorers may read."""
         if name.startswith("_") or name.endswith("_"):
-            raise AttributeError(f"{name!r} is not known of a fold's fit, of which predictions alone are")
+            raise AttributeError(f"a fold's fit has predictions, but no attribute {name!r}")
         return getattr(self.machine, name)
 
     def __sklearn_tags__(self) -> Any:
@@ -259,7 +284,7 @@ class _Fold(BaseEstimator):
         return self
 
     def fit(self, numbers: Rows, y: Any = None, **params: Any) -> Self:
-        """Look up the fit to a fold; raise the exception that it raised, if any. The refit is left to the search."""
+        """Look up the result of the fold with these training rows, or raise its exception; do nothing for the refit."""
         fold = self.folds.fold_of(np.asarray(numbers)[:, 0]) if self.candidate >= 0 else None
         if fold is not None:
             found: FoldResult | Exception = self.folds.found[self.candidate, fold]
@@ -282,7 +307,7 @@ class _Fold(BaseEstimator):
         return self.recalled_.offsets
 
     def _of(self, known: NDArray[Any], numbers: Rows) -> Any:
-        """Return the entries of ``known`` for some row numbers."""
+        """Return the entries of ``known``, one for each of ``rows_``, for some row numbers."""
         return known[np.searchsorted(self.rows_, np.asarray(numbers)[:, 0])]
 
     def predict(self, numbers: Rows) -> Any:
@@ -291,23 +316,23 @@ class _Fold(BaseEstimator):
             return self._of(found.predicted, numbers)
         return self.decoder_.predict(self._of(found.values, numbers))
 
-    @_where_the_machine_has_it
+    @_if_estimator_has_it
     def decision_function(self, numbers: Rows) -> Any:
         values = self._of(self.recalled_.values, numbers)
         return values if self.recalled_.predicted is not None else self.decoder_.decision_function(values)
 
-    @_where_the_machine_has_it
+    @_if_estimator_has_it
     def score_samples(self, numbers: Rows) -> Any:
         return self.decision_function(numbers) + self.offset_
 
-    @_where_the_machine_has_it
+    @_if_estimator_has_it
     def predict_proba(self, numbers: Rows) -> Any:
         return logistic(self._of(self.recalled_.values, numbers))
 
-    @_where_the_machine_has_it
+    @_if_estimator_has_it
     def predict_log_proba(self, numbers: Rows) -> Any:
         return log_logistic(self._of(self.recalled_.values, numbers))
 
-    @_where_the_machine_has_it
+    @_if_estimator_has_it
     def score(self, numbers: Rows, y: Any, sample_weight: Any = None) -> float:
-        return float(type(self.machine).score(self, numbers, y, sample_weight))  # calls predict
+        return float(type(self.machine).score(self, numbers, y, sample_weight))

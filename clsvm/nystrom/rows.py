@@ -286,19 +286,19 @@ class RowOperator:
         self.dtype = str(self._all("dtype")[0])
 
     def _all(self, name: str, *given: Any) -> list[Any]:
-        answers = self._blocks.ask(name, [given] * len(self._blocks.sizes))
-        return replayed(answers, lambda i: self._again(i, (name, *given)))
+        replies = self._blocks.ask(name, [given] * len(self._blocks.sizes))
+        return replayed(replies, lambda i: self._again(i, (name, *given)))
 
     def _again(self, i: int, *last: tuple[Any, ...]) -> Any:
         """Repeat the requests that bring block i to the state of the others, then the last request, and return
         its reply.
         """
-        answer = None
-        for question in (("pose", *self._pose(i)), *self._past(), *last):
-            answer = ask_one(self._blocks, i, *question)
-            if isinstance(answer, Lost):
+        reply = None
+        for request in (("pose", *self._pose(i)), *self._past(), *last):
+            reply = ask_one(self._blocks, i, *request)
+            if isinstance(reply, Lost):
                 break
-        return answer
+        return reply
 
     def _past(self) -> Iterator[tuple[Any, ...]]:
         """Yield the requests that lead to the state of all blocks."""

@@ -58,7 +58,7 @@ def test_every_worker_dies_of_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
             """There is nothing to cancel."""
 
     parts = object.__new__(executor.OnWorkers)
-    parts._there, laid = set(), [0]
+    parts._built, laid = set(), [0]
     parts._find_homes = lambda missing: {0}  # type: ignore[method-assign]
 
     def submit(*given: Any, **how: Any) -> Any:
@@ -101,7 +101,7 @@ def test_a_worker_dies_before_it_answers_for_anything() -> None:
     parts = object.__new__(executor.OnWorkers)
     client: Any = Client()
     parts._chunks, parts.client, parts._name = executor.Chunks(client, ["X"], ["y"], [None]), client, "fit"  # type: ignore[list-item]
-    parts.homes, parts._versions, parts._desks = ["home"], [None], {}
+    parts.homes, parts._versions, parts._actors = ["home"], [None], {}
     assert parts._call(0, "n", ()) is None
     assert client.there == 0
     assert [one.cancelled for one in client.made] == [True]
@@ -120,13 +120,13 @@ def test_who_takes_over_makes_room() -> None:
     recipe = worker.Recipe("tight", build, DEVICE, 1000, 1, 1)
     try:
         for i in (0, 1):
-            worker.lay(recipe, i, i)
-        desk = worker.Desk()
-        assert desk.ask("tight", 1, None, "number", ()) == 1
-        assert isinstance(desk.ask("tight", 0, None, "number", ()), Lost)
-        worker.lay(recipe, 0, 0)
-        assert desk.ask("tight", 0, None, "number", ()) == 0
-        assert isinstance(desk.ask("tight", 0, 0, "number", ()), Lost), "an answer that did not arrive"
+            worker.build_part(recipe, i, i)
+        actor = worker.WorkerActor()
+        assert actor.ask("tight", 1, None, "number", ()) == 1
+        assert isinstance(actor.ask("tight", 0, None, "number", ()), Lost)
+        worker.build_part(recipe, 0, 0)
+        assert actor.ask("tight", 0, None, "number", ()) == 0
+        assert isinstance(actor.ask("tight", 0, 0, "number", ()), Lost), "an answer that did not arrive"
     finally:
         worker.forget("tight")
     assert shares == [(0, 1000), (1, 500), (0, 1000)]

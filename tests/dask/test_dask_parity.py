@@ -235,7 +235,7 @@ REFUSED: list[tuple[str, tuple[str, ...], Callable[[], tuple[Any, ...]]]] = [
     ),
     ("y should be a 1d array, got an array", CLASSIFIERS, lambda: (ROWS, np.stack([SIGNS, SIGNS], axis=1))),
     ("chunks of y must have one kind of values, got <U1 and", CLASSIFIERS, lambda: (ROWS, words_and_numbers())),
-    ("y must be one of Dask's collections where the sizes", CLASSIFIERS[1:], lambda: (TABLE, SIGNS)),
+    ("y must be one of Dask's collections if the sizes", CLASSIFIERS[1:], lambda: (TABLE, SIGNS)),
     ("y must be a Dask array, data frame or series, got", CLASSIFIERS, lambda: (ROWS, dask.delayed(SIGNS))),
     ("X must be rows of features (n, d), got a Array with ndim=1", BOTH, lambda: (ROWS[:, 0], SIGNS)),
     ("X must have rows, got none in 3", BOTH, lambda: (TABLE[TABLE.a > 99], series(SIGNS)[TABLE.a > 99])),

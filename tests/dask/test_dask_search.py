@@ -52,7 +52,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Any]]:
         return scatter(self, data, **how)
 
     def submitted(self: Any, call: Any, *given: Any, **how: Any) -> Any:
-        calls["pieces"] += [given[2]] if given and given[0] is dealing._done else []
+        calls["pieces"] += [given[2]] if given and given[0] is dealing._run_fits else []
         return submit(self, call, *given, **how)
 
     monkeypatch.setattr(distributed.Client, "scatter", scattered)

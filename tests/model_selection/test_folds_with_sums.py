@@ -58,7 +58,7 @@ def search(task: str, device: str, grid: Any = None, **given: Any) -> Any:
 
 def fitted(job: Any, one: Any, train: Any) -> Any:
     """The machine of a job that has learnt a solution over all rows, of which it was fitted to some."""
-    model = clone(job.machine)
+    model = clone(job.estimator)
     model.dual_coef_, model.support_ = (
         one.solution.b.reshape(-1, len(X)).sum(axis=0)[None, train],
         np.arange(len(train)),

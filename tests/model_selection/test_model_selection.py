@@ -56,7 +56,7 @@ def both(estimator: Any, grid: Any, X: Any, y: Any, atol: float = 1e-9, **option
 
 def shared(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
     """Return the fits that are not shared, from here on."""
-    return calls_of(monkeypatch, Fits, "_alone")
+    return calls_of(monkeypatch, Fits, "_fit_separately")
 
 
 @pytest.mark.parametrize("sparse", [False, True])
