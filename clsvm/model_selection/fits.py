@@ -175,7 +175,7 @@ class Fits:
         return self
 
     def _kept(self, train: Rows, trained_too: bool) -> Rows:
-        """Return the test rows, ascending, of all splits with the training set ``train``; trained_too adds ``train``."""
+        """Return the test rows of all splits with the training set ``train``, ascending; trained_too adds ``train``."""
         tests = [test for same, test in self.splits if np.array_equal(same, train)]
         return np.unique(np.concatenate([*tests, train] if trained_too else tests))
 
