@@ -1,4 +1,9 @@
-"""The rows of a caller: what makes them safe to read, centres, and sparse columns by other numbers."""
+"""Check and convert the caller's data matrices X (n, d), dense or sparse.
+
+:func:`checked` and :func:`check_files` detect malformed sparse matrices and shortened memory-mapped files.
+:func:`canonical` converts X to the form that row layouts read. The other functions select, renumber, stack and shift
+columns and rows.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +17,14 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-_MANY = 1 << 17  # columns up to which it does not matter how many are empty
+_MANY = 1 << 17  # number of columns up to which empty columns are cheap enough to keep
 
 
 def checked(X: Any, name: str = "X") -> Any:
-    """Return sparse X as CSR whose parts fit together, dense X as it is. name: what errors call it.
+    """Return sparse X as CSR after checking its arrays; return dense X as it is. name: name of X in errors.
 
-    SciPy's constructors and its own conversions look at next to nothing of the parts, and whoever reads them reads
-    wherever they point. Raises ValueError that names what is wrong, also of a file that X is mapped from.
+    SciPy hardly checks indices and pointers, so a malformed matrix would be read outside of its arrays. Raises
+    ValueError for a malformed matrix, or if a memory-mapped file of X has become shorter.
     """
     check_files(X)
     if not sp.issparse(X):
@@ -32,10 +37,7 @@ def checked(X: Any, name: str = "X") -> Any:
 
 
 def mapped(X: Any) -> Iterator[mmap.mmap]:
-    """Yield the files that X, an array, a list of rows or sparse, is mapped from.
-
-    Reading beyond the end of a mapped file ends the process.
-    """
+    """Yield the memory-mapped files that hold data of X, which is an array, a list of rows or a sparse matrix."""
     rows = isinstance(X, list | tuple) and len(X) and isinstance(X[0], np.ndarray)
     parts = [getattr(X, part, None) for part in _PARTS] if sp.issparse(X) else X if rows else [X]
     for array in (*parts, *(_coordinates(X) if sp.issparse(X) and X.format == "coo" else ())):
@@ -43,25 +45,28 @@ def mapped(X: Any) -> Iterator[mmap.mmap]:
         while isinstance(base, np.ndarray):
             base = base.base
         if isinstance(base, mmap.mmap):
-            with contextlib.suppress(OSError):  # of memory without a file
+            with contextlib.suppress(OSError):  # an anonymous map has no file and raises an error
                 base.size()
                 yield base
 
 
 def check_files(*given: Any) -> None:
-    """Check every file that one of the arrays is mapped from, by :func:`check_file`."""
+    """Call :func:`check_file` for every memory-mapped file of the given arrays."""
     for file in (file for one in given for file in mapped(one)):
         check_file(file, len(file))
 
 
 def check_file(file: mmap.mmap, size: int) -> None:
-    """Raise ValueError where a file that an array is mapped from has become shorter than ``size`` bytes."""
+    """Raise ValueError if a memory-mapped file has become shorter than ``size`` bytes.
+
+    Reading beyond the end of a mapped file would kill the process.
+    """
     if file.size() < size:
         raise ValueError(f"a file that is read in place, by a map, had {size} bytes and now has {file.size()}")
 
 
 def _check(X: Any, name: str) -> None:
-    """Raise ValueError where the parts of a sparse matrix (n, d) do not fit together."""
+    """Raise ValueError if the arrays of a sparse matrix (n, d) contradict each other. name: its name in errors."""
     if X.ndim != 2:
         raise ValueError(f"{name} must be rows of features, got a sparse array of the shape {X.shape}")
     try:
@@ -69,8 +74,8 @@ def _check(X: Any, name: str) -> None:
             kinds = {getattr(part, "dtype", type(part).__name__) for part in (X.indices, X.indptr)}
             if not kinds <= {np.dtype(np.int32), np.dtype(np.int64)}:
                 raise ValueError(f"indices and indptr are of {' and '.join(map(str, kinds))}, expected int32 or int64")
-            copy.copy(X).check_format(full_check=True)  # (which may change parts of what it checks)
-            if (X.indptr[1:] < X.indptr[:-1]).any():  # (SciPy looks only where the last one is above 0)
+            copy.copy(X).check_format(full_check=True)  # may modify the object that it checks
+            if (X.indptr[1:] < X.indptr[:-1]).any():  # SciPy skips this check if indptr[-1] is 0
                 raise ValueError("indptr must be a non-decreasing sequence")
         elif X.format == "coo":
             sp.coo_matrix((X.data, _coordinates(X)), shape=X.shape)
@@ -81,7 +86,7 @@ def _check(X: Any, name: str) -> None:
 
 
 def _coordinates(X: Any) -> tuple[Any, ...]:
-    """Return the places of the entries of a COO matrix, by dimension."""
+    """Return the row numbers and column numbers of the entries of a COO matrix."""
     return getattr(X, "coords", None) or (X.row, X.col)
 
 
@@ -89,31 +94,31 @@ _PARTS = ("data", "indices", "indptr", "offsets")
 
 
 def columns(*parts: Any) -> NDArray[np.int32]:
-    """Return the columns in which one of the CSR matrices has entries, ascending."""
+    """Return in ascending order the columns in which at least one of the CSR matrices has an entry."""
     return np.unique(np.concatenate([X.indices[: X.indptr[-1]] for X in parts]))
 
 
 def without_empty(X: Any) -> Any:
-    """Return X (n, d) without its empty columns where these are by far the most, else X itself."""
+    """Return X (n, d) without its empty columns if X is sparse and :func:`by_far_empty`, else X itself."""
     return numbered(X, columns(X)) if sp.issparse(X) and by_far_empty(X) else X
 
 
 def by_far_empty(X: Any) -> bool:
-    """Return whether an array of numbers by column would outgrow a CSR matrix."""
+    """Return whether a CSR matrix has so many columns that an array of length d would be larger than the matrix."""
     return bool(X.shape[1] > max(_MANY, 4 * X.nnz))
 
 
 def numbered(X: Any, known: NDArray[np.int32]) -> sp.csr_matrix:
-    """Return the CSR matrix X with the columns ``known`` (ascending) as its first ones.
+    """Renumber the columns of the CSR matrix X: column ``known[j]`` (ascending) becomes column j.
 
-    A row's entries in other columns follow in their order, numbered in each row separately: no row that it meets has
-    entries there.
+    Each row's entries in other columns move to the columns len(known), len(known) + 1, ... in their order, separately
+    for each row. They count in the row's norm alone: the other matrix of a product has entries in ``known`` only.
     """
     indices, data = X.indices[: X.indptr[-1]], X.data[: X.indptr[-1]]
     place = np.searchsorted(known, indices)
     there = known[np.minimum(place, len(known) - 1)] == indices if len(known) else np.zeros(len(place), bool)
     rows, others = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr)), np.flatnonzero(~there)
-    first = np.searchsorted(rows[others], rows[others])  # where the row's own begin
+    first = np.searchsorted(rows[others], rows[others])  # position of the first such entry of the same row
     number = np.arange(len(others)) - first
     place[others] = len(known) + number
     width = len(known) + int(number.max(initial=-1)) + 1
@@ -124,9 +129,9 @@ def numbered(X: Any, known: NDArray[np.int32]) -> sp.csr_matrix:
 
 
 def picked(X: Data, places: NDArray[np.intp]) -> NDArray[np.float64]:
-    """Return the columns ``places`` of X (n, d), dense or CSR, as a dense float64 array (n, places).
+    """Return the columns ``places`` of X (n, d), dense or CSR, as a dense float64 array (n, len(places)).
 
-    Memory and time depend on the entries and on the places alone, whatever d is.
+    Memory and time do not depend on d.
     """
     if not sp.issparse(X):
         return np.ascontiguousarray(X[:, places], np.float64)
@@ -139,7 +144,7 @@ def picked(X: Data, places: NDArray[np.intp]) -> NDArray[np.float64]:
 
 
 def widened(X: Any, width: int) -> sp.csr_matrix:
-    """Return the CSR matrix X with empty columns after its own, ``width`` together."""
+    """Return the CSR matrix X with empty columns appended, so that it has at least ``width`` columns."""
     return sp.csr_matrix((X.data, X.indices, X.indptr), shape=(X.shape[0], max(width, X.shape[1])))
 
 
@@ -147,9 +152,9 @@ Data = Any  # (n, d) C-contiguous float32/float64 array or CSR matrix with sorte
 
 
 def both_dense(X: Any, Y: Any) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
-    """Return X (n, d) and Y (m, d) as dense float64, and the number of columns that were left out.
+    """Return X (n, d) and Y (m, d) as dense float64 arrays, and the number of columns left out.
 
-    Columns in which neither has an entry are left out where both are sparse.
+    If both are sparse, columns without an entry in X and Y are left out.
     """
     both, empty = [checked(Z) for Z in ((X,) if Y is X else (X, Y))], 0
     if sp.issparse(X) and sp.issparse(Y):
@@ -160,9 +165,12 @@ def both_dense(X: Any, Y: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]
 
 
 def canonical(X: Any) -> Data:
-    """Return X as the layouts read it, X itself where it is that already: float32 or float64, dense in C order and
-    aligned, or CSR with sorted int32 indices, each once. Raises ValueError for malformed sparse rows, and for 2^31
-    features or more."""
+    """Convert X to the form that row layouts read; return a dense X itself if it has that form.
+
+    The result is float32 or float64. A dense result is aligned and in C order. A sparse result is CSR with int32
+    indices that ascend without duplicates in each row. Raises ValueError for a malformed sparse matrix, or one of 2^31
+    or more columns.
+    """
     if not sp.issparse(X):
         X = np.asarray(X)
         return np.require(X, X.dtype if X.dtype in (np.float32, np.float64) else np.float64, ["C", "ALIGNED"])
@@ -171,7 +179,7 @@ def canonical(X: Any) -> Data:
         raise ValueError(f"X has {X.shape[1]} features, expected less than {2**31}")
     if X.dtype not in (np.float32, np.float64):
         X = X.astype(np.float64)
-    X = sp.csr_matrix((X.data, X.indices, X.indptr), shape=X.shape)  # (its own say on its order may be out of date)
+    X = sp.csr_matrix((X.data, X.indices, X.indptr), shape=X.shape)  # X's own flag of sorted indices may be outdated
     if not X.has_canonical_format:
         X = X.copy()
         X.sum_duplicates()
@@ -179,7 +187,7 @@ def canonical(X: Any) -> Data:
 
 
 def entries(X: Data) -> sp.csr_matrix:
-    """Return the entries of rows (n, d) as CSR, of dense ones those that are not 0, in a third of SciPy's time."""
+    """Return X (n, d) as CSR; zeros of a dense X are left out. It takes a third of the time of SciPy's conversion."""
     if sp.issparse(X):
         return sp.csr_matrix(X)
     there = X != 0
@@ -190,14 +198,14 @@ def entries(X: Data) -> sp.csr_matrix:
 
 
 def stacked(parts: Sequence[Data]) -> Data:
-    """Return rows (n, d) one below the other, all dense or all CSR."""
+    """Stack matrices (n_i, d), all dense or all CSR, along their rows."""
     if len(parts) == 1:
         return parts[0]
     return sp.vstack(parts, "csr") if sp.issparse(parts[0]) else np.concatenate(parts)
 
 
 def centred(X: Data, centre: NDArray[np.float64]) -> Data:
-    """Return X less the centre in float64, dense or CSR as it is; itself where the centre is 0."""
+    """Return X (n, d) less the vector ``centre`` (d,), dense or CSR as X is; return X itself if the centre is 0."""
     if not centre.any():
         return X
     if not sp.issparse(X):

@@ -1,5 +1,7 @@
-"""The two families of errors: bad input is a ValueError or TypeError; what the machine refuses is a ClsvmError. And
-how every part of the package warns."""
+"""Define the package's exceptions, and the function by which every module warns.
+
+Invalid input raises ValueError or TypeError. A failure of device or computer raises a ClsvmError.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,12 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-ROW = "{row}"  # in the words of a RowError
-_NOT_THE_CALLER = ("clsvm", "importlib")  # (the package may warn while it is imported)
+ROW = "{row}"  # placeholder of the row's number in the message of a RowError
+_NOT_THE_CALLER = ("clsvm", "importlib")  # importlib's frames lie between if the package warns during its import
 
 
 def warn(words: str, category: type[Warning] = UserWarning) -> None:
-    """Warn of the line outside of the package that led here: the caller's, or that of a library between."""
+    """Issue a warning that points to the line outside of clsvm from which the package was called."""
     frame = sys._getframe()
     while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THE_CALLER:
         frame = frame.f_back
@@ -24,7 +26,10 @@ def warn(words: str, category: type[Warning] = UserWarning) -> None:
 
 @contextmanager
 def naming(parameter: str) -> Iterator[None]:
-    """Raise a TypeError or ValueError of a check inside with the parameter's name in front, unless it is named."""
+    """Put the parameter's name before the message of a TypeError or ValueError raised inside.
+
+    A message that has the name already stays.
+    """
     try:
         yield
     except (TypeError, ValueError) as error:
@@ -35,19 +40,22 @@ def naming(parameter: str) -> Iterator[None]:
 
 
 def install(extra: str) -> str:
-    """How a user installs what ``extra`` brings: clsvm is on no package index, so from its own folder."""
+    """Return the command that installs the optional packages of ``extra``.
+
+    It runs in the source folder, because clsvm is on no package index.
+    """
     return f"pip install '.[{extra}]' in the folder of clsvm's source"
 
 
 class ClsvmError(Exception):
-    """A failure of the machine, not of the caller's input."""
+    """A failure of the device or computer, as opposed to invalid input."""
 
 
 class DeviceError(ClsvmError):
-    """No platform, no usable device, several matches, or a device that ran out of memory."""
+    """No OpenCL platform or usable device was found, several devices match a name, or a device ran out of memory."""
 
 
-class HostMemoryError(MemoryError, ClsvmError):  # (in this order, which __new__ of MemoryError needs)
+class HostMemoryError(MemoryError, ClsvmError):  # MemoryError comes first because its __new__ needs that
     """The system refused memory to this process. The message names the request, the nearest limit and a remedy."""
 
 
@@ -56,7 +64,10 @@ class BufferSizeError(DeviceError):
 
 
 class MemoryLimitError(ValueError):
-    """memory_limit is too small: what is held, and what the next buffer takes. More may be needed after it."""
+    """memory_limit is too small for the next buffer; later buffers may need more.
+
+    limit: the limit in bytes. held: bytes allocated. more: bytes of the next buffer.
+    """
 
     def __init__(self, limit: int, held: int, more: int) -> None:
         super().__init__(limit, held, more)
@@ -67,7 +78,7 @@ class MemoryLimitError(ValueError):
 
 
 class RowError(ValueError):
-    """A row has no computable value. ``words`` is the message, with ROW in place of the row's number."""
+    """A row has a value that cannot be computed. words: the message, with ROW in place of the row's number."""
 
     def __init__(self, words: str, row: int) -> None:
         super().__init__(words, row)
@@ -77,12 +88,12 @@ class RowError(ValueError):
         return self.words.replace(ROW, str(self.row))
 
     def moved(self, by: int) -> RowError:
-        """Return the error where the rows before were not counted."""
+        """Return the error with the row's number increased by ``by``, for a row of a chunk that begins there."""
         return RowError(self.words, self.row + by)
 
 
 class RowTooLargeError(RowError):
-    """The squared norm of a row is too large for the dtype of kernel values. where: the array, if it is not X."""
+    """The squared norm of a row overflows the dtype of kernel values. where: name of the array; "" for X."""
 
     def __init__(self, row: int, dtype: str, where: str = "") -> None:
         advice = " or take dtype='float64'" * (dtype == "float32")
@@ -97,7 +108,7 @@ class RowTooLargeError(RowError):
 
 @contextmanager
 def rows_of(where: str) -> Iterator[None]:
-    """Raise a RowTooLargeError from inside with the name of the array that the row is of."""
+    """Set the array's name ``where`` in a RowTooLargeError raised inside."""
     try:
         yield
     except RowTooLargeError as error:
@@ -105,13 +116,20 @@ def rows_of(where: str) -> Iterator[None]:
 
 
 class CheckpointError(ClsvmError, ValueError):
-    """A checkpoint is damaged, or of other data or parameters than the fit that was to go on from it."""
+    """A checkpoint is damaged, or belongs to other data or parameters than the fit that reads it."""
 
 
 class BuildError(ClsvmError):
     """An OpenCL program did not build.
 
-    Attributes: ``device`` (str), ``log`` (the compiler's words), ``source`` (the rendered text, lines numbered).
+    Attributes
+    ----------
+    device : str
+        Name of the device.
+    log : str
+        Messages of the compiler.
+    source : str
+        Source text of the program with line numbers.
     """
 
     def __init__(self, device: str, log: str, source: str) -> None:

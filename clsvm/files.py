@@ -1,6 +1,8 @@
-"""Files that appear whole, and folders that only this user can change.
+"""Write files atomically, read text files of bounded line length, and check who else can change a file.
 
-A file is written beside its place under a name of its own, then moved there.
+:func:`atomic_write` writes a temporary file in the target's folder, then renames it to the target. :func:`bounded`
+rejects binary files before a line fills the memory. :func:`private_folder` and :func:`exposed` protect the files that
+clsvm caches, such as compiled programs.
 """
 
 from __future__ import annotations
@@ -24,18 +26,19 @@ if sys.platform != "win32":
     import pwd
 
 PathLike = str | os.PathLike[str]
-_BLOCK = 1 << 16  # bytes that are read at a time
-LONGEST = 1 << 28  # bytes of a line of text: some 20 million entries of a row
-_NUMPY = b"\x93NUMPY", b"PK\x03\x04"  # how a .npy begins, and a .npz
+_BLOCK = 1 << 16  # bytes read at a time
+LONGEST = 1 << 28  # most bytes of a line of text: a row of about 20 million entries
+_NUMPY = b"\x93NUMPY", b"PK\x03\x04"  # first bytes of .npy and .npz files
 _PREFIX, _SUFFIX = ".clsvm-", ".tmp"
 
 
 @contextlib.contextmanager
 def atomic_write(path: PathLike) -> Iterator[BinaryIO]:
-    """Yield a binary file for writing that stands under ``path`` complete or not at all, also on Ctrl-C or a full disk.
+    """Yield a binary file for writing that appears at ``path`` only when it is complete.
 
-    A symbolic link keeps pointing where it did; what is not a regular file (/dev/stdout, a pipe) is written directly.
-    What killed writers have left in the folder is deleted. Raises OSError naming ``path``.
+    After an error, Ctrl-C or a full disk, the old file is unchanged. A symbolic link is kept and its target replaced. A
+    pipe or device such as /dev/stdout is written directly. Temporary files of killed processes in the folder are
+    deleted. Raises OSError that names ``path``.
     """
     target = _replaceable(path)
     with _naming(path):
@@ -49,35 +52,36 @@ def atomic_write(path: PathLike) -> Iterator[BinaryIO]:
             os.fsync(stream.fileno())
             if target.exists():
                 shutil.copymode(target, stream.name)
-            if sys.platform == "win32":  # (an open file cannot be moved there)
+            if sys.platform == "win32":  # Windows cannot rename an open file
                 stream.close()
             os.replace(stream.name, target)
 
 
 def check_writable(path: PathLike) -> None:
-    """Raise the OSError that :func:`atomic_write` would raise for ``path``, before the work; leaves nothing behind."""
+    """Raise the OSError that :func:`atomic_write` would raise for ``path``, before a long computation starts."""
     if (target := _replaceable(path)) is not None:
         with _naming(path), _scratch(target):
             pass
 
 
 class NotTextError(ValueError):
-    """A file holds what can be no line of text; the message names the line, what was got and what was expected."""
+    """A file is not text; the message names the line, the bytes got and the contents expected."""
 
 
 def bounded(stream: BinaryIO, path: PathLike, kind: str = "svmlight text", begun: bytes = b"") -> BinaryIO:
-    """Return ``stream``, which reads the file ``path`` of this ``kind``, as one that refuses what can be no text.
+    """Return a buffered reader of ``stream`` whose reads raise NotTextError for a file that is not text.
 
-    Its reads raise NotTextError for an archive of NumPy's, for zero bytes in a line longer than one block, and for a
-    line of more than LONGEST bytes. So memory stays bounded, however long a line is.
+    Such a file is a .npy or .npz file, has zero bytes in a line longer than one block, or a line of more than LONGEST
+    bytes. So a caller that reads lines needs bounded memory.
 
-    begun: the first bytes of the file, where they have been read from ``stream`` already; they are returned first.
+    path, kind: name of the file and expected contents, for errors. begun: first bytes of the file if they were already
+    read from ``stream``; the reader returns them first.
     """
     return cast(BinaryIO, io.BufferedReader(_Bounded(stream, path, kind, begun), _BLOCK))
 
 
 class _Bounded(io.RawIOBase):
-    """The source of a bounded stream: counts lines, and the bytes since the last line break."""
+    """Check the bytes of a stream for :func:`bounded`; count lines, and the bytes since the last line break."""
 
     def __init__(self, stream: BinaryIO, path: PathLike, kind: str, begun: bytes) -> None:
         self._stream, self._path, self._kind, self._begun = stream, path, kind, begun
@@ -112,7 +116,7 @@ class _Bounded(io.RawIOBase):
 
 @contextlib.contextmanager
 def _naming(path: PathLike) -> Iterator[None]:
-    """Have errors of the system name ``path``, where they name no file (a full disk) or the scratch file."""
+    """Make an OSError raised inside name ``path`` if it names no file or the temporary file."""
     try:
         yield
     except OSError as error:
@@ -124,7 +128,10 @@ def _naming(path: PathLike) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _scratch(target: Path) -> Iterator[BinaryIO]:
-    """Yield a new file beside ``target``, locked as long as it is open; it is gone at the end unless it was moved."""
+    """Yield a new temporary file in the folder of ``target``; delete it at the end unless it was renamed.
+
+    The file is locked while it is open, so that other processes do not delete it.
+    """
     _sweep(target.parent)
     stream = _new(target)
     try:
@@ -138,15 +145,15 @@ def _new(target: Path) -> BinaryIO:
     while True:
         stream = open(target.with_name(f"{_PREFIX}{secrets.token_hex(8)}{_SUFFIX}"), "xb")  # noqa: SIM115
         if sys.platform != "win32":
-            with contextlib.suppress(OSError):  # a file system without locks: there nothing is swept
+            with contextlib.suppress(OSError):  # a file system without locks, where _sweep deletes nothing
                 fcntl.flock(stream, fcntl.LOCK_EX)
         if os.path.exists(stream.name):
             return stream
-        stream.close()  # another process swept it before it was locked
+        stream.close()  # another process deleted the file before it was locked
 
 
 def _sweep(folder: Path) -> None:
-    """Delete what killed writers have left: what no process has locked, or on Windows, what none has open."""
+    """Delete temporary files of killed processes: those that no process has locked, or on Windows, has open."""
     for left in folder.glob(f"{_PREFIX}*{_SUFFIX}"):
         with contextlib.suppress(OSError):
             if sys.platform == "win32":
@@ -158,7 +165,10 @@ def _sweep(folder: Path) -> None:
 
 
 def _replaceable(path: PathLike) -> Path | None:
-    """Return the file behind ``path`` that can be replaced by a rename; None where it has to be written in place."""
+    """Return the real path of ``path`` if a rename can replace it; None for a pipe or device.
+
+    Raises OSError if the folder is missing, or ``path`` is a folder or not writable.
+    """
     resolved = Path(os.path.realpath(path))
     try:
         mode = os.stat(path).st_mode
@@ -175,7 +185,7 @@ def _replaceable(path: PathLike) -> Path | None:
 
 
 def private_folder(path: PathLike) -> None:
-    """Make a folder and its parents where they are missing, for this user alone. Raises OSError."""
+    """Make a folder and its missing parents with access for this user alone. Raises OSError."""
     target = Path(path)
     for folder in (*reversed(target.parents), target):
         if not folder.is_dir():
@@ -183,10 +193,11 @@ def private_folder(path: PathLike) -> None:
 
 
 def exposed(path: PathLike) -> str:
-    """Return who else can change what stands at ``path``, in words; "" where only this user and root can.
+    """Return a sentence on who else can change the file at ``path``; "" if only this user and root can.
 
-    Each folder above ``path`` counts, since its owner and its writers can move what it holds. In a folder with the
-    sticky bit only owners move files. On Windows the answer is always "". Raises OSError where ``path`` is missing.
+    Each folder above ``path`` is checked, too, since its owner and users with write access can replace its contents.
+    In a folder with the sticky bit only a file's owner can. On Windows the result is always "". Raises OSError if
+    ``path`` is missing.
     """
     if sys.platform == "win32":
         return ""
@@ -199,9 +210,9 @@ def exposed(path: PathLike) -> str:
 
 
 def changed_by_others(path: Path, above: bool = False) -> str:
-    """Return who else owns or can write to one file or folder, in words; "" where nobody can.
+    """Return a sentence on who else owns or can write to one file or folder; "" if nobody can.
 
-    above: whether the folder only leads to what is asked for.
+    above: whether ``path`` is a folder above the checked file; then a sticky bit suffices.
     """
     if sys.platform == "win32":
         return ""
@@ -219,7 +230,7 @@ def changed_by_others(path: Path, above: bool = False) -> str:
 
 @cache
 def _unmapped() -> int | None:
-    """Return the user id that owns all foreign files inside a user namespace; None outside of one."""
+    """Return the user id that files of unmapped users have inside a user namespace; None outside of one."""
     try:
         mapped = Path("/proc/self/uid_map").read_text().split()
         return None if mapped == ["0", "0", str(2**32 - 1)] else int(Path("/proc/sys/kernel/overflowuid").read_text())
@@ -229,7 +240,7 @@ def _unmapped() -> int | None:
 
 @cache
 def _own_group(group: int, user: int) -> bool:
-    """Return whether a group is root's or has this user as its only member, as many systems make one for each user."""
+    """Return whether a group is root's, or a private group whose only member is this user."""
     if sys.platform == "win32" or not group:
         return True
     try:

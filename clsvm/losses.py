@@ -1,9 +1,12 @@
-"""Losses l(f, y) of decision values, as records: estimators name them, the Newton path reads their derivatives.
+"""Define the losses l(f, y) of Nyström kernel machines as records with their derivatives.
 
-f and y are (k, n): k outputs of n rows. Classes are signs (1, n) of two, or one row of 0 and 1 for each of several.
-A further loss is a record here. Bounds of the objective (nystrom/newton.py) need l >= 0, l'' <= 1 and |l'''| <= 2 l''.
-Source: Meanti et al. 2020 (Kernel methods through the roof), section 3 and appendix A;
-Marteau-Ferey, Bach, Rudi 2019 (generalised self-concordance).
+f (k, n) holds decision values and y (k, n) targets, for k outputs and n rows. Two classes have signs y (1, n). k > 2
+classes have y (k, n) of 0 and 1. Estimators name a loss of ``LOSSES``, and Newton's method reads its derivatives. To
+add a loss, add a record here. The bounds of the objective in nystrom/newton.py need l >= 0, l'' <= 1 and
+|l'''| <= 2 l''.
+
+Source: Meanti et al. 2020 (Kernel methods through the roof), section 3 and appendix A; Marteau-Ferey, Bach, Rudi 2019
+(generalised self-concordance).
 """
 
 from __future__ import annotations
@@ -20,16 +23,39 @@ from scipy.special import expit, logsumexp, softmax
 
 Vector = NDArray[np.float64]
 Function = Callable[[Vector, Vector], Vector]
-TINY = 1e-4  # below which two terms of log cosh's series are exact to float64
+TINY = 1e-4  # argument below which two terms of log cosh's power series are exact in float64
 
 
 @dataclass(frozen=True)
 class Loss:
-    """value: l of each row, (k, n) by output, or (1, n) of a coupled loss. derivative, second: dl/df and d2l/df2
-    (k, n); of a coupled loss, whose second derivative is diag(p) - p p', second is p. constant: the f (k,) that is best
-    where it is the same for all rows, of y and weights (n,). quadratic: whether ``second`` does not depend on f. words:
-    for documentation. numbers: whether l depends on f - y alone, which has a unit. steepest: the largest sum of |dl/df|
-    over the outputs. scaled: makes the loss for other units."""
+    """Describe a loss and its derivatives as functions of f (k, n) and y (k, n).
+
+    Attributes
+    ----------
+    name
+        name by which estimators take the loss.
+    words
+        formula for the documentation.
+    value
+        function that returns l: (k, n), or (1, n) for a coupled loss.
+    derivative
+        function that returns dl/df (k, n).
+    second
+        function that returns d2l/df2 (k, n). For a coupled loss it returns p (k, n), and the second derivative of a row
+        is diag(p) - p p'.
+    constant
+        function of y and row weights (n,) that returns the constant f (k,) of the least weighted loss.
+    quadratic
+        whether the second derivative does not depend on f.
+    coupled
+        whether l depends on all outputs together.
+    numbers
+        whether l depends on f - y alone, for regression.
+    steepest
+        largest sum of |dl/df| over the outputs.
+    scaled
+        function that returns the loss for f and y in other units; None if the loss does not change.
+    """
 
     name: str
     words: str
@@ -44,13 +70,13 @@ class Loss:
     scaled: Callable[[Vector], Loss] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle a record of LOSSES by its name: lambdas have none."""
+        """Pickle a record of LOSSES by its name, since its functions may be lambdas."""
         return _by_name, (self.name,)
 
     def units(self, largest: Vector) -> Vector:
-        """Return the unit (k,) in which each output is solved, a power of 2, for deviations of at most ``largest``.
+        """Return the unit (k,) in which each output is solved: a power of 2, so that targets in it are below 2.
 
-        A target in its unit is below 2. Targets of a loss that is about linear far out keep a unit of at most 1.
+        largest: largest deviation (k,) of each output's targets. A loss that is not quadratic has a unit of at most 1.
         """
         if not self.numbers:
             return np.ones_like(largest)
@@ -58,7 +84,7 @@ class Loss:
         return np.where(largest > 0, np.ldexp(0.5, np.frexp(most)[1]), 1.0)
 
     def within(self, units: Vector) -> Loss:
-        """Return the loss of f and y in ``units`` (k,), divided by the units' squares."""
+        """Return the loss l(u f, u y) / u^2 for f and y in the units u = ``units`` (k,)."""
         return self if self.scaled is None else self.scaled(units[:, None])
 
 
@@ -69,8 +95,8 @@ def _by_name(name: str) -> Loss:
 def _log_cosh(f: Vector, y: Vector, unit: Vector | float) -> Vector:
     u = np.abs(f - y)
     v = u * unit
-    tiny = np.square(u) / 2 * (1 - np.square(np.minimum(v, TINY)) / 6)  # (the square of a tiny unit is 0)
-    small = np.log1p(2 * np.square(np.sinh(np.minimum(v, 1.0) / 2)))  # (the other way would cancel)
+    tiny = np.square(u) / 2 * (1 - np.square(np.minimum(v, TINY)) / 6)  # a formula of u, since unit^2 may underflow
+    small = np.log1p(2 * np.square(np.sinh(np.minimum(v, 1.0) / 2)))  # avoids cancellation near 0
     large = np.where(v < 1, small, v + np.log1p(np.exp(-2 * v)) - np.log(2))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         return np.where(v < TINY, tiny, large / unit / unit)
@@ -91,7 +117,10 @@ def _log_cosh_in(unit: Vector | float) -> Loss:
 
 
 def crossing(slope: Callable[[float], float], low: float, high: float) -> float:
-    """Return where a rising function is 0 between ``low``, where it is at most 0, and ``high``; in any units."""
+    """Return a zero of a rising function between ``low``, where it is at most 0, and ``high``.
+
+    The tolerance is relative to high - low, so the units of the argument do not matter.
+    """
     unit = min(high - low, 1.0)
     if unit == 0:
         return low
@@ -100,7 +129,7 @@ def crossing(slope: Callable[[float], float], low: float, high: float) -> float:
 
 
 def _middle(y: Vector, w: Vector) -> Vector:
-    """Return where the sum of w tanh(c - y) is 0, of each output."""
+    """Return for each output the constant c (k,) at which sum_i w_i tanh(c - y_i) = 0, the best one of log cosh."""
     rows = y[:, w > 0]
     ends = rows.min(axis=1), rows.max(axis=1)
     w = w[w > 0]

@@ -8,7 +8,7 @@ C
     Weight of the loss, above 0. Infinity gives a hard margin, except for NuSVC
 nu
     Number above 0 and at most 1. At most this share of the rows are errors: rows inside the margin, outside the tube of
-    a regression, or outside the boundary of a one-class machine. At least this share are support vectors
+    a regression, or outside the boundary of a one-class model. At least this share are support vectors
 epsilon
     Half the width of the tube within which errors cost nothing
 kernel : str or Kernel or callable
@@ -33,7 +33,7 @@ class_weight : dict or 'balanced' or None
 verbose
     Show progress on stderr: a bar on a terminal, else a line every ten seconds
 max_iter
-    Most SMO iterations of each binary machine, -1 for no limit. In "crammer_singer" an iteration solves one row
+    Most SMO iterations of each binary problem, -1 for no limit. In "crammer_singer" an iteration solves one row
 decision_function_shape
     For more than two classes: "ovr" gives a column for each class, "ovo" one for each pair
 break_ties
@@ -42,8 +42,9 @@ random_state : int or RandomState or None
     Accepted for compatibility with scikit-learn; an SVM fit draws no random numbers
 device : str or int or Device or CommandQueue or list or None
     Device to use: "gpu", "cpu", a number from ``clsvm devices``, part of a platform's or device's name, "name:1" for
-    the second device of that name, or a pyopencl Device or CommandQueue. A list of these divides rows or machines
-    among several devices. None takes the environment variable CLSVM_DEVICE, else a usable GPU, else a usable CPU
+    the second device of that name, or a pyopencl Device or CommandQueue. A list of these divides the rows, or the
+    binary problems, among several devices. None takes the environment variable CLSVM_DEVICE, else a usable GPU, else a
+    usable CPU
 working_set_size
     Rows solved at a time; "auto" takes the size of the least cost by the device's measured rates
 gap_tol
@@ -63,9 +64,9 @@ layout
     alone; "hybrid", dense columns whole and the others as entries; "inverted", as hybrid with an inverted index, on
     CPUs; "auto" takes the layout of the least estimated cost
 multi_class
-    For more than two classes: "ovo", a binary machine for each pair; "ovr", a binary machine for each class against the
-    rest; "crammer_singer", one problem for all classes without offsets (GTSVM, equation 3). The latter two have
-    dual_coef_ (k, n_SV), intercept_ (k,) and decision values (n, k)
+    For more than two classes: "ovo", a binary classifier for each pair; "ovr", a binary classifier for each class
+    against the rest; "crammer_singer", one problem for all classes without offsets (GTSVM, equation 3). The latter two
+    have dual_coef_ (k, n_SV), intercept_ (k,) and decision values (n, k)
 bias
     Whether the decision function has an offset (GTSVM, section 2)
 max_time
@@ -93,12 +94,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 
 def _is_truth(value: Any) -> bool:
-    """Return whether a value is Python's or NumPy's True or False (NumPy is slow to import)."""
+    """Return whether a value is a bool of Python or NumPy, without importing NumPy."""
     return isinstance(value, bool) or (type(value).__module__, type(value).__name__[:4]) == ("numpy", "bool")
 
 
 class Limits:
-    """Describe the valid values of a parameter: ``expected`` in words, ``ok`` tests them, others raise ``error``."""
+    """Describe the valid values of a parameter.
+
+    expected: description of the valid values. error: type of the exception for other values.
+    """
 
     expected = ""
     error: type[Exception] = TypeError
@@ -107,18 +111,22 @@ class Limits:
         return True
 
     def check(self, name: str, value: Any) -> None:
-        """Raise TypeError or ValueError for an invalid value, with a message that names it and what was expected."""
+        """Raise TypeError or ValueError for an invalid value of the parameter ``name``."""
         if not self.ok(value):
             raise self.error(f"{name} must be {self.expected}, got {value!r}")
 
     def read(self, text: str) -> Any:
-        """Return the value that a word of the command line means. Raises ValueError as :meth:`check` does."""
+        """Convert a word of the command line to a value. Raises ValueError for an invalid word."""
         return text
 
 
 @dataclass(frozen=True)
 class Number(Limits):
-    """Limit a number from below and above. or_else: None or words that are valid in its place."""
+    """Allow a number within bounds.
+
+    above: exclusive lower bound, or None. least, most: inclusive bounds, or None. whole: whether the number is an
+    integer. infinite: whether infinity is valid. or_else: None or words that are valid in place of a number.
+    """
 
     above: float | None = None
     least: float | None = None
@@ -233,15 +241,15 @@ _DESCRIBED = described(__doc__)
 _LAYOUTS = Choice(("auto", "dense", "csr", "clustered", "hybrid", "inverted"))
 _FLAGS = {
     "C": Flag("-c", "C: the weight of the loss."),
-    "nu": Flag("-n", "nu of nu-SVC, one-class SVM and nu-SVR: about the share that err."),
-    "epsilon": Flag("-p", "epsilon of epsilon-SVR: errors up to it are free."),
-    "tol": Flag("-e", "Stop where the KKT violation is at most this."),
+    "nu": Flag("-n", "nu of nu-SVC, one-class SVM and nu-SVR: about the share of rows that are errors."),
+    "epsilon": Flag("-p", "epsilon of epsilon-SVR: errors up to it cost nothing."),
+    "tol": Flag("-e", "Stop when the KKT violation is at most this."),
     "cache_size": Flag("-m", "Kernel cache in MB, or 'auto': a share of the memory limit.", "MB"),
-    "max_iter": Flag("--max-iter", "Stop after so many steps; -1: no limit."),
-    "working_set_size": Flag("--working-set-size", "Rows of one step, or 'auto'."),
+    "max_iter": Flag("--max-iter", "Stop after so many SMO iterations; -1: no limit."),
+    "working_set_size": Flag("--working-set-size", "Rows solved at a time, or 'auto'."),
     "gap_tol": Flag("--gap-tol", "Stop as soon as the relative duality gap is this small."),
     "dtype": Flag("--dtype", "float32 or float64: kernel values."),
-    "precision": Flag("--precision", "float32 or fast: by the device's matrix units, where that is fine enough."),
+    "precision": Flag("--precision", "float32 or fast: use the device's matrix units if they are accurate enough."),
     "layout": Flag("--layout", "auto, dense, csr, clustered, hybrid or inverted: rows on the device."),
     "max_time": Flag("--max-time", "Stop after so many seconds."),
     "checkpoint_every": Flag("--checkpoint-every", "How often the checkpoint is written.", "SECONDS"),

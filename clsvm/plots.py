@@ -1,4 +1,9 @@
-"""Pictures of a fit and of its rows, by matplotlib (the extra ``plot``), imported when one is drawn."""
+"""Draw fits, searches and data with matplotlib.
+
+:func:`convergence`, :func:`race` and :func:`breakdown` draw reports of fits; :func:`boundary` draws a model of two
+features; :func:`grid` draws a grid search; :func:`clusters` and :func:`deciles` draw the sparsity of rows.
+matplotlib is optional (the extra ``plot``) and imported by the first picture.
+"""
 
 from __future__ import annotations
 
@@ -19,23 +24,39 @@ from clsvm.opencl.stream import Stream
 from clsvm.report import FitReport, Record, by_part
 from clsvm.tools.describe import Description
 
-_TICKS = 12  # labels of an axis, at most
-_STEPS, _MARGIN = 200, 0.08  # of a plane: cells of a side, and what it has beyond the rows on each, of their extent
-_VALUES = 10  # cells side by side that have room for their values
-Axes = Any  # matplotlib's, which need not be installed
+_TICKS = 12  # most labels of an axis
+_STEPS, _MARGIN = 200, 0.08  # grid points along a side of a boundary's plane; its margin as a share of the rows' extent
+_VALUES = 10  # most cells along an axis of a heat map that shows their values
+Axes = Any  # matplotlib's type; the package may be missing
 Figure = Any
 
 
 def figure() -> Figure:
-    """Return an empty figure for a file, which needs no display. Raises ImportError without matplotlib."""
+    """Return an empty figure that can be saved without a display. Raises ImportError without matplotlib."""
     return _matplotlib("figure").Figure(layout="constrained")
 
 
 def convergence(report: Record, ax: Axes = None) -> Axes:
-    """Draw gap and violation, or the residual, over the solver's seconds from ``report.trace``, on a logarithmic scale.
+    """Draw how a fit converged: gap and violation, or the residual, over seconds on a logarithmic scale.
 
-    Values that were not evaluated, or are not above 0, are left out. Without a trace the picture says so and shows
-    the values of the end. ax: where to draw, by default a new figure. Raises ImportError without matplotlib.
+    Values that were not evaluated, or are not above 0, are left out. A report without a trace has one point, the values
+    at the end.
+
+    Parameters
+    ----------
+    report : FitReport or NystromReport
+        Report of the fit.
+    ax : matplotlib Axes or None
+        Axes to draw on. None makes a new figure.
+
+    Returns
+    -------
+    ax : matplotlib Axes
+
+    Raises
+    ------
+    ImportError
+        If matplotlib is not installed.
     """
     ax, label = _axes(ax), "seconds"
     if not report.trace:
@@ -54,13 +75,31 @@ def convergence(report: Record, ax: Axes = None) -> Axes:
 
 
 def race(runs: Mapping[str, Any], best: float | None = None, ax: Axes = None) -> Axes:
-    """Draw the relative error of the objective over seconds, both logarithmic: a line for each of ``runs`` by its name.
+    """Compare solvers: draw the relative error (objective - best) / |best| over seconds, both logarithmic.
 
-    runs: for each name a :class:`FitReport` that kept a trace, or pairs (seconds, primal objective) of another solver
-    of the same problem. best: the objective of the optimum; by default the highest dual objective of the reports, which
-    no solution goes below, or the lowest objective there is. The error is (objective - best) / |best|; objectives
-    that were not evaluated, or are not above best, are left out. ax: where to draw, by default a new figure. Raises
-    ValueError where nothing remains to draw, ImportError without matplotlib.
+    Objectives that were not evaluated, or are not above ``best``, are left out.
+
+    Parameters
+    ----------
+    runs : mapping of str to FitReport or pairs
+        For each line's name a report with a trace, or pairs (seconds, primal objective) of another solver of the same
+        problem.
+    best : float or None
+        Objective of the optimum. None takes the highest dual objective of the reports, a lower bound of the optimum, or
+        without a report the lowest objective.
+    ax : matplotlib Axes or None
+        Axes to draw on. None makes a new figure.
+
+    Returns
+    -------
+    ax : matplotlib Axes
+
+    Raises
+    ------
+    ValueError
+        If ``runs`` has no objective.
+    ImportError
+        If matplotlib is not installed.
     """
     points = {name: _objectives(name, run) for name, run in runs.items()} if isinstance(runs, Mapping) else {}
     known = [y for some in points.values() for _, y in some]
@@ -80,7 +119,7 @@ def race(runs: Mapping[str, Any], best: float | None = None, ax: Axes = None) ->
 
 
 def _objectives(name: str, run: Any) -> list[tuple[float, float]]:
-    """Return (seconds, primal objective) where that was evaluated."""
+    """Return the pairs (seconds, primal objective) of a run whose objective is finite. name: its name in errors."""
     if isinstance(run, FitReport):
         run = [(point.seconds, point.primal) for point in run.trace]
     pairs = np.asarray(run, np.float64) if isinstance(run, Sequence | np.ndarray) else None
@@ -90,12 +129,35 @@ def _objectives(name: str, run: Any) -> list[tuple[float, float]]:
 
 
 def boundary(model: Any, X: Any, y: Any = None, ax: Axes = None) -> Axes:
-    """Draw what a model of two features decides in the plane, with its rows X (n, 2), dense, and labels y (n,).
+    """Draw the decision regions of a model of two features, with rows X and support vectors.
 
-    Of two classes, and of one-class models, decision values are colours, the boundary a line and the margins, at -1 and
-    1, dashed; of more classes each has its colour. Support vectors are ringed. ax: where to draw, by default a new
-    figure. Raises NotFittedError before fit, ValueError for rows of another number of features, ImportError without
-    matplotlib.
+    For two classes and for one class, colours show decision values, and a line shows the boundary. Two classes have
+    dashed margins at the values -1 and 1. For more classes, a colour shows the predicted class. Support vectors are
+    ringed.
+
+    Parameters
+    ----------
+    model : estimator
+        Fitted classifier, regressor or one-class model of two features.
+    X : array (n, 2)
+        Dense rows to draw; the plane reaches a little beyond them.
+    y : array (n,) or None
+        Labels or targets, which colour the rows.
+    ax : matplotlib Axes or None
+        Axes to draw on. None makes a new figure.
+
+    Returns
+    -------
+    ax : matplotlib Axes
+
+    Raises
+    ------
+    NotFittedError
+        If the model is not fitted.
+    ValueError
+        If X has another number of features.
+    ImportError
+        If matplotlib is not installed.
     """
     X = np.asarray(X)
     if X.ndim != 2 or X.shape[1] != 2:
@@ -125,11 +187,32 @@ def boundary(model: Any, X: Any, y: Any = None, ax: Axes = None) -> Axes:
 
 
 def breakdown(reports: Mapping[str, Record], ax: Axes = None) -> Axes:
-    """Draw shares of the time by part, a bar for each of ``reports`` by its name, the first on top (GTSVM's figure 2).
+    """Draw how fits divide their time among parts, a bar for each report, the first one on top.
 
-    The parts are those of :data:`clsvm.report.PARTS`, of machines on centres their own; the legend says which seconds
-    of the reports each of them sums. ax: where to draw, by default a new figure. Raises ValueError where there is no
-    report, or reports of both kinds, ImportError without matplotlib.
+    The parts are :data:`clsvm.report.PARTS` for SVMs; Nyström kernel machines have other parts. The legend lists the
+    keys of ``report.seconds`` that each part sums.
+
+    Parameters
+    ----------
+    reports : mapping of str to FitReport, or of str to NystromReport
+        Reports by the name of their bar.
+    ax : matplotlib Axes or None
+        Axes to draw on. None makes a new figure.
+
+    Returns
+    -------
+    ax : matplotlib Axes
+
+    Raises
+    ------
+    ValueError
+        If there is no report, or the reports are of both classes.
+    ImportError
+        If matplotlib is not installed.
+
+    References
+    ----------
+    Cotter, Srebro, Keshet (2011), figure 2.
     """
     if not isinstance(reports, Mapping) or not reports:
         raise ValueError(
@@ -160,12 +243,37 @@ def breakdown(reports: Mapping[str, Record], ax: Axes = None) -> Axes:
 
 
 def clusters(X: Any, rows: int = 256, device: Any = None, ax: Axes = None) -> NDArray[np.object_]:
-    """Draw which features some rows use: a stretch of them as they came (left) and a cluster of as many (right), after
-    GTSVM's figure 1. The fewer features they use together, the less is stored.
+    """Draw the features with entries in consecutive rows of X (left), and in a cluster of similar rows (right).
 
-    X (n, d): dense or sparse. rows: of a cluster; of the full ones that with the median number of features is drawn.
-    device: where the rows are clustered, as SVC's. ax: two axes, by default of a new figure. Returns the two axes.
-    Raises ValueError for anything else, DeviceError where the device fails, ImportError without matplotlib.
+    The clustered layout stores the features that occur in a cluster, so fewer features mean less memory.
+
+    Parameters
+    ----------
+    X : array or sparse matrix (n, d)
+        Rows.
+    rows : int
+        Rows of a cluster. Of the full clusters, one with the median number of features is drawn.
+    device : str, int, Device, CommandQueue or None
+        Device that clusters the rows, as for :class:`clsvm.SVC`.
+    ax : two matplotlib Axes or None
+        Axes to draw on. None makes a new figure.
+
+    Returns
+    -------
+    axes : array of two matplotlib Axes
+
+    Raises
+    ------
+    ValueError
+        If X, ``rows`` or ``ax`` is invalid.
+    DeviceError
+        If the device fails.
+    ImportError
+        If matplotlib is not installed.
+
+    References
+    ----------
+    Cotter, Srebro, Keshet (2011), figure 1.
     """
     if int(rows) != rows or rows < 1:
         raise ValueError(f"rows: got {rows!r}, expected a whole number, 1 or more")
@@ -189,8 +297,25 @@ def clusters(X: Any, rows: int = 256, device: Any = None, ax: Axes = None) -> ND
 def deciles(description: Description, ax: Axes = None) -> Axes:
     """Draw the density of each tenth of the columns with an entry, densest first, on a logarithmic scale.
 
-    After BoostSVM's figure 4. description: of :func:`clsvm.tools.describe.describe`. ax: where to draw, by default a
-    new figure. Raises ImportError without matplotlib.
+    Parameters
+    ----------
+    description : Description
+        Result of :func:`clsvm.tools.describe.describe`.
+    ax : matplotlib Axes or None
+        Axes to draw on. None makes a new figure.
+
+    Returns
+    -------
+    ax : matplotlib Axes
+
+    Raises
+    ------
+    ImportError
+        If matplotlib is not installed.
+
+    References
+    ----------
+    BoostSVM, figure 4.
     """
     ax = _axes(ax)
     there = [(i + 1, density) for i, density in enumerate(description.deciles) if density is not None]
@@ -204,12 +329,30 @@ def deciles(description: Description, ax: Axes = None) -> Axes:
 
 
 def grid(search: Any, x: str = "gamma", y: str = "C", ax: Axes = None) -> Axes:
-    """Draw mean test scores of a grid search over two of its parameters as a heat map, the best one marked; of other
-    parameters that were searched the best score is shown. Each cell has its value, where there are not too many. Scores
-    far below the others share the lowest colour, so that these keep theirs apart.
+    """Draw a grid search's mean test scores over two parameters as a heat map, with a star at the best one.
 
-    search: fitted, SVCSearchCV, FalkonSearchCV (of y="penalty", say) or scikit-learn's. ax: where to draw, by default a
-    new figure. Raises ValueError for parameters that were not searched, ImportError without matplotlib.
+    A cell shows the best score over all other searched parameters. Small maps show the scores as numbers. Scores far
+    below the others share the lowest colour, so that the other colours stay distinct.
+
+    Parameters
+    ----------
+    search : fitted search
+        SVCSearchCV, FalkonSearchCV, or a search of scikit-learn.
+    x, y : str
+        Searched parameters of the two axes, such as y="penalty" for FalkonSearchCV.
+    ax : matplotlib Axes or None
+        Axes to draw on. None makes a new figure.
+
+    Returns
+    -------
+    ax : matplotlib Axes
+
+    Raises
+    ------
+    ValueError
+        If a parameter was not searched, or the search has several scores and none to refit by.
+    ImportError
+        If matplotlib is not installed.
     """
     results = search.cv_results_
     for name in (x, y):
@@ -250,9 +393,10 @@ def _short(value: float | str) -> str:
 
 
 def _lowest(scores: NDArray[np.float64]) -> tuple[float | None, bool]:
-    """Return where the colours begin, and whether scores lie below.
+    """Return the score of the lowest colour (None without finite scores), and whether scores lie below it.
 
-    They begin at the lowest score, or at Tukey's fence: one and a half interquartile ranges below the first quartile.
+    The colours begin at the lowest score. If some scores are below Tukey's fence, 1.5 interquartile ranges below the
+    first quartile, the colours begin at the fence.
     """
     finite = scores[np.isfinite(scores)]
     if not len(finite):
@@ -264,7 +408,7 @@ def _lowest(scores: NDArray[np.float64]) -> tuple[float | None, bool]:
 
 
 def _write_values(ax: Axes, image: Any, scores: NDArray[np.float64], best: tuple[np.intp, ...] | None) -> None:
-    """Write the score of each cell in it, under the mark in the best one."""
+    """Write each cell's score into the heat map; in the cell ``best`` it stands below the star."""
     for at, score in np.ndenumerate(scores):
         red, green, blue, _ = image.cmap(image.norm(score)) if np.isfinite(score) else (1, 1, 1, 1)
         ax.annotate(
@@ -275,12 +419,12 @@ def _write_values(ax: Axes, image: Any, scores: NDArray[np.float64], best: tuple
             ha="center",
             va="center",
             fontsize="small",
-            color="black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "white",  # by the eye's brightness
+            color="black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "white",  # by perceived brightness
         )
 
 
 def _cluster(X: arrays.Data, size: int, device: Any) -> NDArray[np.int32]:
-    """Return the rows of the cluster of X with the median number of features, among those with the most rows."""
+    """Cluster X into clusters of ``size`` rows; among the fullest, return the rows of one of median feature count."""
     with Stream(device) as stream:
         found = partition.cluster(stream, X, size)
     members = found.order.reshape(-1, size)
@@ -299,7 +443,7 @@ def _matplotlib(module: str) -> Any:
 
 
 def _axes(ax: Any, panels: int = 1) -> Any:
-    """Return ``ax``, or new axes of a pyplot figure, which notebooks show."""
+    """Return ``ax``, or for None the axes of a new pyplot figure with ``panels`` panels, which notebooks display."""
     if ax is not None:
         return ax
     return _matplotlib("pyplot").subplots(1, panels, figsize=(5.5 * panels + 1, 4.5), layout="constrained")[1]

@@ -1,16 +1,18 @@
-"""The dual problem that solvers take, as a record, and a function for each task that makes it.
+"""Define the dual problem of a kernel SVM as a record, and for each task a function that makes it.
 
-In signed coefficients b, one for each row of each problem (b_i = y_i alpha_i for classification):
+A problem has one signed coefficient b_i for each row; for classification b_i = y_i alpha_i:
 
     minimise 1/2 b'Kb + q'b + kink sum_i |b_i|   subject to   lo <= b <= hi, lo <= 0 <= hi, and the constraint
 
-Its gradient is f = K b + q, its offset rho, its decision values are K b - rho. The primal problem has the loss
+K (n, n) is the kernel matrix. The gradient without the term of kink is f = K b + q, and rho is the offset. Decision
+values are K b - rho. The loss in the primal problem is
 
     max(lo_i (rho - f_i + kink), hi_i (rho - f_i - kink), 0)      for each row i
     hi_i (max_p f_pi - f_own,i)                                   for each row i of coupled problems
 
-and the term - rho total if the constraint is sum b = total. The "kink" is epsilon of epsilon-SVR: the two coefficients
-alpha_i and alpha*_i of a row become one, b_i = alpha_i - alpha*_i, and their epsilon terms become kink |b_i|.
+If the constraint is sum b = total, the primal problem also has the term - rho total. ``kink`` is epsilon of epsilon-SVR
+and 0 for other tasks: the coefficients alpha_i and alpha*_i of a row become one, b_i = alpha_i - alpha*_i, and their
+epsilon terms become kink |b_i|.
 """
 
 from __future__ import annotations
@@ -35,10 +37,22 @@ class Constraint(enum.Enum):
 
 @dataclass(frozen=True)
 class Problem:
-    """Hold the dual problems over one set of n rows: lo, hi and q, each (problems, n) float64.
+    """Hold one or more dual problems over the same n rows.
 
-    A row with lo = hi = 0 takes no part in a problem. start: feasible coefficients (problems, n), whose sums define
-    ``total``; None stands for zeros.
+    A row with lo = hi = 0 takes no part in a problem.
+
+    Attributes
+    ----------
+    lo, hi
+        bounds of the coefficients, (problems, n) float64.
+    q
+        linear term, (problems, n) float64.
+    constraint
+        the sums of coefficients that are fixed.
+    kink
+        factor of sum |b_i|: epsilon of epsilon-SVR, else 0.
+    start
+        feasible coefficients (problems, n), whose sums define ``total``; None stands for zeros.
     """
 
     lo: Vector
@@ -67,7 +81,7 @@ class Problem:
 
     @property
     def group(self) -> NDArray[np.intp]:
-        """Return each coefficient's index in ``totals``, (problems, n); its problem's number if no sum is fixed."""
+        """Return each coefficient's index in ``totals``, (problems, n); without fixed sums, its problem's number."""
         p = np.arange(self.problems)[:, None]
         match self.constraint:
             case Constraint.COUPLED:
@@ -93,7 +107,7 @@ class Problem:
         return int(self.q.shape[1])
 
     def among(self, rows: NDArray[np.intp], n: int) -> Problem:
-        """Return the problem over n rows, with this problem's rows at the numbers ``rows``; the others take no part."""
+        """Return this problem over n rows: row j moves to the number ``rows[j]``, and other rows take no part."""
 
         def spread(values: Vector) -> Vector:
             out = np.zeros((self.problems, n))
@@ -104,7 +118,7 @@ class Problem:
         return replace(self, lo=spread(self.lo), hi=spread(self.hi), q=spread(self.q), start=start)
 
     def ratio(self, other: Problem) -> float:
-        """Return the ratio of the widths hi - lo of ``other`` and of this problem over their common rows, else 1."""
+        """Return the sum of hi - lo of ``other`` over that of this problem, on common rows; 1 if there are none."""
         both = (self.hi > self.lo) & (other.hi > other.lo)
         mine, its = (float((p.hi - p.lo)[both].sum()) for p in (self, other))
         return its / mine if mine > 0 else 1.0
@@ -112,7 +126,8 @@ class Problem:
     def feasible(self, b: Vector) -> Vector:
         """Return feasible coefficients (problems, n) near ``b``, from which a solve can start.
 
-        They are clipped to the bounds; then the side (positive or negative) with the larger sum is scaled down.
+        Coefficients are clipped to the bounds. Then the positive or the negative ones, whichever have the larger sum,
+        are scaled down until the sums agree.
         """
         if self.start is not None:
             totals, up, down = self.total.T, np.maximum(b, 0), np.maximum(-b, 0)
@@ -200,7 +215,7 @@ class Subproblem:
 def filled(b: Vector, hi: Vector, total: float) -> Vector:
     """Return coefficients near b (n,) >= 0 with 0 <= b <= hi and the sum ``total``.
 
-    They are scaled and clipped; the first rows with room take the rest of the sum.
+    The coefficients are scaled, then clipped to hi. The first rows below their bound take the rest of the sum.
     """
     b = np.minimum(b * (total / b.sum()) if b.sum() > 0 else b, hi)
     room = np.cumsum(hi - b)

@@ -1,4 +1,8 @@
-"""The report of a fit (how it ended, how good its result is, what it cost) and the progress display."""
+"""Define the report of a fit and the display of its progress.
+
+:class:`FitReport` (SVMs) and :class:`NystromReport` (Nyström kernel machines) say how a fit ended, how accurate its
+result is, and which time and memory it took. :class:`Display` and :func:`counting` show progress on stderr.
+"""
 
 from __future__ import annotations
 
@@ -73,13 +77,13 @@ class Point(NamedTuple):
 
 
 class Progress(Protocol):
-    """Show a fit while it runs."""
+    """Show the progress of a running fit."""
 
     def __call__(self, point: Point) -> None:
-        """Show where the solver stands."""
+        """Show the solver's state at a convergence check."""
 
     def phase(self, words: str) -> None:
-        """Show what the fit does until the next point."""
+        """Show the name of the current phase of the fit until the next point."""
 
 
 # The parts of GTSVM's figure 2 and the keys of ``FitReport.seconds`` that they sum; "other" is all the rest.
@@ -110,8 +114,8 @@ def by_part(seconds: Mapping[str, float], of: Mapping[str, tuple[str, ...]] = PA
 class Record:
     """Base of the reports: frozen dataclasses that pickle and convert to JSON.
 
-    parts: the parts of ``seconds``, as :data:`PARTS`. curves: quantities that fall until a fit converges, for plots:
-    name in words -> (its field in a :class:`Point`, its field in the report).
+    parts: the parts of ``seconds`` and the keys that each part sums, as :data:`PARTS`. curves: for plots, quantities
+    that fall until a fit converges; a name is mapped to the quantity's field in a :class:`Point` and in the report.
     """
 
     parts: ClassVar[Mapping[str, tuple[str, ...]]]
@@ -408,7 +412,7 @@ class Display:
             self._say(f"{self._last}, {perf_counter() - self._began:.1f} s")
 
     def __call__(self, point: Point) -> None:
-        """Show where the solver stands."""
+        """Show the solver's state at a convergence check."""
         seen = getattr(point, self._field)
         self._value = seen if math.isfinite(seen) else self._value
         self._course.add(point.seconds, seen)
@@ -419,7 +423,7 @@ class Display:
         self.phase(f"{time} left, {self._last}")
 
     def phase(self, words: str) -> None:
-        """Show what the fit does until the next point."""
+        """Show the name of the current phase of the fit until the next point."""
         if self._bar is not None:
             self._bar(f"{self._label}{words}", self._course.done)
         elif perf_counter() - self._said >= EVERY:
@@ -467,7 +471,7 @@ def progress_bar() -> Iterator[Callable[[str, float], None]]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.table import Column
 
-    rest = Column(ratio=1, no_wrap=True)  # a narrow terminal cuts the words alone
+    rest = Column(ratio=1, no_wrap=True)  # a narrow terminal truncates this column only
     columns = BarColumn(16), TimeElapsedColumn(), TextColumn("{task.fields[words]}", markup=False, table_column=rest)
     with Progress(*columns, console=Console(stderr=True), transient=True, expand=True) as progress:
         task = progress.add_task("", total=1.0, words="")

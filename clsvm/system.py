@@ -1,6 +1,7 @@
-"""Memory that the system still gives this process, and an error in words where it gives none.
+"""Find how much host memory this process can still allocate, and explain errors of memory.
 
-Linux alone tells its limits in files. Elsewhere no limit is found, and the device's own size is the only bound.
+:func:`rooms` reads the limits from /proc and the cgroups of Linux. On other systems no limit is found.
+:func:`explained` turns a refused allocation into a HostMemoryError that names the nearest limit.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from typing import NamedTuple
 from clsvm.errors import HostMemoryError
 
 PROC = Path("/proc")
-_V1 = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"  # limit, usage, droppable cache
+# files of limit and usage in cgroups of version 1 and 2, and the field of memory.stat that counts reclaimable cache
+_V1 = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
 _V2 = ("memory.max", "memory.current", "inactive_file"), ("memory.high", "memory.current", "inactive_file")
-_UNLIMITED = 1 << 60  # bytes: version 1 writes "no limit" as a number above this
-_NOT_MAPPED = "failed to map segment", "annot allocate memory"  # the loader's words where memory ends
+_UNLIMITED = 1 << 60  # bytes: cgroups of version 1 write "no limit" as a number above this
+_NOT_MAPPED = "failed to map segment", "annot allocate memory"  # in the loader's messages if memory is short
 _RLIMITS = {
     "Max address space": ("VmSize", "the limit of address space (ulimit -v)"),
     "Max data size": ("VmData", "the limit of data (ulimit -d)"),
@@ -26,14 +28,14 @@ _RLIMITS = {
 
 
 class Room(NamedTuple):
-    """A limit of this process's memory: the bytes that it leaves free, and its name for a user."""
+    """Hold the bytes that one limit of this process's memory leaves free, and the limit's name for messages."""
 
     free: int
     name: str
 
 
 def available(proc: Path = PROC) -> int | None:
-    """Return the bytes that this process can still get: the least that any limit leaves, None where none is known."""
+    """Return the bytes that this process can still allocate: the minimum over all limits, None if none is known."""
     return min((room.free for room in rooms(proc)), default=None)
 
 
@@ -49,13 +51,13 @@ def rooms(proc: Path = PROC) -> list[Room]:
 
 
 def _whole(proc: Path) -> Iterator[tuple[int, str]]:
-    """Yield the memory that the whole system has free."""
+    """Yield the bytes that the whole system has free, with a name."""
     if (free := _fields(_read(proc / "meminfo")).get("MemAvailable")) is not None:
         yield free, "the system's free memory"
 
 
 def _own(proc: Path) -> Iterator[tuple[int, str]]:
-    """Yield the process's own limits (getrlimit), less what it uses of each."""
+    """Yield the free bytes and name of each limit set by ulimit: the limit less its current use."""
     used: dict[str, int] = {}
     for line in _read(proc / "self" / "limits").splitlines():
         for title, (key, name) in _RLIMITS.items():
@@ -66,7 +68,10 @@ def _own(proc: Path) -> Iterator[tuple[int, str]]:
 
 
 def _cgroups(proc: Path) -> Iterator[tuple[int, str]]:
-    """Yield the limits of the process's memory cgroup and of every cgroup above it, of versions 1 and 2."""
+    """Yield the free bytes and name of each limit of the process's memory cgroup and the cgroups above it.
+
+    Cgroups of versions 1 and 2 are read.
+    """
     paths = {}
     for line in _read(proc / "self" / "cgroup").splitlines():
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
@@ -88,9 +93,9 @@ def _cgroups(proc: Path) -> Iterator[tuple[int, str]]:
 
 
 def _upwards(mount: Path, root: str, path: str) -> Iterator[Path]:
-    """Yield the folder of the cgroup ``path``, then each folder above it, up to where the cgroup ``root`` is mounted.
+    """Yield the folder of the cgroup ``path``, then each folder above it up to ``mount``, where ``root`` is mounted.
 
-    A container may see its own cgroup mounted as the root, or the host's path that it has no folder for.
+    Inside a container ``path`` may be a path of the host that is not below ``root``; then only ``mount`` is yielded.
     """
     inside = path.removeprefix(root.rstrip("/")).strip("/") if f"{path}/".startswith(f"{root.rstrip('/')}/") else ""
     names = [] if ".." in inside.split("/") else [name for name in inside.split("/") if name]
@@ -99,12 +104,12 @@ def _upwards(mount: Path, root: str, path: str) -> Iterator[Path]:
 
 
 def _unescaped(text: str) -> str:
-    """Return a path of the mount table with its octal escapes as characters."""
+    """Replace the octal escapes in a path of the mount table by their characters."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
 def _read(path: Path) -> str:
-    """Return a file's text, the empty text where the system does not give it."""
+    """Return a file's text; "" if it cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as stream:
             return stream.read()
@@ -113,25 +118,25 @@ def _read(path: Path) -> str:
 
 
 def _number(path: Path) -> int | None:
-    """Return the only number of a file; None where the file is not there or says that there is no limit."""
+    """Return the number that a file holds; None if the file is missing or states no limit."""
     text = _read(path).strip()
     return int(text) if text.isdecimal() and int(text) < _UNLIMITED else None
 
 
 def _fields(text: str, unit: int = 1024) -> dict[str, int]:
-    """Return the numbers of lines ``name: number`` in bytes, by name; ``unit`` is the bytes of one."""
+    """Return a dict in bytes of a text's lines ``name: number``. unit: bytes for each counted unit."""
     words = (line.split()[:2] for line in text.splitlines())
     return {pair[0].rstrip(":"): int(pair[1]) * unit for pair in words if len(pair) == 2 and pair[1].isdecimal()}
 
 
 @contextlib.contextmanager
 def explained(what: str = "") -> Iterator[None]:
-    """Raise HostMemoryError for any error inside by which the system refuses memory.
+    """Turn an error raised inside into a HostMemoryError if its cause is that the system refused memory.
 
     Parameters
     ----------
     what : str
-        The work that is done inside, such as "reading FILE": the error names it.
+        The work done inside, such as "reading FILE", for the message.
     """
     try:
         yield
@@ -142,14 +147,17 @@ def explained(what: str = "") -> Iterator[None]:
 
 
 def _refuses(error: Exception) -> bool:
-    """Return whether memory is what the error is about; a library that cannot be mapped is an ImportError."""
+    """Return whether an error says that memory is short; a library that cannot be mapped raises ImportError."""
     if isinstance(error, ImportError):
         return any(words in str(error) for words in _NOT_MAPPED)
     return isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM
 
 
 def refused(error: Exception, what: str = "") -> HostMemoryError:
-    """Return the error as one that says what was asked for, which limit is nearest and what to change."""
+    """Return a HostMemoryError that names the request, the nearest limit and a remedy.
+
+    error: the original error. what: the work that failed, or "".
+    """
     if isinstance(error, HostMemoryError):
         return error
     asked = str(error) or "the system refused a request for memory, whose size it does not tell"

@@ -1,6 +1,6 @@
-"""The tasks that there are, as records: estimators, command line, model files and conversion read them.
+"""List the learning tasks as records, which estimators, command line, model files and conversion read.
 
-A further task is a record here, its dual problem (problem.py), and an estimator of its name that poses it.
+To add a task, add a record here, its dual problem in problem.py, and an estimator class with the record's name.
 """
 
 from __future__ import annotations
@@ -12,10 +12,25 @@ CLASSES, ONE_CLASS, NUMBERS = "classes", "one class", "numbers"  # what is predi
 
 @dataclass(frozen=True)
 class Task:
-    """name: LIBSVM's svm_type, which model files hold, or ours. number: of svm-train's flag -s, None of a machine that
-    LIBSVM does not have. words: for a help text. estimator: the name of its class, here and in scikit-learn. kind:
-    CLASSES, ONE_CLASS or NUMBERS. parameters: what its problem asks for, of C, nu, epsilon and bias. copies: how many
-    coefficients its problem has for each row; more than one means that the problem is over the rows several times."""
+    """Describe a learning task.
+
+    Attributes
+    ----------
+    name
+        name in model files: LIBSVM's svm_type if it has the task.
+    number
+        value of svm-train's flag -s; None for a task that LIBSVM lacks.
+    words
+        description for help texts.
+    estimator
+        name of the estimator class, in clsvm and scikit-learn.
+    kind
+        the type of prediction: CLASSES, ONE_CLASS or NUMBERS.
+    parameters
+        parameters of the dual problem, among C, nu, epsilon and bias.
+    copies
+        number of coefficients of each row in the dual problem.
+    """
 
     name: str
     number: int | None
@@ -27,7 +42,7 @@ class Task:
 
     @property
     def scaled(self) -> bool:
-        """Return whether the coefficients are scaled, so that their bounds are not known."""
+        """Return whether a fit rescales the coefficients, so that a model does not tell their bounds."""
         return "nu" in self.parameters and self.kind != ONE_CLASS
 
 
@@ -39,8 +54,8 @@ TASKS: dict[str, Task] = {
         Task("one_class", 2, "one-class", "OneClassSVM", ONE_CLASS, ("nu",)),
         Task("epsilon_svr", 3, "epsilon-SVR", "SVR", NUMBERS, ("C", "epsilon", "bias")),
         Task("nu_svr", 4, "nu-SVR", "NuSVR", NUMBERS, ("C", "nu"), copies=2),
-        Task("nystrom_classes", None, "classes by centres", "FalkonClassifier", CLASSES, ()),
-        Task("nystrom_numbers", None, "numbers by centres", "FalkonRegressor", NUMBERS, ()),
+        Task("nystrom_classes", None, "classes by a Nyström kernel machine", "FalkonClassifier", CLASSES, ()),
+        Task("nystrom_numbers", None, "numbers by a Nyström kernel machine", "FalkonRegressor", NUMBERS, ()),
     )
 }
 
@@ -51,12 +66,15 @@ def of_libsvm() -> tuple[str, ...]:
 
 
 def of_number(number: int) -> Task | None:
-    """Return the task of svm-train's flag -s, if there is one."""
+    """Return the task with this value of svm-train's flag -s, or None."""
     return next((task for task in TASKS.values() if task.number == number), None)
 
 
 def listed(joint: str = "or", *parameters: str) -> str:
-    """Return numbers and words of the tasks that have all of the parameters: "0 C-SVC, 1 nu-SVC ... or 4 nu-SVR"."""
+    """List LIBSVM's tasks that have all of ``parameters``, as text: "0 C-SVC, 1 nu-SVC, ... or 4 nu-SVR".
+
+    joint: the word before the last task.
+    """
     theirs = (TASKS[name] for name in of_libsvm())
     *most, last = [f"{t.number} {t.words}" for t in theirs if set(parameters) <= set(t.parameters)]
     return f"{', '.join(most)} {joint} {last}"

@@ -1,4 +1,8 @@
-"""Threads: how one is told to end its work, and the process's number of threads for the host's linear algebra."""
+"""Interrupt worker threads, and limit the threads of the host's linear algebra (BLAS).
+
+A worker thread calls :func:`end_by` with an event, and long computations call :func:`go_on`, which raises once the
+event is set. ``one_thread`` and ``all_threads`` are context managers that set the number of BLAS threads.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +13,18 @@ from contextlib import contextmanager
 
 from threadpoolctl import ThreadpoolController
 
-_local = threading.local()  # stop: the event that ends this thread's work, where it is a worker's
+_local = threading.local()  # stop: the event that ends this worker thread's computation
 
 
 def end_by(stop: threading.Event) -> None:
-    """Have this thread's work end when an event is set: see :func:`go_on`."""
+    """Let an event end this thread's computation at its next call of :func:`go_on`."""
     _local.stop = stop
 
 
 def go_on() -> None:
-    """Look, from time to time in what may take long, whether this thread's work is to end.
+    """Raise KeyboardInterrupt if the event of :func:`end_by` is set. Long computations call this regularly.
 
-    Raises KeyboardInterrupt then, as Ctrl-C does in the main thread: once, since what follows tidies up.
+    It raises once, so that cleanup code can run.
     """
     stop: threading.Event | None = getattr(_local, "stop", None)
     if stop is not None and stop.is_set():
@@ -29,21 +33,21 @@ def go_on() -> None:
 
 
 class _OneThread:
-    """Limits the host's linear algebra to one thread inside, for one caller at a time.
+    """Limit the host's linear algebra to one thread inside the context, for one caller at a time.
 
-    The limit is the process's, and another number of threads would be another sum. On small work several threads wait
-    for each other more than they work, and stay awake for a while, on cores that a device's threads want next.
+    The limit applies to the whole process, hence the lock. One thread keeps the order of sums, and so the bits. For
+    small matrices it is also faster: idle BLAS threads spin on cores that the OpenCL device needs next.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # (a kernel function of the caller's, called inside, may fit a machine)
+        self._lock = threading.RLock()  # reentrant: a user's kernel function called inside may fit a model
         self._limited = False
         self._libraries: ThreadpoolController | None = None
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
         with self._lock:
-            if self._limited:  # (by this thread, further out)
+            if self._limited:  # this thread entered the context before
                 yield
                 return
             self._libraries = self._libraries or ThreadpoolController()
@@ -56,12 +60,12 @@ class _OneThread:
 
     @contextmanager
     def all(self) -> Iterator[None]:
-        """Let all threads work inside, with nobody beside who limits them."""
+        """Use all threads inside the context; no other thread can set the limit meanwhile."""
         with self._lock:
             yield
 
     def forked(self) -> None:
-        """Forget the parent's threads in a forked child: none of them is inside."""
+        """Reset the lock in a forked child, where no thread of the parent runs."""
         self._lock, self._limited = threading.RLock(), False
 
 

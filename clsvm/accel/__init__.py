@@ -1,14 +1,16 @@
-"""scikit-learn's own support vector machines on an OpenCL device, with no change of code.
+"""Run scikit-learn's own support vector machines on an OpenCL device without a change of code.
 
     python -m clsvm.accel [--profile] SCRIPT ...        or -m MODULE ...
     %load_ext clsvm.accel                               in IPython
     clsvm.accel.install()                               in Python, before or after scikit-learn is imported
 
 SVC, NuSVC, SVR, NuSVR and OneClassSVM stay scikit-learn's classes: they check their input, clone, pickle and print as
-ever. What changes is who solves, and who evaluates decision values: clsvm where it can and where that is expected to
-take less time (:mod:`clsvm.accel.costs`), LIBSVM inside scikit-learn else. The same holds for searches by GridSearchCV
-over them, and in worker processes of joblib. ``CLSVM_ACCEL_LOG=info`` says of each call where it went, and why; OpenCL
-is loaded with the first that goes to a device.
+before. clsvm fits them and computes their decision values if it can and is expected to be faster
+(:mod:`clsvm.accel.costs`); otherwise LIBSVM inside scikit-learn does. Searches by GridSearchCV over these classes, and
+fits in joblib's worker processes, are accelerated too.
+
+``CLSVM_ACCEL_LOG=info`` prints for each call whether clsvm or scikit-learn ran it, and why. The first call that runs on
+a device loads OpenCL.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Run a script or a module with scikit-learn's support vector machines on a device: python -m clsvm.accel SCRIPT ..."""
+"""Run a script or module in which clsvm accelerates scikit-learn's SVMs: python -m clsvm.accel SCRIPT ..."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from clsvm.accel import log
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run the script or module that is named. With --profile calls and seconds stand on stderr at the end."""
+    """Run a script or module. With --profile, print a table of calls and seconds on stderr at the end.
+
+    argv: arguments of the command line; by default those of the process.
+    """
     parser = argparse.ArgumentParser(prog="python -m clsvm.accel", description=__doc__)
-    parser.add_argument("--profile", action="store_true", help="say at the end what went where")
+    parser.add_argument("--profile", action="store_true", help="print a table of calls and seconds at the end")
     parser.add_argument("-m", dest="module", action="store_true", help="run a module")
     parser.add_argument("target", help="a script, or the name of a module")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script or module")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script or module")
     asked = parser.parse_args(argv)
     if not asked.module and not Path(asked.target).is_file():
         parser.error(f"there is no script {asked.target}")

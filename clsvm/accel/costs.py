@@ -1,9 +1,9 @@
-"""Estimate the seconds of a call on a device and in LIBSVM by a rough model, to choose the faster of the two.
+"""Estimate the seconds of a call by clsvm and by LIBSVM with a rough cost model, to choose the faster one.
 
-LIBSVM's solver takes a time that grows with the square of the rows, and with the features that a row has; what clsvm
-takes is a fixed time (checks, launches, a copy of the rows) and a share of LIBSVM's. A process pays once for loading
-OpenCL and the device's programs. Times vary with C and the data by several times, so a call has to be expected to take
-half as long at least.
+LIBSVM's fit takes time proportional to the square of the number of rows, and grows with the features stored in a row.
+clsvm's call takes a fixed time for checks, launches and a copy of the rows, plus a share of LIBSVM's time. The first
+call of a process also loads OpenCL and the device's programs. Times depend on C and the data by a factor of several.
+Therefore clsvm is chosen only if its estimate is below half of LIBSVM's.
 """
 
 from __future__ import annotations
@@ -19,17 +19,30 @@ CAPPED, TALKS = "max_iter ends LIBSVM's steps", "verbose=True prints LIBSVM's wo
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds on two cores of an EPYC (Intel's CPU runtime).
+    """Hold the constants of the cost model in seconds, measured on two CPU cores with Intel's OpenCL runtime.
 
-    LIBSVM's fits of breast_cancer, digits, covtype, ijcnn1, a9a and MNIST take 0.5 to 5.5 times what ``pair`` and
-    ``pair_cell`` say; of answers the numbers are a guess.
+    LIBSVM's real fits take 0.5 to 5.5 times the estimate. The constants of predictions are guesses.
 
-    pair, pair_cell: of LIBSVM's fit for each pair of rows, and more for each feature of a row. value, value_cell: of
-    its decision values, for each of a row and support vector. term: of LIBSVM's sums, for each row, support vector and
-    other class. fit, answer: what ours takes however small the work is; machine: more of a fit, for each pair of
-    classes. vote: more of an answer, for each row and pair of classes, whose value comes to the host. share: of
-    LIBSVM's time that ours takes beyond that. first: what the first call of a process takes more, its programs being in
-    the cache. half: the share of LIBSVM's time that ours has to be expected to stay below.
+    Attributes
+    ----------
+    pair, pair_cell
+        LIBSVM's fit: seconds for each pair of rows, and for each pair and stored feature of a row.
+    value, value_cell
+        LIBSVM's prediction: seconds for each kernel value, and for each kernel value and stored feature of a row.
+    term
+        LIBSVM's prediction: seconds for each row, support vector and class beyond two.
+    fit, answer
+        clsvm's fixed seconds of a fit, and of a prediction.
+    machine
+        clsvm's fit: seconds for each pair of classes.
+    vote
+        clsvm's prediction: seconds for each row and pair of classes.
+    share
+        clsvm's further time as a share of LIBSVM's.
+    first
+        seconds that the first call of a process takes to load OpenCL and cached programs.
+    half
+        share of LIBSVM's time below which clsvm's estimate must lie.
     """
 
     pair: float = 4e-9
@@ -46,26 +59,27 @@ class Costs:
     half: float = 0.5
 
     def of_fit(self, rows: int, cells: float, classes: int) -> float:
-        """Return LIBSVM's seconds; for more than two classes, of all pairs of them."""
+        """Return LIBSVM's seconds for a fit to ``rows`` rows with ``cells`` stored features each, over all pairs."""
         pairs = rows**2 * (1 if classes < 2 else 2 * (classes - 1) / classes)
         return pairs * (self.pair + self.pair_cell * cells)
 
     def least_of_fit(self, classes: int) -> float:
-        """Return the seconds that ours takes however few the rows are."""
+        """Return the seconds that clsvm's fit takes even if it has few rows."""
         return self.fit + self.machine * classes * (classes - 1) / 2
 
     def of_answer(self, rows: int, support: int, cells: float, classes: int) -> float:
-        """Return LIBSVM's seconds of decision values: kernel values, and of more than two classes the sums of pairs."""
+        """Return LIBSVM's seconds for the decision values of ``rows`` rows with ``support`` support vectors."""
         return rows * support * (self.value + self.value_cell * cells + self.term * max(0, classes - 2))
 
     def least_of_answer(self, rows: int, classes: int) -> float:
-        """Return the seconds that ours takes however few the support vectors are."""
+        """Return the seconds that clsvm's decision values take even if there are few support vectors."""
         return self.answer + self.vote * rows * (classes * (classes - 1) / 2 if classes > 2 else 0)
 
     def pays(self, theirs: float, least: float, spent: float) -> bool:
-        """Return whether ours, which takes ``least`` at least, is expected to take half as long as LIBSVM's ``theirs``.
+        """Return whether clsvm is expected to take less than half of LIBSVM's time.
 
-        spent: the seconds that LIBSVM took in this process so far. What loading takes is paid once they come to it.
+        theirs: LIBSVM's estimated seconds. least: clsvm's seconds for a small problem. spent: the seconds that LIBSVM
+        took in this process so far. Once they reach ``first``, the time to load OpenCL no longer counts.
         """
         return least + self.share * theirs + max(0.0, self.first - spent) < self.half * theirs
 
@@ -74,7 +88,10 @@ COSTS = Costs()
 
 
 def refused(model: Any, kernel: Any) -> str:
-    """Return in words why clsvm cannot do the work of an estimator of scikit-learn's, or "" where it can."""
+    """Return the reason why clsvm cannot run a scikit-learn estimator, or "" if it can.
+
+    model: the estimator. kernel: its parameter ``kernel``.
+    """
     if callable(kernel):
         return PYTHON
     if getattr(model, "probability", False) not in (False, "deprecated"):
@@ -85,16 +102,19 @@ def refused(model: Any, kernel: Any) -> str:
 
 
 def left_out(model: Any, sample_weight: Any) -> str:
-    """Return in words why a fit with such weights is LIBSVM's, which numbers the rows that are left anew, or ""."""
+    """Return "a weight is 0 or less" if a sample or class weight is not positive, else "".
+
+    LIBSVM drops rows of weight 0 and renumbers the others, so such a fit stays with LIBSVM.
+    """
     weights = np.concatenate([np.ravel(sample_weight), np.ravel(getattr(model, "class_weight_", ()))])
     return "" if (weights > 0).all() else "a weight is 0 or less"
 
 
 def cells(X: Any) -> float:
-    """Return the mean count of numbers that a row of X (n, d) stores."""
+    """Return the mean number of stored entries in a row of X (n, d); d if X is dense."""
     return float(X.nnz) / max(1, X.shape[0]) if hasattr(X, "nnz") else float(X.shape[1])
 
 
 def number_of_classes(y: Any) -> int:
-    """Return the number of classes of labels y (n,), which scikit-learn has numbered."""
+    """Return the number of classes for labels y (n,) that scikit-learn has numbered from 0."""
     return int(np.max(y, initial=0)) + 1

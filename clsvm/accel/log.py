@@ -1,4 +1,7 @@
-"""Record which calls went where and why: a line for each where ``CLSVM_ACCEL_LOG`` asks for it, a table at the end."""
+"""Record for each call whether clsvm or scikit-learn ran it, and why.
+
+``CLSVM_ACCEL_LOG=info`` prints a line for each call. :func:`summary` returns a table of all calls.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,22 @@ VARIABLE, LEVELS = "CLSVM_ACCEL_LOG", ("info", "debug")
 
 @dataclass
 class Call:
-    """A call: its name, such as "SVC.fit", rows and columns, who did it, why, and the seconds that it took.
+    """Record one call of an estimator.
 
-    in_parts: it became calls of their own, which have its seconds.
+    Attributes
+    ----------
+    name
+        class and method, such as "SVC.fit".
+    shape
+        shape of X.
+    who
+        OURS or THEIRS: the package that ran the call.
+    why
+        the reason for that choice.
+    seconds
+        duration of the call.
+    in_parts
+        whether the call, a search, was logged as the separate calls of its fits instead.
     """
 
     name: str
@@ -40,7 +56,7 @@ _depth = threading.local()
 
 @contextmanager
 def call(name: str, shape: tuple[int, ...]) -> Iterator[Call]:
-    """Yield a call that is logged at its end, unless it is inside another one."""
+    """Yield a record of a call that is logged at its end. A call inside another call is not logged."""
     made, began = Call(name, shape), perf_counter()
     depth = getattr(_depth, "value", 0)
     _depth.value = depth + 1
@@ -56,7 +72,7 @@ def call(name: str, shape: tuple[int, ...]) -> Iterator[Call]:
 
 
 def summary() -> str:
-    """Return a table of calls and seconds by name and by who did them, in this process without its workers."""
+    """Return a table of this process's calls and seconds by call name and package. Worker processes are not counted."""
     rows: dict[tuple[str, str], tuple[int, float]] = {}
     for one in calls:
         number, seconds = rows.get((one.name, one.who), (0, 0.0))

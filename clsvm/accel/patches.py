@@ -1,9 +1,12 @@
-"""The methods of scikit-learn's support vector machines that ask clsvm first.
+"""Replace the methods of scikit-learn's SVMs that call LIBSVM by methods that try clsvm first.
 
-scikit-learn's ``fit`` checks everything, then ``_dense_fit`` or ``_sparse_fit`` gives numbers to LIBSVM and keeps what
-it returns; answers go through four methods likewise. These six are exchanged, and nothing else of an estimator: what
-clsvm finds is put where LIBSVM's result would be, in its signs. Models on the device are kept beside the estimators,
-not in them, so that pickles hold what they always held, and are made of the numbers in them, so that copies agree.
+scikit-learn's ``fit`` checks its input, then ``_dense_fit`` or ``_sparse_fit`` calls LIBSVM and stores its result.
+Predictions and decision values go through four more such methods. These six methods are replaced. A replacement stores
+clsvm's result in the same attributes, with LIBSVM's signs. GridSearchCV's ``fit`` and joblib's wrapper of functions for
+workers are replaced, too.
+
+clsvm's models are made from an estimator's attributes and cached outside of the estimator. So pickles are unchanged,
+and copies of an estimator give equal results. :func:`install` and :func:`uninstall` exchange the methods.
 """
 
 from __future__ import annotations
@@ -32,11 +35,14 @@ from clsvm.estimators.callbacks import registered
 from clsvm.estimators.checks import defined
 
 _THEIRS = (svm.SVC, svm.NuSVC, svm.SVR, svm.NuSVR, svm.OneClassSVM)
-SHARED = {"C", "gamma", "nu", "epsilon", "kernel", "degree", "coef0", "tol"}  # that searches of ours vary
+SHARED = {"C", "gamma", "nu", "epsilon", "kernel", "degree", "coef0", "tol"}  # parameters that SVCSearchCV can vary
 
 
 def search_refused(asked: Any, params: dict[str, Any]) -> str:
-    """Return in words why the search stays GridSearchCV's own, or "" where it need not."""
+    """Return the reason why clsvm cannot run a GridSearchCV, or "" if it can.
+
+    asked: the search. params: keyword arguments of its ``fit``.
+    """
     if params:
         return f"fit was given {', '.join(sorted(params))}"
     if words := altered(asked.estimator):
@@ -60,9 +66,9 @@ def search_refused(asked: Any, params: dict[str, Any]) -> str:
 
 
 def altered(estimator: BaseEstimator) -> str:
-    """Return in words why an estimator may differ from scikit-learn's support vector machines, or "" if it is one.
+    """Return the reason why an estimator may behave unlike scikit-learn's SVMs, or "" if it does not.
 
-    A subclass that defines nothing is one, too.
+    A subclass may add nothing, and no attribute of the object may hide a method.
     """
     kind = type(estimator)
     base = next((one for one in kind.__mro__ if one in _THEIRS), None)
@@ -73,7 +79,7 @@ def altered(estimator: BaseEstimator) -> str:
 
 
 def seconds(asked: Any, X: Any, y: Any) -> tuple[float, float]:
-    """Return the seconds that LIBSVM is expected to take for all fits of the search, and the least that ours takes."""
+    """Return LIBSVM's estimated seconds for all fits of a search, and clsvm's least seconds (:class:`Costs`)."""
     rows = X.shape[0] if hasattr(X, "shape") else len(X)
     width = costs.cells(X) if hasattr(X, "shape") and len(X.shape) == 2 else float(len(X[0]))
     classifier = is_classifier(asked.estimator)
@@ -84,7 +90,7 @@ def seconds(asked: Any, X: Any, y: Any) -> tuple[float, float]:
 
 
 def run(asked: Any, X: Any, y: Any) -> Any:
-    """Search as SVCSearchCV, and give GridSearchCV what it would have found."""
+    """Run a GridSearchCV's search by SVCSearchCV, and set the search's fitted attributes from the result."""
     from clsvm.accel.strict import Search, made
     from clsvm.model_selection.search import adopt
 
@@ -103,13 +109,23 @@ def run(asked: Any, X: Any, y: Any) -> Any:
 
 Method = Callable[..., Any]
 _CLASSIFIERS = ("c_svc", "nu_svc")
-_CALLED = {name: getattr(BaseLibSVM, name) for name in ("_compute_kernel", "_warn_from_fit_status")}  # by LIBSVM's side
+# inner methods that only LIBSVM's methods call: a subclass that overrides one is left to LIBSVM
+_CALLED = {name: getattr(BaseLibSVM, name) for name in ("_compute_kernel", "_warn_from_fit_status")}
 
 
 class _Known(NamedTuple):
-    """The model of an estimator on a device, a weak reference to the estimator, and the numbers that it was made of.
+    """Hold a cached clsvm model and the estimator's values from which it was made.
 
-    Where the estimator has other numbers by now, the model is not its.
+    If one of these values has changed since, the model is outdated.
+
+    Attributes
+    ----------
+    owner
+        weak reference to the estimator.
+    machine
+        the :class:`KernelModel`.
+    dual_coef, intercept, vectors, kernel
+        the estimator's coefficients, offsets, support vectors and kernel parameters.
     """
 
     owner: ref[Any]
@@ -120,8 +136,8 @@ class _Known(NamedTuple):
     kernel: Any
 
 
-_known: dict[int, _Known] = {}  # by the estimator's id: subclasses may be equal to one another, or have no hash
-_state: dict[str, Any] = {"broken": "", "spent": 0.0}  # why no device can be used; seconds that LIBSVM took
+_known: dict[int, _Known] = {}  # cached models by id(estimator), since a subclass may define equality without a hash
+_state: dict[str, Any] = {"broken": "", "spent": 0.0}  # reason why no device is usable; seconds spent in LIBSVM
 
 
 def _fit(original: Method) -> Method:
@@ -148,8 +164,11 @@ def _chosen(
     ours: Callable[[], Any],
     libsvm: Callable[[], Any],
 ) -> Any:
-    """Return what clsvm returns where it can do a call and is expected to be faster, and does not fail; else what
-    LIBSVM returns, whose seconds are counted. theirs, least: see :meth:`Costs.pays`."""
+    """Run a call by clsvm if it can run it and is expected to be faster, else by LIBSVM; return the result.
+
+    LIBSVM also runs the call if clsvm fails. why_not: the reason why clsvm cannot run it, or "". theirs, least: see
+    :meth:`Costs.pays`. ours, libsvm: functions that run the call.
+    """
     if _ours(call, why_not, theirs, least):
         try:
             return ours()
@@ -162,7 +181,7 @@ def _chosen(
 
 
 def _ours(call: log.Call, why_not: str, theirs: float, least: float) -> bool:
-    """Return whether clsvm can do a call and is expected to be faster. The call's ``why`` says so."""
+    """Return whether clsvm can run a call and is expected to be faster; record the reason in ``call``."""
     if why_not := why_not or _state["broken"]:
         call.why = why_not
         return False
@@ -174,9 +193,9 @@ def _ours(call: log.Call, why_not: str, theirs: float, least: float) -> bool:
 
 
 def _failed(call: log.Call, error: Exception) -> None:
-    """Note that a call is left to scikit-learn, which raises its own error if it fails, too.
+    """Record that clsvm failed and scikit-learn runs the call.
 
-    Warn once where there is no device: no call asks for one again.
+    If no device is usable, warn once; no later call tries clsvm.
     """
     call.who, call.why = log.THEIRS, f"clsvm failed: {error}"
     if isinstance(error, DeviceError):
@@ -186,18 +205,18 @@ def _failed(call: log.Call, error: Exception) -> None:
             find(None)
         except DeviceError as lacking:
             _state["broken"] = f"no device: {lacking}"
-            with suppress(RuntimeWarning):  # (where warnings are errors)
+            with suppress(RuntimeWarning):  # raised if a filter turns warnings into errors
                 warn(f"clsvm.accel leaves all to scikit-learn: {lacking}", RuntimeWarning)
 
 
 def _learn(model: Any, X: Any, y: Any, sample_weight: Any, kernel: str) -> None:
-    """Fit clsvm's estimator, and set what LIBSVM would have found on scikit-learn's."""
+    """Fit clsvm's estimator, and set the attributes of scikit-learn's ``model`` that LIBSVM's fit would set."""
     from clsvm.accel.strict import made
     from clsvm.estimators.convert import libsvm_attributes
 
-    gamma = "scale" if kernel == "precomputed" else model._gamma  # (0 there)
+    gamma = "scale" if kernel == "precomputed" else model._gamma  # model._gamma is 0 for precomputed kernels
     others: dict[str, Any] = {"kernel": kernel, "gamma": gamma}
-    if model._impl == "c_svc":  # classes are numbers by now
+    if model._impl == "c_svc":  # scikit-learn has numbered the classes from 0
         others["class_weight"] = dict(enumerate(model.class_weight_))
     ours = made(model, **others)
     weights = sample_weight if len(sample_weight) else None
@@ -211,12 +230,10 @@ def _learn(model: Any, X: Any, y: Any, sample_weight: Any, kernel: str) -> None:
 
 
 def _machine(model: Any) -> Any:
-    """Return the estimator's model as a device has it, made of the numbers that the estimator shows.
+    """Return clsvm's model of a fitted scikit-learn estimator, from the cache if the estimator has not changed.
 
-    Whoever fitted it, a copy of the estimator has an equal model, and so equal decision values.
-
-    Raises ValueError where its coefficients are not those that it shows: LIBSVM reads inner ones, which a caller may
-    have changed.
+    The model is made from the estimator's attributes, so copies of an estimator have equal decision values. Raises
+    ValueError if the private coefficients that LIBSVM reads differ from the public ones: a caller has changed them.
     """
     key, now = id(model), _made_of(model)
     if (known := _known.get(key)) and known.owner() is model and all(map(_same, known[2:], now)):
@@ -233,7 +250,10 @@ def _machine(model: Any) -> Any:
 
 
 def _made_of(model: Any) -> tuple[Any, ...]:
-    """Return what LIBSVM reads of an estimator for an answer; the support vectors as they are, the rest as copies."""
+    """Return the attributes that LIBSVM reads to predict: coefficients, offsets, support vectors, kernel parameters.
+
+    Support vectors are not copied; arrays of coefficients and offsets are.
+    """
     kernel = (model.kernel, model._gamma, model.degree, model.coef0)
     return _array(model._dual_coef_).copy(), model._intercept_.copy(), model.support_vectors_, kernel
 
@@ -247,18 +267,21 @@ def _array(given: Any) -> Any:
 
 
 def _classes(model: Any) -> int:
-    """Return the number of classes of LIBSVM's model; 0 of another task, whatever a subclass calls ``classes_``."""
+    """Return the number of classes of a classifier, 0 for another task, even if a subclass defines ``classes_``."""
     return len(model._n_support) if model._impl in _CLASSIFIERS else 0
 
 
 def _bypassed(model: Any) -> str:
-    """Return which of its inner methods that clsvm does not call an estimator replaces, in words, or ""."""
+    """Return a sentence that names the inner methods that an estimator overrides and clsvm would not call, or ""."""
     theirs = [name for name in _CALLED if getattr(getattr(model, name), "__func__", None) is not _CALLED[name]]
     return f"{type(model).__name__} has a {' and a '.join(theirs)} of its own" if theirs else ""
 
 
 def _answer(original: Method, answer: Callable[[Any, Any, Any], Any]) -> Method:
-    """Return a method that gives ``answer`` of an estimator, its machine and X where that is expected to be faster."""
+    """Return a replacement for a prediction method of scikit-learn's SVMs.
+
+    It calls ``answer(estimator, model, X)`` with clsvm's model if that is expected to be faster, else ``original``.
+    """
     name = original.__name__.removeprefix("_dense_").removeprefix("_sparse_")
 
     @functools.wraps(original)
@@ -267,7 +290,7 @@ def _answer(original: Method, answer: Callable[[Any, Any, Any], Any]) -> Method:
             support, classes, theirs, least = len(self.support_), _classes(self), 0.0, 0.0
             why_not = _bypassed(self) or (PYTHON if callable(self.kernel) else "")
             why_not = why_not or ("" if support else "there is no support vector")
-            if not why_not:  # (a function of Python's reads rows of any kind)
+            if not why_not:  # X may lack a shape if the kernel is a Python function
                 theirs = COSTS.of_answer(X.shape[0], support, cells(X), classes)
                 least = COSTS.least_of_answer(X.shape[0], classes)
             return _chosen(
@@ -278,28 +301,28 @@ def _answer(original: Method, answer: Callable[[Any, Any, Any], Any]) -> Method:
 
 
 def _predicted(model: Any, machine: Any, X: Any) -> Any:
-    """Return what LIBSVM predicts (n,), float64: the number of a class, a value, or 1 and -1."""
+    """Return predictions (n,) in LIBSVM's form, float64: a class's number, a value, or 1 and -1 for one class."""
     k = _classes(model)
-    if k == 2:  # (a value of 0 is LIBSVM's second class)
+    if k == 2:  # LIBSVM predicts its second class at the value 0
         return np.where(_decided(model, machine, X)[:, 0] > 0, 0.0, 1.0)
     found = machine.predict(X)
     return (np.searchsorted(machine.classes, found) if k else found).astype(np.float64)
 
 
 def _decided(model: Any, machine: Any, X: Any) -> Any:
-    """Return decision values in LIBSVM's signs, (n, 1 or pairs)."""
+    """Return decision values with LIBSVM's signs: (n, 1), or (n, pairs) for more than two classes."""
     values = machine.decision_function(X)
     return (-values if _classes(model) == 2 else values).reshape(X.shape[0], -1)
 
 
 class Accelerated:
-    """A function that has the patches while it runs, if that is in another process than the one that sent it."""
+    """Wrap a function for joblib's workers: in another process it runs with the patches installed."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function, self.sender = function, os.getpid()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Return what the function returns."""
+        """Call the function, with the patches installed if this is a worker process."""
         if os.getpid() == self.sender or installed():
             return self.function(*args, **kwargs)
         install()
@@ -310,7 +333,7 @@ class Accelerated:
 
 
 def _sent(original: Method) -> Method:
-    """Return a method that sends joblib's workers functions with the patches."""
+    """Return a replacement constructor for scikit-learn's wrapper of joblib tasks that adds :class:`Accelerated`."""
 
     @functools.wraps(original)
     def init(self: Any, function: Any) -> None:
@@ -326,7 +349,7 @@ def _searched(original: Method) -> Method:
         if type(self) is not GridSearchCV or not isinstance(self.estimator, BaseLibSVM):
             return original(self, X, y, **params)
         with log.call(f"GridSearchCV({type(self.estimator).__name__}).fit", getattr(X, "shape", ())) as call:
-            try:  # (what is wrong with the input is scikit-learn's to say)
+            try:  # after any error scikit-learn's own search runs and reports invalid input
                 self._validate_params()
                 why_not = search_refused(self, params)
                 theirs, least = (0.0, 0.0) if why_not else seconds(self, X, y)
@@ -354,15 +377,19 @@ _before: dict[tuple[Any, str], Method] = {}
 
 
 def installed() -> bool:
-    """Return whether scikit-learn's support vector machines ask clsvm first."""
+    """Return whether the patches of scikit-learn's support vector machines are installed."""
     return bool(_before)
 
 
 def install() -> None:
-    """Have scikit-learn's support vector machines ask clsvm first, in this process and in joblib's workers of it.
+    """Patch scikit-learn's support vector machines, so that they try clsvm first in this process and joblib's workers.
 
-    Once is enough. Raises RuntimeError, and changes nothing, where scikit-learn's release has other inner methods than
-    the known ones.
+    A second call does nothing.
+
+    Raises
+    ------
+    RuntimeError
+        If this release of scikit-learn lacks one of the patched methods. Nothing is changed then.
     """
     if _before:
         return
@@ -378,7 +405,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Give scikit-learn its own methods back. Estimators that were fitted meanwhile keep their attributes."""
+    """Restore scikit-learn's own methods. Fitted estimators keep their attributes."""
     for (owner, name), method in _before.items():
         setattr(owner, name, method)
     _before.clear()

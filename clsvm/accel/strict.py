@@ -1,4 +1,8 @@
-"""clsvm's estimators in place of scikit-learn's. A solution without use is an error here, not a warning."""
+"""Make the clsvm estimators that run in place of scikit-learn's.
+
+A nu-SVC fit without a margin, which clsvm's public estimator only warns about, raises NoMarginError here. The caller
+then lets LIBSVM fit.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +16,16 @@ from clsvm.model_selection import SVCSearchCV
 from clsvm.model_selection.folds import Folds
 from clsvm.tasks import TASKS
 
-LIBSVM_CACHE = 200  # MB, scikit-learn's default: where it says no more, the size is chosen
+LIBSVM_CACHE = 200  # MB: scikit-learn's default cache_size, which becomes "auto"
 _THEIR_OWN = {"probability", "random_state", "verbose", "shrinking", "max_iter"}
 
 
 class NoMarginError(Exception):
-    """nu is too small for the rows: the optimum tells nothing, whereas LIBSVM ends before it with a model of use."""
+    """nu is too small, so the optimum has no margin; LIBSVM stops before the optimum with a usable model."""
 
 
 class NuSVC(own.NuSVC):
-    """clsvm's NuSVC, whose fit raises NoMarginError where two classes have no margin."""
+    """Fit as clsvm's NuSVC, but raise NoMarginError if two classes have no margin."""
 
     def _check_margins(self, rho: Any, fit: Any = None) -> None:
         if (self._margins(rho) <= self.tol).any():
@@ -29,7 +33,7 @@ class NuSVC(own.NuSVC):
 
 
 class _Folds(Folds):
-    """Fits of a search. A fit without a margin ends the search."""
+    """Run the fits of a search; raise the NoMarginError of a fit, which ends the search."""
 
     def run(self, checkpoint: Any, shown: bool) -> None:
         super().run(checkpoint, shown)
@@ -39,15 +43,15 @@ class _Folds(Folds):
 
 
 def made(model: Any, **others: Any) -> Any:
-    """Return clsvm's estimator, not fitted, with the parameters of one of scikit-learn's and ``others`` over them.
+    """Return an unfitted clsvm estimator with the parameters of a scikit-learn estimator ``model``.
 
-    A parameter that only a user's subclass of scikit-learn's class has, such as ``device``, is left out.
+    ``others`` override them. A parameter that only a user's subclass of scikit-learn's class has is left out.
     """
     name = TASKS[model._impl].estimator
     ours: Any = NuSVC if name == "NuSVC" else getattr(own, name)
     shared = inspect.signature(ours).parameters.keys() & inspect.signature(getattr(svm, name)).parameters.keys()
     given = {name: getattr(model, name) for name in shared - _THEIR_OWN if hasattr(model, name)}
-    if ours is NuSVC:  # (LIBSVM takes a class_weight there and does nothing with it)
+    if ours is NuSVC:  # LIBSVM ignores class_weight in nu-SVC
         given.pop("class_weight", None)
     if given.get("cache_size") == LIBSVM_CACHE:
         given["cache_size"] = "auto"
@@ -55,6 +59,6 @@ def made(model: Any, **others: Any) -> Any:
 
 
 class Search(SVCSearchCV):
-    """clsvm's SVCSearchCV, whose fit raises NoMarginError where a fit to a fold does."""
+    """Search as clsvm's SVCSearchCV, but raise the NoMarginError of a fold's fit."""
 
     _folds = _Folds

@@ -1,8 +1,10 @@
-"""The command ``clsvm``: train, predict, scale and grid with the flags of LIBSVM's programs; falkon; kernels; describe;
-tune; sample; devices.
+"""Define the command ``clsvm`` and its subcommands.
 
-Results go to stdout; progress (on a terminal), warnings and errors to stderr. Exit codes: 0 done, 1 it failed (data,
-files, device), 2 the command line is wrong, 130 Ctrl-C. What is slow to import is imported where it is used.
+``train``, ``predict``, ``scale`` and ``grid`` take the flags of LIBSVM's programs; see the modules train, scale and
+grid. This module has the other subcommands: ``describe``, ``sample``, ``devices``, ``tune`` and ``kernels``.
+
+Results go to stdout; progress bars, warnings and errors go to stderr. Exit codes: 0 for success, 1 for an error of
+data, files or device, 2 for an invalid command line, 130 for Ctrl-C. Functions import slow modules when they run.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ def describe(asked: Any) -> None:
 
 
 def _print(found: Description) -> None:
-    """Print all figures."""
+    """Print a description of rows: its counts, then tables of column densities, partitions and layouts."""
     from clsvm.gram.layouts.record import WORKING
 
     out = common.console()
@@ -78,7 +80,7 @@ def _print(found: Description) -> None:
         costs = ("-" if value is None else f"{value:.4g}" for value in (one.cost, one.milliseconds))
         layouts.append((one.layout, nbytes, *costs, "yes" if one.layout == found.chosen else ""))
     of_layouts = "MB on the device", "a value of K in dense cells", "ms", "auto"
-    words = f"ms: predicted, of a product with {WORKING} working rows; -: not looked at, of no gain for such rows"
+    words = f"ms: predicted for a product with {WORKING} rows; -: not estimated, without gain for such rows"
     common.show_table(["layout", *of_layouts], layouts, of_layouts, f"layouts; {words}")
     out.print(f"auto takes       {found.chosen}: {found.reason}")
 
@@ -88,7 +90,7 @@ def _percent(share: float | None) -> str:
 
 
 @flags.command(
-    "Write NAME.train and NAME.test, real data bundled with scikit-learn, scaled, as svmlight text.",
+    "Write a scaled data set of scikit-learn as svmlight text: NAME.train and NAME.test.",
     Option("name", "", flags.REQUIRED, "breast_cancer, or digits (8 against the rest)."),
     Option("folder", "--folder", ".", "Where the files go."),
     Option(
@@ -131,7 +133,7 @@ def devices(asked: Any) -> None:
 
 
 def _default() -> tuple[int | None, str]:
-    """Return the index of the default device, None where there is none, and the rule that chooses it."""
+    """Return the index of the default device, or None without one, and the rule that chooses it."""
     from clsvm.errors import DeviceError
     from clsvm.opencl.devices import find
 
@@ -149,8 +151,8 @@ def _default() -> tuple[int | None, str]:
     " fits.",
     flags.DEVICE,
     Option("seconds", "--seconds", 60.0, "About how long the search may take, compilers included.", least=0),
-    Option("show", "--show", False, "Print what was found before, and where it is kept."),
-    Option("reset", "--reset", False, "Forget what was found."),
+    Option("show", "--show", False, "Print the results of earlier searches, and the file that holds them."),
+    Option("reset", "--reset", False, "Delete the results of earlier searches."),
 )
 def tune(asked: Any) -> None:
     """Run ``clsvm tune``, see :func:`clsvm.tools.tune.tune`."""
@@ -179,7 +181,7 @@ def tune(asked: Any) -> None:
 
 
 def _show_kept() -> None:
-    """Print the records of earlier searches."""
+    """Print the results of earlier searches, a table for each device."""
     from clsvm.opencl import profiles
 
     records = profiles.read_tuned()
@@ -190,7 +192,7 @@ def _show_kept() -> None:
 
 
 def _show_found(found: Tuning) -> None:
-    """Print what a search found."""
+    """Print a search's results: times by kernel family, then rates of the cost model."""
     figures = "default ms", "best ms", "gain"
     rows, figures = [], ("default ms", "best ms", "gain")
     for one in found.families:
@@ -266,8 +268,8 @@ def _shown(kernel: Kernel) -> Iterator[str]:
 
 
 @flags.command(
-    "Look at symmetry, finite values and eigenvalues on a sample of the rows of FILE."
-    "\n\nA gamma without a value is 1 / number of features. Exit code 1 where the function is no kernel on the sample.",
+    "Check symmetry, finite values and eigenvalues of the kernel matrix on a sample of the rows of FILE."
+    "\n\nA gamma without a value is 1 / number of features. Exit code 1 if that matrix is not positive semidefinite.",
     flags.data("Rows"),
     FUNCTION,
     flags.ELEMENT,
@@ -347,7 +349,7 @@ def options(
 
 
 def main() -> None:
-    """Run :data:`app`: the console script."""
+    """Run :data:`app` as the console script ``clsvm``, and print a lack of host memory as one message."""
     from clsvm.errors import HostMemoryError
     from clsvm.system import explained
 

@@ -1,6 +1,7 @@
-"""Shared code of the commands: errors as messages, files, data, kernel functions from words, tables, scores.
+"""Provide the functions that several commands share.
 
-What is slow to import is imported where it is used.
+They print errors as messages, check and write files, read training data, make kernel functions from command-line text,
+and print tables and scores. Functions import slow modules, such as NumPy, when they run.
 """
 
 from __future__ import annotations
@@ -24,18 +25,19 @@ if TYPE_CHECKING:
     from clsvm.models.model import KernelModel
     from clsvm.report import FitReport, NystromReport
 
-Array = Any  # of NumPy or SciPy, which are slow to import
+Array = Any  # a NumPy or SciPy array: both packages are slow to import
 _KERNEL_FLAGS = {"gamma": "-g", "coef0": "-r", "degree": "-d"}
-_DEFAULTS = {"gamma": 1.0, "coef0": 0.0, "degree": 3}  # of an expression's parameters of these names
-INTERRUPTED = 130  # the exit code of Ctrl-C: as a shell gives it for SIGINT
-_PIPE = 1 << 14  # characters of a line where no terminal sets its width
+_DEFAULTS = {"gamma": 1.0, "coef0": 0.0, "degree": 3}  # values of parameters that a user's expression leaves unset
+INTERRUPTED = 130  # exit code after Ctrl-C, the one that shells return for SIGINT
+_PIPE = 1 << 14  # characters of a line if stdout is no terminal
 
 
 @contextmanager
 def reporting(ctx: typer.Context, checkpoint: str | None = None) -> Iterator[None]:
-    """Show an error as one message on stderr with exit code 1, Ctrl-C as one with 130, each warning as one line.
+    """Print errors and warnings inside as single messages on stderr.
 
-    With --debug Python shows them. checkpoint: the file from which an interrupted command can go on.
+    An error ends the command with exit code 1, Ctrl-C with exit code 130. With --debug Python prints its tracebacks
+    instead. checkpoint: the file from which an interrupted command can continue; the message names it.
     """
     from clsvm.errors import ClsvmError
     from clsvm.system import explained
@@ -53,10 +55,10 @@ def reporting(ctx: typer.Context, checkpoint: str | None = None) -> Iterator[Non
         except KeyboardInterrupt:
             code, message = INTERRUPTED, f"interrupted; {_left(checkpoint)}"
         except (BrokenPipeError, typer.Exit, typer.BadParameter):
-            raise  # for typer, which ends quietly where the reader of stdout has gone
+            raise  # typer handles these; it exits silently if the reader of stdout has closed the pipe
         except OSError as error:
             message = f"{error.filename}: {error.strerror}" if error.filename is not None else str(error)
-        except (ClsvmError, ValueError, ImportError) as error:  # matplotlib, say, which is an extra
+        except (ClsvmError, ValueError, ImportError) as error:  # ImportError: an optional package is missing
             message = str(error)
         except Exception as error:
             message = f"unexpected {type(error).__name__}: {error} ('clsvm --debug ...' shows where)"
@@ -65,7 +67,7 @@ def reporting(ctx: typer.Context, checkpoint: str | None = None) -> Iterator[Non
 
 
 def _left(checkpoint: str | None) -> str:
-    """Return in words the file that an interrupted command left."""
+    """Return the part of Ctrl-C's message that says whether a checkpoint is left."""
     if checkpoint is None or not os.path.isfile(checkpoint):
         return "no partial file is left"
     return f"the checkpoint stays: the same command with --resume {shlex.quote(checkpoint)} goes on from it"
@@ -78,7 +80,7 @@ def say(lines: Iterable[str]) -> None:
 
 
 def warn(text: str) -> None:
-    """Print one line on stderr."""
+    """Print one warning line on stderr."""
     typer.echo(f"clsvm: warning: {text}", err=True)
 
 
@@ -86,10 +88,10 @@ def warn(text: str) -> None:
 
 
 def check_files(reads: Sequence[str | None], writes: Sequence[str | None]) -> None:
-    """Raise ValueError or OSError where a command would lose a file, or could not write one; None is no file.
+    """Raise ValueError or OSError if a command would overwrite one of its files, or could not write one.
 
-    No file that is read may be written, none may be written twice, and no pipe can be read twice. Pipes, terminals and
-    /dev/null may be written more than once.
+    reads, writes: names of files; a None is skipped. A file may be read or written, but not both. It may be written
+    once. A pipe may be read once. Pipes, terminals and /dev/null may be written more than once.
     """
     from clsvm import files
 
@@ -106,9 +108,10 @@ def check_files(reads: Sequence[str | None], writes: Sequence[str | None]) -> No
 
 
 def training_rows(file: str, kernel_values: bool, of_classes: bool, hint: str = "") -> tuple[Any, Array, Array | None]:
-    """Read training data, rows or kernel values: X, y, and the columns of the file that hold the kernel values.
+    """Read a training file; return X, y, and for kernel values the columns of the file that hold them, else None.
 
-    Raises OSError and ValueError, also for classes of one label; ``hint`` ends that message.
+    kernel_values: whether the file holds a kernel matrix. of_classes: whether y holds class labels. Raises OSError or
+    ValueError, also if all class labels are equal; ``hint`` ends that message.
     """
     from clsvm import arrays
     from clsvm.models import svmlight
@@ -126,7 +129,7 @@ def training_rows(file: str, kernel_values: bool, of_classes: bool, hint: str = 
 
 
 def row_weights(by_label: Mapping[int, float], y: Array) -> Array | None:
-    """Return the weight of each row by its label, None where no row has a weight; warn of labels that no row has."""
+    """Return each row's weight (n,) by its label in y, or None if no row's label has one. Warn of labels not in y."""
     import numpy as np
 
     strange = sorted(by_label.keys() - set(y.tolist()))
@@ -138,7 +141,10 @@ def row_weights(by_label: Mapping[int, float], y: Array) -> Array | None:
 
 
 def folds_of(y: Array, folds: int, of_classes: bool) -> list[tuple[Array, Array]]:
-    """Return the folds of -v (:func:`clsvm.models.decoder.folds`), with a warning where there are fewer."""
+    """Return the folds of -v as (training rows, test rows). Warn if the data has fewer rows than folds.
+
+    See :func:`clsvm.models.decoder.folds`.
+    """
     from clsvm.models import decoder
 
     if folds > len(y):
@@ -147,7 +153,7 @@ def folds_of(y: Array, folds: int, of_classes: bool) -> list[tuple[Array, Array]
 
 
 def new_figure(path: str | None) -> Any:
-    """Return a matplotlib figure, None where no picture is asked for. Raises ImportError without matplotlib."""
+    """Return a matplotlib figure, or None if ``path`` is None. Raises ImportError without matplotlib."""
     if path is None:
         return None
     from clsvm import plots
@@ -156,7 +162,10 @@ def new_figure(path: str | None) -> Any:
 
 
 def draw(figure: Any, path: str, picture: str, *given: Any) -> None:
-    """Draw a picture of :mod:`clsvm.plots` and write it as PNG, whole or not at all, where there is a figure."""
+    """Draw the function ``picture`` of :mod:`clsvm.plots` and write a PNG file completely or not at all.
+
+    Do nothing if ``figure`` is None. given: arguments of that function.
+    """
     from clsvm import files
 
     if figure is None:
@@ -169,7 +178,7 @@ def draw(figure: Any, path: str, picture: str, *given: Any) -> None:
 
 
 def write_file(path: str | None, lines: Iterable[str], end: str = "\n") -> None:
-    """Write lines, all or nothing, where a path is given. Raises OSError."""
+    """Write lines to a file completely or not at all. Do nothing if ``path`` is None. Raises OSError."""
     from clsvm import files
 
     if path is not None:
@@ -178,7 +187,7 @@ def write_file(path: str | None, lines: Iterable[str], end: str = "\n") -> None:
 
 
 def as_json(record: Any) -> Iterator[str]:
-    """Yield the text of a record that has ``to_dict``."""
+    """Yield a record's ``to_dict()`` as one JSON text."""
     yield json.dumps(record.to_dict(), indent=1, allow_nan=False)
 
 
@@ -192,11 +201,12 @@ def kernel_of(
     flags: Mapping[str, float | int | None] | None = None,
     hint: str = "--kernel",
 ) -> Kernel:
-    """Return the kernel function of a command line; raise a usage error with the language's own words.
+    """Return the kernel function that a command line describes. Raises typer.BadParameter for an invalid one.
 
-    function: a built-in's name, or an expression, "s" by default where ``element`` is given. params: of --param.
-    flags: the values of -g, -r and -d by their parameters' names, None where they are not given: built-ins take those
-    that they have. Expressions that name gamma, coef0 or degree without a value have 1, 0 and 3.
+    function: name of a built-in function, or an expression; "s" if only ``element`` is given. element: the expression
+    of --element, summed over features. params: values of --param by name. flags: values of -g, -r and -d by parameter
+    name, None for a flag not given; a built-in function ignores parameters it lacks. In an expression gamma, coef0 and
+    degree are 1, 0 and 3 by default. hint: the flag that errors name.
     """
     from clsvm.kernels import Kernel
     from clsvm.kernels.records import BUILTIN
@@ -227,7 +237,7 @@ def kernel_of(
 
 
 def console() -> Console:
-    """Return stdout for tables: as wide as the terminal, and as wide as a table needs where there is none."""
+    """Return a rich console on stdout; without a terminal its lines are long enough for any table."""
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else _PIPE, markup=False, highlight=False)
@@ -236,9 +246,9 @@ def console() -> Console:
 def show_table(
     columns: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[str] = (), title: str = ""
 ) -> None:
-    """Print a table on stdout, whose columns ``right`` hold figures.
+    """Print a table on stdout. right: names of the columns to align to the right.
 
-    Where the terminal is too narrow for its rows, print a block of lines "column: cell" for each row instead.
+    If the terminal is too narrow, print each row as a block of lines "column: cell" instead.
     """
     from rich.measure import Measurement
     from rich.table import Table
@@ -262,16 +272,17 @@ def show_table(
 
 
 def spent(report: FitReport | NystromReport) -> str:
-    """Return the seconds of a fit in words: all, and the parts that took a hundredth of them or more."""
+    """Return a fit's total seconds as text, followed by each part that took more than 1 % of them."""
     total = report.seconds["total"]
     parts = ((part, value) for part, value in report.seconds.items() if part != "total" and value > 0.01 * total)
     return f"{total:.3f}" + "".join(f", {part} {value:.3f}" for part, value in parts)
 
 
 def score_lines(predicted: Array, y: Array, of_numbers: bool, folds: bool = False) -> Iterator[str]:
-    """Yield svm-predict's lines on predictions, or svm-train's on those of its ``folds``.
+    """Yield the lines in which svm-predict scores predictions of y; with ``folds``, svm-train's of a cross-validation.
 
-    The squared correlation is nan where predictions or targets are all the same.
+    of_numbers: whether y holds numbers, else class labels. The squared correlation is nan if all predictions or all
+    targets are equal.
     """
     import numpy as np
 
@@ -289,7 +300,7 @@ def score_lines(predicted: Array, y: Array, of_numbers: bool, folds: bool = Fals
 
 
 def error_lines(model: KernelModel) -> str:
-    """Return svm-predict's lines about the errors of a regression."""
+    """Return the lines in which svm-predict describes the Laplace distribution of a regression's errors."""
     (sigma,) = model.probA if model.probA is not None else (float("nan"),)
     words = "Prob. model for test data: target value = predicted value + z,\nz: Laplace distribution "
     return f"{words}e^(-|z|/sigma)/(2sigma),sigma={sigma:g}"

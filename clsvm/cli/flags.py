@@ -1,4 +1,8 @@
-"""The flags and arguments of commands as records, and a decorator that gives a command its records' values."""
+"""Describe the flags and arguments of commands as :class:`Option` records.
+
+:func:`command` makes a typer command of a function and its options. The constants at the end are options that several
+commands share.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +28,30 @@ _KERNELS = {"0": "linear", "1": "poly", "2": "rbf", "3": "sigmoid", "4": "precom
 
 @dataclass(frozen=True)
 class Option:
-    """A flag, or an argument, of a command.
+    """Describe a flag or an argument of a command.
 
-    name: the name of its value. flag: "-c"; "" for an argument. default: REQUIRED where there is none. kind: the type
-    of the value, by default that of ``default``, or text. read: makes the value of what was given, or of the default;
-    it may raise BadParameter. least: the least number. ok, expected: a test of a number that is given, and in words
-    what passes it.
+    Attributes
+    ----------
+    name
+        attribute under which a command finds the value.
+    flag
+        the flag, such as "-c"; "" for an argument.
+    default
+        the default value, or REQUIRED.
+    help
+        the help text.
+    kind
+        type of the value; None takes the type of ``default``, or str.
+    metavar
+        placeholder for the value in the help, or None.
+    read
+        function that converts the given or default value; it may raise BadParameter.
+    least
+        smallest valid number, or None.
+    ok, expected
+        function that tests a given number, and a description of valid numbers for its error.
+    hidden
+        whether the help omits the flag.
     """
 
     name: str
@@ -45,7 +67,7 @@ class Option:
     hidden: bool = False
 
     def parameter(self) -> inspect.Parameter:
-        """Return the parameter that typer makes the flag or argument of."""
+        """Return the function parameter from which typer makes the flag or argument."""
         told: dict[str, Any] = {"help": self.help, "metavar": self.metavar}
         if not self.of_several:
             told["callback"] = self.value
@@ -59,11 +81,11 @@ class Option:
 
     @property
     def of_several(self) -> bool:
-        """Whether typer makes a list or tuple of the words, which it does after its callbacks."""
+        """Return whether the value is a list or tuple, which typer makes after it runs callbacks."""
         return get_origin(self.kind) is not None
 
     def value(self, value: Any) -> Any:
-        """Return the value of what was given. Raises BadParameter."""
+        """Check and convert a value from the command line. Raises BadParameter for an invalid value."""
         if value is not None and self.ok is not None and not (math.isfinite(value) and self.ok(value)):
             raise typer.BadParameter(f"got {value:g}, expected {self.expected}", param_hint=self.flag)
         return value if self.read is None else self.read(value)
@@ -82,8 +104,12 @@ app = typer.Typer(
 def command(
     words: str, *options: Option, to: typer.Typer = app, name: str | None = None, cls: type[TyperCommand] | None = None
 ) -> Callable[[Callable[[Any], None]], Callable[..., None]]:
-    """Return a decorator of a command: its function gets an object that has the options' values by their names, and
-    what it raises is reported. words: its help (``python -OO`` drops docstrings). to: the group that it belongs to."""
+    """Return a decorator that makes a typer command of a function.
+
+    The function gets an object with each option's value as an attribute. Its errors are printed as messages. words: the
+    help text, which cannot be the docstring because ``python -OO`` drops it. to: the group of the command. name: the
+    command's name, by default the function's. cls: the command's class, such as :class:`LibsvmCommand`.
+    """
 
     def made(function: Callable[[Any], None]) -> Callable[..., None]:
         @wraps(function)
@@ -103,14 +129,18 @@ def command(
 
 
 def group(name: str, words: str) -> typer.Typer:
-    """Return a group of commands."""
+    """Return a new group of subcommands ``clsvm NAME ...`` with the help text ``words``."""
     made = typer.Typer(help=words, no_args_is_help=True, rich_markup_mode=None)
     app.add_typer(made, name=name)
     return made
 
 
 class LibsvmCommand(TyperCommand):
-    """A command whose short flags are LIBSVM's: a flag and its value are two words, and ``-w`` carries a label."""
+    """Parse a command line as LIBSVM's programs do.
+
+    A short flag and its value are two words, so ``-c1`` is an error. ``-w`` is followed by a class label: ``-w1 2``
+    becomes ``-wi 1=2``.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         params = self.get_params(ctx)
@@ -131,21 +161,24 @@ class LibsvmCommand(TyperCommand):
         return super().parse_args(ctx, words)
 
 
-# Values
+# Functions that read values
 
 
 def to_read(name: str | None) -> str | None:
-    """Return the name of a file to read: "-" is standard input."""
+    """Return the name of a file to read; "-" becomes /dev/stdin."""
     return "/dev/stdin" if name == "-" else name
 
 
 def to_write(name: str | None) -> str | None:
-    """Return the name of a file to write: "-" is standard output."""
+    """Return the name of a file to write; "-" becomes /dev/stdout."""
     return "/dev/stdout" if name == "-" else name
 
 
 def one_of(flag: str | None, got: str, known: Collection[str], words: str = "") -> str:
-    """Return ``got``, a name among ``known``, which ``words`` list; raise a usage error for another one."""
+    """Return ``got`` if it is among ``known``, else raise BadParameter.
+
+    words: text that the error shows after "expected"; by default the names in ``known``.
+    """
     if got not in known:
         expected = words or f"one of {', '.join(known)}"
         raise typer.BadParameter(f"got {got!r}, expected {expected}", param_hint=flag)
@@ -153,7 +186,7 @@ def one_of(flag: str | None, got: str, known: Collection[str], words: str = "") 
 
 
 def ending(suffix: str) -> Callable[[str | None], str | None]:
-    """Return a reader of a file's name with this suffix."""
+    """Return a function that checks that a file name ends in ``suffix``, for :attr:`Option.read`."""
 
     def check(name: str | None) -> str | None:
         if name is not None and not name.lower().endswith(suffix):
@@ -164,7 +197,7 @@ def ending(suffix: str) -> Callable[[str | None], str | None]:
 
 
 def numbers(words: Sequence[str] | None) -> dict[str, float | int]:
-    """Return the numbers of ``name=value`` words by name, whole where they are written so."""
+    """Return a dict of the numbers in words ``name=value``; a number without a point or exponent becomes an int."""
     found: dict[str, float | int] = {}
     for word in words or ():
         name, equals, text = (part.strip() for part in word.partition("="))
@@ -181,7 +214,7 @@ def numbers(words: Sequence[str] | None) -> dict[str, float | int]:
 
 
 def _weights(words: Sequence[str] | None) -> dict[int, float]:
-    """Return the weights of ``label=weight`` words by label; the last one of a label counts."""
+    """Return a dict of weights by label from words ``label=weight``; the last word of a label counts."""
     weights = {}
     for word in words or ():
         label, _, text = word.partition("=")
@@ -196,7 +229,7 @@ def _weights(words: Sequence[str] | None) -> dict[int, float]:
 
 
 def _kernel_name(text: str | None) -> str | None:
-    """Return the name of the kernel that -t says by its number or name."""
+    """Return the kernel's name for the value of -t, LIBSVM's number or a name. Raises BadParameter."""
     from clsvm.kernels.records import BUILTIN
 
     name = _KERNELS.get(text or "", text)
@@ -221,18 +254,24 @@ def _memory(text: str | None) -> str | None:
 
 
 def data(words: str, name: str = "file") -> Option:
-    """Return the argument of a data file, which holds ``words``."""
+    """Return the argument that names a data file. words: the file's contents, for the help."""
     return Option(name, "", REQUIRED, f"{words}, {TEXT}.", read=to_read)
 
 
 def of_estimators(table: Mapping[str, Parameter] = PARAMETERS, short: bool = False) -> list[Option]:
-    """Return an option for each parameter of estimators that has a flag: LIBSVM's of one letter, or the others."""
+    """Return an option for each estimator parameter in ``table`` that has a flag of the wanted kind.
+
+    short: whether to take LIBSVM's one-letter flags, else the flags that begin with "--".
+    """
     flags = [one for one in table.values() if one.flag and one.flag.name.startswith("--") != short]
     return [_of_parameter(one) for one in flags]
 
 
 def _of_parameter(one: Parameter) -> Option:
-    """Return a parameter's option. The table reads words that may stand for a number, typer reads numbers."""
+    """Return the option of an estimator parameter.
+
+    typer reads numbers. The parameter's limits read values that may be a word or a number, such as "auto".
+    """
     assert one.flag
     worded = isinstance(one.default, str)
 

@@ -1,4 +1,8 @@
-"""``clsvm grid``: grid.py's flags and lines, in one process: folds share rows of K and begin at one another's ends."""
+"""Define ``clsvm grid``, which searches C and gamma by cross-validation as LIBSVM's grid.py does.
+
+Flags and output lines are grid.py's. All fits run in one process: they share rows of the kernel matrix, and a fit
+starts from the coefficients of another one.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +23,11 @@ from clsvm.cli.common import warn
 from clsvm.cli.flags import Option, to_write
 from clsvm.parameters import PARAMETERS
 
-MOST = 10_000  # values of one of the two
+MOST = 10_000  # most values of C, or of gamma
 
 
 def _powers(flag: str, text: str) -> list[float] | None:
-    """Return begin, begin + step, ... as far as end for ``begin,end,step``, None for ``null``."""
+    """Return the numbers begin, begin + step, ... up to end for the text ``begin,end,step``; None for ``null``."""
     if text == "null":
         return None
     try:
@@ -38,7 +42,7 @@ def _powers(flag: str, text: str) -> list[float] | None:
 
 
 class GridCommand(flags.LibsvmCommand):
-    """A command with grid.py's flag -resume, whose value may be left out before another flag or FILE."""
+    """Parse grid.py's command line, where the value of -resume may be missing before another flag or FILE."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         words = list(args)
@@ -50,7 +54,7 @@ class GridCommand(flags.LibsvmCommand):
 
 
 def _by_range(value: float | None) -> None:
-    """Refuse -c and -g as grid.py does."""
+    """Raise BadParameter if -c or -g is given, as grid.py does."""
     if value is not None:
         raise typer.BadParameter("C and gamma are searched: use -log2c and -log2g")
 
@@ -91,7 +95,10 @@ OPTIONS = (
 
 
 class Point(NamedTuple):
-    """Powers of 2 by name, "c" and "g", and the per cent of the rows that folds without them get right."""
+    """Hold one point of the grid and its cross-validation accuracy.
+
+    powers: exponents of 2 by name, "c" for C and "g" for gamma. rate: accuracy in per cent.
+    """
 
     powers: dict[str, float]
     rate: float
@@ -100,7 +107,7 @@ class Point(NamedTuple):
         return " ".join([*(f"log2{name}={power}" for name, power in self.powers.items()), f"rate={self.rate:g}"])
 
     def beats(self, other: Point) -> bool:
-        """Return whether the rate is higher, or with the same gamma and rate C is smaller."""
+        """Return whether this rate is higher than the other; with equal rate and gamma, whether this C is smaller."""
         same = self.rate == other.rate and self.powers.get("g") == other.powers.get("g")
         return self.rate > other.rate or (same and self.powers.get("c", 0) < other.powers.get("c", 0))
 
@@ -140,7 +147,7 @@ def grid(asked: Any) -> None:
 
 
 def _points(asked: Any, powers: dict[str, list[float]], known: list[Point]) -> Iterator[tuple[Point, str]]:
-    """Yield the points ``known``, then those of the other powers, each with where it comes from."""
+    """Yield all points of the grid with their origin: "resumed" for those in ``known``, then "local" for new ones."""
     import numpy as np
 
     import clsvm
@@ -149,7 +156,8 @@ def _points(asked: Any, powers: dict[str, list[float]], known: list[Point]) -> I
     X, y, _ = common.training_rows(asked.file, asked.kernel == "precomputed", True)
     weights = common.row_weights(asked.weights, y)
     _, one_each, index = np.unique(y, return_index=True, return_inverse=True)
-    by_class = None if weights is None else dict(enumerate(weights[one_each].tolist()))  # (rates count rows)
+    # class weights in place of sample weights, which would weight the rates
+    by_class = None if weights is None else dict(enumerate(weights[one_each].tolist()))
     yield from ((point, "resumed") for point in known)
     done = [point.powers for point in known]
     todo = [at for values in product(*powers.values()) if (at := dict(zip(powers, values, strict=True))) not in done]
@@ -174,11 +182,14 @@ def _points(asked: Any, powers: dict[str, list[float]], known: list[Point]) -> I
     sizes = np.array([len(test) for _, test in folds])
     for at, row in zip(todo, scores, strict=True):
         rate = 100 * (row @ sizes) / sizes.sum()
-        yield Point(at, float(f"{rate:g}")), "local"  # (as svm-train prints it, for ties)
+        yield Point(at, float(f"{rate:g}")), "local"  # six digits, as svm-train prints it, so that ties agree
 
 
 def _resumed(path: str, names: tuple[str, ...]) -> list[Point]:
-    """Read the points of a file of -out, grid.py's or ours. Raise ValueError for another line, or other names."""
+    """Read the points in a file that ``grid -out`` or grid.py wrote.
+
+    names: the searched parameters, "c" and "g". Raises ValueError for a line of another form or other parameters.
+    """
     form = re.compile(" ".join([*(rf"log2{name}=(\S+)" for name in names), r"rate=(\S+)"]))
     found = []
     with open(path, encoding="utf-8", errors="replace") as stream:
@@ -194,7 +205,7 @@ def _resumed(path: str, names: tuple[str, ...]) -> list[Point]:
 
 
 def _write(points: list[Point], target: str | None, figure: Any, png: str | None) -> None:
-    """Write the points as text, and draw them, where that is asked for."""
+    """Write the points to the text file ``target``, and draw them to the file ``png``; None skips a file."""
     common.write_file(target, map(str, points))
     if png is not None:
         axes = {"c": "log2(C)", "g": "log2(gamma)"}

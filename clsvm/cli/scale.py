@@ -1,8 +1,11 @@
-"""``clsvm scale``: the features of a data file brought to one range, with the flags and the files of svm-scale.
+"""Define ``clsvm scale``, which scales the features of a data file to one interval, as LIBSVM's svm-scale does.
 
-Source: LIBSVM's README and what its svm-scale 3.24 reads and writes. A range file holds what was scaled from where to
-where: ``x``, a line ``lower upper`` and a line ``index min max`` for each feature; for targets, above it, ``y``, a line
-``lower upper`` and a line ``min max``. NumPy is imported where it is used.
+A value v of a feature with minimum ``low`` and maximum ``high`` becomes lower + (upper - lower) (v - low) /
+(high - low). Flags and files are those of svm-scale 3.24. A range file has a line ``x``, a line ``lower upper``, and
+for each feature a line ``index min max``. If targets are scaled, the lines ``y``, ``lower upper`` and ``min max`` come
+first. Functions import NumPy when they run.
+
+Source: LIBSVM's README, and the files that svm-scale 3.24 reads and writes.
 """
 
 from __future__ import annotations
@@ -19,17 +22,26 @@ from clsvm.cli import common, flags
 from clsvm.cli.common import Array, warn
 from clsvm.cli.flags import Option
 
-_CELLS = 1 << 18  # values that are scaled and written at a time
-_HIGHEST = 2**31 - 1  # of feature numbers: LIBSVM's are C ints
-_SHOWN = 10  # features that a warning names
+_CELLS = 1 << 18  # values scaled and written at a time
+_HIGHEST = 2**31 - 1  # largest feature number, which is a C int in LIBSVM
+_SHOWN = 10  # most features named in a warning
 
 
 class Ranges(NamedTuple):
-    """The ranges from which and to which values are scaled.
+    """Hold the interval of each feature, and the interval to which all features are scaled.
 
-    All features go to ``lower`` ... ``upper``, each from its ``low`` ... ``high``. features: (f,) column numbers from
-    0, ascending; low, high: (f,). Nothing is written of a feature whose low and high are equal, or that is not listed.
-    target: its lower, upper, low, high, or None where targets stay.
+    The output omits features that are not listed, and features whose ``low`` and ``high`` are equal.
+
+    Attributes
+    ----------
+    lower, upper
+        interval to which all features are scaled.
+    features
+        column numbers (f,) from 0, ascending.
+    low, high
+        minimum and maximum (f,) of each listed feature.
+    target
+        lower, upper, low and high of the targets; None leaves targets as they are.
     """
 
     lower: float
@@ -40,13 +52,13 @@ class Ranges(NamedTuple):
     target: tuple[float, float, float, float] | None
 
     def varied(self) -> Ranges:
-        """Return the ranges without features whose low and high are equal."""
+        """Return the ranges without constant features, whose low and high are equal."""
         kept = self.low != self.high
         return self._replace(features=self.features[kept], low=self.low[kept], high=self.high[kept])
 
 
 def _limits(words: tuple[str, str] | None) -> tuple[float, float] | None:
-    """Return the two numbers of -y."""
+    """Return the lower and upper limit that -y gives, or None without -y. Raises BadParameter."""
     if words is None:
         return None
     try:
@@ -74,9 +86,9 @@ def _above(lower: float, upper: float, flag: str, expected: str) -> None:
         "target", "-y", None, "Scale the targets too, to these. Default: they stay.", tuple[str, str], "LOWER UPPER",
         read=_limits,
     ),
-    Option("save", "-s", None, "Write minima and maxima there.", str, "RANGES", read=flags.to_write),
+    Option("save", "-s", None, "Write minima and maxima to this file.", str, "RANGES", read=flags.to_write),
     Option(
-        "restore", "-r", None, "Scale as a file of -s or svm-scale says; its limits replace others.", str, "RANGES",
+        "restore", "-r", None, "Scale by a file of -s or svm-scale; its limits replace -l and -u.", str, "RANGES",
         read=flags.to_read,
     ),
     cls=flags.LibsvmCommand,
@@ -116,7 +128,7 @@ def scale(asked: Any) -> None:
 
 
 def _print(text: bytes) -> None:
-    """Write all of it on stdout: an unbuffered write may take a part only. Raises OSError naming stdout."""
+    """Write ``text`` to stdout, in several writes if one takes only a part. Raises OSError that names stdout."""
     rest = memoryview(text)
     try:
         while rest:
@@ -133,7 +145,10 @@ def _named(columns: Array) -> str:
 
 
 def _extremes(X: Array) -> tuple[Array, Array, Array]:
-    """Return columns, ascending, that hold all values of X, and their minima and maxima; absent values are 0."""
+    """Return the column numbers of X (CSR) in ascending order, and each column's minimum and maximum.
+
+    Entries that are not stored count as 0. If X has more columns than entries, empty columns are left out.
+    """
     import numpy as np
     from scipy import sparse
 
@@ -149,7 +164,7 @@ def _extremes(X: Array) -> tuple[Array, Array, Array]:
 
 
 def _scaled(values: Any, low: Any, high: Any, lower: float, upper: float) -> Array:
-    """Return values of low ... high as values of lower ... upper, exactly these at the ends."""
+    """Map values from the interval low ... high to lower ... upper; the ends map exactly to lower and upper."""
     import numpy as np
 
     with np.errstate(all="ignore"):
@@ -173,7 +188,7 @@ def _labels(file: str, y: Array, ranges: Ranges) -> Array:
 
 
 def _check(file: str, ranges: Ranges, features: Array, low: Array, high: Array) -> None:
-    """Raise ValueError where a value overflows; ``low`` and ``high`` are the extremes of the data by ``features``."""
+    """Raise ValueError if scaling overflows. low, high: minimum and maximum of each of the data's ``features``."""
     import numpy as np
 
     reached = np.zeros((2, len(ranges.features)))
@@ -193,17 +208,17 @@ def _check(file: str, ranges: Ranges, features: Array, low: Array, high: Array) 
 
 
 def _rows(X: Array, labels: Array, ranges: Ranges) -> Iterator[tuple[bytes, int]]:
-    """Yield the text of some rows at a time, and the number of values in it; no range may be empty.
+    """Yield blocks of scaled rows as svmlight text, each with the number of values in the block.
 
-    The background of a row is what its zeros become: of most columns 0, which is not written. The row's own values
-    replace it.
+    A zero of X may become another value. Such values are first set in each row for all columns concerned; then the
+    row's stored entries replace them. Zeros of the result are not written. ``ranges`` has no constant features.
     """
     import numpy as np
 
     lower, upper, features = ranges.lower, ranges.upper, ranges.features
     of_zero = _scaled(0.0, ranges.low, ranges.high, lower, upper)
     full = np.flatnonzero(of_zero)
-    listed = np.append(features, -1)  # what searchsorted finds last is nothing
+    listed = np.append(features, -1)  # searchsorted may return len(features); -1 equals no column
     cells = X.indptr + np.arange(X.shape[0] + 1) * len(full)
     begin = 0
     while begin < X.shape[0]:
@@ -217,7 +232,7 @@ def _rows(X: Array, labels: Array, ranges: Ranges) -> Iterator[tuple[bytes, int]
         background = np.arange(count)[:, None] * len(features) + full
         places = np.concatenate([row * len(features) + column, background.ravel()])
         values = np.concatenate([values, np.tile(of_zero[full], count)])
-        places, first = np.unique(places, return_index=True)  # (a stable sort of two sorted runs)
+        places, first = np.unique(places, return_index=True)  # takes a row's stored entries, which come first
         values = values[first]
         row, column = np.divmod(places[values != 0], max(len(features), 1))
         ends = np.cumsum(np.bincount(row, minlength=count))
@@ -226,7 +241,11 @@ def _rows(X: Array, labels: Array, ranges: Ranges) -> Iterator[tuple[bytes, int]
 
 
 def _text(labels: Array, ends: Array, numbers: Array, values: Array) -> bytes:
-    """Return lines ``label index:value ...`` in svm-scale's digits; ``ends`` says where each row's values end."""
+    """Return lines ``label index:value ...`` with as many digits as svm-scale prints.
+
+    ends: for each row the position after its last value. numbers, values: feature numbers from 1 and values of all
+    rows, one row after another.
+    """
     words: list[float] = [0] * (2 * len(values))
     words[::2], words[1::2] = numbers.tolist(), values.tolist()
     lines, begin = [], 0
@@ -246,7 +265,7 @@ def _written(ranges: Ranges) -> Iterator[str]:
 
 
 class _Line(NamedTuple):
-    """A line of a range file that is not blank; no words stand for the end of the file."""
+    """Hold a line of a range file as words, with its path and line number. No words mean the end of the file."""
 
     path: str
     number: int
@@ -259,7 +278,7 @@ class _Line(NamedTuple):
         return repr(b" ".join(self.words)[:40].decode("utf-8", "replace")) if self.words else "the end of the file"
 
     def numbers(self, what: str, count: int) -> list[float]:
-        """Return the numbers of the line, which has to have ``count``."""
+        """Return the line's ``count`` finite numbers. Raises ValueError that says ``what`` was expected."""
         from clsvm.models.svmlight import number
 
         try:
@@ -271,7 +290,7 @@ class _Line(NamedTuple):
         return values
 
     def pair(self, what: str, equal: bool = False) -> tuple[float, float]:
-        """Return the two ascending numbers of the line, which may be ``equal``."""
+        """Return the line's two numbers. Raises ValueError unless the second is larger, or ``equal`` and the same."""
         first, second = self.numbers(what, 2)
         if second < first or (second == first and not equal):
             self.fail(f"{first:g} and {second:g}", f"{what}, the second the larger")
@@ -279,7 +298,7 @@ class _Line(NamedTuple):
 
 
 def _read(path: str) -> Ranges:
-    """Return the ranges of a file of -s or svm-scale. Raises ValueError, with the line, for a fault in it."""
+    """Read a range file of -s or svm-scale. Raises ValueError that names the line for a malformed file."""
     import numpy as np
 
     from clsvm import files

@@ -1,4 +1,8 @@
-"""``clsvm train``, ``predict`` and ``falkon``: the flags and lines of svm-train and svm-predict, then ours."""
+"""Define ``clsvm train``, ``clsvm predict`` and ``clsvm falkon``.
+
+``train`` and ``predict`` take the flags of LIBSVM's svm-train and svm-predict and print their lines; further flags and
+lines of clsvm follow. ``falkon train`` fits a Nyström kernel machine by the Falkon method.
+"""
 
 from __future__ import annotations
 
@@ -26,20 +30,20 @@ if TYPE_CHECKING:
     from clsvm.models.model import KernelModel
     from clsvm.report import FitReport, NystromReport
 
-PrintLines = Callable[..., None]  # prints svm-train's lines of a fit to some rows
-_CHECKPOINT = "Keep the coefficients there, to go on with --resume FILE."
-_MACHINES: dict[str, tuple[str, dict[str, str]]] = {  # estimators and what they are told
+PrintLines = Callable[..., None]  # prints svm-train's lines for a fit to some rows
+_CHECKPOINT = "Write the coefficients to FILE while training, to continue with --resume FILE."
+_MACHINES: dict[str, tuple[str, dict[str, str]]] = {  # estimators, and their parameters, by the value of --machine
     "classes": ("FalkonClassifier", {}),
     "logistic": ("LogisticFalkonClassifier", {}),
     "numbers": ("FalkonRegressor", {}),
     "log-cosh": ("FalkonRegressor", {"loss": "log_cosh"}),
 }
-FALKON = flags.group("falkon", "Kernel machines on centres, for many rows: Falkon and Logistic Falkon.")
+FALKON = flags.group("falkon", "Nyström kernel machines for many rows: Falkon and Logistic Falkon.")
 OF_TABLE = flags.of_estimators(TABLE)
-_PIECE = 1 << 11  # rows predicted at a time, or more, where a bar is shown
+_PIECE = 1 << 11  # least number of rows predicted at a time if a progress bar is shown
 _OF_TRAINING = "a model of 'train -b 1', or of two classes by 'falkon train --machine logistic'"
 PREDICT = "Predict the labels or values of TEST by MODEL and print the accuracy, or the error."
-_AT_BOUND = 1 - 1e-6  # of the bound: a coefficient that is as large counts as bounded
+_AT_BOUND = 1 - 1e-6  # share of its bound from which a coefficient counts as bounded
 
 
 def _task(number: int) -> Task:
@@ -50,7 +54,21 @@ def _task(number: int) -> Task:
 
 
 class _Data(NamedTuple):
-    """Training data. y: (n,) as the file has it; targets: (n,) what is fitted. columns: of the file's kernel values."""
+    """Hold training data.
+
+    Attributes
+    ----------
+    X
+        rows (n, d) as CSR, or kernel values (n, n).
+    y
+        labels or targets (n,) of the file.
+    targets
+        labels or targets (n,) that the estimator is fitted to.
+    weights
+        factor of C for each row (n,), or None.
+    columns
+        columns of the file that hold the kernel values, or None.
+    """
 
     X: Any
     y: Array
@@ -60,7 +78,7 @@ class _Data(NamedTuple):
 
 
 @flags.command(
-    "Train a model on FILE and write it to MODEL, in LIBSVM's format where that can hold it.",
+    "Train a model on FILE and write it to MODEL, in LIBSVM's format if that can hold it.",
     flags.data("Training data"),
     flags.MODEL_OUT,
     Option("task", "-s", 0, f"Type: {listed()}.", read=_task),
@@ -76,7 +94,7 @@ class _Data(NamedTuple):
     flags.WEIGHTS, flags.SHRINKING, flags.PROBABILITY, flags.FOLDS, flags.QUIET, flags.DEVICES,
     *flags.of_estimators(),
     Option("coupled", "--crammer-singer", False, "Two or more classes in one problem without offsets."),
-    Option("no_bias", "--no-bias", False, "Without an offset: rho is 0."),
+    Option("no_bias", "--no-bias", False, "Fit no offset: rho is 0."),
     Option("checkpoint", "--checkpoint", None, _CHECKPOINT, str, "FILE"),
     Option("resume", "--resume", None, "Go on from a checkpoint of the same data, C and kernel.", str, "FILE"),
     flags.MEMORY_LIMIT, flags.PLOT, flags.REPORT,
@@ -133,16 +151,16 @@ def train(asked: Any) -> None:
 
 
 def _check_conflicts(asked: Any) -> None:
-    """Raise a usage error for flags that do not go together."""
+    """Raise BadParameter for flags that contradict each other."""
     task, number, given = asked.task, asked.task.number, vars(asked)
     written = [name for name in ("report", "plot", "checkpoint", "resume") if given[name] is not None]
     without = written if asked.folds is not None else []
     expression = asked.function is not None or asked.element is not None
     resumed = asked.resume is not None and asked.checkpoint not in (None, asked.resume)
-    of_pairs = "probabilities are of pairs of classes, not of one machine for all"
+    of_pairs = "probabilities need a problem for each pair of classes, not one for all classes"
     conflicts = [
         ("--crammer-singer", asked.coupled and task.estimator != "SVC", f"it is for classes (-s 0), got -s {number}"),
-        ("--no-bias", asked.no_bias and "bias" not in task.parameters, f"a machine of -s {number} has an offset"),
+        ("--no-bias", asked.no_bias and "bias" not in task.parameters, f"the model of -s {number} has an offset"),
         ("-b", asked.coupled and asked.probability, of_pairs),
         *((f"--{name}", True, "it goes without -v, which keeps none of its fits") for name in without),
         ("--resume", resumed, "what is resumed is the checkpoint: give one of the two"),
@@ -154,7 +172,7 @@ def _check_conflicts(asked: Any) -> None:
 
 
 def _kernel(asked: Any) -> Kernel | None:
-    """Return the kernel function, None for kernel values."""
+    """Return the kernel function that the flags describe, or None if FILE holds kernel values."""
     if asked.kernel == "precomputed":
         return None
     expression = asked.function is not None or asked.element is not None
@@ -173,11 +191,11 @@ def _read(asked: Any) -> _Data:
     weights = common.row_weights(asked.weights if of_classes else {}, y)
     classes, index = np.unique(y, return_inverse=True)
     numbered = of_classes and (len(classes) == 2 or asked.coupled) and bool((classes != np.rint(classes)).any())
-    return _Data(X, y, index if numbered else y, weights, columns)  # (labels that SVC would take for values)
+    return _Data(X, y, index if numbered else y, weights, columns)  # SVC rejects fractional labels as continuous
 
 
 def _estimator(asked: Any, kernel: Kernel | None, features: int) -> Any:
-    """Return the estimator that the flags describe, for rows of so many features."""
+    """Return the unfitted estimator that the flags describe. features: number of columns of X, for gamma's default."""
     import clsvm
 
     if kernel and "gamma" in kernel.params and not asked.gamma and "gamma" not in asked.param:
@@ -192,7 +210,10 @@ def _estimator(asked: Any, kernel: Kernel | None, features: int) -> Any:
 
 
 def _held_out(asked: Any, estimator: Any, rows: _Data, print_lines: PrintLines) -> Array:
-    """Return for each row the prediction of a model of the other folds; with -b 1 the most probable class."""
+    """Cross-validate; return each row's prediction (n,) by the model of the other folds.
+
+    With -b 1 a prediction is the most probable class.
+    """
     import numpy as np
     from sklearn.base import clone
     from sklearn.utils.metaestimators import _safe_split
@@ -209,7 +230,7 @@ def _held_out(asked: Any, estimator: Any, rows: _Data, print_lines: PrintLines) 
             continue
         weights = None if rows.weights is None else rows.weights[train]
         fold = clone(estimator)
-        fold_rows, labels = _safe_split(fold, X, y, train)  # (which knows kernel values)
+        fold_rows, labels = _safe_split(fold, X, y, train)  # splits kernel values by rows and columns
         test_rows = _safe_split(fold, X, y, test, train)[0]
         name = f"fold {number} of {min(asked.folds, len(y))}"
         with labelled(name):
@@ -232,7 +253,11 @@ def _held_out(asked: Any, estimator: Any, rows: _Data, print_lines: PrintLines) 
 
 
 def _model(asked: Any, estimator: Any, rows: _Data, print_lines: PrintLines) -> KernelModel:
-    """Return the model to write: with probabilities if asked for, labels and rows as the file has them."""
+    """Return the estimator's model in the form to write.
+
+    It has the file's labels in LIBSVM's order, and probabilities if -b 1 asks for them. For kernel values its support
+    vectors are the file's column numbers.
+    """
     import numpy as np
     from sklearn.exceptions import ConvergenceWarning
 
@@ -243,19 +268,19 @@ def _model(asked: Any, estimator: Any, rows: _Data, print_lines: PrintLines) -> 
     model: KernelModel = estimator.model_
     if asked.probability:
         with warnings.catch_warnings(), labelled("probabilities"):
-            warnings.simplefilter("default", ConvergenceWarning)  # of the folds
+            warnings.simplefilter("default", ConvergenceWarning)  # shows the warnings of the folds
             model = probabilities.calibrated(estimator, rows.X, rows.targets, rows.weights, print_lines)
         if not model.has_probabilities:
             warn("no probabilities: fewer than 5 rows are inside, or outside")
     if asked.task.kind == CLASSES:
         model = libsvm.ordered(replace(model, classes=np.unique(rows.y)), order_of_labels(rows.y))
-    if rows.columns is not None:  # rows are known by their serial numbers
+    if rows.columns is not None:  # a kernel matrix identifies rows by serial numbers
         model = replace(model, support_vectors=rows.columns[model.support_vectors])
     return model
 
 
 def _write(model: KernelModel, file: str) -> str:
-    """Write the model in LIBSVM's format where that can hold it, else in clsvm's; return which one, in words."""
+    """Write the model in LIBSVM's format if that can hold it, else in clsvm's. Return the format's name and reason."""
     from clsvm.models import libsvm, npz
 
     try:
@@ -268,7 +293,7 @@ def _write(model: KernelModel, file: str) -> str:
 
 
 def _further_lines(model: KernelModel, report: FitReport, rows: int) -> Iterator[str]:
-    """Yield the lines on a fit to so many rows that svm-train does not print."""
+    """Yield the lines about a fit that clsvm prints in addition to svm-train's. rows: number of training rows."""
     yield ""
     yield f"objective        primal {report.primal:.9g}, dual {report.dual:.9g}"
     yield f"gap              {report.gap:.3g} (relative)"
@@ -282,7 +307,7 @@ def _further_lines(model: KernelModel, report: FitReport, rows: int) -> Iterator
 
 
 @flags.command(
-    "Train a machine on FILE and write it to MODEL, in clsvm's format.",
+    "Train a Falkon model on FILE and write it to MODEL, in clsvm's format.",
     flags.data("Training data"),
     flags.MODEL_OUT,
     Option(
@@ -295,9 +320,9 @@ def _further_lines(model: KernelModel, report: FitReport, rows: int) -> Iterator
         ok=lambda value: value > 0, expected="above 0",
     ),
     flags.ELEMENT, flags.PARAM,
-    Option("no_intercept", "--no-intercept", False, "Without an offset."),
+    Option("no_intercept", "--no-intercept", False, "Fit no offset."),
     *OF_TABLE,
-    Option("seed", "--seed", 0, "Seed of the centres that are drawn.", least=0),
+    Option("seed", "--seed", 0, "Seed of the random choice of inducing points.", least=0),
     flags.QUIET, flags.DEVICES, flags.MEMORY_LIMIT, flags.REPORT,
     to=FALKON, name="train",
 )  # fmt: skip
@@ -372,7 +397,7 @@ def _falkon_lines(report: NystromReport) -> Iterator[str]:
     cls=flags.LibsvmCommand,
 )  # fmt: skip
 def predict(asked: Any) -> None:
-    """Run ``clsvm predict``, which is ``clsvm falkon predict``, too."""
+    """Run ``clsvm predict`` or ``clsvm falkon predict``, which are the same command."""
     from clsvm.models import npz
 
     common.check_files([asked.test, asked.model], [asked.output])
@@ -401,7 +426,10 @@ FALKON.command("predict", help=PREDICT)(predict)
 
 
 def _test_rows(test: str, model: KernelModel) -> tuple[KernelModel, Any, Array]:
-    """Return the model and the rows of a file with the same number of columns, and the file's labels or values."""
+    """Read a test file; return the model, the file's rows, and its labels or targets.
+
+    Model and rows are widened to the same number of columns.
+    """
     from clsvm.models import svmlight
 
     if model.kernel.name == "precomputed":
@@ -415,7 +443,7 @@ def _test_rows(test: str, model: KernelModel) -> tuple[KernelModel, Any, Array]:
 
 
 def _in_pieces(predict: Callable[[Any], Array], X: Any) -> Array:
-    """Return predict(X), on a terminal piece by piece with a bar: a row's result does not depend on its piece."""
+    """Return predict(X). On a terminal, predict blocks of rows and show a progress bar; the results are the same."""
     import numpy as np
 
     from clsvm.report import counting
@@ -431,16 +459,17 @@ def _in_pieces(predict: Callable[[Any], Array], X: Any) -> Array:
 
 
 def _probable(model: KernelModel, X: Any, where: tuple[Any, Any]) -> tuple[Array, Iterator[str]]:
-    """Return svm-predict's labels with -b 1, and its lines, in the order of LIBSVM's file.
+    """Return the predicted labels (n,) of ``predict -b 1``, and its output lines.
 
-    The label of several classes is the most probable one. One class has the model's own label.
+    A line has the label and the probability of each class, in the order of svm-predict. A classifier predicts the most
+    probable class; a one-class model predicts by the sign of its decision value. where: device and memory limit.
     """
     import numpy as np
 
     from clsvm.models import libsvm
     from clsvm.opencl.devices import find
 
-    if find(where[0]).fp64:  # else the sixth digit, which is printed, would not be LIBSVM's
+    if find(where[0]).fp64:  # with float32 kernel values the sixth printed digit would differ from LIBSVM's
         model = replace(model, dtype="float64")
     found = _in_pieces(lambda rows: model.predict_proba(rows, *where), X)
     if len(model.classes):
@@ -459,12 +488,12 @@ def _probable(model: KernelModel, X: Any, where: tuple[Any, Any]) -> tuple[Array
 
 
 def _label(label: bool | int | float | str) -> str:
-    """Return a label as svmlight text has it: whole numbers without a point, others with every digit they need."""
+    """Return a label as svmlight text: whole numbers without a point, other numbers with all digits."""
     return label if isinstance(label, str) else f"{label:.0f}" if label == int(label) else repr(label)
 
 
 def order_of_labels(y: NDArray[Any]) -> NDArray[Any]:
-    """Return the labels of y (n,) in the order of their first rows, but +1 before -1, as svm-train lists them."""
+    """Return the distinct labels of y (n,) in svm-train's order: by first row, except that +1 precedes -1."""
     import numpy as np
 
     labels, first = np.unique(y, return_index=True)
@@ -473,11 +502,11 @@ def order_of_labels(y: NDArray[Any]) -> NDArray[Any]:
 
 
 def svm_train(estimator: Any, y: NDArray[Any], weights: NDArray[np.float64] | None = None) -> Iterator[str]:
-    """Yield svm-train's lines of a fitted estimator: those of each problem, then the total for classes.
+    """Yield the lines that svm-train prints about a fit: those of each binary problem, then a classifier's total nSV.
 
-    y: (n,) labels or targets of the fit. weights: (n,) what multiplies C, the same number for the rows of a class.
-    Source: svm.cpp of LIBSVM, svm_train_one and the functions that it calls. Dots and stars, which show LIBSVM's
-    progress, are left out.
+    estimator: a fitted SVM. y: labels or targets (n,) of the fit. weights: factor of C for each row (n,), equal within
+    a class. The dots and stars of LIBSVM's progress are left out. Source: svm.cpp of LIBSVM, svm_train_one and the
+    functions that it calls.
     """
     import numpy as np
 
