@@ -1,4 +1,4 @@
-"""One fit of a Nyström model: :func:`choose_centers` draws inducing points, :func:`train` computes the coefficients.
+"""Fit a Nyström model: :func:`choose_centers` draws inducing points, :func:`train` computes the coefficients.
 
 :func:`train` surveys the rows, makes the preconditioner (:func:`formulate`), lays the rows out on devices
 (:class:`Rows`), and runs Newton's method (newton.py). If float32 proves too coarse, the solve goes on in float64.
@@ -37,8 +37,8 @@ from clsvm.report import Display, NystromReport, Status
 
 Vector = NDArray[np.float64]
 COARSE = 1e7  # condition of K(C, C) beyond which float32 is too coarse, because T^-1 enlarges its errors
-# Jitter on devices without float64, relative to the diagonal of K: min(SINGLE, SQUARES / penalty). T^-1 enlarges the
-# rounding of K(X, C). With this jitter the error of the Hessian, eps^2 / jitter, is small relative to the penalty.
+# Jitter of K(C, C) on devices without float64, relative to its diagonal: min(SINGLE, SQUARES / penalty). T^-1 enlarges
+# the rounding of K(X, C). With this jitter the error of the Hessian, eps^2 / jitter, is small relative to the penalty.
 SINGLE, SQUARES = 1e-6, 1e-12
 # Attributes that the report copies under the same names
 _OF_SOLVE = "objective", "residual", "bound", "steps", "newton_steps", "passes"
@@ -220,9 +220,9 @@ class LocalRows(Rows):
     def survey(self, kernel: Kernel, options: Options) -> Survey:
         with Stream(devices.first(options.device), options.memory_limit) as stream:
             plan = layouts.choose(stream.profile, self._X, kernel.spec, options.layout)
-        there = [devices.find(one) for one in devices.listed(options.device)]
-        finest = min(devices.default_profile(info).finest for info in there)
-        device = " and ".join(dict.fromkeys(map(str, there)))
+        found = [devices.find(one) for one in devices.listed(options.device)]
+        finest = min(devices.default_profile(info).finest for info in found)
+        device = " and ".join(dict.fromkeys(map(str, found)))
         return Survey(plan, finest, device, measures(kernel, self._X, plan).extent)
 
     @contextmanager
@@ -281,8 +281,8 @@ def train(
             rows.draw(random, task.penalty, options.tol, task.loss.quadratic)
             clock.lap("preconditioner")
             with Display(options.verbose, options.tol, violation="residual") as progress:
-                told = {"progress": progress, "callback": options.callback, "before": found}
-                found = rows.solve(task, start, options.tol, options.max_iter, **told)
+                settings = {"progress": progress, "callback": options.callback, "before": found}
+                found = rows.solve(task, start, options.tol, options.max_iter, **settings)
             clock.lap("solve", weighing=found.weighing)
             start, peak, held = found.alpha, max(peak, rows.blocks.peak()), max(held, rows.blocks.memory()[0])
         if found.status is not Status.STALLED:
@@ -315,9 +315,7 @@ class Clock:
         self._spent = defaultdict[str, float](float)
 
     def lap(self, part: str, weighing: float = 0.0) -> None:
-        """Add the time since the last call to ``part``, except ``weighing`` seconds, which belong to the
-        preconditioner.
-        """
+        """Add the time since the last call to ``part``, except ``weighing`` seconds, which the preconditioner took."""
         now = perf_counter()
         self._spent[part] += now - self._last - weighing
         self._spent["preconditioner"] += weighing
@@ -328,9 +326,9 @@ class Clock:
         return {**self._spent, "other": total - sum(self._spent.values()), "total": total}
 
 
-LEAST, LARGEST = 100, 5000  # limits of the number of inducing points for "auto"
-LOOKED_AT = 20  # rows for each inducing point from which k-means++ chooses
-PILOT, BLOCK = 1000, 1 << 24  # rows by which leverage scores are estimated; values of K computed at a time
+LEAST, LARGEST = 100, 5000  # smallest and largest number of inducing points for n_centers="auto"
+CANDIDATES = 20  # rows from which k-means++ chooses, for each inducing point
+PILOT, BLOCK = 1000, 1 << 24  # sampled rows for leverage scores; values of K computed at a time
 
 
 class Centers(NamedTuple):
@@ -370,27 +368,29 @@ def choose_centers(
     penalty: float,
     where: Mapping[str, Any],
 ) -> Centers:
-    """Choose inducing points by a center_selection: "uniform", "k-means++", "leverage", or given points (m, d).
+    """Choose inducing points from rows X (n, d) by ``how``, an estimator's center_selection.
+
+    ``how`` is "uniform", "k-means++", "leverage", or the points (m, d) themselves. ``asked`` is n_centers.
 
     Rows with weight 0 are not drawn. ``where`` holds the device and memory_limit for kernel values, which "leverage"
     needs."""
     if not isinstance(how, str):
         return Centers(how, None, f"{how.shape[0]} that were given")
-    there = np.flatnonzero(weights > 0)
-    m, words = count_centers(len(there), asked)
-    if m == len(there):
-        return Centers(X[there], there, f"{words}: every row")
+    eligible = np.flatnonzero(weights > 0)
+    m, words = count_centers(len(eligible), asked)
+    if m == len(eligible):
+        return Centers(X[eligible], eligible, f"{words}: every row")
     if how == "uniform":
-        drawn = random.choice(there, m, replace=False)
+        drawn = random.choice(eligible, m, replace=False)
     elif how == "k-means++":
-        some = there if len(there) <= LOOKED_AT * m else random.choice(there, LOOKED_AT * m, replace=False)
+        some = eligible if len(eligible) <= CANDIDATES * m else random.choice(eligible, CANDIDATES * m, replace=False)
         drawn = np.unique(some[kmeans_plusplus(X[some], m, random_state=random)[1]])
         # k-means++ draws a row twice if points coincide
-        others = random.choice(np.setdiff1d(there, drawn), m - len(drawn), replace=False)
+        others = random.choice(np.setdiff1d(eligible, drawn), m - len(drawn), replace=False)
         drawn = np.concatenate([drawn, others])
     else:
-        scores = _leverage(X, kernel, there, penalty, random, where)
-        drawn = random.choice(there, m, replace=False, p=scores / scores.sum())
+        scores = _leverage(X, kernel, eligible, penalty, random, where)
+        drawn = random.choice(eligible, m, replace=False, p=scores / scores.sum())
     index = np.sort(drawn)
     return Centers(X[index], index, f"{words}, drawn by {how}" if how != "uniform" else words)
 
@@ -398,23 +398,23 @@ def choose_centers(
 def _leverage(
     X: Data,
     kernel: Kernel,
-    there: NDArray[np.intp],
+    eligible: NDArray[np.intp],
     penalty: float,
     random: np.random.RandomState,
     where: Mapping[str, Any],
 ) -> NDArray[np.float64]:
-    """Return approximate ridge leverage scores of the rows ``there``; all are positive.
+    """Return approximate ridge leverage scores of the rows ``eligible``; all are positive.
 
     The score is (K(x, x) - k' (K_ss + penalty s I)^-1 k) / (penalty n), with s rows drawn uniformly. Source: Rudi,
     Calandriello, Carratino, Rosasco 2018 (BLESS).
     """
-    s = min(PILOT, len(there))
-    pilot = X[np.sort(random.choice(there, s, replace=False))]
+    s = min(PILOT, len(eligible))
+    pilot = X[np.sort(random.choice(eligible, s, replace=False))]
     K = kernel_matrix(pilot, kernel=kernel, dtype="float64", **where)
     factor, lower = cho_factor(K + penalty * s * np.eye(s), lower=True)
-    scores, step = np.empty(len(there)), max(1, BLOCK // s)
-    for first in range(0, len(there), step):
-        rows = X[there[first : first + step]]
+    scores, step = np.empty(len(eligible)), max(1, BLOCK // s)
+    for first in range(0, len(eligible), step):
+        rows = X[eligible[first : first + step]]
         across = solve_triangular(factor, kernel_matrix(pilot, rows, kernel, **where), lower=lower)
         scores[first : first + step] = _diagonal(kernel, rows) - np.square(across).sum(axis=0)
     return np.maximum(scores, 1e-3 * max(float(scores.mean()), 1e-300))

@@ -1,15 +1,15 @@
-"""Newton's method with preconditioned conjugate gradients for Nyström kernel machines on m inducing points.
+"""Train Nyström kernel machines on m inducing points C by Newton's method with preconditioned conjugate gradients.
 
 Minimises  F(alpha) = (1/N) sum_i w_i l(f_i, y_i) + (penalty / 2) |f|^2,   f = K(X, C) alpha + offset,   N = sum w
 Given      the row operator, which computes sums over rows (rows.py), and the preconditioner P = T^-1 A^-1
-Returns    alpha (k, m) with |P' grad F| <= tol |P' grad F(0)|, and an upper bound of F - F* (:meth:`Newton._above`);
-           the condition holds for each output, or for all together if the loss couples them
+Returns    alpha (k, m) with |P' grad F| <= tol |P' grad F(0)|, for each output or, if the loss couples them, for all
+           outputs together; and an upper bound of F - F* (:meth:`Newton._upper_bound`)
 Source     Meanti et al. 2020, algorithms 1 and 2; Marteau-Ferey, Bach, Rudi 2019; Nocedal and Wright, 7.1
 
     until |g| <= tol |g(0)|:
         f     <- K alpha + offset
         g     <- P'(K' (w l'(f)) / N + penalty T' u)
-        d     <- the solution of  P'(K' (w l''(f)) K / N + penalty T'T) P d = -g,  one pass over the rows a step
+        d     <- the solution of  P'(K' (w l''(f)) K / N + penalty T'T) P d = -g,  one pass over the rows for each step
         alpha <- alpha + s P d, for each output with the first s of 1, 1/2, 1/4, ... that lowers F enough
 
 The Hessian in the variables of P is close to the identity, so few steps of conjugate gradients are needed. For the
@@ -37,15 +37,15 @@ from clsvm.report import Point, Progress, Status
 Vector = NDArray[np.float64]
 INEXACT = 0.1  # largest residual of a Newton step, relative to g
 FINE = {"float32": 1e-3, "float64": 1e-9}  # smallest residual of a Newton step for products in that dtype
-ENOUGH = 1e-4  # share of the slope by which a step must lower F (Armijo)
-HALVINGS = 30  # most halvings of a step
-LOST = 2e-4  # error of f by rounding of K, relative to the largest target, from which on gradients use float64 values
-LEAST = 1e-300  # a positive number instead of 0 as a factor of infinity
+ENOUGH = 1e-4  # fraction of the predicted decrease of F that a step must reach (Armijo)
+HALVINGS = 30  # most halvings of a step length
+REFINE = 2e-4  # error of f by rounding of K, relative to the largest target, above which gradients use float64
+LEAST = 1e-300  # replaces 0 as a factor of infinity, whose product would be nan
 EPS = float(np.finfo(np.float64).eps)
-SAFE = 4.0  # factor of the rounding error of a gradient; a first gradient below that is noise, and nothing is learnt
-HIDDEN = 1e-3  # largest relative error of f by rounding of K with which a solve counts as converged
-FEW = 9.0  # additional factor of that error if there are as many rows as inducing points
-STALL = 0.5  # factor by which g must fall in a Newton step, unless F falls
+SAFE = 4.0  # factor of the rounding error of a gradient; a smaller gradient at f = 0 is noise, and alpha stays 0
+MOST_ROUNDING = 1e-3  # largest relative error of f by rounding of K in a solve that counts as converged
+FEW = 9.0  # rounding error of f grows by 1 + FEW m / n for m inducing points and n rows
+STALL = 0.5  # largest ratio of |g| after and before a Newton step that does not lower F
 
 
 @dataclass
@@ -135,7 +135,7 @@ class Newton:
         result = self.result
         try:
             result.status = self._run(start)
-            if result.status is Status.RESIDUAL and self._lost() > HIDDEN:
+            if result.status is Status.RESIDUAL and self._relative_rounding() > MOST_ROUNDING:
                 result.status = Status.PRECISION if self.rows.dtype == "float64" else Status.COARSE
         except KeyboardInterrupt:
             result.status = Status.INTERRUPTED
@@ -152,7 +152,7 @@ class Newton:
         goal = np.where(
             learns, self.tol * self._norms(g), np.inf
         )  # an output without a gradient above noise keeps alpha = 0
-        self._hold(self._values(self.u))
+        self._store(self._values(self.u))
         if start is not None and learns.any():
             start = start / self.units
             if self.loss.coupled:  # the loss is constant along the mean of the outputs; the bound needs a mean of 0
@@ -160,12 +160,12 @@ class Newton:
             self.u = np.where(learns[:, None], self.P.of_coefficients(start), 0.0)
             self.result.alpha = start * learns[:, None] if self.P.kept is None else self.P.alpha(self.u)
             self._refine()
-            rows.go(self.result.alpha)
+            rows.set_alpha(self.result.alpha)
             if not loss.quadratic:
                 self._weigh()
             g = self._gradient(rows.slope())
-            self._hold(self._values(self.u))
-        size = self._seen(g, goal)
+            self._store(self._values(self.u))
+        size = self._check(g, goal)
         while (size > goal).any():
             if self.result.steps >= self.max_iter:
                 return Status.MAX_ITER
@@ -175,21 +175,21 @@ class Newton:
             d = self._conjugate_gradients(-g, eta[:, None])
             step = self.P.u(d)
             change = self.P.alpha(step)
-            rows.look(change)
-            s, lower = self._shortened(step, g * d)
+            rows.set_change(change)
+            s, lower = self._line_search(step, g * d)
             if not s.any():
                 return Status.STALLED
             self.u, self.result.alpha = self.u + s * step, self.result.alpha + s * change
-            rows.step(s)
+            rows.take_step(s)
             self.result.newton_steps += 1
             if self._refine():
-                rows.go(self.result.alpha)
-                self._hold(self._values(self.u))  # F changes with the more precise f
+                rows.set_alpha(self.result.alpha)
+                self._store(self._values(self.u))  # F changes with the more precise f
                 size = np.full_like(size, np.inf)
             if not loss.quadratic:
                 self._weigh()
             g, before = self._gradient(rows.slope()), size
-            size = self._seen(g, goal)
+            size = self._check(g, goal)
             if self.interrupted:
                 return Status.INTERRUPTED
             going_on = (size > goal) & (lower | (size <= STALL * before))
@@ -198,7 +198,7 @@ class Newton:
         return Status.RESIDUAL
 
     def _each(self, values: Vector, of: Callable[[Vector], Vector]) -> Vector:
-        """Apply ``of`` to the row of each output (k, ...), or to all rows joined into one if the loss couples them."""
+        """Apply ``of`` to values (k, ...), a row for each output, or to a single joined row if the loss is coupled."""
         return of(values.reshape(1, -1) if self.loss.coupled else values)
 
     def _norms(self, g: Vector) -> Vector:
@@ -206,20 +206,20 @@ class Newton:
 
     def _refine(self) -> bool:
         """Switch gradients to the most precise products if rounding of K shows; return whether it did."""
-        return not self.rows.refined and self._lost() > LOST and self.rows.refine()
+        return not self.rows.refined and self._relative_rounding() > REFINE and self.rows.refine()
 
-    def _lost(self) -> float:
+    def _relative_rounding(self) -> float:
         """Return the largest error of f by rounding of K, relative to the largest target, over the outputs."""
-        return float((self._hidden() / np.maximum(self.rows.task.deviation, 1e-300)).max())
+        return float((self._rounding_of_f() / np.maximum(self.rows.task.deviation, 1e-300)).max())
 
-    def _hidden(self) -> Vector:
+    def _rounding_of_f(self) -> Vector:
         """Return the error (k,) of each output's f that rounding of K can cause."""
         rows = self.rows
         rounding = float(np.finfo(rows.dtype).eps) * self.P.size * (1 + FEW * rows.m / rows.n)
         return np.asarray(rounding * np.sqrt(np.square(self.result.alpha).sum(axis=1)))
 
     def _noise(self) -> Vector:
-        """Return the rounding error of each output's slope, from targets and f."""
+        """Return a bound of the rounding error of each output's gradient, from the sizes of targets and f."""
         return SAFE * EPS * self.P.size * self._each(self.rows.rounding(), lambda rows: rows.max(axis=1))
 
     def _weigh(self) -> None:
@@ -239,11 +239,11 @@ class Newton:
         return self.P.from_u(self.G)
 
     def _values(self, u: Vector, s: Vector | None = None) -> Vector:
-        """Return F of each output at the current f, or at f plus s times its computed change."""
+        """Return F of each output at the current f, or at f plus s (k, 1) times its computed change."""
         squares = self._each(u, lambda rows: np.square(rows).sum(axis=1))
         return self.rows.losses(s) + self.penalty / 2 * squares
 
-    def _hold(self, values: Vector) -> None:
+    def _store(self, values: Vector) -> None:
         self.values, self.result.objective = values, float((values * self.squares).sum())
 
     def _hessian(self, d: Vector) -> Vector:
@@ -279,15 +279,14 @@ class Newton:
             new = dots(r, r)
             p = r + np.where(rr > goal, new / np.maximum(rr, 1e-300), 0.0) * p
             rr = np.where(rr > goal, new, rr)
-            self._tell(d)
+            self._report_step(d)
         return d
 
-    def _shortened(self, step: Vector, gd: Vector) -> tuple[Vector, NDArray[np.bool_]]:
+    def _line_search(self, step: Vector, gd: Vector) -> tuple[Vector, NDArray[np.bool_]]:
         """Return the step length s (k, 1) of each output, and whether F falls (k,).
 
         s is the first of 1, 1/2, 1/4, ... that lowers F enough, or 0. A rise of F within its rounding error counts as
-        enough.
-        gd: terms of the slope.
+        enough. gd: the products g d (k, r), whose sum over an output is the slope of F along the step.
         """
         before, slope = self.values, self._each(gd, lambda rows: rows.sum(axis=1))
         s, noise = np.ones(len(before)), 1e-14 * np.abs(before)
@@ -300,10 +299,10 @@ class Newton:
         else:
             s = np.where(done, s, 0.0)
             values = self._values(self.u + s[:, None] * step, s[:, None])
-        self._hold(values)
+        self._store(values)
         return s[:, None], values < before
 
-    def _seen(self, g: Vector, goal: Vector) -> Vector:
+    def _check(self, g: Vector, goal: Vector) -> Vector:
         sizes = self._norms(g)
         if not np.isfinite(sizes).all():
             raise ValueError(
@@ -311,7 +310,7 @@ class Newton:
             )
         result = self.result
         result.residual = float(np.divide(sizes * self.tol, goal, out=np.zeros_like(sizes), where=goal > 0).max())
-        result.bound = float((self._above(sizes) * self.squares).sum())
+        result.bound = float((self._upper_bound(sizes) * self.squares).sum())
         nan, now = float("nan"), perf_counter() - self.began
         seen, counts = (self.passed + self.rows.passes) * self.rows.n, (result.steps, result.newton_steps)
         point = Point(now, *counts, result.objective, nan, nan, result.residual, seen)
@@ -320,16 +319,15 @@ class Newton:
             self.progress(point)
         return sizes
 
-    def _above(self, sizes: Vector) -> Vector:
-        """Return an upper bound of F - F* for each output, or for all together if they are coupled. sizes: their |g|.
+    def _upper_bound(self, sizes: Vector) -> Vector:
+        """Return an upper bound of F - F* for each output, or for all together if they are coupled. sizes: |g| of each.
 
         The bound is the least of three bounds, plus the change of F and F* that rounding can cause:
 
             F                     losses are not negative, so F* >= 0
             |G|^2 / (2 penalty)   G = grad_u F; the penalty makes F strongly convex in u
-            |g|^2 / (2 c)         if the Hessian H >= c A'A for all v with |v - u| <= r = 2 |g| / c, in the norm of A'A:
-            on
-                                  that sphere F(v) >= F(u) - |g| r + c r^2 / 2 = F(u), so the minimum is inside
+            |g|^2 / (2 c)         if the Hessian H >= c A'A for all v with |v - u| <= r = 2 |g| / c in the norm of A'A.
+                                  On that sphere F(v) >= F(u) - |g| r + c r^2 / 2 = F(u), so the minimum is inside
 
         A'A is penalty I plus ``times`` the sum of D b b' over the sampled rows b of B; D is averaged over outputs. H is
         penalty I plus the sum of D b b' over all rows with the D of the output itself, which is at least ``least``
@@ -352,15 +350,16 @@ class Newton:
                 c = np.where(far, 0.0, c)
             curved = np.where(c > 0, np.square(sizes) / (2 * c), np.inf)
         least = np.minimum(np.minimum(values, np.square(pull) / (2 * self.penalty)), curved)
-        moved = self._hidden() + 4 * EPS * (task.deviation + np.abs(task.offset))
+        moved = self._rounding_of_f() + 4 * EPS * (task.deviation + np.abs(task.offset))
         t = self._each(moved[:, None], lambda rows: rows.max(axis=1))
         off = self.P.off * self._each(self.result.alpha, lambda rows: np.square(rows).sum(axis=1))
         rounding = np.minimum(2 * t * np.sqrt(2 * values) + np.square(t), 2 * np.maximum(t, LEAST) * task.loss.steepest)
         return least + rounding + self.penalty / 2 * off
 
-    def _tell(self, d: Vector) -> None:
-        """Call the callback after a conjugate gradient step that has reached d. An interrupt in the callback ends
-        the solve.
+    def _report_step(self, d: Vector) -> None:
+        """Call the callback after a conjugate gradient step. A KeyboardInterrupt in the callback ends the solve.
+
+        d (k, r): the Newton step as computed so far.
         """
         if self.callback:
             now = perf_counter() - self.began

@@ -59,7 +59,7 @@ class Selection(Limits):
         return hasattr(value, "shape") or isinstance(value, str | list | tuple)
 
 
-class Called(Limits):
+class FunctionOrNone(Limits):
     """Accept a function or None."""
 
     expected = "a function or None"
@@ -76,7 +76,7 @@ _FLAGS = {
     "max_iter": Flag("--max-iter", "Stop after so many conjugate gradient steps."),
     "tol": Flag("--tol", "Stop when the residual is at most this."),
 }
-_OWN: tuple[tuple[str, Any, Limits], ...] = (
+_FALKON: tuple[tuple[str, Any, Limits], ...] = (
     ("n_centers", "auto", Number(least=1, whole=True, or_else=("auto",))),
     ("penalty", 1e-6, Number(above=0)),
     ("loss", "squared", Choice(("squared", "log_cosh"))),
@@ -86,7 +86,7 @@ _OWN: tuple[tuple[str, Any, Limits], ...] = (
     ("tol", 1e-5, Number(above=0)),
     ("random_state", None, Limits()),
     ("warm_start", False, Truth()),
-    ("callback", None, Called()),
+    ("callback", None, FunctionOrNone()),
 )
 _SHARED = "kernel", "degree", "gamma", "coef0", "device", "memory_limit", "layout", "verbose", "class_weight", "dtype"
 _DEVICES = ". Devices in a list share the rows according to their speeds; the first one predicts"
@@ -101,6 +101,6 @@ TABLE: Mapping[str, Parameter] = {
     **{name: _shared(PARAMETERS[name]) for name in _SHARED},
     **{
         name: Parameter(name, default, limits=limits, flag=_FLAGS.get(name), **_DESCRIBED.get(name, {}))
-        for name, default, limits in _OWN
+        for name, default, limits in _FALKON
     },
 }

@@ -1,4 +1,4 @@
-"""The preconditioner of a Nyström model: two triangular factors of size m x m in one buffer on the host.
+"""Precondition the fit of a Nyström model by two triangular factors T and A (m, m) in one buffer on the host.
 
     T'T = K(C, C) + jitter I                  T upper triangular, computed once
     A'A = B' D B + penalty I, B = K_s T^-1    A upper triangular, for weights D (s,) of s sampled rows and each penalty
@@ -35,11 +35,11 @@ from clsvm import linalg
 from clsvm.threads import all_threads, one_thread
 
 Vector = NDArray[np.float64]
-JITTER, GROWTH = 4.0, 10.0  # jitter in units of eps m mean(diagonal); factor of the tolerance after a failure
+JITTER, GROWTH = 4.0, 10.0  # jitter in units of eps m mean(diagonal); growth of the pivots' tolerance after a failure
 MOST, EXACT = 1e-4, 1e-8  # largest tolerance, relative to the mean diagonal, for values in float32 and in float64
 SINGULAR = 1e10  # condition number of K(C, C) from which on inducing points are left out
 SHORT = 1 << 30  # multiply-adds below which one thread is used
-_BLOCK, _ROWS = 512, 4096  # columns that are copied at a time; sampled rows that are multiplied at a time
+_BLOCK, _ROWS = 512, 4096  # columns copied at a time; sampled rows multiplied at a time
 TIMES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # candidates for the ratio of sampled rows to inducing points
 MANY = 150  # expected conjugate gradient steps if the inducing points are the sample
 # Costs relative to a multiply-add in a device's dense product: a multiply-add of the host in float64; the use of a
@@ -93,13 +93,13 @@ class Preconditioner:
         self._R: Vector | None = None
         self.off = self.jitter
         with _threads(self.m**3 / 3):
-            if not self._factored(both, lower=False) or _condition(both) > SINGULAR:
+            if not self._factor(both, lower=False) or _condition(both) > SINGULAR:
                 np.fill_diagonal(both, diagonal)
-                both = self._reduced(both, MOST if least else EXACT)  # K is still intact below the diagonal
-        self._both, self._of_T = both, both.diagonal().copy()
-        self._of_A = self._of_T
+                both = self._pivoted(both, MOST if least else EXACT)  # K is still intact below the diagonal
+        self._factors, self._diagonal_T = both, both.diagonal().copy()
+        self._diagonal_A = self._diagonal_T
         self._B: NDArray[np.floating] | None = self._R
-        self.reach = self._of_diagonal = float(np.sqrt(np.abs(diagonal).max() + self.jitter))
+        self.reach = self._reach_of_points = float(np.sqrt(np.abs(diagonal).max() + self.jitter))
         self.condition = _condition(both)
 
     @property
@@ -110,15 +110,15 @@ class Preconditioner:
     def _where(self) -> dict[str, Any]:
         return {"clean": False, "device": self.device, "memory_limit": self.memory_limit}
 
-    def _factored(self, both: Vector, lower: bool) -> bool:
-        """Replace a triangle of ``both`` by its Cholesky factor; return False if it is not positive definite."""
+    def _factor(self, both: Vector, lower: bool) -> bool:
+        """Replace a triangle of ``both`` by its Cholesky factor. Return False if the matrix is not definite."""
         try:
             linalg.cholesky(both, lower=lower, overwrite_a=True, **self._where())
         except np.linalg.LinAlgError:
             return False
         return True
 
-    def _reduced(self, K: Vector, most: float) -> Vector:
+    def _pivoted(self, K: Vector, most: float) -> Vector:
         """Return T (r, r) for the points that span the others. K is in the lower triangle of the argument.
 
         If the remainder after the pivots is negative or larger than the tolerance, K is indefinite by at least so much,
@@ -139,7 +139,7 @@ class Preconditioner:
             tol *= GROWTH
         words = f"the kernel function is not positive semi-definite on the {self.m} centres: after {rank} pivots of a "
         words += f"Cholesky factor the least diagonal entry is {left.min():.2g}, and was about {self.size:.2g}"
-        raise ValueError(f"{words}; Kernel.check(X) says more")
+        raise ValueError(f"{words}; Kernel.check(X) tests more conditions")
 
     def sample(self, K: NDArray[np.floating] | None, penalty: float) -> None:
         """Set the sampled rows by their values K (s, m). If K is None, the inducing points are the sample.
@@ -147,14 +147,14 @@ class Preconditioner:
         B is in float32, which is twice as fast, if its rounding is small relative to ``penalty``, the smallest penalty
         of later calls of :meth:`weigh`. Raises ValueError if K is not finite.
         """
-        self._B, self.reach = self._R, self._of_diagonal
+        self._B, self.reach = self._R, self._reach_of_points
         if K is None:
             return
         K = K if self.kept is None else K[:, self.kept]
         single = penalty >= SMALL * self.size and self.condition <= STEEP
         dtype, solve = (np.float32, lapack.strtrs) if single else (np.float64, lapack.dtrtrs)
-        np.fill_diagonal(self._both, self._of_T)
-        T = self._both.astype(dtype, copy=False)
+        np.fill_diagonal(self._factors, self._diagonal_T)
+        T = self._factors.astype(dtype, copy=False)
         with _threads(K.size * self.rank):
             self._B, _ = solve(T, K.T.astype(dtype, copy=False), lower=0, trans=1)  # (m, s)
         if not np.isfinite(self._B).all():
@@ -164,17 +164,17 @@ class Preconditioner:
     def weigh(self, D: Vector, penalty: float) -> None:
         """Make A for a positive penalty and weights D (s,) of the sampled rows, or (m,) of the inducing points."""
         scale = np.sqrt(D)
-        np.fill_diagonal(self._both, self._of_T)
+        np.fill_diagonal(self._factors, self._diagonal_T)
         with _threads(len(D) * self.rank**2):
-            both = self._of_points(scale) if self._B is None else self._of_rows(self._B, scale)
+            both = self._gram_of_points(scale) if self._B is None else self._gram_of_rows(self._B, scale)
             np.fill_diagonal(both, both.diagonal() + penalty)
-            if not self._factored(both, lower=True):
+            if not self._factor(both, lower=True):
                 raise ValueError(f"penalty={penalty:g} is too small for float64 with these {self.m} inducing points")
-        self._both, self._of_A = both, both.diagonal().copy()
+        self._factors, self._diagonal_A = both, both.diagonal().copy()
 
-    def _of_points(self, scale: Vector) -> Vector:
+    def _gram_of_points(self, scale: Vector) -> Vector:
         """Compute T D T' in the lower triangle of the buffer."""
-        both = self._both
+        both = self._factors
         for done, rest in _blocks(self.rank):  # write (T sqrt(D))' to the lower triangle
             both[rest, done] = both[done, rest].T * scale[rest, None]
             corner = both[done, done]
@@ -182,9 +182,9 @@ class Preconditioner:
         linalg.lauum(both, lower=True, overwrite=True, **self._where())
         return both
 
-    def _of_rows(self, B: NDArray[np.floating], scale: Vector) -> Vector:
+    def _gram_of_rows(self, B: NDArray[np.floating], scale: Vector) -> Vector:
         """Compute B' D B in the lower triangle of the buffer."""
-        both = self._both
+        both = self._factors
         own = B.dtype == np.float64
         syrk = blas.dsyrk if own else blas.ssyrk
         sums = both if own else np.zeros(both.shape, B.dtype, order="F")
@@ -200,7 +200,7 @@ class Preconditioner:
 
     def alpha(self, u: Vector) -> Vector:
         """Return the coefficients T^-1 u, (k, m); those of inducing points that were left out are 0."""
-        found = self._solved(u, self._of_T, lower=0, trans=0)
+        found = self._solve(u, self._diagonal_T, lower=0, trans=0)
         if self.kept is None:
             return found
         alpha = np.zeros((len(u), self.m))
@@ -211,31 +211,31 @@ class Preconditioner:
         """Return T^-T g: the gradient with respect to u = T alpha, from a gradient g with respect to the
         coefficients alpha.
         """
-        return self._solved(g if self.kept is None else g[:, self.kept], self._of_T, lower=0, trans=1)
+        return self._solve(g if self.kept is None else g[:, self.kept], self._diagonal_T, lower=0, trans=1)
 
     def u(self, b: Vector) -> Vector:
-        """Return u = A^-1 b."""
-        return self._solved(b, self._of_A, lower=1, trans=1)
+        """Return u = A^-1 b (k, r) for b (k, r)."""
+        return self._solve(b, self._diagonal_A, lower=1, trans=1)
 
     def from_u(self, g: Vector) -> Vector:
         """Return A^-T g: the gradient with respect to b = A u, from a gradient g with respect to u."""
-        return self._solved(g, self._of_A, lower=1, trans=0)
+        return self._solve(g, self._diagonal_A, lower=1, trans=0)
 
     def of_coefficients(self, alpha: Vector) -> Vector:
         """Return u = T alpha, or R alpha if K is singular."""
         with _threads(alpha.size * self.rank):
             if self._R is not None:
                 return np.asarray(alpha @ self._R.T)
-            np.fill_diagonal(self._both, self._of_T)
-            return np.stack([blas.dtrmv(self._both, row) for row in alpha])
+            np.fill_diagonal(self._factors, self._diagonal_T)
+            return np.stack([blas.dtrmv(self._factors, row) for row in alpha])
 
-    def _solved(self, rows: Vector, diagonal: Vector, lower: int, trans: int) -> Vector:
-        np.fill_diagonal(self._both, diagonal)
-        with _threads(rows.size * len(self._both)):
+    def _solve(self, rows: Vector, diagonal: Vector, lower: int, trans: int) -> Vector:
+        np.fill_diagonal(self._factors, diagonal)
+        with _threads(rows.size * len(self._factors)):
             if len(rows) == 1:
-                found = blas.dtrsv(self._both, rows[0], lower=lower, trans=trans)[None]
+                found = blas.dtrsv(self._factors, rows[0], lower=lower, trans=trans)[None]
             else:
-                found = lapack.dtrtrs(self._both, rows.T, lower=lower, trans=trans)[0].T
+                found = lapack.dtrtrs(self._factors, rows.T, lower=lower, trans=trans)[0].T
         return np.asarray(found, np.float64)
 
 

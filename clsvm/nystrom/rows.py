@@ -1,7 +1,7 @@
-"""The rows of a Nyström model during a solve: products with K(X, C), targets, weights and f stay where the rows are.
+"""Compute with the rows X of a Nyström model where they are stored: products with K(X, C), losses and derivatives.
 
 A block of rows (:class:`RowBlock`) holds f = K(X, C) alpha + offset (k, n), and the change of f along a step. It
-returns sums over its rows: m numbers for each output, or one. So blocks can be on any device or machine.
+returns only sums over its rows: m numbers or one for each output. So blocks can be on any device or computer.
 :class:`RowOperator` adds the sums of all blocks for the solver, in the order of the blocks.
 """
 
@@ -25,15 +25,14 @@ from clsvm.losses import Loss
 from clsvm.opencl.stream import Stream
 
 Vector = NDArray[np.float64]
-NEAR = 1e3 * float(
-    np.finfo(np.float64).eps
-)  # least deviation of targets from the offset, relative to the largest target
-PARTS, LEAST = 16, 1024  # most blocks of rows in several places; least rows of a block
+# Smallest deviation of targets from the offset, relative to the largest target
+NEAR = 1e3 * float(np.finfo(np.float64).eps)
+PARTS, LEAST = 16, 1024  # most blocks for a list of devices; fewest rows of a block
 
 
 @dataclass(frozen=True)
 class Task:
-    """Describe the objective of a fit: a loss on targets, and a penalty.
+    """Describe the objective of a fit by its loss, targets and penalty.
 
     Attributes
     ----------
@@ -87,9 +86,7 @@ class Task:
 
 
 def deviation(y: Vector, offset: Vector) -> Vector:
-    """Return the largest deviation (k,) of targets (k, n) from the offset, or a small part of the targets' size
-    if larger.
-    """
+    """Return max |y - offset| (k,) for targets y (k, n), but at least NEAR times the largest |y|."""
     y = np.concatenate([y, offset[:, None]], axis=1)
     return np.maximum(np.abs(y - offset[:, None]).max(axis=1), np.abs(y).max(axis=1) * NEAR)
 
@@ -143,21 +140,29 @@ class InducingPoints(NamedTuple):
         return Cross(stream, X, self.rows, self.kernel, self.plan, self.dtype, self.k)
 
     def finer(self, stream: Stream, X: Data) -> Cross:
-        """Lay out rows X (n, d) for products in the most precise dtype, without storing K, because there are few
-        of them.
-        """
+        """Lay out rows X (n, d) for products in the most precise dtype. Too few products follow to store K."""
         return Cross(stream, X, self.rows, self.kernel, self.plan, self.finest, self.k, keep=False)
 
 
 class RowBlock:
     """Hold rows on one device, for one task after another; :meth:`pose` begins a task.
 
-    The other methods are the requests of :class:`RowOperator`. finer: makes products in the most precise dtype. task:
-    the task for which the block has its own targets, if any.
+    The other methods answer requests of :class:`RowOperator`, whose methods of the same names describe them.
+
+    Attributes
+    ----------
+    cross
+        products with K(X, C).
+    k, n
+        numbers of outputs and rows.
+    finer
+        function that makes products in the most precise dtype, or None; an argument only.
+    task
+        task with the block's own targets, or None; an argument only.
     """
 
     def __init__(self, cross: Cross, finer: Callable[[], Cross] | None = None, task: Task | None = None) -> None:
-        self.cross, self._finer, self._own = cross, finer, task
+        self.cross, self._finer, self._own_task = cross, finer, task
         self.k, self.n = cross.k, cross.n
         self._finest: Cross | None = None
 
@@ -173,17 +178,17 @@ class RowBlock:
         sample: numbers (s,) of the block's rows in the sample of the preconditioner, or None. total: sum of the weights
         over the rows of all blocks.
         """
-        task = task or self._own
+        task = task or self._own_task
         assert task is not None
         self._task, self._sample, self._of_gradients = task.in_units(), sample, self.cross
         self._loss, self._units = self._task.loss, task.units
         self._shares = task.weights / (task.total if total is None else total)
         offset = self._task.offset[:, None]
         # If the loss depends on f - y, subtract the offset from both, since smaller numbers are more precise.
-        self._taken = offset if self._loss.numbers else np.zeros_like(offset)
-        self._y, self._offset = self._task.y - self._taken, offset - self._taken
+        self._subtracted = offset if self._loss.numbers else np.zeros_like(offset)
+        self._y, self._offset = self._task.y - self._subtracted, offset - self._subtracted
         self._f = np.broadcast_to(self._offset, self._y.shape).astype(np.float64)
-        self._along = np.empty(0)
+        self._df = np.empty(0)
 
     @property
     def passes(self) -> int:
@@ -204,17 +209,17 @@ class RowBlock:
         self._of_gradients = self._finest
         return True
 
-    def go(self, alpha: Vector) -> None:
+    def set_alpha(self, alpha: Vector) -> None:
         self._f = self._of_gradients.forward(alpha) + self._offset
 
-    def look(self, change: Vector) -> None:
-        self._along = self._of_gradients.forward(change)
+    def set_change(self, change: Vector) -> None:
+        self._df = self._of_gradients.forward(change)
 
-    def step(self, s: Vector) -> None:
-        self._f = self._f + s * self._along
+    def take_step(self, s: Vector) -> None:
+        self._f = self._f + s * self._df
 
     def losses(self, s: Vector | None = None) -> Vector:
-        f = self._f if s is None else self._f + s * self._along
+        f = self._f if s is None else self._f + s * self._df
         return np.asarray((self._shares * self._loss.value(f, self._y)).sum(axis=1))
 
     def slope(self) -> Vector:
@@ -222,7 +227,7 @@ class RowBlock:
 
     def rounding(self) -> Vector:
         derivative = self._loss.derivative(self._f, self._y)
-        terms = np.abs(derivative) + np.abs(self._task.y) + np.abs(self._f + self._taken)
+        terms = np.abs(derivative) + np.abs(self._task.y) + np.abs(self._f + self._subtracted)
         return np.asarray((self._shares * terms).sum(axis=1, keepdims=True))
 
     def weigh(self) -> Curvature:
@@ -248,9 +253,7 @@ class RowBlock:
         return self.cross.values(rows)
 
     def decision_values(self, alpha: Vector) -> Vector:
-        """Return f (k, n) of the rows for coefficients (k, m) not scaled to units, by the same products as
-        gradients.
-        """
+        """Return f (k, n) of the rows for coefficients (k, m) that are not scaled to units, as gradients compute it."""
         units = self._units[:, None]
         return self._of_gradients.forward(alpha / units) * units + self._task.offset[:, None] * units
 
@@ -258,8 +261,8 @@ class RowBlock:
 class RowOperator:
     """Represent all rows of a task to the solver: requests go to the blocks, and their sums are added in order.
 
-    The order of addition is fixed, so the bits do not depend on where the blocks are. A block that is lost is posed
-    again with the current coefficients. Numbers are in the units of the task.
+    The order of addition is fixed, so the bits do not depend on where the blocks are. A block that is lost begins
+    the task again with the current coefficients. Numbers are in the units of the task.
 
     Attributes
     ----------
@@ -282,34 +285,32 @@ class RowOperator:
         self._alpha: Vector | None = None  # coefficients at which the blocks hold f
         self._change: Vector | None = None
         self.refined = self._weighed = False
-        replayed(blocks.ask("pose", [pose(i) for i in range(len(blocks.sizes))]), self._again)
+        replayed(blocks.ask("pose", [pose(i) for i in range(len(blocks.sizes))]), self._restore)
         self.dtype = str(self._all("dtype")[0])
 
     def _all(self, name: str, *given: Any) -> list[Any]:
         replies = self._blocks.ask(name, [given] * len(self._blocks.sizes))
-        return replayed(replies, lambda i: self._again(i, (name, *given)))
+        return replayed(replies, lambda i: self._restore(i, (name, *given)))
 
-    def _again(self, i: int, *last: tuple[Any, ...]) -> Any:
-        """Repeat the requests that bring block i to the state of the others, then the last request, and return
-        its reply.
-        """
+    def _restore(self, i: int, *last: tuple[Any, ...]) -> Any:
+        """Repeat the requests that lead to the state of a lost block i, then the last request; return its reply."""
         reply = None
-        for request in (("pose", *self._pose(i)), *self._past(), *last):
+        for request in (("pose", *self._pose(i)), *self._history(), *last):
             reply = ask_one(self._blocks, i, *request)
             if isinstance(reply, Lost):
                 break
         return reply
 
-    def _past(self) -> Iterator[tuple[Any, ...]]:
-        """Yield the requests that lead to the state of all blocks."""
+    def _history(self) -> Iterator[tuple[Any, ...]]:
+        """Yield the requests that lead from the start of the task to the present state of all blocks."""
         if self.refined:
             yield ("refine",)
         if self._alpha is not None:
-            yield "go", self._alpha
+            yield "set_alpha", self._alpha
         if self._weighed:
             yield ("weigh",)
         if self._change is not None:
-            yield "look", self._change
+            yield "set_change", self._change
 
     def _sum(self, name: str, *given: Any) -> Vector:
         return np.asarray(reduce(np.add, self._all(name, *given)))
@@ -325,20 +326,20 @@ class RowOperator:
         self.dtype = str(self._all("dtype")[0])
         return self.refined
 
-    def go(self, alpha: Vector) -> None:
-        """Set f to that of coefficients (k, m)."""
-        self._all("go", alpha)
+    def set_alpha(self, alpha: Vector) -> None:
+        """Set f = K(X, C) alpha + offset for coefficients (k, m)."""
+        self._all("set_alpha", alpha)
         self._alpha, self._change = alpha, None
 
-    def look(self, change: Vector) -> None:
+    def set_change(self, change: Vector) -> None:
         """Compute the change of f along a change (k, m) of the coefficients."""
-        self._all("look", change)
+        self._all("set_change", change)
         self._change = change
 
-    def step(self, s: Vector) -> None:
-        """Add to f its change along the last step, as :meth:`look` computed it, times s (k, 1)."""
+    def take_step(self, s: Vector) -> None:
+        """Add to f its change along the last step, as :meth:`set_change` computed it, times s (k, 1)."""
         assert self._change is not None
-        self._all("step", s)
+        self._all("take_step", s)
         moved = s * self._change
         self._alpha, self._change = moved if self._alpha is None else self._alpha + moved, None
 
@@ -354,9 +355,7 @@ class RowOperator:
         return self._sum("slope")
 
     def rounding(self) -> Vector:
-        """Return sums (k, 1) of absolute derivatives, targets and values of f, which bound rounding errors of the
-        slope.
-        """
+        """Return sums (k, 1) of |l'(f)|, |y| and |f| over all rows, which bound the rounding error of :meth:`slope`."""
         return self._sum("rounding")
 
     def weigh(self) -> Curvature:
@@ -376,8 +375,6 @@ class RowOperator:
 
 
 def blocks(n: int) -> list[slice]:
-    """Return the blocks into which n rows are divided: at most PARTS, with at least LEAST rows each. They depend
-    on n alone.
-    """
+    """Divide n rows into at most PARTS blocks of at least LEAST rows. The blocks depend on n alone."""
     ends = np.linspace(0, n, min(PARTS, max(1, n // LEAST)) + 1).astype(int)
     return [slice(int(a), int(b)) for a, b in pairwise(ends)]

@@ -83,7 +83,7 @@ def test_an_interrupt_writes_what_was_found(clsvm: Command, device: str, monkeyp
     def tell(self: Any, d: Any) -> None:
         self.interrupted = self.result.steps == 2
 
-    monkeypatch.setattr(newton.Newton, "_tell", tell)
+    monkeypatch.setattr(newton.Newton, "_report_step", tell)
     done = clsvm("falkon", "train", "breast_cancer.train", "model", "--machine", "logistic", "--device", device)
     assert done.code == 130
     assert "it was interrupted before the tolerance" in done.err
