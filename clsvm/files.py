@@ -153,7 +153,7 @@ def _new(target: Path) -> BinaryIO:
 
 
 def _sweep(folder: Path) -> None:
-    """Delete temporary files of killed processes: those that no process has locked, or on Windows, has open."""
+    """Delete the temporary files that no process has locked, or on Windows, has open: killed processes left them."""
     for left in folder.glob(f"{_PREFIX}*{_SUFFIX}"):
         with contextlib.suppress(OSError):
             if sys.platform == "win32":

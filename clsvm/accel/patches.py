@@ -116,7 +116,7 @@ _CALLED = {name: getattr(BaseLibSVM, name) for name in ("_compute_kernel", "_war
 class _Known(NamedTuple):
     """Hold a cached clsvm model and the estimator's values from which it was made.
 
-    If one of these values has changed since, the model is outdated.
+    The model is outdated once one of these values changes.
 
     Attributes
     ----------

@@ -1,1 +1,1 @@
-"""Estimators under scikit-learn's contract."""
+"""Provide clsvm's estimators, which follow scikit-learn's estimator contract."""

@@ -1,6 +1,7 @@
-"""The base class of all estimators: parameters, the kernel function, rows and their checks, predictions.
+"""Define :class:`KernelEstimator`, the base class of all estimators.
 
-Methods with one underscore are read by clsvm.model_selection, clsvm.dask and clsvm.accel, too.
+It checks parameters and rows, makes the kernel function, runs ``fit``, and predicts. Subclasses pose the optimization
+problem. clsvm.model_selection, clsvm.dask and clsvm.accel also call methods that begin with one underscore.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
 
     kernel: Any
     _table: Mapping[str, Parameter] = PARAMETERS  # describes the constructor's parameters
-    _task: str  # of clsvm.tasks.TASKS
+    _task: str  # key of clsvm.tasks.TASKS
     _told: FitTask | None = None  # calls registered callbacks while a fit runs
 
     if TYPE_CHECKING:  # parameters, which the table describes, and learnt attributes
@@ -120,7 +121,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         Raises
         ------
         ValueError, TypeError
-            If an input or parameter is invalid; the message names the value given and those expected.
+            If an input or parameter is invalid; the message names the given value and the valid ones.
         DeviceError, BuildError
             If the device fails or cannot build a program.
         """
@@ -144,7 +145,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         return self
 
     def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
-        """Set the learnt attributes, and return X as the solver read it.
+        """Fit to X and y: set the learnt attributes, and return X in the form that the solver read.
 
         started: perf_counter() at the start of the fit.
         """
@@ -250,7 +251,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         -------
         ndarray of shape (n,), or (n, k) for k outputs
             Classifiers return class labels: by the sign of the decision value, the largest of k decision values, or
-            the most votes of pairs. Regressors return float64 values. One-class machines return 1 inside the boundary
+            the most votes of pairs. Regressors return float64 values. One-class models return 1 inside the boundary
             and -1 outside.
 
         Raises
@@ -345,7 +346,7 @@ def documented(made: type[T]) -> type[T]:
 
 
 def without_probability(init: Callable[P, None]) -> Callable[P, None]:
-    """Return an ``__init__`` that refuses scikit-learn's parameter probability with a hint at its replacement."""
+    """Return an ``__init__`` that raises TypeError for scikit-learn's parameter ``probability``, with advice."""
 
     @wraps(init)
     def checked(*args: P.args, **given: P.kwargs) -> None:
@@ -367,5 +368,5 @@ def _named(made: type) -> frozenset[str]:
 
 
 def _by_name(device: Any) -> str | None:
-    """Return the form in which a device is pickled: its index in place of a pyopencl object."""
+    """Return the form in which a device is pickled: text as it is, the index of a pyopencl object, or None."""
     return device if device is None or isinstance(device, str) else str(devices.find(device).index)

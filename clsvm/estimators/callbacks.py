@@ -1,4 +1,4 @@
-"""Calls of scikit-learn's callbacks during a fit, where the installed release has callbacks (1.9 and later)."""
+"""Call scikit-learn's callbacks during a fit, if the installed release has callbacks (1.9 and later)."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ class FitTask:
     Parameters
     ----------
     estimator : estimator instance
-        The estimator whose ``fit`` runs. Every hook gets this instance.
+        The estimator whose ``fit`` runs; it is passed to every hook.
     X, y, sample_weight : array-like
         The training data as the user gave them, so that feature names are kept.
     most : int
-        The largest number of steps; 0 for a fit that is a single task.
+        The largest number of steps; 0 if the fit is a single task.
     """
 
     def __init__(self, estimator: Any, X: Any, y: Any, sample_weight: Any, most: int) -> None:
         metadata = None if sample_weight is None else {"sample_weight": sample_weight}
         self._given = {"estimator": estimator, "X": X, "y": y, "metadata": metadata}
         self._step: Any = None
-        # One more subtask than steps: a step begins before it is known that the last one is done.
+        # One more subtask than steps: a step begins before the solver knows that the last one was the end.
         self._fit = estimator._init_callback_context(max_subtasks=most + 1 if most else 0)
         self._fit.call_on_fit_task_begin(**self._given)
 
@@ -49,7 +49,7 @@ class FitTask:
         Parameters
         ----------
         learnt : function, optional
-            Returns the attributes of an estimator that was fitted up to here. It runs only where a callback wants a
+            Returns the attributes of an estimator fitted up to this step. It is called only if a callback asks for a
             fitted estimator.
         """
         if self._step is not None:
@@ -58,7 +58,7 @@ class FitTask:
         self._step.call_on_fit_task_begin(**self._given, reconstruction_attributes=learnt)
 
     def end(self) -> None:
-        """End the step that was begun and did not run, then the fit."""
+        """End the last step, which has begun but not run, then end the fit."""
         if self._step is not None:
             self._step.call_on_fit_task_end(estimator=self._given["estimator"])
         self._fit.call_on_fit_task_end(**self._given, reconstruction_attributes={})
@@ -66,9 +66,9 @@ class FitTask:
 
 @contextmanager
 def fit_task(estimator: Any, X: Any, y: Any, sample_weight: Any, most: int) -> Iterator[FitTask | None]:
-    """Yield a :class:`FitTask`, or None where no callback is registered, and tear the callbacks down at the end.
+    """Yield a :class:`FitTask`, or None if no callback is registered; tear the callbacks down at the end.
 
-    ``fit`` itself is not decorated by scikit-learn's ``with_callbacks``: warnings would seem to come from there.
+    scikit-learn's decorator ``with_callbacks`` would do this, but warnings of ``fit`` would then point to scikit-learn.
     """
     if not registered(estimator):
         yield None

@@ -1,4 +1,7 @@
-"""Checks of the arguments of a fit: rows, kernel values, labels and weights; and a remedy if the fit fails."""
+"""Check the arguments of a fit: rows, kernel values, labels and weights.
+
+:func:`remedy` returns advice for a fit that did not converge.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from clsvm import arrays
 from clsvm.errors import naming, warn
 from clsvm.kernels import Kernel, Precomputed
 
-_LOOK = 20  # rows on which a kernel function is tried before anything else
+_LOOK = 20  # rows on which a kernel function is tried before a fit
 _SCALED = 2000  # rows sampled for the scales of columns after a fit that did not converge
 _ROUGH = 1e-6  # asymmetry of K, relative to its largest value, that affects decision values
 _APART, _LARGE = 1e3, 1e6  # ratios of column scales, and kernel values, that are hard to solve
@@ -29,7 +32,7 @@ _ALLOWED = {"allow_all_zero_weights"} & signature(_check_sample_weight).paramete
 
 
 def times(shape: tuple[int, ...]) -> str:
-    """Return a shape in words, such as 3x4."""
+    """Return a shape as text, such as 3x4."""
     return "x".join(map(str, shape))
 
 
@@ -49,7 +52,7 @@ def symmetric(K: NDArray[Any]) -> NDArray[Any]:
 
 
 def defined(made: type, base: type) -> set[str]:
-    """Return the names that ``made``, a subclass of ``base``, or its mixins define, without those of every class."""
+    """Return the names that ``made``, a subclass of ``base``, and its mixins define beyond ``base``."""
 
     class Bare(base):
         """Define nothing; its attributes are those of every class."""
@@ -63,8 +66,8 @@ def check_values(kernel: Kernel, X: Any) -> None:
     kernel.check_domain(X)
     few = X[:: -(-X.shape[0] // _LOOK)]
     K = kernel(few)
-    with np.errstate(over="ignore"):
-        held = np.isfinite((few.multiply(few) if sp.issparse(few) else few * few).sum())  # else refused by its norms
+    with np.errstate(over="ignore"):  # rows whose squared norm overflows have an error of their own
+        held = np.isfinite((few.multiply(few) if sp.issparse(few) else few * few).sum())
     if held and np.isnan(K).any():
         raise ValueError(f"{kernel!r} is nan for some rows of X")
     if np.isfinite(K).all() and np.abs(K - K.T).max() > 1e-9 * np.abs(K).max():
@@ -109,9 +112,9 @@ class Labels(NamedTuple):
 
 
 def check_missing(y: Any, name: str = "y") -> None:
-    """Raise ValueError if y holds objects or strings of which one is missing: None, NaN or pandas.NA.
+    """Raise ValueError if an array y of objects or strings has a missing value: None, NaN or pandas.NA.
 
-    scikit-learn's check raises a TypeError for pandas.NA and None.
+    scikit-learn's check would raise a TypeError for pandas.NA and None.
     """
     dtype = getattr(y, "dtype", None)
     if y is None or (isinstance(dtype, np.dtype) and dtype.kind not in "OT"):

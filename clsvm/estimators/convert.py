@@ -1,4 +1,4 @@
-"""Conversion of fitted estimators between scikit-learn and clsvm, with the same coefficients and predictions."""
+"""Convert fitted estimators between scikit-learn and clsvm, with the same coefficients and predictions."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from clsvm.tasks import CLASSES, TASKS
 
 _OURS = {getattr(svm, name): getattr(own, name) for name in ("SVC", "NuSVC", "SVR", "NuSVR", "OneClassSVM")}
 _THEIRS = {ours: theirs for theirs, ours in _OURS.items()}
-_KERNELS = ("linear", "poly", "rbf", "sigmoid", "precomputed")  # both have these, under the same names
+_KERNELS = ("linear", "poly", "rbf", "sigmoid", "precomputed")  # kernels of both libraries, with the same names
 _SAME = ("fit_status_", "shape_fit_", "n_iter_", "n_features_in_", "feature_names_in_", "class_weight_", "classes_")
 
 
 def from_sklearn(model: Any, **params: Any) -> Any:
     """Convert a fitted SVM of scikit-learn to the fitted estimator of clsvm.
 
-    Parameters and attributes are the same, except cache_size and fit_report_, which is missing. ``model_`` takes over
-    the sigmoids of a model fitted with probability=True.
+    Parameters and attributes are the same with two exceptions: cache_size is not copied, and fit_report_ is missing.
+    ``model_`` has the sigmoids of a model fitted with probability=True.
 
     Parameters
     ----------
@@ -93,8 +93,8 @@ def from_sklearn(model: Any, **params: Any) -> Any:
 def to_sklearn(model: Any) -> Any:
     """Convert a fitted SVM of clsvm to the fitted estimator of scikit-learn.
 
-    Parameters and attributes are the same, except cache_size; a :class:`clsvm.Kernel` becomes a name and parameters.
-    Probabilities of ``model.model_`` become those of probability=True.
+    Parameters and attributes are the same, except that cache_size is not copied. A :class:`clsvm.Kernel` becomes a name
+    and parameters. If ``model.model_`` has probabilities, the result is as fitted with probability=True.
 
     Parameters
     ----------
@@ -123,11 +123,11 @@ def to_sklearn(model: Any) -> Any:
         got = machine.kernel if isinstance(machine.kernel, Kernel) else model.kernel
         raise ValueError(f"scikit-learn has the kernels {', '.join(_KERNELS)}, got {got!r}")
     if not getattr(model, "bias", True):
-        raise ValueError("scikit-learn's machines have an offset, got one of bias=False")
+        raise ValueError("scikit-learn's estimators have an offset, got one of bias=False")
     numbers = machine.kernel.params if isinstance(machine.kernel, Kernel) else {}
     if not (machine.of_pairs or len(machine.dual_coef) == 1):
         way = getattr(model, "multi_class", "")
-        raise ValueError(f"scikit-learn has a machine for each pair of classes, got multi_class={way!r}")
+        raise ValueError(f"scikit-learn solves a problem for each pair of classes, got multi_class={way!r}")
     made = _fitted_shell(kind, model.support_vectors_, machine.classes)
     own_kernel = {"kernel": machine.kernel.name, **numbers} if isinstance(model.kernel, Kernel) else {}
     made.set_params(**_shared(model, kind, _OURS[kind]) | own_kernel)
@@ -158,7 +158,10 @@ def libsvm_attributes(model: Any) -> dict[str, Any]:
 
 
 def _other(model: Any, table: dict[Any, Any], whose: str) -> Any:
-    """Return the corresponding class of the other library. Raises TypeError, NotFittedError."""
+    """Return the corresponding class of the other library. Raises TypeError or NotFittedError.
+
+    table: classes of the other library by the class of ``model``. whose: name of the library of ``model``.
+    """
     for one, other in table.items():
         if isinstance(model, one):
             check_is_fitted(model)
@@ -173,7 +176,7 @@ def _shared(model: Any, *kinds: Any) -> dict[str, Any]:
 
 
 def _copy(model: Any, made: Any) -> None:
-    """Copy the attributes that both libraries have from ``model``."""
+    """Copy the attributes that both libraries have from ``model`` to ``made``."""
     for name in _SAME:
         if hasattr(model, name):
             value = getattr(model, name)
@@ -210,5 +213,5 @@ def _stored(dense: NDArray[np.float64]) -> sparse.csr_matrix:
 
 
 def _turned(B: NDArray[np.float64], classes: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the sigmoids' offsets for the other library's positive class: LIBSVM's is the first of two."""
+    """Convert the offsets B of sigmoids between the libraries: LIBSVM's positive class is the first of two."""
     return 0.0 - B if len(classes) == 2 else B.copy()

@@ -1,4 +1,7 @@
-"""The base class of support vector machines: it runs fits, warm starts, and sets the learnt attributes."""
+"""Define the base class of the SVM estimators, which solves dual problems and sets the learnt attributes.
+
+:func:`possible_nu` finds a larger nu for a nu-SVC fit without a margin.
+"""
 
 from __future__ import annotations
 
@@ -26,15 +29,15 @@ from clsvm.tasks import CLASSES, TASKS
 Vector = NDArray[np.float64]
 Part = list[tuple[Subproblem, Any]]  # dual problems solved together, and where their coefficients go
 _HARD = 1e30  # bound of coefficients for C=inf, a hard margin
-_SAMPLE = 100  # rows sampled for the spread of kernel values
+_SAMPLE = 100  # rows sampled for the variance in feature space
 _LARGE = 10.0  # a large C for kernel values of spread 1
-_MARGINS = 10.0  # smallest margin, in units of tol, that is asked of C-SVC
+_MARGINS = 10.0  # smallest margin, in units of tol, that the C-SVC problem of possible_nu may have
 _BOUNDED = 1 - 1e-5  # share of a class's weight that may be at the bounds
 _STEPS = 100  # most SMO iterations of C-SVC for each row
 
 
 class Machine(KernelEstimator):
-    """Base of the support vector machines; subclasses define the dual problem."""
+    """Base of the SVM estimators; subclasses define the dual problem."""
 
     def _options(self) -> Options:
         options = Options.of(self._asked())
@@ -130,7 +133,7 @@ class Machine(KernelEstimator):
     def _posed(self, y: Any, sample_weight: Any) -> tuple[NDArray[Any], list[Subproblem]]:
         """Return the classes and the dual problems of a fit to y (n,).
 
-        For one-class machines y is None, and sample_weight (n,) is given. nu-SVR's problem has each row twice. Raises
+        For a one-class SVM y is None, and sample_weight (n,) is given. nu-SVR's problem has each row twice. Raises
         NotImplementedError for coupled classes.
         """
         raise NotImplementedError
@@ -183,7 +186,10 @@ class Machine(KernelEstimator):
 
 
 def _begun(start: Vector, problem: Problem, copies: int) -> Vector:
-    """Return the start (problems, rows); of repeated rows, each copy takes the coefficients of its sign."""
+    """Return start coefficients of a problem whose rows are repeated ``copies`` times.
+
+    The copy with lo < 0 takes the negative coefficients of ``start`` (problems, n), the other one the positive ones.
+    """
     if copies == 1:
         return start
     start = np.tile(start, copies)

@@ -1,4 +1,8 @@
-"""Nyström kernel machines by Falkon: regression, least-squares classification, logistic regression."""
+"""Define the estimators that fit Nyström kernel machines by Falkon.
+
+They are FalkonRegressor, FalkonClassifier (least squares) and LogisticFalkonClassifier. :class:`Falkon`, their base
+class, chooses inducing points and calls the solver in clsvm.nystrom.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +84,7 @@ class Falkon(KernelEstimator):
         Raises
         ------
         ValueError, TypeError
-            If an input or parameter is invalid; the message names the value given and those expected.
+            If an input or parameter is invalid; the message names the given value and the valid ones.
         DeviceError, BuildError
             If the device fails or cannot build a program.
         """
@@ -199,7 +203,7 @@ class Falkon(KernelEstimator):
 
     def _check_numbers(self) -> None:
         if self._given or self._own:
-            raise ValueError(f"kernel must be a name or a Kernel, got {self.kernel!r}: centres need a function of rows")
+            raise ValueError(f"kernel must be a name or a Kernel, got {self.kernel!r}: it must take any rows")
         super()._check_numbers()
         check_random_state(self.random_state)
 
@@ -369,10 +373,17 @@ class FalkonClassifier(ClassifierMixin, Falkon):
         return Decoder(CLASSES, self._posed(y, sample_weight).classes)
 
     def decision_function(self, X: Any) -> Vector:
-        """Return the decision values of the rows of X (n, d), float64.
+        """Return the decision values of the rows of X.
 
-        Their shape is (n,) for two classes, positive for ``classes_[1]``, and (n, k) for more. The value of a row does
-        not depend on the other rows of the call.
+        Parameters
+        ----------
+        X : array or sparse matrix of shape (n, d)
+            Rows; their values do not depend on the other rows of the call.
+
+        Returns
+        -------
+        ndarray of float64
+            Shape (n,) for two classes, positive for ``classes_[1]``; (n, k) for more.
         """
         return self._decision_values(X)
 
@@ -407,9 +418,29 @@ class LogisticFalkonClassifier(FalkonClassifier):
         return {"probA": np.array([-1.0]), "probB": np.zeros(1)} if outputs == 1 else {}
 
     def predict_proba(self, X: Any) -> Vector:
-        """Return the probability of each class, (n, k) float64, for the rows of X (n, d)."""
+        """Return the probability of each class for the rows of X.
+
+        Parameters
+        ----------
+        X : array or sparse matrix of shape (n, d)
+            Rows.
+
+        Returns
+        -------
+        ndarray of shape (n, k), float64
+        """
         return logistic(self.decision_function(X))
 
     def predict_log_proba(self, X: Any) -> Vector:
-        """Return the logarithms of :meth:`predict_proba`, (n, k)."""
+        """Return the logarithms of the classes' probabilities; they are finite even if a probability is 0.
+
+        Parameters
+        ----------
+        X : array or sparse matrix of shape (n, d)
+            Rows.
+
+        Returns
+        -------
+        ndarray of shape (n, k), float64
+        """
         return log_logistic(self.decision_function(X))

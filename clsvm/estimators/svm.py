@@ -1,4 +1,7 @@
-"""The support vector machines: classification, regression, novelty detection; they differ in their dual problems."""
+"""Define the SVM estimators: SVC, NuSVC (classification), SVR, NuSVR (regression) and OneClassSVM (novelty detection).
+
+Each estimator makes the dual problem of its task. The base class in dual.py solves it and sets the learnt attributes.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +23,19 @@ from clsvm.parameters import Number
 from clsvm.problem import Problem, Subproblem, c_svc, crammer_singer, epsilon_svr, nu_svc, nu_svr, one_class
 from clsvm.tasks import CLASSES
 
-Side = tuple[int, int | None]  # positive and negative class of a binary machine; None: all others
-COEFFICIENTS = 1 << 19  # coefficients of pairs of classes solved in one group, of some hundred bytes each
-MACHINES = 1024  # pairs of classes in a group at least; X is laid out once for a group
+Side = tuple[int, int | None]  # positive and negative class of a binary problem; None stands for all other classes
+COEFFICIENTS = 1 << 19  # coefficients of binary problems solved in one group; each takes about a hundred bytes
+MACHINES = 1024  # least number of average-sized binary problems in a group; X is laid out once for each group
 
 
 class _Classifier(ClassifierMixin, Machine):
     """Base of SVC and NuSVC, which differ in the dual problem of two classes."""
 
-    _refused = "Invalid input"  # begin of the error message for weights that leave fewer than two classes
-    _way = "ovo"  # a value of multi_class
+    _refused = "Invalid input"  # start of the error message for weights that leave fewer than two classes
+    _way = "ovo"  # value of the parameter multi_class
 
     def _problem(self, signs: Vector, bounds: Vector) -> Problem:
-        """Return the dual problem of signs (n,) and bounds (n,)."""
+        """Return the dual problem of two classes from signs y (n,) and bounds of the coefficients (n,)."""
         raise NotImplementedError
 
     def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
@@ -64,13 +67,16 @@ class _Classifier(ClassifierMixin, Machine):
         return checks.boxes(self._bound, self.class_weight, sample_weight, y, self._refused)
 
     def _sides(self, k: int) -> list[Side]:
-        """Return the positive and the negative class of each binary machine; None stands for all other classes."""
+        """Return the positive and negative class of each binary problem; None stands for all other classes."""
         if k == 2:
             return [(1, 0)]
         return [*pairs(k)] if self._way == "ovo" else [(i, None) for i in range(k)]
 
     def _members(self, index: NDArray[np.intp], sides: Sequence[Side], bounds: Vector) -> list[Subproblem]:
-        """Return the dual problem of each binary machine over the rows of its classes."""
+        """Return the dual problem for each pair in ``sides``, over the rows of its classes.
+
+        index: each row's class (n,), -1 for rows left out. bounds: bounds of the coefficients (n,).
+        """
         made = []
         of_class = [np.flatnonzero(index == i) for i in range(index.max() + 1)]
         for i, j in sides:
@@ -269,7 +275,7 @@ class NuSVC(_Classifier):
         return nu_svc(signs, float(self.nu), bounds)
 
     def _scaled(self, b: Vector, rho: Vector) -> tuple[Vector, Vector]:
-        """Scale so that the margin is 1: its two sides are at f = rho_+ and rho_-."""
+        """Scale b and rho so that the margin is 1. Before, its two sides are at f = rho_+ and f = rho_-."""
         r = self._margins(rho)
         r = np.where(r > 0, r, 1.0)
         return b / r[:, None], (rho[:, 0] + rho[:, 1]) / 2 / r
@@ -288,9 +294,10 @@ class NuSVC(_Classifier):
 
 
 def _at_a_time(sides: Sequence[Side], counts: NDArray[np.intp], whole: bool) -> Iterator[Sequence[Side]]:
-    """Yield the machines whose problems are made and solved together: of some COEFFICIENTS, or all where ``whole``.
+    """Divide binary problems into groups that are made and solved together.
 
-    counts: (k,) rows of each class.
+    sides: positive and negative class of each problem. counts: rows of each class (k,). A group has about COEFFICIENTS
+    coefficients; if ``whole``, all problems are in one group.
     """
     rows = np.array([counts.sum() if j is None else counts[i] + counts[j] for i, j in sides])
     size = max(COEFFICIENTS, MACHINES * int(rows.mean()))
@@ -300,9 +307,11 @@ def _at_a_time(sides: Sequence[Side], counts: NDArray[np.intp], whole: bool) -> 
 
 
 def _places(side: Side, rows: NDArray[np.intp], index: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return where the coefficients of a machine's rows stand among those of all, as scikit-learn has them.
+    """Return the positions of a binary problem's coefficients in the array of all coefficients.
 
-    These are (k - 1, n) of pairs, those of a class against another one in that one's row; else (k, n).
+    The array is scikit-learn's dual_coef_ over all n rows: (k - 1, n) for pairs of classes, where row j - 1 or j holds
+    coefficients against class j; (k, n) for each class against the rest. side: the classes of the problem. rows: its
+    row numbers. index: each row's class (n,).
     """
     i, j = side
     against = np.full(len(rows), i) if j is None else np.where(index[rows] == i, j - 1, i)
@@ -310,7 +319,7 @@ def _places(side: Side, rows: NDArray[np.intp], index: NDArray[np.intp]) -> tupl
 
 
 class _Regressor(RegressorMixin, Machine):
-    """A regression: SVR and NuSVR, which differ in the dual problem."""
+    """Base of SVR and NuSVR, which differ in the dual problem."""
 
     def _problem(self, y: Vector, weights: Vector) -> Problem:
         """Return the dual problem of targets y (n,) and the weights (n,) of their rows."""
@@ -512,8 +521,22 @@ class OneClassSVM(OutlierMixin, Machine):
         keep(self, locals())
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Train on X (n, d), dense or sparse; sample_weight (n,) are the bounds of the coefficients. y is not used.
-        Raises and warns as :meth:`SVC.fit`."""
+        """Fit the estimator to training rows. Errors and warnings are those of :meth:`SVC.fit`.
+
+        Parameters
+        ----------
+        X : array or sparse matrix of shape (n, d), or (n, n) for a precomputed kernel
+            Training rows.
+        y : object
+            Ignored.
+        sample_weight : array of shape (n,) or None
+            Upper bounds of the coefficients; None takes 1 for each row.
+
+        Returns
+        -------
+        self : object
+            Fitted estimator.
+        """
         return super().fit(X, y, sample_weight)
 
     def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
@@ -527,9 +550,29 @@ class OneClassSVM(OutlierMixin, Machine):
         return np.zeros(0), [Subproblem(np.arange(len(weights)), one_class(float(self.nu), weights))]
 
     def decision_function(self, X: Any) -> Vector:
-        """Return the signed distance (n,) float64 of each row of X (n, d) to the boundary, positive inside."""
+        """Return the decision values of the rows of X: positive inside the boundary, negative outside.
+
+        Parameters
+        ----------
+        X : array or sparse matrix of shape (n, d)
+            Rows; their values do not depend on the other rows of the call.
+
+        Returns
+        -------
+        ndarray of shape (n,), float64
+        """
         return self._decision_values(X)
 
     def score_samples(self, X: Any) -> Vector:
-        """Return decision_function + offset_ of the rows of X (n, d), (n,)."""
+        """Return the scores of the rows of X: decision values plus ``offset_``, as in scikit-learn.
+
+        Parameters
+        ----------
+        X : array or sparse matrix of shape (n, d)
+            Rows.
+
+        Returns
+        -------
+        ndarray of shape (n,), float64
+        """
         return np.asarray(self.decision_function(X) + self.offset_)

@@ -1,1 +1,1 @@
-"""Fitted machines: decision values, probabilities, files."""
+"""Provide fitted models: their decision values, predictions and probabilities, and their files."""

@@ -1,8 +1,8 @@
 """Turn decision values into predictions and probabilities, for estimators, models and searches.
 
-With k classes and one problem for each pair, a row has k (k - 1) / 2 decision values. They come in strips: the values
-of one class against some later classes, for a few rows. A strip is reduced to votes or sums before the next one is
-computed. Results do not depend on how pairs and rows are divided into strips.
+A row has k (k - 1) / 2 decision values if each pair of k classes has a problem. They are computed in strips. A strip
+holds the values of one class against some later classes, for a few rows. It is reduced to votes or sums before the next
+one is computed. Results do not depend on how pairs and rows are divided into strips.
 
 :class:`Decoder` makes the predictions of an estimator. :func:`calibrated` fits probabilities as LIBSVM does, to
 decision values of rows outside of each fold's fit. A model holds the fitted parameters, a few numbers:
@@ -52,7 +52,7 @@ class Decoder:
     Attributes
     ----------
     kind
-        what the task predicts: CLASSES, ONE_CLASS or NUMBERS of clsvm.tasks.
+        type of the prediction: CLASSES, ONE_CLASS or NUMBERS of clsvm.tasks.
     classes
         labels (k,), empty without classes.
     of_pairs
@@ -350,8 +350,8 @@ def of_pairs(values: Vector, A: Vector, B: Vector, k: int) -> Vector:
 def coupled(first: Vector, k: int) -> Vector:
     """Couple the probabilities of pairs of classes to probabilities of k classes.
 
-    The result p minimises p'Qp with sum p = 1, where Q_tt = sum_s r_st^2, Q_ts = -r_st r_ts, and r_st is the
-    probability of class s if the class is s or t. The start and the stopping rule are LIBSVM's: all (Qp)_t are within
+    Let r_st be the probability of class s if the class is s or t. The result p minimises p'Qp with sum p = 1, where
+    Q_tt = sum_s r_st^2 and Q_ts = -r_st r_ts. The start and the stopping rule are LIBSVM's: all (Qp)_t are within
     0.005 / k of p'Qp. The digits therefore agree with LIBSVM's.
 
     Parameters
@@ -487,8 +487,8 @@ def calibrated(
     NotFittedError
         If the estimator is not fitted.
     ValueError
-        If a classifier of k > 2 classes has one problem for each class instead of each pair. If y has other labels
-        than the fit had. Errors of a fold's ``fit`` are raised, too.
+        If a classifier of k > 2 classes has one problem for each class instead of each pair, or if y has labels that
+        the fit lacked. Errors of a fold's ``fit`` are raised, too.
 
     Warns
     -----
@@ -533,7 +533,7 @@ def _sigmoids(
     k = len(classes)
     i, j = np.triu_indices(k, 1)
     if not (model.of_pairs or len(model.dual_coef) == 1):
-        raise ValueError(f"probabilities are of a machine for each pair of classes, got {k} classes in one machine")
+        raise ValueError(f"probabilities need a problem for each pair of classes, got one for each of {k} classes")
     index, place = np.searchsorted(classes, y), np.zeros((k, k - 1), np.intp)
     place[i, j - 1] = place[j, i] = np.arange(len(i))
     values = np.zeros((len(y), k - 1))  # decision values of the k - 1 pairs that the row's class belongs to

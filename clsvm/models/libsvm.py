@@ -38,7 +38,7 @@ ESTIMATES = ("probA", "probB", "prob_density_marks")  # keys of probabilities in
 
 
 def machine_of(model: Any) -> KernelModel:
-    """Return the KernelModel that ``model`` is, or that the fitted estimator ``model`` holds.
+    """Return ``model`` if it is a KernelModel, or the KernelModel of a fitted estimator.
 
     Raises TypeError for another object, and NotFittedError for an estimator that is not fitted.
     """
@@ -64,7 +64,7 @@ def check_savable(model: KernelModel) -> None:
     if model.task not in of_libsvm() or (TASKS[model.task].kind == CLASSES) != (k >= 2):
         raise ValueError(f"LIBSVM's model format holds no model of {k} classes whose task is {model.task!r}")
     if problems != max(1, k - 1):
-        raise ValueError(f"LIBSVM's model format holds pairs of classes, got {k} classes in one machine")
+        raise ValueError(f"LIBSVM's model format holds a problem for each pair of classes, got one for each of {k}")
     if labels.dtype.kind not in "iuf" or not np.all((np.abs(labels) <= HIGHEST) & (labels == np.rint(labels))):
         raise ValueError(f"LIBSVM's model format holds integer labels only, got {labels.tolist()}")
 
@@ -204,7 +204,7 @@ def _estimates(model: KernelModel) -> dict[str, Any]:
 
 
 def estimates_of(task: str, k: int) -> dict[str, int]:
-    """Return the parameters that probabilities of a task with k classes have: the length of each by its key."""
+    """Return the length of each array of probability parameters by key, for a task with k classes."""
     kind = TASKS[task].kind
     if kind == CLASSES:
         return dict.fromkeys(("probA", "probB"), k * (k - 1) // 2)
@@ -243,7 +243,7 @@ def load_model(path: PathLike) -> KernelModel:
     Raises
     ------
     ValueError
-        If the file is damaged. The message names the line, what was read and what was expected.
+        If the file is damaged. The message names the line, the text read and the text expected.
     OSError
         If the file cannot be read.
 

@@ -150,8 +150,8 @@ class KernelModel:
         Raises
         ------
         ValueError
-            If X has another number of features than the support vectors. If X has negative values and the kernel
-            function needs non-negative ones. If memory_limit is too small for one tile.
+            If X has another number of features than the support vectors, if X has negative values and the kernel
+            function needs non-negative ones, or if memory_limit is too small for one tile.
         """
         if self.of_pairs:
             k, count = len(self.classes), len(self.intercept)
@@ -262,9 +262,9 @@ class KernelModel:
         return out.reshape(-1, K.shape[0])
 
     def _met(self, stream: Stream, kernel: Kernel, X: Data) -> tuple[Support, Data]:
-        """Return the support vectors on the device, and X with its columns numbered as theirs are.
+        """Return the support vectors on the device, and X with the same numbering of columns.
 
-        Support vectors whose columns are mostly empty are stored with their other columns alone (arrays.numbered).
+        If most columns of the support vectors are empty, the others are numbered anew (:func:`arrays.numbered`).
         """
         support, vectors = self._kept.get(stream), self.support_vectors
         known = support.known if support else None
@@ -360,8 +360,8 @@ class KernelModel:
         Raises
         ------
         ValueError
-            As :meth:`decision_function`. If the model was not fitted for probabilities. If the model is a regression:
-            its errors have a Laplace distribution of scale probA instead.
+            For the reasons of :meth:`decision_function`, if the model was not fitted for probabilities, or if it is a
+            regression. A regression's errors have a Laplace distribution of scale probA instead.
         """
         A, B, marks, k = self.probA, self.probB, self.prob_density_marks, len(self.classes)
         if marks is None and (A is None or B is None):

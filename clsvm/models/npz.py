@@ -117,7 +117,7 @@ def load_model(path: PathLike) -> KernelModel:
     Raises
     ------
     ValueError
-        If the file is damaged. The message names the file, what was read and what was expected.
+        If the file is damaged. The message names the file, the contents read and those expected.
     OSError
         If the file cannot be read.
     """

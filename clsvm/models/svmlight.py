@@ -143,7 +143,7 @@ def read_problem(path: PathLike, n_features: int | None = None) -> tuple[sparse.
     Raises
     ------
     ValueError
-        If a line is wrong. The message names the line, what was read and what was expected.
+        If a line is wrong. The message names the line, the text read and the text expected.
     OSError
         If the file cannot be opened.
     """
@@ -228,7 +228,7 @@ def read_kernel(
     Raises
     ------
     ValueError
-        If a line is wrong, as :func:`read_problem`. If a serial number of ``numbered`` rows is no column. If a dense K
+        If a line is wrong (:func:`read_problem`), if a serial number of ``numbered`` rows is no column, or if a dense K
         is larger than the free memory.
     OSError
         If the file cannot be opened.
@@ -321,8 +321,9 @@ def diagnose(
     """Return the message for the first wrong line of a file, after the fast reader has failed.
 
     The search starts after ``skip`` lines. A row begins with ``count`` numbers, which the message calls ``first``.
-    ``at`` is the line at which the reader failed, its number and text: a pipe cannot be read again. ``cause`` is the
-    reader's message, which is returned if no line is wrong."""
+    ``at`` is the number and text of the line at which the reader failed, for a pipe, which cannot be read again.
+    ``cause`` is the reader's message, which is returned if no line is wrong.
+    """
     rows, number = 0, skip
     if not os.path.isfile(path):  # a pipe cannot be read again
         fault = _fault(at[1], n_features, first, count, lowest)

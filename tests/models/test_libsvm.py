@@ -296,7 +296,7 @@ def test_every_cut_of_a_model_is_noticed(tmp_path: Path, good: str) -> None:
 def test_what_the_format_cannot_hold(tmp_path: Path) -> None:
     three, two = model_of("c_svc", 3), model_of("c_svc", 2)
     for model, words in (
-        (replace(three, dual_coef=np.ones((3, 11))), "pairs of classes, got 3 classes in one machine"),
+        (replace(three, dual_coef=np.ones((3, 11))), "each pair of classes, got one for each of 3"),
         (replace(three, classes=np.array([1.0, 2.5, 3])), "integer labels only"),
         (replace(three, task="epsilon_svr"), "no model of 3 classes whose task is 'epsilon_svr'"),
         (model_of("c_svc"), "no model of 0 classes whose task is 'c_svc'"),
