@@ -1,8 +1,8 @@
-"""The parameters of estimators: a table of names, defaults, limits, solver options and command-line flags.
+"""Define the parameters of estimators in a table of names, defaults, valid values and command-line flags.
 
-Constructors check their arguments against the table, fits read the options of the solver from it, and the command line
-takes its flags from it. The descriptions below become the docstrings of the estimators. A type stands here if the
-constructor's annotation does not name it.
+Constructors check their arguments against the table. Fits read the solver's options from it, and the command line its
+flags. The descriptions below become part of the estimators' docstrings. A description names a type if the constructor's
+annotation does not.
 
 C
     Weight of the loss, above 0. Infinity gives a hard margin, except for NuSVC

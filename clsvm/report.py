@@ -233,10 +233,10 @@ class NystromReport(Record):
         (1 / sum w) sum w l(f, y) + (penalty / 2) |f|^2 for sample weights w and loss l.
     residual : float
         Norm of the gradient over its norm at f = 0, in preconditioned coordinates (:mod:`clsvm.nystrom.newton`); at
-        most tol if the fit converged. The largest one of several outputs.
+        most tol if the fit converged. With several outputs it is the largest one.
     bound : float
         Upper bound of the objective less its minimum over the span of the inducing points kept. It counts the rounding
-        errors in ``dtype``, and holds whether or not the fit converged. The sum over several outputs.
+        errors in ``dtype``, and holds whether or not the fit converged. With several outputs it is their sum.
     status : str
         How the fit ended, in words.
     converged : bool
@@ -332,8 +332,9 @@ def labelled(words: str) -> Iterator[None]:
 class Course:
     """Estimate when a falling value reaches a goal, on a logarithmic scale.
 
-    The value may go up and down, so its trend is the least-squares line through the second half of the time. If the
-    trend has passed the goal but the value has not, the remaining way is the value's own, at the trend's slope.
+    The value may go up and down, so its trend is the least-squares line through the second half of the time. The
+    remaining time is the distance of the trend from the goal over the trend's slope. If the trend has passed the goal
+    but the value has not, the value's own distance is taken.
     """
 
     def __init__(self, goal: float) -> None:

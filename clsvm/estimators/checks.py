@@ -139,7 +139,7 @@ def classes_of(y: Any) -> Labels:
 
 
 def numbers_of(y: Any) -> Vector:
-    """Return targets (n,) as float64. Raises ValueError as :func:`within` does."""
+    """Return targets (n,) as float64. Raises ValueError if their squares overflow."""
     return within(np.asarray(column_or_1d(y, warn=True), np.float64))
 
 

@@ -244,8 +244,9 @@ class KernelModel:
             raise ValueError(f"X must be kernel values, {needed} columns or more; got {K.shape}")
 
     def _given_responses(self, K: Data, groups: slice, problems: slice) -> Vector:
-        """Return weighted sums of the kernel values K (n, columns), in the order of :meth:`Support.responses`.
+        """Return sums of kernel values K (n, columns) times coefficients, (classes * problems, n).
 
+        The classes are those of support vectors in ``groups``, the problems those rows of dual_coef in ``problems``.
         The sum of a row does not depend on the other rows.
         """
         cuts = np.cumsum([0, *(self.n_support if self.of_pairs else [len(self.support_vectors)])])
