@@ -157,7 +157,7 @@ def _check_conflicts(asked: Any) -> None:
     without = written if asked.folds is not None else []
     expression = asked.function is not None or asked.element is not None
     resumed = asked.resume is not None and asked.checkpoint not in (None, asked.resume)
-    of_pairs = "probabilities are fitted for pairs of classes, expected -s 0 without --crammer-singer"
+    of_pairs = "probabilities are fitted for pairs of classes, which --crammer-singer does not have"
     conflicts = [
         ("--crammer-singer", asked.coupled and task.estimator != "SVC", f"it is for classes (-s 0), got -s {number}"),
         ("--no-bias", asked.no_bias and "bias" not in task.parameters, f"the model of -s {number} has an offset"),

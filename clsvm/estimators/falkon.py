@@ -203,7 +203,7 @@ class Falkon(KernelEstimator):
 
     def _check_numbers(self) -> None:
         if self._given or self._own:
-            raise ValueError(f"kernel must be a name or a Kernel, got {self.kernel!r}: it must take any rows")
+            raise ValueError(f"kernel must be a name or a Kernel, got {self.kernel!r}: Falkon needs a function of rows")
         super()._check_numbers()
         check_random_state(self.random_state)
 

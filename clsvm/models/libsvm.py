@@ -64,7 +64,7 @@ def check_savable(model: KernelModel) -> None:
     if model.task not in of_libsvm() or (TASKS[model.task].kind == CLASSES) != (k >= 2):
         raise ValueError(f"LIBSVM's model format holds no model of {k} classes whose task is {model.task!r}")
     if problems != max(1, k - 1):
-        raise ValueError(f"LIBSVM's model format holds a problem for each pair of classes, got one for each of {k}")
+        raise ValueError(f"LIBSVM's format needs a problem for each pair of classes, got one for each of {k} classes")
     if labels.dtype.kind not in "iuf" or not np.all((np.abs(labels) <= HIGHEST) & (labels == np.rint(labels))):
         raise ValueError(f"LIBSVM's model format holds integer labels only, got {labels.tolist()}")
 
