@@ -113,7 +113,7 @@ def call(part: Any, name: str, given: Sequence[Any]) -> Any:
 
 @contextmanager
 def share_of(stream: Stream, left: int) -> Iterator[None]:
-    """Limit the stream, inside this context, to 1 / left of its free memory: ``left`` parts are still to be built."""
+    """Limit the stream's free memory to its share for one part inside this context; ``left`` parts are to be built."""
     spared = (stream.limit - stream.held) * (left - 1) // left
     stream.limit -= spared
     try:
@@ -216,7 +216,7 @@ class OnDevices:
 def speeds(threads: Sequence[DeviceThread], seconds: Callable[[Stream], float]) -> Vector:
     """Return the speed of each device: 1 / seconds, or 1 for all if they have one name or differ little.
 
-    seconds: function that measures the same work on a stream. ALIKE is the largest ratio that counts as equal.
+    seconds: function that times a fixed piece of work on a stream. ALIKE is the largest ratio that counts as equal.
     """
     if len({str(one.stream.info) for one in threads}) == 1:
         return np.ones(len(threads))

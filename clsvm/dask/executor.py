@@ -159,7 +159,7 @@ class OnWorkers:
                     self._built.add(i)
 
     def _find_homes(self, parts: set[int]) -> set[int]:
-        """Assign the parts of lost workers to live workers, and return the numbers of these parts."""
+        """Assign parts of lost workers to live workers, and return the numbers of the reassigned parts."""
         live = live_workers(self.client)
         lost = {i for i in parts if self.homes[i] not in live}
         for i in lost:
@@ -214,7 +214,7 @@ def workers(client: Client) -> list[str]:
 
 
 def live_workers(client: Client) -> list[str]:
-    """Return the addresses of live workers. Raises DeviceError if there is none and none starts in LONG seconds."""
+    """Wait for at least one live worker, and return the addresses. Raises DeviceError after LONG seconds."""
     if not workers(client):
         try:
             client.wait_for_workers(1, timeout=LONG)

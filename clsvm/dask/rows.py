@@ -186,7 +186,7 @@ def chunked(one: Any, name: str) -> Any:
 
 
 def rows_of(X: Any) -> Any:
-    """Return X (n, d) chunked along its rows alone. Raises ValueError if X has not two dimensions."""
+    """Return X (n, d) chunked along its rows alone. Raises ValueError if X does not have two dimensions."""
     X = chunked(X, "X")
     if X.ndim != 2:
         raise ValueError(f"X must be rows of features (n, d), got a {type(X).__name__} with ndim={X.ndim}")

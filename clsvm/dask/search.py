@@ -96,7 +96,7 @@ class DealtFits(Fits):
 
 
 def _result_of(future: Future[Any]) -> tuple[Results, Warned] | None:
-    """Return the results and warnings of a piece, or None if it is lost because no worker with its data is left."""
+    """Return the results and warnings of a piece, or None if Dask has lost the piece or its data."""
     try:
         result: tuple[Results, Warned] | None = None if future.status in LOST else future.result()
     except CancelledError:
@@ -152,7 +152,7 @@ class SearchOverWorkers(ChunkPredictions):
         Raises
         ------
         ValueError
-            If there is no open Dask client, or as the search without Dask does.
+            If there is no open Dask client, or for the reasons of the search without Dask.
         DeviceError
             If there is no worker, or if workers are lost repeatedly.
         """

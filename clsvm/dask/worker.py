@@ -127,7 +127,7 @@ class Labels(NamedTuple):
 
     @classmethod
     def of(cls, chunks: list[Summary], class_weight: Any, table: Any) -> tuple[Labels, Vector]:
-        """Return the encoding for the summaries of all chunks, and the sum of weights (c,) of each class.
+        """Make the encoding from the summaries of all chunks. Return it with the sum of weights (c,) of each class.
 
         table: function that returns targets (k, c) for class indices (c,) and their number. Raises ValueError for
         fewer than two classes.
@@ -237,8 +237,8 @@ class WorkerActor:
     def ask(self, fit: str, i: int, version: int | None, name: str, given: Request) -> Any:
         """Call the method ``name`` of part i of a fit with the arguments ``given``, and return its reply.
 
-        Return Lost if the worker has not this part at this version. Without a version, any state of the part will do,
-        because the request sets it anew.
+        Return Lost if this worker does not hold the part at this version. If version is None, the part may have any
+        state, because the request begins a new problem.
         """
         return in_thread(_ask, fit, i, version, name, given)
 

@@ -97,7 +97,7 @@ class Group(NamedTuple):
 
 
 class Fits:
-    """Hold all fits of a search and their results; :meth:`run` runs the fits.
+    """Hold all fits of a grid search and their results; :meth:`run` runs the fits.
 
     A subclass implements :meth:`key` and :meth:`shared` for its estimators.
 
@@ -183,6 +183,7 @@ class Fits:
         """Run the fits that have no result yet, and write the checkpoint.
 
         An exception of a fit is stored as its result, for scikit-learn's error_score.
+
         checkpoint: path of the file, or None. shown: whether to show progress on stderr.
         """
         file, digest = None if checkpoint is None else Path(checkpoint), ""

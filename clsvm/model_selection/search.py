@@ -74,10 +74,31 @@ class _SearchCV(GridSearchCV):
         keep(self, locals())
 
     def fit(self, X: Any, y: Any = None, **params: Any) -> Self:
-        """Search on X (n, d), dense or sparse, or K (n, n), and y (n,); sample_weight and groups as in scikit-learn.
+        """Search the grid with X and y, and refit the best estimator.
 
-        Raises TypeError for an estimator of other kinds, CheckpointError for a checkpoint of another search, and what
-        GridSearchCV and the estimator raise; warns with ConvergenceWarning where fold fits did not converge.
+        Warns with ConvergenceWarning if fits to folds did not converge.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n, d), or precomputed K (n, n)
+            Rows.
+        y : array-like of shape (n,)
+            Targets.
+        **params
+            sample_weight and groups, as in scikit-learn.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        TypeError
+            If the search is not for this class of estimators.
+        ValueError
+            If the estimator has a checkpoint, or as GridSearchCV and the estimator do.
+        CheckpointError
+            If the checkpoint belongs to another search.
         """
         if getattr(self.estimator, "checkpoint", None) is not None:
             raise ValueError("the estimator's checkpoint is for a single fit: give checkpoint= to the search instead")
@@ -123,7 +144,7 @@ class _SearchCV(GridSearchCV):
     def _needs_grid_search(self) -> bool:
         """Return whether scikit-learn has to run the fits of an estimator of clsvm, because they cannot share work.
 
-        It has to for a Pipeline, for callbacks, and for a user's subclass that defines more than a constructor.
+        This is so for a Pipeline, for callbacks, and for a user's subclass that defines more than a constructor.
         """
         estimator = self.estimator
         if isinstance(estimator, Pipeline):
@@ -138,56 +159,58 @@ class _SearchCV(GridSearchCV):
 
 
 class SVCSearchCV(_SearchCV):
-    """Grid search with cross-validation for support vector machines, faster than separate fits.
+    """Search a parameter grid with cross-validation for support vector machines, faster than separate fits.
 
-    It has the parameters, splits, scores and attributes of scikit-learn's GridSearchCV. All fits of one kernel function
-    share their rows and kernel values, and fits start from the solutions of others.
+    It has the parameters, splits, scores and attributes of scikit-learn's GridSearchCV. All fits with the same kernel
+    function share rows and kernel values, and start from solutions of earlier fits.
 
     Parameters
     ----------
     estimator : estimator of clsvm, or pipeline
         SVC, NuSVC, SVR, NuSVR or OneClassSVM, or a Pipeline that ends in one. OneClassSVM needs ``scoring``; y may
-        then be None. The search falls back to GridSearchCV itself, without a checkpoint, for a Pipeline and for
-        scikit-learn's callbacks: the steps of a Pipeline give each fold other rows.
-        Fits with ``multi_class="crammer_singer"``, and small problems of more than two classes, share nothing.
+        then be None. For a Pipeline, whose steps transform the rows of each fold differently, and for scikit-learn's
+        callbacks, the search uses GridSearchCV, and refuses a checkpoint. Fits with ``multi_class="crammer_singer"``
+        and small problems of more than two classes are run separately.
     param_grid, scoring, refit, cv, error_score, return_train_score, verbose
         As in GridSearchCV. A scoring function gets row numbers in place of X, and passes them on to the estimator.
     n_jobs, pre_dispatch
-        Accepted for compatibility; the device works in parallel by itself.
+        As in GridSearchCV if the search uses GridSearchCV, else without effect.
     checkpoint : path or None
         File from which the search continues if it exists. It is written every few seconds, at the end and on Ctrl-C. A
         checkpoint of another search raises CheckpointError.
 
     Notes
     -----
-    A fold's fit stops at tol by kernel values in ``dtype``. If their rounding errors could move a decision value by
-    more than 0.005, the fit continues until it is certified in float64. If it stalls, the fold is fitted as the
-    estimator fits. ``best_estimator_`` is fitted as usual. Times in ``cv_results_`` are those of the solves alone.
+    A fit to a fold uses kernel values in ``dtype``, and stops at ``tol``. If rounding errors of the kernel values could
+    move a decision value by more than 0.005, the fit continues until it is certified in float64. If the fit stalls, the
+    estimator's own ``fit`` is called for this fold. ``best_estimator_`` is fitted by its own ``fit`` in any case. Times
+    in ``cv_results_`` are those of the solves alone.
     """
 
     _estimator_class, _words, _folds = Machine, "one of clsvm's support vector machines", Folds
 
 
 class FalkonSearchCV(_SearchCV):
-    """Grid search with cross-validation for Nyström kernel machines, faster than separate fits.
+    """Search a parameter grid with cross-validation for Nyström kernel machines, faster than separate fits.
 
-    It has the parameters, splits, scores and attributes of scikit-learn's GridSearchCV. For one kernel function all
-    folds are outputs of one problem, in which the rows that a fold leaves out have the weight 0. Penalties start from
-    the solution of the next larger one. Folds of a softmax are fitted one after another over the same kernel values.
+    It has the parameters, splits, scores and attributes of scikit-learn's GridSearchCV. All folds with the same kernel
+    function are outputs of one problem, in which a fold's test rows have weight 0. Fits start from the solution for
+    the next larger penalty. Folds with a softmax loss are fitted one after another with the same kernel values.
 
     Parameters
     ----------
     estimator : estimator of clsvm, or pipeline
-        A Falkon estimator, or a Pipeline that ends in one. The search falls back to GridSearchCV itself, without a
-        checkpoint, for a Pipeline and for scikit-learn's callbacks.
+        A Falkon estimator, or a Pipeline that ends in one. For a Pipeline and for scikit-learn's callbacks, the search
+        uses GridSearchCV, and refuses a checkpoint.
     param_grid, scoring, refit, cv, error_score, return_train_score, verbose, n_jobs, pre_dispatch, checkpoint
         As in :class:`SVCSearchCV`.
 
     Notes
     -----
-    All folds have the same inducing points, drawn from all rows, and a gamma "scale" by the variance of all rows.
-    GridSearchCV would draw them for each fold. So the fits see the features, never the targets, of the rows on which a
-    fold is tested. ``best_estimator_`` is fitted as usual. Times in ``cv_results_`` are shares of the solves alone.
+    The inducing points of all folds are drawn once from all rows, and gamma "scale" uses the variance of all rows,
+    where GridSearchCV uses the training rows of each fold. So a fit depends on the features of its test rows, never on
+    their targets. ``best_estimator_`` is fitted by its own ``fit``. Times in ``cv_results_`` are equal shares of the
+    solves.
     """
 
     _estimator_class, _words, _folds = Falkon, "one of clsvm's Falkon estimators", NystromFolds
@@ -212,7 +235,14 @@ def adopt(search: GridSearchCV, found: GridSearchCV, X: Any, y: Any, **params: A
 class _Recalled(GridSearchCV):
     """Run scikit-learn's search over known results; ``work`` runs all fits after scikit-learn's checks.
 
-    Candidates are identified by numbers, since scikit-learn passes on copies of their values.
+    Each candidate is identified by its number, because scikit-learn passes on copies of parameter values.
+
+    Attributes
+    ----------
+    folds
+        all fits and their results.
+    work
+        function that runs the fits.
     """
 
     folds: Fits
