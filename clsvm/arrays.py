@@ -62,7 +62,7 @@ def check_file(file: mmap.mmap, size: int) -> None:
     Reading beyond the end of a mapped file would kill the process.
     """
     if file.size() < size:
-        raise ValueError(f"a file that is read in place, by a map, had {size} bytes and now has {file.size()}")
+        raise ValueError(f"a memory-mapped file had {size} bytes and now has {file.size()}")
 
 
 def _check(X: Any, name: str) -> None:

@@ -252,7 +252,7 @@ _FLAGS = {
     "precision": Flag("--precision", "float32 or fast: use the device's matrix units if they are accurate enough."),
     "layout": Flag("--layout", "auto, dense, csr, clustered, hybrid or inverted: rows on the device."),
     "max_time": Flag("--max-time", "Stop after so many seconds."),
-    "checkpoint_every": Flag("--checkpoint-every", "How often the checkpoint is written.", "SECONDS"),
+    "checkpoint_every": Flag("--checkpoint-every", "Seconds between two writes of the checkpoint.", "SECONDS"),
 }
 
 
@@ -323,7 +323,7 @@ class Options:
             self.__dict__[name] = one.solver(given.get(name, one.default))
 
     def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"options do not change: other ones are made by but({name}={value!r})")
+        raise AttributeError(f"options are immutable: but({name}={value!r}) returns a changed copy")
 
     def __repr__(self) -> str:
         return f"Options({', '.join(f'{name}={value!r}' for name, value in self.__dict__.items())})"

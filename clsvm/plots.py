@@ -105,7 +105,7 @@ def race(runs: Mapping[str, Any], best: float | None = None, ax: Axes = None) ->
     known = [y for some in points.values() for _, y in some]
     if not known:
         names = ", ".join(map(str, runs)) if isinstance(runs, Mapping) else type(runs).__name__
-        raise ValueError(f"got no objective in {names or 'no run'}, expected by name reports with a trace, or pairs")
+        raise ValueError(f"got no objective in {names or 'no run'}, expected reports with a trace, or pairs, by name")
     if best is None:
         bounds = [run.dual for run in runs.values() if isinstance(run, FitReport) and np.isfinite(run.dual)]
         best = max(bounds) if bounds else min(known)

@@ -311,7 +311,7 @@ def _plain(value: Any) -> Any:
             return _plain(value._asdict())
         case tuple():
             return [_plain(item) for item in value]
-    raise TypeError(f"got {value!r}, expected a number, words, or a tuple or mapping of such")
+    raise TypeError(f"got {value!r}, expected a number, text, or a tuple or mapping of these")
 
 
 EVERY = 10.0  # seconds between lines if stderr is no terminal

@@ -206,7 +206,7 @@ def _failed(call: log.Call, error: Exception) -> None:
         except DeviceError as lacking:
             _state["broken"] = f"no device: {lacking}"
             with suppress(RuntimeWarning):  # raised if a filter turns warnings into errors
-                warn(f"clsvm.accel leaves all to scikit-learn: {lacking}", RuntimeWarning)
+                warn(f"clsvm.accel leaves all fits and predictions to scikit-learn: {lacking}", RuntimeWarning)
 
 
 def _learn(model: Any, X: Any, y: Any, sample_weight: Any, kernel: str) -> None:
@@ -243,7 +243,7 @@ def _machine(model: Any) -> Any:
     turned = -1 if _classes(model) == 2 else 1
     shown = turned * _array(model.dual_coef_), turned * model.intercept_
     if not (np.array_equal(now[0], shown[0]) and np.array_equal(now[1], shown[1])):
-        raise ValueError("its inner coefficients are not those that it shows")
+        raise ValueError("its private coefficients differ from dual_coef_ and intercept_")
     machine = clsvm.from_sklearn(model).model_
     _known[key] = _Known(ref(model, lambda _: _known.pop(key, None)), machine, *now)
     return machine

@@ -29,7 +29,7 @@ __all__ = ["app", "grid", "main", "scale", "train"]
 
 
 @flags.command(
-    "Describe the rows of FILE: how their entries are spread, and what each layout of them would cost.",
+    "Describe the rows of FILE: how their entries are distributed, and the cost of each layout.",
     replace(flags.data(""), help="Rows: svmlight text (may be .gz, .bz2 or .xz; or -), .npy, or .npz."),
     flags.DEVICE,
     Option("features", "--features", None, "Number of columns. Default: the highest in svmlight text.", int, least=1),
@@ -92,7 +92,7 @@ def _percent(share: float | None) -> str:
 @flags.command(
     "Write a scaled data set of scikit-learn as svmlight text: NAME.train and NAME.test.",
     Option("name", "", flags.REQUIRED, "breast_cancer, or digits (8 against the rest)."),
-    Option("folder", "--folder", ".", "Where the files go."),
+    Option("folder", "--folder", ".", "Folder for the files."),
     Option(
         "test_size", "--test-size", 0.25, "Share of the rows in the test file.", ok=lambda value: 0 < value < 1,
         expected="a number between 0 and 1",
@@ -147,10 +147,10 @@ def _default() -> tuple[int | None, str]:
 
 
 @flags.command(
-    "Search the tile sizes that are fastest on a device, measure what its layouts of rows cost, and keep both for later"
+    "Search a device's fastest tile sizes, measure the cost of its layouts of rows, and keep the results for later"
     " fits.",
     flags.DEVICE,
-    Option("seconds", "--seconds", 60.0, "About how long the search may take, compilers included.", least=0),
+    Option("seconds", "--seconds", 60.0, "Approximate time of the search in seconds, compilation included.", least=0),
     Option("show", "--show", False, "Print the results of earlier searches, and the file that holds them."),
     Option("reset", "--reset", False, "Delete the results of earlier searches."),
 )
@@ -297,15 +297,15 @@ def check(asked: Any) -> None:
     "\n\nA comment at its head says how to run it.",
     FUNCTION, flags.ELEMENT, flags.PARAM,
     Option("product", "--product", "rows", "rows, update, both, forward-back or tile."),
-    Option("layout", "--layout", "dense", "Of the rows: dense, clustered, csr or hybrid."),
+    Option("layout", "--layout", "dense", "Layout of the rows: dense, clustered, csr or hybrid."),
     Option(
-        "dtype", "--dtype", "float32", "Of kernel values: float32 or float64.",
+        "dtype", "--dtype", "float32", "Type of kernel values: float32 or float64.",
         read=lambda text: flags.one_of(None, text, ("float32", "float64"), "float32 or float64"),
     ),
     flags.DEVICE,
-    Option("profile", "--profile", None, "For a kind of device, cpu or gpu, instead of --device."),
+    Option("profile", "--profile", None, "Kind of device, cpu or gpu, instead of --device."),
     Option("features", "--features", 0, "Number of features, if above 65536.", least=0),
-    Option("output", "-o", None, "Where the text goes. Default: stdout"), to=GROUP,
+    Option("output", "-o", None, "File for the text. Default: stdout"), to=GROUP,
 )  # fmt: skip
 def emit(asked: Any) -> None:
     """Run ``clsvm kernels emit``, see :func:`clsvm.tools.emit.emit`."""

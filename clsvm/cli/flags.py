@@ -289,7 +289,7 @@ def _of_parameter(one: Parameter) -> Option:
 
 _ONE_DEVICE = "gpu, cpu, gpu:1, part of a name or an index; see 'clsvm devices'."
 _MEMORY = "Device memory to use, such as 2GB. Default: a share of it."
-_MODEL_OUT = "Where the model goes; - is standard output. Default: FILE's name + .model"
+_MODEL_OUT = "File for the model; - is standard output. Default: FILE's name + .model"
 _ELEMENT = "Element-wise kernel f(s), s the sum of EXPR over features: 'abs(x - y)'."
 DEVICE = Option("device", "--device", None, _ONE_DEVICE)
 DEVICES = Option("device", "--device", None, f"{_ONE_DEVICE} Several: gpu:0,gpu:1.")
@@ -317,13 +317,13 @@ COEF0 = Option(
     "coef0", "-r", None, "coef0 of the kernel. Default: 0", float, ok=math.isfinite, expected="a finite number"
 )
 WEIGHTS = Option(
-    "weights", "-wi", None, "C of label i times WEIGHT: -w1 2 -w-1 0.5.", list[str], "WEIGHT", read=_weights
+    "weights", "-wi", None, "Multiply C of a label by WEIGHT: -w1 2 -w-1 0.5.", list[str], "WEIGHT", read=_weights
 )
-SHRINKING = Option("shrinking", "-h", 1, "Shrinking, 0 or 1: taken, without effect.", **_BINARY)
+SHRINKING = Option("shrinking", "-h", 1, "Shrinking, 0 or 1: accepted, without effect.", **_BINARY)
 PROBABILITY = Option(
-    "probability", "-b", 0, "1: fit probabilities, too, by five fits more. Those of -s 2 need LIBSVM 3.3.", **_BINARY
+    "probability", "-b", 0, "1: also fit probabilities, by five more fits; of -s 2 for LIBSVM 3.3 or later.", **_BINARY
 )
 FOLDS = Option(
-    "folds", "-v", None, "Cross-validation: so many folds, and no model is written.", int, ok=lambda v: v >= 2,
+    "folds", "-v", None, "Number of folds for cross-validation, which writes no model.", int, ok=lambda v: v >= 2,
     expected="2 or more folds",
 )  # fmt: skip

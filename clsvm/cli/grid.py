@@ -67,18 +67,18 @@ SOLVER = [one for one in flags.of_estimators(short=True) if one.name != "C"]
 RANGE = "BEGIN,END,STEP"
 OPTIONS = (
     flags.data("Training data of classes"),
-    Option("c", "-log2c", "-5,15,2", "Powers of 2 for C; null: 1 alone.", str, RANGE, partial(_powers, "-log2c")),
+    Option("c", "-log2c", "-5,15,2", "Exponents of 2 for C; null: C = 1.", str, RANGE, partial(_powers, "-log2c")),
     Option(
-        "g", "-log2g", "3,-15,-2", "Powers of 2 for gamma; null: 1 / number of features.", str, RANGE,
+        "g", "-log2g", "3,-15,-2", "Exponents of 2 for gamma; null: gamma = 1 / number of features.", str, RANGE,
         read=partial(_powers, "-log2g"),
     ),
     replace(flags.FOLDS, default=5, help="Folds of the cross-validation."),
-    Option("out", "-out", None, "Where rates go. Default: FILE's name + .out; null: nowhere", str, "FILE", to_write),
-    Option("earlier", "-resume", None, "Take the rates that FILE has. Default: FILE's name + .out", str, "[FILE]"),
-    Option("png", "-png", None, "Draw the rates there; grid.py's default is none.", str, "FILE", to_write),
-    Option("gnuplot", "-gnuplot", None, "null: no picture. A program's name: taken, without effect."),
-    Option("svmtrain", "-svmtrain", None, "Taken, without effect: clsvm trains."),
-    Option("svm_type", "-s", 0, "Type: 0 C-SVC alone.", ok=_is_zero, expected="0: rates are of C-SVC"),
+    Option("out", "-out", None, "File of rates. Default: FILE's name + .out; null: nowhere", str, "FILE", to_write),
+    Option("earlier", "-resume", None, "Reuse the rates in FILE. Default: FILE's name + .out", str, "[FILE]"),
+    Option("png", "-png", None, "Draw the rates to this file. Default: no picture", str, "FILE", to_write),
+    Option("gnuplot", "-gnuplot", None, "null: no picture. Other values: accepted, without effect."),
+    Option("svmtrain", "-svmtrain", None, "Accepted, without effect: clsvm trains."),
+    Option("svm_type", "-s", 0, "Type: only 0, C-SVC.", ok=_is_zero, expected="0: rates are of C-SVC"),
     replace(flags.KERNEL, help="Kernel, as 'clsvm train' has it. Default: 2"),
     replace(flags.DEGREE, default=3, help="degree of the kernel.", ok=None, least=0),
     replace(flags.COEF0, default=0.0, help="coef0 of the kernel."),
@@ -87,7 +87,7 @@ OPTIONS = (
     *SOLVER,
     flags.WEIGHTS, flags.SHRINKING,
     replace(
-        flags.PROBABILITY, help="0 alone: rates are of labels by decision values.", ok=_is_zero,
+        flags.PROBABILITY, help="Only 0: rates are of labels by decision values.", ok=_is_zero,
         expected="0: rates are of labels by decision values, not by probabilities",
     ),
     flags.QUIET, flags.DEVICES, flags.MEMORY_LIMIT,
@@ -113,7 +113,7 @@ class Point(NamedTuple):
 
 
 @flags.command(
-    "Find C and gamma for FILE by cross-validation, as LIBSVM's grid.py does: the last line says which.",
+    "Find C and gamma for FILE by cross-validation, as LIBSVM's grid.py does. The last line names them.",
     *OPTIONS,
     cls=GridCommand,
 )
@@ -126,7 +126,7 @@ def grid(asked: Any) -> None:
     target = None if asked.out == "null" else asked.out or beside
     for flag, value in (("-svmtrain", asked.svmtrain), ("-gnuplot", asked.gnuplot)):
         if value is not None and (flag, value) != ("-gnuplot", "null"):
-            warn(f"{flag} {value} has no effect: clsvm trains and draws by itself (-png FILE draws the rates)")
+            warn(f"{flag} {value} has no effect: clsvm runs no other programs (-png FILE draws the rates)")
     png = asked.png
     if png is not None and (asked.gnuplot == "null" or len(powers) < 2):
         warn(f"-png {png}: no picture without both ranges, nor with -gnuplot null")

@@ -80,10 +80,10 @@ def _above(lower: float, upper: float, flag: str, expected: str) -> None:
 @flags.command(
     "Scale each feature of FILE by its minimum and maximum and print the rows as svmlight text.",
     flags.data("Data"),
-    Option("lower", "-l", -1.0, "What a feature's minimum becomes.", ok=math.isfinite, expected="a finite number"),
-    Option("upper", "-u", 1.0, "What a feature's maximum becomes."),
+    Option("lower", "-l", -1.0, "Scaled minimum of each feature.", ok=math.isfinite, expected="a finite number"),
+    Option("upper", "-u", 1.0, "Scaled maximum of each feature."),
     Option(
-        "target", "-y", None, "Scale the targets too, to these. Default: they stay.", tuple[str, str], "LOWER UPPER",
+        "target", "-y", None, "Also scale targets, to these limits.", tuple[str, str], "LOWER UPPER",
         read=_limits,
     ),
     Option("save", "-s", None, "Write minima and maxima to this file.", str, "RANGES", read=flags.to_write),

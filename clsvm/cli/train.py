@@ -93,10 +93,10 @@ class _Data(NamedTuple):
     *flags.of_estimators(short=True),
     flags.WEIGHTS, flags.SHRINKING, flags.PROBABILITY, flags.FOLDS, flags.QUIET, flags.DEVICES,
     *flags.of_estimators(),
-    Option("coupled", "--crammer-singer", False, "Two or more classes in one problem without offsets."),
+    Option("coupled", "--crammer-singer", False, "Solve all classes as one problem without offsets."),
     Option("no_bias", "--no-bias", False, "Fit no offset: rho is 0."),
     Option("checkpoint", "--checkpoint", None, _CHECKPOINT, str, "FILE"),
-    Option("resume", "--resume", None, "Go on from a checkpoint of the same data, C and kernel.", str, "FILE"),
+    Option("resume", "--resume", None, "Continue from a checkpoint of the same data, C and kernel.", str, "FILE"),
     flags.MEMORY_LIMIT, flags.PLOT, flags.REPORT,
     cls=flags.LibsvmCommand,
 )  # fmt: skip
@@ -391,7 +391,7 @@ def _falkon_lines(report: NystromReport) -> Iterator[str]:
     PREDICT,
     flags.data("Test data", "test"),
     Option("model", "", REQUIRED, "A model of 'clsvm train', clsvm.save_model or svm-train; or -.", read=flags.to_read),
-    Option("output", "", None, "Where the predictions go, one a line; - is standard output.", read=flags.to_write),
+    Option("output", "", None, "File for the predictions, one a line; - is standard output.", read=flags.to_write),
     replace(flags.PROBABILITY, help=f"1: the most probable label and all probabilities, of {_OF_TRAINING}."),
     flags.QUIET, flags.DEVICE, flags.MEMORY_LIMIT,
     cls=flags.LibsvmCommand,
@@ -438,7 +438,7 @@ def _test_rows(test: str, model: KernelModel) -> tuple[KernelModel, Any, Array]:
     X, y = svmlight.read_problem(test)
     rows, known = model.support_vectors.shape
     if rows and X.shape[1] > known:
-        warn(f"{test} has {X.shape[1]} features, the model {known}: it takes the others for zero, as LIBSVM does")
+        warn(f"{test} has {X.shape[1]} features, the model {known}: its support vectors are 0 in the others")
     return *svmlight.match_columns(model, X), y
 
 

@@ -591,5 +591,5 @@ def _fits(
         watch(fold, train)
         yield fold, _safe_split(fold, X, y, test, train)[0], test
     if failed:
-        words = f"the probabilities are from fits that did not finish ({'; '.join(failed)})"
+        words = f"the probabilities are from fits that did not converge ({'; '.join(failed)})"
         warn(words, ConvergenceWarning)

@@ -367,7 +367,7 @@ class KernelModel:
         A, B, marks, k = self.probA, self.probB, self.prob_density_marks, len(self.classes)
         if marks is None and (A is None or B is None):
             words = "no probabilities" if A is None else f"the probabilities of {self.task}'s errors alone"
-            raise ValueError(f"got a model with {words}, expected one of classes, fitted for probabilities")
+            raise ValueError(f"got a model with {words}, expected a classifier fitted for probabilities")
         if k > 2 and A is not None and B is not None:
 
             def coupled(found: Iterator[Strip], n: int, k: int) -> Vector:

@@ -267,12 +267,12 @@ def _checked(path: PathLike, arrays: Mapping[str, NDArray[Any]]) -> KernelModel:
     try:
         kernel.check_domain(vectors)
     except ValueError as error:
-        file.require(False, f"support vectors that do not fit ({error})", "others")
+        file.require(False, f"support vectors that do not fit ({error})", "rows for which the kernel is defined")
     classes, dual_coef, task = file.arrays["classes"], file.arrays["dual_coef"], file.text("task")
     k, first = classes.size, dual_coef.shape[:1]
     file.require(task in TASKS, f"task {task[:40]!r}", ", ".join(TASKS))
     of_classes = TASKS[task].kind == CLASSES
-    words = "two labels or more" if of_classes else f"no labels: it is of {task}"
+    words = "two labels or more" if of_classes else f"no labels for {task}"
     file.require(classes.ndim == 1 and (k >= 2 if of_classes else k == 0), _shown("classes", classes), words)
     counts = file.array("n_support", "int32", (max(1, k),))
     fits = counts.min() >= 0 and int(counts.sum(dtype=np.int64)) == n
@@ -309,7 +309,7 @@ def _estimates(file: _Checks, task: str, k: int, pairs: bool) -> dict[str, Any]:
     file.require(given in (set(), known.keys()), f"{', '.join(sorted(given))} of {task}", ", ".join(known) or "none")
     found = {name: file.array(name, "float64", (known[name],)) for name in given}
     rises = (np.diff(found.get("prob_density_marks", ())) >= 0).all()
-    file.require(rises, "prob_density_marks out of order", "a rise")
+    file.require(rises, "prob_density_marks out of order", "ascending marks")
     positive = TASKS[task].kind == CLASSES or found.get("probA", 0) >= 0
     file.require(positive, "a scale of errors (probA) below 0", "0 or more")
     return found

@@ -481,7 +481,7 @@ def test_pairs_of_classes_count_in_an_answer() -> None:
 def test_no_device_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = rows("SVC", 60)
     monkeypatch.setenv("CLSVM_DEVICE", "nonsense")
-    with pytest.warns(RuntimeWarning, match=r"leaves all to scikit-learn: .*nonsense"):
+    with pytest.warns(RuntimeWarning, match=r"leaves all fits and predictions to scikit-learn: .*nonsense"):
         svm.SVC().fit(X, y)
     monkeypatch.setitem(patches._state, "broken", "")
     with warnings.catch_warnings():

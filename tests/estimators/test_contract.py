@@ -248,7 +248,7 @@ def test_a_fit_that_is_interrupted_leaves_the_one_before(name: str, rows: int, m
         (lambda: OneClassSVM(max_iter=1).fit(IRIS[0]), "not converged: max_iter"),
         (lambda: SVC(kernel=rbf_kernel).fit(*IRIS), "kernel is a Python function"),
         (lambda: SVCSearchCV(SVC(max_iter=1), {}, cv=2, refit=False).fit(*IRIS), "fold fits did not converge"),
-        (lambda: decoder.calibrated(SVC(max_iter=1).fit(*IRIS), *IRIS), "from fits that did not finish"),
+        (lambda: decoder.calibrated(SVC(max_iter=1).fit(*IRIS), *IRIS), "from fits that did not converge"),
     ],
     ids=["fit", "fit without labels", "kernel function", "search", "probabilities"],
 )

@@ -130,7 +130,7 @@ def test_every_array_that_is_mapped_is_looked_at(tmp_path: Path) -> None:
         lambda: SVC().fit(list(mapped(dense)), Y),
         lambda: make("rbf").check(mapped(dense)),
     ):
-        with pytest.raises(ValueError, match="by a map, had"):
+        with pytest.raises(ValueError, match="a memory-mapped file had"):
             read()
     SVC().fit(mapped(dense, short=False), Y)
 

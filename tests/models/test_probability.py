@@ -271,7 +271,7 @@ def test_folds_leave_no_trace_and_say_what_failed(tmp_path: Path) -> None:
         model.fit(X, y)
     before = (tmp_path / "c").read_bytes()
     with pytest.warns(
-        ConvergenceWarning, match=r"from fits that did not finish \(fold 1: not converged: max_iter"
+        ConvergenceWarning, match=r"from fits that did not converge \(fold 1: not converged: max_iter"
     ) as said:
         decoder.calibrated(model, X, y)
     assert len(said) == 1
