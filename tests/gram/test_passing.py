@@ -205,7 +205,10 @@ def test_a_file_that_became_shorter_is_no_crash(device: str, tmp_path: Path, for
     with Stream(device) as stream:
         rows = streamed(stream, rows_of(form, tmp_path))
         os.truncate(tmp_path / "X", 100)
-        with pytest.raises(ValueError, match=r"memory-mapped file had \d+ bytes and now has 100"), rows.passing() as blocks:
+        with (
+            pytest.raises(ValueError, match=r"memory-mapped file had \d+ bytes and now has 100"),
+            rows.passing() as blocks,
+        ):
             next(blocks)
         assert nothing_left(stream)
 
