@@ -1,1 +1,1 @@
-"""Nyström kernel machines on m inducing points c_j: f = sum_j alpha_j K(., c_j), for losses with two derivatives."""
+"""Train Nyström kernel machines f = sum_j alpha_j K(., c_j) on m inducing points c_j, for smooth losses."""

@@ -81,7 +81,7 @@ class Survey(NamedTuple):
 
 
 class Formulation(NamedTuple):
-    """Hold a kernel function on inducing points, with all that does not depend on targets.
+    """Hold the parts of a fit that do not depend on targets: kernel function, inducing points and preconditioner.
 
     Attributes
     ----------
@@ -138,9 +138,9 @@ class Rows(ABC):
     cost
         cost of a value of K in a pass over the rows, in multiply-adds.
     sample
-        rows (s,) from which the preconditioner is made; None if the inducing points are not rows of X.
+        numbers (s,) of the rows from which the preconditioner is made; None if the inducing points are not rows of X.
     coarse
-        whether the devices have a more precise dtype.
+        whether the devices have a more precise dtype than that of the products.
     with_targets
         whether the blocks have their targets already.
     """
@@ -211,7 +211,7 @@ class Rows(ABC):
 class LocalRows(Rows):
     """Hold rows X (n, d) of this process, on one device, or in blocks on a list of devices according to their speeds.
 
-    The blocks depend on the number of rows alone, and so the bits of all sums do.
+    The division into blocks depends only on the number of rows, so the bits of all sums do not depend on the speeds.
     """
 
     def __init__(self, X: Data) -> None:
@@ -267,8 +267,8 @@ def train(
     Return the coefficients (k, m), the report, and the layout of the rows. start: coefficients (k, m) to begin with, or
     None. random: generator that draws the sampled rows. since: perf_counter() at the start of the fit.
 
-    The fit uses float64 if float32 is too coarse: if K(C, C) is ill-conditioned, or if the coefficients are so large
-    that rounding of K shows. Raises MemoryLimitError, or ValueError if the function is not a kernel on these inducing
+    The fit uses float64 from the start if K(C, C) is too ill-conditioned for float32. It continues in float64 if the
+    solve in float32 stalls. Raises MemoryLimitError, or ValueError if the function is not a kernel on these inducing
     points."""
     rows, clock = X if isinstance(X, Rows) else LocalRows(X), Clock(since)
     clock.lap("check")
@@ -339,9 +339,9 @@ class Centers(NamedTuple):
     rows
         the points (m, d).
     places
-        their numbers (m,) among the rows of X, or None if they are not rows of X.
+        row numbers (m,) of the points in X, or None if they are not rows of X.
     words
-        their number, and the reason for it.
+        number of points and the reason for it, as text for the report.
     """
 
     rows: Data
@@ -350,7 +350,7 @@ class Centers(NamedTuple):
 
 
 def count_centers(n: int, asked: int | str) -> tuple[int, str]:
-    """Return the number of inducing points for n rows that can be drawn, and the reason in words."""
+    """Return the number of inducing points to draw from n rows, and the reason in words. asked: n_centers."""
     if asked == "auto":
         m = min(n, LARGEST, max(LEAST, int(np.ceil(np.sqrt(n) * np.log2(max(n, 2))))))
         return m, f"{m}: sqrt(n) log2(n) of {n} rows, {LEAST} to {LARGEST}, at most all"

@@ -50,7 +50,7 @@ STALL = 0.5  # largest ratio of |g| after and before a Newton step that does not
 
 @dataclass
 class Result:
-    """Hold the end of a solve.
+    """Hold the result of a solve.
 
     Attributes
     ----------
@@ -91,9 +91,9 @@ Callback = Callable[[int, Vector, float], Any]
 
 
 class Newton:
-    """Minimise F over a row operator; :meth:`run` does it.
+    """Minimise F over the coefficients, with sums over rows from a row operator; :meth:`run` starts the solve.
 
-    An interrupt ends the solve with the result so far.
+    A KeyboardInterrupt ends the solve with the result so far.
 
     Attributes
     ----------
@@ -223,9 +223,7 @@ class Newton:
         return SAFE * EPS * self.P.size * self._each(self.rows.rounding(), lambda rows: rows.max(axis=1))
 
     def _weigh(self) -> None:
-        """Update the second derivatives at f, for products with the Hessian and, at the sampled rows, for the
-        preconditioner.
-        """
+        """Update the second derivatives of the losses at f in the row operator, and the preconditioner's factor A."""
         total, at, least = self.rows.weigh()
         at = at if len(at) else np.full(self.rows.m, total / self.rows.m)  # inducing points that are not rows
         times = total / at.sum() if at.any() else 1.0
@@ -252,8 +250,9 @@ class Newton:
         return self.P.from_u(self.P.from_alpha(c) + self.penalty * v)
 
     def _conjugate_gradients(self, right: Vector, eta: Vector) -> Vector:
-        """Return d with |right - Hd| <= eta |right| for each output, or for all together if they are coupled; eta
-        (k, 1).
+        """Solve H d = right by conjugate gradients until |right - H d| <= eta |right|, and return d (k, r).
+
+        The condition holds for each output with its eta (k, 1), or for all outputs together if the loss is coupled.
         """
 
         def dots(a: Vector, b: Vector) -> Vector:

@@ -111,7 +111,7 @@ class Preconditioner:
         return {"clean": False, "device": self.device, "memory_limit": self.memory_limit}
 
     def _factor(self, both: Vector, lower: bool) -> bool:
-        """Replace a triangle of ``both`` by its Cholesky factor. Return False if the matrix is not definite."""
+        """Replace a triangle of ``both`` by its Cholesky factor, or return False if it is not positive definite."""
         try:
             linalg.cholesky(both, lower=lower, overwrite_a=True, **self._where())
         except np.linalg.LinAlgError:
@@ -119,7 +119,9 @@ class Preconditioner:
         return True
 
     def _pivoted(self, K: Vector, most: float) -> Vector:
-        """Return T (r, r) for the points that span the others. K is in the lower triangle of the argument.
+        """Factor a singular K by Cholesky with pivots, and return T (r, r) for the r points that span the others.
+
+        The argument ``K`` (m, m) holds the matrix in its lower triangle.
 
         If the remainder after the pivots is negative or larger than the tolerance, K is indefinite by at least so much,
         and the tolerance grows up to ``most``.
@@ -137,8 +139,10 @@ class Preconditioner:
                 self.rank, self.kept, self.jitter, self.off = int(rank), order[:rank], 0.0, tol
                 return np.asfortranarray(L[:rank].T)
             tol *= GROWTH
-        words = f"the kernel function is not positive semi-definite on the {self.m} centres: after {rank} pivots of a "
-        words += f"Cholesky factor the least diagonal entry is {left.min():.2g}, and was about {self.size:.2g}"
+        words = f"the kernel function is not positive semi-definite on the {self.m} inducing points: after {rank} "
+        words += (
+            f"pivots of a Cholesky factor the least diagonal entry is {left.min():.2g}, and was about {self.size:.2g}"
+        )
         raise ValueError(f"{words}; Kernel.check(X) tests more conditions")
 
     def sample(self, K: NDArray[np.floating] | None, penalty: float) -> None:
@@ -240,7 +244,7 @@ class Preconditioner:
 
 
 def _threads(work: float) -> AbstractContextManager[None]:
-    """Return a context with a fixed number of threads for so many multiply-adds, so that the bits are reproducible."""
+    """Return a context that fixes the number of threads by the multiply-adds of ``work``, for reproducible bits."""
     return one_thread() if work < SHORT else all_threads()
 
 
@@ -259,7 +263,8 @@ def _blocks(m: int) -> Iterator[tuple[slice, slice]]:
 def sampled(n: int, m: int, k: int, each: float, tol: float, quadratic: bool = True, tasks: int = 1) -> int:
     """Return how many of n rows to sample for m inducing points and k outputs, at the least estimated cost.
 
-    each: cost of a value of K in a pass, in multiply-adds. quadratic: whether the loss is, so that a task is one solve.
+    each: cost of a value of K in a pass, in multiply-adds. quadratic: whether the loss is quadratic, so that a task
+    takes one linear solve. tasks: number of tasks that share the sample.
     """
     value = each + OUTPUT * k
     solves, makes = (tasks, tasks) if quadratic else (SOLVES * tasks, MAKES * tasks)

@@ -41,13 +41,13 @@ class Task:
     y
         targets (k, n).
     weights
-        weights (n,), or (k, n) if each output is a task of its own; not for a coupled loss.
+        weights (n,), or (k, n) if each output has its own weights, which a coupled loss does not allow.
     offset
         constant part (k,) of f.
     penalty
         lambda of the objective.
     largest
-        largest deviation (k,) of a target from the offset over all rows, if the task has only a part of them.
+        largest deviation (k,) of a target from the offset over all rows, if the task has only some of the rows.
     """
 
     loss: Loss
@@ -70,7 +70,7 @@ class Task:
         return self.loss.units(self.deviation)
 
     def in_units(self) -> Task:
-        """Return the task with targets, offset and loss divided by the units, so that nothing over- or underflows."""
+        """Return the task with targets, offset and loss divided by the units, which prevents over- and underflow."""
         units, largest = self.units, self.deviation
         y, offset = self.y / units[:, None], self.offset / units
         return replace(self, loss=self.loss.within(units), y=y, offset=offset, largest=largest / units)
@@ -110,7 +110,7 @@ class Curvature(NamedTuple):
 
 
 class InducingPoints(NamedTuple):
-    """Hold inducing points (m, d), and what products K(X, C) with them need.
+    """Hold inducing points C (m, d) with the settings of products K(X, C).
 
     Attributes
     ----------
@@ -259,7 +259,7 @@ class RowBlock:
 
 
 class RowOperator:
-    """Represent all rows of a task to the solver: requests go to the blocks, and their sums are added in order.
+    """Send the solver's requests to all blocks of rows, and add the sums that they return, in the order of the blocks.
 
     The order of addition is fixed, so the bits do not depend on where the blocks are. A block that is lost begins
     the task again with the current coefficients. Numbers are in the units of the task.

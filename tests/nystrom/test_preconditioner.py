@@ -93,7 +93,7 @@ def test_what_fails_is_tried_again_with_more() -> None:
 
 def test_indefinite_values_are_refused() -> None:
     X = np.random.default_rng(0).normal(size=(50, 3))
-    with pytest.raises(ValueError, match="is not positive semi-definite on the 50 centres: after 0 pivots"):
+    with pytest.raises(ValueError, match="is not positive semi-definite on the 50 inducing points: after 0 pivots"):
         Preconditioner(np.tanh(-X @ X.T))
 
 
