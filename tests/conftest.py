@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Callable, Iterator
 from functools import cache
 from hashlib import sha1
-from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -76,17 +75,18 @@ def _nothing_named(config: pytest.Config) -> bool:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Take all tests with --full, the first look where nothing is named, and else what is not marked full.
 
-    Of sweeps a share is taken, unless CLSVM_SWEEP is set. What is named by ``::`` runs whole.
+    Of sweeps a share is taken, and what is marked sweep is left alone, unless CLSVM_SWEEP is set. What is named by
+    ``::`` runs whole.
     """
     kept = [item for item in items if suits(_parameter(item, "profile"), _parameter(item, "device"))]
-    by_name, first_look = any("::" in word for word in config.args), not FULL and _nothing_named(config)
-    if first_look:
+    by_name = any("::" in word for word in config.args)
+    if not FULL and _nothing_named(config):
         own = "gpu" if any(d.kind == "gpu" for d in USABLE) else "cpu"
         kept = [item for item in kept if FIRST.match(item.nodeid) and _parameter(item, "profile") in (None, own)]
     if not FULL and not by_name:
         kept = [item for item in kept if not item.get_closest_marker("full")]
     if not by_name and not os.environ.get("CLSVM_SWEEP"):
-        kept = _beside_the_slow(share(kept, together=1 if first_look else 2))
+        kept = _beside_the_slow(share([item for item in kept if not item.get_closest_marker("sweep")]))
     chosen = set(kept)
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = kept
@@ -104,20 +104,19 @@ def _cases(items: list[pytest.Item]) -> Iterator[list[pytest.Item]]:
     yield from cases.values()
 
 
-def share(items: list[pytest.Item], together: int) -> list[pytest.Item]:
-    """Return a few cases of each test that have all values, or all pairs of values, of its parameters once.
+def share(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return a few cases of each test that have all values of its parameters once.
 
-    Nine of the 27 cases of three parameters have all pairs. Many tests skip the profile of pairs of floats, so that its
-    cases stand for no others.
+    Many tests skip the profile of pairs of floats, so that its cases stand for no others.
     """
     kept: list[pytest.Item] = []
     for cases in _cases(items):
         met: dict[pytest.Item, set[Any]] = {}
         for item in cases:
-            values = list(enumerate(item.callspec._idlist)) if hasattr(item, "callspec") else []  # one a parametrize()
-            met[item] = set(combinations(values, min(together, len(values))))
+            values = enumerate(item.callspec._idlist) if hasattr(item, "callspec") else ()  # one a parametrize()
+            met[item] = set(values) or {()}
             if _parameter(item, "profile") == "gpu-pair":
-                met[item] = {some for some in met[item] if any(value == "gpu-pair" for _, value in some)}
+                met[item] = {value for value in met[item] if "gpu-pair" in value}
         missing = set().union(*met.values())
         while missing:
             best = max(cases, key=lambda item: len(met[item] & missing))

@@ -38,7 +38,7 @@ print("ours:", sum(call.who == log.OURS for call in log.calls))
 """
 
 
-@pytest.mark.parametrize("module", FINER)
+@pytest.mark.parametrize("module", ["test_svm", pytest.param("test_sparse", marks=pytest.mark.sweep)])
 def test_its_own_suite(device: str, tmp_path: Path, module: str) -> None:
     environment = os.environ | {"CLSVM_DEVICE": device, "PYTHONPATH": str(Path(__file__).parents[2])}
     command = [sys.executable, "-c", RUN, module]

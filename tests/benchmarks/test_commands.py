@@ -108,7 +108,6 @@ DONE: dict[str, tuple[str, tuple[tuple[Any, ...], ...]]] = {  # a command: what 
         "| digits 1347x64 | 200 | clsvm (dense float64) |",
         ((*ROWS, 0, "misses", BROKEN),),
     ),
-    "predict --sets iris --repeats 2 --limit 60": ("| iris 112x4 | 38 |", ()),
     "larger --sets mapped,huge --repeats 1 --bytes 4.8e6": (
         "| mapped 6000x200 |",
         (("sets", 0, "limit", 1), ("sets", 0, "in core", "dual", 1.0), ("sets", 1, "anonymous", larger.RESIDENT)),
@@ -116,10 +115,6 @@ DONE: dict[str, tuple[str, tuple[tuple[Any, ...], ...]]] = {  # a command: what 
     "study outofcore --sizes 96 --dtypes float64 --repeats 1": (
         "| cholesky | float64 |",
         (("rows", 0, "apart", 1e-9),),
-    ),
-    f"host --sets synthetic20k --rows {PROFILES['gpu'].alone + 100}": (
-        "synthetic20k",
-        (("rows", 0, "converged", False),),
     ),
     "gallery --folder FOLDER --repeats 1": ("| all |", (("rows", 0, "failed", True), ("rows", 0, "differing", BROKEN))),
     "sharded --data FOLDER --rows 800 --repeats 2 --centers 20 --kill 0": (
@@ -167,6 +162,9 @@ DONE: dict[str, tuple[str, tuple[tuple[Any, ...], ...]]] = {  # a command: what 
     "ladder --sizes small --plot PICTURE": ("| argmin ?: |", (("reductions", "rows", 0, "right", False),)),
 }
 
+SLOW = ("gallery", "sharded", f"{BOOST} --products {SPARSE}", f"{BOOST} --table 3", "falkon --product")
+SLOW += ("study features", "study curves", "ladder")
+
 
 def fails(result: dict[str, Any], *path: Any) -> bool:
     """Whether a command fails when a result has another value, the last of the path, at a path."""
@@ -178,7 +176,9 @@ def fails(result: dict[str, Any], *path: Any) -> bool:
     return not part_of(result).holds(made)
 
 
-@pytest.mark.parametrize("words", DONE)
+@pytest.mark.parametrize(
+    "words", [pytest.param(words, marks=[pytest.mark.sweep] * words.startswith(SLOW)) for words in DONE]
+)
 def test_commands(ran: Ran, tiny: None, words: str, tmp_path: Path) -> None:
     if words.startswith("sharded"):
         pytest.importorskip("distributed")
@@ -197,7 +197,10 @@ def test_commands(ran: Ran, tiny: None, words: str, tmp_path: Path) -> None:
 
 def test_figures_of_commands(ran: Ran, tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """What single figures are made of."""
-    (row,) = ran("host", "--sets", "synthetic20k", "--rows", str(PROFILES["gpu"].alone + 100))[1]["rows"]
+    _, result, shown = ran("host", "--sets", "synthetic20k", "--rows", str(PROFILES["gpu"].alone + 100))
+    (row,) = result["rows"]
+    assert "synthetic20k" in shown
+    assert fails(result, "rows", 0, "converged", False)
     assert 5 * row["outer_steps"] < row["calls"]["launches"] < 60 * row["outer_steps"]
     code, result, shown = ran("growth", "--sets", "digits8", "--C", "1", "--limit", "1e-4", "--repeats", "1")
     assert (code, result["sets"][0]["points"][0]["rows"][0]["too_long"]) == (1, True)
@@ -252,7 +255,7 @@ def test_rules_of_single_commands() -> None:
         assert (count, len(differing)) == found
 
 
-@pytest.mark.parametrize("name", ["real-sim", "gisette", "url", "random-7"])
+@pytest.mark.parametrize("name", ["real-sim", "gisette", pytest.param("url", marks=pytest.mark.sweep), "random-7"])
 def test_synthetic_rows_have_the_density_asked_for(name: str) -> None:
     case, again = (cases.load(name, 100 if name == "url" else 0, scale=40) for _ in range(2))
     shape = cases.SHAPES.get(name) or cases.drawn(7)

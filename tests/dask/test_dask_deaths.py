@@ -48,7 +48,7 @@ def killed(doomed: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     return at
 
 
-@pytest.mark.parametrize("number", [3, 14])
+@pytest.mark.parametrize("number", [3, pytest.param(14, marks=pytest.mark.sweep)])
 def test_of_an_svm(killed: Any, number: int) -> None:
     """Early and late in a solve: the optimum is the same within the tolerance, by the certificate."""
     given = {"device": DEVICE, "gamma": 0.1, "working_set_size": 256, "C": 10.0}
@@ -65,7 +65,7 @@ def test_of_an_svm(killed: Any, number: int) -> None:
     ("name", "y", "given"),
     [
         ("FalkonRegressor", NUMBERS, {"penalty": 1e-7, "tol": 1e-7}),
-        ("LogisticFalkonClassifier", CLASSES, {"penalty": 1e-4}),
+        pytest.param("LogisticFalkonClassifier", CLASSES, {"penalty": 1e-4}, marks=pytest.mark.sweep),
     ],
 )
 def test_of_a_falkon_model(killed: Any, name: str, y: Any, given: dict[str, Any]) -> None:

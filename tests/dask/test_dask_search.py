@@ -204,29 +204,28 @@ def test_ctrl_c_and_a_checkpoint(
 
 
 @pytest.mark.full
-def test_workers_die(sent: dict[str, list[Any]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that is at a piece, then all, with the data: scores are the same, and data is sent again in the latter case,
+@pytest.mark.parametrize("everyone", [pytest.param(False, marks=pytest.mark.sweep), True])
+def test_workers_die(sent: dict[str, list[Any]], monkeypatch: pytest.MonkeyPatch, everyone: bool) -> None:
+    """One that is at a piece, or all, with the data: scores are the same, and data is sent again in the latter case,
     once."""
     grid = {"C": [0.1, 10], "gamma": [0.02, 0.05, 0.1, 0.2, 0.3, 0.5]}
     expected = scores(searched(clsvm.model_selection, grid))
     with cluster(2) as two, distributed.Client(two) as client:
-        for everyone in (False, True):
-            client.wait_for_workers(2)
-            before, data = set(client.run(os.getpid).values()), len(sent["data"])
+        client.wait_for_workers(2)
+        before = set(client.run(os.getpid).values())
 
-            def some(everyone: bool = everyone) -> None:
-                busy = at_work(client)
-                assert busy
-                kill(client, client.run(os.getpid) if everyone else busy[:1])
+        def some() -> None:
+            busy = at_work(client)
+            assert busy
+            kill(client, client.run(os.getpid) if everyone else busy[:1])
 
-            with monkeypatch.context() as patch:
-                called = after_the_first(patch, some)
-                made = searched(over_dask, grid)
-            assert called
-            client.wait_for_workers(2)
-            assert len(before & set(client.run(os.getpid).values())) == (0 if everyone else 1)
-            assert len(sent["data"]) - data == 1 + everyone
-            np.testing.assert_array_equal(scores(made), expected)
+        called = after_the_first(monkeypatch, some)
+        made = searched(over_dask, grid)
+        assert called
+        client.wait_for_workers(2)
+        assert len(before & set(client.run(os.getpid).values())) == (0 if everyone else 1)
+        assert len(sent["data"]) == 1 + everyone
+        np.testing.assert_array_equal(scores(made), expected)
 
 
 def test_a_piece_that_is_lost_once_it_is_done(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
