@@ -103,7 +103,6 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(blocks, name, number)
 
 
-@pytest.mark.sample(2)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("stays", [False, True], ids=["passing", "staying"])
 def test_the_same_bits_as_in_one_piece(
@@ -147,7 +146,6 @@ def test_rows_beyond_the_largest_buffer_of_a_device(device: str, small_blocks: N
             assert_array_equal(one, expected)
 
 
-@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("form", "layout"),
     [*((form, form) for form in ("dense", "csr", "clustered")), ("mapped", "dense")]
@@ -184,7 +182,6 @@ HOST = OneClassSVM(nu=0.3, kernel="laplacian", gamma=0.00083, tol=1e-5, layout="
 HOST.set_params(working_set_size=121)
 
 
-@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("machine", "n", "d", "share"),
     [(machine, 900, 500, 0.34) for machine in TASKS]

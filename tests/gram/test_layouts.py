@@ -78,7 +78,6 @@ def test_counts_and_split(form: Any) -> None:
     )
 
 
-@pytest.mark.sample(3)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", ["rbf", "linear", "laplacian"])
 def test_the_bits_of_any_layout_with_this_order(device: str, profile: str, name: str, dtype: str) -> None:
@@ -153,7 +152,7 @@ def half_dense(n: int = 400, d: int = 300) -> tuple[sp.csr_matrix, np.ndarray]:
     return X, X[:, :60] @ rng.normal(size=60)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("layout", ["dense", "csr", "clustered", "hybrid", "inverted"])
 def test_every_layout_of_every_estimator_ends_alike(device: str, profile: str, layout: str, tmp_path: Path) -> None:
     """And a saved model has the partition of its columns."""

@@ -95,7 +95,6 @@ def test_input_of_any_form(device: str, form: str) -> None:
     assert largest_error(kernel_matrix(given(X), given(Y), kernel, device=device), kernel, X, Y) < 1e-5
 
 
-@pytest.mark.sample(3)
 @pytest.mark.parametrize("kind", ["dense", "clustered", "csr", "hybrid", "inverted"])
 def test_float32_rows_are_their_numbers(device: str, profile: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are centred before they are rounded, as the same numbers in float64 are, in all layouts."""

@@ -88,7 +88,6 @@ def nothing_left(stream: Stream) -> bool:
     return not (threads or stream._buffers or stream.held) and list(streams) == [stream]
 
 
-@pytest.mark.sample(3)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("form", ["dense", "csr", "mapped", "mapped csr"])
 def test_the_same_bits_as_in_turn(

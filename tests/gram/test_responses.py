@@ -379,7 +379,6 @@ def test_half_of_k_among_rows_and_support_vectors(
         assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.sample(3)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("kind", ["dense", "clustered"])
 @pytest.mark.parametrize(("k", "problems"), [(2, 1), (5, 4), (3, 3)])

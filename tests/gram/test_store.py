@@ -65,7 +65,6 @@ def test_products(device: str, profile: str, dtype: str) -> None:
         np.testing.assert_allclose(stream.read_wide(answers, panel.capacity)[:3], expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.sample(3)
 @pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("kind", ["dense", "clustered", "csr"])
 def test_tiles_of_rows_whose_k_is_there(

@@ -126,7 +126,6 @@ def test_weights_of_each_output_and_coupled_ones(device: str, profile: str, keep
             np.testing.assert_allclose(made.back(R), R @ K, rtol=0, atol=2e-4)
 
 
-@pytest.mark.sample(3)
 @pytest.mark.parametrize("kind", ["dense", "clustered", "csr", "hybrid", "inverted"])
 def test_no_value_at_zero_rows(device: str, profile: str, kind: str) -> None:
     """Padding rows are zero, for which a kernel function need not have a value."""

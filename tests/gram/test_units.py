@@ -63,7 +63,6 @@ def near(device: str, kernel: kernels.Kernel, X: np.ndarray, m: int, slabs: int 
     np.testing.assert_allclose(c, 2 * D @ K, rtol=0, atol=1e-12 * m * scale)
 
 
-@pytest.mark.sample(3)
 @pytest.mark.parametrize("tile", list(TILES))
 @pytest.mark.parametrize(("n", "d", "m", "slabs"), SHAPES)
 def test_products(device: str, n: int, d: int, m: int, slabs: int, tile: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +82,6 @@ def test_functions(device: str, kernel: kernels.Kernel) -> None:
     near(device, kernel, 1 / 3 + np.random.default_rng(1).random((100, 9)) / 3, 70)
 
 
-@pytest.mark.sample(3)
 @pytest.mark.parametrize("tile", list(TILES))
 @pytest.mark.parametrize("d", [5, 784])
 def test_a_row_meets_itself_at_distance_0(device: str, d: int, tile: str) -> None:

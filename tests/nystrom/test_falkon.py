@@ -74,7 +74,6 @@ def test_all_rows_as_centres_are_kernel_ridge(device: str, profile: str, dtype: 
         np.testing.assert_allclose(machine.predict(X_TEST), ridge.predict(X_TEST), atol=1e-6)
 
 
-@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "kernel",
     [

@@ -54,9 +54,7 @@ def verify(model: Any, K: np.ndarray, y: Any, weights: Any = None, rounding: flo
     found = check.joined(each)
     assert report.converged
     rows_add_up, scaled = getattr(model, "multi_class", "") == "crammer_singer", getattr(model, "nu", None) is not None
-    assert found.box <= (
-        1e-12 if rows_add_up else 1e-15 if scaled else 0
-    )  # (nu machines: the check divides by their sum)
+    assert found.box <= (1e-12 if rows_add_up else 1e-15 if scaled else 0)  # (the check divides nu's alphas by a sum)
     assert found.off_share <= rounding
     assert found.violation <= 1.2 * model.tol
     assert abs(max(found.violation, 0) - report.violation) <= 2e-4

@@ -191,7 +191,6 @@ def test_where_few_rows_are_asked_for_nothing_is_prefetched(
         assert not kernel_rows.prefetches(solver(stream, X, y).state.gram)
 
 
-@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", MACHINES)
 def test_fits_end_as_without_rows_before_the_tile(
     device: str, profile: str, name: str, monkeypatch: pytest.MonkeyPatch
@@ -290,7 +289,6 @@ def test_newton_steps_take_rows_that_are_there(device: str, monkeypatch: pytest.
     assert duals[0] == pytest.approx(duals[1], rel=1e-6)
 
 
-@pytest.mark.sample(3)
 @pytest.mark.parametrize("first", [False, True])
 @pytest.mark.parametrize("seed", [0, 5, 26])
 def test_no_row_leaves_a_ring_that_can_grow(

@@ -196,7 +196,6 @@ ESTIMATORS = {
 }
 
 
-@pytest.mark.sample(3)
 @pytest.mark.parametrize("task", ESTIMATORS)
 def test_fewer_working_sets(device: str, profile: str, task: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same optimum, in at most half of the working sets."""
@@ -214,7 +213,6 @@ def test_fewer_working_sets(device: str, profile: str, task: str, monkeypatch: p
     assert steps.dual == pytest.approx(none.dual, rel=1e-4)
 
 
-@pytest.mark.sample(3)
 @pytest.mark.parametrize("layout", ["dense", "clustered", "csr", "hybrid", "inverted"])
 def test_violation_in_every_layout(device: str, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = hard(600)

@@ -40,7 +40,6 @@ def verify_rows(model: Any, kernel: kernels.Kernel, X: Any, y: Any, weights: Any
     verify(model, kernel(X.toarray() if sp.issparse(X) else X), y, weights)
 
 
-@pytest.mark.sample(3)
 @pytest.mark.full
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("name", PAPERS)
@@ -169,7 +168,6 @@ ZERO: dict[str, Any] = {
 }
 
 
-@pytest.mark.sample(3)
 @pytest.mark.parametrize("text", ["dot / sqrt(xx * yy)", "dot / sqrt(xx) / sqrt(yy)"])
 @both_forms
 @pytest.mark.parametrize("name", ZERO)
