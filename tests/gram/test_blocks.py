@@ -103,6 +103,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(blocks, name, number)
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("stays", [False, True], ids=["passing", "staying"])
 def test_the_same_bits_as_in_one_piece(
@@ -146,6 +147,7 @@ def test_rows_beyond_the_largest_buffer_of_a_device(device: str, small_blocks: N
             assert_array_equal(one, expected)
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize(
     ("form", "layout"),
     [*((form, form) for form in ("dense", "csr", "clustered")), ("mapped", "dense")]
@@ -182,6 +184,7 @@ HOST = OneClassSVM(nu=0.3, kernel="laplacian", gamma=0.00083, tol=1e-5, layout="
 HOST.set_params(working_set_size=121)
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize(
     ("machine", "n", "d", "share"),
     [(machine, 900, 500, 0.34) for machine in TASKS]
@@ -260,8 +263,7 @@ def test_csr_rows_of_very_different_lengths(device: str) -> None:
 
 
 @pytest.mark.sample(4)
-@pytest.mark.parametrize("C", [0.1, 10.0])
-@pytest.mark.parametrize("limit", [250_000, 300_000, 460_000])
+@pytest.mark.parametrize(("C", "limit"), [(0.1, 250_000), (10.0, 460_000)])
 def test_a_solve_ends_within_the_memory_that_it_began_with(device: str, C: float, limit: int) -> None:
     """Sparse rows that are fetched for one working set after the other, or stay where they just fit."""
     rng = np.random.default_rng(0)

@@ -19,7 +19,7 @@ from clsvm.gram.products import Gram, Store, Update
 from clsvm.opencl.profiles import PROFILES
 from clsvm.opencl.stream import Stream
 from clsvm.tools import emit
-from tests.conftest import take_profile
+from tests.conftest import take_profile, thrifty
 from tests.gram.panels import gathered
 
 pytestmark = pytest.mark.usefixtures("blocks")
@@ -165,6 +165,8 @@ def test_rare_columns_are_worth_an_index(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_few_rows_and_work_groups_have_no_index(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if thrifty(device):
+        pytest.skip("four fits in different layouts: many programs")
     X, made = rows_of()
     y = np.sign(X[:, :20].sum(axis=1).A1 + 0.1)
     expected = SVC(gamma=0.1, layout="inverted", device=device).fit(X, y).decision_function(X)

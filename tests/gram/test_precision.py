@@ -41,7 +41,7 @@ def decided(model: Any, T: np.ndarray) -> np.ndarray:
     return K @ model.dual_coef_.T.astype(np.longdouble)[:, :1].ravel() + model.intercept_[0]
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("far", [1.0, 1e2, 1e4, 1e6])
 @pytest.mark.parametrize("kernel", [make("linear"), make("poly", degree=2, gamma=1.0, coef0=1.0)], ids=lambda k: k.name)
 def test_rows_beyond_the_support_vectors(device: str, profile: str, kernel: Kernel, far: float) -> None:
