@@ -1,6 +1,6 @@
 """Distribute a fit: requests to the parts of its rows (:class:`Parts`), and a queue of independent pieces of work.
 
-A part is an object that holds some rows: a shard of an SVM (solvers/shard.py) or a block of a Nyström model
+A part is an object that holds some rows: a shard of an SVM (solvers/sharded.py) or a block of a Nyström model
 (nystrom/rows.py). Parts live in threads of this process, one thread for each device (:class:`OnDevices`), or on Dask's
 workers (clsvm.dask.executor.OnWorkers).
 

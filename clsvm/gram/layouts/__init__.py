@@ -3,7 +3,9 @@
 :func:`choose` returns a :class:`Plan` by the estimated cost of each layout, and :func:`build` lays out rows by a plan.
 Other functions adapt a plan to rows that are read once or by their numbers.
 
-LAYOUTS holds one record for each layout. A new layout is a module here, its templates, and its record in LAYOUTS.
+LAYOUTS holds one record for each layout. A new layout takes a module here, its templates, its record in LAYOUTS, and
+its name and help texts in clsvm/parameters.py. A rate of its own is a field of opencl/profiles.py that tools/tune.py
+measures. Some functions name single layouts, such as CSR or DENSE: docs/design/additions.md lists all places.
 """
 
 from __future__ import annotations
