@@ -1,23 +1,27 @@
-// Compute sums over a stored tile of K, forward and back, for several outputs p. K[u][i] belongs to right-hand row u
-// and to row i of the tile; its row u starts at K + u ld.
-//   forth      t[p][i] = sum_u v[p][u] K[u][i]
-//   residual   r[p][i] = w[p][first + i] (t[p][i] - z[p][first + i]), rounded to real
-//   coupled    r[p][i] = w[0][first + i] P[p] (t[p][i] - sum_q P[q] t[q][i]) with P[p] = shares[p][first + i]
-//   back       out[p][u] += sum_i K[u][i] r[p][i]
-//   blank      K[u][i] = 0 for the listed rows i, which are padding: the kernel function may have no value there
-//   collected  out[j] += sum_s parts[s size + j]
-// Arguments: first is the tile's first row among all, rows their number in the tile, count[0] the number of right-hand
-// rows, problems the number of outputs. One row of w serves all outputs if own is 0. z may be null, which means 0.
-// Work-items of forth: a SIMD work-item takes FORTH vectors of rows and all u in turn. A work-group takes LINE rows;
-// the WG / LINE work-items of a row share all u in order, and consecutive items read consecutive rows.
-// Work-items of back: a SIMD work-item, or a work-group whose consecutive items read consecutive addresses, takes OWN
-// rows u of K. Local memory adds the sums of a group's items. Both kernels take OUT outputs at a time, so that each
-// value read serves OUT outputs.
-// Precision: RUN terms are summed in real and then added to a wide sum. In back the terms are RUN vectors, or RUN
-// numbers of an item. EXACT makes v, r, and every product and sum wide. No order of sums depends on the device.
-// Launches: forth has ceil(rows / V / FORTH) work-items or rows / LINE work-groups, residual (rows, problems)
-// work-items, coupled and blank one for each row, back capacity / OWN work-items or work-groups. OWN divides capacity;
-// LINE divides rows and WG.
+// Compute sums over a stored tile of the kernel matrix K, for several outputs p.
+// K[u][i] is the kernel value of right-hand row u and row i of the tile; row u of K starts at K + u * ld.
+//   forth      t[p][i] = sum_u v[p][u] * K[u][i]
+//   residual   r[p][i] = w[p][first + i] * (t[p][i] - z[p][first + i]), rounded to real
+//   coupled    r[p][i] = w[0][first + i] * P[p] * (t[p][i] - sum_q P[q] * t[q][i]), with P[p] = shares[p][first + i]
+//   back       out[p][u] += sum_i K[u][i] * r[p][i]
+//   blank      K[u][i] = 0 for padding rows i, where the kernel function may have no value; ``listed`` has first + i
+//   collected  out[j] += sum_s parts[s * size + j]
+// Arguments: the tile has ``rows`` rows, and its first row is row ``first`` of the matrix X.
+// There are count[0] right-hand rows and ``problems`` outputs; v and out have ``capacity`` numbers for each output.
+// w holds weights of the rows, z targets and shares P; each has n numbers for each output.
+// With own = 0, one row of w serves all outputs. If z is null, z is 0.
+// Work-items of forth: a SIMD work-item takes FORTH vectors of V rows i and all u, one after another.
+// A work-group takes LINE rows i. The WG / LINE work-items of a row divide the u among them.
+// Consecutive work-items read consecutive rows.
+// Work-items of back: a SIMD work-item, or a work-group, takes OWN rows u of K.
+// Consecutive items of a work-group read consecutive addresses, and local memory adds their sums.
+// forth and back both take OUT outputs at a time, so that each value of K that is read serves OUT outputs.
+// Precision: RUN terms are summed in real, and their sum is then added to a wide sum.
+// The terms of back are RUN vectors, or RUN numbers of a work-item.
+// EXACT makes v and r wide, and every product and sum. The options alone fix the order of every sum.
+// Launches: forth has ceil(rows / V / FORTH) work-items or rows / LINE work-groups.
+// back has capacity / OWN work-items or work-groups, and residual (rows, problems) work-items.
+// coupled and blank have one work-item for each row. OWN divides capacity; LINE divides rows and WG.
 #ifndef OWN
 #define OWN 4
 #endif
@@ -38,7 +42,7 @@ typedef real term;
 #define LINE 16
 #endif
 #define ROWS_OF_OWN            \
-  global const real *restrict k[OWN]; /* (an index past the end repeats the last row; its sums are dropped) */ \
+  global const real *restrict k[OWN]; /* an index past the end repeats the last row, and its sums are dropped */ \
   for (int a = 0; a < OWN; ++a) k[a] = K + (size_t)min(u + a, count[0] - 1) * ld;
 
 kernel EXPLICIT void residual(global const wide *restrict t, const long ld, const int first, global const wide *restrict w,
@@ -64,7 +68,7 @@ kernel EXPLICIT void coupled(global const wide *restrict t, const long ld, const
   }
 }
 
-// Add the sums of the work-items s in their order: out[j] += sum_s parts[s size + j]. One work-item for each j.
+// Add the sums of the work-items s in the order of s: out[j] += sum_s parts[s * size + j]. One work-item for each j.
 kernel EXPLICIT void collected(global const wide *restrict parts, const int items, const int size, global wide *restrict out) {
   const int j = get_global_id(0);
   wide sum = out[j];
@@ -174,8 +178,8 @@ kernel EXPLICIT void back(global const real *restrict K, const long ld, const in
 #define WIDE(sum) wide_of(sum)
 #endif
 
-// Compute t of the outputs from p on, for one of the group's LINE rows. This item sums the right-hand rows begin .. end
-// - 1.
+// Compute t[p ...] of ``outputs`` outputs for one of the work-group's LINE rows.
+// This work-item sums over the right-hand rows begin .. end - 1.
 #define FORWARD(outputs)                                                                                             \
   {                                                                                                                  \
     wide total[outputs];                                                                                             \
@@ -202,8 +206,8 @@ kernel EXPLICIT void back(global const real *restrict K, const long ld, const in
     barrier(CLK_LOCAL_MEM_FENCE);                                                                                    \
   }
 
-// Compute out of OWN right-hand rows from u on, whose rows of K start at k, for the outputs from p on. LINE items for
-// each right-hand row add the items' sums, and one item adds the rest.
+// Compute out[p ...] of ``outputs`` outputs for OWN right-hand rows, from row u on. Array k has their rows of K.
+// First, LINE work-items for each right-hand row add the sums of all items. Then one item adds these LINE sums.
 #define BACK(outputs)                                                                                                \
   {                                                                                                                  \
     wide total[OWN][outputs];                                                                                        \

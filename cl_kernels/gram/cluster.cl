@@ -1,5 +1,6 @@
-// Cluster rows by similar sparsity, greedily in one pass: algorithm 2 of GTSVM (Cotter, Srebro, Keshet 2011), where
-// `max` must read `min`. A row's pattern is a bit set; bit j of word w stands for column 32 w + j.
+// Cluster rows that have similar nonzero columns, greedily in one pass over the rows.
+// This is algorithm 2 of GTSVM (Cotter, Srebro, Keshet 2011); its `max` is a misprint of `min`.
+// A row's pattern is a bit set in words of 32 bits: bit j of word w stands for column 32 * w + j.
 //   pattern_dense, pattern_csr   compute the patterns of rows
 //   assign                       puts rows into clusters
 #ifndef INPUT
@@ -7,8 +8,8 @@
 #endif
 #define LANES 16  // slots whose words are stored side by side
 
-// Compute patterns[row0 + i][w] of dense row i: its bits say where the row differs from the centre. One work-item for
-// each word and row. Row i starts at X + begin + i d.
+// Compute word w of the pattern of dense row i, patterns[row0 + i][w]. A bit says that the row differs from ``centre``.
+// Row i starts at X + begin + i * d. One work-item for each word w and row i.
 kernel EXPLICIT void pattern_dense(const int d, global const INPUT *restrict X, const int begin,
                                    global const finest *restrict centre, const int row0,
                                    global uint *restrict patterns) {
@@ -20,7 +21,8 @@ kernel EXPLICIT void pattern_dense(const int d, global const INPUT *restrict X, 
   patterns[(row0 + i) * words + w] = word;
 }
 
-// Compute patterns[i][w] of CSR row i: its bits say which entries are nonzero. One work-item for each row.
+// Compute all words patterns[i][...] of the pattern of CSR row i. A bit says that the entry is not 0.
+// One work-item for each row i.
 kernel EXPLICIT void pattern_csr(const int words, global const long *restrict indptr,
                                  global const int *restrict indices, const int indices_begin,
                                  global const INPUT *restrict data, const int data_begin,
@@ -34,9 +36,10 @@ kernel EXPLICIT void pattern_csr(const int words, global const long *restrict in
   }
 }
 
-// Active clusters are kept in k slots, a multiple of LANES; item lid of the group owns the slots lid, lid + WG, ... For
-// slot s, WORD is a word of the union of its rows' patterns, COLUMNS the number of bits in that union, ROWS the number
-// of rows (-1 for an unused slot), and NAME the number of the cluster.
+// Define the fields of a slot s. The active clusters are in k slots, a multiple of LANES.
+// WORD is word w of the union of its rows' patterns, and COLUMNS is the number of bits in that union.
+// ROWS is its number of rows, or -1 for an unused slot. NAME is the number of the cluster.
+// Work-item ``lid`` of the work-group owns the slots lid, lid + WG, ...
 #define WORD(s, w) (((size_t)(s) / LANES * words + (w)) * LANES + (s) % LANES)
 #define COLUMNS(s) slots[s]
 #define ROWS(s) slots[k + (s)]
@@ -44,16 +47,17 @@ kernel EXPLICIT void pattern_csr(const int words, global const long *restrict in
 
 #ifdef VECTOR
 #define LANE (int16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
-// Return the smallest lane. Shuffles serve because Oclgrind 21.10 takes the upper half of sixteen lanes for
-// uninitialised.
+// Return the smallest lane of v.
+// It uses shuffles, because Oclgrind 21.10 takes the upper half of sixteen lanes for uninitialised.
 inline int lowest(int16 v) {
   for (int step = LANES / 2; step > 0; step /= 2) v = min(v, shuffle(v, as_uint16(LANE ^ step)));
   return v.s0;
 }
 #endif
 
-// Return the first of the slots of least cost for row x. With Jx the columns of the row and JS those of the cluster,
-//   cost = rows |Jx \ JS| + |JS \ Jx|
+// Return the slot whose cluster costs least for row x; of equal costs the first slot.
+// With Jx the set of the row's columns and JS the set of the cluster's columns,
+//   cost = (rows in the cluster) * |Jx \ JS| + |JS \ Jx|
 inline int nearest(const int words, const int k, global const uint *restrict x, global const uint *restrict unions,
                    global const int *restrict slots, local int *costs, local int *at) {
   int length = 0;
@@ -96,10 +100,11 @@ inline int nearest(const int words, const int k, global const uint *restrict x, 
 #endif
 }
 
-// Assign rows to clusters: group p, or SIMD work-item p, takes the rows walk[p share size ...] one after another and
-// fills the clusters p share, p share + 1, ...
-// At most `active` clusters are in slots at a time; a full one makes room for the next. order[c size ...] receives the
-// rows of cluster c and stays untouched past its last row. filled[c] receives the union of its rows' patterns.
+// Assign rows to clusters of ``size`` rows. Work-group p, or SIMD work-item p, fills the clusters p * share + 0, 1, ...
+// It takes the rows walk[p * share * size ...] one after another, and adds each row to the cluster of least cost.
+// At most ``active`` clusters are in slots at a time. A full cluster leaves its slot to the next cluster.
+// order[c * size ...] receives the rows of cluster c, and keeps its old values after the cluster's last row.
+// filled[c] receives the union of the patterns of the cluster's rows.
 kernel OF_GROUP void assign(const int n, const int words, const int size, const int active, const int k,
                             const int clusters, const int share, global const uint *restrict patterns,
                             global const int *restrict walk, global uint *restrict unions, global int *restrict slots,
@@ -120,7 +125,7 @@ kernel OF_GROUP void assign(const int n, const int words, const int size, const 
     const int row = walk[i];
     global const uint *restrict x = patterns + (size_t)row * words;
     const int s = nearest(words, k, x, unions, slots, costs, at);
-    if (s % WG == lid) {  // Only its owner changes a slot; next changes only between two searches.
+    if (s % WG == lid) {  // Only the owner of slot s changes it and ``next``, between two searches.
       const int name = NAME(s), rows = ROWS(s) + 1, full = rows == size;
       order[(size_t)name * size + rows - 1] = row;
       int columns = 0;

@@ -1,15 +1,18 @@
-// Compute products with stored rows of a kernel matrix. Row i of K is in slot slot_of[i], or in slot i if slot_of is
-// null. A slot is one of slab_rows rows of ld values in one of the slabs (STORED_ROW).
-//   pick     Q[u][v] = K[rows[u]][rows[v]] for v >= known, and 0 if either row is -1 or row u has no slot
+// Compute products with stored rows of the kernel matrix K.
+// Row i of K is in slot slot_of[i], or in slot i if slot_of is null. A slot is a row of ``ld`` values in a buffer.
+// Each of the buffers (slabs) has slab_rows slots; STORED_ROW gives the address of a slot.
+//   pick     Q[u][v] = K[rows[u]][rows[v]] for v >= known, or 0 if either row is -1 or row rows[u] has no slot
 //   reflect  K[u][v] = K[v][u] for v >= ends[u]
-//   answer   c[u] += sum_k K[rows[u]][right[k]] D[k] over k < count[0], for rows[u] >= 0
-// pick: with half_of set, a row u >= known gets only v <= u, since the other values mirror these. The launch is (V
-// lanes, capacity), where item (l, u) takes every V-th column from l on and consecutive items write consecutive values.
-// A SIMD launch is (1, capacity).
-// reflect: SIMD only, one work-item for each SIDE rows u. It copies squares of SIDE x SIDE values, so that reads and
-// writes take whole cache lines. ends[u] is a multiple of SIDE, or n for a complete row. Row v must have its values up
-// to column v at least. Fewer than SIDE rows at the end are complete already.
-// answer: one work-item for each u.
+//   answer   c[u] += sum_k K[rows[u]][right[k]] * D[k] over k < count[0], for u with rows[u] >= 0
+// Arguments of pick: Q is a tile of capacity x capacity values. Its first ``known`` columns are left unchanged.
+// With half_of set, a row u >= known gets only the columns v <= u, because K is symmetric (carry.cl fills the rest).
+// Work-items of pick: the launch is (V, capacity), and (1, capacity) for SIMD.
+// Work-item (l, u) takes the columns known + l, known + l + V, ..., so that consecutive items write consecutive values.
+// Arguments of reflect: ends[u] is the number of columns that row u has, a multiple of SIDE, or n if it has all.
+// Row v must have its columns 0 .. v at least. The last n % SIDE rows must have all columns.
+// Work-items of reflect: SIMD only, one work-item for each SIDE rows u.
+// It copies squares of SIDE x SIDE values, so that reads and writes take whole cache lines.
+// Arguments of answer: right[k] are row numbers and D[k] their coefficients. One work-item for each u.
 #define SIDE 16
 
 kernel EXPLICIT void pick(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict slot_of,

@@ -1,13 +1,13 @@
-// Build an inverted index of CSR rows, separately for each block of ``size`` rows. Column k of block b lists the rows
-// that have an entry in it, ascending, and the values:
-//   rows_of[i], values[i] for indptr[b size] + ends[b][k] <= i < indptr[b size] + ends[b][k + 1]
-// Three kernels run in turn:
+// Build an inverted index of CSR rows, separately for each block b of ``size`` rows.
+// Column k of block b lists, in ascending order, the rows that have an entry in the column, and their values:
+//   rows_of[i], values[i]  for  indptr[b * size] + ends[b][k] <= i < indptr[b * size] + ends[b][k + 1]
+// Three kernels run one after another:
 //   count  ends[b][k + 2] = number of entries in column k
 //   sum    ends[b][k + 1] = number of entries in the columns before k
-//   place  write every entry; then ends[b][k + 1] = number of entries in the columns up to k
-// count and place use ``parts`` work-items for each block, a power of two. Each reads all entries of the block but
-// writes only the columns k with k % parts equal to its number, so no two items write the same place. sum uses one
-// work-item for each block.
+//   place  writes every entry; then ends[b][k + 1] = number of entries in the columns 0 .. k
+// count and place use ``parts`` work-items for each block, a power of two. Each item reads all entries of the block.
+// It writes only the columns k with k % parts equal to its number, so that no two items write the same address.
+// sum uses one work-item for each block.
 #ifndef INDEX
 #define INDEX int
 #endif

@@ -1,8 +1,8 @@
-// Compute xx[i] = <x_i, x_i> by matrix units (mma.cl, mfma.cl). The chain of operations is that of the inner products
-// in gram_matrix_group.mako, which makes |x - x|^2 exactly 0.
-// One warp multiplies FRAGMENT_ROWS rows with one another and keeps the diagonal. Rows are in dense lane groups, from
-// lane group group0 on:
-//   x_i[j] = values[(i / V d + j) V + i % V]
+// Compute the squared norms xx[i] = <x_i, x_i> of rows by matrix units (mma.cl, mfma.cl).
+// The operations have the order of the inner products in gram_matrix_group.mako, so that |x - x|^2 is exactly 0.
+// Rows have d features, in dense lane groups of V rows, from lane group group0 on:
+//   x_i[j] = values[((i / V) * d + j) * V + i % V],   with i counted from the first row of group0 in ``values``
+// Work-items: a work-group is one warp. It multiplies FRAGMENT_ROWS rows with one another and keeps the diagonal.
 kernel __attribute__((reqd_work_group_size(WARP, 1, 1))) void norms(
     const int d, global const float *restrict values, const int group0, global float *restrict xx) {
   const int lane = get_local_id(0);

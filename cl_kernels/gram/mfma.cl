@@ -1,13 +1,15 @@
-// Multiply a wavefront's fragments by AMD's matrix units (v_mfma_f32_32x32x2f32), in float32:
-//   sums[u][x] += sum_j u[j] x[j],   2 features j, 32 right-hand rows u, 32 rows x
-// Fragments are laid out as in AMD's CDNA manual, with rows x as its matrix A; an item then has sums of four
-// neighbouring rows. EMULATED computes the same in OpenCL C: all items of a work-group call it together, and local
-// memory exchanges their values.
+// Multiply fragments by AMD's matrix units (v_mfma_f32_32x32x2f32), in float32:
+//   sums[u][x] += sum_j u[j] * x[j],   over 2 features j, for 32 right-hand rows u and 32 rows x
+// A fragment is the part of a matrix that one instruction reads. The 64 work-items of a wavefront hold it together.
+// The layout is that of AMD's CDNA manual, with the rows x as its matrix A. An item then has sums of four
+// neighbouring rows x.
+// EMULATED computes the same in OpenCL C. All items of a work-group then call ``multiplied`` together, and exchange
+// their values through local memory.
 #define WARP 64  // work-items that hold a fragment together
 #define FRAGMENT_ROWS 32
 #define FRAGMENT_VECTORS 32
 #define FRAGMENT_FEATURES 2
-#define X_VALUES 1  // numbers in an item's fragment of rows, of right-hand rows, and of sums
+#define X_VALUES 1  // numbers of an item in the fragment of rows; U_VALUES: of right-hand rows; SUMS: of sums
 #define U_VALUES 1
 #define SUMS 16
 #define X_ROW(lane, r) ((lane) % 32)
@@ -16,9 +18,9 @@
 #define U_FEATURE(lane, r) ((lane) / 32)
 #define SUM_ROW(lane, s) (8 * ((s) / 4) + 4 * ((lane) / 32) + (s) % 4)
 #define SUM_VECTOR(lane, s) ((lane) % 32)
-#define SHARING 32  // work-items that hold sums of the same row, and this item's number among them
+#define SHARING 32  // work-items that hold sums of the same row x; SHARE: number of item ``lane`` among them
 #define SHARE(lane) ((lane) % 32)
-#define RUN 4  // consecutive sums of an item that belong to consecutive rows
+#define RUN 4  // consecutive sums of an item belong to this many consecutive rows x
 typedef float4 run;
 #define RUN_OF(k, s) ((run)((k)[s], (k)[(s) + 1], (k)[(s) + 2], (k)[(s) + 3]))
 #define high_of(x) (x)  // float32 needs no split
@@ -28,8 +30,8 @@ typedef float4 run;
 #define EXCHANGED (FRAGMENT_FEATURES * (FRAGMENT_ROWS + FRAGMENT_VECTORS))  // numbers that a wavefront exchanges
 #define EXCHANGE local float exchange[ITEMS / WARP * EXCHANGED];
 #define EXCHANGING , exchange + get_local_id(0) / WARP * EXCHANGED
-// In the manual, item 32 k + i holds A[i][k] and item 32 k + j holds B[k][j].
-// Number i / 8 * 4 + i % 4 of item i / 4 % 2 * 32 + j is D[i][j].
+// The manual's layout: item 32 * k + i holds A[i][k], and item 32 * k + j holds B[k][j].
+// D[i][j] is number (i / 8) * 4 + i % 4 of item (i / 4 % 2) * 32 + j.
 INLINED void multiplied(float *sums, const float *u, const float *u_low, const float *x, const float *x_low, local float *exchange) {
   const int lane = get_local_id(0) % WARP, j = lane % 32;
   exchange[lane] = x[0], exchange[WARP + lane] = u[0];

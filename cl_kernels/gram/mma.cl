@@ -1,19 +1,20 @@
-// Multiply a warp's fragments by NVIDIA's matrix units (mma.sync m16n8k8), float32 numbers as three products of tf32:
-//   sums[u][x] += sum_j u[j] x[j],   8 features j, 16 right-hand rows u, 8 rows x
-//   x = high + low, where high is x rounded to 11 bits (to nearest, halves away from 0) and low = x - high, rounded
-//     alike
-//   u[j] x[j] = low high' + high low' + high high',   within 2^-21 |u[j] x[j]|
-// The error consists of the omitted product low low' (2^-22) and of the rounding of low (2^-23 for each factor). The
-// units truncate sums instead of rounding them. A sum within the units therefore has only three products of eight
-// features; float32 additions do the rest.
-// Fragments are laid out as in the PTX manual. EMULATED computes the same in OpenCL C: all items of a work-group call
-// it together, and local memory exchanges their values. It clears the bits that the units ignore, and truncates each
-// exact sum once.
+// Multiply fragments by NVIDIA's matrix units (mma.sync m16n8k8), float32 numbers as three products of tf32 numbers:
+//   sums[u][x] += sum_j u[j] * x[j],   over 8 features j, for 16 right-hand rows u and 8 rows x
+//   x = high + low,   high is x rounded to 11 bits (to nearest, halves away from 0), low is x - high rounded alike
+//   u[j] * x[j] = low * high' + high * low' + high * high',   with an error of at most 2^-21 * |u[j] * x[j]|
+// Here high and low belong to u[j], and high' and low' to x[j].
+// The error consists of the omitted product low * low' (2^-22) and of the rounding of low (2^-23 for each factor).
+// The units truncate sums instead of rounding them. So a sum within the units has only the three products of eight
+// features, and float32 additions add such sums.
+// A fragment is the part of a matrix that one instruction reads. The 32 work-items of a warp hold it together, in the
+// layout of the PTX manual.
+// EMULATED computes the same in OpenCL C. All items of a work-group then call ``multiplied`` together, and exchange
+// their values through local memory. It clears the bits that the units ignore, and truncates each exact sum once.
 #define WARP 32  // work-items that hold a fragment together
 #define FRAGMENT_ROWS 8
 #define FRAGMENT_VECTORS 16
 #define FRAGMENT_FEATURES 8
-#define X_VALUES 2  // numbers in an item's fragment of rows, of right-hand rows, and of sums
+#define X_VALUES 2  // numbers of an item in the fragment of rows; U_VALUES: of right-hand rows; SUMS: of sums
 #define U_VALUES 4
 #define SUMS 4
 #define X_ROW(lane, r) ((lane) / 4)
@@ -22,9 +23,9 @@
 #define U_FEATURE(lane, r) ((lane) % 4 + 4 * ((r) / 2))
 #define SUM_ROW(lane, s) (2 * ((lane) % 4) + (s) % 2)
 #define SUM_VECTOR(lane, s) ((lane) / 4 + 8 * ((s) / 2))
-#define SHARING 8  // work-items that hold sums of the same row, and this item's number among them
+#define SHARING 8  // work-items that hold sums of the same row x; SHARE: number of item ``lane`` among them
 #define SHARE(lane) ((lane) / 4)
-#define RUN 2  // consecutive sums of an item that belong to consecutive rows
+#define RUN 2  // consecutive sums of an item belong to this many consecutive rows x
 typedef float2 run;
 #define RUN_OF(k, s) ((run)((k)[s], (k)[(s) + 1]))
 
@@ -37,9 +38,10 @@ inline float high_of(const float x) { return as_float((as_uint(x) + 0x1000u) & 0
 #define EXCHANGING , exchange + get_local_id(0) / WARP * EXCHANGED
 #define EXCHANGING_PARAMETER , local float *exchange
 #define READ(x) as_float(as_uint(x) & 0xffffe000u)
-// Number i of an item's fragment goes to place 32 i + item. In the manual, u[j] of A is number u / 8 + 2 (j / 4) of
-// item 4 (u % 8) + j % 4. x[j] of B is number j / 4 of item 4 x + j % 4. D[u][x] is number 2 (u / 8) + x % 2 of item 4
-// (u % 8) + x / 2.
+// Multiply fragments of tf32 numbers, as one instruction does. Number i of item l goes to exchange[32 * i + l].
+// The manual's layout: u[j] of matrix A is number u / 8 + 2 * (j / 4) of item 4 * (u % 8) + j % 4.
+// x[j] of matrix B is number j / 4 of item 4 * x + j % 4.
+// D[u][x] is number 2 * (u / 8) + x % 2 of item 4 * (u % 8) + x / 2.
 INLINED void units(float *sums, const float *u, const float *x EXCHANGING_PARAMETER) {
   const int lane = get_local_id(0) % WARP;
   local float *of_x = exchange + WARP * U_VALUES;

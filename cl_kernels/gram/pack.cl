@@ -1,11 +1,12 @@
-// Pack rows into lane groups of V rows, where the values of a feature j are side by side:
-//   values[at[g] + j V + lane] = X[order[g V + lane] - row0][J[j]] - centre[J[j]], rounded once
-// J lists the features of group g: columns[columns_at[g] ...], or all d features if dense. order < 0 marks padding
-// rows, which become 0. Row i of X starts at X + begin + i d.
-// Launch (S, groups): item s of a lane group takes its features s, s + S, ..., so that consecutive items of a
-// work-group read consecutive columns. SIMD launches have S = 1: an item reads V dense columns of V rows as vectors
-// along the rows and transposes them, but reads listed columns one by one. It prefetches the next group's rows
-// meanwhile.
+// Pack rows into lane groups g of V rows, where the V values of a feature are side by side:
+//   values[at[g] + j * V + lane] = X[order[g * V + lane] - row0][J[j]] - centre[J[j]],   rounded once
+// J lists the features of lane group g: columns[columns_at[g] ...], or all d features if dense.
+// A row number order[...] < 0, or outside row0 .. row0 + rows - 1, marks a padding row, whose values become 0.
+// Row i of X starts at X + begin + i * d.
+// Launch (S, groups): work-item s of a lane group takes its features s, s + S, ...
+// Consecutive items of a work-group read consecutive columns of X.
+// SIMD launches have S = 1. A work-item reads V dense columns of V rows as vectors along the rows, and transposes them.
+// It reads listed columns one by one. Meanwhile it prefetches the rows of the next lane group.
 #ifndef INPUT
 #define INPUT float  // type of the caller's values
 #endif
@@ -32,7 +33,7 @@ kernel OF_ITEMS(64) void pack(const int row0, const int rows, const int d, globa
   global const int *restrict J = columns + (dense ? 0 : columns_at[g]);
 #ifdef VECTOR
   int first = 0;  // number of features that are packed already
-  int some = -1;  // a valid row to read in place of padding
+  int some = -1;  // a valid row, which is read in place of padding rows; -1 if there is none
   for (int lane = 0; lane < V; ++lane) {
     const int i = order[(size_t)g * V + lane] - row0;
     some = i >= 0 && i < rows ? i : some;
@@ -109,8 +110,9 @@ kernel OF_ITEMS(64) void pack(const int row0, const int rows, const int d, globa
 #endif
 }
 
-// Compute xx[i] = <x_i, x_i> of rows in lane groups. The sum runs in the order of the columns, as in every inner
-// product, so that |x - x|^2 is exactly 0. A work-item takes one row, or a whole lane group in a SIMD launch.
+// Compute the squared norms xx[i] = <x_i, x_i> of rows in lane groups.
+// The sum has the order of the columns, as every inner product has, so that |x - x|^2 is exactly 0.
+// A work-item takes one row i, or a lane group of V rows in a SIMD launch.
 kernel EXPLICIT void norms_lanes(const int group0, const int d, global const real *restrict values,
                         global const long *restrict at, global const int *restrict columns_at, const int dense,
                         global real *restrict xx) {

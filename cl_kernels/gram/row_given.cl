@@ -1,9 +1,9 @@
-// Pick rows of a subproblem's tile Q = K(ws, ws), each when the subproblem first needs it. Most coefficients never
-// change, and their rows are never picked.
-//   Q[i][k] = K[number[i]][number[k]]
-// K is on the device whole, with row i in slot i. SIMD only: the work-item that solves the problem gathers values
-// within one row of K, whose cache lines follow one another if the numbers ascend. made[i] marks the rows of Q that
-// exist.
+// Copy a row of a subproblem's tile Q = K(ws, ws) from the stored kernel matrix K, when the solver first needs the row:
+//   Q[i][k] = K[number[i]][number[k]],   with the W row numbers ``number`` of the working set ws
+// Most coefficients never change, so most rows of Q are never copied. made[i] says whether row i of Q has been copied.
+// All of K is on the device, with row i in slot i.
+// SIMD only: the work-item that solves the subproblem reads values within one row of K. Their cache lines follow one
+// another if the row numbers ascend.
 #define ROWS_PARAMETERS , global uchar *restrict made, SLABS_GIVEN, const int slab_rows, const long ld, \
     global const int *restrict number
 #define ROWS_BEGIN made += (size_t)p * W, number += (size_t)p * W;

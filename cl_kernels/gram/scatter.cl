@@ -1,14 +1,15 @@
-// Fill a panel's block with UB = get_global_size(0) right-hand rows from CSR, storing only the features that they have:
-//   u[j] = block[line UB + u - first],   line = place[j] - base,   uu[u] = |u|^2,   u = first .. first + UB - 1
-// Line 0 is zero. A place of at most base comes from an earlier block and means line 0: no right-hand row has the
-// feature.
-// Launch (UB, S): work-item (u, s) takes the entries s, s + S, ... of row rows[first + u]. Columns of the block stay
-// zero for rows[u] < 0 and for u from count[0] on. Kernels run in turn:
-//   mark    gives each feature a line and zeroes it. The line is the feature's number, or with by_entry the number of
-//     its first-come entry among all entries of the block; the host chooses whichever needs fewer lines.
+// Fill a block of a panel with UB right-hand rows u = first .. first + UB - 1 from CSR rows.
+// The block has a line of UB numbers for each feature j that one of these rows has, and line 0, which is zero:
+//   u[j] = block[line * UB + u - first],   line = max(place[j] - base, 0),   uu[u] = |u|^2
+// A number place[j] <= base is left from an earlier block: no right-hand row of this block has feature j.
+// Columns that are stored whole have the lines 1 .. dense_columns; the lines of all other features follow.
+// Right-hand row u is CSR row rows[u]. It is zero if rows[u] < 0 or u >= count[0].
+// Launch (UB, S): work-item (u, s) takes the entries s, s + S, ... of row rows[first + u].
+// Three kernels run one after another:
+//   mark    gives each feature a line and zeroes the line. With by_entry, the line is the number of one of its entries
+//     among all entries of the block; otherwise it is the feature's number. The host takes what needs fewer lines.
 //   fill    writes values and norms
-//   spread  block[(1 + j) UB + u - first] = dense[rows[u] dense_columns + j], for columns that are stored whole
-// Whole columns have the lines 1 .. dense_columns, and all other features stand after them.
+//   spread  block[(1 + j) * UB + u - first] = dense[rows[u] * dense_columns + j], for columns that are stored whole
 #ifndef INDEX
 #define INDEX int
 #endif
@@ -21,14 +22,14 @@ kernel EXPLICIT void mark(global const long *restrict indptr, global const INDEX
                  const int dense_columns, const int by_entry, volatile global int *place, global real *restrict block) {
   ROW
   if (i < 0) return;
-  // index that makes before + e the line of entry e among the entries of all rows up to this one
+  // before + e is the number of entry e among the entries of all rows of the block, counted from 1
   long before = 1 - indptr[i];
   for (int k = first; k < at; ++k)
     if (rows[k] >= 0) before += indptr[rows[k] + 1] - indptr[rows[k]];
   ENTRIES(e) {
     volatile global int *here = place + indices[e];
     const int line = dense_columns + (by_entry ? (int)(before + e) : 1 + indices[e]);
-    // another item has given this feature a line
+    // skip a feature to which another work-item has given a line
     if (atomic_max(here, base) > base || atomic_cmpxchg(here, base, base + line) != base) continue;
     global real *to = block + (size_t)line * UB;
 #ifdef VECTOR

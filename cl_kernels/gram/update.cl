@@ -1,11 +1,12 @@
-// Add stored rows of K to the gradients f:
-//   f[p][i] += sum_h D[p][h] K[slot[h]][i],   h < count[0]
-// SIMD: a work-item owns BLOCK rows i. It reads a piece of each stored row that is long enough for the prefetcher, and
-// its sums stay in the first-level cache.
-// Work-groups: WG items own BLOCK rows i, and consecutive items read consecutive addresses. WG / BLOCK slices of a
-// group sum a share of the stored rows each, with HITS loads in flight, and local memory adds the slices.
-// Arguments: slot[h] is the place of a stored row in the slabs of slab_rows rows of ld values; n is the length of a row
-// of f, and room the length of a row of D.
+// Add stored rows of the kernel matrix K to the gradients f of each problem p:
+//   f[p][i] += sum_h D[p][h] * K[slot[h]][i],   over h < count[0]
+// SIMD: a work-item owns BLOCK rows i. It reads BLOCK consecutive values of each stored row, enough for the prefetcher.
+// Its sums stay in the first-level cache.
+// Work-groups: the WG items own BLOCK rows i, and consecutive items read consecutive addresses.
+// The group has WG / BLOCK slices of BLOCK items. Each slice sums a share of the stored rows, HITS loads at a time.
+// Local memory adds the sums of the slices.
+// Arguments: slot[h] is the slot of a stored row. The buffers (slabs) have slab_rows slots of ld values each.
+// A row of f has n numbers, and a row of D has ``room`` numbers.
 #ifndef BLOCK
 #define BLOCK 512  // rows of a work-item, a multiple of V (SIMD), or of a work-group
 #endif

@@ -1,11 +1,13 @@
-// Compute the Cholesky factor U of a diagonal block S (b, b), U' U = S, in place:
-//   S[i][j] = C[at + i ld + j],  j >= i,  where at is the place of the block in C and ld the length of a row of C
-// Row k is divided by the root of its pivot. Its outer product with itself is then subtracted from all rows below.
-// Work-items: one work-group factors the block. Its items share the entries on and above the diagonal of the rows
-// below, and consecutive items write consecutive columns. SIMD: one work-item does it, V numbers at a time from the
-// vector that holds the diagonal on. Numbers below the diagonal have no meaning afterwards.
-// Arguments: first is the number of the block's first row in the tile. failed[0] becomes 1 + first + i at the first
-// pivot i that is not positive and finite. The kernel does nothing if failed[0] is not 0.
+// Compute the Cholesky factor U of a diagonal block S (b, b) of the matrix C, with U' U = S, in place:
+//   S[i][j] = C[at + i * ld + j],   j >= i,   where ``at`` is the offset of the block and ld the length of a row of C
+// Row k is divided by the square root of its pivot S[k][k]. Its outer product with itself is then subtracted from all
+// rows below it. Numbers below the diagonal have no meaning afterwards.
+// Work-items: one work-group factors the block. Its items share the entries of the rows below row k, on and above the
+// diagonal. Consecutive items write consecutive columns.
+// SIMD: one work-item factors the block, V numbers at a time, from the vector on that has the diagonal.
+// Arguments: ``first`` is the number of the block's first row in the tile.
+// At the first pivot i that is not positive and finite, the kernel stops, and failed[0] becomes 1 + first + i.
+// The kernel does nothing if failed[0] is not 0 before.
 kernel OF_GROUP void factor(global real *C, const long at, const long ld, const int b, const int first,
                    global int *restrict failed) {
   global real *S = C + at;

@@ -1,11 +1,12 @@
-// Pack n vectors of d numbers of a matrix M into blocks of V vectors, the layout in which products read their operands:
-//   to[(i / V) length V + (to0 + k) V + i % V] = M[from + i stride + k step],   i < n,  k < d
-// Entries of vectors i >= n are 0, and with triangle also the entries k < i.
-// Arguments: a vector is a row of M if step is 1, and a column if stride is 1; one of both is 1. length is the number
-// of entries that a block has room for, to0 the place of the first.
-// Work-items: the global size is (S, blocks). The S items of a block take its entries in turn, in the order in which
-// they lie in M, so that consecutive items read consecutive addresses. SIMD: S is 1, and the item reads and writes V
-// numbers at a time. It transposes V x V numbers in registers if step is 1.
+// Pack n vectors of d numbers of a matrix M into blocks of V vectors, the layout that products of matrices read:
+//   to[((i / V) * length + to0 + k) * V + i % V] = M[from + i * stride + k * step],   i < n,  k < d
+// Entries of vectors i >= n are 0. With ``triangle`` set, the entries k < i are 0 too.
+// Arguments: a vector is a row of M if step is 1, and a column of M if stride is 1. One of both is 1.
+// A block has room for ``length`` entries of each vector. The first entry goes to entry to0.
+// Work-items: the global size is (S, blocks). The S items of a block take its numbers one after another, in their
+// order in M, so that consecutive items read consecutive addresses.
+// SIMD: S is 1, and the item reads and writes V numbers at a time. If step is 1, it transposes V x V numbers in
+// registers.
 kernel OF_ITEMS(64) void pack(global const real *restrict M, const long from, const long stride, const long step, const int n,
                  const int d, const int triangle, const int to0, const int length, global real *restrict to) {
   const int i0 = get_global_id(1) * V, begin = triangle ? min(i0, d) : 0, here = min(V, n - i0);

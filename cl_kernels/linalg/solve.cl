@@ -1,9 +1,9 @@
-// Solve U' x = c by forward substitution, for an upper triangle U (b, b) and all columns c of C:
-//   x_u = (c_u - sum_{l < u} U[l][u] x_l) / U[u][u],   U[l][u] = values[at + l down + u right]
-// c is rows k0 .. k0 + b - 1 of C, whose rows have ld numbers. x replaces c, and is also written to the lane groups of
-// X:
-//   X[(g length + k0 + u) V + lane],   where g is the lane group of the column and length the numbers of a lane
-// Work-items: an item solves one column, or V columns in SIMD style. It reads again only those x that it wrote itself.
+// Solve U' x = c by forward substitution, for an upper triangle U (b, b) and each column c of the matrix C:
+//   x_u = (c_u - sum_{l < u} U[l][u] * x_l) / U[u][u],   with U[l][u] = values[at + l * down + u * right]
+// c has the rows k0 .. k0 + b - 1 of C, and a row of C has ld numbers.
+// x replaces c. It is also written to the array X, in lane groups of V columns:
+//   X[(g * length + k0 + u) * V + lane],   for lane ``lane`` of lane group g, with ``length`` unknowns for each column
+// Work-items: an item solves one column, or V columns in SIMD style. It reads only unknowns x that it wrote itself.
 // All items read the same numbers of U, for ROWS unknowns u at a time. group0 is the lane group of the first item.
 #define ROWS 8
 #ifdef VECTOR

@@ -1,15 +1,15 @@
 // Define the types and functions that all kernels share. Options (-D):
-//   REAL64      kernel values (real) in double instead of float
-//   V           lanes: rows that are stored side by side; in SIMD style also the width of realv
+//   REAL64      kernel values (type real) are doubles instead of floats
+//   V           lanes: rows that are stored side by side; in SIMD style also the width of vectors (type realv)
 //   VECTOR      SIMD style: a work-item computes with explicit vectors; otherwise work-group style
-//   WIDE_PAIR   wide numbers (gradients f and coefficients b) are unevaluated sums of two floats, for devices without
-//               double; otherwise they are doubles
+//   WIDE_PAIR   gradients f and coefficients b (type wide) are unevaluated sums of two floats, for devices without
+//               double precision; otherwise they are doubles
 //   WG          work-items of a work-group in reductions, a power of two
 //   SLABS       buffers of the row cache (1 or 8)
 #ifndef V
 #define V 16  // lanes: 8 or 16 in SIMD style, 32, 64 or 128 in work-group style
 #endif
-#define COUNTERS 4  // long counters of a problem: SMO iterations; problem 0 also has those of rowcache.cl
+#define COUNTERS 4  // counters of a problem: [0] SMO iterations; for problem 0 also the counters of rowcache.cl
 #ifndef WG
 #define WG 1  // work-items of a work-group in reductions: 1 on a CPU, 64 to 256 on a GPU
 #endif
@@ -43,7 +43,7 @@ typedef CAT(double, V) widev;
 #define loadv CAT(vload, V)
 #define storev CAT(vstore, V)
 #define to_widev CAT(convert_double, V)
-// Prefetch the cache line at p, which may be any address. Some runtimes make a function call of OpenCL's own prefetch.
+// Prefetch the cache line at any address p. OpenCL's own prefetch is a slow function call in some runtimes.
 #if defined(__clang__) && !defined(NO_FETCH)
 #define FETCH(p) __builtin_prefetch((const void *)(size_t)(p))
 #else
@@ -78,7 +78,7 @@ typedef real kv;
 #define EXPLICIT
 #endif
 
-// Arithmetic of wide numbers. A wide number is a double, or the unevaluated sum hi + lo of two floats with
+// Compute with wide numbers. A wide number is a double, or the unevaluated sum hi + lo of two floats with
 // |lo| <= ulp(hi) / 2 (Dekker 1971; Knuth, The Art of Computer Programming, section 4.2.2).
 #ifdef WIDE_PAIR
 #pragma OPENCL FP_CONTRACT OFF
@@ -132,8 +132,9 @@ inline wide wide_sub(wide a, wide b) { return wide_add(a, wide_neg(b)); }
 inline wide wide_min(wide a, wide b) { return wide_pick(wide_less(b, a), b, a); }
 inline wide wide_max(wide a, wide b) { return wide_pick(wide_less(a, b), b, a); }
 
-// The dual of epsilon-SVR has the term kink |b|, so its derivative by a coefficient b jumps at b = 0.
-//   right_of, left_of   derivative of the dual to the right and to the left of b; f is the derivative without kink |b|
+// Compute derivatives and limits of the dual objective. The dual of epsilon-SVR has the term kink * |b|, with kink =
+// epsilon, so its derivative with respect to a coefficient b jumps at b = 0. f is the derivative without this term.
+//   right_of, left_of   derivative of the dual to the right and to the left of b
 //   top_of, bottom_of   value to which b may rise or fall in one SMO iteration: its bound, or 0 if 0 lies before it
 inline wide right_of(wide f, wide b, wide kink) {
   return wide_pick(wide_less(b, wide_of(0)), wide_sub(f, kink), wide_add(f, kink));
@@ -144,7 +145,8 @@ inline wide left_of(wide f, wide b, wide kink) {
 inline wide top_of(wide b, wide hi) { return wide_pick(wide_less(b, wide_of(0)), wide_of(0), hi); }
 inline wide bottom_of(wide b, wide lo) { return wide_pick(wide_less(wide_of(0), b), wide_of(0), lo); }
 
-// Address of a row of K in the row cache. Slot s is row s - q slab_rows of slab q = s / slab_rows; a row has ld values.
+// Define the address of slot s of the row cache, which stores rows of K with ld values in buffers (slabs) of slab_rows
+// slots. Slot s is row s - q * slab_rows of slab q = s / slab_rows, rounded down.
 #ifndef SLABS
 #define SLABS 1  // buffers of the row cache (1 or 8)
 #endif
@@ -164,8 +166,9 @@ inline wide bottom_of(wide b, wide lo) { return wide_pick(wide_less(wide_of(0), 
 #define SYNC
 #endif
 
-// OF_ITEMS(count) fixes a kernel's work-group size, so that drivers do not allocate registers for another size. INLINED
-// forces a function with barriers or local pointers inline, because some compilers would otherwise call it.
+// Define attributes of kernels and functions. OF_ITEMS(count) fixes a kernel's work-group size, so that drivers do not
+// allocate registers for another size. INLINED forces a function inline that has barriers or local pointers, because
+// some compilers would otherwise call it.
 #ifdef VECTOR
 #define OF_ITEMS(count) EXPLICIT
 #define INLINED inline
@@ -175,9 +178,10 @@ inline wide bottom_of(wide b, wide lo) { return wide_pick(wide_less(wide_of(0), 
 #endif
 #define OF_GROUP OF_ITEMS(WG)
 
-// Return the inclusive prefix sum of one int per work-item, in the order of items, and set *total to the sum over the
-// work-group. SEGMENTS items sum a segment each, then every item adds the segments and items before its own. It takes
-// three barriers. scratch has SCAN ints.
+// Return the inclusive prefix sum of one int per work-item, in the order of the items of a work-group.
+// Set *total to the sum over the work-group. ``scratch`` has SCAN ints in local memory.
+// SEGMENTS items each sum a segment of WG / SEGMENTS items. Then every item adds the segments before its own, and the
+// items before it in its segment. There are three barriers.
 #define SEGMENTS (WG < 16 ? 1 : 16)
 #define SCAN (WG + SEGMENTS)
 INLINED int group_scan(int value, local int *scratch, int *total) {

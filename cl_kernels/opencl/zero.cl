@@ -1,2 +1,3 @@
-// Set a buffer to 0, 64 bytes per work-item. Memory checkers do not see the writes of OpenCL's own fill commands.
+// Set a buffer to 0. Each work-item writes 64 bytes.
+// A kernel does this because memory checkers do not see the writes of OpenCL's own fill commands.
 kernel void zero(global int16 *x) { x[get_global_id(0)] = 0; }

@@ -1,11 +1,11 @@
-// Find the smallest value of a work-group, and its index; of equal values the smallest index. All items get the result.
-//   NAME(value, index, values, indices)                     one value per work-item
-//   NAME_2(value, index, other, other_index, values, ...)   two values per work-item, reduced separately
-// Access: RADIX items reduce WG / RADIX values each in local memory. Then every item reduces these RADIX results. There
-// are two barriers. No barrier follows the last read, because the next call writes other places before its first
-// barrier. A group of at most RADIX items has one stage, and a barrier follows its reads.
-// Arguments: values and indices have ROOM entries in local memory, 2 ROOM for NAME_2.
-// Branches are replaced by select.
+// Find the smallest value of a work-group and its index; of equal values the smallest index. All items get the result.
+//   NAME(value, index, values, indices)                     one value for each work-item
+//   NAME_2(value, index, other, other_index, values, ...)   two values for each work-item, reduced separately
+// DEFINE_ARGMIN defines both functions for a type of values.
+// Access: RADIX items reduce WG / RADIX values each in local memory. Then every item reduces these RADIX results.
+// There are two barriers. No barrier follows the last read, because the next call writes other entries before its first
+// barrier. A work-group of at most RADIX items has one stage, and a barrier follows its reads.
+// Arguments: values and indices have ROOM = WG + RADIX (or WG) entries in local memory, and 2 * ROOM for NAME_2.
 #define RADIX 16
 #if WG > RADIX
 #define LEAVES RADIX
@@ -17,7 +17,7 @@
 #define REAL_LESS(a, b) ((a) < (b))
 #define REAL_PICK(c, a, b) ((c) ? (a) : (b))
 
-// Replace entry k by the smaller of the entries k and k + half_. Four levels of this reduce RADIX entries.
+// Replace entry k of v and at by the smaller of the entries k and k + half_. Four levels reduce RADIX entries.
 #define MEET(LESS, PICK, k, half_)                                                                       \
   {                                                                                                      \
     const bool other = LESS(v[k + half_], v[k]) || (!LESS(v[k], v[k + half_]) && at[k + half_] < at[k]); \
@@ -27,7 +27,7 @@
 #define MEET_4(LESS, PICK, k, half_) MEET_2(LESS, PICK, k, half_) MEET_2(LESS, PICK, k + 2, half_)
 
 #define DEFINE_ARGMIN(NAME, T, LESS, PICK)                                                                            \
-  /* reduce ``count`` values, a power of two, that lie ``stride`` apart */                                            \
+  /* reduce ``count`` values, a power of two, at a distance of ``stride`` */                                            \
   INLINED void NAME##_of(const int count, const int stride, local const T *values, local const int *indices, T *value, \
                          int *index) {                                                                                \
     T v[RADIX];                                                                                                       \

@@ -1,11 +1,11 @@
-// Make parts of the W x W tile Q = K(ws, ws) of a working set by copies. The first kept rows of the working set are the
-// last kept rows of the working set before it.
-//   carry   Q[k][v] = Q[kept + k][kept + v] for k, v < kept: the values of the rows that stay
-//   mirror  Q[k][v] = Q[v][k] for k >= kept and (v < kept or v > k): the other half, by symmetry, after it was computed
-// Work-items: a SIMD work-item copies a square of SIDE x SIDE values, in which it reads and writes whole cache lines.
-// In work-group style a group of SIDE x SIDE items does, and mirror transposes the square in local memory, so that
-// consecutive items read and write consecutive addresses.
-// Launches: carry has the global size (kept, kept), mirror (W, W - kept); SIMD divides both by SIDE.
+// Copy values within the W x W tile Q = K(ws, ws) of a working set ws.
+// The first ``kept`` rows of the working set are the last ``kept`` rows of the working set before it.
+//   carry   Q[k][v] = Q[kept + k][kept + v] for k, v < kept: the values among the rows that both working sets have
+//   mirror  Q[k][v] = Q[v][k] for k >= kept and (v < kept or v > k): computed values, mirrored
+// Work-items: a SIMD work-item copies a square of SIDE x SIDE values, so that it reads and writes whole cache lines.
+// In work-group style, SIDE x SIDE items copy such a square. mirror transposes it in local memory, so that consecutive
+// items read and write consecutive addresses.
+// Launches: carry has the global size (kept, kept), and mirror (W, W - kept). SIMD divides both by SIDE.
 #define SIDE 16
 
 #ifdef VECTOR

@@ -1,24 +1,27 @@
-// Choose a working set by counting violations in a histogram, without sorting. The kernels run after extremes.cl:
-//   histogram  counts rows by side and by the logarithm of their violation, 128 bins per octave
-//   threshold  finds for each side the bin in which its quota is reached
+// Choose the rows of a working set by counting violations in a histogram, without sorting.
+// The kernels run one after another, and after extremes.cl:
+//   histogram  counts rows by side and by the logarithm of their violation, with 128 bins for each factor of 2
+//   threshold  finds for each side the bin in which the count of rows reaches ``quota``
 //   share      counts for each chunk the rows in better bins; if work-groups are single items, threshold does it
 //   collect    writes the rows of better bins, and in row order as many rows of the last bin as fit
-// From each side (rows that can rise, rows that can fall) quota rows with the largest violations are taken. Rows with
-// in_set set, which stay from the last working set, and rows with lo = hi are never taken. NO_BIAS: all rows are one
-// side. Work-items: dimension 1 counts problems p, dimension 0 chunks of rows, a work-group each. Consecutive items
-// read consecutive rows. threshold has one work-group per problem.
-// Arguments: counts[p][chunk][side][bin], totals[p][side][bin] and ends, shares (at threshold) pass from kernel to
-// kernel. numbers and places are the results of extremes.cl. No array of length n leaves the device.
+// A side is the rows whose coefficient can rise, or the rows whose coefficient can fall. Each side gives the ``quota``
+// rows with the largest violations. With NO_BIAS all rows are one side.
+// Rows with in_set set stay from the last working set, and are never taken. Rows with lo = hi are never taken either.
+// Work-items: dimension 1 counts problems p, and dimension 0 counts chunks of ``chunk`` rows, a work-group each.
+// Consecutive items read consecutive rows. threshold has one work-group for each problem.
+// Arguments: counts[p][chunk][side][bin], totals[p][side][bin], ends and shares pass from kernel to kernel.
+// numbers and places are the results of extremes.cl. No array of length n leaves the device.
 #ifndef BINS
 #define BINS 2048  // bins of a side, a multiple of WG
 #endif
 
-// Select, from an array with an entry for each group of rows, the entry of a row by its lower bound. A computed index
-// would move the array from registers to memory.
+// Select entry e[g] for the group g of a row with the lower bound lo: of two groups, rows with lo < 0 are group 1.
+// A computed index would move the array from registers to memory.
 #define MINE(e, lo) (GROUPS == 2 && wide_less(lo, wide_of(0)) ? (e)[GROUPS - 1] : (e)[0])
 
-// Return side BINS + bin of row i, or -1 if the row violates nothing. Bin 0 is for the two rows of m and M; the bins
-// after it are in the order of falling violation.
+// Return side * BINS + bin for row i, or -1 if the row violates nothing. side is 0 (can rise) or 1 (can fall).
+// fi and bi are the row's gradient and coefficient; e holds the extreme gradients m and M (extremes.cl).
+// Bin 0 is for the two rows with the gradients m and M. The bins after bin 0 have falling violations.
 inline int bin_of(const int i, const wide fi, const wide bi, const wide kink, const bool up, const bool low,
                   const Extremes e, const float scale) {
   const wide right = right_of(fi, bi, kink), left = left_of(fi, bi, kink);
@@ -46,9 +49,9 @@ inline float violation_of(const Extremes e) {
   return isfinite(violation) ? violation : 0.0f;  // infinite if a side has no rows
 }
 
-// Read the extremes of problem p's groups, and return 1 / the largest violation, or 0 if no row violates anything. An
-// SMO iteration takes both rows of its pair from one group. So only the group with the larger violation keeps the
-// places of its extremes, and a small working set gets both rows of one pair.
+// Read the extremes e of the groups of rows of problem p. Return 1 / (largest violation), or 0 if no row violates
+// anything. An SMO iteration changes two rows of one group. So only the group with the larger violation keeps the row
+// numbers of its extremes, and a small working set gets both rows of one pair.
 INLINED float look(Extremes *e, const int p, const int pieces, global const wide *numbers, global const int *places,
                   local wide *values, local int *indices) {
   const size_t from = (size_t)p * pieces * GROUPS;
@@ -101,8 +104,10 @@ kernel OF_GROUP void histogram(const int n, const int chunk, global const wide *
   }
 }
 
-// ends[p][side] = (last bin, rows to take from it). shares[p][side] holds for each chunk its rows in better bins, and
-// then for each chunk its rows in the last bin (ties). Consecutive items of a work-group read consecutive bins.
+// Count the rows of one side and one chunk: *better receives the number of rows in the bins before bin ``last``, and
+// *ties the number of rows in bin ``last``. Consecutive items of a work-group read consecutive bins.
+// Callers keep ends[p][side] = (last bin, number of rows to take from it), and shares[p][side] = *better of each chunk
+// followed by *ties of each chunk.
 INLINED void share_of(const int last, global const int *bins, local int *scratch, global int *better, global int *ties) {
   const int lid = get_local_id(0);
   int mine = 0, total;
@@ -154,7 +159,7 @@ kernel OF_GROUP void threshold(const int pieces, const int quota, global const i
 }
 
 #if WG > 1
-// Compute shares as threshold does, with one work-group for each chunk.
+// Compute shares[p][side] (see share_of), with one work-group for each chunk and problem.
 kernel OF_GROUP void share(const int n, const int chunk, global const int *restrict counts, global const int *restrict ends,
                            global int *restrict shares) {
   const int p = get_global_id(1), c = get_group_id(0), pieces = get_num_groups(0);
@@ -167,7 +172,7 @@ kernel OF_GROUP void share(const int n, const int chunk, global const int *restr
 }
 #endif
 
-// Write the chosen rows of a side to ws[p][stay + side quota] onward. Ties of the last bin come after the better rows.
+// Write the chosen rows of a side to ws[p][stay + side * quota ...]; rows of the last bin follow those of better bins.
 kernel OF_GROUP void collect(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
                     global const wide *restrict lo, global const wide *restrict hi,
                     global const wide *restrict kink, global uchar *restrict in_set,
@@ -205,7 +210,7 @@ kernel OF_GROUP void collect(const int n, const int chunk, global const wide *re
     for (int side = 0; side < 2; ++side) {
       const bool mine = bin >= side * BINS && bin < (side + 1) * BINS;
       const bool better = mine && bin - side * BINS < last[side], tie = mine && bin - side * BINS == last[side];
-      int both;  // two counts of at most WG in one int: better rows below, ties above bit 16
+      int both;  // two counts of at most WG in one int: better rows in bits 0 to 15, ties from bit 16 on
       const int rank = group_scan(better + (tie << 16), scratch, &both);
       const int better_rank = better_at[side] + (rank & 0xffff) - 1, tie_rank = tie_at[side] + (rank >> 16) - 1;
       int to = -1;

@@ -1,12 +1,13 @@
-// Evaluate problems p over the same rows that are coupled row by row: the multiclass SVM of Crammer and Singer, one
-// problem per class. In signed coefficients b[p][i] and gradients f[p] = K b[p] + q[p] the solver has to
-//   minimise sum_p 1/2 b_p' K b_p + q_p' b_p,   lo <= b <= hi,   sum_p b[p][i] = 0 for every row i
-// The violation of row i is max_p f[p][i] over b > lo less min_p f[p][i] over b < hi (GTSVM, section 5.1).
-//   spread    view[i] = -(violation of row i). count.cl chooses working sets by it as by one problem without bias.
-//   coupled   sums for the objective, for each chunk of rows: quadratic = sum b (f - q), linear = sum b q, and
-//             loss = sum_i hi_i (max_p f[p][i] - f[own][i]), where own is the problem with hi > 0 (GTSVM, equation 3)
-// Work-items: spread has one for each of the n rows, coupled one work-group per chunk. Consecutive items read
-// consecutive rows of each problem.
+// Evaluate the multiclass SVM of Crammer and Singer: one problem p for each class, coupled with the others row by row.
+// In signed coefficients b[p][i] and gradients f[p] = K b[p] + q[p], with K the kernel matrix, the solver has to
+//   minimise sum_p 1/2 * b[p]' K b[p] + q[p]' b[p],   lo <= b <= hi,   sum_p b[p][i] = 0 for every row i
+// The violation of row i is the largest f[p][i] over the p with b > lo, minus the smallest f[p][i] over the p with
+// b < hi (GTSVM, section 5.1).
+//   spread    view[i] = -(violation of row i); count.cl then chooses working sets as for one problem without bias
+//   coupled   sums of the objectives for each chunk of rows: quadratic = sum b * (f - q), linear = sum b * q, and
+//             loss = sum_i hi_i * (max_p f[p][i] - f[own][i]), with ``own`` the problem with hi > 0 (GTSVM, equation 3)
+// Work-items: spread has one for each of the n rows, and coupled one work-group for each chunk of ``chunk`` rows.
+// Consecutive items read consecutive rows of each problem.
 kernel void spread(const int n, const int problems, global const wide *restrict f, global const wide *restrict b,
                    global const wide *restrict lo, global const wide *restrict hi, global wide *restrict view) {
   const size_t i = get_global_id(0);

@@ -1,12 +1,16 @@
-// Solve coupled problems over their working set of W rows, with all other rows fixed. Each SMO iteration solves the row
-// with the largest violation exactly (row_threshold.cl); Q = K(ws, ws).
-// Work-items: one work-group of WG items. Item l owns the rows l, l + WG, ... of the working set. An iteration is one
-// pass over the problems and one arg-reduction. Consecutive items read consecutive addresses.
-// State in global memory: F[p][k] gradients, U[p][k] = 0 if b may rise and infinity otherwise, D[p] the changes of the
-// last iteration. B[p][k] are the coefficients, in the memory of delta.
-// Arguments: ws has -1 in empty places. The solve ends at the violation tolerance, at shrink times its first violation,
-// or after most iterations, or when the count of all iterations in counters[0] reaches budget. delta[p][k] becomes the
-// change of each coefficient.
+// Solve coupled problems p (coupled.cl) over a working set ws of W rows, with all other rows fixed.
+// Each SMO iteration solves the row with the largest violation exactly (row_threshold.cl), with Q = K(ws, ws).
+// Work-items: one work-group of WG items. Item l owns the rows l, l + WG, ... of the working set.
+// An iteration is one pass over the problems and one reduction over the work-group. Consecutive items read consecutive
+// addresses.
+// ``state`` in global memory: F[p][k] are the gradients, less the middle of the gradients of row k.
+// U[p][k] is 0 if coefficient b[p][k] may rise, and infinity otherwise. D[p] are the changes of the last iteration.
+// B[p][k] are the coefficients, in the memory of delta.
+// Arguments: ws holds row numbers, and -1 in empty places. f, b and hi (problems, n) are the gradients, coefficients
+// and upper bounds of all rows.
+// The solve ends when the largest violation is at most ``tolerance``, or at most ``shrink`` times its first value.
+// It also ends after ``most`` iterations, or when counters[0], the iterations of all solves, reaches ``budget``.
+// delta[p][k] receives the change of each coefficient.
 kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     const int n, const int problems, const int W, global const int *restrict ws, global real *restrict Q,
     global const wide *restrict f, global wide *restrict b, global const wide *restrict hi,
@@ -79,7 +83,7 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     for (int p = 0; p < problems; ++p) {
       const size_t at = (size_t)p * n + row, to = (size_t)p * W + k;
       const wide now = B[to];
-      if (row >= 0) delta[to] = wide_sub(now, b[at]), b[at] = now;  // delta of empty places is B, which is 0 there
+      if (row >= 0) delta[to] = wide_sub(now, b[at]), b[at] = now;  // in empty places delta is B, which is 0
     }
   }
   if (lid == 0) counters[0] += steps;

@@ -1,12 +1,15 @@
-// Solve coupled problems over their working set of W rows, with all other rows fixed. Each SMO iteration solves the row
-// with the largest violation exactly (row_threshold.cl); Q = K(ws, ws).
-// Work-items: one, in SIMD style. An iteration is one pass over the problems and over W in vectors of DW. It updates
-// F += D_p Q_i and finds each row's largest and smallest gradient.
-// State: F[p][k] gradients, less the middle of the row's gradients; U[p][k] = 0 if b may rise and infinity otherwise;
-// D[p] the changes of the last iteration. B[p][k] are the coefficients, in the memory of delta.
-// Arguments: ws has -1 in empty places. The solve ends at the violation tolerance, at shrink times its first violation,
-// or after most iterations, or when the count of all iterations in counters[0] reaches budget. delta[p][k] becomes the
-// change of each coefficient.
+// Solve coupled problems p (coupled.cl) over a working set ws of W rows, with all other rows fixed.
+// Each SMO iteration solves the row i with the largest violation exactly (row_threshold.cl), with Q = K(ws, ws).
+// Work-items: one, in SIMD style. An iteration is one pass over the problems and the W rows, in vectors of DW rows.
+// It computes F[p] += D[p] * Q[i], and finds the largest and the smallest gradient of each row.
+// ``state`` in global memory: F[p][k] are the gradients, less the middle of the gradients of row k.
+// U[p][k] is 0 if coefficient b[p][k] may rise, and infinity otherwise. D[p] are the changes of the last iteration.
+// B[p][k] are the coefficients, in the memory of delta.
+// Arguments: ws holds row numbers, and -1 in empty places. f, b and hi (problems, n) are the gradients, coefficients
+// and upper bounds of all rows.
+// The solve ends when the largest violation is at most ``tolerance``, or at most ``shrink`` times its first value.
+// It also ends after ``most`` iterations, or when counters[0], the iterations of all solves, reaches ``budget``.
+// delta[p][k] receives the change of each coefficient.
 kernel EXPLICIT void subproblem(const int n, const int problems, const int W, global const int *restrict ws,
                        global real *restrict Q, global const wide *restrict f, global wide *restrict b,
                        global const wide *restrict hi, global wide *restrict delta, global long *restrict counters,

@@ -1,17 +1,17 @@
-// Compute the optimality state of a solve. The host reads it at each convergence check, and count.cl chooses working
-// sets from it.
-//
-// In signed coefficients b_i = y_i a_i with lo_i <= b_i <= hi_i and gradients f of the dual in b:
-//   up  = {i : b_i < hi_i},  low = {i : b_i > lo_i},  m = min_up f,  M = max_low f,  violation = M - m
-// The violation of a single row is M - f_i (up) or f_i - m (low), the larger of the two. If the dual has the term
-// kink |b|, f_i is the derivative to the right of b_i for rows in up, and to the left for rows in low (common.cl).
-// NO_BIAS: the sum of b is free. A row's violation is -f_i (up) or f_i (low), the problem's is the largest of them.
-// SPLIT: rows that may be positive (hi > 0) and rows that may be negative (lo < 0) are two groups, and the sum of b
-// over each is fixed (nu-SVC, nu-SVR). Each group has its own m, M and offset.
-//   extremes    m, M and their rows, and sums over the free rows, from which the offset is computed
+// Compute the optimality state of a solve: the extreme gradients, and sums for the offset and for the objectives.
+// The host reads it at each convergence check, and count.cl chooses working sets from it.
+// In signed coefficients b_i = y_i * a_i with lo_i <= b_i <= hi_i, and gradients f of the dual objective in b:
+//   up = {i : b_i < hi_i},   low = {i : b_i > lo_i},   m = min_up f,   M = max_low f,   violation = M - m
+// The violation of row i is M - f_i if i is in up, f_i - m if i is in low, and the larger of the two if in both.
+// If the dual has the term kink * |b| (common.cl), f_i is the derivative to the right of b_i for rows in up, and the
+// derivative to the left of b_i for rows in low.
+// NO_BIAS: the sum of b is free. The violation of row i is -f_i (up) or f_i (low), and the problem's is the largest.
+// SPLIT: rows with hi > 0 and rows with lo < 0 are two groups, and the sum of b over each group is fixed (nu-SVC,
+// nu-SVR). Each group has its own m, M and offset.
+//   extremes    m, M and their rows; number and sum of f of the free rows, from which the offset is computed
 //   objective   sums from which the host computes the primal and the dual objective
-// Work-items: dimension 1 counts problems p, dimension 0 chunks of rows (multiples of 8), a work-group each.
-// Consecutive items read consecutive rows. Each chunk writes its own results.
+// Work-items: dimension 1 counts problems p. Dimension 0 counts chunks of ``chunk`` rows (a multiple of 8), with a
+// work-group for each. Consecutive items read consecutive rows. Each chunk writes its own results.
 #define NUMBERS 4  // wide numbers of a chunk: m, M, sum of f over free rows, unused
 #define PLACES 4   // ints of a chunk: row of m, row of M, number of free rows, unused
 #ifdef SPLIT
@@ -21,8 +21,8 @@
 #endif
 
 #if WG > 1
-// Return the sum of a value over the work-group, in all items. SEGMENTS items sum a part each, then every item sums the
-// parts. values has SCAN wide numbers.
+// Return the sum of a value over the work-group, in all items. ``values`` has SCAN wide numbers in local memory.
+// SEGMENTS items add the values of WG / SEGMENTS items each. Then every item adds these SEGMENTS sums.
 INLINED wide group_sum(wide value, local wide *values) {
   const int lid = get_local_id(0);
   values[lid] = value;
@@ -44,7 +44,7 @@ inline void wide_argmin_2(wide *m, int *im, wide *M, int *iM, local wide *values
 inline wide group_sum(wide value, local wide *values) { return value; }
 #endif
 
-// Define operations on AT_ONCE rows at a time: a vector of 8 in SIMD style with doubles, otherwise one row.
+// Define operations on AT_ONCE rows at a time: 8 rows as a vector in SIMD style with doubles, otherwise one row.
 #if defined(VECTOR) && !defined(WIDE_PAIR)
 #define AT_ONCE 8
 typedef double8 some;
@@ -67,7 +67,7 @@ typedef int which;
 #define NEG(a) wide_neg(a)
 #endif
 
-// Running results of a work-item over its rows, for each lane. M is the smallest -f.
+// Hold the extremes of f over the rows that a work-item has read, for each lane. M is the smallest -f.
 typedef struct {
   some m, M, sum;
   which im, iM, free;
@@ -81,8 +81,9 @@ inline Seen nothing_seen(void) {
 #define RIGHT(f, b, kink) PICK(LESS(b, (some)wide_of(0)), ADD(f, NEG(kink)), ADD(f, kink))
 #define LEFT(f, b, kink) PICK(LESS((some)wide_of(0), b), ADD(f, kink), ADD(f, NEG(kink)))
 
-// Add the rows at i to the running results. right and left are the derivatives on either side of b. A row counts as
-// free if it is in up and low and both derivatives are equal.
+// Add the AT_ONCE rows i, i + 1, ... to the results ``s``. right and left are the derivatives of the dual objective to
+// the right and to the left of each row's coefficient b. up and low say which rows can rise and which can fall.
+// A row counts as free if it is in up and in low, and both derivatives are equal.
 inline void see(Seen *s, const int i, const some right, const some left, const which up, const which low) {
   const some a = PICK(up, right, (some)WIDE_MAX), c = PICK(low, NEG(left), (some)WIDE_MAX);
   const which first = LESS(a, s->m), second = LESS(c, s->M), both = up && low && !LESS(left, right);
@@ -91,7 +92,7 @@ inline void see(Seen *s, const int i, const some right, const some left, const w
   s->sum = ADD(s->sum, PICK(both, right, (some)wide_of(0))), s->free += ONE_EACH(both);
 }
 
-// Find the smallest of the values v of a work-item's lanes, and its index; of equal values the smallest index.
+// Find the smallest value of a work-item's lanes v, and its row i; of equal values the smallest row.
 inline void fold(const some v, const which i, wide *value, int *index) {
 #if AT_ONCE == 1
   *value = v, *index = i;
@@ -107,7 +108,7 @@ inline void fold(const some v, const which i, wide *value, int *index) {
 #endif
 }
 
-// Reduce the running results of a chunk's work-items, and write the chunk's numbers and places.
+// Reduce the results s of a chunk's work-items for group g of rows, and write the chunk's ``numbers`` and ``places``.
 inline void __attribute__((always_inline)) tell(const Seen s, const int g, local wide *values, local int *indices,
                                                 global wide *numbers, global int *places) {
   const size_t piece = ((size_t)get_global_id(1) * get_num_groups(0) + get_group_id(0)) * GROUPS + g;
@@ -159,13 +160,14 @@ kernel OF_GROUP void extremes(const int n, const int chunk, global const wide *r
   for (int g = 0; g < GROUPS; ++g) tell(s[g], g, values, indices, numbers, places);
 }
 
-// Reduce m and M of a group of rows over all chunks. The items of a work-group share the chunks, and all get the
-// result. values and indices have 2 ROOM entries in local memory.
+// Hold the extreme gradients m and M of a group of rows, and the rows im and iM that have them.
 typedef struct {
   wide m, M;
   int im, iM;
 } Extremes;
 
+// Reduce m and M of group g of rows over all chunks. The items of a work-group divide the chunks among them, and all
+// get the result ``found``. values and indices have 2 * ROOM entries in local memory.
 INLINED void combine(Extremes *found, const int pieces, const int g, global const wide *numbers,
                      global const int *places, local wide *values, local int *indices) {
   Extremes e = {WIDE_MAX, wide_neg(WIDE_MAX), INT_MAX, INT_MAX};
@@ -181,9 +183,10 @@ INLINED void combine(Extremes *found, const int pieces, const int g, global cons
   *found = e;
 }
 
-// Compute the sums of the objectives at the offset rho for each chunk. q is the linear term of the dual, f = K b + q.
-//   quadratic = sum b (f - q), linear = sum b q + kink |b|, loss = sum max(lo (rho - f + kink), hi (rho - f - kink), 0)
-// Then dual = -(quadratic / 2 + linear), primal = quadratic / 2 + loss (GTSVM, equations 1 and 2, if sum b = 0).
+// Compute three sums for each chunk of rows, at the offset rho. q is the linear term of the dual: f = K b + q.
+//   quadratic = sum b * (f - q),   linear = sum b * q + kink * |b|
+//   loss = sum max(lo * (rho - f + kink), hi * (rho - f - kink), 0)
+// Then dual = -(quadratic / 2 + linear) and primal = quadratic / 2 + loss (GTSVM, equations 1 and 2, if sum b = 0).
 kernel OF_GROUP void objective(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
                       global const wide *restrict lo, global const wide *restrict hi,
                       global const wide *restrict kink, global const wide *restrict q, global const wide *restrict rho,

@@ -12,8 +12,8 @@ typedef CAT(REAL, DW) rvec;
 #define load CAT(vload, DW)
 #define store CAT(vstore, DW)
 
-// Set out to the reduction of all lanes of v by OP, halving the vector at each level. The first halves are read from an
-// array, because Oclgrind reports the halves of a vector of 16 as uninitialised.
+// Set ``out`` to the reduction of all lanes of v by the function OP. Each level halves the vector.
+// The first halves are read from an array, because Oclgrind reports the halves of a vector of 16 as uninitialised.
 #define FOLD(type, OP, v, out)                                     \
   {                                                                \
     type lane[16];                                                 \
@@ -24,8 +24,8 @@ typedef CAT(REAL, DW) rvec;
     out = OP(v2.x, v2.y);                                          \
   }
 
-// Return the smallest place among the lanes of v that are equal to value. Lane z of at is the number of the vector from
-// which lane z of v was taken, so its place is at DW + z.
+// Return the smallest position of a value in an array that was reduced in vectors of DW values, one lane at a time.
+// Lane z of v has its value from vector number at[z] of the array, so from position at[z] * DW + z. lanes[z] is z.
 inline int first_place(const rvec v, const real value, const ivec at, const ivec lanes) {
   const ivec place = select((ivec)(INT_MAX), at * DW + lanes, isequal(v, (rvec)value));
   INDEX_TYPE least;

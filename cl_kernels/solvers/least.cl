@@ -1,11 +1,12 @@
 // Find the smallest value of a work-group and its index, for kernels in which every SMO iteration waits for the result:
 //   wide_least_2(value, index, other, other_index, ...), real_least(value, index, ...), real_least_2(...)
-// The results are those of argmin.cl, which is used if sub-groups have no minimum instruction (REDUX: NVIDIA's for 32
-// items; SUBGROUPS: OpenCL's, for sub-groups of at least four items).
-// The instruction takes 32-bit unsigned integers, so values become integers in the same order. A sub-group reduces the
-// high halves, then the low halves of the items with the smallest high half, then the indices of those with both.
-// Access: the results of the sub-groups go to local memory, and every sub-group reduces them again. There is one
-// barrier, and none after the last read. So a barrier must stand between two calls that share values.
+// The results are the results of argmin.cl, which takes over on devices whose sub-groups lack a minimum instruction.
+// REDUX means NVIDIA's instruction for 32 items; SUBGROUPS means OpenCL's, for sub-groups of at least four items.
+// The instruction takes 32-bit unsigned integers, so values are mapped to integers in the same order.
+// A sub-group reduces the high halves, then the low halves of the items that have the smallest high half.
+// Last it reduces the indices of the items that have both smallest halves.
+// Access: the results of the sub-groups go to local memory, and every sub-group reduces them again.
+// There is one barrier, and none after the last read. So two calls that share ``values`` need a barrier between them.
 #if (defined(REDUX) && WG >= 32) || (defined(SUBGROUPS) && WG > 1)
 #ifdef REDUX
 #define SUBGROUP 32
@@ -29,7 +30,7 @@ typedef struct {
   uint high, low, index;
 } Key;
 
-// Map floats to unsigned integers in the same order, and back; -0 is equal to 0.
+// Map a float to an unsigned integer in the same order, and back; -0 becomes 0.
 inline uint ordered(const float x) {
   const uint bits = as_uint(x + 0.0f);
   return bits ^ ((uint)((int)bits >> 31) | 0x80000000u);
@@ -71,9 +72,9 @@ inline wide wide_of_key(const Key one) { return (wide)(unordered(one.high), unor
 #define BOTH_HALVES 0
 #endif
 
-// Replace each of count keys (1 or 2) by the smallest of the sub-group, in all its items. A key is a value as integer
-// halves, with its index. The two reductions are interleaved, because each instruction waits for the one before it.
-// halves: whether the low halves are in use.
+// Replace each of ``count`` keys (1 or 2) by the smallest key of the sub-group, in all its items.
+// A key is a value, as two integer halves, and its index. ``halves`` says whether the low halves are in use.
+// The reductions of both keys are interleaved, because each instruction waits for the one before it.
 INLINED void least_keys(const int count, Key *keys, const int halves) {
   Key least[2];
   bool first[2];
@@ -85,8 +86,8 @@ INLINED void least_keys(const int count, Key *keys, const int halves) {
   for (int s = 0; s < count; ++s) keys[s] = least[s];
 }
 
-// Replace each of count keys by the smallest of the work-group. parts, in local memory, has three numbers of each
-// sub-group for the first key, and then for the second.
+// Replace each of ``count`` keys (1 or 2) by the smallest key of the work-group, in all its items.
+// ``parts`` in local memory has three numbers of each sub-group for the first key, and then for the second key.
 INLINED void least_of_all(const int count, Key *keys, const int halves, local uint *parts) {
   least_keys(count, keys, halves);
   for (int s = 0; s < count; ++s) {

@@ -1,8 +1,8 @@
-// Compute the gradients of small problems p. The kernel matrix Q[p] of each problem is in memory:
-//   f[p][i] = q[p][i] + sum_k b[p][k] Q[p][k][i],   Q[p] is W x W and symmetric
+// Compute the gradients f of small problems p, each with its own kernel matrix Q[p] (W, W) in memory:
+//   f[p][i] = q[p][i] + sum_k b[p][k] * Q[p][k][i],   with coefficients b and the linear term q of the dual
 // Work-items: dimension 1 counts problems. A SIMD work-item owns VECTORS vectors of columns i of one problem, with the
-// sums in registers. In work-group style an item owns one column, and consecutive items read consecutive addresses.
-// Rows of Q with the coefficient 0 are skipped.
+// sums in registers. In work-group style an item owns one column i, and consecutive items read consecutive addresses.
+// Rows k of Q[p] with b[p][k] = 0 are skipped.
 #define VECTORS 4
 kernel EXPLICIT void respond(const int W, global const real *restrict Q, global const wide *restrict b,
                     global const wide *restrict q, global wide *restrict f) {

@@ -1,19 +1,23 @@
-// Solve one row of coupled problems exactly, with the other rows fixed. With curvature k = K_ii and gradients f_p:
-//   minimise 1/2 k |d|^2 + f'd,   b + d <= hi,   sum d = 0
-// The solution is s = hi - b - d, the projection of z = hi - b + f / k on the simplex {s >= 0, sum s = sum (hi - b)}:
-// s_p = max(0, z_p - threshold) (Crammer and Singer 2002, section 5). The lower bounds lo = -C follow from the others.
-// The threshold is found by repeated means over the entries of z above the last mean (Michelot 1986).
-// All z are computed relative to the largest f / k, and gradients are subtracted before the division. If the curvature
-// is tiny, f / k is so large that hi - b would be rounded away; differences are then 0, or too large to matter.
-// Work-items: each item that calls it computes the whole row by itself.
+// Solve one row i of coupled problems p (coupled.cl) exactly, with the other rows fixed.
+// With the curvature k = K_ii, gradients f_p, coefficients b_p and their changes d_p:
+//   minimise sum_p 1/2 * k * d_p^2 + f_p * d_p,   b_p + d_p <= hi_p,   sum_p d_p = 0
+// The solution is s_p = hi_p - b_p - d_p = max(0, z_p - threshold) with z_p = hi_p - b_p + f_p / k.
+// It is the projection of z on the simplex {s >= 0, sum s = sum (hi - b)} (Crammer and Singer 2002, section 5).
+// The lower bounds lo = -C follow from the other constraints.
+// The threshold is found by repeated means: each over the entries of z above the mean before it (Michelot 1986).
+// Rounding: if the curvature is tiny, f / k is so large that hi - b would be rounded away. So gradients are taken
+// relative to the largest gradient before the division by k.
+// Work-items: each work-item that calls row_threshold computes the whole row by itself.
 #define TAU 1e-12f  // smallest curvature of a row
 #define SLACK(p) wide_sub(hi[(size_t)(p) * n + row], B[(size_t)(p) * W + i])
 #define RISE(p) wide_sub(wide_of(F[(size_t)(p) * W + i]), wide_of(F[(size_t)first * W + i]))
 #define Z(p) wide_add(SLACK(p), wide_div(RISE(p), curve))
 #define SHARE(p) wide_mul(wide_max(wide_sub(Z(p), threshold), wide_of(0)), factor)  // s_p
 
-// Return the threshold. Set at to the problem with the largest gradient, and factor to the number by which SHARE
-// multiplies the shares, so that their sum is right in spite of rounding.
+// Return the threshold of row ``row``, which is place i of a working set of W rows. ``curve`` is the curvature k.
+// B and F are the working set's coefficients and gradients (problems, W).
+// Set *at to the problem with the largest gradient. Set *factor to the number by which SHARE multiplies each s_p, so
+// that their sum is right in spite of rounding.
 inline wide row_threshold(const int n, const int W, const int problems, const int row, const int i, const wide curve,
                           global const wide *B, global const wide *hi, global const real *F, int *at, wide *factor) {
   int first = 0;

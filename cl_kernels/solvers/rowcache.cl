@@ -1,20 +1,19 @@
-// Plan which rows of K the update of f needs and where they are stored, and shift the working set. The kernel runs
-// after the subproblem. With all set it runs before it, and plans for all rows of the working set.
-// It has one work-group. A working set belongs to each problems: to one, or to all if they are coupled row by row. Each
-// entry e of a working set whose coefficient changed is a hit or a miss:
-//   slot_of[row] >= 0   hit: the row cache has the row; the entry goes to hit_slot and hit_D
-//   else                miss: the row is to be computed; the entry goes to miss_row, miss_slot and miss_D. Its slot is
-//   the
-//                       next one of a ring of capacity slots, and the row that owned it is evicted. If capacity is 0,
-//                       there is no cache.
-// Hits are read before misses are written, in the order of the queue. So a row may be read and evicted in one
-// iteration. Then the last stay of the first used rows of each working set become its first rows, and all other places
-// are emptied.
-// Arguments: D are the changes of the coefficients, (problems, room). in_set[p][row] says which rows are in the set.
-//   counters, problem 0: [1] rows computed so far; [2] slots of the ring that were filled so far, which is more than
-//   the
-//   place of the next one: a full ring that grows goes on after its old end; [3] idle rows, which entered the working
-//   set in this iteration and did not change
+// Plan which rows of the kernel matrix K the update of the gradients f needs and where they are stored.
+// Then move the working sets on. The kernel runs after the subproblem is solved.
+// With ``all`` set it runs before that, and plans for all rows of the working set.
+// There are ``sets`` working sets of W rows, each for ``each`` problems: for one, or for all if they are coupled.
+// An entry of a working set is a row number. If a coefficient of the row changed, the row is a hit or a miss:
+//   slot_of[row] >= 0   hit: the row cache has the row; its slot goes to hit_slot, and its changes to hit_D
+//   slot_of[row] < 0    miss: the row has to be computed; it goes to miss_row, miss_slot and miss_D
+// A miss gets the next slot of a ring of ``capacity`` slots. The row that owned the slot is evicted. If capacity is 0,
+// there is no cache, and every changed row is a miss.
+// Hits are read before misses are written, so a row may be read and evicted in one iteration.
+// Of the first ``used`` rows of a working set, the last ``stay`` then become its first rows. Its other places get -1.
+// Work-items: one work-group.
+// Arguments: delta has the changes of the coefficients. hit_D and miss_D are (problems, room).
+// in_set[p][row] says whether a row is in working set p.
+// counters of problem 0: [1] is the number of rows computed so far, and [2] the number of ring slots filled so far.
+// The next slot is counters[2] % capacity. [3] counts idle rows: they entered a working set and did not change.
 kernel EXPLICIT __attribute__((reqd_work_group_size(WG, 1, 1))) void plan(
     const int n, const int sets, const int each, const int W, const int used, const int stay, const int capacity,
     const int all, global int *restrict ws, global uchar *restrict in_set, global const wide *restrict delta,
@@ -37,7 +36,7 @@ kernel EXPLICIT __attribute__((reqd_work_group_size(WG, 1, 1))) void plan(
     }
     const int slot = changed && capacity > 0 ? slot_of[row] : -1;
     const int idle = !all && row >= 0 && !changed && e % W >= stay;
-    int hits_here, misses_here;  // one scan sums hits and, from bit 16 on, idle rows; no group has 65536 items
+    int hits_here, misses_here;  // one scan sums hits in bits 0 to 15 and idle rows from bit 16 on
     const int hit = hit_total + (group_scan((changed && slot >= 0) + (idle << 16), scratch, &hits_here) & 0xffff) - 1;
     const int miss = miss_total + group_scan(changed && slot < 0, scratch, &misses_here) - 1;
     if (changed && slot >= 0) hit_slot[hit] = slot;
@@ -61,7 +60,7 @@ kernel EXPLICIT __attribute__((reqd_work_group_size(WG, 1, 1))) void plan(
   for (int k = lid; k < kept; k += WG) owner[miss_slot[k]] = miss_row[k], slot_of[miss_row[k]] = miss_slot[k];
   for (int k = miss_total + lid; k < room; k += WG) miss_row[k] = -1;
   for (int p = 0; p < sets; ++p)
-    for (int k0 = 0; k0 < used - stay; k0 += WG) {  // drop the first used - stay rows, move the rest to the front
+    for (int k0 = 0; k0 < used - stay; k0 += WG) {  // the first used - stay rows leave the set
       const int k = k0 + lid;
       if (k < used - stay && ws[p * W + k] >= 0) in_set[(size_t)p * n + ws[p * W + k]] = 0;
     }

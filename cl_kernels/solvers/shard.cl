@@ -1,8 +1,8 @@
-// Write and read single rows of a shard. One work-item for each entry k of rows (count,), the rows' places in the
-// shard:
+// Write and read numbers of single rows of a shard. rows (count,) holds the rows' positions in the shard.
 //   put   b[rows[k]] = values[k]
 //   mark  in_set[rows[k]] = 1
 //   pick  out[k] = f[rows[k]], or 0 if rows[k] is -1
+// Work-items: one for each entry k of rows.
 kernel EXPLICIT void put(global const int *restrict rows, global const wide *restrict values, global wide *restrict b) {
   b[rows[get_global_id(0)]] = values[get_global_id(0)];
 }

@@ -1,17 +1,21 @@
-// Solve the dual over a working set ws of W rows, with all other rows fixed, by sequential minimal optimisation. The
-// pair is chosen by second-order information (Fan, Chen, Lin 2005, WSS 2):
-//   minimise 1/2 b'Qb + ...,  lo <= b <= hi,  sum b unchanged;  f is the gradient;  Q = K(ws, ws), W x W, row-major
-// Work-items: one work-group of WG items solves one problem. Item l owns the rows l, l + WG, ... of the working set,
-// EACH of them, in registers. Consecutive items read consecutive addresses of rows of Q. Row i is read once, for the
-// choice of j and the update of f. Row j is read while the owners of the pair write their numbers to local memory.
-// An SMO iteration has two arg-reductions (least.cl) and five barriers, or three with sub-group instructions. With
-// NO_BIAS it has one reduction and three barriers, or two.
-// SPLIT: rows with hi > 0 and rows with lo < 0 are two groups with a fixed sum each. A row i is chosen in each group,
-// and both rows of a pair are of one group.
-// NO_BIAS: the sum of b is free. An iteration changes one coefficient, the one with the largest gain f_k^2 / Q_kk.
-// Arguments: ws has -1 in empty places. The solve ends at the violation tolerance, at shrink times its first violation,
-// or after most iterations, or when the count of all iterations in counters[0] reaches budget. delta becomes the change
-// of b.
+// Solve the dual problem over a working set ws of W rows, with all other rows fixed, by SMO iterations.
+// Second-order information chooses the pair of rows i, j that an iteration changes (Fan, Chen, Lin 2005, WSS 2):
+//   minimise 1/2 * b' Q b + ...,   lo <= b <= hi,   sum b unchanged
+// b are the signed coefficients, f is the gradient, and Q = K(ws, ws) is the W x W tile of kernel values, row-major.
+// Work-items: one work-group of WG items solves one problem p. Item l owns the rows l, l + WG, ... of the working set,
+// EACH rows in all, and keeps them in registers. Consecutive items read consecutive addresses of a row of Q.
+// Row i of Q is read once, for the choice of j and for the update of f. Row j is read while the items that own i and j
+// write their numbers to local memory.
+// An SMO iteration has two reductions (least.cl) and five barriers, or three barriers with sub-group instructions.
+// With NO_BIAS it has one reduction and three barriers, or two with sub-group instructions.
+// SPLIT: rows with hi > 0 and rows with lo < 0 are two groups, and the sum of b over each group is fixed.
+// Each group has its own row i, and both rows of a pair are of one group.
+// NO_BIAS: the sum of b is free. An iteration changes the one coefficient k with the largest gain f_k^2 / Q_kk.
+// Arguments: ws holds row numbers, and -1 in empty places. f, b, lo and hi (problems, n) are the gradients,
+// coefficients and bounds of all rows.
+// The solve ends when the largest violation is at most ``tolerance``, or at most ``shrink`` times its first value.
+// It also ends after ``most`` iterations, or when counters[0], the iterations of all solves, reaches ``budget``.
+// delta receives the change of each coefficient.
 #ifndef EACH
 #define EACH 1  // rows of the working set that an item owns
 #endif
@@ -23,7 +27,7 @@
 #define GROUPS 1
 #define GROUP(lo) 0
 #endif
-#define OF(each, g) ((g) == 0 ? (each)[0] : (each)[GROUPS - 1])  // a computed index would move the array to memory
+#define OF(each, g) ((g) == 0 ? (each)[0] : (each)[GROUPS - 1])  // a computed index moves the array to memory
 
 kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     const int n, const int W, global const int *restrict ws, global const real *restrict Q,
@@ -39,7 +43,7 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
 #if GROUPS == 2
   local int group_of_j;
 #endif
-  local wide pair[4];  // how far b_i may rise, how far b_j may fall, f_i, f_j; NO_BIAS: limits of the step, f_i
+  local wide pair[4];  // largest rise of b_i, largest fall of b_j, f_i, f_j; NO_BIAS: largest rise and fall, f_i
   local real entries[3];  // Q_ii, Q_jj, Q_ij
   const wide kinked = kink[0];
   wide F[EACH], B[EACH], L[EACH], H[EACH];

@@ -1,20 +1,26 @@
-// Solve the dual over a working set ws of W rows, with all other rows fixed, by sequential minimal optimisation. The
-// pair is chosen by second-order information (Fan, Chen, Lin 2005, WSS 2):
-//   minimise 1/2 b'Qb + ...,  lo <= b <= hi,  sum b unchanged;  f is the gradient;  Q = K(ws, ws), W x W, row-major
-// Work-items: one work-item, in SIMD style, solves one problem. An SMO iteration has two passes over W in vectors of
-// DW: f += t (Q_i - Q_j) with the choice of i and the largest violation, then the choice of j by its gain
-// (f_k - f_i)^2 / (Q_ii + Q_kk - 2 Q_ik). Rows of Q are read in order.
-// Precision: F is f in the type of Q, less the middle of its extremes (of its group). Rows that can move then have F
-// near 0, where floats are dense. The next working set corrects rounding, because f of all rows is updated from b
-// alone. up and low are added to F for the derivatives on either side: plus or minus kink, or infinity at a bound.
-// SPLIT: rows with hi > 0 and rows with lo < 0 are two groups with a fixed sum each. A row i is chosen in each group,
-// and both rows of a pair are of one group.
-// NO_BIAS: the sum of b is free. An iteration changes one coefficient, the one with the largest gain f_k^2 / Q_kk.
-// ROWS: Q is not given. The kernel makes a row of Q when an iteration first needs it, or at the start if its
-// coefficient is not 0 (templates/gram/row_vector.mako, cl_kernels/gram/row_given.cl; not with SPLIT).
-// Arguments: ws has -1 in empty places. The solve ends at the violation tolerance, at shrink times its first violation,
-// or after most iterations, or when the count of all iterations in counters[0] reaches budget. delta becomes the change
-// of b.
+// Solve the dual problem over a working set ws of W rows, with all other rows fixed, by SMO iterations.
+// Second-order information chooses the pair of rows i, j that an iteration changes (Fan, Chen, Lin 2005, WSS 2):
+//   minimise 1/2 * b' Q b + ...,   lo <= b <= hi,   sum b unchanged
+// b are the signed coefficients, f is the gradient, and Q = K(ws, ws) is the W x W tile of kernel values, row-major.
+// Work-items: one work-item, in SIMD style, solves one problem p. It reads rows of Q in order, in vectors of DW values.
+// An SMO iteration has two passes over the W rows. The first one computes f += t * (Q_i - Q_j), with t the last step,
+// and finds the next i and the largest violation. The second one chooses j, the row k with the largest gain
+// (f_k - f_i)^2 / (Q_ii + Q_kk - 2 * Q_ik).
+// Precision: F is f in the type of Q, less the middle between the extremes of f in the row's group. Rows that can move
+// then have F near 0, where floats are dense. Rounding of F does not add up over working sets, because f of all rows is
+// updated from the changes of b.
+// F + up and F + low are the derivatives to the right and to the left of b. up and low are plus or minus kink, or
+// infinite at a bound.
+// SPLIT: rows with hi > 0 and rows with lo < 0 are two groups, and the sum of b over each group is fixed.
+// Each group has its own row i, and both rows of a pair are of one group.
+// NO_BIAS: the sum of b is free. An iteration changes the one coefficient k with the largest gain f_k^2 / Q_kk.
+// ROWS: Q is not given. The kernel makes a row of Q when an iteration first needs it, or at the start if the row's
+// coefficient is not 0 (templates/gram/row_vector.mako, cl_kernels/gram/row_given.cl). SPLIT does not support this.
+// Arguments: ws holds row numbers, and -1 in empty places. f, b, lo and hi (problems, n) are the gradients,
+// coefficients and bounds of all rows.
+// The solve ends when the largest violation is at most ``tolerance``, or at most ``shrink`` times its first value.
+// It also ends after ``most`` iterations, or when counters[0], the iterations of all solves, reaches ``budget``.
+// delta receives the change of each coefficient.
 #define TAU 1e-12  // smallest curvature of a pair (LIBSVM's)
 #ifndef ROWS
 #define ROWS_PARAMETERS
@@ -29,7 +35,7 @@
 #endif
 #define UP(k) (B[k] < H[k] ? (real)right_of(0, B[k], e) : (real)INFINITY)
 #define LOW(k) (B[k] > L[k] ? (real)left_of(0, B[k], e) : (real)-INFINITY)
-// Move the pair i, j to the minimum of the dual on its line, within the bounds.
+// Move b_i up and b_j down by the step t that minimises the dual objective, within the bounds.
 #define PAIR_STEP \
     const double curve = fmax((double)diagonal[i] + (double)diagonal[j] - 2 * (double)Q[(size_t)i * W + j], TAU); \
     const double top = top_of(B[i], H[i]), bottom = bottom_of(B[j], L[j]), room_i = top - B[i], room_j = B[j] - bottom; \

@@ -1,10 +1,10 @@
-<%doc>Continue the inner product of a CSR row with a right-hand row u, in a work-group kernel:
-  sum += data[e] u[indices[e]],  begin <= e < end
-The including kernel defines sum, begin, end and u, which is the work-item's column of the panel's block. Local memory
-holds UB entries of each team's row at a time; all teams loop as long as the longest row, so that they meet at the same
-barriers.
-Element-wise kernel functions also sum e(0, u[j]) over the row's entries in ``seen``, which gram_csr_group.mako
-subtracts.
+<%doc>Continue the inner product of CSR row x with right-hand row u, in a work-group kernel:
+  sum += data[e] * u[indices[e]],   over the entries begin <= e < end of the row
+The including kernel defines sum, begin and end. Its work-item reads column u of the panel's block.
+Access: local memory holds UB entries of each team's row at a time. All teams loop as often as the longest of their rows
+needs, so that they meet at the same barriers.
+Element-wise kernel functions also need ``seen``, the sum of e(0, u[j]) over the features j of the row's entries.
+gram_csr_group.mako subtracts it.
 </%doc>
 #pragma unroll 1
       for (long done = 0; done < longest; done += UB) {

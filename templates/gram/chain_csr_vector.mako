@@ -1,10 +1,12 @@
-<%doc>Continue the inner products of a CSR row with the UB right-hand rows of a block, in a SIMD kernel:
-  sum[v] += data[e] u[indices[e]],  begin <= e < end,  with the V right-hand rows from first + v V on as the lanes of u
-An entry whose feature no right-hand row has meets the block's zero line. With DENSE_COLUMNS, few of the other entries
-match. If fewer than half of the last RUN entries did (``thin``), the matching entries of the next RUN are listed first,
-without unpredictable branches. Blocks of one vector skip this, since adding then costs less than listing.
-Element-wise kernel functions also sum e(0, u[j]) over the row's entries in ``seen``, which gram_csr_vector.mako
-subtracts.
+<%doc>Continue the inner products of CSR row x with the UB right-hand rows of a block, in a SIMD kernel:
+  sum[v] += data[e] * u[indices[e]],   over the entries begin <= e < end of the row
+The lanes of sum[v] are the V right-hand rows u from first + v * V on.
+An entry whose feature none of the right-hand rows has reads line 0 of the block, which is zero.
+With DENSE_COLUMNS, few of the entries have a line of their own. If fewer than half of the last RUN entries had one
+(``thin``), the kernel first lists such entries among the next RUN, without unpredictable branches.
+Blocks of one vector are not listed, since adding costs less there.
+Element-wise kernel functions also need ``seen``, the sum of e(0, u[j]) over the features j of the row's entries.
+gram_csr_vector.mako subtracts it.
 </%doc>
 <%def name="add(at, value)">
       global const real *restrict line = block + (size_t)${at} * UB;

@@ -1,8 +1,10 @@
-<%doc>Continue the inner products of a tile by matrix units, FRAGMENT_FEATURES features at a time and in their order:
-  k[g][m] += <x_i, u>,  rows i of the warp's fragment g and right-hand rows u of its fragment m
-SUM_ROW and SUM_VECTOR say which value each number of k is. Local memory holds DEPTH features of both sides at a time.
-An item copies LOADS(side) vectors of four values for each side, whose features are ITEMS / side apart. Values are split
-(high_of, low_of) as they are read from local memory.
+<%doc>Continue the inner products of a tile by matrix units, FRAGMENT_FEATURES features j at a time and in their order:
+  k[g][m] += sum_j x_i[j] * u[j],   rows i of the warp's fragment g and right-hand rows u of its fragment m
+SUM_ROW and SUM_VECTOR give the row and the right-hand row of each number of k[g][m].
+Access: local memory holds DEPTH features of the rows and of the right-hand rows at a time.
+An item copies LOADS(side) vectors of four values for each of both. ``side`` is the number of such vectors for a
+feature. Successive vectors of an item are ITEMS / side features apart.
+Values are split (high_of, low_of) when they are read from local memory.
 </%doc>
 #define LOADS(side) ((DEPTH * (side) + ITEMS - 1) / ITEMS)
 #define FEATURE(r, side) (((r) * ITEMS + lid) / (side))

@@ -1,7 +1,7 @@
 <%doc>Start the sums of CSR rows with the columns that are stored whole, in a work-group kernel:
-  tile[r][lane] = sum_j x_r[j] u[j],  j < dense_columns,  with the block's right-hand row ``lane`` as u
-A team takes its SHARE rows, AT_ONCE of them at a time, so that each line of the block serves AT_ONCE rows. Consecutive
-items read consecutive values of a line, and all items read the same value of a row.
+  tile[r][lane] = sum_j x_r[j] * u[j],   over j < dense_columns, where u is right-hand row ``lane`` of the block
+A team takes its SHARE rows, AT_ONCE of them at a time, so that each line of the block that is read serves AT_ONCE rows.
+Access: consecutive items read consecutive values of a line, and all items read the same value of a row.
 </%doc>
 #ifdef DENSE_COLUMNS
 #ifndef AT_ONCE

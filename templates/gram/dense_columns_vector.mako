@@ -1,7 +1,7 @@
 <%doc>Start the sums of CSR rows with the columns that are stored whole, in a SIMD kernel:
-  tile[v][r][u] = sum_j x_r[j] u[j],  j < dense_columns,  with the V right-hand rows from first + v V on as u
-The kernel takes the V rows of a lane group, AT_ONCE of them at a time, so that each line of the block serves AT_ONCE
-rows.
+  tile[v][r][lane] = sum_j x_r[j] * u[j],   over j < dense_columns, where u is right-hand row first + v * V + lane
+The kernel takes the V rows of a lane group, AT_ONCE of them at a time, so that each line of the block that is read
+serves AT_ONCE rows.
 </%doc>
 #ifdef DENSE_COLUMNS
 #ifndef AT_ONCE

@@ -1,6 +1,7 @@
-<%doc>Turn the sums tile[r][u] = <x_r, u> of a work-group kernel into values of K, then store them and update c. The
-rows are r0 + r, and ``here`` right-hand rows are valid. An item takes one row and the right-hand rows part, part +
-PARTS, ...
+<%doc>Turn the sums tile[r][u] = <x_r, u> of a work-group kernel into kernel values.
+Then store them and update c (epilogue.mako).
+Row r of the tile is row r0 + r of the lane group, and the first ``here`` right-hand rows are valid.
+An item takes one row and the right-hand rows part, part + PARTS, ...
 </%doc>
 #ifdef UPDATE
     for (int p = 0; p < problems; ++p) {

@@ -1,6 +1,7 @@
-<%doc>Turn the sums k[g][4 b + v] = <x, u> of a work-group kernel into values of K, then store them and update c. The
-rows x are g V + 4 tx .. g V + 4 tx + 3, and u is right-hand row u0 + b UB + 4 ty + v. Values past the last right-hand
-row become 0, since the kernel function may be infinite there.
+<%doc>Turn the sums k[g][4 * b + v] = <x, u> of a work-group kernel into kernel values.
+Then store them and update c (epilogue.mako).
+The four rows x of k[g][...] are g * V + 4 * tx .. g * V + 4 * tx + 3, and u is right-hand row u0 + b * UB + 4 * ty + v.
+Values of right-hand rows past the last one become 0, since the kernel function may be infinite there.
 </%doc>
 #define VECTOR_OF(q) (u0 + (q) / 4 * UB + ty * 4 + (q) % 4)
 #pragma unroll
@@ -33,8 +34,8 @@ row become 0, since the kernel function may be infinite there.
     }
 #endif
 #ifdef UPDATE
-    // Update block by block, so that sums have the same bits in tiles of one block and of two. The loop over problems
-    // is inside, since compilers otherwise keep values of K as wide numbers from one problem to the next.
+    // Blocks are added one after another, so that sums have the same bits in tiles of one block and of two.
+    // The loop over problems is the inner one, because compilers otherwise keep the kernel values as wide numbers.
 #pragma unroll
     for (int g = 0; g < GROUPS; ++g)
 #pragma unroll

@@ -1,7 +1,7 @@
-<%doc>Turn the sums k[g][m][s] = <x, u> of matrix units into values of K, then store them and update c. x is the tile's
-row ROW_AT(g, s), and u is right-hand row u0 + VECTOR_AT(m, s). Values past the last right-hand row become 0, since the
-kernel function may be infinite there.
-Local memory adds the sums of an update, which several warps and items share. It takes TOGETHER fragments of rows at a
+<%doc>Turn the sums k[g][m][s] = <x, u> of matrix units into kernel values, then store them and update c (epilogue.mako).
+x is the tile's row ROW_AT(g, s), and u is right-hand row u0 + VECTOR_AT(m, s).
+Values of right-hand rows past the last one become 0, since the kernel function may be infinite there.
+Several warps and items have terms of the same entry of c. Local memory adds them, for TOGETHER fragments of rows at a
 time.
 </%doc>
 #define ROW_AT(g, s) (along * WARP_ROWS + (g) * FRAGMENT_ROWS + SUM_ROW(lane, s))

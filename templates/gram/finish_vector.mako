@@ -1,7 +1,7 @@
-<%doc>Turn the sums value[u] = <x, u0 + u> of a SIMD kernel into values of K for V rows x, then store them and update c.
-``here`` right-hand rows are valid.
+<%doc>Turn the sums value[u] = <x, u0 + u> of a SIMD kernel into kernel values, for V rows x and right-hand rows u0 + u.
+Then store them and update c (epilogue.mako). The first ``here`` right-hand rows are valid.
 </%doc>
-    // The loops are not unrolled: the constants of the kernel function would not fit the registers.
+    // The loops are not unrolled, because the constants of the kernel function would not fit the registers.
 #ifdef STORE
     const bool past = PAST;
 #endif

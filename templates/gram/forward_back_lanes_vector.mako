@@ -1,16 +1,18 @@
 <%include file="kernel_function.mako"/>
 <%namespace name="lanes" file="tiles_lanes_vector.mako"/>
 ${lanes.settings()}
-// Compute K(X, U)' H K(X, U) v in one pass over rows in lane groups, for several outputs p:
-//   t[p][i]    = sum_u v[p][u] K[u][i]
-//   r[p][i]    = w[p][i] t[p][i], or w[i] P[p] (t[p][i] - sum_q P[q] t[q][i]) with P[p] = shares[p][i]
-//   part[p][u] = sum_i K[u][i] r[p][i] over the rows i of one work-item
-// back.cl computes the same in four kernels. Here values of K stay in the caches of one core.
-// A work-item takes BLOCK lane groups, SUB of them at a time. It keeps K for these in scratch as contiguous rows of SUB
-// V values for each u, and reads them once for four outputs. tiles_lanes_vector.mako describes how rows are read.
-// Arguments: tiles, sums_t, sums_r and parts are scratch for K, t, r and part; weights is v. One row of w serves all
-// outputs if own is 0. shares may be null. absent[i] marks padding rows, where the kernel function may have no value.
-// Precision: RUN terms of t, and SUB vectors of part, are summed in real and then added to wide sums.
+// Compute K(X, U)' H K(X, U) v in one pass over the rows X, which are in lane groups, for several outputs p.
+// K[u][i] is the kernel value of right-hand row u and row i, and H is given by the weights w and the shares P:
+//   t[p][i]    = sum_u v[p][u] * K[u][i]
+//   r[p][i]    = w[p][i] * t[p][i], or w[i] * P[p] * (t[p][i] - sum_q P[q] * t[q][i]) with P[p] = shares[p][i]
+//   part[p][u] = sum_i K[u][i] * r[p][i] over the rows i of one work-item
+// back.cl computes the same in four kernels. Here, kernel values stay in the caches of one core.
+// A work-item takes BLOCK lane groups, SUB of them at a time. Scratch memory holds K for these, as SUB * V contiguous
+// values for each u. The work-item reads them once for four outputs. tiles_lanes_vector.mako says how rows are read.
+// Arguments: tiles, sums_t, sums_r and parts are scratch memory for K, t, r and part. ``weights`` is v.
+// With own = 0, one row of w serves all outputs. shares may be null. absent[i] marks padding rows, where the kernel
+// function may have no value.
+// Precision: RUN terms of t, and SUB vectors of part, are summed in real, and their sums are added to wide sums.
 #define to_realv CAT(CAT(convert_, REAL), V)
 
 // Return a vector whose lane i is the sum of the lanes of sums[i], by pairwise sums.

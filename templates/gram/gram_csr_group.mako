@@ -13,20 +13,22 @@
 #define ROWS 32  // rows that local memory holds at a time, a divisor of V, in TEAMS equal shares
 #endif
 #define ITEMS (TEAMS * UB)
-#define SHARE (ROWS / TEAMS)  // rows of a team
+#define SHARE (ROWS / TEAMS)  // rows of a team in local memory
 #define PARTS (ITEMS / ROWS)  // work-items that share a row once its sums are in local memory
-// Compute K[u][i] = f(<x_i, u>, |x_i|^2, |u|^2), or f(s) for an element-wise sum s, for CSR rows x_i and the right-hand
-// rows u of one block of a panel (scatter.cl), which starts with u = first:
-//   u[j] = block[max(place[j] - mark, 0) UB + u - first]
-//   s = sum e(x_j, u_j) + zero(u) - sum e(0, u_j), both sums over the entries of x
-// A work-group of TEAMS x UB items takes V rows, ROWS at a time, and each team one row after another. The team copies
-// UB entries of the row and their lines in the block to local memory. Its item u multiplies them by column u of the
-// lines, so that consecutive items read consecutive addresses. Local memory transposes the ROWS x UB sums. Then PARTS
-// items share a row, and consecutive items take consecutive rows.
-// Arguments: indptr, indices and data are the rows in CSR. For element-wise functions xx and uu hold zero(x) and
-// zero(u), the sums of e(0, .) from zero_sums.mako, instead of squared norms.
-// DENSE_COLUMNS: sums start with the columns that are stored whole (dense_columns_group.mako).
-// LISTED: row r of the launch is rows[r], for tiles among right-hand rows; otherwise it is r.
+// Compute kernel values K[u][i] = f(<x_i, u>, |x_i|^2, |u|^2) for CSR rows x_i and the UB right-hand rows u of one
+// block of a panel (scatter.cl), from u = first on. For an element-wise function, K[u][i] = f(s) with a sum s over
+// features j:
+//   u[j] = block[max(place[j] - mark, 0) * UB + u - first]
+//   s = sum e(x_i[j], u[j]) + zero(u) - sum e(0, u[j]), where both sums are over the entries of x_i
+//   zero(u) = sum e(0, u[j]) over all features j (zero_sums.mako)
+// A work-group of TEAMS teams of UB items takes V rows, ROWS at a time, and each team takes its rows one after another.
+// The team copies UB entries of the row, and the numbers of their lines in the block, to local memory.
+// Item u of the team multiplies them by column u of these lines. Consecutive items read consecutive addresses.
+// Local memory transposes the ROWS x UB sums. Then PARTS items share a row, and consecutive items take consecutive
+// rows. Arguments: indptr, indices and data are the rows in CSR; xx and uu are the squared norms of rows and
+// right-hand rows. For element-wise functions they are zero(x) and zero(u) instead.
+// DENSE_COLUMNS: the sums start with the columns that are stored whole (dense_columns_group.mako).
+// LISTED: row r of the launch is row rows[r] of X, for tiles among right-hand rows; otherwise it is row r.
 #ifdef LISTED
 #define ROW(r) rows[row + (r)]
 #else
@@ -48,7 +50,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
 #endif
   const int u0 = first, here = min(UB, total - u0);
   block += lane;
-#pragma unroll 1  // unrolled, the ends of all rows would fill the scalar registers
+#pragma unroll 1  // an unrolled loop would fill the scalar registers with the ends of all rows
   for (int r0 = 0; r0 < V && here > 0; r0 += ROWS) {
 <%include file="dense_columns_group.mako"/>
 #pragma unroll 1

@@ -7,17 +7,19 @@
 #ifndef INDEX
 #define INDEX int  // type of a column number (ushort, int)
 #endif
-// Compute K[u][i] = f(<x_i, u>, |x_i|^2, |u|^2), or f(s) for an element-wise sum s, for CSR rows x_i and the right-hand
-// rows u of one block of a panel (scatter.cl), which starts with u = first:
-//   u[j] = block[max(place[j] - mark, 0) UB + u - first]
-//   s = sum e(x_j, u_j) + zero(u) - sum e(0, u_j), both sums over the entries of x
-// A work-item takes V rows one after another. Each entry of a row meets UB / V vectors of right-hand rows in the block.
-// V x V tiles of the sums are then transposed, so that lanes stand for rows.
-// Arguments: indptr, indices and data are the rows in CSR. For element-wise functions xx and uu hold zero(x) and
-// zero(u), the sums of e(0, .) from zero_sums.mako, instead of squared norms.
-// DENSE_COLUMNS: sums start with the columns that are stored whole (dense_columns_vector.mako).
-// HALF: values that mirror others are left out, as in tiles_lanes_vector.mako.
-// LISTED: row r of the launch is rows[r], for tiles among right-hand rows; otherwise it is r.
+// Compute kernel values K[u][i] = f(<x_i, u>, |x_i|^2, |u|^2) for CSR rows x_i and the UB right-hand rows u of one
+// block of a panel (scatter.cl), from u = first on. For an element-wise function, K[u][i] = f(s) with a sum s over
+// features j:
+//   u[j] = block[max(place[j] - mark, 0) * UB + u - first]
+//   s = sum e(x_i[j], u[j]) + zero(u) - sum e(0, u[j]), where both sums are over the entries of x_i
+//   zero(u) = sum e(0, u[j]) over all features j (zero_sums.mako)
+// A work-item takes V rows, one after another. Each entry of a row is multiplied by UB / V vectors of the block.
+// Then V x V tiles of the sums are transposed, so that lanes stand for rows.
+// Arguments: indptr, indices and data are the rows in CSR; xx and uu are the squared norms of rows and right-hand rows.
+// For element-wise functions they are zero(x) and zero(u) instead.
+// DENSE_COLUMNS: the sums start with the columns that are stored whole (dense_columns_vector.mako).
+// HALF: the rows are the right-hand rows themselves, and values that follow by symmetry are left out (carry.cl).
+// LISTED: row r of the launch is row rows[r] of X, for tiles among right-hand rows; otherwise it is row r.
 kernel EXPLICIT void gram(
     const int group0, const int groups, const int base, global const long *restrict indptr,
     global const INDEX *restrict indices, global const real *restrict data, global const real *restrict dense,

@@ -18,18 +18,20 @@
 #ifdef DENSE
 #define COLUMN(j) (j)
 #else
-#define COLUMN(j) J[j]  // columns of one lane group: GROUPS is 1
+#define COLUMN(j) J[j]  // feature j of the lane group; GROUPS is 1
 #endif
 #define NX (V / RX)  // work-items along the rows of a lane group
 #define ITEMS (NX * GROUPS)
-// Compute K[u][i] = f(<x_i, u>, |x_i|^2, |u|^2), or f(s) for an element-wise sum s, for rows x_i in lane groups and a
-// few right-hand rows u of a panel:
-//   x_i[columns[j]] = values[at[g] + j V + i % V],   u[j] = panel[(block d + j) UB + u % UB]
-// Reading the rows is most of the work, so each value is read once and multiplied by all right-hand rows while it is in
-// a register.
-// A work-group of NX x GROUPS items takes GROUPS lane groups. Each item owns RX neighbouring rows and reads them
-// itself; consecutive items read consecutive addresses. Local memory holds DEPTH features of the right-hand rows in two
-// buffers, and all items read the same value at once.
+// Compute kernel values K[u][i] = f(<x_i, u>, |x_i|^2, |u|^2), or f(s) for an element-wise sum s, for rows x_i in lane
+// groups of V rows and a few right-hand rows u of a panel:
+//   x_i[columns[j]] = values[at[g] + j * V + i % V] for lane group g = i / V, and
+//   u[j] = panel[((u / UB) * d + j) * UB + u % UB], with quotients rounded down
+// Reading the rows is most of the work. So each value is read once, and multiplied by COLUMNS right-hand rows while it
+// is in a register.
+// A work-group of NX * GROUPS items takes GROUPS lane groups. Each item owns RX neighbouring rows and reads them
+// itself. Consecutive items read consecutive addresses.
+// Local memory holds DEPTH features of the right-hand rows in two buffers, and all items read the same value at once.
+// Dimension 1 of the launch divides the right-hand rows.
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
     const int group0, const int groups, const int base, global const real *restrict values,
     global const long *restrict at, global const int *restrict columns_at, global const int *restrict columns,

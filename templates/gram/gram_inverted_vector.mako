@@ -9,17 +9,18 @@
 #ifndef WEIGHED
 #define WEIGHED 512  // rows of a work-item of weigh, a multiple of V
 #endif
-#define AHEAD 4  // entries by which prefetches of index columns run ahead, since the columns are short and scattered
+#define AHEAD 4  // prefetches run this many entries ahead, since columns of the index are short and scattered
 #define LINES 16  // cache lines of a column that are prefetched at most
-// Compute K[slot[u]][i] = f(<x_i, u>, |x_i|^2, |u|^2) for rows X with an inverted index (invert.cl) and the right-hand
-// rows u = first .. first + UB - 1, which are CSR rows. X is indexed in blocks of ``size`` rows. The entries of column
-// k in block b are start + ends[b][k] .. start + ends[b][k + 1] - 1, with ascending rows.
-// Values are computed where they are stored, by three kernels in turn:
-//   gram   stores sum_j x_ij u_j over the dense columns; V rows for each work-item (dense_columns_vector.mako). It is
-//     left out if no column is dense.
-//   meet   adds x_ij u_j for each other entry of u and each row that has an entry in its column, then applies f. A
-//     work-item takes one u and one block of rows, whose sums its cache holds.
-//   weigh  adds sum_u D[p][u] K[u][i] to c (UPDATE); WEIGHED rows for each work-item.
+// Compute kernel values K[slot[u]][i] = f(<x_i, u>, |x_i|^2, |u|^2), for rows x_i of X with an inverted index
+// (invert.cl) and the UB right-hand rows u from u = first on, which are CSR rows.
+// X is indexed in blocks b of ``size`` rows. The rows of block b that have feature k, and their values, are the entries
+// start + ends[b][k] .. start + ends[b][k + 1] - 1 of the index, with ascending rows and start = starts_of[b * size].
+// Values are computed where they are stored, by three kernels one after another:
+//   gram   stores the sum of x_i[j] * u[j] over the dense columns j (dense_columns_vector.mako). A work-item takes V
+//     rows. The kernel is left out if no column is dense.
+//   meet   adds x_i[j] * u[j] for each other entry of u and each row that has an entry in its column, then applies f.
+//     A work-item takes one u and one block of rows, whose sums stay in its core's cache.
+//   weigh  adds sum_u D[p][u] * K[u][i] to c (UPDATE of epilogue.mako). A work-item takes WEIGHED rows.
 <%def name="parameters()">\
 const int group0, const int groups, const int base, global const long *restrict indptr,
     global const INDEX *restrict indices, global const real *restrict data, global const real *restrict dense,
@@ -49,7 +50,7 @@ kernel EXPLICIT void gram(
   }
 }
 
-// Return the first index in h .. stop - 1 whose row at[index] is at least ``row``, or stop if none is. The rows ascend.
+// Return the first index in h .. stop - 1 whose row at[index] is at least ``row``, or ``stop`` if there is none.
 inline int from_row(global const ushort *restrict at, int h, int stop, const int row) {
   while (h < stop) {
     const int middle = h + (stop - h) / 2;
@@ -63,7 +64,7 @@ inline int from_row(global const ushort *restrict at, int h, int stop, const int
 
 kernel EXPLICIT void meet(
     ${parameters()}) {
-  int which = 0;  // bit-reversed, so that valid right-hand rows are spread evenly over the cores
+  int which = 0;  // the bits of the item's number in reverse order spread valid right-hand rows over the cores
   for (int bit = 1; bit < UB; bit <<= 1) which = 2 * which + ((get_global_id(0) & bit) != 0);
   const int u = first + which;
   if (u >= count[0]) return;

@@ -15,7 +15,7 @@
 #ifdef DENSE
 #define COLUMN(j) (j)
 #else
-#define COLUMN(j) J[j]  // columns of one lane group: GROUPS is 1
+#define COLUMN(j) J[j]  // feature j of the lane group; GROUPS is 1
 #endif
 #define NX (V / 4)  // work-items along the rows of a lane group, and along the right-hand rows of a block
 #define NY (UB / 4)
@@ -27,15 +27,16 @@ typedef CAT(REAL, 4) four;
 #define VALUE(sum, x2, u2, s) kernel_value((sum).s, (x2).s, u2 KERNEL_ARGUMENTS)
 #define VALUES(sum, x2, u2) \
   (four)(VALUE(sum, x2, u2, s0), VALUE(sum, x2, u2, s1), VALUE(sum, x2, u2, s2), VALUE(sum, x2, u2, s3))
-// Compute K[u][i] = f(<x_i, u>, |x_i|^2, |u|^2), or f(s) for an element-wise sum s, for rows x_i in lane groups and the
-// right-hand rows u of a panel:
-//   x_i[columns[j]] = values[at[g] + j V + i % V],   u[j] = panel[(block d + j) UB + u % UB]
-// A work-group of NX x NY items takes GROUPS lane groups of V rows. It computes tiles of V GROUPS rows against BLOCKS
-// blocks of UB right-hand rows. The second dimension of the launch shares the tiles; it has size 1 for UPDATE. An item
-// owns 4 x 4 values for each pair of lane group and block.
-// Local memory holds DEPTH features of both sides in two buffers: the next features are loaded to registers while the
-// current ones are multiplied. Both sides are read in vectors of four values, and consecutive items read consecutive
-// addresses.
+// Compute kernel values K[u][i] = f(<x_i, u>, |x_i|^2, |u|^2), or f(s) for an element-wise sum s, for rows x_i in lane
+// groups of V rows and the right-hand rows u of a panel:
+//   x_i[columns[j]] = values[at[g] + j * V + i % V] for lane group g = i / V, and
+//   u[j] = panel[((u / UB) * d + j) * UB + u % UB], with quotients rounded down
+// A work-group of NX * NY items takes GROUPS lane groups. It computes tiles of GROUPS * V rows and BLOCKS panel
+// blocks of UB right-hand rows. Dimension 1 of the launch divides the tiles; its size is 1 with UPDATE (epilogue.mako).
+// An item owns 4 x 4 values for each pair of lane group and block.
+// Local memory holds DEPTH features of the rows and of the right-hand rows in two buffers. The next features are loaded
+// to registers while the current ones are multiplied.
+// Both are read in vectors of four values, and consecutive items read consecutive addresses.
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
     const int group0, const int groups, const int base, global const real *restrict values,
     global const long *restrict at, global const int *restrict columns_at, global const int *restrict columns,

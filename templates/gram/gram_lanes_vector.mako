@@ -2,10 +2,10 @@
 <%include file="epilogue.mako"/>
 <%namespace name="lanes" file="tiles_lanes_vector.mako"/>
 ${lanes.settings()}
-// Compute K[u][i] = f(<x_i, u>, |x_i|^2, |u|^2), or f(s) for an element-wise sum s, for rows x_i in lane groups and the
-// right-hand rows u of a panel.
-// A work-item takes ``run`` times GROUPS consecutive lane groups of V rows. tiles_lanes_vector.mako describes how rows
-// and right-hand rows are read.
+// Compute kernel values K[u][i] = f(<x_i, u>, |x_i|^2, |u|^2), or f(s) for an element-wise sum s, for rows x_i in lane
+// groups of V rows and the right-hand rows u of a panel.
+// A work-item takes run * GROUPS consecutive lane groups, with ``run`` such that all work-items together take all.
+// tiles_lanes_vector.mako describes how rows and right-hand rows are read.
 kernel EXPLICIT void gram(
     const int group0, const int groups, const int base, global const real *restrict values,
     global const long *restrict at, global const int *restrict columns_at, global const int *restrict columns,

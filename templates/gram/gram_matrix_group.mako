@@ -30,20 +30,21 @@
 #define ALONG (GROUPS * V / WARP_ROWS)  // warps along the rows of a tile
 #define X_FRAGMENTS (WARP_ROWS / FRAGMENT_ROWS)
 #define U_FRAGMENTS (WARP_VECTORS / FRAGMENT_VECTORS)
-// Vectors of four values for each feature in local memory. The padding of two shifts each feature by eight banks, so that
-// four features of eight rows are in different banks.
+// Numbers of vectors of four values for each feature in local memory, with two vectors of padding. The padding shifts
+// each feature by eight banks, so that four features of eight rows are in different banks.
 #define X_LINE (GROUPS * NX + 2)
 #define U_LINE (BLOCKS * NY + 2)
 typedef float4 four;
-// Compute K[u][i] = f(<x_i, u>, |x_i|^2, |u|^2) for rows x_i in dense lane groups and the right-hand rows u of a panel.
-// Matrix units (${units}) compute the inner products, and the squared norms too (matrix_norms.cl).
-//   x_i[j] = values[at[g] + j V + i % V],   u[j] = panel[(block d + j) UB + u % UB]
-// A work-group takes GROUPS lane groups of V rows. It computes tiles of V GROUPS rows against BLOCKS blocks of UB
-// right-hand rows. The second dimension of the launch shares the tiles; it has size 1 for UPDATE. A warp owns WARP_ROWS
-// x WARP_VECTORS values of a tile.
-// Local memory holds DEPTH features of both sides in two buffers: the next features are loaded to registers while the
-// current ones are multiplied. Both sides are read in vectors of four values, and consecutive items read consecutive
-// addresses.
+// Compute kernel values K[u][i] = f(<x_i, u>, |x_i|^2, |u|^2) for rows x_i in dense lane groups of V rows and the
+// right-hand rows u of a panel. Matrix units (${units}) compute the inner products; matrix_norms.cl computes the norms.
+//   x_i[j] = values[at[g] + j * V + i % V] for lane group g = i / V, and
+//   u[j] = panel[((u / UB) * d + j) * UB + u % UB], with quotients rounded down
+// A work-group takes GROUPS lane groups. It computes tiles of GROUPS * V rows and BLOCKS panel blocks of UB right-hand
+// rows. Dimension 1 of the launch divides the tiles; its size is 1 with UPDATE (epilogue.mako).
+// A warp owns WARP_ROWS x WARP_VECTORS values of a tile.
+// Local memory holds DEPTH features of the rows and of the right-hand rows in two buffers. The next features are loaded
+// to registers while the current ones are multiplied.
+// Both are read in vectors of four values, and consecutive items read consecutive addresses.
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
     const int group0, const int groups, const int base, global const float *restrict values,
     global const long *restrict at, global const int *restrict columns_at, global const int *restrict columns,

@@ -11,9 +11,9 @@ inline kv ipow(kv x, int n) {  // x to the power n, with the operations of expre
   return n < 0 ? (kv)(real)1 / r : r;
 }
 
-// Return e^x within 1.1 ulp, and 0 below LEAST, where runtimes take three times as long.
-//   x = n ln 2 + r,   e^r = 1 + r + r^2 q(r),   with q of least maximum error on |r| <= ln 2 / 2
-// The last bits of n + 1.5 2^MANTISSA are the bits of n, which are added to the exponent.
+// Return e^x within 1.1 ulp. Below x = LEAST return 0, because runtimes take three times as long there.
+//   x = n * ln 2 + r,   e^r = 1 + r + r^2 * q(r),   with a polynomial q of least maximum error on |r| <= (ln 2) / 2
+// n is an integer. The last bits of n + 1.5 * 2^MANTISSA are the bits of n, which are added to the exponent.
 #ifdef VECTOR
 #ifdef REAL64
 #define MANTISSA 52
@@ -51,7 +51,7 @@ inline kv exponential(kv x) {
 #endif
   const kv p = fma(q, r * r, r) + NUMBER(1.0);
   const kv y = NUMBERS(BITS(p) + (BITS(t) << MANTISSA));
-  // NaN stays NaN
+  // the result for NaN is NaN, and infinity above MOST
   return select(select(y, (kv)NUMBER(0.0), isless(x, (kv)LEAST)), x + INFINITY, !islessequal(x, (kv)MOST));
 }
 #else
@@ -85,7 +85,7 @@ inline kv kernel_value(const kv s, const kv xx, const kv yy KERNEL_PARAMETERS) {
 
 inline kv kernel_value(const kv dot, const kv xx, const kv yy KERNEL_PARAMETERS) {
 % if "sqdist" in kernel.expression.names:
-  // rounding can make it negative; no other place clamps it
+  // rounding can make sqdist negative; no other code clamps it
   const kv sqdist = fmax(xx + yy - (real)2 * dot, (kv)(real)0);
 % endif
 ${function_body(kernel.expression, "f")}}

@@ -1,19 +1,19 @@
 <%include file="kernel_function.mako"/>
 <%namespace name="lanes" file="chain_lanes_vector.mako"/>
-// Compute rows of a subproblem's tile Q = K(ws, ws), each when the subproblem first needs it. Most coefficients never
-// change, and their rows are never computed.
+// Compute a row of a subproblem's tile Q = K(ws, ws) of its working set ws, when the solver first needs the row.
+// Most coefficients never change, so most rows of Q are never computed. made[i] says whether row i has been computed.
 //   Q[i][k] = f(<u_k, u_i>, |u_k|^2, |u_i|^2), or f(s) for an element-wise sum s
-//   u_k[j] = panel[(k / V d + j) V + k % V]
-// SIMD only: the work-item that solves the problem computes a row from a panel of right-hand rows that its core's cache
-// holds. It loads V contiguous values and multiplies them by one broadcast value. The chain of operations is that of
-// the gram kernels, so the bits are equal. made[i] marks the rows of Q that exist.
+//   u_k[j] = panel[((k / V) * d + j) * V + k % V],   with d features j and k / V rounded down
+// SIMD only: the work-item that solves the subproblem computes the row from a panel of right-hand rows u_k in its
+// core's cache. It loads V contiguous values and multiplies them by one broadcast value.
+// The operations have the order of the gram kernels, so that the bits are equal.
 #define ROWS_PARAMETERS , global uchar *restrict made, global const real *restrict panel, global const real *restrict uu, \
     const int d KERNEL_PARAMETERS
 #define ROWS_BEGIN made += (size_t)p * W, panel += (size_t)p * W * d, uu += (size_t)p * W;
 #define ROWS_DIAGONAL make_diagonal(rows, W, panel, uu, d, diagonal KERNEL_ARGUMENTS);
 #define ROW(i) \
   if (!made[i]) made[i] = 1, make_row(i, rows, W, panel, uu, d, Q + (size_t)(i) * W KERNEL_ARGUMENTS);
-#define AT_A_TIME 4  // lane groups in registers at a time: their independent chains hide the latency of each
+#define AT_A_TIME 4  // lane groups in registers at a time; independent sums hide the latency of additions
 #define AHEAD 0
 
 <%def name="values(at_a_time, other, norm, to)">\
