@@ -48,6 +48,7 @@ def test_as_libsvm(name: str, data_folder: Path) -> None:
     assert abs(np.mean((ours > 0) == (p.y_test > 0)) - np.mean((theirs > 0) == (p.y_test > 0))) <= 1e-3
 
 
+@pytest.mark.sweep
 def test_text(data_folder: Path) -> None:
     """News groups: 130107 features, 158 of them set a row. Entries times a panel, and rows of unit length."""
     from sklearn.preprocessing import normalize
