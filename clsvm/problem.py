@@ -1,18 +1,21 @@
-"""Define the dual problem of a kernel SVM as a record, and for each task a function that makes it.
+"""Define :class:`Problem`, the dual problem of a kernel SVM, and for each task a function that makes one.
 
-A problem has one signed coefficient b_i for each row; for classification b_i = y_i alpha_i:
+A problem has one signed coefficient b_i for each row i; for classification b_i = y_i alpha_i:
 
-    minimise 1/2 b'Kb + q'b + kink sum_i |b_i|   subject to   lo <= b <= hi, lo <= 0 <= hi, and the constraint
+    minimise    1/2 b'Kb + q'b + kink * sum_i |b_i|
+    subject to  lo_i <= b_i <= hi_i for each row i, and a constraint on sums of coefficients (:class:`Constraint`)
 
-K (n, n) is the kernel matrix. The gradient without the term of kink is f = K b + q, and rho is the offset. Decision
-values are K b - rho. The loss in the primal problem is
+K (n, n) is the kernel matrix, and lo <= 0 <= hi. f = K b + q is the gradient without the kink term, and rho is the
+offset. Decision values are K b - rho. The loss of row i in the primal problem is
 
-    max(lo_i (rho - f_i + kink), hi_i (rho - f_i - kink), 0)      for each row i
-    hi_i (max_p f_pi - f_own,i)                                   for each row i of coupled problems
+    max(lo_i * (rho - f_i + kink), hi_i * (rho - f_i - kink), 0)
 
-If the constraint is sum b = total, the primal problem also has the term - rho total. ``kink`` is epsilon of epsilon-SVR
-and 0 for other tasks: the coefficients alpha_i and alpha*_i of a row become one, b_i = alpha_i - alpha*_i, and their
-epsilon terms become kink |b_i|.
+Crammer and Singer's multiclass SVM has one problem p for each class, with gradients f_pi. There the loss of row i is
+C_i * (max_p f_pi - f_ci), if c is the class of the row and C_i its bound.
+
+If the constraint is sum_i b_i = total, the primal problem also has the term - rho * total. ``kink`` is epsilon of
+epsilon-SVR and 0 for other tasks. The coefficients alpha_i and alpha*_i of a row become one, b_i = alpha_i - alpha*_i,
+and their epsilon terms become kink * |b_i|.
 """
 
 from __future__ import annotations
@@ -48,7 +51,7 @@ class Problem:
     q
         linear term, (problems, n) float64.
     constraint
-        the sums of coefficients that are fixed.
+        which sums of coefficients are fixed.
     kink
         factor of sum |b_i|: epsilon of epsilon-SVR, else 0.
     start
@@ -68,7 +71,7 @@ class Problem:
 
     @property
     def groups(self) -> int:
-        """Return how many groups of rows have an offset each."""
+        """Return the number of groups of rows that have an offset each: 2 if the constraint is SPLIT, else 1."""
         return 2 if self.constraint is Constraint.SPLIT else 1
 
     @property
@@ -81,7 +84,10 @@ class Problem:
 
     @property
     def group(self) -> NDArray[np.intp]:
-        """Return each coefficient's index in ``totals``, (problems, n); without fixed sums, its problem's number."""
+        """Return for each coefficient (problems, n) the index in ``totals`` of the sum to which it belongs.
+
+        If no sum is fixed, the index is the number of the coefficient's problem.
+        """
         p = np.arange(self.problems)[:, None]
         match self.constraint:
             case Constraint.COUPLED:
@@ -92,7 +98,7 @@ class Problem:
 
     @property
     def totals(self) -> Vector:
-        """Return the fixed sums of coefficients, one for each group."""
+        """Return the values at which the constraint fixes sums of coefficients, one value for each sum."""
         if self.constraint is Constraint.COUPLED:
             return np.zeros(self.n)
         return np.zeros(0) if self.constraint is Constraint.NONE else self.total.ravel()
@@ -107,7 +113,10 @@ class Problem:
         return int(self.q.shape[1])
 
     def among(self, rows: NDArray[np.intp], n: int) -> Problem:
-        """Return this problem over n rows: row j moves to the number ``rows[j]``, and other rows take no part."""
+        """Return this problem as a part of n rows: its row j becomes row ``rows[j]`` of them.
+
+        The other rows take no part in the problem.
+        """
 
         def spread(values: Vector) -> Vector:
             out = np.zeros((self.problems, n))
@@ -118,7 +127,10 @@ class Problem:
         return replace(self, lo=spread(self.lo), hi=spread(self.hi), q=spread(self.q), start=start)
 
     def ratio(self, other: Problem) -> float:
-        """Return the sum of hi - lo of ``other`` over that of this problem, on common rows; 1 if there are none."""
+        """Return the sum of hi - lo in ``other`` over the sum of hi - lo in this problem.
+
+        Both sums are over the coefficients that may differ from 0 in both problems. Return 1 if there are none.
+        """
         both = (self.hi > self.lo) & (other.hi > other.lo)
         mine, its = (float((p.hi - p.lo)[both].sum()) for p in (self, other))
         return its / mine if mine > 0 else 1.0
@@ -126,8 +138,10 @@ class Problem:
     def feasible(self, b: Vector) -> Vector:
         """Return feasible coefficients (problems, n) near ``b``, from which a solve can start.
 
-        Coefficients are clipped to the bounds. Then the positive or the negative ones, whichever have the larger sum,
-        are scaled down until the sums agree.
+        If ``start`` defines the fixed sums, the coefficients are scaled to these sums and clipped to the bounds.
+        Otherwise they are clipped to the bounds first. For BIAS, the positive or the negative coefficients, whichever
+        have the larger sum, are then scaled down until all coefficients add up to 0. For COUPLED, the coefficient of
+        each row's own class takes up the sum of the others.
         """
         if self.start is not None:
             totals, up, down = self.total.T, np.maximum(b, 0), np.maximum(-b, 0)
@@ -152,14 +166,20 @@ class Problem:
         return b
 
     def snapped(self, b: Vector, lo: Vector, hi: Vector) -> Vector:
-        """Return ``b`` (problems, n) within the bounds; b at a device's rounded bound lo or hi becomes exact."""
+        """Return ``b`` (problems, n) clipped to the exact bounds of this problem.
+
+        lo, hi: the bounds as the device rounds them. A coefficient at such a rounded bound moves to the exact bound.
+        """
         return np.clip(np.where(b == hi, self.hi, np.where(b == lo, self.lo, b)), self.lo, self.hi)
 
     def settled(self, b: Vector, f: Vector, rho: Vector) -> Vector:
         """Return ``b`` (problems, n) clipped to the bounds, with the sum of each group restored.
 
-        The rows nearest to the margin, by |f - rho| with f (problems, n) and rho (problems, groups), absorb the
-        difference. It serves all constraints except COUPLED.
+        The coefficients of the rows with the smallest |f - rho| change by the difference of the sums. The constraint
+        must not be COUPLED.
+
+        f: gradients (problems, n).
+        rho: offsets (problems, groups).
         """
         b = np.clip(b, self.lo, self.hi)
         group, away = self.group, np.abs(f - self.offset(rho))
@@ -174,9 +194,9 @@ class Problem:
         return b
 
     def offset(self, rho: Vector) -> Vector:
-        """Return the offset of each coefficient (problems, n) from the offsets rho (problems, groups).
+        """Return the offset of each coefficient, (problems, n), from the offsets ``rho`` (problems, groups).
 
-        It serves all constraints except COUPLED.
+        The constraint must not be COUPLED.
         """
         return np.asarray(rho.ravel()[self.group])
 
@@ -185,7 +205,7 @@ class Problem:
 class Subproblem:
     """Hold m row numbers of a data set and the dual problem over these rows.
 
-    start: coefficients (problems, m) to start from; None stands for the problem's own.
+    start: coefficients (problems, m) to start from; None stands for ``problem.start``.
     """
 
     rows: NDArray[np.intp]
@@ -199,14 +219,17 @@ class Subproblem:
         return np.zeros_like(self.problem.q) if begun is None else begun
 
     def among(self, n: int) -> Subproblem:
-        """Return the subproblem over all n rows, in which the other rows take no part."""
+        """Return the subproblem over all n rows of the data set; rows outside the subproblem take no part."""
         start = None if self.start is None else np.zeros((self.problem.problems, n))
         if start is not None:
             start[:, self.rows] = self.start
         return Subproblem(np.arange(n), self.problem.among(self.rows, n), start)
 
     def begun(self, b: Vector | None) -> Subproblem:
-        """Return the subproblem with a feasible start near ``b``; with its own start if b is None or 0."""
+        """Return the subproblem with a feasible ``start`` near the coefficients ``b``.
+
+        If ``b`` is None or all 0, ``start`` is None in the returned subproblem.
+        """
         if b is None or not b.any():
             return replace(self, start=None)
         return replace(self, start=self.problem.feasible(b.reshape(self.problem.q.shape)))
@@ -215,7 +238,8 @@ class Subproblem:
 def filled(b: Vector, hi: Vector, total: float) -> Vector:
     """Return coefficients near b (n,) >= 0 with 0 <= b <= hi and the sum ``total``.
 
-    The coefficients are scaled, then clipped to hi. The first rows below their bound take the rest of the sum.
+    The coefficients are scaled to the sum, then clipped to hi. If the sum is now too small, coefficients are raised to
+    their bounds, in the order of the rows, until it is reached.
     """
     b = np.minimum(b * (total / b.sum()) if b.sum() > 0 else b, hi)
     room = np.cumsum(hi - b)
@@ -223,13 +247,15 @@ def filled(b: Vector, hi: Vector, total: float) -> Vector:
     return np.asarray(b + np.diff(np.minimum(room, missing), prepend=0.0))
 
 
-_SLACK = 1e-12  # relative tolerance for the rounding of a sum of weights
+_SLACK = 1e-12  # relative tolerance for the rounding error of a sum of weights
 
 
 def c_svc(signs: Vector, C: Vector, bias: bool = True) -> Problem:
     """Return the dual of C-SVC (GTSVM, equation 2).
 
-    signs (problems, n): +1, -1, or 0 for a row outside the problem. C (problems, n): the bound of each row.
+    signs: +1, -1, or 0 for a row outside the problem, (problems, n).
+    C: upper bound of |b| for each row, (problems, n).
+    bias: whether there is an offset.
     """
     box = signs * C
     constraint = Constraint.BIAS if bias else Constraint.NONE
@@ -239,22 +265,28 @@ def c_svc(signs: Vector, C: Vector, bias: bool = True) -> Problem:
 def crammer_singer(index: NDArray[np.intp], C: Vector, classes: int) -> Problem:
     """Return the dual of Crammer and Singer's multiclass SVM (GTSVM, equation 4), one coupled problem for each class.
 
-    index (n,): each row's class. C (n,): each row's bound: b_pi <= C_i if p is the class of row i, else b_pi <= 0.
+    index: class number of each row, (n,).
+    C: bound of each row, (n,). b_pi <= C_i if p is the class of row i, else b_pi <= 0.
     """
     own = np.arange(classes)[:, None] == index
     return Problem(np.broadcast_to(-C, own.shape).copy(), own * C, -own.astype(np.float64), Constraint.COUPLED)
 
 
 def epsilon_svr(y: Vector, C: Vector, epsilon: float, bias: bool = True) -> Problem:
-    """Return the dual of epsilon-SVR for targets y (n,) and the bound C (n,) of each row; b = alpha - alpha*."""
+    """Return the dual of epsilon-SVR, with coefficients b = alpha - alpha*.
+
+    y: targets (n,).
+    C: upper bound of |b| for each row, (n,).
+    bias: whether there is an offset.
+    """
     box = C[None].astype(np.float64)
     return Problem(-box, box, -y[None].astype(np.float64), Constraint.BIAS if bias else Constraint.NONE, float(epsilon))
 
 
 def one_class(nu: float, weights: Vector) -> Problem:
-    """Return the dual of the one-class SVM: 0 <= b <= weights (n,) and sum b = nu sum weights.
+    """Return the dual of the one-class SVM: 0 <= b <= weights (n,), and the sum of b is nu times the sum of weights.
 
-    Source: Schoelkopf et al. 2001, as LIBSVM scales it.
+    Source: Schoelkopf et al. 2001, with the scaling of LIBSVM.
     """
     hi = weights[None].astype(np.float64)
     start = filled(np.zeros_like(weights), weights, nu * weights.sum())[None]
@@ -264,8 +296,8 @@ def one_class(nu: float, weights: Vector) -> Problem:
 def nu_svc(signs: Vector, nu: float, weights: Vector) -> Problem:
     """Return the dual of nu-SVC for signs (n,), +1 or -1, and weights (n,).
 
-    |b| <= weights, and |b| of each class adds up to nu / 2 times the sum of all weights. Raises ValueError if a class's
-    weights are too small for that. Source: Schoelkopf et al. 2000, as LIBSVM scales it.
+    |b| <= weights, and the sum of |b| over each class is (nu / 2) * sum of weights. Raises ValueError if the weights of
+    a class are too small for this sum. Source: Schoelkopf et al. 2000, with the scaling of LIBSVM.
     """
     box, half = signs * weights, nu * weights.sum() / 2
     lo, hi = np.minimum(box, 0), np.maximum(box, 0)
@@ -284,9 +316,8 @@ def largest_nu(lo: Vector, hi: Vector) -> float:
 def soft_margin(problem: Problem, C: float) -> Problem:
     """Return the C-SVC problem with the rows and weights of a nu-SVC problem.
 
-    At its solution a, nu-SVC with nu = sum |a| / (C sum of weights) has the solution a / C and the margin 1 / C.
-
-    Source: Chang and Lin 2001, Training nu-Support Vector Classifiers, theorem 5.
+    Let a be the solution of the C-SVC problem. Then nu-SVC with nu = sum |a| / (C * sum of weights) has the solution a
+    / C and the margin 1 / C. Source: Chang and Lin 2001, Training nu-Support Vector Classifiers, theorem 5.
     """
     return c_svc(np.sign(problem.lo + problem.hi), C * (problem.hi - problem.lo))
 
@@ -294,7 +325,9 @@ def soft_margin(problem: Problem, C: float) -> Problem:
 def nu_svr(y: Vector, C: Vector, nu: float) -> Problem:
     """Return the dual of nu-SVR for targets y (n,) and the bound C (n,) of each row.
 
-    It has 2 n coefficients, alpha and then -alpha*. The sum of |b| of each half is nu / 2 times the sum of C.
+    The problem has 2 n coefficients: alpha (n,), followed by -alpha* (n,). The sum of alpha and the sum of alpha* are
+        both
+    (nu / 2) * sum of C.
     """
     zero = np.zeros_like(C)
     return _split(np.concatenate([zero, -C]), np.concatenate([C, zero]), -np.concatenate([y, y]), nu * C.sum() / 2)

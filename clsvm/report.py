@@ -22,7 +22,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 
 class Status(enum.Enum):
-    """Name how a solver ended; the value explains it in words."""
+    """Name the ways in which a solve can end; each value is the text for the report."""
 
     TOLERANCE = "converged: the KKT violation is within tol"
     GAP = "converged: the relative duality gap is within gap_tol"
@@ -40,9 +40,10 @@ class Status(enum.Enum):
 
 
 def relative_gap(primal: float, dual: float) -> float:
-    """Return the relative duality gap 2 (p - d) / (p + d) of GTSVM (Cotter, Srebro, Keshet 2011, section 6).
+    """Return the relative duality gap 2 * (p - d) / (p + d) of the primal objective p and the dual objective d.
 
-    Return p - d if p + d is not positive, and infinity if the primal objective is unknown.
+    Return p - d if p + d is not positive, and infinity if p is not finite. Source: GTSVM (Cotter, Srebro, Keshet 2011),
+    section 6.
     """
     if not math.isfinite(primal):
         return math.inf
@@ -61,7 +62,7 @@ class Point(NamedTuple):
     outer : int
         Outer iterations (working sets) so far.
     primal, dual, gap, violation : float
-        As in :class:`FitReport`; nan if they were not evaluated.
+        Objectives, relative duality gap and KKT violation, as in :class:`FitReport`; nan if not evaluated.
     rows : int
         Rows of the kernel matrix computed so far.
     """
@@ -86,7 +87,7 @@ class Progress(Protocol):
         """Show the name of the current phase of the fit until the next point."""
 
 
-# The parts of GTSVM's figure 2 and the keys of ``FitReport.seconds`` that they sum; "other" is all the rest.
+# Part of a fit in GTSVM's figure 2 -> keys of ``FitReport.seconds`` that it sums; "other" has all other seconds.
 PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "clustering": ("layout", "cluster"),
@@ -100,10 +101,18 @@ PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 def by_part(seconds: Mapping[str, float], of: Mapping[str, tuple[str, ...]] = PARTS) -> dict[str, float]:
-    """Return a report's seconds by the parts of GTSVM's figure 2 (:data:`PARTS`), which sum to its "total".
+    """Sum a report's seconds into the parts of a fit that GTSVM's figure 2 shows (:data:`PARTS`).
 
-    "clustering" is the time to lay the rows out on the device, "gram" the kernel matrix of the working set, "update"
-    kernel rows and their products with the changed coefficients. Source: Cotter, Srebro, Keshet 2011, figure 2.
+    The parts add up to the report's "total":
+
+        "clustering"  laying the rows out on the device
+        "selection"   choosing working sets
+        "gram"        computing the kernel matrix of the working set
+        "subproblem"  solving the dual over the working set, and Newton steps
+        "update"      computing kernel rows and their products with the changed coefficients
+        "other"       all other seconds
+
+    Source: Cotter, Srebro, Keshet 2011, figure 2.
     """
     parts = {part: sum(seconds.get(key, 0.0) for key in keys) for part, keys in of.items()}
     total = seconds.get("total", sum(seconds.values()))
@@ -112,10 +121,14 @@ def by_part(seconds: Mapping[str, float], of: Mapping[str, tuple[str, ...]] = PA
 
 
 class Record:
-    """Base of the reports: frozen dataclasses that pickle and convert to JSON.
+    """Make a report, a frozen dataclass, that can be pickled and converted to JSON.
 
-    parts: the parts of ``seconds`` and the keys that each part sums, as :data:`PARTS`. curves: for plots, quantities
-    that fall until a fit converges; a name is mapped to the quantity's field in a :class:`Point` and in the report.
+    Attributes
+    ----------
+    parts
+        name of a part of the fit -> keys of ``seconds`` that the part sums, as in :data:`PARTS`.
+    curves
+        quantities to plot, which fall until a fit converges: name -> (field of :class:`Point`, field of the report).
     """
 
     parts: ClassVar[Mapping[str, tuple[str, ...]]]
@@ -145,7 +158,8 @@ class Record:
 class FitReport(Record):
     """Report of one fit of a support vector machine. It is frozen and can be pickled.
 
-    A fit of several binary problems has the sums of their objectives and counts, and the largest of their violations.
+    If the fit has several binary problems, objectives and counts are sums over the problems. ``violation`` is then the
+    largest of their violations.
 
     Attributes
     ----------
@@ -165,16 +179,20 @@ class FitReport(Record):
         How the fit ended, in words.
     converged : bool
         Whether the tolerance asked for was reached.
-    steps, outer_steps : int
-        SMO iterations, and outer iterations (working sets).
+    steps : int
+        SMO iterations.
+    outer_steps : int
+        Outer iterations; each solves the dual over one working set.
     rows_computed : int
         Rows of the kernel matrix that were computed; values copied by symmetry do not count.
     bytes_held : int
         Largest number of bytes allocated on a device at a time.
     seconds : mapping of str to float
-        Time by part of the fit, with "total" (:func:`by_part`). Times of several devices are averaged.
-    device, layout : str
-        Device, and layout of the rows on it with the reason for it.
+        Part of the fit -> seconds, with "total"; see :func:`by_part`. Seconds of several devices are averaged.
+    device : str
+        Name of the device.
+    layout : str
+        Layout of the rows on the device, and why it was chosen.
     working_set_size : int
         Rows of a working set.
     dtype : str
@@ -182,12 +200,12 @@ class FitReport(Record):
     trace : tuple of :class:`Point`
         State at each convergence check, for a fit of one problem.
     selection : str
-        Why working set and row cache have their sizes, or which solver took how many problems.
+        Why working set and row cache have their sizes. If a fit has several problems, how many each solver took.
     layout_costs : mapping of str to float
         Estimated cost of a kernel value in each layout, in units of a multiply-add of a dense row; empty for
         precomputed kernels.
     precision : str
-        How kernel values were computed, and why, if ``precision="fast"`` did not apply.
+        How kernel values were computed. If ``precision="fast"`` did not apply, also why not.
     """
 
     parts = PARTS
@@ -230,7 +248,7 @@ class NystromReport(Record):
     Attributes
     ----------
     objective : float
-        (1 / sum w) sum w l(f, y) + (penalty / 2) |f|^2 for sample weights w and loss l.
+        (1 / sum_i w_i) * sum_i w_i l(f_i, y_i) + (penalty / 2) * |f|^2 for sample weights w, loss l and targets y.
     residual : float
         Norm of the gradient over its norm at f = 0, in preconditioned coordinates (:mod:`clsvm.nystrom.newton`); at
         most tol if the fit converged. With several outputs it is the largest one.
@@ -241,24 +259,30 @@ class NystromReport(Record):
         How the fit ended, in words.
     converged : bool
         Whether the tolerance asked for was reached.
-    steps, newton_steps, passes : int
-        Conjugate gradient steps, computations of the gradient, and passes over all rows.
+    steps : int
+        Conjugate gradient steps.
+    newton_steps : int
+        Newton steps.
+    passes : int
+        Passes over all rows.
     centers : str
-        Number of inducing points, and why.
+        Number of inducing points, and the reason for this number.
     sample : int
         Rows from which the preconditioner was made.
     condition : float
         Lower bound of the condition number of K among the inducing points kept.
     jitter : float
-        Number added to the diagonal of that matrix.
+        Number that was added to the diagonal of K among the inducing points.
     rank : int
         Number of inducing points kept, the numerical rank of K among them; the others have the coefficient 0.
     bytes_held : int
         Largest number of bytes allocated on a device at a time.
     seconds : mapping of str to float
-        Time by part of the fit, with "total".
-    device, layout : str
-        Device; where rows and kernel values were kept, and why.
+        Part of the fit -> seconds, with "total".
+    device : str
+        Name of the device.
+    layout : str
+        Where rows and kernel values were stored, and why.
     factors : str
         Where the preconditioner's factors were computed, and why.
     dtype : str
@@ -339,12 +363,12 @@ class Course:
 
     def __init__(self, goal: float) -> None:
         self._goal, self._start = goal, 0.0
-        self._seen: deque[tuple[float, float]] = deque()  # seconds; level log(value / goal), 0 below the goal
+        self._seen: deque[tuple[float, float]] = deque()  # (seconds, level); level: log(value / goal), at least 0
         self._sums = [0.0, 0.0, 0.0, 0.0]  # sums of seconds, levels, seconds^2, seconds * levels
-        self.done = 0.0  # share of the way done, 0 to 1; it never falls
+        self.done = 0.0  # share of the way to the goal, 0 to 1; it never falls
 
     def add(self, seconds: float, value: float) -> Self:
-        """Add a value at a time; ignore nan and infinity."""
+        """Add the ``value`` that was seen after so many ``seconds``; ignore nan and infinity."""
         if not math.isfinite(value):
             return self
         level = math.log(max(value / self._goal, 1.0))
@@ -359,7 +383,7 @@ class Course:
 
     @property
     def left(self) -> float | None:
-        """Return the estimated seconds to the goal, None without a downward slope."""
+        """Return the estimated seconds until the value reaches the goal, None if its trend does not fall."""
         slope, rest = self._trend()
         if self._seen and not rest:
             return 0.0
@@ -370,7 +394,10 @@ class Course:
             self._sums[i] += sign * term
 
     def _trend(self) -> tuple[float, float]:
-        """Return the rate at which the level falls (0 if unknown) and the remaining level."""
+        """Return how fast the level log(value / goal) falls, and the level that remains.
+
+        The rate is per second, and 0 if it is unknown.
+        """
         n, (t, y, tt, ty) = len(self._seen), self._sums
         if not n:
             return 0.0, 0.0
@@ -384,9 +411,11 @@ class Course:
 class Display:
     """Show the progress of a fit; a context manager that yields itself, or None if nothing is ``wanted``.
 
-    The solver calls it with each :class:`Point`. On a terminal it shows a bar, on a logarithmic scale from the first
-    gap to ``gap_tol``, or from the first violation to ``tol``. Elsewhere it prints a line every ten seconds and one at
-    the end. violation: the word for the violation in that line.
+    The solver calls the display with each :class:`Point`. On a terminal the display shows a bar, on a logarithmic scale
+    from the first gap to ``gap_tol``, or from the first violation to ``tol``. Without a terminal it prints a line every
+    ten seconds and one at the end.
+
+    violation: the word that stands for the KKT violation in these lines.
     """
 
     def __init__(self, wanted: Any, tol: float, gap_tol: float | None = None, violation: str = "violation") -> None:
@@ -439,8 +468,9 @@ class Display:
 def counting(words: str, total: int, begun: int = 0, lines: bool = False) -> Iterator[Callable[[int], None]]:
     """Yield a function to call with the number of items done; after a second a terminal shows them as a bar.
 
-    words: the text to show, with the fields {done}, {total} and {left} (time). begun: items done before. lines: print a
-    line every ten seconds, and one at the end, if stderr is no terminal.
+    words: the text to show, with the fields {done}, {total} and {left} (time).
+    begun: number of items that were done before.
+    lines: print a line every ten seconds, and one at the end, if stderr is no terminal.
     """
     began = said = perf_counter()
     shown, terminal = "", sys.stderr.isatty()
@@ -467,7 +497,10 @@ def counting(words: str, total: int, begun: int = 0, lines: bool = False) -> Ite
 
 @contextlib.contextmanager
 def progress_bar() -> Iterator[Callable[[str, float], None]]:
-    """Yield a function to call with words and the share done; it shows a bar on stderr until the context ends."""
+    """Show a progress bar on stderr until the context ends.
+
+    Yield the function that updates the bar. Its arguments are the text to show and the share that is done, 0 to 1.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.table import Column

@@ -1,1 +1,1 @@
-"""From rows and a problem to a solution and its report."""
+"""Fit kernel SVMs: solve the dual problems of a fit over its rows, and report how the fit ended."""

@@ -1,4 +1,4 @@
-"""Coefficients in a file, to go on from."""
+"""Save the coefficients of an SVM fit in a file, from which a later fit continues."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from clsvm.report import Status
 from clsvm.solvers.result import Result
 
 Vector = NDArray[np.float64]
-# raised by NumPy for files that are no checkpoint
+# errors that NumPy raises for files that are not checkpoints
 UNREADABLE = OSError, ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile
-_SHOWN = "problems", "kernel"  # entries that an error message quotes; the others are digests
-_REACHED = "primal", "dual", "violation", "error_bound", "exact_rows"  # numbers of a result in the file
+_SHOWN = "problems", "kernel"  # entries of the file that error messages quote; other entries are digests
+_REACHED = "primal", "dual", "violation", "error_bound", "exact_rows"  # attributes of a Result that the file stores
 
 
 @contextmanager
@@ -36,8 +36,8 @@ def opened(
 ) -> Iterator[Checkpoint | None]:
     """Open the checkpoint file that ``options.checkpoint`` names; yield None if it names none.
 
-    An existing file is read. The file is written when the context ends, by an error or Ctrl-C too. Raises
-    CheckpointError as :meth:`Checkpoint.read`.
+    An existing file is read. The file is written when the context ends, also if an error or Ctrl-C ends it. Raises
+    CheckpointError as :meth:`Checkpoint.read` does.
     """
     if options.checkpoint is None:
         yield None
@@ -54,14 +54,20 @@ def opened(
 
 
 class Checkpoint:
-    """Keep the coefficients of a fit's subproblems in a file, from which a later fit goes on.
+    """Keep the coefficients of a fit's subproblems in a file, from which a later fit continues.
 
-    The file also has digests of the rows, labels, bounds and kernel, so that a fit to other data refuses it. It is
-    written whole or not at all. Several threads may use one checkpoint.
+    The file also has digests of the rows, labels, bounds and kernel, so that a fit to other data refuses it. The file
+    is written whole or not at all. Several threads may use one checkpoint.
 
-    b: the coefficients (problems, m) of each subproblem, at first its start. solved: results of the converged
-    subproblems by place, where a fit has several; a fit with the same tol, gap_tol and dtype takes them as they are. A
-    fit of a single subproblem always goes on from its coefficients. changed: whether the file is out of date.
+    Attributes
+    ----------
+    b
+        list of the coefficients (problems, m) of each subproblem; at first those from which it starts.
+    solved
+        index of a converged subproblem -> its result, empty if the fit has one subproblem only. A later fit with equal
+        tol, gap_tol and dtype takes these results as they are.
+    changed
+        whether the file lacks the current coefficients.
     """
 
     VERSION = 2
@@ -125,13 +131,13 @@ class Checkpoint:
                 self.solved[place] = result(self.b[place], rho[None], Status[status], dtype, device, reached)
 
     def save(self, place: int, b: Vector, every: float = 0.0, ended: Result | None = None) -> None:
-        """Keep the coefficients b of the subproblem at ``place``, and its result if it has ``ended``.
+        """Keep coefficients b of the subproblem with index ``place``, and its result if it has ``ended``.
 
-        Write the file if it was last written at least ``every`` seconds ago. Raises OSError.
+        Write the file if at least ``every`` seconds have passed since it was last written. Raises OSError.
         """
         with self._lock:
             self.b[place], self.changed = b.reshape(self.b[place].shape), True
-            self.solved.pop(place, None)  # (it was of other coefficients)
+            self.solved.pop(place, None)  # an old result is of other coefficients
             if ended and ended.status.converged and len(self.b) > 1:
                 self.solved[place] = ended
             if perf_counter() - self._written >= every:
@@ -157,7 +163,10 @@ class Checkpoint:
 
 
 def result(b: Vector, rho: Vector, status: Status, dtype: str, device: str, reached: Sequence[float]) -> Result:
-    """Return a result without SMO iterations from coefficients b, offsets rho and the numbers _REACHED."""
+    """Return a Result from coefficients b, offsets rho and the numbers that _REACHED names.
+
+    The result counts no SMO iterations, and its gradients f are nan.
+    """
     numbers: dict[str, Any] = dict(zip(_REACHED, reached, strict=True))
     numbers |= {"exact_rows": int(numbers["exact_rows"]), "steps": 0, "working_set": b.shape[1], "precision": dtype}
     return Result(b=b, f=np.full_like(b, np.nan), rho=rho, status=status, dtype=dtype, device=device, **numbers)

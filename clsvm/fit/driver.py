@@ -1,13 +1,13 @@
-"""The driver of a fit: choose dtype, solver and device for each dual problem ("subproblem") of the fit.
+"""Drive a fit: choose dtype, solver and device for each dual problem ("subproblem") of the fit.
 
     for each dtype, float32 first unless float64 is asked for, over the subproblems without a final result:
-        small subproblems   many at a time on each device; the host finishes the rest           solvers/batch.py
-        large ones          one after another; those over the same rows share one row cache     prepare.py
-                            on the host if the device lacks the dtype                           host.py
-    rows on Dask's workers, or one subproblem for several devices: rows in shards               sharded.py
+        small subproblems   many at a time on each device; the host finishes those that stall      solvers/batch.py
+        large subproblems   one after another; all over the same rows share one row cache          prepare.py
+                            on the host, if the device lacks the dtype                             host.py
+    rows on Dask's workers, or one subproblem for several devices: rows in shards                  sharded.py
 
-max_time, progress and checkpoint hold for all subproblems of the fit together. Several devices take pieces of the work
-from one queue.
+The limit max_time, the progress display and the checkpoint are for all subproblems of the fit together. Several devices
+take pieces of the work from one queue. A piece of work is a list of subproblems, each named by its index ("place").
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ from clsvm.solvers import batch, certificate
 from clsvm.solvers.result import Result, ended
 
 DTYPES = "float32", "float64"  # in this order
-PIECES = 4  # pieces of work for each of several devices: with so many, devices end at about the same time
-BATCHES = 16  # batches in a piece of work with a checkpoint; each piece clears memory for its tiles, which takes time
+PIECES = 4  # pieces of work for each of several devices, so that all devices end at about the same time
+BATCHES = 16  # batches in a piece of work if there is a checkpoint; a new piece clears memory, which takes time
 Devices = Mapping[str, Sequence[Any]]  # dtype -> the devices that support it
 
 
@@ -63,9 +63,12 @@ def solve(
 ) -> Fitted:
     """Solve every subproblem over the rows X (n, d); X is K (n, n) if the kernel is precomputed.
 
-    X: a dense or CSR array (arrays.canonical), or :class:`clsvm.fit.sharded.RemoteRows`. since: perf_counter() at the
-    start of the fit. before: the outcome of other subproblems of this fit over the same rows. Raises ValueError if
-    numbers are too large or memory is too small, CheckpointError for a checkpoint of another fit.
+    X: a dense or CSR array (arrays.canonical), or :class:`clsvm.fit.sharded.RemoteRows`.
+    since: perf_counter() at the start of the fit.
+    before: the outcome of other subproblems of this fit over the same rows, or None.
+
+    Raises ValueError if numbers are too large or memory is too small. Raises CheckpointError if the checkpoint is of
+    another fit.
     """
     with (
         checkpoint.opened(options, X, subproblems, kernel) as kept,
@@ -82,12 +85,12 @@ def solve(
 
 
 def _solve(context: FitContext) -> None:
-    """Choose the devices and solve every subproblem that the checkpoint does not have solved."""
+    """Choose the devices, and solve every subproblem whose result the checkpoint does not have."""
     X, options, run, one = context.X, context.options, context.run, len(context.subproblems) == 1
     named = listed(options.device)
     if sharded.elsewhere(X) or (one and len(named) > 1):
         context.shards = True
-        _passes(context, {dtype: [options.device] for dtype in DTYPES})  # shards know their dtypes
+        _passes(context, {dtype: [options.device] for dtype in DTYPES})  # sharded.py knows the devices' dtypes
         return
     profiles = [default_profile(find(device)) for device in named]
     able = {
@@ -106,7 +109,10 @@ def _solve(context: FitContext) -> None:
 
 
 def _passes(context: FitContext, devices: Devices) -> None:
-    """Solve the subproblems without a final result: in the dtype asked for, then in float64 on devices with it."""
+    """Solve the subproblems without a final result.
+
+    The first pass is in ``options.dtype``. The second is in float64, on the devices that support it.
+    """
     sizes = [len(one.rows) for one in context.subproblems]
     for dtype in DTYPES[DTYPES.index(context.options.dtype) :]:
         able, todo = devices[dtype], [place for place in range(len(sizes)) if place not in context.ended]
@@ -119,7 +125,7 @@ def _passes(context: FitContext, devices: Devices) -> None:
             if small and context.left() > 0:
                 pieces = _pieces(sizes, small, len(able), context.at_once, context.checkpoint is not None)
                 _deal(context, able, pieces, partial(_side_by_side, context, dtype))
-        except (MemoryLimitError, BufferSizeError):  # one after another, subproblems need less memory
+        except (MemoryLimitError, BufferSizeError):  # subproblems need less memory if solved one after another
             context.forget(place for place, size in enumerate(sizes) if size <= context.whole)
             context.whole = 0
             _passes(context, devices)
@@ -137,9 +143,9 @@ def _deal(
     pieces: Iterable[list[int]],
     work: Callable[[Worker, Iterator[list[int]]], Generator[None]],
 ) -> None:
-    """Run ``work`` on each device, which takes pieces (lists of places of subproblems) from one queue.
+    """Run ``work`` on each device; the devices take ``pieces`` of work from one queue.
 
-    The first device shows its progress.
+    A piece is a list of indices of subproblems. Only the first device shows its progress.
     """
     run = context.run
     workers = [Worker(context.options.but(device=one), plan=run.plan) for one in devices]
@@ -152,7 +158,7 @@ def _deal(
 
 
 def _counts(context: FitContext) -> str:
-    """Return a sentence for the report: how many subproblems each solver took."""
+    """Return a sentence for the report, which says how many subproblems each solver took."""
     sizes, recalled = [len(one.rows) for one in context.subproblems], len(context.recalled)
     large = sum(sizes[place] > context.whole for place in context.results.keys() - context.recalled)
     words = f"{len(sizes) - large - recalled} problems of up to {context.whole} rows solved whole"
@@ -161,7 +167,10 @@ def _counts(context: FitContext) -> str:
 
 
 def _results(context: FitContext) -> list[Result]:
-    """Return the result of each subproblem, in order; a subproblem that max_time left out has its starting point."""
+    """Return the result of each subproblem, in order.
+
+    If max_time ended the fit before a subproblem was begun, its result has the coefficients at its start.
+    """
     results, dtype, nothing = context.results, context.options.dtype, (np.inf, np.nan, np.inf, 0.0, 0)
     if missing := [place for place in range(len(context.subproblems)) if place not in results]:
         device = " and ".join(dict.fromkeys(str(find(one)) for one in listed(context.options.device)))
@@ -173,9 +182,10 @@ def _results(context: FitContext) -> list[Result]:
 
 
 def _suits_batch(context: FitContext, profile: Profile) -> bool:
-    """Return whether the batch solver is faster for a single subproblem: it needs a tenth of the kernel launches.
+    """Return whether the batch solver shall take the only subproblem, for which it needs fewer kernel launches.
 
-    It is for few rows on a device with double precision, if no option asks for something that a batch cannot do.
+    The batch solver suits few rows on a device with double precision, if no option asks for something that it cannot
+    do.
     """
     (one,), options = context.subproblems, context.options
     if one.problem.constraint is Constraint.COUPLED or profile.wide != "double" or len(one.rows) > profile.alone:
@@ -187,9 +197,9 @@ def _suits_batch(context: FitContext, profile: Profile) -> bool:
 
 
 def _room(devices: Sequence[Any], options: Options) -> tuple[int, int]:
-    """Return the row limit of the batch solver on these devices, and the number of subproblems that keep one busy.
+    """Return the most rows of a subproblem for the batch solver, and how many subproblems keep a device busy.
 
-    Both are 0 for no device.
+    The most rows are what every one of the ``devices`` can take. Return (0, 0) if there is no device.
     """
     most, counts = [], [0]
     for device in devices:
@@ -200,10 +210,12 @@ def _room(devices: Sequence[Any], options: Options) -> tuple[int, int]:
 
 
 def _together(sizes: Sequence[int], large: list[int], n: int, devices: int) -> list[list[int]]:
-    """Return the places ``large`` in pieces, subproblems with most rows first.
+    """Divide the subproblems with the indices ``large`` into pieces of work, those with most rows first.
 
     Subproblems over all n rows are divided among the devices, since they share a row cache. Every other subproblem is a
     piece of its own.
+
+    sizes: number of rows of each subproblem.
     """
     whole = [place for place in large if sizes[place] == n]
     parts = [part.tolist() for part in np.array_split(whole, min(devices, len(whole)))] if whole else []
@@ -211,10 +223,13 @@ def _together(sizes: Sequence[int], large: list[int], n: int, devices: int) -> l
 
 
 def _pieces(sizes: Sequence[int], todo: list[int], devices: int, at_once: int, kept: bool = False) -> list[list[int]]:
-    """Return the places ``todo`` in pieces for a queue, subproblems with most rows first.
+    """Divide the subproblems with the indices ``todo`` into pieces of work, those with most rows first.
 
-    A device gets several pieces, so that all devices end at about the same time. A piece has ``at_once`` subproblems if
-    there are enough. kept: make small pieces, since a checkpoint gets the results of a piece at its end.
+    Each device gets several pieces, so that all devices end at about the same time. A piece has at least ``at_once``
+    subproblems if there are enough.
+
+    sizes: number of rows of each subproblem.
+    kept: whether there is a checkpoint. It gets the results at the end of a piece, so pieces are then small.
     """
     share = -(-len(todo) // devices)
     size = share if devices == 1 else max(-(-len(todo) // (PIECES * devices)), min(at_once, share))
@@ -230,13 +245,16 @@ def _pieces(sizes: Sequence[int], todo: list[int], devices: int, at_once: int, k
 
 
 def _one_by_one(context: FitContext, dtype: str, worker: Worker, pieces: Iterator[list[int]]) -> Generator[None]:
-    """Solve large subproblems one after another on one device or over shards; a piece shares its rows and row cache."""
+    """Solve large subproblems one after another, on one device or over shards.
+
+    The subproblems of a piece of work share their rows and one row cache.
+    """
     with _shared(context, worker) as held:
         for places in pieces:
             if len(context.subproblems) > 1 and context.left() <= 0:
                 break
             some, rows = context.subproblems[places[0]].rows, context.X
-            if held is not None and len(some) > host.MOST:  # the host may finish smaller ones, from X
+            if held is not None and len(some) > host.MOST:  # the host may finish smaller subproblems; it needs X
                 rows = held[some] if len(some) < len(held) else held
             elif len(some) < context.X.shape[0] and not context.shards:
                 rows = context.rows(some)
@@ -263,7 +281,10 @@ def _shared(context: FitContext, worker: Worker) -> Iterator[DeviceRows | None]:
 
 
 def _over_the_same_rows(context: FitContext, dtype: str, worker: Worker, places: list[int], rows: Any) -> None:
-    """Solve the large subproblems ``places`` over ``rows`` one after another, with one layout and one row cache."""
+    """Solve the large subproblems with the indices ``places`` one after another.
+
+    All of them are over the same ``rows``, so they share one layout and one row cache.
+    """
     began, whole = perf_counter(), rows.shape[0] == context.X.shape[0]
     with _ready(context, dtype, worker, rows, whole) as ready:
         worker.lap("layout", began)
@@ -306,14 +327,18 @@ def _ready(
             yield PreparedFit(stream, rows, kernel, options, dtype, worker.plan if whole else None)
 
 
-# A batch computes K of all rows once if a row has at least LONG values, the subproblems' tiles have COMMON times as
-# many values as K, and K fits in the share ROOM of the free memory.
+# A batch computes K of all rows once only if a row takes the memory of LONG kernel values or more.
+# A batch computes K of all rows once only if the tiles of its subproblems have COMMON times as many values as K.
+# A batch computes K of all rows once only if K fits in the share ROOM of the free memory.
 LONG, COMMON, ROOM = 128, 1.3, 0.25
-WIDE = 4096  # columns of rows from which the host samples K; it makes sparse rows dense
+WIDE = 4096  # most columns of X for which the host computes a sample of K, since it makes sparse rows dense
 
 
 def _side_by_side(context: FitContext, dtype: str, worker: Worker, pieces: Iterator[list[int]]) -> Generator[None]:
-    """Solve small subproblems on one device: each piece as a batch, then its unfinished subproblems on the host."""
+    """Solve small subproblems on one device.
+
+    Each piece of work is solved as a batch on the device; then the host finishes its unfinished subproblems.
+    """
     if (first := next(pieces, None)) is None:
         return
     with Stream(worker.options.device, worker.options.memory_limit) as stream:
@@ -332,17 +357,19 @@ def _side_by_side(context: FitContext, dtype: str, worker: Worker, pieces: Itera
 
 
 def _whole(stream: Stream, dtype: str, X: Data, plans: tuple[Plan, Plan], sizes: list[int]) -> Plan | None:
-    """Return the plan of rows by which K of all rows is computed once, or None if that costs more than it saves.
+    """Return the layout plan with which K of all rows is computed once, or None if that costs more than it saves.
 
-    K pays if the tiles of subproblems of these sizes have more values than K has, rows are long, and memory is large
-    enough. plans: for products with all rows, and for gathered rows.
+    It pays if the tiles of all subproblems have more values than K has, rows are long, and memory is large enough.
+
+    plans: the layout plan for products with all rows, and the plan for gathered rows.
+    sizes: number of rows of each subproblem.
     """
     if stream.profile.shape != "vector":
         return None
     n, itemsize = X.shape[0], np.dtype(dtype).itemsize
 
     def cells(plan: Plan) -> float:
-        return plan.costs.get(plan.kind, plan.costs.get(CSR.name, np.inf))  # (CSR: hybrid without a dense column)
+        return plan.costs.get(plan.kind, plan.costs.get(CSR.name, np.inf))  # hybrid without dense columns is CSR
 
     apart = plans[1]
     best = min((plan for plan in plans if LAYOUTS[plan.kind].in_order), key=cells)
@@ -355,8 +382,16 @@ def _whole(stream: Stream, dtype: str, X: Data, plans: tuple[Plan, Plan], sizes:
 class _Work:
     """Solve small subproblems on one device in one dtype, starting from their results so far.
 
-    gram: the kernel matrix from which subproblems take their tiles. scale: rounding errors of kernel values. plan: the
-    layout of gathered rows, None for a precomputed kernel. quick: whether the host makes all of K quickly.
+    Attributes
+    ----------
+    gram
+        kernel matrix from which the subproblems take their tiles.
+    scale
+        rounding errors of kernel values.
+    plan
+        layout of gathered rows, None for a precomputed kernel.
+    quick
+        whether the host computes all of K quickly.
     """
 
     def __init__(self, stream: Stream, context: FitContext, worker: Worker, dtype: str, first: list[int]) -> None:
@@ -373,11 +408,14 @@ class _Work:
             if not in_place and store.needs(self.gram) <= stream.limit - stream.held:
                 self.gram = store.computed(self.gram, tiles=False)
         self.quick = host.holds(stream, X.shape)
-        self.blocks: dict[bool, HostBlocks] = {}  # K on the host: whether all of K is made -> its blocks
-        self.rows, self.began = 0, perf_counter()  # rows of kernel matrices so far, for the progress display
+        self.blocks: dict[bool, HostBlocks] = {}  # whether all of K is computed at once -> blocks of K
+        self.rows, self.began = 0, perf_counter()  # rows of K so far and start time, for the progress display
 
     def on_device(self, todo: list[int]) -> None:
-        """Solve subproblems as one batch, except those for which this dtype is too coarse and the host has room."""
+        """Solve the subproblems with the indices ``todo`` as one batch.
+
+        A subproblem for which this dtype is too coarse is left to the host, if the host can take it.
+        """
         context, options, kept, scale = self.context, self.worker.options, self.context.checkpoint, self.scale
         able = [place for place in todo if not (self._hopeless(place) and self._takes(place))]
         before = [context.results.get(place) for place in able]
@@ -405,10 +443,11 @@ class _Work:
             self._watch(found.violation, place, found.b.shape[1])
 
     def on_host(self, todo: list[int]) -> None:
-        """Finish subproblems on the host: stalled ones, ones that float64 by differences makes finer, and a few for
-        which tol is coarse.
+        """Finish subproblems on the host where that helps, and set the final status of all results.
 
-        Then set the status of results whose tolerance rounding in float64 could hide, or for which time was over.
+        The host takes a subproblem if SMO stalled, or if K from differences of rows in float64 has smaller rounding
+        errors. If the fit has few subproblems, it also takes those whose relative gap at tol is large. The status then
+        says whether time was over, or whether rounding errors of float64 can hide the tolerance.
         """
         context, options, rounding = self.context, self.worker.options, host.EPS * self.scale.double
         for place in todo:
@@ -426,7 +465,10 @@ class _Work:
                 context.found(place, replace(found, status=Status.MAX_TIME) if late else found)
 
     def _one_on_host(self, place: int, aim: float) -> Result:
-        """Solve the subproblem at ``place`` on the host, from its result so far, to ``aim`` times tol."""
+        """Solve the subproblem with the index ``place`` on the host, from its result so far.
+
+        The solve ends at the KKT violation ``aim * tol``.
+        """
         context, worker, one = self.context, self.worker, self.context.subproblems[place]
         given = context.rows(one.rows), context.kernel, worker.options, worker.plan, self.scale.double
         asked = {"start": one.start, **context.asked(place)}
@@ -434,7 +476,7 @@ class _Work:
         return replace(found, seconds={}, trace=(), **self._words(found.dtype))
 
     def _words(self, dtype: str) -> dict[str, Any]:
-        """Return the report's words on kernel values of ``dtype``: precision, device and layout of the rows."""
+        """Return the report's texts for kernel values of ``dtype``: precision, device and layout of the rows."""
         options, rows = self.worker.options, self.gram.rows
         unlike = self.plan is not None and options.layout not in ("auto", rows.kind)
         words = f", read by their numbers, and so not {options.layout}" * unlike
@@ -453,7 +495,7 @@ class _Work:
         return products_of(self.stream, X, self.plan, kernel, "float64")
 
     def _blocks(self, whole: bool) -> HostBlocks:
-        """Return blocks of K on the host, made once for each value of ``whole``."""
+        """Return blocks of K on the host. whole: compute all of K at once, rather than block by block."""
         if whole not in self.blocks:
             X, plan = self.context.X, self.worker.plan
             centre = plan.centre if plan else np.zeros(X.shape[1])
@@ -464,7 +506,7 @@ class _Work:
         self.rows += rows
         if self.worker.progress:
             now, nan = perf_counter() - self.began, float("nan")
-            steps = sum(one.steps for one in list(self.context.results.values()))  # a copy: other threads add results
+            steps = sum(one.steps for one in list(self.context.results.values()))  # copied: other threads add results
             self.worker.progress(Point(now, steps, place, nan, nan, nan, violation, self.rows))
 
     def _takes(self, place: int) -> bool:

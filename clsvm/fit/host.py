@@ -1,7 +1,8 @@
-"""Solve or finish subproblems of few rows on the host: K in float64, then the active set method (active_set.py).
+"""Solve or finish subproblems of few rows on the host.
 
-The host takes subproblems for which SMO on a device stalls in float32 or takes very long. Its results need no further
-float64 check, since the gradient f is computed from the coefficients in float64.
+The host computes K in float64 and solves by the active set method (solvers/active_set.py). It takes subproblems for
+which SMO on a device stalls in float32 or takes very long. Its results need no further float64 check, since the
+gradient f is computed from the coefficients in float64.
 """
 
 from __future__ import annotations
@@ -28,25 +29,25 @@ from clsvm.solvers.result import Result, Settings, ended
 from clsvm.threads import go_on
 
 Vector = NDArray[np.float64]
-MOST, COUPLED = 4096, 600  # most coefficients; most for coupled problems, which have a constraint for every row
-COPIES = 4  # matrices of the size of K in memory, beside K
-LEAST = 4096  # SMO iterations on the device at least, beside the profile's patience, before the host takes over
-COARSE, FINE = 3e-4, 1e-3  # relative gap beyond which tol is too coarse; the share of tol that the host then aims at
-FEW, FEW_COARSE = 256, 1e-5  # so few rows, which take milliseconds, have this gap in place of COARSE
-SEVERAL = 200  # with more subproblems in a fit, the host does not go beyond tol
+MOST, COUPLED = 4096, 600  # most coefficients of a problem; most if it is coupled, with a constraint for every row
+COPIES = 4  # matrices as large as K that a solve needs in memory, beside K
+LEAST = 4096  # SMO iterations on the device before the host takes over, added to the profile's ``patience``
+COARSE, FINE = 3e-4, 1e-3  # relative gap above which tol is too coarse; share of tol to which the host then solves
+FEW, FEW_COARSE = 256, 1e-5  # up to FEW rows, which take milliseconds, FEW_COARSE stands for COARSE
+SEVERAL = 200  # with more subproblems in a fit, the host does not solve more accurately than tol
 EPS = certificate.EPS
-CONSTANT = 0.25  # K is centred if a row's mean exceeds this share of the centred diagonal
+CONSTANT = 0.25  # K is centred if the mean of a row exceeds this share of the centred K's mean diagonal
 QUICK = 1 << 26  # multiply-adds that take less time than building an OpenCL program
-ON_HOST = 1 << 28  # multiply-adds up to which the host computes K
+ON_HOST = 1 << 28  # most multiply-adds of a K that the host computes
 
 
 def most(problem: Problem) -> int:
-    """Return the most coefficients that the host takes of a problem with this constraint."""
+    """Return the most coefficients that a problem with this constraint may have for a solve on the host."""
     return COUPLED if problem.constraint is Constraint.COUPLED else MOST
 
 
 def takes(stream: Stream, problem: Problem) -> bool:
-    """Return whether the host can solve ``problem``: it is small enough, and memory_limit allows it."""
+    """Return whether the host can solve ``problem``: it has few coefficients, and memory_limit allows its matrices."""
     size = problem.q.size
     return size <= most(problem) and 8 * (problem.n**2 + COPIES * size**2) <= stream.limit - stream.held
 
@@ -62,11 +63,13 @@ def aim(
 ) -> float | None:
     """Return the share of tol to which the host shall continue a solve, or None if it has nothing to gain.
 
-    The host continues a result that stalled. It continues a result within tol whose relative gap is large, if it is
-    ``quick``. It continues a result that float64 rounding on the device leaves uncertain, if its own rounding is finer.
+    The host continues a result that stalled. If it is ``quick``, it continues a result within tol whose relative gap is
+    large. It continues a result that float64 rounding on the device leaves uncertain, if K on the host has smaller
+    rounding errors.
 
-    shape: (n, d) of the rows. found: the result of SMO on the device, None if it could not begin. certain: ``found``
-    with the status that the rounding errors leave it.
+    shape: (n, d) of the rows.
+    found: the result of SMO on the device, None if SMO could not begin.
+    certain: ``found`` with its status after the check for float64 rounding errors (:meth:`Result.certain`).
     """
     if found is None or certain is None:
         return 1.0
@@ -77,15 +80,22 @@ def aim(
 
 
 def finer(kernel: Kernel | Precomputed, shape: tuple[int, int]) -> bool:
-    """Return whether the host computes |x - y|^2 from differences x - y, which keeps all digits far from 0."""
+    """Return whether the host computes |x - y|^2 from the differences x - y, which keeps all digits far from 0."""
     n, d = shape
     return isinstance(kernel, Kernel) and kernel.spec.of_distance and n * n * d <= ON_HOST
 
 
 class Values(NamedTuple):
-    """Hold K (m, m) in float64 and its rounding error ``scale`` in units of eps.
+    """Hold K (m, m) in float64, perhaps centred.
 
-    shift (m,): if K was centred, the kernel matrix of the rows is K + shift 1' + 1 shift'.
+    Attributes
+    ----------
+    K
+        kernel values (m, m).
+    scale
+        rounding error of K in units of eps.
+    shift
+        None, or numbers (m,) if K was centred: the kernel matrix of the rows is K + shift 1' + 1 shift'.
     """
 
     K: NDArray[np.float64]
@@ -93,7 +103,10 @@ class Values(NamedTuple):
     shift: Vector | None = None
 
     def beyond(self, b: Vector) -> Vector | float:
-        """Return the difference (problems, 1) of f of the uncentred rows and K b, for coefficients b with sum 0."""
+        """Return what centring took from the gradients f, (problems, 1): b'shift, or 0 if K is not centred.
+
+        The coefficients b (problems, m) must have the sum 0.
+        """
         return 0.0 if self.shift is None else (b @ self.shift)[:, None]
 
     def centred(self, problem: Problem) -> Values:
@@ -108,15 +121,18 @@ class Values(NamedTuple):
         size = float((self.K.diagonal() - 2 * means + means.mean()).mean())  # the mean of the centred diagonal
         if np.abs(means).max() < CONSTANT * size:
             return self
-        shift = means - (means.mean() + size) / 2  # (a mean of 0 would make K singular)
+        shift = means - (means.mean() + size) / 2  # kernel values of mean 0 would make K singular
         return self._replace(K=self.K - shift[:, None] - shift, shift=shift)
 
 
 class HostFit:
-    """Solve subproblems over the rows X, or over X = K, on the host; the counterpart of :class:`prepare.PreparedFit`.
+    """Solve subproblems over the rows X, or over X = K, on the host, as :class:`prepare.PreparedFit` does on a device.
 
-    plan: the layout of the rows on the device. rounding: the error of float64 kernel values of the device, in units of
-    eps. Both are computed here if they are not given. Raises ValueError if kernel values are too large for float64.
+    plan: the layout of the rows on the device.
+    rounding: the error of the device's float64 kernel values, in units of eps.
+
+    If ``plan`` and ``rounding`` are None, they are computed here. Raises ValueError if kernel values are too large for
+    float64.
     """
 
     last, precision = True, "float64"
@@ -158,7 +174,7 @@ class HostFit:
         return self.finish(problem, None, **asked)
 
     def peak(self) -> int:
-        """Return the largest number of bytes that the device, or the host for it, had allocated."""
+        """Return the largest number of bytes that were allocated at a time, on the device and on the host together."""
         return self.stream.peak
 
     def describe(self) -> str:
@@ -166,10 +182,10 @@ class HostFit:
         return "host, float64"
 
     def finish(self, problem: Problem, before: Result | None, aim: float = 1.0, **asked: Any) -> Result:
-        """Solve ``problem``, from the result ``before`` if there is one, else from ``start``.
+        """Solve ``problem`` from the result ``before`` if there is one, else from ``start``.
 
-        aim: the share of tol at which the solve ends. asked: fields of Settings; its max_iter and max_time say what is
-        left of these limits.
+        aim: the share of tol at which the solve ends.
+        asked: fields of Settings. Its max_iter and max_time are the iterations and seconds that remain.
         """
         options, began = self._options, perf_counter()
         settings = Settings(options.tol, options.gap_tol, **asked)
@@ -245,7 +261,7 @@ class HostFit:
                     stream.free(*panel.buffers(), *gram.rows.buffers())
                 certificate.finite(K, kernel)
                 return Values(K, scale).centred(problem)
-            except (MemoryLimitError, BufferSizeError):  # no room for a panel: the host needs more time, and less room
+            except (MemoryLimitError, BufferSizeError):  # the host takes longer, in less memory
                 pass
         with few_threads(m):
             K = kernel(X)

@@ -1,7 +1,8 @@
 """Prepare rows on a device for solves over them, and run these solves.
 
 Preparing chooses the layout, the precision and the sizes of working set and row cache. :meth:`PreparedFit.settle`
-solves one subproblem, hands it to the host if SMO stalls, and sets the status that the rounding errors leave.
+solves one subproblem and hands it to the host if SMO stalls. If rounding errors of float64 can hide the tolerance, the
+result gets the status PRECISION.
 """
 
 from __future__ import annotations
@@ -35,18 +36,29 @@ from clsvm.solvers.kernel_rows import MIN_WORKING_SET, sizes
 from clsvm.solvers.result import Result, Settings
 
 Vector = NDArray[np.float64]
-WHOLE_SHARE = 0.5  # of the free memory, for all of K
-SHARED = 0.25  # of the free memory, for a copy of X, the rows in their layout and the arrays of a solve
-ROOM = 1e-3  # targets may reach this share of the largest wide number, since sums of them are larger
+WHOLE_SHARE = 0.5  # share of the free memory that all of K may take
+SHARED = 0.25  # share of the free memory that a copy of X, the rows in their layout and a solve's arrays may take
+ROOM = 1e-3  # largest target, relative to the device's largest wide number, since sums of targets are larger
 
 
 class PreparedFit:
-    """Hold rows (or a precomputed K) on a device with the settings, row cache and memory that solves over them share.
+    """Hold rows (or a precomputed K) on a device, with the settings and the row cache that solves over them share.
 
-    whole: compute all of K first if memory holds it, because many solves will follow. plan: the layout of the rows,
-    None for a precomputed kernel. settings: fields of Settings that all solves have in common. reason: in words, why
-    working set and row cache have their sizes. last: whether the device has no finer dtype. precision: in words, how
-    kernel values are computed. Raises ValueError as :func:`products` does.
+    ``whole`` asks for all of K before the first solve, if memory holds it, because many solves will follow. Raises
+    ValueError as :func:`products` does.
+
+    Attributes
+    ----------
+    plan
+        layout of the rows, None for a precomputed kernel.
+    settings
+        fields of Settings that all solves have in common.
+    reason
+        why working set and row cache have their sizes, in words.
+    last
+        whether the device has no finer dtype.
+    precision
+        how kernel values are computed, in words.
     """
 
     def __init__(
@@ -63,7 +75,7 @@ class PreparedFit:
         plan = plan or planned(stream.profile, X, kernel, options)
         if isinstance(X, DeviceRows):
             stream.reserve(X.nbytes)  # another stream allocated it
-        elif plan and X.shape[0] > host.MOST:  # the host may finish smaller subproblems, from X
+        elif plan and X.shape[0] > host.MOST:  # the host may finish smaller subproblems; it needs X
             X = on_device(stream, X, plan)
         self.gram, self._plain = products(stream, X, kernel, options, dtype, plan)
         exactly = exact.of_rows(self.gram, X, plan, options.device) if plan else exact.of_given(X)
@@ -101,7 +113,7 @@ class PreparedFit:
         return certificate.coarse(self._dtype, self.settings.kernel_scale, problem, tol)
 
     def solve(self, problem: Problem, **settings: Any) -> Result:
-        """Solve ``problem``, which has the constraint and shape of the problems before it.
+        """Solve ``problem``, which has the same constraint and shape as the problems solved before.
 
         settings: fields of Settings for this solve alone.
         """
@@ -117,11 +129,10 @@ class PreparedFit:
     def settle(self, problem: Problem, **asked: Any) -> Result | None:
         """Solve ``problem`` by SMO, and finish it on the host if it has few rows and SMO does not suffice.
 
-        SMO does not suffice if it stalls, takes very many iterations, cannot begin in this dtype, or reaches a tol that
-        is too coarse for the objective.
+        SMO does not suffice if it stalls, takes very many iterations, or cannot begin in this dtype. It does not
+        suffice either if tol is too coarse for the objective. Return None if a finer dtype shall solve the problem.
 
-        asked: the ``settings`` of :meth:`solve`, among them start, max_iter and max_time. Return None if a finer dtype
-        shall solve the problem.
+        asked: the ``settings`` of :meth:`solve`, among them start, max_iter and max_time.
         """
         self._plainer(problem)
         began, found, most = perf_counter(), None, asked["max_iter"]
@@ -147,7 +158,7 @@ class PreparedFit:
         with self._solver.cleared() if self._solver else nullcontext():
             if found is None or host.takes(self.stream, problem):
                 return self._on_host.finish(problem, found, aim, **asked)
-        if found.unfinished(most):  # memory_limit has no room for the host's K beside the solver
+        if found.unfinished(most):  # memory_limit has no room for K on the host beside the solver
             again = {"start": problem.feasible(found.b), "known": None}
             found = self.solve(problem, **asked | again).after(found)
         return self._certain(found)
@@ -167,9 +178,9 @@ class PreparedFit:
         return host.aim(self._kernel, self._X.shape, seen, certain, quick)
 
     def _plainer(self, problem: Problem) -> None:
-        """Leave the matrix units before the first solve if their arithmetic is too coarse for tol.
+        """Stop using matrix units (tensor cores) if their rounding errors are too large for tol.
 
-        If they are too coarse for a later problem, that problem is solved in float64.
+        That is possible before the first solve only. A later problem for which they are too large is solved in float64.
         """
         gram = self.gram
         if gram.units and not self._solver and self.coarse(problem, self.settings.tol):
@@ -192,9 +203,10 @@ class PreparedFit:
 def products(
     stream: Stream, X: Any, kernel: Kernel | Precomputed, options: Options, dtype: str, plan: Plan | None
 ) -> tuple[Operator, Scales]:
-    """Return the operator of K(X, X), with the rows on the device in the layout ``plan``, and K's rounding errors.
+    """Return the operator for products with K(X, X), and the rounding errors of K.
 
-    With a precomputed kernel X is K. Raises ValueError if numbers are too large for the dtype or memory is too small.
+    The rows X lie on the device in the layout ``plan``; with a precomputed kernel X is K. Raises ValueError if numbers
+    are too large for the dtype or memory is too small.
     """
     if isinstance(kernel, Precomputed) or plan is None:
         largest = float(np.abs(X).max())
@@ -208,10 +220,10 @@ def products(
 
 
 def on_device(stream: Stream, X: Any, plan: Plan) -> Any:
-    """Copy X (n, d) to the device and return it as DeviceRows; return X itself if that does not pay or fit.
+    """Copy X (n, d) to the device and return it as DeviceRows; return X itself if a copy does not pay or fit.
 
-    It pays on a device with memory of its own, for a dense layout: rows that are laid out later, for a float64 check or
-    a subproblem, need not cross the bus again. The copy may take a small part of the device's memory.
+    A copy pays on a device with memory of its own, for a dense layout. Rows that are laid out later, for a float64
+    check or a subproblem, then need not cross the bus again. The copy may take a small part of the device's memory.
     """
     if plan.kind != DENSE.name or stream.unified or stream.profile.wide == "pair":
         return X

@@ -1,4 +1,8 @@
-"""State of a fit that all its devices share (FitContext), what each device did (Worker), and the outcome (Fitted)."""
+"""Hold the state of an SVM fit and its outcome.
+
+:class:`FitContext` is the state that all devices of the fit share, :class:`Worker` counts what each device did, and
+:class:`Fitted` is the outcome.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +34,18 @@ KEPT += ["exact_rows", "steps", "outer_steps", "rows_computed", "working_set", "
 class Worker:
     """Count the seconds and bytes of one device, or of all devices of a fit together.
 
-    progress: the progress display, if any. plan: the layout of the rows, None for a precomputed kernel. reason: in
-    words, why working set and row cache have their sizes. seconds: part of the work -> seconds. peak: the largest
-    number of bytes that a device had allocated.
+    Attributes
+    ----------
+    progress
+        progress display, or None.
+    plan
+        layout of the rows, None for a precomputed kernel.
+    reason
+        why working set and row cache have their sizes, in words.
+    seconds
+        part of the work -> seconds.
+    peak
+        largest number of bytes that a device had allocated.
     """
 
     options: Options
@@ -43,11 +56,11 @@ class Worker:
     peak: int = 0
 
     def lap(self, part: str, since: float) -> None:
-        """Add the seconds since perf_counter() was ``since`` to a part of the work."""
+        """Add the seconds since perf_counter() was ``since`` to the ``part`` of the work."""
         self.took({part: perf_counter() - since})
 
     def took(self, seconds: Mapping[str, float], times: int = 1) -> None:
-        """Add seconds to parts of the work, divided by ``times``."""
+        """Add to each part of the work its ``seconds``, divided by ``times``."""
         for part, spent in seconds.items():
             self.seconds[part] = self.seconds.get(part, 0.0) + spent / times
 
@@ -63,9 +76,21 @@ class Worker:
 class Fitted:
     """Hold the outcome of a fit: the results of its subproblems, and the report of the whole fit.
 
-    results: one for each subproblem, in order. before: the outcome of other subproblems of the same fit, which rho,
-    dual, steps and the report include first. rho: offsets (subproblems, groups). dual: objectives (subproblems,).
-    steps: SMO iterations (subproblems,). plan: the layout of the rows, None for a precomputed kernel.
+    The argument ``before`` is the outcome of other subproblems of the same fit. The attributes rho, dual and steps, and
+    the report, include these subproblems first.
+
+    Attributes
+    ----------
+    results
+        result of each subproblem, in order.
+    rho
+        offsets (subproblems, groups).
+    dual
+        dual objectives (subproblems,).
+    steps
+        SMO iterations (subproblems,).
+    plan
+        layout of the rows, None for a precomputed kernel.
     """
 
     def __init__(self, results: Sequence[Result], run: Worker, seconds: float, before: Fitted | None = None) -> None:
@@ -125,10 +150,28 @@ class FitContext:
 
     A "place" is the index of a subproblem in ``subproblems``.
 
-    X: rows (n, d), or K (n, n) of a precomputed kernel. since: perf_counter() at the start of the fit. run: the work of
-    all devices together. results: place -> result so far. ended: places of final results. recalled: places whose result
-    came from the checkpoint. whole: the batch solver takes subproblems of at most so many rows. at_once: subproblems in
-    a batch that keep a device busy. few: whether the small subproblems are few. shards: whether rows are in shards.
+    Attributes
+    ----------
+    X
+        rows (n, d), or K (n, n) of a precomputed kernel.
+    since
+        perf_counter() at the start of the fit.
+    run
+        seconds and bytes of all devices together.
+    results
+        place -> result so far.
+    ended
+        places of final results.
+    recalled
+        places whose result came from the checkpoint.
+    whole
+        most rows of a subproblem that the batch solver takes.
+    at_once
+        number of subproblems in a batch that keep a device busy.
+    few
+        whether the fit has few small subproblems.
+    shards
+        whether the rows are in shards.
     """
 
     X: Any
@@ -179,7 +222,8 @@ class FitContext:
     def found(self, place: int, result: Result, last: bool = False) -> None:
         """Keep the result of the subproblem at ``place``.
 
-        A stalled subproblem is solved further in a finer dtype, unless this was the ``last`` one.
+        The result is final if it did not stall, or if it is the ``last``, in the finest dtype. A stalled subproblem is
+        otherwise solved further in a finer dtype.
         """
         self.results[place] = result
         if last or result.status is not Status.STALLED:

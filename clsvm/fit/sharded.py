@@ -31,13 +31,22 @@ from clsvm.solvers.result import Result, Settings
 from clsvm.solvers.sharded import Facts, Shard, Sharded, WorkingSet, travelled
 
 Vector = NDArray[np.float64]
-WORKING = 256  # right-hand rows of the product whose time tells how fast a device is
+WORKING = 256  # right-hand rows of the product by which the speed of a device is measured
 
 
 class Laid(NamedTuple):
     """Hold rows in shards, laid out for one dtype.
 
-    plan: the layout of every shard. finest: the finest dtype that all devices have. device: their names.
+    Attributes
+    ----------
+    shards
+        the shards.
+    plan
+        layout of the rows in every shard.
+    finest
+        most precise dtype that all devices have.
+    device
+        names of the devices.
     """
 
     shards: Parts
@@ -47,9 +56,14 @@ class Laid(NamedTuple):
 
 
 class RemoteRows(Protocol):
-    """Rows (n, d) outside this process.
+    """Give access to rows X (n, d) that are stored outside this process.
 
-    order (n,): the caller's row number of each row of the shards, shard after shard.
+    Attributes
+    ----------
+    shape
+        (n, d).
+    order
+        row number in X of each row of the shards, shard after shard, (n,).
     """
 
     shape: tuple[int, int]
@@ -60,13 +74,13 @@ class RemoteRows(Protocol):
 
 
 def elsewhere(X: Any) -> TypeGuard[RemoteRows]:
-    """Return whether X is RemoteRows; isinstance with a protocol would take longer than parts of a small fit."""
+    """Return whether X is RemoteRows. The test avoids isinstance with a protocol, which is slow for small fits."""
     return hasattr(X, "laid")
 
 
 @contextmanager
 def in_shards(X: Any, kernel: Kernel | Precomputed, options: Options, dtype: str) -> Iterator[ShardedFit]:
-    """Lay out X in shards: RemoteRows where they are, an array over the devices of ``options``.
+    """Lay out X in shards: RemoteRows where they are stored, an array on the devices of ``options``.
 
     Raises ValueError for a precomputed kernel.
     """
@@ -83,9 +97,10 @@ def in_shards(X: Any, kernel: Kernel | Precomputed, options: Options, dtype: str
 
 
 class ShardedFit:
-    """Solve subproblems over rows in shards; ``stream`` is the device of the working set.
+    """Solve subproblems over rows in shards, as :class:`prepare.PreparedFit` does over rows on one device.
 
-    The counterpart of :class:`prepare.PreparedFit`.
+    stream: the device that solves the dual over working sets.
+    home: the rows that were laid out.
     """
 
     def __init__(
@@ -175,7 +190,7 @@ class LocalRows:
 
 
 def _ends(n: int, speeds: Vector) -> list[int]:
-    """Return the end of each shard of n rows, with sizes in proportion to ``speeds`` and at least 1.
+    """Divide n rows into shards with sizes in proportion to ``speeds``, but at least 1; return the end of each.
 
     Raises ValueError if there are fewer rows than devices.
     """
@@ -183,5 +198,5 @@ def _ends(n: int, speeds: Vector) -> list[int]:
         raise ValueError(f"{len(speeds)} devices take at least a row each, got {n} rows")
     ends = np.round(np.cumsum(speeds) / speeds.sum() * n).astype(int)
     least = np.arange(1, len(speeds) + 1)
-    ends = np.maximum.accumulate(np.maximum(ends, least) - least) + least  # each end lies beyond the one before it
+    ends = np.maximum.accumulate(np.maximum(ends, least) - least) + least  # a shard has at least one row
     return [int(end) for end in np.minimum(ends, n - least[::-1] + 1)]

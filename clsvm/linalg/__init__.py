@@ -1,5 +1,4 @@
-"""Linear algebra of matrices that are larger than a device's memory: Cholesky factors, their products, triangular
-solves.
+"""Factor and solve with matrices larger than a device's memory: Cholesky factors, products U U', triangular solves.
 
 The matrix stays on the host. One or several devices work on tiles of it.
 """

@@ -23,9 +23,9 @@ from clsvm.opencl.stream import Stream
 from clsvm.parameters import Number
 
 Matrix = NDArray[Any]
-UNIT = 128  # a chosen tile has a multiple of so many rows
-TABLES = 1 << 14, 64  # bytes of small tables: fixed, and for each row of a tile
-LEAST, PARTS = 1024, 8  # a chosen tile has at least LEAST rows if memory allows it, and about n / PARTS at most
+UNIT = 128  # the number of rows of a tile that ``plan`` chooses is a multiple of UNIT
+TABLES = 1 << 14, 64  # bytes of small buffers on the device: a fixed number, and for each row of a tile
+LEAST, PARTS = 1024, 8  # a tile of a matrix (n, n) has about n / PARTS rows, but at least LEAST if memory allows it
 
 
 def plan(
@@ -108,12 +108,12 @@ def _real(dtype: Any) -> str:
 
 
 def usual_tile(n: int) -> int:
-    """Return the rows of a tile of a matrix (n, n) if memory does not limit them."""
+    """Return the number of rows of a tile of a matrix (n, n), if memory does not limit the tile."""
     return max(LEAST, -(-n // (PARTS * UNIT)) * UNIT)
 
 
 def _for_lapack(streams: Sequence[Stream]) -> str:
-    """Return why LAPACK on the host is as fast as the devices, or "" if it is not."""
+    """Return why LAPACK on the host is as fast as the devices, or an empty text if it is not."""
     return "every device is a CPU, on whose cores it is as fast" * all(one.info.kind == "cpu" for one in streams)
 
 
@@ -222,8 +222,10 @@ def _in_triangle(
     clean: bool,
     where: dict[str, Any],
 ) -> Matrix:
-    """Apply ``work``, as (LAPACK routine, function by tiles), to one triangle of A or of a copy, and return the
-    result.
+    """Apply ``work`` to one triangle of A, or of a copy of A, and return the result.
+
+    work: name of a LAPACK routine, and the function that does the same by tiles.
+    where: the arguments device, memory_limit and tile of :func:`plan`.
     """
     out = _matrix(A, name)
     if not overwrite:
@@ -307,7 +309,7 @@ def solve_triangular(
         columns[...] = found
     elif lower != trans:  # U'X = B
         tiles.solve(U, columns, made)
-    else:  # U X = B is such a problem with rows and columns in reverse order
+    else:  # U X = B becomes U'X = B if rows and columns are reversed
         tiles.solve(U[::-1, ::-1].T, columns[::-1], made)
     if not np.isfinite(X).all() and not all(np.isfinite(U[i, i:]).all() for i in range(len(U))):
         raise ValueError("T must be of finite numbers in the triangle that is read, got NaN or infinity")

@@ -3,7 +3,7 @@
 The matrix stays on the host. A worker is a thread with its own stream; worker w of W has the columns j of tiles with
 j mod W = w. It holds three tiles on its device (:class:`DeviceTiles`):
 
-    C   the tile that is computed, in rows of ``ld`` numbers
+    C   the tile that is computed, stored in rows; the starts of two rows are ``ld`` numbers apart
     M   a tile as it is stored in the matrix, in rows or in columns
     X   the columns or the rows of a third tile, in lane groups (gram/layouts/lanes.py)
 
@@ -13,8 +13,8 @@ j mod W = w. It holds three tiles on its device (:class:`DeviceTiles`):
 Source: Meanti, Carratino, Rosasco, Rudi 2020, appendix C, Algorithms 3 and 4, for lower factors. Their LAUUM has two
 rows of tiles on a device. Here the host has a copy of the current row, so that three tiles are enough.
 
-:class:`Table` makes workers wait for tiles of others. Each number of C is one chain of multiply-adds in the order of
-the factors' rows. So the result has the same bits for any number of workers and any order of tiles.
+:class:`Table` makes workers wait for tiles of other workers. Each number of C is one chain of multiply-adds in the
+order of the factors' rows. So the result has the same bits for any number of workers and any order of tiles.
 """
 
 from __future__ import annotations
@@ -37,15 +37,16 @@ from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Buffer, Stream
 
 Matrix = NDArray[Any]
-STRIP = 512  # right-hand rows that are packed at a time
+STRIP = 512  # most right-hand rows of a product that are packed at a time
 SIDE = 16  # rows and columns that a work-group transposes at a time, SIDE of turn.cl
 SCALED = Spec("", (Parameter("scale", 1.0),), "scale * dot")
 FILES = ("pack", "turn", "solve", "factor")  # kernel files in cl_kernels/linalg
 
 
 def programs(profile: Profile, dtype: str) -> list[Variant]:
-    """Return the programs for tiles: the product C[u][i] += scale <x_i, u>, made as a kernel matrix, and those of
-    FILES.
+    """Return the OpenCL programs for tiles: one for the product, and one for each kernel file in FILES.
+
+    The product is C[u][i] += scale * <x_i, u>. Its program is made like that of a kernel matrix.
     """
     text, own = DENSE.program(SCALED, profile, dtype, "many", False)
     shared = options(profile, dtype)
@@ -63,13 +64,13 @@ class Shape(NamedTuple):
     t
         most rows and columns of a tile.
     pad
-        columns, rounded up to whole lane groups.
+        ``t`` rounded up to whole lane groups.
     ld
-        numbers from one row of a tile in a buffer to the next.
+        numbers from the start of a row of a tile in a buffer to the start of the next row.
     block
         rows that are factored at a time.
     strip
-        right-hand rows of a product.
+        rows of the buffer for the right-hand rows of a product.
     """
 
     t: int
@@ -82,19 +83,29 @@ class Shape(NamedTuple):
     def of(cls, profile: Profile, dtype: str, t: int) -> Shape:
         block = 128 if profile.shape == "vector" else lanes(profile, dtype)
         pad = padded(t, lanes(profile, dtype))
-        ld = pad + lanes(profile, dtype) * (
-            pad % 256 == 0
-        )  # rows whose starts share a cache set would evict one another
+        # Rows whose starts share a cache set would evict one another, so ld is no multiple of 256.
+        ld = pad + lanes(profile, dtype) * (pad % 256 == 0)
         return cls(t, pad, ld, block, min(STRIP, padded(t, lanes(profile, dtype))))
 
     def nbytes(self, dtype: str) -> list[int]:
-        """Return the bytes of the buffers: C, M, X, a strip of right-hand rows, and norms."""
+        """Return the bytes of each buffer of a worker.
+
+        The buffers are the tiles C, M and X, a strip of right-hand rows, and norms.
+        """
         numbers = self.t * self.ld, self.t * self.ld, self.pad * self.t, self.strip * self.t, max(self.pad, self.strip)
         return [np.dtype(dtype).itemsize * number for number in numbers]
 
 
 class In(NamedTuple):
-    """Hold a tile in a buffer. down, right: numbers from one row to the next, and from one column to the next."""
+    """Hold a tile in a buffer.
+
+    Attributes
+    ----------
+    down
+        numbers from one row to the next.
+    right
+        numbers from one column to the next.
+    """
 
     buffer: Buffer
     down: int
@@ -103,8 +114,9 @@ class In(NamedTuple):
     def rows(self, i: int, j: int = 0) -> tuple[Any, ...]:
         """Return rows i onward, from column j on, as arguments of kernels that take vectors.
 
-        The arguments are: buffer, place of the first number, step to the next vector, step to the next number of a
-        vector."""
+        The arguments are the buffer, the place of the first number, the step to the next vector, and the step to the
+        next number of a vector.
+        """
         return self.buffer, *map(np.int64, (i * self.down + j * self.right, self.down, self.right))
 
     def columns(self, j: int, i: int = 0) -> tuple[Any, ...]:
@@ -113,7 +125,7 @@ class In(NamedTuple):
 
 
 class DeviceTiles:
-    """Hold three tiles C, M and X of at most t x t on one device, and compute with them.
+    """Hold three tiles C, M and X of at most t x t numbers on one device, and compute with them.
 
     Raises MemoryLimitError if the memory limit is too small.
     """
@@ -149,13 +161,19 @@ class DeviceTiles:
         self._of_M = In(self.M, 1, self.shape.ld) if turned else In(self.M, self.shape.ld, 1)
 
     def load_rows(self, tile: Matrix, triangle: bool = False) -> None:
-        """Copy a tile to M, and its rows to X. triangle: set entries below the diagonal to zero in X."""
+        """Copy a tile to M, and its rows to X.
+
+        triangle: set entries below the diagonal to zero in X.
+        """
         self.load_m(tile)
         h, w = tile.shape
         self._packed(self._of_M.rows(0), h, w, 0, triangle)
 
     def store(self, tile: Matrix, triangle: bool = False) -> None:
-        """Copy C to a tile. triangle: copy only the diagonal and the entries above it. M may be overwritten."""
+        """Copy C to a tile. M may be overwritten.
+
+        triangle: copy only the diagonal and the entries above it.
+        """
         h, w = tile.shape
         source, turned = self.C, _in_columns(tile)
         if turned:
@@ -179,7 +197,7 @@ class DeviceTiles:
     def factor(self, w: int) -> int:
         """Replace the upper triangle of C (w, w) by U with U'U = C.
 
-        Return 0, or the number from 1 of the first pivot that is not positive.
+        Return 0, or the number of the first pivot that is not positive, counted from 1.
         """
         s, of_C = self.shape, In(self.C, self.shape.ld, 1)
         for k in range(0, w, s.block):
@@ -196,8 +214,9 @@ class DeviceTiles:
         return failed
 
     def solve(self, h: int, w: int) -> None:
-        """Replace C (h, w) by X with U' X = C, where U (h, h) is in M. The columns of X are also put in the
-        buffer X.
+        """Replace C (h, w) by the solution Y of U' Y = C, where U (h, h) is the upper triangle of M.
+
+        The columns of Y are also put in the buffer X.
         """
         for k in range(0, h, self.shape.block):
             b = min(self.shape.block, h - k)
@@ -205,9 +224,10 @@ class DeviceTiles:
             self._substitute(self._of_M, k, b, w, 0)
 
     def add(self, h: int, w: int, d: int, scale: float = 1.0, half: bool = False, triangle: bool = False) -> None:
-        """Add scale M X to C (h, w), with M (h, d) and rows in X. half: only on and above the diagonal of C.
+        """Add scale * <M_u, x_i> to every C[u][i], for the rows M_u of M (h, d) and the w vectors x_i in X.
 
-        triangle: M and the rows in X are upper triangular, so that products with their zeros are left out.
+        half: compute only the entries of C on and above the diagonal.
+        triangle: M and the vectors in X are rows of upper triangles, so products with their zeros are left out.
         """
         for u in range(0, h, self.shape.strip):
             some, first = min(self.shape.strip, h - u), u if triangle else 0
@@ -215,16 +235,20 @@ class DeviceTiles:
             self._sum(scale, u, some, d - first, u if half else 0, w, first)
 
     def _rest(self, U: In, k: int, b: int, w: int, column: int) -> None:
-        """Subtract from rows k to k + b - 1 of C, from ``column`` on, the product of U with the first k solved
-        rows in X.
+        """Subtract from rows k to k + b - 1 of C the products of U with the first k solved rows, which are in X.
+
+        w: columns of C.
+        column: first column that is computed.
         """
         if k:
             self._packed(U.columns(k), b, k)
             self._sum(-1.0, k, b, k, column, w)
 
     def _substitute(self, U: In, k: int, b: int, w: int, column: int) -> None:
-        """Solve rows k to k + b - 1 of U' X = C by forward substitution, for all columns from the lane group of
-        ``column`` on.
+        """Solve rows k to k + b - 1 of U' Y = C by forward substitution.
+
+        w: columns of C.
+        column: all columns from the lane group of this column on are solved.
         """
         s, vector = self.shape, self.stream.profile.shape == "vector"
         group = column // self.V
@@ -233,7 +257,7 @@ class DeviceTiles:
         self._solve((size,), (local,), group, b, k, U.rows(k, k), self.C, np.int64(s.ld), s.t, self.X)
 
     def _turned(self, source: Buffer, to: Buffer, h: int, w: int) -> None:
-        """Transpose a tile (h, w) from one buffer to another."""
+        """Transpose a tile of h rows and w columns from the buffer ``source`` to the buffer ``to``."""
         vector = self.stream.profile.shape == "vector"
         size, local = (-(-w // self.V), -(-h // self.V)), (1, 1)
         if not vector:
@@ -241,8 +265,10 @@ class DeviceTiles:
         self._turn(size, local, h, w, np.int64(self.shape.ld), source, to)
 
     def _packed(self, vectors: tuple[Any, ...], n: int, d: int, at: int | None = None, triangle: bool = False) -> None:
-        """Pack n vectors of d numbers of a tile into blocks of V: into X from number ``at`` on, or into the strip if
-        ``at`` is None.
+        """Pack n vectors of d numbers of a tile into lane groups of V vectors.
+
+        at: number of the first vector in the buffer X; None packs into the strip of right-hand rows instead.
+        triangle: set the numbers of a vector before its diagonal to zero.
         """
         items = 1 if self.stream.profile.shape == "vector" else 64
         to = (0, d, self._strip) if at is None else (at, self.shape.t, self.X)
@@ -250,10 +276,11 @@ class DeviceTiles:
         self._pack((items, -(-n // self.V)), (items, 1), source, (*numbers, n, d, int(triangle), *to[:2]), to[2])
 
     def _sum(self, scale: float, row: int, n: int, d: int, column: int, w: int, first: int = 0) -> None:
-        """Add scale <x_i, u> to C[row + u][i] for n packed vectors u of d numbers, and i from the lane group of
-        ``column`` on.
+        """Add scale * <x_i, u> to C[row + u][i], for the n packed right-hand vectors u of d numbers.
 
-        The first ``first`` numbers of each x_i are skipped.
+        column: the vectors x_i in X start with the lane group of this column.
+        w: columns of C.
+        first: numbers at the start of each x_i that are skipped.
         """
         stream, s = self.stream, self.shape
         group = column // self.V
@@ -271,7 +298,10 @@ class DeviceTiles:
         self._product(size, local, group, groups, 0, reads, store.arguments(), self.real.type(scale))
 
     def _table(self, name: str, number: int, array: NDArray[Any]) -> Buffer:
-        """Return a buffer with a small array, cached under a name, a number that it depends on, and its length."""
+        """Return a buffer with a small array, cached for later calls.
+
+        The cache's key is the name, the ``number`` on which the array depends, and the array's length.
+        """
         key = name, number, len(array)
         if key not in self._tables:
             self._tables[key] = self.stream.upload(array)
@@ -279,12 +309,12 @@ class DeviceTiles:
 
 
 def _in_rows(tile: Matrix) -> bool:
-    """Return whether the numbers of each row are contiguous, and rows follow one another."""
+    """Return whether each row of the tile is contiguous, and the rows follow one another in memory."""
     return tile.strides[1] == tile.itemsize and tile.strides[0] >= tile.shape[1] * tile.itemsize
 
 
 def _in_columns(tile: Matrix) -> bool:
-    """Return whether numbers of a column are stored closer together than those of a row."""
+    """Return whether the numbers of a column lie closer together in memory than the numbers of a row."""
     return abs(tile.strides[0]) < abs(tile.strides[1])
 
 
@@ -298,7 +328,10 @@ class Ended(Exception):  # noqa: N818 (a signal; the error itself is another wor
 
 
 class Table:
-    """Count the finished steps of each tile. Workers wait for steps of tiles; a failure wakes all of them."""
+    """Count the finished steps of each tile.
+
+    Workers wait until other workers have finished steps of tiles. A failure of one worker wakes all of them.
+    """
 
     def __init__(self, N: int) -> None:
         self._steps = np.zeros((N, N), np.int64)
@@ -312,7 +345,7 @@ class Table:
             self.check()
 
     def done(self, i: int, j: int) -> None:
-        """Count a further step of tile (i, j), whose result is on the host."""
+        """Count one more finished step of tile (i, j), whose result is now on the host."""
         with self._changed:
             self._steps[i, j] += 1
             self._changed.notify_all()
@@ -323,7 +356,7 @@ class Table:
             raise Ended
 
     def fail(self, error: BaseException) -> None:
-        """End the work of all workers with an error."""
+        """Record the ``error`` of a worker, so that all workers end."""
         with self._changed:
             self.error = self.error or error
             self._changed.notify_all()
@@ -385,14 +418,14 @@ class Plan:
         return f"{where}: {self.reason}"
 
 
-Work = Callable[[DeviceTiles, range], None]  # the work of a worker: its tiles on its device, the numbers of its pieces
+Work = Callable[[DeviceTiles, range], None]  # function of a worker's tiles and the numbers of its pieces of work
 
 
 def run(work: Work, grid: Grid, pieces: int, plan: Plan, table: Table) -> None:
-    """Run ``work`` in each worker on its share of ``pieces`` pieces, which are dealt in turn.
+    """Run ``work`` in each worker on its share of the pieces of work, which are numbered from 0 to ``pieces`` - 1.
 
-    A single worker works in the caller's thread, because Oclgrind 21.10 crashes in any other. Raises the first error of
-    a worker. An interrupt ends all workers.
+    Workers get the pieces in turn. A single worker works in the caller's thread, because Oclgrind 21.10 crashes in any
+    other. Raises the first error of a worker. An interrupt ends all workers.
     """
     t, workers = min(grid.t, len(grid.matrix)), min(len(plan.devices), pieces)
 
@@ -469,14 +502,18 @@ def cholesky(A: Matrix, plan: Plan) -> None:
 
 
 def lauum(U: Matrix, plan: Plan) -> None:
-    """Replace the upper triangle of U by that of U U'. Workers meet at a barrier after each row of tiles."""
+    """Replace the upper triangle of U by that of U U'.
+
+    Workers wait for one another at a barrier after each row of tiles.
+    """
     grid = Grid(U, plan.tile)
     table, N, rows = Table(grid.tiles), grid.tiles, iter(range(grid.tiles))
     row: list[Matrix] = []
 
     def keep() -> None:
-        """Copy the next row of tiles, which is overwritten from now on; all workers are done with the rows before
-        it.
+        """Copy the next row of tiles, which is overwritten from now on.
+
+        It runs when all workers have finished the rows before it.
         """
         i = next(rows)
         row[:] = [grid.tile(i, k).copy() for k in range(i, N)]
@@ -510,8 +547,9 @@ def lauum(U: Matrix, plan: Plan) -> None:
 
 
 def solve(U: Matrix, B: Matrix, plan: Plan) -> None:
-    """Replace B (n, k) by X with U' X = B, for an upper triangle U. A worker solves as many columns at a time as
-    a tile has.
+    """Replace B (n, k) by the solution X of U' X = B, for an upper triangle U.
+
+    A worker solves as many columns at a time as a tile has.
     """
     grid, table = Grid(U, plan.tile), Table(1)
 

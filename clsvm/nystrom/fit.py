@@ -36,11 +36,11 @@ from clsvm.opencl.stream import Stream
 from clsvm.report import Display, NystromReport, Status
 
 Vector = NDArray[np.float64]
-COARSE = 1e7  # condition of K(C, C) beyond which float32 is too coarse, because T^-1 enlarges its errors
-# Jitter of K(C, C) on devices without float64, relative to its diagonal: min(SINGLE, SQUARES / penalty). T^-1 enlarges
-# the rounding of K(X, C). With this jitter the error of the Hessian, eps^2 / jitter, is small relative to the penalty.
+COARSE = 1e7  # condition number of K among inducing points above which its float32 rounding errors are too large
+# On devices without float64, K among inducing points gets the jitter min(SINGLE, SQUARES / penalty) * mean diagonal.
+# With this jitter, float32 rounding moves the Hessian by eps^2 / jitter, which is small relative to the penalty.
 SINGLE, SQUARES = 1e-6, 1e-12
-# Attributes that the report copies under the same names
+# Attributes of the result and of the preconditioner that the report copies under the same names
 _OF_SOLVE = "objective", "residual", "bound", "steps", "newton_steps", "passes"
 _OF_PRECONDITIONER = "condition", "jitter", "rank"
 
@@ -60,7 +60,7 @@ class Options:
 
 
 class Survey(NamedTuple):
-    """Describe the rows and the devices before a fit.
+    """Describe the rows X and the devices before a fit.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class Survey(NamedTuple):
     device
         names of the devices.
     extent
-        sizes of the rows.
+        largest and smallest norms of rows and absolute entries, from which rounding errors follow.
     """
 
     plan: Plan
@@ -81,7 +81,7 @@ class Survey(NamedTuple):
 
 
 class Formulation(NamedTuple):
-    """Hold the parts of a fit that do not depend on targets: kernel function, inducing points and preconditioner.
+    """Hold the parts of a fit that do not depend on targets.
 
     Attributes
     ----------
@@ -90,9 +90,9 @@ class Formulation(NamedTuple):
     centers
         inducing points.
     preconditioner
-        preconditioner of K(C, C).
+        preconditioner of K(C, C), the kernel matrix of the inducing points C.
     rows
-        survey of the rows.
+        layout, devices and norms of the rows X (:class:`Survey`).
     dtypes
         dtypes of kernel values to try, in order.
     """
@@ -105,11 +105,11 @@ class Formulation(NamedTuple):
 
 
 def formulate(kernel: Kernel, centers: Centers, options: Options, penalty: float, rows: Survey) -> Formulation:
-    """Make the formulation that all tasks over these rows share, for this penalty or larger ones.
+    """Make the formulation that all tasks over these rows share. ``penalty`` is the smallest penalty of the tasks.
 
-    float64 is tried first if float32 is too coarse: if K(C, C) is ill-conditioned, or if inner values of the kernel
-    function leave the range of float32. Raises ValueError if the function is not a kernel on these points, or if
-    float64 is not precise enough.
+    float64 is tried first if float32 is too coarse: if K(C, C) of the inducing points C is ill-conditioned, or if inner
+    values of the kernel function leave the range of float32. Raises ValueError if the function is not a kernel on these
+    points, or if float64 is not precise enough.
     """
     first, limit = devices.first(options.device), options.memory_limit
     with rows_of(CENTERS):
@@ -140,7 +140,7 @@ class Rows(ABC):
     sample
         numbers (s,) of the rows from which the preconditioner is made; None if the inducing points are not rows of X.
     coarse
-        whether the devices have a more precise dtype than that of the products.
+        whether the devices have a more precise dtype than that of the products with K.
     with_targets
         whether the blocks have their targets already.
     """
@@ -169,7 +169,10 @@ class Rows(ABC):
 
     @contextmanager
     def laid(self, formulation: Formulation, options: Options, dtype: str, k: int) -> Iterator[None]:
-        """Lay rows and inducing points out in ``dtype`` inside this context. Raises MemoryLimitError."""
+        """Lay out rows and inducing points on the devices in ``dtype``, until the with block ends.
+
+        Raises MemoryLimitError.
+        """
         survey = formulation.rows
         self._formulation, self.k, self.coarse = formulation, k, dtype != survey.finest
         points = InducingPoints(formulation.centers.rows, formulation.kernel, survey.plan, dtype, k, survey.finest)
@@ -179,7 +182,13 @@ class Rows(ABC):
     def draw(
         self, random: np.random.RandomState, penalty: float, tol: float, quadratic: bool = True, tasks: int = 1
     ) -> None:
-        """Draw the rows from which the preconditioner is made, for ``tasks`` tasks with this penalty or larger ones."""
+        """Draw the rows from which the preconditioner is made, and give it their kernel values.
+
+        penalty: the smallest penalty of the tasks.
+        tol: residual at which their solves end.
+        quadratic: whether their loss is quadratic.
+        tasks: number of tasks.
+        """
         preconditioner, values, n = self._formulation.preconditioner, None, sum(self.blocks.sizes)
         self.sample = self._formulation.centers.places
         s = sampled(n, preconditioner.rank, self.k, self.cost, tol, quadratic, tasks)
@@ -190,7 +199,10 @@ class Rows(ABC):
         preconditioner.memory_limit = self.blocks.memory()[1]
 
     def solve(self, task: Task, start: Vector | None, tol: float, max_iter: int, **asked: Any) -> Result:
-        """Solve a task from coefficients ``start`` (k, m), or from 0. asked: other parameters of :class:`Newton`."""
+        """Solve a task to the residual ``tol`` from coefficients ``start`` (k, m), or from 0 if ``start`` is None.
+
+        asked: other parameters of :class:`Newton`.
+        """
         preconditioner, sizes = self._formulation.preconditioner, self.blocks.sizes
         task = replace(task, largest=task.deviation)
         samples: Any = [None] * len(sizes) if self.sample is None else split(self.sample, sizes)
@@ -204,14 +216,18 @@ class Rows(ABC):
         return Newton(self._operator, preconditioner, tol, max_iter, **asked).run(start)
 
     def decision_values(self, found: Result) -> Vector:
-        """Return f (k, n) of all rows for a result of the last task, by the same products as its gradients."""
+        """Return the decision values f (k, n) of all n rows for k outputs, at the coefficients ``found.alpha``.
+
+        ``found`` is the result of the task solved last. The products with K are those of its gradients.
+        """
         return self._operator.decision_values(found.alpha)
 
 
 class LocalRows(Rows):
-    """Hold rows X (n, d) of this process, on one device, or in blocks on a list of devices according to their speeds.
+    """Hold rows X (n, d) of this process, on one device, or in blocks on a list of devices.
 
-    The division into blocks depends only on the number of rows, so the bits of all sums do not depend on the speeds.
+    Faster devices get more blocks. The division into blocks depends only on the number of rows, so the bits of all sums
+    do not depend on the speeds.
     """
 
     def __init__(self, X: Data) -> None:
@@ -264,12 +280,16 @@ def train(
 ) -> tuple[Vector, NystromReport, Plan]:
     """Fit ``task`` over the rows of X (n, d), dense or CSR.
 
-    Return the coefficients (k, m), the report, and the layout of the rows. start: coefficients (k, m) to begin with, or
-    None. random: generator that draws the sampled rows. since: perf_counter() at the start of the fit.
+    Return the coefficients (k, m), the report, and the layout of the rows.
 
-    The fit uses float64 from the start if K(C, C) is too ill-conditioned for float32. It continues in float64 if the
-    solve in float32 stalls. Raises MemoryLimitError, or ValueError if the function is not a kernel on these inducing
-    points."""
+    start: coefficients (k, m) to begin with, or None.
+    random: generator that draws the sampled rows.
+    since: perf_counter() at the start of the fit.
+
+    The fit uses float64 from the start if K(C, C) of the inducing points C is too ill-conditioned for float32. The fit
+    continues in float64 if the solve in float32 stalls. Raises MemoryLimitError, or ValueError if the function is not a
+    kernel on these inducing points.
+    """
     rows, clock = X if isinstance(X, Rows) else LocalRows(X), Clock(since)
     clock.lap("check")
     formulation = formulate(kernel, centers, options, task.penalty, rows.survey(kernel, options))
@@ -315,7 +335,10 @@ class Clock:
         self._spent = defaultdict[str, float](float)
 
     def lap(self, part: str, weighing: float = 0.0) -> None:
-        """Add the time since the last call to ``part``, except ``weighing`` seconds, which the preconditioner took."""
+        """Add the seconds since the last lap to ``part``.
+
+        weighing: how many of these seconds the preconditioner took; they count for the part "preconditioner" instead.
+        """
         now = perf_counter()
         self._spent[part] += now - self._last - weighing
         self._spent["preconditioner"] += weighing
@@ -328,7 +351,7 @@ class Clock:
 
 LEAST, LARGEST = 100, 5000  # smallest and largest number of inducing points for n_centers="auto"
 CANDIDATES = 20  # rows from which k-means++ chooses, for each inducing point
-PILOT, BLOCK = 1000, 1 << 24  # sampled rows for leverage scores; values of K computed at a time
+PILOT, BLOCK = 1000, 1 << 24  # rows drawn for leverage scores; kernel values computed at a time
 
 
 class Centers(NamedTuple):
@@ -350,7 +373,10 @@ class Centers(NamedTuple):
 
 
 def count_centers(n: int, asked: int | str) -> tuple[int, str]:
-    """Return the number of inducing points to draw from n rows, and the reason in words. asked: n_centers."""
+    """Return the number of inducing points to draw from n rows, and the reason in words.
+
+    asked: n_centers of the estimator, a number or "auto".
+    """
     if asked == "auto":
         m = min(n, LARGEST, max(LEAST, int(np.ceil(np.sqrt(n) * np.log2(max(n, 2))))))
         return m, f"{m}: sqrt(n) log2(n) of {n} rows, {LEAST} to {LARGEST}, at most all"
@@ -370,10 +396,11 @@ def choose_centers(
 ) -> Centers:
     """Choose inducing points from rows X (n, d) by ``how``, an estimator's center_selection.
 
-    ``how`` is "uniform", "k-means++", "leverage", or the points (m, d) themselves. ``asked`` is n_centers.
-
-    Rows with weight 0 are not drawn. ``where`` holds the device and memory_limit for kernel values, which "leverage"
-    needs."""
+    how: "uniform", "k-means++", "leverage", or the points (m, d) themselves.
+    asked: the estimator's n_centers.
+    weights: sample weights (n,); rows with weight 0 are not drawn.
+    where: device and memory_limit for kernel values, which "leverage" needs.
+    """
     if not isinstance(how, str):
         return Centers(how, None, f"{how.shape[0]} that were given")
     eligible = np.flatnonzero(weights > 0)
@@ -403,10 +430,10 @@ def _leverage(
     random: np.random.RandomState,
     where: Mapping[str, Any],
 ) -> NDArray[np.float64]:
-    """Return approximate ridge leverage scores of the rows ``eligible``; all are positive.
+    """Return approximate ridge leverage scores of the rows ``eligible``, up to a common factor; all are positive.
 
-    The score is (K(x, x) - k' (K_ss + penalty s I)^-1 k) / (penalty n), with s rows drawn uniformly. Source: Rudi,
-    Calandriello, Carratino, Rosasco 2018 (BLESS).
+    The score of a row x is K(x, x) - K(x, S) (K(S, S) + penalty * s * I)^-1 K(S, x), for a set S of s rows that are
+    drawn uniformly. Source: Rudi, Calandriello, Carratino, Rosasco 2018 (BLESS).
     """
     s = min(PILOT, len(eligible))
     pilot = X[np.sort(random.choice(eligible, s, replace=False))]

@@ -1,12 +1,14 @@
 """Train Nyström kernel machines on m inducing points C by Newton's method with preconditioned conjugate gradients.
 
-Minimises  F(alpha) = (1/N) sum_i w_i l(f_i, y_i) + (penalty / 2) |f|^2,   f = K(X, C) alpha + offset,   N = sum w
-Given      the row operator, which computes sums over rows (rows.py), and the preconditioner P = T^-1 A^-1
+Minimises  F(alpha) = (1/N) sum_i w_i l(f_i, y_i) + (penalty / 2) |f|^2,   f = K(X, C) alpha + offset,   N = sum w,
+           for the loss l, targets y (k, n) of k outputs, and sample weights w
+Given      the row operator, which computes sums over rows (rows.py), and the preconditioner P = T^-1 A^-1, whose
+           triangular factors T and A are described in preconditioner.py
 Returns    alpha (k, m) with |P' grad F| <= tol |P' grad F(0)|, for each output or, if the loss couples them, for all
-           outputs together; and an upper bound of F - F* (:meth:`Newton._upper_bound`)
+           outputs together; and an upper bound of F - F*, F* the minimum of F (:meth:`Newton._upper_bound`)
 Source     Meanti et al. 2020, algorithms 1 and 2; Marteau-Ferey, Bach, Rudi 2019; Nocedal and Wright, 7.1
 
-    until |g| <= tol |g(0)|:
+    until |g| <= tol |g(0)|, with K = K(X, C) and u = T alpha:
         f     <- K alpha + offset
         g     <- P'(K' (w l'(f)) / N + penalty T' u)
         d     <- the solution of  P'(K' (w l''(f)) K / N + penalty T'T) P d = -g,  one pass over the rows for each step
@@ -17,7 +19,7 @@ squared loss the method is Falkon, and each further Newton step is iterative ref
 so errors of float32 products do not accumulate. The papers decrease the penalty gradually to keep Newton steps good.
 Here a line search shortens steps instead, and the penalty is the final one from the start.
 
-All numbers are in the task's units, one for each output. Results are converted back to the caller's.
+During a solve, targets, f and alpha of each output are divided by the output's unit. Results are multiplied by it.
 """
 
 from __future__ import annotations
@@ -35,17 +37,17 @@ from clsvm.nystrom.rows import RowOperator
 from clsvm.report import Point, Progress, Status
 
 Vector = NDArray[np.float64]
-INEXACT = 0.1  # largest residual of a Newton step, relative to g
-FINE = {"float32": 1e-3, "float64": 1e-9}  # smallest residual of a Newton step for products in that dtype
-ENOUGH = 1e-4  # fraction of the predicted decrease of F that a step must reach (Armijo)
+INEXACT = 0.1  # largest residual of a Newton step, relative to the gradient
+FINE = {"float32": 1e-3, "float64": 1e-9}  # smallest residual of a Newton step, relative to the gradient
+ENOUGH = 1e-4  # fraction of the predicted decrease of the objective that a step must reach (Armijo)
 HALVINGS = 30  # most halvings of a step length
 REFINE = 2e-4  # error of f by rounding of K, relative to the largest target, above which gradients use float64
-LEAST = 1e-300  # replaces 0 as a factor of infinity, whose product would be nan
+LEAST = 1e-300  # replaces 0 in a product with infinity, which would be nan
 EPS = float(np.finfo(np.float64).eps)
-SAFE = 4.0  # factor of the rounding error of a gradient; a smaller gradient at f = 0 is noise, and alpha stays 0
+SAFE = 4.0  # a gradient at f = 0 below SAFE times its rounding error is noise, and the coefficients stay 0
 MOST_ROUNDING = 1e-3  # largest relative error of f by rounding of K in a solve that counts as converged
-FEW = 9.0  # rounding error of f grows by 1 + FEW m / n for m inducing points and n rows
-STALL = 0.5  # largest ratio of |g| after and before a Newton step that does not lower F
+FEW = 9.0  # rounding errors of f grow by the factor 1 + FEW * m / n for m inducing points and n rows
+STALL = 0.5  # if a step does not lower the objective, it must lower the gradient's norm to STALL times it
 
 
 @dataclass
@@ -57,15 +59,19 @@ class Result:
     alpha
         coefficients (k, m).
     objective
-        F, summed over the outputs.
+        objective F, summed over the outputs.
     residual
-        largest |g| / |g(0)| of the outputs.
+        norm of the preconditioned gradient over its norm at f = 0; the largest of the outputs.
     bound
-        upper bound of F - F*.
+        upper bound of the objective less its minimum.
     status
         how the solve ended.
-    steps, newton_steps, passes
-        conjugate gradient steps, Newton steps, passes over the rows.
+    steps
+        conjugate gradient steps.
+    newton_steps
+        Newton steps.
+    passes
+        passes over the rows.
     exact
         whether gradients used products in float64.
     trace
@@ -91,20 +97,19 @@ Callback = Callable[[int, Vector, float], Any]
 
 
 class Newton:
-    """Minimise F over the coefficients, with sums over rows from a row operator; :meth:`run` starts the solve.
+    """Minimise the objective F over the coefficients, with sums over rows from a row operator.
 
-    A KeyboardInterrupt ends the solve with the result so far.
+    :meth:`run` does the solve. A KeyboardInterrupt ends it with the result so far. The argument ``before`` is the
+    result of a solve in another dtype, whose counts and seconds continue.
 
     Attributes
     ----------
     max_iter
         most conjugate gradient steps.
     callback
-        called with the step, the coefficients (m, k) and the seconds after each step.
-    before
-        result of a solve in another dtype, whose counts and seconds continue; an argument only.
+        function of the step, the coefficients (m, k) and the seconds, called after each conjugate gradient step.
     fine
-        smallest residual of a Newton step relative to the gradient.
+        smallest residual of a Newton step, relative to the gradient.
     """
 
     def __init__(
@@ -131,7 +136,7 @@ class Newton:
         self.interrupted = False
 
     def run(self, start: Vector | None) -> Result:
-        """Minimise F from coefficients ``start`` (k, m), or from 0."""
+        """Minimise the objective from coefficients ``start`` (k, m), or from 0 if ``start`` is None."""
         result = self.result
         try:
             result.status = self._run(start)
@@ -149,13 +154,12 @@ class Newton:
         slope = rows.slope()
         g = self._gradient(slope)
         learns = self._each(slope, lambda a: np.abs(a).max(axis=1)) > self._noise()
-        goal = np.where(
-            learns, self.tol * self._norms(g), np.inf
-        )  # an output without a gradient above noise keeps alpha = 0
+        # An output whose gradient is rounding noise keeps alpha = 0.
+        goal = np.where(learns, self.tol * self._norms(g), np.inf)
         self._store(self._values(self.u))
         if start is not None and learns.any():
             start = start / self.units
-            if self.loss.coupled:  # the loss is constant along the mean of the outputs; the bound needs a mean of 0
+            if self.loss.coupled:  # the outputs' mean does not change the loss; the bound needs a mean of 0
                 start = start - start.mean(axis=0)
             self.u = np.where(learns[:, None], self.P.of_coefficients(start), 0.0)
             self.result.alpha = start * learns[:, None] if self.P.kept is None else self.P.alpha(self.u)
@@ -184,7 +188,7 @@ class Newton:
             self.result.newton_steps += 1
             if self._refine():
                 rows.set_alpha(self.result.alpha)
-                self._store(self._values(self.u))  # F changes with the more precise f
+                self._store(self._values(self.u))  # the more precise f changes the objective
                 size = np.full_like(size, np.inf)
             if not loss.quadratic:
                 self._weigh()
@@ -198,22 +202,31 @@ class Newton:
         return Status.RESIDUAL
 
     def _each(self, values: Vector, of: Callable[[Vector], Vector]) -> Vector:
-        """Apply ``of`` to values (k, ...), a row for each output, or to a single joined row if the loss is coupled."""
+        """Apply ``of`` to ``values`` (k, ...), which have a row for each output.
+
+        If the loss is coupled, the rows are joined to a single one first.
+        """
         return of(values.reshape(1, -1) if self.loss.coupled else values)
 
     def _norms(self, g: Vector) -> Vector:
         return self._each(g, lambda rows: np.linalg.norm(rows, axis=1))
 
     def _refine(self) -> bool:
-        """Switch gradients to the most precise products if rounding of K shows; return whether it did."""
+        """Compute gradients by the most precise products from now on if rounding errors of K are too large.
+
+        Return whether this call changed the products.
+        """
         return not self.rows.refined and self._relative_rounding() > REFINE and self.rows.refine()
 
     def _relative_rounding(self) -> float:
-        """Return the largest error of f by rounding of K, relative to the largest target, over the outputs."""
+        """Return the largest error of f that rounding of K can cause, relative to the largest target.
+
+        The ratio is computed for each output, and the largest one is returned.
+        """
         return float((self._rounding_of_f() / np.maximum(self.rows.task.deviation, 1e-300)).max())
 
     def _rounding_of_f(self) -> Vector:
-        """Return the error (k,) of each output's f that rounding of K can cause."""
+        """Return for each output the error of its decision values f that rounding of K can cause, (k,)."""
         rows = self.rows
         rounding = float(np.finfo(rows.dtype).eps) * self.P.size * (1 + FEW * rows.m / rows.n)
         return np.asarray(rounding * np.sqrt(np.square(self.result.alpha).sum(axis=1)))
@@ -223,7 +236,10 @@ class Newton:
         return SAFE * EPS * self.P.size * self._each(self.rows.rounding(), lambda rows: rows.max(axis=1))
 
     def _weigh(self) -> None:
-        """Update the second derivatives of the losses at f in the row operator, and the preconditioner's factor A."""
+        """Update the second derivatives of the losses at f in the row operator.
+
+        Then make the preconditioner's factor A from these derivatives.
+        """
         total, at, least = self.rows.weigh()
         at = at if len(at) else np.full(self.rows.m, total / self.rows.m)  # inducing points that are not rows
         times = total / at.sum() if at.any() else 1.0
@@ -237,7 +253,12 @@ class Newton:
         return self.P.from_u(self.G)
 
     def _values(self, u: Vector, s: Vector | None = None) -> Vector:
-        """Return F of each output at the current f, or at f plus s (k, 1) times its computed change."""
+        """Return the objective of each output for u = T alpha, at the current f or further along a step.
+
+        s: None, or step lengths (k, 1). The objective is then taken at f + s * change, with the change of f that the
+            row
+        operator has computed.
+        """
         squares = self._each(u, lambda rows: np.square(rows).sum(axis=1))
         return self.rows.losses(s) + self.penalty / 2 * squares
 
@@ -250,9 +271,10 @@ class Newton:
         return self.P.from_u(self.P.from_alpha(c) + self.penalty * v)
 
     def _conjugate_gradients(self, right: Vector, eta: Vector) -> Vector:
-        """Solve H d = right by conjugate gradients until |right - H d| <= eta |right|, and return d (k, r).
+        """Solve H d = right by conjugate gradients, for the preconditioned Hessian H of the objective; return d (k, r).
 
-        The condition holds for each output with its eta (k, 1), or for all outputs together if the loss is coupled.
+        The solve ends if |right - H d| <= eta * |right| for each output, with its eta (k, 1). If the loss is coupled,
+        the condition is for all outputs together.
         """
 
         def dots(a: Vector, b: Vector) -> Vector:
@@ -282,10 +304,13 @@ class Newton:
         return d
 
     def _line_search(self, step: Vector, gd: Vector) -> tuple[Vector, NDArray[np.bool_]]:
-        """Return the step length s (k, 1) of each output, and whether F falls (k,).
+        """Return the step length s (k, 1) of each output, and whether the objective F falls (k,).
 
         s is the first of 1, 1/2, 1/4, ... that lowers F enough, or 0. A rise of F within its rounding error counts as
-        enough. gd: the products g d (k, r), whose sum over an output is the slope of F along the step.
+        enough.
+
+        step: change of u = T alpha, (k, r).
+        gd: gradient times step, element by element, (k, r). The sum over an output is the slope of F along the step.
         """
         before, slope = self.values, self._each(gd, lambda rows: rows.sum(axis=1))
         s, noise = np.ones(len(before)), 1e-14 * np.abs(before)
@@ -319,27 +344,30 @@ class Newton:
         return sizes
 
     def _upper_bound(self, sizes: Vector) -> Vector:
-        """Return an upper bound of F - F* for each output, or for all together if they are coupled. sizes: |g| of each.
+        """Return an upper bound of F - F* for each output, or for all together if the loss couples them.
+
+        F is the objective and F* its minimum. u, A, B, T are as in preconditioner.py, and D are the weighted second
+        derivatives of the loss. G is the gradient of F with respect to u, and g = A^-T G, with the norms ``sizes``.
 
         The bound is the least of three bounds, plus the change of F and F* that rounding can cause:
 
-            F                     losses are not negative, so F* >= 0
-            |G|^2 / (2 penalty)   G = grad_u F; the penalty makes F strongly convex in u
-            |g|^2 / (2 c)         if the Hessian H >= c A'A for all v with |v - u| <= r = 2 |g| / c in the norm of A'A.
-                                  On that sphere F(v) >= F(u) - |g| r + c r^2 / 2 = F(u), so the minimum is inside
+            F                       losses are not negative, so F* >= 0 |G|^2 / (2 * penalty)   the penalty makes F
+            strongly convex in u |g|^2 / (2 * c)         if the Hessian H >= c A'A for all v with |v - u| <= r = 2 |g| /
+            c in the norm of A'A.
+                                    On that sphere F(v) >= F(u) - |g| r + c r^2 / 2 = F(u), so the minimum is inside
 
-        A'A is penalty I plus ``times`` the sum of D b b' over the sampled rows b of B; D is averaged over outputs. H is
-        penalty I plus the sum of D b b' over all rows with the D of the output itself, which is at least ``least``
-        times the average. So H >= (least / times) A'A at u. ``curvature`` is half of this factor; the other half allows
-        for the rounding of A.
+        A'A is penalty * I plus ``times`` the sum of D b b' over the sampled rows b of B, with D averaged over outputs.
+        H is penalty * I plus the sum of D b b' over all rows, with the D of the output itself. This D is at least
+        ``least`` times the average. So H >= (least / times) A'A at u. ``curvature`` is half of this factor; the other
+        half allows for the rounding of A.
 
         If f changes by at most t from u to v, D does not fall below exp(-2 t) of itself, since |l'''| <= 2 l''. This
-        factor is at least 1/2 if t <= |b| |v - u|_2 <= reach r / sqrt(penalty) <= log(2) / 2. So for a loss that is not
-        quadratic c is halved, and the third bound holds only within that reach.
+        factor is at least 1/2 if t <= |b| |v - u|_2 <= reach * r / sqrt(penalty) <= log(2) / 2, where ``reach`` is the
+        largest |b|. So for a loss that is not quadratic c is halved, and the third bound holds only within that reach.
 
         Rounding of K moves each f by at most t. It moves F and F* by at most |l'| t + t^2 / 2, since l'' <= 1, and by
-        at most ``steepest`` t. |l'| <= sqrt(2 l) for every nonnegative function with l'' <= 1. T'T is K(C, C) up to
-        ``off``, which moves |f|^2 by at most ``off`` |alpha|^2.
+        at most ``steepest`` times t. |l'| <= sqrt(2 l) for every nonnegative function with l'' <= 1. T'T is K(C, C) up
+        to ``off``, which moves |f|^2 by at most off * |alpha|^2.
         """
         values, task, c, pull = self.values, self.rows.task, self.curvature, self._norms(self.G)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -358,7 +386,7 @@ class Newton:
     def _report_step(self, d: Vector) -> None:
         """Call the callback after a conjugate gradient step. A KeyboardInterrupt in the callback ends the solve.
 
-        d (k, r): the Newton step as computed so far.
+        d: the Newton step as computed so far, (k, r).
         """
         if self.callback:
             now = perf_counter() - self.began

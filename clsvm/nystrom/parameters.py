@@ -46,7 +46,7 @@ SELECTIONS = ("uniform", "k-means++", "leverage")
 
 
 class Selection(Limits):
-    """Accept one of SELECTIONS, or rows."""
+    """Accept the name of a center_selection, or inducing points as rows (m, d)."""
 
     expected = f"{', '.join(map(repr, SELECTIONS))} or rows (m, d)"
 

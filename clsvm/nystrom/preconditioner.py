@@ -1,8 +1,10 @@
 """Precondition the fit of a Nyström model by two triangular factors T and A (m, m) in one buffer on the host.
 
-    T'T = K(C, C) + jitter I                  T upper triangular, computed once
-    A'A = B' D B + penalty I, B = K_s T^-1    A upper triangular, for weights D (s,) of s sampled rows and each penalty
-    u = T alpha, b = A u                      then |f|^2 = |u|^2, and the Hessian of the objective in b is near I
+    T'T = K(C, C) + jitter I                  T upper triangular, computed once, for m inducing points C
+    A'A = B' D B + penalty I, B = K_s T^-1    A upper triangular, for K_s = K(S, C) of s sampled rows S of X;
+                                              weights D (s,) of these rows and each penalty give a new A
+    u = T alpha, b = A u                      for coefficients alpha; then |f|^2 = |u|^2, and the Hessian of the
+                                              objective in the variable b is near I
 
 :class:`Preconditioner` makes T. :meth:`Preconditioner.sample` sets the sampled rows, and :meth:`Preconditioner.weigh`
 makes A. LAPACK computes the factors, or tiles on a device that is not a CPU (clsvm.linalg).
@@ -17,8 +19,8 @@ points, or a wide kernel. With a jitter some directions would consist of roundin
 Then a Cholesky factorisation with pivots selects r points that span the others: K = R'R with R (r, m) up to rounding.
 The coefficients of the other points are 0.
 
-Storage. Coefficients are rows: alpha is (k, m), u and b are (k, r), with r = m unless K is singular. T is stored above
-the diagonal of the buffer and A' below it. The diagonal is that of the factor in use.
+Storage. Coefficients are rows: alpha is (k, m) for k outputs, u and b are (k, r), with r = m unless K is singular. T is
+stored above the diagonal of the buffer and A' below it. The diagonal is that of the factor in use.
 """
 
 from __future__ import annotations
@@ -35,27 +37,27 @@ from clsvm import linalg
 from clsvm.threads import all_threads, one_thread
 
 Vector = NDArray[np.float64]
-JITTER, GROWTH = 4.0, 10.0  # jitter in units of eps m mean(diagonal); growth of the pivots' tolerance after a failure
-MOST, EXACT = 1e-4, 1e-8  # largest tolerance, relative to the mean diagonal, for values in float32 and in float64
+JITTER, GROWTH = 4.0, 10.0  # jitter in units of eps * m * mean diagonal; growth of pivots' tolerance after a failure
+MOST, EXACT = 1e-4, 1e-8  # largest pivot tolerance relative to K's mean diagonal, for float32 and for float64
 SINGULAR = 1e10  # condition number of K(C, C) from which on inducing points are left out
 SHORT = 1 << 30  # multiply-adds below which one thread is used
-_BLOCK, _ROWS = 512, 4096  # columns copied at a time; sampled rows multiplied at a time
+_BLOCK, _ROWS = 512, 4096  # columns of a matrix copied at a time; sampled rows multiplied at a time
 TIMES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # candidates for the ratio of sampled rows to inducing points
-MANY = 150  # expected conjugate gradient steps if the inducing points are the sample
-# Costs relative to a multiply-add in a device's dense product: a multiply-add of the host in float64; the use of a
-# value of K in a pass, for each output.
+MANY = 150  # expected conjugate gradient steps if the inducing points serve as sampled rows
+# HOST: cost of a float64 multiply-add on the host, in multiply-adds of a dense product on the device.
+# OUTPUT: cost of using a kernel value for one output, in multiply-adds of a dense product on the device.
 HOST, OUTPUT = 2.0, 3.0
-AGAIN = 2.0  # factor of the steps in exact arithmetic, since conjugate gradients restart after each refinement
-SOLVES, MAKES = 3, 8  # for a loss that is not quadratic: steps relative to one solve, number of preconditioners
-STORED = 1 << 30  # most bytes of B
-SMALL, STEEP = 3e-7, 1e6  # smallest penalty, relative to K's diagonal, and largest condition number for B in float32
+AGAIN = 2.0  # conjugate gradient steps relative to theory, since they restart after each refinement
+SOLVES, MAKES = 3, 8  # a loss that is not quadratic takes the steps of SOLVES linear solves and MAKES factors A
+STORED = 1 << 30  # most bytes of the matrix B of sampled rows
+SMALL, STEEP = 3e-7, 1e6  # B is in float32 if penalty >= SMALL * mean diagonal of K and condition <= STEEP
 
 
 class Preconditioner:
     """Precondition the problem by factors of K(C, C) (m, m), which is symmetric in float64; the factors overwrite it.
 
     The argument ``least`` is the smallest jitter, relative to the mean diagonal. Raises ValueError if K is indefinite
-    beyond rounding, because the function is then not a kernel on these points.
+    by more than rounding errors, because the function is then not a kernel on these points.
 
     Attributes
     ----------
@@ -68,15 +70,17 @@ class Preconditioner:
     rank
         rank r of K.
     kept
-        points (r,) that span the others if r < m, else None.
+        indices (r,) of the inducing points that span the others if r < m, else None.
     condition
         squared ratio of the extremes of T's diagonal, a lower bound of the condition number of K.
     size
         mean of K's diagonal.
     reach
         largest norm |b| of a sampled row b of B.
-    device, memory_limit
-        where factors are computed, as in :func:`clsvm.linalg.plan`; the limit may change.
+    device
+        devices on which factors are computed, as in :func:`clsvm.linalg.plan`.
+    memory_limit
+        limit of memory for this, as in :func:`clsvm.linalg.plan`; it may change between calls.
     """
 
     def __init__(
@@ -88,7 +92,7 @@ class Preconditioner:
         diagonal = K.diagonal().copy()
         size = self.size = float(np.abs(diagonal).mean()) or 1.0
         self.jitter = max(JITTER * float(np.finfo(np.float64).eps) * self.m, least) * size
-        both = np.asfortranarray(K.T)  # K is symmetric, so its transpose is LAPACK's order without a copy
+        both = np.asfortranarray(K.T)  # K is symmetric; its transpose has LAPACK's order without a copy
         np.fill_diagonal(both, diagonal + self.jitter)
         self._R: Vector | None = None
         self.off = self.jitter
@@ -121,10 +125,8 @@ class Preconditioner:
     def _pivoted(self, K: Vector, most: float) -> Vector:
         """Factor a singular K by Cholesky with pivots, and return T (r, r) for the r points that span the others.
 
-        The argument ``K`` (m, m) holds the matrix in its lower triangle.
-
-        If the remainder after the pivots is negative or larger than the tolerance, K is indefinite by at least so much,
-        and the tolerance grows up to ``most``.
+        The argument ``K`` (m, m) holds the matrix in its lower triangle. If the remainder after the pivots is negative,
+        or larger than the tolerance, K is indefinite by at least this amount. The tolerance then grows, up to ``most``.
         """
         signs = np.random.RandomState(0).choice([-1.0, 1.0], self.m)
         across, tol = blas.dsymv(1.0, K, signs, lower=1), self.jitter
@@ -146,10 +148,11 @@ class Preconditioner:
         raise ValueError(f"{words}; Kernel.check(X) tests more conditions")
 
     def sample(self, K: NDArray[np.floating] | None, penalty: float) -> None:
-        """Set the sampled rows by their values K (s, m). If K is None, the inducing points are the sample.
+        """Set the sampled rows by their kernel values K (s, m) with the m inducing points.
 
-        B is in float32, which is twice as fast, if its rounding is small relative to ``penalty``, the smallest penalty
-        of later calls of :meth:`weigh`. Raises ValueError if K is not finite.
+        If K is None, the inducing points are the sample. ``penalty`` is the smallest penalty of later calls of
+        :meth:`weigh`. B is in float32, which is twice as fast, if its rounding errors are small relative to
+        ``penalty``. Raises ValueError if K is not finite.
         """
         self._B, self.reach = self._R, self._reach_of_points
         if K is None:
@@ -166,7 +169,10 @@ class Preconditioner:
         self.reach = float(np.sqrt(np.einsum("is,is->s", self._B, self._B).max()))
 
     def weigh(self, D: Vector, penalty: float) -> None:
-        """Make A for a positive penalty and weights D (s,) of the sampled rows, or (m,) of the inducing points."""
+        """Make the factor A for a positive ``penalty`` and weights D.
+
+        D: weights (s,) of the sampled rows, or (m,) of the inducing points.
+        """
         scale = np.sqrt(D)
         np.fill_diagonal(self._factors, self._diagonal_T)
         with _threads(len(D) * self.rank**2):
@@ -203,7 +209,7 @@ class Preconditioner:
         return sums if own else both
 
     def alpha(self, u: Vector) -> Vector:
-        """Return the coefficients T^-1 u, (k, m); those of inducing points that were left out are 0."""
+        """Return the coefficients T^-1 u, (k, m). Inducing points that were left out get the coefficient 0."""
         found = self._solve(u, self._diagonal_T, lower=0, trans=0)
         if self.kept is None:
             return found
@@ -212,8 +218,9 @@ class Preconditioner:
         return alpha
 
     def from_alpha(self, g: Vector) -> Vector:
-        """Return T^-T g: the gradient with respect to u = T alpha, from a gradient g with respect to the
-        coefficients alpha.
+        """Return T^-T g: the gradient with respect to u = T alpha.
+
+        g: gradient with respect to the coefficients alpha, (k, m).
         """
         return self._solve(g if self.kept is None else g[:, self.kept], self._diagonal_T, lower=0, trans=1)
 
@@ -244,7 +251,10 @@ class Preconditioner:
 
 
 def _threads(work: float) -> AbstractContextManager[None]:
-    """Return a context that fixes the number of threads by the multiply-adds of ``work``, for reproducible bits."""
+    """Return a context with one thread if ``work`` is small, else with all threads.
+
+    work: number of multiply-adds. Bits of results are reproducible, since nothing else decides the number of threads.
+    """
     return one_thread() if work < SHORT else all_threads()
 
 
@@ -254,17 +264,22 @@ def _condition(T: Vector) -> float:
 
 
 def _blocks(m: int) -> Iterator[tuple[slice, slice]]:
-    """Yield blocks of columns of an m x m matrix, each with the columns after it."""
+    """Divide the columns of an m x m matrix into blocks.
+
+    Yield for each block the slice of its columns, and the slice of all columns after it.
+    """
     for first in range(0, m, _BLOCK):
         end = min(first + _BLOCK, m)
         yield slice(first, end), slice(end, m)
 
 
 def sampled(n: int, m: int, k: int, each: float, tol: float, quadratic: bool = True, tasks: int = 1) -> int:
-    """Return how many of n rows to sample for m inducing points and k outputs, at the least estimated cost.
+    """Return how many of n rows to sample for m inducing points and k outputs, so that the estimated cost is least.
 
-    each: cost of a value of K in a pass, in multiply-adds. quadratic: whether the loss is quadratic, so that a task
-    takes one linear solve. tasks: number of tasks that share the sample.
+    each: cost of a value of K in a pass over the rows, in multiply-adds.
+    tol: residual at which a solve ends.
+    quadratic: whether the loss is quadratic, so that a task takes one linear solve.
+    tasks: number of tasks that share the sample.
     """
     value = each + OUTPUT * k
     solves, makes = (tasks, tasks) if quadratic else (SOLVES * tasks, MAKES * tasks)

@@ -1,8 +1,9 @@
 """Compute with the rows X of a Nyström model where they are stored: products with K(X, C), losses and derivatives.
 
-A block of rows (:class:`RowBlock`) holds f = K(X, C) alpha + offset (k, n), and the change of f along a step. It
-returns only sums over its rows: m numbers or one for each output. So blocks can be on any device or computer.
-:class:`RowOperator` adds the sums of all blocks for the solver, in the order of the blocks.
+C are the m inducing points. A block of rows (:class:`RowBlock`) holds f = K(X, C) alpha + offset (k, n) for k outputs,
+and the change of f along a step. Its methods return only sums over its rows, which have no axis of length n. So a block
+can be on any device or computer. :class:`RowOperator` adds the sums of all blocks for the solver, in the order of the
+blocks.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from clsvm.losses import Loss
 from clsvm.opencl.stream import Stream
 
 Vector = NDArray[np.float64]
-# Smallest deviation of targets from the offset, relative to the largest target
+# Smallest deviation of targets from the offset, relative to the largest target of the output
 NEAR = 1e3 * float(np.finfo(np.float64).eps)
-PARTS, LEAST = 16, 1024  # most blocks for a list of devices; fewest rows of a block
+PARTS, LEAST = 16, 1024  # most blocks of rows for a list of devices; fewest rows of a block
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Task:
     penalty
         lambda of the objective.
     largest
-        largest deviation (k,) of a target from the offset over all rows, if the task has only some of the rows.
+        largest deviation (k,) of a target from the offset over all rows of the fit; None if the task has all rows.
     """
 
     loss: Loss
@@ -66,7 +67,7 @@ class Task:
 
     @property
     def units(self) -> Vector:
-        """Return the unit (k,) of each output for the solve, a power of 2."""
+        """Return the unit of each output, (k,): a power of 2 by which the solve divides targets and coefficients."""
         return self.loss.units(self.deviation)
 
     def in_units(self) -> Task:
@@ -81,12 +82,12 @@ class Task:
         return np.asarray(self.weights.sum(axis=-1, keepdims=True))
 
     def among(self, rows: slice) -> Task:
-        """Return the task with the targets and weights of some rows."""
+        """Return the task with the targets and weights of the ``rows`` alone."""
         return replace(self, y=self.y[:, rows], weights=self.weights[..., rows], largest=self.deviation)
 
 
 def deviation(y: Vector, offset: Vector) -> Vector:
-    """Return max |y - offset| (k,) for targets y (k, n), but at least NEAR times the largest |y|."""
+    """Return max_i |y_i - offset| (k,) for targets y (k, n), but at least NEAR times the largest |y_i|."""
     y = np.concatenate([y, offset[:, None]], axis=1)
     return np.maximum(np.abs(y - offset[:, None]).max(axis=1), np.abs(y).max(axis=1) * NEAR)
 
@@ -140,25 +141,28 @@ class InducingPoints(NamedTuple):
         return Cross(stream, X, self.rows, self.kernel, self.plan, self.dtype, self.k)
 
     def finer(self, stream: Stream, X: Data) -> Cross:
-        """Lay out rows X (n, d) for products in the most precise dtype. Too few products follow to store K."""
+        """Lay out rows X (n, d) for products in the most precise dtype.
+
+        K is not stored, since few products follow.
+        """
         return Cross(stream, X, self.rows, self.kernel, self.plan, self.finest, self.k, keep=False)
 
 
 class RowBlock:
     """Hold rows on one device, for one task after another; :meth:`pose` begins a task.
 
-    The other methods answer requests of :class:`RowOperator`, whose methods of the same names describe them.
+    The other methods answer requests of :class:`RowOperator`, whose methods of the same names describe them. The
+    argument ``finer`` is a function that makes products in the most precise dtype, or None. The argument ``task`` is
+    the task with the block's own targets, or None.
 
     Attributes
     ----------
     cross
         products with K(X, C).
-    k, n
-        numbers of outputs and rows.
-    finer
-        function that makes products in the most precise dtype, or None; an argument only.
-    task
-        task with the block's own targets, or None; an argument only.
+    k
+        number of outputs.
+    n
+        number of rows.
     """
 
     def __init__(self, cross: Cross, finer: Callable[[], Cross] | None = None, task: Task | None = None) -> None:
@@ -173,10 +177,10 @@ class RowBlock:
         return cls(points.cross(stream, X), finer, task)
 
     def pose(self, sample: NDArray[np.intp] | None, total: Vector | None = None, task: Task | None = None) -> None:
-        """Begin a task, by default the block's own, at f = offset.
+        """Begin a task at f = offset; ``task`` None stands for the block's own task.
 
-        sample: numbers (s,) of the block's rows in the sample of the preconditioner, or None. total: sum of the weights
-        over the rows of all blocks.
+        sample: indices (s,) of the block's rows among the preconditioner's sampled rows, or None.
+        total: sum of the weights over the rows of all blocks.
         """
         task = task or self._own_task
         assert task is not None
@@ -253,7 +257,10 @@ class RowBlock:
         return self.cross.values(rows)
 
     def decision_values(self, alpha: Vector) -> Vector:
-        """Return f (k, n) of the rows for coefficients (k, m) that are not scaled to units, as gradients compute it."""
+        """Return the decision values f (k, n) of the block's rows, by the same products as gradients.
+
+        alpha: coefficients (k, m), not divided by the outputs' units.
+        """
         units = self._units[:, None]
         return self._of_gradients.forward(alpha / units) * units + self._task.offset[:, None] * units
 
@@ -270,8 +277,12 @@ class RowOperator:
         the task without its targets and weights, in units.
     units
         unit (k,) of each output.
-    k, m, n
-        numbers of outputs, inducing points and rows.
+    k
+        number of outputs.
+    m
+        number of inducing points.
+    n
+        number of rows.
     dtype
         dtype of the products in gradients.
     refined
@@ -293,7 +304,10 @@ class RowOperator:
         return replayed(replies, lambda i: self._restore(i, (name, *given)))
 
     def _restore(self, i: int, *last: tuple[Any, ...]) -> Any:
-        """Repeat the requests that lead to the state of a lost block i, then the last request; return its reply."""
+        """Repeat the requests that lead to the state of a lost block i, then the ``last`` request.
+
+        Return the reply to the last request.
+        """
         reply = None
         for request in (("pose", *self._pose(i)), *self._history(), *last):
             reply = ask_one(self._blocks, i, *request)
@@ -321,7 +335,10 @@ class RowOperator:
         return int(max(self._all("passes")))
 
     def refine(self) -> bool:
-        """Compute gradients from now on by products in the most precise dtype. Return False if there is none."""
+        """Compute gradients by products in the most precise dtype from now on.
+
+        Return False if there is no more precise dtype.
+        """
         self.refined = all(self._all("refine"))
         self.dtype = str(self._all("dtype")[0])
         return self.refined
@@ -344,9 +361,9 @@ class RowOperator:
         self._alpha, self._change = moved if self._alpha is None else self._alpha + moved, None
 
     def losses(self, s: Vector | None = None) -> Vector:
-        """Return the sums of w l(f) over all rows, (k,), or (1,) for a coupled loss.
+        """Return sum_i w_i l(f_i) over all rows, (k,), or (1,) for a coupled loss.
 
-        s (k, 1): evaluate them at f plus s times the computed change.
+        s: None, or step lengths (k, 1). Losses are then evaluated at f + s * change, with the computed change of f.
         """
         return self._sum("losses", s)
 
@@ -359,7 +376,7 @@ class RowOperator:
         return self._sum("rounding")
 
     def weigh(self) -> Curvature:
-        """Evaluate second derivatives at f, for :meth:`hessian`."""
+        """Evaluate the losses' second derivatives at f, which :meth:`hessian` uses, and return sums of them."""
         found = self._all("weigh")
         self._weighed = True
         least = np.minimum.reduce([one.least for one in found])
@@ -370,11 +387,14 @@ class RowOperator:
         return self._sum("hessian", V)
 
     def decision_values(self, alpha: Vector) -> Vector:
-        """Return f (k, n) of all rows for coefficients (k, m) that are not scaled to the task's units."""
+        """Return the decision values f (k, n) of all rows.
+
+        alpha: coefficients (k, m), not divided by the outputs' units.
+        """
         return np.concatenate(self._all("decision_values", alpha), axis=1)
 
 
 def blocks(n: int) -> list[slice]:
-    """Divide n rows into at most PARTS blocks of at least LEAST rows. The blocks depend on n alone."""
+    """Divide n rows into at most PARTS blocks of at least LEAST rows. The division depends on n alone."""
     ends = np.linspace(0, n, min(PARTS, max(1, n // LEAST)) + 1).astype(int)
     return [slice(int(a), int(b)) for a, b in pairwise(ends)]

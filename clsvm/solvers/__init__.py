@@ -1,1 +1,1 @@
-"""Solvers: they see products with the kernel matrix and problems, never rows or labels."""
+"""Solve dual problems by products with the kernel matrix; solvers see neither rows nor labels."""

@@ -1,14 +1,14 @@
 """The active set method, for problems of a few thousand rows at most on which SMO converges slowly.
 
 Solves:   the problems of decomposition.py, with K and everything else on the host in float64
-Given:    K (m, m), one problem over its rows, feasible coefficients
-Returns:  b, f = Kb + q, the violation and the number of steps
+Given:    K (m, m), one problem over its rows, feasible coefficients b
+Returns:  b, f = K b + q, the KKT violation and the number of steps
 Stops:    violation <= tol, or no step lowers the dual, or the caller stops it
 Source:   Scheinberg 2006 (An efficient implementation of an active set method for SVMs); Nocedal and Wright, 16.5
 
-    until stopped:
+    until stopped (each turn is a round):
         F    <- the free coefficients, and those at a bound with the largest violations
-        L L' <- K_FF + a small multiple of the identity, once for this F
+        L L' <- K_FF + a small multiple of the identity, once for this F; K_FF is K among F
         until no bound is met:
             d    <- the step to the minimum over F with the sums fixed                        L, Schur complement
             b, f <- b + t d, f + t K d; t = 1, or the first bound on the way, whose coefficient is then fixed
@@ -16,6 +16,8 @@ Source:   Scheinberg 2006 (An efficient implementation of an active set method f
 A step moves all free coefficients to their joint minimum. Problems that take SMO millions of iterations (features of
 very different sizes, nearly equal rows with opposite labels, large C) take about one step for each coefficient that
 reaches a bound or leaves it. If K_FF is singular or indefinite, the step goes down to the next bound.
+
+An "entry" is one coefficient of one problem; the entries of all problems follow one another in a vector.
 """
 
 from __future__ import annotations
@@ -35,18 +37,30 @@ from clsvm.solvers.newton import Face, Factor, Rows, steadied
 
 Flags = NDArray[np.bool_]
 EPS = certificate.EPS
-FEW = 16  # coefficients that first join F from each side
-HELD = 128  # coefficients fixed at bounds before K_FF is factored again without them
-RIDGE, STEADIER = 10 * EPS, 1e3  # relative addition to the diagonal of K_FF; its factor after rounds without progress
-ROUNDS = 100  # most sets F, plus one for each coefficient
+FEW = 16  # coefficients at bounds that first become free in a round, for each direction
+HELD = 128  # coefficients that reach bounds before K among the free ones is factored again without them
+RIDGE, STEADIER = 10 * EPS, 1e3  # relative ridge on the diagonal of K; its factor after a round without progress
+ROUNDS = 100  # most rounds, plus one for each coefficient
 PAIRS = 2  # rounds without progress after which every second round moves the most violating pair alone
 STUCK = 10  # rounds without a lower violation or dual before the solve ends
 CLOSE = 0.5  # share of tol at which the solve stops
-REFINED = 1  # refinements of the sums of a step, for a nearly singular Schur complement
+REFINED = 1  # refinements of the sums in a step, since the Schur complement may be nearly singular
 
 
 class Found(NamedTuple):
-    """Hold b and f (problems, m), the violation at b, and the number of steps."""
+    """Hold the result of a solve so far.
+
+    Attributes
+    ----------
+    b
+        coefficients (problems, m).
+    f
+        gradients K b + q (problems, m).
+    violation
+        KKT violation.
+    steps
+        number of steps.
+    """
 
     b: Vector
     f: Vector
@@ -64,7 +78,9 @@ def solve(
 ) -> Found:
     """Solve ``problem`` (one problem, or coupled ones) from feasible coefficients b (problems, m).
 
-    going: called with the best result so far after each F; False ends the solve. most: most steps.
+    tol: KKT violation at which the solve ends.
+    going: function that is called with the best result so far in each round; False ends the solve.
+    most: most steps.
     """
     state = _State(K, problem, b)
     steps, stuck, few, level, lowest = 0, 0, FEW, np.inf, np.inf
@@ -89,7 +105,7 @@ def solve(
         steps += moved
         now, noise = state.level()
         lower, level = now < level - noise, min(now, level)
-        # more may join while most of them stay free: each that reaches a bound costs a solve
+        # Let more coefficients join while most of them stay free: one that reaches a bound costs a linear solve.
         more = 2 * few if 4 * held <= np.count_nonzero(joined) else few // 2
         stuck, few = (0, max(FEW, more)) if lower else (stuck + 1, FEW if moved else 1)
     return best
@@ -105,7 +121,10 @@ class _State:
         self.group, self.total = problem.group.ravel(), problem.totals
 
     def refresh(self) -> None:
-        """Restore the fixed sums of b, except for rounding errors of groups without free coefficients; compute f."""
+        """Change b so that its fixed sums hold again, and compute f = K b + q.
+
+        A sum keeps its rounding error if none of its coefficients is free.
+        """
         sums = np.bincount(self.group, self.b, len(self.total))[: len(self.total)]
         for g in np.flatnonzero(sums != self.total):
             mine = np.flatnonzero(self.group == g)
@@ -117,23 +136,29 @@ class _State:
             near = certificate.snapped(b, lo, hi, self.kink)
             if at_bound(near).all() and abs(near.sum() - self.total[g]) <= 2 * certificate.slack(b):
                 self.b[mine] = near
-                continue  # a correction would make one of them seem free
+                continue  # a correction would make a coefficient at its bound seem free
             excess = near.sum() - self.total[g]
             room = b - lo if excess > 0 else hi - b
-            order = np.lexsort((-room, at_bound(b)))  # free coefficients first, most room first
+            order = np.lexsort((-room, at_bound(b)))  # free coefficients first, then by distance from the bound
             b[order] -= np.sign(excess) * np.diff(np.minimum(np.cumsum(room[order]), abs(excess)), prepend=0.0)
             self.b[mine] = np.clip(b, lo, hi)
         self.f = (self.b.reshape(-1, self.m) @ self.K).ravel() + self.q
 
     def level(self) -> tuple[float, float]:
-        """Return the dual objective, which steps lower, and the typical size of its rounding error."""
+        """Return the dual objective, which every step decreases, and the typical size of its rounding error."""
         size = float(np.abs(self.b).sum())
         return float(self.b @ (self.f + self.q)) / 2 + self.kink * size, EPS * self.largest * size**2 / 100
 
     def join(self, seen: Extremes, few: int, least: float) -> NDArray[np.int8]:
-        """Return 1 or -1, the direction, for coefficients at a bound or kink that join F, and 0 for all others."""
+        """Choose coefficients at a bound or kink that become free; return 1 or -1 for them, and 0 for all others.
+
+        The sign is the direction in which a coefficient will move.
+
+        few: most coefficients of each direction.
+        least: smallest violation of a chosen coefficient.
+        """
         inside, joined, middle = seen.inside, np.zeros(len(self.b), np.int8), seen.offset
-        if seen.held:  # between the extremes, so that coefficients of both sides join
+        if seen.held:  # the middle, so that coefficients of both directions join
             with np.errstate(invalid="ignore"):
                 between = (seen.least + seen.most) / 2
             middle = np.where(np.isfinite(between), between, seen.rho)[seen.group]
@@ -144,7 +169,10 @@ class _State:
         return joined
 
     def pair(self, seen: Extremes) -> NDArray[np.int8]:
-        """Return the most violating pair (or coefficient, without a fixed sum) in the form of :meth:`join`."""
+        """Return the most violating pair of coefficients in the form of :meth:`join`.
+
+        If no sum is fixed, it is a single coefficient.
+        """
         joined, mine = np.zeros(len(self.b), np.int8), seen.group == seen.violations.argmax()
         up, down = np.where(mine, seen.right, np.inf).argmin(), np.where(mine, seen.left, -np.inf).argmax()
         if seen.held or -seen.right[up] >= seen.left[down]:
@@ -154,15 +182,17 @@ class _State:
         return joined
 
     def tile(self, rows: Rows) -> Vector:
-        """Return the Hessian of the dual among the entries ``rows``."""
+        """Return the Hessian of the dual among the entries with the indices ``rows``."""
         row, part = rows % self.m, rows // self.m
         tile = self.K[np.ix_(row, row)]
         return tile if self.b.size == self.m else tile * (part[:, None] == part)
 
     def side(self, rows: Rows, up: Flags) -> tuple[Vector, Vector, Vector]:
-        """Return the kink's part of the derivatives of entries ``rows``, and their bounds on that side of the kink.
+        """Return the kink's part of the derivatives of the entries ``rows``, and their lower and upper bounds.
 
-        up: for entries at 0, whether they will rise.
+        The bounds hold on that side of the kink on which an entry is, or to which it will move.
+
+        up: for each entry at 0, whether it will rise.
         """
         b, lo, hi, kink = self.b[rows], self.lo[rows], self.hi[rows], self.kink
         kinked = np.where(b == 0, np.where(up, kink, -kink), np.sign(b) * kink)
@@ -171,7 +201,7 @@ class _State:
         return kinked, np.where(positive & (kink > 0), np.maximum(lo, 0), lo), top
 
     def move(self, rows: Rows, step: Vector) -> None:
-        """Add K times ``step`` of the entries ``rows`` to f."""
+        """Add to f its change for a ``step`` of the entries ``rows``: K times the step."""
         row, f = rows % self.m, self.f.reshape(-1, self.m)
         for part in np.unique(rows // self.m):
             mine = rows // self.m == part
@@ -179,10 +209,10 @@ class _State:
 
 
 def _descend(state: _State, inside: Flags, joined: NDArray[np.int8], ridge: float, most: float) -> tuple[int, int]:
-    """Minimise over the coefficients that are inside or joined.
+    """Minimise the dual over coefficients that are ``inside`` their bounds or ``joined``, in at most ``most`` steps.
 
-    Return the number of steps that changed a coefficient, at most ``most``, and of coefficients that reached a bound or
-    the kink.
+    Return the number of steps that changed a coefficient, and the number of coefficients that reached a bound or the
+    kink.
     """
     F = np.flatnonzero(inside | (joined != 0))
     if not F.size:
@@ -194,12 +224,12 @@ def _descend(state: _State, inside: Flags, joined: NDArray[np.int8], ridge: floa
     factor = _factored(tile, ridge * len(F), largest or 1.0)
     face = Face(factor, state.f[F] + kinked, group, len(kinds) if sums else 0, REFINED)
     held, nothing, moved = np.zeros(len(F), bool), np.zeros(len(F)), 0
-    # a joined coefficient that would move the wrong way is fixed at once
+    # A joined coefficient that would move in the wrong direction is fixed at once.
     for _ in range(HELD + len(F)):
         d = face.minimum(held, nothing)
         if d is None:
             break
-        if sums:  # take out the rounding errors of the sums
+        if sums:  # remove rounding errors from the sums of d
             left = np.bincount(group[~held], minlength=len(kinds))
             for _ in range(2):
                 off = np.bincount(group, d, len(kinds)) / np.maximum(left, 1)
@@ -226,7 +256,7 @@ def _descend(state: _State, inside: Flags, joined: NDArray[np.int8], ridge: floa
             break
         at = np.flatnonzero(hit)
         if not step and not joined[F][~held & ~hit].any():
-            at = at[[np.abs(d[at]).argmax()]]  # fixing all of them could stop every later step
+            at = at[[np.abs(d[at]).argmax()]]  # fixing all of them could prevent every later step
         held[at] = True
         if np.count_nonzero(held) >= HELD and moved:
             break
@@ -234,7 +264,7 @@ def _descend(state: _State, inside: Flags, joined: NDArray[np.int8], ridge: floa
 
 
 def _factored(tile: Vector, ridge: float, least: float) -> Factor:
-    """Return the Cholesky factor of a tile plus the smallest ridge that makes it positive definite."""
+    """Return the Cholesky factor of a tile of K plus the smallest ridge that makes it positive definite."""
     ridges = takewhile(np.isfinite, accumulate(repeat(100.0), mul, initial=ridge))
     factor = steadied(np.float64, ridges, least, lambda one: one.extend(np.arange(len(tile)), tile[:0], tile))
     if factor is None:

@@ -1,16 +1,16 @@
 """The batch solver: many small problems at a time, each with all of its kernel matrix on the device.
 
 Solves:   the problems of decomposition.py, one for each Subproblem, over subsets of the rows of one data set
-Given:    products with K over all rows (gram); the rows and the dual problem of each member
-Returns:  b, rho, objectives and violation of each member
+Given:    products with K over all rows (gram); the rows and the dual problem of each subproblem
+Returns:  b, rho, objectives and violation of each subproblem
 
-A "member" is one subproblem of the batch: a pair of classes, a fold, or any subset of rows. All of its rows are its
-working set. A batch goes through three stages: the W x W tiles K among the rows of each member; the subproblem kernel,
-which runs SMO with one work-item or work-group for each member; and f = K b + q. These are repeated from the second
-until all members are solved or have stalled, since the subproblem's own f is in kernel precision.
+A subproblem of the batch is a pair of classes, a fold, or any subset of rows. All of its rows are its working set, with
+W places. A batch goes through three stages: the W x W tiles K among the rows of each subproblem; the SMO kernel, with
+one work-item or work-group for each subproblem; and f = K b + q. The last two are repeated until all subproblems are
+solved or have stalled, since the SMO kernel's own f is in kernel precision.
 
-Kernel values of the subproblem. On a CPU with short rows, the subproblem computes rows of its tile itself when SMO
-first needs them, because many coefficients never change. If all of K is on the device, it reads rows from there.
+Kernel values of the SMO kernel. On a CPU with short rows, the SMO kernel computes rows of its tile itself when it first
+needs them, because many coefficients never change. If all of K is on the device, it reads rows from there.
 
 Float64 check. If rounding of K could hide most of tol, f of the rows that decide the violation is computed from float64
 products with the support vectors. If rounding could move the objective alone, a sample of rows measures its effect
@@ -38,23 +38,23 @@ from clsvm.solvers.result import Result
 from clsvm.solvers.state import RESPOND, Limits, PairSteps, View, mirror, most_places, respond
 from clsvm.threads import one_thread
 
-UNIT = 32  # the places of a member are a multiple: aligned parts of buffers, whole vectors
-ROOM = 128  # the places of rows in float64 products are a multiple, for aligned parts of buffers
-MIRRORED = 64  # stored entries of a row from which on a value of K is cheaper to mirror than to compute
-HALVED = 0.6  # a half of K among all rows is taken if its values are at most this share of rows x support vectors
-FEWER, PASSING = 2, 16 << 20  # requested rows are few: FEWER support vectors for each, K of at most PASSING bytes
-TILES = 0.25  # share of the free memory for the tiles of a batch, or for one in float64
+UNIT = 32  # a subproblem's number of places is a multiple of UNIT, so that parts of buffers are aligned
+ROOM = 128  # the number of places in float64 products is a multiple of ROOM, so that parts of buffers are aligned
+MIRRORED = 64  # least stored entries of a row with which a value of K is cheaper to mirror than to compute
+HALVED = 0.6  # largest count of values in half of K among all rows, relative to rows * support vectors
+FEWER, PASSING = 2, 16 << 20  # rows are few with FEWER support vectors for each and K of at most PASSING bytes
+TILES = 0.25  # share of the free memory for the tiles of a batch, or for one tile in float64
 SMALL = 128  # places of the smallest tile in workgroup-style kernels
-STOP = 0.1  # share of tol at which the subproblem stops; the rest is for rounding errors of K
-FEW, NEARER = 256, 0.02  # members of at most FEW rows stop at NEARER tol, since SMO costs little there
-LAUNCH = 20  # most SMO iterations in a launch, for each row of a member
-AT_ONCE, ROWS = 2, 16384  # a batch has AT_ONCE members for each compute unit, or more up to ROWS rows in all
-IN_CACHE = 256 << 10  # bytes of a member's rows that stay in a core's cache
+STOP = 0.1  # share of tol at which the SMO kernel stops; the rest is for rounding errors of K
+FEW, NEARER = 256, 0.02  # subproblems of at most FEW rows stop at NEARER * tol, since SMO costs little there
+LAUNCH = 20  # most SMO iterations in a launch, for each place of a subproblem
+AT_ONCE, ROWS = 2, 16384  # a batch has AT_ONCE subproblems for each compute unit, or more up to ROWS rows in all
+IN_CACHE = 256 << 10  # most bytes of a subproblem's rows that stay in a core's cache
 SAMPLE, SURE = 16, 2  # rows sampled for their rounding errors; safety factor on the largest error
-MANY = 2 * certificate.SAMPLE  # support vectors from which on certificate.sample draws more rows
-LOOSE = 1.5  # a freed buffer is reused if it has at most so many times the size asked for
+MANY = 2 * certificate.SAMPLE  # least support vectors with which the sample is drawn by certificate.sample
+LOOSE = 1.5  # a freed buffer is reused if its size is at most LOOSE times the requested size
 Block = Callable[[NDArray[np.intp], NDArray[np.intp]], NDArray[np.float64]]  # K[rows, columns] on the host
-ON_HOST = 1 / 8  # float64 values on the host in the time of laying out one stored entry
+ON_HOST = 1 / 8  # float64 kernel values that the host computes while the device lays out one stored entry
 
 
 class Request(NamedTuple):
@@ -65,7 +65,7 @@ class Request(NamedTuple):
     tol
         KKT violation to reach.
     max_iter
-        most SMO iterations of a member, -1 for the device profile's patience.
+        most SMO iterations of a subproblem, -1 for the device profile's patience.
     kernel_scale
         rounding error of K in units of its dtype's eps.
     exact
@@ -73,13 +73,13 @@ class Request(NamedTuple):
     sample
         blocks of K on the host for few rows, or None.
     sizes
-        error sizes of all rows (n,), by which rows of large members are sampled, or None.
+        error sizes of all rows (n,), by which rows of large subproblems are sampled, or None.
     over
         called after each launch; True ends the batch as it is.
     stands
-        called with the place and the coefficients of each member after each launch, or None.
+        called with the index and the coefficients of each subproblem after each launch, or None.
     words
-        precision, device and layout for the results.
+        precision, device and layout for the results, as texts.
     """
 
     tol: float
@@ -94,7 +94,7 @@ class Request(NamedTuple):
 
 
 def largest(stream: Stream) -> int:
-    """Return the largest number of rows of a member on this device."""
+    """Return the most rows that a subproblem may have in a batch on this device."""
     W = int(min(stream.profile.alone, most_places(stream)))
     room = int(TILES * (stream.limit - stream.held))
     while W > UNIT and min(room, stream.largest) < 8 * W * W:
@@ -103,19 +103,22 @@ def largest(stream: Stream) -> int:
 
 
 def at_once(stream: Stream) -> int:
-    """Return the number of members that keep all compute units of the device busy."""
+    """Return the number of subproblems that keep all compute units of the device busy."""
     return AT_ONCE * stream.compute_units
 
 
 def made_in_place(gram: Operator, rows: int) -> bool:
-    """Return whether a member's ``rows`` fit in a core's cache, so that the subproblem can compute rows of Q itself."""
+    """Return whether the SMO kernel of a batch can compute rows of the tile Q itself.
+
+    It can if the ``rows`` of a subproblem stay in the cache of a core.
+    """
     return gram.panel_bytes(rows) <= IN_CACHE
 
 
 def solve(gram: Operator, members: Sequence[Subproblem], asked: Request) -> Iterator[tuple[int, Result]]:
-    """Solve the members, of at most :func:`largest` rows each; yield (place, result) as batches end.
+    """Solve the subproblems ``members``, of at most :func:`largest` rows each; yield (index, result) as batches end.
 
-    Members that ``asked.over`` ends before they began have no result.
+    If ``asked.over`` ends the solve before a subproblem began, that subproblem has no result.
     """
     stream, itemsize = gram.stream, np.dtype(gram.rows.dtype).itemsize
     order = sorted(range(len(members)), key=lambda place: -len(members[place].rows))
@@ -127,7 +130,7 @@ def solve(gram: Operator, members: Sequence[Subproblem], asked: Request) -> Iter
         for places, W in zip(batches, widths, strict=True):
             batch = _Batch(gram, [members[place] for place in places], W, Q, asked)
             if not batch.own_rows:
-                if not blank:  # a tile leaves places beside its rows, which must hold finite numbers
+                if not blank:  # the places of a tile without rows must hold finite numbers
                     stream.clear(Q, nbytes)
                 blank = True
                 batch.tiles()
@@ -139,9 +142,10 @@ def solve(gram: Operator, members: Sequence[Subproblem], asked: Request) -> Iter
 
 
 def _width(gram: Operator, rows: int) -> int:
-    """Return W, the places of a member with so many rows.
+    """Return W, the number of places for the rows of a subproblem with so many ``rows``.
 
-    W is a multiple of the vector length. In workgroup style there are few values of W, since each is a program.
+    W is a multiple of the vector length. In workgroup style there are few values of W, since each needs its own
+    program.
     """
     unit, profile = UNIT, gram.stream.profile
     if profile.shape == "group":
@@ -151,11 +155,15 @@ def _width(gram: Operator, rows: int) -> int:
 
 
 def _batches(gram: Operator, order: list[int], sizes: list[int]) -> Iterator[list[int]]:
-    """Yield batches of places, largest members first, as large as compute units and memory suggest."""
+    """Yield batches, as lists of indices from ``order``, as large as compute units and memory suggest.
+
+    order: indices of subproblems, those with most rows first.
+    sizes: number of rows of each subproblem.
+    """
     stream, itemsize, first = gram.stream, np.dtype(gram.rows.dtype).itemsize, 0
     while first < len(order):
         W = _width(gram, sizes[order[first]])
-        panel = gram.panel_bytes(2 * W) - gram.panel_bytes(W)  # bytes of one further member
+        panel = gram.panel_bytes(2 * W) - gram.panel_bytes(W)  # bytes of the rows of one further subproblem
         room = min(int(TILES * (stream.limit - stream.held)), stream.largest) // (itemsize * W * W + 3 * panel)
         unit = at_once(stream)
         count = max(1, min(max(unit, ROWS // W // unit * unit), room))
@@ -164,10 +172,16 @@ def _batches(gram: Operator, order: list[int], sizes: list[int]) -> Iterator[lis
 
 
 class _Device(NamedTuple):
-    """Name the numbers of a batch on the device, all parts of the buffer ``whole``.
+    """Name the arrays of a batch on the device, all parts of the buffer ``whole``.
 
-    ws: the working set of each member, all of its rows. all: number of places of the batch. counts: rows of each
-    member. made: which rows of Q the subproblem has computed. linear: q. delta: changes of the coefficients.
+    state: f, b, lo, hi and kink.
+    counts: number of rows of each subproblem.
+    linear: q.
+    delta: changes of the coefficients.
+    counters: SMO iterations of each subproblem.
+    made: which rows of Q the SMO kernel has computed.
+    ws: working set of each subproblem, all of its rows.
+    all: number of places in the whole batch.
     """
 
     whole: Buffer
@@ -182,7 +196,7 @@ class _Device(NamedTuple):
 
 
 class _Batch:
-    """Solve members as problems over W places each, with their tiles in Q."""
+    """Solve subproblems as problems over W places each, with their tiles in the buffer Q."""
 
     f: Vector
 
@@ -195,7 +209,7 @@ class _Batch:
             m, own = len(member.rows), member.problem
             ws[p, :m], self.places[p, :m] = np.arange(m), gram.rows.position[member.rows]
             lo[p, :m], hi[p, :m], q[p, :m], b[p, :m] = own.lo[0], own.hi[0], own.q[0], member.beginning[0]
-        # numbers as the device rounds them: without double precision, sums of two floats
+        # Round the numbers as the device does: without double precision they are sums of two floats.
         lo, hi, q, self.b = map(stream.held_wide, (lo, hi, q, b))
         self.problem = Problem(lo, hi, q, kind.constraint, kind.kink)
         wide = map(stream.as_wide, (q, self.b, lo, hi, np.array([kind.kink]), q))
@@ -204,19 +218,19 @@ class _Batch:
         whole, parts, *_ = together(stream, [*wide, *blank, ws, *numbers])
         self.device = _Device(whole, View(*parts[:5]), parts[11:], *parts[5:11])
         self.panel, self.at = gathered(gram, self.places, self.device.all)
-        values = self._own_rows()  # arguments by which the subproblem computes rows of Q
+        values = self._own_rows()  # arguments by which the SMO kernel computes rows of Q
         self.own_rows = (self.device.made, *values) if values else ()
         source = gram.row_source() if values else None
         self._pair_steps = PairSteps(stream, gram.rows.dtype, W, kind.constraint, source)
 
     def _own_rows(self) -> tuple[Any, ...] | None:
-        """Return the arguments by which the subproblem computes rows of Q, None if it takes whole tiles."""
+        """Return the arguments by which the SMO kernel computes rows of Q, None if it takes whole tiles."""
         if self.stream.profile.shape != "vector" or self.problem.constraint is Constraint.SPLIT:
             return None
         return self.gram.of_panel(self.panel) if made_in_place(self.gram, self.W) else None
 
     def tiles(self) -> None:
-        """Compute the tiles of all members."""
+        """Compute the tiles K among the rows of each subproblem of the batch."""
         stream, gram, W = self.stream, self.gram, self.W
         for p, (member, count) in enumerate(zip(self.members, self.device.counts, strict=True)):
             part, rows = gram.part(self.panel, p * W, W, count), stream.part(self.at, 4 * p * W, 4 * W)
@@ -227,14 +241,17 @@ class _Batch:
         self.stream.free(self.device.whole, self.at, *self.panel.buffers())
 
     def run(self, places: Sequence[int]) -> list[Result]:
-        """Solve the members; return their results. places: their places in the fit, for ``asked.stands``."""
+        """Solve the subproblems of the batch; return their results.
+
+        places: their indices among all subproblems of :func:`solve`, for ``asked.stands``.
+        """
         (B, W), asked, tol = self.b.shape, self.asked, self.asked.tol
         budget = self.stream.profile.patience * W if asked.max_iter < 0 else asked.max_iter
         stop = NEARER if W <= FEW else STOP
         limits = Limits(np.float32(stop * tol), np.float32(0), LAUNCH * W, np.int64(budget))
         exact, near, steps = np.zeros(B, bool), np.zeros((B, W), bool), np.zeros(B, np.int64)
         if self.b.any():
-            if self.own_rows:  # a launch without iterations computes the rows of these coefficients
+            if self.own_rows:  # a launch without iterations computes rows of Q for coefficients that are not 0
                 self._solve(limits._replace(steps=0))
             self._respond()
         while True:
@@ -266,19 +283,21 @@ class _Batch:
         return [self._result(p, seen, *end) for p, end in enumerate(ends)]
 
     def _solve(self, limits: Limits) -> None:
-        """Launch SMO on all members."""
+        """Launch the SMO kernel on all subproblems of the batch."""
         (B, W), on = self.b.shape, self.device
         self._pair_steps(B, W, on.ws, self.Q, (on.state, on.delta, on.counters), limits, self.own_rows)
 
     def _bound(self) -> Vector:
-        """Return the error bound of f of each member, (B,)."""
+        """Return the error bound of f of each subproblem, (B,)."""
         eps = float(np.finfo(self.gram.rows.dtype).eps) * self.asked.kernel_scale
         return np.asarray(eps * np.abs(self.b).sum(axis=1))
 
     def _loose(self, bound: Vector, alone: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return the members (B,) whose objective may have a rounding error beyond OBJECTIVE.
+        """Return which of the B subproblems may have a relative rounding error of the objective above OBJECTIVE, (B,).
 
-        alone: members whose violation is certain; for them a sample of rows measures the error instead of the bound.
+        alone: subproblems (B,) whose violation is certain. For these, a sample of rows measures the error; the others
+            have its
+        bound.
         """
         level, weight = certificate.level(self.problem, self.b, self.f)
         loose = np.asarray(bound * weight > certificate.OBJECTIVE * level)
@@ -291,9 +310,10 @@ class _Batch:
         return loose
 
     def _shifted(self, members: NDArray[np.bool_]) -> Vector:
-        """Estimate sum |b_i error of f_i| for ``members``, (B,), from certificate.sample of their support vectors.
+        """Estimate sum_i |b_i| * |error of f_i| for the subproblems ``members`` (B,) from a sample of support vectors.
 
-        The mean error does not count if the coefficients add up to 0. f does not change.
+        The sample is drawn by certificate.sample. The mean error does not count if the coefficients add up to 0. f does
+        not change.
         """
         times, before = np.zeros(self.b.shape), self.f.copy()
         for p in np.flatnonzero(members).tolist():
@@ -309,9 +329,10 @@ class _Batch:
         return np.asarray((np.abs(did * self.b) * times).sum(axis=1))
 
     def _moved(self, members: NDArray[np.bool_]) -> Vector:
-        """Return the largest rounding error of f among some support vectors of each of the ``members``, (B,).
+        """Return for each of the subproblems ``members`` the largest rounding error of f in a sample of rows, (B,).
 
-        The sample has coefficients of all sizes. The host computes float64 values if it can, else the device.
+        The sample has support vectors with coefficients of all sizes. The host computes float64 values if it can, else
+        the device.
         """
         before, near = self.f.copy(), np.zeros(self.b.shape, bool)
         for p in np.flatnonzero(members).tolist():
@@ -325,7 +346,7 @@ class _Batch:
         return np.asarray(np.abs(self.f - before).max(axis=1))
 
     def _respond(self) -> None:
-        """Compute f = Q b + q from the tiles."""
+        """Compute f = K b + q of all subproblems from their tiles."""
         on, shape = self.device, self.b.shape
         _respond(self.gram, shape, self.Q, on.state.b, on.linear, on.state.f)
         f = self.stream.read_wide(on.state.f, shape)
@@ -335,7 +356,8 @@ class _Batch:
     def _respond_exactly(self, near: NDArray[np.bool_]) -> None:
         """Compute f of the rows ``near`` (B, W) in float64.
 
-        Few values are computed on the host, others by products on the device, for which rows must be laid out.
+        The host computes f if it needs few kernel values. Otherwise the device computes products, for which rows must
+        be laid out.
         """
         assert self.asked.exact
         few = int((near.sum(axis=1) * (self.b != 0).sum(axis=1)).sum()) <= ON_HOST * self.gram.rows.n * self.gram.rows.d
@@ -385,7 +407,19 @@ class _Batch:
 
 
 class Asked(NamedTuple):
-    """Request f = K b + q of the rows at some places; b are the coefficients of the support vectors at others."""
+    """Request f = K b + q of some rows of a subproblem.
+
+    Attributes
+    ----------
+    rows
+        positions of the requested rows on the device.
+    support
+        positions of the support vectors on the device.
+    q
+        linear terms of the requested rows.
+    b
+        coefficients of the support vectors.
+    """
 
     rows: NDArray[np.int32]
     support: NDArray[np.int32]
@@ -394,7 +428,7 @@ class Asked(NamedTuple):
 
 
 def responses(gram: Operator, asked: Sequence[Asked]) -> list[Vector]:
-    """Return f = K b + q for each request, by the float64 operator ``gram``."""
+    """Return f = K b + q of the rows of each request in ``asked``, by the float64 operator ``gram``."""
     halved = [_halved(gram, one) for one in asked]
     across = [not half and _few(gram, one) for half, one in zip(halved, asked, strict=True)]
     ways = list(zip(asked, halved, across, strict=True))
@@ -403,20 +437,26 @@ def responses(gram: Operator, asked: Sequence[Asked]) -> list[Vector]:
 
 
 def _halved(gram: Operator, one: Asked) -> bool:
-    """Return whether half of K among all rows of a request is less work than K(rows, support), and fits in memory."""
+    """Return whether to compute K among all rows of a request, of which half follows by symmetry.
+
+    It pays if that is less work than K(rows, support), and the tile fits in memory.
+    """
     stream, m = gram.stream, len(np.union1d(one.rows, one.support))
     W, room = _square(gram, m), min(stream.largest, int(TILES * (stream.limit - stream.held)))
     return mirrors(gram) and m * m / 2 <= HALVED * len(one.rows) * len(one.support) and room >= 8 * W * W
 
 
 def _few(gram: Operator, one: Asked) -> bool:
-    """Return whether so few rows are requested that they are better the right-hand rows of the product."""
+    """Return whether a request has few rows in comparison with its support vectors.
+
+    The requested rows are then better the right-hand rows of the product.
+    """
     few = FEWER * len(one.rows) <= len(one.support) and 8 * len(one.rows) * len(one.support) <= PASSING
     return few and gram.by_blocks
 
 
 def _among(gram: Operator, one: Asked) -> Vector:
-    """Return f from a tile of K among all rows of the request."""
+    """Return f of a request from one tile of K among its rows and support vectors."""
     stream, both = gram.stream, np.union1d(one.rows, one.support)
     m, W = len(both), _square(gram, len(both))
     q, b, at = np.zeros(W), np.zeros(W), both.searchsorted(one.rows)
@@ -431,7 +471,7 @@ def _among(gram: Operator, one: Asked) -> Vector:
 
 
 def _across(gram: Operator, one: Asked) -> Vector:
-    """Return f from K(support, rows), with the requested rows as right-hand rows."""
+    """Return f of a request from K(support, rows), with the requested rows as right-hand rows."""
     stream, R, S = gram.stream, _whole(gram, len(one.rows)), _whole(gram, len(one.support))
     here, there = (stream.upload(np.array([len(some)], np.int32)) for some in (one.rows, one.support))
     panel, at = gathered(gram, _padded(one.support, S), there)
@@ -444,7 +484,7 @@ def _across(gram: Operator, one: Asked) -> Vector:
 
 
 def _between(gram: Operator, asked: Sequence[Asked]) -> list[Vector]:
-    """Return f of each request from products K(rows, support) b, all in one panel."""
+    """Return f of each request from products K(rows, support) b, with the rows of all requests in one panel."""
     if not asked:
         return []
     stream, lengths = gram.stream, [(len(one.rows), len(one.support)) for one in asked]
@@ -467,12 +507,16 @@ def _between(gram: Operator, asked: Sequence[Asked]) -> list[Vector]:
 
 
 def mirrors(gram: Operator) -> bool:
-    """Return whether only one half of a tile is computed and then mirrored: on a CPU, for long rows."""
+    """Return whether one half of a tile is computed and then copied to the other: on a CPU, for long rows."""
     return gram.stream.profile.shape == "vector" and gram.rows.tile_cost >= MIRRORED
 
 
 def tile(gram: Operator, panel: Panel, rows: Buffer, count: Buffer, Q: Buffer, place: int, most: int) -> None:
-    """Compute K among the ``most`` rows of a square panel into tile number ``place`` of Q."""
+    """Compute K among the rows of a square panel into tile number ``place`` of the buffer Q.
+
+    count: buffer with the number of rows.
+    most: upper bound of this number.
+    """
     W, real, half = panel.capacity, np.dtype(gram.rows.dtype).itemsize, mirrors(gram)
     own = gram.stream.part(Q, real * place * W * W, real * W * W)
     gram.tile(panel, Tile(rows, count, own, half=half, most=most))
@@ -481,34 +525,40 @@ def tile(gram: Operator, panel: Panel, rows: Buffer, count: Buffer, Q: Buffer, p
 
 
 def _respond(gram: Operator, shape: tuple[int, int], Q: Buffer, b: Buffer, q: Buffer, f: Buffer) -> None:
-    """Compute f = Q b + q for ``shape`` = (tiles, W): so many W x W tiles."""
+    """Compute f = Q b + q for several tiles Q of W x W values.
+
+    shape: (number of tiles, W).
+    """
     (tiles, W), profile = shape, gram.stream.profile
     columns = -(-W // (RESPOND * gram.rows.lanes)) if profile.shape == "vector" else W
     gram.stream.variant(respond(profile, gram.rows.dtype))((columns, tiles), None, W, Q, b, q, f)
 
 
 def gathered(gram: Operator, places: NDArray[np.int32], count: Buffer) -> tuple[Panel, Buffer]:
-    """Return a panel of the rows at ``places`` (-1: none), and the places on the device."""
+    """Return a panel of the rows at ``places``, and a device buffer of these places.
+
+    A place is the position of a row on the device; -1 stands for no row.
+    """
     panel, at = gram.panel(places.size, square=True), gram.stream.upload(places.ravel())
     gram.gather(panel, at, count)
     return panel, at
 
 
 def counts(numbers: Sequence[int]) -> list[NDArray[np.int32]]:
-    """Return each number as an int32 array of its own, the form in which kernels take counts."""
+    """Return each number as an int32 array of one entry, the form in which kernels take counts."""
     return [np.array([number], np.int32) for number in numbers]
 
 
 def _padded(places: NDArray[np.int32], size: int) -> NDArray[np.int32]:
-    """Return the places padded by -1 to ``size``."""
+    """Return the array ``places`` padded by -1 to the length ``size``."""
     return np.pad(places, (0, size - len(places)), constant_values=-1)
 
 
 def _square(gram: Operator, rows: int) -> int:
-    """Return the places of a square tile for so many rows."""
+    """Return the number of places in a row of a square tile for so many ``rows``."""
     return _whole(gram, -(-rows // UNIT) * UNIT)
 
 
 def _whole(gram: Operator, rows: int) -> int:
-    """Return the number of rows, at least 1, rounded up to whole blocks of ``gram``."""
+    """Return the number of rows, at least 1, rounded up to whole blocks of right-hand rows of ``gram``."""
     return -(-max(1, rows) // gram.width) * gram.width

@@ -5,8 +5,8 @@ f = K b + q. :func:`reached` adds the objectives. :class:`Check` decides which r
 float64 kernel values, because rounding errors of K could change the outcome.
 
 An "entry" is one coefficient of one problem; the entries of all problems follow one another. ``group`` (entries,)
-numbers the sum to which an entry belongs. If the constraint fixes that sum, its multiplier is an offset rho; otherwise
-each entry has conditions of its own, and rho is 0.
+has for each entry the number of the sum of coefficients to which the entry belongs. If the constraint fixes this sum,
+its multiplier is an offset rho. Otherwise each entry has conditions of its own, and rho is 0.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from clsvm.problem import Constraint, Problem, Vector
 from clsvm.report import relative_gap
 
 OBJECTIVE = 5e-5  # relative error of an objective that rounding of K may cause
-SAMPLE, FEW = 256, 4  # rows sampled to measure rounding errors; up to FEW SAMPLE rows, all are computed
-HOPELESS = 100.0  # rounding errors of K beyond so many tol make the dtype too coarse
+SAMPLE, FEW = 256, 4  # rows sampled to measure rounding errors; up to FEW * SAMPLE rows, all are computed
+HOPELESS = 100.0  # a dtype is too coarse if rounding errors of K exceed HOPELESS * tol
 EPS = float(np.finfo(np.float64).eps)
 SLACK = 64  # rounding error of a sum of coefficients, in units of eps times the sum of their sizes
 
@@ -36,7 +36,7 @@ def finite(values: NDArray[Any], kernel: Any) -> None:
 def coarse(dtype: str, scale: float, problem: Problem, tol: float) -> bool:
     """Return whether kernel values of ``dtype`` are too coarse for tol.
 
-    They are if their rounding error, ``scale`` eps, times the largest coefficient exceeds HOPELESS tol.
+    They are if their rounding error, eps * scale, times the largest possible coefficient exceeds HOPELESS * tol.
     """
     return float(np.finfo(dtype).eps) * scale * float(np.maximum(problem.hi, -problem.lo).max()) > HOPELESS * tol
 
@@ -49,11 +49,11 @@ class Extremes(NamedTuple):
     right
         derivative of the dual for a rising coefficient, (entries,); infinity at the upper bound.
     left
-        derivative for a falling coefficient, (entries,); -infinity at the lower bound.
+        derivative of the dual for a falling coefficient, (entries,); -infinity at the lower bound.
     inside
-        whether an entry is free: both derivatives are the same, (entries,).
+        whether an entry is free, so that both derivatives are the same, (entries,).
     group
-        number of each entry's sum, (entries,).
+        number of the sum to which each entry belongs, (entries,).
     least
         smallest ``right`` of each group, (groups,).
     most
@@ -93,8 +93,11 @@ class Extremes(NamedTuple):
     def deciding(self, tol: float, bound: float | Vector) -> NDArray[np.bool_]:
         """Return which entries decide whether the violation is within tol, (entries,).
 
-        bound: error bound of the derivatives, one number or (entries,). If the outcome for a group is open, its entries
-        near an extreme count, and its free entries, which determine the offset.
+        If rounding leaves the outcome for a group open, two kinds of entries decide: those with a derivative near an
+            extreme of
+        the group, and the free ones, which determine its offset.
+
+        bound: error bound of the derivatives, one number or (entries,).
         """
         off = np.broadcast_to(bound, self.right.shape)
         if not self.held:
@@ -109,19 +112,22 @@ class Extremes(NamedTuple):
 
 
 def sides(f: Vector, b: Vector, kink: float) -> tuple[Vector, Vector]:
-    """Return the derivatives of the dual for rising and for falling b, as in common.cl. Do not write to them."""
+    """Return the derivatives of the dual for rising and for falling b, as in common.cl.
+
+    Do not write to the arrays: without a kink both are ``f`` itself.
+    """
     if not kink:
         return f, f
     return f + np.where(b < 0, -kink, kink), f + np.where(b > 0, kink, -kink)
 
 
 def slack(b: Vector) -> float:
-    """Return the rounding error that a sum of coefficients b (entries,) can have."""
+    """Return the rounding error that a sum of the coefficients b (entries,) can have."""
     return SLACK * EPS * float(np.abs(b).sum())
 
 
 def snapped(b: Vector, lo: Vector, hi: Vector, kink: float, within: float | Vector | None = None) -> Vector:
-    """Return b (entries,) with coefficients near a bound, or near 0 if there is a kink, moved to it.
+    """Return b (entries,) with coefficients near a bound moved to it, and, if there is a kink, those near 0 moved to 0.
 
     within: the distance that counts as near; by default the rounding error of the sum.
     """
@@ -168,7 +174,17 @@ def offsets(least: Vector, most: Vector, count: NDArray[Any], sums: NDArray[Any]
 
 
 class Checked(NamedTuple):
-    """Hold the violation, which rows (n,) were computed in float64, and f (problems, n) with their float64 values."""
+    """Hold the result of a float64 check.
+
+    Attributes
+    ----------
+    violation
+        KKT violation.
+    rows
+        whether a row was computed in float64, (n,).
+    f
+        gradients (problems, n), with float64 values in these rows.
+    """
 
     violation: float
     rows: NDArray[np.bool_]
@@ -181,8 +197,10 @@ class Check:
     The check keeps a bound of the rounding error of f for each row. After a row was computed in float64, only changes
     of the coefficients since then contribute to its bound.
 
-    dtype, kernel_scale: kernel values have the rounding error kernel_scale times eps of dtype. exact: function that
-    computes K b in float64, None if K is exact enough. sizes: error sizes of rows (n,), by which rows are sampled.
+    dtype: dtype of kernel values.
+    kernel_scale: their rounding error in units of eps of dtype.
+    exact: function that computes K b in float64, None if K is exact enough.
+    sizes: error sizes of rows (n,), by which rows are sampled.
     objective: whether the objectives must be right too.
     """
 
@@ -196,8 +214,8 @@ class Check:
     ) -> None:
         self.exact = exact
         self._given, self._sizes, self._objective = (dtype, kernel_scale), sizes, objective
-        self._b: Vector | None = None  # coefficients at the last float64 values
-        self._c = self._off = np.zeros(0)  # K b at these coefficients; bound of its error for each row
+        self._b: Vector | None = None  # coefficients at which f was last computed in float64
+        self._c = self._off = np.zeros(0)  # K b at the coefficients ``_b``; its error bound for each row
         self._known = np.zeros(0, bool)  # rows with float64 values
 
     def hidden(self, b: Vector) -> float:
@@ -211,16 +229,22 @@ class Check:
         return whole if self._b is None else np.minimum(whole, self._off + self.hidden(b - self._b))
 
     def know(self, rows: NDArray[np.bool_], b: Vector, c: Vector) -> None:
-        """Keep c = K b (problems, n) for coefficients b; ``rows`` (n,) of it are float64 values."""
+        """Keep c = K b (problems, n) for coefficients b.
+
+        rows: which rows of c come from float64 kernel values, (n,).
+        """
         self._off, self._known, self._b, self._c = np.where(rows, 0.0, self.bound(b)), rows, b.copy(), c
 
     def forget(self, rows: slice) -> None:
-        """Drop the float64 values of rows whose f was computed anew in the solve's own dtype."""
+        """Drop the float64 values of the ``rows``, whose f was computed anew in the dtype of the solve."""
         if self._b is not None:
             self._off[rows] = np.inf
 
     def evaluated(self, at: NDArray[np.intp], b: Vector) -> Vector:
-        """Return K b of the rows ``at`` in float64; of known rows by the change of b alone, if that is less work."""
+        """Return K b of the rows ``at`` in float64, (problems, rows).
+
+        A row with a float64 value from before gets K times the change of b added to it, if that is less work.
+        """
         assert self.exact
         changed = b if self._b is None else b - self._b
         known = self._known[at] if 2 * np.count_nonzero(changed) < np.count_nonzero(b) else np.zeros(len(at), bool)
@@ -234,10 +258,12 @@ class Check:
     def __call__(self, problem: Problem, b: Vector, f: Vector, worst: float, tol: float, gap: bool = False) -> Checked:
         """Return the violation of coefficients b, and f with float64 values of the rows that decide it.
 
-        worst: the violation by f itself. Rows that decide the violation are computed if their error bound exceeds a
-        tenth of tol; all rows are if dtype is float64, since f has accumulated the rounding of many iterations. Rows
-        that decide the objectives follow if the violation is within tol and objectives were asked for, or if ``gap``
-        says that the gap may end the solve.
+        A row is computed in float64 if it decides the violation and its error bound exceeds a tenth of tol. In dtype
+        float64 all rows are computed, since f has accumulated the rounding of many iterations. Rows that decide the
+        objectives follow if the violation is within tol and objectives must be right, or if ``gap`` is set.
+
+        worst: the violation by f itself.
+        gap: whether the duality gap may end the solve.
         """
         off, f, seen = self.bound(b), f.copy(), np.zeros(problem.n, bool)
 
@@ -258,7 +284,7 @@ class Check:
             loose = (off[:, None] * weight > OBJECTIVE * size).any(axis=1)
             rest = np.flatnonzero(~seen & loose & (b != 0).any(axis=0))
             if self._sizes is not None and len(rest) > FEW * SAMPLE:
-                # The sampled errors, scaled to all rows, bound the error of the objective.
+                # The errors of sampled rows, scaled up to all rows, estimate the error of the objective.
                 some, times = sample(rest, b, self._sizes)
                 moved = (evaluate(some) * np.abs(b[:, some]) * times).sum(axis=1)
                 rest = rest[~seen[rest] & (moved > OBJECTIVE * size).any()]
@@ -271,18 +297,18 @@ class Check:
 
 
 def wanted(problem: Problem, b: Vector, f: Vector, off: Vector, tol: float) -> NDArray[np.bool_]:
-    """Return which rows (n,) decide whether the violation of b is within tol, if f has the error bounds ``off`` (n,).
+    """Return which rows (n,) decide whether the violation of b is within tol, given error bounds ``off`` (n,) of f.
 
-    Rows with a bound of at most a tenth of tol do not count.
+    Rows with an error bound of at most a tenth of tol do not count.
     """
     deciding = of(problem, b, f).deciding(tol, np.tile(off, problem.problems))
     return np.asarray(deciding.reshape(b.shape).any(axis=0) & (off > tol / 10))
 
 
 def sample(rows: NDArray[np.intp], b: Vector, sizes: Vector) -> tuple[NDArray[np.intp], Vector]:
-    """Return SAMPLE of the ``rows``, ascending, and how many rows each stands for.
+    """Return about SAMPLE of the ``rows``, ascending, and for each the number of rows that it represents.
 
-    A quarter are the rows with the largest error sizes; the others are spread evenly over the sizes of coefficients.
+    A quarter are the rows with the largest error sizes. The others are spread evenly over the sizes of coefficients.
     """
     by_size = rows[np.argsort(-sizes[rows], kind="stable")]
     largest, others = by_size[: SAMPLE // 4], by_size[SAMPLE // 4 :]
@@ -295,9 +321,11 @@ def sample(rows: NDArray[np.intp], b: Vector, sizes: Vector) -> tuple[NDArray[np
 
 
 def objectives(problem: Problem, b: Vector, f: Vector, offset: Vector) -> tuple[Vector, Vector]:
-    """Return the primal and the dual objective of each problem, with the ``offset`` (problems, n) of each coefficient.
+    """Return the primal and the dual objective of each problem.
 
     Coupled problems have one primal and one dual objective together.
+
+    offset: offset of each coefficient, (problems, n).
     """
     lo, hi, q, kink = problem.lo, problem.hi, problem.q, problem.kink
     if problem.constraint is Constraint.COUPLED:
@@ -311,7 +339,19 @@ def objectives(problem: Problem, b: Vector, f: Vector, offset: Vector) -> tuple[
 
 
 class Reached(NamedTuple):
-    """Hold offsets (problems, groups), objectives of each problem (coupled: one), and the largest violation and gap."""
+    """Hold what coefficients have reached.
+
+    Attributes
+    ----------
+    rho
+        offsets (problems, groups).
+    primal, dual
+        objectives of each problem; coupled problems have one together.
+    violation
+        largest KKT violation.
+    gap
+        largest relative duality gap.
+    """
 
     rho: Vector
     primal: Vector
@@ -321,7 +361,7 @@ class Reached(NamedTuple):
 
 
 def reached(problem: Problem, b: Vector, f: Vector) -> Reached:
-    """Return offsets, objectives, violation and gap of coefficients b (problems, n) with f = K b + q."""
+    """Return offsets, objectives, KKT violation and duality gap of coefficients b (problems, n) with f = K b + q."""
     seen = of(problem, b, f)
     primal, dual = objectives(problem, b, f, seen.offset.reshape(b.shape))
     coupled = problem.constraint is Constraint.COUPLED
@@ -330,9 +370,9 @@ def reached(problem: Problem, b: Vector, f: Vector) -> Reached:
 
 
 def level(problem: Problem, b: Vector, f: Vector) -> tuple[Vector, Vector]:
-    """Return |dual objective| and the sum of |b|, each (problems,).
+    """Return |dual objective| and the sum of |b| of each problem, both (problems,).
 
-    An error e of f changes the dual objective by at most e times that sum.
+    An error e of f changes the dual objective by at most e times the sum of |b|.
     """
     weight = np.abs(b).sum(axis=1)
     return np.abs((b * (f + problem.q)).sum(axis=1) / 2 + problem.kink * weight), weight

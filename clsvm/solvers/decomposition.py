@@ -1,9 +1,9 @@
 """The decomposition solver: the dual of kernel SVMs by working sets that are chosen and solved on the device.
 
-Solves:   minimise 1/2 b'Kb + q'b + kink sum |b|,  lo <= b <= hi,  sum b fixed or free, for several problems over one
+Solves:   minimise 1/2 b'Kb + q'b + kink * sum |b|,  lo <= b <= hi,  sum b fixed or free, for several problems over one
           set of rows; :class:`Coupled`: problems that are coupled row by row
 Given:    products with K (gram), the problem (problem.py), settings
-Returns:  b, f = Kb + q, rho, and how the solve ended
+Returns:  b, f = K b + q, rho, and how the solve ended
 Stops:    violation max_low f - min_up f <= tol, relative duality gap <= gap_tol, max_iter SMO iterations, or max_time
 Source:   GTSVM (Cotter, Srebro, Keshet 2011) sections 3 and 5.1; working sets of half old, half new rows as in
           ThunderSVM and oneDAL; the W x W tile first and whole rows only for coefficients that changed, as in cuML;
@@ -11,13 +11,14 @@ Source:   GTSVM (Cotter, Srebro, Keshet 2011) sections 3 and 5.1; working sets o
 
     until stopped:
         ws   <- half of the last working set, and the rows with the largest violations      state.py
-        Q    <- K(ws, ws), of which the kept half is there                                  gram.tile, carry.cl
-                (or whole rows first, and Q from the row cache                        kernel_rows.py, given.cl)
+        Q    <- tile K(ws, ws); values among rows that stayed are copied from the last one  gram.tile, carry.cl
+                (or whole rows first, and Q from the row cache                              kernel_rows.py, given.cl)
         b_ws <- solution of the dual over ws                                                subproblem_*.cl
-        f    <- f + K(., changed) delta, rows from the row cache, or computed              rowcache.cl, update.cl, gram
-        if that brings little, a Newton step: all free coefficients to their minimum       newton.py
+        f    <- f + K(., changed) delta, rows from the row cache, or computed; delta is     rowcache.cl, update.cl, gram
+                the change of the coefficients
+        if that brings little, a Newton step: all free coefficients to their minimum        newton.py
 
-Only b and f, of the arrays of length n, leave the device, and only a few times. The host waits for the device every
+Of the arrays of length n, only b and f leave the device, and only a few times. The host waits for the device every
 ``sync`` outer iterations, to read the violation (smo.py). K is usually in float32, b and f in float64 (or pairs of
 float32).
 """
@@ -51,13 +52,13 @@ from clsvm.solvers.state import (
     squares,
 )
 
-UNTIMED = 1024  # up to so many rows, parts of an iteration are not timed, since waiting would take longer than they do
-WHOLE = 16  # a working set has a multiple of this many places
-LEAST = 4  # smallest working set of which one half stays
+UNTIMED = 1024  # up to so many rows, parts of an iteration are not timed, since waiting takes too long
+WHOLE = 16  # the number of places of a working set is a multiple of WHOLE
+LEAST = 4  # smallest working set of which half the rows stay in the next one
 
 
 class Solver(Loop):
-    """Solve a problem on one device; one method for each stage of an outer iteration.
+    """Solve a problem on one device, with a method for each stage of an outer iteration.
 
     :meth:`load` starts another problem of the same shape and constraint, with the same memory and row cache.
     """
@@ -89,7 +90,7 @@ class Solver(Loop):
         return self.W // 2 if self.W >= LEAST else 0
 
     def _allocate(self) -> None:
-        """Set ``view``, the numbers by which working sets are chosen."""
+        """Set ``view``, the buffers from whose numbers working sets are chosen."""
         self.view = self.state.view
 
     def load(self, problem: Problem, settings: Settings) -> None:
@@ -111,11 +112,11 @@ class Solver(Loop):
         self._look()
 
     def _working_set(self, gram: Operator) -> tuple[int, int]:
-        """Return the rows W of a working set, and the places that it is given in memory.
+        """Return the number W of rows of a working set, and the number of places that memory has for them.
 
-        W is the size asked for in whole tiles, reduced by eighths until panel and tile fit in their share of the free
-        memory. A set smaller than a tile leaves places empty. W is even, since one half stays; with two fixed sums it
-        is at least 4, a pair for each.
+        The size asked for is rounded down to whole blocks of rows. It is then reduced by eighths until panel and tile
+        fit in their share of the free memory. W is even, since one half stays. With two fixed sums it is at least 4, a
+        pair for each.
         """
         stream, rows, unit, sets = self.stream, gram.rows, max(gram.width, WHOLE), self.sets
         real, most = np.dtype(rows.dtype).itemsize, most_places(stream)
@@ -132,7 +133,7 @@ class Solver(Loop):
         return min(W, max(least, -(-asked // 2) * 2)), W
 
     def _besides(self, W: int, real: int) -> int:
-        """Return the bytes that a working set of W rows needs beside panel and tile."""
+        """Return the bytes that a working set of W rows needs beside its panel and its tile Q."""
         return 24 * self.problem.problems * W + nbytes(self.stream.profile, self.sets, self.n, W)
 
     def coefficients(self) -> Vector:
@@ -150,7 +151,7 @@ class Solver(Loop):
         self._look()
 
     def cleared(self) -> AbstractContextManager[None]:
-        """Return a context in which the memory of panel and tile is free."""
+        """Return a context in which the memory of the working set's panel and tile is free."""
         return self.square.lent()
 
     def _between_checks(self, seen: Optimality) -> bool:
@@ -191,7 +192,7 @@ class Solver(Loop):
         with self._lap("update"):
             rows.plan(self.stay)
             rows.add_hits()
-        with self._lap("rows"):  # rows that came first are in the cache already
+        with self._lap("rows"):  # rows computed before the tile are in the cache already
             rows.make_misses()
         self._look()
 
@@ -199,8 +200,8 @@ class Solver(Loop):
     def _lap(self, part: str) -> Iterator[None]:
         """Measure the seconds of a part of an iteration.
 
-        If the host waits in every iteration anyway, it waits for each part too, so that its seconds are right; for few
-        rows it does not.
+        If the host waits in every iteration anyway, it waits for each part too, so that the seconds of each part are
+        right. It does not wait if there are few rows.
         """
         started = perf_counter()
         yield
@@ -213,8 +214,9 @@ class Solver(Loop):
     def _tile(self, stay: int) -> None:
         """Make the tile Q of the working set.
 
-        The part among the rows that stayed is copied from the last tile, if it consists of whole lane groups and
-        squares. Of the rest one half is computed and mirrored.
+        Values among the first half of the rows, which stayed, are copied from the last tile. That needs a number of
+        rows that is a multiple of the lanes and of SQUARE. Half of all other values are computed, and mirrored to the
+        other half.
         """
         gram, square, half = self.state.gram, self.square, self.W // 2
         ws, Q, W = self.selection.ws, square.Q, square.panel.capacity
@@ -254,7 +256,7 @@ class Coupled(Solver):
     """Solve problems that are coupled row by row: the multiclass SVM of Crammer and Singer.
 
     Solves:   minimise sum_p 1/2 b_p'K b_p + q_p'b_p,  b <= hi,  sum_p b_pi = 0 for every row i
-    Given:    as Solver; one working set of rows for all problems
+    Given:    the arguments of Solver; one working set of rows serves all problems
     Source:   GTSVM (Cotter, Srebro, Keshet 2011) sections 2.2 and 5.1, equation 4; Crammer and Singer 2002
 
     The working set is chosen by the violation v_i = max_p f_pi - min {f_pi : b_pi < hi_pi} of each row: Selection sees

@@ -1,6 +1,6 @@
 """The rows of K that a solve computes: the row cache, rows computed early, and the sizes of working set and cache.
 
-An outer iteration needs the tile Q = K(ws, ws) of its working set first, and then the rows of K whose coefficients
+An outer iteration needs the tile Q = K(ws, ws) of its working set ws first, and then the rows of K whose coefficients
 changed. Two other orders can be less work:
 
 Rows before the tile. All rows of the working set are computed first, and the tile is copied from them. It pays if a
@@ -37,20 +37,21 @@ from clsvm.solvers.state import Selection, State
 
 Places = NDArray[np.int32]
 CACHE_SHARE = 0.75  # share of the free memory for the row cache; the float64 check needs the rest
-ALONE = 4.0  # time of reading a value of the cache by itself, over the time in sequence
+ALONE = 4.0  # time to read one value of the row cache by itself, over the time in sequence
 IDLE = 0.05  # assumed share of idle rows before the first iteration
-NEW = 3 / 8  # share of a tile that an iteration computes: half of the set stays, and half of the rest is symmetric
-FIRST = 1 / 8  # share of all rows computed before prefetching is considered; it doubles each time
-GAIN = 1.25  # expected saving over cost from which on rows are prefetched
+NEW = 3 / 8  # share of a tile computed in an iteration: half of the set stays, half of the other values mirror
+FIRST = 1 / 8  # share of all rows computed before prefetching is first considered; it doubles each time
+GAIN = 1.25  # least ratio of expected saving to cost with which rows are prefetched
 MIN_WORKING_SET = 16
-# The work of a solve by its working set W, fitted to a9a, ijcnn1, covtype and MNIST for W of 16 to 2048. Rows of K with
-# a changed coefficient: proportional to W^-DECLINE; in one iteration: FRESH W. SMO iterations for each row: INNER.
+# DECLINE: rows of K whose coefficient changes in a solve are proportional to W^-DECLINE, for working sets of W rows.
+# FRESH: in one outer iteration the coefficients of FRESH * W rows change.
+# INNER: SMO iterations for each such row. All three are fitted to a9a, ijcnn1, covtype and MNIST, W from 16 to 2048.
 DECLINE, FRESH, INNER = 0.3, 0.65, 1.5
-SUPPORT = 1 / 3  # assumed share of rows that ever change
-# A row cache of fewer than STAYING working sets loses rows that stay in the set. AGAIN times as many rows are computed
-# then, proportional to W^(FORGOTTEN - DECLINE). Measured on rows with the shape of gisette at C=100.
+SUPPORT = 1 / 3  # assumed share of rows whose coefficients ever change
+# STAYING: a row cache for fewer rows than STAYING * W loses rows that stay in a working set of W rows.
+# AGAIN: AGAIN times as many rows are then computed, in proportion to W^(FORGOTTEN - DECLINE).
 STAYING, AGAIN, FORGOTTEN = 1.5, 1.6, 0.2
-NEAR = 4 << 20  # bytes of a W x W tile beyond which an SMO iteration takes FAR times as long
+NEAR = 4 << 20  # bytes of a tile above which an SMO iteration takes FAR times as long
 FAR = 1.2
 
 
@@ -60,9 +61,10 @@ def copy_cost(profile: Profile) -> float:
 
 
 def tile_cost(profile: Profile, rows: Rows, n: int, W: int, idle: float | None = None) -> float:
-    """Return the cost of a tile value, in dense cells, if the W rows of n values come before the tile.
+    """Return the cost of a tile value, in dense cells, if the W rows of the working set come before the tile.
 
-    idle: average number of idle rows in an iteration, which are computed for the tile alone.
+    n: values of a row.
+    idle: average number of idle rows in an iteration; None assumes a share. They are computed for the tile alone.
     """
     return copy_cost(profile) + (IDLE * W if idle is None else idle) * n * rows.cost / (NEW * W * W)
 
@@ -70,7 +72,8 @@ def tile_cost(profile: Profile, rows: Rows, n: int, W: int, idle: float | None =
 def before_tile(profile: Profile, rows: Rows, n: int, W: int, idle: int, steps: int, missing: bool = True) -> bool:
     """Return whether to compute rows before the tile, if the row cache has room for them.
 
-    idle: rows that were idle in ``steps`` iterations so far. missing: whether the row cache lacks any row.
+    idle: number of rows that were idle in the ``steps`` iterations so far.
+    missing: whether the row cache lacks any row.
     """
     if not missing:
         return copy_cost(profile) < rows.tile_cost
@@ -78,14 +81,17 @@ def before_tile(profile: Profile, rows: Rows, n: int, W: int, idle: int, steps: 
 
 
 def prefetches(gram: Operator) -> bool:
-    """Return whether prefetching is possible, and would pay if the solve needed all rows."""
+    """Return whether rows of K can be prefetched, and whether that would pay if the solve needed all rows."""
     if not gram.resident or gram.stream.profile.shape != "vector":
         return False
     return gram.rows.cost * (1 - GAIN / 2) > GAIN * programs.COPIED * gram.stream.profile.cache_cost
 
 
 def new_cache(stream: Stream, rows: Rows, nbytes: int, entries: int) -> RowCache:
-    """Return a row cache of at most ``nbytes`` bytes with room for the ``entries`` rows of an outer iteration."""
+    """Return a row cache of at most ``nbytes`` bytes.
+
+    entries: number of rows of K that an outer iteration may need.
+    """
     limit = min(nbytes, int(CACHE_SHARE * (stream.limit - stream.held)))
     return RowCache(stream, rows.n_pad, np.dtype(rows.dtype).itemsize, limit, entries)
 
@@ -93,8 +99,16 @@ def new_cache(stream: Stream, rows: Rows, nbytes: int, entries: int) -> RowCache
 class Square:
     """Hold the panel of the working sets' rows, and their tile Q.
 
-    After the tile is made, the panel holds the rows whose coefficients changed. count: number of rows, on the device.
-    made: whether Q is the tile of the last working set. nbytes: bytes of panel and tile.
+    After the tile is made, the panel holds the rows whose coefficients changed.
+
+    Attributes
+    ----------
+    count
+        buffer on the device with the number of rows.
+    made
+        whether Q is the tile of the last working set.
+    nbytes
+        bytes of panel and tile.
     """
 
     def __init__(self, stream: Stream, gram: Operator, rows: int) -> None:
@@ -110,7 +124,7 @@ class Square:
 
     @contextmanager
     def lent(self) -> Iterator[None]:
-        """Free the memory of panel and tile in this context; the next iteration makes both again."""
+        """Free the memory of panel and tile until the context ends; the next iteration makes both again."""
         self._stream.finish()
         self._stream.free(*self.panel.buffers(), self.Q)
         self.made = False
@@ -133,7 +147,9 @@ class Counts:
     asked
         rows computed for working sets, at the last check.
     idle
-        new rows of working sets whose coefficients did not change, in ``outer`` iterations.
+        new rows of working sets whose coefficients did not change, in all outer iterations so far.
+    outer
+        outer iterations so far.
     """
 
     apart: int = 0
@@ -144,7 +160,19 @@ class Counts:
 
 
 class Changed(NamedTuple):
-    """Name buffers of the working rows that changed: count, rows, slots in the cache, changes D (P, room)."""
+    """Name device buffers of the rows of working sets whose coefficients changed.
+
+    Attributes
+    ----------
+    count
+        number of rows.
+    row
+        rows to compute, or None.
+    slot
+        slots of the rows in the row cache.
+    D
+        changes of the coefficients, (problems, capacity of the panel).
+    """
 
     count: Buffer
     row: Buffer
@@ -153,14 +181,17 @@ class Changed(NamedTuple):
 
 
 class KernelRows:
-    """Compute the rows of K that change f in a solve, through a row cache of at most ``cache_bytes`` bytes."""
+    """Compute the rows of K that change f in a solve, through a row cache of at most ``cache_bytes`` bytes.
+
+    "Hits" are changed rows that the row cache has, "misses" are changed rows that it lacks.
+    """
 
     def __init__(self, state: State, selection: Selection, square: Square, cache_bytes: int) -> None:
         self.state, self.selection, self.square = state, selection, square
         s, P, room = state.stream, state.P, square.panel.capacity
         self.hits = Changed(s.zeros(4), None, s.zeros(4 * room), s.zeros(8 * P * room))
         self.misses = Changed(s.zeros(4), s.zeros(4 * room), s.zeros(4 * room), s.zeros(8 * P * room))
-        self.delta = s.zeros(8 * P * selection.stride)  # changes of the working sets' coefficients
+        self.delta = s.zeros(8 * P * selection.stride)  # changes of the coefficients of working sets
         self.cache = new_cache(s, state.gram.rows, cache_bytes, selection.sets * selection.W)
         self._plan = s.variant(selection.program, "plan")
         self._update = s.variant(programs.update(s.profile, state.gram.rows.dtype))
@@ -183,9 +214,13 @@ class KernelRows:
         return self.state.stream.read(self.selection.counters, np.int64, (self.state.P, 4))
 
     def reserve(self, rows: int, began: bool, sync: int, until: float) -> None:
-        """Reserve cache room for the next ``sync`` iterations; prefetch rows, and choose what is computed first.
+        """Reserve cache room for the next ``sync`` outer iterations, and prefetch rows if that pays.
 
-        rows: rows computed so far. began: whether any coefficient has changed.
+        Then choose whether rows are computed before the tile.
+
+        rows: number of rows computed so far.
+        began: whether any coefficient has changed.
+        until: perf_counter() at which the solve's time is over.
         """
         state, choice, counts, cache = self.state, self.selection, self.counts, self.cache
         computed = self._before + rows - counts.apart
@@ -196,7 +231,7 @@ class KernelRows:
             counts.apart -= mirrored
             counts.at_once += made - mirrored
             computed += made
-        # Rows before the tile: no row of the set may leave the cache between tile and update, so all need room.
+        # Rows come before the tile only if none of them can leave the cache between tile and update.
         room = choice.sets == 1 and min(computed + sync * choice.W, state.n) <= cache.capacity
         seen = state.stream.profile, state.gram.rows, state.n, choice.W, counts.idle, counts.outer
         self.first = room and before_tile(*seen, computed < state.gram.rows.n)
@@ -207,9 +242,10 @@ class KernelRows:
         return copy_cost(self.state.stream.profile) if self.first else self.state.gram.rows.tile_cost
 
     def plan(self, stay: int, all_of_them: bool = False) -> None:
-        """Find which changed rows of the working set (or all of its rows) the row cache holds, and which it lacks.
+        """Sort the changed rows of the working set into hits, which the row cache has, and misses, which it lacks.
 
-        The last ``stay`` rows of the set move to its front.
+        stay: the last ``stay`` rows of the working set move to its front.
+        all_of_them: take all rows of the working set, changed or not.
         """
         state, choice, hits = self.state, self.selection, self.hits
         each, group = state.P // choice.sets, state.stream.profile.group
@@ -223,21 +259,24 @@ class KernelRows:
         return Update(state.P, state.n, state.f, changed.D, self.square.panel.capacity)
 
     def add_hits(self) -> None:
-        """Add to f the changed rows that the row cache holds, times their changes."""
+        """Add to f the changes of the hits' coefficients times their rows of K, from the row cache."""
         if self.cache.capacity:
             size = programs.update_range(self.state.stream.profile, self.state.n)
             store = self.cache.store(self.hits.slot).arguments()
             self._update(*size, store, self._added(self.hits).arguments(), self.hits.count)
 
     def make_misses(self, add: bool = True) -> None:
-        """Compute the rows that the row cache lacks, store them in it, and ``add`` them times their changes to f."""
+        """Compute the misses' rows of K and store them in the row cache.
+
+        add: also add the changes of their coefficients times these rows to f.
+        """
         gram, panel, misses = self.state.gram, self.square.panel, self.misses
         gram.gather(panel, misses.row, misses.count)
         store = self.cache.store(misses.slot) if self.cache.capacity else None
         gram.accumulate(panel, misses.count, store, self._added(misses) if add else None)
 
     def respond(self, b: Vector) -> None:
-        """Add K b (1, n) to f; rows come from the row cache if it holds them."""
+        """Add K b to f, for coefficients b (1, n). Rows of K come from the row cache if it holds them."""
         stream, room, missing = self.state.stream, self.square.panel.capacity, b
         if self.cache.capacity:
             slots = self.slots()[self.state.gram.rows.position]
@@ -254,21 +293,29 @@ class KernelRows:
         self.state.respond(missing, self.square.panel)
 
     def slots(self) -> Places:
-        """Return the cache slot of the row at each position, -1 if the cache lacks it."""
+        """Return for each position of a row on the device its slot in the row cache, -1 if the cache lacks it."""
         return self.state.stream.read(self.cache.slot_of, np.int32, self.state.n)
 
     def missing(self) -> Places:
-        """Return the positions of rows that the cache lacks, ascending."""
+        """Return the positions on the device of the rows that the row cache lacks, ascending."""
         at = self.state.gram.rows.position
         return np.sort(at[self.slots()[at] < 0])
 
     def tile(self, rows: Buffer, W: int, known: int, Q: Buffer) -> None:
-        """Copy the tile Q (W, W), one half as in gram's Tile, from rows in the row cache."""
+        """Copy the tile Q (W, W) from rows in the row cache, from column ``known`` on.
+
+        Only values Q[u, v] with u < ``known`` or u >= v are copied, since the others follow by symmetry.
+
+        rows: buffer with the positions of the tile's rows.
+        """
         size = (1 if self.state.stream.profile.shape == "vector" else self.state.gram.rows.lanes, W)
         self._pick(size, None, self.cache.store(self.cache.slot_of).arguments(), rows, W, known, 1, Q)
 
     def tile_if_there(self, places: Places, rows: Buffer, W: int, known: int, Q: Buffer) -> bool:
-        """Make Q by :meth:`tile` if the cache holds the rows at ``places`` and that is cheaper; return whether so."""
+        """Make Q by :meth:`tile` if the cache holds the rows at ``places`` and copying is cheaper.
+
+        Return whether Q was made.
+        """
         cheaper = copy_cost(self.state.stream.profile) < self.state.gram.rows.tile_cost
         there = cheaper and self.cache.capacity > 0 and bool((self.slots()[places] >= 0).all())
         if there:
@@ -276,9 +323,11 @@ class KernelRows:
         return there
 
     def prefetch_pays(self, computed: int) -> bool:
-        """Return whether to prefetch, after so many rows ``computed``: whether the solve will likely need most rows.
+        """Return whether to prefetch, because the solve will likely need most rows of K.
 
-        It will likely need those whose coefficients violate the optimality conditions.
+        It will likely need the rows whose coefficients violate the optimality conditions.
+
+        computed: number of rows computed so far.
         """
         state, rows = self.state, self.state.gram.rows
         if computed < self._next or self.cache.most < rows.n:
@@ -293,8 +342,9 @@ class KernelRows:
     def prefetch(self, until: float = np.inf) -> tuple[int, int]:
         """Compute all rows that the row cache lacks, or as many as perf_counter() allows before ``until``.
 
-        Return the number of rows made, and how many of these the values copied by symmetry would fill. Do nothing if
-        the cache has no free slots for all. The cache learns of the rows at the end, when their values are complete.
+        Return the number of rows made. Return also how many rows the values would fill that were copied by symmetry. Do
+        nothing if the cache has too few free slots. The cache learns of the rows at the end, when their values are
+        complete.
         """
         state, cache, stream = self.state, self.cache, self.state.stream
         if self._settings.progress:
@@ -322,10 +372,14 @@ def sizes(
 ) -> tuple[int, int, str]:
     """Return the working set size, the bytes of the row cache, and the reason in words.
 
-    Numbers that are given are taken; "auto" takes the size of the least cost by the device's measured rates
-    (profiles.py). A value of K costs a row's cells to compute, and ``cache_cost`` cells to read from the row cache:
-    rows are cached if that is less. A large working set computes fewer rows in fewer launches; a small one has a
-    cheaper tile and cheaper SMO iterations (:func:`cost`). n: rows of the problem, by default all.
+    A size that is given as a number is taken. "auto" takes the size of the least cost by the device's measured rates
+    (profiles.py). A value of K costs ``rows.cost`` cells to compute, and ``cache_cost`` cells to read from the row
+    cache: rows are cached if reading is cheaper. A large working set computes fewer rows in fewer launches. A small one
+    has a cheaper tile and cheaper SMO iterations (:func:`cost`).
+
+    working_set: number of rows, or "auto".
+    cache: size of the row cache in MB, or "auto".
+    n: rows of the problem, by default all.
     """
     profile, rows, words = stream.profile, gram.rows, []
     cells = rows.cost
@@ -359,7 +413,10 @@ def sizes(
 
 
 def _kept(stream: Stream, rows: Rows, cache: float | str) -> float:
-    """Return the number of rows of K that a row cache of that size (MB or "auto") holds."""
+    """Return the number of rows of K that a row cache holds.
+
+    cache: size of the row cache in MB, or "auto".
+    """
     room = CACHE_SHARE * (stream.limit - stream.held)
     asked = room if cache == "auto" else min(room, float(cache) * 1e6)
     return float(asked) / (np.dtype(rows.dtype).itemsize * rows.n_pad)
@@ -368,8 +425,8 @@ def _kept(stream: Stream, rows: Rows, cache: float | str) -> float:
 def _value(profile: Profile, cells: float, n: int, kept: float, W: int) -> float:
     """Return the mean cost of a value of K, in dense cells, if the row cache holds ``kept`` of n rows.
 
-    A value of a cached row is read, else computed. If the cache is small beside the working set, rows that stay in the
-    set are computed again.
+    A value of a cached row is read, else computed for ``cells`` dense cells. If the cache has few slots in comparison
+    with the working set's W rows, rows that stay in the set are computed again.
     """
     there = min(1.0, kept / (n * SUPPORT))
     again = AGAIN * (STAYING * W / kept) ** FORGOTTEN if 0 < kept < STAYING * W else 1.0
@@ -381,11 +438,14 @@ def _sizes(largest: int) -> list[int]:
 
 
 def cost(profile: Profile, n: int, width: float, value: float, W: int, laid: float = 0.0) -> float:
-    """Return the cost of a solve with a working set of W, up to a factor that is the same for every W.
+    """Return the cost of a solve with a working set of W rows, up to a factor that is the same for every W.
 
-    width: cells of a right-hand row. value: cost of a value of K. laid: cost of a row that every outer iteration lays
-    out anew. A row that changes costs its n values, its SMO iterations, and its share of an outer iteration: launches,
-    laying out, the choice of the working set, and the new half of the W x W tile.
+    A row that changes costs its n values, its SMO iterations, and its share of an outer iteration. These are launches,
+    laying out rows, the choice of the working set, and the new half of the W x W tile.
+
+    width: cost of a value of the tile, in dense cells.
+    value: cost of a value of K, in dense cells.
+    laid: cost of a row that every outer iteration lays out anew.
     """
     changed = FRESH * min(W, n * SUPPORT)
     tile = W * W / 2 * max(width, 1)

@@ -1,7 +1,8 @@
 """Newton steps: move all free coefficients to their joint minimum, by a Cholesky factor of K among them.
 
 Solves:   minimise over d: 1/2 d'Md + g'd,  bottom <= d <= top,  the sum of d in each group 0;  M = K_FF + ridge I
-Given:    K among the free coefficients F, their derivatives g, their bounds on the face on which the dual is smooth
+Given:    K_FF, the kernel matrix among the free coefficients F, their derivatives g, and the bounds of their change d,
+          between which the dual is smooth
 Returns:  b and f with a lower dual, or unchanged
 Source:   Hintermueller, Ito, Kunisch 2002 (a primal-dual active set strategy is a semismooth Newton method), with a
           line search; Scheinberg 2006 for active sets of SVMs
@@ -38,27 +39,32 @@ from clsvm.threads import one_thread
 Matrix = NDArray[Any]  # in the dtype of K
 Rows = NDArray[np.intp]
 KernelBlock = Callable[[Rows, Rows], tuple[Matrix, Matrix]]
-ROUNDS = 10  # most rounds in which coefficients that leave their bounds are fixed
-RIDGE = 10.0  # relative ridge in units of eps times the root of the number of coefficients
+ROUNDS = 10  # most rounds in which coefficients that would leave their bounds are fixed
+RIDGE = 10.0  # relative ridge in units of eps times the square root of the number of coefficients
 STEADIER, TRIES = 30.0, 5  # factor of the next ridge if K + ridge I is indefinite; number of ridges
-MOST, LEAST = 4096, 32  # limits of the number of free coefficients
-MARGIN = 256  # panels and blocks of a factor are multiples, so that there are few sizes
-SHORT = 0.5  # least t of a step; a shorter one is dropped, since its bounds were the wrong ones
-BLOCK = 1024  # most rows of a block of the factor, whose square fits in caches
-PLACES = 16  # bytes for each row of a panel, beside the row itself
-MEANWHILE = 3  # squares of a block on the host while the block is computed
-GROWN = 3  # memory to extend the kept columns of the inverse, over their own
+MOST, LEAST = 4096, 32  # most and fewest free coefficients of a Newton step
+MARGIN = 256  # sizes of panels and of a factor's blocks are multiples of MARGIN, so that there are few sizes
+SHORT = 0.5  # least length t of a step; a shorter step is dropped, since wrong coefficients were at bounds
+BLOCK = 1024  # most rows of a block of the factor, so that its diagonal block fits in caches
+PLACES = 16  # bytes for each row of a panel, in addition to the row's values
+MEANWHILE = 3  # square arrays of a block's size on the host while the block is computed
+GROWN = 3  # memory needed to extend the kept columns of U'^-1, relative to theirs
 KEPT = 0.25  # share of coefficients that may join or leave before the factor is computed anew
-LOW, LATE = 0.5, 4  # a violation is low at LOW times the first one, or after LATE n rows were computed
-LOOKS, MORE = 4, 2  # convergence checks at a low violation before the first Newton step, and between two
+LOW, LATE = 0.5, 4  # a violation is low at LOW times the first one, or after LATE * n rows were computed
+LOOKS, MORE = 4, 2  # convergence checks at a low violation before the first Newton step, and between two steps
 DOUBT = 4.0  # factor of the price of the next step after a step without gain
-SPARED = 4.0  # expected cost of SMO, over the price of a step, that justifies the first step
-SMALL = 8  # cost of the small parts of a step, in launches of an outer iteration
+SPARED = 4.0  # least ratio of SMO's expected cost to the price of a step that justifies the first step
+SMALL = 8  # cost of a step's small parts, in units of the launches of an outer iteration
 SOLVES = 50  # right-hand sides of a step with a kept factor
 
 
 class Columns(NamedTuple):
-    """Hold columns (m, k) of U'^-1, their inner products (k, k) (entries of M^-1), places of requested ones."""
+    """Hold columns of U'^-1, the inverse of the transposed factor.
+
+    all: the columns, (m, k).
+    products: their inner products (k, k), which are entries of M^-1.
+    at: the indices of the requested columns among them.
+    """
 
     all: Matrix
     products: Vector
@@ -68,12 +74,16 @@ class Columns(NamedTuple):
 class Factor:
     """Hold the upper Cholesky factor U of K among ``rows`` + ridge I, in the dtype of K.
 
-    It consists of blocks of columns: the part above the diagonal block, and the triangle. Requested columns of U'^-1
-    are kept and extended with the factor.
+    It consists of blocks of columns. A block has the part above its diagonal block, and the triangle of the diagonal
+    block. Requested columns of U'^-1 are kept, and extended with the factor.
     """
 
     def __init__(self, dtype: DTypeLike, ridge: float, least: float) -> None:
-        """Make an empty factor; ridge: in units of the mean of K's first diagonal, at least of ``least``."""
+        """Make an empty factor.
+
+        ridge: ridge in units of the mean diagonal of K among the first rows.
+        least: smallest value of this mean.
+        """
         self.dtype, self.ridge = np.dtype(dtype), 0.0
         self._relative, self._least = ridge, least
         self.rows: Rows = np.zeros(0, np.intp)
@@ -82,7 +92,7 @@ class Factor:
 
     def forget(self) -> None:
         """Drop the kept columns of U'^-1."""
-        self._place = np.full(len(self.rows), -1, np.intp)  # each row's column among the kept ones
+        self._place = np.full(len(self.rows), -1, np.intp)  # index of each row's column among the kept ones
         self._columns = np.zeros((len(self.rows), 0), self.dtype, order="F")
         self._products = np.zeros((0, 0))
 
@@ -99,7 +109,8 @@ class Factor:
     def extend(self, rows: Rows, beside: Matrix, among: Matrix) -> bool:
         """Add k rows to the factor; return False if the matrix is then not positive definite.
 
-        beside: K (m, k) between the factor's rows and these. among: the lower triangle of K (k, k) among these.
+        beside: K (m, k) between the m rows of the factor and the new rows.
+        among: the lower triangle of K (k, k) among the new rows.
         """
         if not self._blocks:
             self.ridge = self._relative * max(self._least, float(among.diagonal().mean()))
@@ -121,7 +132,7 @@ class Factor:
         return True
 
     def forward(self, R: Matrix) -> Matrix:
-        """Return U'^-1 R."""
+        """Return U'^-1 R for a matrix R (m, k), by forward substitution."""
         _, trsm, _, _ = _routines(self.dtype)
         out, m = np.empty(R.shape, self.dtype, order="F"), 0
         for side, corner in self._blocks:
@@ -131,7 +142,7 @@ class Factor:
         return out
 
     def back(self, w: Matrix) -> Vector:
-        """Return U^-1 w for one vector w."""
+        """Return U^-1 w for one vector w, by back substitution."""
         _, _, _, trsv = _routines(self.dtype)
         left, found = w, []
         for side, corner in reversed(self._blocks):
@@ -140,7 +151,10 @@ class Factor:
         return np.concatenate(found[::-1]).astype(np.float64)
 
     def columns(self, at: Rows, room: float) -> Columns | None:
-        """Return columns of U'^-1 that include those ``at``, None if they take more than ``room`` bytes."""
+        """Return columns of U'^-1 that include those with the indices ``at``.
+
+        Return None if they take more than ``room`` bytes.
+        """
         m, kept, new = len(self.rows), self._columns.shape[1], at[self._place[at] < 0]
         if self._bytes(kept + len(new), len(new)) > room and kept:
             self.forget()
@@ -158,7 +172,7 @@ class Factor:
         return Columns(self._columns, self._products, self._place[at])
 
     def _bytes(self, columns: int, new: int) -> int:
-        """Return the bytes of so many columns of U'^-1, of which ``new`` must be computed, with temporaries."""
+        """Return the bytes of so many ``columns`` of U'^-1, ``new`` of them not computed yet, with temporary arrays."""
         return self.dtype.itemsize * len(self.rows) * (3 * columns + 2 * new) + 4 * 8 * columns**2
 
 
@@ -170,7 +184,7 @@ def _routines(dtype: Any) -> tuple[Any, Any, Any, Any]:
 
 
 def ridges(dtype: DTypeLike, rows: int) -> Iterator[float]:
-    """Yield increasing ridges for a factor of so many rows, in units of the mean of K's diagonal."""
+    """Yield increasing ridges for a factor of so many ``rows``, in units of the mean of K's diagonal."""
     for k in range(TRIES):
         yield STEADIER**k * RIDGE * float(np.finfo(dtype).eps) * float(np.sqrt(rows))
 
@@ -178,17 +192,23 @@ def ridges(dtype: DTypeLike, rows: int) -> Iterator[float]:
 def steadied(dtype: DTypeLike, ridges: Iterable[float], least: float, grow: Callable[[Factor], bool]) -> Factor | None:
     """Return the factor with the smallest of the ``ridges`` for which ``grow`` succeeds, None if it never does.
 
-    K may be indefinite by rounding, so that a small ridge can fail. least: as in Factor.
+    K may be indefinite by rounding, so that a small ridge can fail.
+
+    least: smallest mean diagonal, as in :class:`Factor`.
+    grow: function that adds the rows to an empty factor, and returns whether that succeeded.
     """
     return next((one for one in (Factor(dtype, ridge, least) for ridge in ridges) if grow(one)), None)
 
 
 class Face:
-    """Minimise 1/2 d'Md + g'd over the rows of a factor, with fixed sums and some fixed coefficients.
+    """Minimise 1/2 d'Md + g'd over the rows of a factor U'U = M, with fixed sums and some fixed coefficients.
 
-    The sum of d in each group is 0. Sums and fixed coefficients are the rows of a Schur complement of U'U = M. group
-    (m,): each row's group; groups: number of sums, 0 if none is fixed. refined: number of iterative refinements of
-    these conditions.
+    The sum of d in each group is 0. Sums and fixed coefficients are the rows of a Schur complement of M.
+
+    g: gradient (m,).
+    group: group number of each row, (m,).
+    groups: number of fixed sums, 0 if none is fixed.
+    refined: number of iterative refinements of these conditions.
     """
 
     def __init__(self, factor: Factor, g: Vector, group: Rows, groups: int, refined: int = 0) -> None:
@@ -204,10 +224,10 @@ class Face:
         self._down = self._factor.forward(np.array(g[:, None], self._factor.dtype, order="F"))[:, 0]
 
     def minimum(self, held: NDArray[np.bool_], at: Vector, room: float = np.inf) -> Vector | None:
-        """Return the minimiser d (m,), where ``held`` coefficients (m,) move by ``at`` (m,).
+        """Return the minimiser d (m,), in which ``held`` coefficients (m,) move by ``at`` (m,).
 
-        Return None if there is none, or if it takes more than ``room`` bytes. A sum all of whose coefficients are held
-        is no condition.
+        Return None if there is no minimiser, or if it takes more than ``room`` bytes. A sum is no condition if all of
+        its coefficients are held.
         """
         order = np.flatnonzero(held)
         known = self._factor.columns(order, room)
@@ -240,9 +260,9 @@ class Face:
 
 
 def _solver(S: Vector, singular: bool) -> Callable[[Vector], Vector] | None:
-    """Return a function that solves systems with S, None if S is not positive definite.
+    """Return a function that solves linear systems with the matrix S, None if S is not positive definite.
 
-    singular: S may be; then the function uses the pseudoinverse.
+    singular: allow a singular S, for which the function uses the pseudoinverse.
     """
     U, failed = lapack.dpotrf(S, lower=0)
     if not failed:
@@ -257,10 +277,14 @@ def _solver(S: Vector, singular: bool) -> Callable[[Vector], Vector] | None:
 def minimum(
     factor: Factor, g: Vector, bottom: Vector, top: Vector, group: Rows, groups: int, gone: Rows, room: float = np.inf
 ) -> Vector | None:
-    """Return the step d (m,) of the module's docstring, None if there is no minimum or it takes over ``room`` bytes.
+    """Return the change d (m,) of the coefficients in a Newton step, as in the module's docstring.
 
-    g, bottom, top: derivatives, and bounds less b, of the factor's rows, each (m,). group, groups: as in Face. gone:
-    rows of the factor that are no longer free; d is 0 there.
+    Return None if there is no minimum, or if it takes more than ``room`` bytes.
+
+    g: derivatives for the rows of the factor, (m,).
+    bottom, top: bounds of d, (m,).
+    group, groups: as in :class:`Face`.
+    gone: indices of rows of the factor that are no longer free; d is 0 there.
     """
     held, at, face = np.zeros(len(g), bool), np.zeros(len(g)), Face(factor, g, group, groups)
     held[gone] = True
@@ -279,7 +303,10 @@ def minimum(
 
 
 def _kept(d: Vector, sums: NDArray[np.bool_], bottom: Vector, top: Vector, held: NDArray[np.bool_]) -> Vector | None:
-    """Return d with the rounding errors of its sums spread over the free coefficients, None if these have no room."""
+    """Return d with the rounding errors of its sums spread over the free coefficients.
+
+    Return None if the free coefficients are too close to their bounds for that.
+    """
     for one in sums:
         for _ in range(ROUNDS):
             excess = d[one].sum()
@@ -300,15 +327,18 @@ class CostModel:
     """
 
     def __init__(self) -> None:
-        self._log: list[tuple[float, float]] = []  # cost, log of the least violation
+        self._log: list[tuple[float, float]] = []  # (cost of SMO, log of the least violation)
         self._first = 0.0  # first violation
-        self._made, self._doubt = False, 1.0  # whether a step was made; factor of the next step's price
+        self._made, self._doubt = False, 1.0  # whether a step was made; factor of the next price
 
     def pays(self, cost: float, violation: float, tol: float, price: float, late: bool) -> bool:
         """Return whether SMO will cost more than a Newton step of this ``price``.
 
-        The forecast extrapolates from the second half of the checks since the violation is low. cost: cost of SMO so
-        far. violation: the current one. late: treat any violation as low.
+        The forecast extrapolates from the second half of the convergence checks at which the violation was low.
+
+        cost: cost of SMO so far.
+        violation: the current KKT violation.
+        late: treat any violation as low.
         """
         self._first = self._first or violation
         if not self._log and violation > LOW * self._first and not late:
@@ -322,7 +352,10 @@ class CostModel:
         return bool((least - np.log(tol)) * (cost - half) > many * price * (before - least))
 
     def made(self, well: bool) -> None:
-        """Record a step, which lowered the dual if ``well``; the forecast begins anew."""
+        """Record a Newton step; the forecast begins anew.
+
+        well: whether the step decreased the dual.
+        """
         self._log.clear()
         self._made, self._first = True, np.inf
         self._doubt *= 1.0 if well else DOUBT
@@ -342,7 +375,7 @@ class Newton:
         self._costs = CostModel()
 
     def due(self, seen: Optimality, tol: float, outer: int) -> bool:
-        """Return whether a step now, after ``outer`` iterations, costs less than the SMO that it replaces."""
+        """Return whether a Newton step after ``outer`` iterations costs less than the SMO that it replaces."""
         profile, rows, n, W = self._stream.profile, self._rows, self._state.n, self._rows.selection.W
         free, cells, width = int(seen.inside.sum()), self._gram.rows.cost, max(rows.tile_cost, 1.0)
         value = min(cells, profile.cache_cost) if rows.cache.capacity or self._gram.whole else cells
@@ -357,9 +390,9 @@ class Newton:
         return pays and LEAST <= free <= MOST and self._block(0, free, rows.square.nbytes + self._held) > 0
 
     def _block(self, before: int, new: int, spare: int = 0) -> int:
-        """Return the largest block size for which memory lets a factor of ``before`` rows grow by ``new`` rows, or 0.
+        """Return the largest block size with which a factor of ``before`` rows can grow by ``new`` rows, or 0.
 
-        spare: bytes that will be free in addition.
+        The memory of device and host limits the size. spare: bytes that will be free in addition.
         """
         stream = self._stream
         left = stream.limit - stream.held
@@ -372,15 +405,16 @@ class Newton:
         return 0
 
     def _host_bytes(self, before: int, new: int, block: int) -> int:
-        """Return the bytes on the host by which the factor grows, with temporaries."""
+        """Return the bytes on the host by which the factor grows, with temporary arrays."""
         more, columns = new * before + new * (new + block) // 2, before + new + MEANWHILE * block
         kept = GROWN * self._factor.kept if before and self._factor else 0
         return self._dtype.itemsize * (more + block * columns) + kept
 
     def find(self) -> Vector | None:
-        """Return the step to the minimum (1, n), None if there is none or no memory for it.
+        """Return the change of the coefficients to their joint minimum, (1, n).
 
-        The factor is kept if as much memory as it takes is left beside the needs of the next iterations.
+        Return None if there is no minimum, or no memory to compute it. The factor is kept if enough memory is left
+        beside the needs of the next iterations.
         """
         wanted = self._rows.square.nbytes + self._rows.cache.coming
         try:
@@ -420,7 +454,12 @@ class Newton:
         return change
 
     def go(self, change: Vector) -> bool:
-        """Add ``change``, or the part of it with the least dual, to b; return whether the dual fell."""
+        """Add ``change`` to b, shortened to the length with the least dual; return whether the dual fell.
+
+        If the length would be less than SHORT, b stays as it is.
+
+        change: change of the coefficients, (1, n).
+        """
         state, stream = self._state, self._stream
         problem, b, f = state.now()
         after = stream.held_wide(b + change)
@@ -446,9 +485,9 @@ class Newton:
         self._factor, self._held = None, 0
 
     def _factored(self, free: Rows) -> Factor | None:
-        """Return a factor with the rows ``free``: the last one extended, if few joined or left, else a new one.
+        """Return a factor with the rows ``free``: the last one extended, if few rows joined or left, else a new one.
 
-        Return None if K among them is not positive definite or memory is too small.
+        Return None if K among these rows is not positive definite, or memory is too small.
         """
         last = self._factor
         if last is not None:
@@ -485,7 +524,10 @@ class Newton:
             self._stream.reserve(-host)
 
     def _extended(self, factor: Factor, rows: Rows, block: int, square: KernelBlock) -> bool:
-        """Extend ``factor`` by one block of rows, with K to its own rows by blocks; return whether that succeeded."""
+        """Extend ``factor`` by one block of rows; return whether that succeeded.
+
+        square: function that returns K between two sets of rows (:meth:`_kernel_block`).
+        """
         beside = np.empty((len(factor.rows), len(rows)), self._dtype, order="F")
         for first in range(0, max(1, len(beside)), block):
             known = factor.rows[first : first + block]
@@ -495,9 +537,9 @@ class Newton:
 
     @contextmanager
     def _kernel_block(self, rows: int) -> Iterator[KernelBlock]:
-        """Yield a function of two row sets, of at most ``rows`` rows in all.
+        """Yield a function of two sets of rows, of at most ``rows`` rows in all.
 
-        It returns K between the sets, and the lower triangle of K among the second set.
+        The function returns K between the sets, and the lower triangle of K among the second set.
         """
         stream, gram = self._stream, self._gram
         panel, made = gram.panel(_whole(rows), square=True), []
@@ -527,13 +569,13 @@ class Newton:
 
 
 def _whole(rows: int) -> int:
-    """Return the number of rows rounded up to a size of panels."""
+    """Return the number ``rows`` rounded up to a multiple of MARGIN, the unit of panel sizes."""
     return -(-rows // MARGIN) * MARGIN
 
 
 def _pair(before: int, new: int, block: int) -> int:
     """Return the largest number of rows in one call of :meth:`Newton._kernel_block`'s function.
 
-    It gets one block of a factor's rows, and one block of the new rows.
+    The function gets one block of the factor's rows and one block of the new rows.
     """
     return min(block, before + max(0, new - block)) + min(block, new)

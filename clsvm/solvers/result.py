@@ -1,4 +1,4 @@
-"""The settings of a solve and its result, which are the same for every solver."""
+"""Hold the settings of a solve (:class:`Settings`) and its outcome (:class:`Result`), the same for every solver."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Settings:
     Attributes
     ----------
     tol
-        KKT violation at which it ends.
+        KKT violation at which the solve ends.
     gap_tol
-        relative duality gap at which it ends, or None.
+        relative duality gap at which the solve ends, or None.
     max_iter
         most SMO iterations, -1 for no limit.
     working_set
@@ -44,11 +44,11 @@ class Settings:
     progress
         progress display, or None.
     max_time
-        seconds, None for no limit.
+        most seconds, None for no limit.
     start
         feasible coefficients (problems, n), or None for the problem's own.
     known
-        coefficients near ``start`` and their f, or None.
+        coefficients near ``start`` and their gradients f, or None.
     looked
         rows (n,) whose known f comes from float64 kernel values, or None.
     save
@@ -77,9 +77,10 @@ class Settings:
 
 
 def ended(asked: Settings | Options, violation: float, gap: float, steps: int, until: float = np.inf) -> Status | None:
-    """Return how a solve with this violation and gap after ``steps`` SMO iterations ends, None if it continues.
+    """Return the status with which a solve ends at this violation and gap, or None if it continues.
 
-    until: perf_counter() at which its time is over.
+    steps: SMO iterations so far.
+    until: perf_counter() at which the solve's time is over.
     """
     if violation <= asked.tol:
         return Status.TOLERANCE
@@ -118,8 +119,14 @@ class Result:
         number of rows whose f comes from float64 kernel values.
     working_set
         rows of a working set.
-    dtype, precision, device, layout
-        how and where the kernel values were computed, in words.
+    dtype
+        dtype of the kernel values.
+    precision
+        how the kernel values were computed, in words.
+    device
+        name of the device.
+    layout
+        layout of the rows, in words.
     outer_steps
         outer iterations.
     rows_computed
@@ -160,11 +167,14 @@ class Result:
         return not isnan(self.dual)
 
     def unfinished(self, most: int) -> bool:
-        """Return whether the solve used up the iterations given to it, but not ``most``, its limit (-1: no limit)."""
+        """Return whether the solve ended at its max_iter, although ``most`` allows more iterations.
+
+        most: limit of the caller, -1 for no limit.
+        """
         return self.status is Status.MAX_ITER and not 0 <= most <= self.steps
 
     def after(self, before: Result | None) -> Result:
-        """Return this result plus the iterations, seconds and trace of ``before``, from which the solve went on."""
+        """Return this result plus the iterations, seconds and trace of ``before``, the result from which it began."""
         if before is None:
             return self
         last, trace = before.trace[-1] if before.trace else None, self.trace
@@ -187,7 +197,7 @@ class Result:
     def certain(self, rounding: float, tol: float, gap_tol: float | None) -> Result:
         """Return the result, with the status PRECISION if float64 rounding can hide a tenth of the tolerance or more.
 
-        rounding: the float64 rounding error of f for a coefficient 1.
+        rounding: the float64 rounding error of f for coefficients with sum |b| = 1.
         """
         weight = float(np.abs(self.b).sum(axis=1).max(initial=0.0))
         hidden = rounding * weight

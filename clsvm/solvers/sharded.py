@@ -7,14 +7,15 @@ Stops:    as decomposition.py (smo.py), by the extremes of all shards
     until stopped:
         ws    <- half of the last working set, and the most violating candidates of all shards
         b_ws  <- solution of the dual over ws, on the device of the working set
-        f     <- f + K(., changed) delta in every shard; the shard replies with its next candidates
+        f     <- f + K(., changed) delta in every shard, for the change delta of the coefficients;
+                 the shard replies with its next candidates
 
-An outer iteration sends one request to each shard: the working rows that it does not know, and the changes. Each reply
-has candidates and numbers of a few rows. No array as long as a shard travels before the end.
+An outer iteration sends one request to each shard: the working rows that the shard does not know, and the changes. Each
+reply has candidates and numbers of a few rows. No array as long as a shard travels before the end.
 
-The caller (:class:`Sharded`) decides which rows of K the shards cache, so that all shards cache the same ones. It also
-has the coefficients. If a shard is lost (clsvm.distribute), its replacement gets its part of the problem again, and
-computes f from the coefficients.
+The caller (:class:`Sharded`) decides which rows of K the shards cache, so that all shards cache the same ones. The
+caller also has the coefficients. If a shard is lost (clsvm.distribute), its replacement gets its part of the problem
+again, and computes f from the coefficients.
 """
 
 from __future__ import annotations
@@ -48,23 +49,24 @@ from clsvm.solvers.state import Limits, PairSteps, Selection, State, mirror, mos
 
 Rows = NDArray[np.intp]
 Ask = Callable[[str, Sequence[tuple[Any, ...] | None]], list[Any]]
-WHOLE = 16  # a working set has a multiple of this many places
+WHOLE = 16  # the number of places of a working set is a multiple of WHOLE
 SHARE = 0.5  # share of the free memory for rows and tile of a working set
-PIECE = 1024  # support vectors at a time from which a new shard computes f
+PIECE = 1024  # support vectors at a time in the products from which a new shard computes f
 EXACT = 64 << 20  # bytes of support vectors at a time in a float64 check
 
 
 def chosen(problem: Problem, rows: Rows, f: Vector, b: Vector, least: Vector, most: Vector, quota: int) -> Rows:
-    """Return the places in ``rows`` (c,) of the rows with the largest violations.
+    """Return the indices in ``rows`` (c,) of the candidates with the largest violations.
 
-    f, b (c,): their gradients and coefficients. quota: rows of each side if a sum is fixed, else in all. least, most
-    (groups,): the extremes of all rows.
+    f, b: gradients and coefficients of the candidates, (c,).
+    least, most: extremes of all rows, (groups,).
+    quota: most rows of each side (rising, falling) if a sum is fixed, else most rows in all.
     """
     lo, hi = problem.lo[0, rows], problem.hi[0, rows]
     right, left = certificate.sides(f, b, problem.kink)
     up, low = b < hi, b > lo
 
-    def first(violation: Vector) -> Rows:  # largest positive violations first; equal ones in the order of rows
+    def first(violation: Vector) -> Rows:  # largest positive violations first, then by row number
         places = np.flatnonzero(violation > 0)
         return places[np.lexsort((rows[places], -violation[places]))[:quota]]
 
@@ -79,7 +81,9 @@ def chosen(problem: Problem, rows: Rows, f: Vector, b: Vector, least: Vector, mo
 class WorkingSet:
     """Solve the dual over W rows at a time, which the host sends to the device.
 
-    plan: the layout of these rows. most: the largest W; memory may demand a smaller one. row: bytes of a row.
+    plan: layout of these rows.
+    most: largest W; memory may demand a smaller one.
+    row: bytes of a row.
     """
 
     def __init__(
@@ -90,7 +94,7 @@ class WorkingSet:
         self._kink, self._counters = stream.wide(np.array([problem.kink])), stream.zeros(8 * 4)
         self._steps = PairSteps(stream, dtype, self.W, problem.constraint)
         self._mirror = mirror(stream, dtype)
-        # allocated once: the first touch of memory takes longer than filling it
+        # The tile is allocated once, since the first access to new memory takes longer than filling it.
         self._Q = stream.buffer(np.dtype(dtype).itemsize * self.W**2)
 
     def _size(self, W: int, row: int) -> int:
@@ -103,7 +107,10 @@ class WorkingSet:
         return W
 
     def solve(self, X: Data, numbers: Iterable[Vector], limits: Limits) -> tuple[Vector, int]:
-        """Solve over rows X (w, d), w <= W, with ``numbers`` f, b, lo, hi; return b and the SMO iterations so far."""
+        """Solve over rows X (w, d), w <= W; return their coefficients, and the SMO iterations so far.
+
+        numbers: f, b, lo and hi of the rows.
+        """
         stream, W, w = self.stream, self.W, X.shape[0]
         with stream.recycling(), stream.scratch():
             rows = layouts.build(stream, X, layouts.once(self._plan, X), self.dtype)
@@ -124,7 +131,10 @@ class WorkingSet:
 
 
 class Sharded(Loop):
-    """Solve one problem over shards; float64 values come from the shards, so ``settings.exact`` is not used."""
+    """Solve one problem over rows in shards.
+
+    Float64 values come from the shards, so ``settings.exact`` is not used.
+    """
 
     sync = 1
 
@@ -159,7 +169,7 @@ class Sharded(Loop):
         losses: Counter[int],
         notice: Callable[[set[int]], None],
     ) -> list[Any]:
-        """Call a method of the shards and return their replies; after ``notice``, ask lost shards again.
+        """Call a method of the shards and return their replies. If shards are lost, call ``notice`` and ask them again.
 
         losses: number of losses of each shard during this request. Raises DeviceError if a shard is lost too often.
         """
@@ -167,7 +177,7 @@ class Sharded(Loop):
         while lost := {i for i, answer in enumerate(answers) if isinstance(answer, Lost)}:
             count_losses(losses, lost)
             notice(lost)
-            # The new shard's coefficients include this step already.
+            # A new shard gets no changes, since its coefficients include them already.
             again = [(one,) for one in self._unchanged()] if name == "step" else given
             found = self._shards.ask(name, [one if i in lost else None for i, one in enumerate(again)])
             answers = [found[i] if i in lost else answer for i, answer in enumerate(answers)]
@@ -194,19 +204,22 @@ class Sharded(Loop):
         return own, self._b[:, here], self.W, self.settings.cache_bytes
 
     def _split(self, rows: Rows) -> list[NDArray[np.int32]]:
-        """Split row numbers, in any order, by their shards; count from each shard's first row."""
+        """Split row numbers, in any order, by their shards. The parts count from each shard's first row."""
         home = np.searchsorted(self._ends[1:], rows, side="right")
         return [(rows[home == i] - start).astype(np.int32) for i, start in enumerate(self._ends[:-1])]
 
     def _taken(self, name: str, rows: Rows, ask: Ask) -> Data:
-        """Return some rows of X, in their order: as given (name "whole"), or centred and cast (name "sent")."""
+        """Return some rows of X, in the order of the row numbers ``rows``.
+
+        name: "whole" for rows as given, "sent" for rows that are centred and cast.
+        """
         found = ask(name, [(part,) if len(part) else None for part in self._split(rows)])
         home = np.searchsorted(self._ends[1:], rows, side="right")
         order = np.argsort(np.argsort(home, kind="stable"), kind="stable")
         return stacked([one for one in found if one is not None])[order]
 
     def _support(self, name: str, b: Vector, step: int, ask: Ask) -> Iterator[tuple[Rows, Data]]:
-        """Yield the support vectors of coefficients b (1, n): row numbers and rows, ``step`` at a time."""
+        """Yield the support vectors of coefficients b (1, n), at most ``step`` at a time: row numbers and rows."""
         support = np.flatnonzero(b[0])
         for first in range(0, len(support), step):
             rows = support[first : first + step]
@@ -217,12 +230,12 @@ class Sharded(Loop):
     def _step(self) -> None:
         before = self._steps
         self._solve()
-        if self._steps == before:  # each shard knew the extremes of the others before the last change only
+        if self._steps == before:  # each shard chose by old extremes of the others
             self._look_again()
             self._solve()
 
     def _look_again(self) -> None:
-        """Request candidates by the current extremes of all shards."""
+        """Request new candidates from all shards, by the current extremes."""
         self._offers = self._ask("step", [(change,) for change in self._unchanged()])
 
     def _solve(self) -> None:
@@ -291,7 +304,7 @@ class Sharded(Loop):
         self._look_again()
 
     def exact(self, rows: Rows, b: Vector) -> Vector:
-        """Return K b of some rows, ascending, in float64, (1, rows); b (1, n)."""
+        """Return K b of the ``rows``, ascending, in float64, (1, rows), for coefficients b (1, n)."""
         parts, c = self._split(rows), np.zeros((1, len(rows)))
         size = max(1, row_bytes(self._taken("whole", rows[:1], self._ask)))
         for support, X in self._support("whole", b, max(1, EXACT // size), self._ask):
@@ -301,7 +314,7 @@ class Sharded(Loop):
 
 
 def _extremes(offers: Sequence[Offer], groups: int) -> tuple[Vector, Vector]:
-    """Return the smallest and the largest derivative (groups,) over some shards."""
+    """Return the smallest and the largest derivative of the dual over the given shards, both (groups,)."""
     far = np.full(groups, np.inf)
     return np.min([far, *(one.least for one in offers)], axis=0), np.max([-far, *(one.most for one in offers)], axis=0)
 
@@ -309,7 +322,7 @@ def _extremes(offers: Sequence[Offer], groups: int) -> tuple[Vector, Vector]:
 class Directory:
     """Keep the directory of the shards' row caches: a ring of slots, as rowcache.cl has it on one device.
 
-    computed: number of rows of K that were not cached when they were needed.
+    computed: number of rows of K so far that were not cached when they were needed.
     """
 
     def __init__(self, n: int) -> None:
@@ -321,7 +334,10 @@ class Directory:
         self._slot_of[:], self._owner[:] = -1, -1
 
     def slots(self, rows: Rows, capacity: int) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-        """Return the slot of each row, and whether it was cached; afterwards all are. Without a cache, no slots."""
+        """Return the slot of each row, and whether it was cached; afterwards all rows are cached.
+
+        Return no slots if the caches have no ``capacity``.
+        """
         slots = self._slot_of[rows]
         hit = slots >= 0
         self.computed += int((~hit).sum())
@@ -351,7 +367,7 @@ class Change(NamedTuple):
     kept
         rows of this shard that stay in the working set.
     least, most
-        extremes of the other shards, as far as known, (groups,).
+        extremes of the other shards in their last replies, (groups,).
     stay
         number of rows of the working set that stay.
     computed
@@ -361,11 +377,13 @@ class Change(NamedTuple):
     X
         changed rows of any shard that the row caches lack, (m, d).
     weights
-        changes of their coefficients, (m,).
+        changes of the coefficients of the rows X, (m,).
     slots
-        cache slots for their kernel values, (m,).
-    hits, hit_weights
-        slots of changed rows in the caches, and changes of their coefficients.
+        cache slots for the kernel values of the rows X, (m,).
+    hits
+        cache slots of the changed rows that the row caches have.
+    hit_weights
+        changes of the coefficients of these cached rows.
     """
 
     kept: Places
@@ -385,8 +403,12 @@ class Change(NamedTuple):
 class Facts(NamedTuple):
     """Describe a shard.
 
-    sizes, extent: error sizes and value ranges of its rows (precision.measured). W, cache_bytes, reason: from
-    kernel_rows.sizes. row: bytes of a row. layout: in words.
+    sizes, extent: error sizes and value ranges of its rows (precision.measured).
+    W: rows of a working set (kernel_rows.sizes).
+    cache_bytes: bytes of the row cache (kernel_rows.sizes).
+    reason: why they have these sizes, in words.
+    row: bytes of a row.
+    layout: layout of the rows, in words.
     """
 
     sizes: Vector
@@ -425,17 +447,17 @@ class Offer(NamedTuple):
 
 
 def cast(X: Data, centre: Vector, dtype: str) -> Data:
-    """Return rows in the form in which they travel: centred and cast to ``dtype``."""
+    """Return rows in the form in which they are sent: centred, and cast to ``dtype``."""
     return (centred(X, centre) if centre.any() else X).astype(dtype, copy=False)
 
 
 def travelled(plan: Plan) -> Plan:
-    """Return the plan for rows that were centred before they travelled."""
+    """Return the layout plan for rows that were centred before they were sent."""
     return replace(plan, centre=np.zeros_like(plan.centre)) if plan.centre.any() else plan
 
 
 def row_bytes(X: Data) -> int:
-    """Return the approximate bytes of a row on the host."""
+    """Return the approximate bytes of a row of X on the host."""
     return max(1, X.nnz * (X.dtype.itemsize + 4) // X.shape[0] if sp.issparse(X) else X.shape[1] * X.itemsize)
 
 
@@ -477,7 +499,7 @@ class Shard:
             self._posed = given
 
     def step(self, change: Change) -> Offer:
-        """Apply a change and return the next candidates."""
+        """Apply the ``change`` of an outer iteration, and return the next candidates."""
         with self.stream.recycling():
             with self.stream.scratch():
                 self._take(change)
@@ -499,7 +521,10 @@ class Shard:
             self._accumulate(change.X, change.weights, change.slots)
 
     def _accumulate(self, X: Data, weights: Vector, slots: Places = NO_ROWS) -> None:
-        """Add K(., X) weights to f, and store the kernel values in the row cache if there are slots."""
+        """Add K(., X) times ``weights`` to f, for rows X (m, d).
+
+        If there are ``slots``, also store the kernel values in these slots of the row cache.
+        """
         stream, m = self.stream, X.shape[0]
         plan = layouts.once(travelled(self.plan), X)
         gram = Gram(stream, layouts.build(stream, X, plan, self.dtype), self.kernel)
@@ -535,20 +560,20 @@ class Shard:
         return self.stream.read_wide(out, count)
 
     def sent(self, rows: Places) -> Data:
-        """Return some rows, centred and cast."""
+        """Return the rows with the numbers ``rows``, centred and cast."""
         return cast(self.X[rows], self.plan.centre, self.dtype)
 
     def whole(self, rows: Places) -> Data:
-        """Return some rows as given."""
+        """Return the rows with the numbers ``rows``, as given."""
         return self.X[rows]
 
     def respond(self, X: Data, weights: Vector) -> None:
-        """Add K(., X) weights to f, for rows X (m, d) in the form of :meth:`sent`."""
+        """Add K(., X) times ``weights`` to f, for rows X (m, d) in the form of :meth:`sent`."""
         with self.stream.scratch():
             self._accumulate(X, weights)
 
     def objective(self, rho: Vector) -> Vector:
-        """Return the three sums (3,) of the objectives at offsets rho (groups,); see :meth:`Loop._sums`."""
+        """Return the shard's part of the three sums of the objectives at offsets rho (groups,); see Loop._sums."""
         with self.stream.scratch():
             return self.selection.sums(self.state.view, self.state.q, self.stream.wide(rho))[0]
 
@@ -561,7 +586,7 @@ class Shard:
         self.state.replace(f[None])
 
     def exact(self, rows: Places, support: Data, b: Vector) -> Vector:
-        """Return K b of some rows in float64, for coefficients b (1, m) of the support vectors (m, d)."""
+        """Return K b of the ``rows`` in float64, for coefficients b (1, m) of support vectors (m, d)."""
         stream, c = self.stream, np.zeros((1, len(rows)))
         with stream.beside(stream.limit - stream.held) as own:
             step = max(1, LOOK // row_bytes(self.X))

@@ -23,11 +23,11 @@ from clsvm.report import Point, Status, relative_gap
 from clsvm.solvers import certificate
 from clsvm.solvers.result import Result, Settings, ended
 
-NEAR, CLOSE = 3, 0.6  # further checks in which a violation within tol may fall to CLOSE tol, to spare the float64 check
-PATIENCE = 200  # outer iterations without progress before a solve counts as stalled; more for many rows
+NEAR, CLOSE = 3, 0.6  # checks in which a violation within tol may fall to CLOSE * tol, to save a float64 check
+PATIENCE = 200  # least outer iterations without progress before a solve counts as stalled
 CERTIFICATES = 20  # float64 checks that replace f before a solve counts as stalled
 FEW_ROWS = 4096  # most rows of a solve whose objectives are checked in float64 even if it misses its tolerance
-GAP_ROWS = 512  # working rows between two computations of the duality gap, which take a pass over all rows
+GAP_ROWS = 512  # rows in working sets between two computations of the duality gap, which pass over all rows
 PARTS = ("select", "subproblem", "tile", "rows", "update", "free", "gap", "exact")  # keys of the seconds of a solve
 
 
@@ -86,16 +86,22 @@ class Course:
 
     Attributes
     ----------
-    began, until, saved
-        perf_counter() at the start, at the time limit, and when coefficients were last saved.
+    began
+        perf_counter() at the start.
+    until
+        perf_counter() at the time limit.
+    saved
+        perf_counter() when coefficients were last saved.
     outer
         outer iterations so far.
     near
-        checks at which the solve continued although the violation was within tol.
+        number of checks at which the solve continued although the violation was within tol.
     steps
         SMO iterations at the last check, -1 after f was replaced.
-    best, best_at
-        the smallest violation and its outer iteration.
+    best
+        smallest violation.
+    best_at
+        outer iteration of the smallest violation.
     level
         dual objective when the solve was last found without progress.
     certificates
@@ -130,8 +136,14 @@ class Course:
 class Loop(ABC):
     """Solve ``problem`` over n rows with working sets of W rows; subclasses implement the steps.
 
-    A subclass calls :meth:`_begin` before it computes anything. sync: outer iterations between two convergence checks.
-    dtype: dtype of kernel values.
+    A subclass calls :meth:`_begin` before it computes anything.
+
+    Attributes
+    ----------
+    sync
+        outer iterations between two convergence checks.
+    dtype
+        dtype of kernel values.
     """
 
     problem: Problem
@@ -142,7 +154,7 @@ class Loop(ABC):
     dtype: str
 
     def _begin(self) -> None:
-        """Reset the float64 check and all counts."""
+        """Reset the float64 check and the history of the solve."""
         s = self.settings
         self.check = certificate.Check(self.dtype, s.kernel_scale, s.exact, s.sizes, s.reported)
         self.course = Course()
@@ -153,7 +165,10 @@ class Loop(ABC):
 
     @abstractmethod
     def _now(self) -> tuple[Problem, Vector, Vector]:
-        """Return the problem with its numbers as the device rounds them, b and f, in the caller's order of rows."""
+        """Return the problem, b and f, in the caller's order of rows.
+
+        The numbers of the problem are as the device rounds them.
+        """
 
     @abstractmethod
     def _read(self) -> Optimality:
@@ -169,10 +184,16 @@ class Loop(ABC):
 
     @abstractmethod
     def _sums(self, rho: Vector) -> Vector:
-        """Return b'(f - q), q'b and the loss at offsets rho (problems, groups), as (problems, 3); see extremes.cl."""
+        """Return b'(f - q), q'b and the loss of each problem, (problems, 3); see extremes.cl.
+
+        rho: offsets (problems, groups) at which the loss is computed.
+        """
 
     def _between_checks(self, seen: Optimality) -> bool:
-        """Prepare the iterations up to the next check; return whether a Newton step was made in their place."""
+        """Prepare the outer iterations up to the next check.
+
+        Return whether a Newton step was made in their place.
+        """
         return False
 
     def cleared(self) -> AbstractContextManager[None]:
@@ -180,7 +201,7 @@ class Loop(ABC):
         return nullcontext()
 
     def found(self) -> tuple[Vector, Vector]:
-        """Return b and f in the caller's order of rows, with b within the problem's own (unrounded) bounds."""
+        """Return b and f in the caller's order of rows, with b clipped to the exact bounds of the problem."""
         held, b, f = self._now()
         return self.problem.snapped(b, held.lo, held.hi), f
 
@@ -206,7 +227,7 @@ class Loop(ABC):
             if not changed:
                 self._step()
                 course.outer += 1
-        if status in (Status.MAX_ITER, Status.MAX_TIME) and self.n <= FEW_ROWS:  # for more rows it would take long
+        if status in (Status.MAX_ITER, Status.MAX_TIME) and self.n <= FEW_ROWS:  # the check takes long for more rows
             self._certified(self._read().worst, np.inf)
         return self._solution(status)
 
@@ -232,7 +253,10 @@ class Loop(ABC):
         return None, self._between_checks(seen)
 
     def _confirmed(self, status: Status, violation: float) -> tuple[Status | None, bool]:
-        """Check in float64 a solve that reached ``status`` in its own dtype; return as :meth:`_converged` does."""
+        """Check in float64 a solve that reached ``status`` in its own dtype.
+
+        Return the status if the solve ends, and whether the state changed.
+        """
         s, course, started = self.settings, self.course, perf_counter()
         if s.progress:
             s.progress.phase("checking in float64")
@@ -259,10 +283,11 @@ class Loop(ABC):
         return found
 
     def _settled(self, violation: float) -> bool:
-        """Return whether the solve shall end here rather than continue to a violation of CLOSE tol.
+        """Return whether the solve shall end here rather than continue to a violation of CLOSE * tol.
 
         A smaller violation can make the float64 check unnecessary. It is not worth iterations if the rounding errors of
-        K are too large for that, or so small that the check is unnecessary already.
+        K are too large for that. It is not worth them either if these errors are so small that the check is already
+        unnecessary.
         """
         tol = self.settings.tol
         if self.check.exact is None or violation <= CLOSE * tol or self.dtype == "float64":
@@ -273,8 +298,8 @@ class Loop(ABC):
     def _stands_still(self, seen: Optimality) -> bool:
         """Return whether the solve has stalled.
 
-        It has if no SMO iteration changed a coefficient, or if for long neither the violation fell nor the dual rose.
-        The violation alone may go up and down for long.
+        It has if no SMO iteration changed a coefficient since the last check. It has too if for many iterations neither
+        the violation fell nor the dual objective rose. The violation alone may go up and down for long.
         """
         course = self.course
         if seen.worst < 0.99 * course.best:
@@ -292,12 +317,13 @@ class Loop(ABC):
     def _watch(self, seen: Optimality) -> float:
         """Update trace and progress display; return the relative duality gap if it is due, else nan.
 
-        The gap is due by the number of iterations, not by the clock, so that a fit always ends at the same iteration.
+        The number of iterations decides when the gap is due, not the clock, so that a fit always ends at the same
+        iteration.
         """
         s, course, now = self.settings, self.course, perf_counter()
         every = max(1, GAP_ROWS // (self.W * self.sync)) * self.sync
         wanted = s.gap_tol is not None and course.outer % every == 0
-        # about 40 points in the first second
+        # The trace gets about 40 points in the first second.
         due = s.reported and (not course.trace or now - course.began > 1.1 * course.trace[-1].seconds + 0.02)
         point = self._point(seen, self._objectives(seen.rho) if wanted or due else None)
         if wanted or due:
@@ -309,7 +335,7 @@ class Loop(ABC):
         return point.gap if wanted else float("nan")
 
     def _point(self, seen: Optimality, objectives: tuple[Vector, Vector] | None) -> Point:
-        """Return a point of the trace, with the objectives (primal, dual) if they are given."""
+        """Return a point of the trace. objectives: primal and dual objective of each problem, or None."""
         course, primal, dual, gap = self.course, *3 * (float("nan"),)
         if objectives:
             primal, dual = (float(one.sum()) for one in objectives)

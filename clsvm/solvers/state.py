@@ -3,9 +3,9 @@
 :class:`State` holds the coefficients b, the gradients f = K b + q and the bounds. Rows are in the device's order, in
 which padding rows take no part in any problem.
 
-:class:`Selection` chooses working sets by counting in a histogram, without sorting. ``stay`` rows of the last set stay;
-behind them come ``quota`` further rows of each side (rows that can rise, rows that can fall), or of all rows if the
-problem has no bias. No array of length n leaves the device.
+:class:`Selection` chooses working sets by counting in a histogram, without sorting. ``stay`` rows of the last set stay.
+Behind them come ``quota`` further rows of each side (rows that can rise, rows that can fall). If the problem has no
+bias, ``quota`` rows come from all rows together. No array of length n leaves the device.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from clsvm.opencl.stream import Buffer, Stream, together
 from clsvm.problem import Constraint, Problem, Vector
 from clsvm.solvers import certificate
 
-BINS = 2048  # bins of the histogram that chooses the working set
+BINS = 2048  # bins of the histogram by which a working set is chosen
 MOST = 20  # most SMO iterations for each row of a working set
 SHRINK = 0.1  # the solve over a working set stops at this share of its first violation
-VECTOR_STATE = 64  # bytes of local memory that the SIMD-style subproblem needs for each row of the working set
+VECTOR_STATE = 64  # bytes of local memory for each row of a working set in the SIMD-style SMO kernel
 
 
 def _cl(*names: str) -> str:
@@ -40,7 +40,7 @@ def _cl(*names: str) -> str:
 
 
 def subproblem_items(profile: Profile, working_set: int) -> int:
-    """Return the number of work-items of the kernel that solves the dual over a working set of that size."""
+    """Return the number of work-items of the kernel that solves the dual over a working set of this size."""
     return 1 if profile.shape == "vector" else min(1 << working_set.bit_length() - 1, profile.pair_items)
 
 
@@ -51,10 +51,11 @@ def subproblem(
     constraint: Constraint = Constraint.BIAS,
     rows: RowSource | None = None,
 ) -> Variant:
-    """Return the program that solves the dual over a working set of that size.
+    """Return the program that solves the dual over a working set of ``working_set`` rows.
 
-    rows: the program text by which the kernel computes rows of Q itself, for SIMD-style kernels with the constraint
-    BIAS or NONE; None if Q is an argument.
+    rows: program text by which the kernel computes rows of its tile Q itself; None if Q is an argument. It is possible
+        for
+    SIMD-style kernels with the constraint BIAS or NONE.
     """
     items = subproblem_items(profile, working_set)
     ground = ("fold",) if profile.shape == "vector" else ("argmin", "least")
@@ -72,7 +73,7 @@ def subproblem(
 
 
 def selection(profile: Profile, dtype: str, constraint: Constraint = Constraint.BIAS) -> Variant:
-    """Return the program that chooses working sets and plans the row cache; it has several kernels."""
+    """Return the program with the kernels that choose working sets and plan the row cache."""
     options = [*record.options(profile, dtype), f"-DWG={profile.group}", f"-DBINS={BINS}"]
     options += ["-DNO_BIAS"] * (constraint in (Constraint.NONE, Constraint.COUPLED))
     options += ["-DSPLIT"] * (constraint is Constraint.SPLIT)
@@ -90,7 +91,7 @@ def respond(profile: Profile, dtype: str) -> Variant:
 
 
 def shard(profile: Profile, dtype: str) -> Variant:
-    """Return the program for single rows of a shard; it has three kernels."""
+    """Return the program with the three kernels for single rows of a shard: put, mark and pick."""
     return Variant(f"shard {dtype}", _cl("shard"), (*record.options(profile, dtype),), "put")
 
 
@@ -98,33 +99,47 @@ SQUARE = 16  # SIDE of carry.cl
 
 
 def carry(profile: Profile, dtype: str) -> Variant:
-    """Return the program that makes a tile Q from the last one; its kernels copy (carry) and mirror."""
+    """Return the program with the kernels carry, which copies a part of the last tile Q, and mirror."""
     return Variant(f"carry {dtype}", sources.cl("solvers/carry"), (*record.options(profile, dtype),), "carry")
 
 
 def squares(profile: Profile, wide: int, high: int) -> tuple[tuple[int, int], tuple[int, int] | None]:
-    """Return the global and local size of a kernel of carry.cl over wide x high values, multiples of SQUARE."""
+    """Return the global and local size for a kernel of carry.cl over an array of wide x high values.
+
+    Both numbers are multiples of SQUARE.
+    """
     if profile.shape == "vector":
         return (wide // SQUARE, high // SQUARE), None
     return (wide, high), (SQUARE, SQUARE)
 
 
 def mirror(stream: Stream, dtype: str) -> Callable[[int, int, Buffer], None]:
-    """Return a function that copies one half of a tile Q (W, W), from column ``known`` on, to the other half."""
+    """Return a function that copies the computed half of a tile Q (W, W) to the other half.
+
+    Its arguments are W, the number ``known`` of leading rows and columns among which Q is complete already, and Q.
+    """
     kernel = stream.variant(carry(stream.profile, dtype), "mirror")
     return lambda W, known, Q: kernel(*squares(stream.profile, W, W - known), W, known, Q)
 
 
 def most_places(stream: Stream) -> float:
-    """Return the largest working set whose subproblem fits in the device's local memory."""
+    """Return the most rows of a working set whose SMO state fits in the device's local memory."""
     return stream.local_memory // VECTOR_STATE if stream.profile.shape == "vector" else np.inf
 
 
 class Limits(NamedTuple):
     """Limit the solve over a working set.
 
-    It ends at the violation ``tol``, at the share ``shrink`` of its first violation, or after ``steps`` SMO iterations.
-    budget: SMO iterations that the problem may take in all.
+    Attributes
+    ----------
+    tol
+        KKT violation at which it ends.
+    shrink
+        share of its first violation at which it ends.
+    steps
+        SMO iterations after which it ends.
+    budget
+        SMO iterations that the problem may take in all.
     """
 
     tol: np.float32
@@ -134,12 +149,15 @@ class Limits(NamedTuple):
 
     @classmethod
     def of(cls, tol: float, max_iter: int, W: int) -> Self:
-        """Return the limits for a working set of W rows in a solve to ``tol``; max_iter: -1 for no limit."""
+        """Return the limits for working sets of W rows in a solve to the KKT violation ``tol``.
+
+        max_iter: most SMO iterations of the solve, -1 for no limit.
+        """
         return cls(np.float32(0.5 * tol), np.float32(SHRINK), MOST * W, np.int64(max_iter if max_iter >= 0 else 2**62))
 
 
 class PairSteps:
-    """Run SMO iterations on working sets of W places by the subproblem's kernel."""
+    """Run SMO iterations on working sets of W places by an OpenCL kernel (subproblem_*.cl)."""
 
     def __init__(
         self, stream: Stream, dtype: str, W: int, constraint: Constraint, rows: RowSource | None = None
@@ -152,15 +170,18 @@ class PairSteps:
     ) -> None:
         """Launch the kernel on ``sets`` working sets ``ws`` of n rows with tiles Q.
 
-        rows: the arguments from which the kernel computes rows of Q, if it does. memory: the kernel's scratch memory,
-        by default local memory.
+        rows: arguments from which the kernel computes rows of Q; empty if Q is given.
+        memory: scratch memory of the kernel, by default local memory.
         """
         memory = memory or local(VECTOR_STATE * self._W if self._items == 1 else 8)
         self._kernel((self._items * sets,), (self._items,), n, self._W, ws, Q, state, limits, memory, rows)
 
 
 class View(NamedTuple):
-    """Name the buffers by which working sets are chosen: f, b, lo, hi, each (sets, n), and the kink (epsilon term)."""
+    """Name the buffers by which working sets are chosen.
+
+    f, b, lo and hi are (sets, n); kink is one number, the factor of |b|.
+    """
 
     f: Buffer
     b: Buffer
@@ -170,7 +191,10 @@ class View(NamedTuple):
 
 
 class State:
-    """Hold lo, hi, q, f and b of ``P`` problems on the device, each (P, n) wide numbers; n counts padding rows."""
+    """Hold lo, hi, q, f and b of ``P`` problems on the device, each (P, n) wide numbers of 8 bytes.
+
+    n counts padding rows.
+    """
 
     def __init__(self, stream: Stream, gram: Operator, problems: int) -> None:
         self.stream, self.gram, self.n, self.P = stream, gram, gram.rows.n_pad, problems
@@ -178,12 +202,15 @@ class State:
         self.view = View(self.f, self.b, lo, hi, stream.buffer(8))
 
     def load(self, problem: Problem, start: Vector | None, known: tuple[Vector, Vector] | None) -> Vector | None:
-        """Set the state to the start of ``problem``; return the coefficients d whose K d must still be added to f.
+        """Set the state to the start of ``problem``.
 
+        Return the coefficients d whose product K d must still be added to f, or None.
+
+        start: coefficients (P, n), or None for 0.
         known: coefficients near ``start`` and their f, or None.
         """
         lo, hi, held_q = map(self.stream.held_wide, (problem.lo, problem.hi, problem.q))
-        self._held = replace(problem, lo=lo, hi=hi, q=held_q, start=None)  # numbers as the device rounds them
+        self._held = replace(problem, lo=lo, hi=hi, q=held_q, start=None)  # the numbers as the device rounds them
         b = np.zeros((self.P, self.n)) if start is None else self.padded(start)
         q = self.padded(problem.q)
         near, f = (None, q) if known is None else (known[0], self.padded(known[1]))
@@ -211,13 +238,19 @@ class State:
         return self.stream.read_wide(self.f, (self.P, self.n))[:, self.gram.rows.position]
 
     def now(self) -> tuple[Problem, Vector, Vector]:
-        """Return the problem with its numbers as the device rounds them, and b and f (P, n), in the caller's order."""
+        """Return the problem, b (P, n) and f (P, n), in the caller's order of rows.
+
+        The numbers of the problem are as the device rounds them.
+        """
         f = self.gradients()
         certificate.finite(f, self.gram.kernel)
         return self._held, self.coefficients(), f
 
     def respond(self, b: Vector, panel: Panel) -> None:
-        """Add K b to f, a panel of support vectors at a time; more at a time if all of K is on the device."""
+        """Add K b to f, with a panel of support vectors at a time, or more if all of K is on the device.
+
+        b: coefficients (P, n) in the caller's order.
+        """
         s, gram, support = self.stream, self.gram, np.flatnonzero(b.any(axis=0))
         most = (s.limit - s.held) // (2 * (8 * self.P + 4)) if gram.whole else 0
         room = max(panel.capacity, min(most, len(support)))
@@ -234,12 +267,12 @@ class State:
 
 
 def _chunks(profile: Profile, n: int) -> int:
-    least = BINS if profile.shape == "vector" else max(64, 2 * profile.group)  # each chunk has bins of its own
+    least = BINS if profile.shape == "vector" else max(64, 2 * profile.group)  # each chunk has its own bins
     return max(1, min(profile.chunks, n // least))
 
 
 def nbytes(profile: Profile, sets: int, n: int, W: int) -> int:
-    """Return the approximate bytes of device memory that the choice of working sets of W rows takes."""
+    """Return the approximate bytes on the device that are needed to choose ``sets`` working sets of W from n rows."""
     return sets * (n + 4 * W + 8 * BINS * _chunks(profile, n))
 
 
@@ -253,7 +286,7 @@ class Selection:
     numbers, places
         the optimality state at the last :meth:`look` (extremes.cl).
     counters
-        the solve's counters (problems, 4), which the host reads together with these.
+        the solve's counters (problems, 4), which the host reads together with the optimality state.
     ws
         the rows of each set, -1 at free places; a set has ``stride`` places, of which the first W are used.
     """
@@ -277,7 +310,7 @@ class Selection:
         self.in_set, self.ws = stream.buffer(sets * n), stream.buffer(4 * sets * self.stride)
         bins, pieces = 2 * BINS, sets * self.chunks
         sizes = bins * pieces, bins * sets, 4 * sets, 4 * pieces
-        self._counted = tuple(stream.zeros(4 * size) for size in sizes)  # bins of chunks and of sets; ends, shares
+        self._counted = tuple(stream.zeros(4 * size) for size in sizes)  # bins of chunks; bins of sets; ends; shares
         shape = sets, self.chunks, 2 if constraint is Constraint.SPLIT else 1, 4
         seen = stream.as_wide(np.zeros(shape)), np.zeros(shape, np.int32), np.zeros((problems, 4), np.int64)
         self._seen = together(stream, seen)
@@ -288,7 +321,7 @@ class Selection:
         self._sums = stream.zeros(8 * 3 * pieces)
 
     def clear(self) -> None:
-        """Empty the working sets, also after an interrupted iteration."""
+        """Empty the working sets. This also repairs them after an interrupted iteration."""
         self.stream.clear(self.in_set, self.sets * self.n)
         self.stream.write(self.ws, np.full(self.sets * self.stride, -1, np.int32))
         self.stream.clear(self._counted[1], 4 * 2 * BINS * self.sets)
@@ -299,16 +332,24 @@ class Selection:
         kernel((group * self.chunks, self.sets), (group, 1), self.n, self.chunk, *arguments)
 
     def look(self, view: View) -> None:
-        """Compute the optimality state: extremes and sums of the derivatives of the current f."""
+        """Compute the optimality state at the current f: extremes and sums of the dual's derivatives."""
         self.over_rows(self._k["extremes"], view, self.numbers, self.places)
 
     def sums(self, *arguments: Any, kernel: Any = None) -> Vector:
-        """Return the sums (sets, 3) of which objectives consist; arguments: the leading arguments of the kernel."""
+        """Return the sums (sets, 3) from which the host computes objectives.
+
+        arguments: the leading arguments of the kernel.
+        kernel: kernel that computes the sums, by default "objective" of extremes.cl.
+        """
         self.over_rows(kernel or self._k["objective"], *arguments, self._sums)
         return np.asarray(self.stream.read_wide(self._sums, (self.sets, self.chunks, 3)).sum(axis=1))
 
     def beside(self, least: Vector, most: Vector) -> None:
-        """Extend the optimality state by the extremes (groups,) of the rows of other shards, for :meth:`choose`."""
+        """Extend the optimality state by the extremes of the rows of other shards, for :meth:`choose`.
+
+        least: smallest derivatives (groups,) of rising coefficients in other shards.
+        most: largest derivatives (groups,) of falling coefficients in other shards.
+        """
         numbers, places, counters = self.extremes()
         lower, higher = least < numbers[0, 0, :, 0], most > numbers[0, 0, :, 1]
         numbers[0, 0, lower, 0], numbers[0, 0, higher, 1] = least[lower], most[higher]
@@ -318,7 +359,7 @@ class Selection:
     def choose(self, view: View, stay: int) -> None:
         """Fill the working sets behind their first ``stay`` rows, in two passes over the rows (count.cl).
 
-        :meth:`look` must have seen the same state.
+        :meth:`look` must have seen the same f and b.
         """
         quota, group = (self.W - stay) // self._sides, self.stream.profile.group
         counts, totals, ends, shares = self._counted
@@ -330,15 +371,19 @@ class Selection:
         self.over_rows(self._k["collect"], view, self.in_set, chosen)
 
     def extremes(self) -> tuple[Vector, NDArray[np.int32], NDArray[np.int64]]:
-        """Read the optimality state, numbers and places (sets, chunks, groups, 4), and the counters (problems, 4)."""
+        """Read the optimality state and the counters from the device.
+
+        Return numbers and places, both (sets, chunks, groups, 4), and the counters (problems, 4).
+        """
         numbers, places, counters = self._seen.read(self.stream)
         return self.stream.narrow(numbers), places, counters
 
     def seen(self) -> tuple[tuple[Vector, Vector, NDArray[Any], Vector], NDArray[np.int64]]:
         """Read the optimality state of whole sets, and the counters (problems, 4).
 
-        The state is the least and the largest derivative, the number of free coefficients and the sum of their
-        derivatives, each (sets, groups).
+        The state has four arrays (sets, groups): the smallest and the largest derivative, the number of free
+            coefficients, and
+        the sum of their derivatives.
         """
         numbers, places, counters = self.extremes()
         least, most = numbers[..., 0].min(axis=1), numbers[..., 1].max(axis=1)
