@@ -1,8 +1,8 @@
 """Check and convert the caller's data matrices X (n, d), dense or sparse.
 
 :func:`checked` and :func:`check_files` detect malformed sparse matrices and shortened memory-mapped files.
-:func:`canonical` converts X to the form that row layouts read. The other functions select, renumber, stack and shift
-columns and rows.
+:func:`canonical` converts X to the form that clsvm.gram.layouts reads. The other functions select, renumber, stack and
+shift columns and rows.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-_MANY = 1 << 17  # number of columns up to which empty columns are cheap enough to keep
+_MANY = 1 << 17  # a matrix of at most this many columns keeps its empty columns
 
 
 def checked(X: Any, name: str = "X") -> Any:
-    """Return sparse X as CSR after checking its arrays; return dense X as it is. name: name of X in errors.
+    """Return sparse X as CSR after checking its arrays; return dense X as it is. Error messages call X ``name``.
 
     SciPy hardly checks indices and pointers, so a malformed matrix would be read outside of its arrays. Raises
     ValueError for a malformed matrix, or if a memory-mapped file of X has become shorter.
@@ -66,7 +66,7 @@ def check_file(file: mmap.mmap, size: int) -> None:
 
 
 def _check(X: Any, name: str) -> None:
-    """Raise ValueError if the arrays of a sparse matrix (n, d) contradict each other. name: its name in errors."""
+    """Raise ValueError if the arrays of a sparse matrix (n, d) contradict each other. The message calls X ``name``."""
     if X.ndim != 2:
         raise ValueError(f"{name} must be rows of features, got a sparse array of the shape {X.shape}")
     try:
@@ -99,12 +99,12 @@ def columns(*parts: Any) -> NDArray[np.int32]:
 
 
 def without_empty(X: Any) -> Any:
-    """Return X (n, d) without its empty columns if X is sparse and :func:`by_far_empty`, else X itself."""
+    """Return X (n, d) without its empty columns if X is sparse and most are empty (:func:`by_far_empty`), else X."""
     return numbered(X, columns(X)) if sp.issparse(X) and by_far_empty(X) else X
 
 
 def by_far_empty(X: Any) -> bool:
-    """Return whether a CSR matrix has so many columns that an array of length d would be larger than the matrix."""
+    """Return whether a CSR matrix X (n, d) has so many columns that an array of d numbers would be larger than X."""
     return bool(X.shape[1] > max(_MANY, 4 * X.nnz))
 
 
@@ -112,13 +112,14 @@ def numbered(X: Any, known: NDArray[np.int32]) -> sp.csr_matrix:
     """Renumber the columns of the CSR matrix X: column ``known[j]`` (ascending) becomes column j.
 
     Each row's entries in other columns move to the columns len(known), len(known) + 1, ... in their order, separately
-    for each row. They count in the row's norm alone: the other matrix of a product has entries in ``known`` only.
+    for each row. These entries count only in the row's norm. In an inner product they meet no entry, because the
+    other matrix has entries in ``known`` only.
     """
     indices, data = X.indices[: X.indptr[-1]], X.data[: X.indptr[-1]]
     place = np.searchsorted(known, indices)
     there = known[np.minimum(place, len(known) - 1)] == indices if len(known) else np.zeros(len(place), bool)
     rows, others = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr)), np.flatnonzero(~there)
-    first = np.searchsorted(rows[others], rows[others])  # position of the first such entry of the same row
+    first = np.searchsorted(rows[others], rows[others])  # index in ``others`` of the first entry of the same row
     number = np.arange(len(others)) - first
     place[others] = len(known) + number
     width = len(known) + int(number.max(initial=-1)) + 1
@@ -131,7 +132,7 @@ def numbered(X: Any, known: NDArray[np.int32]) -> sp.csr_matrix:
 def picked(X: Data, places: NDArray[np.intp]) -> NDArray[np.float64]:
     """Return the columns ``places`` of X (n, d), dense or CSR, as a dense float64 array (n, len(places)).
 
-    Memory and time do not depend on d.
+    For a CSR matrix, memory and time do not depend on d.
     """
     if not sp.issparse(X):
         return np.ascontiguousarray(X[:, places], np.float64)
@@ -154,7 +155,7 @@ Data = Any  # (n, d) C-contiguous float32/float64 array or CSR matrix with sorte
 def both_dense(X: Any, Y: Any) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
     """Return X (n, d) and Y (m, d) as dense float64 arrays, and the number of columns left out.
 
-    If both are sparse, columns without an entry in X and Y are left out.
+    If X and Y are both sparse, columns in which neither has an entry are left out.
     """
     both, empty = [checked(Z) for Z in ((X,) if Y is X else (X, Y))], 0
     if sp.issparse(X) and sp.issparse(Y):
@@ -179,7 +180,7 @@ def canonical(X: Any) -> Data:
         raise ValueError(f"X has {X.shape[1]} features, expected less than {2**31}")
     if X.dtype not in (np.float32, np.float64):
         X = X.astype(np.float64)
-    X = sp.csr_matrix((X.data, X.indices, X.indptr), shape=X.shape)  # X's own flag of sorted indices may be outdated
+    X = sp.csr_matrix((X.data, X.indices, X.indptr), shape=X.shape)  # SciPy's flag of sorted indices may be outdated
     if not X.has_canonical_format:
         X = X.copy()
         X.sum_duplicates()
@@ -187,7 +188,7 @@ def canonical(X: Any) -> Data:
 
 
 def entries(X: Data) -> sp.csr_matrix:
-    """Return X (n, d) as CSR; zeros of a dense X are left out. It takes a third of the time of SciPy's conversion."""
+    """Return X (n, d) as CSR without the zeros of a dense X. The conversion takes a third of SciPy's time."""
     if sp.issparse(X):
         return sp.csr_matrix(X)
     there = X != 0

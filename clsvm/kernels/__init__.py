@@ -1,5 +1,6 @@
-"""Kernel functions: the expression language, the built-in functions, and :class:`Kernel`, a function with
-parameters.
+"""Define kernel functions: the expression language, the built-in functions, and :class:`Kernel`.
+
+A Kernel is a kernel function with values of its parameters.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
-"""Expressions of kernel functions: parse a text, evaluate it in NumPy, render it as OpenCL, and bound its rounding
-errors.
+"""Parse expressions of kernel functions, evaluate them in NumPy, render them as OpenCL, bound their rounding errors.
 
-:class:`Expression` parses a text with Python's ``ast`` and accepts only names it knows and the table FUNCTIONS. The
-OpenCL text consists of functions and operators of that table, numbers, and generated names; no text of the user
-reaches the compiler. Subtrees of parameters alone are hoisted: the host computes them in float64 and passes them as
-kernel arguments, so that new parameter values need no build. A power with a whole exponent becomes products by repeated
-squaring. A repeated subtree becomes a variable.
+:class:`Expression` parses a text with Python's ``ast`` and accepts only known names and the functions of the table
+FUNCTIONS. The OpenCL text consists of functions and operators, numbers, and generated names; no text of the user
+reaches the compiler. A subtree that contains only parameters is hoisted: the host computes its value in float64 and
+passes it as a kernel argument, so that new parameter values need no build. A power with a whole exponent becomes
+products by repeated squaring. A repeated subtree becomes an OpenCL variable.
 
-:func:`evaluated` finds rounding errors: it computes an expression in a dtype and in a wider type, and compares. Each
-inner value must fit in the dtype. For example xx * yy in dot / sqrt(xx * yy) overflows float32 long before the quotient
-does. :func:`inner_products` and :func:`elements` give arguments that rows of given sizes can have.
+:func:`evaluated` finds rounding errors: it computes an expression in a dtype and in a wider type, and compares the
+values. The value of each subtree must fit in the dtype. For example xx * yy in dot / sqrt(xx * yy) overflows float32
+long before the quotient does. :func:`inner_products` and :func:`elements` return sample values of the variables.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def _whole_power(x: Any, n: int) -> Any:
 
 
 def _erf(x: Any) -> Any:
-    """Return erf(x) in the type of x. SciPy has no erf for long double, but its values are in the range of float64."""
+    """Return erf(x) in the type of x. Long double is computed in float64, since SciPy has no erf for long double."""
     wide = getattr(x, "dtype", None) == np.longdouble
     return special.erf(x.astype(np.float64)).astype(np.longdouble) if wide else special.erf(x)
 
@@ -54,11 +53,11 @@ class Function(NamedTuple):
     numpy
         NumPy function.
     opencl
-        OpenCL text, with a place for each argument.
+        OpenCL text, with {} for each argument.
     arity
         number of arguments.
     truth
-        whether it returns a truth value.
+        whether the function returns a truth value.
     """
 
     numpy: Callable[..., Any]
@@ -100,7 +99,7 @@ _MAX_LENGTH, _MAX_DEPTH, _MAX_CONSTANT, _MAX_WHOLE = 4096, 100, 1e30, 16
 
 @dataclass(frozen=True)
 class Node:
-    """Hold a checked tree: a number, a name, or ``function`` of ``args``."""
+    """Hold a checked expression tree: a number, a name, or a ``function`` applied to the subtrees ``args``."""
 
     function: Function | None = None
     args: tuple[Node, ...] = ()
@@ -123,9 +122,9 @@ class Node:
         return self.applied(argument.evaluate(values) for argument in self.args)
 
     def applied(self, arguments: Iterable[Any]) -> Any:
-        """Return the function's value for given values of its arguments; a Python number if all of them are numbers."""
+        """Return the function's value at the ``arguments``. If all are numbers, the value is a Python number."""
         assert self.function
-        # NumPy ints would overflow, and have no negative powers
+        # NumPy integers would overflow, and they have no negative powers
         value = self.function.numpy(*(float(a) if isinstance(a, int) else a for a in arguments))
         # NumPy scalars would turn float32 arrays into float64
         return float(value) if isinstance(value, np.floating) or getattr(value, "shape", None) == () else value
@@ -135,20 +134,21 @@ class Node:
 class Expression:
     """Parse and check a text of the expression language.
 
-    Raises ValueError, which names the token and its column, for a text outside the language, TypeError for other types.
+    Raises ValueError for a text outside the language; the message names the token and its column. Raises TypeError if
+    ``text`` is no string.
 
     Attributes
     ----------
     text
         the expression in Python's normal form.
     variables
-        names that are values on the device.
+        names of quantities that depend on the rows, such as dot and sqdist.
     parameters
-        names that are numbers.
+        names of the kernel function's parameters.
     integers
-        parameters that are integers.
+        names of the parameters that are integers.
     tree
-        the checked tree.
+        the checked expression tree.
     """
 
     text: str
@@ -167,22 +167,23 @@ class Expression:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """Return the variables and parameters that occur."""
+        """Return the names of the variables and parameters that occur in the expression."""
         return frozenset(self.tree.names())
 
     def evaluate(self, values: Mapping[str, Any]) -> Any:
-        """Return the value in NumPy. values: occurring name -> array or Python number."""
+        """Compute the expression in NumPy. ``values`` maps each name in it to an array or a Python number."""
         return self.tree.evaluate(values)
 
     @cached_property
     def exponents(self) -> frozenset[str]:
-        """Return the parameters that occur as whole exponents."""
+        """Return the integer parameters that occur as exponents in the expression."""
         return frozenset(name for node in self.tree.walk() if node.function is _WHOLE and (name := node.args[1].name))
 
     @cached_property
     def hoisted(self) -> tuple[Node, ...]:
-        """Return the largest subtrees of parameters alone, which the device gets as numbers, in the order of
-        their names.
+        """Return the largest subtrees that contain parameters and no variable.
+
+        The device gets the value of each subtree as a number.
         """
         return tuple(dict.fromkeys(self._hoist(self.tree)))
 
@@ -195,8 +196,9 @@ class Expression:
                 yield from self._hoist(argument)
 
     def opencl(self, prefix: str) -> tuple[list[str], str]:
-        """Return (statements, value): OpenCL text over values of type ``kv``. Hoisted number i is called
-        ``<prefix><i>``.
+        """Return OpenCL statements, and the OpenCL text of the expression's value after them.
+
+        Numbers have the OpenCL type ``kv``. The value of subtree i of :attr:`hoisted` is called ``<prefix><i>``.
         """
         arguments = {node: f"{prefix}{i}" for i, node in enumerate(self.hoisted)}
         times: Counter[Node] = Counter()
@@ -235,7 +237,7 @@ def _count(node: Node, arguments: Mapping[Node, str], times: Counter[Node]) -> N
 
 
 def _parse(text: Any) -> ast.expr:
-    """Return Python's syntax tree of a text. Refuse characters outside the language and very long texts."""
+    """Return Python's syntax tree of a text. Raises ValueError for a very long text or for foreign characters."""
     if not isinstance(text, str):
         raise TypeError(f"an expression is text, got {text!r}")
     if len(text) > _MAX_LENGTH:
@@ -331,7 +333,10 @@ class _Reader:
         return Node(function, made)
 
     def _power(self, node: ast.expr, left: ast.expr, right: ast.expr, depth: int) -> Node:
-        """Return ``**``: products for a small whole exponent or an integer parameter, else ``power``."""
+        """Return the node of left ** right.
+
+        A small whole exponent or an integer parameter makes repeated products; other exponents make ``power``.
+        """
         made = self._call(node, FUNCTIONS["power"], [left, right], depth)
         base, exponent = made.args
         if exponent.name in self.e.integers:
@@ -343,21 +348,24 @@ class _Reader:
 
 
 _COSINES = np.array([1.0, 1 - 1e-6, 0.9, 0.3, 1e-2, 1e-5, -1e-5, -1e-2, -0.3, -0.9, -1.0])
-_POINTS = 6  # sizes from the smallest to the largest, both included
+_POINTS = 6  # number of sample sizes of rows, with the smallest and the largest included
 _STEPS, _MOST = np.linspace(0, 1, _POINTS), float(np.finfo(np.float64).max)
 BROKEN = float(np.finfo(np.float32).max)  # error of a value that is not finite although the exact value is
 
 
 class Extent(NamedTuple):
-    """Hold the sizes of a set of rows.
+    """Hold the extremes of a set of rows. A row's size is its squared norm, or a bound of its element-wise sums.
 
     Attributes
     ----------
-    largest, least
-        the largest and the smallest nonzero squared norm (inner-product form), or size of an element-wise
-        sum.
-    high, low
-        the largest and the smallest nonzero absolute entry; 0 for the inner-product form.
+    largest
+        the largest size of a row (Kernel.sizes).
+    least
+        the smallest nonzero size of a row.
+    high
+        the largest absolute entry of the rows for element-wise kernel functions, 0 for others.
+    low
+        the smallest nonzero absolute entry for element-wise kernel functions, 0 for others.
     """
 
     largest: float
@@ -373,18 +381,18 @@ class Extent(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """Hold the errors of evaluating a kernel expression in a dtype.
+    """Hold the errors of evaluating a kernel expression in a dtype. An inner value is the value of a subtree.
 
     Attributes
     ----------
     largest
-        the largest absolute value.
+        the largest absolute value of the expression.
     error
-        the largest absolute error; BROKEN for a value that is not finite.
+        the largest absolute error; BROKEN if a value is not finite although the exact value is.
     outside
-        the largest absolute error of values with an inner value that overflowed or underflowed.
+        the largest absolute error of the values for which an inner value overflowed or underflowed.
     left
-        whether an inner value overflowed or underflowed.
+        whether any inner value overflowed or underflowed.
     """
 
     largest: float
@@ -394,12 +402,12 @@ class Evaluation(NamedTuple):
 
 
 def evaluated(tree: Node, values: Mapping[str, Any], dtype: str) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Return the value of an expression, its absolute error in ``dtype``, and whether inner values left the dtype's
-    range.
+    """Return an expression's value, its absolute error in ``dtype``, and whether a subtree's value left the range.
 
-    values: name -> array in a wider type, or Python number for a parameter; the arrays broadcast. The value returned is
-    in the wider type. The error is BROKEN if that value is finite and the value in ``dtype`` is not, and 0 if neither
-    is."""
+    ``values`` maps each name to an array in a wider type, or to a Python number for a parameter. The arrays broadcast.
+    The value is returned in the wider type. The error is BROKEN if only the value in ``dtype`` is not finite, and 0 if
+    the value in the wider type is not finite.
+    """
     tiny = np.finfo(dtype).tiny
 
     def narrowed(wide: NDArray[Any], value: Any, left: Any) -> tuple[Any, Any, Any]:
@@ -430,25 +438,27 @@ def evaluated(tree: Node, values: Mapping[str, Any], dtype: str) -> tuple[NDArra
 
 
 def summary(wide: NDArray[Any], error: NDArray[Any], left: NDArray[Any]) -> Evaluation:
-    """Return the extremes over the arrays that :func:`evaluated` returns."""
+    """Return the largest value and the largest errors in the arrays that :func:`evaluated` returns."""
     finite = np.abs(wide[np.isfinite(wide)]).max(initial=0.0)
     outside = np.where(left, error, 0).max()
     return Evaluation(float(finite), min(float(error.max()), BROKEN), min(float(outside), BROKEN), bool(left.any()))
 
 
 def inner_products(rows: Extent, others: Extent, wide: type) -> dict[str, NDArray[Any]]:
-    """Return sample values of xx, yy, dot and sqdist, of type ``wide``, for pairs of rows with the given extents."""
+    """Return sample values of xx, yy, dot and sqdist, of type ``wide``, between two sets of rows with given extents."""
     xx = between(rows.least, rows.largest, wide)[:, None, None]
     yy = between(others.least, others.largest, wide)[:, None]
     with np.errstate(invalid="ignore"):  # sizes may be infinite
-        dot = (
-            np.where(xx == yy, xx, np.sqrt(xx) * np.sqrt(yy)) * _COSINES
-        )  # equal norms include a row with itself, at distance 0
+        # rows of equal norm may be the same row, whose distance must be exactly 0
+        dot = np.where(xx == yy, xx, np.sqrt(xx) * np.sqrt(yy)) * _COSINES
         return {"xx": xx, "yy": yy, "dot": dot, "sqdist": np.maximum(xx + yy - 2 * dot, 0)}
 
 
 def elements(rows: Extent, others: Extent, signs: Sequence[int], wide: type) -> dict[str, NDArray[Any]]:
-    """Return sample entries x and y, of type ``wide``, with these signs or 0, for rows with the given extents."""
+    """Return sample entries x and y, of type ``wide``, of two sets of rows with given extents.
+
+    Each entry is 0 or has one of the ``signs``.
+    """
     x, y = (
         np.concatenate([[0.0], *(sign * between(one.low, one.high, wide) for sign in signs)]) for one in (rows, others)
     )

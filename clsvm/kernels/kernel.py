@@ -1,4 +1,4 @@
-"""Kernel functions with parameter values: built-in functions, functions that users define, and their sums and products.
+"""Define kernel functions with parameter values: built-in ones, ones that users write, and their sums and products.
 
 :class:`Kernel` is the public class. It evaluates K on the host, gives devices the numbers of its parameters, and bounds
 the rounding errors of K (:meth:`Kernel.rounding`, :meth:`Kernel.evaluation`). :func:`make` returns a built-in function.
@@ -25,11 +25,12 @@ from clsvm.kernels.expression import BROKEN, Evaluation, Extent, between, elemen
 from clsvm.kernels.records import BUILTIN, Matrix, Parameter, Spec, own
 
 _TINY, _SMALLEST = float(np.finfo(np.float64).tiny), float(np.finfo(np.float64).smallest_subnormal)
-_DIGITS = 1e-3  # share of the largest value up to which errors in float32 are in proportion to its eps
-_CELLS = 1 << 18  # entries of a block of an element-wise kernel on the host
+_DIGITS = 1e-3  # float32 errors are proportional to eps if they are at most this share of the largest value
+_CELLS = 1 << 18  # number of terms e(x_j, y_j) that the host computes at a time
 _SAMPLE = 500  # rows on which Kernel.check tests a kernel function
-_STEPS = np.linspace(1, 0, 200), np.linspace(1, 0, 1000)  # exponents of the grid of rounding: for two norms, for one
-_SIZES = np.concatenate([[1.0], np.geomspace(1e-6, 0.9, 9)])  # norms of that grid, relative to the largest
+# Kernel.rounding tests distances by these exponents: the first array for pairs of norms, the second for one norm.
+_STEPS = np.linspace(1, 0, 200), np.linspace(1, 0, 1000)
+_SIZES = np.concatenate([[1.0], np.geomspace(1e-6, 0.9, 9)])  # squared norms in Kernel.rounding, over the largest
 
 
 class Check(NamedTuple):
@@ -39,12 +40,16 @@ class Check(NamedTuple):
     ----------
     rows
         number of rows of the sample.
-    symmetric, asymmetry
-        whether K is symmetric up to rounding, and the largest absolute value in K - K'.
+    symmetric
+        whether K is symmetric up to rounding.
+    asymmetry
+        the largest absolute value in K - K'.
     finite
         whether all values of K are finite.
-    smallest_eigenvalue, largest_eigenvalue
-        extreme eigenvalues of (K + K') / 2.
+    smallest_eigenvalue
+        the smallest eigenvalue of (K + K') / 2.
+    largest_eigenvalue
+        the largest eigenvalue of (K + K') / 2.
     positive_semidefinite
         whether K is symmetric and has no negative eigenvalue, up to rounding.
     """
@@ -82,8 +87,9 @@ class Kernel:
     """Represent a kernel function K(x, y) with the values of its parameters.
 
     A kernel is immutable and hashable, and can be pickled. ``k1 + k2``, ``k1 * k2``, ``k + 1``, ``2 * k``, ``k ** 2``
-    are kernels. A number becomes a parameter named ``scale`` or ``offset``. If both operands have a parameter of one
-    name, that of the right operand gets the suffix ``_2``. :meth:`elementwise` makes kernels of sums over features.
+    are kernels. A number becomes a parameter named ``scale`` or ``offset``. If both operands have a parameter of the
+    same name, the right operand's parameter gets the suffix ``_2``. :meth:`elementwise` makes kernels of sums over
+    features.
 
     Parameters
     ----------
@@ -156,9 +162,7 @@ class Kernel:
         return cls(replace(own(function, element, params), nonnegative=nonnegative), **params)
 
     def _check_numbers(self) -> None:
-        """Raise ValueError if a subtree of parameters alone is not finite, such as 1 / c at c = 0, or e(0, 0) is
-        not.
-        """
+        """Raise ValueError if e(0, 0), or a number computed from parameters such as 1 / c at c = 0, is not finite."""
         for argument, number in zip(self.spec.arguments, self.numbers, strict=True):
             if not math.isfinite(number):
                 given = ", ".join(f"{name}={value:g}" for name, value in self.params.items())
@@ -178,7 +182,7 @@ class Kernel:
 
     @cached_property
     def numbers(self) -> tuple[float | int, ...]:
-        """Return the numbers that the device gets (``spec.arguments``), computed in float64."""
+        """Return the numbers that OpenCL kernels get as arguments (``spec.arguments``), computed in float64."""
         with np.errstate(all="ignore"):
             return tuple(argument.value(self.params) for argument in self.spec.arguments)
 
@@ -188,7 +192,7 @@ class Kernel:
         return tuple(made(value) for made, value in zip(types, self.numbers, strict=True))
 
     def beyond(self, dtype: str) -> str:
-        """Return which parameter or number is outside the range of ``dtype``, in words, or "" if none is.
+        """Return a message about a parameter or number outside the range of ``dtype``, or "" if there is none.
 
         Raises ValueError for an integer parameter that is too large for every dtype.
         """
@@ -208,7 +212,7 @@ class Kernel:
         return ""
 
     def get_params(self, deep: bool = True) -> dict[str, float | int]:
-        """Return the parameters. By this method estimators of scikit-learn have ``kernel__gamma`` and the like."""
+        """Return the parameters. scikit-learn calls it, so that estimators have parameters like ``kernel__gamma``."""
         return self.params
 
     def set_params(self, /, **params: Any) -> Kernel:
@@ -251,9 +255,7 @@ class Kernel:
         return self.evaluate(X, Y, empty)
 
     def evaluate(self, X: Matrix, Y: Matrix, empty: int = 0) -> Matrix:
-        """Compute K (n, m) by the expressions, for dense float64 X and Y from which ``empty`` columns of zeros
-        were removed.
-        """
+        """Compute K (n, m) by the expressions for dense float64 X and Y, less ``empty`` columns of zeros."""
         names, values = self.spec.expression.names, dict[str, Any](self.params)
         if self.spec.element:
             values["s"] = self._sums(X, Y) + (empty * self._element(0.0, 0.0) if empty else 0.0)
@@ -325,9 +327,8 @@ class Kernel:
         return Check.of(self(X[picked]))
 
     def sizes(self, X: Any) -> NDArray[np.float64]:
-        """Return a bound of the inner products or element-wise sums of each row of X (n, d), positive for a
-        nonzero row.
-        """
+        """Return each row's size (n,): its squared norm, positive for a nonzero row, or a bound of its element-wise
+        sums."""
         with np.errstate(over="ignore", under="ignore"):
             if not self.spec.element:
                 if sp.issparse(X):
@@ -348,20 +349,21 @@ class Kernel:
     def rounding(
         self, size: float, eps: float, least: float | None = None, floor: float = 0.0, terms: int = 0
     ) -> float:
-        """Return the largest rounding error of K(x, y) in units of ``eps``, for rows of at most this size.
+        """Return the largest rounding error of K(x, y) in units of ``eps``, for rows of at most the given ``size``.
 
         The result is infinite if K is finite nowhere on a grid of norms and distances. These errors are added:
 
         - the value: ``eps`` times the value, or up to twice that with ``terms``;
-        - the arguments: ``eps`` times the norms for <x,y>, <x,x> and <y,y>, twice that for |x-y|^2, 4 eps size for s;
+        - the arguments: ``eps`` times the norms for <x,y>, <x,x> and <y,y>, twice that for |x-y|^2, and
+          4 * ``eps`` * ``size`` for the element-wise sum;
         - ``floor``: the loss of an inner product whose terms underflow (:func:`underflow`).
 
-        least: the smallest nonzero size of a row, if it matters. terms: the number of terms of a sum, if the rounding
-        of the sum counts; it grows as the square root of ``terms``, unless most terms are alike.
+        ``least`` is the smallest nonzero size of a row. ``terms`` is the number of terms of an inner product, if its
+        rounding counts. This rounding grows as the square root of ``terms``, unless most terms are alike.
         """
         many = 1 + 0.75 * math.sqrt(terms)
         used = self.spec.expression.names & {"xx", "yy", "dot", "sqdist"}
-        alone = used == {"sqdist"}  # then rows of the largest norm have all distances, and the largest errors
+        alone = used == {"sqdist"}  # rows of the largest norm then have all possible distances and the largest errors
         near = np.concatenate([[0.0], 2 * (eps / 2) ** _STEPS[alone]])
         if self.spec.element:
             grid = np.concatenate([near, -near]) * size / 2
@@ -374,9 +376,8 @@ class Kernel:
                 norms = np.concatenate([norms, np.geomspace(least, norms.min(), 5)[:-1]])
             i, j = np.triu_indices(len(norms))  # K is symmetric
             xx, yy = norms[i, None], norms[j, None]
-            both = np.where(
-                xx == yy, xx, np.sqrt(xx) * np.sqrt(yy)
-            )  # equal norms include a row with itself, at distance 0
+            # rows of equal norm may be the same row, whose distance must be exactly 0
+            both = np.where(xx == yy, xx, np.sqrt(xx) * np.sqrt(yy))
             dot = both * (1 - near)
             value = self.at(xx, yy, dot)
             there = [self.at(xx, yy, dot - many * eps * both - floor)]
@@ -392,17 +393,16 @@ class Kernel:
 
     @lru_cache(maxsize=64)  # noqa: B019  as above
     def evaluation(self, rows: Extent, others: Extent, dtype: str, d: int) -> Evaluation:
-        """Return the errors of K(x, y) that come from evaluating its expressions in ``dtype``, including inner values.
+        """Return the errors of K(x, y) that come from evaluating its expressions in ``dtype``.
 
-        The arguments of the expressions count as exact, except for their own rounding to ``dtype``; :meth:`rounding`
-        covers other errors of the arguments. Errors are found at the extreme sizes and at a few sizes between them.
-        rows, others: extents of the rows x and y, which have d features.
+        Norms, inner products and entries count as exact except for one rounding to ``dtype``; :meth:`rounding` covers
+        their other errors. Errors are found for sample rows of the extreme sizes and of a few sizes between them.
+        ``rows`` and ``others`` are the extents of the rows x and y, which have d features.
         """
         if dtype == "float64":
             single = self.evaluation(rows, others, "float32", d)
-            if (
-                not single.left and single.error <= _DIGITS * single.largest
-            ):  # no range error: scale by the ratio of eps
+            # if nothing overflows or underflows in float32, the errors differ by the ratio of eps
+            if not single.left and single.error <= _DIGITS * single.largest:
                 return single._replace(error=single.error * float(np.finfo(np.float64).eps / np.finfo(np.float32).eps))
         if dtype == "float32":
             found = self._evaluation(rows, others, dtype, d, np.float64)
@@ -411,7 +411,7 @@ class Kernel:
         return self._evaluation(rows, others, dtype, d, np.longdouble)
 
     def _evaluation(self, rows: Extent, others: Extent, dtype: str, d: int, wide: type) -> Evaluation:
-        """Return :meth:`evaluation` by comparison to ``wide``, a type that must hold every inner value."""
+        """Compute :meth:`evaluation` by comparison with the type ``wide``, which must hold each subtree's value."""
         expression = self.spec.expression.tree
         if not self.spec.element:
             given = {**inner_products(rows, others, wide), **self.params}
@@ -426,7 +426,7 @@ class Kernel:
         entries = max(terms.error, self._entry_error(max(rows.high, others.high), eps))
 
         def moved(error: float) -> float:
-            """Return the change of K by an error of each term, beyond the rounding that ``rounding`` covers."""
+            """Return the change of K if each term e(x, y) has this error, or 0 if ``rounding`` covers the error."""
             if error >= BROKEN or error <= least:
                 return BROKEN if error > least else 0.0
             change = [np.abs(self.at(s=np.asarray(sums + sign * d * error, np.float64)) - value) for sign in (1, -1)]
@@ -437,25 +437,21 @@ class Kernel:
         return Evaluation(whole.largest, *errors, whole.left or terms.left)
 
     def _entry_error(self, high: float, eps: float) -> float:
-        """Return how much the rounding of an entry of size ``high`` can change a term e(x, y), for y near to it
-        or far.
-        """
+        """Return the largest change of a term e(x, y) by rounding x = ``high``, over entries y near x and far away."""
         farthest = 1 if self.spec.nonnegative else 2
         y = high * (1 - farthest * np.concatenate([[0.0], eps ** np.linspace(1, 0, 40)]))
         change = np.abs(self._element(high * (1 - eps), y) - self._element(high, y))
         return float(np.nan_to_num(change, nan=0.0, posinf=0.0).max(initial=0.0))
 
     def at(self, xx: Any = 0.0, yy: Any = 0.0, dot: Any = 0.0, s: Any = 0.0) -> Matrix:
-        """Return the function f at norms xx and yy and inner products dot, or at element-wise sums s; the arrays
-        broadcast.
-        """
+        """Return f at squared norms xx, yy and inner products dot, or at element-wise sums s. The arrays broadcast."""
         values = {"xx": xx, "yy": yy, "dot": dot, "sqdist": np.maximum(xx + yy - 2 * dot, 0), "s": s, **self.params}
         with np.errstate(all="ignore"):
             return np.asarray(self.spec.expression.evaluate(values), np.float64)
 
     @cached_property
     def _sign(self) -> int:
-        """Return 1 or -1 if the terms e(x, y) have one sign on a grid, 0 if both signs occur."""
+        """Return 1 or -1 if the terms e(x, y) have one sign on a grid of entries x and y, 0 if both signs occur."""
         axis = np.geomspace(1e-3, 1e3, 13)
         axis = np.concatenate([[0.0], axis] if self.spec.nonnegative else [-axis, [0.0], axis])
         terms = np.asarray(self._element(axis[:, None], axis[None, :]))
@@ -475,7 +471,7 @@ class Kernel:
         return self._made(f"({self.spec.text}) ** {int(exponent)}", self._parameters())
 
     def _composed(self, operator: str, other: Any, number: str) -> Kernel:
-        """Return the kernel ``self operator other``; a number becomes a parameter called ``number``."""
+        """Return the kernel ``self operator other``. If ``other`` is a number, it becomes a parameter ``number``."""
         if isinstance(other, Real) and not isinstance(other, bool):  # type: ignore[unreachable]
             if operator == "+" and other == 0:
                 return self  # sum() starts from 0
@@ -562,7 +558,7 @@ class Kernel:
 
 
 def _free(name: str, taken: Any) -> str:
-    """Return ``name``, or if it is taken the first free name of name_2, name_3, ..."""
+    """Return ``name`` if it is not among the names ``taken``, else the first free one of name_2, name_3, ..."""
     return next(n for n in chain([name], (f"{name}_{i}" for i in count(2))) if n not in taken)
 
 
@@ -571,15 +567,13 @@ def _restored(record: Mapping[str, Any]) -> Kernel:
 
 
 def underflow(dtype: str, d: int) -> float:
-    """Return the most that an inner product of d terms can lose if a device flushes subnormal terms in ``dtype``
-    to 0.
-    """
+    """Return the largest error of an inner product of d terms if a device flushes subnormal ``dtype`` terms to 0."""
     return d * float(np.finfo(dtype).tiny)
 
 
 @dataclass(frozen=True)
 class Precomputed:
-    """Take the place of a kernel function if X has kernel values: entry j of a row x is K(x, j-th training row)."""
+    """Mark an X that holds kernel values in place of features: entry j of a row x is K(x, j-th training row)."""
 
     name: ClassVar[str] = "precomputed"
 

@@ -44,7 +44,7 @@ class Parameter:
     lower
         its lower limit.
     above
-        whether a value must be larger than ``lower``, not equal.
+        whether a value must be larger than ``lower``; otherwise it may equal ``lower``.
     integer
         whether a value must be a whole number.
     """
@@ -56,7 +56,7 @@ class Parameter:
     integer: bool = False
 
     def check(self, value: Any) -> float | int:
-        """Return ``value`` as a Python number. Raises TypeError or ValueError."""
+        """Return ``value`` as a Python number. Raises TypeError for another type, ValueError outside the limits."""
         if isinstance(value, bool | np.bool_) or not isinstance(value, Integral if self.integer else Real):
             raise TypeError(f"{self.name} must be {'an integer' if self.integer else 'a number'}, got {value!r}")
         number: float | int
@@ -98,24 +98,24 @@ class Argument(NamedTuple):
 
 @dataclass(frozen=True)
 class Spec:
-    """Describe a kernel function.
+    """Describe a kernel function K(x, y) = f(dot, sqdist, xx, yy), or f(s) with s = sum_j e(x_j, y_j).
 
     Attributes
     ----------
     name
-        name of a built-in function, "" for one that a user defined.
+        name of a built-in function, "" for a function that a user defined.
     parameters
-        its parameters.
+        parameters of the function.
     text
-        expression f.
+        text of the expression f.
     element_text
-        expression e, "" for the inner-product form.
+        text of the expression e, "" for a function of inner products.
     oracle
         function oracle(X, Y, **params) that returns K (n, m) in float64, or None.
     doc
-        formula for people.
+        formula in mathematical notation, for lists of kernel functions.
     nonnegative
-        whether entries of the rows must not be negative.
+        whether rows must have no negative entries.
     """
 
     name: str
@@ -140,7 +140,7 @@ class Spec:
 
     @property
     def formula(self) -> str:
-        """Return the expressions in normal form."""
+        """Return the text of f, followed by the text of e if the function has one."""
         sums = f", s = sum {self.element.text}" if self.element else ""
         return self.expression.text + sums
 
@@ -150,9 +150,9 @@ class Spec:
 
     @cached_property
     def arguments(self) -> tuple[Argument, ...]:
-        """Return the numbers that the device gets as kernel arguments: f0, f1, ... of f and e0, e1, ... of e.
+        """Return the numbers that the device gets as kernel arguments: f0, f1, ... for f and e0, e1, ... for e.
 
-        Each number is the value of a largest subtree of parameters alone.
+        Each number is the value of one of the largest subtrees that contain parameters and no variable.
         """
         return tuple(
             Argument("int" if node.name in e.integers else "real", f"{prefix}{i}", node.evaluate)
@@ -175,7 +175,7 @@ class Spec:
 
 
 def _of_difference(node: Node) -> bool:
-    """Return whether x and y occur only in x - y or y - x."""
+    """Return whether x and y occur in the expression tree only as x - y or y - x."""
     if node.function and node.function.numpy is np.subtract and {a.name for a in node.args} == set(ELEMENTS):
         return True
     return node.name not in ELEMENTS and all(map(_of_difference, node.args))
@@ -191,9 +191,10 @@ def _name(name: str) -> str:
 
 
 def own(function: Any, element: Any, params: Mapping[str, Any]) -> Spec:
-    """Return the record of a kernel function that a user defines by the texts f and e, with values of its parameters.
+    """Return the record of a kernel function that a user defines by the texts ``function`` (f) and ``element`` (e).
 
-    A parameter must be an integer if its value is one and it occurs as an exponent.
+    ``params`` are the values of its parameters. A parameter is declared an integer if its value is an integer and the
+    parameter occurs as an exponent.
     """
     given = [Parameter(_name(name), 1.0).check(value) for name, value in params.items()]
     if not isinstance(function, str) or not isinstance(element, str):
@@ -213,17 +214,17 @@ def own(function: Any, element: Any, params: Mapping[str, Any]) -> Spec:
 
 # Oracles: each built-in function in NumPy, written independently of the expressions.
 
-_FEW, _LONG = 1024, 8  # most rows, and least columns, for which distances are computed once and mirrored
+_FEW, _LONG = 1024, 8  # rows at most, and columns at least, for which half of the distances are computed and mirrored
 
 
 def _distances(X: Matrix, Y: Matrix, metric: str) -> Matrix:
-    """Return the distances (n, m) between rows. For few long rows and themselves, compute one half and mirror it."""
+    """Return the distances (n, m) between rows of X and Y. For few long rows and Y = X, compute half and mirror it."""
     halved = Y is X and 1 < len(X) <= _FEW and X.shape[1] >= _LONG
     return squareform(pdist(X, metric), checks=False) if halved else cdist(X, Y, metric)
 
 
 def _decay(metric: str) -> Oracle:
-    """Return the oracle exp(-gamma distance). It works in place, because new memory takes longer than the function."""
+    """Return the oracle exp(-gamma * distance). The oracle works in place, because a new array takes longer to fill."""
 
     def oracle(X: Matrix, Y: Matrix, gamma: float) -> Matrix:
         distances = _distances(X, Y, metric)
