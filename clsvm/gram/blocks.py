@@ -4,19 +4,19 @@ X stays in the host's memory or in a memory-mapped file. :func:`products_of` cho
 are resident, and :class:`BlockGram`. A BlockGram splits X into blocks of rows:
 
     staying: the memory holds all blocks, although no single buffer does. Each block is laid out once.
-    passing: the memory holds a few blocks only. Every product lays out all of them, one after another.
+    passing: the memory holds a few blocks only. Every product lays out all blocks, one after another.
 
-Every other product goes through the blocks backwards, so that the first blocks of a file come from the system's page
-cache. :class:`Streamed` passes blocks in one of three ways:
+Every other product goes through the blocks backwards, so that its first blocks come from the system's page cache.
+:class:`Streamed` passes blocks in one of three ways:
 
     ahead: a thread lays out the next block on its own queue while the caller computes with the last one. At most two
         blocks are on the device.
     in turn: each block is laid out, used and freed before the next one.
     in place: a device that shares the host's memory packs rows from where they stand into one :class:`Window`.
 
-The host reads the rows of a working set by their numbers and lays them out as a small set of rows, from which the panel
-is gathered. The row cache and the solver's per-row state stay on the device. Values of K have the same bits as for
-resident rows.
+The host reads the rows of a working set by number and lays them out as a small set of rows. The panel of right-hand
+rows is gathered from this set. The row cache and the solver's per-row state stay on the device. Values of K have the
+same bits as for resident rows.
 """
 
 from __future__ import annotations
@@ -49,35 +49,36 @@ from clsvm.kernels import Kernel
 from clsvm.opencl.stream import Buffer, Stream
 
 Block = tuple[slice, Rows]  # a slice of X and its rows on the device
-# Shares of the free memory: for resident rows and a solve; for an inverted index before its plain layout is preferred;
-# for blocks that stay; for blocks that pass and their layout; for a working set beside passing blocks. A larger working
-# set needs fewer passes.
+# These are shares of the free memory. ROWS_SHARE is for resident rows and a solve.
+# PLAIN_SHARE is for an inverted index; rows with a larger index take the plain layout instead.
+# STAY_SHARE is for blocks that stay. SHARE is for blocks that pass, and for laying them out.
+# WORKING_SHARE is for a working set if blocks pass, because a larger working set needs fewer passes.
 ROWS_SHARE, PLAIN_SHARE, STAY_SHARE, SHARE, WORKING_SHARE = 0.8, 0.4, 0.6, 0.5, 0.7
 # bytes of solver state for each row: f, coefficient, bounds, and its places in the working set and the row cache
 BESIDE = 56
-BLOCK = 256 << 20  # bytes of a block at most, for few passes
-# Bytes of a block at most, for many passes: what CPU caches hold if the device shares the host's memory, and otherwise.
+BLOCK = 256 << 20  # largest size of a block in bytes, for few passes over X
+# Largest block in bytes for many passes: UNIFIED, which CPU caches hold, if the device shares host memory, else COPIED.
 UNIFIED, COPIED = 2 << 20, 64 << 20
-LEAST = 1280  # rows of a block at least, if memory allows: fewer leave cores idle at the block's end
-# memory of a pass, in blocks: one at a time, two at a time, or blocks with float64 copies of their rows
+LEAST = 1280  # smallest number of rows in a block if memory allows, since fewer leave cores idle at the block's end
+# memory of a pass as a multiple of a block: one block at a time, two at a time, or with float64 copies of the rows
 ONE, TWO, COPY = 1.1, 3, 5
-EVEN = 4096  # rows at most for which block sizes are rounded to even shares of the compute units
+EVEN = 4096  # block sizes are multiples of the rows that all compute units take at once, if these are at most 4096
 LOOSE = 2  # a freed buffer is used again if it is at most this multiple of the requested size
 OWN = 16  # bytes of a row's norm and positions
-UNEVEN = 1.5  # a block of sparse rows has at most this multiple of the entries of as many average rows
+UNEVEN = 1.5  # a block of sparse rows has at most this multiple of the average number of entries of a full block
 ALIGNED = 128  # alignment in bytes of host arrays that become device buffers without a copy
-WAIT = 256 << 20  # bytes of rows that a window packs before the host waits for the device, so that Ctrl-C takes effect
-# Cost of laying out one value of a row, in dense multiply-adds, measured on a CPU: as a new block, and in a window.
+WAIT = 256 << 20  # bytes of rows that are packed before the host waits for the device, so that Ctrl-C takes effect
+# Laying out one value of a row costs LAID dense multiply-adds in a new block and FILLED in a Window, measured on a CPU.
 LAID, FILLED = 150, 20
 LARGER = 10 * 64  # bytes by which the buffers of laid-out rows exceed their contents
-SAMPLE = 64  # number of rows with the most entries, from which panel sizes are estimated
+SAMPLE = 64  # panel sizes are estimated from this number of rows, which have the most entries
 
 
 def products_of(stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str) -> Operator:
-    """Return the kernel products over the rows of X (n, d). The rows are resident as ``plan`` says if the memory also
-    holds a solve.
+    """Return the operator for products with K over the rows X (n, d).
 
-    Otherwise return a :class:`BlockGram`. Raises ValueError if memory_limit cannot hold a few blocks, and the errors of
+    If the memory holds the rows in the layout of ``plan`` and also a solve, the rows are resident. Otherwise the
+    operator is a :class:`BlockGram`. Raises ValueError if memory_limit cannot hold a few blocks, and the errors of
     layouts.build.
     """
     left, asked, n, itemsize = stream.limit - stream.held, plan.kind, X.shape[0], np.dtype(dtype).itemsize
@@ -98,26 +99,26 @@ def products_of(stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str)
 class Streamed:
     """Lay out X (n, d) block by block. X is dense or CSR, in memory or memory-mapped.
 
-    ``beside`` is the caller's memory in bytes for each row of a block. ``again`` announces a solve of many passes:
-    blocks are then smaller, every other pass runs backwards, and rows may be clustered.
+    ``beside`` is the number of bytes that the caller allocates for each row of a block. ``again`` announces many
+    passes: blocks are then smaller, every other pass runs backwards, and rows may be clustered.
 
     Attributes
     ----------
     single
-        the plan for rows that are read by their numbers.
+        the plan for rows that are selected by row number.
     arrangement
         the order of clustered rows, or None for the order of X.
     stays
         whether the memory holds all blocks.
     slices
-        the rows of each block, at most ``step`` of them.
+        the rows of each block, at most ``step`` rows.
     share
-        bytes of the stream's budget that a pass takes at most.
+        largest number of bytes of the stream's memory budget that a pass takes.
     near
         whether kernels read rows of X directly in the host's memory.
     ahead
-        whether a thread lays out the next block meanwhile. A second block, memory for it and a real device are
-        required, and ``near`` must be false.
+        whether a thread lays out the next block while the caller uses the last one. This needs a second block, memory
+        for it and a real device, and ``near`` must be false.
     """
 
     def __init__(self, stream: Stream, X: Data, plan: Plan, dtype: str, beside: int = 0, again: bool = False) -> None:
@@ -222,13 +223,13 @@ class Streamed:
         return layouts.build(stream, X, self._plan, self.dtype, range(rows.start, rows.stop))
 
     def some(self, ids: NDArray[np.int32]) -> Rows:
-        """Lay out the rows with the given numbers as a set of their own."""
+        """Lay out the rows with the row numbers ``ids`` on the device, as a set of rows separate from the blocks."""
         self.check_files()
         return layouts.build(self.stream, self.X[ids], self.single, self.dtype, ids)
 
 
 def _wait(worker: ThreadPoolExecutor, process: int) -> None:
-    """Wait until the thread is idle, because its buffers are freed next. A forked process has no such thread.
+    """Wait until the worker's thread is idle, because its buffers are freed next. A forked process has no such thread.
 
     The pool's shutdown cannot replace this wait: if Ctrl-C interrupts a join, Python before 3.13 counts the thread as
     ended.
@@ -238,7 +239,7 @@ def _wait(worker: ThreadPoolExecutor, process: int) -> None:
 
 
 def _even(stream: Stream, dtype: str, step: int) -> int:
-    """Return ``step`` rows, or slightly fewer that all compute units share evenly in whole register tiles."""
+    """Return ``step``, or slightly fewer rows that all compute units share evenly in whole register tiles."""
     profile = stream.profile
     tile = profile.tiles["many"].get("GROUPS", 1) * lanes(profile, dtype) * stream.compute_units
     unit = math.lcm(tile, whole_tiles(1))
@@ -246,8 +247,11 @@ def _even(stream: Stream, dtype: str, step: int) -> int:
 
 
 def _cut(n: int, step: int, cells: NDArray[np.integer] | None) -> Iterator[slice]:
-    """Yield slices of at most ``step`` consecutive rows. A slice whose rows have far more entries than average is cut
-    shorter. ``cells`` (n + 1,) counts the entries before each row."""
+    """Yield slices of at most ``step`` consecutive rows.
+
+    A slice whose rows have far more entries than average is cut shorter. ``cells`` (n + 1,) counts the entries before
+    each row; None means that all rows have equally many.
+    """
     first = 0
     most = 0 if cells is None else int(UNEVEN * step * int(cells[n]) / n)
     while first < n:
@@ -283,8 +287,10 @@ class Window:
 
     @contextlib.contextmanager
     def passing(self) -> Iterator[tuple[Rows, Iterator[range]]]:
-        """Yield all rows, and an iterator over the lane groups of the block that the window holds. Rows outside that
-        block have no values. The window's memory is freed at the end."""
+        """Yield all rows, and an iterator over the blocks, which yields the lane groups of the block in the window.
+
+        Rows outside that block have no values. The window's memory is freed at the end.
+        """
         stream, X, rows, itemsize = self._stream, self._passing.X, self._rows, self._passing.itemsize
         n, d = X.shape
         with contextlib.ExitStack() as stack:
@@ -310,7 +316,7 @@ class Window:
             yield LaneRows(**vars(rows), parts=(part,), at=where), blocks()
 
     def gather(self, panel: Panel, ids: Buffer) -> None:
-        """Copy the rows of X with the numbers ids (capacity,) int32, or -1 for none, into a panel of lane groups."""
+        """Copy rows of X into a panel of lane groups. ``ids`` (capacity,) int32 are row numbers, -1 for a zero row."""
         stream, (n, d), groups = self._stream, self._passing.X.shape, range(panel.capacity // panel.width)
         if panel.capacity not in self._panel_at:
             self._panel_at[panel.capacity] = stream.upload(np.array(groups, np.int64) * panel.width * d)
@@ -337,13 +343,13 @@ class Fetched:
     Attributes
     ----------
     at
-        buffer with the position of each right-hand row among them, -1 for none.
+        buffer with the position of each right-hand row among the laid-out rows, -1 for an empty place.
     known
-        number of right-hand rows.
+        number of right-hand rows in the panel.
     ids
-        ascending numbers of the rows in ``gram``, for a panel that reads its rows again in each product.
+        ascending row numbers in X of the rows of ``gram``.
     gram
-        the products over these rows, or None for a panel that holds its values.
+        operator over the laid-out rows, for a panel that reads them again in each product; else None.
     """
 
     at: Buffer
@@ -353,7 +359,7 @@ class Fetched:
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
-        """Return the buffers to free with the panel."""
+        """Return the buffers that are to be freed with the panel."""
         return (self.at, *self.gram.buffers()) if self.gram else (self.at,)
 
 
@@ -368,14 +374,14 @@ class BlockGram(Operator):
     def __init__(self, stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str, asked: str = "") -> None:
         self.stream, self.kernel, left = stream, kernel, stream.limit - stream.held
         self._streamed = streamed = Streamed(stream, X, plan, dtype, again=True)
-        # whether a panel reads its rows again in each product
+        # whether each product fills a panel from its laid-out rows again
         self._rows_stay = not LAYOUTS[streamed.single.kind].shared
         lengths = _entries(X) if self._rows_stay else np.zeros(X.shape[0])
         self._longest = np.argsort(-lengths, kind="stable").astype(np.int32)
         self._slots: Slots = {}
         self._few = self._fetched(np.sort(self._longest[:SAMPLE]))
         self.width, row = self._few.width, layouts.row_bytes(streamed.single, X, streamed.itemsize)
-        # bytes of the k longest rows, for each k: an upper bound for the rows of a panel
+        # entry k holds the bytes of the k longest rows, an upper bound for the rows of a panel
         entries = np.concatenate([[0], np.cumsum(lengths[self._longest])])
         self._most_bytes = row * (entries * X.shape[0] / max(1, entries[-1]))
         self._row = 2 * row + (0 if stream.unified or sp.issparse(X) else X.dtype.itemsize * X.shape[1])
@@ -392,7 +398,7 @@ class BlockGram(Operator):
             self._window = Window(streamed, self.rows, plan.centre)
 
     def _looked(self, laid: float, asked: str) -> Rows:
-        """Return all rows as one record, after a first pass over the blocks that reads their norms and costs.
+        """Make a first pass over the blocks, which reads their norms and costs, and return all rows as one record.
 
         ``laid`` is the cost of laying out one value in later passes. ``asked`` is the layout that resident rows would
         have.
@@ -417,8 +423,10 @@ class BlockGram(Operator):
         return Rows(one.kind, one.dtype, *at, laid=laid * stored / n, words=words)
 
     def _over(self, work: Callable[[Gram, range, int], None]) -> None:
-        """Call ``work`` with each block's products, lane groups and ``base`` (see Gram.over_rows). Buffers that
-        ``work`` makes in a passing block are freed."""
+        """Call ``work`` with each block's Gram, lane groups and ``base`` (see Gram.over_rows).
+
+        Buffers that ``work`` makes during a passing block are freed after it.
+        """
         for first, gram in self._blocks:
             work(gram, gram.groups, -first)
         if self._blocks:
@@ -439,11 +447,11 @@ class BlockGram(Operator):
         return self.stream.lent(self._share)
 
     def _fetched(self, ids: NDArray[np.int32]) -> Gram:
-        """Lay out the rows with the given numbers on the device and return the products over them."""
+        """Lay out the rows with the row numbers ``ids`` on the device, and return the operator over them."""
         return Gram(self.stream, self._streamed.some(ids), self.kernel, self._slots)
 
     def panel(self, capacity: int, square: bool = False) -> Panel:
-        """Return an empty panel, with room for its rows if the layout reads them again in each product."""
+        """Return an empty panel. If products read the panel's rows again, allocate memory for these rows too."""
         with self.stream.tentative():
             made = self._few.panel(capacity, square)
             made.fetched = Fetched(self.stream.buffer(4 * made.capacity))
@@ -451,12 +459,14 @@ class BlockGram(Operator):
                 made.fetched.ids = np.sort(self._longest[:capacity])
                 made.fetched.gram = self._fetched(made.fetched.ids)
             if square:
-                self._few.slot(made.capacity)  # made last: later panels use it too, so no later error may free it
+                self._few.slot(made.capacity)  # made last, because later panels use it and no error may free it
         return made
 
     def panel_bytes(self, capacity: int) -> int:
-        """Return the bytes of a panel and of the positions of its rows. A panel that reads its rows again also counts
-        the longest rows of X."""
+        """Return the bytes of a panel and of the positions of its rows.
+
+        If products read the panel's rows again, the bytes of the longest rows of X are added.
+        """
         own = self._few.panel_bytes(capacity) + 8 * capacity
         if not self._rows_stay:
             return own
@@ -481,7 +491,7 @@ class BlockGram(Operator):
         wanted[:known] = np.where(places >= 0, self.rows.order[places], -1)
         ids = np.unique(wanted[wanted >= 0])
         if self._rows_stay:
-            # rows of the panel's last contents need no fetch
+            # rows that the panel held before are on the device and need no fetch
             if not np.isin(ids, fetched.ids, assume_unique=True).all():
                 stream.finish()
                 stream.free(*fetched.gram.buffers())
@@ -492,7 +502,7 @@ class BlockGram(Operator):
             stream.write(fetched.at, wanted)
             self._window.gather(panel, fetched.at)
         else:
-            ids = ids if len(ids) else self._longest[:1]  # without a wanted row, any row serves to clear the panel
+            ids = ids if len(ids) else self._longest[:1]  # gathering at least one row clears the rest of the panel
             step = max(SAMPLE, self._share // self._row)
             with self.lent():
                 for first in range(0, len(ids), step):
@@ -503,7 +513,7 @@ class BlockGram(Operator):
     def _gather(
         self, panel: Panel, gram: Gram, ids: NDArray[Any], wanted: NDArray[Any], count: Buffer, fresh: bool = True
     ) -> None:
-        """Copy into a panel the ``wanted`` rows that are among the rows ``ids`` of ``gram``."""
+        """Copy rows of ``gram`` into a panel: the rows whose numbers ``ids`` are among the ``wanted`` numbers."""
         place = np.searchsorted(ids, wanted).clip(max=len(ids) - 1)
         at = np.where(ids[place] == wanted, gram.rows.position[place], np.int32(-1))
         self.stream.write(panel.fetched.at, at)
@@ -517,8 +527,10 @@ class BlockGram(Operator):
         self._of(panel).tile(panel, tile._replace(rows=panel.fetched.at))
 
     def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None, end: int = 0) -> None:
-        """Add D K(U, X) to c and fill the store in one pass over the blocks. A panel without right-hand rows needs no
-        pass."""
+        """Add D K(U, X) to the sums c and fill ``store``, in one pass over all blocks of X.
+
+        ``update`` holds the weights D and the sums c. A panel without right-hand rows U needs no pass.
+        """
         if panel.fetched.known:
             self._over(lambda gram, groups, base: gram.over_rows(groups, base, panel, count, store, update))
 

@@ -55,17 +55,20 @@ from clsvm.opencl.stream import Buffer, Stream
 Vector = NDArray[np.float64]
 # bytes of a tile of K: for each CPU core with SIMD kernels, and for the whole device with work-group kernels
 OF_UNIT, OF_DEVICE = 8 << 20, 64 << 20
-LEAST = 4096  # rows of a tile at least with work-group kernels, however long the rows are
+LEAST = 4096  # smallest number of rows in a tile with work-group kernels, however long the rows are
 # Constants of OnePass:
-EACH = 4  # work-items for each compute unit in a launch
+EACH = 4  # number of work-items for each compute unit in a launch
 CACHE = 2 << 20  # bytes of K in a work-item's scratch, about as much as a core's cache holds
-FEW, MOST = 2, 8  # lane groups in the scratch, at least and at most; half of the most for fewer than SEVERAL outputs
-SEVERAL = 4  # outputs from which a work-item takes MOST lane groups
+# A work-item's scratch holds FEW to MOST lane groups of K, or up to MOST / 2 for fewer than SEVERAL outputs.
+FEW, MOST = 2, 8
+SEVERAL = 4  # number of outputs from which a work-item's scratch may hold MOST lane groups
 
 
 def usual(stream: Stream, row: int) -> int:
-    """Return the usual size of a tile of K in bytes, for ``row`` bytes in one row of K. CPU caches hold such a tile,
-    and it gives work to all compute units."""
+    """Return the usual size of a tile of K in bytes, for ``row`` bytes in one row of K.
+
+    CPU caches hold a tile of this size, and the tile gives work to all compute units.
+    """
     return OF_UNIT * stream.compute_units if stream.profile.shape == "vector" else max(OF_DEVICE, LEAST * row)
 
 
@@ -75,13 +78,13 @@ class RowTile(NamedTuple):
     Attributes
     ----------
     groups
-        the lane groups.
+        the lane groups of the tile.
     first
-        position of the first row.
+        position of the tile's first row.
     rows
-        number of rows.
+        number of rows in the tile.
     values
-        buffer of the values.
+        buffer of the tile's values.
     """
 
     groups: range
@@ -91,21 +94,21 @@ class RowTile(NamedTuple):
 
     @property
     def places(self) -> slice:
-        """Return the positions of its rows among all rows."""
+        """Return the positions of the tile's rows among all rows of K."""
         return slice(self.first, self.first + self.rows)
 
 
 class Weights(NamedTuple):
-    """Hold the matrix H of :meth:`Sums.forward_back` on the device.
+    """Hold on the device the matrices H of :meth:`Sums.forward_back`, one matrix (k, k) for each row.
 
     Attributes
     ----------
     w
-        the weights of the rows.
+        buffer of the rows' weights.
     own
-        whether each output has its own weights.
+        whether each output has its own weights (1) or all outputs share them (0).
     shares
-        the probabilities P (k, n_pad), or None.
+        buffer of the rows' probabilities P (k, n_pad), or None if H is diagonal.
     """
 
     w: Buffer
@@ -116,9 +119,9 @@ class Weights(NamedTuple):
 class Sums:
     """Compute products between the rows of a Gram and a gathered panel of ``m`` right-hand rows, for ``k`` outputs.
 
-    ``tile_bytes`` is the size of a tile of K. ``keep`` says whether all of K is kept from the first pass on, in slabs
-    of the process's pool. Raises ValueError if memory_limit is too small, or if the panel was not made with ``square``:
-    its capacity must be whole lane groups.
+    ``tile_bytes`` is the size of a tile of K. ``keep`` says whether all of K is kept from the first pass on, in buffers
+    of the process's pool. Raises ValueError if memory_limit is too small, or if the panel's capacity is not whole lane
+    groups, because the panel was not made with ``square``.
     """
 
     def __init__(
@@ -152,15 +155,15 @@ class Sums:
         self.weigh(None)
 
     def make(self) -> None:
-        """Compute all tiles that are kept. Later passes do not read the rows."""
+        """Compute all tiles of K and keep them. Later passes do not read the rows X."""
         for part in self._parts:
             self._filled(part)
 
     def weigh(self, w: Vector | None, shares: Vector | None = None) -> None:
-        """Set H for later calls of :meth:`forward_back`.
+        """Set the matrices H, one for each row, for later calls of :meth:`forward_back`.
 
-        ``w`` is (n,), or (k, n) for separate weights of each output; None means 1. ``shares`` is P (k, n), which
-        couples the outputs and requires one w for all of them.
+        ``w`` holds weights (n,), or (k, n) if each output has its own; None means 1. ``shares`` is None, or holds
+        probabilities P (k, n), which couple the outputs. With P, all outputs share the weights (n,).
         """
         stream, old = self.gram.stream, self._weights
         stream.finish()
@@ -221,12 +224,14 @@ class Sums:
         return padded
 
     def _filled(self, part: RowTile) -> None:
-        """Compute the values of a tile unless they are kept. Padding rows get 0, since the kernel function may be
-        infinite there."""
+        """Compute the values of a tile of K unless they are kept from an earlier pass.
+
+        Padding rows get the value 0, since the kernel function may be infinite for them.
+        """
         if self.keep and part.first < self._made:
             return
         capacity = self.panel.capacity
-        # The next kernel reads the tile, so it should stay in the caches.
+        # The next kernel reads the tile, so SIMD kernels should leave the tile in the caches.
         near = not self.keep and self.gram.stream.profile.shape == "vector"
         store = Store((part.values,), capacity, self._ld, self.gram.slot(capacity), near)
         self.gram.over_rows(part.groups, part.first, self.panel, self._count, store, None)
@@ -237,7 +242,7 @@ class Sums:
             self._kernels["blank"]((stop - begin,), None, where, capacity, part.values, np.int64(self._ld))
 
     def _forward(self, part: RowTile, exact: bool = False) -> None:
-        """Compute T of a tile from its values of K."""
+        """Compute the rows of T = K(X, U) V that belong to a tile of K."""
         profile = self.gram.stream.profile
         self._filled(part)
         if profile.shape == "vector":
@@ -248,7 +253,7 @@ class Sums:
         (self._exact if exact else self._kernels)["forth"]((size,), (local,), *given)
 
     def _add(self, part: RowTile, exact: bool = False) -> None:
-        """Add K(X, U)' R of a tile to the output buffer."""
+        """Add the product of a tile of K, transposed, and the tile's rows of R to the output buffer."""
         profile, capacity = self.gram.stream.profile, self.panel.capacity
         group = profile.group if profile.shape == "group" else 1
         given = part.values, np.int64(self._ld), part.rows, self._r, self._count, self.k, capacity, self._out
@@ -261,8 +266,9 @@ class Sums:
 class OnePass:
     """Compute K(X, U)' H K(X, U) V in one pass over the rows, with values of K private to each work-item.
 
-    A work-item computes K for some lane groups in scratch memory that its core's cache holds, and forms both sums from
-    there. The sums of the work-items are added in their order, so the bits do not depend on their number.
+    A work-item computes K for some lane groups in scratch memory that its core's cache holds. From this memory it forms
+    both T = K V and K' H T. The sums of the work-items are added in a fixed order, so the bits do not depend on the
+    number of work-items.
     """
 
     def __init__(self, gram: Gram, panel: Panel, k: int, made: Variant, scratch: Sequence[int], items: int) -> None:
@@ -278,8 +284,8 @@ class OnePass:
     def of(gram: Gram, panel: Panel, k: int, room: int) -> OnePass | None:
         """Return a OnePass for a gathered panel and ``k`` outputs.
 
-        A work-item's scratch holds K, the forward sums in wide numbers and in the dtype of K, and the backward sums.
-        Return None if the layout or device has no such program, or if the scratch exceeds ``room`` bytes.
+        A work-item's scratch holds K, the sums K V in wide numbers and in the dtype of K, and the sums K' H K V. Return
+        None if the layout or the device has no such program, or if the scratch exceeds ``room`` bytes.
         """
         stream, rows = gram.stream, gram.rows
         sub, real = MOST if k >= SEVERAL else MOST // 2, np.dtype(rows.dtype).itemsize
@@ -292,7 +298,7 @@ class OnePass:
         return OnePass(gram, panel, k, made, scratch, items) if made and items else None
 
     def add(self, V: Buffer, weights: Weights, out: Buffer, count: Buffer) -> None:
-        """Add K(X, U)' H K(X, U) V to out (k, capacity), for V (k, capacity) in the dtype of K and H in ``weights``."""
+        """Add K(X, U)' H K(X, U) V to ``out`` (k, capacity). V is (k, capacity) in K's dtype; ``weights`` holds H."""
         gram, panel, k, n = self._gram, self._panel, self._k, np.int64(self._gram.rows.n_pad)
         given: tuple[Any, ...] = (k, panel.capacity, V, n, *weights, self._absent, *self._scratch)
         step, size = self._items * programs.BLOCK, k * panel.capacity
@@ -305,14 +311,14 @@ class OnePass:
 
 
 _DTYPES = [np.float64, np.float32]
-SHARE = 0.7  # share of the free memory for the rows or for K; passes need little beside
-# Measured on a CPU, in dense multiply-adds: using a value of K in a SIMD pass, beyond computing it. The second number
-# is the cost of reading a value in order, as a share of the profile's cache_cost, which is for scattered rows.
+SHARE = 0.7  # share of the free memory that the rows or K may take, since a pass needs little other memory
+# USED is the cost of using a value of K in a SIMD pass after computing it, in dense multiply-adds, measured on a CPU.
+# IN_ORDER is the cost of reading rows of K in order, as a share of the profile's cache_cost for scattered rows.
 USED, IN_ORDER = 20.0, 0.7
-PROBE = 4096  # rows from which the cost of a value of K is estimated
-TIMED = 8192  # rows on which the speed of a device is measured
+PROBE = 4096  # largest number of rows from which the cost of a value of K is estimated
+TIMED = 8192  # largest number of rows on which the speed of a device is measured
 CENTERS = "the centers (center_selection)"  # name of the inducing points in error messages
-SOME = 64 << 20  # bytes of values that are copied to the host at a time
+SOME = 64 << 20  # largest size in bytes of the values that are copied to the host at a time
 
 
 def _checked(X: Any, name: str) -> Any:
@@ -435,11 +441,11 @@ class Cross:
     Attributes
     ----------
     way
-        "rows", "kept" or "streamed".
+        "rows" if X is on the device, "kept" if K is, "streamed" if X passes through the device.
     reason
         the estimates that led to this way, in words.
     passes
-        how often K has been computed or read.
+        number of passes over K so far.
     cost
         cost of a value of K in one pass, in dense multiply-adds.
 
@@ -474,7 +480,7 @@ class Cross:
         """Choose the way, and do the work that is done once: lay out the rows, or compute K."""
         stream, itemsize = self._stream, np.dtype(self.dtype).itemsize
         left, row = stream.limit - stream.held, layouts.row_bytes(self._plan, self._X, itemsize)
-        # bytes of a row: its values of K, and its sums and weights
+        # ``values`` are the bytes of K in one row, ``beside`` the bytes of the row's sums and weights
         values, beside = self._panel.capacity * itemsize, 8 * (4 * self.k + 1)
         self._tile = min(usual(stream, values), left // 8)
         self._streamed = passing = Streamed(stream, self._X, self._plan, self.dtype, beside)
@@ -523,7 +529,7 @@ class Cross:
         return K
 
     def weigh(self, w: Vector | None = None, shares: Vector | None = None) -> None:
-        """Set H for later calls of :meth:`forward_back`, with the arguments of :meth:`Sums.weigh`."""
+        """Set the rows' matrices H for later calls of :meth:`forward_back`. The arguments are those of Sums.weigh."""
         self._weights = w, shares
         for rows, sums in self._blocks:
             sums.weigh(*_of(rows, w, shares))
@@ -548,7 +554,7 @@ class Cross:
         return out
 
     def _over(self, one: Callable[[slice, Sums], object], weighed: bool = False) -> None:
-        """Call ``one`` with each block of rows and its sums. Set H for streamed blocks if ``weighed``."""
+        """Call ``one`` with each block of rows and its Sums. With ``weighed``, set H for streamed blocks first."""
         self.passes += 1
         for rows, sums in self._blocks:
             one(rows, sums)
@@ -563,7 +569,7 @@ class Cross:
                 one(rows, sums)
 
     def describe(self) -> str:
-        """Say in words where K is, and why."""
+        """Return a text that says whether K is kept or computed in every pass, and why."""
         return f"{self._plan.kind}, {self.way}; {self.reason}"
 
 
@@ -572,7 +578,7 @@ def _of(rows: slice, *given: Vector | None) -> tuple[Vector | None, ...]:
 
 
 def pass_seconds(stream: Stream, X: Data, centres: Data, kernel: Kernel, plan: Plan, dtype: str, k: int = 1) -> float:
-    """Return the seconds that forward_back takes on the first rows of X (n, d), once the programs are built."""
+    """Return the seconds of one forward_back over the first TIMED rows of X (n, d), after the programs are built."""
     with stream.scratch():
         cross = Cross(stream, X[:TIMED], centres, kernel, plan, dtype, k, keep=False)
         V = np.zeros((k, cross.m))

@@ -38,14 +38,15 @@ Vector = NDArray[np.float64]
 # a function of row numbers (r,) and b (problems, n) that returns these rows of K b, (problems, r)
 Exact = Callable[[NDArray[np.intp], Vector], Vector]
 
-HOST = 1 << 22  # multiply-adds below which the host computes the sums
-HOST_BYTES, COPIES = 64 << 20, 4  # bytes of a block of K on the host, and how many temporary arrays have its size
-FETCHED = 256 << 20  # bytes of rows at most that the host copies at a time
-CLUSTERED = 1 << 30  # multiply-adds below which clustering the rows takes longer than it saves
-AMONG = 1.25  # by_half serves if rows and support vectors together are at most this multiple of the requested rows
-HALVED = 0.6  # by_half serves if at least this share of those rows are support vectors
-BLOCK = 128  # right-hand rows in a block of by_half; sub-buffers of 4-byte values may begin at any multiple of it
-ALONE = 1024  # rows up to which BLAS runs in one thread
+HOST = 1 << 22  # the host computes sums that take at most this many multiply-adds
+# A block of K on the host takes at most HOST_BYTES bytes, with COPIES temporary arrays of its size.
+HOST_BYTES, COPIES = 64 << 20, 4
+FETCHED = 256 << 20  # largest size in bytes of the rows that the host copies at a time
+CLUSTERED = 1 << 30  # for sums of fewer multiply-adds, clustering the rows takes longer than it saves
+AMONG = 1.25  # by_half pays if rows and support vectors together are at most this multiple of the requested rows
+HALVED = 0.6  # by_half pays if at least this share of the rows and support vectors together are support vectors
+BLOCK = 128  # right-hand rows in a block of by_half; a sub-buffer of 4-byte values may begin at any multiple of 128
+ALONE = 1024  # BLAS runs in one thread for products of at most this many rows
 AT_A_TIME = 1 << 15  # values of K in a block on the host, so that a CPU cache holds it
 AT_ONCE = 1 << 20  # values of K that the host computes without blocks: four such arrays are little memory
 
@@ -82,8 +83,10 @@ def of_given(K: Any) -> Exact:
 
 
 def responses(stream: Stream, kernel: Kernel, plan: Plan, X: Data, support: Data, b: Vector) -> Vector:
-    """Return K(X, support) b' (problems, n) in float64. The host computes small products, for which building a program
-    would take longer."""
+    """Return the sums of K(X, support) with coefficients b (problems, m), as (problems, n) in float64.
+
+    The host computes small products, for which building an OpenCL program would take longer.
+    """
     cells = X.shape[0] * support.shape[0] * X.shape[1]
     plan = layouts.once(plan, X) if cells < CLUSTERED else layouts.cheaper(plan, X)
     return _in_double(stream, kernel, plan, X, (support, b, ()), on_host=cells <= HOST)
@@ -92,7 +95,7 @@ def responses(stream: Stream, kernel: Kernel, plan: Plan, X: Data, support: Data
 def by_half(
     stream: Stream, kernel: Kernel, plan: Plan, X: Data, rows: NDArray[np.intp], support: NDArray[np.intp], b: Vector
 ) -> Vector | None:
-    """Compute :func:`responses` for rows of X from half of the symmetric matrix among rows and support vectors.
+    """Compute :func:`responses` for some rows of X from half of the symmetric K among these rows and support vectors.
 
     The sums agree with :func:`responses` up to rounding. Return None if this takes longer than :func:`responses` or
     exceeds memory.
@@ -117,10 +120,10 @@ def by_half(
 
 
 def _symmetric(gram: Gram, b: Vector) -> Vector:
-    """Return K b' (problems, n) for b (problems, n), from half of K. The rows of ``gram`` must stand in the caller's
-    order.
+    """Return the sums (problems, n) of K with coefficients b (problems, n), from half of the symmetric K.
 
-    The caller frees the buffers by Stream.scratch. Raises MemoryLimitError if the budget cannot hold one block.
+    The rows of ``gram`` must stand in the caller's order. The caller frees the buffers by Stream.scratch. Raises
+    MemoryLimitError if the memory budget cannot hold one block.
     """
     stream, rows, problems = gram.stream, gram.rows, len(b)
     n, n_pad, V = rows.n, rows.n_pad, rows.lanes
@@ -147,10 +150,10 @@ def _symmetric(gram: Gram, b: Vector) -> Vector:
 
 
 def decided(support: Support, stream: Stream, X: Data, coefficients: Vector, groups: slice = ALL) -> Vector:
-    """Return :meth:`Support.responses`, but in float64 for each row whose measures exceed the reach of float32.
+    """Return :meth:`Support.responses`, in float64 for each row for which float32 is not precise enough.
 
-    The choice depends on the row alone, so a decision value does not depend on the batch. Values that are not finite in
-    float32 are computed again in float64. Raises RowError for a row that float64 cannot evaluate either.
+    The choice depends on the row alone, so a decision value does not depend on the other rows of a call. Values that
+    are not finite in float32 are computed again in float64. Raises RowError for a row that float64 cannot evaluate.
     """
     reach, kernel = support.reach, support.kernel
     assert reach
@@ -187,16 +190,15 @@ def decided(support: Support, stream: Stream, X: Data, coefficients: Vector, gro
 def _in_double(
     stream: Stream, kernel: Kernel, plan: Plan, X: Data, others: tuple[Data, Vector, Sequence[int]], on_host: bool
 ) -> Vector:
-    """Return :meth:`Support.responses` in float64. ``others`` are support vectors, their coefficients and the ends of
-    their groups.
+    """Return :meth:`Support.responses` in float64.
 
-    The host computes the sums if ``on_host`` asks for it, or if the device lacks doubles or memory. It then takes
-    blocks of rows and of support vectors within the free part of the budget. Raises MemoryLimitError if the budget
-    cannot hold the smallest block.
+    ``others`` holds the support vectors, their coefficients and the ends of their groups. The host computes the sums if
+    ``on_host`` is set, or if the device lacks doubles or memory. The host takes blocks of rows and of support vectors
+    within the free part of the memory budget. Raises MemoryLimitError if the budget cannot hold the smallest block.
     """
     support, b, ends = others
     if not (on_host or stream.profile.lacks("float64")):
-        # The free part of the budget, or a device buffer, may be too small for one tile.
+        # The free part of the memory budget, or the largest device buffer, may be too small for one tile of K.
         with contextlib.suppress(MemoryLimitError, BufferSizeError), stream.tentative():
             return Support(stream, kernel, plan, support, "float64", ends, keep=False).responses(stream, X, b)
     n, m = X.shape[0], support.shape[0]
@@ -223,7 +225,7 @@ def _in_double(
 class HostBlocks:
     """Compute blocks of K (n, n) in float64 on the host. X holds the rows (n, d), or K itself for a precomputed kernel.
 
-    If ``whole`` is set, all of K is computed and kept once the requested blocks amount to n^2 values. Distances are
+    If ``whole`` is set, all of K is computed and kept once the requested blocks have n^2 values in total. Distances are
     then summed from differences, so that a value of dense rows has the same bits in every block.
 
     Otherwise distances come from norms and inner products of the rows less ``centre`` (d,). They are then as precise as
@@ -263,6 +265,8 @@ class HostBlocks:
 
 
 def few_threads(m: int) -> AbstractContextManager[Any]:
-    """Return a context that limits BLAS to one thread for products of at most ALONE rows, where threads would mostly
-    wait."""
+    """Return a context that limits BLAS to one thread if ``m``, the rows of a product, are at most ALONE.
+
+    Several threads would mostly wait for one another.
+    """
     return one_thread() if m <= ALONE else nullcontext()

@@ -1,8 +1,9 @@
 """Partition the columns of sparse rows by density, and cluster rows by sparsity.
 
-Partition: the densest columns are stored whole, and the others as sparse entries. A walk goes through the columns from
-the emptiest on, empty ones first. A rule stops it; the walked columns are sparse and the rest dense. Columns are then
-numbered by falling density, so that the ones read most often stand together. Entries of a row keep their order.
+Partition: the densest columns are stored whole, and the others as sparse entries. A walk goes through the columns in
+the order of rising density. A rule stops the walk. The columns before the stop are sparse, and the others dense.
+Columns are then numbered by falling density, so that columns which are read often stand together. Entries of a row keep
+their order.
 
     paper: stop before a column that is itself more than 50 % full, or that raises the walked part above 5 %.
     code: stop also when four times the walked entries exceed the cells left to store whole, as the paper's code does.
@@ -19,9 +20,9 @@ least cost. Let Jx be the columns of the row, JS the columns of the cluster, and
 A full cluster makes room for the next one. Reference: GTSVM, section 5.3, algorithm 2, where the initial ``max(k, n /
 l)`` must read ``min``.
 
-The paper visits rows in random order. That order is best while the active clusters see a good part of all rows.
-Otherwise rows sorted by a few informative columns do better, and pieces of the order can be clustered in parallel. The
-two orders are equal near eight times as many clusters as active ones, on a9a and MNIST.
+The paper visits rows in random order. That order is best while the active clusters are a good part of all clusters.
+Otherwise it is better to sort the rows by a few informative columns, and pieces of this order can be clustered in
+parallel. On a9a and MNIST the two orders do equally well with about eight times as many clusters as active ones.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ from clsvm.opencl import sources
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Buffer, Stream
 
-SPARSE, FULL = 0.05, 0.5  # the paper's rule: largest density of the walked part, and of a column
-LEFT = 4  # the code's rule: multiple of the walked entries
+SPARSE, FULL = 0.05, 0.5  # the paper's rule: largest density of all walked columns together, and of a single column
+LEFT = 4  # the rule "code" stops if this multiple of the walked entries exceeds the cells of the other columns
 PIECE = 1 << 19  # entries that a thread splits at a time
 RULES = ("paper", "code", "cost")
 
@@ -69,7 +70,7 @@ class Gain:
     least: float = 0.0
 
     def whole(self, density: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Return which columns of the given densities (d,) are worth storing whole."""
+        """Return a mask of the columns that are worth storing whole, given each column's density (d,)."""
         gained = (density * self.entry) ** self.power - 1
         found: NDArray[np.bool_] = gained > 0
         return found if gained[found].sum() > self.least else np.zeros_like(found)
@@ -84,7 +85,7 @@ class Partition:
 
     @cached_property
     def rank(self) -> NDArray[np.int32]:
-        """Return each column's index in the order, (d,)."""
+        """Return the index (d,) of each column in ``order``."""
         rank = np.empty_like(self.order)
         rank[self.order] = np.arange(len(self.order), dtype=self.order.dtype)
         return rank
@@ -112,7 +113,7 @@ def by_density(count: NDArray[np.int64]) -> Partition:
 
 
 def _rising(count: NDArray[np.int64]) -> NDArray[np.intp]:
-    """Return the order of rising counts. Sorting 16-bit numbers takes a tenth of the time."""
+    """Return the order of rising counts. Counts below 2^16 are cast to 16 bits, which are sorted ten times as fast."""
     short = np.uint16 if int(count.max(initial=0)) < 1 << 16 else np.int64
     return np.argsort(count.astype(short), kind="stable")
 
@@ -133,7 +134,7 @@ def partition(count: NDArray[np.int64], n: int, rule: str, gain: Gain) -> Partit
 
 
 def _walked(rising: NDArray[np.int64], n: int, rule: str, gain: Gain) -> int:
-    """Return how many of the nonempty columns, in rising order, the rule walks before it stops."""
+    """Return the number of columns before the rule stops. ``rising`` holds the nonempty columns' counts in order."""
     if rule == "cost":
         return len(rising) - int(gain.whole(rising / max(1, n)).sum())
     columns, total = np.arange(1, len(rising) + 1), np.cumsum(rising)
@@ -147,7 +148,7 @@ def split(X: sp.csr_matrix, made: Partition) -> tuple[NDArray[np.floating], sp.c
     """Split CSR rows X (n, d) by a partition. Return the dense columns (n, dense), and the others in CSR with each
     row's entries in their order.
 
-    Threads take some rows at a time. Raises ValueError if the partition has another number of columns.
+    Each thread splits some rows at a time. Raises ValueError if the partition has another number of columns.
     """
     n, d = X.shape
     if len(made.order) != d:
@@ -178,11 +179,11 @@ def split(X: sp.csr_matrix, made: Partition) -> tuple[NDArray[np.floating], sp.c
 ACTIVE = 64  # clusters that a row can join at any time, the paper's default
 _GROUP = 64  # work-items of a work-group that assigns rows
 _LANES = 16  # active clusters whose bit sets are stored side by side
-EXCESS = 0.85  # share of the columns beyond a row's own that clusters have, relative to groups of sorted neighbours
-_CROSSING = 8  # number of clusters, as a multiple of ACTIVE, from which a sorted walk is better
-_SAMPLE = 2048, 1 << 22  # rows and values at most from which informative columns are found
-_TELLING = 32  # number of informative columns at most
-_SORTED = 8192, 1 << 24  # rows and values at most that are sorted to estimate the columns of a cluster
+EXCESS = 0.85  # columns of a cluster that a row does not use, over the same number for groups of sorted neighbours
+_CROSSING = 8  # a sorted walk is better from this number of clusters on, counted as a multiple of ACTIVE
+_SAMPLE = 2048, 1 << 22  # largest sample, in rows and in values, from which informative columns are found
+_TELLING = 32  # largest number of informative columns
+_SORTED = 8192, 1 << 24  # largest sample, in rows and in values, that is sorted to estimate the columns of a cluster
 _STAGING = 256 << 20  # bytes of dense rows on the device at a time
 
 
@@ -308,8 +309,10 @@ def by_pattern(bits: NDArray[Any]) -> NDArray[np.intp]:
 
 
 def sampled(rows: Any, d: int, most: int, cells: int) -> Any:
-    """Return evenly spaced rows of ``rows``: about ``most`` of them at most, and about ``cells`` values at most if each
-    row has d values."""
+    """Return a sample of evenly spaced rows.
+
+    The sample has about ``most`` rows, or fewer so that it has about ``cells`` values with d values in a row.
+    """
     n = rows.shape[0]
     return rows[:: max(1, n // most, n * d // cells)]
 
@@ -318,7 +321,7 @@ def telling_columns(patterns: NDArray[Any]) -> NDArray[np.intp]:
     """Return the most informative columns of patterns (m, d) of 0 and 1, at most 32, by pivoted Cholesky on their
     covariance.
 
-    Return fewer columns if the remaining ones follow from them. A sample of the rows gives the covariance.
+    Return fewer columns if these determine the remaining ones. A sample of the rows gives the covariance.
     """
     pattern = np.asarray(sampled(patterns, patterns.shape[1], *_SAMPLE), np.float32)
     pattern = pattern - pattern.mean(axis=0)
@@ -340,8 +343,8 @@ def telling_columns(patterns: NDArray[Any]) -> NDArray[np.intp]:
 def sampled_fill(X: Any, size: int) -> float:
     """Estimate the average number of columns in a cluster of ``size`` rows, without a device.
 
-    The estimate counts the columns of groups of neighbours among sorted sample rows. Clusters have fewer: EXCESS of the
-    columns beyond a row's own.
+    Sample rows are sorted, and each group of ``size`` neighbours counts the columns that any of its rows uses. Clusters
+    use fewer columns: those of one row, plus EXCESS times the group's other columns.
     """
     sample = sampled(X, X.shape[1], *_SORTED)
     groups = sample.shape[0] // size

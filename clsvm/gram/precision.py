@@ -28,10 +28,10 @@ from clsvm.kernels.expression import BROKEN, Extent
 from clsvm.opencl.stream import Stream
 
 Vector = NDArray[np.float64]
-# error, as a share of the largest kernel value, that intermediate values outside the dtype's range may cause
+# largest error that intermediate values outside the dtype's range may cause, as a share of the largest kernel value
 LOST = 1e-4
 EPS = float(np.finfo(np.float64).eps)
-DECISION_ERROR = 5e-3  # largest error bound of a decision value from float32 kernel values; float64 serves above it
+DECISION_ERROR = 5e-3  # largest accepted error bound of a decision value computed from float32 kernel values
 
 
 class Measures(NamedTuple):
@@ -41,9 +41,10 @@ class Measures(NamedTuple):
     ----------
     sizes
         (n,) the result of Kernel.sizes, such as squared norms.
-    high, low
-        (n,) the largest and the smallest nonzero absolute entry of each row, for element-wise kernel
-        functions; (0,) for others.
+    high
+        (n,) the largest absolute entry of each row for element-wise kernel functions; (0,) for others.
+    low
+        (n,) the smallest nonzero absolute entry of each row for element-wise kernel functions; (0,) for others.
     """
 
     sizes: Vector
@@ -52,7 +53,7 @@ class Measures(NamedTuple):
 
     @property
     def extent(self) -> Extent:
-        """Return the extremes over all rows, 0 if a measure is empty."""
+        """Return the extremes of the measures over all rows, 0 for a measure without values."""
         return Extent(_most(self.sizes), _least(self.sizes), _most(self.high), _least(self.low))
 
     def some(self, rows: NDArray[Any]) -> Measures:
@@ -69,8 +70,7 @@ def _least(numbers: Vector) -> float:
 
 
 def measures(kernel: Kernel, X: Data, plan: Plan) -> Measures:
-    """Return the measures of the rows of X (n, d), centred as the plan says. The host computes them for some rows at a
-    time."""
+    """Return the measures of the rows of X (n, d) less the plan's centre, computed on the host."""
     step = max(1, (1 << 22) // max(1, X.shape[1]))
     found = [(np.zeros(0), np.zeros(0), np.zeros(0))]
     for start in range(0, X.shape[0], step):
@@ -94,8 +94,11 @@ def _entries(X: Data) -> tuple[Vector, Vector]:
 
 
 def outside(kernel: Kernel, rows: Extent, others: Extent, dtype: str, d: int) -> bool:
-    """Return whether intermediate values of K leave the range of ``dtype`` and cause errors above LOST of the largest
-    value. ``rows`` and ``others`` are the extents of the two sets of rows, with d features."""
+    """Return whether intermediate values of K leave the range of ``dtype`` and cause too large an error.
+
+    The error is too large above LOST times the largest kernel value. ``rows`` and ``others`` hold the extremes of the
+    two sets of rows between which K is computed. Rows have d features.
+    """
     found = kernel.evaluation(rows, others, dtype, d)
     return found.outside > LOST * found.largest
 
@@ -116,11 +119,13 @@ class Scales(NamedTuple):
     Attributes
     ----------
     own
-        error in the dtype of the values, in units of its eps.
+        largest error of a kernel value in its dtype, in units of the dtype's eps.
     double
-        error in float64, in units of its eps.
-    sizes, extent
-        the measures (n,) and their extremes that the errors follow from; None for a precomputed kernel.
+        largest error of a kernel value in float64, in units of float64's eps.
+    sizes
+        (n,) the rows' sizes (Kernel.sizes), from which the errors follow; None for a precomputed kernel.
+    extent
+        the extremes of the rows' sizes and entries; None for a precomputed kernel.
     """
 
     own: float
@@ -134,9 +139,9 @@ def scales(
 ) -> Scales:
     """Return the rounding errors of kernel values in ``dtype`` for rows of d features with the given sizes.
 
-    ``error`` is the relative error of an inner product, if it is not the dtype's eps. Raises ValueError if values
-    exceed the range of the dtype, naming the dtype that the user ``asked`` for. Raises it also if intermediate values
-    leave the range of float64.
+    ``error`` is the relative error of an inner product; None means the dtype's eps. Raises ValueError if kernel values
+    exceed the range of the dtype, or if intermediate values leave the range of float64. The message names the dtype
+    that the user ``asked`` for.
     """
     size, least, *_ = extent
     single, double = (kernel.evaluation(extent, extent, one, d) for one in (dtype, "float64"))
@@ -151,8 +156,10 @@ def scales(
 
 
 def measured(stream: Stream, rows: Rows, kernel: Kernel, X: Data, plan: Plan) -> Measures:
-    """Return the measures of rows on a device from their squared norms there, or from X if these norms do not
-    suffice."""
+    """Return the measures of rows on a device, from their squared norms on the device or from the rows X on the host.
+
+    X is read for element-wise kernel functions, and if some norms are so small that they underflow.
+    """
     eps, floor = float(np.finfo(rows.dtype).eps), underflow(rows.dtype, X.shape[1])
     found: Vector = stream.read(rows.xx, rows.dtype, rows.n_pad)[rows.position].astype(np.float64)
     if kernel.spec.element or found.min(initial=np.inf) * eps < floor:  # norms that underflow are 0 on the device
@@ -173,14 +180,14 @@ def terms(X: Data) -> int:
 class Reach:
     """Tell for which rows float32 kernel values keep the error of a decision value below DECISION_ERROR.
 
-    Coefficients near 1e4 turn the last bit of K into the third digit of the sum, and a row far from the others has
-    larger last bits itself. The answer for a row depends on its own measures alone. Measures beyond those of the
-    support vectors are rounded to an eighth of an octave, so that few different extents need a test.
+    Coefficients near 1e4 turn the last bit of K into the third digit of the sum. A row far from the support vectors has
+    larger errors in K. The result for a row depends on the measures of that row alone. Measures that exceed the
+    extremes of the support vectors are rounded to an eighth of an octave, so that few different extents need a test.
 
     Attributes
     ----------
     own
-        whether float32 serves for rows within the extent of the support vectors.
+        whether float32 is precise enough for rows within the extremes of the support vectors.
 
     The arguments are ``span``, the extent of the support vectors; ``weight``, the largest sum of absolute coefficients;
     and ``d``, the number of terms in an inner product.
@@ -192,7 +199,7 @@ class Reach:
         self.own = self._holds("float32", span)
 
     def _holds(self, dtype: str, rows: Extent) -> bool:
-        """Return whether values in ``dtype`` are precise enough for rows of this extent."""
+        """Return whether kernel values in ``dtype`` are precise enough for rows with the extremes ``rows``."""
         if (dtype, rows) not in self._found:
             info, both = np.finfo(dtype), rows.joined(self._span)
             eps, (largest, least, *_) = float(info.eps), both
@@ -221,7 +228,7 @@ class Reach:
                 raise RowError(str(error), int(rows[which[0]])) from None
 
     def _beyond(self, found: Measures) -> Iterator[tuple[Extent, NDArray[np.intp]]]:
-        """Yield each rounded extent beyond the support vectors' own, with the indices of the rows that have it."""
+        """Yield each rounded extent that exceeds the extremes of the support vectors, with the indices of its rows."""
         span, (sizes, high, low) = self._span, found
         if not len(high) and sizes.max(initial=0.0) <= span.largest and sizes.min(initial=np.inf) >= span.least:
             return
@@ -238,8 +245,7 @@ class Reach:
 
 
 def _stepped(numbers: Vector, limit: float, rounded: Callable[..., Vector]) -> Vector:
-    """Return log2 of the numbers beyond a limit, in eighths and rounded away from the limit; nan for the other
-    numbers."""
+    """Return log2 of the numbers beyond a limit, in eighths; nan for other numbers. Rounding is away from the limit."""
     beyond = numbers > limit if rounded is np.ceil else (numbers < limit) & (numbers > 0)
     octaves = np.full(len(numbers), np.nan)
     octaves[beyond] = rounded(8 * np.log2(numbers[beyond]))

@@ -3,9 +3,9 @@
 X are the n training rows. U are the right-hand rows, which a panel holds. D (problems, capacity) holds the weights of
 U, one row for each problem.
 
-    gather: panel <- U and its squared norms, given the positions of U in X.
-    tile: T = K(U, U).
-    accumulate: c += D K(U, X), and store <- K(U, X) if the caller passes a store.
+    gather: copy U and its squared norms into the panel, given the positions of U in X.
+    tile: compute T = K(U, U).
+    accumulate: add D K(U, X) to the sums c, and write K(U, X) to a store if the caller passes one.
 
 :class:`Operator` names these products for the solvers. :class:`Gram` computes them from rows that one device holds.
 Rows are stored in lane groups of V rows, which kernels compute side by side (layouts/record.py).
@@ -35,11 +35,11 @@ from clsvm.opencl.contexts import Kernel as DeviceKernel
 from clsvm.opencl.stream import APART, Buffer, Stream
 
 Slots = dict[int, Buffer]
-# Cost units (dense multiply-adds) of one GPU launch at most: 0.2 s for a small GPU at 5e11 a second. A driver may reset
-# a GPU that also draws the screen after 2 s.
+# Largest cost of one GPU launch in dense multiply-adds. A small GPU makes 5e11 a second, so a launch takes 0.2 s.
+# A driver may reset a GPU that also draws the screen if a launch takes 2 s.
 LONGEST = 1e11
-PASSING = 8 << 20  # bytes of kernel values at most that are stored only to be summed, so that a CPU cache holds them
-FEW = 4096  # least rows of such a store: every store searches the index of each column again
+PASSING = 8 << 20  # largest size in bytes of a temporary store of kernel values, so that a CPU cache holds it
+FEW = 4096  # smallest number of rows of X in a temporary store, since each store searches every column's index again
 
 
 class Store(NamedTuple):
@@ -54,9 +54,9 @@ class Store(NamedTuple):
     ld
         number of values in each row of K.
     slot
-        int32 buffer; row K(u, X) of right-hand row u is stored row slot[u], counted over all slabs.
+        int32 buffer; K(u, X) of right-hand row u becomes stored row slot[u], counted over all slabs.
     near
-        whether the values are read soon, so that SIMD kernels leave them in the CPU's caches.
+        whether the next kernel reads the values, so that SIMD kernels leave them in the CPU's caches.
     """
 
     slabs: tuple[Buffer, ...]
@@ -79,13 +79,15 @@ class Update(NamedTuple):
         number of rows of c and D.
     n
         number of values in a row of c.
-    c, D
-        buffers of wide numbers, which are doubles or pairs of floats.
+    c
+        buffer of the sums in wide numbers, which are doubles or pairs of floats.
+    D
+        buffer of the weights in wide numbers.
     capacity
         number of values in a row of D.
     sections
-        number of sections of the panel, or 0. Each section has its own (problems, n) block of c, and
-        ``count`` holds three numbers for each section (epilogue.mako).
+        number of sections of right-hand rows in the panel, or 0. Each section has its own sums c (problems, n). The
+        panel's count buffer then holds three numbers for each section (epilogue.mako).
     """
 
     problems: int
@@ -112,9 +114,10 @@ class Tile(NamedTuple):
     out
         buffer for the values, ``capacity`` of them in each row.
     known
-        first column v to compute. Columns are computed in whole lane groups.
+        first column v to compute; columns before it are computed already. Columns are computed in whole lane groups.
     half
-        whether values are needed only where u < known or u >= v, because the others mirror these.
+        whether only values with u < known or u >= v are needed, because the other values of the symmetric matrix mirror
+        them.
     most
         upper bound of ``count`` if the host knows one below the panel's capacity, else None.
     """
@@ -138,15 +141,20 @@ class Operator(Protocol):
     resident
         whether the device holds all rows in one set of buffers.
     share
-        the part of the free memory that a working set may take.
+        the share of the free memory that a working set may take.
     by_blocks
-        whether every product lays out each block of right-hand rows anew, so that few of them cost less.
+        whether every product fills the panel's blocks of right-hand rows again, so that fewer right-hand rows cost
+        less.
     units
-        the matrix units (tensor cores) that compute wide tiles, or None.
+        the matrix units (tensor cores) that compute products with many right-hand rows, or None.
     width
-        number of rows in a block; the sizes of working sets are multiples of it.
-    stream, rows, kernel
-        the device stream, the rows X and the kernel function.
+        number of right-hand rows in a block of a panel; the sizes of working sets are multiples of it.
+    stream
+        the device stream.
+    rows
+        the rows X on the device.
+    kernel
+        the kernel function.
     """
 
     whole: bool = False
@@ -167,51 +175,56 @@ class Operator(Protocol):
         """Return the size of a panel for ``capacity`` right-hand rows in bytes."""
 
     def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
-        """Return a view of whole blocks of a gathered panel: ``capacity`` right-hand rows from ``first``, ``count`` of
-        them valid."""
+        """Return a view of ``capacity`` right-hand rows of a gathered panel, from row ``first`` on.
+
+        The view consists of whole blocks. The buffer ``count`` holds the number of its valid rows.
+        """
 
     def of_panel(self, panel: Panel) -> tuple[Any, ...] | None:
-        """Return the kernel arguments from which :meth:`row_source` computes values among the panel's rows. Return None
-        if the panel holds only one block of its rows at a time."""
+        """Return the kernel arguments from which :meth:`row_source` computes values of K among the panel's rows.
+
+        Return None if the panel holds only one block of its rows at a time.
+        """
 
     def row_source(self) -> RowSource:
-        """Return the program text by which a CPU subproblem computes rows of its tile from :meth:`of_panel`."""
+        """Return the OpenCL text by which a CPU computes rows of a subproblem's matrix K from :meth:`of_panel`."""
 
     def gather(self, panel: Panel, rows: Buffer, count: Buffer) -> None:
         """Copy the rows at positions rows[0 .. count - 1] (int32, -1 for an empty place) into a panel."""
 
     def tile(self, panel: Panel, tile: Tile) -> None:
-        """Compute the values of K among the rows of a gathered square panel, in the dtype of the rows."""
+        """Write the values of K among the rows of a gathered square panel to ``tile.out``, in the rows' dtype."""
 
     def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None, end: int = 0) -> None:
-        """Add D K(U, X) to c, the sums and weights D of ``update``, and write K(U, X) into ``store``. Either may be
-        None.
+        """Add D K(U, X) to the sums c, and write K(U, X) into ``store``.
 
-        U are the panel's right-hand rows and X the operator's rows. A positive ``end`` limits the product to rows of X
-        before position ``end``, which is a whole number of lane groups.
+        U are the panel's right-hand rows, and X the operator's rows. ``update`` holds the weights D and the sums c.
+        ``store`` or ``update`` may be None. A positive ``end`` limits the product to the rows of X before position
+        ``end``, which must be a whole number of lane groups.
         """
 
     def between(self, panel: Panel, at: Buffer, right: Panel, count: Buffer, K: Buffer, update: Update | None) -> None:
-        """Compute K(R, U) between the ``count`` rows R of the panel ``right`` and the rows U of a square panel, which
-        stand at positions ``at`` of X.
+        """Compute K(R, U) between the right-hand rows of two panels.
 
-        Write K(R, U) into the buffer ``K``, or add D K(R, U) to the sums of ``update`` if that is given.
+        R are the ``count`` right-hand rows of the panel ``right``. U are the rows of the square ``panel``, whose
+        positions in X are ``at``. K(R, U) is written to the buffer ``K`` if ``update`` is None. Otherwise D K(R, U) is
+        added to the sums of ``update``, with the weights D of ``update``.
         """
 
     def use(self, units: Units | None) -> None:
-        """Choose matrix units for later wide tiles over all rows, or None for ordinary arithmetic. The rows must be
-        resident."""
+        """Choose matrix units for later products with many right-hand rows, or None for ordinary arithmetic.
+
+        All rows must be on the device.
+        """
         raise TypeError("rows are not on the device in one piece")
 
     def lent(self) -> AbstractContextManager[None]:
-        """Return a context within which the caller may use the memory that this operator reserved for its own
-        products."""
+        """Return a context in which the caller may use the memory that the operator reserved for its own products."""
         return nullcontext()
 
 
 def _product(store: Store | None, update: Update | None) -> str:
-    """Return the key of programs.PRODUCTS for a product that fills ``store``, adds to the sums of ``update``, or
-    both."""
+    """Return the key in programs.PRODUCTS of a product that fills ``store`` or adds to the sums of ``update``."""
     if store is None:
         return "sections" if update and update.sections else "update"
     slabs, near = len(store.slabs) > 1, store.near and not update
@@ -222,8 +235,7 @@ Range = tuple[int, ...]
 
 
 def _range(size: Range, local: Range, sections: int) -> tuple[Range, Range]:
-    """Return a launch's global and local size, extended by a third dimension that counts the sections if there are
-    any."""
+    """Return a launch's global and local size. If there are ``sections``, a third dimension of that size is added."""
     if not sections:
         return size, local
     between = (1,) * (2 - len(size))
@@ -236,7 +248,7 @@ class Gram(Operator):
     Attributes
     ----------
     reader
-        the layout's access to the rows; it fills panels and yields the launches over rows.
+        object that reads the rows in their layout: it fills panels and yields the launches over rows.
     numbers
         the kernel function's scalar arguments, such as gamma.
     squared
@@ -244,7 +256,7 @@ class Gram(Operator):
     at_least
         smallest number of wide tiles that a product is split into; fewer would leave compute units idle.
 
-    Several Grams may share ``slots``, the buffers 0, 1, 2, ... that :meth:`slot` makes.
+    ``slots`` holds the buffers that :meth:`slot` made by their size. Several Grams may share it.
     """
 
     resident = True
@@ -263,7 +275,7 @@ class Gram(Operator):
         self.at_least = stream.compute_units
 
     def use(self, units: Units | None) -> None:
-        """Choose matrix units for later wide tiles over all rows, or None for ordinary arithmetic.
+        """Choose matrix units for later products with many right-hand rows, or None for ordinary arithmetic.
 
         The rows must be dense float32 (see Units.why_not). Panels made before this call keep ordinary arithmetic.
         """
@@ -291,8 +303,10 @@ class Gram(Operator):
         return self.reader.part(panel, first, capacity, count)
 
     def gather(self, panel: Panel, rows: Buffer, count: Buffer, fresh: bool = True) -> None:
-        """Copy rows into a panel that was made by rows at least as long. Zero the rest of the panel if ``fresh``;
-        otherwise leave there what other sets of rows have written."""
+        """Copy the rows at the positions ``rows`` into a panel that was made for rows with at least as many entries.
+
+        With ``fresh`` the rest of the panel becomes zero. Otherwise it keeps the rows that other Grams have written.
+        """
         self.reader.gather(panel, rows, count, fresh)
 
     def buffers(self) -> tuple[Buffer, ...]:
@@ -305,8 +319,10 @@ class Gram(Operator):
         return range(self.rows.n_pad // self.rows.lanes)
 
     def of_panel(self, panel: Panel) -> tuple[Any, ...] | None:
-        """Return the panel's values, squared norms and feature count, followed by the kernel function's scalar
-        arguments. Return None if the panel holds only one block of its rows at a time."""
+        """Return the panel's values, squared norms and feature count, and the kernel function's scalar arguments.
+
+        Return None if the panel holds only one block of its rows at a time.
+        """
         held = self.reader.of_panel(panel)
         return held if held is None else (*held, *self.numbers)
 
@@ -344,8 +360,10 @@ class Gram(Operator):
         return panel
 
     def values(self, panel: Panel, m: int) -> NDArray[Any]:
-        """Return K(X, U) (n, m) as a host array for the m right-hand rows of a gathered panel, in the caller's order of
-        rows."""
+        """Return K(X, U) (n, m) as a host array for the m right-hand rows U of a gathered panel.
+
+        The rows X are in the caller's order.
+        """
         stream, count = self.stream, self.stream.upload(np.array([m], np.int32))
         out = stream.buffer(self._real.itemsize * m * self.rows.n_pad)
         self.accumulate(panel, count, Store((out,), m, self.rows.n_pad, self.slot(panel.capacity)), None)
@@ -356,8 +374,11 @@ class Gram(Operator):
     def over_rows(
         self, groups: range, base: int, panel: Panel, count: Buffer, store: Store | None, update: Update | None
     ) -> None:
-        """Compute the product of :meth:`accumulate` over the given lane groups only. The first value in each row of the
-        store and of c belongs to row ``base`` of X."""
+        """Compute the product of :meth:`accumulate` over the lane groups ``groups`` of X only.
+
+        The first value in each row of the store, and in each row of the sums of ``update``, belongs to row ``base``
+        of X.
+        """
         if update and not store and self._layout.plain:
             self._through(groups, base, panel, count, update)
             return
@@ -365,10 +386,10 @@ class Gram(Operator):
         self._launch(_product(store, update), panel, passes, base, store, update)
 
     def _through(self, groups: range, base: int, panel: Panel, count: Buffer, update: Update) -> None:
-        """Add D K(U, X) to c for a layout whose kernels only store values.
+        """Add D K(U, X) to the sums c for a layout whose kernels only store values. ``update`` holds D and c.
 
-        A temporary store takes one block of right-hand rows U and some rows of X at a time. If half of the free memory
-        holds too few rows, use the kernels of the plain layout, which need no store.
+        A temporary store takes K between one block of right-hand rows U and some rows of X at a time. If half of the
+        free memory holds too few rows of X, the kernels of Layout.plain compute the sums without a store.
         """
         stream, V, width, itemsize = self.stream, self.rows.lanes, panel.width, self._real.itemsize
         unit = APART // (8 * V)  # smallest number of lane groups after which a sub-buffer of c may begin
@@ -391,13 +412,13 @@ class Gram(Operator):
                 self.over_rows(some, first, panel, count, store, update._replace(c=c))
 
     def slot(self, capacity: int) -> Buffer:
-        """Return the int32 buffer 0, 1, ..., capacity - 1: the store row of each right-hand row."""
+        """Return the int32 buffer 0, 1, ..., capacity - 1, by which right-hand row u goes to row u of a store."""
         if capacity not in self._slots:
             self._slots[capacity] = self.stream.upload(np.arange(capacity, dtype=np.int32))
         return self._slots[capacity]
 
     def _wide(self, one: Pass, update: bool) -> bool:
-        """Return whether tiles of the shape "wide" give work to every compute unit."""
+        """Return whether the launch has enough tiles of the shape "wide" to give work to every compute unit."""
         profile = self.stream.profile
         if "wide" not in profile.tiles or one.blocks < 2:
             return False
@@ -406,10 +427,10 @@ class Gram(Operator):
         return tiles >= self.at_least
 
     def held(self, groups: range, panel: Panel, count: Buffer, update: Update) -> list[Callable[[], None]]:
-        """Return functions that launch c += D K(U, X) for the sections of a panel, over the given lane groups of dense
-        rows.
+        """Return functions that add D K(U, X) to the sums c of ``update``, for all sections of a panel.
 
-        The caller may call them repeatedly, with new contents of the same buffers.
+        X are the dense rows in the given lane groups. The caller may call the functions repeatedly, with new contents
+        of the same buffers.
         """
         alone = len(groups) == 1 and self.stream.profile.shape == "vector"
         product = "sections, one group" if alone else "sections"
@@ -447,7 +468,7 @@ class Gram(Operator):
         kernel, numbers = self._grams[which]
         outcome, apart = [given.arguments() for given in (store, update) if given], update.sections if update else 0
         cells = one.blocks * numbers["UB"] * r.lanes * max(1.0, r.cost)  # cost units of one lane group
-        # One work-item in each work-group: PoCL, left to choose, gives a few long work-items to one core.
+        # Each work-group has one work-item, because PoCL would otherwise give several long work-items to one core.
         if stream.profile.shape == "vector":
             of_panel = programs.PRODUCTS[product].tile
             items = one.items or self._layout.size(stream, numbers, of_panel, one.groups, cells)

@@ -35,15 +35,15 @@ class Product(NamedTuple):
     Attributes
     ----------
     options
-        its -D options.
+        -D options of the product's programs.
     tile
         whether the rows on both sides of K are right-hand rows of panels.
     vector
-        whether only SIMD devices use it.
+        whether only SIMD devices use the product.
     layout
-        the only layout that has it, or None for all.
+        the only layout that has the product, or None if all layouts have it.
     without
-        classes of the number of right-hand rows (profiles.shape_class) that it never meets.
+        size classes of panels ("two", "few" or "many") for which the product has no program.
     single
         whether SIMD register tiles hold one lane group instead of several.
     """
@@ -56,8 +56,8 @@ class Product(NamedTuple):
     single: bool = False
 
 
-SLABS = 8  # buffers ("slabs") that hold rows of K, at most
-SECTION = APART // 4  # ints between the numbers of one section and of the next, as parts.together lays them out
+SLABS = 8  # largest number of buffers ("slabs") that hold rows of K
+SECTION = APART // 4  # distance in ints between the numbers of two sections (opencl.stream.together)
 _SECTIONS = "-DUPDATE", f"-DSECTIONS={SECTION}"
 
 PRODUCTS = {
@@ -76,11 +76,10 @@ PRODUCTS = {
 
 
 def gram(spec: Spec, product: str, kind: str, dtype: str, profile: Profile, d: int = 0, shape: str = "many") -> Variant:
-    """Return the program of a product for a kernel function, a layout ``kind``, a dtype and a shape class of right-hand
-    rows (profiles.shape_class).
+    """Return the program of a product (see PRODUCTS) for a kernel function, a layout ``kind`` and a dtype.
 
-    Raises ValueError if the kernel function or the product lacks this layout, or if the product never meets this shape
-    class.
+    ``shape`` is the size class of the panel: "two", "few" or "many" (profiles.shape_class). Raises ValueError if the
+    kernel function or the product lacks this layout, or if the product has no program for this size class.
     """
     if kind not in layouts.names(spec):
         known = ", ".join(layouts.names(spec))
@@ -100,7 +99,7 @@ def gram(spec: Spec, product: str, kind: str, dtype: str, profile: Profile, d: i
 
 
 def update(profile: Profile, dtype: str) -> Variant:
-    """Return the program of f += D K from rows of the row cache."""
+    """Return the program that adds D K to the gradients f, for weights D and stored rows of K."""
     made = *options(profile, dtype), f"-DSLABS={SLABS}", f"-DBLOCK={profile.block}"
     grouped = [f"-DWG={profile.group}"] * (profile.shape == "group")
     return Variant(f"update {dtype}", sources.cl("gram/update"), (*made, *grouped), "update")
@@ -112,15 +111,17 @@ def update_range(profile: Profile, n: int) -> tuple[tuple[int, ...], tuple[int, 
     return ((pieces,), None) if profile.shape == "vector" else ((pieces * profile.group,), (profile.group,))
 
 
-SIDE = 16  # side of the squares of values that the kernel reflect of given.cl copies
-COPIED = 2.0  # cost of a mirrored value, as a multiple of the profile's cache_cost
-# cost of each value that is read to pick one, as a multiple of cache_cost; values in a cache line
+SIDE = 16  # the kernel reflect (given.cl) copies squares of 16 x 16 values of K
+COPIED = 2.0  # cost of copying a value of K to its mirrored place, as a multiple of the profile's cache_cost
+# Picking a value of K reads up to LINE values, a cache line. Each of them costs PICKED times the profile's cache_cost.
 PICKED, LINE = 0.45, 16
 
 
 def picked_cost(profile: Profile, n: int, W: int) -> float:
-    """Return the cost in dense multiply-adds of picking a value from stored rows of n values. A pick of W values from
-    each row reads a cache line for each of them, or the whole row."""
+    """Return the cost in dense multiply-adds of picking a value from stored rows of n values.
+
+    Picking W values from a row reads a cache line for each value, or the whole row if that is less.
+    """
     return PICKED * min(LINE, n / W) * profile.cache_cost
 
 
@@ -131,8 +132,10 @@ def given(profile: Profile, dtype: str) -> Variant:
 
 
 class RowSource(NamedTuple):
-    """Hold OpenCL text that computes rows of a subproblem's tile of K on demand, with a name and -D options. SIMD
-    solvers include the text."""
+    """Hold OpenCL text that computes rows of a subproblem's matrix K on demand, with a name and -D options.
+
+    SIMD programs that solve subproblems include the text.
+    """
 
     name: str
     text: str
@@ -140,22 +143,25 @@ class RowSource(NamedTuple):
 
 
 def made_rows(spec: Spec) -> RowSource:
-    """Return the OpenCL text that computes rows of a subproblem's tile from the right-hand rows of a panel."""
+    """Return the OpenCL text that computes rows of a subproblem's matrix K from the right-hand rows of a panel."""
     return RowSource(spec.name or "expression", sources.render("gram/row_vector", kernel=spec))
 
 
 def picked_rows() -> RowSource:
-    """Return the OpenCL text that copies rows of a subproblem's tile from a stored kernel matrix."""
+    """Return the OpenCL text that copies rows of a subproblem's matrix K from a stored kernel matrix."""
     return RowSource("given", sources.cl("gram/row_given"), (f"-DSLABS={SLABS}",))
 
 
-BLOCK = 32  # lane groups of a work-item in forward_back
-RUN = 128  # terms of a sum in the dtype of K, before it is added to a wide number
+BLOCK = 32  # number of lane groups that a work-item of the kernel forward_back takes
+RUN = 128  # number of terms that are summed in the dtype of K before their sum is added to a wide number
 
 
 def forward_back(spec: Spec, kind: str, dtype: str, profile: Profile, d: int = 0, sub: int = 4) -> Variant | None:
-    """Return the program that computes K' H K V in one pass over rows. A work-item holds K of ``sub`` lane groups, a
-    divisor of BLOCK, in scratch. Return None if the layout and profile have no such program."""
+    """Return the program that computes K' H K V in one pass over the rows of K.
+
+    A work-item holds K of ``sub`` lane groups in scratch memory; ``sub`` divides BLOCK. Return None if the layout and
+    the profile have no such program.
+    """
     layout = LAYOUTS[kind]
     made = layout.forward_back(spec, profile, dtype, d)
     if made is None:
@@ -165,13 +171,13 @@ def forward_back(spec: Spec, kind: str, dtype: str, profile: Profile, d: int = 0
     return Variant(f"{spec.name or 'expression'} forward_back {kind} {dtype}", made[0], (*shared, *own), "forward_back")
 
 
-# Sizes in back.cl: right-hand rows of a work-item in kernel back, which divide every panel's capacity; vectors of rows
-# of a work-item in kernel forth; rows of a work-group in forth, which divide every lane group.
+# In the kernel back (back.cl) a work-item takes OWN right-hand rows. OWN divides the capacity of every panel.
+# In the kernel forth a SIMD work-item takes FORTH vectors of rows, and a work-group takes LINE rows of one lane group.
 OWN, FORTH, LINE = 4, 4, 16
 
 
 def back(profile: Profile, dtype: str, exact: bool = False) -> Variant:
-    """Return the program of sums forward and back over stored tiles of K. All sums are wide if ``exact``."""
+    """Return the program that computes K V and K' R from stored rows of K. All sums are wide numbers if ``exact``."""
     own = f"-DOWN={OWN}", f"-DFORTH={FORTH}", f"-DLINE={LINE}", f"-DRUN={RUN}", *["-DEXACT"] * exact
     made = *options(profile, dtype), f"-DWG={profile.group}", *own
     return Variant(f"back {dtype}{' exact' * exact}", sources.cl("gram/back"), made, "back")
@@ -181,8 +187,9 @@ def back(profile: Profile, dtype: str, exact: bool = False) -> Variant:
 class Units:
     """Describe the matrix units (tensor cores) of a kind of device, which multiply small matrices, and their tiles.
 
-    They compute the inner products of wide tiles of dense rows. The templates gram/*_matrix_group.mako hold everything
-    that all matrix units share.
+    Matrix units compute the inner products of dense rows in products with many right-hand rows. The templates
+    gram/*_matrix_group.mako hold everything that all matrix units share. A fragment is a small matrix that one
+    instruction multiplies.
 
     Attributes
     ----------
@@ -193,23 +200,27 @@ class Units:
     platform
         a word in the name of the OpenCL platforms that may have them.
     warp
-        work-items that hold a fragment together.
+        number of work-items that hold a fragment together.
     fragment
-        rows of a fragment.
+        number of rows of a fragment.
     sharing
-        work-items that hold sums of the same row.
-    groups, blocks
-        lane groups and panel blocks of a tile.
+        number of work-items that hold sums of the same row.
+    groups
+        number of lane groups of rows in a tile of K.
+    blocks
+        number of blocks of right-hand rows in a tile of K.
     depth
-        features that local memory holds at a time.
-    rows, vectors
-        rows and right-hand rows of a tile that one warp computes.
+        number of features that local memory holds at a time.
+    rows
+        number of rows of a tile that one warp computes.
+    vectors
+        number of right-hand rows of a tile that one warp computes.
     least
-        number of features from which they store values faster than ordinary arithmetic.
+        smallest number of features for which matrix units are used; for fewer, ordinary arithmetic is faster.
     error
-        rounding error of an inner product over the product of the norms, as in Kernel.rounding.
+        rounding error of an inner product, divided by the product of the norms, as in Kernel.rounding.
     options
-        further build options.
+        additional options of the OpenCL compiler.
     unroll
         the pragma before loops over fragments.
     """
@@ -235,8 +246,10 @@ class Units:
         return self.warp * (self.groups * lanes // self.rows) * (self.blocks * lanes // self.vectors)
 
     def together(self, lanes: int) -> int:
-        """Return how many fragments of a warp write their sums for an update to local memory at a time. These sums use
-        the memory that held features."""
+        """Return how many fragments of a warp write their sums over right-hand rows to local memory at a time.
+
+        The sums take the memory that held features before.
+        """
         staged = 32 * self.depth * ((self.groups + self.blocks) * lanes // 4 + 4)
         across, each = self.blocks * lanes // self.vectors, self.groups * lanes // self.rows * self.fragment
         number = self.rows // self.fragment
@@ -257,7 +270,7 @@ class Units:
         return "" if whole and "wide" in profile.tiles else f"the profile {profile.name} has no such tile"
 
     def gram(self, spec: Spec, product: str, profile: Profile, d: int = 0) -> Variant:
-        """Return the gram program of a kernel function over dense float32 rows, for a product over all rows."""
+        """Return the program of a product (see PRODUCTS) with a kernel function over all rows, dense and float32."""
         template = sources.render("gram/gram_matrix_group", kernel=spec, units=self.name, unroll=self.unroll)
         text, V = "\n".join((sources.cl(self.text), template.removeprefix(sources.cl()))), profile.lanes
         numbers = {
@@ -269,20 +282,23 @@ class Units:
         return Variant(label, text, (*options(profile, "float32", d), *own), "gram")
 
     def norms(self, profile: Profile) -> Variant:
-        """Return the program of squared norms of dense rows. Its results equal, bit for bit, the units' product of a
-        row with itself."""
+        """Return the program that computes squared norms of dense rows by the matrix units.
+
+        A norm has the same bits as the units' inner product of the row with itself.
+        """
         made = (*options(profile, "float32"), f"-DITEMS={self.warp}", *self.options)
         return Variant(f"norms {self.name}", sources.cl(self.text, "gram/matrix_norms"), made, "norms")
 
     def norms_range(self, rows: int) -> tuple[tuple[int], tuple[int]]:
-        """Return the global and local size of :meth:`norms` over ``rows`` rows, which are whole lane groups."""
+        """Return the global and local size of a launch of :meth:`norms` over ``rows`` rows in whole lane groups."""
         return (rows // self.fragment * self.warp,), (self.warp,)
 
 
-# Errors: tf32 x 3 omits at most 2^-21 of each product (cl_kernels/gram/mma.cl). The units also truncate sums of eight
-# terms, by less than a last bit of the largest term. That counts as much again, since all truncations go to one side.
-# mfma rounds as float32 does. As in Kernel.rounding, growth of the sums is not counted. ``least``: on an H100, storing
-# values took 1.07 of float32's time at 128 features and 0.85 at 784; AMD has the same number.
+# The method "tf32 x 3" omits at most 2^-21 of each product (cl_kernels/gram/mma.cl).
+# NVIDIA's units also truncate sums of eight terms toward one side, which adds an error of the same size.
+# AMD's units round as float32 does. Growth of the errors with the number of terms is not counted.
+# On an H100 the units took 1.07 of the time of ordinary arithmetic at 128 features, and 0.85 of it at 784.
+# AMD's units take the same least number of features.
 UNITS: tuple[Units, ...] = (
     Units(
         name="tf32 x 3", text="gram/mma", platform="NVIDIA", warp=32, fragment=8, sharing=8, groups=2, blocks=2,

@@ -31,25 +31,27 @@ from clsvm.opencl.contexts import of_thread
 from clsvm.opencl.stream import APART, Buffer, Sections, Stream, together
 
 Vector = NDArray[np.float64]
-_TILE = 64  # a multiple of every layout's lanes and panel blocks
-_BEGIN = APART // 4  # each piece begins at a multiple of it in the panel, so that its norms are a valid sub-buffer
+_TILE = 64  # a multiple of the rows in a lane group and in a panel's block, for every layout
+_BEGIN = APART // 4  # positions in a panel where a piece may begin are multiples of this, so that sub-buffers are valid
 CHUNK = 256 << 20  # bytes of rows to predict that are laid out at a time
 IN_PLACE = 0.8  # share of the free memory for rows that kernels read in the host's memory
 PANEL, PASSING = 32 << 20, 4 << 20  # bytes of a panel of support vectors, if panels are kept and if they are not
-FEWEST = 512  # support vectors of a panel that is not kept, at least: laying each panel out has a cost
+FEWEST = 512  # smallest number of support vectors in a panel that is not kept, since filling each panel has a cost
 ALL = slice(None)  # select every group of support vectors
-SECTIONS = 16  # pieces from which one launch for all of them repays its own program
-WEIGHTS = 8 << 20  # bytes of coefficients on the device at a time, at most; a single piece may exceed it
+SECTIONS = 16  # from this number of pieces on, one launch for all of them repays building its program
+WEIGHTS = 8 << 20  # largest size in bytes of coefficients on the device at a time; a single piece may exceed it
 OWN = 24  # bytes of a row's norm and positions
-MOST = 64  # rows of a small batch at most: whole lane groups on every device
-SHARE = 1 / 128  # share of the memory budget that a small-batch predictor takes at most
-PREDICTORS = 8  # small-batch predictors of a thread; the next one replaces them all
-FIXED = 4096  # bytes of a predictor's positions and counts
+MOST = 64  # largest number of rows of a small batch, which are whole lane groups on every device
+SHARE = 1 / 128  # largest share of the memory budget that a small-batch predictor takes
+PREDICTORS = 8  # largest number of small-batch predictors of a thread; one more replaces them all
+FIXED = 4096  # bytes of a small-batch predictor's positions and counts
 
 
 def whole_tiles(rows: int) -> int:
-    """Round ``rows`` down to whole tiles of any layout, but to one tile at least. Sums are then grouped alike whatever
-    the memory budget."""
+    """Round ``rows`` down to a multiple of _TILE rows, but not to 0.
+
+    Sums are then grouped in the same way under any memory budget.
+    """
     return max(1, rows // _TILE) * _TILE
 
 
@@ -59,9 +61,9 @@ class Piece(NamedTuple):
     Attributes
     ----------
     which
-        their numbers among all support vectors.
+        the slice of all support vectors that the piece has.
     at
-        position of the first in the panel.
+        position in the panel of the piece's first support vector.
     group
         number of the group.
     """
@@ -76,15 +78,18 @@ class Piece(NamedTuple):
         return int(self.which.stop - self.which.start)
 
     def numbers(self, begin: int = 0, first: int = 0) -> NDArray[np.int32]:
-        """Return the piece's size, first position and group as a section of kernel arguments (epilogue.mako). Positions
-        count from ``begin`` and groups from ``first``."""
+        """Return the piece's size, first position and group number, as kernels read them (SECTIONS in epilogue.mako).
+
+        Positions count from ``begin`` and group numbers from ``first``.
+        """
         return np.array([self.size, self.at - begin, self.group - first], np.int32)
 
 
 def _pieces(ends: Sequence[int], most: int) -> tuple[int, list[list[Piece]]]:
-    """Return the capacity of a panel, about ``most`` right-hand rows or fewer, and the pieces in each panel.
+    """Distribute support vectors to panels: return the capacity of a panel, and the pieces in each panel.
 
-    ``ends`` holds the end of each group of support vectors. Each piece starts where a sub-buffer may begin.
+    The capacity is at most about ``most`` right-hand rows. ``ends`` holds the end of each group of support vectors.
+    Each piece starts where a sub-buffer may begin.
     """
     sizes = np.diff([0, *ends])
     room = int((-(-sizes[:-1] // _BEGIN) * _BEGIN).sum() + sizes[-1])
@@ -104,8 +109,10 @@ def _pieces(ends: Sequence[int], most: int) -> tuple[int, list[list[Piece]]]:
 
 
 def _runs(pieces: Sequence[Piece], among: Sequence[int], problems: int) -> Iterator[list[int]]:
-    """Yield runs of the piece numbers ``among``. The coefficients of a run take at most WEIGHTS bytes, unless the run
-    is a single piece."""
+    """Split the piece numbers ``among`` into runs, and yield the runs.
+
+    The coefficients of a run take at most WEIGHTS bytes, unless the run is a single piece.
+    """
     run: list[int] = []
     for at in among:
         if run and 8 * problems * (pieces[at].at + pieces[at].size - pieces[run[0]].at) > WEIGHTS:
@@ -116,8 +123,7 @@ def _runs(pieces: Sequence[Piece], among: Sequence[int], problems: int) -> Itera
 
 
 def _weights(pieces: Sequence[Piece], coefficients: Vector, begin: int, capacity: int) -> Vector:
-    """Return the coefficients (problems, capacity) for the panel's positions from ``begin`` on, zero between the
-    pieces."""
+    """Return the coefficients (problems, capacity) at the panel's positions from ``begin`` on, 0 between the pieces."""
     D = np.zeros((len(coefficients), capacity))
     for piece in pieces:
         D[:, piece.at - begin : piece.at - begin + piece.size] = coefficients[:, piece.which]
@@ -132,11 +138,11 @@ class Load(NamedTuple):
     panel
         the panel.
     pieces
-        the pieces that stand in it.
+        the pieces of support vectors in the panel.
     parts
         a view of the panel for each piece.
     sections
-        the buffer with the section numbers of each piece.
+        the buffer with the numbers of each piece (Piece.numbers).
     buffers
         the buffers to free with the panel.
     """
@@ -148,8 +154,11 @@ class Load(NamedTuple):
     buffers: tuple[Buffer, ...]
 
     def add(self, gram: Gram, run: Sequence[int], coefficients: Vector, c: Buffer, n: int, first: int) -> list[Buffer]:
-        """Add the terms of the pieces ``run`` to the sums c (groups * problems, n), whose first group is ``first``. One
-        launch takes many pieces of dense rows. Return the buffers to free once the launches are done."""
+        """Add the terms of the pieces numbered ``run`` to the sums c (groups * problems, n).
+
+        The first group of c has the number ``first``. For dense rows, one launch serves many pieces. Return the buffers
+        to free once the launches are done.
+        """
         stream, problems, pieces = gram.stream, len(coefficients), [self.pieces[at] for at in run]
         begin = pieces[0].at
         capacity = whole_tiles(pieces[-1].at + pieces[-1].size - begin + _TILE - 1)
@@ -171,23 +180,29 @@ class Load(NamedTuple):
 class Support:
     """Hold the support vectors (m, d) of a model on a device and compute sums over them.
 
-    They are the right-hand rows of products with rows that ``plan`` lays out. Keeping their panels may take a quarter
-    of the free memory; larger sets pass through one panel in every call. Sums do not depend on that choice. Rows are
-    clustered but support vectors are not, since a sum over clusters would need a stored K (GTSVM, section 5.4).
+    The support vectors are the right-hand rows of products with the rows to predict, which ``plan`` lays out. Panels of
+    support vectors are kept if they take at most a quarter of the free memory. Otherwise all support vectors pass
+    through one panel in every call. Sums do not depend on that choice. Rows are clustered but support vectors are not,
+    since a sum over clusters would need a stored K (GTSVM, section 5.4).
 
     Attributes
     ----------
-    kernel, plan, vectors, dtype
-        the kernel function, the layout, the support vectors and the dtype of K.
+    kernel
+        the kernel function.
+    plan
+        the layout of the rows to predict.
+    vectors
+        the support vectors on the host.
+    dtype
+        the dtype of K.
     pieces
         the pieces of support vectors in each panel.
     buffers
-        the buffers of the panels, or of the support vectors' CSR rows, which the caller may keep for later
-        calls.
+        the buffers that hold the support vectors, which the caller may keep for later calls.
     reach
-        which rows float32 is precise enough for; the model sets it.
+        object that tells for which rows float32 is precise enough; the model sets it.
     known
-        the columns of X that the support vectors' columns stand for, if these are renumbered (arrays.numbered).
+        if the support vectors' columns are renumbered, the column of X that each stands for (arrays.numbered).
 
     ``ends`` holds the end of each group of support vectors, if there is more than one. ``keep`` says whether later
     calls will follow.
@@ -215,19 +230,19 @@ class Support:
         self._capacity, self.pieces = _pieces(self._ends, min(PANEL, room) // row)
         self._kept: list[Load] = []
         self.buffers: tuple[Buffer, ...] = ()
-        if stream.profile.lacks(self.dtype):  # the host computes the sums then (exact.decided)
+        if stream.profile.lacks(self.dtype):  # the host computes the sums instead (exact.decided)
             return
         if keep and len(self.pieces) * (self._capacity * (row + OWN) + block) + APART * len(ends) <= budget // 4:
             self._kept = [self._gathered(stream, pieces) for pieces in self.pieces]
             self.buffers = tuple(buffer for load in self._kept for buffer in load.buffers)
         else:
             self._capacity, self.pieces = _pieces(self._ends, min(max(PASSING // row, FEWEST), room // row))
-        # bytes of a panel's support vectors, both as rows and in the panel
+        # bytes of one panel and of the laid-out support vectors from which it is filled
         self._load = 2 * self._capacity * (row + OWN) + block
         stream.finish()
 
     def _gathered(self, stream: Stream, pieces: list[Piece]) -> Load:
-        """Gather some pieces into a new panel."""
+        """Lay out the support vectors of some pieces on the device and gather them into a new panel."""
         first, end = pieces[0].which.start, pieces[-1].which.stop
         gram = Gram(stream, layouts.build(stream, self.vectors[first:end], self._single, self.dtype), self.kernel)
         panel = gram.panel(self._capacity)
@@ -249,11 +264,11 @@ class Support:
         return Load(panel, pieces, parts, sections, held)
 
     def responses(self, stream: Stream, X: Data, coefficients: Vector, groups: slice = ALL) -> Vector:
-        """Return coefficients K(support, X) for ``coefficients`` (problems, m), with sums in float64.
+        """Return sums of K(S, X) over the support vectors S, weighted by ``coefficients`` (problems, m), in float64.
 
         The result is (groups * problems, n): the sums of each of the selected ``groups``, one group after another. K is
-        not stored, and the rows pass through bounded memory. A row's sum depends on neither the other rows nor the
-        memory budget. Raises ValueError if memory_limit cannot hold one tile.
+        not stored, and the rows X pass through bounded memory. A row's sum depends on neither the other rows nor the
+        memory budget. Raises ValueError if memory_limit cannot hold one tile of K.
         """
         if stream.profile.wide == "double":
             return self._summed(stream, X, coefficients, groups)
@@ -302,20 +317,21 @@ class Support:
         return found
 
     def among(self, groups: slice) -> range:
-        """Return the numbers of the selected groups."""
+        """Return the numbers of the groups of support vectors that the slice ``groups`` selects."""
         return range(len(self._ends))[groups]
 
     def vectors_of(self, among: slice, coefficients: Vector) -> tuple[Data, Vector, Sequence[int]]:
-        """Return the support vectors of the selected groups, their coefficients, and the end of each group among
-        them."""
+        """Return the support vectors of the selected groups, their coefficients, and the end of each group."""
         groups = self.among(among)
         cuts = (0, *self._ends)[groups.start : groups.stop + 1]
         some = slice(cuts[0], cuts[-1])
         return self.vectors[some], coefficients[:, some], [end - cuts[0] for end in cuts[1:]]
 
     def _sums(self, stream: Stream, gram: Gram, coefficients: Vector, groups: range) -> Vector:
-        """Return the sums (groups * problems, n_pad) over the selected groups for the rows of ``gram``, in device
-        order."""
+        """Return the sums (groups * problems, n_pad) over the support vectors of the selected groups.
+
+        The columns are the rows of ``gram`` in device order.
+        """
         problems, n_pad = len(coefficients), gram.rows.n_pad
         n = -(-n_pad // _TILE) * _TILE  # the sums of each group begin where a sub-buffer may begin
         sums = stream.zeros(8 * len(groups) * problems * n)
@@ -333,10 +349,11 @@ class Support:
         return found
 
     def _room(self, stream: Stream, X: Data, problems: int) -> int:
-        """Return the number of bytes for the rows of one block.
+        """Return how many bytes a block of the rows X may take.
 
-        Every block of rows needs all support vectors again, so if these pass through a panel, the rows get the rest of
-        the memory. Rows that are first copied to the device get a quarter.
+        Every block of rows meets all support vectors. If the support vectors pass through one panel each time, a block
+        gets most of the memory that the panel leaves. Rows that are first copied to the device get a quarter of the
+        free memory.
         """
         left = stream.limit - stream.held
         if self._kept or not stream.unified or sp.issparse(X):
@@ -345,11 +362,12 @@ class Support:
 
 
 class SmallBatchPredictor:
-    """Compute sums for at most MOST rows of d features, over the support vectors that ``loads`` hold on the device.
+    """Compute decision values without the intercept for at most MOST rows of d features in one call.
 
-    A predictor belongs to one queue and one thread. Its buffers outlive the stream. One buffer holds the norms, the
-    sums and the rows, because a copy costs more time than its bytes. One copy to the device writes the rows and zero
-    sums; one copy back reads norms and sums.
+    ``loads`` are the panels of support vectors on the device. A predictor belongs to one queue and one thread. Its
+    buffers outlive the stream that made them. One buffer holds the norms, the sums and the rows, because the number of
+    copies costs more time than their bytes. One copy to the device writes the rows and zero sums; one copy back reads
+    norms and sums.
     """
 
     def __init__(self, stream: Stream, support: Support, loads: Sequence[Load], d: int, problems: int) -> None:
@@ -369,10 +387,9 @@ class SmallBatchPredictor:
         size = 8 * problems * self._capacity
         self._weights = stream.buffer(size * len(loads))
         self._own = [stream.part(self._weights, number * size, size) for number in range(len(loads))]
-        self._written: Vector | None = None  # the coefficients that the device holds, None for none
-        self._launches: dict[int, list[Callable[[], None]]] = {}  # launches for each number of lane groups
-        # Programs are built here, before a call locks its stream: a fork waits for the builder first and then for
-        # streams.
+        self._written: Vector | None = None  # the coefficients that were last copied to the device
+        self._launches: dict[int, list[Callable[[], None]]] = {}  # launches by number of lane groups
+        # Programs are built before a call locks its stream, because a fork locks the builder before the streams.
         self._hold(1)
         m = max(piece.which.stop for load in loads for piece in load.pieces)
         self._answered(stream, np.zeros((1, d)), np.zeros((problems, m)))
@@ -402,8 +419,7 @@ class SmallBatchPredictor:
         return found[1:, :n]
 
     def _hold(self, groups: int) -> None:
-        """Prepare the launches for ``groups`` lane groups: packing the rows, their norms, and the sums over all support
-        vectors."""
+        """Prepare launches for ``groups`` lane groups: pack the rows, compute norms, and sum over support vectors."""
         if groups in self._launches:
             return
         rows, packer, held = self._rows, self._packer, []

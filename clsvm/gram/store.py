@@ -29,22 +29,24 @@ from clsvm.opencl.stream import Buffer, Stream
 from clsvm.threads import go_on
 
 Places = NDArray[np.int32]
-_WHOLE = 16  # row lengths and working sets are multiples of it: the largest SIMD width of any dtype
-_AT_A_TIME = 512  # rows of K that one product computes
+_WHOLE = 16  # lengths of rows and of working sets are multiples of 16, the largest SIMD width of any dtype
+_AT_A_TIME = 512  # number of rows of K that one product computes
 
 
 class RowCache:
     """Keep the rows of K that were computed last in a ring of slots, within a memory limit.
 
-    The device decides which row a slot holds (cl_kernels/solvers/rowcache.cl). The host adds slabs as rows arrive. The
-    ring must hold the ``entries`` rows that one outer iteration can request at most; otherwise its capacity is 0.
+    The device decides which row a slot holds (cl_kernels/solvers/rowcache.cl). The host adds slabs as rows arrive. One
+    outer iteration requests at most ``entries`` rows. If the ring cannot hold so many rows, its capacity is 0.
 
     Attributes
     ----------
     ld
         number of values in a row of K; each takes ``itemsize`` bytes.
-    slab_bytes, slab_rows
-        size of a slab in bytes and in rows of K.
+    slab_bytes
+        size of a slab in bytes.
+    slab_rows
+        number of rows of K in a slab.
     slot_of
         int32 buffer (ld,) with the slot of each row of K, or -1.
     owner
@@ -54,8 +56,9 @@ class RowCache:
     def __init__(self, stream: Stream, ld: int, itemsize: int, limit: int, entries: int) -> None:
         self._stream, self.ld = stream, ld
         row = ld * itemsize
-        # Slab sizes are powers of two, so that a later fit finds slabs of its size in the pool. No slab is larger than
-        # all rows of K need. A GPU's own memory is large, so its slab sizes are multiples of a smaller power.
+        # Slab sizes are multiples of a power of two, so that a later fit finds slabs of its size in the pool.
+        # The power is near the largest slab's size, or an eighth of it if the device has memory of its own.
+        # No slab is larger than SLABS slabs of equal size need to be for all rows of K.
         all_rows = 1 << (-(-ld // SLABS) * row - 1).bit_length()
         most = max(limit // SLABS, 1)
         unit = 1 << max(0, most.bit_length() - (1 if stream.unified else 4))
@@ -68,7 +71,7 @@ class RowCache:
         rows = max(1, self.slab_rows * self._most)
         self.owner = stream.upload(np.full(rows, -1, np.int32))
         while self._most and self.capacity < entries:
-            if not self._grow():  # give up the ring: one outer iteration would overrun a smaller one
+            if not self._grow():  # no ring at all, since one outer iteration would overrun a smaller ring
                 stream.give_slabs_back()
                 self._slabs.clear()
                 self._most = 0
@@ -89,12 +92,14 @@ class RowCache:
         return (self._most - len(self._slabs)) * self.slab_bytes
 
     def store(self, slot: Buffer) -> Store:
-        """Return the ring as a kernel argument, with the buffer ``slot`` of the slot of each right-hand row."""
+        """Return the ring as a Store. The buffer ``slot`` holds the slot of each right-hand row's row of K."""
         return Store(_all_slabs(self._slabs), self.slab_rows, self.ld, slot)
 
     def reserve(self, computed: int, steps: int) -> None:
-        """Add slabs within the limit so that the next ``steps`` outer iterations evict nothing, given ``computed`` rows
-        so far."""
+        """Add slabs within the limit, so that the next ``steps`` outer iterations evict no row of K.
+
+        ``computed`` is the number of rows that were computed so far.
+        """
         while len(self._slabs) < self._most and computed + steps * self._entries > self.capacity:
             if not self._grow():
                 return
@@ -102,7 +107,7 @@ class RowCache:
     def _grow(self) -> bool:
         try:
             self._slabs.append(self._stream.slab(self.slab_bytes))
-        except (ValueError, DeviceError):  # the budget is used up: the ring keeps its size
+        except (ValueError, DeviceError):  # the memory budget is used up, so the ring keeps its size
             self._most = len(self._slabs)
             return False
         return True
@@ -111,8 +116,8 @@ class RowCache:
 class StoredGram(Operator):
     """Compute products with K (n, n) that the device holds whole in ``store``. A panel is only a list of row numbers.
 
-    ``vectors`` is an Operator over the same rows, or None. It computes a tile again if that takes less time than
-    picking the tile's values out of the stored rows.
+    ``vectors`` is an Operator that computes K from the rows, or None. It computes K among right-hand rows again if that
+    takes less time than picking these values out of the stored rows.
     """
 
     whole = True
@@ -156,7 +161,10 @@ class StoredGram(Operator):
         self._pick(size, None, self._store.arguments(), *given)
 
     def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None, end: int = 0) -> None:
-        """Add D K(U, X) to the sums c of ``update``. ``store`` is ignored, since all values are stored already."""
+        """Add D K(U, X) to the sums c, for the panel's right-hand rows U.
+
+        ``update`` holds the weights D and the sums c. ``store`` is ignored, since all values of K are stored already.
+        """
         if update:
             size = programs.update_range(self.stream.profile, update.n)
             self._update(*size, self.of_panel(panel), update.arguments(), count)
@@ -200,9 +208,9 @@ def computed(gram: Operator, tiles: bool) -> StoredGram:
     """Compute all of K for the rows of ``gram`` and return an operator that reads it. Many solves then share the
     matrix.
 
-    ``tiles`` says whether tiles may be computed again where that is cheaper than picking their values from K. SIMD
-    kernels with costly values compute half of K and mirror it. Mirroring also keeps K symmetric: K(x, y) and K(y, x) of
-    element-wise sums over sparse rows can differ in the last bit.
+    ``tiles`` says whether K among right-hand rows may be computed again where that is cheaper than picking the values
+    from K. SIMD devices compute half of K and mirror it if values are costly. Mirroring also keeps K symmetric: K(x, y)
+    and K(y, x) of element-wise sums over sparse rows can differ in the last bit.
 
     Raises ValueError and DeviceError as :func:`given` does.
     """
@@ -213,7 +221,7 @@ def computed(gram: Operator, tiles: bool) -> StoredGram:
     listed = stream.buffer(4 * panel.capacity), stream.buffer(4 * panel.capacity), stream.buffer(4)
     fill(gram, panel, listed, store, every, every, half)
     stream.free(*listed, *panel.buffers())
-    # upper bound over all sizes of working sets
+    # upper bound of the cost of a value of K among right-hand rows, over all sizes of working sets
     cost = min(programs.picked_cost(profile, n, 1), rows.tile_cost) if tiles else 1.0
     return StoredGram(stream, store, replace(rows, tile_cost=cost), gram.kernel, gram if tiles else None)
 
@@ -263,7 +271,7 @@ def fill(
 
 
 def reflect(gram: Operator, store: Store, slot_of: Places, ends: Places) -> None:
-    """Fill K[u][v] from K[v][u] for every v >= ends[u], for rows that have a slot. SIMD devices only."""
+    """Fill K[u][v] from K[v][u] for every v >= ends[u], for rows u that have a slot. The device must be SIMD style."""
     stream, n = gram.stream, len(ends)
     kernel = stream.variant(programs.given(stream.profile, gram.rows.dtype), "reflect")
     with stream.scratch():

@@ -1,6 +1,6 @@
 """Find the matrix units (tensor cores) of a device, and decide whether the products of a fit use them.
 
-A trial product, once for each OpenCL context, tests that their program builds and is precise.
+A trial product, once for each OpenCL context, tests that a program for the matrix units builds and is precise.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from clsvm.gram.programs import UNITS, Units
 from clsvm.kernels import make
 from clsvm.opencl.stream import Stream
 
-# sizes of the trial product: no whole tile on either side, no whole fragment of features
+# rows, right-hand rows and features of the trial product, chosen so that tiles and fragments are not full
 ROWS, WORKING, FEATURES = 190, 130, 37
 
-ROUNDED = 2.0**-21  # rounding error of a float32 sum of FEATURES terms, over the product of the norms
+ROUNDED = 2.0**-21  # rounding error of a float32 inner product of FEATURES terms, over the product of the norms
 
 
 class Found(NamedTuple):
@@ -28,11 +28,11 @@ class Found(NamedTuple):
     Attributes
     ----------
     units
-        the units, or None.
+        the matrix units, or None if the device has none that work.
     why
-        the reason for None, in words.
+        the reason why ``units`` is None, in words.
     error
-        largest error of the trial product, over the product of the norms.
+        largest error of an inner product in the trial, divided by the product of the norms.
     """
 
     units: Units | None
@@ -44,13 +44,13 @@ _FOUND: dict[tuple[Any, ...], Found] = {}  # results by context and profile
 
 
 def found(stream: Stream) -> Found:
-    """Return the first of UNITS that passes a trial on the device. Only units that its platform may have are tried."""
+    """Return the first matrix units that pass a trial on the device, of those that its platform may have."""
     context, profile, _ = stream.setting
     key = context, profile.name, profile.lanes, UNITS
     try:
         if key not in _FOUND:
             _FOUND[key] = _tried(stream)
-    except (DeviceError, MemoryLimitError) as failed:  # not remembered: a later call may find enough memory
+    except (DeviceError, MemoryLimitError) as failed:  # not cached, since a later call may find enough memory
         return Found(None, f"a trial of the device's matrix units did not run: {failed}")
     return _FOUND[key]
 
@@ -75,10 +75,10 @@ def _tried(stream: Stream) -> Found:
 
 
 def measured(stream: Stream, one: Units) -> tuple[float, bool]:
-    """Compute a product of random rows by matrix units, stored and summed, and compare it with float64.
+    """Compute inner products of random rows by matrix units, and sums of them, and compare both with float64.
 
-    Return the largest error of an inner product over the product of the norms, and whether a row's product with itself
-    differs from its norm. Raises BuildError and DeviceError.
+    Return the largest error divided by the product of the norms, and whether a row's inner product with itself differs
+    from its squared norm. Raises BuildError and DeviceError.
     """
     rng, linear = np.random.default_rng(0), make("linear")
     X = rng.normal(size=(ROWS, FEATURES)).astype(np.float32)
@@ -106,10 +106,10 @@ def measured(stream: Stream, one: Units) -> tuple[float, bool]:
 
 
 def chosen(gram: Operator, precision: str, many: bool = False) -> tuple[Units | None, str]:
-    """Return the matrix units for the products of a fit, or None, and how kernel values are computed in words.
+    """Return the matrix units for the products of a fit, or None, and a text that says how kernel values are computed.
 
-    precision="fast" asks for the units. ``many`` says that many solves share the rows; some of them may need more
-    precision.
+    The fit uses matrix units only with precision="fast". ``many`` says that many solves share the rows; then no matrix
+    units are used, because some solves may need more precision.
     """
     dtype = gram.rows.dtype
     if precision != "fast" or dtype != "float32":

@@ -1,11 +1,12 @@
 """Choose how rows of X are laid out on a device, and lay them out.
 
 :func:`choose` returns a :class:`Plan` by the estimated cost of each layout, and :func:`build` lays out rows by a plan.
-Other functions adapt a plan to rows that are read once or by their numbers.
+Other functions adapt a plan to rows that are read only once, or that are selected by row number.
 
-LAYOUTS holds one record for each layout. A new layout takes a module here, its templates, its record in LAYOUTS, and
-its name and help texts in clsvm/parameters.py. A rate of its own is a field of opencl/profiles.py that tools/tune.py
-measures. Some functions name single layouts, such as CSR or DENSE: docs/design/additions.md lists all places.
+LAYOUTS holds one record for each layout. A new layout needs a module in this folder, kernel templates, its record in
+LAYOUTS, and its name and help texts in clsvm/parameters.py. A cost rate of the layout is a field of opencl/profiles.py
+that tools/tune.py measures. Some functions name single layouts, such as CSR or DENSE; docs/design/additions.md lists
+all places.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Stream
 
 LAYOUTS: dict[str, Layout] = {layout.name: layout for layout in (DENSE, CSR, CLUSTERED, HYBRID, INVERTED)}
-# rows that are read by their numbers become CSR if a value then costs less than this share of its dense cost
+# rows that are selected by number become CSR if a value of K costs less than this share of its cost in dense rows
 SOONER = 0.8
 _SAMPLE = 2048  # rows from which the density of columns is estimated
-# number of rows, about, whose mean is the centre of dense rows; all rows serve if one of the sample is an outlier
+# The centre of dense rows is the mean of about this many sampled rows, or of all rows if the sample has an outlier.
 _MEANT = 8192
-_FAR = 1e4  # multiple of the median squared length from which a row is an outlier
+_FAR = 1e4  # a row is an outlier if its squared norm exceeds this multiple of the median squared norm
 
 
 def names(spec: Spec) -> tuple[str, ...]:
@@ -42,10 +43,11 @@ def names(spec: Spec) -> tuple[str, ...]:
 
 
 def choose(profile: Profile, X: Data, spec: Spec, kind: str = "auto", working: int | str = "auto") -> Plan:
-    """Return the plan of the layout ``kind``, or of the cheapest layout by the profile's measured costs for "auto".
+    """Return the plan for rows X (n, d) in the layout ``kind``.
 
-    The plan's centre is subtracted from the rows. A shift does not change |x - y|^2, which float32 computes poorly for
-    data far from 0. ``working`` is the number of right-hand rows of a product, if known.
+    For "auto" the profile's measured costs decide which layout is cheapest. The plan's centre is subtracted from the
+    rows. A shift does not change |x - y|^2, which float32 computes poorly for data far from 0. ``working`` is the
+    expected number of right-hand rows of a product, or "auto".
 
     Raises ValueError if the kernel function cannot use the layout, or if the layout cannot hold so many columns.
     """
@@ -73,17 +75,20 @@ def choose(profile: Profile, X: Data, spec: Spec, kind: str = "auto", working: i
 
 
 def once(plan: Plan, X: Data, room: float = np.inf) -> Plan:
-    """Return the plan for rows X that are read once, or only by their numbers. An index or a clustering would not repay
-    its cost. Dense rows may take ``room`` bytes; larger sets become CSR."""
+    """Return the plan for rows X (n, d) that are read once or selected by row number.
+
+    An inverted index or a clustering would not repay its cost. Clustered rows become dense rows instead, or CSR if X is
+    sparse and dense rows would exceed ``room`` bytes.
+    """
     layout, large = LAYOUTS[plan.kind], sp.issparse(X) and 8 * X.shape[0] * X.shape[1] > room
     return _as(plan, layout.plain or (plan.kind if layout.in_order else CSR.name if large else DENSE.name))
 
 
 def gathered(plan: Plan, X: Data, room: float = np.inf, free: bool = False) -> Plan:
-    """Return the plan of :func:`once` for rows that are read by their numbers in many products.
+    """Return the plan of :func:`once`, or CSR if it is faster, for rows that many products select by row number.
 
-    Dense rows become CSR if that is faster. ``free`` means that the user asked for no layout: rows of an index then
-    become CSR too if no column is worth storing whole.
+    Dense rows become CSR if a value of K then costs much less. ``free`` says that the user chose no layout. An inverted
+    index then becomes CSR if no column is worth storing whole.
     """
     other = once(plan, X, room)
     sooner = plan.whole.get(CSR.name, np.inf) < SOONER * plan.whole.get(DENSE.name, 0.0)
@@ -93,19 +98,23 @@ def gathered(plan: Plan, X: Data, room: float = np.inf, free: bool = False) -> P
 
 
 def cheaper(plan: Plan, X: Data) -> Plan:
-    """Return the plan, or that of :func:`once` if its values of K cost less by the estimates. A layout that the user
-    chose may not suit float64 checks."""
+    """Return ``plan`` or the plan of :func:`once`, whichever has the lower estimated cost of a value of K.
+
+    ``plan`` may have a layout that the user chose and that is slow for checks in float64.
+    """
     return min(plan, once(plan, X, 0.0), key=lambda one: plan.costs.get(one.kind, np.inf))
 
 
 def streamed(plan: Plan, X: Data, room: float = np.inf) -> Plan:
-    """Return the plan for rows X that every pass lays out anew. Splitting off dense columns would take longer than it
-    saves."""
+    """Return the plan for rows X (n, d) that every pass over the data lays out again.
+
+    A layout that stores dense columns whole becomes CSR, because splitting the columns takes longer than it saves.
+    """
     return _as(plan, CSR.name) if LAYOUTS[plan.kind].splits else once(plan, X, room)
 
 
 def _as(plan: Plan, kind: str) -> Plan:
-    """Return the plan for another layout. CSR keeps the plan's order of columns and stores none of them whole."""
+    """Return the plan for the layout ``kind``. CSR keeps the plan's order of columns and stores no column whole."""
     partition = plan.partition
     if partition and kind == CSR.name:
         partition = replace(partition, dense=0)
@@ -115,14 +124,14 @@ def _as(plan: Plan, kind: str) -> Plan:
 def build(stream: Stream, X: Data, plan: Plan, dtype: str, ids: Sequence[int] | NDArray[np.int32] = ()) -> Rows:
     """Lay out X (n, d), dense or CSR, on the device in ``dtype`` as ``plan`` says.
 
-    ``ids`` gives the numbers by which error messages name these rows; by default they are 0 to n - 1. Raises ValueError
-    if the memory budget cannot hold the rows or a row exceeds the range of the dtype, and DeviceError if the device
+    Error messages name the rows by the numbers ``ids`` (n,), or by 0 to n - 1 if ``ids`` is empty. Raises ValueError if
+    the memory budget cannot hold the rows or a row exceeds the range of the dtype. Raises DeviceError if the device
     fails.
     """
     if stream.profile.lacks(dtype):
         raise ValueError(f"dtype 'float64' needs a device with double precision, {stream.info} has none; use 'float32'")
     centre = plan.centre
-    # such a device has no doubles: the host subtracts the centre
+    # a device whose wide numbers are pairs of floats has no doubles, so the host subtracts the centre
     if stream.profile.wide == "pair" and (X.dtype != np.float32 or centre.any()):
         X, plan = centred(X, centre).astype(np.float32), replace(plan, centre=np.zeros_like(centre))
     try:
@@ -132,15 +141,16 @@ def build(stream: Stream, X: Data, plan: Plan, dtype: str, ids: Sequence[int] | 
 
 
 def row_bytes(plan: Plan, X: Data, itemsize: int) -> int:
-    """Return the approximate bytes of a row of X once it is laid out."""
+    """Return the approximate size in bytes of a row of X in the plan's layout."""
     return LAYOUTS[plan.kind].row_bytes(plan, X, itemsize)
 
 
 def _costs(survey: Survey, offered: Sequence[str], auto: bool) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the estimated cost of a value of K by layout, without and with its share of laying out a row.
+    """Return two dictionaries from layout names to the estimated cost of a value of K.
 
-    A fit takes about one product with each row, so n values share the cost of a row. With ``auto``, clusters are not
-    estimated if that share alone exceeds the cost of another layout, because the estimate itself takes long.
+    The second one includes the value's share of the cost of laying out a row. A fit takes about one product with each
+    row, so n values share that cost. With ``auto``, the clustered layout is left out if its share alone exceeds the
+    cost of another layout, because estimating the clusters takes long.
     """
     costs: dict[str, float] = {}
     whole: dict[str, float] = {}
@@ -155,7 +165,7 @@ def _costs(survey: Survey, offered: Sequence[str], auto: bool) -> tuple[dict[str
 
 
 def _density(X: Data) -> NDArray[np.float64]:
-    """Return for each feature the share of sampled rows in which it is not 0, (d,)."""
+    """Return for each feature of X (n, d) the share of sampled rows in which the feature is not 0, (d,)."""
     step = max(1, X.shape[0] // _SAMPLE)
     sample: Any = X[::step] if step > 1 else X
     if sp.issparse(sample) and X.shape[1] > MAX_FEATURES:
@@ -165,7 +175,7 @@ def _density(X: Data) -> NDArray[np.float64]:
 
 
 def _full_columns(X: Data, density: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return which columns have no zero, (d,). A sparse layout can subtract their mean without adding entries."""
+    """Return a mask (d,) of the columns without a zero. A sparse layout can shift them without adding entries."""
     full: NDArray[np.bool_] = density == 1
     candidates = np.flatnonzero(full)
     if not candidates.size:
@@ -182,7 +192,7 @@ def _mean(X: Data, columns: NDArray[np.bool_]) -> NDArray[np.float64]:
         return np.zeros(0)
     if sp.issparse(X):
         return (np.bincount(X.indices, X.data, minlength=X.shape[1]) / X.shape[0])[columns]  # bincount sums in float64
-    if (step := X.shape[0] // _MEANT) > 1:  # any point near the rows serves as the centre, but an outlier would move it
+    if (step := X.shape[0] // _MEANT) > 1:  # an outlier would move the mean of a sample far from the other rows
         some = X[::step]
         with np.errstate(over="ignore"):
             sizes = np.einsum("ij,ij->i", some, some)

@@ -46,16 +46,16 @@ from clsvm.opencl.profiles import Profile, shape_class
 from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Buffer, Stream
 
-ORDERED = 8192  # columns whose positions a first-level cache holds
+ORDERED = 8192  # number of columns whose positions in a block fit in a first-level cache
 VALUE = 1.4  # cost of the kernel function and store of a value, as a multiple of the profile's value_cost
 CONVERTED = 1000.0  # cost of testing one value of a dense row for 0, in dense multiply-adds
-LINE = 12000.0  # cost of filling the line of one feature in a block, in dense multiply-adds
-CACHED = 4096  # lines of a block of 64 right-hand rows that a second-level cache holds
-FAR = 3.0  # extra cost of an entry whose line is not in the cache, as a multiple of an entry's cost
+LINE = 12000.0  # cost of filling in one feature of a block of right-hand rows, in dense multiply-adds
+CACHED = 4096  # number of features of 64 right-hand rows that a second-level cache holds
+FAR = 3.0  # extra cost of an entry whose feature is not in that cache, as a multiple of an entry's cost
 TEAM_ITEMS = 256  # work-items of a work-group
 # Costs of storing some columns whole:
-MADE = 1.05  # factor on the cost of products for splitting off the columns of each set of rows
-BEGUN = 0.5  # cost of whole columns beside their multiply-adds, as a multiple of value_cost
+MADE = 1.05  # factor on the cost of products, for the time that splitting the columns takes
+BEGUN = 0.5  # cost that whole columns add to a value of K besides multiply-adds, as a multiple of value_cost
 
 
 class Entries(NamedTuple):
@@ -68,7 +68,10 @@ class Entries(NamedTuple):
 
 
 class DenseColumns(NamedTuple):
-    """Hold the first ``number`` columns whole, row by row. ``values`` is not read if ``number`` is 0."""
+    """Hold all values of the first ``number`` columns, row by row, in the buffer ``values``.
+
+    No kernel reads the buffer if ``number`` is 0.
+    """
 
     values: Buffer
     number: int
@@ -108,12 +111,16 @@ class Listed(NamedTuple):
 
     Attributes
     ----------
-    csr, dense, norms
-        the entries, whole columns and squared norms of all rows.
+    csr
+        the entries of all rows of X.
+    dense
+        the columns of X that are stored whole.
+    norms
+        buffer of the squared norms of all rows of X.
     count
         buffer with the number of right-hand rows.
     rows
-        buffer with their positions.
+        buffer with the positions of the right-hand rows in X.
     """
 
     csr: Entries
@@ -125,15 +132,14 @@ class Listed(NamedTuple):
 
 @dataclass
 class PanelBlock:
-    """Hold the map from features to lines of a panel's block. The parts of a panel share it.
+    """Map features to lines of a panel's block. A line holds one feature of all right-hand rows in the block.
 
     Attributes
     ----------
     place
         buffer (d,); feature j has line place[j] - base of the block.
     base
-        offset of the current block. A place of at most base belongs to an earlier block: no right-hand row has
-        the feature.
+        offset of the current block. If place[j] <= base, no right-hand row of the block has feature j.
     """
 
     place: Buffer
@@ -174,8 +180,8 @@ class CsrReader(Reader):
         return super().panel_bytes(capacity) + self._place_bytes
 
     def values_bytes(self, capacity: int) -> int:
-        """Return the bytes of a block: a line of zeros, a line for each dense column, and one for each other feature
-        that its rows can have."""
+        """Return the bytes of a block: a line of zeros, a line for each dense column, and a line for each other feature
+        that the block's rows can have."""
         r, width = self.rows, self.layout.width(self.stream.profile, self.rows.dtype, shape_class(capacity))
         lines: int = 1 + r.dense.number + min(self._sparse, r.entries(width))
         return lines * width * self.real.itemsize
@@ -196,7 +202,7 @@ class CsrReader(Reader):
         yield from self.over_panel(groups, panel, self.norms, panel, count)
 
     def over_panel(self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer) -> Iterator[Pass]:
-        """Yield a launch for each block of ``right``, which holds that block during the launch."""
+        """Yield a launch for each block of right-hand rows. During the launch the panel ``right`` holds that block."""
         stream, r, block, (csr, dense, norms, listed, which) = self.stream, self.rows, right.block, right.listed
         mark, fill, _ = self._scatter
         size, local = self._range(right)
@@ -216,7 +222,7 @@ class CsrReader(Reader):
             block.base += lines
 
     def spread(self, panel: Panel, first: int) -> None:
-        """Copy the dense columns of one block's right-hand rows into the panel."""
+        """Copy the dense columns of the block that begins at right-hand row ``first`` into the panel."""
         _, dense, _, listed, which = panel.listed
         self._scatter[2](*self._range(panel), dense, listed, which, first, panel.values)
 
@@ -259,9 +265,9 @@ class Csr(Layout):
         """Return the cost of a value of K from the entries in columns that are not ``whole`` (d,), in dense
         multiply-adds.
 
-        Half of an entry's cost is shared by all right-hand rows of a block. On a CPU an entry costs four times as much
-        if its column is in the block but its line is not in the cache, which holds the densest columns. Filling the
-        line of each feature in the block has a cost too.
+        Half of an entry's cost is shared by all right-hand rows of a block. A CPU's cache holds the block's densest
+        columns. An entry in another column of the block costs four times as much. Filling in each feature of the block
+        has a cost too.
         """
         density = survey.density[~whole]
         profile, width = survey.profile, self.width(survey.profile, "float32", shape_class(survey.working))
@@ -276,8 +282,8 @@ class Csr(Layout):
         return 0.0 if sp.issparse(survey.X) else CONVERTED * survey.X.shape[1]
 
     def partition(self, profile: Profile, X: Data) -> Partition | None:
-        """Return columns ordered by falling density if X has many, so that the places read most often share cache
-        lines. Entries keep their order, and values of K their bits."""
+        """Return the columns in order of falling density, or None if X has few. Positions that are read most often then
+        share cache lines. A row's entries keep their order, and values of K keep their bits."""
         return partition.by_density(partition.counts(X)) if X.shape[1] > ORDERED else None
 
     def row_bytes(self, plan: Plan, X: Data, itemsize: int) -> int:
@@ -301,8 +307,8 @@ class Csr(Layout):
         return self._laid(stream, *self._split(X, plan), dtype)
 
     def _split(self, X: Data, plan: Plan) -> tuple[NDArray[np.floating], sp.csr_matrix]:
-        """Return the columns of X that are stored whole, less the centre, as (n, number), and the other columns in
-        CSR."""
+        """Subtract the centre from X (n, d). Return the columns that are stored whole (n, number), and the other
+        columns in CSR."""
         X = entries(centred(X, plan.centre))
         if self.splits and plan.partition:
             return partition.split(X, plan.partition)
@@ -312,7 +318,7 @@ class Csr(Layout):
         return np.zeros((X.shape[0], 0)), X
 
     def _laid(self, stream: Stream, dense: NDArray[np.floating], X: sp.csr_matrix, dtype: str) -> CsrRows:
-        """Upload CSR rows and the dense columns before theirs, and compute the norms."""
+        """Upload the columns ``dense`` (n, number) and the other columns X in CSR, and compute the rows' norms."""
         profile, real, V = stream.profile, np.dtype(dtype), record.lanes(stream.profile, dtype)
         (n, sparse), number, stored = X.shape, dense.shape[1], int(X.indptr[-1])
         d, n_pad = sparse + number, record.padded(n, V)
@@ -336,8 +342,8 @@ class Csr(Layout):
         return made
 
     def width(self, profile: Profile, dtype: str, shape: str) -> int:
-        """Return the number of right-hand rows in a block of a panel. A SIMD device takes the width of one vector for
-        few of them, because an entry meets the whole block however full it is."""
+        """Return the number of right-hand rows in a block of a panel. For few right-hand rows a SIMD device takes the
+        width of one vector, because an entry costs the same for a full block and for an empty one."""
         V = record.lanes(profile, dtype)
         if profile.shape == "group":  # local memory holds a work-group's tile
             return min(profile.panel, 64) if dtype == "float64" else profile.panel
@@ -373,7 +379,7 @@ class Hybrid(Csr):
         return cells + super().of_parts(survey, whole) + survey.beside(BEGUN, 1)
 
     def gain(self, profile: Profile) -> Gain:
-        """Return the gain of storing a column whole."""
+        """Return how much storing a column whole saves, compared with CSR entries."""
         return Gain(profile.csr_cost / profile.hybrid_cost, 1, BEGUN * profile.value_cost / profile.hybrid_cost)
 
     def partition(self, profile: Profile, X: Data) -> Partition:
@@ -393,12 +399,12 @@ HYBRID = Hybrid()
 
 
 def _whole(plan: Plan) -> int:
-    """Return the number of columns that are stored whole."""
+    """Return the number of columns that the plan stores whole."""
     return plan.partition.dense if plan.partition else 0
 
 
 def _teams(width: int) -> int:
-    """Return the number of rows that a work-group takes at a time."""
+    """Return the number of rows that a work-group takes at a time, for ``width`` right-hand rows in a block."""
     return max(1, TEAM_ITEMS // width)
 
 
@@ -413,14 +419,14 @@ def zero_sums(spec: Spec, dtype: str, profile: Profile, d: int = 0) -> Variant:
     return Variant(label, text, tuple(options(profile, dtype, d)), "zero_sums")
 
 
-# rows of a block: usual, so that a second-level cache holds their sums, and at most, since 16 bits number them
+# A block of the index has BLOCK rows, whose sums a second-level cache holds, or up to MOST rows, which 16 bits number.
 BLOCK, MOST = 16384, 1 << 16
 ADDED = 2.0  # cost of storing the sums over whole columns and reading them again, as a multiple of value_cost
-LIST = 60.0  # cost of finding a column's rows of a block, as a multiple of the cost of two matching entries
-COLD = 1.75  # factor on LIST if at most 16 right-hand rows search the column, so that no cache holds it yet
-FEWEST = 256  # rows from which an index is made
-PARTS = 4  # work-items for each compute unit that build an inverted index
-WEIGHED = 512  # rows of a work-item that adds values of K to c
+LIST = 60.0  # cost of finding a column's entries in a block, as a multiple of the cost of two matching entries
+COLD = 1.75  # factor on LIST if at most 16 right-hand rows search the column, so that no cache holds its entries yet
+FEWEST = 256  # an inverted index is made for at least this many rows
+PARTS = 4  # number of work-items for each compute unit that build an inverted index
+WEIGHED = 512  # number of rows for which one work-item adds values of K to the sums c
 
 
 class Index(NamedTuple):
@@ -499,8 +505,8 @@ class Inverted(Hybrid):
         return cells + survey.beside(0.0, (1 + (number > 0)) * blocks)
 
     def gain(self, profile: Profile) -> Gain:
-        """Return the gain of storing a column whole. The number of matching pairs grows as the square of the column's
-        density."""
+        """Return how much storing a column whole saves. The number of matching pairs of entries grows as the square of
+        the column's density."""
         if not self.suits(profile):
             return super().gain(profile)
         cell = profile.hybrid_cost
@@ -536,11 +542,10 @@ INVERTED = Inverted()
 
 
 def _cells(profile: Profile, n: int, dense: int, count: NDArray[Any], found: float = LIST, wait: float = 1.0) -> float:
-    """Return the cost of a value of K by the index, in dense multiply-adds: dense columns, matching entries and
-    searches.
+    """Return the cost of a value of K by the inverted index, in dense multiply-adds.
 
-    ``count`` holds the entries of each column that is not dense. ``found`` is the cost of a search (see LIST), and
-    ``wait`` the factor of Survey.wait.
+    ``dense`` is the number of columns stored whole. ``count`` holds the number of entries of each other column.
+    ``found`` is the cost of a search (see LIST). ``wait`` is a factor on multiply-adds (see Survey.wait).
     """
     share = np.asarray(count, np.float64) / n
     meeting = float((share**2).sum() + found * share.sum() / min(n, BLOCK))
@@ -549,8 +554,8 @@ def _cells(profile: Profile, n: int, dense: int, count: NDArray[Any], found: flo
 
 
 def _size(n: int, columns: int, entries: int) -> int:
-    """Return the number of rows in a block: as many as a cache holds the sums of, or more if the index's ends would
-    outgrow its entries."""
+    """Return the number of rows in a block of an inverted index: BLOCK, or more if the ends of the columns would
+    outnumber the entries."""
     size = BLOCK
     while size < MOST and -(-n // size) * columns > entries:
         size *= 2
@@ -558,7 +563,7 @@ def _size(n: int, columns: int, entries: int) -> int:
 
 
 def _bytes(n: int, columns: int, entries: int, itemsize: int) -> int:
-    """Return the bytes of an index of ``entries`` entries of n rows."""
+    """Return the size in bytes of an inverted index of n rows with ``entries`` entries in ``columns`` columns."""
     blocks = -(-n // _size(n, columns, entries))
     return entries * (2 + itemsize) + 4 * blocks * (columns + 2)
 

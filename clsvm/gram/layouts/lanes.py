@@ -1,10 +1,10 @@
 """Store rows in lane groups: V rows side by side, with the V values of one feature next to each other.
 
-    values[at[group] + j V + lane] is feature J[j] of the group's row ``lane``.
+    values[at[group] + j * V + lane] is feature J[j] of row number ``lane`` of the group.
 
 J is the list of features that a group stores. The layout dense stores all features. The layout clustered puts rows with
-similar sparsity into the same group and stores the features that any of them uses; its rows stand in the order of the
-clusters.
+similar sparsity into the same group and stores the features that any of these rows uses. Its rows stand in the order of
+the clusters.
 
 Kernels read the caller's rows in the host's memory if the device shares it. Otherwise they read a copy of some rows at
 a time, or of all rows (:class:`DeviceRows`). A panel is itself a set of rows in dense lane groups.
@@ -35,29 +35,32 @@ from clsvm.opencl.profiles import Profile, Tile
 from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Buffer, Stream
 
-MAX_FEATURES = 16384  # columns at most for clustered rows, and for dense rows that are mostly zero
-TILES = 4  # register tiles of a work-item at least, if there are so many
-WORTH = 1 << 20  # multiply-adds of a work-item at least: some microseconds
-UNEVEN = 8  # rounds of work below which work-items of a half tile get one register tile each, since their work differs
+MAX_FEATURES = 16384  # largest number of columns of clustered rows, and of dense rows that are mostly zero
+TILES = 4  # a work-item takes at least this many register tiles, if there are enough of them
+WORTH = 1 << 20  # a work-item makes at least this many multiply-adds, which take some microseconds
+UNEVEN = 8  # with fewer rounds of work, each work-item of a half tile gets one register tile, since their work differs
 CHUNK = 128  # features in a chunk: a first-level cache holds this many of a tile's rows and of the right-hand rows
-# number of chunks of features beyond which the tiles of a shape class proceed chunk by chunk
+# by shape class: rows with more chunks of features than this number are multiplied chunk by chunk
 CUT = {"many": 1, "few": 4}
-WAIT = 1.5  # factor of Survey.wait for dense rows
-# Cost of the kernel function as a multiple of value_cost, overlapping with the multiply-adds of other values.
+WAIT = 1.5  # factor on the cost of a multiply-add if a CPU with few right-hand rows waits for dense rows
+# Cost of the kernel function, as a multiple of the profile's value_cost. It overlaps with multiply-adds.
 DENSE_VALUE, CLUSTERED_VALUE = 1.5, 1.4
 # Constants of clustered rows:
-AHEAD = 64  # features by which rows are prefetched
-RUN, SHARE = 16, 8  # lane groups that a work-item takes at most; work-items that a compute unit gets at least
-SKIPPED = 1024  # columns of a panel that a cluster may skip at no cost
-SCATTERED = 1280  # further skipped columns that double the cost of a multiply-add
+AHEAD = 64  # a row's values are prefetched this number of features ahead of their use
+# A work-item takes at most RUN lane groups, and a compute unit gets at least SHARE work-items.
+RUN, SHARE = 16, 8
+SKIPPED = 1024  # a cluster may skip this many columns of a panel at no cost
+SCATTERED = 1280  # this many skipped columns more double the cost of a multiply-add
 FIRST = 600.0  # cost of reading a column of a panel for the first time, in dense multiply-adds
-NEAR = 256  # columns of a panel that a cache holds, which are free of that cost
-STAGING = 256 << 20  # bytes of the caller's rows on the device at a time, if it does not share the host's memory
+NEAR = 256  # a cache holds this many columns of a panel, which do not have the cost FIRST
+STAGING = 256 << 20  # bytes of rows that are copied at a time to a device without the host's memory
 
 
 class Part(NamedTuple):
-    """Name a buffer that holds the lane groups first .. first + groups - 1. Each buffer is within the device's largest
-    allocation."""
+    """Name a buffer that holds the lane groups first .. first + groups - 1.
+
+    No buffer is larger than the device's largest allocation.
+    """
 
     first: int
     groups: int
@@ -99,8 +102,7 @@ class LaneRows(Rows):
 
 
 class DeviceRows:
-    """Select the rows ``numbers`` of X (n, d) from the device's own copy of X, so that laying them out needs no
-    transfer.
+    """Select the rows ``numbers`` of X (n, d). The device has a copy of X, so laying out the rows needs no transfer.
 
     Attributes
     ----------
@@ -111,7 +113,7 @@ class DeviceRows:
     plan
         the dense plan of all rows.
     numbers
-        the numbers of the selected rows.
+        the row numbers in X of the selected rows.
 
     Indexing selects a subset of the rows. numpy.asarray returns them as a host array.
     """
@@ -144,8 +146,10 @@ class Source(NamedTuple):
 
 
 class Packer:
-    """Copy rows, less ``centre`` (d,), into lane groups of ``dtype``. The caller frees the buffer ``centre``. With
-    ``held``, methods return the launch for repeated use instead of making it."""
+    """Copy rows, less ``centre`` (d,), into lane groups of ``dtype``. The caller frees the buffer ``centre``.
+
+    A method called with ``held`` launches nothing and returns a function that makes the launch repeatedly.
+    """
 
     def __init__(self, stream: Stream, source: DTypeLike, dtype: str, centre: NDArray[np.float64]) -> None:
         self._profile, self._d = stream.profile, len(centre)
@@ -156,7 +160,7 @@ class Packer:
     def rows(
         self, source: Source, groups: range, order: Buffer, where: Columns, values: Buffer, held: bool = False
     ) -> Any:
-        """Pack lane groups: the row at position i of the lane groups is row order[i] - row0 of the source."""
+        """Write the lane groups ``groups`` to ``values``. Position i gets row order[i] - row0 of the source."""
         width = 1 if self._profile.shape == "vector" else 64
         arguments = *source, groups.start, order, self.centre, where, int(where.dense), values
         return (self._pack.held if held else self._pack)((width, len(groups)), (width, 1), *arguments)
@@ -179,8 +183,8 @@ def packed(
 ) -> LaneRows:
     """Lay out X in lane groups and return the rows.
 
-    ``groups`` holds the number of features of each lane group. Unless every group stores all features, it also holds
-    each group's first index in the list of features, and that list.
+    ``groups`` begins with the number of features of each lane group. If some groups do not store all features, two
+    arrays follow: each group's first index in the list of features, and that list.
     """
     d, (order, position), (lengths, *listed) = X.shape[1], places, groups
     V, real = record.lanes(stream.profile, dtype), np.dtype(dtype)
@@ -206,8 +210,10 @@ def packed(
 
 
 def _split(stream: Stream, sizes: NDArray[np.int64]) -> tuple[list[Part], NDArray[np.int64]]:
-    """Assign consecutive lane groups of ``sizes`` bytes to buffers within the largest allocation. Return the buffers,
-    and each group's byte offset in its buffer."""
+    """Assign consecutive lane groups of ``sizes`` bytes to buffers, none larger than the device's largest allocation.
+
+    Return the buffers, and each group's offset in bytes in its buffer.
+    """
     parts, at, first, filled = [], np.zeros(len(sizes), np.int64), 0, 0
     for g, size in enumerate(sizes.tolist()):
         if filled and filled + size > stream.largest:
@@ -220,8 +226,10 @@ def _split(stream: Stream, sizes: NDArray[np.int64]) -> tuple[list[Part], NDArra
 
 
 def _staged(stream: Stream, X: Data, order: NDArray[np.int32], V: int) -> Iterator[tuple[range, Source, Buffer]]:
-    """Yield the caller's rows on the device, some lane groups at a time: the groups, the rows' source, and the buffer
-    that gives the source row of each position."""
+    """Copy the caller's rows to the device, for some lane groups at a time.
+
+    Yield these lane groups, the rows on the device, and a buffer with the row at each position of the lane groups.
+    """
     n, d = X.shape
     groups = len(order) // V
     if isinstance(X, DeviceRows):
@@ -249,7 +257,7 @@ def _staged(stream: Stream, X: Data, order: NDArray[np.int32], V: int) -> Iterat
 
 
 class LaneReader(Reader):
-    """Read rows in lane groups for products. A panel holds all features, whatever features a lane group stores."""
+    """Read rows in lane groups for products. A panel holds all features of its rows, even if a lane group does not."""
 
     def __init__(self, layout: Lanes, stream: Stream, rows: LaneRows, kernel: Kernel) -> None:
         super().__init__(layout, stream, rows, kernel)
@@ -357,20 +365,23 @@ class Lanes(Layout):
         return text, self._options(profile, self.single(profile, dtype, "many"), "many", d, of_panel=False)
 
     def _options(self, profile: Profile, tile: Tile, shape: str, d: int, of_panel: bool) -> list[str]:
-        """Return the -D options of a register tile. The tile goes through many features chunk by chunk."""
+        """Return the -D options of a register tile. A tile of rows with many features reads them chunk by chunk."""
         dense, most = of_panel or not self.sparse, CUT.get(shape, np.inf) * CHUNK
         chunk = [f"-DCHUNK={CHUNK}"] * (dense and profile.shape == "vector" and d > most)
         return [*["-DDENSE"] * dense, *(f"-D{name}={n}" for name, n in tile.items()), *chunk]
 
     def single(self, profile: Profile, dtype: str, shape: str) -> Tile:
-        """Return the register tile, by macro name, of a SIMD kernel that holds one lane group at a time."""
+        """Return the register tile's sizes, by macro name, for a SIMD kernel that holds one lane group at a time."""
         held = profile.tiles[shape]["COLUMNS"] * profile.tiles[shape]["GROUPS"]
         columns = math.gcd(self.width(profile, dtype, shape), 1 << held.bit_length() - 1)
         return {"COLUMNS": columns, "GROUPS": 1, "AHEAD": 0}
 
     def tile(self, profile: Profile, dtype: str, shape: str, of_panel: bool) -> Tile:
-        """Return the register tile of a gram kernel by macro name. ``shape`` is the class of the number of right-hand
-        rows (profiles.shape_class). A tile is at most as wide as a panel's block."""
+        """Return the sizes of a gram kernel's register tile, by macro name.
+
+        A tile is at most as wide as a panel's block. ``shape`` is the size class of the panel: "two", "few" or "many"
+        (profiles.shape_class).
+        """
         chosen = {**profile.tiles[shape]}
         if profile.shape == "vector":
             return {**chosen, "COLUMNS": min(chosen["COLUMNS"], self.width(profile, dtype, shape))}
@@ -410,16 +421,18 @@ def gather(profile: Profile, dtype: str, d: int = 0, shape: str = "many") -> Var
 
 
 class Arrangement(NamedTuple):
-    """Say at which positions clustered rows stand, before any of them is laid out.
+    """Give the positions of clustered rows before any row is laid out.
 
     Attributes
     ----------
-    order, position
-        as in :class:`Rows`.
+    order
+        (n_pad,) number of the row at each position, -1 for padding.
+    position
+        (n,) position of each row.
     cells
         (n_pad,) number of stored values at each position.
     groups
-        the argument ``groups`` of :func:`packed`.
+        the argument ``groups`` of :func:`packed`, which lists the features of each lane group.
     """
 
     order: NDArray[np.int32]
@@ -466,7 +479,7 @@ class Clustered(Lanes):
         return packed(stream, X, plan.centre, dtype, self.name, (order, position), groups)
 
     def arranged(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> Arrangement:
-        """Cluster the dense rows X (n, d) and return where they stand, for :meth:`build_part`."""
+        """Cluster the dense rows X (n, d) and return their positions, which :meth:`build_part` takes."""
         n, V = X.shape[0], record.lanes(stream.profile, dtype)
         size = V * stream.profile.cluster
         n_pad = record.padded(n, size)
@@ -498,7 +511,7 @@ class Clustered(Lanes):
     def tile(self, profile: Profile, dtype: str, shape: str, of_panel: bool) -> Tile:
         if of_panel or profile.shape == "group":
             return super().tile(profile, dtype, shape, of_panel)
-        # Each lane group has its own columns, and ends before the processor's prefetcher takes effect.
+        # A lane group is so short that the processor's prefetcher comes too late, so the kernel prefetches.
         return {**self.single(profile, dtype, shape), "AHEAD": AHEAD}
 
     def size(self, stream: Stream, numbers: Mapping[str, int], of_panel: bool, groups: int, cells: float) -> int:

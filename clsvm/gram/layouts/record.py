@@ -1,11 +1,11 @@
 """Define the interface of a layout: how the rows of X are stored on a device and read by kernels.
 
-    Survey: the facts about rows that cost estimates use.
+    Survey: the facts about rows X that cost estimates use.
     Plan: the chosen layout, the centre to subtract and the order of columns.
-    Layout: one layout; it estimates costs, lays out rows and names its programs.
+    Layout: one way to store rows; it estimates costs, lays out rows and names its programs.
     Rows: rows that a layout has put on a device.
-    Panel: room for right-hand rows U of a product K(X, U).
-    Reader: fills panels and yields the kernel arguments of launches over rows.
+    Panel: buffers for the right-hand rows U of a product K(X, U).
+    Reader: an object that fills panels and yields the kernel arguments of launches over rows.
 
 Letters: n rows, d features, and V lanes. A lane group is V consecutive rows, which kernels compute side by side.
 
@@ -36,13 +36,13 @@ from clsvm.opencl import sources
 from clsvm.opencl.profiles import Profile, shape_class
 from clsvm.opencl.stream import Buffer, Stream
 
-WHOLE = 8  # rows that kernels choosing a working set read at once; n_pad is a multiple of it for any V
-WORKING = 512  # right-hand rows of a product if the caller does not know better
+WHOLE = 8  # kernels that choose a working set read 8 rows at once, so padded row counts are multiples of 8
+WORKING = 512  # assumed number of right-hand rows of a product if the caller gives none
 WAIT = 4 / 3  # factor on the cost of a multiply-add if right-hand rows are so few that a CPU waits for rows from memory
-LAUNCHES = 20  # launches of an outer iteration, about: the profile's step_cost divided by it is the cost of one launch
+LAUNCHES = 20  # approximate launches of an outer iteration; one launch costs the profile's step_cost / LAUNCHES
 
-Text = tuple[str, list[str]]  # text of a program and its -D options
-Places = tuple[NDArray[np.int32], NDArray[np.int32]]  # order and position of rows, as in Rows
+Text = tuple[str, list[str]]  # OpenCL text of a program, and its -D options
+Places = tuple[NDArray[np.int32], NDArray[np.int32]]  # the arrays Rows.order and Rows.position
 
 
 @dataclass(frozen=True)
@@ -54,17 +54,18 @@ class Plan:
     kind
         the name of the layout.
     centre
-        (d,) float64, subtracted before the cast to the device's dtype; 0 where a shift would add entries.
+        (d,) float64 vector that is subtracted from each row before the cast to the device's dtype. It is 0 in columns
+        where a shift would turn zeros into entries.
     reason
-        the costs that decided, in words.
+        the estimated costs by which the layout was chosen, in words.
     partition
-        the order of the columns and the number of dense ones, for layouts that use it.
+        the order of the columns and the number of columns that are stored whole; None for layouts without it.
     costs
-        the estimated cost of a value of K for each layout. A plan from a model file has none.
+        the estimated cost of a value of K by layout name; empty for a plan from a model file.
     fill
-        the estimated number of columns in a cluster, or None.
+        the estimated number of columns that a cluster of similar rows stores in the clustered layout, or None.
     whole
-        the costs including each value's share of laying out its row; the least of them decided.
+        ``costs`` with each value's share of laying out a row. The layout of the lowest one was chosen.
     """
 
     kind: str
@@ -87,7 +88,7 @@ class Survey:
     X
         the rows.
     density
-        for each feature that occurs, the share of rows in which it is not 0.
+        share of rows in which a feature is not 0, for each feature that occurs.
     working
         number of right-hand rows in a product.
     """
@@ -107,27 +108,32 @@ class Survey:
         return float(self.density.sum())
 
     def wait(self, times: float = WAIT) -> float:
-        """Return the factor by which multiply-adds slow down for few right-hand rows. A CPU then uses rows faster than
-        the memory delivers them."""
+        """Return the factor by which multiply-adds slow down: ``times`` for few right-hand rows on a CPU, else 1.
+
+        A CPU with few right-hand rows uses the rows faster than the memory delivers them.
+        """
         return times if self.profile.shape == "vector" and shape_class(self.working) != "many" else 1.0
 
     @cached_property
     def fill(self) -> float:
-        """Return the estimated number of columns that a cluster of the profile's size would hold."""
+        """Return the estimated number of columns that a cluster of similar rows would store in the clustered layout."""
         return partition.sampled_fill(self.X, self.profile.lanes * self.profile.cluster)
 
     def beside(self, values: float, launches: int) -> float:
-        """Return the cost of a value of K beyond its multiply-adds.
+        """Return the cost of a value of K without the cost of its multiply-adds.
 
-        The cost is ``values`` times the profile's value_cost, for the kernel function and the store, and the value's
+        The result is ``values`` times the profile's value_cost, for the kernel function and the store, plus the value's
         share of ``launches`` launches.
         """
         shared = launches * self.profile.step_cost / LAUNCHES / (self.n * self.working)
         return values * self.profile.value_cost + shared
 
     def at_once(self, cells: float, values: float, launches: int) -> float:
-        """Return the cost of a value of K if multiply-adds overlap with the kernel function of other values. The cost
-        is then little more than the larger of the two."""
+        """Return the cost of a value of K if multiply-adds overlap with the kernel function of other values.
+
+        The value takes ``cells`` multiply-adds. The kernel function costs ``values`` times the profile's value_cost.
+        The sum is then little more than the larger of the two costs.
+        """
         return math.hypot(cells, values * self.profile.value_cost) + self.beside(0.0, launches)
 
 
@@ -137,28 +143,34 @@ class Rows:
 
     Attributes
     ----------
-    kind, dtype
-        the name of the layout and the dtype of the values.
-    n, d
-        number of rows and of features.
+    kind
+        the name of the layout.
+    dtype
+        the dtype of the values.
+    n
+        number of rows.
+    d
+        number of features.
     n_pad
-        number of positions, a multiple of V.
+        number of rows with padding, a multiple of V.
     lanes
-        V.
+        V, the number of rows in a lane group.
     stored
-        number of stored values, with padding.
+        number of values that the layout stores, with padding.
     order
         (n_pad,) the caller's row at each position, -1 for padding.
     position
         (n,) the position of each of the caller's rows.
     xx
-        buffer of the squared norms (n_pad,).
-    cost, tile_cost
-        cost of a value of K, and of a value in a tile, in dense multiply-adds.
+        buffer of the rows' squared norms (n_pad,).
+    cost
+        cost of a value of K(X, U), in dense multiply-adds.
+    tile_cost
+        cost of a value of K(U, U) among right-hand rows, in dense multiply-adds.
     laid
-        cost of laying out a row again in every product, in the same unit.
+        cost of laying out a row again in every product, in dense multiply-adds.
     words
-        further words for reports.
+        text that reports add to the description of the rows.
     """
 
     kind: str
@@ -177,7 +189,7 @@ class Rows:
     words: str = field(default="", kw_only=True)
 
     def buffers(self) -> tuple[Buffer, ...]:
-        """Return all buffers of the rows, to be freed."""
+        """Return all device buffers of the rows, so that the caller can free them."""
         return (self.xx,)
 
     def describe(self) -> str:
@@ -191,24 +203,28 @@ class Panel:
 
     Attributes
     ----------
-    values, uu
-        buffers of the rows' values and of their squared norms.
+    values
+        buffer of the right-hand rows' values.
+    uu
+        buffer of the right-hand rows' squared norms.
     nbytes
         size of ``values`` in bytes.
     shape
-        the class of ``capacity`` for which programs differ (profiles.shape_class).
+        size class of ``capacity``: "two", "few" or "many". Each class has its own programs.
     rows
-        buffer of the rows' positions, for operators that read a stored K.
+        buffer of the right-hand rows' positions in X, if products read a kernel matrix that is stored whole.
     fetched
-        the rows that were laid out for this panel (gram/blocks.py).
+        the rows that the host laid out for this panel (blocks.Fetched), if X is not on the device.
     filled
-        whether the buffers hold valid numbers.
+        whether the panel was filled before, so that its buffers hold valid numbers.
     squared
-        buffer for norms by matrix units (gram/units.py), or None.
+        buffer of squared norms as the matrix units (tensor cores) compute them, or None.
     places
-        buffers of positions and count that are freed with the panel.
-    block, listed
-        the block that ``values`` holds, and the rows to fill it from (csr.py).
+        buffers of the rows' positions and number, if they are freed with the panel.
+    block
+        for CSR rows, the map from features to places in ``values``, which holds one block of rows.
+    listed
+        for CSR rows, the rows of X from which each product fills the blocks (csr.Listed).
     """
 
     capacity: int
@@ -227,11 +243,11 @@ class Panel:
 
     @property
     def rows_stay(self) -> bool:
-        """Return whether the buffers of the rows must live as long as the panel, because products read them again."""
+        """Return whether products read the panel's rows in X again, so that the buffers of X must outlive the panel."""
         return self.block is not None
 
     def buffers(self) -> tuple[Buffer, ...]:
-        """Return all buffers of the panel, to be freed."""
+        """Return all device buffers of the panel, so that the caller can free them."""
         own = self.values, self.uu, self.squared, *self.places
         parts = [one.buffers for one in (self.block, self.fetched) if one]
         return (*(buffer for buffer in own if buffer is not None), *chain.from_iterable(parts))
@@ -242,16 +258,20 @@ class Pass(NamedTuple):
 
     Attributes
     ----------
+    first
+        first lane group.
+    groups
+        number of lane groups.
     reads
         the kernel's arguments for the rows and the panel.
     blocks
-        number of panel blocks that work-groups can share.
+        number of the panel's blocks of right-hand rows, which work-groups can share.
     kernel
         name of the kernel in the program.
     items
-        number of work-items of a SIMD launch, or 0 for the layout's own number.
+        number of work-items of a SIMD launch, or 0 if Layout.size decides it.
     sums
-        whether only a product that updates c needs the launch.
+        whether the launch is only for products that add to the sums c.
     """
 
     first: int
@@ -270,9 +290,9 @@ class Reader(ABC):
     Attributes
     ----------
     norms
-        buffer that takes the place of |x|^2 in the kernel function.
+        buffer of the rows' squared norms; for element-wise sums over CSR rows, each row's sum with the zero vector.
     width
-        number of right-hand rows in a block; the sizes of working sets are multiples of it.
+        number of right-hand rows in a block of a panel; the sizes of working sets are multiples of it.
     """
 
     def __init__(self, layout: Any, stream: Stream, rows: Any, kernel: Kernel) -> None:
@@ -282,7 +302,7 @@ class Reader(ABC):
         self.norms = rows.xx
 
     def panel(self, capacity: int, square: bool = False) -> Panel:
-        """Return an empty panel for at least ``capacity`` right-hand rows. Pass ``square`` for a panel of a tile."""
+        """Return an empty panel for at least ``capacity`` right-hand rows U. Pass ``square`` to compute K(U, U) too."""
         shape = shape_class(max(3, capacity) if square else capacity)
         width = self.layout.width(self.stream.profile, self.rows.dtype, shape)
         capacity = -(-capacity // width) * width
@@ -297,35 +317,44 @@ class Reader(ABC):
 
     @abstractmethod
     def values_bytes(self, capacity: int) -> int:
-        """Return the size of a panel's values in bytes."""
+        """Return the size in bytes of the values of a panel for ``capacity`` right-hand rows."""
 
     @abstractmethod
     def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
-        """Return a view of whole blocks of a gathered panel: ``capacity`` right-hand rows from ``first``, ``count`` of
-        them valid."""
+        """Return a view of ``capacity`` right-hand rows of a gathered panel, from row ``first`` on.
+
+        The view consists of whole blocks. The buffer ``count`` holds the number of its valid rows.
+        """
 
     @abstractmethod
     def gather(self, panel: Panel, rows: Buffer, count: Buffer, fresh: bool = True) -> None:
-        """Copy the rows at positions rows[0 .. count - 1] (int32, -1 for none) into a panel. Rows at least as long must
-        have made the panel.
+        """Copy the rows at positions rows[0 .. count - 1] (int32, -1 for an empty place) into a panel.
 
-        Zero the rest of the panel if ``fresh``; otherwise keep its contents.
+        The panel must have been made for rows with at least as many entries. With ``fresh`` the rest of the panel
+        becomes zero; otherwise it keeps its contents.
         """
 
     def of_panel(self, panel: Panel) -> tuple[Any, ...] | None:
-        """Return a panel's values, squared norms and feature count in the format of lane groups. Return None if the
-        panel holds only one block at a time."""
+        """Return a panel's values, squared norms and feature count in the format of lane groups.
+
+        Return None if the panel holds only one block of right-hand rows at a time.
+        """
         return None
 
     @abstractmethod
     def over_rows(self, groups: range, panel: Panel, count: Buffer) -> Iterator[Pass]:
-        """Yield the launches over the given lane groups of the rows. The contents of the panel may change from one
-        launch to the next."""
+        """Yield the launches of a product K(X, U) over the lane groups ``groups`` of the rows X.
+
+        The contents of the panel may change from one launch to the next.
+        """
 
     @abstractmethod
     def over_panel(self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer) -> Iterator[Pass]:
-        """Yield the launches over the given lane groups of a square panel, whose positions in X are ``rows``, against
-        the ``count`` right-hand rows of the panel ``right``."""
+        """Yield the launches of a product between the rows of two panels.
+
+        The left side is the lane groups ``groups`` of ``panel``, whose rows stand at the positions ``rows`` of X. The
+        right side is the first ``count`` right-hand rows of the panel ``right``.
+        """
 
 
 class Layout(ABC):
@@ -336,9 +365,9 @@ class Layout(ABC):
     name
         the name in plans, reports and commands.
     reader
-        the class that reads its rows.
+        the Reader class for rows of the layout.
     most
-        the largest number of columns.
+        the largest number of columns that rows may have.
     sparse
         whether zeros are left out, so that subtracting a centre would add entries.
     in_order
@@ -346,20 +375,21 @@ class Layout(ABC):
     shared
         whether a panel holds all its right-hand rows at once, so that several work-groups can share them.
     splits
-        whether the plan's partition splits off dense columns.
+        whether columns with few zeros are stored whole, without the sparse entries of the other columns.
     elementwise
-        whether kernel functions of element-wise sums can use it.
+        whether kernel functions of element-wise sums can use the layout.
     plain
-        for a layout that stores K in several launches, the layout whose kernels also read its rows. These
-        kernels sum without a store. The plain layout takes less memory and less time to build.
+        name of a simpler layout whose kernels can read the same rows, or "". Its kernels sum values of K without a
+        store; the kernels of this layout need a store. Rows in it take less memory and less time to build.
 
-    tools/emit.py prints these in the headers of C programs:
+    clsvm/tools/emit.py prints these attributes in the headers of C programs:
 
-        rows_words, panel_words: lines that say how rows and right-hand rows lie in memory.
+        rows_words: lines that say how rows lie in memory.
+        panel_words: lines that say how right-hand rows lie in memory.
         arguments: the meaning of the kernel arguments that differ between layouts.
-        panel_arguments: their meaning in a launch over a panel.
+        panel_arguments: the meaning of these arguments in a launch over a panel.
 
-    V and the block width of panels divide 64, by which sums over support vectors are grouped.
+    V and the number of rows in a panel's block divide 64, the number of support vectors that are summed together.
     """
 
     name: str
@@ -377,7 +407,7 @@ class Layout(ABC):
     panel_arguments: Mapping[str, str]
 
     def suits(self, profile: Profile) -> bool:
-        """Return whether the layout has separate kernels for this kind of device."""
+        """Return whether the layout has its own kernels for the profile's kind of device."""
         return True
 
     @abstractmethod
@@ -385,23 +415,23 @@ class Layout(ABC):
         """Return the cost of a value of K in dense multiply-adds. Return None if the layout should not be chosen."""
 
     def price(self, survey: Survey) -> float:
-        """Return the cost of laying out a row, beyond a copy, in dense multiply-adds."""
+        """Return what laying out a row costs more than copying it, in dense multiply-adds."""
         return 0.0
 
     def partition(self, profile: Profile, X: Data) -> Partition | None:
-        """Return the partition of the columns of X (n, d), or None for a layout without one."""
+        """Return the columns of X (n, d) as ordered and split by the layout, or None if it does neither."""
         return None
 
     @abstractmethod
     def row_bytes(self, plan: Plan, X: Data, itemsize: int) -> int:
-        """Return the approximate bytes of a row of X once it is laid out. The memory budget relies on it."""
+        """Return the approximate size in bytes of a laid-out row of X, by which memory is budgeted."""
 
     def nbytes(self, plan: Plan, X: Data, itemsize: int) -> int:
-        """Estimate the bytes of all rows of X once they are laid out, without their norms."""
+        """Estimate the size in bytes of all laid-out rows of X, without their norms."""
         return X.shape[0] * self.row_bytes(plan, X, itemsize)
 
     def block_bytes(self, plan: Plan, X: Data, itemsize: int, width: int) -> int:
-        """Return the bytes of a panel of rows of X, in blocks of ``width``, beyond the bytes of its rows."""
+        """Return how many more bytes a panel of rows of X takes than the rows, with ``width`` rows in a block."""
         return 0
 
     @abstractmethod
@@ -410,16 +440,19 @@ class Layout(ABC):
 
     @abstractmethod
     def width(self, profile: Profile, dtype: str, shape: str) -> int:
-        """Return the number of right-hand rows that stand side by side in a block of a panel. ``shape`` is the class of
-        their number (profiles.shape_class)."""
+        """Return the number of right-hand rows that stand side by side in a block of a panel.
+
+        ``shape`` is the size class of the panel: "two", "few" or "many" (profiles.shape_class).
+        """
 
     @abstractmethod
     def program(self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool, d: int = 0) -> Text:
-        """Return the text and -D options of a kernel named gram over rows of d features, or over a panel if
-        ``of_panel``.
+        """Return the OpenCL text and -D options of the kernel gram, which computes K(X, U).
 
-        The kernel's parameters are, in order: the first lane group, the number of groups and the first row of the
-        output; then the arguments in :class:`Pass`; then STORE_PARAMETERS UPDATE_PARAMETERS KERNEL_PARAMETERS
+        X are rows of d features, or the rows of a panel if ``of_panel``.
+
+        The kernel's parameters are, in order: the first lane group, the number of lane groups and the row of X to which
+        output index 0 belongs; then Pass.reads; then STORE_PARAMETERS UPDATE_PARAMETERS KERNEL_PARAMETERS
         (templates/gram/epilogue.mako).
 
         The kernel obeys the macros V, UB and INDEX of :func:`options`, and the macros of programs.PRODUCTS: STORE,
@@ -427,27 +460,35 @@ class Layout(ABC):
         """
 
     def forward_back(self, spec: Spec, profile: Profile, dtype: str, d: int) -> Text | None:
-        """Return a kernel named forward_back that makes one pass over rows, or None if the layout has none."""
+        """Return the OpenCL text and -D options of the kernel forward_back, which computes K' H K V in one pass.
+
+        Return None if the layout has no such kernel.
+        """
         return None
 
     @abstractmethod
     def items(self, numbers: Mapping[str, int]) -> int:
-        """Return the number of work-items in a work-group, given the -D numbers of a work-group kernel."""
+        """Return the number of work-items in a work-group. ``numbers`` are the kernel's -D options by name."""
 
     def grid(self, numbers: Mapping[str, int], groups: int, blocks: int) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Return the global and local size of a work-group launch over lane groups and blocks of right-hand rows."""
+        """Return the global and local size of a work-group launch over lane groups and blocks of right-hand rows.
+
+        ``numbers`` are the kernel's -D options by name.
+        """
         items = self.items(numbers)
         shared = -(-blocks // numbers.get("BLOCKS", 1))
         return (-(-groups // numbers.get("GROUPS", 1)) * items, shared), (items, 1)
 
     def size(self, stream: Stream, numbers: Mapping[str, int], of_panel: bool, groups: int, cells: float) -> int:
-        """Return the number of work-items of a SIMD launch over lane groups. One group costs ``cells``
-        multiply-adds."""
+        """Return the number of work-items of a SIMD launch over ``groups`` lane groups.
+
+        One lane group costs ``cells`` multiply-adds. ``numbers`` are the kernel's -D options by name.
+        """
         return -(-groups // numbers.get("GROUPS", 1))
 
 
 def lanes(profile: Profile, dtype: str) -> int:
-    """Return V for values of ``dtype``. A SIMD vector holds half as many doubles as floats."""
+    """Return V, the number of rows in a lane group, for values of ``dtype``. A SIMD vector holds half of V doubles."""
     return profile.lanes // 2 if dtype == "float64" and profile.shape == "vector" else profile.lanes
 
 
@@ -464,19 +505,21 @@ def packing(profile: Profile, source: DTypeLike, d: int, dtype: str) -> list[str
 
 
 def template(family: str, spec: Spec, profile: Profile) -> str:
-    """Return the text of a layout's gram kernel. The family "few" serves few right-hand rows with work-group
-    kernels."""
+    """Return the OpenCL text of the kernel gram of a template family, such as "lanes" or "csr".
+
+    The family "few" is for few right-hand rows in work-group style.
+    """
     return sources.render(f"gram/gram_{family}_{profile.shape}", kernel=spec)
 
 
 def padded(n: int, unit: int) -> int:
-    """Round n rows up to multiples of ``unit`` and of WHOLE."""
+    """Round the number n of rows up to a multiple of both ``unit`` and WHOLE."""
     unit = math.lcm(unit, WHOLE)
     return -(-n // unit) * unit
 
 
 def in_order(n: int, n_pad: int) -> Places:
-    """Return order and position of rows that keep the caller's order."""
+    """Return the arrays Rows.order and Rows.position of n rows in the caller's order, padded to n_pad."""
     at = np.arange(n_pad, dtype=np.int32)
     return np.where(at < n, at, np.int32(-1)), at[:n].copy()
 
