@@ -1,14 +1,15 @@
-"""Distribute a fit: requests to the parts of its rows (:class:`Parts`), and a queue of independent pieces of work.
+"""Distribute a fit over several devices or Dask workers.
 
-A part is an object that holds some rows: a shard of an SVM (solvers/sharded.py) or a block of a Nyström model
-(nystrom/rows.py). Parts live in threads of this process, one thread for each device (:class:`OnDevices`), or on Dask's
-workers (clsvm.dask.executor.OnWorkers).
+The training rows are divided into parts. A part is an object that holds some of the rows: a shard of an SVM
+(solvers/sharded.py) or a block of a Nyström model (nystrom/rows.py). Parts live in threads of this process, one thread
+for each device (:class:`OnDevices`), or on Dask's workers (clsvm.dask.executor.OnWorkers). A request
+has up to three steps:
 
-    ask       The solver calls a method of every part, or reads an attribute.
-    lost      If a part is lost with its worker, its reply is :class:`Lost`. It is built again before the next request.
-    replay    The solver repeats the requests that lead to the part's state (:func:`replayed`).
+    ask       The solver calls a method of every part, or reads an attribute of every part.
+    lost      If a part is lost with its worker, its reply is :class:`Lost`. The next request builds the part again.
+    replay    The solver repeats the requests that lead to the lost part's state (:func:`replayed`).
 
-:func:`dealt` gives pieces of work that share only their input to workers, from a queue.
+:func:`dealt` serves work without parts: it gives independent pieces of work to workers from one queue.
 """
 
 from __future__ import annotations
@@ -36,38 +37,39 @@ Vector = NDArray[np.float64]
 Request = tuple[Any, ...]
 Worker = TypeVar("Worker")
 Piece = TypeVar("Piece")
-TRIES = 3  # most losses of a part during one request before the fit fails
-ALIKE = 1.3  # largest ratio of speeds of devices that get equal shares
+TRIES = 3  # the fit fails if a part is lost more than this many times during one request
+ALIKE = 1.3  # devices get equal shares of the rows if the fastest is at most this many times as fast as the slowest
 _ENDED = object()  # message of a worker that has ended
 _LOOK = 0.2  # seconds between two checks for Ctrl-C
 
 
 class Lost:
-    """Stand for the reply of a part that was lost with its worker, and with its state."""
+    """Stand for the reply of a part whose worker was lost, together with the part's state."""
 
 
 class Parts(Protocol):
-    """Send requests to the parts of a fit's rows, in the order of the rows.
+    """Send requests to the parts into which the training rows of a fit are divided.
 
     Attributes
     ----------
     sizes
-        number of rows of each part.
+        number of rows of each part, in the order of the training rows.
     """
 
     sizes: Sequence[int]
 
     def ask(self, name: str, given: Sequence[Request | None]) -> list[Any]:
-        """Call the method ``name`` of each part with its arguments, and return the replies.
+        """Call the method ``name`` of each part i with the arguments ``given[i]``, and return the replies.
 
-        A part without arguments (None) is left out, and its reply is None. The reply of a lost part is :class:`Lost`.
+        A part i whose ``given[i]`` is None is not called, and its reply is None. The reply of a lost part is
+        :class:`Lost`.
         """
 
     def peak(self) -> int:
         """Return the largest number of bytes that a device has allocated for these parts."""
 
     def memory(self) -> tuple[int, int | str | None]:
-        """Return the bytes allocated now on the caller's devices, and the memory limit for further work there."""
+        """Return the bytes allocated now on the caller's devices, and the memory limit for further work on them."""
 
 
 def ask_one(parts: Parts, i: int, name: str, *given: Any) -> Any:
@@ -91,7 +93,7 @@ def replayed(replies: list[Any], replay: Callable[[int], Any]) -> list[Any]:
 
 
 def count_losses(losses: Counter[int], lost: Iterable[int]) -> None:
-    """Count losses of parts during one request. Raises DeviceError if a part is lost more than TRIES times."""
+    """Add one to ``losses[i]`` for each lost part i. Raises DeviceError if a part is lost more than TRIES times."""
     losses.update(lost)
     most = max(losses.values())
     if most > TRIES:
@@ -99,7 +101,10 @@ def count_losses(losses: Counter[int], lost: Iterable[int]) -> None:
 
 
 def split(rows: NDArray[np.intp], sizes: Sequence[int]) -> list[NDArray[np.intp]]:
-    """Divide ascending row numbers by parts; each part's numbers are counted from its first row."""
+    """Return for each part its own of the ascending row numbers ``rows``, counted from the part's first row.
+
+    ``sizes`` holds the number of rows of each part.
+    """
     ends = np.cumsum(sizes)
     cuts = np.searchsorted(rows, ends[:-1])
     return [some - end + size for some, end, size in zip(np.split(rows, cuts), ends, sizes, strict=True)]
@@ -113,7 +118,10 @@ def call(part: Any, name: str, given: Sequence[Any]) -> Any:
 
 @contextmanager
 def share_of(stream: Stream, left: int) -> Iterator[None]:
-    """Limit the stream's free memory to its share for one part inside this context; ``left`` parts are to be built."""
+    """Limit the stream's free memory to 1 / ``left`` of it inside this context, in which one part is built.
+
+    ``left`` is the number of parts still to be built on the stream.
+    """
     spared = (stream.limit - stream.held) * (left - 1) // left
     stream.limit -= spared
     try:
@@ -147,10 +155,10 @@ class DeviceThread:
 
 @contextmanager
 def opened(device: Any, memory_limit: int | str | None) -> Iterator[list[DeviceThread]]:
-    """Open a stream for a device in the caller's thread, or for a list of devices one stream in a thread for each.
+    """Open a stream for each device, and close all of them when the context ends.
 
-    A device that is listed several times divides its memory among its streams. Raises DeviceError if a device is not
-    found.
+    One device is used in the caller's thread. Each device of a list is used in a thread of its own. A device that is
+    listed several times divides its memory among its streams. Raises DeviceError if a device is not found.
     """
     if not isinstance(device, list | tuple):
         with Stream(device, memory_limit) as stream:
@@ -179,9 +187,9 @@ def opened(device: Any, memory_limit: int | str | None) -> Iterator[list[DeviceT
 
 
 class OnDevices:
-    """Implement :class:`Parts` by threads of this process, one for each device; no part is ever lost.
+    """Implement :class:`Parts` by threads of this process, one for each device. No part is ever lost.
 
-    owners: index of the thread that holds each part. build: function that makes part i on a stream.
+    ``owners[i]`` is the index of the thread that holds part i. ``build(stream, i)`` makes part i on a stream.
     """
 
     def __init__(
@@ -214,9 +222,10 @@ class OnDevices:
 
 
 def speeds(threads: Sequence[DeviceThread], seconds: Callable[[Stream], float]) -> Vector:
-    """Return the speed of each device: 1 / seconds, or 1 for all if they have one name or differ little.
+    """Return the relative speed of each device, by which its share of the rows is chosen.
 
-    seconds: function that times a fixed piece of work on a stream. ALIKE is the largest ratio that counts as equal.
+    ``seconds(stream)`` times a fixed piece of work, and the speed is 1 / seconds. All speeds are 1 if all devices have
+    one name, or if the fastest is at most ALIKE times as fast as the slowest.
     """
     if len({str(one.stream.info) for one in threads}) == 1:
         return np.ones(len(threads))
@@ -225,9 +234,9 @@ def speeds(threads: Sequence[DeviceThread], seconds: Callable[[Stream], float]) 
 
 
 def owners(parts: int, speeds: Vector) -> list[int]:
-    """Return the device index of each part, ascending.
+    """Return the index of the device that owns each part, in ascending order.
 
-    Each part in turn is assigned to the device that would finish it first.
+    Each part in turn is counted for the device that would finish its parts first, judged by ``speeds``.
     """
     counts = np.zeros(len(speeds), int)
     for _ in range(parts):
@@ -240,10 +249,10 @@ def dealt(
 ) -> Generator[None]:
     """Run ``work(worker, pieces)`` in a thread for each worker, and yield whenever a worker's generator yields.
 
-    A worker takes its next piece from a common queue, so a faster worker does more. A single worker runs in the
-    caller's thread. If a worker raises, the others are ended and the exception is raised here. The workers also end if
-    the caller closes this generator. A worker ends at its next call of :func:`clsvm.threads.go_on`, which raises
-    KeyboardInterrupt.
+    Each worker takes its next piece from a common queue, so a faster worker does more pieces. A single worker runs in
+    the caller's thread. If a worker raises, the others are ended and the exception is raised here. The workers also end
+    if the caller closes this generator. A worker that is to end does so at its next call of
+    :func:`clsvm.threads.go_on`, which raises KeyboardInterrupt.
     """
     if len(workers) == 1:
         yield from work(workers[0], iter(pieces))
@@ -274,7 +283,7 @@ def dealt(
     started: list[threading.Thread] = []
     try:
         for worker in workers:
-            context = contextvars.copy_context()  # holds the prefix of progress lines
+            context = contextvars.copy_context()  # the context holds the prefix of progress lines
             thread = threading.Thread(target=context.run, args=(run, worker), name="clsvm")
             thread.start()
             started.append(thread)
@@ -282,7 +291,7 @@ def dealt(
         while left:
             try:
                 one = said.get(timeout=_LOOK)
-            except Empty:  # a signal that another thread receives does not wake up this one
+            except Empty:  # the short wait lets Ctrl-C through: a signal to another thread does not wake up this thread
                 continue
             if isinstance(one, BaseException):
                 raise one

@@ -1,8 +1,8 @@
 """Fit estimators to Dask arrays and data frames, whose rows are spread over many computers.
 
-Chunks of rows stay on the Dask workers that hold them, and each worker computes on its own device. A Falkon fit sends
-only inducing points and coefficients between workers. An SVM fit sends the rows of its working sets. The module needs
-the extra ``dask``.
+Each chunk of rows remains on the Dask worker that holds it, and each worker computes on its own device. A Falkon fit
+sends only inducing points, coefficients and sums over rows between the caller and the workers. An SVM fit also sends
+the rows of its working sets. The package needs pip's extra ``clsvm[dask]``.
 """
 
 from __future__ import annotations

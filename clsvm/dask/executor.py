@@ -1,7 +1,8 @@
-"""Build the parts of a fit on Dask's workers, send them requests, and rebuild parts of lost workers.
+"""Build the parts of a fit on Dask's workers, send them requests, and rebuild the parts of lost workers.
 
-:class:`Chunks` holds futures of the rows. :class:`OnWorkers` builds one part for each chunk, on a worker that holds the
-chunk, and implements :class:`clsvm.distribute.Parts`.
+A part is an object that computes with the rows of one chunk. :class:`Chunks` holds Dask futures of the chunks.
+:class:`OnWorkers` builds one part for each chunk, on a worker that holds the chunk. It implements
+:class:`clsvm.distribute.Parts`.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from clsvm.distribute import Lost, Request, count_losses
 from clsvm.errors import DeviceError
 
 LOST = "cancelled", "lost"  # states of a Dask future whose result is lost
-LONG = 60.0  # most seconds to wait for a worker to start
+LONG = 60.0  # wait at most this many seconds for a worker to start
 UNREACHED = "Unable to contact"  # Dask's message for an actor whose worker is lost
-PATIENCE = 2.0  # seconds without a reply after which to check that the worker is alive
+PATIENCE = 2.0  # after this many seconds without a reply, check whether the worker is alive
 
 
 @dataclass
@@ -39,11 +40,15 @@ class Chunks:
     client
         Dask client.
     X
-        futures of the rows, one for each chunk.
-    y, weights
-        futures of the targets and of the sample weights, or None, one for each chunk.
-    sent, received
-        bytes sent to the workers, and received from them.
+        for each chunk, the future of its rows.
+    y
+        for each chunk, the future of its targets, or None.
+    weights
+        for each chunk, the future of its sample weights, or None.
+    sent
+        bytes sent to the workers.
+    received
+        bytes received from the workers.
     """
 
     client: Client
@@ -54,15 +59,18 @@ class Chunks:
     received: int = 0
 
     def keep(self, some: Sequence[int]) -> None:
-        """Keep only the chunks with these numbers."""
+        """Keep only the chunks whose numbers are in ``some``."""
         self.X, self.y, self.weights = ([column[i] for i in some] for column in (self.X, self.y, self.weights))
 
     def each(self, call: Callable[..., Any], *columns: list[Any]) -> list[Any]:
-        """Call ``call`` for every chunk, with its entry of each column, on any worker. Return the results."""
+        """Run ``call(columns[0][i], columns[1][i], ...)`` for every chunk i, on any worker. Return the results."""
         return results(self.client, [self.client.submit(call, *row) for row in zip(*columns, strict=True)])
 
     def homes(self) -> list[str]:
-        """Return a worker's address for every chunk: among its holders the worker with the fewest chunks so far."""
+        """Return for every chunk the address of the worker that is to use it.
+
+        Of the workers that hold the chunk it is the one with the fewest chunks so far.
+        """
         wait(self.X)
         holders, counts, homes = self.client.who_has(self.X), Counter[str](), []
         for future in self.X:
@@ -73,26 +81,28 @@ class Chunks:
 
     @property
     def bytes_sent(self) -> dict[str, int]:
-        """Return the bytes sent and received, as the attribute bytes_sent_ of an estimator has them."""
+        """Return the bytes sent "to the workers" and received "back", for the estimators' attribute bytes_sent_."""
         return {"to the workers": self.sent, "back": self.received}
 
 
 class OnWorkers:
     """Implement :class:`clsvm.distribute.Parts` on Dask's workers, with one part for each chunk.
 
-    A part has a version, which grows with each request. If a reply is lost on its way, the versions of part and caller
-    differ, and the part counts as lost.
+    The version of a part is the number of requests that it has answered. Part and caller count it independently. If a
+    reply was lost on its way, the two versions differ, and the part counts as lost.
+
+    The argument ``build`` of the constructor is a function: build(stream, rows, targets, weights) makes a part.
 
     Attributes
     ----------
     sizes
         number of rows of each chunk.
-    device, memory_limit
-        device of each worker, and the memory limit there.
+    device
+        device that each worker uses.
+    memory_limit
+        memory limit of each worker's device.
     homes
-        address of the worker that holds each part.
-    build
-        function that makes a part from a stream and the chunk's rows, targets and weights; an argument only.
+        for each part, the address of the worker that holds it.
     """
 
     def __init__(
@@ -115,7 +125,10 @@ class OnWorkers:
         self._actors: dict[str, Any] = {}
 
     def ask(self, name: str, given: Sequence[Request | None]) -> list[Any]:
-        """See :class:`clsvm.distribute.Parts`."""
+        """Call the method ``name`` of each part i with the arguments ``given[i]``, and return the replies.
+
+        This implements :meth:`clsvm.distribute.Parts.ask`.
+        """
         asked = [i for i, one in enumerate(given) if one is not None]
         self._build_missing({*asked})
         calls = [(i, self._call(i, name, given[i])) for i in asked]
@@ -141,7 +154,10 @@ class OnWorkers:
         self.client.run(worker.in_thread, worker.forget, self._name, on_error="ignore")
 
     def _build_missing(self, missing: set[int]) -> None:
-        """Build missing parts on live workers. Raises DeviceError if a part is lost more than TRIES times."""
+        """Build the parts whose numbers are in ``missing`` on live workers, unless they are built already.
+
+        Raises DeviceError if a part is lost more than TRIES times.
+        """
         asked, losses, chunks = dict[int, Future[Any]](), Counter[int](), self._chunks
         while missing := missing - self._built:
             gone = self._find_homes(missing) | {i for i, one in asked.items() if one.status in LOST}
@@ -175,7 +191,10 @@ class OnWorkers:
             return None
 
     def _actor(self, home: str) -> Any:
-        """Return the actor on a worker, created at the first call: it replies about 10 ms faster than a task."""
+        """Return the Dask actor on the worker with address ``home``, created at the first call.
+
+        An actor replies about 10 ms faster than a task.
+        """
         if home not in self._actors:
             made = self.client.submit(worker.WorkerActor, actor=True, workers=[home], pure=False)
             until = perf_counter() + LONG
@@ -189,7 +208,7 @@ class OnWorkers:
         return self._actors[home][1]
 
     def _reply(self, i: int, call: Any) -> Any:
-        """Return the reply of part i, or :class:`Lost` if its worker is lost."""
+        """Wait for the reply of part i, and return it. Return :class:`Lost` if the part's worker is lost."""
         while call is not None:
             try:
                 return call.result(timeout=PATIENCE)
@@ -197,7 +216,7 @@ class OnWorkers:
                 if self.homes[i] not in workers(self.client):
                     break
             except OSError as error:
-                if UNREACHED not in str(error):  # an error of the request itself
+                if UNREACHED not in str(error):  # the request itself raised the error
                     raise
                 break
         self._actors.pop(self.homes[i], None)
@@ -209,12 +228,15 @@ def _identity(recipe: Any) -> Any:
 
 
 def workers(client: Client) -> list[str]:
-    """Return the addresses of the live workers."""
+    """Return the addresses of the live Dask workers."""
     return sorted(client.run_on_scheduler(_addresses))
 
 
 def live_workers(client: Client) -> list[str]:
-    """Wait for at least one live worker, and return the addresses. Raises DeviceError after LONG seconds."""
+    """Wait for at least one live Dask worker, and return the addresses of all live workers.
+
+    Raises DeviceError after LONG seconds without a worker.
+    """
     if not workers(client):
         try:
             client.wait_for_workers(1, timeout=LONG)
@@ -224,7 +246,10 @@ def live_workers(client: Client) -> list[str]:
 
 
 def ended(futures: list[Future[Any]], which: str) -> list[Future[Any]]:
-    """Wait at most PATIENCE seconds for the first or all futures to end, as ``which`` says; return ended futures."""
+    """Wait at most PATIENCE seconds for futures to end, and return the futures that have ended.
+
+    ``which`` is "FIRST_COMPLETED" to wait for any future, "ALL_COMPLETED" to wait for all futures.
+    """
     try:
         return list(wait(futures, timeout=PATIENCE, return_when=which).done)
     except TimeoutError:
@@ -232,7 +257,10 @@ def ended(futures: list[Future[Any]], which: str) -> list[Future[Any]]:
 
 
 def results(client: Client, futures: list[Future[Any]]) -> list[Any]:
-    """Return the results of futures. Raises DeviceError if there is no worker, or if Dask has lost the chunks."""
+    """Wait for all futures, and return their results.
+
+    Raises DeviceError if there is no worker, or if Dask has lost the chunks that the futures need.
+    """
     try:
         while futures and not ended(futures, "ALL_COMPLETED"):
             live_workers(client)
@@ -252,14 +280,14 @@ def _addresses(dask_scheduler: Any) -> list[str]:
 
 
 def pickled(given: Any) -> int:
-    """Return the size of a pickled object in bytes; an array that occurs twice in the object counts once."""
+    """Return how many bytes an object has when pickled. An array that occurs twice in the object counts once."""
     buffers: list[Any] = []
     head = pickle.dumps(given, buffer_callback=buffers.append)
     return len(head) + sum(buffer.raw().nbytes for buffer in buffers)
 
 
 def nbytes(given: Any) -> int:
-    """Return the bytes of an array, or of all arrays in nested lists and tuples."""
+    """Return the size in bytes of an array or sparse matrix, or of all arrays in nested lists and tuples."""
     if isinstance(given, np.ndarray):
         return given.nbytes
     if sp.issparse(given):

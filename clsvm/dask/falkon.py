@@ -1,10 +1,12 @@
 """Fit Falkon models to Dask arrays and data frames, whose rows are in chunks on workers.
 
+The caller, who runs ``fit``, and the workers divide the work:
+
 rows               Each worker checks its chunks and lays them out once on its device.
-inducing points    The caller draws them from all chunks, and sends them to all workers. K(C, C) and its factors stay
-                   with the caller.
-an iteration       The caller sends coefficients (k, m). Each worker returns sums over the rows of a chunk. The caller
-                   adds them in the order of the chunks.
+inducing points    The caller draws m inducing points C from all chunks, and sends them to all workers. The caller
+                   computes K(C, C) and its Cholesky factors.
+an iteration       The caller sends coefficients (k, m) of k outputs. Each worker returns sums over the rows of its
+                   chunks. The caller adds the sums in the order of the chunks.
 """
 
 from __future__ import annotations
@@ -40,22 +42,25 @@ Vector = NDArray[np.float64]
 def block(
     stream: Stream, X: Data, y: Any, weights: Any, *, points: InducingPoints, encoding: Encoding, task: Task
 ) -> RowBlock:
-    """Build a block from the rows X (n, d) of a chunk on a worker, and encode its targets y there."""
+    """Build a block of a Falkon fit on a worker, from the rows X (n, d), targets y and weights of a chunk.
+
+    ``encoding`` converts y to numbers. ``task`` is the optimization problem, without targets.
+    """
     y, weights = encoding.encoded(y, weights)
     return RowBlock.built(stream, X, points, replace(task, y=y, weights=weights))
 
 
 class FalkonRows(ChunkedRows, nystrom.Rows):
-    """Hold rows in chunks, with their targets, on workers.
+    """Hold the rows of a Falkon fit, with their targets, in chunks on Dask's workers.
 
     Attributes
     ----------
     weighted
-        number of rows with positive weight, one for each chunk.
+        for each chunk, the number of rows with positive weight.
     encoding
-        encoding of the targets, common to all chunks.
+        how targets are converted to numbers, the same for all chunks.
     task
-        task over a few rows with the extreme targets of all chunks.
+        optimization problem over a few rows, which have the extreme targets of all chunks.
     """
 
     weighted: list[int]
@@ -80,7 +85,10 @@ class FalkonRows(ChunkedRows, nystrom.Rows):
             yield parts
 
     def values(self, rows: NDArray[np.intp]) -> NDArray[np.floating]:
-        """Return K (s, m), as :class:`clsvm.nystrom.fit.Rows` does; the rows are fetched from the workers first."""
+        """Return kernel values (s, m) between s rows with these numbers and the m inducing points.
+
+        The rows are fetched from the workers, and the caller computes the values.
+        """
         X = stacked([some for some, _ in self.taken(split(rows, self.sizes)) if some.shape[0]])
         return kernel_matrix(X, self._points.rows, self._points.kernel, dtype="float64", **self._where)
 
@@ -89,9 +97,9 @@ class FalkonRows(ChunkedRows, nystrom.Rows):
 
 
 class ChunkedFalkon(OverChunks, local.Falkon):
-    """Fit a Falkon model to rows in chunks: the base class of this module's estimators.
+    """Fit a Falkon model to rows in chunks. This is the base class of the estimators in this module.
 
-    Inducing points are drawn uniformly at random, or given as ``center_selection``.
+    Inducing points are drawn uniformly at random, or given by the parameter ``center_selection``.
     """
 
     _encoding: Any = Labels
@@ -118,14 +126,17 @@ class ChunkedFalkon(OverChunks, local.Falkon):
         return rows
 
     def _encoded(self, rows: FalkonRows, summaries: list[Summary]) -> tuple[Encoding, Task]:
-        """Return the encoding of the targets of all chunks, and a task over a few rows with the extreme targets."""
+        """Return how to encode the targets, and the optimization problem over a few rows with the extreme targets.
+
+        ``summaries`` describe the targets of each chunk.
+        """
         encoding, weights = Labels.of(summaries, self.class_weight, self._targets)
         return encoding, self._problem(local.Posed(encoding.classes, encoding.table, weights))
 
     def _centers(
         self, X: Any, kernel: Kernel, task: Task, random: np.random.RandomState
     ) -> tuple[nystrom.Centers, Vector | None]:
-        """Return inducing points drawn uniformly from the rows with positive weight, or the given points."""
+        """Return inducing points, drawn uniformly from the rows with positive weight or given by the user."""
         if not isinstance(X, FalkonRows):
             return super()._centers(X, kernel, task, random)
         if not isinstance(self.center_selection, str):
@@ -141,7 +152,7 @@ class ChunkedFalkon(OverChunks, local.Falkon):
 
 
 class FalkonRegressor(ChunkedFalkon, local.FalkonRegressor):
-    """:class:`clsvm.FalkonRegressor` for rows in chunks."""
+    """Fit :class:`clsvm.FalkonRegressor` to rows in chunks on Dask's workers."""
 
     _encoding = Numbers
 
@@ -163,7 +174,10 @@ class FalkonRegressor(ChunkedFalkon, local.FalkonRegressor):
         return Numbers(), Task(LOSSES[self.loss], extremes, total, offset, penalty, deviation(extremes, offset))
 
     def _middle(self, rows: FalkonRows, output: int, low: float, high: float) -> float:
-        """Return the constant between low and high at which the loss's derivative, summed over all rows, is 0."""
+        """Return the constant prediction between low and high that minimises the loss of an output over all rows.
+
+        At this constant the derivative of the loss, summed over all rows, is 0.
+        """
 
         def slope(at: float) -> float:
             of_chunk = partial(worker.slope_at, self.loss, output, at)
@@ -173,8 +187,8 @@ class FalkonRegressor(ChunkedFalkon, local.FalkonRegressor):
 
 
 class FalkonClassifier(ChunkedFalkon, local.FalkonClassifier):
-    """:class:`clsvm.FalkonClassifier` for rows in chunks."""
+    """Fit :class:`clsvm.FalkonClassifier` to rows in chunks on Dask's workers."""
 
 
 class LogisticFalkonClassifier(ChunkedFalkon, local.LogisticFalkonClassifier):
-    """:class:`clsvm.LogisticFalkonClassifier` for rows in chunks."""
+    """Fit :class:`clsvm.LogisticFalkonClassifier` to rows in chunks on Dask's workers."""

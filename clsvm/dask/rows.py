@@ -1,8 +1,8 @@
-"""Read Dask collections as rows in chunks on workers, and predict for them.
+"""Read Dask arrays and data frames as rows in chunks on workers, and predict for them.
 
 :func:`gathered` has the workers compute and check the chunks. :class:`ChunkedRows` presents the chunks as one matrix.
-:class:`OverChunks` is the base class of estimators that fit and predict with them. :func:`here` computes a collection
-on the caller's computer.
+:class:`OverChunks` is the base class of estimators that fit and predict with rows in chunks. :func:`here` brings Dask
+collections to the caller's computer.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from clsvm.kernels import Kernel
 from clsvm.opencl.devices import listed
 
 Vector = NDArray[np.float64]
-HEAD = 20  # rows that are fetched to check parameters before a fit
+HEAD = 20  # this many rows are fetched to check the parameters before a fit
 PREDICTIONS = "predict", "predict_proba", "predict_log_proba", "decision_function", "score_samples"
 
 
@@ -42,15 +42,15 @@ def is_dask(X: Any) -> bool:
 
 
 class ChunkedRows:
-    """Present rows X (n, d) in chunks on workers as one matrix; indexing fetches some of its rows.
+    """Present rows X (n, d) in chunks on workers as one matrix. Indexing it fetches some of its rows.
 
-    Raises ValueError if the chunks differ in their number of features or in sparsity, or if chunks of y or
-    sample_weight have other lengths.
+    Raises ValueError if some chunks of X are sparse and others dense, if the chunks differ in their number of features,
+    or if a chunk of y or sample_weight has another length than its chunk of X.
 
     Attributes
     ----------
     chunks
-        chunks that have rows.
+        chunks of X, y and sample_weight, without the empty ones.
     columns
         column names of a data frame, else None.
     sizes
@@ -78,20 +78,21 @@ class ChunkedRows:
         chunks.keep([i for i, n in enumerate(sizes) if n])
         self.chunks, self.columns, self.sizes = chunks, columns, [one.n for one in filled]
         self.shape = sum(self.sizes), filled[0].d
-        # The variance of all values from those of the chunks: Chan, Golub, LeVeque 1983
+        # Combine the variances of the chunks into the variance of all values of X (Chan, Golub, LeVeque 1983).
         cells, means = np.array(self.sizes, float) * filled[0].d, np.array([one.mean for one in filled])
         mean = cells @ means / cells.sum()
         squares = sum(one.squares for one in filled) + cells @ np.square(means - mean)
         self._variance = float(squares / cells.sum())
 
     def var(self, dtype: Any = None) -> float:
-        """Return the variance of all n d values."""
+        """Return the variance of all n * d values of X."""
         return self._variance
 
     def taken(self, places: list[NDArray[np.intp]], weighted: bool = False) -> list[Any]:
-        """Fetch some rows of each chunk. Return their values and their numbers in the chunk, a pair for each chunk.
+        """Fetch some rows of each chunk. Return for each chunk a pair: the rows, and their numbers in the chunk.
 
-        places: numbers of the rows, an array for each chunk. weighted: count only rows with positive weight.
+        ``places`` has for each chunk an array of row numbers. If ``weighted`` is true, these numbers count only the
+        rows with positive weight.
         """
         chunks = self.chunks
         found = chunks.each(partial(worker.take, weighted=weighted), chunks.X, places, chunks.weights)
@@ -100,7 +101,7 @@ class ChunkedRows:
         return found
 
     def __getitem__(self, rows: Any) -> Data:
-        """Fetch rows by a slice or by their numbers."""
+        """Fetch the rows of X that a slice or an array of row numbers selects."""
         numbers = np.arange(*rows.indices(self.shape[0])) if isinstance(rows, slice) else rows
         places, inverse = np.unique(numbers, return_inverse=True)
         found = [some for some, _ in self.taken(split(places, self.sizes)) if some.shape[0]]
@@ -109,7 +110,10 @@ class ChunkedRows:
         return stacked(found)[inverse]
 
     def planned(self, kernel: Kernel, options: Any) -> tuple[Plan, str, str]:
-        """Return layout plan, most precise dtype and device name for the largest chunk (:func:`worker.choose`)."""
+        """Have a worker choose the layout for the largest chunk.
+
+        Return the layout plan, the most precise dtype of the worker's device, and the name of the device.
+        """
         given = kernel, options.layout, options.device, options.memory_limit
         largest = self.chunks.X[int(np.argmax(self.sizes))]
         asked = self.chunks.client.submit(worker.in_thread, worker.choose, largest, *given, pure=False)
@@ -118,7 +122,10 @@ class ChunkedRows:
 
 
 def client_for(words: str) -> Client:
-    """Return the current Dask client. Raises ValueError if there is no open one; the message begins with ``words``."""
+    """Return the current Dask client.
+
+    Raises ValueError if there is no open client. The message begins with ``words``, which say what needs the client.
+    """
     try:
         client = get_client()
     except ValueError:
@@ -131,9 +138,10 @@ def client_for(words: str) -> Client:
 
 
 def gathered(X: Any, y: Any = None, weights: Any = None) -> Chunks:
-    """Have the workers compute the chunks of X (n, d), y and weights, and keep them. Return the chunks.
+    """Have the workers compute, check and keep the chunks of X (n, d), y and weights. Return the futures of the chunks.
 
-    y and weights may be None. Raises ValueError if there is no client, or if the chunks of the three differ.
+    y and weights may be None. Raises ValueError if there is no client, or if y or weights cannot be divided into the
+    same chunks as X.
     """
     client = client_for("rows in chunks need")
     X = rows_of(X)
@@ -142,7 +150,10 @@ def gathered(X: Any, y: Any = None, weights: Any = None) -> Chunks:
 
 
 def _column(client: Client, one: Any, X: Any, name: str) -> list[Any]:
-    """Return y or sample_weight in the chunks of X. A single weight, or None, is repeated for each chunk."""
+    """Return for each chunk of X its chunk of ``one``, which is y or sample_weight. ``name`` says which.
+
+    A single weight, or None, is repeated for each chunk.
+    """
     n, ends = X.npartitions, _sizes(X)
     if not is_dask(one):
         if one is None or (name == "sample_weight" and np.ndim(one) == 0):
@@ -175,7 +186,11 @@ def is_frame(one: Any) -> bool:
 
 
 def chunked(one: Any, name: str) -> Any:
-    """Return a Dask array chunked along its rows alone, or a data frame. Raises TypeError for other collections."""
+    """Return a Dask array with each chunk holding whole rows, or a data frame unchanged.
+
+    Raises TypeError for other collections, ValueError for an array without dimensions. ``name`` is the parameter's name
+    in messages.
+    """
     if is_frame(one):
         return one
     if not isinstance(one, Array):
@@ -186,7 +201,7 @@ def chunked(one: Any, name: str) -> Any:
 
 
 def rows_of(X: Any) -> Any:
-    """Return X (n, d) chunked along its rows alone. Raises ValueError if X does not have two dimensions."""
+    """Return X (n, d) in chunks of whole rows. Raises ValueError if X does not have two dimensions."""
     X = chunked(X, "X")
     if X.ndim != 2:
         raise ValueError(f"X must be rows of features (n, d), got a {type(X).__name__} with ndim={X.ndim}")
@@ -194,7 +209,7 @@ def rows_of(X: Any) -> Any:
 
 
 def here(**given: Any) -> dict[str, Any]:
-    """Compute all Dask collections among the arguments together, and return all arguments by name.
+    """Compute all Dask collections among the arguments in one go, and return a dictionary of all arguments by name.
 
     Collections become NumPy arrays, SciPy matrices or pandas objects. Other arguments are returned unchanged.
     """
@@ -211,7 +226,7 @@ def here(**given: Any) -> dict[str, Any]:
 
 
 def _whole(found: Any, name: str) -> Any:
-    """Return the chunks of an array, joined; return a data frame unchanged."""
+    """Return one array made of a list of chunks. Return a data frame unchanged."""
     if not isinstance(found, list):
         return found
     if any(map(sp.issparse, found)):
@@ -220,7 +235,7 @@ def _whole(found: Any, name: str) -> Any:
 
 
 def _sizes(one: Any) -> tuple[float, ...]:
-    """Return the number of rows of each chunk, nan if Dask does not know it."""
+    """Return the number of rows of each chunk of a Dask collection, nan for a number that Dask does not know."""
     return tuple(one.chunks[0]) if isinstance(one, Array) else (np.nan,) * one.npartitions
 
 
@@ -230,7 +245,7 @@ def _blocks(client: Client, one: Any) -> list[Future[Any]]:
 
 
 def _in_chunks(cls: type, name: str) -> Any:
-    """Return an inherited prediction method that takes Dask collections, too."""
+    """Return the prediction method ``name`` of an estimator class, extended so that it also takes Dask collections."""
     method = getattr(cls, name)
 
     @wraps(method)
@@ -241,9 +256,9 @@ def _in_chunks(cls: type, name: str) -> Any:
 
 
 def scored(method: Callable[..., float]) -> Callable[..., float]:
-    """Return an estimator's method ``score`` that takes Dask collections, too.
+    """Return an estimator's method ``score``, extended so that it also takes Dask collections.
 
-    The rows stay on the workers. Predictions, y and sample_weight are fetched.
+    The workers predict for the rows that they hold. Predictions, y and sample_weight are fetched.
     """
 
     @wraps(method)
@@ -272,7 +287,10 @@ class ChunkPredictions:
                 setattr(cls, name, _in_chunks(cls, name))
 
     def _predicted(self, name: str, X: Any) -> Any:
-        """Return predictions of the method ``name`` for X (n, d) in chunks. Raises ValueError if d differs from fit."""
+        """Return the result of the method ``name`` for X (n, d) in chunks, as a Dask collection.
+
+        Raises ValueError if the estimator was fitted with another number of features than d.
+        """
         check_is_fitted(self)
         X = rows_of(X)
         d = self.n_features_in_ if np.isnan(X.shape[1]) else X.shape[1]
@@ -284,16 +302,16 @@ class ChunkPredictions:
 
 
 class OverChunks(ChunkPredictions):
-    """Fit and predict with Dask collections: the base class of the estimators in clsvm.dask.
+    """Fit and predict with Dask collections. This is the base class of the estimators in clsvm.dask.
 
-    X and y are as in clsvm's estimators, or Dask collections. A Dask client has to be open. The sizes of chunks may be
-    unknown. ``device`` and ``memory_limit`` hold for each worker, and for the caller, who computes an SVM's working set
-    or a Falkon model's preconditioner.
+    X and y may be Dask collections, or any data that clsvm's other estimators take. A Dask client has to be open. The
+    numbers of rows of the chunks may be unknown. ``device`` and ``memory_limit`` hold for each worker and for the
+    caller, who solves over an SVM's working sets or computes a Falkon model's preconditioner.
 
     Attributes
     ----------
     bytes_sent_ : dict
-        bytes that a fit sent "to the workers" and received "back", once the rows were laid out.
+        Bytes that the fit sent "to the workers" and received "back" after the rows were laid out.
     """
 
     device: Any

@@ -1,9 +1,9 @@
 """Run grid searches over Dask's workers.
 
-pieces   One worker runs all fits with the same kernel function. If there are more workers than kernel functions, a
-         worker runs only some folds of them.
+pieces   The fits of a search are divided into pieces, which workers run one after another. A piece has all fits with
+         one kernel function. If there are more workers than kernel functions, a piece has only some folds of these.
 data     X and y are sent to every worker once. They are sent again only if all workers that had them are lost.
-results  Workers return the decision values of test rows. The caller computes the scores.
+results  Workers return the decision values of test rows. The caller computes the scores from them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Jobs = list[tuple[int, int]]
 Results = dict[tuple[int, int], FoldResult | Exception]
 Warned = list[tuple[str, type[Warning]]]
 NEEDS = "a search over workers needs"
-LOSSES = 3  # how often all workers with the data may be lost between two finished pieces
+LOSSES = 3  # the search fails if all workers are lost more often than this between two finished pieces
 
 
 class DealtFits(Fits):
@@ -38,8 +38,10 @@ class DealtFits(Fits):
 
     Attributes
     ----------
-    sent, received
-        bytes sent to the workers, and received from them.
+    sent
+        bytes sent to the workers.
+    received
+        bytes received from the workers.
     """
 
     sent = received = 0
@@ -64,7 +66,7 @@ class DealtFits(Fits):
             for future in waiting:
                 jobs, had = asked.pop(future)
                 if (outcome := _result_of(future)) is None:
-                    if had is data:  # else the data was sent again after another lost piece
+                    if had is data:  # otherwise the data was sent again already, after the loss of another piece
                         losses += 1
                         if losses > LOSSES:
                             raise DeviceError(
@@ -85,7 +87,7 @@ class DealtFits(Fits):
             client.cancel([*asked, data])
 
     def _broadcast(self, client: Client) -> Future[Any]:
-        """Send these fits, without results, to every worker. Raises DeviceError if there is no worker."""
+        """Send the data and parameters of all fits to every worker. Raises DeviceError if there is no worker."""
         stripped = self.stripped()
         try:
             data: Future[Any] = client.scatter(stripped, broadcast=True, hash=False)
@@ -105,9 +107,9 @@ def _result_of(future: Future[Any]) -> tuple[Results, Warned] | None:
 
 
 def _run_fits(fits: Fits, jobs: Jobs, among: int) -> tuple[Results, Warned]:
-    """Run fits on this worker's device, and return their results and warnings.
+    """Run the fits that ``jobs`` lists on this worker's device, and return their results and warnings.
 
-    among: number of workers that share this computer's memory.
+    ``among`` is the number of workers that share this computer's memory.
     """
     own = copy.copy(fits)
     if among > 1 and own.estimator.memory_limit is None:
@@ -127,7 +129,7 @@ class _NystromFolds(DealtFits, NystromFolds):
 
 
 class SearchOverWorkers(ChunkPredictions):
-    """Run a search on Dask's workers: the base class of both searches.
+    """Run a grid search on Dask's workers. This is the base class of SVCSearchCV and FalkonSearchCV.
 
     Dask collections are gathered on the caller's computer, and sent to every worker as a whole. The best estimator
     returns predictions for Dask collections as Dask arrays.
@@ -167,7 +169,10 @@ class SearchOverWorkers(ChunkPredictions):
         return self
 
     def score(self, X: Any, y: Any = None, **params: Any) -> float:
-        """Return the best estimator's score on X (n, d) and y (n,); Dask collections are gathered first."""
+        """Return the best estimator's score on X (n, d) and y (n,).
+
+        Dask collections are first brought to the caller's computer.
+        """
         found = here(**{"X": X, "y": y} | params)
         return float(super().score(**found))  # type: ignore[misc]
 
@@ -177,17 +182,19 @@ class SearchOverWorkers(ChunkPredictions):
 
 
 class SVCSearchCV(SearchOverWorkers, local.SVCSearchCV):
-    """:class:`clsvm.model_selection.SVCSearchCV` over Dask's workers, with the same parameters, attributes and scores.
+    """Run the grid search :class:`clsvm.model_selection.SVCSearchCV` over Dask's workers.
 
-    A worker runs all fits with one kernel function, then takes the next kernel function. If there are fewer kernel
-    functions than workers, each worker runs some folds. The caller refits the best estimator on its own device.
+    Parameters, attributes and scores are the same as there. A worker runs all fits with one kernel function, then takes
+    the next kernel function. If there are fewer kernel functions than workers, each worker runs only some folds. The
+    caller refits the best estimator on the caller's device.
 
     ``device`` and ``memory_limit`` of the estimator hold for each worker. Without a limit, the workers of one computer
     divide its memory. ``checkpoint`` is a file on the caller's computer, and ``verbose`` shows the finished fits.
 
-    X and y are sent to every worker once. If a worker is lost, Dask has another worker run its piece. If all workers
-    are lost, the data is sent again to new ones. Ctrl-C and errors cancel the pieces that have not begun; a worker
-    finishes the piece that it has begun. The fits of a Pipeline go to the workers one by one, through joblib.
+    X and y are sent to every worker once. If a worker is lost, Dask has another worker repeat its fits. If all workers
+    are lost, the data is sent again to new workers. Ctrl-C and errors cancel the fits that no worker has begun. A
+    worker finishes the group of fits that it has begun. The fits of a Pipeline go to the workers one by one, through
+    joblib.
 
     Attributes
     ----------
@@ -199,8 +206,9 @@ class SVCSearchCV(SearchOverWorkers, local.SVCSearchCV):
 
 
 class FalkonSearchCV(SearchOverWorkers, local.FalkonSearchCV):
-    """:class:`clsvm.model_selection.FalkonSearchCV` over Dask's workers, which divide the fits as for
-    :class:`SVCSearchCV`.
+    """Run the grid search :class:`clsvm.model_selection.FalkonSearchCV` over Dask's workers.
+
+    The workers divide the fits as for :class:`SVCSearchCV`.
     """
 
     _folds = _NystromFolds

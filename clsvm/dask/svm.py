@@ -1,10 +1,13 @@
-"""Fit SVMs to Dask arrays and data frames: each worker holds a shard of the rows, the caller the working set.
+"""Fit SVMs to Dask arrays and data frames, whose rows are in chunks on workers.
+
+The caller, who runs ``fit``, chooses working sets and solves the dual problem over them. Each worker holds a shard:
+the rows of all its chunks, with the gradient f of the dual problem at these rows (solvers/sharded.py).
 
 rows            Each worker checks its chunks, and joins them into one shard.
 an iteration    The caller sends rows of the working set to the shards that lack them. The shards return candidates for
-                the next working set (solvers/sharded.py).
-a lost shard    Another worker builds it again, and recomputes its gradient f from the coefficients, which the caller
-                holds.
+                the next working set.
+a lost shard    Another worker builds the shard again, and recomputes its gradient f from the coefficients, which the
+                caller holds.
 """
 
 from __future__ import annotations
@@ -32,17 +35,19 @@ from clsvm.solvers.sharded import Shard
 
 
 def shard(stream: Stream, X: Data, *_: Any, kernel: Kernel, plan: Plan, dtype: str) -> Shard:
-    """Build a shard from rows X (n, d) on a worker."""
+    """Build a shard on a worker from rows X (n, d), laid out by ``plan``, with kernel values in ``dtype``."""
     return Shard(stream, X, kernel, plan, dtype)
 
 
 class ShardedRows(ChunkedRows):
-    """Implement :class:`clsvm.fit.sharded.RemoteRows` for X (n, d) in chunks on workers, with one shard a worker.
+    """Hold the rows X (n, d) of an SVM fit on Dask's workers, with one shard for each worker.
+
+    Implements :class:`clsvm.fit.sharded.RemoteRows`.
 
     Attributes
     ----------
     order
-        row number (n,) in X of each row of the shards, shard after shard.
+        row numbers (n,) in X of the rows of the first shard, then of the second shard, and so on.
     sizes
         number of rows of each shard.
     """
@@ -67,7 +72,7 @@ class ShardedRows(ChunkedRows):
 
     @contextmanager
     def laid(self, kernel: Kernel, options: Options, dtype: str) -> Iterator[Laid]:
-        """Lay out the shards on the workers' devices in ``dtype``, inside this context."""
+        """Yield the shards, laid out on the workers' devices in ``dtype``. They are freed when the context ends."""
         plan, finest, device = self.planned(kernel, options)
         build = partial(shard, kernel=kernel, plan=plan, dtype=dtype)
         with closing(OnWorkers(self.chunks, build, self.sizes, options.device, options.memory_limit)) as shards:
@@ -75,7 +80,10 @@ class ShardedRows(ChunkedRows):
 
 
 class ChunkedSVM(OverChunks):
-    """Fit an SVM to rows in chunks: the base class of this module's estimators. y and sample_weight are fetched."""
+    """Fit an SVM to rows in chunks. This is the base class of the estimators in this module.
+
+    The caller fetches y and sample_weight from the workers.
+    """
 
     kernel: Any
     checkpoint: Any
@@ -105,16 +113,16 @@ class ChunkedSVM(OverChunks):
 
 
 class SVC(ChunkedSVM, svm.SVC):
-    """:class:`clsvm.SVC` for rows in chunks."""
+    """Fit :class:`clsvm.SVC` to rows in chunks on Dask's workers."""
 
 
 class NuSVC(ChunkedSVM, svm.NuSVC):
-    """:class:`clsvm.NuSVC` for rows in chunks."""
+    """Fit :class:`clsvm.NuSVC` to rows in chunks on Dask's workers."""
 
 
 class SVR(ChunkedSVM, svm.SVR):
-    """:class:`clsvm.SVR` for rows in chunks."""
+    """Fit :class:`clsvm.SVR` to rows in chunks on Dask's workers."""
 
 
 class OneClassSVM(ChunkedSVM, svm.OneClassSVM):
-    """:class:`clsvm.OneClassSVM` for rows in chunks."""
+    """Fit :class:`clsvm.OneClassSVM` to rows in chunks on Dask's workers."""

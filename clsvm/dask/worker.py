@@ -1,8 +1,8 @@
 """Run on Dask's workers: check chunks, encode targets, build parts of a fit on a device, and pass requests to them.
 
-A part has state beside its rows, such as f and second derivatives, which is lost with its worker. The solver then
-repeats the requests that led to it (clsvm.distribute). All functions that use a device run in one thread of the worker
-(:func:`in_thread`).
+A part is an object that computes with the rows of a chunk. A part also has a state, such as decision values f and
+second derivatives, which is lost with its worker. The solver then repeats the requests that led to the state
+(clsvm.distribute). All functions that use a device run in one thread of the worker (:func:`in_thread`).
 """
 
 from __future__ import annotations
@@ -37,22 +37,26 @@ from clsvm.opencl.stream import Stream
 Vector = NDArray[np.float64]
 
 
-_thread = ThreadPoolExecutor(1, "clsvm-dask")  # starts with the first call
+_thread = ThreadPoolExecutor(1, "clsvm-dask")  # the only thread of a worker that uses devices
 
 
 class Summary(NamedTuple):
-    """Summarise the targets of a chunk.
+    """Summarise the targets of a chunk: class labels, or numbers of k outputs.
 
     Attributes
     ----------
     weighted
         number of rows with positive weight.
     keys
-        distinct labels, or the weighted mean (1, k) of numeric targets.
-    weights, counts
-        sum of the weights, and number of rows, for each key.
-    least, most
-        smallest and largest number (k,) over rows with positive weight; empty for labels.
+        distinct labels of the chunk; or for numbers their weighted mean (1, k).
+    weights
+        sum of the weights of the rows with each label; or for numbers the sum of all weights (1,).
+    counts
+        number of rows with each label; or for numbers the number of all rows (1,).
+    least
+        smallest target (k,) over the rows with positive weight; empty for labels.
+    most
+        largest target (k,) over the rows with positive weight; empty for labels.
     """
 
     weighted: int
@@ -64,9 +68,9 @@ class Summary(NamedTuple):
 
 
 def joined(parts: list[NDArray[Any]], name: str = "y") -> NDArray[Any]:
-    """Return the labels or numbers of all chunks as one array. ``name`` is their name in messages.
+    """Join the labels or numbers of all chunks to one array. ``name`` is the parameter's name in messages.
 
-    Raises ValueError if some chunks have strings and others have numbers, which NumPy would convert to strings.
+    Raises ValueError if some chunks have strings and others have numbers, because NumPy would convert the numbers.
     """
     kinds = {("strings" if one.dtype.kind in "OSTU" else "numbers"): str(one.dtype) for one in parts if one.size}
     if len(kinds) > 1:
@@ -81,7 +85,7 @@ class Numbers:
 
     @staticmethod
     def summary(y: Any, weights: Any) -> Summary:
-        """Summarise the targets of a chunk. Raises ValueError if they are not finite numbers."""
+        """Summarise the targets of a chunk, (n,) or (n, k). Raises ValueError if they are not finite numbers."""
         y = checks.within(np.asarray(_check_y(y, multi_output=True, y_numeric=True), np.float64))
         w, columns = checks.read_weights(weights, y), y.reshape(len(y), -1)
         total = np.array([w.sum()])
@@ -96,18 +100,18 @@ class Numbers:
 
 
 class Labels(NamedTuple):
-    """Encode class labels as targets of k outputs.
+    """Encode class labels as numeric targets of k outputs.
 
     Attributes
     ----------
     classes
-        classes (c,) with positive weight.
+        classes (c,) that have a row of positive weight.
     known
-        all classes (a,) of y.
+        all classes (a,) of the labels.
     by_class
-        factor (a,) of the sample weights of each class.
+        for each class in ``known``, the factor (a,) by which the weights of its rows are multiplied.
     table
-        targets (k, c) of each class.
+        for each class in ``classes``, the targets of the k outputs, (k, c).
     """
 
     classes: NDArray[Any]
@@ -117,7 +121,7 @@ class Labels(NamedTuple):
 
     @staticmethod
     def summary(y: Any, weights: Any) -> Summary:
-        """Summarise the labels of a chunk."""
+        """Summarise the labels (n,) of a chunk."""
         y = _check_y(y)
         check_classification_targets(y)
         w = checks.read_weights(weights, y)
@@ -127,10 +131,10 @@ class Labels(NamedTuple):
 
     @classmethod
     def of(cls, chunks: list[Summary], class_weight: Any, table: Any) -> tuple[Labels, Vector]:
-        """Make the encoding from the summaries of all chunks. Return it with the sum of weights (c,) of each class.
+        """Make the encoding from the summaries of all chunks.
 
-        table: function that returns targets (k, c) for class indices (c,) and their number. Raises ValueError for
-        fewer than two classes.
+        Return the encoding, and the sum of the weights of each class, (c,). ``table(indices, c)`` returns the targets
+        (k, c) for class indices (c,). Raises ValueError for fewer than two classes.
         """
         known, places = np.unique(joined([one.keys for one in chunks]), return_inverse=True)
         if len(known) < 2:
@@ -165,11 +169,13 @@ class Recipe(NamedTuple):
     Attributes
     ----------
     name
-        key of the fit on each worker.
+        key under which each worker keeps its parts of the fit.
     build
-        function that makes a part from a stream and a chunk.
-    device, memory_limit
-        device of each worker, and the memory limit there.
+        function: build(stream, rows, targets, weights) makes a part from a chunk.
+    device
+        device that each worker uses.
+    memory_limit
+        memory limit of each worker's device.
     neighbours
         largest number of workers on one computer.
     chunks
@@ -193,9 +199,11 @@ class _Fit:
     stream
         stream of the worker's device.
     expected
-        number of parts that this worker is expected to hold, among which it divides its memory.
-    parts, versions
-        part number -> part, and number of requests that the part has answered.
+        number of parts that this worker is expected to hold. It divides its memory among so many.
+    parts
+        part number -> part.
+    versions
+        part number -> number of requests that the part has answered.
     """
 
     stream: Stream
@@ -208,12 +216,12 @@ _fits: dict[str, _Fit] = {}
 
 
 def in_thread(call: Callable[..., Any], *given: Any) -> Any:
-    """Call a function in the only thread of this process that uses devices for Dask, and return its result."""
+    """Run ``call(*given)`` in the only thread of this worker that uses devices, and return its result."""
     return _thread.submit(call, *given).result()
 
 
 def build_part(recipe: Recipe, i: int, *chunk: Any) -> None:
-    """Build part i of a fit from a chunk, unless this worker has it already."""
+    """Build part i of a fit on this worker from a chunk's rows, targets and weights, unless it is built already."""
     if recipe.name not in _fits:
         stream = Stream(recipe.device, recipe.memory_limit)
         stream.limit //= 1 if recipe.memory_limit is not None else recipe.neighbours
@@ -226,19 +234,20 @@ def build_part(recipe: Recipe, i: int, *chunk: Any) -> None:
         except MemoryLimitError:
             if not fit.parts:
                 raise
-            # The part of a lost worker does not fit in: build all parts again, each with a smaller share of memory.
+            # No memory is left for another part, so build all parts again, each with a smaller share of memory.
             fit.expected = len(fit.parts) + 1
             fit.parts.clear()
 
 
 class WorkerActor:
-    """Pass requests to the parts on this worker: a Dask actor, one on each worker."""
+    """Pass the caller's requests to the parts on this worker. Each worker has one such Dask actor."""
 
     def ask(self, fit: str, i: int, version: int | None, name: str, given: Request) -> Any:
         """Call the method ``name`` of part i of a fit with the arguments ``given``, and return its reply.
 
-        Return Lost if this worker does not hold the part at this version. If version is None, the part may have any
-        state, because the request begins a new problem.
+        Return :class:`Lost` if this worker does not hold the part, or if the part has answered another number of
+        requests than ``version``. If ``version`` is None, the part may have any state, because the request begins a new
+        problem.
         """
         return in_thread(_ask, fit, i, version, name, given)
 
@@ -253,7 +262,21 @@ def _ask(fit: str, i: int, version: int | None, name: str, given: Request) -> An
 
 
 class Facts(NamedTuple):
-    """Hold a chunk's row count n, feature count d, sparsity, mean of its n d values and sum of squared deviations."""
+    """Describe a chunk of rows (n, d).
+
+    Attributes
+    ----------
+    n
+        number of rows.
+    d
+        number of features.
+    sparse
+        whether the chunk is a sparse matrix.
+    mean
+        mean of all n * d values.
+    squares
+        sum of the squared deviations of all values from ``mean``.
+    """
 
     n: int
     d: int
@@ -263,15 +286,18 @@ class Facts(NamedTuple):
 
 
 def checked(X: Any) -> Data:
-    """Return a chunk of rows in the form that layouts read. Raises ValueError if a value is not a finite number."""
+    """Return a chunk of rows as a contiguous array or CSR matrix of floats.
+
+    Raises ValueError if a value is not a finite number.
+    """
     given = {"accept_sparse": "csr", "dtype": [np.float64, np.float32], "order": "C", "ensure_min_samples": 0}
     return arrays.canonical(check_array(arrays.checked(typed(X)), **given, input_name="X"))
 
 
 def typed(chunk: Any) -> Any:
-    """Return an array of objects as a pandas object with the inferred dtypes; return other chunks unchanged.
+    """Convert an array of Python objects to a pandas object with inferred dtypes. Return other chunks unchanged.
 
-    Dask converts nullable columns of a data frame to objects if NumPy has no dtype for them.
+    Such arrays occur because Dask converts nullable columns of a data frame for which NumPy has no dtype.
     """
     if not isinstance(chunk, np.ndarray) or chunk.dtype.kind != "O" or chunk.ndim not in (1, 2):
         return chunk
@@ -291,7 +317,7 @@ def values(chunk: Any, name: str) -> NDArray[Any]:
 
 
 def facts(X: Data) -> Facts:
-    """Return row count, feature count, sparsity, mean and sum of squared deviations of a chunk (n, d)."""
+    """Return the description of a chunk X (n, d): its size, its sparsity, and the mean and deviation of its values."""
     cells = X.shape[0] * X.shape[1]
     mean = float(X.sum(dtype=np.float64)) / max(1, cells)
     n, d = X.shape
@@ -301,16 +327,20 @@ def facts(X: Data) -> Facts:
 def take(
     X: Data, places: NDArray[np.intp], weights: Any = None, weighted: bool = False
 ) -> tuple[Data, NDArray[np.intp]]:
-    """Return some rows of a chunk and their numbers. weighted: ``places`` counts only rows with positive weight."""
+    """Return the rows of a chunk whose numbers are ``places``, and these numbers.
+
+    If ``weighted`` is true, ``places`` counts only rows with positive weight, and the numbers returned count all rows.
+    """
     if weighted and weights is not None:
         places = np.flatnonzero(checks.read_weights(weights, X) > 0)[places]
     return X[places], places
 
 
 def choose(X: Data, kernel: Kernel, layout: str, device: Any, memory_limit: int | str | None) -> tuple[Plan, str, str]:
-    """Return the layout plan for rows like X (n, d), and this worker's most precise dtype and device name.
+    """Choose the layout for rows like X (n, d) on this worker's device.
 
-    Raises ValueError if the kernel function is not defined for these rows.
+    Return the layout plan, the most precise dtype of the device, and the name of the device. Raises ValueError if the
+    kernel function is not defined for these rows.
     """
     check_values(kernel, X)
     with Stream(device, memory_limit) as stream:
@@ -319,18 +349,24 @@ def choose(X: Data, kernel: Kernel, layout: str, device: Any, memory_limit: int 
 
 
 def extent(X: Data, kernel: Kernel, plan: Plan) -> Extent:
-    """Return the sizes (Extent) of a chunk's rows X (n, d) in the layout of ``plan``."""
+    """Return the largest and smallest norms and values of a chunk's rows X (n, d), laid out by ``plan``.
+
+    They bound the rounding errors of kernel values.
+    """
     return measures(kernel, X, plan).extent
 
 
 def slope_at(loss: str, output: int, at: float, y: Any, weights: Any) -> float:
-    """Return sum_i w_i l'(at, y_i) over the rows of a chunk, for one output of y."""
+    """Return sum_i w_i l'(at, y_i), the slope of the loss l at the constant prediction ``at``, over a chunk's rows.
+
+    ``output`` is the column of the targets y to use, and w_i are the weights.
+    """
     numbers, w = Numbers().encoded(y, weights)
     return float(w @ LOSSES[loss].derivative(np.full_like(numbers[output], at), numbers[output]))
 
 
 def named(X: Any, columns: Any) -> Any:
-    """Return rows as a data frame with these column names; return them unchanged if ``columns`` is None."""
+    """Return the rows X as a data frame with these column names. Return X unchanged if ``columns`` is None."""
     if columns is None:
         return X
     import pandas as pd
@@ -356,7 +392,7 @@ def sample(estimator: Any, d: int, columns: Any) -> Any:
 
 
 def share(device: Any, workers: int) -> int:
-    """Return the bytes that a fit may allocate on each device if ``workers`` workers share the computer's memory."""
+    """Return the memory limit in bytes for each device if ``workers`` workers share the memory of this computer."""
     limits = []
     for one in listed(device):
         with Stream(one) as stream:
@@ -365,11 +401,11 @@ def share(device: Any, workers: int) -> int:
 
 
 def peak(name: str) -> int:
-    """Return the largest number of bytes that a fit has allocated on this worker's device."""
+    """Return the largest number of bytes that the fit ``name`` has allocated on this worker's device."""
     return _fits[name].stream.peak if name in _fits else 0
 
 
 def forget(name: str) -> None:
-    """Free the memory of a fit on this worker."""
+    """Free all device memory that the fit ``name`` uses on this worker."""
     if fit := _fits.pop(name, None):
         fit.stream.__exit__()

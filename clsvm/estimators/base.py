@@ -1,7 +1,8 @@
 """Define :class:`KernelEstimator`, the base class of all estimators.
 
-It checks parameters and rows, makes the kernel function, runs ``fit``, and predicts. Subclasses pose the optimization
-problem. clsvm.model_selection, clsvm.dask and clsvm.accel also call methods that begin with one underscore.
+The base class checks parameters and rows, makes the kernel function, runs ``fit``, and predicts. Subclasses pose the
+optimization problem. The packages clsvm.model_selection, clsvm.dask and clsvm.accel also call methods of estimators
+whose names begin with one underscore.
 """
 
 from __future__ import annotations
@@ -50,17 +51,17 @@ KernelLike = str | Kernel | Callable[[Any, Any], Any]
 
 
 class KernelEstimator(CallbackSupportMixin, BaseEstimator):
-    """Base of all estimators with a kernel function; they follow scikit-learn's estimator contract.
+    """Fit and predict with a kernel function. This is the base class of all estimators.
 
-    Subclasses implement :meth:`_learn`.
+    The estimators follow scikit-learn's conventions for estimators. Subclasses implement :meth:`_learn`.
     """
 
     kernel: Any
-    _table: Mapping[str, Parameter] = PARAMETERS  # describes the constructor's parameters
+    _table: Mapping[str, Parameter] = PARAMETERS  # name -> description of each parameter of the constructor
     _task: str  # key of clsvm.tasks.TASKS
-    _told: FitTask | None = None  # calls registered callbacks while a fit runs
+    _told: FitTask | None = None  # while a fit runs: the object that calls scikit-learn's callbacks
 
-    if TYPE_CHECKING:  # parameters, which the table describes, and learnt attributes
+    if TYPE_CHECKING:  # tells type checkers about parameters and learnt attributes
 
         def __getattr__(self, name: str) -> Any: ...
 
@@ -71,15 +72,16 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         return tags
 
     def __sklearn_clone__(self) -> Any:
-        shell = copy.copy(self)  # pyopencl's objects cannot be copied: the clone gets the same ones
+        shell = copy.copy(self)  # pyopencl's objects cannot be copied, so the clone gets the same device object
         made = super(KernelEstimator, shell).__sklearn_clone__()
         made.device = self.device
         return made
 
     def set_params(self, **params: Any) -> Self:
-        """Set parameters, as scikit-learn does. ``kernel__gamma`` and the like make a new :class:`Kernel`.
+        """Set parameters of the estimator, as scikit-learn does, and return the estimator.
 
-        Raises ValueError for a name that neither the estimator nor its kernel has.
+        A name such as ``kernel__gamma`` sets a parameter of the kernel function, by a new :class:`Kernel`. Raises
+        ValueError for a name that neither the estimator nor its kernel has.
         """
         inner = {name: params.pop(name) for name in list(params) if name.startswith("kernel__")}
         super().set_params(**params)
@@ -111,7 +113,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         y : array of shape (n,)
             Class labels, or targets of a regression; ignored by OneClassSVM.
         sample_weight : array of shape (n,) or None
-            Factors of C for each row.
+            Factor of C for each row. None means 1.
 
         Returns
         -------
@@ -145,14 +147,14 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         return self
 
     def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
-        """Fit to X and y: set the learnt attributes, and return X in the form that the solver read.
+        """Fit to X and y, set the learnt attributes, and return X in the form that the solver read.
 
-        started: perf_counter() at the start of the fit.
+        ``started`` is the value of perf_counter() at the start of the fit.
         """
         raise NotImplementedError
 
     def _check_numbers(self) -> None:
-        """Raise ValueError or TypeError for an invalid parameter; the message names it and the valid ones."""
+        """Raise ValueError or TypeError if a parameter is invalid. The message names its valid values."""
         parameters.check(self._asked(), self._table)
         memory.parse_bytes(self.memory_limit)
         names = f"{', '.join(BUILTIN)}, precomputed"
@@ -165,9 +167,10 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
             raise TypeError(f"kernel must be a name ({names}), a Kernel or a function, got {self.kernel!r}")
 
     def _asked(self) -> dict[str, Any]:
-        """Return the values of the parameters in the table, also if a user's subclass sets them in its constructor.
+        """Return name -> value for the estimator's parameters that ``_table`` describes.
 
-        A parameter that only the subclass's constructor has is left out, unless the solver reads it.
+        A user's subclass may set them in its constructor. A parameter that only the subclass's constructor has is left
+        out, unless the solver reads it.
         """
         made: Any = type(self)
         known = (name for name, one in self._table.items() if name in _named(made) or one.solver)
@@ -175,7 +178,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
 
     @property
     def _most_steps(self) -> int:
-        """Return the largest number of steps reported to callbacks, 0 if the fit is a single task."""
+        """Return the largest number of solver steps that callbacks hear of. 0 means that a fit is a single step."""
         return 0
 
     @property
@@ -189,9 +192,10 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         return callable(self.kernel) and not isinstance(self.kernel, Kernel | type)
 
     def _rows(self, X: Any, y: Any = "no_validation", reset: bool = False, **asked: Any) -> Any:
-        """Check X, or X and y, as scikit-learn does, and return them in the form that layouts read.
+        """Check X, or X and y, as scikit-learn does. Return X as a contiguous array or CSR matrix, and y if given.
 
-        Rows for a Python kernel function are returned as they are.
+        Rows for a kernel that is a Python function are returned unchanged. ``asked`` are further options of
+        scikit-learn's check.
         """
         alone = isinstance(y, str)
         if self._given and sp.issparse(X):
@@ -210,9 +214,9 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         return arrays.canonical(checked) if alone else (arrays.canonical(checked[0]), checked[1])
 
     def _trained_on(self, X: Any, kernel: Kernel | None = None) -> tuple[Any, Kernel | Precomputed]:
-        """Return the rows and the kernel function for a solver, or K and :class:`Precomputed`.
+        """Return the rows and the kernel function for a solver; or the matrix K, and PRECOMPUTED as the kernel.
 
-        kernel: the kernel function, if its parameters are known already.
+        ``kernel`` is the kernel function if the caller has already made it.
         """
         if self._own:
             warn(_SLOW)
@@ -226,7 +230,10 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         return arrays.without_empty(X) if kernel.of_entries else X, kernel
 
     def _evaluated(self, X: Any, Y: Any) -> NDArray[np.float64]:
-        """Return K between the rows of X and Y by the user's Python function."""
+        """Return the kernel matrix K between the rows of X and Y, computed by the user's Python function.
+
+        Raises ValueError if the function's result is not a matrix of finite real numbers with the right shape.
+        """
         K = self.kernel(X, Y)
         K = np.asarray(K.toarray() if sp.issparse(K) else K)
         if np.iscomplexobj(K):
@@ -268,7 +275,11 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         return decoder.by_value(values)
 
     def _decision_values(self, X: Any, shape: str = "ovo") -> NDArray[np.float64]:
-        """Return the decision values of the rows of X; shape: "ovo" or "ovr", for pairs of classes."""
+        """Return the decision values of the rows of X.
+
+        A model with a problem for each pair of classes returns a value for each pair if ``shape`` is "ovo", else a
+        value for each class.
+        """
         X = self._met(X)
         return self.model_.decision_function(X, devices.first(self.device), self.memory_limit, shape)
 
@@ -278,11 +289,15 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         return Decoder(TASKS[self._task].kind, getattr(self, "classes_", np.zeros(0)))
 
     def _decoder(self, y: Any, sample_weight: Any) -> Decoder:
-        """Return the decoder that a fit to y and sample_weight would have."""
+        """Return the decoder of predictions that an estimator fitted to y and sample_weight would have."""
         return Decoder(TASKS[self._task].kind, np.zeros(0))
 
     def _met(self, X: Any) -> Any:
-        """Check X for predictions and return it in the model's form. Raises ValueError, NotFittedError."""
+        """Check the rows X to predict for, and return them in the form that the model takes.
+
+        For a kernel that is a Python function, return the kernel values between X and the training rows. Raises
+        ValueError, or NotFittedError if the estimator is not fitted.
+        """
         check_is_fitted(self)
         X = self._rows(X)
         if self._own:
@@ -292,7 +307,10 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         return X
 
     def _kernel(self, X: Any) -> Kernel:
-        """Return the kernel function with its parameters. Raises ValueError if one is too large for the dtype."""
+        """Return the kernel function that the estimator's parameters describe, for rows X.
+
+        Raises ValueError if a parameter of the kernel function is too large for the estimator's dtype.
+        """
         kernel = self.kernel if isinstance(self.kernel, Kernel) else self._named_kernel(self.kernel, X)
         if words := kernel.beyond(self.dtype):
             by_rows = isinstance(self.gamma, str) and kernel is not self.kernel and words.startswith("gamma=")
@@ -301,9 +319,10 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         return kernel
 
     def _named_kernel(self, kernel: str, X: Any) -> Kernel:
-        """Return a built-in kernel function by name; gamma="scale" is 1 / (d var(X)), "auto" is 1 / d.
+        """Return the built-in kernel function with the name ``kernel``, for rows X (n, d).
 
-        degree and coef0 are checked even if the function does not have them.
+        gamma="scale" means 1 / (d * var(X)), and "auto" means 1 / d. The parameters degree and coef0 are checked even
+        if the kernel function does not have them.
         """
         names, gamma = {p.name for p in BUILTIN[kernel].parameters}, self.gamma
         if isinstance(gamma, str):
@@ -320,18 +339,21 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         return kernels.make(kernel, **{name: given[name] for name in names & given.keys()})
 
 
-# Constructors keep their arguments; the docstring of the class lists the parameters.
+# Functions for constructors of estimators
 
 
 def keep(estimator: Any, given: Mapping[str, Any]) -> None:
-    """Set the parameters of an estimator as attributes. given: ``locals()`` of its constructor."""
+    """Set the parameters of an estimator as attributes. ``given`` is ``locals()`` of its constructor."""
     for name, value in given.items():
         if name != "self":
             setattr(estimator, name, value)
 
 
 def documented(made: type[T]) -> type[T]:
-    """Add the section of parameters, numpydoc, to the docstring of an estimator, before its other sections."""
+    """Add the section "Parameters" to the docstring of an estimator class, before the other sections.
+
+    The texts come from the class's table of parameters.
+    """
     if made.__doc__:  # None under python -OO
         table = getattr(made, "_table", PARAMETERS)
         listed = ["Parameters", "----------"]
@@ -346,7 +368,7 @@ def documented(made: type[T]) -> type[T]:
 
 
 def without_probability(init: Callable[P, None]) -> Callable[P, None]:
-    """Return an ``__init__`` that raises TypeError for scikit-learn's parameter ``probability``, with advice."""
+    """Wrap a constructor so that scikit-learn's parameter ``probability`` raises TypeError with advice."""
 
     @wraps(init)
     def checked(*args: P.args, **given: P.kwargs) -> None:
@@ -362,11 +384,14 @@ def without_probability(init: Callable[P, None]) -> Callable[P, None]:
 
 @cache
 def _named(made: type) -> frozenset[str]:
-    """Return the constructor's parameters of the clsvm class that ``made`` is or is derived from."""
+    """Return the names of the constructor's parameters of a class of clsvm.
+
+    For a user's subclass, return those of the class of clsvm from which it is derived.
+    """
     ours = next(one for one in made.__mro__ if one.__module__.startswith("clsvm."))
     return frozenset(inspect.signature(ours).parameters)
 
 
 def _by_name(device: Any) -> str | None:
-    """Return the form in which a device is pickled: text as it is, the index of a pyopencl object, or None."""
+    """Return what is pickled for a device: the index as text of a pyopencl object, else ``device`` itself."""
     return device if device is None or isinstance(device, str) else str(devices.find(device).index)

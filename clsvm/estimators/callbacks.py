@@ -11,7 +11,7 @@ try:
 except ImportError:  # older releases have no set_callbacks
 
     class CallbackSupportMixin:  # type: ignore[no-redef]
-        """Stand in for the mixin of a release without callbacks."""
+        """Replace scikit-learn's class of this name, which older releases lack."""
 
 
 __all__ = ["CallbackSupportMixin", "FitTask", "fit_task", "registered"]
@@ -32,14 +32,14 @@ class FitTask:
     X, y, sample_weight : array-like
         The training data as the user gave them, so that feature names are kept.
     most : int
-        The largest number of steps; 0 if the fit is a single task.
+        The largest number of solver steps. 0 means that the fit is a single step.
     """
 
     def __init__(self, estimator: Any, X: Any, y: Any, sample_weight: Any, most: int) -> None:
         metadata = None if sample_weight is None else {"sample_weight": sample_weight}
         self._given = {"estimator": estimator, "X": X, "y": y, "metadata": metadata}
         self._step: Any = None
-        # One more subtask than steps: a step begins before the solver knows that the last one was the end.
+        # There is one more subtask than steps: a step begins before the solver knows whether the last step was the end.
         self._fit = estimator._init_callback_context(max_subtasks=most + 1 if most else 0)
         self._fit.call_on_fit_task_begin(**self._given)
 
@@ -58,7 +58,7 @@ class FitTask:
         self._step.call_on_fit_task_begin(**self._given, reconstruction_attributes=learnt)
 
     def end(self) -> None:
-        """End the last step, which has begun but not run, then end the fit."""
+        """Tell the callbacks that the step that began last and the whole fit have ended."""
         if self._step is not None:
             self._step.call_on_fit_task_end(estimator=self._given["estimator"])
         self._fit.call_on_fit_task_end(**self._given, reconstruction_attributes={})
@@ -66,9 +66,10 @@ class FitTask:
 
 @contextmanager
 def fit_task(estimator: Any, X: Any, y: Any, sample_weight: Any, most: int) -> Iterator[FitTask | None]:
-    """Yield a :class:`FitTask`, or None if no callback is registered; tear the callbacks down at the end.
+    """Yield a :class:`FitTask` for a fit, or None if no callback is registered. End the callbacks after the fit.
 
-    scikit-learn's decorator ``with_callbacks`` would do this, but warnings of ``fit`` would then point to scikit-learn.
+    scikit-learn's decorator ``with_callbacks`` would do the same, but warnings of ``fit`` would then name a line of
+    scikit-learn instead of the user's.
     """
     if not registered(estimator):
         yield None

@@ -21,13 +21,13 @@ from clsvm import arrays
 from clsvm.errors import naming, warn
 from clsvm.kernels import Kernel, Precomputed
 
-_LOOK = 20  # rows on which a kernel function is tried before a fit
-_SCALED = 2000  # rows sampled for the scales of columns after a fit that did not converge
-_ROUGH = 1e-6  # asymmetry of K, relative to its largest value, that affects decision values
-_APART, _LARGE = 1e3, 1e6  # ratios of column scales, and kernel values, that are hard to solve
+_LOOK = 20  # a kernel function is tried on this many rows before a fit
+_SCALED = 2000  # after a fit that did not converge, the scales of columns are found from this many rows
+_ROUGH = 1e-6  # largest asymmetry of K, as a share of its largest value, that needs no warning
+_APART, _LARGE = 1e3, 1e6  # a ratio of column scales, and a kernel value, that make a problem hard to solve
 Vector = NDArray[np.float64]
-_MOST = 1e100  # largest sum of all bounds; its square times kernel values must not overflow
-# weights_of words the error for weights that are all 0, whatever the release of scikit-learn.
+_MOST = 1e100  # largest target, and largest sum of all bounds, so that squares of them do not overflow
+# Newer releases of scikit-learn reject weights that are all 0; this option leaves the error to weights_of.
 _ALLOWED = {"allow_all_zero_weights"} & signature(_check_sample_weight).parameters.keys()
 
 
@@ -52,21 +52,21 @@ def symmetric(K: NDArray[Any]) -> NDArray[Any]:
 
 
 def defined(made: type, base: type) -> set[str]:
-    """Return the names that ``made``, a subclass of ``base``, and its mixins define beyond ``base``."""
+    """Return the names that the class ``made`` and its mixins define in addition to its base class ``base``."""
 
     class Bare(base):
-        """Define nothing; its attributes are those of every class."""
+        """Define nothing, to show the attributes that every subclass has."""
 
     between = (one for one in made.__mro__ if one not in base.__mro__)
     return {name for one in between for name in vars(one)} - vars(Bare).keys()
 
 
 def check_values(kernel: Kernel, X: Any) -> None:
-    """Raise ValueError if the kernel function is not defined for a few rows of X."""
+    """Raise ValueError if the kernel function is not defined for the rows X, or not symmetric on a few of them."""
     kernel.check_domain(X)
     few = X[:: -(-X.shape[0] // _LOOK)]
     K = kernel(few)
-    with np.errstate(over="ignore"):  # rows whose squared norm overflows have an error of their own
+    with np.errstate(over="ignore"):  # another check raises the error for rows whose squared norm overflows
         held = np.isfinite((few.multiply(few) if sp.issparse(few) else few * few).sum())
     if held and np.isnan(K).any():
         raise ValueError(f"{kernel!r} is nan for some rows of X")
@@ -105,16 +105,17 @@ def variance(X: Any) -> float:
 
 
 class Labels(NamedTuple):
-    """Hold the sorted classes (k,) of labels, and for each row the index of its class, places (n,)."""
+    """Hold the distinct labels ``classes`` (k,), sorted, and for each row the index of its class, ``places`` (n,)."""
 
     classes: NDArray[Any]
     places: NDArray[np.intp]
 
 
 def check_missing(y: Any, name: str = "y") -> None:
-    """Raise ValueError if an array y of objects or strings has a missing value: None, NaN or pandas.NA.
+    """Raise ValueError if the labels y have a missing value: None, NaN or pandas.NA.
 
-    scikit-learn's check would raise a TypeError for pandas.NA and None.
+    Only arrays of objects or strings are checked. scikit-learn's check would raise a TypeError for pandas.NA and None.
+    ``name`` is the parameter's name in the message.
     """
     dtype = getattr(y, "dtype", None)
     if y is None or (isinstance(dtype, np.dtype) and dtype.kind not in "OT"):
@@ -151,9 +152,9 @@ def within(y: Vector) -> Vector:
 
 
 def read_weights(sample_weight: Any, X: Any) -> Vector:
-    """Return the weights (n,) of the rows of X: 1 by default, 0 in place of negative ones.
+    """Return the weights (n,) of the rows of X. They are 1 if sample_weight is None. Negative weights become 0.
 
-    Raises ValueError unless sample_weight is one finite number or n of them.
+    Raises ValueError unless sample_weight is None, one finite number, or n finite numbers.
     """
     with naming("sample_weight"):
         rows = _check_sample_weight(sample_weight, X, dtype=np.float64, **dict.fromkeys(_ALLOWED, True))
@@ -161,7 +162,10 @@ def read_weights(sample_weight: Any, X: Any) -> Vector:
 
 
 def weights_of(sample_weight: Any, X: Any, refused: str = "Invalid input") -> Vector:
-    """Return the weights by :func:`read_weights`. Raises ValueError if no row has a positive weight."""
+    """Return the weights (n,) of the rows of X, as :func:`read_weights` does.
+
+    Raises ValueError if no row has a positive weight. The message begins with ``refused``.
+    """
     rows = read_weights(sample_weight, X)
     if not rows.any():
         raise ValueError(f"{refused} - all samples have zero or negative weights.")
@@ -169,9 +173,10 @@ def weights_of(sample_weight: Any, X: Any, refused: str = "Invalid input") -> Ve
 
 
 def bounds_of(C: float, rows: Vector, by_class: Vector | None = None) -> Vector:
-    """Return the bound C * class weight * sample weight of each row, (n,).
+    """Return the bound of each row's coefficient, C * class weight * sample weight, (n,).
 
-    Raises ValueError if the square of the bounds' sum overflows.
+    ``rows`` are the sample weights (n,). ``by_class`` are the weights (n,) of the rows' classes. Raises ValueError if
+    the sum of the bounds exceeds _MOST.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         bounds = C * rows if by_class is None else C * by_class * rows
@@ -183,7 +188,7 @@ def bounds_of(C: float, rows: Vector, by_class: Vector | None = None) -> Vector:
 
 
 def class_weights(class_weight: Any, classes: NDArray[Any], y: NDArray[Any]) -> Vector:
-    """Return the weight of each class, (k,), by class_weight and the labels y (n,).
+    """Return the weight of each of k classes, (k,), that the parameter class_weight gives for labels y (n,).
 
     Raises ValueError or TypeError unless class_weight is a dict of finite numbers >= 0, "balanced" or None. Weights of
     classes outside y are ignored, as in scikit-learn.
@@ -219,9 +224,10 @@ class Boxes:
 
 
 def boxes(C: float, class_weight: Any, sample_weight: Any, y: Any, refused: str = "Invalid input") -> Boxes:
-    """Return the classes of labels y (n,) and the bounds of the coefficients.
+    """Return the classes of labels y (n,), and the bounds of the coefficients of a classification.
 
-    A class without a row of positive weight is left out. Raises ValueError if fewer than two classes remain.
+    A class without a row of positive weight is left out. Raises ValueError if fewer than two classes remain. The
+    message begins with ``refused``.
     """
     classes, index = classes_of(y)
     weights = class_weights(class_weight, classes, classes[index])
@@ -232,9 +238,10 @@ def boxes(C: float, class_weight: Any, sample_weight: Any, y: Any, refused: str 
 
 
 def weighing(index: NDArray[np.intp], weights: Vector, refused: str) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the classes with a row of positive weight, and each row's index among them, -1 for other classes.
+    """Return the numbers of the classes that have a row of positive weight, and each row's index (n,) among them.
 
-    index, weights (n,): class and weight of each row. Raises ValueError if fewer than two classes remain.
+    ``index`` (n,) is the class of each row, ``weights`` (n,) its weight. Rows of other classes get the index -1. Raises
+    ValueError if fewer than two classes remain.
     """
     left = np.unique(index[weights > 0])
     if len(left) < 2:

@@ -23,15 +23,15 @@ from clsvm.tasks import CLASSES, TASKS
 
 _OURS = {getattr(svm, name): getattr(own, name) for name in ("SVC", "NuSVC", "SVR", "NuSVR", "OneClassSVM")}
 _THEIRS = {ours: theirs for theirs, ours in _OURS.items()}
-_KERNELS = ("linear", "poly", "rbf", "sigmoid", "precomputed")  # kernels of both libraries, with the same names
+_KERNELS = ("linear", "poly", "rbf", "sigmoid", "precomputed")  # both libraries have these, with the same names
 _SAME = ("fit_status_", "shape_fit_", "n_iter_", "n_features_in_", "feature_names_in_", "class_weight_", "classes_")
 
 
 def from_sklearn(model: Any, **params: Any) -> Any:
     """Convert a fitted SVM of scikit-learn to the fitted estimator of clsvm.
 
-    Parameters and attributes are the same with two exceptions: cache_size is not copied, and fit_report_ is missing.
-    ``model_`` has the sigmoids of a model fitted with probability=True.
+    The result has the same parameters and attributes, except that cache_size is not copied and fit_report_ is missing.
+    If ``model`` was fitted with probability=True, the result's ``model_`` predicts the same probabilities.
 
     Parameters
     ----------
@@ -48,11 +48,11 @@ def from_sklearn(model: Any, **params: Any) -> Any:
     Raises
     ------
     TypeError
-        If ``model`` is no such estimator.
+        If ``model`` is not one of these estimators.
     NotFittedError
-        If it is not fitted.
+        If ``model`` is not fitted.
     ValueError
-        If its kernel is a Python function.
+        If the kernel of ``model`` is a Python function.
     """
     kind = _other(model, _OURS, "scikit-learn")
     if model.kernel not in _KERNELS:
@@ -93,8 +93,9 @@ def from_sklearn(model: Any, **params: Any) -> Any:
 def to_sklearn(model: Any) -> Any:
     """Convert a fitted SVM of clsvm to the fitted estimator of scikit-learn.
 
-    Parameters and attributes are the same, except that cache_size is not copied. A :class:`clsvm.Kernel` becomes a name
-    and parameters. If ``model.model_`` has probabilities, the result is as fitted with probability=True.
+    The result has the same parameters and attributes, except that cache_size is not copied. A :class:`clsvm.Kernel`
+    becomes the name of a kernel and its parameters. If ``model.model_`` has probabilities, the result predicts the same
+    probabilities, as if fitted with probability=True.
 
     Parameters
     ----------
@@ -109,12 +110,12 @@ def to_sklearn(model: Any) -> Any:
     Raises
     ------
     TypeError
-        If ``model`` is no such estimator.
+        If ``model`` is not one of these estimators.
     NotFittedError
-        If it is not fitted.
+        If ``model`` is not fitted.
     ValueError
-        If scikit-learn has no such model: other kernel functions, ``multi_class`` other than "ovo" with more than two
-        classes, or no offset.
+        If scikit-learn has no such model. It lacks other kernel functions, models without offset, and
+        ``multi_class`` other than "ovo" for more than two classes.
     """
     kind = _other(model, _THEIRS, "clsvm")
     machine: KernelModel = model.model_
@@ -145,7 +146,7 @@ def libsvm_attributes(model: Any) -> dict[str, Any]:
     k, vectors = len(machine.classes), _float64(model.support_vectors_)
     dual_coef, intercept = _float64(machine.dual_coef), _float64(machine.intercept)
     dual_coef = _stored(dual_coef) if sparse.issparse(vectors) else dual_coef
-    turned = -1 if k == 2 else 1  # LIBSVM's positive class is the first one
+    turned = -1 if k == 2 else 1  # of two classes, LIBSVM's positive class is the first
     return {
         "support_": np.array(model.support_, np.int32),
         "support_vectors_": vectors,
@@ -158,9 +159,10 @@ def libsvm_attributes(model: Any) -> dict[str, Any]:
 
 
 def _other(model: Any, table: dict[Any, Any], whose: str) -> Any:
-    """Return the corresponding class of the other library. Raises TypeError or NotFittedError.
+    """Return the class of the other library that corresponds to the class of ``model``.
 
-    table: classes of the other library by the class of ``model``. whose: name of the library of ``model``.
+    ``table`` maps classes of one library to classes of the other. ``whose`` is the name of the library of ``model``.
+    Raises TypeError for another object, NotFittedError if ``model`` is not fitted.
     """
     for one, other in table.items():
         if isinstance(model, one):
@@ -170,13 +172,16 @@ def _other(model: Any, table: dict[Any, Any], whose: str) -> Any:
 
 
 def _shared(model: Any, *kinds: Any) -> dict[str, Any]:
-    """Return the parameters of ``model`` that both classes have, except cache_size, whose meaning differs."""
+    """Return name -> value of the parameters of ``model`` that both classes in ``kinds`` have.
+
+    cache_size is left out, because its meaning differs between the libraries.
+    """
     ours, theirs = (inspect.signature(kind).parameters.keys() for kind in kinds)
     return {name: getattr(model, name) for name in (ours & theirs) - {"cache_size"}}
 
 
 def _copy(model: Any, made: Any) -> None:
-    """Copy the attributes that both libraries have from ``model`` to ``made``."""
+    """Copy the learnt attributes that both libraries have from the estimator ``model`` to the estimator ``made``."""
     for name in _SAME:
         if hasattr(model, name):
             value = getattr(model, name)
@@ -186,9 +191,9 @@ def _copy(model: Any, made: Any) -> None:
 
 
 def _fitted_shell(kind: Any, vectors: Any, classes: NDArray[Any]) -> Any:
-    """Fit scikit-learn's estimator to one row of each class (two rows without classes).
+    """Return an estimator of the scikit-learn class ``kind``, fitted to one row of each class.
 
-    The fit sets the private attributes that the installed release needs.
+    A task without classes gets two rows. The fit sets the private attributes that the installed release needs.
     """
     n, d = max(2, len(classes)), max(1, vectors.shape[1])
     rows = sparse.csr_matrix((np.arange(n), (np.arange(n), np.zeros(n, int))), (n, d), dtype=np.float64)
@@ -213,5 +218,8 @@ def _stored(dense: NDArray[np.float64]) -> sparse.csr_matrix:
 
 
 def _turned(B: NDArray[np.float64], classes: NDArray[Any]) -> NDArray[np.float64]:
-    """Convert the offsets B of sigmoids between the libraries: LIBSVM's positive class is the first of two."""
+    """Convert the offsets B of probability sigmoids between the libraries.
+
+    For two classes the sign changes, because LIBSVM's positive class is the first one.
+    """
     return 0.0 - B if len(classes) == 2 else B.copy()

@@ -1,6 +1,7 @@
-"""Define the base class of the SVM estimators, which solves dual problems and sets the learnt attributes.
+"""Define :class:`Machine`, the base class of the SVM estimators.
 
-:func:`possible_nu` finds a larger nu for a nu-SVC fit without a margin.
+It solves the dual problems that a subclass poses, and sets the learnt attributes. :func:`possible_nu` finds a larger nu
+to advise after a nu-SVC fit without a margin.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ from clsvm.problem import Problem, Subproblem, largest_nu, soft_margin
 from clsvm.tasks import CLASSES, TASKS
 
 Vector = NDArray[np.float64]
-Part = list[tuple[Subproblem, Any]]  # dual problems solved together, and where their coefficients go
-_HARD = 1e30  # bound of coefficients for C=inf, a hard margin
-_SAMPLE = 100  # rows sampled for the variance in feature space
-_LARGE = 10.0  # a large C for kernel values of spread 1
-_MARGINS = 10.0  # smallest margin, in units of tol, that the C-SVC problem of possible_nu may have
-_BOUNDED = 1 - 1e-5  # share of a class's weight that may be at the bounds
-_STEPS = 100  # most SMO iterations of C-SVC for each row
+Part = list[tuple[Subproblem, Any]]  # dual problems solved together, each with the places of its coefficients
+_HARD = 1e30  # bound of the coefficients if C is infinite, for a hard margin
+_SAMPLE = 100  # the variance of rows in feature space is estimated from this many rows
+_LARGE = 10.0  # a large C for rows whose variance in feature space is 1
+_MARGINS = 10.0  # possible_nu solves C-SVC for a margin 1 / C of at least this many times tol
+_BOUNDED = 1 - 1e-5  # if a nu exceeds this share of the largest nu, a class has all coefficients at their bounds
+_STEPS = 100  # possible_nu solves C-SVC with at most this many SMO iterations for each row
 
 
 class Machine(KernelEstimator):
-    """Base of the SVM estimators; subclasses define the dual problem."""
+    """Fit an SVM by its dual problem. This is the base class of the SVM estimators, which define the dual problem."""
 
     def _options(self) -> Options:
         options = Options.of(self._asked())
@@ -45,7 +46,11 @@ class Machine(KernelEstimator):
         return options if others else options.but(device=one)
 
     def _before(self, shape: tuple[int, int]) -> Vector | None:
-        """Return the last fit's coefficients, zeros for rows added since; None without warm_start."""
+        """Return the coefficients (problems, n) of the last fit, from which a warm start begins.
+
+        ``shape`` is (problems, n). Rows that were added since the last fit have the coefficient 0. Return None without
+        warm_start.
+        """
         if not self.warm_start or not hasattr(self, "dual_coef_"):
             return None
         before, (count, n) = len(self.dual_coef_), shape
@@ -67,10 +72,10 @@ class Machine(KernelEstimator):
         index: Any = None,
         again: bool = True,
     ) -> None:
-        """Solve the dual problems, one group after another, and set the learnt attributes.
+        """Solve the dual problems, one group in ``parts`` after another, and set the learnt attributes.
 
-        shape: (count, n) of all coefficients. index: each row's class (n,), if any. again: whether a warm start may use
-        the coefficients of the last fit.
+        ``shape`` is the shape of the array of all coefficients, with a column for each of n rows. ``index`` is each
+        row's class (n,), if any. ``again`` says whether a warm start may use the coefficients of the last fit.
         """
         rows, kernel = self._trained_on(X)
         copies = TASKS[self._task].copies
@@ -92,18 +97,21 @@ class Machine(KernelEstimator):
     def _set_learnt(
         self, X: Any, kernel: Kernel | Precomputed, fit: Fitted, coefficients: Vector, index: NDArray[np.intp]
     ) -> None:
-        """Set the learnt attributes except classes_, from coefficients (count, n) and each row's class, index (n,)."""
+        """Set the learnt attributes except classes_ after the solve ``fit``.
+
+        ``coefficients`` has a column for each of n training rows. ``index`` (n,) is each row's class.
+        """
         report, of_classes = fit.report, TASKS[self._task].kind == CLASSES
         classes = self.classes_ if of_classes else np.zeros(0)
         support = np.flatnonzero(coefficients.any(axis=0))
         support = support[np.argsort(index[support], kind="stable")]  # ordered by class, as in scikit-learn
-        self._ends = fit.rho, fit.dual  # unscaled, for the lines that svm-train prints
+        self._ends = fit.rho, fit.dual  # offsets and dual objectives for the lines that svm-train prints
         steps = np.minimum(fit.steps, np.iinfo(np.int32).max).astype(np.int32)
         self.n_iter_ = steps if of_classes else int(steps[0])
         self.support_ = support.astype(np.int32)
         if self._given:
             self.support_vectors_ = np.empty((0, 0))
-        else:  # rows for a Python kernel function can be any object
+        else:  # rows for a kernel that is a Python function can be any objects
             self.support_vectors_ = _safe_indexing(X, support) if self._own else X[support]
         self._n_support = np.bincount(index[support], minlength=max(1, len(classes))).astype(np.int32)
         self.dual_coef_ = coefficients[:, support]
@@ -114,7 +122,7 @@ class Machine(KernelEstimator):
         vectors: Any = self.support_vectors_
         plan = fit.plan
         if plan and len(plan.centre) != vectors.shape[1]:
-            plan = None  # the plan is for fewer columns (_trained_on)
+            plan = None  # the plan is for the rows without empty columns, which _trained_on removes
         if isinstance(kernel, Precomputed):
             vectors = support
             self._rows_of_fit = X if self._own else None
@@ -133,46 +141,52 @@ class Machine(KernelEstimator):
     def _posed(self, y: Any, sample_weight: Any) -> tuple[NDArray[Any], list[Subproblem]]:
         """Return the classes and the dual problems of a fit to y (n,).
 
-        For a one-class SVM y is None, and sample_weight (n,) is given. nu-SVR's problem has each row twice. Raises
-        NotImplementedError for coupled classes.
+        For a one-class SVM y is None, and sample_weight (n,) is given. nu-SVR's dual problem has each row twice. Raises
+        NotImplementedError for Crammer and Singer's problem, which couples all classes.
         """
         raise NotImplementedError
 
     def _scaled(self, b: Vector, rho: Vector) -> tuple[Vector, Vector]:
-        """Convert b (problems, n), or numbers linear in it, and rho (problems, groups) to the model's scale."""
-        return b, rho.mean(axis=1)  # the offset of two groups is their mean
+        """Convert the dual solution's coefficients b (problems, n) and offsets rho (problems, groups) to the model's.
+
+        The model has one offset for each problem. b may also be an array that is linear in the coefficients.
+        """
+        return b, rho.mean(axis=1)  # a dual problem with two groups has two offsets; the model's is their mean
 
     def _check_margins(self, rho: Vector, fit: Fit | None = None) -> None:
-        """Warn if the offsets rho (problems, groups) show that a nu-SVC has no margin.
+        """Warn if the offsets rho (problems, groups) of the dual solution show that a nu-SVC has no margin.
 
-        fit: the fit for which a remedy is computed, None if that would take too long.
+        ``fit`` holds what is needed to compute a larger nu to advise. If it is None, none is computed.
         """
 
     def _trained_on(self, X: Any, kernel: Kernel | None = None) -> tuple[Any, Kernel | Precomputed]:
-        """Return rows and kernel for the solver, with each row repeated once for each of its coefficients."""
+        """Return the rows and the kernel function for the solver.
+
+        A task whose dual problem has two coefficients for each row gets all rows twice.
+        """
         rows, made = super()._trained_on(X, kernel)
         return _repeated(rows, isinstance(made, Precomputed), TASKS[self._task].copies), made
 
     def _fit_whole(self, X: Any, y: Any, sample_weight: Any, started: float) -> None:
-        """Solve the task's only dual problem, over all rows."""
+        """Fit a task that has a single dual problem over all rows, such as a regression."""
         _, (member,) = self._posed(y, sample_weight)
         shape = 1, member.problem.n // TASKS[self._task].copies
         self._fit_parts(X, [[(member, ...)]], shape, started)
 
     @property
     def n_support_(self) -> NDArray[np.int32]:
-        """Return the number of support vectors of each class, (k,) int32; without classes (1,)."""
+        """Return the number of support vectors of each class, (k,) int32. A task without classes returns one number."""
         check_is_fitted(self)
         return self._n_support
 
     @property
     def coef_(self) -> Any:
-        """Return the weights (problems, d) of the features, for kernel="linear"."""
+        """Return the weights (problems, d) of the d features. Raises AttributeError unless the kernel is linear."""
         check_is_fitted(self)
         if self.model_.kernel.name != "linear":
             raise AttributeError("coef_ is only available when using a linear kernel")
         coef = self._coef()
-        coef.flags.writeable = False  # computed anew at each access
+        coef.flags.writeable = False  # a change would be lost, since each access computes the array anew
         return coef
 
     def _coef(self) -> Any:
@@ -180,15 +194,16 @@ class Machine(KernelEstimator):
 
     @property
     def _bound(self) -> float:
-        """Return C, _HARD for infinity, 1 for a task without C."""
+        """Return C as a finite number. An infinite C becomes _HARD, and a task without C has 1."""
         C = float(self.C) if "C" in TASKS[self._task].parameters else 1.0
         return _HARD if np.isinf(C) else C
 
 
 def _begun(start: Vector, problem: Problem, copies: int) -> Vector:
-    """Return start coefficients of a problem whose rows are repeated ``copies`` times.
+    """Return the start coefficients of a dual problem whose rows are repeated ``copies`` times.
 
-    The copy with lo < 0 takes the negative coefficients of ``start`` (problems, n), the other one the positive ones.
+    ``start`` (problems, n) has one coefficient for each row. Of two copies of a row, the one with a negative lower
+    bound takes a negative coefficient, and the other one takes a positive coefficient.
     """
     if copies == 1:
         return start
@@ -197,7 +212,10 @@ def _begun(start: Vector, problem: Problem, copies: int) -> Vector:
 
 
 def _repeated(X: Any, given: bool, copies: int) -> Any:
-    """Return X, or K if ``given``, for rows repeated ``copies`` times, one set below the other."""
+    """Return the rows X repeated ``copies`` times, all rows once before they come again.
+
+    If ``given`` is true, X is a kernel matrix, of which both rows and columns are repeated.
+    """
     if copies == 1:
         return X
     if given:
@@ -206,7 +224,7 @@ def _repeated(X: Any, given: bool, copies: int) -> Any:
 
 
 class Fit(NamedTuple):
-    """Hold the rows, kernel function and dual problems of a fit, and perf_counter() at its start."""
+    """Hold the input of a fit: rows, kernel function, dual problems, and the value of perf_counter() at its start."""
 
     rows: Any
     kernel: Kernel | Precomputed
@@ -215,10 +233,11 @@ class Fit(NamedTuple):
 
 
 def possible_nu(fit: Fit, narrow: NDArray[np.intp], nu: float, options: Options) -> str:
-    """Return advice on nu if the problems ``narrow`` have no margin with it.
+    """Return advice on a larger nu for the problems of a nu-SVC fit that have no margin.
 
-    C-SVC with a C that is large for these kernel values corresponds to a nu with the margin 1 / C. A nu much below it
-    leaves little margin. If all coefficients of a class are at their bounds, no smaller nu has a larger margin.
+    ``narrow`` are the numbers of these problems. The advice comes from a solution of C-SVC with a C that is large for
+    these kernel values. This solution also solves nu-SVC for some nu, with the margin 1 / C. A nu much below it leaves
+    little margin. If all coefficients of a class are at their bounds, no smaller nu has a larger margin.
     """
     most = min(largest_nu(one.problem.lo, one.problem.hi) for one in fit.members)
     limit = f"the sizes of the classes allow at most nu={most:g}"
@@ -238,14 +257,17 @@ def possible_nu(fit: Fit, narrow: NDArray[np.intp], nu: float, options: Options)
 
 
 def _soft(fit: Fit, members: list[Subproblem], C: float, options: Options) -> list[float] | None:
-    """Return the nu of C-SVC's solution for each problem; None if one fails or takes too many iterations."""
+    """Solve C-SVC for each problem, and return the nu for which nu-SVC has the same solution.
+
+    Return None if a solve fails or takes too many iterations.
+    """
     steps = _STEPS * max(len(one.rows) for one in members)
     steps = steps if options.max_iter < 0 else min(steps, options.max_iter)
     asked = options.but(max_iter=steps, gap_tol=None, checkpoint=None, verbose=False)
     posed_soft = [Subproblem(one.rows, soft_margin(one.problem, C)) for one in members]
     try:
         trained = driver.solve(fit.rows, posed_soft, fit.kernel, asked, fit.started)
-    except (ValueError, MemoryError, ClsvmError):  # a failed remedy must not lose the fit
+    except (ValueError, MemoryError, ClsvmError):  # an error while finding advice must not lose the user's fit
         return None
     if not trained.report.converged:
         return None
@@ -254,7 +276,7 @@ def _soft(fit: Fit, members: list[Subproblem], C: float, options: Options) -> li
 
 
 def _spread(rows: Any, kernel: Kernel | Precomputed) -> float:
-    """Return the variance of a sample of rows in the kernel's feature space, 0 if the rows are remote."""
+    """Return the variance of a sample of rows in the kernel's feature space. Return 0 for rows on Dask's workers."""
     if sharded.elsewhere(rows):
         return 0.0
     some = np.arange(0, rows.shape[0], -(-rows.shape[0] // _SAMPLE))
@@ -264,6 +286,6 @@ def _spread(rows: Any, kernel: Kernel | Precomputed) -> float:
 
 
 def _rounded_up(nu: float) -> float:
-    """Return nu rounded up to three digits."""
+    """Return nu rounded up to three significant digits."""
     unit = 10.0 ** (np.floor(np.log10(nu)) - 2)
     return float(np.ceil(nu / unit) * unit)

@@ -1,7 +1,7 @@
-"""Define the estimators that fit Nyström kernel machines by Falkon.
+"""Define the estimators that fit Nyström kernel machines by the Falkon method.
 
-They are FalkonRegressor, FalkonClassifier (least squares) and LogisticFalkonClassifier. :class:`Falkon`, their base
-class, chooses inducing points and calls the solver in clsvm.nystrom.
+They are FalkonRegressor, FalkonClassifier (which minimises squared errors) and LogisticFalkonClassifier. Their base
+class :class:`Falkon` chooses inducing points and calls the solver in clsvm.nystrom.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ _Callback = Callable[[int, Vector, float], Any] | None
 
 
 class Posed(NamedTuple):
-    """Hold targets y (k, n), row weights (n,) and classes (c,), which are empty for a regression."""
+    """Hold the targets ``y`` (k, n) of k outputs, the row ``weights`` (n,) and the ``classes`` of a Falkon fit.
+
+    A regression has no classes.
+    """
 
     classes: NDArray[Any]
     y: Vector
@@ -49,16 +52,18 @@ class Posed(NamedTuple):
 
 
 class Falkon(KernelEstimator):
-    """Base of the Falkon estimators: f(x) = sum_j alpha_j K(x, c_j) + intercept for m inducing points c_j.
+    """Fit f(x) = sum_j alpha_j K(x, c_j) + intercept with m inducing points c_j.
 
-    f minimises (1 / sum w) sum_i w_i loss(f(x_i), y_i) + (penalty / 2) |f|^2 over the span of the inducing points.
+    This is the base class of the Falkon estimators. f minimises
+    (1 / sum_i w_i) * sum_i w_i loss(f(x_i), y_i) + (penalty / 2) * |f|^2 over the coefficients alpha, for rows x_i with
+    weights w_i and the norm |f| of the kernel's function space.
     """
 
     _table = TABLE
     _checks: Mapping[str, Any] = MappingProxyType({})  # options of scikit-learn's check of y
 
     def _loss(self, outputs: int) -> str:
-        """Return the name of the loss record in LOSSES."""
+        """Return the name of the loss function for this number of outputs: a key of clsvm.losses.LOSSES."""
         raise NotImplementedError
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -74,7 +79,7 @@ class Falkon(KernelEstimator):
         y : array of shape (n,), or (n, k) for k outputs of a regression
             Targets or class labels.
         sample_weight : array of shape (n,) or None
-            Factors of the loss of each row.
+            Factor of the loss of each row. None means 1.
 
         Returns
         -------
@@ -101,7 +106,10 @@ class Falkon(KernelEstimator):
         return X
 
     def _posed(self, y: Any, sample_weight: Any) -> Posed:
-        """Return targets, weights and classes of y (n,) or (n, k). Raises ValueError or TypeError for invalid ones."""
+        """Return the numeric targets, weights and classes for y (n,) or (n, k).
+
+        Raises ValueError or TypeError for invalid targets or weights.
+        """
         raise NotImplementedError
 
     def _problem(self, posed: Posed) -> Task:
@@ -115,7 +123,7 @@ class Falkon(KernelEstimator):
         return nystrom.Options(tol=float(self.tol), max_iter=int(self.max_iter), device=device, **given)
 
     def _train(self, X: Any, task: Task, classes: NDArray[Any], started: float) -> None:
-        """Fit to the rows X, and set the learnt attributes."""
+        """Solve the optimization problem ``task`` over the rows X, and set the learnt attributes."""
         random, kernel, options = check_random_state(self.random_state), self._kernel(X), self._options()
         centers, start = self._centers(X, kernel, task, random)
         self.centers_, self.center_indices_, self.intercept_ = centers.rows, centers.places, task.offset
@@ -128,14 +136,17 @@ class Falkon(KernelEstimator):
         self._set_model(kernel, alpha, report.steps, plan, report.dtype)
 
     def _after_step(self, kernel: Kernel, step: int, coefficients: Vector) -> dict[str, Any]:
-        """Return the attributes of an estimator fitted up to ``step``, with coefficients (m, k), for callbacks."""
+        """Return the attributes that the estimator would have if the fit ended now, for scikit-learn's callbacks.
+
+        ``step`` is the number of steps done, ``coefficients`` (m, k) their result.
+        """
         reached = object.__new__(type(self))
         reached.__dict__ = self.__dict__.copy()
         reached._set_model(kernel, np.ascontiguousarray(coefficients.T), step, None, self.dtype)
         return {name: value for name, value in vars(reached).items() if name != "_told"}
 
     def _set_model(self, kernel: Kernel, alpha: Vector, steps: int, plan: Plan | None, dtype: str) -> None:
-        """Set the model with coefficients alpha (k, m), and the number of steps."""
+        """Set the attributes that hold the model, with coefficients alpha (k, m), and the number of steps."""
         self.dual_coef_, self.n_iter_ = alpha, steps
         classes = getattr(self, "classes_", np.zeros(0))
         count = np.zeros(max(1, len(classes)), np.int32)
@@ -154,13 +165,16 @@ class Falkon(KernelEstimator):
         )
 
     def _estimates(self, outputs: int) -> dict[str, Any]:
-        """Return the parameters of the model's probabilities."""
+        """Return name -> value of the model's parameters for probabilities, empty if it has none."""
         return {}
 
     def _centers(
         self, X: Any, kernel: Kernel, task: Task, random: np.random.RandomState
     ) -> tuple[nystrom.Centers, Vector | None]:
-        """Return the inducing points, and for a warm start the coefficients (k, m) of the last fit."""
+        """Return the inducing points, and the coefficients (k, m) to start from.
+
+        A warm start takes both from the last fit. Otherwise the coefficients are None.
+        """
         check_values(kernel, X)
         if not (self.warm_start and hasattr(self, "centers_")):
             return self._chosen(X, kernel, task.weights, random), None
@@ -182,7 +196,7 @@ class Falkon(KernelEstimator):
         return nystrom.choose_centers(X, how, self.n_centers, weights, random, kernel, float(self.penalty), where)
 
     def _given_centers(self, given: Any, d: int, kernel: Kernel) -> Any:
-        """Check inducing points given as center_selection, and return them in the form that layouts read.
+        """Check the inducing points that the user gave as center_selection, and return them as an array or CSR matrix.
 
         Raises ValueError or TypeError if they are not rows of d features for which the kernel function is defined.
         """
@@ -214,7 +228,7 @@ class Falkon(KernelEstimator):
 
 
 def _telling(told: FitTask, learnt: Callable[[int, Vector], dict[str, Any]], given: _Callback) -> Callable[..., None]:
-    """Return a callback for the solver that calls ``given``, then scikit-learn's callbacks."""
+    """Return a callback for the solver: it calls the user's callback ``given``, then scikit-learn's callbacks."""
     told.step()
 
     def stepped(step: int, coefficients: Vector, seconds: float) -> None:
@@ -226,31 +240,34 @@ def _telling(told: FitTask, learnt: Callable[[int, Vector], dict[str, Any]], giv
 
 
 def _scaled(weights: Vector) -> Vector:
-    """Return the weights divided by a power of 2, so that their sum neither under- nor overflows; no fit changes."""
+    """Return the weights divided by a power of 2, so that their sum does not overflow or underflow.
+
+    A common factor of all weights does not change the fit.
+    """
     return np.ldexp(weights, -np.frexp(weights.max())[1])
 
 
 @documented
 class FalkonRegressor(RegressorMixin, Falkon):
-    """Nyström kernel ridge regression by Falkon, for many rows and any number of outputs.
+    """Nyström kernel ridge regression by the Falkon method, for many rows and any number of outputs.
 
     The regression function is a kernel expansion over m inducing points. Falkon fits it by conjugate gradients with a
     Nyström preconditioner. A few thousand inducing points usually reach the error of exact kernel ridge regression.
-    With all rows as inducing points and ``fit_intercept=False`` it equals scikit-learn's KernelRidge with alpha =
-    penalty n.
+    With all n rows as inducing points and ``fit_intercept=False`` the result is that of scikit-learn's KernelRidge with
+    alpha = penalty * n.
 
     Attributes
     ----------
     centers_ : ndarray or CSR matrix of shape (m, d)
         Inducing points.
     center_indices_ : ndarray of shape (m,) or None
-        Row numbers of the inducing points; None if they were given.
+        Row numbers of the inducing points among the training rows; None if the user gave the inducing points.
     dual_coef_ : ndarray of shape (k, m), float64
         Coefficients of the inducing points for each output.
     intercept_ : ndarray of shape (k,), float64
         Offset of each output.
     n_iter_ : int
-        Conjugate gradient steps.
+        Number of conjugate gradient steps.
     n_features_in_ : int
         Number of features.
     fit_report_ : :class:`clsvm.report.NystromReport`
@@ -319,7 +336,8 @@ class FalkonRegressor(RegressorMixin, Falkon):
 class FalkonClassifier(ClassifierMixin, Falkon):
     """Nyström kernel classification by least squares on labels -1 and 1 (see :class:`FalkonRegressor`).
 
-    More than two classes take one output for each class against the rest, all fitted at once.
+    For more than two classes, one output for each class separates it from all other classes. All outputs are fitted at
+    once.
 
     Attributes
     ----------
@@ -358,7 +376,10 @@ class FalkonClassifier(ClassifierMixin, Falkon):
         return "squared"
 
     def _targets(self, index: NDArray[np.intp], k: int) -> Vector:
-        """Return targets (1 or k, n) from the class of each row, index (n,)."""
+        """Return the targets -1 and 1, (k, n), of k outputs from the class number of each row, ``index`` (n,).
+
+        For two classes there is one output, (1, n).
+        """
         signs = np.where(np.arange(k)[:, None] == index, 1.0, -1.0)
         return signs[1:] if k == 2 else signs
 
@@ -378,21 +399,23 @@ class FalkonClassifier(ClassifierMixin, Falkon):
         Parameters
         ----------
         X : array or sparse matrix of shape (n, d)
-            Rows; their values do not depend on the other rows of the call.
+            Rows. The decision value of a row does not depend on the other rows of the call.
 
         Returns
         -------
         ndarray of float64
-            Shape (n,) for two classes, positive for ``classes_[1]``; (n, k) for more.
+            Two classes: shape (n,), where a positive value is for ``classes_[1]``. More classes: shape (n, k), where
+            the largest value of a row is for the predicted class.
         """
         return self._decision_values(X)
 
 
 @documented
 class LogisticFalkonClassifier(FalkonClassifier):
-    """Nyström kernel logistic regression, with probabilities: logistic loss for two classes, softmax for more.
+    """Nyström kernel logistic regression by the Falkon method, with probabilities.
 
-    It is fitted by Newton's method, with preconditioned conjugate gradients for each step.
+    The loss is logistic for two classes and softmax for more. The fit uses Newton's method, and preconditioned
+    conjugate gradients for each Newton step.
 
     Attributes
     ----------
@@ -414,7 +437,10 @@ class LogisticFalkonClassifier(FalkonClassifier):
         return signs if k == 2 else (signs > 0).astype(np.float64)
 
     def _estimates(self, outputs: int) -> dict[str, Any]:
-        """Return the sigmoid 1 / (1 + exp(-f)) for two classes; models have no softmax."""
+        """Return the sigmoid parameters of the probability 1 / (1 + exp(-f)) for two classes.
+
+        Return an empty dictionary for more classes, because model files have no softmax.
+        """
         return {"probA": np.array([-1.0]), "probB": np.zeros(1)} if outputs == 1 else {}
 
     def predict_proba(self, X: Any) -> Vector:
@@ -432,7 +458,7 @@ class LogisticFalkonClassifier(FalkonClassifier):
         return logistic(self.decision_function(X))
 
     def predict_log_proba(self, X: Any) -> Vector:
-        """Return the logarithms of the classes' probabilities; they are finite even if a probability is 0.
+        """Return the logarithm of the probability of each class. It is finite even if the probability rounds to 0.
 
         Parameters
         ----------

@@ -23,19 +23,23 @@ from clsvm.parameters import Number
 from clsvm.problem import Problem, Subproblem, c_svc, crammer_singer, epsilon_svr, nu_svc, nu_svr, one_class
 from clsvm.tasks import CLASSES
 
-Side = tuple[int, int | None]  # positive and negative class of a binary problem; None stands for all other classes
-COEFFICIENTS = 1 << 19  # coefficients of binary problems solved in one group; each takes about a hundred bytes
-MACHINES = 1024  # least number of average-sized binary problems in a group; X is laid out once for each group
+Side = tuple[int, int | None]  # positive and negative class of a binary problem; None means all other classes
+COEFFICIENTS = 1 << 19  # about this many coefficients are solved in one group; each takes about a hundred bytes
+MACHINES = 1024  # a group has about this many binary problems or more; the device gets X once for each group
 
 
 class _Classifier(ClassifierMixin, Machine):
-    """Base of SVC and NuSVC, which differ in the dual problem of two classes."""
+    """Fit a classifier. This is the base class of SVC and NuSVC, which define the dual problem of two classes."""
 
     _refused = "Invalid input"  # start of the error message for weights that leave fewer than two classes
     _way = "ovo"  # value of the parameter multi_class
 
     def _problem(self, signs: Vector, bounds: Vector) -> Problem:
-        """Return the dual problem of two classes from signs y (n,) and bounds of the coefficients (n,)."""
+        """Return the dual problem of two classes.
+
+        ``signs`` (n,) are 1 for rows of the positive class, else -1. ``bounds`` (n,) are the bounds of the
+        coefficients.
+        """
         raise NotImplementedError
 
     def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
@@ -52,7 +56,7 @@ class _Classifier(ClassifierMixin, Machine):
         return X
 
     def _parts(self, boxes: checks.Boxes) -> Iterator[Part]:
-        """Yield the dual problems of a fit, in groups that fit in memory."""
+        """Yield groups of dual problems that together make the fit, each group small enough for the host's memory."""
         index, bounds, k, n = boxes.index, boxes.bounds, len(boxes.classes), len(boxes.index)
         if self._way == "crammer_singer":
             yield [(Subproblem(np.arange(n), crammer_singer(index, bounds, k)), ...)]
@@ -67,15 +71,18 @@ class _Classifier(ClassifierMixin, Machine):
         return checks.boxes(self._bound, self.class_weight, sample_weight, y, self._refused)
 
     def _sides(self, k: int) -> list[Side]:
-        """Return the positive and negative class of each binary problem; None stands for all other classes."""
+        """Return for k classes the positive and negative class of each binary problem.
+
+        None in place of the negative class means all other classes.
+        """
         if k == 2:
             return [(1, 0)]
         return [*pairs(k)] if self._way == "ovo" else [(i, None) for i in range(k)]
 
     def _members(self, index: NDArray[np.intp], sides: Sequence[Side], bounds: Vector) -> list[Subproblem]:
-        """Return the dual problem for each pair in ``sides``, over the rows of its classes.
+        """Return the dual problem for each pair of classes in ``sides``, over the rows of its classes.
 
-        index: each row's class (n,), -1 for rows left out. bounds: bounds of the coefficients (n,).
+        ``index`` (n,) is each row's class, -1 for rows left out. ``bounds`` (n,) are the bounds of the coefficients.
         """
         made = []
         of_class = [np.flatnonzero(index == i) for i in range(index.max() + 1)]
@@ -108,20 +115,21 @@ class _Classifier(ClassifierMixin, Machine):
         Parameters
         ----------
         X : array or CSR matrix of shape (n, d)
-            Rows; their values do not depend on the other rows of the call.
+            Rows. The decision values of a row do not depend on the other rows of the call.
 
         Returns
         -------
         ndarray of float64
-            Shape (n,) for two classes, positive for ``classes_[1]``; (n, k) for more. With
-            ``decision_function_shape="ovo"`` shape (n, k (k - 1) / 2), positive for the first class of a pair.
+            Two classes: shape (n,), where a positive value is for ``classes_[1]``. k > 2 classes: shape (n, k). With
+            ``decision_function_shape="ovo"``: shape (n, k * (k - 1) / 2), one column for each pair of classes, where a
+            positive value is for the first class of the pair.
         """
         values = self._decision_values(X, self.decision_function_shape)
         coupled = values.ndim == 2 and len(self.classes_) == 2
         return np.asarray(values[:, 1] - values[:, 0]) if coupled else values
 
     def _coef(self) -> Any:
-        """Return the weights (pairs, d) of the features for the linear kernel."""
+        """Return the weights (pairs, d) of the d features, a row for each pair of classes, for the linear kernel."""
         if not self.model_.of_pairs:
             return super()._coef()
         ends = np.cumsum(self.n_support_)
@@ -147,7 +155,7 @@ class SVC(_Classifier):
     classes_ : ndarray of shape (k,)
         Class labels.
     class_weight_ : ndarray of shape (k,)
-        Factor of C of each class.
+        Factor by which C is multiplied for each class.
     support_ : ndarray of shape (n_SV,), int32
         Row numbers of the support vectors.
     support_vectors_ : ndarray or CSR matrix of shape (n_SV, d)
@@ -161,7 +169,7 @@ class SVC(_Classifier):
     coef_ : ndarray of shape (k (k - 1) / 2, d)
         Weights of the features, for the linear kernel only.
     n_iter_ : ndarray of shape (k (k - 1) / 2,), int32
-        SMO iterations of each pair of classes.
+        Number of SMO iterations for each pair of classes.
     fit_status_ : int
         0, or 1 if the fit did not converge.
     shape_fit_ : tuple of int
@@ -227,9 +235,10 @@ class SVC(_Classifier):
 class NuSVC(_Classifier):
     """nu-support vector classification on an OpenCL device.
 
-    More than two classes are solved as binary problems of each pair of classes. Unlike scikit-learn's NuSVC, it applies
-    class_weight. gap_tol refers to the dual problem before its coefficients are divided by the margin. A margin of at
-    most tol makes the signs of decision values meaningless; the fit then warns. Its attributes are those of SVC.
+    More than two classes are solved as binary problems of each pair of classes. Unlike scikit-learn's NuSVC, this class
+    applies class_weight. gap_tol refers to the dual problem before its coefficients are divided by the margin. If the
+    margin is at most tol, the signs of decision values mean nothing, and the fit warns. The attributes are those of
+    :class:`SVC`.
 
     References
     ----------
@@ -275,14 +284,17 @@ class NuSVC(_Classifier):
         return nu_svc(signs, float(self.nu), bounds)
 
     def _scaled(self, b: Vector, rho: Vector) -> tuple[Vector, Vector]:
-        """Scale b and rho so that the margin is 1. Before, its two sides are at f = rho_+ and f = rho_-."""
+        """Divide coefficients b (problems, n) and offsets by half the distance of the margin's two sides.
+
+        The sides are at f = rho[:, 0] and f = rho[:, 1]. After scaling, decision values at the sides are 1 and -1.
+        """
         r = self._margins(rho)
         r = np.where(r > 0, r, 1.0)
         return b / r[:, None], (rho[:, 0] + rho[:, 1]) / 2 / r
 
     @staticmethod
     def _margins(rho: Vector) -> Vector:
-        """Return the margin of each problem, (problems,), from its offsets (problems, 2)."""
+        """Return the margin of each problem, (problems,): half the difference of its two offsets rho (problems, 2)."""
         return np.asarray((rho[:, 0] - rho[:, 1]) / 2)
 
     def _check_margins(self, rho: Vector, fit: dual.Fit | None = None) -> None:
@@ -294,10 +306,10 @@ class NuSVC(_Classifier):
 
 
 def _at_a_time(sides: Sequence[Side], counts: NDArray[np.intp], whole: bool) -> Iterator[Sequence[Side]]:
-    """Divide binary problems into groups that are made and solved together.
+    """Divide binary problems into groups that are made and solved together, and yield the sides of each group.
 
-    sides: positive and negative class of each problem. counts: rows of each class (k,). A group has about COEFFICIENTS
-    coefficients; if ``whole``, all problems are in one group.
+    ``sides`` are the positive and negative class of each problem. ``counts`` (k,) are the numbers of rows of the
+    classes. A group has about COEFFICIENTS coefficients. If ``whole`` is true, all problems are in one group.
     """
     rows = np.array([counts.sum() if j is None else counts[i] + counts[j] for i, j in sides])
     size = max(COEFFICIENTS, MACHINES * int(rows.mean()))
@@ -307,11 +319,12 @@ def _at_a_time(sides: Sequence[Side], counts: NDArray[np.intp], whole: bool) -> 
 
 
 def _places(side: Side, rows: NDArray[np.intp], index: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the positions of a binary problem's coefficients in the array of all coefficients.
+    """Return the positions (row, column) of a binary problem's coefficients in the array of all coefficients.
 
-    The array is scikit-learn's dual_coef_ over all n rows: (k - 1, n) for pairs of classes, where row j - 1 or j holds
-    coefficients against class j; (k, n) for each class against the rest. side: the classes of the problem. rows: its
-    row numbers. index: each row's class (n,).
+    The array is scikit-learn's dual_coef_ with a column for each of n training rows. For pairs of classes it has k - 1
+    rows: coefficients against class j are in row j - 1 for rows of earlier classes, in row j for rows of later classes.
+    For each class against the rest it has k rows. ``side`` names the classes of the problem, ``rows`` its training
+    rows, and ``index`` (n,) each training row's class.
     """
     i, j = side
     against = np.full(len(rows), i) if j is None else np.where(index[rows] == i, j - 1, i)
@@ -319,10 +332,10 @@ def _places(side: Side, rows: NDArray[np.intp], index: NDArray[np.intp]) -> tupl
 
 
 class _Regressor(RegressorMixin, Machine):
-    """Base of SVR and NuSVR, which differ in the dual problem."""
+    """Fit a regression. This is the base class of SVR and NuSVR, which define the dual problem."""
 
     def _problem(self, y: Vector, weights: Vector) -> Problem:
-        """Return the dual problem of targets y (n,) and the weights (n,) of their rows."""
+        """Return the dual problem for targets y (n,) and sample weights (n,)."""
         raise NotImplementedError
 
     def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
@@ -405,10 +418,10 @@ class SVR(_Regressor):
 
 @documented
 class NuSVR(_Regressor):
-    """nu-support vector regression on an OpenCL device: nu replaces epsilon, which the fit determines.
+    """nu-support vector regression on an OpenCL device.
 
-    The dual problem has two coefficients for each row, alpha and alpha*, so its K takes four times the memory of SVR.
-    Its attributes are those of SVR.
+    The parameter nu replaces epsilon, which the fit determines. The dual problem has two coefficients for each row, so
+    its kernel matrix takes four times the memory of SVR's. The attributes are those of :class:`SVR`.
 
     References
     ----------
@@ -521,7 +534,7 @@ class OneClassSVM(OutlierMixin, Machine):
         keep(self, locals())
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Fit the estimator to training rows. Errors and warnings are those of :meth:`SVC.fit`.
+        """Fit the estimator to training rows. It raises and warns as :meth:`SVC.fit` does.
 
         Parameters
         ----------
@@ -530,7 +543,7 @@ class OneClassSVM(OutlierMixin, Machine):
         y : object
             Ignored.
         sample_weight : array of shape (n,) or None
-            Upper bounds of the coefficients; None takes 1 for each row.
+            Upper bound of each row's coefficient. None means 1.
 
         Returns
         -------
@@ -555,7 +568,7 @@ class OneClassSVM(OutlierMixin, Machine):
         Parameters
         ----------
         X : array or sparse matrix of shape (n, d)
-            Rows; their values do not depend on the other rows of the call.
+            Rows. The decision value of a row does not depend on the other rows of the call.
 
         Returns
         -------

@@ -1,4 +1,4 @@
-"""Grid searches with cross-validation that share kernel values and solutions between folds and candidates."""
+"""Search parameter grids with cross-validation, sharing kernel values and solutions between folds and candidates."""
 
 from __future__ import annotations
 

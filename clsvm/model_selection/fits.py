@@ -1,8 +1,8 @@
 """Run the fits of a grid search, one for each candidate and fold, and keep their results.
 
-:class:`Fits` groups the fits that can share work (:class:`Group`), deals the groups to the estimator's devices, and
-writes a checkpoint every few seconds. A subclass implements the shared work of its estimators (folds.py). A fit that
-cannot share work is run by the estimator itself.
+A candidate is one choice of parameter values. :class:`Fits` groups the fits that can share kernel values or solutions
+(:class:`Group`), gives the groups to the estimator's devices, and writes a checkpoint every few seconds. Its subclasses
+in folds.py run a group with shared work. For a fit that cannot share work, the estimator's own ``fit`` is called.
 """
 
 from __future__ import annotations
@@ -35,30 +35,30 @@ from clsvm.report import counting
 
 Vector = NDArray[np.float64]
 Rows = NDArray[np.intp]
-Place = tuple[int, int]  # numbers of the candidate and the fold
-UNSHARED: tuple[Any, ...] = ()  # key of a job that shares no work
-_WRITE_EVERY = 10.0  # seconds between two writes of a checkpoint
-# Errors of shared work after which the estimator itself runs the fits: it raises them again, or succeeds.
+Place = tuple[int, int]  # (number of the candidate, number of the fold): identifies a fit
+UNSHARED: tuple[Any, ...] = ()  # key of a job that shares no work with other jobs
+_WRITE_EVERY = 10.0  # a checkpoint is written after this many seconds
+# After one of these errors of shared work, the fits are run by the estimator itself.
 FIT_ERRORS = (ValueError, TypeError, NotImplementedError, MemoryError, ClsvmError)
 
 
 @dataclass(frozen=True)
 class FoldResult:
-    """Hold the result of a fit to a fold, for some rows in ascending order.
+    """Hold the result of a fit to the training rows of a fold: decision values of some rows, such as the test rows.
 
     Attributes
     ----------
     values
-        decision values, (rows,) for one dual problem or output, else (rows, problems).
+        decision values, (rows,) for one dual problem or output, else (rows, problems); rows are in ascending order.
     seconds
         wall time of the fit.
     converged
         whether the solve converged.
     offsets
-        intercepts rho (problems,) that were subtracted from the sums of kernel values; not read for Falkon models.
+        intercepts rho (problems,) that were subtracted from the sums of kernel values; not used for Falkon models.
     predicted
-        predicted classes (rows,) if each pair of classes has a problem, else None. ``values`` is then the result of
-        decision_function, or has no columns if no scorer reads it.
+        predicted classes (rows,), or None if they are to be computed from ``values``. If they are given, ``values`` has
+        the result of decision_function, or no columns if no scorer reads it.
     """
 
     values: Vector
@@ -77,7 +77,10 @@ Results = dict[Place, FoldResult | Exception]
 
 
 class Job(NamedTuple):
-    """Hold the number of a candidate, the number of a fold, and the estimator with the candidate's parameters."""
+    """Describe one fit of the search: the numbers of its candidate and fold, and the estimator to fit.
+
+    The estimator has the candidate's parameters.
+    """
 
     candidate: int
     fold: int
@@ -85,19 +88,19 @@ class Job(NamedTuple):
 
     @property
     def place(self) -> Place:
-        """Return the key of the job's result in ``Fits.found``."""
+        """Return the numbers of candidate and fold: the key of this fit's result in ``Fits.found``."""
         return self.candidate, self.fold
 
 
 class Group(NamedTuple):
-    """Hold the jobs with one key, which share their work; jobs with the key UNSHARED are run separately."""
+    """Hold the fits (``jobs``) with an equal ``key``. They share work, unless the key is UNSHARED."""
 
     key: tuple[Any, ...]
     jobs: list[Job]
 
 
 class Fits:
-    """Hold all fits of a grid search and their results; :meth:`run` runs the fits.
+    """Hold all fits of a grid search and their results. :meth:`run` runs the fits.
 
     A subclass implements :meth:`key` and :meth:`shared` for its estimators.
 
@@ -105,24 +108,28 @@ class Fits:
     ----------
     estimator
         estimator with the parameters that are not searched.
-    X, y, weights
-        data of the search; ``weights`` (n,) is None if no sample_weight was given.
+    X
+        rows of the search, (n, d), or kernel values (n, n).
+    y
+        labels or targets (n,) of the rows.
+    weights
+        sample weights (n,), or None if none were given.
     splits
-        row numbers of training and test set, one pair for each fold.
+        for each fold, the row numbers of its training set and of its test set.
     candidates
-        parameter values, one dict for each candidate.
+        for each candidate, a dictionary of its parameter values.
     kept
-        row numbers whose decision values are kept, one array for each fold.
+        for each fold, the numbers of the rows whose decision values are kept.
     found
-        results, or exceptions of fits that failed, by candidate and fold.
+        (candidate, fold) -> result of the fit, or the exception that it raised.
     rows
-        X in the form that solvers read.
+        X as a contiguous array or CSR matrix, which solvers read.
     n
         number of rows of X.
     """
 
-    valued = True  # whether scorers may read decision values
-    whole = False  # whether to keep the values of all pairs of classes, which a checkpoint stores
+    valued = True  # whether a scorer may read decision values
+    whole = False  # whether to keep the decision values of all pairs of classes, as a checkpoint needs them
 
     def __init__(
         self,
@@ -143,16 +150,16 @@ class Fits:
         self._targets: dict[int, tuple[Any, Any]] = {}  # fold -> y and weights
 
     def key(self, job: Job) -> tuple[Any, ...]:
-        """Return a key that is equal for jobs that can share their work.
+        """Return a key for a fit. Fits with equal keys can share work.
 
-        Raises NotImplementedError, or the exception of the fit itself, if the job cannot share work.
+        Raises an error of FIT_ERRORS if the fit cannot share work.
         """
         raise NotImplementedError
 
     def shared(self, group: Group, separate: list[Job]) -> Iterator[None]:
-        """Run the jobs of a group, and yield whenever some are done.
+        """Run the fits of a group with shared work, and yield whenever some of them are done.
 
-        Jobs that turn out to need separate fits are added to the list ``separate``.
+        Fits that turn out to need the estimator's own ``fit`` are added to the list ``separate``.
         """
         raise NotImplementedError
 
@@ -161,12 +168,12 @@ class Fits:
         return estimator._decoder(*self.targets(fold))
 
     def options(self, estimator: Any) -> Any:
-        """Return the solver options of an estimator. Raises ValueError or TypeError for a parameter out of range."""
+        """Return the solver options of an estimator. Raises ValueError or TypeError if a parameter is invalid."""
         estimator._check_numbers()
         return estimator._options()
 
     def stripped(self) -> Self:
-        """Return a copy without results and without the data that each process derives from X and y itself."""
+        """Return a copy to send to other processes, without results and without data that can be made from X and y."""
         stripped = copy.copy(self)
         stripped.found, stripped.rows, stripped._targets = {}, None, {}
         return stripped
@@ -175,16 +182,20 @@ class Fits:
         return self
 
     def _kept(self, train: Rows, trained_too: bool) -> Rows:
-        """Return the test rows of all splits with the training set ``train``, ascending; trained_too adds ``train``."""
+        """Return the numbers of the rows whose decision values are kept for the training rows ``train``.
+
+        They are the test rows of all folds with these training rows. If ``trained_too`` is true, the training rows are
+        added.
+        """
         tests = [test for same, test in self.splits if np.array_equal(same, train)]
         return np.unique(np.concatenate([*tests, train] if trained_too else tests))
 
     def run(self, checkpoint: Any, shown: bool) -> None:
-        """Run the fits that have no result yet, and write the checkpoint.
+        """Run all fits that have no result yet.
 
-        An exception of a fit is stored as its result, for scikit-learn's error_score.
-
-        checkpoint: path of the file, or None. shown: whether to show progress on stderr.
+        An exception of a fit is stored as its result, for scikit-learn's error_score. ``checkpoint`` is the path of a
+        file from which results are read and to which they are written, or None. ``shown`` says whether to show progress
+        on stderr.
         """
         file, digest = None if checkpoint is None else Path(checkpoint), ""
         self.whole = file is not None
@@ -208,11 +219,14 @@ class Fits:
                 self._write(file, digest)
 
     def _each(self) -> Generator[None]:
-        """Run all groups on this computer, and yield whenever a fit is done."""
+        """Run all fits without a result on this computer, and yield whenever a fit is done."""
         yield from self._run_groups(self._groups())
 
     def _run_groups(self, groups: list[Group]) -> Generator[None]:
-        """Run the groups on the estimator's devices, then the jobs that turned out to need separate fits."""
+        """Run groups of fits on the estimator's devices, then the fits that turned out to need the estimator's own fit.
+
+        Yield whenever a fit is done.
+        """
         devices, separate = listed(self.estimator.device), list[Job]()
 
         def work(device: Any, pieces: Iterator[Group]) -> Generator[None]:
@@ -223,11 +237,11 @@ class Fits:
         yield from dealt(devices, [Group(UNSHARED, [job]) for job in separate], work)
 
     def pieces(self, workers: int) -> list[list[Place]]:
-        """Divide the fits that have no result yet into pieces for workers, each a list of (candidate, fold)."""
+        """Divide the fits that have no result yet among workers. Each piece is a list of (candidate, fold)."""
         return [[job.place for job in group.jobs] for group in _pieces(self._groups(), workers)]
 
     def done(self, places: Sequence[Place]) -> Results:
-        """Run the fits at these places, and return their results."""
+        """Run the fits with these numbers (candidate, fold), and return their results."""
         own = copy.copy(self)
         own.found = {}
         with _silenced():
@@ -236,7 +250,7 @@ class Fits:
         return own.found
 
     def _on(self, device: Any, jobs: list[Job]) -> list[Job]:
-        """Return the jobs with estimators on this device, except jobs whose candidate sets a device."""
+        """Return the fits with this device set in their estimators, unless the candidate itself sets a device."""
         return [
             job
             if "device" in self.candidates[job.candidate]
@@ -245,15 +259,15 @@ class Fits:
         ]
 
     def _run_group(self, group: Group, separate: list[Job]) -> Iterator[None]:
-        """Run the jobs of a group together, or one by one if shared work fails.
+        """Run the fits of a group with shared work, or one by one if shared work fails.
 
-        The first fit that succeeds after such a failure warns with the reason.
+        Yield whenever a fit is done. The first fit that succeeds after such a failure warns with the reason.
         """
         why = ""
         try:
             if group.key != UNSHARED:
                 yield from self.shared(group, separate)
-        except FIT_ERRORS as error:  # separate fits can still succeed
+        except FIT_ERRORS as error:  # the estimator's own fit can still succeed
             why = str(error) or type(error).__name__
         for job in group.jobs:
             if job.place not in self.found and job not in separate:
@@ -264,7 +278,10 @@ class Fits:
                 yield
 
     def _groups(self, among: Sequence[Place] | None = None) -> list[Group]:
-        """Return the groups of jobs without a result, unshared jobs last. among: places to consider; None for all."""
+        """Return the fits without a result, grouped by their keys. The group of unshared fits comes last.
+
+        ``among`` limits the fits to these numbers (candidate, fold). None means all fits.
+        """
         groups: list[Group] = []
         for candidate, values in enumerate(self.candidates):
             estimator = clone(self.estimator).set_params(**clone(dict(values), safe=False))
@@ -281,14 +298,15 @@ class Fits:
         return sorted(groups, key=lambda group: group.key == UNSHARED)
 
     def shareable(self, job: Job) -> bool:
-        """Return whether a job can be solved over all rows: its training set repeats no row, and warm_start is off."""
+        """Return whether a fit can share work: its training set repeats no row, and warm_start is off."""
         train = self.splits[job.fold][0]
         return len(np.unique(train)) == len(train) and not job.estimator.warm_start
 
     def targets(self, fold: int) -> tuple[Any, Any]:
-        """Return y and the weights of a fold's training rows; the weights are 1 if none were given.
+        """Return y and the sample weights of a fold's training rows. The weights are 1 if none were given.
 
-        Labels are encoded once (:class:`checks.Labels`). Raises ValueError for labels that a fit refuses.
+        Labels are returned with the indices of their classes (:class:`checks.Labels`). Raises ValueError for labels of
+        fewer than two classes.
         """
         if fold not in self._targets:
             train = self.splits[fold][0]
@@ -298,7 +316,7 @@ class Fits:
         return self._targets[fold]
 
     def _fit_separately(self, job: Job) -> FoldResult | Exception:
-        """Fit the estimator itself to the fold's training rows. Return the result, or the exception that it raised."""
+        """Call the estimator's own ``fit`` for the fold's training rows. Return the result, or the exception raised."""
         estimator: Any = clone(job.estimator)
         train, kept = self.splits[job.fold][0], self.kept[job.fold]
         began = perf_counter()
@@ -316,14 +334,17 @@ class Fits:
             return error
 
     def reduced(self, found: FoldResult, decoder: Decoder) -> FoldResult:
-        """Return the result with predictions in place of the values of class pairs, unless ``whole`` is set."""
+        """Return a result in which predictions replace the decision values of all pairs of classes.
+
+        If there are no pairs, or if ``whole`` is set, return the result unchanged.
+        """
         if self.whole or not decoder.of_pairs:
             return found
         values = decoder.decision_function(found.values) if self.valued else np.zeros((len(found.values), 0))
         return replace(found, values=values, predicted=decoder.predict(found.values))
 
     def fold_of(self, train: Rows) -> int | None:
-        """Return the number of the fold with the training rows ``train``, or None."""
+        """Return the number of the fold that has the training rows ``train``, or None if there is none."""
         return next((i for i, (rows, _) in enumerate(self.splits) if np.array_equal(rows, train)), None)
 
     def _read(self, file: Path, expected: str) -> None:
@@ -353,7 +374,7 @@ class Fits:
 
 
 def _silenced() -> warnings.catch_warnings[None]:
-    """Silence warnings of fits that did not converge, because the search counts these fits itself.
+    """Silence warnings of fits that did not converge, because the search itself warns with their number.
 
     Warning filters belong to the process, so only the thread that waits for all others may call this function.
     """
@@ -361,9 +382,9 @@ def _silenced() -> warnings.catch_warnings[None]:
 
 
 def _pieces(groups: list[Group], workers: int) -> list[Group]:
-    """Divide groups for a number of workers: if there are fewer shared groups than workers, split groups by folds.
+    """Return groups of fits for a number of workers. If there are fewer groups than workers, split groups by folds.
 
-    Each part computes its own kernel values, so a group is split no further than the workers need.
+    Each part of a split group computes its own kernel values, so a group is split only as far as the workers need.
     """
     parts, pieces = -(-workers // max(1, sum(group.key != UNSHARED for group in groups))), []
     for group in groups:

@@ -1,11 +1,12 @@
 """Run the fits of a grid search with shared kernel values: :class:`Folds` for SVMs, :class:`NystromFolds` for Falkon.
 
-SVMs     All dual problems over one kernel function share the rows of K on the device. A fold's problem is over all n
-         rows, with bounds lo = hi = 0 for the rows outside its training set. Each solve starts from the solution of a
-         similar fit. Its gradient f = K b + q includes the test rows, so their decision values cost nothing.
+SVMs     All fits with one kernel function share the rows of the kernel matrix K on the device. The dual problem of a
+         fold is over all n rows, with bounds lo = hi = 0 for the coefficients of rows outside its training set. Each
+         solve starts from the solution of a similar fit. The gradient f = K b + q for coefficients b is known for all
+         rows, so decision values of test rows need no further work.
 Falkon   All folds are outputs of one problem over all n rows, with weight 0 for the rows outside a training set. Each
-         value of K(X, C) is computed once for all folds. One preconditioner from a sample of all rows serves all
-         folds.
+         kernel value between a row and an inducing point is computed once for all folds. One preconditioner from a
+         sample of all rows serves all folds.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ from clsvm.solvers.result import Result
 from clsvm.tasks import TASKS
 
 Vector = NDArray[np.float64]
-STARTS = 256 << 20  # most bytes of solutions kept for other folds, and as many for other candidates
-ROUNDED = 1e-12  # relative rounding error of a scaled coefficient, far below any tolerance
-OUTPUTS = 64  # most outputs of a Falkon problem: beyond that, K is a small part of the work
-HOST, ARRAYS = 1 << 30, 12  # most bytes of host memory for arrays (outputs, n) in a Falkon solve; their number
+STARTS = 256 << 20  # most bytes of solutions kept to start other folds from, and most kept for other candidates
+ROUNDED = 1e-12  # coefficients that differ by less than this share count as equal
+OUTPUTS = 64  # most outputs of a Falkon problem; with more, kernel values are a small part of the work anyway
+HOST, ARRAYS = 1 << 30, 12  # a Falkon solve has 12 arrays (outputs, n), for which the host gives at most 1 GiB
 
 
 class Folds(Fits):
-    """Hold all fits of a search over SVMs. The jobs of a group have one kernel function on one device."""
+    """Hold all fits of a grid search over SVMs. The fits of a group have one kernel function and one device."""
 
     def key(self, job: Job) -> tuple[Any, ...]:
         estimator, options = job.estimator, self.options(job.estimator)
@@ -60,7 +61,7 @@ class Folds(Fits):
         return self._kernel(job), getattr(estimator, "bias", True), *room
 
     def _kernel(self, job: Job) -> Any:
-        """Return the kernel function of a job; gamma "scale" depends on the fold's training rows."""
+        """Return the kernel function of a fit. The parameter gamma="scale" depends on the fold's training rows."""
         estimator = job.estimator
         if estimator._given or estimator._own:
             return estimator.kernel
@@ -68,15 +69,18 @@ class Folds(Fits):
         return estimator._kernel(self.rows[self.splits[job.fold][0]] if by_rows else self.rows)
 
     def shared(self, group: Group, separate: list[Job]) -> Iterator[None]:
-        """Run the jobs of a group over one set of rows on the device, one fold after another."""
+        """Run the fits of a group, one fold after another, with one copy of all rows on the device.
+
+        Yield whenever a fit is done. Fits that need the estimator's own ``fit`` are added to ``separate``.
+        """
         first, known = group.jobs[0].estimator, group.key[0]
         options = self.options(first)
         rows, kernel = first._trained_on(self.rows, known if isinstance(known, Kernel) else None)
         with Stream(options.device, options.memory_limit) as stream:
             ready: prepare.PreparedFit | None = None
-            last: dict[int, list[_Solved]] = {}  # candidate -> solutions of its last fold
+            last: dict[int, list[_Solved]] = {}  # candidate -> solutions for the last fold that was solved
             for fold, jobs in groupby(sorted(group.jobs, key=_order), key=lambda job: job.fold):
-                here: list[list[_Solved]] = []  # solutions of other candidates in this fold
+                here: list[list[_Solved]] = []  # solutions of other candidates for this fold
                 for job in jobs:
                     began, members, solved = perf_counter(), self._subproblems(job, stream), list[_Solved]()
                     near = [last[job.candidate]] if job.candidate in last else here
@@ -101,10 +105,10 @@ class Folds(Fits):
                     yield
 
     def _subproblems(self, job: Job, stream: Stream) -> list[Subproblem]:
-        """Return the subproblems of a job, or an empty list if the job needs a separate fit.
+        """Return the dual problems of a fit, or an empty list if the estimator's own ``fit`` is to be called.
 
-        The estimator fits separately if the targets are refused, or if there are several subproblems that are small
-        enough to be solved in one batch.
+        That is so if the targets are invalid, or if there are several dual problems that are small enough to be solved
+        in one batch.
         """
         try:
             _, members = job.estimator._posed(*self.targets(job.fold))
@@ -116,11 +120,11 @@ class Folds(Fits):
     def _solved(
         self, job: Job, members: list[Subproblem], ready: prepare.PreparedFit, near: Sequence[list[_Solved]]
     ) -> list[_Solved]:
-        """Solve the subproblems of a job over all rows; a task such as epsilon-SVR may have each row several times.
+        """Solve the dual problems ``members`` of a fit over all n rows, and return their solutions.
 
-        Each solve starts from the solution of the most similar job in ``near``. If rounding of kernel values could move
+        Each solve starts from the solution of the most similar fit in ``near``. If rounding of kernel values could move
         a decision value by more than DECISION_ERROR, the solve continues until it is certified in float64. Return an
-        empty list if that does not suffice: the estimator then fits separately.
+        empty list if that does not suffice. The estimator's own ``fit`` is then called.
         """
         estimator, began = job.estimator, perf_counter()
         options, copies = self.options(estimator), TASKS[estimator._task].copies
@@ -145,17 +149,20 @@ class Folds(Fits):
 
 
 class _Solved(NamedTuple):
-    """Hold a dual problem over all n rows and its solution."""
+    """Hold a dual problem over all n rows of the search, and its solution."""
 
     problem: Problem
     solution: Result
 
     def nbytes(self) -> int:
-        """Return the number of bytes of the arrays lo, hi, q, b and f."""
+        """Return the number of bytes of the arrays of problem and solution: lo, hi, q, b and f."""
         return 5 * self.problem.q.nbytes
 
     def distance(self, problem: Problem) -> tuple[float, float]:
-        """Return the distance to ``problem``: |log ratio| of the bounds' widths, then the difference of epsilon."""
+        """Return a measure of the difference to another dual problem, for comparison.
+
+        It has two parts: |log| of the ratio of the bounds of the coefficients, then the difference of epsilon.
+        """
         return round(abs(log(self.problem.ratio(problem))), 9), abs(self.problem.kink - problem.kink)
 
     def start(self, problem: Problem) -> dict[str, Any]:
@@ -163,10 +170,11 @@ class _Solved(NamedTuple):
 
         Free coefficients are scaled by the ratio of the bounds, and bounded coefficients move to the new bound. A row
         that is new in ``problem`` starts at lo, at hi or at 0, according to its gradient f. If ``problem`` fixes
-        another sum of coefficients, the rows nearest to the margin absorb the difference.
+        another sum of the coefficients, coefficients of the rows nearest to the margin are changed to give this sum.
 
-        The settings are ``start``, the coefficients b, and ``known``, scaled coefficients with their gradient. The
-        solver updates this gradient by one row of K for each coefficient that differs between the two.
+        The setting ``start`` has the coefficients b to start from. The setting ``known`` has scaled coefficients of
+        this solution, and the gradient f for them. The solver updates this gradient by one row of K for each
+        coefficient that differs between the two.
         """
         old, found = self.problem, self.solution
         responses, ratio = found.f - old.q, old.ratio(problem)
@@ -179,16 +187,17 @@ class _Solved(NamedTuple):
         return {"start": b, "known": (near, responses * ratio + problem.q)}
 
     def certified(self, ready: prepare.PreparedFit, kept: NDArray[np.intp], asked: dict[str, Any]) -> _Solved:
-        """Return the solution certified by kernel values in float64; the solve continues if the certificate fails.
+        """Return this solution after it is certified by kernel values in float64. If that fails, solve on.
 
-        The gradient f of the rows ``kept`` is computed from float64 kernel values. asked: settings of the solve.
+        The gradient f of the rows ``kept`` is computed from kernel values in float64. ``asked`` are settings of the
+        solver.
         """
         problem, found, exact = self.problem, self.solution, ready.settings.exact
         assert exact
         b, f = found.b, found.f.copy()
         rows = certificate.wanted(problem, b, f, np.full(problem.n, found.error_bound), asked["tol"])
         rows[kept] = True
-        rows |= found.dtype == "float64"  # many iterations have added rounding errors to every f
+        rows |= found.dtype == "float64"  # the many iterations of such a solve have added rounding errors to every f
         f[:, rows] = exact(np.flatnonzero(rows), b) + problem.q[:, rows]
         seen = certificate.of(problem, b, f)
         if found.status is Status.TOLERANCE and seen.violation <= asked["tol"]:
@@ -201,14 +210,14 @@ class _Solved(NamedTuple):
         return _Solved(problem, replace(solution, f=here))
 
     def moved(self, estimator: Machine) -> float:
-        """Return the largest error of a decision value that rounding of kernel values can have caused."""
+        """Return a bound of the error in decision values that comes from rounding of kernel values."""
         bound, _ = estimator._scaled(np.array([[self.solution.error_bound]]), self.solution.rho)
         return float(bound[0, 0])
 
     def decision_values(self, estimator: Machine) -> tuple[Vector, float]:
-        """Return the decision values (n,) of all rows, and the intercept rho that was subtracted from them.
+        """Return the decision values (n,) of all rows, and the offset rho that was subtracted to obtain them.
 
-        Values are rounded to 10 decimals, so that equal rows tie although their f comes from different sums.
+        Values are rounded to 10 decimals, so that equal rows have equal values in spite of rounding errors.
         """
         estimator._check_margins(self.solution.rho)
         values, rho = estimator._scaled(self.solution.f - self.problem.q, self.solution.rho)
@@ -216,14 +225,14 @@ class _Solved(NamedTuple):
 
 
 def _order(job: Job) -> list[float]:
-    """Return the sort key of a job: its fold, then nu, C and epsilon, so that bounds grow."""
+    """Return the sort key of a fit: its fold, then nu, C and epsilon. Fits with smaller C come first."""
     return [job.fold, *(getattr(job.estimator, name, 0.0) for name in ("nu", "C", "epsilon"))]
 
 
 def _solve_settings(options: Options, spent: float, steps: int = 0) -> dict[str, Any]:
-    """Return the settings of one solve, without float64 certificate and report.
+    """Return the solver settings of one solve, without a certificate in float64 and without a report.
 
-    spent: seconds of max_time that are used up. steps: iterations of max_iter that are used up.
+    ``spent`` are the seconds of max_time, and ``steps`` the iterations of max_iter, that earlier solves have used.
     """
     left = None if options.max_time is None else options.max_time - spent
     most = options.max_iter if options.max_iter < 0 else max(0, options.max_iter - steps)
@@ -232,20 +241,20 @@ def _solve_settings(options: Options, spent: float, steps: int = 0) -> dict[str,
 
 
 class NystromFolds(Fits):
-    """Hold all fits of a search over Falkon models.
+    """Hold all fits of a grid search over Falkon models.
 
-    The jobs of a group have one kernel function, the same inducing points and the same number of outputs.
+    The fits of a group have one kernel function, the same inducing points and the same number of outputs.
     """
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self._kernels: dict[int, tuple[Any, str]] = {}  # candidate -> kernel function, hash of its draw
+        self._kernels: dict[int, tuple[Any, str]] = {}  # candidate -> kernel function, hash of how points are drawn
 
     def key(self, job: Job) -> tuple[Any, ...]:
         estimator, options, how = job.estimator, self.options(job.estimator), job.estimator.center_selection
         if not self.shareable(job) or options.callback is not None:
             raise NotImplementedError
-        if job.candidate not in self._kernels:  # gamma "scale" reads all rows
+        if job.candidate not in self._kernels:  # made once, because gamma="scale" reads all rows
             by_penalty = isinstance(how, str) and how == "leverage"
             drawn = how, estimator.n_centers, estimator.random_state, estimator.penalty if by_penalty else None
             self._kernels[job.candidate] = estimator._kernel(self.rows), joblib.hash(drawn)
@@ -273,10 +282,10 @@ class NystromFolds(Fits):
                 yield
 
     def _solved(self, part: list[Job], ready: nystrom.Rows, last: dict[int, Vector]) -> bool:
-        """Solve the jobs of a part as one problem, and store their results.
+        """Solve several fits as the outputs of one problem, and store their results.
 
-        The solve starts from the last coefficients of the same folds. Return False, without results, if it stalls and
-        the device has a more precise dtype.
+        The solve starts from the coefficients ``last`` of the same folds. If it stalls and the device has a more
+        precise dtype, store nothing and return False.
         """
         began, estimator, folds = perf_counter(), part[0].estimator, [job.fold for job in part]
         start = np.concatenate([last[fold] for fold in folds]) if last.keys() >= {*folds} else None
@@ -296,7 +305,10 @@ class NystromFolds(Fits):
         return True
 
     def _task(self, part: list[Job]) -> Task:
-        """Return the task with the outputs of all jobs. Its weights are (n,) for a single job, else (outputs, n)."""
+        """Return one optimization problem whose outputs are those of several fits.
+
+        Its row weights are (n,) for a single fit, else (outputs, n).
+        """
         tasks = [self._of_fold(job) for job in part]
         if len(tasks) == 1:
             return tasks[0]
@@ -306,7 +318,7 @@ class NystromFolds(Fits):
         return replace(tasks[0], y=y, weights=weights, offset=offset, largest=largest)
 
     def _of_fold(self, job: Job) -> Task:
-        """Return the task of a job over all n rows, with weight 0 for the rows outside the training set."""
+        """Return the optimization problem of a fit over all n rows, with weight 0 outside its training set."""
         train = self.splits[job.fold][0]
         task = job.estimator._problem(job.estimator._posed(*self.targets(job.fold)))
         y, weights = np.zeros((len(task.y), self.n)), np.zeros(self.n)
@@ -315,9 +327,9 @@ class NystromFolds(Fits):
 
 
 def _parts(jobs: list[Job], most: int) -> list[list[Job]]:
-    """Divide the jobs of each candidate into parts of one size, at most ``most``, by descending penalty.
+    """Divide the fits of each candidate into parts of equal length, at most ``most`` fits.
 
-    A part with too few jobs repeats its last job.
+    Candidates come in the order of descending penalty. A part with too few fits repeats its last fit.
     """
     by_candidate: dict[int, list[Job]] = defaultdict(list)
     for job in jobs:

@@ -3,8 +3,8 @@
 :class:`SVCSearchCV` is for SVMs, :class:`FalkonSearchCV` for Nyström kernel machines. A search has three steps:
 
 1. Split the rows into folds, and run all fits (fits.py, folds.py). The results are decision values.
-2. Run scikit-learn's search with an estimator that looks these results up (:class:`_Fold`), for the scores.
-3. Copy the attributes of that search, and refit the best estimator to all rows (:func:`adopt`).
+2. Run scikit-learn's own search to compute the scores. Its estimator (:class:`_Fold`) looks up the results of step 1.
+3. Copy the attributes of scikit-learn's search, and refit the best estimator to all rows (:func:`adopt`).
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ Vector = NDArray[np.float64]
 
 
 class _SearchCV(GridSearchCV):
-    """Search a grid by fits that share their work: the base class of both searches.
+    """Search a parameter grid by fits that share their work. This is the base class of both searches.
 
     Attributes
     ----------
     _estimator_class
-        class whose fits can share work.
+        class of the estimators whose fits can share work.
     _words
-        name of the class in messages.
+        description of these estimators for messages.
     _folds
-        class that runs the fits.
+        subclass of :class:`Fits` that runs the fits.
     """
 
     _estimator_class: type[KernelEstimator]
@@ -96,7 +96,7 @@ class _SearchCV(GridSearchCV):
         TypeError
             If the search is not for this class of estimators.
         ValueError
-            If the estimator has a checkpoint, or as GridSearchCV and the estimator do.
+            If the estimator has a checkpoint, or if GridSearchCV or the estimator raises it for these data.
         CheckpointError
             If the checkpoint belongs to another search.
         """
@@ -132,7 +132,7 @@ class _SearchCV(GridSearchCV):
         return self
 
     def _note(self, folds: Fits) -> None:
-        """Set the times of the fits in cv_results_. Warn if fits did not converge."""
+        """Set the mean and deviation of the fits' times in cv_results_. Warn if fits did not converge."""
         seconds = np.full((len(folds.candidates), len(folds.splits)), np.nan)
         fitted = {place: found for place, found in folds.found.items() if isinstance(found, FoldResult)}
         for place, found in fitted.items():
@@ -142,9 +142,10 @@ class _SearchCV(GridSearchCV):
             warn(f"{left} of {seconds.size} fold fits did not converge", ConvergenceWarning)
 
     def _needs_grid_search(self) -> bool:
-        """Return whether scikit-learn has to run the fits of an estimator of clsvm, because they cannot share work.
+        """Return whether scikit-learn's GridSearchCV has to run the fits, because they cannot share work.
 
-        This is so for a Pipeline, for callbacks, and for a user's subclass that defines more than a constructor.
+        This is so for a Pipeline, for callbacks, and for a user's subclass that defines more than a constructor. Return
+        False for an estimator that is not of clsvm.
         """
         estimator = self.estimator
         if isinstance(estimator, Pipeline):
@@ -161,30 +162,30 @@ class _SearchCV(GridSearchCV):
 class SVCSearchCV(_SearchCV):
     """Search a parameter grid with cross-validation for support vector machines, faster than separate fits.
 
-    It has the parameters, splits, scores and attributes of scikit-learn's GridSearchCV. All fits with the same kernel
-    function share rows and kernel values, and start from solutions of earlier fits.
+    The search has the parameters, splits, scores and attributes of scikit-learn's GridSearchCV. All fits with the same
+    kernel function share kernel values and the rows on the device, and start from solutions of earlier fits.
 
     Parameters
     ----------
     estimator : estimator of clsvm, or pipeline
-        SVC, NuSVC, SVR, NuSVR or OneClassSVM, or a Pipeline that ends in one. OneClassSVM needs ``scoring``; y may
-        then be None. For a Pipeline, whose steps transform the rows of each fold differently, and for scikit-learn's
-        callbacks, the search uses GridSearchCV, and refuses a checkpoint. Fits with ``multi_class="crammer_singer"``
-        and small problems of more than two classes are run separately.
+        SVC, NuSVC, SVR, NuSVR or OneClassSVM, or a Pipeline that ends in one of them. OneClassSVM needs ``scoring``;
+        y may then be None. A Pipeline and scikit-learn's callbacks are left to GridSearchCV, with no checkpoint,
+        because a Pipeline transforms the rows of each fold differently. Fits with ``multi_class="crammer_singer"`` and
+        small problems of more than two classes share no work.
     param_grid, scoring, refit, cv, error_score, return_train_score, verbose
         As in GridSearchCV. A scoring function gets row numbers in place of X, and passes them on to the estimator.
     n_jobs, pre_dispatch
         As in GridSearchCV if the search uses GridSearchCV, else without effect.
     checkpoint : path or None
-        File from which the search continues if it exists. It is written every few seconds, at the end and on Ctrl-C. A
-        checkpoint of another search raises CheckpointError.
+        File of results. The search continues from this file if it exists. The file is written every few seconds, at
+        the end and on Ctrl-C. A checkpoint of another search raises CheckpointError.
 
     Notes
     -----
     A fit to a fold uses kernel values in ``dtype``, and stops at ``tol``. If rounding errors of the kernel values could
     move a decision value by more than 0.005, the fit continues until it is certified in float64. If the fit stalls, the
-    estimator's own ``fit`` is called for this fold. ``best_estimator_`` is fitted by its own ``fit`` in any case. Times
-    in ``cv_results_`` are those of the solves alone.
+    estimator's own ``fit`` is called for this fold. ``best_estimator_`` is always fitted by its own ``fit``. Times in
+    ``cv_results_`` are those of the solver alone.
     """
 
     _estimator_class, _words, _folds = Machine, "one of clsvm's support vector machines", Folds
@@ -193,36 +194,35 @@ class SVCSearchCV(_SearchCV):
 class FalkonSearchCV(_SearchCV):
     """Search a parameter grid with cross-validation for Nyström kernel machines, faster than separate fits.
 
-    It has the parameters, splits, scores and attributes of scikit-learn's GridSearchCV. All folds with the same kernel
-    function are outputs of one problem, in which a fold's test rows have weight 0. Fits start from the solution for
-    the next larger penalty. Folds with a softmax loss are fitted one after another with the same kernel values.
+    The search has the parameters, splits, scores and attributes of scikit-learn's GridSearchCV. All folds with the same
+    kernel function are fitted together, as outputs of one problem in which a fold's test rows have weight 0. A fit
+    starts from the solution for the next larger penalty. Folds with a softmax loss are fitted one after another with
+    the same kernel values.
 
     Parameters
     ----------
     estimator : estimator of clsvm, or pipeline
-        A Falkon estimator, or a Pipeline that ends in one. For a Pipeline and for scikit-learn's callbacks, the search
-        uses GridSearchCV, and refuses a checkpoint.
+        A Falkon estimator, or a Pipeline that ends in one. A Pipeline and scikit-learn's callbacks are left to
+        GridSearchCV, with no checkpoint.
     param_grid, scoring, refit, cv, error_score, return_train_score, verbose, n_jobs, pre_dispatch, checkpoint
         As in :class:`SVCSearchCV`.
 
-    Notes
-    -----
-    The inducing points of all folds are drawn once from all rows, and gamma "scale" uses the variance of all rows,
-    where GridSearchCV uses the training rows of each fold. So a fit depends on the features of its test rows, never on
-    their targets. ``best_estimator_`` is fitted by its own ``fit``. Times in ``cv_results_`` are equal shares of the
-    solves.
+    Notes ----- The inducing points of all folds are drawn once from all rows, and gamma="scale" uses the variance of
+    all rows. GridSearchCV would use the training rows of each fold. Therefore a fit depends on the features of its test
+    rows, but not on their targets. ``best_estimator_`` is fitted by its own ``fit``. The time of fits that were solved
+    together is divided equally among them in ``cv_results_``.
     """
 
     _estimator_class, _words, _folds = Falkon, "one of clsvm's Falkon estimators", NystromFolds
 
 
 def adopt(search: GridSearchCV, found: GridSearchCV, X: Any, y: Any, **params: Any) -> None:
-    """Copy the attributes of a fitted search to another one, and refit the best estimator to all rows X (n, d)."""
+    """Copy the attributes of the fitted search ``found`` to ``search``, and refit the best estimator to X (n, d)."""
     for name, value in vars(found).items():
         if name.endswith("_") and not name.startswith("_"):
             setattr(search, name, value)
     if search.scoring is None:
-        search.scorer_ = check_scoring(search.estimator)  # the scorer of the folds would keep their rows in memory
+        search.scorer_ = check_scoring(search.estimator)  # the scorer of ``found`` would keep all fits in memory
     if search.refit:
         began = perf_counter()
         best = clone(search.estimator).set_params(**clone(search.best_params_, safe=False))
@@ -233,23 +233,24 @@ def adopt(search: GridSearchCV, found: GridSearchCV, X: Any, y: Any, **params: A
 
 
 class _Recalled(GridSearchCV):
-    """Run scikit-learn's search over known results; ``work`` runs all fits after scikit-learn's checks.
+    """Run scikit-learn's search with an estimator that looks up results (:class:`_Fold`).
 
-    Each candidate is identified by its number, because scikit-learn passes on copies of parameter values.
+    scikit-learn first checks its arguments, then ``work`` runs all fits, then scikit-learn computes the scores. Each
+    candidate is identified by its number, because scikit-learn passes on copies of parameter values.
 
     Attributes
     ----------
     folds
         all fits and their results.
     work
-        function that runs the fits.
+        function that runs all fits.
     """
 
     folds: Fits
     work: Callable[[], None]
 
     def _run_search(self, evaluate_candidates: Callable[[Any], Any]) -> None:
-        # without scoring, the estimator's score method reads only predictions
+        # Without scoring, only predictions are needed, for the estimator's method ``score``.
         self.folds.valued = self.scoring is not None and _reads_values(
             check_scoring(self.estimator, scoring=self.scoring)
         )
@@ -269,23 +270,29 @@ def _reads_values(scorer: Any) -> bool:
 
 
 def _if_estimator_has_it(method: Any) -> Any:
-    """Return the method, available only if the fold's estimator has a method with the same name."""
+    """Make a method of :class:`_Fold` available only if its estimator has a method with the same name."""
     return available_if(lambda fold: hasattr(fold.machine, method.__name__))(method)
 
 
 class _Fold(BaseEstimator):
-    """Stand in for an estimator in scikit-learn's search: look up results of fits by row numbers in place of X.
+    """Replace an estimator in scikit-learn's search: look up results of fits that were run before.
+
+    Its methods take row numbers (n, 1) in place of X.
 
     Attributes
     ----------
     machine
-        the estimator.
+        the estimator that is replaced.
     folds
         all fits and their results.
     candidate
         number of the candidate, -1 before set_params.
-    recalled_, decoder_, rows_
-        result of the fold, its decoder, and the numbers of its rows in ascending order.
+    recalled_
+        result of the fit for this candidate and fold.
+    decoder_
+        decoder that turns the result's decision values into predictions.
+    rows_
+        numbers of the rows that have decision values in the result, in ascending order.
     """
 
     def __init__(self, machine: Any, folds: Any, candidate: int = -1) -> None:
@@ -295,7 +302,7 @@ class _Fold(BaseEstimator):
         return repr(self.machine)
 
     def __getattr__(self, name: str) -> Any:
-        """Return a parameter of the estimator, which scorers may read."""
+        """Return a parameter of the replaced estimator, because scorers may read parameters."""
         if name.startswith("_") or name.endswith("_"):
             raise AttributeError(f"a fold's fit has predictions, but no attribute {name!r}")
         return getattr(self.machine, name)
@@ -306,7 +313,7 @@ class _Fold(BaseEstimator):
         return tags
 
     def set_params(self, **params: Any) -> Self:
-        """Set the number of a candidate, or the parameters for the refit."""
+        """Set the number of a candidate and its parameters, or only the parameters for a refit."""
         if "candidate" in params:
             self.candidate = params["candidate"]
             params = clone(dict(self.folds.candidates[self.candidate]), safe=False)
@@ -314,7 +321,10 @@ class _Fold(BaseEstimator):
         return self
 
     def fit(self, numbers: Rows, y: Any = None, **params: Any) -> Self:
-        """Look up the result of the fold with these training rows, or raise its exception; do nothing for the refit."""
+        """Look up the result of the fit to the training rows ``numbers``, and raise its exception if it failed.
+
+        Do nothing for a refit.
+        """
         fold = self.folds.fold_of(np.asarray(numbers)[:, 0]) if self.candidate >= 0 else None
         if fold is not None:
             found: FoldResult | Exception = self.folds.found[self.candidate, fold]
@@ -337,7 +347,7 @@ class _Fold(BaseEstimator):
         return self.recalled_.offsets
 
     def _of(self, known: NDArray[Any], numbers: Rows) -> Any:
-        """Return the entries of ``known``, one for each of ``rows_``, for some row numbers."""
+        """Return the entries of ``known`` for some row numbers. ``known`` has an entry for each of ``rows_``."""
         return known[np.searchsorted(self.rows_, np.asarray(numbers)[:, 0])]
 
     def predict(self, numbers: Rows) -> Any:

@@ -1,20 +1,20 @@
 """Turn decision values into predictions and probabilities, for estimators, models and searches.
 
-A row has k (k - 1) / 2 decision values if each pair of k classes has a problem. They are computed in strips. A strip
-holds the values of one class against some later classes, for a few rows. It is reduced to votes or sums before the next
-one is computed. Results do not depend on how pairs and rows are divided into strips.
+A row has k * (k - 1) / 2 decision values if there is a binary problem for each pair of k classes. They are computed in
+strips. A strip holds the decision values of one class against some later classes, for a few rows. Each strip is reduced
+to votes or sums before the next strip is computed. Results do not depend on how pairs and rows are divided into strips.
 
-:class:`Decoder` makes the predictions of an estimator. :func:`calibrated` fits probabilities as LIBSVM does, to
-decision values of rows outside of each fold's fit. A model holds the fitted parameters, a few numbers:
+:class:`Decoder` makes the predictions of an estimator. :func:`calibrated` fits parameters of probabilities as LIBSVM
+does, by cross-validation. A model holds these parameters:
 
 - two classes: a sigmoid of the decision value (J. Platt, "Probabilistic outputs for support vector machines", 2000; the
   stable form of its sums from H.-T. Lin, C.-J. Lin, R. C. Weng, "A note on Platt's probabilistic outputs for support
   vector machines", Machine Learning 68, 2007);
-- k classes: the pairs' sigmoids coupled (T.-F. Wu, C.-J. Lin, R. C. Weng, "Probability estimates for multi-class
-  classification by pairwise coupling", JMLR 5, 2004);
+- k > 2 classes: a sigmoid for each pair of classes, whose probabilities are coupled (T.-F. Wu, C.-J. Lin, R. C. Weng,
+  "Probability estimates for multi-class classification by pairwise coupling", JMLR 5, 2004);
 - regression: the scale of Laplace-distributed errors (C.-J. Lin, R. C. Weng, "Simple probabilistic predictions for
   support vector regression", 2004);
-- one class: the decision value's place among those of the training rows (Z. Que, C.-J. Lin, "One-class SVM
+- one class: ten marks that divide the decision values of the training rows (Z. Que, C.-J. Lin, "One-class SVM
   probabilistic outputs", 2022).
 """
 
@@ -36,13 +36,13 @@ from clsvm.errors import warn
 from clsvm.tasks import ONE_CLASS
 
 Vector = NDArray[np.float64]
-CLASSES = 40  # classes in a block: a larger block takes more memory for each row, a smaller one more launches
+CLASSES = 40  # most classes in a block: larger blocks take more memory for each row, smaller ones more launches
 Rows = NDArray[np.intp]
 FOLDS = 5
-LEAST = 1e-7  # LIBSVM keeps each pair's probability this far from 0 and 1
+LEAST = 1e-7  # probabilities of pairs are clipped to LEAST ... 1 - LEAST, as in LIBSVM
 _MARKS = 10  # number of probability marks of a one-class model
-_CELLS = 1 << 22  # stored entries of the coupling matrices (k, k) of all rows that are coupled together
-HELD = 8  # numbers allocated for each entry of a coupling matrix: r, Q and temporary arrays
+_CELLS = 1 << 22  # most entries of the coupling matrices (k, k) of the rows that are coupled in one go
+HELD = 8  # coupling allocates this many numbers for each entry of a coupling matrix (k, k)
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,13 @@ class Decoder:
     kind
         type of the prediction: CLASSES, ONE_CLASS or NUMBERS of clsvm.tasks.
     classes
-        labels (k,), empty without classes.
+        labels (k,) of the classes, empty for a task without classes.
     of_pairs
-        whether each pair of classes has its problem.
-    shape, break_ties
-        the classifier's parameters decision_function_shape and break_ties.
+        whether there is a binary problem for each pair of classes.
+    shape
+        the classifier's parameter decision_function_shape: "ovo" or "ovr".
+    break_ties
+        the classifier's parameter break_ties.
     columns
         whether predictions of a single output have the shape (n, 1) instead of (n,).
     """
@@ -71,7 +73,7 @@ class Decoder:
     columns: bool = False
 
     def decision_function(self, values: Vector) -> Vector:
-        """Return the result of the estimator's decision_function."""
+        """Return the result of the estimator's method decision_function for decision values of n rows."""
         k = len(self.classes)
         if k == 2 and values.ndim == 2:
             return np.asarray(values[:, 1] - values[:, 0])
@@ -80,7 +82,7 @@ class Decoder:
         return values
 
     def predict(self, values: Vector) -> NDArray[Any]:
-        """Return the predictions of the estimator for decision values. Raises ValueError as :attr:`by_votes`."""
+        """Return the predictions for decision values. Raises ValueError if break_ties is set for the shape "ovo"."""
         if self.by_votes:
             k = len(self.classes)
             won = votes(strips(values, k), len(values), k)
@@ -89,7 +91,7 @@ class Decoder:
 
     @property
     def by_votes(self) -> bool:
-        """Return whether the class with the most votes of pairs is predicted.
+        """Return whether the class that wins most pairs of classes is predicted.
 
         Raises ValueError if break_ties is set and decision_function_shape is "ovo".
         """
@@ -98,7 +100,7 @@ class Decoder:
         return self.of_pairs and not self.break_ties
 
     def by_value(self, values: Vector) -> NDArray[Any]:
-        """Return the predictions for the result of decision_function: by the largest value of a row, or by the sign."""
+        """Return the predictions for the result of decision_function: classes, signs, or the values themselves."""
         if len(self.classes):
             chosen = values.argmax(axis=1) if values.ndim == 2 else (values > 0).astype(np.intp)
             return np.asarray(self.classes[chosen])
@@ -108,9 +110,9 @@ class Decoder:
 
 
 def logistic(values: Vector) -> Vector:
-    """Return the classes' probabilities (n, k) under the logistic loss.
+    """Return the classes' probabilities (n, k) for decision values of a model with the logistic loss.
 
-    Two classes have decision values (n,) and the sigmoid function. More have values (n, k) and the softmax function.
+    The sigmoid function maps decision values (n,) of two classes. The softmax function maps values (n, k) of more.
     """
     if values.ndim == 2:
         return np.asarray(softmax(values, axis=1))
@@ -130,23 +132,23 @@ def pairs(k: int) -> list[tuple[int, int]]:
 
 
 def first_pair(k: int, i: int) -> int:
-    """Return the position of the pair (i, i + 1) among the pairs of k classes (:func:`pairs`)."""
+    """Return the position of the pair (i, i + 1) in the list of all pairs of k classes (:func:`pairs`)."""
     return i * k - i * (i + 1) // 2
 
 
 class Strip(NamedTuple):
     """Hold the decision values of one class against some later classes, for a few rows.
 
-    For the same rows, strips come in such an order that each class meets the other classes in ascending order.
+    Strips of the same rows come in such an order that each class meets the other classes in ascending order.
 
     Attributes
     ----------
     own
         number of the class.
     others
-        numbers of the later classes.
+        slice of the numbers of the later classes.
     values
-        (others, rows); a positive value is for ``own``.
+        decision values (later classes, rows). A positive value is for the class ``own``.
     """
 
     own: int
@@ -155,26 +157,26 @@ class Strip(NamedTuple):
 
 
 def strips(values: Vector, k: int) -> Iterator[Strip]:
-    """Yield stored decision values (rows, pairs) as strips."""
+    """Yield the decision values (rows, pairs) of all pairs of k classes as strips, one for each class but the last."""
     for i in range(k - 1):
         first = first_pair(k, i)
         yield Strip(i, slice(i + 1, k), values[:, first : first + k - 1 - i].T)
 
 
 def blocks(k: int, most: int) -> list[tuple[slice, slice]]:
-    """Divide k classes into blocks of at most ``most`` classes. Return all pairs of blocks (first, same or later)."""
+    """Divide k classes into blocks of at most ``most`` classes, and return all pairs (block, same or later block)."""
     size = -(-k // -(-k // max(1, most)))
     cuts = [slice(first, min(first + size, k)) for first in range(0, k, size)]
     return [(one, other) for at, one in enumerate(cuts) for other in cuts[at:]]
 
 
 def strips_of_block(own: slice, others: slice, one: Vector, other: Vector, offsets: Vector, k: int) -> Iterator[Strip]:
-    """Yield the strips of all pairs of a class in block ``own`` and a class in block ``others``.
+    """Yield the strips of all pairs of a class in the block ``own`` and a class in the block ``others``.
 
-    ``one`` holds the sums over support vectors of ``own`` with their coefficients against ``others``, one row for each
-    pair and one column for each sample. ``other`` holds the sums with the blocks exchanged. If both blocks are the
-    same, ``other`` is ``one``, which then has no row for a class against itself. ``offsets`` are the intercepts
-    (pairs,) of all k classes.
+    A decision value is the sum of two parts, one over the support vectors of each class, and an intercept. ``one`` has
+    the part of the classes in ``own`` against those in ``others``: a row for each pair, a column for each sample.
+    ``other`` has the part of the classes in ``others``. If both blocks are the same, ``other`` is ``one``, which then
+    has no row for a class against itself. ``offsets`` are the intercepts (pairs,) of all pairs of the k classes.
     """
     within = own == others
     one = one.reshape(own.stop - own.start, -1, one.shape[1])
@@ -191,7 +193,7 @@ def strips_of_block(own: slice, others: slice, one: Vector, other: Vector, offse
 
 
 def votes(found: Iterable[Strip], n: int, k: int) -> NDArray[np.intp]:
-    """Return the number of pairs that each class wins, (n, k). A value of 0 is a vote for the pair's second class."""
+    """Return how many pairs each of k classes wins, (n, k). A decision value of 0 is a vote for the second class."""
     won = np.zeros((k, n), np.int32)
     for own, others, values in found:
         positive = (values > 0).view(np.int8)
@@ -202,17 +204,18 @@ def votes(found: Iterable[Strip], n: int, k: int) -> NDArray[np.intp]:
 
 
 def against_rest(found: Iterable[Strip], n: int, k: int) -> Vector:
-    """Return scikit-learn's decision values (n, k) of shape "ovr".
+    """Return scikit-learn's decision values (n, k) of shape "ovr", for n rows whose strips are ``found``.
 
-    A class has its number of votes plus s / (3 (|s| + 1)), where s is the sum of its decision values. The bits are
-    those of sklearn.utils.multiclass._ovr_decision_function. A value of 0 is a vote for the pair's first class there.
+    The value of a class is its number of votes plus s / (3 * (|s| + 1)), where s is the sum of its decision values. The
+    result equals that of sklearn.utils.multiclass._ovr_decision_function in every bit. Here a decision value of 0 is a
+    vote for the pair's first class.
     """
     won, sums = np.zeros((k, n), np.int32), np.zeros((k, n))
     for own, others, values in found:
         negative = (values < 0).view(np.int8)
         won[own] -= negative.sum(axis=0, dtype=np.int32)
         won[others] += negative
-        for one in values:  # one after another, so that the bits of sums do not depend on the blocks
+        for one in values:  # summed one after another, so that rounding does not depend on the blocks
             sums[own] += one
         sums[others] -= values
     won += np.arange(k - 1, -1, -1, dtype=np.int32)[:, None]
@@ -222,7 +225,7 @@ def against_rest(found: Iterable[Strip], n: int, k: int) -> Vector:
 
 
 def side_by_side(found: Iterable[Strip], n: int, k: int) -> Vector:
-    """Return the decision values of all strips as one array (n, pairs)."""
+    """Return the decision values of all strips ``found`` as one array (n, pairs), for n rows and k classes."""
     out = np.empty((n, k * (k - 1) // 2))
     for own, others, values in found:
         first = first_pair(k, own) + others.start - own - 1
@@ -236,8 +239,8 @@ def side_by_side(found: Iterable[Strip], n: int, k: int) -> Vector:
 def platt(values: Vector, positive: NDArray[np.bool_]) -> tuple[float, float]:
     """Fit A and B of P(positive | f) = 1 / (1 + exp(A f + B)) by maximum likelihood.
 
-    The targets are (N+ + 1) / (N+ + 2) and 1 / (N- + 2) instead of 1 and 0, so that the optimum is finite for
-    separable classes.
+    With p positive and m negative rows, their targets are (p + 1) / (p + 2) and 1 / (m + 2) instead of 1 and 0. The
+    optimum is then finite for separable classes too.
 
     Parameters
     ----------
@@ -249,7 +252,7 @@ def platt(values: Vector, positive: NDArray[np.bool_]) -> tuple[float, float]:
     Returns
     -------
     A, B : float
-        A is 0 if all values are the same.
+        Parameters of the sigmoid. A is 0 if all values are equal.
 
     References
     ----------
@@ -282,7 +285,7 @@ def laplace(residuals: Vector) -> float:
     Returns
     -------
     sigma : float
-        Mean absolute error, without errors beyond five standard deviations of sqrt(2) sigma.
+        Mean absolute error, after errors of more than 5 * sqrt(2) times the mean absolute error are removed.
 
     References
     ----------
@@ -295,8 +298,8 @@ def laplace(residuals: Vector) -> float:
 def density_marks(values: Vector) -> Vector | None:
     """Return the ten marks that map a one-class decision value to a probability.
 
-    The negative decision values are divided into five equal parts, and the other values likewise. Each mark is the
-    middle of a part's bounds.
+    The sorted negative decision values are divided into five parts with equally many values, and so are the other
+    values. Each mark is the middle between the lower and the upper bound of a part.
 
     Parameters
     ----------
@@ -341,7 +344,7 @@ def of_pairs(values: Vector, A: Vector, B: Vector, k: int) -> Vector:
     Returns
     -------
     probabilities : array of float64 (n, k)
-        Coupled probabilities (:func:`coupled`) for more than two classes.
+        Probability of each class. For more than two classes those of pairs are coupled by :func:`coupled`.
     """
     first = np.clip(expit(-(values * A + B)), LEAST, 1 - LEAST)
     return np.concatenate([first, 1 - first], axis=1) if k == 2 else coupled(first, k)
@@ -350,9 +353,9 @@ def of_pairs(values: Vector, A: Vector, B: Vector, k: int) -> Vector:
 def coupled(first: Vector, k: int) -> Vector:
     """Couple the probabilities of pairs of classes to probabilities of k classes.
 
-    Let r_st be the probability of class s if the class is s or t. The result p minimises p'Qp with sum p = 1, where
-    Q_tt = sum_s r_st^2 and Q_ts = -r_st r_ts. The start and the stopping rule are LIBSVM's: all (Qp)_t are within
-    0.005 / k of p'Qp. The digits therefore agree with LIBSVM's.
+    Let r_st be the probability of class s if the class is s or t. The result p minimises p'Qp with sum_t p_t = 1, where
+    Q_tt = sum_s (r_st)^2 and Q_ts = -r_st * r_ts. The start and the stopping rule are those of LIBSVM, so that digits
+    agree: all (Qp)_t must be within 0.005 / k of p'Qp.
 
     Parameters
     ----------
@@ -430,14 +433,14 @@ def folds(y: NDArray[Any], count: int, of_classes: bool) -> list[tuple[Rows, Row
     y : array (n,)
         Labels or targets.
     count : int
-        Number of folds. More than n folds become n.
+        Number of folds, at most n. A larger number becomes n.
     of_classes : bool
-        Whether each class has its share of every fold. A count that exceeds the rows of each class turns this off.
+        Whether every fold gets its share of each class. This is ignored if no class has ``count`` rows.
 
     Returns
     -------
     folds : list
-        Pairs of row numbers: rows to train on, and rows to predict.
+        For each fold a pair of arrays of row numbers: rows to train on, and rows to predict.
     """
     from sklearn.model_selection import KFold, StratifiedKFold
 
@@ -457,11 +460,11 @@ def calibrated(
     sample_weight: Any = None,
     watch: Callable[[Any, Rows], object] = lambda fold, rows: None,
 ) -> Any:
-    """Fit probabilities for a fitted estimator and return its model with them.
+    """Fit probabilities for a fitted estimator, and return its model with their parameters.
 
-    Classifiers and regressors are fitted five times more, each time to four fifths of the rows. These fits have the
-    estimator's parameters and weights. A fold's rows may lack one class of a pair. The pair's decision value is then
-    1 or -1, as in LIBSVM.
+    Classifiers and regressors are fitted five times more, each time to four fifths of the rows, with the same
+    parameters and weights. Each fit gives decision values of the other rows. If the training rows of such a fit lack
+    one class of a pair, the pair's decision value is 1 or -1, as in LIBSVM.
 
     Parameters
     ----------
@@ -470,7 +473,7 @@ def calibrated(
     X : array, CSR (n, d) or list of n rows
         Rows that the estimator was fitted to.
     y : array (n,)
-        Labels or targets of the rows. A one-class model needs none.
+        Labels or targets of the rows. A one-class model needs no labels.
     sample_weight : array (n,) or None
         Weights of the rows.
     watch : function
@@ -479,16 +482,16 @@ def calibrated(
     Returns
     -------
     model : KernelModel
-        The estimator's ``model_`` with probA and probB. A regression has probA alone. A one-class model has
-        prob_density_marks, which is None if too few decision values have one of the signs.
+        The estimator's ``model_`` with probA and probB. A regression has only probA. A one-class model has
+        prob_density_marks, which is None if fewer than five decision values are negative or fewer than five are not.
 
     Raises
     ------
     NotFittedError
         If the estimator is not fitted.
     ValueError
-        If a classifier of k > 2 classes has one problem for each class instead of each pair, or if y has labels that
-        the fit lacked. Errors of a fold's ``fit`` are raised, too.
+        If a classifier of k > 2 classes has a problem for each class instead of each pair of classes, if y has labels
+        that the estimator was not fitted to, or if the ``fit`` of a fold raises it.
 
     Warns
     -----
@@ -524,7 +527,7 @@ def calibrated(
 def _sigmoids(
     estimator: Any, X: Any, y: NDArray[Any], sample_weight: Any, watch: Callable[[Any, Rows], object]
 ) -> dict[str, Vector]:
-    """Return probA and probB of each pair of classes, fitted to decision values of rows outside of each fold's fit."""
+    """Return probA and probB of each pair of classes, fitted to decision values of a cross-validation."""
     from sklearn.utils import _safe_indexing
 
     classes, model = estimator.classes_, estimator.model_
@@ -553,16 +556,16 @@ def _sigmoids(
         own = index[pair] == first
         fitted.append(platt(values[pair, np.where(own, second - 1, first)], own))
     A, B = np.array(fitted).T
-    return {"probA": A, "probB": -B if k == 2 else B}  # with two classes the second one is positive
+    return {"probA": A, "probB": -B if k == 2 else B}  # of two classes the second is the model's positive class
 
 
 def _fits(
     estimator: Any, X: Any, y: NDArray[Any], sample_weight: Any, watch: Callable[[Any, Rows], object]
 ) -> Iterator[tuple[Any, Any, Rows]]:
-    """Yield for each fold: the estimator fitted to the other folds, the rows to predict, and their row numbers.
+    """Yield for each fold: the estimator fitted to the other folds, the fold's rows, and their row numbers.
 
-    If the other folds hold a single class, its label (1,) comes in place of the estimator. Kernel values are split by
-    rows and columns, as scikit-learn's _safe_split does.
+    If the other folds have a single class, an array (1,) with its label replaces the estimator. A matrix of kernel
+    values is split by rows and by columns, as scikit-learn's _safe_split does.
     """
     from sklearn.base import clone, is_classifier
     from sklearn.exceptions import ConvergenceWarning
@@ -582,7 +585,7 @@ def _fits(
         weights = None if sample_weight is None else np.asarray(sample_weight)[train]
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ConvergenceWarning)  # one warning for all folds follows the loop
+                warnings.simplefilter("ignore", ConvergenceWarning)  # after the loop one warning names all these folds
                 fold.fit(*_safe_split(fold, X, y, train), sample_weight=weights)
         except ValueError as error:
             raise ValueError(f"fold {number} of {FOLDS} for the probabilities: {error}") from None

@@ -1,9 +1,11 @@
-"""Read and write model files of LIBSVM: svm-train 3.24 writes them and svm-predict reads them.
+"""Read and write model files in the text format of LIBSVM 3.24, which svm-train writes and svm-predict reads.
 
-:func:`save_model` writes keys such as svm_type and rho, the line SV, and one line for each support vector with its
-coefficients and features. :func:`load_model` reads the same. :func:`ordered` puts labels in svm-train's order.
+:func:`save_model` writes a header of keys such as svm_type and rho, the line SV, and a line for each support vector
+with its coefficients and features. :func:`load_model` reads such a file. :func:`ordered` gives a model's classes the
+order in which svm-train writes them.
 
-A damaged file raises ValueError, ``FILE, line N: got ..., expected ...``. A failed system call raises OSError.
+A damaged file raises ValueError with the message ``FILE, line N: got ..., expected ...``. A failed system call raises
+OSError.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from clsvm.tasks import CLASSES, ONE_CLASS, TASKS, of_libsvm
 _KERNELS = {"linear": "linear", "polynomial": "poly", "rbf": "rbf", "sigmoid": "sigmoid"}  # LIBSVM's name: clsvm's
 _NAMES = {ours: theirs for theirs, ours in _KERNELS.items()} | {"precomputed": "precomputed"}
 _KEYS = ("svm_type", "kernel_type", "degree", "gamma", "coef0", "nr_class", "total_sv", "rho", "label", "nr_sv")
-ESTIMATES = ("probA", "probB", "prob_density_marks")  # keys of probabilities in the order of the file
+ESTIMATES = ("probA", "probB", "prob_density_marks")  # keys of probability parameters, in the file's order
 
 
 # Save
@@ -53,8 +55,8 @@ def machine_of(model: Any) -> KernelModel:
 def check_savable(model: KernelModel) -> None:
     """Raise ValueError unless LIBSVM's format can hold the model.
 
-    The format holds four kernel functions, kernel values, and labels that are 32-bit integers. It holds one problem
-    for two classes or none, and one for each pair of more classes.
+    The format holds four kernel functions and precomputed kernels. Labels must be 32-bit integers. A model of more than
+    two classes must have a problem for each pair of classes.
     """
     if model.kernel.name not in _NAMES:
         held = ", ".join(_KERNELS.values())
@@ -70,19 +72,19 @@ def check_savable(model: KernelModel) -> None:
 
 
 def listing(model: KernelModel) -> list[int]:
-    """Return the numbers of the model's classes in the order of LIBSVM's file.
+    """Return the numbers of the model's classes in the order in which LIBSVM's file lists them.
 
-    With two classes the positive one, classes[1], comes first, unless the model is smaller_first.
+    Of two classes the positive one, classes[1], comes first, unless ``model.smaller_first`` is set.
     """
     order = list(range(len(model.classes)))
     return order[::-1] if len(order) == 2 and not model.smaller_first else order
 
 
 def ordered(model: KernelModel, classes: NDArray[Any]) -> KernelModel:
-    """Return the model with its classes in another order, such as svm-train's, which is by first row.
+    """Return the same model with its classes in another order, such as svm-train's order of first occurrence.
 
-    ``classes`` holds the model's labels in the order of LIBSVM's file. Only a model of two classes or of pairs of
-    classes changes.
+    ``classes`` holds the model's labels in the order that LIBSVM's file is to have. A model with one problem for each
+    of more than two classes is returned unchanged.
     """
     order = np.argsort(model.classes, kind="stable")[np.searchsorted(np.sort(model.classes), classes)]
     if len(order) == 2:
@@ -112,10 +114,10 @@ def ordered(model: KernelModel, classes: NDArray[Any]) -> KernelModel:
 
 
 def turned_pairs(order: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-    """Return where each pair of reordered classes stands among the pairs of ascending classes, and its sign.
+    """Return for each pair of reordered classes its position (pairs,) in the list of ascending pairs, and its sign.
 
-    ``order`` (k,) holds the classes in their new order. The sign, (pairs,), is -1 if the first class of the pair is
-    the second one of the ascending pair, else 1.
+    ``order`` (k,) holds the class numbers in their new order. The sign (pairs,) is -1 if reordering has exchanged the
+    two classes of the pair, else 1.
     """
     i, j = np.triu_indices(len(order), 1)
     first, second = np.minimum(order[i], order[j]), np.maximum(order[i], order[j])
@@ -124,26 +126,26 @@ def turned_pairs(order: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.
 
 
 def save_model(model: Any, path: PathLike) -> None:
-    """Write a model as LIBSVM's svm-train would, for svm-predict to read.
+    """Write a model in LIBSVM's text format, which svm-predict reads.
 
-    rho is -intercept. With two classes the file's first label is the positive one. Numbers have as many digits as
-    their float64 value needs. An explicit zero marks the last column if it is empty, so that the number of features
-    is kept. A model without support vectors has no such mark.
+    The value rho in the file is -intercept. Of two classes the file lists the positive one first. Numbers have as many
+    digits as their float64 value needs. If no support vector has the last feature, an explicit zero is written for it,
+    so that a reader finds the number of features. A model without support vectors loses this number.
 
     Parameters
     ----------
     model : KernelModel or fitted estimator of clsvm
         The model.
     path : str or path
-        Name of the file, which appears complete or not at all.
+        Name of the file. After an error no partial file is left.
 
     Raises
     ------
     ValueError
-        If LIBSVM's format cannot hold the kernel function, its degree, the labels, or the form of the model. If a
-        number is not finite.
+        If LIBSVM's format cannot hold the kernel function, its degree, the labels, or the form of the model; or if a
+        number of the model is not finite.
     TypeError
-        If ``model`` is not a model.
+        If ``model`` is neither a model nor an estimator of clsvm.
     NotFittedError
         If the estimator is not fitted.
     OSError
@@ -163,7 +165,7 @@ def save_model(model: Any, path: PathLike) -> None:
     order = np.arange(int(counts.sum()))
     if len(classes) == 2 and not model.smaller_first:
         order, counts = np.roll(order, -counts[0]), counts[::-1]
-    if given:  # a support vector of a precomputed kernel has feature 0 alone: its serial number, column + 1
+    if given:  # for a precomputed kernel the file has only the column of K, counted from 1, as feature 0
         vectors = sparse.csr_matrix(np.asarray(model.support_vectors, np.int64)[:, None] + 1)[order]
     else:
         vectors = sparse.csr_matrix(model.support_vectors, dtype=np.float64)[order]
@@ -193,7 +195,7 @@ def save_model(model: Any, path: PathLike) -> None:
 
 
 def _estimates(model: KernelModel) -> dict[str, Any]:
-    """Return the parameters of probabilities by key. Raises ValueError if their shapes do not fit the task."""
+    """Return key -> the model's parameters of probabilities. Raises ValueError if their shapes do not fit the task."""
     found = {key: np.asarray(value) for key in ESTIMATES if (value := getattr(model, key)) is not None}
     if found and {key: values.shape for key, values in found.items()} != {
         key: (count,) for key, count in estimates_of(model.task, len(model.classes)).items()
@@ -204,7 +206,7 @@ def _estimates(model: KernelModel) -> dict[str, Any]:
 
 
 def estimates_of(task: str, k: int) -> dict[str, int]:
-    """Return the length of each array of probability parameters by key, for a task with k classes."""
+    """Return key -> number of values, for the probability parameters of a task with k classes."""
     kind = TASKS[task].kind
     if kind == CLASSES:
         return dict.fromkeys(("probA", "probB"), k * (k - 1) // 2)
@@ -214,7 +216,7 @@ def estimates_of(task: str, k: int) -> dict[str, int]:
 def _turned(
     coef: NDArray[np.float64], rho: NDArray[np.float64], estimates: dict[str, Any]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], dict[str, Any]]:
-    """Return coefficients, rho and sigmoids after the two classes have exchanged their signs."""
+    """Return coefficients, rho and probability parameters for two classes whose signs are exchanged."""
     return -coef, 0.0 - rho, {key: 0.0 - values if key == "probB" else values for key, values in estimates.items()}
 
 
@@ -236,9 +238,10 @@ def load_model(path: PathLike) -> KernelModel:
     Returns
     -------
     model : KernelModel
-        Labels are int64. Two labels are in ascending order. If the file has the smaller one first, signs are exchanged
-        and smaller_first is set. More labels keep the file's order, since the earlier one wins a draw of votes.
-        Support vectors are CSR (n_SV, d) float64, where d is the highest index in the file (:func:`match_columns`).
+        Labels are int64. Two labels are in ascending order. If the file lists the smaller label first, signs are
+        exchanged and ``smaller_first`` is set. More than two labels keep the file's order, because of classes with
+        equally many votes the first one wins. Support vectors are CSR (n_SV, d) float64, where d is the highest
+        feature number in the file. :func:`match_columns` gives them the number of columns of other rows.
 
     Raises
     ------
@@ -256,7 +259,7 @@ def load_model(path: PathLike) -> KernelModel:
 
 
 def read_model(path: PathLike, stream: BinaryIO) -> KernelModel:
-    """Read a model as :func:`load_model` does, from an open stream of :func:`clsvm.files.bounded`."""
+    """Read a model as :func:`load_model` does, from a stream that :func:`clsvm.files.bounded` returned for ``path``."""
     header = _Header(path, stream)
     task = header.word("svm_type")
     if task not in of_libsvm():
@@ -307,7 +310,10 @@ def read_model(path: PathLike, stream: BinaryIO) -> KernelModel:
 
 
 def _read_estimates(header: _Header, task: str, known: dict[str, int]) -> dict[str, Any]:
-    """Return the parameters of probabilities by key: all that the task needs, or none."""
+    """Return key -> parameters of probabilities, as read from the header. ``known`` maps each key to its length.
+
+    The header must have all keys in ``known``, or none of them.
+    """
     if not known.keys() & header.lines.keys():
         return {}
     found = {key: np.array(header.numbers(key, float, count)) for key, count in known.items()}
@@ -319,7 +325,7 @@ def _read_estimates(header: _Header, task: str, known: dict[str, int]) -> dict[s
 
 
 def _labels(header: _Header, k: int, total: int) -> tuple[list[int], list[int]]:
-    """Return the labels, and the number of support vectors of each."""
+    """Return the k labels in a file's header, and the number of support vectors of each class."""
     labels, counts = header.numbers("label", int, k), header.numbers("nr_sv", int, k)
     if len(set(labels)) < k or max(map(abs, labels)) > HIGHEST:
         header.fault("label", f"labels {' '.join(map(str, labels))}", f"{k} different 32-bit integers")
@@ -329,14 +335,14 @@ def _labels(header: _Header, k: int, total: int) -> tuple[list[int], list[int]]:
 
 
 class _Header:
-    """Read the keys of a model file, which stand above the line SV.
+    """Read the header of a model file: the lines with keys above the line SV.
 
     Attributes
     ----------
     path
         name of the file.
     lines
-        line number and text of each key.
+        key -> number of its line, and the text after the key.
     end
         number of the line SV.
     """
@@ -365,7 +371,7 @@ class _Header:
         if key not in self.lines:
             self.fail(self.end, f"got the line SV without {key} above it, expected '{key} ...'")
         line = self.lines[key][1]
-        if (found := sum(1 for _ in WORD.finditer(line))) != count:  # a list takes 20 times the memory
+        if (found := sum(1 for _ in WORD.finditer(line))) != count:  # a list of words would take 20 times the memory
             self.fault(key, f"{found} values of {key}", f"{count}")
         return [word.decode("ascii", "replace") for word in line.split()]
 
@@ -399,10 +405,10 @@ def _kernel(header: _Header, name: str) -> kernels.Kernel:
 def _support_vectors(
     header: _Header, stream: BinaryIO, total: int, count: int, lowest: int
 ) -> tuple[sparse.csr_matrix, NDArray[np.float64]]:
-    """Read the lines below SV. Return the support vectors (total, d) and the coefficients (count, total).
+    """Read the lines below the line SV. Return the support vectors (total, d) and the coefficients (count, total).
 
-    A line holds ``count`` coefficients, then index:value for each feature. A last line without a line break raises
-    ValueError, since LIBSVM ends every line: the file was cut.
+    A line holds ``count`` coefficients, then index:value for each feature. Features are numbered from ``lowest``. A
+    last line without a line break raises ValueError, because LIBSVM ends every line and the file must have been cut.
     """
     below = header.end + 1
     if not total:
@@ -431,7 +437,10 @@ def _support_vectors(
 
 
 def _columns(header: _Header, vectors: sparse.csr_matrix) -> NDArray[np.intp]:
-    """Return the column of X that each support vector of a precomputed kernel stands for: its feature 0, less 1."""
+    """Return for each support vector of a precomputed kernel its column of X, counted from 0.
+
+    The file has this column, counted from 1, as feature 0.
+    """
     if not vectors.shape[0]:
         return np.zeros(0, np.intp)
     serials = vectors[:, 0].toarray()[:, 0]
@@ -445,8 +454,11 @@ def _columns(header: _Header, vectors: sparse.csr_matrix) -> NDArray[np.intp]:
 
 
 def _split(lines: Lines, count: int) -> tuple[NDArray[np.float64], BinaryIO]:
-    """Return the leading coefficients of all lines, (count, rows), and the lines with 0 in place of them."""
-    found, rows, rest = array("d"), 0, io.BytesIO()  # a list of floats would take 16 times the file
+    """Return the coefficients at the start of each line, (count, rows), and a stream of the lines without them.
+
+    In the stream each line begins with a 0 instead, which scikit-learn's reader takes for a label.
+    """
+    found, rows, rest = array("d"), 0, io.BytesIO()  # a list of floats would take too much memory
     for line in lines:
         words = line.partition(b"#")[0].split(None, count)
         if words:

@@ -37,22 +37,22 @@ from clsvm.tasks import ONE_CLASS, TASKS
 Vector = NDArray[np.float64]
 
 
-PIECE, SHARE = 64 << 20, 4  # decision values of pairs take PIECE bytes at most, and 1 / SHARE of the memory limit
-COPIES = 4  # numbers allocated for each decision value of a block: the sums of both classes, on device and host
+PIECE, SHARE = 64 << 20, 4  # decision values of pairs take at most PIECE bytes and 1 / SHARE of the memory limit
+COPIES = 4  # numbers allocated for each decision value of a pair: a sum for each class, on device and on host
 
 
 class _Responding(NamedTuple):
-    """Give sums over the support vectors for checked rows X.
+    """Compute sums over the support vectors for rows X that are checked.
 
     Attributes
     ----------
     n
-        number of rows.
+        number of rows of X.
     limit
         memory limit in bytes.
     respond
-        function of three slices: rows, classes of support vectors, and rows of dual_coef. It returns sums of weighted
-        kernel values, (classes * problems, rows).
+        function: respond(rows, classes, problems) takes three slices: rows of X, classes of support vectors, and rows
+        of dual_coef. It returns sums of coefficients times kernel values, (classes * problems, rows).
     """
 
     n: int
@@ -64,14 +64,14 @@ class _Responding(NamedTuple):
 class KernelModel:
     """Hold a fitted kernel model: support vectors, coefficients and intercepts.
 
-    A problem is one binary or real-valued decision function. A model has one of these forms:
+    A problem is an optimization problem with one decision function as its result. A model has one of these forms:
 
     - two classes: one problem;
     - k > 2 classes, one problem for each class;
     - k > 2 classes, one problem for each pair of classes (:attr:`of_pairs`);
     - regression or one-class: no classes and one problem;
-    - Nyström kernel machine: its inducing points are the support vectors. A regression may have several outputs, each
-      of which is a problem.
+    - Nyström kernel machine: the inducing points take the place of support vectors. A regression may have several
+      outputs, each of which is a problem.
 
     Attributes
     ----------
@@ -81,33 +81,36 @@ class KernelModel:
         (n_SV, d) float64, dense or CSR, grouped by class in the order of ``classes``. For a precomputed kernel: column
         numbers of X, (n_SV,) int.
     dual_coef
-        (problems, n_SV) float64. For two classes: y alpha, with y = +1 for classes[1]. For pairs of classes:
-        (k - 1, n_SV) as in scikit-learn and LIBSVM, the coefficients of a vector against each other class in order.
-        The first class of a pair has y = +1.
+        coefficients (problems, n_SV), float64. For two classes they are y * alpha, with y = +1 for classes[1]. For
+        pairs of classes the shape is (k - 1, n_SV), as in scikit-learn and LIBSVM: a column has the coefficients of a
+        support vector against each other class in order, with y = +1 for the first class of a pair.
     intercept
-        (problems,) float64. For pairs of classes: (k (k - 1) / 2,).
+        (problems,) float64. For pairs of classes: (k * (k - 1) / 2,).
     classes
-        labels, (2,) or (k,) in ascending order, or (0,) without classes. Labels of pairs may have any order. The
-        earlier class wins between classes with as many votes.
+        labels (k,) in ascending order, or (0,) without classes. With a problem for each pair of classes, labels may
+        have any order: of classes with equally many votes, the first one is predicted.
     n_support
-        int32, number of support vectors of each class, or (1,) without classes.
+        int32, number of support vectors of each class, (k,). Without classes: (1,), the number of all.
     plan
-        layout of the support vectors on the device. None chooses one from the support vectors.
+        layout of the support vectors on the device. If it is None, a layout is chosen from the support vectors.
     dtype
         dtype of kernel values, "float32" or "float64".
     task
         name of a record of clsvm.tasks.TASKS, such as "c_svc".
-    probA, probB
-        (pairs,) float64, or None without probabilities. P(class) = 1 / (1 + exp(probA f + probB)) for the class with
-        positive decision values f. A regression has probA alone, (1,), the scale of its errors.
+    probA
+        (pairs,) float64, or None without probabilities. The class with positive decision values f has the probability
+        1 / (1 + exp(probA * f + probB)). A regression has the scale of its errors, (1,).
+    probB
+        (pairs,) float64, or None without probabilities and for a regression.
     prob_density_marks
-        (10,) float64, probability marks of a one-class model, or None. See :func:`clsvm.probability.density_marks`.
+        (10,) float64, decision values of a one-class model at which its probability changes, or None. See
+        :func:`clsvm.probability.density_marks`.
     smaller_first
         whether LIBSVM's file of a model with two classes lists classes[0] first.
 
-    The first call of decision_function stores the support vectors on the device, within a quarter of memory_limit. The
-    host's support vectors become read-only then. Later calls with the same device and memory_limit, from any thread,
-    send only their rows. :class:`DeviceCache` says when the device's copy is freed.
+    The first call of decision_function may keep a copy of the support vectors on the device, within a quarter of
+    memory_limit. The host's support vectors then become read-only. Later calls with the same device and memory_limit,
+    from any thread, send only their rows. :class:`DeviceCache` says when the device's copy is freed.
     """
 
     kernel: Kernel | Precomputed
@@ -133,14 +136,14 @@ class KernelModel:
         Parameters
         ----------
         X : array or CSR (n, d)
-            Rows. For a precomputed kernel: kernel values (n, columns), which the host sums up.
+            Rows. For a precomputed kernel: kernel values (n, columns), for which the host computes the sums.
         device : str, int, list or None
-            Device to compute on, as :func:`clsvm.opencl.devices.find` takes it. The first of a list computes.
+            Device to compute on, as :func:`clsvm.opencl.devices.find` takes it. Of a list the first device computes.
         memory_limit : int, str or None
-            Bytes of device memory at most.
+            Most bytes of device memory to use.
         shape : str
-            "ovo" returns the value of each pair of classes. "ovr" returns scikit-learn's values for each class
-            instead. It matters to models of pairs only.
+            For a model with a problem for each pair of classes: "ovo" returns the value of each pair, "ovr" a value
+            for each class, as scikit-learn computes it. Other models ignore it.
 
         Returns
         -------
@@ -150,8 +153,8 @@ class KernelModel:
         Raises
         ------
         ValueError
-            If X has another number of features than the support vectors, if X has negative values and the kernel
-            function needs non-negative ones, or if memory_limit is too small for one tile.
+            If X has another number of features than the support vectors, if X has negative values for which the kernel
+            function is not defined, or if memory_limit is too small.
         """
         if self.of_pairs:
             k, count = len(self.classes), len(self.intercept)
@@ -171,11 +174,11 @@ class KernelModel:
         held: int,
         dtype: Any = np.float64,
     ) -> NDArray[Any]:
-        """Return the results of ``reduce`` for all rows of X, an array (n, *shape) of ``dtype``.
+        """Reduce the decision values of pairs of classes by ``reduce``. Return an array (n, *shape) of ``dtype``.
 
-        ``reduce`` receives strips of decision values, their number of rows, and k. Each call gets a few rows, so that
-        decision values of pairs stay within a share of the memory limit. ``held`` is the number of values that
-        ``reduce`` allocates for each row.
+        ``reduce(strips, rows, k)`` receives the decision values of a few rows as strips, the number of these rows, and
+        the number of classes. It is called for a few rows at a time, so that decision values of pairs take only a part
+        of the memory limit. ``held`` is the number of values that ``reduce`` allocates for each row.
         """
         k = len(self.classes)
         with self._responding(X, device, memory_limit) as at:
@@ -195,7 +198,7 @@ class KernelModel:
         return out
 
     def _strips(self, at: _Responding, rows: slice, blocks: list[tuple[slice, slice]]) -> Iterator[Strip]:
-        """Yield the decision values of ``rows`` as strips, from one block of pairs of classes after another."""
+        """Yield the decision values of ``rows`` as strips, for one pair of ``blocks`` of classes after another."""
         k = len(self.classes)
         for own, others in blocks:
             if own == others and own.stop - own.start == 1:
@@ -208,7 +211,7 @@ class KernelModel:
 
     @contextmanager
     def _responding(self, X: Data, device: Any, memory_limit: int | str | None) -> Iterator[_Responding]:
-        """Check the rows X and provide sums over the support vectors for them."""
+        """Check the rows X, and yield an object that computes sums over the support vectors for them."""
         X = arrays.canonical(X)
         if isinstance(self.kernel, Precomputed):
             self._check_given(X)
@@ -244,10 +247,10 @@ class KernelModel:
             raise ValueError(f"X must be kernel values, {needed} columns or more; got {K.shape}")
 
     def _given_responses(self, K: Data, groups: slice, problems: slice) -> Vector:
-        """Return sums of kernel values K (n, columns) times coefficients, (classes * problems, n).
+        """Return sums of coefficients times given kernel values K (n, columns), (classes * problems, n).
 
-        The classes are those of support vectors in ``groups``, the problems those rows of dual_coef in ``problems``.
-        The sum of a row does not depend on the other rows.
+        ``groups`` selects the classes whose support vectors are summed. ``problems`` selects rows of dual_coef. The sum
+        of a row of K does not depend on the other rows.
         """
         cuts = np.cumsum([0, *(self.n_support if self.of_pairs else [len(self.support_vectors)])])
         parts = list(itertools.pairwise(cuts))[groups]
@@ -263,9 +266,10 @@ class KernelModel:
         return out.reshape(-1, K.shape[0])
 
     def _met(self, stream: Stream, kernel: Kernel, X: Data) -> tuple[Support, Data]:
-        """Return the support vectors on the device, and X with the same numbering of columns.
+        """Return the support vectors on the device, and the rows X with the same columns.
 
-        If most columns of the support vectors are empty, the others are numbered anew (:func:`arrays.numbered`).
+        If most columns of the support vectors are empty, both have only the other columns, numbered anew
+        (:func:`arrays.numbered`).
         """
         support, vectors = self._kept.get(stream), self.support_vectors
         known = support.known if support else None
@@ -278,9 +282,10 @@ class KernelModel:
         return support, arrays.widened(X, support.vectors.shape[1]) if known is not None else X
 
     def _laid_out(self, stream: Stream, kernel: Kernel, known: NDArray[np.int32] | None, width: int) -> Support:
-        """Store the support vectors on the device and return them.
+        """Store the support vectors on the device, and return them.
 
-        The cache of this model then holds them in place of earlier ones, if they fit in the memory budget.
+        ``known`` are the columns to keep, or None for all; ``width`` is the number of columns of the rows to predict
+        for. If the copy on the device fits in the memory limit, the model's cache keeps it for later calls.
         """
         self._kept.empty()
         given = arrays.checked(self.support_vectors)
@@ -303,9 +308,11 @@ class KernelModel:
     def predict(self, X: Data, device: Any = None, memory_limit: int | str | None = None) -> NDArray[Any]:
         """Return the prediction for each row of X.
 
-        Two classes: classes[1] if the decision value is positive, else classes[0]. One problem for each class: the
-        class of the largest decision value. Pairs: the class that wins most pairs, and the first of several such
-        classes. Regression: the decision value. One-class: +1 if the decision value is positive, else -1.
+        - two classes: classes[1] if the decision value is positive, else classes[0];
+        - a problem for each class: the class of the largest decision value;
+        - a problem for each pair of classes: the class that wins most pairs, or the first of several such classes;
+        - regression: the decision value;
+        - one-class: +1 if the decision value is positive, else -1.
 
         Parameters
         ----------
@@ -319,12 +326,12 @@ class KernelModel:
         Returns
         -------
         y : array (n,)
-            Labels, or numbers without classes. Several outputs give (n, outputs).
+            Labels, or numbers for a task without classes. A regression of several outputs returns (n, outputs).
 
         Raises
         ------
         ValueError
-            As :meth:`decision_function`.
+            For the reasons that :meth:`decision_function` gives.
         """
         if self.of_pairs:
             k = len(self.classes)
@@ -338,7 +345,7 @@ class KernelModel:
 
     @property
     def has_probabilities(self) -> bool:
-        """Return whether the model holds the parameters of probabilities. For a regression: the scale of its errors."""
+        """Return whether the model has parameters of probabilities, or the scale of errors for a regression."""
         return (self.prob_density_marks if TASKS[self.task].kind == ONE_CLASS else self.probA) is not None
 
     def predict_proba(self, X: Data, device: Any = None, memory_limit: int | str | None = None) -> Vector:
@@ -361,8 +368,8 @@ class KernelModel:
         Raises
         ------
         ValueError
-            For the reasons of :meth:`decision_function`, if the model was not fitted for probabilities, or if it is a
-            regression. A regression's errors have a Laplace distribution of scale probA instead.
+            If the model was not fitted for probabilities, if it is a regression, or for the reasons that
+            :meth:`decision_function` gives. A regression has a scale ``probA`` of its errors instead of probabilities.
         """
         A, B, marks, k = self.probA, self.probB, self.prob_density_marks, len(self.classes)
         if marks is None and (A is None or B is None):

@@ -1,9 +1,10 @@
-"""Contexts and queues, programs and kernels, and what keeps them valid across threads and forks.
+"""Make OpenCL contexts, queues, programs and kernels, and keep them valid across threads and forks of the process.
 
-A process has one context per device, made at first use. Each thread has its own queues and kernel objects. A program
-is built once for each context, text and options: :func:`built` makes it, :class:`Kernel` launches a kernel of it.
+A process has one context for each device, made at first use. Each thread has its own queues and kernel objects.
+:func:`built` builds a program once for each context, source text and list of options. :class:`Kernel` launches a
+kernel of a program.
 
-If the process forks, the parent first waits until no other thread is inside a runtime (:func:`_before_fork`).
+If the process forks, the parent first waits until no other thread is inside an OpenCL runtime (:func:`_before_fork`).
 """
 
 from __future__ import annotations
@@ -53,11 +54,11 @@ def forked() -> bool:
     return os.getpid() in _forked
 
 
-# A fork acquires all these locks and each stream's lock first: a lock that another thread holds during a fork stays
-# locked in the child. They are reentrant, because a signal handler may fork in the thread that holds one.
+# Before a fork the parent acquires all these locks: a lock that another thread holds would stay locked in the child.
+# The locks are reentrant, because a signal handler may fork in the thread that holds one of them.
 build_lock, context_lock = threading.RLock(), threading.RLock()
 _LOCKS = build_lock, context_lock, pool_lock
-streams: weakref.WeakSet[Any] = weakref.WeakSet()  # open streams of this process
+streams: weakref.WeakSet[Any] = weakref.WeakSet()  # open streams of this process; a fork acquires their locks too
 _still: list[Any] = []  # streams whose locks a fork has acquired
 _FORK_SAFE = ("Intel(R) OpenCL",)  # runtimes that work in a child forked after use; others hang there
 _used: list[int] = []  # processes that have made a context
@@ -84,7 +85,7 @@ def _after_fork() -> None:
 def _in_child() -> None:
     if _used:
         _forked.add(os.getpid())
-    never_released.extend(kept.empty() for kept in all_kept())  # they belong to the parent, which releases them
+    never_released.extend(kept.empty() for kept in all_kept())  # the parent process owns these buffers
     for pool in POOLS:
         pool.forget()
     streams.clear()
@@ -99,7 +100,7 @@ builds = 0  # programs built by this process; tests check that new kernel parame
 
 @cache
 def quirks(device: cl.Device) -> tuple[str, ...]:
-    """Return the compiler options that a device needs in addition to a program's own."""
+    """Return the compiler options that every program needs on this device, in addition to the program's own."""
     if device.platform.name == SIMULATOR:  # Oclgrind 21.10 lacks the prefetch instruction
         return ("-DNO_FETCH",)
     if "NVIDIA" in device.platform.name:  # its compiler ends without a message at the prefetch instruction
@@ -109,11 +110,14 @@ def quirks(device: cl.Device) -> tuple[str, ...]:
 
 @cache
 def built(process: int, context: cl.Context, device: cl.Device, text: str, options: tuple[str, ...]) -> cl.Program:
-    """Return the built program of a text and its options; each process builds it once. Raises BuildError."""
+    """Return the program built from an OpenCL source text with these compiler options.
+
+    Each process builds it once. Raises BuildError if the compiler rejects the text.
+    """
     global builds
     log = ""
 
-    def make() -> cl.Program:  # only the build ignores warnings, so that those of ``cached`` are seen
+    def make() -> cl.Program:  # ignores the build's warnings here, so that a warning of cached() is still shown
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # some compilers warn although they succeed
             return cl.Program(context, text).build(options=[*options, *quirks(device)])
@@ -130,9 +134,9 @@ def built(process: int, context: cl.Context, device: cl.Device, text: str, optio
 
 
 def cached(make: Callable[[], Any]) -> Any:
-    """Return the result of ``make``, which calls pyopencl with its disk cache.
+    """Return ``make()``, a call of pyopencl that uses pyopencl's disk cache of compiled programs.
 
-    If the cache itself fails, warn, and repeat the call without it. The process then does without the cache.
+    If the disk cache fails, warn, disable it for the rest of the process, and call ``make`` again.
     """
     try:
         return make()
@@ -161,9 +165,9 @@ def told(error: cl.Error) -> str:
 
 
 class Calling:
-    """Hold a lock during calls of the runtime on one device, and turn their errors into DeviceError.
+    """Hold a lock during calls of the OpenCL runtime on one device, and turn their errors into DeviceError.
 
-    A context manager. ``words`` say what failed, for the message of the error.
+    Use it as a context manager. ``words`` say for the error's message what failed.
     """
 
     def __init__(self, info: Any, lock: Any, words: str) -> None:
@@ -182,7 +186,7 @@ _local = threading.local()
 
 
 def of_thread(name: str) -> dict[Any, Any]:
-    """Return this thread's dictionary of that name. In a forked child it is empty at first."""
+    """Return the dictionary that this thread keeps under ``name``. In a forked child it is empty at first."""
     table: dict[Any, Any] = _local.__dict__.setdefault(f"{name}{os.getpid()}", {})
     return table
 
@@ -207,13 +211,13 @@ def queue_for(spec: Any, device: cl.Device) -> tuple[cl.CommandQueue, cl.Context
 
 
 class Kernel:
-    """Launch one kernel of a program on a queue.
+    """Launch one kernel of a program on a queue, by ``kernel(global size, local size, *arguments)``.
 
-    Arguments: Python ints are passed as int, floats as float, NumPy scalars in their own type. A tuple, such as a
-    record of buffers, is passed as its items in their order.
+    A Python int is passed as OpenCL's int, a float as float, and a NumPy scalar in its own type. A tuple of arguments,
+    such as a named tuple of buffers, is passed as its items in their order.
 
-    The pyopencl kernel object belongs to the thread, because making one takes longer than most launches. Its argument
-    types are set by the thread's first call, which makes each later call about twenty times as fast.
+    Each thread keeps one pyopencl object for each kernel, because making one takes longer than most launches. The first
+    call sets the argument types of this object, so that later calls set their arguments in a twentieth of the time.
     """
 
     def __init__(self, queue: cl.CommandQueue, info: Any, lock: Any, program: cl.Program, name: str) -> None:
@@ -235,7 +239,10 @@ class Kernel:
             cl.enqueue_nd_range_kernel(self._queue, self._kernel, size, local)
 
     def held(self, size: tuple[int, ...], local: tuple[int, ...] | None, *args: Any) -> Callable[[], None]:
-        """Return a function that repeats this launch with the same arguments, in a quarter of the time of a call."""
+        """Return a function without arguments that launches the kernel with these sizes and arguments.
+
+        It takes a quarter of the time of an ordinary call.
+        """
         values, kernel = [*_flat(args)], self._made()
         with self._making:
             _tell_types(kernel, values)
@@ -266,7 +273,7 @@ def _flat(values: tuple[Any, ...]) -> Iterator[Any]:
 
 
 def _tell_types(kernel: cl.Kernel, values: list[Any]) -> None:
-    """Set the argument types of a kernel once, so that setting the arguments takes a twentieth of the time."""
+    """Set the argument types of a kernel once, so that each call sets its arguments in a twentieth of the time."""
     cached(lambda: kernel.set_scalar_arg_dtypes([*map(_type, values)]))
 
 

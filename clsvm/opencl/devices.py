@@ -1,11 +1,12 @@
-"""The OpenCL devices of this machine: find them, test them, choose one, and give it a profile.
+"""Find and test the OpenCL devices of this machine, choose one, and give it a profile.
 
-:func:`devices` lists all devices. :func:`find` returns the device that a user names, and :func:`default_profile` its
-profile.
+:func:`devices` lists all devices. :func:`find` returns the device that a user names. :func:`default_profile` returns
+the profile of a device: the sizes and rates that suit it.
 
-A device is usable if a small fit in a separate process gives the right result. A broken runtime may end that process.
-An empty file in a folder of :func:`runtime.folders` records a fit that passed; its name is a hash of the device and
-its driver. The next process repeats a fit that failed.
+A device is usable if a small fit on it gives the right result. The small fit runs in a separate process, because a
+broken OpenCL runtime may end the process. If the fit passed, an empty file in a folder of :func:`runtime.folders`
+records it. The name of the file is a hash of the device and its driver. A fit that failed is repeated by the next
+process.
 """
 
 from __future__ import annotations
@@ -42,16 +43,22 @@ class DeviceInfo:
     ----------
     index
         number by which ``device`` parameters can name it.
-    platform, name, driver
-        names as the runtime reports them.
-    memory, largest_buffer
-        bytes of its memory, and of the largest buffer in it.
+    platform
+        platform name, as the OpenCL runtime reports it.
+    name
+        device name, as the runtime reports it.
+    driver
+        driver version, as the runtime reports it.
+    memory
+        bytes of the device's memory.
+    largest_buffer
+        most bytes of one buffer.
     fp64
-        whether it has double precision.
+        whether the device has double precision.
     usable
-        whether clsvm can use it.
+        whether clsvm can use the device.
     reason
-        why it is not usable, else "".
+        why the device is not usable, "" if it is.
     kind
         "gpu", "cpu" or "other".
     """
@@ -73,9 +80,9 @@ class DeviceInfo:
 
 @cache
 def visible(process: int) -> list[cl.Device]:
-    """Return pyopencl's devices of all platforms, each once, in the order of their indices.
+    """Return pyopencl's devices of all platforms, in the order of their indices.
 
-    A loader that finds one library under two names lists its platform twice.
+    Each device is listed once, although a loader that finds one library under two names lists its platform twice.
     """
     try:
         return list(dict.fromkeys(device for platform in cl.get_platforms() for device in platform.get_devices()))
@@ -101,7 +108,11 @@ def _kind(device: cl.Device) -> str:
 
 @cache
 def _info(process: int, index: int, tried: bool) -> DeviceInfo:
-    """Return the record of a device. tried: whether ``usable`` needs a small fit, or a context alone."""
+    """Return the record of the device with this index.
+
+    If ``tried`` is true, the device counts as usable only after a small fit. Else it is enough that a context can be
+    made.
+    """
     device = visible(process)[index]
     reason = _reason(index, device, tried)
     return DeviceInfo(
@@ -131,8 +142,9 @@ def _reason(index: int, device: cl.Device, tried: bool) -> str:
 
 
 def describe(info: Sequence[DeviceInfo] | None = None) -> str:
-    """Return a line for each device, for error messages. Without ``info``: all devices, and the runtimes that did
-    not load.
+    """Return text for an error message, with a line for each device of ``info``.
+
+    If ``info`` is None, the text lists all devices and the runtimes that did not load.
     """
     lines = [f"{d.index}: {d}{'' if d.usable else ' - not usable: ' + d.reason}" for d in info or devices()]
     return "\n".join(f"  {line}" for line in [*lines, *([] if info else unloaded())]) or "  (none)"
@@ -153,7 +165,10 @@ def no_platform() -> DeviceError:
 
 
 def _unusable(named: str, infos: Sequence[DeviceInfo]) -> DeviceError:
-    """Return the error to raise if no device that ``named`` can mean is usable, with the causes first."""
+    """Return the error to raise if none of the devices that match the text ``named`` is usable.
+
+    ``infos`` are the records of these devices. The message begins with the reasons why they are not usable.
+    """
     causes = "; ".join(dict.fromkeys(info.reason for info in infos))
     whose = f" that {named!r} names" if named else ""
     helps = "" if any(info.usable for info in devices()) else f"; {cure()}"
@@ -165,7 +180,7 @@ def cure() -> str:
     return f"{install('cpu')} brings a CPU runtime, a GPU needs its vendor's driver"
 
 
-_NUMBERED = re.compile(r"\d+|(gpu|cpu)(:\d+)?")  # an index or a kind, which is never part of a name
+_NUMBERED = re.compile(r"\d+|(gpu|cpu)(:\d+)?")  # matches an index or a kind of device, but no device's name
 _KINDS = "device must be None, an index, a string, a pyopencl Device or CommandQueue"
 
 
@@ -224,8 +239,8 @@ def find(spec: Any = None) -> DeviceInfo:
 def separated(spec: Any) -> Any:
     """Return the list of names in a text with commas, and any other ``spec`` unchanged.
 
-    A comma inside the name of a visible device does not separate: pieces that match a device only together stay
-    together. Raises DeviceError for an empty name, because it would mean the default device.
+    A comma that is part of the name of a visible device does not separate names. Raises DeviceError for an empty name,
+    because an empty name would mean the default device.
     """
     if not (isinstance(spec, str) and "," in spec):
         return spec
@@ -242,7 +257,7 @@ def separated(spec: Any) -> Any:
 
 
 def _one_name(pieces: list[str], here: list[cl.Device]) -> bool:
-    """Return whether pieces of text, joined by commas, are the name of one device or platform, or part of one."""
+    """Return whether the pieces of text, joined by commas, are all or part of the name of one device or platform."""
     texts = [" ".join(piece.split()).lower() for piece in pieces]
     if not all(texts) or all(_NUMBERED.fullmatch(text) for text in texts):
         return False
@@ -250,9 +265,10 @@ def _one_name(pieces: list[str], here: list[cl.Device]) -> bool:
 
 
 def listed(spec: Any) -> list[Any]:
-    """Return the devices that a user names, as a list: ``spec`` may be a list, or text with commas between names.
+    """Return a list of the devices that a user names by ``spec``: a list, or text with commas between names.
 
-    None means the devices that CLSVM_DEVICE names. Raises TypeError for an empty list, DeviceError for an empty name.
+    If ``spec`` is None, return the devices that the environment variable CLSVM_DEVICE names. Raises TypeError for an
+    empty list, DeviceError for an empty name.
     """
     spec = separated(os.environ.get("CLSVM_DEVICE") if spec is None else spec)
     if not isinstance(spec, list | tuple):
@@ -263,18 +279,24 @@ def listed(spec: Any) -> list[Any]:
 
 
 def first(spec: Any) -> Any:
-    """Return the first of the devices that a user names; it does the work that one device does."""
+    """Return the first of the devices that a user names by ``spec``. Work that is not distributed runs on it."""
     return listed(spec)[0]
 
 
 def handle(spec: Any, info: DeviceInfo) -> cl.Device:
-    """Return the pyopencl device for the result ``info`` of ``find(spec)``: the sub-device, if ``spec`` names one."""
+    """Return the pyopencl device that ``spec`` names, where ``info`` is the result of ``find(spec)``.
+
+    If ``spec`` is a sub-device or a queue on one, return the sub-device itself.
+    """
     spec = spec.device if isinstance(spec, cl.CommandQueue) else spec
     return spec if isinstance(spec, cl.Device) else visible(os.getpid())[info.index]
 
 
 def _whole(device: cl.Device, here: list[cl.Device]) -> cl.Device:
-    """Return the visible device that is ``device``, or that ``device`` is a sub-device of."""
+    """Return the visible device of which ``device`` is a sub-device, or ``device`` itself if it is no sub-device.
+
+    Raises DeviceError if there is no such device in this process.
+    """
     whole: Any = device
     while whole not in here:
         try:
@@ -297,10 +319,11 @@ def _matches(asked: str, here: list[cl.Device]) -> list[int]:
 
 
 def _named(text: str, here: list[cl.Device]) -> list[int]:
-    """Return the indices of the devices of a kind, "gpu" or "cpu", or whose names contain ``text``.
+    """Return the indices of all devices that ``text`` names. The texts "gpu" and "cpu" name all devices of a kind.
 
-    A full name comes first, then part of a platform's name, then part of a device's name. Device names come last,
-    because a processor's maker appears in the device names of every platform.
+    Other texts are compared first with full names, then with parts of platform names, then with parts of device names.
+    The first comparison that finds a device decides. Device names come last, because a processor's maker appears in
+    the device names of every platform.
     """
     if text in ("gpu", "cpu"):
         return [i for i, device in enumerate(here) if _kind(device) == text]
@@ -320,8 +343,9 @@ def _names(device: cl.Device) -> tuple[str, str]:
 
 
 def default_profile(info: DeviceInfo) -> Profile:
-    """Return the profile of a device: the one CLSVM_PROFILE names, or that of its kind, with the results of
-    ``clsvm tune``.
+    """Return the profile of a device, with the values that ``clsvm tune`` found for it.
+
+    The environment variable CLSVM_PROFILE can name the profile; otherwise the kind of the device decides.
     """
     return _default_profile(info, os.environ.get("CLSVM_PROFILE"), profiles.tuned_state(), *PROFILES.values())
 
@@ -337,8 +361,10 @@ def tuning_key(info: DeviceInfo) -> str:
 
 
 def untuned_profile(info: DeviceInfo) -> Profile:
-    """Return the profile that CLSVM_PROFILE names, or that of the device's kind, with limits that the device
-    reports.
+    """Return the profile of a device, without the results of ``clsvm tune``.
+
+    The environment variable CLSVM_PROFILE can name the profile; otherwise the kind of the device decides. Its sizes of
+    work-groups are reduced to the limit that the device reports.
     """
     device = visible(os.getpid())[info.index]
     cpu = "cpu" if device.native_vector_width_float >= 16 else "cpu8"
@@ -357,13 +383,13 @@ def untuned_profile(info: DeviceInfo) -> Profile:
 PROGRAM = "clsvm.small_fit"  # the module that runs the small fit
 INSIDE = "CLSVM_TRIAL"  # environment variable of the small fit's process; every device counts as usable there
 PASSED, FAILED = "passed", "failed: "  # start of the last output line of the small fit
-SECONDS = 90  # most seconds of a small fit; slow compilers take half of that
+SECONDS = 90  # a small fit fails after so many seconds; a slow compiler takes half of them
 
 
 def fit_failure(index: int, device: cl.Device) -> str:
-    """Return why a small fit on a device failed; "" if it passed, or if no process could be started.
+    """Return why a small fit on a device failed. Return "" if it passed, or if no process could be started.
 
-    index: the device's number among the visible ones.
+    ``index`` is the position of the device in :func:`visible`.
     """
     if os.environ.get(INSIDE):
         return ""

@@ -1,7 +1,8 @@
-"""Device memory: limits, pools of buffers that outlive a call, and values that stay on a device between calls.
+"""Manage device memory: its limits, freed buffers for reuse, and values that remain on a device between calls.
 
-:func:`parse_bytes` reads a limit as a user writes it. :class:`Pool` keeps freed buffers of this process for later ones
-of the same size. :class:`DeviceCache` keeps a value of an estimator on a device. :func:`release_memory` empties both.
+:func:`parse_bytes` reads a memory limit as a user writes it. :class:`Pool` keeps freed buffers, which serve later
+requests for buffers of the same size. :class:`DeviceCache` keeps a value of an estimator on a device between calls.
+:func:`release_memory` empties all pools and caches.
 """
 
 from __future__ import annotations
@@ -21,13 +22,10 @@ from numpy.typing import NDArray
 from clsvm import system
 from clsvm.opencl.runtime import cl
 
-HUGE = 4 << 20  # bytes from which on a buffer gets huge pages
-LEAST, MOST, KEPT = (
-    64 << 10,
-    128 << 20,
-    256 << 20,
-)  # bytes of a freed buffer that the pool keeps; most bytes of the pool
-MEMORY_SHARE = 0.5  # share of the device's free memory: the default of memory_limit
+HUGE = 4 << 20  # buffers of at least this many bytes get huge pages
+# The pool keeps a freed buffer of LEAST to MOST bytes, and at most KEPT bytes of buffers in all.
+LEAST, MOST, KEPT = 64 << 10, 128 << 20, 256 << 20
+MEMORY_SHARE = 0.5  # the default of memory_limit is this share of the device's free memory
 _UNITS = {
     letter + end: float(base) ** power
     for power, letter in enumerate("kmgt", 1)
@@ -36,9 +34,9 @@ _UNITS = {
 
 
 def parse_bytes(value: Any, name: str = "memory_limit") -> int | None:
-    """Return a number of bytes, given as a number or as text such as "2GB" or "512 MiB"; None for None.
+    """Return the number of bytes that ``value`` gives as a number or as text such as "2GB" or "512 MiB".
 
-    Raises TypeError or ValueError.
+    Return None for None. Raises TypeError or ValueError for another type or value; the message begins with ``name``.
     """
     if value is None:
         return None
@@ -60,7 +58,7 @@ Key = tuple[int, int]  # key of a pool: context handle, bytes of a buffer
 
 
 class Pool:
-    """Hold freed buffers, for later buffers of the same size. nbytes: bytes of all of them.
+    """Keep freed buffers for later requests of the same size. The attribute ``nbytes`` is the sum of their bytes.
 
     Reuse saves time, because on a CPU the first access to new memory costs more than most uses of it.
     """
@@ -70,8 +68,10 @@ class Pool:
         self.nbytes = 0
 
     def put(self, key: Key, buffer: Any, most: float = float("inf")) -> None:
-        """Keep a buffer. First release others if the pool would exceed ``most`` bytes; the sizes used longest ago
-        go first.
+        """Keep a freed buffer under its key.
+
+        First release other buffers until the pool has at most ``most`` bytes with the new one. Sizes that were used
+        longest ago are released first.
         """
         with pool_lock:
             while self._kept and self.nbytes + key[1] > most:
@@ -81,7 +81,7 @@ class Pool:
 
     def take(self, key: Key) -> Any:
         """Return the buffer of this key that was put last, or None."""
-        if key not in self._kept:  # the usual case, without the lock
+        if key not in self._kept:  # this usual case needs no lock
             return None
         with pool_lock:
             kept = self._kept.pop(key, [])
@@ -111,7 +111,7 @@ class Pool:
             buffer.release()
 
 
-spare, slabs = POOLS = Pool(), Pool()  # freed buffers, of at most KEPT bytes; slabs of :meth:`Stream.slab`
+spare, slabs = POOLS = Pool(), Pool()  # pool of freed buffers, and pool of the row cache's slabs (Stream.slab)
 
 
 def pooled() -> int:
@@ -120,29 +120,27 @@ def pooled() -> int:
 
 
 def roomy(nbytes: int, most: int) -> int:
-    """Return the size in bytes to allocate for a buffer that the pool may keep.
+    """Return the size in bytes to allocate for a buffer of ``nbytes`` bytes.
 
-    It is up to an eighth more than ``nbytes`` if ``most`` allows it, so that buffers of similar size are
-    interchangeable."""
+    The size is rounded up by at most an eighth, so that the pool can reuse a buffer for a slightly different request.
+    It is not rounded if the result would exceed ``most`` or the limits of the pool.
+    """
     step = 1 << max(0, nbytes.bit_length() - 4)
     room = -(-nbytes // step) * step
     return room if nbytes >= LEAST and room <= min(most, MOST) else nbytes
 
 
 class DeviceCache:
-    """Keep one value on a device between calls, for its owner. Its buffers are never written again, so any thread may
-    read them.
+    """Keep one value on a device between calls, such as the support vectors of a fitted model.
 
-    The value is dropped with its owner, by :func:`release_memory`, and as soon as a fit or call of this process would
-    exceed its memory_limit. A call that is reading the value then keeps it to its end. Copies, pickles and forked
-    children begin empty.
+    The buffers of the value are never written again, so any thread may read them. The value is dropped together with
+    the object that owns this cache, by :func:`release_memory`, and as soon as a fit or call of this process would
+    exceed its memory_limit. A call that is using the value at that time can still use it until the call ends. Copies,
+    pickles and forked children of the cache begin empty.
     """
 
-    _state: tuple[Any, Any, int] = (
-        None,
-        None,
-        0,
-    )  # Stream.setting, value, bytes: a tuple, since threads read without a lock
+    # The state is (Stream.setting, value, bytes): one tuple, because threads read it without a lock.
+    _state: tuple[Any, Any, int] = (None, None, 0)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return DeviceCache, ()
@@ -152,9 +150,10 @@ class DeviceCache:
         return self._state[2]
 
     def get(self, stream: Any) -> Any:
-        """Return the value that was kept under the stream's setting, and count its bytes as allocated by the stream.
+        """Return the value if it was stored under the stream's setting: equal context, profile and memory_limit.
 
-        Return None if there is none, or if it takes more than half of the stream's memory limit.
+        The stream counts the bytes of the value as allocated. Return None if there is no such value, or if it takes
+        more than half of the stream's memory limit.
         """
         setting, value, nbytes = self._state
         if setting != stream.setting or nbytes > stream.limit // 2:
@@ -164,7 +163,7 @@ class DeviceCache:
         return value
 
     def put(self, stream: Any, value: Any, buffers: Sequence[Any]) -> None:
-        """Keep ``value``, which uses these buffers of the stream, instead of the value before.
+        """Replace the cached value by ``value``, whose data is in ``buffers`` of the stream.
 
         The buffers outlive the stream. They are released with the last reference to them.
         """
@@ -175,7 +174,7 @@ class DeviceCache:
             keeping.add(self)
 
     def empty(self) -> Any:
-        """Drop the value, and return it."""
+        """Remove the value from the cache, and return it."""
         (_, value, _), self._state = self._state, (None, None, 0)
         with pool_lock:
             keeping.discard(self)
@@ -186,7 +185,7 @@ keeping: weakref.WeakSet[DeviceCache] = weakref.WeakSet()
 
 
 def all_kept() -> list[DeviceCache]:
-    """Return every DeviceCache of this process that has a value."""
+    """Return all objects of :class:`DeviceCache` in this process that have a value."""
     with pool_lock:
         return list(keeping)
 
@@ -194,8 +193,8 @@ def all_kept() -> list[DeviceCache]:
 def release_memory() -> int:
     """Release all device memory that clsvm keeps between calls.
 
-    That memory is: slabs of the row cache, freed buffers in pools, and the vectors of fitted models that stay on a
-    device for later predictions.
+    That memory is: slabs of the row cache, freed buffers kept for reuse, and the support vectors or inducing points of
+    fitted models that remain on a device for later predictions.
 
     Returns
     -------
@@ -247,9 +246,10 @@ def pairs(array: NDArray[np.float64]) -> NDArray[np.float32]:
 
 
 def free_memory(device: cl.Device) -> int:
-    """Return the free bytes of the device, as far as they are known.
+    """Return an upper bound of the device's free memory in bytes.
 
-    A device that shares the host's memory has no more than the system has available for this process.
+    A separate device reports its whole memory. A device that shares the host's memory has at most the bytes that the
+    system has available for this process.
     """
     free = int(device.global_mem_size)
     if device.type & cl.device_type.CPU or device.host_unified_memory:
@@ -259,21 +259,22 @@ def free_memory(device: cl.Device) -> int:
 
 
 def _available() -> int | None:
-    """Return :func:`clsvm.system.available`, at most MOMENT seconds old."""
+    """Return the bytes of memory available on the host, measured at most MOMENT seconds ago."""
     global _looked
     if (now := perf_counter()) - _looked[0] > MOMENT:
         _looked = now, system.available()
     return _looked[1]
 
 
-MOMENT = 0.05  # seconds for which the available memory is taken as unchanged
+MOMENT = 0.05  # a measurement of the available memory is used again for this many seconds
 _looked: tuple[float, int | None] = -MOMENT, None
 
 
 def in_rows(array: NDArray[Any], ld: int) -> tuple[NDArray[Any], dict[str, Any]]:
-    """Return the arguments of a copy between ``array`` (h, w) and a buffer with rows of ``ld`` items.
+    """Return the arguments for copying ``array`` (h, w) to or from a buffer with rows of ``ld`` items.
 
-    The first is the memory of the array as one flat array, the second the keyword arguments of OpenCL's rectangle copy.
+    The first result is the memory of the array as one flat array. The second holds the keyword arguments of OpenCL's
+    rectangular copy.
     """
     (height, width), size = array.shape, array.itemsize
     span = (height - 1) * array.strides[0] // size + width

@@ -1,13 +1,13 @@
-"""Device profiles: the sizes and rates that suit a kind of device. PROFILES holds one record for each kind.
+"""Define device profiles: the sizes and rates that suit a kind of device. PROFILES holds one record for each kind.
 
-The results of ``clsvm tune`` for the user's devices are in one JSON file in the user's cache folder. Every fit reads
-it:
+``clsvm tune`` stores its results for the user's devices in one JSON file in the user's cache folder. Every fit reads
+this file:
 
     {"clsvm": 1, "devices": {KEY: {"date": ..., "profile": {"lanes": 16, "tiles": {"many": {...}}, ...}, ...}}}
 
-KEY names the platform, the device, the driver and the default profile. A value is used only if the tuner tries it
-(SEARCH), or if it is a rate within its limits (RATES). A file that is damaged, of another user or of another version is
-ignored with one warning.
+KEY names the platform, the device, the driver and the default profile. A value in the file is valid if it is a
+candidate of the tuner (SEARCH), or a rate within its limits (RATES). A file with an invalid value is ignored with one
+warning, as is a damaged file, a file of another user, and a file of another version.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ from platformdirs import user_cache_path
 from clsvm import files
 from clsvm.errors import warn
 
-# -D numbers of a gram kernel: COLUMNS, GROUPS, AHEAD in SIMD style. In work-group style they are GROUPS, BLOCKS, DEPTH,
-# or COLUMNS, RX, GROUPS, DEPTH for few right-hand rows.
+# A tile maps names of a gram kernel's -D options to numbers: COLUMNS, GROUPS and AHEAD in SIMD style.
+# In work-group style a tile has GROUPS, BLOCKS and DEPTH; for few right-hand rows COLUMNS, RX, GROUPS and DEPTH.
 Tile = Mapping[str, int]
 
 
 def shape_class(working: int) -> str:
-    """Return the shape class of a product with so many right-hand rows: "two", "few" or "many". Each has its own
-    tiles.
+    """Return the shape class of a product with ``working`` right-hand rows: "two", "few" or "many".
+
+    Each shape class has its own register tiles in a profile.
     """
     return "two" if working <= 2 else "few" if working <= 16 else "many"
 
@@ -43,7 +44,7 @@ def shape_class(working: int) -> str:
 class Profile:
     """Hold the sizes and rates for a kind of device.
 
-    Costs are times relative to a multiply-add in a product of dense rows (the dense cell).
+    Each cost is a time, in units of the time of one multiply-add in a product of dense rows.
 
     Attributes
     ----------
@@ -53,11 +54,11 @@ class Profile:
         kernel style: "vector" is SIMD style (a work-item computes with explicit vectors), "group" is work-group
         style (work-items share local memory).
     lanes
-        rows that are stored side by side in float32.
+        number of rows that are stored side by side, in float32.
     panel
-        right-hand rows that are stored side by side, for CSR products with more than 16 of them.
+        number of right-hand rows that are stored side by side, in CSR products with more than 16 right-hand rows.
     cluster
-        lane groups of a cluster of rows.
+        number of lane groups in a cluster of rows. A lane group is ``lanes`` rows that are stored side by side.
     group
         work-items of a work-group in reductions.
     pair_items
@@ -68,14 +69,14 @@ class Profile:
     block
         rows that a work-item (SIMD) or a work-group owns when it reads the row cache.
     chunks
-        parts of the rows in a reduction.
+        number of parts into which a reduction over rows divides the rows.
     working_set
-        largest working set.
+        most rows of a working set.
     alone
-        most rows of a problem that one work-item or work-group solves. For more rows, sharing the work among the
-        whole device saves more time than its launches cost.
+        most rows of a problem that a single work-item or work-group solves. A problem with more rows is solved faster
+        by the whole device.
     sync
-        outer iterations between two reads by the host.
+        number of outer iterations after which the host reads the solver's state.
     csr_cost
         cost of a stored nonzero of CSR rows.
     clustered_cost
@@ -83,23 +84,25 @@ class Profile:
     hybrid_cost
         cost of an entry of a column that CSR rows store densely.
     hit_cost
-        cost of an entry that meets an entry of an inverted index.
+        cost of multiplying an entry of a right-hand row by an entry of an inverted index of the rows.
     value_cost
-        cost of the kernel function and the store of a value of K over CSR rows.
+        cost of evaluating the kernel function for a value of K and storing it, over CSR rows.
     cluster_price
-        cost of finding a row's cluster, by one work-group, which is a small part of a GPU.
+        cost of finding the cluster of a row. One work-group does this, which uses a small part of a GPU.
     cache_cost
         cost of reading a stored value of K.
     step_cost
-        cost of the launches and waits of an outer iteration.
+        cost of the kernel launches and waits of an outer iteration.
     look_cost
-        cost of choosing the working set, for each row.
-    inner_step, inner_cost
-        cost of an SMO iteration, and its part for each row of the working set.
+        cost of choosing the working set, for each training row.
+    inner_step
+        cost of an SMO iteration, without its part for the rows of the working set.
+    inner_cost
+        additional cost of an SMO iteration for each row of the working set.
     factor_cost
         cost of a multiply-add of the host's Cholesky factorisation in one thread.
     patience
-        SMO iterations for each row of a small problem, after which the host finishes it.
+        number of SMO iterations for each row of a small problem, after which the host finishes the problem.
     wide
         type of the gradients and coefficients: "double", or "pair" for the unevaluated sum of two float32 numbers.
     """
@@ -143,7 +146,7 @@ class Profile:
 
     @property
     def largest(self) -> float:
-        """Return the largest wide number: pairs of float32 have the range of float32."""
+        """Return the largest number of the type ``wide``. Pairs of float32 have the range of float32."""
         return float(np.finfo(self.finest).max)
 
 
@@ -214,7 +217,7 @@ _GPU = Profile(
 )
 PROFILES = {
     "cpu": _CPU,
-    "cpu8": replace(  # 16 registers of 8 floats: two registers hold a vector of 16 and share a broadcast operand
+    "cpu8": replace(  # for CPUs with 16 registers of 8 floats: two registers hold a vector of 16 lanes
         _CPU,
         name="cpu8",
         tiles={"two": _vector(2, 4, 4), "few": _vector(4, 1, 32), "many": _vector(4, 1)},
@@ -225,8 +228,8 @@ PROFILES = {
         value_cost=23.0,
     ),
     "gpu": _GPU,
-    # Measured on an H100. Sub-groups have a minimum instruction (solvers/least.cl), so large work-groups pay.
-    # Its deeper tiles need 42 KB of local memory; other devices may have 32 KB.
+    # Measured on an H100. Its sub-groups have a minimum instruction (solvers/least.cl), so large work-groups are fast.
+    # The tiles of DEPTH 16 need 42 KB of local memory; other devices may have only 32 KB.
     "nvidia": replace(
         _GPU,
         name="nvidia",
@@ -238,10 +241,10 @@ PROFILES = {
     ),
 }
 
-# Limits of the rates that the tuner measures. A rate outside its limits makes the file invalid.
+# Least and largest valid value of each rate that the tuner measures. Any other value makes the tuning file invalid.
 RATES = dict.fromkeys(("csr_cost", "clustered_cost", "hybrid_cost"), (0.2, 100.0)) | {"hit_cost": (2.0, 1000.0)}
-# Candidates of the tuner for each kernel style: tiles of each shape class, and values of each field. Any other value
-# makes the file invalid.
+# SEARCH holds the tuner's candidates for each kernel style: tiles of each shape class, and values of profile fields.
+# A value that is no candidate makes the tuning file invalid.
 _TWO = [_vector(2, groups, ahead) for groups in (1, 4, 10, 12) for ahead in (0, 4, 64)]
 _FEW = [_vector(columns, 1, ahead) for columns in (16, 8, 4) for ahead in (0, 32, 256)]
 _MANY = [_vector(*tile) for tile in ((16, 1), (8, 1), (8, 2), (8, 3), (4, 1), (4, 3), (4, 4), (4, 5), (4, 6), (2, 8))]
@@ -283,7 +286,7 @@ VERSION = 1
 
 
 def tuned_path() -> Path:
-    """Return the path of the tuning results: CLSVM_TUNED, or tuned.json in the user's cache folder."""
+    """Return the path of the tuning results: the variable CLSVM_TUNED, or tuned.json in the user's cache folder."""
     return _path(*map(os.environ.get, ("CLSVM_TUNED", "XDG_CACHE_HOME", "HOME")))
 
 
@@ -293,9 +296,9 @@ def _path(named: str | None, *folders: str | None) -> Path:
 
 
 def tuned_state() -> tuple[Path, int]:
-    """Return the path of the tuning results and its time of change in nanoseconds, -1 if there is no file.
+    """Return the path of the tuning results and the file's modification time in nanoseconds, -1 if there is no file.
 
-    While this state is equal, the content of the file is.
+    As long as this pair is unchanged, the content of the file is unchanged.
     """
     where = tuned_path()
     try:
@@ -305,7 +308,7 @@ def tuned_state() -> tuple[Path, int]:
 
 
 def read_tuned() -> dict[str, dict[str, Any]]:
-    """Return the tuning records by key; none if there is no valid file."""
+    """Return key -> tuning record. Return an empty dictionary if there is no valid file."""
     where, modified = tuned_state()
     if modified < 0:
         return {}
@@ -324,7 +327,7 @@ def read_tuned() -> dict[str, dict[str, Any]]:
 
 
 def with_tuned(profile: Profile, name: str) -> Profile:
-    """Return the profile, with values that ``clsvm tune`` stored under the key ``name``."""
+    """Return the profile, with the values that ``clsvm tune`` stored under the device key ``name``."""
     values = read_tuned().get(name, {}).get("profile", {})
     wrong = [field for field, value in values.items() if not _possible(profile.shape, field, value)]
     if wrong:
@@ -334,8 +337,9 @@ def with_tuned(profile: Profile, name: str) -> Profile:
 
 
 def _possible(shape: str, field: str, value: Any) -> bool:
-    """Return whether ``value`` is valid for a field of profiles of that kernel style: a candidate, or a rate
-    within limits.
+    """Return whether ``value`` is a valid tuning result for a profile field: a candidate, or a rate within its limits.
+
+    ``shape`` is the kernel style of the profile.
     """
     if field == "tiles":
         known = SEARCH[shape]["tiles"]
@@ -353,7 +357,7 @@ def _ignored(where: Path, reason: str) -> None:
 
 
 def write_tuned(name: str, record: dict[str, Any]) -> None:
-    """Add a record under the key ``name`` to the file, which is replaced as a whole. Raises OSError."""
+    """Add a tuning record under the device key ``name``, and write the file of tuning results anew. Raises OSError."""
     check_tuned_writable()
     content = {"clsvm": VERSION, "devices": {**read_tuned(), name: record}}
     if tuned_path().exists() and files.exposed(tuned_path()):
@@ -364,8 +368,9 @@ def write_tuned(name: str, record: dict[str, Any]) -> None:
 
 
 def check_tuned_writable() -> None:
-    """Raise OSError if :func:`write_tuned` would fail, or if its file would not be read. Make the folder if there
-    is none.
+    """Raise OSError if the file of tuning results cannot be written, or would be ignored when read.
+
+    Make the folder of the file if there is none.
     """
     files.private_folder(tuned_path().parent)
     if words := files.exposed(tuned_path().parent):

@@ -1,13 +1,14 @@
-"""Import pyopencl, after making the OpenCL runtimes of this machine visible to its loader. No other module imports it.
+"""Make the OpenCL runtimes of this machine visible to pyopencl's loader, and import pyopencl.
 
-:func:`prepare` adds CPU runtimes that pip installed, and drivers without an .icd file, to those of the system. It makes
-a folder of .icd files in the user's cache: copies of the system's files, and one for each runtime found. The variable
-OCL_ICD_VENDORS then names this folder for the loader. If the user has set OCL_ICD_VENDORS, it stays as it is.
-OCL_ICD_FILENAMES names further libraries; the loader in pyopencl's wheels for Linux ignores it, so :func:`prepare` adds
-these too.
+Other modules of clsvm import pyopencl from here. :func:`prepare` finds runtimes that the system's loader misses: CPU
+runtimes that pip installed, and drivers without an .icd file. It makes a folder of .icd files in the user's cache:
+copies of the system's .icd files, and one for each runtime found. The environment variable OCL_ICD_VENDORS then names
+this folder for the loader. If the user has set OCL_ICD_VENDORS, nothing is changed. The variable OCL_ICD_FILENAMES
+names further libraries. The loader in pyopencl's wheels for Linux ignores this variable, so :func:`prepare` adds its
+libraries to the folder too.
 
-Libraries are loaded from folders that processes share. For safety a folder is used only if no other user can change it.
-Caches of compiled programs are optional. If a cache is unusable, pyopencl or PoCL is told to work without it.
+The folder is shared by all processes of the user. For safety it is used only if no other user can change it. Caches of
+compiled programs are optional. If a cache is unusable, pyopencl or PoCL is told to work without it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ if sys.platform != "win32":
 
 SYSTEM_VENDORS = Path("/etc/OpenCL/vendors")
 DRIVERS = ("libnvidia-opencl.so.1", "libamdocl64.so", "libigdrcl.so")
-# Folders of drivers in containers, WSL and ROCm, in addition to those of the system's loader
+# Folders where containers, WSL and ROCm place drivers, which the system's loader does not search
 _FOLDERS = (
     "/usr/lib/wsl/lib",
     "/usr/local/nvidia/lib64",
@@ -43,18 +44,18 @@ _FOLDERS = (
     "/opt/rocm/lib",
     "/opt/rocm/opencl/lib",
 )
-_LEAST = 16 << 20  # least free bytes on the disk of a cache; compilers of runtimes end the process if it is full
+_LEAST = 16 << 20  # least free bytes on a cache's disk; some OpenCL compilers end the process if the disk is full
 
 
 def prepare() -> None:
-    """Make all runtimes of this machine visible to the loader, and disable caches that cannot be used.
+    """Make all OpenCL runtimes of this machine visible to the loader, and disable caches that cannot be used.
 
-    It may be called again, and does not raise for a runtime that is absent.
+    It may be called again. It does not raise an error for an absent runtime.
     """
     leave_caches()
     if os.environ.get("OCL_ICD_VENDORS"):
         return
-    if sys.platform == "win32":  # the Khronos loader adds these to the drivers in the registry
+    if sys.platform == "win32":  # the loader reads OCL_ICD_FILENAMES in addition to the drivers in the registry
         found = [str(path) for path in _pip_runtimes("intelocl64.dll", "intelocl.dll")]
         if found and not os.environ.get("OCL_ICD_FILENAMES"):
             os.environ["OCL_ICD_FILENAMES"] = os.pathsep.join(found)
@@ -71,12 +72,12 @@ def prepare() -> None:
             extra[f"clsvm-{library}.icd"] = place
     if extra and (folder := _folder({**system, **extra})):
         os.environ["OCL_ICD_VENDORS"] = str(folder)
-    elif extra and not system:  # no folder can be written; the variable may also name one library
+    elif extra and not system:  # no folder can be written, but OCL_ICD_VENDORS may also name one library
         os.environ["OCL_ICD_VENDORS"] = next(iter(extra.values()))
 
 
 def unloaded() -> list[str]:
-    """Return a line for each library that the loader is told to load and that does not load, with the reason."""
+    """Return a line for each library that the loader should load but cannot. The line gives the reason."""
     place = Path(os.environ.get("OCL_ICD_VENDORS") or SYSTEM_VENDORS)
     libraries = _entries(place).values() if place.is_dir() else [str(place)] if place != SYSTEM_VENDORS else []
     limit = ""
@@ -95,8 +96,9 @@ def load_error(library: str) -> str:
 
 
 def _pip_runtimes(*names: str) -> list[Path]:
-    """Return the library with one of these names in the intel-opencl-rt wheel, in a list; an empty list if there
-    is none.
+    """Return a list of at most one path: the library with one of these names that the intel-opencl-rt wheel installed.
+
+    Return an empty list if there is none.
     """
     try:
         shipped = metadata.files("intel-opencl-rt") or []
@@ -104,13 +106,12 @@ def _pip_runtimes(*names: str) -> list[Path]:
         shipped = []
     candidates = [Path(str(f.locate())).resolve() for f in shipped if f.name in names]
     candidates += [Path(sysconfig.get_path("data")) / "lib" / name for name in names]
-    return [path for path in candidates if os.path.isfile(path)][
-        :1
-    ]  # isfile is False for unreadable folders, and does not raise
+    # os.path.isfile returns False for a file in an unreadable folder, where Path.is_file raises an error.
+    return [path for path in candidates if os.path.isfile(path)][:1]
 
 
 def _bundled() -> Iterator[Path]:
-    """Yield the runtimes in pyopencl's own folder, where PoCL's wheel installs its library."""
+    """Yield the paths of runtime libraries in pyopencl's own folder, where PoCL's wheel installs its library."""
     spec = util.find_spec("pyopencl")
     for folder in (spec.submodule_search_locations or []) if spec else []:
         for icd in sorted(Path(folder, ".libs").glob("*.icd")):
@@ -120,7 +121,7 @@ def _bundled() -> Iterator[Path]:
 
 
 def _entries(folder: Path) -> dict[str, str]:
-    """Return file name -> content for the .icd files of a folder; an empty dictionary if it cannot be read."""
+    """Return file name -> content for the .icd files of a folder. Return an empty dictionary if it cannot be read."""
     try:
         return {path.name: path.read_text().strip() for path in sorted(folder.glob("*.icd"))}
     except OSError:
@@ -128,9 +129,9 @@ def _entries(folder: Path) -> dict[str, str]:
 
 
 def _folder(entries: dict[str, str]) -> Path | None:
-    """Return a folder that has exactly these .icd files, or None if none can be written.
+    """Return a folder that has exactly these .icd files, or None if no folder can be written.
 
-    The name of the folder is a hash of its content. Processes share it, and none changes it.
+    The name of the folder is a hash of its content. Processes share the folder, and no process changes its content.
     """
     name = f"icd-{hashlib.sha256(repr(sorted(entries.items())).encode()).hexdigest()[:12]}"
     for base in folders():
@@ -144,7 +145,7 @@ def _written(folder: Path, entries: dict[str, str]) -> Path:
     files.private_folder(folder)
     if words := files.exposed(folder):
         raise PermissionError(words)
-    for present in folder.glob("*.icd"):  # the loader would load any other file too
+    for present in folder.glob("*.icd"):  # the loader would also load an .icd file that is not in entries
         own = present.is_file() and not present.is_symlink() and not files.changed_by_others(present)
         if not own or present.read_text("utf-8", "replace") != entries.get(present.name):
             present.unlink()
@@ -157,7 +158,7 @@ def _written(folder: Path, entries: dict[str, str]) -> Path:
 
 
 def leave_caches() -> None:
-    """Disable the caches of pyopencl and PoCL that cannot be used, and warn once."""
+    """Tell pyopencl and PoCL to work without a cache of compiled programs that cannot be used, and warn once."""
     kept = {"PYOPENCL_NO_CACHE": ("pyopencl", "pytools"), "POCL_CACHE_DIR": ("pocl",)}
     faults = {
         setting: words
@@ -175,7 +176,7 @@ def leave_caches() -> None:
 
 
 def folders() -> Iterator[Path]:
-    """Yield the usable folders for clsvm's own files: the user's cache, then the temporary folder of :func:`spare`."""
+    """Yield the usable folders for clsvm's files: one in the user's cache, then the temporary folder of the user."""
     if not _fault(own := user_cache_path("clsvm")):
         yield own
     if other := spare():
@@ -184,13 +185,13 @@ def folders() -> Iterator[Path]:
 
 @cache
 def spare() -> Path | None:
-    """Return the temporary folder of this user that replaces unusable caches, or None if there is none.
+    """Return a temporary folder of this user that replaces unusable cache folders, or None if there is none.
 
-    All processes of the user share it, so no process removes it.
+    All processes of the user share the folder, so no process removes it.
     """
     user = getattr(os, "geteuid", lambda: "user")()
     for base in (tempfile.gettempdir, lambda: "/dev/shm"):
-        with contextlib.suppress(OSError):  # there is no folder for temporary files
+        with contextlib.suppress(OSError):  # gettempdir raises if there is no folder for temporary files
             folder = Path(base(), f"clsvm-{user}")
             if not _fault(folder):
                 return folder
@@ -215,7 +216,7 @@ def _fault(folder: Path) -> str:
 
 
 def _exposed_inside(folder: Path) -> str:
-    """Return in words which other user can change an entry of a folder that others can enter, or "" if none can."""
+    """Return in words who else can change a file or folder inside ``folder``, or "" if no other user can."""
     for place in folder.iterdir() if folder.stat().st_mode & 0o011 else ():
         with contextlib.suppress(FileNotFoundError):  # another process removed it meanwhile
             if words := files.changed_by_others(place):
@@ -223,7 +224,7 @@ def _exposed_inside(folder: Path) -> str:
     return ""
 
 
-# The user's settings of the loader, read before prepare() changes the environment
+# The user's environment variables for the loader, read before prepare() changes them
 SETTINGS = {name: value for name in ("OCL_ICD_VENDORS", "OCL_ICD_FILENAMES") if (value := os.environ.get(name))}
 prepare()
 import pyopencl as cl  # noqa: E402

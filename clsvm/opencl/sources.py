@@ -1,8 +1,8 @@
-"""Find the OpenCL texts and render the Mako templates. Only this module imports mako.
+"""Read the OpenCL source texts and render the Mako templates. Only this module imports mako.
 
-``cl_kernels/`` holds texts that are the same for every model, ``templates/`` texts that depend on a kernel function or
-a layout. Their subfolders are named as the packages that launch the kernels. In a checkout both folders are beside the
-package, in a wheel inside it.
+The folder ``cl_kernels/`` holds texts that are the same for every model. The folder ``templates/`` holds texts that
+depend on a kernel function or a layout of rows. Their subfolders have the names of the packages of clsvm that launch
+the kernels. A checkout has both folders beside the package ``clsvm``, a wheel has them inside it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ ROOT = _PACKAGE if (_PACKAGE / "cl_kernels").is_dir() else _PACKAGE.parent
 
 @cache
 def cl(*names: str) -> str:
-    """Return the texts ``cl_kernels/<name>.cl``, such as "gram/pack", joined after opencl/common.cl.
+    """Return opencl/common.cl and the texts ``cl_kernels/<name>.cl`` of all ``names``, such as "gram/pack", joined.
 
-    No include path is needed.
+    Since the texts are joined, the compiler needs no include path.
     """
     texts = ("opencl/common", *names)
     return "\n".join((ROOT / "cl_kernels" / f"{name}.cl").read_text("utf-8") for name in texts)
@@ -30,13 +30,14 @@ def cl(*names: str) -> str:
 
 @lru_cache(256)  # rendering takes a millisecond, and every fit needs several texts
 def render(name: str, **holes: Any) -> str:
-    """Return common.cl and ``templates/<name>.mako``, rendered with the values ``holes``."""
+    """Return opencl/common.cl and ``templates/<name>.mako``, rendered with the variables ``holes``."""
     return cl() + "\n" + filled(name, **holes)
 
 
 def filled(name: str, **holes: Any) -> str:
-    """Return ``templates/<name>.mako`` rendered with the values ``holes``. A missing value raises an error with
-    its name.
+    """Return ``templates/<name>.mako`` rendered with the variables ``holes``.
+
+    A variable that is missing raises an error with its name.
     """
     return str(_lookup().get_template(f"{name}.mako").render_unicode(**holes))
 
@@ -48,16 +49,16 @@ def _lookup() -> TemplateLookup:
 
 @dataclass(frozen=True)
 class Variant:
-    """Describe a program and one of its kernels.
+    """Describe an OpenCL program and one of its kernels.
 
     Attributes
     ----------
     label
-        name for people.
+        name of the program in output for people.
     text
-        OpenCL text.
+        OpenCL source text.
     options
-        build options.
+        compiler options.
     entry
         name of the kernel to launch.
     """
@@ -69,6 +70,6 @@ class Variant:
 
     @property
     def numbers(self) -> dict[str, int]:
-        """Return name -> value for the -D options that are whole numbers."""
+        """Return name -> value for the -D compiler options whose values are whole numbers."""
         pairs = (option.removeprefix("-D").partition("=") for option in self.options)
         return {name: int(value) for name, _, value in pairs if value.isdecimal()}

@@ -1,7 +1,8 @@
-"""A stream: one device for one thread, with a queue, kernels, and buffers within a memory limit.
+"""Give one thread the use of one device: a command queue, kernels, and buffers within a memory limit.
 
-:class:`Stream` allocates and copies buffers and makes kernels. :class:`Sections` and :func:`together` put several
-arrays in one buffer. Other modules pass buffers on, and do not look inside them.
+:class:`Stream` allocates buffers, copies arrays to and from them, and makes kernels. :class:`Sections` and
+:func:`together` put several arrays in one buffer. Other modules pass buffers to kernels and streams without reading
+them.
 """
 
 from __future__ import annotations
@@ -25,44 +26,46 @@ from clsvm.opencl.profiles import Profile
 from clsvm.opencl.runtime import cl
 from clsvm.threads import go_on
 
-Buffer = Any  # opaque to every other module
-# Large arrays are copied to a device with separate memory through two pieces of pinned memory, because the device reads
-# pinned memory at the full rate of its bus. Several threads fill one piece while the device copies the other.
+Buffer = Any  # a pyopencl buffer, which other modules only pass on
+# A large array is copied to a GPU through two pieces of pinned host memory, which a GPU reads at its bus's full rate.
+# Several threads fill one piece of pinned memory while the device copies the other piece.
 PIECE = 8 << 20  # bytes of a piece of pinned memory
-FILLERS = 4  # most threads that fill a piece; also at most half of the cores
-LEAST_PINNED = 2 * PIECE  # least bytes of an array that is copied through pinned memory
-APART = 512  # the parts of a buffer begin at multiples of so many bytes; no device needs a larger alignment
+FILLERS = 4  # at most this many threads fill a piece of pinned memory, and at most half as many as there are cores
+LEAST_PINNED = 2 * PIECE  # arrays of at least this many bytes are copied through pinned memory
+APART = 512  # arrays that share a buffer begin at multiples of 512 bytes; no device needs a larger alignment
 
 
 class Stream:
-    """Give one thread a device: a queue, programs, and memory within a limit.
+    """Give one thread the use of a device: a command queue, programs, and memory within a limit.
 
-    Use it as a context manager: at the end every buffer is released.
+    Use it as a context manager. At the end of the context every buffer is released.
 
     Attributes
     ----------
     info
-        the device.
+        record of the device (:class:`clsvm.opencl.devices.DeviceInfo`).
     lock
-        lock that every call of the runtime acquires.
+        lock that every call of the OpenCL runtime on this stream acquires.
     profile
-        sizes and rates of the device.
+        sizes and rates that suit the device.
     largest
-        most bytes of a buffer.
+        most bytes of one buffer.
     limit
-        memory limit in bytes.
+        memory limit of the stream in bytes.
     setting
-        context, profile and memory_limit, which must be equal for cached values to be used.
-    held, peak
-        bytes allocated now, and at most so far.
+        context, profile and memory_limit. A value that was cached under another setting is not used.
+    held
+        bytes that the stream has allocated now.
+    peak
+        largest value that ``held`` has had.
     reads
-        cached values that outlive the stream and are counted in ``held``.
+        caches whose values this stream uses and counts in ``held``. The values outlive the stream.
     compute_units
-        compute units of the device.
+        number of compute units of the device.
     unified
-        whether kernels read the host's memory in place.
+        whether kernels read the host's memory without a copy.
     simulated
-        whether the device is Oclgrind.
+        whether the device is simulated by Oclgrind.
     """
 
     def __init__(self, spec: Any = None, memory_limit: int | str | None = None, profile: Profile | None = None) -> None:
@@ -79,10 +82,10 @@ class Stream:
         self.compute_units = int(self._device.max_compute_units)
         self._buffers: dict[int, tuple[Any, int]] = {}
         self._slabs: list[tuple[memory.Key, Any]] = []
-        self._spare: dict[int, list[Any]] | None = None  # freed buffers by size, inside :meth:`recycling`
+        self._spare: dict[int, list[Any]] | None = None  # bytes -> freed buffers, inside the context recycling()
         self._loose = 1.0
-        # Oclgrind 21.10 reports host memory that kernels read in place as uninitialised, and also memory of released
-        # buffers that a larger new buffer takes. So under Oclgrind arrays are copied and no buffer is released.
+        # Oclgrind 21.10 reports host memory that kernels read in place as uninitialised, so it gets copies of arrays.
+        # It also reports a new buffer in memory of a released buffer as uninitialised, so no buffer is released there.
         self.simulated = self.info.platform == SIMULATOR
         self.unified = self.info.kind == "cpu" and not self.simulated
         with context_lock:
@@ -90,7 +93,7 @@ class Stream:
 
     @property
     def queue(self) -> int:
-        """Return the handle of the command queue."""
+        """Return the address of the OpenCL command queue as a number."""
         return int(self._queue.int_ptr)
 
     @property
@@ -115,11 +118,12 @@ class Stream:
 
     @contextlib.contextmanager
     def beside(self, nbytes: int) -> Iterator[Stream]:
-        """Yield a second stream for another thread, with the same context and profile and with its own queue.
+        """Yield a second stream on the same device for another thread, with a queue of its own.
 
-        The device can copy or compute for both at once. A stream may read a buffer of the other after the queue in
-        which it was written is finished. Inside the context ``nbytes`` of this stream's limit belong to the second
-        stream. Raises MemoryLimitError if fewer bytes are free.
+        Both streams have the same OpenCL context and profile. The device can copy or compute for both at once. A stream
+        may read a buffer of the other stream after the queue that wrote the buffer is finished. Until the end of the
+        context ``nbytes`` bytes of this stream's memory limit belong to the second stream. Raises MemoryLimitError if
+        fewer bytes are free.
         """
         before, start = self.peak, self.limit - nbytes
         self.reserve(nbytes)
@@ -127,30 +131,31 @@ class Stream:
         with self._calling("no further queue"):
             queue = cl.CommandQueue(self._context, self._device)
         other = Stream(queue, self.limit, self.profile)
-        other.hold(start)  # reserve all but nbytes, so that its errors name the limit that the user set
-        other.reads = memory.all_kept()  # this stream has counted them already
+        other.hold(start)  # leave only nbytes free, so that messages of errors name the limit that the user set
+        other.reads = memory.all_kept()  # this stream counts all cached values already
         try:
             with other:
                 yield other
         finally:
             self.held -= nbytes
-            self.peak = max(before, self.peak - nbytes + other.peak - start)  # upper bound of both streams' sum
+            self.peak = max(before, self.peak - nbytes + other.peak - start)  # at least the peak of both streams
 
     def hold(self, nbytes: int) -> None:
-        """Count ``nbytes`` as allocated. A negative number gives them back."""
+        """Count ``nbytes`` more bytes as allocated. A negative number counts as freed."""
         self.held += nbytes
         self.peak = max(self.peak, self.held)
 
     def reserve(self, nbytes: int) -> None:
-        """Count ``nbytes`` as allocated, for buffers made in :meth:`lent` or arrays on the host. Raises
-        MemoryLimitError.
+        """Count ``nbytes`` as allocated, for later buffers made inside :meth:`lent` or for arrays on the host.
+
+        Raises MemoryLimitError if fewer bytes are free.
         """
         self._make_room(nbytes)
         self.hold(nbytes)
 
     @contextlib.contextmanager
     def lent(self, nbytes: int) -> Iterator[None]:
-        """Make ``nbytes`` that were reserved available for buffers inside this context."""
+        """Make ``nbytes`` bytes that :meth:`reserve` counted available for buffers inside this context."""
         self.held -= nbytes
         try:
             yield
@@ -158,7 +163,11 @@ class Stream:
             self.held += nbytes
 
     def _make_room(self, nbytes: int) -> None:
-        """Release cached memory of others if it and ``nbytes`` more would exceed the limit. Raises MemoryLimitError."""
+        """Make ``nbytes`` bytes available within the limit, by releasing memory that the process caches if necessary.
+
+        Cached memory is the pool of freed buffers and the cached values that this stream does not use. Raises
+        MemoryLimitError if the stream itself has allocated too much.
+        """
         if self.held + nbytes > self.limit:
             raise MemoryLimitError(self.limit, self.held, nbytes)
         others = [kept for kept in memory.all_kept() if kept not in self.reads] if memory.keeping else []
@@ -171,8 +180,8 @@ class Stream:
     def buffer(self, nbytes: int) -> Buffer:
         """Return an uninitialised buffer of at least ``nbytes`` bytes.
 
-        Raises MemoryLimitError, BufferSizeError if the device allows no such buffer, DeviceError if the device is out
-        of memory.
+        Raises MemoryLimitError if the stream's limit would be exceeded, BufferSizeError if the device does not allow a
+        buffer of this size, DeviceError if the device is out of memory.
         """
         nbytes = max(1, -(-int(nbytes) // 64)) * 64
         if self._spare:
@@ -193,20 +202,24 @@ class Stream:
         return buffer
 
     def slab(self, nbytes: int) -> Buffer:
-        """Return a large buffer from the process's pool of slabs, until the stream ends; see
-        :func:`memory.release_memory`.
+        """Return a large buffer for the row cache, which the stream gives to the process's pool of slabs at its end.
+
+        A slab of this size in the pool is used again. :func:`memory.release_memory` releases the slabs in the pool.
         """
         self._make_room(nbytes)
         buffer = memory.slabs.take(self._key(nbytes))
         if buffer is None and self.held + nbytes + memory.pooled() > self.limit:
-            memory.released()  # the pool may have slabs of other sizes
+            memory.released()  # frees slabs and buffers of other sizes in the pools
         buffer = buffer or self._made(nbytes)
         self._slabs.append((self._key(nbytes), buffer))
         self.hold(nbytes)
         return buffer
 
     def give_slabs_back(self) -> None:
-        """Return this stream's slabs to the pool. The pool gives out the first slab, which was used most, first."""
+        """Move this stream's slabs to the pool of slabs, so that the pool next gives out the slab allocated first.
+
+        The first slab was used most.
+        """
         while self._slabs:
             key, slab = self._slabs.pop()
             memory.slabs.put(key, slab)
@@ -216,15 +229,16 @@ class Stream:
         return self._context.int_ptr, nbytes
 
     def _made(self, nbytes: int) -> Buffer:
-        """Return a new buffer. On the host a large one has huge pages, because first access is then about five
-        times faster.
+        """Return a new buffer of ``nbytes`` bytes.
+
+        On a CPU a large buffer gets huge pages, which make the first access to its memory about five times faster.
         """
         with self._calling(f"no memory for {nbytes} bytes"):
             huge = self.unified and nbytes >= memory.HUGE and memory.huge_pages(self._context, nbytes)
             return huge or cl.Buffer(self._context, cl.mem_flags.READ_WRITE, nbytes)
 
     def free(self, *buffers: Buffer) -> None:
-        """Free buffers. A buffer that the pool may keep is freed after the work in the queue is done."""
+        """Free buffers, after waiting for the work in the queue if their memory could be reused at once."""
         if self._spare is None:
             self._done_with(max((self._buffers[buffer.int_ptr][1] for buffer in buffers), default=0))
         for buffer in buffers:
@@ -235,7 +249,7 @@ class Stream:
                 self._release(kept, nbytes)
 
     def _release(self, buffer: Buffer, nbytes: int) -> None:
-        """Give a buffer to the process's pool, or release it."""
+        """Move a buffer to the process's pool of freed buffers if its size allows it, else release it."""
         self.held -= nbytes
         if self.simulated:
             memory.never_released.append(buffer)
@@ -246,10 +260,10 @@ class Stream:
                 buffer.release()
 
     def _done_with(self, nbytes: int) -> None:
-        """Wait for the queue before a buffer of ``nbytes`` is freed, if another queue could reuse its memory at once.
+        """Wait for the queue before a buffer of ``nbytes`` bytes is freed, if its memory could be reused at once.
 
-        The runtime itself keeps memory that queued work uses, but not memory with huge pages. An error of the queued
-        work is raised by the next call.
+        The pool may give the buffer to another queue, and memory with huge pages returns to the system although queued
+        work still uses it. An error of the queued work is raised by a later call.
         """
         if self.unified and nbytes >= memory.LEAST:
             with contextlib.suppress(DeviceError):
@@ -257,10 +271,10 @@ class Stream:
 
     @contextlib.contextmanager
     def recycling(self, loose: float = 1) -> Iterator[None]:
-        """Reuse buffers that are freed inside this context for new ones of their size, or up to ``loose`` times
-        smaller.
+        """Reuse buffers that are freed inside this context for new buffers inside it.
 
-        On a CPU new memory costs as much as a copy into it. Freed buffers count as allocated until the context ends.
+        A freed buffer may be up to ``loose`` times as large as the new one. This saves time, because on a CPU the first
+        access to new memory costs as much as a copy. Freed buffers count as allocated until the context ends.
         """
         before, self._spare, self._loose = (self._spare, self._loose), {}, loose
         try:
@@ -277,15 +291,16 @@ class Stream:
                 self._release(buffer, nbytes)
 
     def hand_over(self, buffers: Sequence[Buffer]) -> int:
-        """Give up ownership of buffers, which the caller keeps from now on; return their bytes."""
+        """Transfer buffers from the stream to the caller, who releases them. Return their size in bytes."""
         if self.simulated:
             memory.never_released.extend(buffers)
         return sum(self._buffers.pop(buffer.int_ptr)[1] for buffer in buffers)
 
     @contextlib.contextmanager
     def scratch(self, always: bool = True) -> Iterator[None]:
-        """Free the buffers that are made inside this context when it ends. always: False to do so only after an
-        error.
+        """Free the buffers that are made inside this context when it ends.
+
+        If ``always`` is False, free them only after an error.
         """
         before = set(self._buffers)
         try:
@@ -308,16 +323,19 @@ class Stream:
         return buffer
 
     def clear(self, buffer: Buffer, nbytes: int) -> None:
-        """Zero the first ``nbytes`` bytes of a buffer, rounded up to a multiple of 64, as the sizes of buffers are."""
+        """Set the first ``nbytes`` bytes of a buffer to zero.
+
+        ``nbytes`` is rounded up to a multiple of 64, as sizes of buffers are.
+        """
         if nbytes:
             pair = ("-DWIDE_PAIR",) if self.profile.wide == "pair" else ()
             zero = self.kernel(sources.cl("opencl/zero"), pair, "zero")
             zero((-(-int(nbytes) // 64),), None, buffer)
 
     def part(self, buffer: Buffer, first: int, nbytes: int) -> Buffer:
-        """Return the part of a buffer from byte ``first`` on, with ``nbytes`` rounded up to a multiple of 64.
+        """Return the part of a buffer that begins at byte ``first`` and has ``nbytes`` bytes, rounded up to 64.
 
-        ``first`` must be a multiple of the device's alignment, which is at most APART bytes.
+        ``first`` must be a multiple of the device's alignment. Multiples of APART are allowed on every device.
         """
         with self._calling("a buffer has no such part"):
             return buffer.get_sub_region(first, -(-max(1, nbytes) // 64) * 64)
@@ -331,9 +349,10 @@ class Stream:
 
     @contextlib.contextmanager
     def view(self, array: NDArray[Any]) -> Iterator[tuple[Buffer, int]]:
-        """Yield (buffer, item): kernels can read ``array`` (contiguous) from that item of the buffer on.
+        """Yield a buffer that holds the contiguous ``array``, and the index of the array's first item in the buffer.
 
-        There is no copy if the device shares the host's memory. Items of the buffer before that one are not to be read.
+        The array is not copied if the device shares the host's memory. Kernels must not read items of the buffer before
+        the array's first item.
         """
         if not (array.nbytes and self.unified and array.flags.aligned):
             buffer = self.upload(array)
@@ -377,9 +396,9 @@ class Stream:
             event.wait()
 
     def _pinned(self) -> list[NDArray[np.uint8]]:
-        """Return this thread's pieces of pinned memory, in the context that it used last.
+        """Return this thread's two pieces of pinned memory. They are made anew if the OpenCL context has changed.
 
-        They are host memory, so they do not count for memory_limit.
+        The pieces are host memory, so they do not count for memory_limit.
         """
         made = of_thread("pinned")
         if (self._context, PIECE) not in made:
@@ -393,7 +412,7 @@ class Stream:
         return pieces
 
     def read(self, buffer: Buffer, dtype: DTypeLike, shape: int | tuple[int, ...], offset: int = 0) -> NDArray[Any]:
-        """Return an array of the buffer's content from byte ``offset`` on, after all queued work is done.
+        """Return the buffer's content from byte ``offset`` on as an array, after all queued work is done.
 
         Raises KeyboardInterrupt if this thread is asked to end (:func:`clsvm.threads.go_on`).
         """
@@ -404,38 +423,42 @@ class Stream:
         return array
 
     def write_rows(self, buffer: Buffer, array: NDArray[Any], ld: int) -> None:
-        """Copy ``array`` (h, w), whose rows are contiguous, to rows of ``ld`` items of the buffer."""
+        """Copy ``array`` (h, w) to the first w items of the first h rows of the buffer, whose rows have ``ld`` items.
+
+        Each row of the array must be contiguous.
+        """
         flat, places = memory.in_rows(array, ld)
         self._copy(buffer, flat, **places)
 
     def read_rows(self, buffer: Buffer, array: NDArray[Any], ld: int) -> None:
-        """Copy the first w items of the first h rows of the buffer, whose rows have ``ld`` items, to ``array``
-        (h, w).
+        """Copy the first w items of the first h rows of the buffer to ``array`` (h, w).
+
+        The rows of the buffer have ``ld`` items.
         """
         flat, places = memory.in_rows(array, ld)
         self._copy(flat, buffer, **places)
 
     def wide(self, array: NDArray[np.float64]) -> Buffer:
-        """Return a buffer with ``array`` as wide numbers of 8 bytes: doubles, or pairs of float32."""
+        """Return a buffer with ``array`` in the wide type of the device, 8 bytes each: doubles or pairs of float32."""
         return self.upload(self.as_wide(np.asarray(array, np.float64)))
 
     def write_wide(self, buffer: Buffer, array: NDArray[np.float64]) -> None:
         self.write(buffer, self.as_wide(array))
 
     def as_wide(self, array: NDArray[np.float64]) -> NDArray[Any]:
-        """Return ``array`` as wide numbers, on the host."""
+        """Return ``array`` in the wide type of the device, on the host: as it is, or as pairs (..., 2) of float32."""
         return array if self.profile.wide == "double" else memory.pairs(array)
 
     def narrow(self, wide: NDArray[Any]) -> NDArray[np.float64]:
-        """Return wide numbers of the device as float64."""
+        """Convert an array in the wide type of the device, doubles or pairs of float32, to float64."""
         return wide if self.profile.wide == "double" else wide.astype(np.float64).sum(axis=-1)
 
     def held_wide(self, array: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return ``array`` rounded to wide numbers, as float64."""
+        """Return ``array`` rounded to the wide type of the device, as float64."""
         return self.narrow(self.as_wide(array))
 
     def read_wide(self, buffer: Buffer, shape: int | tuple[int, ...]) -> NDArray[np.float64]:
-        """Return wide numbers of a buffer as float64."""
+        """Read numbers in the wide type of the device from a buffer, and return them as float64."""
         shape = (shape,) if isinstance(shape, int) else shape
         double = self.profile.wide == "double"
         return self.narrow(self.read(buffer, np.float64 if double else np.float32, shape if double else (*shape, 2)))
@@ -456,30 +479,31 @@ class Stream:
         return Calling(self.info, self.lock, words)
 
     def kernel(self, text: str, options: Sequence[str], name: str) -> Kernel:
-        """Return a new kernel object. Its program is built once for each context, text and options."""
+        """Return the kernel ``name`` of a program, which is built once for each context, source text and options."""
         program = built(os.getpid(), self._context, self._device, text, tuple(options))
         return Kernel(self._queue, self.info, self.lock, program, name)
 
     def variant(self, variant: sources.Variant, name: str | None = None) -> Kernel:
-        """Return the kernel ``name`` of a variant's program, by default the variant's entry."""
+        """Return the kernel ``name`` of the program that ``variant`` describes, by default its kernel ``entry``."""
         return self.kernel(variant.text, variant.options, name or variant.entry)
 
 
 class Sections(NamedTuple):
-    """Hold several arrays in one buffer, so that one copy writes or reads all of them.
+    """Hold several arrays in one device buffer, so that one copy writes or reads all of them.
 
-    Under Oclgrind each array has a separate buffer, because it reports copies to a part of a buffer as uninitialised.
+    Under the simulator Oclgrind each array has a separate buffer, because Oclgrind reports copies to a part of a buffer
+    as uninitialised.
 
     Attributes
     ----------
     buffer
         the whole buffer.
     each
-        for each array, its part of the buffer.
+        list of sub-buffers, one for each array.
     starts
-        for each array, the first byte in the buffer; then the bytes of the whole buffer.
+        position in bytes of each array in the buffer, followed by the size of the whole buffer in bytes.
     arrays
-        arrays of these shapes and dtypes.
+        host arrays with the shapes and dtypes of the arrays in the buffer.
     """
 
     buffer: Buffer
@@ -488,7 +512,7 @@ class Sections(NamedTuple):
     arrays: Sequence[NDArray[Any]]
 
     def write(self, stream: Stream, arrays: Sequence[NDArray[Any]]) -> None:
-        """Write arrays of the same shapes and dtypes to the buffer."""
+        """Copy other arrays of the same shapes and dtypes to the buffer."""
         if not stream.simulated:
             stream.write(self.buffer, _whole(arrays, self.starts))
             return
@@ -505,9 +529,9 @@ class Sections(NamedTuple):
 
 
 def together(stream: Stream, arrays: Sequence[NDArray[Any]]) -> Sections:
-    """Return sections with copies of some arrays.
+    """Copy several arrays to one new device buffer, and return its :class:`Sections`.
 
-    On a CPU many small copies take less time than making a buffer for each array.
+    One buffer for all arrays takes less time than a buffer for each.
     """
     starts = np.cumsum([0, *(-(-max(1, array.nbytes) // APART) * APART for array in arrays)]).tolist()
     if stream.simulated:
@@ -519,7 +543,7 @@ def together(stream: Stream, arrays: Sequence[NDArray[Any]]) -> Sections:
 
 
 def _whole(arrays: Sequence[NDArray[Any]], starts: Sequence[int]) -> NDArray[np.uint8]:
-    """Return the bytes of a buffer in which each array begins at its byte of ``starts``."""
+    """Return one array of bytes that holds each of ``arrays``, beginning at the byte that ``starts`` gives for it."""
     whole = np.zeros(starts[-1], np.uint8)
     for array, first in zip(arrays, starts, strict=False):
         whole[first : first + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)

@@ -1,6 +1,6 @@
-"""Describe a data set: its size and density, and the estimated cost of each layout of its rows.
+"""Describe a data set: its size, its density, and the estimated cost of each layout of its rows on a device.
 
-:func:`describe` makes a :class:`Description`. The layout "auto" is chosen by the same estimates.
+:func:`describe` makes a :class:`Description`. A fit with ``layout="auto"`` chooses the layout by the same estimates.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Stream
 from clsvm.tools import tune
 
-TENTHS = 10  # parts of the columns in Description.deciles
-NARROW, WIDE = 32, 256  # columns of the two dense products whose times give the speed of the device
+TENTHS = 10  # Description.deciles divides the columns into this many groups
+NARROW, WIDE = 32, 256  # columns of dense rows in the two products whose times give the speed of the device
 _ITEMSIZE = 4  # bytes of a float32
 
 
 @dataclass(frozen=True)
 class Split:
-    """Hold the number of columns that a rule of the partition selects to be stored densely.
+    """Hold how many columns the hybrid layout stores densely by a rule of clsvm.gram.partition.
 
     Attributes
     ----------
     rule
         name of the rule.
     dense
-        number of dense columns.
+        number of columns that are stored densely.
     share
-        their share of the entries.
+        share of all nonzero entries that are in these columns.
     """
 
     rule: str
@@ -50,19 +50,19 @@ class Split:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Hold the estimates for a layout.
+    """Hold the estimated memory and time that a layout of the rows needs.
 
     Attributes
     ----------
     layout
-        its name.
+        name of the layout.
     nbytes
         bytes of the rows on the device; None if the layout cannot hold so many columns.
     cost
-        cost of a value of K, relative to a multiply-add in a product of dense rows; None if it is not estimated.
+        time of a value of K, in units of a multiply-add in a product of dense rows; None if it is not estimated.
     milliseconds
-        time of a product with WORKING right-hand rows, or with all rows if they are fewer; None without a
-        cost.
+        estimated time of the product K(X, U) with WORKING right-hand rows U, or with all rows if there are fewer;
+        None if ``cost`` is None.
     """
 
     layout: str
@@ -73,35 +73,41 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Description:
-    """Hold the figures of rows (n, d).
+    """Describe rows (n, d): their size, their density, and how the layouts on a device suit them.
 
     Attributes
     ----------
-    rows, columns
-        n and d.
+    rows
+        number of rows, n.
+    columns
+        number of columns, d.
     occurring
-        columns with an entry.
+        number of columns with at least one nonzero value.
     entries
-        values that are not 0.
-    mean, longest
-        entries of a row, on average and at most.
+        number of nonzero values.
+    mean
+        average number of nonzero values of a row.
+    longest
+        largest number of nonzero values of a row.
     density
-        entries divided by n d.
+        share of nonzero values: entries / (n * d).
     deciles
-        density of each tenth of the columns with entries, densest first (BoostSVM, figure 4); None for a tenth
-        without columns.
+        density of each tenth of the columns that have nonzero values, densest first (BoostSVM, figure 4); None for a
+        tenth without columns.
     splits
-        dense columns by each rule of the partition.
+        for each rule of clsvm.gram.partition, the columns that the hybrid layout would store densely.
     cluster_columns
-        estimated columns of a cluster, or None.
+        estimated number of columns that a cluster of similar rows stores; None if it is not estimated.
     layouts
-        estimates of the layouts.
-    chosen, reason
-        layout that "auto" takes, and why.
+        estimated memory and time of each layout.
+    chosen
+        layout that ``layout="auto"`` takes.
+    reason
+        why ``layout="auto"`` takes it.
     device
         name of the device.
     speed
-        measured multiply-adds a second in products of dense rows.
+        measured number of multiply-adds in a second, in products of dense rows.
     """
 
     rows: int
@@ -121,7 +127,7 @@ class Description:
     speed: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the description in types that JSON has."""
+        """Return the description as a dictionary of types that JSON has."""
         return asdict(self)
 
 
@@ -138,12 +144,12 @@ def describe(X: Any, device: Any = None) -> Description:
     Returns
     -------
     Description
-        The figures.
+        Size and density of the rows, and estimates for each layout.
 
     Raises
     ------
     ValueError
-        If no estimator accepts X.
+        If X is not a matrix of finite numbers.
     DeviceError
         If the device fails or is absent.
     """
@@ -177,15 +183,17 @@ def describe(X: Any, device: Any = None) -> Description:
 
 
 def deciles(count: NDArray[np.int64], n: int) -> tuple[float | None, ...]:
-    """Return the mean density of each tenth of the columns with entries, densest first. count: entries of each
-    column.
+    """Return the mean density of each tenth of the columns that have nonzero values, densest first.
+
+    ``count`` holds the number of nonzero values of each column, and n is the number of rows. A tenth without columns
+    has None.
     """
     falling = np.sort(count[count > 0])[::-1] / n
     return tuple(float(tenth.mean()) if len(tenth) else None for tenth in np.array_split(falling, TENTHS))
 
 
 def _lengths(X: arrays.Data) -> NDArray[np.int64]:
-    """Return the number of values of each row that are not 0."""
+    """Return the number of nonzero values of each row."""
     if not sp.issparse(X):
         return np.count_nonzero(X, axis=1)
     return np.diff(np.concatenate([[0], np.cumsum(X.data != 0)])[X.indptr])
@@ -207,12 +215,14 @@ def _estimate(kind: str, profile: Profile, plan: Plan, X: arrays.Data, speed: fl
 
 
 def _measured(stream: Stream) -> float:
-    """Return the dense multiply-adds a second, from the difference in time of a wide and a narrow product."""
+    """Return how many multiply-adds a product of dense rows does in a second.
+
+    The measure is the difference in time between products with many and with few columns.
+    """
     n = tune.ROWS[stream.profile.shape]
     made = [tune.dense(stream, n, d) for d in (NARROW, WIDE)]
     for work in made:
         work.launch()  # the first launch builds the program and touches memory, so it is not timed
     narrow, wide = (took / (n * tune.WORKING) for took in tune.best_of(*(work.launch for work in made)))
-    return 1 / max(
-        (wide - narrow) / (WIDE - NARROW), wide / WIDE / 2
-    )  # at least half the time of the wide product, in case of noise
+    # Noise can make the difference too small, so a multiply-add counts at least half its share of the wide product.
+    return 1 / max((wide - narrow) / (WIDE - NARROW), wide / WIDE / 2)

@@ -1,8 +1,8 @@
-"""Emit a product with a kernel matrix as OpenCL text, for a host program in any language.
+"""Emit the OpenCL text of a product with a kernel matrix, for a host program in any language.
 
-The text is the one that clsvm runs, from :func:`gram.programs.gram`. It compiles with and without its options. A
-comment at its head (templates/tools/emit.mako) states the formula, the storage of rows and right-hand rows, the
-arguments, the launch sizes and the numbers of the kernel function.
+The text is the one that clsvm runs, from :func:`gram.programs.gram`. It compiles with and without its -D options,
+because it defines those that are missing. A comment at its head (templates/tools/emit.mako) states the formula, the
+storage of rows x_i and right-hand rows u, the arguments, the launch sizes and the parameters of the kernel function.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _ARGUMENTS = {
     "D": "[problems capacity] weights of the right-hand rows, 0 from count on",
     "capacity": "values from one row of D to the next (above)",
 }
-_LATER_ARGUMENTS = {  # arguments of the kernels after the first of forward-back
+_LATER_ARGUMENTS = {  # descriptions of arguments of the second, third and fourth kernel of "forward-back"
     "K": "K0 of the first kernel",
     "count": "as in the first",
     "v": "[problems capacity] weights of the right-hand rows",
@@ -75,22 +75,22 @@ _LATER = {
 
 
 def emit(kernel: Kernel, product: str, kind: str, dtype: str, profile: Profile, d: int = 0) -> str:
-    """Return the OpenCL text of a product, one of PRODUCTS, over rows in a layout of gram.layouts.LAYOUTS.
+    """Return the OpenCL text of a product with K(x_i, u), for training rows x_i in a layout and right-hand rows u.
 
     Parameters
     ----------
     kernel : Kernel
-        Kernel function. Its numbers are arguments, so the text serves all values of its parameters.
+        Kernel function. Its parameters are arguments of the OpenCL kernel, so the text serves all their values.
     product : str
-        Key of PRODUCTS.
+        What to compute: a key of PRODUCTS.
     kind : str
-        Name of the layout.
+        Name of the layout of the rows x_i: a key of gram.layouts.LAYOUTS.
     dtype : {"float32", "float64"}
         Data type of kernel values.
     profile : Profile
         Profile of the device.
     d : int, default=0
-        Number of features. Column numbers have 16 bits up to 65536.
+        Number of features. Column numbers have 16 bits if d is at most 65536, else 32 bits.
 
     Returns
     -------
@@ -100,8 +100,8 @@ def emit(kernel: Kernel, product: str, kind: str, dtype: str, profile: Profile, 
     Raises
     ------
     ValueError
-        If there is no such product, layout or dtype; if the kernel function or profile does not allow it; or if several
-        kernels compute the values of the layout.
+        If there is no such product, layout or dtype; if the kernel function or profile does not allow it; or if the
+        layout needs several OpenCL kernels for a value of K.
     """
     for got, known in ((product, PRODUCTS), (kind, LAYOUTS), (dtype, ("float32", "float64"))):
         if got not in known:
@@ -110,7 +110,7 @@ def emit(kernel: Kernel, product: str, kind: str, dtype: str, profile: Profile, 
         raise ValueError("float64 needs a device with double precision")
     layout = LAYOUTS[kind]
     if layout.plain:
-        raise ValueError(f"got {kind!r}, whose values several kernels make, on CPUs alone; expected another layout")
+        raise ValueError(f"got {kind!r}, whose values several kernels make one after another; expected another layout")
     back = programs.back(profile, dtype) if product == "forward-back" else None
     variant = programs.gram(kernel.spec, "rows" if back else product, kind, dtype, profile, d)
     made = dict.fromkeys((*variant.options, *(back.options if back else ())))
@@ -135,7 +135,10 @@ def _wrapped(text: str) -> str:
 
 
 def _words(kernel: Kernel, layout: Layout, of_panel: bool) -> dict[str, str]:
-    """Return argument name -> description for the kernel ``gram``."""
+    """Return argument name -> description for the OpenCL kernel ``gram`` over rows in a layout.
+
+    ``of_panel`` says whether the left-hand rows are right-hand rows too, as for the product "tile".
+    """
     words = {**_ARGUMENTS, **layout.arguments, **(layout.panel_arguments if of_panel else {})}
     if kernel.spec.element:
         words["xx"] = words["xx"].split("]")[0] + "] without effect for element-wise sums, but read"
@@ -145,7 +148,7 @@ def _words(kernel: Kernel, layout: Layout, of_panel: bool) -> dict[str, str]:
 
 
 def _arguments(text: str, options: dict[str, str], entry: str, words: dict[str, str], mark: str = "") -> Iterator[str]:
-    """Yield a line for each argument of a kernel: place, type, name and description."""
+    """Yield a line for each argument of the OpenCL kernel ``entry``: position, ``mark``, type, name and description."""
     real = "double" if "REAL64" in options else "float"
     wide = "float2" if "WIDE_PAIR" in options else "double"
     names = {"real": real, "term": real, "wide": wide, "INDEX": options["INDEX"]}

@@ -1,15 +1,15 @@
-"""The tuner: time products and reductions with other numbers in the device's profile, and keep the fastest.
+"""Tune a device's profile: time kernels with other sizes than the default, keep the fastest, and measure rates.
 
-A family (:class:`Family`) is a part of the work that depends on some numbers of the profile. Families are searched one
-after another. Each search begins with the numbers found before, and gets an equal share of the remaining time. As many
-candidates are built as the share allows. They run interleaved, and the best time of each counts. A candidate replaces
-the default only if it is clearly faster.
+First the sizes are searched. A :class:`Family` is a computation, such as a product with two right-hand rows, whose time
+depends on some sizes of the profile. Families are searched one after another, each from the sizes found before it.
+Each gets an equal share of the remaining time, and tries as many candidates as this allows. The candidates run
+interleaved, and the best time of each counts. A candidate replaces the default only if it is clearly faster.
 
-The remaining time is for the rates of the layouts' cost model (:class:`Rate`): the time of a stored entry relative to
-a multiply-add in a product of dense rows. A product over the rows of a layout and one over dense rows run interleaved,
-with the same right-hand rows. The best time of each in a few turns gives a ratio. The median ratio of several rounds
-counts, because a temporary slowdown of the machine affects both products. The other costs of a layout are subtracted
-by the known rates. All rows are generated from a seed.
+Then the rates of the layouts' cost model are measured. A :class:`Rate` is the time of a stored entry, in units of the
+time of a multiply-add in a product of dense rows. A product over rows in a layout and a product over dense rows run
+interleaved. The ratio of their best times in a few turns is taken. The median ratio of several rounds counts, because
+a temporary slowdown of the machine affects both products. The rate follows from the ratio, after the other known costs
+of the layout are subtracted. All rows are generated from a seed.
 """
 
 from __future__ import annotations
@@ -43,31 +43,33 @@ from clsvm.problem import c_svc
 from clsvm.solvers.decomposition import Solver
 from clsvm.solvers.result import Settings
 
-WORKING = 256  # right-hand rows of the products
-ROWS = {"vector": 1 << 12, "group": 1 << 15}  # rows by kernel style: products take milliseconds and exceed caches
-_REPEATS, _TURNS = 9, 5  # rounds of a measurement, and turns of each round
-_DENSE = 256  # columns of dense rows, and dense columns of hybrid rows
-_SPARSE, _ENTRIES = 1024, 120  # columns of CSR rows, few so that filling panels is cheap; entries of a row, about
-_KINDS, _WIDTH, _SHARED = 128, 256, 0.9  # clustered rows: kinds of rows, columns of a kind, share that a row has
-_BESIDE = 4  # entries of a hybrid row in addition to its dense columns
+WORKING = 256  # number of right-hand rows in the products that measure rates
+ROWS = {"vector": 1 << 12, "group": 1 << 15}  # rows for each kernel style: enough to exceed the processor's caches
+_REPEATS, _TURNS = 9, 5  # number of rounds in the measurement of a rate, and runs of each product in a round
+_DENSE = 256  # number of columns of dense rows, and of the densely stored columns of hybrid rows
+# CSR rows have few columns, so that copying right-hand rows takes little of the time. A row has about _ENTRIES entries.
+_SPARSE, _ENTRIES = 1024, 120
+# Clustered rows are of _KINDS kinds. A kind has _WIDTH columns, and a row has an entry in the share _SHARED of them.
+_KINDS, _WIDTH, _SHARED = 128, 256, 0.9
+_BESIDE = 4  # number of entries of a hybrid row outside its densely stored columns
 Launch = Callable[[], None]  # runs a product once and waits for it
-_CLEARLY = 0.97  # a candidate must take less than this share of the default's time, so that noise does not decide
-_ROUNDS = 3  # least runs of a candidate
-_NUMBERS = "lanes", "panel", "block", "chunks", "group"  # fields of the profile, beside tiles, that a search may change
+_CLEARLY = 0.97  # a candidate wins only if it takes less than this share of the default's time
+_ROUNDS = 3  # each candidate is timed at least this many times
+_NUMBERS = "lanes", "panel", "block", "chunks", "group"  # profile fields that a search may change, beside tiles
 
 
 @dataclass(frozen=True)
 class Work:
-    """Hold a product to time.
+    """Hold a product K(X, U) whose time shall give the rate of a layout of the rows X.
 
     Attributes
     ----------
     launch
-        runs the product and waits for it.
+        function that runs the product and waits for it.
     cells
-        stored entries, of the kind that a rate counts, for each right-hand row.
+        number of stored entries to which the rate applies, in the product with one right-hand row.
     beside
-        cost of everything else for each right-hand row, in dense multiply-adds.
+        estimated cost of the rest of the product for one right-hand row, in multiply-adds of dense rows.
     """
 
     launch: Launch
@@ -77,16 +79,16 @@ class Work:
 
 @dataclass(frozen=True)
 class Rate:
-    """Describe a rate of the cost model.
+    """Describe a rate of the layouts' cost model, and how to measure it.
 
     Attributes
     ----------
     field
-        field of the profile.
+        field of :class:`Profile` that holds the rate, such as "csr_cost".
     words
-        stored entry that the rate is for, in words.
+        description of the entries to which the rate applies, for messages.
     prepare
-        prepare(stream, n) returns a product over n rows of the layout.
+        function: prepare(stream, n) returns the product over n rows whose time gives the rate.
     """
 
     field: str
@@ -95,9 +97,10 @@ class Rate:
 
 
 def product(stream: Stream, X: Any, plan: Plan, working: int, stored: bool = False) -> Launch:
-    """Return a launch of K(X, U) with U the first ``working`` rows of X, laid out by ``plan``.
+    """Return a function that runs a product with K(X, U) once, where U are the first ``working`` rows of X.
 
-    stored: whether the product stores K; otherwise it computes c += K D.
+    The rows X are laid out by ``plan``. If ``stored`` is true, the product stores K. Else it multiplies K by a weight
+    of each right-hand row, and adds the sums to a vector.
     """
     kernel = make("rbf", gamma=1.0 / X.shape[1])
     rows = layouts.build(stream, X, plan, "float32")
@@ -118,22 +121,21 @@ def product(stream: Stream, X: Any, plan: Plan, working: int, stored: bool = Fal
 
 
 def dense(stream: Stream, n: int, d: int = _DENSE) -> Work:
-    """Return the product over dense rows of d columns, relative to which the rates are measured."""
+    """Return a product over n dense rows with d columns. The time of its multiply-adds is the unit of all rates."""
     X = np.random.default_rng(0).random((n, d), np.float32)
     survey = _survey(stream, X)
     return Work(_launch(stream, X, DENSE), float(n * d), n * (_cost(DENSE, survey) - d))
 
 
 def _csr(stream: Stream, n: int) -> Work:
-    """Return a product over CSR rows with few entries in many columns, whose density falls with their rank as in
-    text.
-    """
+    """Return a product over n CSR rows that resemble text: a few columns are dense and most columns are sparse."""
     return _work(stream, text(np.random.default_rng(0), n, _SPARSE, _ENTRIES), "csr_cost", CSR)
 
 
 def _clustered(stream: Stream, n: int) -> Work:
-    """Return a product over rows of a few kinds. A row has most columns of its kind, so that clusters store few
-    zeros.
+    """Return a product over n clustered rows of a few kinds.
+
+    A row fills most columns of its kind, so clusters of rows store few zeros.
     """
     rng = np.random.default_rng(0)
     own = np.stack([rng.permutation(2 * _WIDTH)[:_WIDTH] for _ in range(_KINDS)])
@@ -144,14 +146,17 @@ def _clustered(stream: Stream, n: int) -> Work:
 
 
 def _hybrid(stream: Stream, n: int) -> Work:
-    """Return a product over rows with dense columns and a few entries."""
+    """Return a product over n hybrid rows, which have densely stored columns and a few sparse entries."""
     rng = np.random.default_rng(0)
     X = sp.hstack([sp.csr_matrix(rng.random((n, _DENSE), np.float32) + 0.5), text(rng, n, _SPARSE, _BESIDE)], "csr")
     return _work(stream, X, "hybrid_cost", HYBRID, _DENSE)
 
 
 def _inverted(stream: Stream, n: int) -> Work:
-    """Return a product over the rows of :func:`_csr` as an inverted index. Raises ValueError if the device has none."""
+    """Return a product over an inverted index of the same n rows as :func:`_csr`.
+
+    Raises ValueError if the device's kernel style has no inverted index.
+    """
     if not INVERTED.suits(stream.profile):
         raise ValueError(f"the profile {stream.profile.name!r} has no kernels for inverted rows")
     return _work(stream, text(np.random.default_rng(0), n, _SPARSE, _ENTRIES), "hit_cost", INVERTED)
@@ -166,9 +171,10 @@ RATES = (
 
 
 def _work(stream: Stream, X: Any, field: str, layout: Layout, whole: int = 0) -> Work:
-    """Return the product over rows X in a layout that stores the first ``whole`` columns densely.
+    """Return a product over rows X in a layout that stores the first ``whole`` columns densely.
 
-    Its cost is a linear function of the rate ``field``, at least approximately.
+    The estimated cost is about linear in the rate ``field``. Its slope gives the number of entries with this rate, and
+    the remainder is the cost of everything else.
     """
     n, survey, costs = X.shape[0], _survey(stream, X), []
     for value in (1.0, 2.0):
@@ -183,7 +189,7 @@ def _survey(stream: Stream, X: Any) -> Survey:
 
 
 def _cost(layout: Layout, survey: Survey, whole: int = 0) -> float:
-    """Return the cost of a value of K, in dense multiply-adds."""
+    """Return the estimated cost of a value of K over rows in a layout, in multiply-adds of dense rows."""
     if isinstance(layout, Csr):
         return layout.of_parts(survey, np.arange(len(survey.density)) < whole)
     cost = layout.cost(survey)
@@ -198,8 +204,9 @@ def _launch(stream: Stream, X: Any, layout: Layout, whole: int = 0) -> Launch:
 
 
 def text(rng: np.random.Generator, n: int, d: int, entries: int, power: int = 3) -> sp.csr_matrix:
-    """Return CSR rows with at most ``entries`` entries. A column's density falls as its rank to the power of
-    1/power - 1.
+    """Return n CSR rows with d columns and at most ``entries`` entries each, at random places.
+
+    Columns differ in density as words do in text: that of column j is proportional to j ** (1 / power - 1).
     """
     columns: NDArray[np.int32] = np.sort((d * rng.random((n, entries)) ** power).astype(np.int32), axis=1)
     values, ends = np.ones(columns.size, np.float32), np.arange(0, columns.size + 1, entries)
@@ -209,47 +216,48 @@ def text(rng: np.random.Generator, n: int, d: int, entries: int, power: int = 3)
 
 
 def measure(stream: Stream, rate: Rate, n: int | None = None) -> float | None:
-    """Return the rate of the stream's device, rounded to two digits, from products over n rows.
+    """Measure a rate of the stream's device by products over n rows, and round it to two digits.
 
-    Return None if it is outside the limits of profiles.RATES. Raises DeviceError, or ValueError for rows that do not
-    fit."""
+    Return None if the rate is outside its limits in profiles.RATES. Raises DeviceError if the device fails, ValueError
+    if it cannot run the product.
+    """
     n = n or ROWS[stream.profile.shape]
     of_dense, work = dense(stream, n), rate.prepare(stream, n)
     for one in of_dense, work:
         one.launch()  # the first launch builds the program and touches memory, so it is not timed
     rounds = [best_of(of_dense.launch, work.launch) for _ in range(_REPEATS)]
     slower = float(np.median([took / beside for beside, took in rounds]))
-    dense_cells = slower * (of_dense.cells + of_dense.beside)  # dense multiply-adds in the time of the product
+    dense_cells = slower * (of_dense.cells + of_dense.beside)  # time of the product, in multiply-adds of dense rows
     ratio = float(f"{(dense_cells - work.beside) / work.cells:.2g}")
     least, most = LIMITS[rate.field]
     return ratio if least <= ratio <= most else None
 
 
 def seconds(launch: Launch) -> float:
-    """Return the seconds that a launch takes."""
+    """Call ``launch``, and return the seconds that the call took."""
     began = perf_counter()
     launch()
     return perf_counter() - began
 
 
 def best_of(*launches: Launch) -> list[float]:
-    """Return the best time of each product in seconds. The products run interleaved."""
+    """Return the shortest time of each launch in seconds. The launches run interleaved, _TURNS times each."""
     turns = [[seconds(launch) for launch in launches] for _ in range(_TURNS)]
     return [min(took) for took in zip(*turns, strict=True)]
 
 
 @dataclass(frozen=True)
 class Family:
-    """Describe a part of the work that depends on numbers of the profile.
+    """Describe a computation whose time depends on some sizes of the profile, and the sizes to try.
 
     Attributes
     ----------
     name
-        name for people.
+        name of the computation in messages.
     candidates
-        candidates(profile) yields profiles to try, the default first.
+        function: candidates(profile) yields profiles to try, the unchanged profile first.
     prepare
-        prepare(stream, n) returns the launch to time.
+        function: prepare(stream, n) returns a function that runs the computation, scaled to about n rows.
     """
 
     name: str
@@ -258,9 +266,10 @@ class Family:
 
 
 def _values(name: str, lanes: bool = False) -> Callable[[Profile], Iterator[Profile]]:
-    """Return the candidates for a number of the profile, or for the tiles of a shape class.
+    """Return a function that yields the profiles to try: the given profile, then copies with one change each.
 
-    lanes: whether to combine tiles with every number of lanes.
+    The change is another value of the field ``name``, or other tiles of the shape class ``name``. If ``lanes`` is true,
+    each tile is combined with each possible number of lanes.
     """
 
     def candidates(profile: Profile) -> Iterator[Profile]:
@@ -276,15 +285,15 @@ def _values(name: str, lanes: bool = False) -> Callable[[Profile], Iterator[Prof
 
 
 def _gram(working: int, d: int, density: float = 1.0) -> Callable[[Stream, int], Launch]:
-    """Return a function that prepares c += K(X, U) D for ``working`` right-hand rows. density < 1: the rows are
-    in CSR.
+    """Return a function that prepares a product with K(X, U), which is multiplied by weights and not stored.
+
+    U has ``working`` right-hand rows, and X has d columns. X is stored in CSR if ``density`` is below 1.
     """
 
     def prepare(stream: Stream, n: int) -> Launch:
         rng = np.random.default_rng(0)
-        n = (
-            max(n * 256 // d, working) if working > 16 else n * 4
-        )  # products with few rows read memory, so X must exceed the caches
+        # A product with few right-hand rows is limited by reading memory, so X must exceed the processor's caches.
+        n = max(n * 256 // d, working) if working > 16 else n * 4
         dense = density == 1
         X: Any = rng.random((n, d), np.float32) if dense else text(rng, n, d, int(d * density), power=1)
         return product(stream, X, Plan("dense" if dense else "csr", np.zeros(d), ""), working)
@@ -293,7 +302,7 @@ def _gram(working: int, d: int, density: float = 1.0) -> Callable[[Stream, int],
 
 
 def _update(stream: Stream, n: int) -> Launch:
-    """Return a launch of f += K D with rows of K from the row cache."""
+    """Return a function that updates the gradient f by sums of rows of K, read from the row cache on the device."""
     n, hits = 8 * n, 64
     kernel = stream.variant(programs.update(stream.profile, "float32"))
     slabs = [stream.zeros(4 * n * hits // SLABS) for _ in range(SLABS)]
@@ -309,7 +318,10 @@ def _update(stream: Stream, n: int) -> Launch:
 
 
 def _selection(stream: Stream, n: int) -> Launch:
-    """Return a short solve on rows with two features, whose time is mostly the choice of working sets."""
+    """Return a function that runs a short SVM solve on rows with two features.
+
+    Most of its time is spent on choosing working sets.
+    """
     n = 8 * n
     rng, kernel = np.random.default_rng(0), make("rbf", gamma=1.0)
     X = rng.random((n, 2), np.float32)
@@ -341,16 +353,18 @@ FAMILIES = (
 
 @dataclass(frozen=True)
 class FamilyResult:
-    """Hold the result of searching a family.
+    """Hold the result of searching the sizes of one :class:`Family`.
 
     Attributes
     ----------
     family
-        its name.
-    default, best
-        seconds of the default and of the best candidate; NaN if there was no time for two candidates.
+        name of the family.
+    default
+        seconds of the computation with the default sizes; NaN if there was no time for two candidates.
+    best
+        seconds of the computation with the chosen sizes; NaN if there was no time for two candidates.
     choice
-        fields of the profile that the best candidate changes.
+        profile field -> chosen value, for the fields that the search changed.
     """
 
     family: str
@@ -365,18 +379,18 @@ class FamilyResult:
 
 @dataclass(frozen=True)
 class RateResult:
-    """Hold the result of measuring a rate.
+    """Hold the result of measuring a rate of the cost model.
 
     Attributes
     ----------
     field
-        field of the profile.
+        field of :class:`Profile` that holds the rate.
     words
-        stored entry that the rate is for, in words.
+        description of the entries to which the rate applies, for messages.
     default
-        its value in the profile.
+        value of the rate in the profile before the measurement.
     ratio
-        measured value; None if there was no time, or if it is outside its limits.
+        measured value of the rate; None if there was no time, or if the value is outside its limits.
     """
 
     field: str
@@ -386,7 +400,7 @@ class RateResult:
 
 
 class Tuning(NamedTuple):
-    """Hold the results of a run of the tuner."""
+    """Hold the results of a run of the tuner: one for each family of sizes, and one for each rate."""
 
     families: list[FamilyResult]
     rates: list[RateResult]
@@ -405,19 +419,19 @@ def tune(spec: Any = None, seconds: float = 60.0, progress: Callable[[str, float
     spec : None, str, int, pyopencl.Device or pyopencl.CommandQueue, default=None
         The device, as for :func:`clsvm.opencl.devices.find`.
     seconds : float, default=60
-        Time of the search, compilers included. No candidate or rate begins after it.
+        Seconds that the search may take, compilers included. No candidate or rate is begun later.
     progress : callable, default=None
-        Function of words and the share done, called before each family and rate.
+        Function progress(text, share), called before each family and rate; share is the part done, from 0 to 1.
 
     Returns
     -------
     Tuning
-        The results.
+        The results of all families and rates.
 
     Raises
     ------
     DeviceError
-        If the device fails or is absent.
+        If the device is absent.
     OSError
         If the file of results cannot be written; raised before the search.
     """
@@ -453,7 +467,7 @@ def tune(spec: Any = None, seconds: float = 60.0, progress: Callable[[str, float
 
 
 def _measured(spec: Any, rate: Rate, profile: Profile) -> float | None:
-    """Return the value of a rate with the numbers of a profile, or None if the device does not accept the rows."""
+    """Measure a rate with the sizes of a profile. Return None if the device cannot run the product."""
     try:
         with Stream(spec, profile=profile) as stream:
             return measure(stream, rate)
@@ -462,8 +476,9 @@ def _measured(spec: Any, rate: Rate, profile: Profile) -> float | None:
 
 
 def _search(spec: Any, family: Family, profile: Profile, n: int, end: float) -> tuple[FamilyResult, Profile]:
-    """Search a family until perf_counter() reaches ``end``; return the result, and the profile with the best
-    candidate.
+    """Search the sizes of a family until perf_counter() reaches ``end``.
+
+    Return the result, and the profile with the sizes chosen.
     """
     timed: list[tuple[Profile, Launch, list[float]]] = []  # candidate, its launch, seconds of its runs
     with ExitStack() as stack:
@@ -478,7 +493,7 @@ def _search(spec: Any, family: Family, profile: Profile, n: int, end: float) -> 
                 launch = family.prepare(stack.enter_context(Stream(spec, profile=candidate)), n)
                 launch()  # the first launch builds the program and touches memory, so it is not timed
                 timed.append((candidate, launch, [seconds(launch)]))
-            except (ClsvmError, ValueError):  # the device refuses it: too many registers, too large a group
+            except (ClsvmError, ValueError):  # the device cannot run it, for example for lack of registers
                 continue
         if len(timed) < 2 or timed[0][0] != profile:
             return FamilyResult(family.name), profile
