@@ -7,7 +7,8 @@
 //   blank      K[u][i] = 0 for padding rows i, where the kernel function may have no value; ``listed`` has first + i
 //   collected  out[j] += sum_s parts[s * size + j]
 // Arguments: the tile has ``rows`` rows, and its first row is row ``first`` of the matrix X.
-// There are count[0] right-hand rows and ``problems`` outputs; v and out have ``capacity`` numbers for each output.
+// There are count[0] right-hand rows and ``problems`` outputs.
+// v (coefficients) and out have ``capacity`` numbers for each output, and t and r have ``ld`` numbers.
 // w holds weights of the rows, z targets and shares P; each has n numbers for each output.
 // With own = 0, one row of w serves all outputs. If z is null, z is 0.
 // Work-items of forth: a SIMD work-item takes FORTH vectors of V rows i and all u, one after another.

@@ -8,7 +8,8 @@
 #endif
 #define LANES 16  // slots whose words are stored side by side
 
-// Compute word w of the pattern of dense row i, patterns[row0 + i][w]. A bit says that the row differs from ``centre``.
+// Compute word w of the pattern of dense row i, patterns[row0 + i][w].
+// A bit says that the row's entry differs from centre[column], the number that counts as zero in this column.
 // Row i starts at X + begin + i * d. One work-item for each word w and row i.
 kernel EXPLICIT void pattern_dense(const int d, global const INPUT *restrict X, const int begin,
                                    global const finest *restrict centre, const int row0,
@@ -100,8 +101,9 @@ inline int nearest(const int words, const int k, global const uint *restrict x, 
 #endif
 }
 
-// Assign rows to clusters of ``size`` rows. Work-group p, or SIMD work-item p, fills the clusters p * share + 0, 1, ...
-// It takes the rows walk[p * share * size ...] one after another, and adds each row to the cluster of least cost.
+// Assign rows to clusters of ``size`` rows. Work-group p, or SIMD work-item p, fills ``share`` clusters from number
+// p * share on. It takes the rows walk[p * share * size ...] one after another, and adds each row to the cluster of
+// least cost among the clusters in slots.
 // At most ``active`` clusters are in slots at a time. A full cluster leaves its slot to the next cluster.
 // order[c * size ...] receives the rows of cluster c, and keeps its old values after the cluster's last row.
 // filled[c] receives the union of the patterns of the cluster's rows.

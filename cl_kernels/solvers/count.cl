@@ -20,8 +20,9 @@
 #define MINE(e, lo) (GROUPS == 2 && wide_less(lo, wide_of(0)) ? (e)[GROUPS - 1] : (e)[0])
 
 // Return side * BINS + bin for row i, or -1 if the row violates nothing. side is 0 (can rise) or 1 (can fall).
-// fi and bi are the row's gradient and coefficient; e holds the extreme gradients m and M (extremes.cl).
-// Bin 0 is for the two rows with the gradients m and M. The bins after bin 0 have falling violations.
+// fi and bi are the row's gradient and coefficient; up and low say whether the coefficient can rise and fall.
+// e holds the extreme gradients m and M (extremes.cl), and scale is 1 / (largest violation).
+// Bin 0 is for the two rows with the gradients m and M. In later bins, violations are ever smaller.
 inline int bin_of(const int i, const wide fi, const wide bi, const wide kink, const bool up, const bool low,
                   const Extremes e, const float scale) {
   const wide right = right_of(fi, bi, kink), left = left_of(fi, bi, kink);
@@ -49,9 +50,10 @@ inline float violation_of(const Extremes e) {
   return isfinite(violation) ? violation : 0.0f;  // infinite if a side has no rows
 }
 
-// Read the extremes e of the groups of rows of problem p. Return 1 / (largest violation), or 0 if no row violates
-// anything. An SMO iteration changes two rows of one group. So only the group with the larger violation keeps the row
-// numbers of its extremes, and a small working set gets both rows of one pair.
+// Read the extreme gradients e of each group of rows of problem p (extremes.cl).
+// Return 1 / (largest violation), or 0 if no row violates anything.
+// An SMO iteration changes two rows of one group. So only the group with the larger violation keeps the row numbers of
+// its extreme gradients, and a small working set gets both rows of one pair.
 INLINED float look(Extremes *e, const int p, const int pieces, global const wide *numbers, global const int *places,
                   local wide *values, local int *indices) {
   const size_t from = (size_t)p * pieces * GROUPS;

@@ -24,8 +24,9 @@ typedef CAT(REAL, DW) rvec;
     out = OP(v2.x, v2.y);                                          \
   }
 
-// Return the smallest position of a value in an array that was reduced in vectors of DW values, one lane at a time.
-// Lane z of v has its value from vector number at[z] of the array, so from position at[z] * DW + z. lanes[z] is z.
+// Return the smallest index at which an array has ``value``, after a pass over the array in vectors of DW values.
+// In the pass, lane z kept its best value v[z] and the number at[z] of the vector that had it.
+// So v[z] comes from index at[z] * DW + z of the array. lanes[z] is z.
 inline int first_place(const rvec v, const real value, const ivec at, const ivec lanes) {
   const ivec place = select((ivec)(INT_MAX), at * DW + lanes, isequal(v, (rvec)value));
   INDEX_TYPE least;

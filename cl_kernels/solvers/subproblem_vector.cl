@@ -1,6 +1,6 @@
 // Solve the dual problem over a working set ws of W rows, with all other rows fixed, by SMO iterations.
 // Second-order information chooses the pair of rows i, j that an iteration changes (Fan, Chen, Lin 2005, WSS 2):
-//   minimise 1/2 * b' Q b + ...,   lo <= b <= hi,   sum b unchanged
+//   minimise 1/2 * b' Q b + terms of single coefficients,   lo <= b <= hi,   sum b unchanged
 // b are the signed coefficients, f is the gradient, and Q = K(ws, ws) is the W x W tile of kernel values, row-major.
 // Work-items: one work-item, in SIMD style, solves one problem p. It reads rows of Q in order, in vectors of DW values.
 // An SMO iteration has two passes over the W rows. The first one computes f += t * (Q_i - Q_j), with t the last step,

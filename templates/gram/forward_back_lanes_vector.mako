@@ -1,7 +1,7 @@
 <%include file="kernel_function.mako"/>
 <%namespace name="lanes" file="tiles_lanes_vector.mako"/>
 ${lanes.settings()}
-// Compute K(X, U)' H K(X, U) v in one pass over the rows X, which are in lane groups, for several outputs p.
+// Compute K(X, U)' H K(X, U) v for several outputs p, in one pass over the rows X in lane groups of V rows.
 // K[u][i] is the kernel value of right-hand row u and row i, and H is given by the weights w and the shares P:
 //   t[p][i]    = sum_u v[p][u] * K[u][i]
 //   r[p][i]    = w[p][i] * t[p][i], or w[i] * P[p] * (t[p][i] - sum_q P[q] * t[q][i]) with P[p] = shares[p][i]

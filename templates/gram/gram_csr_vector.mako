@@ -8,8 +8,8 @@
 #define INDEX int  // type of a column number (ushort, int)
 #endif
 // Compute kernel values K[u][i] = f(<x_i, u>, |x_i|^2, |u|^2) for CSR rows x_i and the UB right-hand rows u of one
-// block of a panel (scatter.cl), from u = first on. For an element-wise function, K[u][i] = f(s) with a sum s over
-// features j:
+// block of a panel (scatter.cl), from u = first on. f is the kernel function. An element-wise kernel function is f(s),
+// with a sum s of terms e(x_i[j], u[j]) over features j:
 //   u[j] = block[max(place[j] - mark, 0) * UB + u - first]
 //   s = sum e(x_i[j], u[j]) + zero(u) - sum e(0, u[j]), where both sums are over the entries of x_i
 //   zero(u) = sum e(0, u[j]) over all features j (zero_sums.mako)
