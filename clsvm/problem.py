@@ -37,6 +37,16 @@ class Constraint(enum.Enum):
     SPLIT = "the sum of the rows with hi > 0 and that of the rows with lo < 0, for every problem p (nu-SVC, nu-SVR)"
     COUPLED = "sum_p b_pi = 0 for every row i: one problem a class (Crammer and Singer), offsets 0"
 
+    @property
+    def has_offset(self) -> bool:
+        """Return whether sums of a problem's coefficients are fixed, whose multipliers are the problem's offsets."""
+        return self in (Constraint.BIAS, Constraint.SPLIT)
+
+    @property
+    def groups(self) -> int:
+        """Return the number of groups of rows that have an offset each, or 1 if there is no offset."""
+        return 2 if self is Constraint.SPLIT else 1
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -71,8 +81,8 @@ class Problem:
 
     @property
     def groups(self) -> int:
-        """Return the number of groups of rows that have an offset each: 2 if the constraint is SPLIT, else 1."""
-        return 2 if self.constraint is Constraint.SPLIT else 1
+        """Return the number of groups of rows that have an offset each, or 1 if there is no offset."""
+        return self.constraint.groups
 
     @property
     def total(self) -> Vector:

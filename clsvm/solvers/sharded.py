@@ -243,7 +243,7 @@ class Sharded(Loop):
         started, p, of, W, s = perf_counter(), self._held, self._offers, self.W, self.settings
         offered = np.concatenate([one.rows + start for one, start in zip(of, self._ends[:-1], strict=True)])
         f, b = np.concatenate([one.f for one in of]), self._b[0]
-        stay, sides = len(self._kept), 1 if p.constraint is Constraint.NONE else 2
+        stay, sides = len(self._kept), 2 if p.constraint.has_offset else 1
         new = chosen(p, offered, f, b[offered], *_extremes(of, p.groups), (W - stay) // sides)
         rows = np.concatenate([self._kept, offered[new]])
         if not len(rows):

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clsvm.problem import Constraint, Problem, Vector
+from clsvm.problem import Problem, Vector
 from clsvm.report import Point, Status, relative_gap
 from clsvm.solvers import certificate
 from clsvm.solvers.result import Result, Settings, ended
@@ -62,7 +62,7 @@ class Optimality:
     @property
     def held(self) -> bool:
         """Return whether the constraint fixes sums of coefficients; otherwise each row has conditions of its own."""
-        return self.problem.constraint not in (Constraint.NONE, Constraint.COUPLED)
+        return self.problem.constraint.has_offset
 
     @cached_property
     def worst(self) -> float:
@@ -351,7 +351,7 @@ class Loop(ABC):
         """Return the primal and the dual objective of each problem at offsets rho (problems, groups)."""
         quadratic, linear, loss = self._sums(rho).T
         primal = quadratic / 2 + loss
-        if self.problem.constraint in (Constraint.BIAS, Constraint.SPLIT):
+        if self.problem.constraint.has_offset:
             primal -= (rho.reshape(self.problem.problems, -1) * self.problem.total).sum(axis=1)
         return primal, -(quadratic / 2 + linear)
 

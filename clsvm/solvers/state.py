@@ -75,7 +75,7 @@ def subproblem(
 def selection(profile: Profile, dtype: str, constraint: Constraint = Constraint.BIAS) -> Variant:
     """Return the program with the kernels that choose working sets and plan the row cache."""
     options = [*record.options(profile, dtype), f"-DWG={profile.group}", f"-DBINS={BINS}"]
-    options += ["-DNO_BIAS"] * (constraint in (Constraint.NONE, Constraint.COUPLED))
+    options += ["-DNO_BIAS"] * (not constraint.has_offset)
     options += ["-DSPLIT"] * (constraint is Constraint.SPLIT)
     names = ("extremes", "count", "rowcache", *["coupled"] * (constraint is Constraint.COUPLED))
     text = _cl(*["argmin"] * (profile.shape == "group"), *names)
@@ -304,14 +304,14 @@ class Selection:
     ) -> None:
         profile = stream.profile
         self.stream, self.sets, self.n, self.W, self.stride = stream, sets, n, W, stride or W
-        self._sides = 2 if constraint in (Constraint.BIAS, Constraint.SPLIT) else 1
+        self._sides = 2 if constraint.has_offset else 1
         self.chunks = _chunks(profile, n)
         self.chunk = -(-n // (self.chunks * WHOLE)) * WHOLE
         self.in_set, self.ws = stream.buffer(sets * n), stream.buffer(4 * sets * self.stride)
         bins, pieces = 2 * BINS, sets * self.chunks
         sizes = bins * pieces, bins * sets, 4 * sets, 4 * pieces
         self._counted = tuple(stream.zeros(4 * size) for size in sizes)  # bins of chunks; bins of sets; ends; shares
-        shape = sets, self.chunks, 2 if constraint is Constraint.SPLIT else 1, 4
+        shape = sets, self.chunks, constraint.groups, 4
         seen = stream.as_wide(np.zeros(shape)), np.zeros(shape, np.int32), np.zeros((problems, 4), np.int64)
         self._seen = together(stream, seen)
         self.numbers, self.places, self.counters = self._seen.each
