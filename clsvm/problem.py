@@ -30,7 +30,7 @@ Vector = NDArray[np.float64]
 
 
 class Constraint(enum.Enum):
-    """Name the sums of coefficients that a problem fixes."""
+    """Name the constraints on sums of coefficients that a problem can have."""
 
     BIAS = "sum_i b_pi = total for every problem p, the dual of an offset that costs nothing"
     NONE = "nothing: the offset is 0"
@@ -326,8 +326,8 @@ def largest_nu(lo: Vector, hi: Vector) -> float:
 def soft_margin(problem: Problem, C: float) -> Problem:
     """Return the C-SVC problem with the rows and weights of a nu-SVC problem.
 
-    Let a be the solution of the C-SVC problem. Then nu-SVC with nu = sum |a| / (C * sum of weights) has the solution a
-    / C and the margin 1 / C. Source: Chang and Lin 2001, Training nu-Support Vector Classifiers, theorem 5.
+    If a is the solution of the C-SVC problem, nu-SVC with nu = sum |a| / (C * sum of weights) has the solution a / C.
+    Its margin is then 1 / C. Source: Chang and Lin 2001, Training nu-Support Vector Classifiers, theorem 5.
     """
     return c_svc(np.sign(problem.lo + problem.hi), C * (problem.hi - problem.lo))
 
@@ -335,9 +335,8 @@ def soft_margin(problem: Problem, C: float) -> Problem:
 def nu_svr(y: Vector, C: Vector, nu: float) -> Problem:
     """Return the dual of nu-SVR for targets y (n,) and the bound C (n,) of each row.
 
-    The problem has 2 n coefficients: alpha (n,), followed by -alpha* (n,). The sum of alpha and the sum of alpha* are
-        both
-    (nu / 2) * sum of C.
+    The problem has 2 n coefficients: alpha (n,), followed by -alpha* (n,).
+    The sum of alpha is (nu / 2) * sum of C, and the sum of alpha* is the same.
     """
     zero = np.zeros_like(C)
     return _split(np.concatenate([zero, -C]), np.concatenate([C, zero]), -np.concatenate([y, y]), nu * C.sum() / 2)

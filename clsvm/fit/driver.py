@@ -359,9 +359,10 @@ def _side_by_side(context: FitContext, dtype: str, worker: Worker, pieces: Itera
 def _whole(stream: Stream, dtype: str, X: Data, plans: tuple[Plan, Plan], sizes: list[int]) -> Plan | None:
     """Return the layout plan with which K of all rows is computed once, or None if that costs more than it saves.
 
-    It pays if the tiles of all subproblems have more values than K has, rows are long, and memory is large enough.
+    Computing all of K pays if three conditions hold: the tiles of all subproblems have more values than K has, rows are
+    long, and memory is large enough.
 
-    plans: the layout plan for products with all rows, and the plan for gathered rows.
+    plans: the layout plan for products with all rows, and the plan for rows that are gathered for a subproblem.
     sizes: number of rows of each subproblem.
     """
     if stream.profile.shape != "vector":
@@ -385,11 +386,11 @@ class _Work:
     Attributes
     ----------
     gram
-        kernel matrix from which the subproblems take their tiles.
+        operator for products with K, from which the subproblems take their kernel matrices.
     scale
         rounding errors of kernel values.
     plan
-        layout of gathered rows, None for a precomputed kernel.
+        layout of rows that are gathered for a subproblem, None for a precomputed kernel.
     quick
         whether the host computes all of K quickly.
     """

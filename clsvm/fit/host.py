@@ -53,7 +53,7 @@ def takes(stream: Stream, problem: Problem) -> bool:
 
 
 def holds(stream: Stream, shape: tuple[int, int]) -> bool:
-    """Return whether the host makes K of (n, d) rows quickly and memory_limit allows it to keep K."""
+    """Return whether the host can compute K of (n, d) rows quickly, and memory_limit allows it to keep K."""
     n, d = shape
     return n <= MOST and n * n * d <= QUICK and 16 * n * n <= stream.limit - stream.held
 
@@ -261,7 +261,7 @@ class HostFit:
                     stream.free(*panel.buffers(), *gram.rows.buffers())
                 certificate.finite(K, kernel)
                 return Values(K, scale).centred(problem)
-            except (MemoryLimitError, BufferSizeError):  # the host takes longer, in less memory
+            except (MemoryLimitError, BufferSizeError):  # the host computes K instead, in more time and less memory
                 pass
         with few_threads(m):
             K = kernel(X)

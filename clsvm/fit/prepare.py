@@ -38,7 +38,7 @@ from clsvm.solvers.result import Result, Settings
 Vector = NDArray[np.float64]
 WHOLE_SHARE = 0.5  # share of the free memory that all of K may take
 SHARED = 0.25  # share of the free memory that a copy of X, the rows in their layout and a solve's arrays may take
-ROOM = 1e-3  # largest target, relative to the device's largest wide number, since sums of targets are larger
+ROOM = 1e-3  # largest target, relative to the device's largest number for sums, since sums of targets are larger
 
 
 class PreparedFit:
@@ -164,7 +164,7 @@ class PreparedFit:
         return self._certain(found)
 
     def _holds(self, problem: Problem, start: Vector | None) -> bool:
-        """Return whether the targets, and f at the start, stay below the largest wide number of the device."""
+        """Return whether the targets, and f at the start, stay far below the largest number of the device for sums."""
         begun = problem.start if start is None else start
         size = max(self._plain.own, self._plain.double)
         weight = 0.0 if begun is None else float(np.abs(begun).sum(axis=1).max()) * size
@@ -205,7 +205,7 @@ def products(
 ) -> tuple[Operator, Scales]:
     """Return the operator for products with K(X, X), and the rounding errors of K.
 
-    The rows X lie on the device in the layout ``plan``; with a precomputed kernel X is K. Raises ValueError if numbers
+    The rows X are laid out on the device by ``plan``. With a precomputed kernel X is K. Raises ValueError if numbers
     are too large for the dtype or memory is too small.
     """
     if isinstance(kernel, Precomputed) or plan is None:

@@ -85,9 +85,7 @@ def in_shards(X: Any, kernel: Kernel | Precomputed, options: Options, dtype: str
     Raises ValueError for a precomputed kernel.
     """
     if isinstance(kernel, Precomputed):
-        raise ValueError(
-            "kernel='precomputed' and functions of Python are for one device: rows over several make their own values"
-        )
+        raise ValueError("kernel='precomputed' and functions of Python are for one device, got rows over several")
     home = X if elsewhere(X) else LocalRows(X, devices.listed(options.device))
     with (
         Stream(devices.first(options.device), options.memory_limit) as stream,

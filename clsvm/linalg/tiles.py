@@ -265,10 +265,11 @@ class DeviceTiles:
         self._turn(size, local, h, w, np.int64(self.shape.ld), source, to)
 
     def _packed(self, vectors: tuple[Any, ...], n: int, d: int, at: int | None = None, triangle: bool = False) -> None:
-        """Pack n vectors of d numbers of a tile into lane groups of V vectors.
+        """Pack n vectors of d numbers of a tile into lane groups: blocks of V interleaved vectors.
 
+        vectors: the arguments that :meth:`In.rows` or :meth:`In.columns` returns.
         at: number of the first vector in the buffer X; None packs into the strip of right-hand rows instead.
-        triangle: set the numbers of a vector before its diagonal to zero.
+        triangle: set number k of vector i to zero if k < i.
         """
         items = 1 if self.stream.profile.shape == "vector" else 64
         to = (0, d, self._strip) if at is None else (at, self.shape.t, self.X)

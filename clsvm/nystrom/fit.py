@@ -153,7 +153,7 @@ class Rows(ABC):
 
     @abstractmethod
     def survey(self, kernel: Kernel, options: Options) -> Survey:
-        """Describe the rows and the devices of the options."""
+        """Describe the rows and the devices of the options: layout, dtype, names, and norms of rows."""
 
     @abstractmethod
     def values(self, rows: NDArray[np.intp]) -> NDArray[np.floating]:
@@ -165,7 +165,7 @@ class Rows(ABC):
 
     @abstractmethod
     def _opened(self, points: InducingPoints, options: Options) -> AbstractContextManager[Parts]:
-        """Return a context with the rows laid out in blocks, and set ``cost``."""
+        """Return a context with the rows laid out in blocks on the devices, and set ``cost``."""
 
     @contextmanager
     def laid(self, formulation: Formulation, options: Options, dtype: str, k: int) -> Iterator[None]:
@@ -335,7 +335,7 @@ class Clock:
         self._spent = defaultdict[str, float](float)
 
     def lap(self, part: str, weighing: float = 0.0) -> None:
-        """Add the seconds since the last lap to ``part``.
+        """Add the seconds since the last lap to the ``part`` of a fit.
 
         weighing: how many of these seconds the preconditioner took; they count for the part "preconditioner" instead.
         """

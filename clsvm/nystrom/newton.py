@@ -255,9 +255,7 @@ class Newton:
     def _values(self, u: Vector, s: Vector | None = None) -> Vector:
         """Return the objective of each output for u = T alpha, at the current f or further along a step.
 
-        s: None, or step lengths (k, 1). The objective is then taken at f + s * change, with the change of f that the
-            row
-        operator has computed.
+        s: None for the current f, or step lengths (k, 1) along the change of f that the row operator has computed.
         """
         squares = self._each(u, lambda rows: np.square(rows).sum(axis=1))
         return self.rows.losses(s) + self.penalty / 2 * squares
@@ -351,10 +349,10 @@ class Newton:
 
         The bound is the least of three bounds, plus the change of F and F* that rounding can cause:
 
-            F                       losses are not negative, so F* >= 0 |G|^2 / (2 * penalty)   the penalty makes F
-            strongly convex in u |g|^2 / (2 * c)         if the Hessian H >= c A'A for all v with |v - u| <= r = 2 |g| /
-            c in the norm of A'A.
-                                    On that sphere F(v) >= F(u) - |g| r + c r^2 / 2 = F(u), so the minimum is inside
+            F                      losses are not negative, so F* >= 0
+            |G|^2 / (2 * penalty)  the penalty makes F strongly convex in u
+            |g|^2 / (2 * c)        if the Hessian H >= c A'A for all v with |v - u| <= r = 2 |g| / c in the norm of A'A.
+                                   On that sphere F(v) >= F(u) - |g| r + c r^2 / 2 = F(u), so the minimum is inside
 
         A'A is penalty * I plus ``times`` the sum of D b b' over the sampled rows b of B, with D averaged over outputs.
         H is penalty * I plus the sum of D b b' over all rows, with the D of the output itself. This D is at least

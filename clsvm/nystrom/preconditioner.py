@@ -80,7 +80,7 @@ class Preconditioner:
     device
         devices on which factors are computed, as in :func:`clsvm.linalg.plan`.
     memory_limit
-        limit of memory for this, as in :func:`clsvm.linalg.plan`; it may change between calls.
+        limit of memory for the factors, as in :func:`clsvm.linalg.plan`; it may change between calls.
     """
 
     def __init__(
@@ -108,14 +108,14 @@ class Preconditioner:
 
     @property
     def plan(self) -> linalg.Plan:
-        """Return the plan by which the factors are computed."""
+        """Return the plan by which the factors are computed: by LAPACK or by tiles, and where."""
         return linalg.plan(self.rank, device=self.device, memory_limit=self.memory_limit)
 
     def _where(self) -> dict[str, Any]:
         return {"clean": False, "device": self.device, "memory_limit": self.memory_limit}
 
     def _factor(self, both: Vector, lower: bool) -> bool:
-        """Replace a triangle of ``both`` by its Cholesky factor, or return False if it is not positive definite."""
+        """Replace a triangle of ``both`` by its Cholesky factor. Return False if it is not positive definite."""
         try:
             linalg.cholesky(both, lower=lower, overwrite_a=True, **self._where())
         except np.linalg.LinAlgError:
@@ -183,7 +183,10 @@ class Preconditioner:
         self._factors, self._diagonal_A = both, both.diagonal().copy()
 
     def _gram_of_points(self, scale: Vector) -> Vector:
-        """Compute T D T' in the lower triangle of the buffer."""
+        """Compute T D T' in the lower triangle of the buffer.
+
+        scale: square roots of the weights D of the inducing points, (m,).
+        """
         both = self._factors
         for done, rest in _blocks(self.rank):  # write (T sqrt(D))' to the lower triangle
             both[rest, done] = both[done, rest].T * scale[rest, None]
@@ -193,7 +196,10 @@ class Preconditioner:
         return both
 
     def _gram_of_rows(self, B: NDArray[np.floating], scale: Vector) -> Vector:
-        """Compute B' D B in the lower triangle of the buffer."""
+        """Compute B' D B in the lower triangle of the buffer.
+
+        scale: square roots of the weights D of the sampled rows, (s,).
+        """
         both = self._factors
         own = B.dtype == np.float64
         syrk = blas.dsyrk if own else blas.ssyrk

@@ -1,8 +1,8 @@
 """Compute with the rows X of a Nyström model where they are stored: products with K(X, C), losses and derivatives.
 
 C are the m inducing points. A block of rows (:class:`RowBlock`) holds f = K(X, C) alpha + offset (k, n) for k outputs,
-and the change of f along a step. Its methods return only sums over its rows, which have no axis of length n. So a block
-can be on any device or computer. :class:`RowOperator` adds the sums of all blocks for the solver, in the order of the
+and the change of f along a step. In a solve it replies with sums over its rows alone, which are small. So a block can
+be on any device or computer. :class:`RowOperator` adds the sums of all blocks for the solver, in the order of the
 blocks.
 """
 
@@ -71,7 +71,10 @@ class Task:
         return self.loss.units(self.deviation)
 
     def in_units(self) -> Task:
-        """Return the task with targets, offset and loss divided by the units, which prevents over- and underflow."""
+        """Return the task with targets, offset and loss divided by the unit of each output.
+
+        The division prevents overflow and underflow.
+        """
         units, largest = self.units, self.deviation
         y, offset = self.y / units[:, None], self.offset / units
         return replace(self, loss=self.loss.within(units), y=y, offset=offset, largest=largest / units)
@@ -93,16 +96,16 @@ def deviation(y: Vector, offset: Vector) -> Vector:
 
 
 class Curvature(NamedTuple):
-    """Hold sums of the weighted second derivatives D of the loss.
+    """Hold sums of the second derivatives D of the loss, times the weights of the rows.
 
     Attributes
     ----------
     total
-        sum over all rows of D, averaged over the outputs.
+        sum of D over all rows, averaged over the outputs.
     sampled
-        D averaged over the outputs, at the sampled rows.
+        D at the sampled rows, averaged over the outputs.
     least
-        smallest ratio of an output's D to that average at the sampled rows, (k,), or (1,) for a coupled loss.
+        smallest ratio of an output's D to the average over outputs at a sampled row, (k,), or (1,) for a coupled loss.
     """
 
     total: float
@@ -137,11 +140,11 @@ class InducingPoints(NamedTuple):
     finest: str
 
     def cross(self, stream: Stream, X: Data) -> Cross:
-        """Lay out rows X (n, d) for products in ``dtype``."""
+        """Lay out rows X (n, d) of the data on the device, for products with K(X, C) in ``dtype``."""
         return Cross(stream, X, self.rows, self.kernel, self.plan, self.dtype, self.k)
 
     def finer(self, stream: Stream, X: Data) -> Cross:
-        """Lay out rows X (n, d) for products in the most precise dtype.
+        """Lay out rows X (n, d) of the data for products with K(X, C) in the most precise dtype.
 
         K is not stored, since few products follow.
         """
@@ -354,7 +357,7 @@ class RowOperator:
         self._change = change
 
     def take_step(self, s: Vector) -> None:
-        """Add to f its change along the last step, as :meth:`set_change` computed it, times s (k, 1)."""
+        """Add s (k, 1) times the change of f that :meth:`set_change` computed to f."""
         assert self._change is not None
         self._all("take_step", s)
         moved = s * self._change
@@ -368,11 +371,14 @@ class RowOperator:
         return self._sum("losses", s)
 
     def slope(self) -> Vector:
-        """Return the gradient of the losses by the coefficients, K' (w l'(f)), (k, m)."""
+        """Return the gradient of the losses by the coefficients, K' (w l'(f)), (k, m), with K = K(X, C)."""
         return self._sum("slope")
 
     def rounding(self) -> Vector:
-        """Return sums (k, 1) of |l'(f)|, |y| and |f| over all rows, which bound the rounding error of :meth:`slope`."""
+        """Return sums (k, 1) of weighted |l'(f)|, |y| and |f| over all rows.
+
+        They bound the rounding error of :meth:`slope`.
+        """
         return self._sum("rounding")
 
     def weigh(self) -> Curvature:
@@ -383,7 +389,7 @@ class RowOperator:
         return Curvature(sum(one.total for one in found), np.concatenate([one.sampled for one in found]), least)
 
     def hessian(self, V: Vector) -> Vector:
-        """Return K' (w l''(f)) K V, (k, m), for V (k, m)."""
+        """Return the Hessian of the losses times V (k, m): K' (w l''(f)) K V, (k, m), with K = K(X, C)."""
         return self._sum("hessian", V)
 
     def decision_values(self, alpha: Vector) -> Vector:

@@ -38,9 +38,9 @@ from clsvm.solvers.newton import Face, Factor, Rows, steadied
 Flags = NDArray[np.bool_]
 EPS = certificate.EPS
 FEW = 16  # coefficients at bounds that first become free in a round, for each direction
-HELD = 128  # coefficients that reach bounds before K among the free ones is factored again without them
+HELD = 128  # after so many coefficients reached bounds, K among the free ones is factored anew
 RIDGE, STEADIER = 10 * EPS, 1e3  # relative ridge on the diagonal of K; its factor after a round without progress
-ROUNDS = 100  # most rounds, plus one for each coefficient
+ROUNDS = 100  # most rounds of a solve, in addition to one for each coefficient
 PAIRS = 2  # rounds without progress after which every second round moves the most violating pair alone
 STUCK = 10  # rounds without a lower violation or dual before the solve ends
 CLOSE = 0.5  # share of tol at which the solve stops
@@ -158,7 +158,7 @@ class _State:
         least: smallest violation of a chosen coefficient.
         """
         inside, joined, middle = seen.inside, np.zeros(len(self.b), np.int8), seen.offset
-        if seen.held:  # the middle, so that coefficients of both directions join
+        if seen.held:  # take the middle, so that rising and falling coefficients join
             with np.errstate(invalid="ignore"):
                 between = (seen.least + seen.most) / 2
             middle = np.where(np.isfinite(between), between, seen.rho)[seen.group]
@@ -256,7 +256,7 @@ def _descend(state: _State, inside: Flags, joined: NDArray[np.int8], ridge: floa
             break
         at = np.flatnonzero(hit)
         if not step and not joined[F][~held & ~hit].any():
-            at = at[[np.abs(d[at]).argmax()]]  # fixing all of them could prevent every later step
+            at = at[[np.abs(d[at]).argmax()]]  # fix one alone: fixing all could prevent every later step
         held[at] = True
         if np.count_nonzero(held) >= HELD and moved:
             break

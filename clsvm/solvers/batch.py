@@ -41,8 +41,8 @@ from clsvm.threads import one_thread
 UNIT = 32  # a subproblem's number of places is a multiple of UNIT, so that parts of buffers are aligned
 ROOM = 128  # the number of places in float64 products is a multiple of ROOM, so that parts of buffers are aligned
 MIRRORED = 64  # least stored entries of a row with which a value of K is cheaper to mirror than to compute
-HALVED = 0.6  # largest count of values in half of K among all rows, relative to rows * support vectors
-FEWER, PASSING = 2, 16 << 20  # rows are few with FEWER support vectors for each and K of at most PASSING bytes
+HALVED = 0.6  # half of K among all rows is computed if it has at most HALVED * rows * support vectors values
+FEWER, PASSING = 2, 16 << 20  # rows are few if FEWER * rows <= support vectors and K has at most PASSING bytes
 TILES = 0.25  # share of the free memory for the tiles of a batch, or for one tile in float64
 SMALL = 128  # places of the smallest tile in workgroup-style kernels
 STOP = 0.1  # share of tol at which the SMO kernel stops; the rest is for rounding errors of K
@@ -51,7 +51,7 @@ LAUNCH = 20  # most SMO iterations in a launch, for each place of a subproblem
 AT_ONCE, ROWS = 2, 16384  # a batch has AT_ONCE subproblems for each compute unit, or more up to ROWS rows in all
 IN_CACHE = 256 << 10  # most bytes of a subproblem's rows that stay in a core's cache
 SAMPLE, SURE = 16, 2  # rows sampled for their rounding errors; safety factor on the largest error
-MANY = 2 * certificate.SAMPLE  # least support vectors with which the sample is drawn by certificate.sample
+MANY = 2 * certificate.SAMPLE  # above so many support vectors, certificate.sample draws the sample
 LOOSE = 1.5  # a freed buffer is reused if its size is at most LOOSE times the requested size
 Block = Callable[[NDArray[np.intp], NDArray[np.intp]], NDArray[np.float64]]  # K[rows, columns] on the host
 ON_HOST = 1 / 8  # float64 kernel values that the host computes while the device lays out one stored entry
@@ -108,7 +108,7 @@ def at_once(stream: Stream) -> int:
 
 
 def made_in_place(gram: Operator, rows: int) -> bool:
-    """Return whether the SMO kernel of a batch can compute rows of the tile Q itself.
+    """Return whether the SMO kernel of a batch can compute rows of its tile Q itself when it needs them.
 
     It can if the ``rows`` of a subproblem stay in the cache of a core.
     """
@@ -116,9 +116,13 @@ def made_in_place(gram: Operator, rows: int) -> bool:
 
 
 def solve(gram: Operator, members: Sequence[Subproblem], asked: Request) -> Iterator[tuple[int, Result]]:
-    """Solve the subproblems ``members``, of at most :func:`largest` rows each; yield (index, result) as batches end.
+    """Solve the subproblems ``members`` in batches; yield (index of the subproblem, result) as batches end.
 
-    If ``asked.over`` ends the solve before a subproblem began, that subproblem has no result.
+    A subproblem has at most :func:`largest` rows. If ``asked.over`` ends the solve before a subproblem began, that
+    subproblem has no result.
+
+    gram: operator for products with K over all rows.
+    asked: tolerance and limits of the batch.
     """
     stream, itemsize = gram.stream, np.dtype(gram.rows.dtype).itemsize
     order = sorted(range(len(members)), key=lambda place: -len(members[place].rows))
@@ -130,7 +134,7 @@ def solve(gram: Operator, members: Sequence[Subproblem], asked: Request) -> Iter
         for places, W in zip(batches, widths, strict=True):
             batch = _Batch(gram, [members[place] for place in places], W, Q, asked)
             if not batch.own_rows:
-                if not blank:  # the places of a tile without rows must hold finite numbers
+                if not blank:  # values of a tile outside its rows are never written, but must be finite
                     stream.clear(Q, nbytes)
                 blank = True
                 batch.tiles()
@@ -196,7 +200,10 @@ class _Device(NamedTuple):
 
 
 class _Batch:
-    """Solve subproblems as problems over W places each, with their tiles in the buffer Q."""
+    """Solve B subproblems as problems over W places each, with their tiles in the buffer Q.
+
+    The tile of a subproblem is the kernel matrix among its rows, padded to W x W.
+    """
 
     f: Vector
 
@@ -224,7 +231,7 @@ class _Batch:
         self._pair_steps = PairSteps(stream, gram.rows.dtype, W, kind.constraint, source)
 
     def _own_rows(self) -> tuple[Any, ...] | None:
-        """Return the arguments by which the SMO kernel computes rows of Q, None if it takes whole tiles."""
+        """Return the arguments by which the SMO kernel computes rows of its tile Q, None if whole tiles are given."""
         if self.stream.profile.shape != "vector" or self.problem.constraint is Constraint.SPLIT:
             return None
         return self.gram.of_panel(self.panel) if made_in_place(self.gram, self.W) else None
@@ -295,9 +302,8 @@ class _Batch:
     def _loose(self, bound: Vector, alone: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return which of the B subproblems may have a relative rounding error of the objective above OBJECTIVE, (B,).
 
-        alone: subproblems (B,) whose violation is certain. For these, a sample of rows measures the error; the others
-            have its
-        bound.
+        bound: error bound of f of each subproblem, (B,).
+        alone: subproblems (B,) whose violation is certain. A sample of rows measures their error in place of the bound.
         """
         level, weight = certificate.level(self.problem, self.b, self.f)
         loose = np.asarray(bound * weight > certificate.OBJECTIVE * level)
@@ -350,7 +356,7 @@ class _Batch:
         on, shape = self.device, self.b.shape
         _respond(self.gram, shape, self.Q, on.state.b, on.linear, on.state.f)
         f = self.stream.read_wide(on.state.f, shape)
-        self.f = np.where(self.places >= 0, f, 0.0)  # padding rows may have no kernel value
+        self.f = np.where(self.places >= 0, f, 0.0)  # padding rows may have no valid kernel value
         certificate.finite(self.f, self.gram.kernel)
 
     def _respond_exactly(self, near: NDArray[np.bool_]) -> None:
@@ -437,9 +443,9 @@ def responses(gram: Operator, asked: Sequence[Asked]) -> list[Vector]:
 
 
 def _halved(gram: Operator, one: Asked) -> bool:
-    """Return whether to compute K among all rows of a request, of which half follows by symmetry.
+    """Return whether to answer a request from K among its rows and support vectors together.
 
-    It pays if that is less work than K(rows, support), and the tile fits in memory.
+    Half of this K follows by symmetry. It pays if half of it is less work than K(rows, support), and it fits in memory.
     """
     stream, m = gram.stream, len(np.union1d(one.rows, one.support))
     W, room = _square(gram, m), min(stream.largest, int(TILES * (stream.limit - stream.held)))
@@ -449,7 +455,7 @@ def _halved(gram: Operator, one: Asked) -> bool:
 def _few(gram: Operator, one: Asked) -> bool:
     """Return whether a request has few rows in comparison with its support vectors.
 
-    The requested rows are then better the right-hand rows of the product.
+    The product K(support, rows) is then faster than K(rows, support).
     """
     few = FEWER * len(one.rows) <= len(one.support) and 8 * len(one.rows) * len(one.support) <= PASSING
     return few and gram.by_blocks
@@ -471,7 +477,7 @@ def _among(gram: Operator, one: Asked) -> Vector:
 
 
 def _across(gram: Operator, one: Asked) -> Vector:
-    """Return f of a request from K(support, rows), with the requested rows as right-hand rows."""
+    """Return f of a request from the product K(support, rows), which suits few rows and many support vectors."""
     stream, R, S = gram.stream, _whole(gram, len(one.rows)), _whole(gram, len(one.support))
     here, there = (stream.upload(np.array([len(some)], np.int32)) for some in (one.rows, one.support))
     panel, at = gathered(gram, _padded(one.support, S), there)
@@ -484,7 +490,7 @@ def _across(gram: Operator, one: Asked) -> Vector:
 
 
 def _between(gram: Operator, asked: Sequence[Asked]) -> list[Vector]:
-    """Return f of each request from products K(rows, support) b, with the rows of all requests in one panel."""
+    """Return f of each request from products K(rows, support) b."""
     if not asked:
         return []
     stream, lengths = gram.stream, [(len(one.rows), len(one.support)) for one in asked]
@@ -514,8 +520,10 @@ def mirrors(gram: Operator) -> bool:
 def tile(gram: Operator, panel: Panel, rows: Buffer, count: Buffer, Q: Buffer, place: int, most: int) -> None:
     """Compute K among the rows of a square panel into tile number ``place`` of the buffer Q.
 
+    panel: the rows, copied to the layout of right-hand rows of a product.
+    rows: buffer with the positions of the rows.
     count: buffer with the number of rows.
-    most: upper bound of this number.
+    most: upper bound of the number of rows.
     """
     W, real, half = panel.capacity, np.dtype(gram.rows.dtype).itemsize, mirrors(gram)
     own = gram.stream.part(Q, real * place * W * W, real * W * W)
@@ -535,9 +543,10 @@ def _respond(gram: Operator, shape: tuple[int, int], Q: Buffer, b: Buffer, q: Bu
 
 
 def gathered(gram: Operator, places: NDArray[np.int32], count: Buffer) -> tuple[Panel, Buffer]:
-    """Return a panel of the rows at ``places``, and a device buffer of these places.
+    """Gather rows into a panel, the layout of right-hand rows of a product; return it and a device buffer of places.
 
-    A place is the position of a row on the device; -1 stands for no row.
+    places: position of each row on the device; -1 stands for no row.
+    count: buffer with the number of places.
     """
     panel, at = gram.panel(places.size, square=True), gram.stream.upload(places.ravel())
     gram.gather(panel, at, count)
@@ -555,10 +564,10 @@ def _padded(places: NDArray[np.int32], size: int) -> NDArray[np.int32]:
 
 
 def _square(gram: Operator, rows: int) -> int:
-    """Return the number of places in a row of a square tile for so many ``rows``."""
+    """Return the number of rows and columns of a square tile that holds so many ``rows``."""
     return _whole(gram, -(-rows // UNIT) * UNIT)
 
 
 def _whole(gram: Operator, rows: int) -> int:
-    """Return the number of rows, at least 1, rounded up to whole blocks of right-hand rows of ``gram``."""
+    """Return ``rows``, at least 1, rounded up to a multiple of the block of right-hand rows of ``gram``."""
     return -(-max(1, rows) // gram.width) * gram.width

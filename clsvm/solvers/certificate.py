@@ -93,9 +93,8 @@ class Extremes(NamedTuple):
     def deciding(self, tol: float, bound: float | Vector) -> NDArray[np.bool_]:
         """Return which entries decide whether the violation is within tol, (entries,).
 
-        If rounding leaves the outcome for a group open, two kinds of entries decide: those with a derivative near an
-            extreme of
-        the group, and the free ones, which determine its offset.
+        Rounding may leave the outcome for a group open. Then its entries with a derivative near an extreme decide it.
+        Its free entries decide it too, since they determine the offset.
 
         bound: error bound of the derivatives, one number or (entries,).
         """
@@ -127,9 +126,11 @@ def slack(b: Vector) -> float:
 
 
 def snapped(b: Vector, lo: Vector, hi: Vector, kink: float, within: float | Vector | None = None) -> Vector:
-    """Return b (entries,) with coefficients near a bound moved to it, and, if there is a kink, those near 0 moved to 0.
+    """Return b (entries,) with coefficients near a bound moved to the bound.
 
-    within: the distance that counts as near; by default the rounding error of the sum.
+    If there is a kink, coefficients near 0 are moved to 0.
+
+    within: the distance that counts as near; by default the rounding error of the sum of b.
     """
     off = slack(b) if within is None else within
     b = np.where(b - lo <= off, lo, np.where(hi - b <= off, hi, b))
@@ -243,7 +244,7 @@ class Check:
     def evaluated(self, at: NDArray[np.intp], b: Vector) -> Vector:
         """Return K b of the rows ``at`` in float64, (problems, rows).
 
-        A row with a float64 value from before gets K times the change of b added to it, if that is less work.
+        A row that was computed in float64 before only needs K times the change of b since then, if that is less work.
         """
         assert self.exact
         changed = b if self._b is None else b - self._b

@@ -94,7 +94,7 @@ class Solver(Loop):
         self.view = self.state.view
 
     def load(self, problem: Problem, settings: Settings) -> None:
-        """Set the state to the start of ``problem``."""
+        """Set the state to the start of ``problem``, which has the shape and constraint of the problem before it."""
         self.problem, self.settings = problem, settings
         start = problem.start if settings.start is None else settings.start
         missing = self.state.load(problem, start, settings.known)
@@ -114,9 +114,9 @@ class Solver(Loop):
     def _working_set(self, gram: Operator) -> tuple[int, int]:
         """Return the number W of rows of a working set, and the number of places that memory has for them.
 
-        The size asked for is rounded down to whole blocks of rows. It is then reduced by eighths until panel and tile
-        fit in their share of the free memory. W is even, since one half stays. With two fixed sums it is at least 4, a
-        pair for each.
+        The size asked for is rounded down to whole blocks of rows. It is then reduced by eighths until the panel of the
+        rows and their W x W tile fit in their share of the free memory. W is even, since one half stays. With two fixed
+        sums it is at least 4, a pair for each.
         """
         stream, rows, unit, sets = self.stream, gram.rows, max(gram.width, WHOLE), self.sets
         real, most = np.dtype(rows.dtype).itemsize, most_places(stream)
@@ -155,9 +155,9 @@ class Solver(Loop):
         return self.square.lent()
 
     def _between_checks(self, seen: Optimality) -> bool:
-        """Reserve and prefetch rows; make a Newton step if it costs less than the iterations that it replaces.
+        """Reserve room in the row cache and prefetch rows of K, if that pays.
 
-        Return whether a Newton step was made.
+        Make a Newton step if it costs less than the outer iterations that it replaces; return whether one was made.
         """
         started, newton = perf_counter(), self.newton
         self.rows.reserve(seen.rows, bool(seen.steps.any()), self.sync, self.course.until)
@@ -212,11 +212,11 @@ class Solver(Loop):
         self.course.took(part, started)
 
     def _tile(self, stay: int) -> None:
-        """Make the tile Q of the working set.
+        """Make the tile Q = K(ws, ws) of the working set ws.
 
-        Values among the first half of the rows, which stayed, are copied from the last tile. That needs a number of
-        rows that is a multiple of the lanes and of SQUARE. Half of all other values are computed, and mirrored to the
-        other half.
+        The first half of the rows stayed from the last set, so values among them are copied from the last tile. Their
+        number must be a multiple of the device's lanes and of SQUARE for that. Half of all other values are computed,
+        and copied to the other half by symmetry.
         """
         gram, square, half = self.state.gram, self.square, self.W // 2
         ws, Q, W = self.selection.ws, square.Q, square.panel.capacity

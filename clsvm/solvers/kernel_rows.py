@@ -44,33 +44,39 @@ FIRST = 1 / 8  # share of all rows computed before prefetching is first consider
 GAIN = 1.25  # least ratio of expected saving to cost with which rows are prefetched
 MIN_WORKING_SET = 16
 # DECLINE: rows of K whose coefficient changes in a solve are proportional to W^-DECLINE, for working sets of W rows.
-# FRESH: in one outer iteration the coefficients of FRESH * W rows change.
-# INNER: SMO iterations for each such row. All three are fitted to a9a, ijcnn1, covtype and MNIST, W from 16 to 2048.
+# FRESH: the coefficients of FRESH * W rows change in an outer iteration with a working set of W rows.
+# INNER: SMO iterations of an outer iteration for each row whose coefficient changes.
+# DECLINE, FRESH and INNER are fitted to a9a, ijcnn1, covtype and MNIST, with working sets of 16 to 2048 rows.
 DECLINE, FRESH, INNER = 0.3, 0.65, 1.5
 SUPPORT = 1 / 3  # assumed share of rows whose coefficients ever change
-# STAYING: a row cache for fewer rows than STAYING * W loses rows that stay in a working set of W rows.
-# AGAIN: AGAIN times as many rows are then computed, in proportion to W^(FORGOTTEN - DECLINE).
+# STAYING: a row cache that holds fewer than STAYING * W rows loses rows that stay in a working set of W rows.
+# AGAIN: a row cache of R < STAYING * W rows multiplies the computed rows by AGAIN * (STAYING * W / R)^FORGOTTEN.
 STAYING, AGAIN, FORGOTTEN = 1.5, 1.6, 0.2
 NEAR = 4 << 20  # bytes of a tile above which an SMO iteration takes FAR times as long
 FAR = 1.2
 
 
 def copy_cost(profile: Profile) -> float:
-    """Return the cost of a tile value copied from the row cache, in dense cells."""
+    """Return the cost of copying a value of a tile from the row cache, in multiply-adds of a dense product."""
     return ALONE * profile.cache_cost
 
 
 def tile_cost(profile: Profile, rows: Rows, n: int, W: int, idle: float | None = None) -> float:
-    """Return the cost of a tile value, in dense cells, if the W rows of the working set come before the tile.
+    """Return the cost of a value of the tile, in dense cells, if whole rows of K are computed before the tile.
 
-    n: values of a row.
-    idle: average number of idle rows in an iteration; None assumes a share. They are computed for the tile alone.
+    A dense cell is the time of a multiply-add in a product of dense rows.
+
+    n: number of values of a row of K.
+    W: rows of the working set.
+    idle: average number of rows in an iteration that are computed for the tile alone; None assumes a share of W.
     """
     return copy_cost(profile) + (IDLE * W if idle is None else idle) * n * rows.cost / (NEW * W * W)
 
 
 def before_tile(profile: Profile, rows: Rows, n: int, W: int, idle: int, steps: int, missing: bool = True) -> bool:
-    """Return whether to compute rows before the tile, if the row cache has room for them.
+    """Return whether to compute whole rows of K before the tile of the working set.
+
+    The row cache must have room for them. A row is idle if its coefficient does not change in the iteration.
 
     idle: number of rows that were idle in the ``steps`` iterations so far.
     missing: whether the row cache lacks any row.
@@ -99,7 +105,8 @@ def new_cache(stream: Stream, rows: Rows, nbytes: int, entries: int) -> RowCache
 class Square:
     """Hold the panel of the working sets' rows, and their tile Q.
 
-    After the tile is made, the panel holds the rows whose coefficients changed.
+    The panel is a copy of the rows in the layout of right-hand rows of a product. Q is the kernel matrix among the
+    rows. After the tile is made, the panel holds the rows whose coefficients changed.
 
     Attributes
     ----------
@@ -143,11 +150,11 @@ class Counts:
     apart
         rows computed for Newton steps, outside the row cache, less rows copied by symmetry.
     at_once
-        rows prefetched.
+        rows computed early, in a prefetch.
     asked
-        rows computed for working sets, at the last check.
+        rows computed for working sets, at the last convergence check.
     idle
-        new rows of working sets whose coefficients did not change, in all outer iterations so far.
+        new rows of working sets whose coefficients did not change, over all outer iterations.
     outer
         outer iterations so far.
     """
@@ -181,10 +188,7 @@ class Changed(NamedTuple):
 
 
 class KernelRows:
-    """Compute the rows of K that change f in a solve, through a row cache of at most ``cache_bytes`` bytes.
-
-    "Hits" are changed rows that the row cache has, "misses" are changed rows that it lacks.
-    """
+    """Compute the rows of K that change f in a solve, through a row cache of at most ``cache_bytes`` bytes."""
 
     def __init__(self, state: State, selection: Selection, square: Square, cache_bytes: int) -> None:
         self.state, self.selection, self.square = state, selection, square
@@ -238,11 +242,11 @@ class KernelRows:
 
     @property
     def tile_cost(self) -> float:
-        """Return the current cost of a value of the tile, in dense cells."""
+        """Return the current cost of a value of the tile Q, in multiply-adds of a dense product."""
         return copy_cost(self.state.stream.profile) if self.first else self.state.gram.rows.tile_cost
 
     def plan(self, stay: int, all_of_them: bool = False) -> None:
-        """Sort the changed rows of the working set into hits, which the row cache has, and misses, which it lacks.
+        """Sort the changed rows of the working set into those that the row cache has, and those that it lacks.
 
         stay: the last ``stay`` rows of the working set move to its front.
         all_of_them: take all rows of the working set, changed or not.
@@ -259,16 +263,16 @@ class KernelRows:
         return Update(state.P, state.n, state.f, changed.D, self.square.panel.capacity)
 
     def add_hits(self) -> None:
-        """Add to f the changes of the hits' coefficients times their rows of K, from the row cache."""
+        """Add to f the cached rows of K whose coefficients changed, each times its change."""
         if self.cache.capacity:
             size = programs.update_range(self.state.stream.profile, self.state.n)
             store = self.cache.store(self.hits.slot).arguments()
             self._update(*size, store, self._added(self.hits).arguments(), self.hits.count)
 
     def make_misses(self, add: bool = True) -> None:
-        """Compute the misses' rows of K and store them in the row cache.
+        """Compute the changed rows of K that the row cache lacks, and store them in it.
 
-        add: also add the changes of their coefficients times these rows to f.
+        add: also add these rows, each times the change of its coefficient, to f.
         """
         gram, panel, misses = self.state.gram, self.square.panel, self.misses
         gram.gather(panel, misses.row, misses.count)
@@ -323,9 +327,9 @@ class KernelRows:
         return there
 
     def prefetch_pays(self, computed: int) -> bool:
-        """Return whether to prefetch, because the solve will likely need most rows of K.
+        """Return whether to prefetch all rows of K, because the solve will likely need most of them.
 
-        It will likely need the rows whose coefficients violate the optimality conditions.
+        The rows whose coefficients violate the optimality conditions count as needed.
 
         computed: number of rows computed so far.
         """
@@ -340,11 +344,12 @@ class KernelRows:
         return bool(wanted * rows.cost > GAIN * len(missing) * each)
 
     def prefetch(self, until: float = np.inf) -> tuple[int, int]:
-        """Compute all rows that the row cache lacks, or as many as perf_counter() allows before ``until``.
+        """Compute all rows of K that the row cache lacks, or as many as time allows.
 
-        Return the number of rows made. Return also how many rows the values would fill that were copied by symmetry. Do
-        nothing if the cache has too few free slots. The cache learns of the rows at the end, when their values are
-        complete.
+        Return the number of rows made, and the number of rows that the values copied by symmetry would fill. Do nothing
+        if the cache has too few free slots. The cache learns of the rows at the end, when their values are complete.
+
+        until: perf_counter() at which the time is over.
         """
         state, cache, stream = self.state, self.cache, self.state.stream
         if self._settings.progress:
@@ -423,10 +428,13 @@ def _kept(stream: Stream, rows: Rows, cache: float | str) -> float:
 
 
 def _value(profile: Profile, cells: float, n: int, kept: float, W: int) -> float:
-    """Return the mean cost of a value of K, in dense cells, if the row cache holds ``kept`` of n rows.
+    """Return the mean cost of a value of K, in multiply-adds of a dense product.
 
-    A value of a cached row is read, else computed for ``cells`` dense cells. If the cache has few slots in comparison
-    with the working set's W rows, rows that stay in the set are computed again.
+    A value of a cached row is read; other values are computed. If the cache is small beside the working set of W rows,
+    rows that stay in the set are computed again.
+
+    cells: cost of computing a value.
+    kept: number of rows that the row cache holds, of n rows.
     """
     there = min(1.0, kept / (n * SUPPORT))
     again = AGAIN * (STAYING * W / kept) ** FORGOTTEN if 0 < kept < STAYING * W else 1.0

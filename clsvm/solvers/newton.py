@@ -41,7 +41,7 @@ Rows = NDArray[np.intp]
 KernelBlock = Callable[[Rows, Rows], tuple[Matrix, Matrix]]
 ROUNDS = 10  # most rounds in which coefficients that would leave their bounds are fixed
 RIDGE = 10.0  # relative ridge in units of eps times the square root of the number of coefficients
-STEADIER, TRIES = 30.0, 5  # factor of the next ridge if K + ridge I is indefinite; number of ridges
+STEADIER, TRIES = 30.0, 5  # factor of the next ridge if K + ridge * I is indefinite; most ridges to try
 MOST, LEAST = 4096, 32  # most and fewest free coefficients of a Newton step
 MARGIN = 256  # sizes of panels and of a factor's blocks are multiples of MARGIN, so that there are few sizes
 SHORT = 0.5  # least length t of a step; a shorter step is dropped, since wrong coefficients were at bounds
@@ -59,11 +59,11 @@ SOLVES = 50  # right-hand sides of a step with a kept factor
 
 
 class Columns(NamedTuple):
-    """Hold columns of U'^-1, the inverse of the transposed factor.
+    """Hold columns of U'^-1, the inverse of the transposed Cholesky factor U of a matrix M (m, m).
 
     all: the columns, (m, k).
-    products: their inner products (k, k), which are entries of M^-1.
-    at: the indices of the requested columns among them.
+    products: inner products of the columns, (k, k), which are entries of M^-1.
+    at: indices of the requested columns among the k columns.
     """
 
     all: Matrix
@@ -98,7 +98,7 @@ class Factor:
 
     @property
     def kept(self) -> int:
-        """Return the bytes of the kept columns of U'^-1."""
+        """Return the bytes of the columns of U'^-1 that are kept for later calls."""
         return self._columns.nbytes + self._products.nbytes
 
     @property
@@ -201,14 +201,14 @@ def steadied(dtype: DTypeLike, ridges: Iterable[float], least: float, grow: Call
 
 
 class Face:
-    """Minimise 1/2 d'Md + g'd over the rows of a factor U'U = M, with fixed sums and some fixed coefficients.
+    """Minimise 1/2 d'Md + g'd over d (m,), with a Cholesky factor of M, fixed sums and some fixed entries of d.
 
-    The sum of d in each group is 0. Sums and fixed coefficients are the rows of a Schur complement of M.
+    The sum of d in each group is 0. These sums and the fixed entries are the conditions of a Schur complement of M.
 
     g: gradient (m,).
-    group: group number of each row, (m,).
+    group: group number of each entry, (m,).
     groups: number of fixed sums, 0 if none is fixed.
-    refined: number of iterative refinements of these conditions.
+    refined: number of iterative refinements of the conditions.
     """
 
     def __init__(self, factor: Factor, g: Vector, group: Rows, groups: int, refined: int = 0) -> None:
@@ -332,11 +332,11 @@ class CostModel:
         self._made, self._doubt = False, 1.0  # whether a step was made; factor of the next price
 
     def pays(self, cost: float, violation: float, tol: float, price: float, late: bool) -> bool:
-        """Return whether SMO will cost more than a Newton step of this ``price``.
+        """Return whether SMO will cost more to the end than a Newton step of this ``price``.
 
         The forecast extrapolates from the second half of the convergence checks at which the violation was low.
 
-        cost: cost of SMO so far.
+        cost: cost of SMO so far, in the unit of ``price``.
         violation: the current KKT violation.
         late: treat any violation as low.
         """
@@ -405,7 +405,7 @@ class Newton:
         return 0
 
     def _host_bytes(self, before: int, new: int, block: int) -> int:
-        """Return the bytes on the host by which the factor grows, with temporary arrays."""
+        """Return the bytes by which the factor grows on the host, with temporary arrays, for ``new`` more rows."""
         more, columns = new * before + new * (new + block) // 2, before + new + MEANWHILE * block
         kept = GROWN * self._factor.kept if before and self._factor else 0
         return self._dtype.itemsize * (more + block * columns) + kept

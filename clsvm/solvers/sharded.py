@@ -204,7 +204,7 @@ class Sharded(Loop):
         return own, self._b[:, here], self.W, self.settings.cache_bytes
 
     def _split(self, rows: Rows) -> list[NDArray[np.int32]]:
-        """Split row numbers, in any order, by their shards. The parts count from each shard's first row."""
+        """Split row numbers, in any order, by their shards. In a part, numbers count from the shard's first row."""
         home = np.searchsorted(self._ends[1:], rows, side="right")
         return [(rows[home == i] - start).astype(np.int32) for i, start in enumerate(self._ends[:-1])]
 
@@ -235,7 +235,7 @@ class Sharded(Loop):
             self._solve()
 
     def _look_again(self) -> None:
-        """Request new candidates from all shards, by the current extremes."""
+        """Request new candidates for the working set from all shards, by the current extremes."""
         self._offers = self._ask("step", [(change,) for change in self._unchanged()])
 
     def _solve(self) -> None:
@@ -403,10 +403,11 @@ class Change(NamedTuple):
 class Facts(NamedTuple):
     """Describe a shard.
 
-    sizes, extent: error sizes and value ranges of its rows (precision.measured).
+    sizes: error sizes of its rows (precision.measured).
+    extent: largest and smallest norms of its rows (precision.measured).
     W: rows of a working set (kernel_rows.sizes).
     cache_bytes: bytes of the row cache (kernel_rows.sizes).
-    reason: why they have these sizes, in words.
+    reason: why working set and row cache have these sizes, in words.
     row: bytes of a row.
     layout: layout of the rows, in words.
     """
@@ -426,7 +427,7 @@ class Offer(NamedTuple):
     Attributes
     ----------
     rows, f, X
-        numbers, gradients and features of the candidates.
+        row numbers in the shard, gradients and features of the candidates.
     kept
         gradients of the shard's rows that stay in the working set.
     least, most, inside, sums
@@ -492,7 +493,7 @@ class Shard:
         self.state.load(problem, b, (b, problem.q))
         given = problem.constraint, W, cache_bytes
         if self._posed and self._posed != given:
-            raise RuntimeError("a shard is for problems of one kind")
+            raise RuntimeError("all problems of a shard must have one constraint, working set size and cache size")
         if not self._posed:
             self.selection = Selection(self.stream, self.dtype, problem.constraint, 1, self.state.n, W)
             self.cache = new_cache(self.stream, self.gram.rows, cache_bytes, W)

@@ -35,6 +35,8 @@ PARTS = ("select", "subproblem", "tile", "rows", "update", "free", "gap", "exact
 class Optimality:
     """Hold the optimality state of a solve, as the host reads it at a convergence check.
 
+    A group is a set of coefficients whose sum is fixed, with an offset of its own.
+
     Attributes
     ----------
     least
@@ -46,7 +48,7 @@ class Optimality:
     sums
         sum of the derivatives of the free coefficients, (problems, groups).
     steps
-        SMO iterations (problems,).
+        SMO iterations of each problem so far, (problems,).
     rows
         rows of K computed so far.
     """
@@ -129,7 +131,7 @@ class Course:
     trace: list[Point] = field(default_factory=list)
 
     def took(self, part: str, since: float) -> None:
-        """Add the seconds since perf_counter() was ``since`` to a part of the solve."""
+        """Add the seconds since perf_counter() was ``since`` to the ``part`` of the solve."""
         self.seconds[part] += perf_counter() - since
 
 
@@ -167,7 +169,7 @@ class Loop(ABC):
     def _now(self) -> tuple[Problem, Vector, Vector]:
         """Return the problem, b and f, in the caller's order of rows.
 
-        The numbers of the problem are as the device rounds them.
+        The bounds and the linear term of the problem are as the device rounds them.
         """
 
     @abstractmethod
@@ -184,7 +186,7 @@ class Loop(ABC):
 
     @abstractmethod
     def _sums(self, rho: Vector) -> Vector:
-        """Return b'(f - q), q'b and the loss of each problem, (problems, 3); see extremes.cl.
+        """Return three numbers for each problem: b'(f - q), q'b and the loss, (problems, 3); see extremes.cl.
 
         rho: offsets (problems, groups) at which the loss is computed.
         """
@@ -206,7 +208,7 @@ class Loop(ABC):
         return self.problem.snapped(b, held.lo, held.hi), f
 
     def run(self) -> Result:
-        """Iterate to the end of the solve; on Ctrl-C save the coefficients and raise."""
+        """Iterate to the end of the solve. On Ctrl-C save the coefficients and raise KeyboardInterrupt."""
         try:
             return self._run()
         except KeyboardInterrupt:
@@ -272,7 +274,11 @@ class Loop(ABC):
         return None, True
 
     def _certified(self, violation: float, tol: float, gap: bool = False) -> certificate.Checked:
-        """Check the state in float64, and replace f by the float64 values."""
+        """Check b and f in float64, and replace f by the float64 values; return the outcome.
+
+        violation: KKT violation by f so far.
+        gap: whether the duality gap may end the solve.
+        """
         if self.check.exact is None:
             return certificate.Checked(violation, np.zeros(0, bool), np.zeros((0, 0)))
         with self.cleared():
@@ -285,8 +291,8 @@ class Loop(ABC):
     def _settled(self, violation: float) -> bool:
         """Return whether the solve shall end here rather than continue to a violation of CLOSE * tol.
 
-        A smaller violation can make the float64 check unnecessary. It is not worth iterations if the rounding errors of
-        K are too large for that. It is not worth them either if these errors are so small that the check is already
+        A smaller violation can make the float64 check unnecessary. Further iterations do not pay if the rounding errors
+        of K are too large for that. They do not pay either if these errors are so small that the check is already
         unnecessary.
         """
         tol = self.settings.tol

@@ -3,9 +3,9 @@
 :class:`State` holds the coefficients b, the gradients f = K b + q and the bounds. Rows are in the device's order, in
 which padding rows take no part in any problem.
 
-:class:`Selection` chooses working sets by counting in a histogram, without sorting. ``stay`` rows of the last set stay.
-Behind them come ``quota`` further rows of each side (rows that can rise, rows that can fall). If the problem has no
-bias, ``quota`` rows come from all rows together. No array of length n leaves the device.
+:class:`Selection` chooses working sets by counting violations of rows in a histogram, without sorting. The rows that
+stay from the last set come first. Behind them come equally many rows that can rise and rows that can fall, with the
+largest violations. If the problem has no bias, rows are not divided like this. No array of length n leaves the device.
 """
 
 from __future__ import annotations
@@ -53,9 +53,8 @@ def subproblem(
 ) -> Variant:
     """Return the program that solves the dual over a working set of ``working_set`` rows.
 
-    rows: program text by which the kernel computes rows of its tile Q itself; None if Q is an argument. It is possible
-        for
-    SIMD-style kernels with the constraint BIAS or NONE.
+    rows: program text by which the kernel computes rows of its tile Q itself; None if Q is an argument. Text needs a
+    SIMD-style kernel and the constraint BIAS or NONE.
     """
     items = subproblem_items(profile, working_set)
     ground = ("fold",) if profile.shape == "vector" else ("argmin", "least")
@@ -91,7 +90,7 @@ def respond(profile: Profile, dtype: str) -> Variant:
 
 
 def shard(profile: Profile, dtype: str) -> Variant:
-    """Return the program with the three kernels for single rows of a shard: put, mark and pick."""
+    """Return the program with the kernels put, mark and pick, which access single rows of a shard."""
     return Variant(f"shard {dtype}", _cl("shard"), (*record.options(profile, dtype),), "put")
 
 
@@ -99,7 +98,10 @@ SQUARE = 16  # SIDE of carry.cl
 
 
 def carry(profile: Profile, dtype: str) -> Variant:
-    """Return the program with the kernels carry, which copies a part of the last tile Q, and mirror."""
+    """Return the program with the kernels carry and mirror, by which a part of the tile Q is copied.
+
+    carry copies values among rows that stay from the last tile. mirror copies half of the tile by symmetry.
+    """
     return Variant(f"carry {dtype}", sources.cl("solvers/carry"), (*record.options(profile, dtype),), "carry")
 
 
@@ -133,13 +135,13 @@ class Limits(NamedTuple):
     Attributes
     ----------
     tol
-        KKT violation at which it ends.
+        KKT violation at which the solve ends.
     shrink
-        share of its first violation at which it ends.
+        share of its first violation at which the solve ends.
     steps
-        SMO iterations after which it ends.
+        SMO iterations after which the solve ends.
     budget
-        SMO iterations that the problem may take in all.
+        SMO iterations that the problem may take over all working sets.
     """
 
     tol: np.float32
@@ -180,7 +182,8 @@ class PairSteps:
 class View(NamedTuple):
     """Name the buffers by which working sets are chosen.
 
-    f, b, lo and hi are (sets, n); kink is one number, the factor of |b|.
+    f, b, lo, hi: gradients, coefficients and bounds, each (sets, n).
+    kink: one number, the factor of |b| in the dual.
     """
 
     f: Buffer
@@ -191,9 +194,9 @@ class View(NamedTuple):
 
 
 class State:
-    """Hold lo, hi, q, f and b of ``P`` problems on the device, each (P, n) wide numbers of 8 bytes.
+    """Hold lo, hi, q, f and b of ``P`` problems over n rows on the device, n with padding rows.
 
-    n counts padding rows.
+    Each array has P x n numbers of 8 bytes: doubles, or pairs of float32 if the device lacks doubles.
     """
 
     def __init__(self, stream: Stream, gram: Operator, problems: int) -> None:
@@ -240,16 +243,16 @@ class State:
     def now(self) -> tuple[Problem, Vector, Vector]:
         """Return the problem, b (P, n) and f (P, n), in the caller's order of rows.
 
-        The numbers of the problem are as the device rounds them.
+        The bounds and the linear term of the problem are as the device rounds them.
         """
         f = self.gradients()
         certificate.finite(f, self.gram.kernel)
         return self._held, self.coefficients(), f
 
     def respond(self, b: Vector, panel: Panel) -> None:
-        """Add K b to f, with a panel of support vectors at a time, or more if all of K is on the device.
+        """Add K b to f, for coefficients b (P, n) in the caller's order.
 
-        b: coefficients (P, n) in the caller's order.
+        The support vectors are taken in parts that fit in ``panel``, or in larger parts if all of K is on the device.
         """
         s, gram, support = self.stream, self.gram, np.flatnonzero(b.any(axis=0))
         most = (s.limit - s.held) // (2 * (8 * self.P + 4)) if gram.whole else 0
@@ -284,11 +287,11 @@ class Selection:
     Attributes
     ----------
     numbers, places
-        the optimality state at the last :meth:`look` (extremes.cl).
+        extremes of the dual's derivatives in each chunk, and their rows, at the last :meth:`look` (extremes.cl).
     counters
-        the solve's counters (problems, 4), which the host reads together with the optimality state.
+        the solve's counters (problems, 4), which the host reads together with these.
     ws
-        the rows of each set, -1 at free places; a set has ``stride`` places, of which the first W are used.
+        row numbers of each set, -1 at free places. A set has ``stride`` places, of which the first W are used.
     """
 
     def __init__(
@@ -327,7 +330,7 @@ class Selection:
         self.stream.clear(self._counted[1], 4 * 2 * BINS * self.sets)
 
     def over_rows(self, kernel: Any, *arguments: Any) -> None:
-        """Launch a kernel over the chunks of rows of every set."""
+        """Launch a kernel over the rows of every set, with a work-group for each chunk of rows."""
         group = self.stream.profile.group
         kernel((group * self.chunks, self.sets), (group, 1), self.n, self.chunk, *arguments)
 
@@ -371,9 +374,9 @@ class Selection:
         self.over_rows(self._k["collect"], view, self.in_set, chosen)
 
     def extremes(self) -> tuple[Vector, NDArray[np.int32], NDArray[np.int64]]:
-        """Read the optimality state and the counters from the device.
+        """Read the optimality state that extremes.cl computed, and the counters of the solve.
 
-        Return numbers and places, both (sets, chunks, groups, 4), and the counters (problems, 4).
+        Return its numbers and its places of rows, both (sets, chunks, groups, 4), and the counters (problems, 4).
         """
         numbers, places, counters = self._seen.read(self.stream)
         return self.stream.narrow(numbers), places, counters
@@ -381,9 +384,8 @@ class Selection:
     def seen(self) -> tuple[tuple[Vector, Vector, NDArray[Any], Vector], NDArray[np.int64]]:
         """Read the optimality state of whole sets, and the counters (problems, 4).
 
-        The state has four arrays (sets, groups): the smallest and the largest derivative, the number of free
-            coefficients, and
-        the sum of their derivatives.
+        The state has four arrays (sets, groups). They are the smallest derivative of the dual, the largest derivative,
+        the number of free coefficients, and the sum of the derivatives of free coefficients.
         """
         numbers, places, counters = self.extremes()
         least, most = numbers[..., 0].min(axis=1), numbers[..., 1].max(axis=1)
