@@ -94,7 +94,7 @@ _PARTS = ("data", "indices", "indptr", "offsets")
 
 
 def columns(*parts: Any) -> NDArray[np.int32]:
-    """Return in ascending order the columns in which at least one of the CSR matrices has an entry."""
+    """Return the ascending numbers of the columns in which at least one of the CSR matrices has an entry."""
     return np.unique(np.concatenate([X.indices[: X.indptr[-1]] for X in parts]))
 
 
@@ -166,7 +166,7 @@ def both_dense(X: Any, Y: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]
 
 
 def canonical(X: Any) -> Data:
-    """Convert X to the form that row layouts read; return a dense X itself if it has that form.
+    """Convert X to the form that clsvm.gram.layouts reads; return a dense X itself if it has that form.
 
     The result is float32 or float64. A dense result is aligned and in C order. A sparse result is CSR with int32
     indices that ascend without duplicates in each row. Raises ValueError for a malformed sparse matrix, or one of 2^31

@@ -54,7 +54,7 @@ Block = tuple[slice, Rows]  # a slice of X and its rows on the device
 # STAY_SHARE is for blocks that stay. SHARE is for blocks that pass, and for laying them out.
 # WORKING_SHARE is for a working set if blocks pass, because a larger working set needs fewer passes.
 ROWS_SHARE, PLAIN_SHARE, STAY_SHARE, SHARE, WORKING_SHARE = 0.8, 0.4, 0.6, 0.5, 0.7
-# bytes of solver state for each row: f, coefficient, bounds, and its places in the working set and the row cache
+# bytes of solver state for each row: gradient, coefficient, bounds, and places in the working set and the row cache
 BESIDE = 56
 BLOCK = 256 << 20  # largest size of a block in bytes, for few passes over X
 # Largest block in bytes for many passes: UNIFIED, which CPU caches hold, if the device shares host memory, else COPIED.
@@ -163,7 +163,7 @@ class Streamed:
         """Yield an iterator that makes one pass over all blocks.
 
         A block and the buffers that the caller made with it live until the next block is requested. The caller must
-        have finished its queue by then. Leaving early, by an error or Ctrl-C, frees all threads and buffers.
+        have finished its queue by then. Leaving the context, also by an error or Ctrl-C, frees all threads and buffers.
 
         Iterating raises the errors of laying out a block: ValueError if memory_limit is too small or a file was
         truncated, DeviceError, MemoryError.
@@ -185,8 +185,10 @@ class Streamed:
                     yield rows, self.laid(self.stream, rows)
 
     def _laid_ahead(self, other: Stream, worker: ThreadPoolExecutor) -> Generator[Block, None, None]:
-        """Yield blocks that a thread lays out on the stream ``other``. The caller's thread uses that stream only while
-        the other thread waits."""
+        """Yield blocks that a worker thread lays out on the stream ``other``.
+
+        The caller's thread uses that stream only while the worker thread is idle.
+        """
         process, used, slices = os.getpid(), None, self.following()
 
         def fetched(rows: slice) -> Rows:
@@ -213,7 +215,7 @@ class Streamed:
             arrays.check_file(file, size)
 
     def laid(self, stream: Stream, rows: slice) -> Rows:
-        """Lay out the given rows as one block on ``stream``. The caller frees them."""
+        """Lay out the slice ``rows`` of X as one block on ``stream``. The caller frees the block's buffers."""
         self.check_files()
         if self.arrangement:
             return CLUSTERED.build_part(stream, self.X, self._plan, self.dtype, self.arrangement, rows)

@@ -10,9 +10,10 @@ order.
 Each row has its own k x k matrix H: a weight w, one weight for each output, or w (diag(P) - P P') for the row's
 probabilities P (k,). In code, arrays have one row for each output: V is (k, m) and T is (k, n).
 
-A tile of K(X, U) is a block of its rows. Each tile is computed, used and dropped, or kept for later passes.
-forward_back sums a few terms in the dtype of K and adds these sums in wide numbers; forward and back use wide numbers
-throughout, as gradients need. The order of all sums is fixed, so repeated calls return the same bits.
+A tile is a block of rows of K(X, U). Each tile is computed, used and dropped, or kept for later passes. forward_back
+sums a few terms in the dtype of K and adds these sums in wide numbers, which are doubles or pairs of floats. forward
+and back use wide numbers for all sums, as gradients need. The order of all sums is fixed, so repeated calls return the
+same bits.
 
 :class:`Sums` computes these products for rows on the device. :class:`Cross` computes them for any number of rows in the
 host's memory, or memory-mapped, in one of three ways:
@@ -22,8 +23,8 @@ host's memory, or memory-mapped, in one of three ways:
     streamed: X passes through the device in every pass, block by block (gram/blocks.py).
 
 Cross chooses the cheapest way that fits the memory. Computing a value of K costs the multiply-adds of a row, the kernel
-function and its use; reading one costs a share of the profile's ``cache_cost``. The ways differ only in the order of
-sums.
+function and the use of the value. Reading a stored value costs a share of the profile's ``cache_cost``. The ways differ
+only in the order of sums.
 """
 
 from __future__ import annotations
@@ -317,7 +318,7 @@ SHARE = 0.7  # share of the free memory that the rows or K may take, since a pas
 USED, IN_ORDER = 20.0, 0.7
 PROBE = 4096  # largest number of rows from which the cost of a value of K is estimated
 TIMED = 8192  # largest number of rows on which the speed of a device is measured
-CENTERS = "the centers (center_selection)"  # name of the inducing points in error messages
+CENTERS = "the centers (center_selection)"  # what error messages call the inducing points
 SOME = 64 << 20  # largest size in bytes of the values that are copied to the host at a time
 
 
@@ -477,7 +478,7 @@ class Cross:
         self._lay_out(keep)
 
     def _lay_out(self, keep: bool) -> None:
-        """Choose the way, and do the work that is done once: lay out the rows, or compute K."""
+        """Choose "rows", "kept" or "streamed", and do the work that is done once: lay out the rows, or compute K."""
         stream, itemsize = self._stream, np.dtype(self.dtype).itemsize
         left, row = stream.limit - stream.held, layouts.row_bytes(self._plan, self._X, itemsize)
         # ``values`` are the bytes of K in one row, ``beside`` the bytes of the row's sums and weights

@@ -1,13 +1,13 @@
-"""Compute K b in float64, for checks of a solution and for decision values that float32 cannot hold.
+"""Compute sums K b with coefficients b in float64, for checks of a solution and where float32 is not precise enough.
 
 The device computes these sums if it has double precision and enough memory. Otherwise the host evaluates the kernel
 function in NumPy.
 
-    of_rows: the function K b that solvers call for some rows of X.
-    responses: K(X, S) b' for rows X and support vectors S.
-    by_half: the same sums from half of a symmetric K.
-    decided: decision values, in float32 for the rows where that is precise enough and in float64 for the others.
-    HostBlocks: blocks of K on the host.
+    of_rows: return the function that solvers call to compute some rows of K b.
+    responses: compute the sums of K(X, S) with coefficients b, for rows X and support vectors S.
+    by_half: compute these sums from half of a symmetric K.
+    decided: compute decision values, in float32 for rows where float32 is precise enough, in float64 for the others.
+    HostBlocks: compute blocks of K on the host.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from clsvm.opencl.stream import Stream
 from clsvm.threads import one_thread
 
 Vector = NDArray[np.float64]
-# a function of row numbers (r,) and b (problems, n) that returns these rows of K b, (problems, r)
+# a function that takes row numbers (r,) and coefficients b (problems, n), and returns these rows of K b (problems, r)
 Exact = Callable[[NDArray[np.intp], Vector], Vector]
 
 HOST = 1 << 22  # the host computes sums that take at most this many multiply-adds
@@ -47,12 +47,12 @@ AMONG = 1.25  # by_half pays if rows and support vectors together are at most th
 HALVED = 0.6  # by_half pays if at least this share of the rows and support vectors together are support vectors
 BLOCK = 128  # right-hand rows in a block of by_half; a sub-buffer of 4-byte values may begin at any multiple of 128
 ALONE = 1024  # BLAS runs in one thread for products of at most this many rows
-AT_A_TIME = 1 << 15  # values of K in a block on the host, so that a CPU cache holds it
-AT_ONCE = 1 << 20  # values of K that the host computes without blocks: four such arrays are little memory
+AT_A_TIME = 1 << 15  # number of values of K in a block on the host, so that a CPU cache holds the block
+AT_ONCE = 1 << 20  # number of values of K that the host computes without blocks; arrays of this size are small
 
 
 def of_rows(gram: Operator, X: Any, plan: Plan, device: Any) -> Exact:
-    """Return the function that computes rows of K b in float64 within the stream's memory budget.
+    """Return the function that computes rows of K b, for coefficients b, in float64 in the stream's memory budget.
 
     X may be memory-mapped. The function then reads a limited number of rows and of support vectors at a time.
     """
@@ -78,7 +78,7 @@ def of_rows(gram: Operator, X: Any, plan: Plan, device: Any) -> Exact:
 
 
 def of_given(K: Any) -> Exact:
-    """Return the function that computes rows of K b for a precomputed kernel matrix K."""
+    """Return the function that computes rows of K b, for coefficients b and a precomputed kernel matrix K."""
     return lambda rows, b: (K[rows] @ b.T).T
 
 
@@ -150,7 +150,7 @@ def _symmetric(gram: Gram, b: Vector) -> Vector:
 
 
 def decided(support: Support, stream: Stream, X: Data, coefficients: Vector, groups: slice = ALL) -> Vector:
-    """Return :meth:`Support.responses`, in float64 for each row for which float32 is not precise enough.
+    """Return decision values without the intercept (Support.responses), in float64 if float32 is not precise enough.
 
     The choice depends on the row alone, so a decision value does not depend on the other rows of a call. Values that
     are not finite in float32 are computed again in float64. Raises RowError for a row that float64 cannot evaluate.
@@ -204,7 +204,7 @@ def _in_double(
     n, m = X.shape[0], support.shape[0]
     most = max(terms(X), terms(support)) if sp.issparse(X) and sp.issparse(support) else X.shape[1]
 
-    def needed(side: int) -> int:  # bytes of a block of K and of its rows, restricted to the columns that have an entry
+    def needed(side: int) -> int:  # bytes of a block of K and of its rows with only the columns that have an entry
         down, across = min(side, n), min(side, m)
         return 8 * COPIES * (down * across + (down + across) * min(X.shape[1], (down + across) * most))
 
@@ -228,8 +228,8 @@ class HostBlocks:
     If ``whole`` is set, all of K is computed and kept once the requested blocks have n^2 values in total. Distances are
     then summed from differences, so that a value of dense rows has the same bits in every block.
 
-    Otherwise distances come from norms and inner products of the rows less ``centre`` (d,). They are then as precise as
-    on a device, and many times faster to compute for long rows.
+    Otherwise distances come from norms and inner products of the rows less ``centre`` (d,). These distances are as
+    precise as on a device, and many times faster to compute for long rows.
     """
 
     def __init__(self, X: Any, kernel: Kernel | Precomputed, centre: Vector, whole: bool) -> None:
@@ -249,8 +249,10 @@ class HostBlocks:
         return np.asarray(self._K[np.ix_(rows, columns)], np.float64)
 
     def _between(self, kernel: Kernel, X: Any, Y: Any) -> NDArray[np.float64]:
-        """Return K(X, Y). Distances are computed for a few rows at a time, so that a CPU cache holds the temporary
-        arrays. A small K among equal rows is computed at once."""
+        """Return K(X, Y). If Y is X and K is small, all of K is computed at once.
+
+        Otherwise distances are computed for a few rows at a time, so that a CPU cache holds the temporary arrays.
+        """
         few = self._whole and Y is X and X.shape[0] ** 2 <= AT_ONCE
         if few or "sqdist" not in kernel.spec.expression.names:
             return kernel(X, Y)

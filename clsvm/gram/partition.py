@@ -5,8 +5,8 @@ the order of rising density. A rule stops the walk. The columns before the stop 
 Columns are then numbered by falling density, so that columns which are read often stand together. Entries of a row keep
 their order.
 
-    paper: stop before a column that is itself more than 50 % full, or that raises the walked part above 5 %.
-    code: stop also when four times the walked entries exceed the cells left to store whole, as the paper's code does.
+    paper: stop before a column that is more than 50 % full, or that raises the walked columns above 5 % together.
+    code: stop also when four times the walked entries exceed the cells of the other columns, as the paper's code does.
     cost: stop before a column that is read faster whole, by the profile's measured costs (:class:`Gain`).
 
 Reference: Xie et al. 2023 (BoostSVM), algorithms 1 and 2, and the published code. Here counts are exact, and empty
@@ -17,8 +17,8 @@ least cost. Let Jx be the columns of the row, JS the columns of the cluster, and
 
     cost = |S| |Jx - JS| + |JS - Jx|.
 
-A full cluster makes room for the next one. Reference: GTSVM, section 5.3, algorithm 2, where the initial ``max(k, n /
-l)`` must read ``min``.
+A full cluster is no longer active, and a new one takes its place. Reference: GTSVM, section 5.3, algorithm 2, where the
+initial ``max(k, n / l)`` is a misprint for ``min(k, n / l)``.
 
 The paper visits rows in random order. That order is best while the active clusters are a good part of all clusters.
 Otherwise it is better to sort the rows by a few informative columns, and pieces of this order can be clustered in
@@ -44,7 +44,7 @@ from clsvm.opencl.stream import Buffer, Stream
 
 SPARSE, FULL = 0.05, 0.5  # the paper's rule: largest density of all walked columns together, and of a single column
 LEFT = 4  # the rule "code" stops if this multiple of the walked entries exceeds the cells of the other columns
-PIECE = 1 << 19  # entries that a thread splits at a time
+PIECE = 1 << 19  # number of entries that a thread splits at a time
 RULES = ("paper", "code", "cost")
 
 
@@ -52,17 +52,17 @@ RULES = ("paper", "code", "cost")
 class Gain:
     """Compute what storing a column whole saves.
 
-    A column with the share ``density`` of nonzero rows saves (entry * density)^power - 1 times the cost of storing it
-    whole.
+    The saving is (entry * density)^power - 1 for a column with the share ``density`` of nonzero rows. Its unit is the
+    cost of a value of a whole column.
 
     Attributes
     ----------
     entry
-        cost of an entry over the cost of a value of a whole column; its square root if ``power`` is 2.
+        cost of an entry, divided by the cost of a value of a whole column. If ``power`` is 2, the square root of this.
     power
-        1, or 2 for an inverted index.
+        1 for CSR entries, 2 for an inverted index.
     least
-        total saving in dense multiply-adds that must be exceeded for any column to be stored whole.
+        columns are stored whole only if their savings sum to more than this number.
     """
 
     entry: float
@@ -177,14 +177,14 @@ def split(X: sp.csr_matrix, made: Partition) -> tuple[NDArray[np.floating], sp.c
 
 
 ACTIVE = 64  # clusters that a row can join at any time, the paper's default
-_GROUP = 64  # work-items of a work-group that assigns rows
+_GROUP = 64  # number of work-items of a work-group that assigns rows to clusters
 _LANES = 16  # active clusters whose bit sets are stored side by side
 EXCESS = 0.85  # columns of a cluster that a row does not use, over the same number for groups of sorted neighbours
 _CROSSING = 8  # a sorted walk is better from this number of clusters on, counted as a multiple of ACTIVE
 _SAMPLE = 2048, 1 << 22  # largest sample, in rows and in values, from which informative columns are found
 _TELLING = 32  # largest number of informative columns
 _SORTED = 8192, 1 << 24  # largest sample, in rows and in values, that is sorted to estimate the columns of a cluster
-_STAGING = 256 << 20  # bytes of dense rows on the device at a time
+_STAGING = 256 << 20  # bytes of dense rows that are copied to the device at a time
 
 
 @dataclass(frozen=True)
@@ -223,8 +223,9 @@ def cluster(
     ``size`` rows.
 
     ``active`` is the number of clusters that a row can join, None for all of them. ``order`` is the order of the walk:
-    "random" as in the paper, "sorted" by pattern with pieces in parallel, or None for the better one. Entries of dense
-    rows that equal ``centre`` (d,) count as zero. Equal rows and an equal profile give equal clusters.
+    "random" as in the paper, "sorted" by similarity with pieces of the walk in parallel, or None for the better one.
+    Entries of dense rows that equal ``centre`` (d,) count as zero. The same rows have the same clusters on all devices
+    of equal profiles.
 
     Raises ValueError if costs would exceed 31 bits, or if the memory budget cannot hold one bit for each value of X.
     """
@@ -302,8 +303,10 @@ def _sorted(patterns: NDArray[np.uint32], d: int) -> NDArray[np.intp]:
 
 
 def by_pattern(bits: NDArray[Any]) -> NDArray[np.intp]:
-    """Return the order of rows of 0 and 1 with at most 32 columns. The first column counts most, and equal rows keep
-    their order."""
+    """Return the order that sorts rows of 0 and 1, which have at most 32 columns.
+
+    The first column counts most, and equal rows keep their order.
+    """
     weights = np.uint32(1) << np.arange(bits.shape[1], dtype=np.uint32)[::-1]
     return np.argsort(bits.astype(np.uint32) @ weights, kind="stable")
 
@@ -311,7 +314,7 @@ def by_pattern(bits: NDArray[Any]) -> NDArray[np.intp]:
 def sampled(rows: Any, d: int, most: int, cells: int) -> Any:
     """Return a sample of evenly spaced rows.
 
-    The sample has about ``most`` rows, or fewer so that it has about ``cells`` values with d values in a row.
+    The sample has about ``most`` rows, or fewer if ``most`` rows of d values have more than ``cells`` values.
     """
     n = rows.shape[0]
     return rows[:: max(1, n // most, n * d // cells)]

@@ -70,7 +70,7 @@ def _least(numbers: Vector) -> float:
 
 
 def measures(kernel: Kernel, X: Data, plan: Plan) -> Measures:
-    """Return the measures of the rows of X (n, d) less the plan's centre, computed on the host."""
+    """Return the sizes and extreme entries of the rows of X (n, d) less the plan's centre, computed on the host."""
     step = max(1, (1 << 22) // max(1, X.shape[1]))
     found = [(np.zeros(0), np.zeros(0), np.zeros(0))]
     for start in range(0, X.shape[0], step):
@@ -211,15 +211,14 @@ class Reach:
         return self._found[dtype, rows]
 
     def __call__(self, found: Measures, dtype: str = "float32") -> NDArray[np.bool_]:
-        """Return for each row whether ``dtype`` is precise enough, by the rows' measures."""
+        """Return for each row whether ``dtype`` is precise enough, given the measures ``found`` of the rows."""
         out = np.full(len(found.sizes), self._holds(dtype, self._span))
         for extent, rows in self._beyond(found):
             out[rows] = self._holds(dtype, extent)
         return out
 
     def check(self, found: Measures, rows: NDArray[np.intp]) -> None:
-        """Raise RowError for a row that float64 cannot evaluate either. ``rows`` holds the numbers of the measured
-        rows."""
+        """Raise RowError if float64 cannot compute K for a row. ``rows`` holds the numbers of the measured rows."""
         refuse(self._kernel, self._span, self._span, self._d, " of support vectors")
         for extent, which in self._beyond(found):
             try:

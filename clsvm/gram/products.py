@@ -10,9 +10,9 @@ U, one row for each problem.
 :class:`Operator` names these products for the solvers. :class:`Gram` computes them from rows that one device holds.
 Rows are stored in lane groups of V rows, which kernels compute side by side (layouts/record.py).
 
-One chain of operations in column order computes every value K(x, u). Its bits therefore depend on neither layout, nor
-tile, nor batch. Two kinds of values are exceptions: element-wise sums depend on the layout, and matrix units (tensor
-cores) round wide tiles in their own way.
+One chain of operations in column order computes every value K(x, u). The bits of a value therefore depend on neither
+the layout nor the other rows of a product. Two kinds of values are exceptions: element-wise sums depend on the layout,
+and matrix units (tensor cores) round in their own way.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Slots = dict[int, Buffer]
 # Largest cost of one GPU launch in dense multiply-adds. A small GPU makes 5e11 a second, so a launch takes 0.2 s.
 # A driver may reset a GPU that also draws the screen if a launch takes 2 s.
 LONGEST = 1e11
-PASSING = 8 << 20  # largest size in bytes of a temporary store of kernel values, so that a CPU cache holds it
+PASSING = 8 << 20  # largest size in bytes of a temporary store of kernel values, so that a CPU cache holds the store
 FEW = 4096  # smallest number of rows of X in a temporary store, since each store searches every column's index again
 
 
@@ -71,7 +71,7 @@ class Store(NamedTuple):
 
 
 class Update(NamedTuple):
-    """Describe the sums c (problems, n) += D K(U, X), with weights D (problems, capacity).
+    """Describe an update c += D K(U, X) of sums c (problems, n), with weights D (problems, capacity) of the rows U.
 
     Attributes
     ----------
@@ -114,7 +114,7 @@ class Tile(NamedTuple):
     out
         buffer for the values, ``capacity`` of them in each row.
     known
-        first column v to compute; columns before it are computed already. Columns are computed in whole lane groups.
+        first column v whose values are computed. Columns are computed in whole lane groups.
     half
         whether only values with u < known or u >= v are needed, because the other values of the symmetric matrix mirror
         them.
@@ -187,7 +187,10 @@ class Operator(Protocol):
         """
 
     def row_source(self) -> RowSource:
-        """Return the OpenCL text by which a CPU computes rows of a subproblem's matrix K from :meth:`of_panel`."""
+        """Return the OpenCL text that computes rows of a subproblem's K from the arguments of :meth:`of_panel`.
+
+        Only solvers on CPUs include the text in their programs.
+        """
 
     def gather(self, panel: Panel, rows: Buffer, count: Buffer) -> None:
         """Copy the rows at positions rows[0 .. count - 1] (int32, -1 for an empty place) into a panel."""
@@ -256,7 +259,7 @@ class Gram(Operator):
     at_least
         smallest number of wide tiles that a product is split into; fewer would leave compute units idle.
 
-    ``slots`` holds the buffers that :meth:`slot` made by their size. Several Grams may share it.
+    ``slots`` maps each capacity to the buffer that :meth:`slot` made for it. Several Grams may share the map.
     """
 
     resident = True

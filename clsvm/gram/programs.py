@@ -1,16 +1,18 @@
 """Name the OpenCL programs that compute products with K, one for each product, layout, dtype and device profile.
 
+X are rows, U the right-hand rows in a panel, and R the right-hand rows in a second panel. c are sums with weights D.
+
     rows: store K(U, X). Macro STORE.
     update: c += D K(U, X), and store nothing. Macro UPDATE, and STORE too for a layout that computes values in a store.
-    both: the two in one pass. Macros STORE, UPDATE.
+    both: store K(U, X) and update c in one pass. Macros STORE, UPDATE.
     tile: store K(U, U) among the panel's rows. Macro STORE, over the panel or over listed rows.
-    half tile: store K(U, U) without the values that mirror others. Macros STORE, HALF, for SIMD devices, whose few
-        cores gain by it.
+    half tile: store K(U, U) without the values that mirror others. Macros STORE, HALF. Only SIMD devices use this
+        product, which saves time on their few cores.
     tile update: c += D K(R, U) between two panels. Macro UPDATE, over a panel or over listed rows.
     sections: an update for each section of a panel. Macros UPDATE, SECTIONS, for dense lane groups.
 
-A :class:`Variant` is a program text with its -D options. The library runs it; tools write it out for C programs and
-cross-compile it.
+A :class:`Variant` is a program text with its -D options. The library runs variants; tools write them out for C programs
+and cross-compile them.
 """
 
 from __future__ import annotations
@@ -196,9 +198,9 @@ class Units:
     name
         the name in reports.
     text
-        cl_kernels/<text>.cl, which defines fragments and how numbers are split.
+        name of the file cl_kernels/<text>.cl, which defines fragments and splits numbers into parts.
     platform
-        a word in the name of the OpenCL platforms that may have them.
+        a word in the names of the OpenCL platforms that may have these matrix units.
     warp
         number of work-items that hold a fragment together.
     fragment
@@ -297,8 +299,8 @@ class Units:
 # The method "tf32 x 3" omits at most 2^-21 of each product (cl_kernels/gram/mma.cl).
 # NVIDIA's units also truncate sums of eight terms toward one side, which adds an error of the same size.
 # AMD's units round as float32 does. Growth of the errors with the number of terms is not counted.
-# On an H100 the units took 1.07 of the time of ordinary arithmetic at 128 features, and 0.85 of it at 784.
-# AMD's units take the same least number of features.
+# On an H100 NVIDIA's units took 1.07 of the time of ordinary arithmetic at 128 features, and 0.85 of it at 784.
+# AMD's units have the same value of ``least``.
 UNITS: tuple[Units, ...] = (
     Units(
         name="tf32 x 3", text="gram/mma", platform="NVIDIA", warp=32, fragment=8, sharing=8, groups=2, blocks=2,

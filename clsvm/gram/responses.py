@@ -34,7 +34,7 @@ Vector = NDArray[np.float64]
 _TILE = 64  # a multiple of the rows in a lane group and in a panel's block, for every layout
 _BEGIN = APART // 4  # positions in a panel where a piece may begin are multiples of this, so that sub-buffers are valid
 CHUNK = 256 << 20  # bytes of rows to predict that are laid out at a time
-IN_PLACE = 0.8  # share of the free memory for rows that kernels read in the host's memory
+IN_PLACE = 0.8  # share of the free memory that a block of rows may take if kernels read X in the host's memory
 PANEL, PASSING = 32 << 20, 4 << 20  # bytes of a panel of support vectors, if panels are kept and if they are not
 FEWEST = 512  # smallest number of support vectors in a panel that is not kept, since filling each panel has a cost
 ALL = slice(None)  # select every group of support vectors
@@ -56,7 +56,7 @@ def whole_tiles(rows: int) -> int:
 
 
 class Piece(NamedTuple):
-    """Name consecutive support vectors of one group that stand together in a panel.
+    """Name consecutive support vectors of one group that stand one after another in a panel.
 
     Attributes
     ----------
@@ -397,8 +397,10 @@ class SmallBatchPredictor:
         stream.hand_over([*built.buffers(), *own])
 
     def responses(self, stream: Stream, X: Data, coefficients: Vector) -> Vector:
-        """Return c (groups * problems, n) for at most MOST rows X (n, d) and coefficients (problems, m). Raises
-        ValueError for a row whose squared norm exceeds the range of the dtype."""
+        """Return the sums (groups * problems, n) for at most MOST rows X (n, d) and coefficients (problems, m).
+
+        Raises ValueError for a row whose squared norm exceeds the range of the dtype.
+        """
         self._hold(-(-X.shape[0] // self._rows.lanes))
         with stream.lock:  # a fork waits for this stream
             return self._answered(stream, X.toarray() if sp.issparse(X) else X, coefficients)

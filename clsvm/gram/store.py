@@ -4,10 +4,10 @@ Both use up to SLABS buffers of equal size ("slabs") from a pool that outlives t
 :class:`products.Store`.
 
     RowCache: a ring of slots for rows of K.
-    StoredGram: an Operator that reads its values from all of K.
-    given: all of K, from a NumPy array.
-    computed: all of K, from the products of a Gram.
-    fill: some rows of K, each into its slot.
+    StoredGram: an Operator that reads values from all of K.
+    given: copy all of K from a NumPy array, and return its StoredGram.
+    computed: compute all of K from the rows, and return its StoredGram.
+    fill: compute some rows of K, and write each into its slot.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class StoredGram(Operator):
 
     def between(self, panel: Panel, at: Buffer, right: Panel, count: Buffer, K: Buffer, update: Update | None) -> None:
         given = self._store._replace(slot=at).arguments()
-        assert update  # only operators with by_blocks are asked for values alone
+        assert update  # solvers ask for K(R, U) without an update only if by_blocks is set
         self._answer((panel.capacity,), None, given, right.rows, count, update.D, update.c)
 
 

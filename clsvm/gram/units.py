@@ -65,7 +65,7 @@ def _tried(stream: Stream) -> Found:
     for one in known(stream):
         try:
             error, lost = measured(stream, one)
-        except BuildError as failed:  # the compiler does not know these instructions
+        except BuildError as failed:  # the compiler does not know the instructions of these matrix units
             words = f"{one.name} was not built: {str(failed).strip().splitlines()[0][:200]}"
             continue
         if error <= one.error + ROUNDED and not lost:

@@ -28,7 +28,7 @@ _TINY, _SMALLEST = float(np.finfo(np.float64).tiny), float(np.finfo(np.float64).
 _DIGITS = 1e-3  # float32 errors are proportional to eps if they are at most this share of the largest value
 _CELLS = 1 << 18  # number of terms e(x_j, y_j) that the host computes at a time
 _SAMPLE = 500  # rows on which Kernel.check tests a kernel function
-# Kernel.rounding tests distances by these exponents: the first array for pairs of norms, the second for one norm.
+# exponents of the distances that Kernel.rounding tests: the first array for pairs of norms, the second for one norm
 _STEPS = np.linspace(1, 0, 200), np.linspace(1, 0, 1000)
 _SIZES = np.concatenate([[1.0], np.geomspace(1e-6, 0.9, 9)])  # squared norms in Kernel.rounding, over the largest
 
@@ -212,7 +212,7 @@ class Kernel:
         return ""
 
     def get_params(self, deep: bool = True) -> dict[str, float | int]:
-        """Return the parameters. scikit-learn calls it, so that estimators have parameters like ``kernel__gamma``."""
+        """Return the parameters. By this method scikit-learn gives an estimator parameters like ``kernel__gamma``."""
         return self.params
 
     def set_params(self, /, **params: Any) -> Kernel:

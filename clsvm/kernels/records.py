@@ -1,4 +1,4 @@
-"""Kernel functions as records (:class:`Spec`). The built-in functions are the records at the end of this file.
+"""Describe kernel functions by records (:class:`Spec`). The end of this file has the records of built-in functions.
 
     inner-product form   K(x, y) = f(dot, sqdist, xx, yy)      xx = <x,x>, yy = <y,y>, dot = <x,y>,
                                                                sqdist = max(xx + yy - 2 dot, 0)   (GTSVM, section 5.2)
@@ -38,11 +38,11 @@ class Parameter:
     Attributes
     ----------
     name
-        its name.
+        name of the parameter.
     default
-        its default value.
+        default value of the parameter.
     lower
-        its lower limit.
+        lower limit of the parameter's values.
     above
         whether a value must be larger than ``lower``; otherwise it may equal ``lower``.
     integer
@@ -84,11 +84,11 @@ class Argument(NamedTuple):
     Attributes
     ----------
     type
-        its OpenCL type, "real" or "int".
+        OpenCL type of the number, "real" or "int".
     name
-        its name in the OpenCL text.
+        name of the number in the OpenCL text.
     value
-        function from parameter values to the number.
+        function that computes the number from the parameter values.
     """
 
     type: str
@@ -182,7 +182,7 @@ def _of_difference(node: Node) -> bool:
 
 
 def _name(name: str) -> str:
-    """Return a parameter's name. Raises ValueError if expressions or grid searches could not use it."""
+    """Return a parameter's name. Raises ValueError if expressions or grid searches could not use the name."""
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or "__" in name or keyword.iskeyword(name):
         raise ValueError(f"a parameter's name is letters, digits and single underscores, got {name!r}")
     if name in (*FUNCTIONS, *VARIABLES, *SUM, *ELEMENTS, "nonnegative"):
@@ -224,7 +224,7 @@ def _distances(X: Matrix, Y: Matrix, metric: str) -> Matrix:
 
 
 def _decay(metric: str) -> Oracle:
-    """Return the oracle exp(-gamma * distance). The oracle works in place, because a new array takes longer to fill."""
+    """Return the oracle exp(-gamma * distance). The oracle reuses its array, because a new one takes longer to fill."""
 
     def oracle(X: Matrix, Y: Matrix, gamma: float) -> Matrix:
         distances = _distances(X, Y, metric)

@@ -31,7 +31,7 @@ from clsvm.opencl.stream import Stream
 LAYOUTS: dict[str, Layout] = {layout.name: layout for layout in (DENSE, CSR, CLUSTERED, HYBRID, INVERTED)}
 # rows that are selected by number become CSR if a value of K costs less than this share of its cost in dense rows
 SOONER = 0.8
-_SAMPLE = 2048  # rows from which the density of columns is estimated
+_SAMPLE = 2048  # number of rows from which the density of columns is estimated
 # The centre of dense rows is the mean of about this many sampled rows, or of all rows if the sample has an outlier.
 _MEANT = 8192
 _FAR = 1e4  # a row is an outlier if its squared norm exceeds this multiple of the median squared norm

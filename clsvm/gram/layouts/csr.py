@@ -4,15 +4,15 @@
     hybrid: the densest columns are stored whole, and the other entries in CSR.
     inverted: a hybrid with an inverted index of the CSR entries.
 
-A panel holds one block of right-hand rows at a time, with only the features that these rows have. Each product fills it
-again from the rows, block by block (cl_kernels/gram/scatter.cl). One chain of operations over the dense columns and
-then over the entries computes a value of K. A value therefore has the same bits in all three layouts if they order
-columns alike (partition.Partition).
+A panel holds one block of right-hand rows at a time, with only the features that these rows have. Each product fills
+the panel again from the rows, block by block (cl_kernels/gram/scatter.cl). One chain of operations over the dense
+columns and then over the entries computes a value of K. A value therefore has the same bits in all three layouts if
+they order columns alike (partition.Partition).
 
 The inverted index lists, for each column, the rows that have an entry in it. An entry of a right-hand row then meets
 only the entries of its column, whereas the other sparse layouts read all entries of X. That is far less work if few
-rows share a column. X is cut into blocks of rows whose sums a cache holds. Launches alternate between storing the sums
-over dense columns and adding the products of matching entries to them, in the order of the columns.
+rows share a column. X is cut into blocks of rows whose sums a cache holds. A launch stores the sums over dense columns.
+The next launch adds the products of matching entries to these sums, in the order of the columns.
 
 Only SIMD devices use the index. A work-group device lays such rows out as hybrid.
 
@@ -51,10 +51,10 @@ VALUE = 1.4  # cost of the kernel function and store of a value, as a multiple o
 CONVERTED = 1000.0  # cost of testing one value of a dense row for 0, in dense multiply-adds
 LINE = 12000.0  # cost of filling in one feature of a block of right-hand rows, in dense multiply-adds
 CACHED = 4096  # number of features of 64 right-hand rows that a second-level cache holds
-FAR = 3.0  # extra cost of an entry whose feature is not in that cache, as a multiple of an entry's cost
+FAR = 3.0  # extra cost of an entry whose feature is not in a second-level cache, as a multiple of an entry's cost
 TEAM_ITEMS = 256  # work-items of a work-group
 # Costs of storing some columns whole:
-MADE = 1.05  # factor on the cost of products, for the time that splitting the columns takes
+MADE = 1.05  # factor on the estimated cost of products, which accounts for splitting the columns
 BEGUN = 0.5  # cost that whole columns add to a value of K besides multiply-adds, as a multiple of value_cost
 
 
@@ -84,7 +84,7 @@ class CsrRows(Rows):
     Attributes
     ----------
     csr
-        the entries.
+        the entries in the columns that are not stored whole.
     dense
         the columns that are stored whole.
     lengths
@@ -422,7 +422,7 @@ def zero_sums(spec: Spec, dtype: str, profile: Profile, d: int = 0) -> Variant:
 # A block of the index has BLOCK rows, whose sums a second-level cache holds, or up to MOST rows, which 16 bits number.
 BLOCK, MOST = 16384, 1 << 16
 ADDED = 2.0  # cost of storing the sums over whole columns and reading them again, as a multiple of value_cost
-LIST = 60.0  # cost of finding a column's entries in a block, as a multiple of the cost of two matching entries
+LIST = 60.0  # cost of finding a column's entries in a block, as a multiple of the cost of a pair of matching entries
 COLD = 1.75  # factor on LIST if at most 16 right-hand rows search the column, so that no cache holds its entries yet
 FEWEST = 256  # an inverted index is made for at least this many rows
 PARTS = 4  # number of work-items for each compute unit that build an inverted index

@@ -39,21 +39,21 @@ MAX_FEATURES = 16384  # largest number of columns of clustered rows, and of dens
 TILES = 4  # a work-item takes at least this many register tiles, if there are enough of them
 WORTH = 1 << 20  # a work-item makes at least this many multiply-adds, which take some microseconds
 UNEVEN = 8  # with fewer rounds of work, each work-item of a half tile gets one register tile, since their work differs
-CHUNK = 128  # features in a chunk: a first-level cache holds this many of a tile's rows and of the right-hand rows
+CHUNK = 128  # features in a chunk: a first-level cache holds 128 features of a tile's rows and of the right-hand rows
 # by shape class: rows with more chunks of features than this number are multiplied chunk by chunk
 CUT = {"many": 1, "few": 4}
 WAIT = 1.5  # factor on the cost of a multiply-add if a CPU with few right-hand rows waits for dense rows
-# Cost of the kernel function, as a multiple of the profile's value_cost. It overlaps with multiply-adds.
+# cost of the kernel function over dense rows and over clustered rows, as a multiple of the profile's value_cost
 DENSE_VALUE, CLUSTERED_VALUE = 1.5, 1.4
 # Constants of clustered rows:
 AHEAD = 64  # a row's values are prefetched this number of features ahead of their use
 # A work-item takes at most RUN lane groups, and a compute unit gets at least SHARE work-items.
 RUN, SHARE = 16, 8
 SKIPPED = 1024  # a cluster may skip this many columns of a panel at no cost
-SCATTERED = 1280  # this many skipped columns more double the cost of a multiply-add
+SCATTERED = 1280  # skipping this many further columns doubles the cost of a multiply-add
 FIRST = 600.0  # cost of reading a column of a panel for the first time, in dense multiply-adds
 NEAR = 256  # a cache holds this many columns of a panel, which do not have the cost FIRST
-STAGING = 256 << 20  # bytes of rows that are copied at a time to a device without the host's memory
+STAGING = 256 << 20  # bytes of rows that are copied at a time to a device that does not share the host's memory
 
 
 class Part(NamedTuple):
@@ -115,7 +115,7 @@ class DeviceRows:
     numbers
         the row numbers in X of the selected rows.
 
-    Indexing selects a subset of the rows. numpy.asarray returns them as a host array.
+    Indexing selects a subset of the rows. numpy.asarray returns the selected rows as a host array.
     """
 
     ndim = 2
@@ -394,8 +394,8 @@ class Lanes(Layout):
     def size(self, stream: Stream, numbers: Mapping[str, int], of_panel: bool, groups: int, cells: float) -> int:
         """Return the number of work-items of a SIMD launch.
 
-        A work-item takes several register tiles of rows one after another, and enough work to repay its start. It reads
-        a panel larger than the caches once for all its tiles.
+        A work-item takes several register tiles of rows one after another, and enough work to repay its start. If the
+        panel is larger than the caches, the work-item reads the panel once for all its tiles.
         """
         tiles, units = super().size(stream, numbers, of_panel, groups, cells), stream.compute_units
         rounds = tiles // (units * TILES)

@@ -419,7 +419,7 @@ class Layout(ABC):
         return 0.0
 
     def partition(self, profile: Profile, X: Data) -> Partition | None:
-        """Return the columns of X (n, d) as ordered and split by the layout, or None if it does neither."""
+        """Return the order of the columns of X (n, d) and the number stored whole, or None for the caller's order."""
         return None
 
     @abstractmethod
@@ -488,7 +488,7 @@ class Layout(ABC):
 
 
 def lanes(profile: Profile, dtype: str) -> int:
-    """Return V, the number of rows in a lane group, for values of ``dtype``. A SIMD vector holds half of V doubles."""
+    """Return V, the number of rows in a lane group. In SIMD style V is half as large for float64 as for float32."""
     return profile.lanes // 2 if dtype == "float64" and profile.shape == "vector" else profile.lanes
 
 
