@@ -199,7 +199,9 @@ class Streamed:
         coming = worker.submit(fetched, slices[0])
         for rows, following in zip(slices, [*slices[1:], None], strict=True):
             if os.getpid() != process:
-                raise DeviceError("a forked process cannot stream rows: the thread that lays them out is its parent's")
+                raise DeviceError(
+                    "a forked process cannot stream rows: only its parent has the thread that lays out rows"
+                )
             made = coming.result()
             if used is not None:
                 other.free(*used.buffers())

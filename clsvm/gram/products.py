@@ -219,7 +219,7 @@ class Operator(Protocol):
 
         All rows must be on the device.
         """
-        raise TypeError("rows are not on the device in one piece")
+        raise TypeError("matrix units need all rows in one set of buffers on the device")
 
     def lent(self) -> AbstractContextManager[None]:
         """Return a context in which the caller may use the memory that the operator reserved for its own products."""

@@ -145,5 +145,5 @@ def test_a_panel_of_two_is_refused(device: str) -> None:
     with Stream(device) as stream:
         gram = products(stream, X, make("rbf"), "auto")
         if (panel := gram.panel(2)).capacity % 4:
-            with pytest.raises(ValueError, match="a panel of 2 working vectors is not whole lane groups"):
+            with pytest.raises(ValueError, match="a panel of 2 right-hand rows is not whole lane groups"):
                 Sums(gram, panel, 2, 1)

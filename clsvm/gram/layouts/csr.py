@@ -579,7 +579,9 @@ def _index(stream: Stream, rows: CsrRows, columns: int) -> Index:
     entries, real = rows.entries(n), np.dtype(rows.dtype)
     size = _size(n, columns, entries)
     if rows.entries(size) >= 1 << 31:  # entries of a block are numbered by 31 bits
-        raise BufferSizeError(f"got {size} rows of {rows.entries(size)} entries, expected fewer than {1 << 31}")
+        raise BufferSizeError(
+            f"got {size} rows with {rows.entries(size)} entries in a block, expected fewer than {1 << 31}"
+        )
     blocks = -(-n // size)
     parts = 1 << (-(-PARTS * units // blocks) - 1).bit_length()
     ends, at = stream.buffer(4 * blocks * (columns + 2)), stream.buffer(2 * entries)
