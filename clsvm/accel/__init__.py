@@ -1,13 +1,14 @@
-"""Run scikit-learn's own support vector machines on an OpenCL device without a change of code.
+"""Run scikit-learn's own support vector machines on an OpenCL device, without a change of the user's code.
 
-    python -m clsvm.accel [--profile] SCRIPT ...        or -m MODULE ...
+    python -m clsvm.accel [--profile] SCRIPT ...        run a script
+    python -m clsvm.accel [--profile] -m MODULE ...     run a module
     %load_ext clsvm.accel                               in IPython
     clsvm.accel.install()                               in Python, before or after scikit-learn is imported
 
-SVC, NuSVC, SVR, NuSVR and OneClassSVM stay scikit-learn's classes: they check their input, clone, pickle and print as
-before. clsvm fits them and computes their decision values if it can and is expected to be faster
-(:mod:`clsvm.accel.costs`); otherwise LIBSVM inside scikit-learn does. Searches by GridSearchCV over these classes, and
-fits in joblib's worker processes, are accelerated too.
+The classes SVC, NuSVC, SVR, NuSVR and OneClassSVM are still those of scikit-learn: they check their input, clone,
+pickle and print as before. clsvm fits them and computes their decision values if it can and is expected to be faster
+than LIBSVM (:mod:`clsvm.accel.costs`). Otherwise scikit-learn's LIBSVM runs the call. GridSearchCV over these classes,
+and fits in joblib's worker processes, are accelerated too.
 
 ``CLSVM_ACCEL_LOG=info`` prints for each call whether clsvm or scikit-learn ran it, and why. The first call that runs on
 a device loads OpenCL.
@@ -23,10 +24,10 @@ __all__ = ["install", "installed", "uninstall"]
 
 
 def load_ipython_extension(_shell: Any) -> None:
-    """Install for ``%load_ext clsvm.accel``."""
+    """Install the patches of scikit-learn when IPython runs ``%load_ext clsvm.accel``."""
     install()
 
 
 def unload_ipython_extension(_shell: Any) -> None:
-    """Uninstall for ``%unload_ext clsvm.accel``."""
+    """Remove the patches of scikit-learn when IPython runs ``%unload_ext clsvm.accel``."""
     uninstall()

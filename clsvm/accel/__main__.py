@@ -12,9 +12,10 @@ from clsvm.accel import log
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run a script or module. With --profile, print a table of calls and seconds on stderr at the end.
+    """Run a script or module with scikit-learn's SVMs accelerated.
 
-    argv: arguments of the command line; by default those of the process.
+    ``argv`` are the arguments of the command line, by default those of the process. With --profile, print a table of
+    calls and seconds on stderr at the end.
     """
     parser = argparse.ArgumentParser(prog="python -m clsvm.accel", description=__doc__)
     parser.add_argument("--profile", action="store_true", help="print a table of calls and seconds at the end")

@@ -25,24 +25,30 @@ class Costs:
 
     Attributes
     ----------
-    pair, pair_cell
-        LIBSVM's fit: seconds for each pair of rows, and for each pair and stored feature of a row.
-    value, value_cell
-        LIBSVM's prediction: seconds for each kernel value, and for each kernel value and stored feature of a row.
+    pair
+        LIBSVM's fit: seconds for each pair of rows.
+    pair_cell
+        LIBSVM's fit: additional seconds for each pair of rows and each stored feature of a row.
+    value
+        LIBSVM's prediction: seconds for each kernel value.
+    value_cell
+        LIBSVM's prediction: additional seconds for each kernel value and each stored feature of a row.
     term
-        LIBSVM's prediction: seconds for each row, support vector and class beyond two.
-    fit, answer
-        clsvm's fixed seconds of a fit, and of a prediction.
+        LIBSVM's prediction: additional seconds for each kernel value and each class after the second.
+    fit
+        clsvm's fit: fixed seconds.
+    answer
+        clsvm's prediction: fixed seconds.
     machine
-        clsvm's fit: seconds for each pair of classes.
+        clsvm's fit: additional seconds for each pair of classes.
     vote
-        clsvm's prediction: seconds for each row and pair of classes.
+        clsvm's prediction: additional seconds for each row and each pair of classes.
     share
-        clsvm's further time as a share of LIBSVM's.
+        the rest of clsvm's time, as a share of LIBSVM's time.
     first
         seconds that the first call of a process takes to load OpenCL and cached programs.
     half
-        share of LIBSVM's time below which clsvm's estimate must lie.
+        clsvm is chosen if its estimated time is less than this share of LIBSVM's.
     """
 
     pair: float = 4e-9
@@ -59,27 +65,34 @@ class Costs:
     half: float = 0.5
 
     def of_fit(self, rows: int, cells: float, classes: int) -> float:
-        """Return LIBSVM's seconds for a fit to ``rows`` rows with ``cells`` stored features each, over all pairs."""
+        """Return LIBSVM's estimated seconds for a fit to ``rows`` rows, summed over all pairs of classes.
+
+        ``cells`` is the mean number of stored features of a row.
+        """
         pairs = rows**2 * (1 if classes < 2 else 2 * (classes - 1) / classes)
         return pairs * (self.pair + self.pair_cell * cells)
 
     def least_of_fit(self, classes: int) -> float:
-        """Return the seconds that clsvm's fit takes even if it has few rows."""
+        """Return the estimated seconds that clsvm's fit takes even for few rows."""
         return self.fit + self.machine * classes * (classes - 1) / 2
 
     def of_answer(self, rows: int, support: int, cells: float, classes: int) -> float:
-        """Return LIBSVM's seconds for the decision values of ``rows`` rows with ``support`` support vectors."""
+        """Return LIBSVM's estimated seconds for the decision values of ``rows`` rows with ``support`` support vectors.
+
+        ``cells`` is the mean number of stored features of a row.
+        """
         return rows * support * (self.value + self.value_cell * cells + self.term * max(0, classes - 2))
 
     def least_of_answer(self, rows: int, classes: int) -> float:
-        """Return the seconds that clsvm's decision values take even if there are few support vectors."""
+        """Return the estimated seconds that clsvm needs for decision values even with few support vectors."""
         return self.answer + self.vote * rows * (classes * (classes - 1) / 2 if classes > 2 else 0)
 
     def pays(self, theirs: float, least: float, spent: float) -> bool:
         """Return whether clsvm is expected to take less than half of LIBSVM's time.
 
-        theirs: LIBSVM's estimated seconds. least: clsvm's seconds for a small problem. spent: the seconds that LIBSVM
-        took in this process so far. Once they reach ``first``, the time to load OpenCL no longer counts.
+        ``theirs`` are LIBSVM's estimated seconds, ``least`` clsvm's seconds for a small problem. ``spent`` are the
+        seconds that LIBSVM took in this process so far. Once ``spent`` reaches ``self.first``, the time to load OpenCL
+        no longer counts.
         """
         return least + self.share * theirs + max(0.0, self.first - spent) < self.half * theirs
 
@@ -88,9 +101,9 @@ COSTS = Costs()
 
 
 def refused(model: Any, kernel: Any) -> str:
-    """Return the reason why clsvm cannot run a scikit-learn estimator, or "" if it can.
+    """Return the reason why clsvm cannot run the scikit-learn estimator ``model``, or "" if it can.
 
-    model: the estimator. kernel: its parameter ``kernel``.
+    ``kernel`` is the estimator's parameter ``kernel``.
     """
     if callable(kernel):
         return PYTHON
@@ -104,14 +117,14 @@ def refused(model: Any, kernel: Any) -> str:
 def left_out(model: Any, sample_weight: Any) -> str:
     """Return "a weight is 0 or less" if a sample or class weight is not positive, else "".
 
-    LIBSVM drops rows of weight 0 and renumbers the others, so such a fit stays with LIBSVM.
+    LIBSVM removes rows of weight 0 and renumbers the other rows, so LIBSVM has to run such a fit.
     """
     weights = np.concatenate([np.ravel(sample_weight), np.ravel(getattr(model, "class_weight_", ()))])
     return "" if (weights > 0).all() else "a weight is 0 or less"
 
 
 def cells(X: Any) -> float:
-    """Return the mean number of stored entries in a row of X (n, d); d if X is dense."""
+    """Return the mean number of stored entries in a row of X (n, d). It is d if X is dense."""
     return float(X.nnz) / max(1, X.shape[0]) if hasattr(X, "nnz") else float(X.shape[1])
 
 

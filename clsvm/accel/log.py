@@ -34,7 +34,7 @@ class Call:
     seconds
         duration of the call.
     in_parts
-        whether the call, a search, was logged as the separate calls of its fits instead.
+        whether the call is a search whose fits were logged as separate calls, and is not logged itself.
     """
 
     name: str
@@ -50,13 +50,13 @@ class Call:
         return f"{self.name} ({size}): {self.who}, {took}; {self.why}"
 
 
-calls: list[Call] = []  # all of this process
+calls: list[Call] = []  # all calls of this process that were logged
 _depth = threading.local()
 
 
 @contextmanager
 def call(name: str, shape: tuple[int, ...]) -> Iterator[Call]:
-    """Yield a record of a call that is logged at its end. A call inside another call is not logged."""
+    """Yield a record of a call, and log it when the call ends. A call inside another call is not logged."""
     made, began = Call(name, shape), perf_counter()
     depth = getattr(_depth, "value", 0)
     _depth.value = depth + 1
@@ -72,7 +72,10 @@ def call(name: str, shape: tuple[int, ...]) -> Iterator[Call]:
 
 
 def summary() -> str:
-    """Return a table of this process's calls and seconds by call name and package. Worker processes are not counted."""
+    """Return a table of this process's calls: number and seconds for each method and package.
+
+    Calls in worker processes are not counted.
+    """
     rows: dict[tuple[str, str], tuple[int, float]] = {}
     for one in calls:
         number, seconds = rows.get((one.name, one.who), (0, 0.0))

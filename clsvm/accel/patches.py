@@ -1,12 +1,13 @@
 """Replace the methods of scikit-learn's SVMs that call LIBSVM by methods that try clsvm first.
 
-scikit-learn's ``fit`` checks its input, then ``_dense_fit`` or ``_sparse_fit`` calls LIBSVM and stores its result.
-Predictions and decision values go through four more such methods. These six methods are replaced. A replacement stores
-clsvm's result in the same attributes, with LIBSVM's signs. GridSearchCV's ``fit`` and joblib's wrapper of functions for
-workers are replaced, too.
+scikit-learn's ``fit`` checks its input, then its method ``_dense_fit`` or ``_sparse_fit`` calls LIBSVM and stores the
+result. Predictions and decision values go through four more methods that call LIBSVM. These six methods are replaced. A
+replacement stores clsvm's result in the same attributes, with LIBSVM's signs. GridSearchCV's ``fit`` and the wrapper of
+functions that scikit-learn sends to joblib's workers are replaced, too.
 
-clsvm's models are made from an estimator's attributes and cached outside of the estimator. So pickles are unchanged,
-and copies of an estimator give equal results. :func:`install` and :func:`uninstall` exchange the methods.
+For predictions, a clsvm model is made from the attributes of the scikit-learn estimator, and cached outside of it.
+Therefore pickles are unchanged, and copies of an estimator give equal results. :func:`install` and :func:`uninstall`
+exchange the methods.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ from clsvm.estimators.callbacks import registered
 from clsvm.estimators.checks import defined
 
 _THEIRS = (svm.SVC, svm.NuSVC, svm.SVR, svm.NuSVR, svm.OneClassSVM)
-SHARED = {"C", "gamma", "nu", "epsilon", "kernel", "degree", "coef0", "tol"}  # parameters that SVCSearchCV can vary
+SHARED = {"C", "gamma", "nu", "epsilon", "kernel", "degree", "coef0", "tol"}  # parameters that a grid may vary
 
 
 def search_refused(asked: Any, params: dict[str, Any]) -> str:
-    """Return the reason why clsvm cannot run a GridSearchCV, or "" if it can.
+    """Return the reason why clsvm cannot run the GridSearchCV ``asked``, or "" if it can.
 
-    asked: the search. params: keyword arguments of its ``fit``.
+    ``params`` are the keyword arguments of the search's ``fit``.
     """
     if params:
         return f"fit was given {', '.join(sorted(params))}"
@@ -66,9 +67,10 @@ def search_refused(asked: Any, params: dict[str, Any]) -> str:
 
 
 def altered(estimator: BaseEstimator) -> str:
-    """Return the reason why an estimator may behave unlike scikit-learn's SVMs, or "" if it does not.
+    """Return the reason why an estimator may behave unlike scikit-learn's SVMs, or "" if there is none.
 
-    A subclass may add nothing, and no attribute of the object may hide a method.
+    A reason is a subclass that adds or changes a method or parameter, or an attribute of the object that hides a
+    method.
     """
     kind = type(estimator)
     base = next((one for one in kind.__mro__ if one in _THEIRS), None)
@@ -79,7 +81,7 @@ def altered(estimator: BaseEstimator) -> str:
 
 
 def seconds(asked: Any, X: Any, y: Any) -> tuple[float, float]:
-    """Return LIBSVM's estimated seconds for all fits of a search, and clsvm's least seconds (:class:`Costs`)."""
+    """Return the estimated seconds for all fits of the GridSearchCV ``asked``: LIBSVM's, and clsvm's for few rows."""
     rows = X.shape[0] if hasattr(X, "shape") else len(X)
     width = costs.cells(X) if hasattr(X, "shape") and len(X.shape) == 2 else float(len(X[0]))
     classifier = is_classifier(asked.estimator)
@@ -90,7 +92,7 @@ def seconds(asked: Any, X: Any, y: Any) -> tuple[float, float]:
 
 
 def run(asked: Any, X: Any, y: Any) -> Any:
-    """Run a GridSearchCV's search by SVCSearchCV, and set the search's fitted attributes from the result."""
+    """Run the GridSearchCV ``asked`` by clsvm's SVCSearchCV, set its fitted attributes, and return it."""
     from clsvm.accel.strict import Search, made
     from clsvm.model_selection.search import adopt
 
@@ -109,23 +111,29 @@ def run(asked: Any, X: Any, y: Any) -> Any:
 
 Method = Callable[..., Any]
 _CLASSIFIERS = ("c_svc", "nu_svc")
-# inner methods that only LIBSVM's methods call: a subclass that overrides one is left to LIBSVM
+# Only LIBSVM's methods call these inner methods, so LIBSVM has to run a subclass that overrides one of them.
 _CALLED = {name: getattr(BaseLibSVM, name) for name in ("_compute_kernel", "_warn_from_fit_status")}
 
 
 class _Known(NamedTuple):
-    """Hold a cached clsvm model and the estimator's values from which it was made.
+    """Hold a cached clsvm model, and the attributes of the scikit-learn estimator from which it was made.
 
-    The model is outdated once one of these values changes.
+    The model is made again if one of these attributes has changed.
 
     Attributes
     ----------
     owner
         weak reference to the estimator.
     machine
-        the :class:`KernelModel`.
-    dual_coef, intercept, vectors, kernel
-        the estimator's coefficients, offsets, support vectors and kernel parameters.
+        the clsvm model, a :class:`KernelModel`.
+    dual_coef
+        coefficients of the estimator.
+    intercept
+        offsets of the estimator.
+    vectors
+        support vectors of the estimator.
+    kernel
+        kernel parameters of the estimator.
     """
 
     owner: ref[Any]
@@ -164,10 +172,10 @@ def _chosen(
     ours: Callable[[], Any],
     libsvm: Callable[[], Any],
 ) -> Any:
-    """Run a call by clsvm if it can run it and is expected to be faster, else by LIBSVM; return the result.
+    """Run a call by ``ours()`` if clsvm can and is expected to be faster, else by ``libsvm()``. Return the result.
 
-    LIBSVM also runs the call if clsvm fails. why_not: the reason why clsvm cannot run it, or "". theirs, least: see
-    :meth:`Costs.pays`. ours, libsvm: functions that run the call.
+    LIBSVM also runs the call if clsvm fails. ``why_not`` is the reason why clsvm cannot run the call, or "". ``theirs``
+    are LIBSVM's estimated seconds, ``least`` clsvm's seconds for a small problem.
     """
     if _ours(call, why_not, theirs, least):
         try:
@@ -181,7 +189,11 @@ def _chosen(
 
 
 def _ours(call: log.Call, why_not: str, theirs: float, least: float) -> bool:
-    """Return whether clsvm can run a call and is expected to be faster; record the reason in ``call``."""
+    """Return whether clsvm can run a call and is expected to be faster. Record the reason in ``call``.
+
+    ``why_not`` is the reason why clsvm cannot run the call, or "". ``theirs`` are LIBSVM's estimated seconds, ``least``
+    clsvm's seconds for a small problem.
+    """
     if why_not := why_not or _state["broken"]:
         call.why = why_not
         return False
@@ -193,9 +205,9 @@ def _ours(call: log.Call, why_not: str, theirs: float, least: float) -> bool:
 
 
 def _failed(call: log.Call, error: Exception) -> None:
-    """Record that clsvm failed and scikit-learn runs the call.
+    """Record in ``call`` that clsvm failed with ``error``, so that scikit-learn runs the call.
 
-    If no device is usable, warn once; no later call tries clsvm.
+    If no device is usable, warn, and leave all later calls to scikit-learn.
     """
     call.who, call.why = log.THEIRS, f"clsvm failed: {error}"
     if isinstance(error, DeviceError):
@@ -210,7 +222,7 @@ def _failed(call: log.Call, error: Exception) -> None:
 
 
 def _learn(model: Any, X: Any, y: Any, sample_weight: Any, kernel: str) -> None:
-    """Fit clsvm's estimator, and set the attributes of scikit-learn's ``model`` that LIBSVM's fit would set."""
+    """Fit a clsvm estimator, and set the attributes of the scikit-learn estimator ``model`` that LIBSVM would set."""
     from clsvm.accel.strict import made
     from clsvm.estimators.convert import libsvm_attributes
 
@@ -230,10 +242,10 @@ def _learn(model: Any, X: Any, y: Any, sample_weight: Any, kernel: str) -> None:
 
 
 def _machine(model: Any) -> Any:
-    """Return clsvm's model of a fitted scikit-learn estimator, from the cache if the estimator has not changed.
+    """Return a clsvm model with the attributes of the fitted scikit-learn estimator ``model``.
 
-    The model is made from the estimator's attributes, so copies of an estimator have equal decision values. Raises
-    ValueError if the private coefficients that LIBSVM reads differ from the public ones: a caller has changed them.
+    It comes from the cache if these attributes have not changed. Raises ValueError if the private coefficients, which
+    LIBSVM reads, differ from the public coefficients, because a caller has changed some of them.
     """
     key, now = id(model), _made_of(model)
     if (known := _known.get(key)) and known.owner() is model and all(map(_same, known[2:], now)):
@@ -250,9 +262,9 @@ def _machine(model: Any) -> Any:
 
 
 def _made_of(model: Any) -> tuple[Any, ...]:
-    """Return the attributes that LIBSVM reads to predict: coefficients, offsets, support vectors, kernel parameters.
+    """Return what LIBSVM reads to predict: the estimator's coefficients, offsets, support vectors, kernel parameters.
 
-    Support vectors are not copied; arrays of coefficients and offsets are.
+    The arrays of coefficients and offsets are copies. The support vectors are not copied.
     """
     kernel = (model.kernel, model._gamma, model.degree, model.coef0)
     return _array(model._dual_coef_).copy(), model._intercept_.copy(), model.support_vectors_, kernel
@@ -267,20 +279,26 @@ def _array(given: Any) -> Any:
 
 
 def _classes(model: Any) -> int:
-    """Return the number of classes of a classifier, 0 for another task, even if a subclass defines ``classes_``."""
+    """Return the number of classes of a fitted classifier, or 0 for another task.
+
+    It does not use ``classes_``, which a subclass may define differently.
+    """
     return len(model._n_support) if model._impl in _CLASSIFIERS else 0
 
 
 def _bypassed(model: Any) -> str:
-    """Return a sentence that names the inner methods that an estimator overrides and clsvm would not call, or ""."""
+    """Return a sentence that names the methods in _CALLED that an estimator overrides, or "" if there are none.
+
+    clsvm would not call these methods.
+    """
     theirs = [name for name in _CALLED if getattr(getattr(model, name), "__func__", None) is not _CALLED[name]]
     return f"{type(model).__name__} has a {' and a '.join(theirs)} of its own" if theirs else ""
 
 
 def _answer(original: Method, answer: Callable[[Any, Any, Any], Any]) -> Method:
-    """Return a replacement for a prediction method of scikit-learn's SVMs.
+    """Return a replacement for the prediction method ``original`` of scikit-learn's SVMs.
 
-    It calls ``answer(estimator, model, X)`` with clsvm's model if that is expected to be faster, else ``original``.
+    It calls ``answer(estimator, model, X)`` with a clsvm model if this is expected to be faster, else ``original``.
     """
     name = original.__name__.removeprefix("_dense_").removeprefix("_sparse_")
 
@@ -301,9 +319,12 @@ def _answer(original: Method, answer: Callable[[Any, Any, Any], Any]) -> Method:
 
 
 def _predicted(model: Any, machine: Any, X: Any) -> Any:
-    """Return predictions (n,) in LIBSVM's form, float64: a class's number, a value, or 1 and -1 for one class."""
+    """Return predictions (n,) in the form that LIBSVM returns, float64.
+
+    A classifier predicts the number of a class, a regression a value, and a one-class SVM 1 or -1.
+    """
     k = _classes(model)
-    if k == 2:  # LIBSVM predicts its second class at the value 0
+    if k == 2:  # for a decision value of 0 LIBSVM predicts its second class
         return np.where(_decided(model, machine, X)[:, 0] > 0, 0.0, 1.0)
     found = machine.predict(X)
     return (np.searchsorted(machine.classes, found) if k else found).astype(np.float64)
@@ -316,7 +337,7 @@ def _decided(model: Any, machine: Any, X: Any) -> Any:
 
 
 class Accelerated:
-    """Wrap a function for joblib's workers: in another process it runs with the patches installed."""
+    """Wrap a function that joblib sends to worker processes, so that it runs there with the patches installed."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function, self.sender = function, os.getpid()
@@ -333,7 +354,10 @@ class Accelerated:
 
 
 def _sent(original: Method) -> Method:
-    """Return a replacement constructor for scikit-learn's wrapper of joblib tasks that adds :class:`Accelerated`."""
+    """Return a replacement for the constructor of scikit-learn's wrapper of functions for joblib's workers.
+
+    It also wraps the function in :class:`Accelerated`.
+    """
 
     @functools.wraps(original)
     def init(self: Any, function: Any) -> None:
@@ -382,7 +406,7 @@ def installed() -> bool:
 
 
 def install() -> None:
-    """Patch scikit-learn's support vector machines, so that they try clsvm first in this process and joblib's workers.
+    """Patch scikit-learn's SVMs, so that they try clsvm first in this process and in joblib's worker processes.
 
     A second call does nothing.
 

@@ -1,7 +1,7 @@
 """Make the clsvm estimators that run in place of scikit-learn's.
 
-A nu-SVC fit without a margin, which clsvm's public estimator only warns about, raises NoMarginError here. The caller
-then lets LIBSVM fit.
+If nu is too small, a nu-SVC has no margin between two classes. clsvm's public estimator then warns. The estimators here
+raise NoMarginError instead, and the caller lets LIBSVM fit.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from clsvm.model_selection import SVCSearchCV
 from clsvm.model_selection.folds import Folds
 from clsvm.tasks import TASKS
 
-LIBSVM_CACHE = 200  # MB: scikit-learn's default cache_size, which becomes "auto"
+LIBSVM_CACHE = 200  # scikit-learn's default cache_size in MB, in place of which clsvm uses "auto"
 _THEIR_OWN = {"probability", "random_state", "verbose", "shrinking", "max_iter"}
 
 
 class NoMarginError(Exception):
-    """nu is too small, so the optimum has no margin; LIBSVM stops before the optimum with a usable model."""
+    """Say that nu is too small, so that the optimum of nu-SVC has no margin.
+
+    LIBSVM stops before it reaches this optimum, with a usable model.
+    """
 
 
 class NuSVC(own.NuSVC):
@@ -33,7 +36,7 @@ class NuSVC(own.NuSVC):
 
 
 class _Folds(Folds):
-    """Run the fits of a search; raise the NoMarginError of a fit, which ends the search."""
+    """Run the fits of a grid search. If one of them raised NoMarginError, raise it again at the end."""
 
     def run(self, checkpoint: Any, shown: bool) -> None:
         super().run(checkpoint, shown)
@@ -43,9 +46,9 @@ class _Folds(Folds):
 
 
 def made(model: Any, **others: Any) -> Any:
-    """Return an unfitted clsvm estimator with the parameters of a scikit-learn estimator ``model``.
+    """Return an unfitted clsvm estimator with the parameters of the scikit-learn estimator ``model``.
 
-    ``others`` override them. A parameter that only a user's subclass of scikit-learn's class has is left out.
+    ``others`` are parameters with other values. A parameter that only a user's subclass has is left out.
     """
     name = TASKS[model._impl].estimator
     ours: Any = NuSVC if name == "NuSVC" else getattr(own, name)

@@ -1,10 +1,12 @@
 """Define the command ``clsvm`` and its subcommands.
 
-``train``, ``predict``, ``scale`` and ``grid`` take the flags of LIBSVM's programs; see the modules train, scale and
-grid. This module has the other subcommands: ``describe``, ``sample``, ``devices``, ``tune`` and ``kernels``.
+The subcommands ``train``, ``predict``, ``scale`` and ``grid`` take the flags of LIBSVM's programs. They are in the
+modules train, scale and grid. This module has the other subcommands: ``describe``, ``sample``, ``devices``, ``tune``
+and ``kernels``.
 
-Results go to stdout; progress bars, warnings and errors go to stderr. Exit codes: 0 for success, 1 for an error of
-data, files or device, 2 for an invalid command line, 130 for Ctrl-C. Functions import slow modules when they run.
+Results go to stdout. Progress bars, warnings and errors go to stderr. The exit code is 0 for success, 1 for an error of
+data, files or device, 2 for an invalid command line, and 130 for Ctrl-C. Functions import slow modules when they run,
+so that ``clsvm --help`` is fast.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ __all__ = ["app", "grid", "main", "scale", "train"]
     Option("json", "--json", False, "Print all figures as JSON."),
 )  # fmt: skip
 def describe(asked: Any) -> None:
-    """Run ``clsvm describe``, see :func:`clsvm.tools.describe.describe`."""
+    """Run ``clsvm describe``: print the size and density of a file's rows, and the cost of each layout."""
     figure = common.new_figure(asked.plot)
     common.check_files([asked.file], [asked.plot])
     from clsvm.models import svmlight
@@ -56,7 +58,7 @@ def describe(asked: Any) -> None:
 
 
 def _print(found: Description) -> None:
-    """Print a description of rows: its counts, then tables of column densities, partitions and layouts."""
+    """Print a description of rows: the counts, then tables of column densities, partitions and layouts."""
     from clsvm.gram.layouts.record import WORKING
 
     out = common.console()
@@ -100,7 +102,7 @@ def _percent(share: float | None) -> str:
     Option("seed", "--seed", 0, "Seed of the split.", least=0),
 )  # fmt: skip
 def sample(asked: Any) -> None:
-    """Run ``clsvm sample``, see :func:`clsvm.datasets.sample`."""
+    """Run ``clsvm sample``: write a data set of scikit-learn as svmlight text, and print the names of the files."""
     from clsvm import datasets
 
     flags.one_of("NAME", asked.name, datasets.NAMES)
@@ -110,7 +112,7 @@ def sample(asked: Any) -> None:
 
 @flags.command("List the OpenCL devices of this machine, whether each is usable, and which is the default.")
 def devices(asked: Any) -> None:
-    """Run ``clsvm devices``, see :func:`clsvm.opencl.devices.devices`."""
+    """Run ``clsvm devices``: print a table of the OpenCL devices, and which device is the default."""
     from clsvm.opencl import devices as machine
     from clsvm.opencl.runtime import unloaded
 
@@ -133,7 +135,10 @@ def devices(asked: Any) -> None:
 
 
 def _default() -> tuple[int | None, str]:
-    """Return the index of the default device, or None without one, and the rule that chooses it."""
+    """Return the index of the default device, and a sentence with the rule that chooses it.
+
+    The index is None if there is no default device.
+    """
     from clsvm.errors import DeviceError
     from clsvm.opencl.devices import find
 
@@ -155,7 +160,7 @@ def _default() -> tuple[int | None, str]:
     Option("reset", "--reset", False, "Delete the results of earlier searches."),
 )
 def tune(asked: Any) -> None:
-    """Run ``clsvm tune``, see :func:`clsvm.tools.tune.tune`."""
+    """Run ``clsvm tune``: search the fastest profile of a device, or show or delete the results of earlier searches."""
     if asked.show and asked.reset:
         raise typer.BadParameter("expected one of --show and --reset, got both", param_hint="--reset")
     from rich.console import Console
@@ -181,7 +186,7 @@ def tune(asked: Any) -> None:
 
 
 def _show_kept() -> None:
-    """Print the results of earlier searches, a table for each device."""
+    """Print the results of earlier runs of ``clsvm tune``, a table for each device."""
     from clsvm.opencl import profiles
 
     records = profiles.read_tuned()
@@ -192,7 +197,7 @@ def _show_kept() -> None:
 
 
 def _show_found(found: Tuning) -> None:
-    """Print a search's results: times by kernel family, then rates of the cost model."""
+    """Print the results of a run of the tuner: times of each family of sizes, then rates of the cost model."""
     figures = "default ms", "best ms", "gain"
     rows, figures = [], ("default ms", "best ms", "gain")
     for one in found.families:
@@ -224,7 +229,7 @@ def _kernel(asked: Any, function: str | None, hint: str = "--kernel") -> Kernel:
 
 @flags.command("List the built-in kernel functions with their parameters.", to=GROUP, name="list")
 def list_(asked: Any) -> None:
-    """Run ``clsvm kernels list``."""
+    """Run ``clsvm kernels list``: print a table of the built-in kernel functions."""
     from clsvm.kernels.records import BUILTIN
 
     rows = []
@@ -240,7 +245,7 @@ def list_(asked: Any) -> None:
     FUNCTION, flags.ELEMENT, flags.PARAM, to=GROUP,
 )  # fmt: skip
 def show(asked: Any) -> None:
-    """Run ``clsvm kernels show``."""
+    """Run ``clsvm kernels show``: print a kernel function's formula, parameters, layouts and OpenCL text."""
     if asked.function is not None and asked.named is not None:
         raise typer.BadParameter("it says the same as KERNEL: give one of the two", param_hint="--kernel")
     function = asked.named if asked.function is None else asked.function
@@ -279,7 +284,7 @@ def _shown(kernel: Kernel) -> Iterator[str]:
     to=GROUP,
 )
 def check(asked: Any) -> None:
-    """Run ``clsvm kernels check``, see :meth:`clsvm.Kernel.check`."""
+    """Run ``clsvm kernels check``: check the kernel matrix of some rows of a file by :meth:`clsvm.Kernel.check`."""
     from clsvm.models import svmlight
 
     kernel = _kernel(asked, asked.function)
@@ -308,7 +313,7 @@ def check(asked: Any) -> None:
     Option("output", "-o", None, "File for the text. Default: stdout"), to=GROUP,
 )  # fmt: skip
 def emit(asked: Any) -> None:
-    """Run ``clsvm kernels emit``, see :func:`clsvm.tools.emit.emit`."""
+    """Run ``clsvm kernels emit``: write the OpenCL text that :func:`clsvm.tools.emit.emit` returns."""
     from clsvm.gram import layouts
     from clsvm.opencl.devices import default_profile, find
     from clsvm.opencl.profiles import PROFILES
@@ -349,7 +354,7 @@ def options(
 
 
 def main() -> None:
-    """Run :data:`app` as the console script ``clsvm``, and print a lack of host memory as one message."""
+    """Run the command ``clsvm``. If the host lacks memory, print one message and exit with code 1."""
     from clsvm.errors import HostMemoryError
     from clsvm.system import explained
 

@@ -1,4 +1,4 @@
-"""Provide the functions that several commands share.
+"""Provide the functions that several subcommands of ``clsvm`` share.
 
 They print errors as messages, check and write files, read training data, make kernel functions from command-line text,
 and print tables and scores. Functions import slow modules, such as NumPy, when they run.
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 
 Array = Any  # a NumPy or SciPy array: both packages are slow to import
 _KERNEL_FLAGS = {"gamma": "-g", "coef0": "-r", "degree": "-d"}
-_DEFAULTS = {"gamma": 1.0, "coef0": 0.0, "degree": 3}  # values of parameters that a user's expression leaves unset
-INTERRUPTED = 130  # exit code after Ctrl-C, the one that shells return for SIGINT
-_PIPE = 1 << 14  # characters of a line if stdout is no terminal
+_DEFAULTS = {"gamma": 1.0, "coef0": 0.0, "degree": 3}  # default parameters of a user's kernel expression
+INTERRUPTED = 130  # exit code after Ctrl-C, which shells also return for SIGINT
+_PIPE = 1 << 14  # width of a line in characters if stdout is no terminal
 
 
 @contextmanager
 def reporting(ctx: typer.Context, checkpoint: str | None = None) -> Iterator[None]:
-    """Print errors and warnings inside as single messages on stderr.
+    """Print errors and warnings that occur inside this context as single messages on stderr.
 
     An error ends the command with exit code 1, Ctrl-C with exit code 130. With --debug Python prints its tracebacks
-    instead. checkpoint: the file from which an interrupted command can continue; the message names it.
+    instead. ``checkpoint`` is the file from which an interrupted command can continue. The message of Ctrl-C names it.
     """
     from clsvm.errors import ClsvmError
     from clsvm.system import explained
@@ -55,7 +55,7 @@ def reporting(ctx: typer.Context, checkpoint: str | None = None) -> Iterator[Non
         except KeyboardInterrupt:
             code, message = INTERRUPTED, f"interrupted; {_left(checkpoint)}"
         except (BrokenPipeError, typer.Exit, typer.BadParameter):
-            raise  # typer handles these; it exits silently if the reader of stdout has closed the pipe
+            raise  # typer handles these errors; after BrokenPipeError it exits silently
         except OSError as error:
             message = f"{error.filename}: {error.strerror}" if error.filename is not None else str(error)
         except (ClsvmError, ValueError, ImportError) as error:  # ImportError: an optional package is missing
@@ -67,7 +67,7 @@ def reporting(ctx: typer.Context, checkpoint: str | None = None) -> Iterator[Non
 
 
 def _left(checkpoint: str | None) -> str:
-    """Return the part of Ctrl-C's message that says whether a checkpoint is left."""
+    """Return the part of the message after Ctrl-C that says whether the command can continue from a checkpoint."""
     if checkpoint is None or not os.path.isfile(checkpoint):
         return "no partial file is left"
     return f"the checkpoint stays: the same command with --resume {shlex.quote(checkpoint)} goes on from it"
@@ -88,10 +88,11 @@ def warn(text: str) -> None:
 
 
 def check_files(reads: Sequence[str | None], writes: Sequence[str | None]) -> None:
-    """Raise ValueError or OSError if a command would overwrite one of its files, or could not write one.
+    """Raise ValueError or OSError if a command would overwrite one of its own files, or could not write a file.
 
-    reads, writes: names of files; a None is skipped. A file may be read or written, but not both. It may be written
-    once. A pipe may be read once. Pipes, terminals and /dev/null may be written more than once.
+    ``reads`` and ``writes`` are the names of the files to read and to write. None is skipped. A file may be read or
+    written, but not both. A file may be written once, and a pipe may be read once. Pipes, terminals and /dev/null may
+    be written more than once.
     """
     from clsvm import files
 
@@ -108,10 +109,11 @@ def check_files(reads: Sequence[str | None], writes: Sequence[str | None]) -> No
 
 
 def training_rows(file: str, kernel_values: bool, of_classes: bool, hint: str = "") -> tuple[Any, Array, Array | None]:
-    """Read a training file; return X, y, and for kernel values the columns of the file that hold them, else None.
+    """Read a training file. Return X, y, and the column of the kernel matrix that belongs to each row.
 
-    kernel_values: whether the file holds a kernel matrix. of_classes: whether y holds class labels. Raises OSError or
-    ValueError, also if all class labels are equal; ``hint`` ends that message.
+    ``kernel_values`` says whether the file holds a kernel matrix instead of rows; otherwise the columns are None.
+    ``of_classes`` says whether y holds class labels. Raises OSError if the file cannot be read. Raises ValueError if it
+    is damaged, or if all class labels are equal; ``hint`` ends the latter message.
     """
     from clsvm import arrays
     from clsvm.models import svmlight
@@ -129,7 +131,10 @@ def training_rows(file: str, kernel_values: bool, of_classes: bool, hint: str = 
 
 
 def row_weights(by_label: Mapping[int, float], y: Array) -> Array | None:
-    """Return each row's weight (n,) by its label in y, or None if no row's label has one. Warn of labels not in y."""
+    """Return the weight (n,) of each row, which ``by_label`` gives for its label in y. Other labels have weight 1.
+
+    Return None if no label in y has a weight. Warn of labels in ``by_label`` that are not in y.
+    """
     import numpy as np
 
     strange = sorted(by_label.keys() - set(y.tolist()))
@@ -141,9 +146,9 @@ def row_weights(by_label: Mapping[int, float], y: Array) -> Array | None:
 
 
 def folds_of(y: Array, folds: int, of_classes: bool) -> list[tuple[Array, Array]]:
-    """Return the folds of -v as (training rows, test rows). Warn if the data has fewer rows than folds.
+    """Return the folds of a cross-validation (-v): for each fold the numbers of its training rows and test rows.
 
-    See :func:`clsvm.models.decoder.folds`.
+    Warn if the data has fewer rows than folds. ``of_classes`` says whether y holds class labels.
     """
     from clsvm.models import decoder
 
@@ -153,7 +158,7 @@ def folds_of(y: Array, folds: int, of_classes: bool) -> list[tuple[Array, Array]
 
 
 def new_figure(path: str | None) -> Any:
-    """Return a matplotlib figure, or None if ``path`` is None. Raises ImportError without matplotlib."""
+    """Return a new matplotlib figure, or None if ``path`` is None. Raises ImportError if matplotlib is missing."""
     if path is None:
         return None
     from clsvm import plots
@@ -162,9 +167,10 @@ def new_figure(path: str | None) -> Any:
 
 
 def draw(figure: Any, path: str, picture: str, *given: Any) -> None:
-    """Draw the function ``picture`` of :mod:`clsvm.plots` and write a PNG file completely or not at all.
+    """Draw a picture into ``figure`` by the function of :mod:`clsvm.plots` named ``picture``, and write a PNG file.
 
-    Do nothing if ``figure`` is None. given: arguments of that function.
+    ``given`` are the arguments of this function. After an error no partial file is left. Do nothing if ``figure`` is
+    None.
     """
     from clsvm import files
 
@@ -178,7 +184,10 @@ def draw(figure: Any, path: str, picture: str, *given: Any) -> None:
 
 
 def write_file(path: str | None, lines: Iterable[str], end: str = "\n") -> None:
-    """Write lines to a file completely or not at all. Do nothing if ``path`` is None. Raises OSError."""
+    """Write lines, each followed by ``end``, to a file. Do nothing if ``path`` is None.
+
+    Raises OSError if the file cannot be written. No partial file is left then.
+    """
     from clsvm import files
 
     if path is not None:
@@ -203,10 +212,11 @@ def kernel_of(
 ) -> Kernel:
     """Return the kernel function that a command line describes. Raises typer.BadParameter for an invalid one.
 
-    function: name of a built-in function, or an expression; "s" if only ``element`` is given. element: the expression
-    of --element, summed over features. params: values of --param by name. flags: values of -g, -r and -d by parameter
-    name, None for a flag not given; a built-in function ignores parameters it lacks. In an expression gamma, coef0 and
-    degree are 1, 0 and 3 by default. hint: the flag that errors name.
+    ``function`` is the name of a built-in function, or an expression. It may be None if ``element`` is given, and is
+    then "s". ``element`` is the expression of --element, which is summed over features to s. ``params`` maps names to
+    values of --param. ``flags`` maps parameter names to the values of -g, -r and -d, or to None for flags that are not
+    given. A built-in function ignores parameters that it does not have. In an expression the defaults of gamma, coef0
+    and degree are 1, 0 and 3. ``hint`` is the flag that errors name.
     """
     from clsvm.kernels import Kernel
     from clsvm.kernels.records import BUILTIN
@@ -237,7 +247,7 @@ def kernel_of(
 
 
 def console() -> Console:
-    """Return a rich console on stdout; without a terminal its lines are long enough for any table."""
+    """Return a console of the package rich on stdout. If stdout is no terminal, any table fits in its lines."""
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else _PIPE, markup=False, highlight=False)
@@ -246,9 +256,9 @@ def console() -> Console:
 def show_table(
     columns: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[str] = (), title: str = ""
 ) -> None:
-    """Print a table on stdout. right: names of the columns to align to the right.
+    """Print a table on stdout. ``right`` names the columns that are aligned to the right.
 
-    If the terminal is too narrow, print each row as a block of lines "column: cell" instead.
+    If the terminal is too narrow, print each row as a block of lines "column: value" instead.
     """
     from rich.measure import Measurement
     from rich.table import Table
@@ -272,17 +282,17 @@ def show_table(
 
 
 def spent(report: FitReport | NystromReport) -> str:
-    """Return a fit's total seconds as text, followed by each part that took more than 1 % of them."""
+    """Return the total seconds of a fit as text, followed by the seconds of each stage that took more than 1 %."""
     total = report.seconds["total"]
     parts = ((part, value) for part, value in report.seconds.items() if part != "total" and value > 0.01 * total)
     return f"{total:.3f}" + "".join(f", {part} {value:.3f}" for part, value in parts)
 
 
 def score_lines(predicted: Array, y: Array, of_numbers: bool, folds: bool = False) -> Iterator[str]:
-    """Yield the lines in which svm-predict scores predictions of y; with ``folds``, svm-train's of a cross-validation.
+    """Yield the lines in which svm-predict prints how well predictions match y.
 
-    of_numbers: whether y holds numbers, else class labels. The squared correlation is nan if all predictions or all
-    targets are equal.
+    If ``folds`` is true, yield the lines that svm-train prints after a cross-validation. ``of_numbers`` says whether y
+    holds numbers instead of class labels. The squared correlation is nan if all predictions or all targets are equal.
     """
     import numpy as np
 

@@ -1,7 +1,7 @@
-"""Describe the flags and arguments of commands as :class:`Option` records.
+"""Describe the flags and arguments of the subcommands of ``clsvm`` as :class:`Option` records.
 
-:func:`command` makes a typer command of a function and its options. The constants at the end are options that several
-commands share.
+:func:`command` makes a command of the package typer from a function and its options. The constants at the end are
+options that several commands share.
 """
 
 from __future__ import annotations
@@ -33,23 +33,25 @@ class Option:
     Attributes
     ----------
     name
-        attribute under which a command finds the value.
+        name of the attribute under which the command's function finds the value.
     flag
         the flag, such as "-c"; "" for an argument.
     default
-        the default value, or REQUIRED.
+        default value, or REQUIRED.
     help
-        the help text.
+        help text.
     kind
-        type of the value; None takes the type of ``default``, or str.
+        type of the value. If it is None, the type is that of ``default``, or str.
     metavar
         placeholder for the value in the help, or None.
     read
-        function that converts the given or default value; it may raise BadParameter.
+        function that converts the value; it may raise BadParameter. None leaves the value unchanged.
     least
         smallest valid number, or None.
-    ok, expected
-        function that tests a given number, and a description of valid numbers for its error.
+    ok
+        function that returns whether a number is valid, or None.
+    expected
+        description of valid numbers, for the message if ``ok`` returns False.
     hidden
         whether the help omits the flag.
     """
@@ -81,11 +83,11 @@ class Option:
 
     @property
     def of_several(self) -> bool:
-        """Return whether the value is a list or tuple, which typer makes after it runs callbacks."""
+        """Return whether the value is a list or tuple. typer makes such values only after it has called callbacks."""
         return get_origin(self.kind) is not None
 
     def value(self, value: Any) -> Any:
-        """Check and convert a value from the command line. Raises BadParameter for an invalid value."""
+        """Check a value from the command line, and return it after conversion. Raises BadParameter if it is invalid."""
         if value is not None and self.ok is not None and not (math.isfinite(value) and self.ok(value)):
             raise typer.BadParameter(f"got {value:g}, expected {self.expected}", param_hint=self.flag)
         return value if self.read is None else self.read(value)
@@ -106,9 +108,10 @@ def command(
 ) -> Callable[[Callable[[Any], None]], Callable[..., None]]:
     """Return a decorator that makes a typer command of a function.
 
-    The function gets an object with each option's value as an attribute. Its errors are printed as messages. words: the
-    help text, which cannot be the docstring because ``python -OO`` drops it. to: the group of the command. name: the
-    command's name, by default the function's. cls: the command's class, such as :class:`LibsvmCommand`.
+    The function gets an object that has each option's value as an attribute. Errors of the function are printed as
+    messages. ``words`` is the help text, which cannot be the docstring because ``python -OO`` removes docstrings.
+    ``to`` is the group to which the command belongs. ``name`` is the name of the command, by default that of the
+    function. ``cls`` is the class of the command, such as :class:`LibsvmCommand`.
     """
 
     def made(function: Callable[[Any], None]) -> Callable[..., None]:
@@ -129,7 +132,7 @@ def command(
 
 
 def group(name: str, words: str) -> typer.Typer:
-    """Return a new group of subcommands ``clsvm NAME ...`` with the help text ``words``."""
+    """Return a new group of subcommands, ``clsvm NAME ...``, with the help text ``words``."""
     made = typer.Typer(help=words, no_args_is_help=True, rich_markup_mode=None)
     app.add_typer(made, name=name)
     return made
@@ -138,8 +141,8 @@ def group(name: str, words: str) -> typer.Typer:
 class LibsvmCommand(TyperCommand):
     """Parse a command line as LIBSVM's programs do.
 
-    A short flag and its value are two words, so ``-c1`` is an error. ``-w`` is followed by a class label: ``-w1 2``
-    becomes ``-wi 1=2``.
+    A short flag and its value must be two words, so ``-c1`` is an error. Only ``-w`` is joined with a class label:
+    ``-w1 2`` gives class 1 the weight 2, and is converted to ``-wi 1=2``.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -165,19 +168,19 @@ class LibsvmCommand(TyperCommand):
 
 
 def to_read(name: str | None) -> str | None:
-    """Return the name of a file to read; "-" becomes /dev/stdin."""
+    """Return the name of a file to read. The name "-" becomes /dev/stdin."""
     return "/dev/stdin" if name == "-" else name
 
 
 def to_write(name: str | None) -> str | None:
-    """Return the name of a file to write; "-" becomes /dev/stdout."""
+    """Return the name of a file to write. The name "-" becomes /dev/stdout."""
     return "/dev/stdout" if name == "-" else name
 
 
 def one_of(flag: str | None, got: str, known: Collection[str], words: str = "") -> str:
-    """Return ``got`` if it is among ``known``, else raise BadParameter.
+    """Return the value ``got`` of a flag if it is among ``known``, else raise BadParameter.
 
-    words: text that the error shows after "expected"; by default the names in ``known``.
+    ``words`` is the text that the error shows after "expected", by default the names in ``known``.
     """
     if got not in known:
         expected = words or f"one of {', '.join(known)}"
@@ -186,7 +189,7 @@ def one_of(flag: str | None, got: str, known: Collection[str], words: str = "") 
 
 
 def ending(suffix: str) -> Callable[[str | None], str | None]:
-    """Return a function that checks that a file name ends in ``suffix``, for :attr:`Option.read`."""
+    """Return a function for :attr:`Option.read` that raises BadParameter unless a file name ends in ``suffix``."""
 
     def check(name: str | None) -> str | None:
         if name is not None and not name.lower().endswith(suffix):
@@ -197,7 +200,7 @@ def ending(suffix: str) -> Callable[[str | None], str | None]:
 
 
 def numbers(words: Sequence[str] | None) -> dict[str, float | int]:
-    """Return a dict of the numbers in words ``name=value``; a number without a point or exponent becomes an int."""
+    """Return name -> number for words ``name=value``. A value without a point or exponent becomes an int."""
     found: dict[str, float | int] = {}
     for word in words or ():
         name, equals, text = (part.strip() for part in word.partition("="))
@@ -214,7 +217,7 @@ def numbers(words: Sequence[str] | None) -> dict[str, float | int]:
 
 
 def _weights(words: Sequence[str] | None) -> dict[int, float]:
-    """Return a dict of weights by label from words ``label=weight``; the last word of a label counts."""
+    """Return label -> weight for words ``label=weight``. If a label occurs several times, its last weight counts."""
     weights = {}
     for word in words or ():
         label, _, text = word.partition("=")
@@ -229,7 +232,10 @@ def _weights(words: Sequence[str] | None) -> dict[int, float]:
 
 
 def _kernel_name(text: str | None) -> str | None:
-    """Return the kernel's name for the value of -t, LIBSVM's number or a name. Raises BadParameter."""
+    """Return the name of the kernel for the value of -t, which is LIBSVM's number of a kernel or a name.
+
+    Raises BadParameter for another value.
+    """
     from clsvm.kernels.records import BUILTIN
 
     name = _KERNELS.get(text or "", text)
@@ -254,23 +260,23 @@ def _memory(text: str | None) -> str | None:
 
 
 def data(words: str, name: str = "file") -> Option:
-    """Return the argument that names a data file. words: the file's contents, for the help."""
+    """Return the option for an argument that names a data file. ``words`` describe the file's content in the help."""
     return Option(name, "", REQUIRED, f"{words}, {TEXT}.", read=to_read)
 
 
 def of_estimators(table: Mapping[str, Parameter] = PARAMETERS, short: bool = False) -> list[Option]:
-    """Return an option for each estimator parameter in ``table`` that has a flag of the wanted kind.
+    """Return an option for each estimator parameter in ``table`` whose flag begins with "--".
 
-    short: whether to take LIBSVM's one-letter flags, else the flags that begin with "--".
+    If ``short`` is true, return options for the parameters with LIBSVM's one-letter flags instead.
     """
     flags = [one for one in table.values() if one.flag and one.flag.name.startswith("--") != short]
     return [_of_parameter(one) for one in flags]
 
 
 def _of_parameter(one: Parameter) -> Option:
-    """Return the option of an estimator parameter.
+    """Return the option for an estimator parameter.
 
-    typer reads numbers. The parameter's limits read values that may be a word or a number, such as "auto".
+    typer converts text to a number. If the value may be a word such as "auto" or a number, ``one.limits`` converts it.
     """
     assert one.flag
     worded = isinstance(one.default, str)
@@ -303,7 +309,7 @@ PARAM = Option(
     "param", "--param", None, "A parameter of the kernel; repeatable.", list[str], "NAME=VALUE", read=numbers
 )
 
-# svm-train's flags, which grid.py passes on
+# Flags of svm-train, which LIBSVM's grid.py passes on to svm-train
 _KERNEL = (
     "Kernel: 0 linear, 1 poly, 2 rbf, 3 sigmoid, 4 precomputed (FILE holds lines 'label 0:serial 1:K(x,x1) 2:K(x,x2)"
     " ...'), or a name of 'clsvm kernels list'. Default: 2"

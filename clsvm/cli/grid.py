@@ -1,7 +1,7 @@
 """Define ``clsvm grid``, which searches C and gamma by cross-validation as LIBSVM's grid.py does.
 
-Flags and output lines are grid.py's. All fits run in one process: they share rows of the kernel matrix, and a fit
-starts from the coefficients of another one.
+Flags and output lines are those of grid.py. All fits run in one process. They share rows of the kernel matrix, and a
+fit starts from the coefficients of another fit.
 """
 
 from __future__ import annotations
@@ -23,11 +23,14 @@ from clsvm.cli.common import warn
 from clsvm.cli.flags import Option, to_write
 from clsvm.parameters import PARAMETERS
 
-MOST = 10_000  # most values of C, or of gamma
+MOST = 10_000  # a range has fewer than this many values of C or gamma
 
 
 def _powers(flag: str, text: str) -> list[float] | None:
-    """Return the numbers begin, begin + step, ... up to end for the text ``begin,end,step``; None for ``null``."""
+    """Return the numbers begin, begin + step, ..., end for the text ``begin,end,step``. Return None for ``null``.
+
+    Raises BadParameter for another text. ``flag`` names the flag in the message.
+    """
     if text == "null":
         return None
     try:
@@ -42,7 +45,7 @@ def _powers(flag: str, text: str) -> list[float] | None:
 
 
 class GridCommand(flags.LibsvmCommand):
-    """Parse grid.py's command line, where the value of -resume may be missing before another flag or FILE."""
+    """Parse a command line of grid.py. The flag -resume may lack its value before another flag or before FILE."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         words = list(args)
@@ -54,7 +57,7 @@ class GridCommand(flags.LibsvmCommand):
 
 
 def _by_range(value: float | None) -> None:
-    """Raise BadParameter if -c or -g is given, as grid.py does."""
+    """Raise BadParameter if -c or -g is given, because the grid search chooses C and gamma."""
     if value is not None:
         raise typer.BadParameter("C and gamma are searched: use -log2c and -log2g")
 
@@ -97,7 +100,12 @@ OPTIONS = (
 class Point(NamedTuple):
     """Hold one point of the grid and its cross-validation accuracy.
 
-    powers: exponents of 2 by name, "c" for C and "g" for gamma. rate: accuracy in per cent.
+    Attributes
+    ----------
+    powers
+        "c" -> exponent of 2 that gives C, and "g" -> exponent of 2 that gives gamma.
+    rate
+        accuracy in per cent.
     """
 
     powers: dict[str, float]
@@ -107,7 +115,7 @@ class Point(NamedTuple):
         return " ".join([*(f"log2{name}={power}" for name, power in self.powers.items()), f"rate={self.rate:g}"])
 
     def beats(self, other: Point) -> bool:
-        """Return whether this rate is higher than the other; with equal rate and gamma, whether this C is smaller."""
+        """Return whether this point has a higher rate than ``other``, or the same rate and gamma and a smaller C."""
         same = self.rate == other.rate and self.powers.get("g") == other.powers.get("g")
         return self.rate > other.rate or (same and self.powers.get("c", 0) < other.powers.get("c", 0))
 
@@ -118,7 +126,7 @@ class Point(NamedTuple):
     cls=GridCommand,
 )
 def grid(asked: Any) -> None:
-    """Run ``clsvm grid``, by :class:`clsvm.model_selection.SVCSearchCV`."""
+    """Run ``clsvm grid``: find C and gamma by :class:`clsvm.model_selection.SVCSearchCV`, and print their accuracy."""
     powers = {name: values for name, values in (("c", asked.c), ("g", asked.g)) if values}
     if not powers:
         raise typer.BadParameter("-log2c and -log2g are null, expected a range for one of them", param_hint="-log2c")
@@ -147,7 +155,11 @@ def grid(asked: Any) -> None:
 
 
 def _points(asked: Any, powers: dict[str, list[float]], known: list[Point]) -> Iterator[tuple[Point, str]]:
-    """Yield all points of the grid with their origin: "resumed" for those in ``known``, then "local" for new ones."""
+    """Yield all points of the grid, each with the word that grid.py prints for its origin.
+
+    First come the points in ``known``, from an earlier run, with the word "resumed". Then come the points that are
+    computed now, with the word "local".
+    """
     import numpy as np
 
     import clsvm
@@ -156,7 +168,7 @@ def _points(asked: Any, powers: dict[str, list[float]], known: list[Point]) -> I
     X, y, _ = common.training_rows(asked.file, asked.kernel == "precomputed", True)
     weights = common.row_weights(asked.weights, y)
     _, one_each, index = np.unique(y, return_index=True, return_inverse=True)
-    # class weights in place of sample weights, which would weight the rates
+    # Class weights replace sample weights, because sample weights would also weight the accuracy.
     by_class = None if weights is None else dict(enumerate(weights[one_each].tolist()))
     yield from ((point, "resumed") for point in known)
     done = [point.powers for point in known]
@@ -182,13 +194,14 @@ def _points(asked: Any, powers: dict[str, list[float]], known: list[Point]) -> I
     sizes = np.array([len(test) for _, test in folds])
     for at, row in zip(todo, scores, strict=True):
         rate = 100 * (row @ sizes) / sizes.sum()
-        yield Point(at, float(f"{rate:g}")), "local"  # six digits, as svm-train prints it, so that ties agree
+        yield Point(at, float(f"{rate:g}")), "local"  # six digits as in svm-train's output, so that equal rates tie
 
 
 def _resumed(path: str, names: tuple[str, ...]) -> list[Point]:
-    """Read the points in a file that ``grid -out`` or grid.py wrote.
+    """Read the grid points in a file that ``clsvm grid -out`` or LIBSVM's grid.py wrote.
 
-    names: the searched parameters, "c" and "g". Raises ValueError for a line of another form or other parameters.
+    ``names`` are the parameters that are searched: "c", "g" or both. Raises ValueError for a line of another form or
+    with other parameters.
     """
     form = re.compile(" ".join([*(rf"log2{name}=(\S+)" for name in names), r"rate=(\S+)"]))
     found = []
@@ -205,7 +218,7 @@ def _resumed(path: str, names: tuple[str, ...]) -> list[Point]:
 
 
 def _write(points: list[Point], target: str | None, figure: Any, png: str | None) -> None:
-    """Write the points to the text file ``target``, and draw them to the file ``png``; None skips a file."""
+    """Write the grid points to the text file ``target``, and draw them to the file ``png``. None skips a file."""
     common.write_file(target, map(str, points))
     if png is not None:
         axes = {"c": "log2(C)", "g": "log2(gamma)"}

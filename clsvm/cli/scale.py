@@ -1,9 +1,12 @@
 """Define ``clsvm scale``, which scales the features of a data file to one interval, as LIBSVM's svm-scale does.
 
-A value v of a feature with minimum ``low`` and maximum ``high`` becomes lower + (upper - lower) (v - low) /
-(high - low). Flags and files are those of svm-scale 3.24. A range file has a line ``x``, a line ``lower upper``, and
-for each feature a line ``index min max``. If targets are scaled, the lines ``y``, ``lower upper`` and ``min max`` come
-first. Functions import NumPy when they run.
+A value v of a feature with minimum ``low`` and maximum ``high`` is scaled to the interval from ``lower`` to ``upper``:
+
+    lower + (upper - lower) * (v - low) / (high - low)
+
+Flags and files are those of svm-scale 3.24. A range file has a line ``x``, a line ``lower upper``, and a line
+``index min max`` for each feature. If targets are scaled, the lines ``y``, ``lower upper`` and ``min max`` come first.
+Functions import NumPy when they run.
 
 Source: LIBSVM's README, and the files that svm-scale 3.24 reads and writes.
 """
@@ -22,26 +25,30 @@ from clsvm.cli import common, flags
 from clsvm.cli.common import Array, warn
 from clsvm.cli.flags import Option
 
-_CELLS = 1 << 18  # values scaled and written at a time
+_CELLS = 1 << 18  # about this many values are scaled and written at a time
 _HIGHEST = 2**31 - 1  # largest feature number, which is a C int in LIBSVM
-_SHOWN = 10  # most features named in a warning
+_SHOWN = 10  # a warning names at most this many features
 
 
 class Ranges(NamedTuple):
-    """Hold the interval of each feature, and the interval to which all features are scaled.
+    """Hold the minimum and maximum of each feature, and the interval to which all features are scaled.
 
-    The output omits features that are not listed, and features whose ``low`` and ``high`` are equal.
+    Scaled rows omit features that are not listed, and features whose ``low`` and ``high`` are equal.
 
     Attributes
     ----------
-    lower, upper
-        interval to which all features are scaled.
+    lower
+        value to which the minimum of each feature is scaled.
+    upper
+        value to which the maximum of each feature is scaled.
     features
-        column numbers (f,) from 0, ascending.
-    low, high
-        minimum and maximum (f,) of each listed feature.
+        column numbers (f,) of the listed features, from 0, ascending.
+    low
+        minimum (f,) of each listed feature.
+    high
+        maximum (f,) of each listed feature.
     target
-        lower, upper, low and high of the targets; None leaves targets as they are.
+        lower, upper, low and high for the targets; None leaves targets unscaled.
     """
 
     lower: float
@@ -52,13 +59,16 @@ class Ranges(NamedTuple):
     target: tuple[float, float, float, float] | None
 
     def varied(self) -> Ranges:
-        """Return the ranges without constant features, whose low and high are equal."""
+        """Return the ranges without the constant features, whose ``low`` and ``high`` are equal."""
         kept = self.low != self.high
         return self._replace(features=self.features[kept], low=self.low[kept], high=self.high[kept])
 
 
 def _limits(words: tuple[str, str] | None) -> tuple[float, float] | None:
-    """Return the lower and upper limit that -y gives, or None without -y. Raises BadParameter."""
+    """Return the lower and upper limit of scaled targets that -y gives. Return None without -y.
+
+    Raises BadParameter unless they are two finite numbers, the second one larger.
+    """
     if words is None:
         return None
     try:
@@ -94,7 +104,7 @@ def _above(lower: float, upper: float, flag: str, expected: str) -> None:
     cls=flags.LibsvmCommand,
 )  # fmt: skip
 def scale(asked: Any) -> None:
-    """Run ``clsvm scale``."""
+    """Run ``clsvm scale``: scale the features of a data file, and print the rows as svmlight text."""
     _above(asked.lower, asked.upper, "-u", f"a number above {asked.lower:g}, the lower limit")
     file, save, restore = asked.file, asked.save, asked.restore
     if save is not None and restore is not None:
@@ -128,7 +138,7 @@ def scale(asked: Any) -> None:
 
 
 def _print(text: bytes) -> None:
-    """Write ``text`` to stdout, in several writes if one takes only a part. Raises OSError that names stdout."""
+    """Write all of ``text`` to stdout, although one write may take only a part. Raises OSError that names stdout."""
     rest = memoryview(text)
     try:
         while rest:
@@ -145,9 +155,9 @@ def _named(columns: Array) -> str:
 
 
 def _extremes(X: Array) -> tuple[Array, Array, Array]:
-    """Return the column numbers of X (CSR) in ascending order, and each column's minimum and maximum.
+    """Return the column numbers of the CSR matrix X in ascending order, and each column's minimum and maximum.
 
-    Entries that are not stored count as 0. If X has more columns than entries, empty columns are left out.
+    Values that are not stored count as 0. If X has more columns than stored values, empty columns are left out.
     """
     import numpy as np
     from scipy import sparse
@@ -164,7 +174,7 @@ def _extremes(X: Array) -> tuple[Array, Array, Array]:
 
 
 def _scaled(values: Any, low: Any, high: Any, lower: float, upper: float) -> Array:
-    """Map values from the interval low ... high to lower ... upper; the ends map exactly to lower and upper."""
+    """Scale values linearly, so that low becomes lower and high becomes upper, both exactly."""
     import numpy as np
 
     with np.errstate(all="ignore"):
@@ -188,7 +198,10 @@ def _labels(file: str, y: Array, ranges: Ranges) -> Array:
 
 
 def _check(file: str, ranges: Ranges, features: Array, low: Array, high: Array) -> None:
-    """Raise ValueError if scaling overflows. low, high: minimum and maximum of each of the data's ``features``."""
+    """Raise ValueError if scaling a value of the file overflows.
+
+    ``low`` and ``high`` are the minimum and maximum of each of the file's ``features``.
+    """
     import numpy as np
 
     reached = np.zeros((2, len(ranges.features)))
@@ -208,17 +221,17 @@ def _check(file: str, ranges: Ranges, features: Array, low: Array, high: Array) 
 
 
 def _rows(X: Array, labels: Array, ranges: Ranges) -> Iterator[tuple[bytes, int]]:
-    """Yield blocks of scaled rows as svmlight text, each with the number of values in the block.
+    """Yield blocks of scaled rows as svmlight text, each with the number of values that it has.
 
-    A zero of X may become another value. Such values are first set in each row for all columns concerned; then the
-    row's stored entries replace them. Zeros of the result are not written. ``ranges`` has no constant features.
+    Scaling may turn zeros of X into other values. Each row first gets these values in all columns where this happens.
+    Then the row's stored values replace them. Zeros of the result are not written. ``ranges`` has no constant features.
     """
     import numpy as np
 
     lower, upper, features = ranges.lower, ranges.upper, ranges.features
     of_zero = _scaled(0.0, ranges.low, ranges.high, lower, upper)
     full = np.flatnonzero(of_zero)
-    listed = np.append(features, -1)  # searchsorted may return len(features); -1 equals no column
+    listed = np.append(features, -1)  # searchsorted may return len(features), where -1 matches no column
     cells = X.indptr + np.arange(X.shape[0] + 1) * len(full)
     begin = 0
     while begin < X.shape[0]:
@@ -232,7 +245,7 @@ def _rows(X: Array, labels: Array, ranges: Ranges) -> Iterator[tuple[bytes, int]
         background = np.arange(count)[:, None] * len(features) + full
         places = np.concatenate([row * len(features) + column, background.ravel()])
         values = np.concatenate([values, np.tile(of_zero[full], count)])
-        places, first = np.unique(places, return_index=True)  # takes a row's stored entries, which come first
+        places, first = np.unique(places, return_index=True)  # keeps a row's stored values, which come first
         values = values[first]
         row, column = np.divmod(places[values != 0], max(len(features), 1))
         ends = np.cumsum(np.bincount(row, minlength=count))
@@ -243,8 +256,8 @@ def _rows(X: Array, labels: Array, ranges: Ranges) -> Iterator[tuple[bytes, int]
 def _text(labels: Array, ends: Array, numbers: Array, values: Array) -> bytes:
     """Return lines ``label index:value ...`` with as many digits as svm-scale prints.
 
-    ends: for each row the position after its last value. numbers, values: feature numbers from 1 and values of all
-    rows, one row after another.
+    ``numbers`` holds the feature numbers of all rows, from 1, one row after another. ``values`` holds the values. For
+    each row ``ends`` has the position after its last value.
     """
     words: list[float] = [0] * (2 * len(values))
     words[::2], words[1::2] = numbers.tolist(), values.tolist()
@@ -256,7 +269,7 @@ def _text(labels: Array, ends: Array, numbers: Array, values: Array) -> bytes:
 
 
 def _written(ranges: Ranges) -> Iterator[str]:
-    """Yield the lines of a range file."""
+    """Yield the lines of the range file that holds ``ranges``."""
     if ranges.target is not None:
         yield "y\n{:.17g} {:.17g}\n{:.17g} {:.17g}".format(*ranges.target)
     yield f"x\n{ranges.lower:.17g} {ranges.upper:.17g}"
@@ -265,7 +278,10 @@ def _written(ranges: Ranges) -> Iterator[str]:
 
 
 class _Line(NamedTuple):
-    """Hold a line of a range file as words, with its path and line number. No words mean the end of the file."""
+    """Hold the words of a line of a range file, with the file's path and the line's number.
+
+    A line without words stands for the end of the file.
+    """
 
     path: str
     number: int
@@ -278,7 +294,7 @@ class _Line(NamedTuple):
         return repr(b" ".join(self.words)[:40].decode("utf-8", "replace")) if self.words else "the end of the file"
 
     def numbers(self, what: str, count: int) -> list[float]:
-        """Return the line's ``count`` finite numbers. Raises ValueError that says ``what`` was expected."""
+        """Return the ``count`` finite numbers of the line. Raises ValueError that says ``what`` was expected."""
         from clsvm.models.svmlight import number
 
         try:
@@ -290,7 +306,10 @@ class _Line(NamedTuple):
         return values
 
     def pair(self, what: str, equal: bool = False) -> tuple[float, float]:
-        """Return the line's two numbers. Raises ValueError unless the second is larger, or ``equal`` and the same."""
+        """Return the two numbers of the line. Raises ValueError if the second number is smaller than the first.
+
+        Equal numbers also raise ValueError, unless ``equal`` is true. ``what`` says what was expected.
+        """
         first, second = self.numbers(what, 2)
         if second < first or (second == first and not equal):
             self.fail(f"{first:g} and {second:g}", f"{what}, the second the larger")
@@ -298,7 +317,7 @@ class _Line(NamedTuple):
 
 
 def _read(path: str) -> Ranges:
-    """Read a range file of -s or svm-scale. Raises ValueError that names the line for a malformed file."""
+    """Read a range file that ``clsvm scale -s`` or svm-scale wrote. Raises ValueError that names a malformed line."""
     import numpy as np
 
     from clsvm import files

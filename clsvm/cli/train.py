@@ -1,7 +1,8 @@
 """Define ``clsvm train``, ``clsvm predict`` and ``clsvm falkon``.
 
-``train`` and ``predict`` take the flags of LIBSVM's svm-train and svm-predict and print their lines; further flags and
-lines of clsvm follow. ``falkon train`` fits a Nyström kernel machine by the Falkon method.
+``clsvm train`` and ``clsvm predict`` take the flags of LIBSVM's svm-train and svm-predict, and print the same lines.
+Both have additional flags, and print additional lines. ``clsvm falkon train`` fits a Nyström kernel machine by the
+Falkon method.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
     from clsvm.models.model import KernelModel
     from clsvm.report import FitReport, NystromReport
 
-PrintLines = Callable[..., None]  # prints svm-train's lines for a fit to some rows
+PrintLines = Callable[..., None]  # prints the lines that svm-train prints for a fit to some rows
 _CHECKPOINT = "Write the coefficients to FILE while training, to continue with --resume FILE."
-_MACHINES: dict[str, tuple[str, dict[str, str]]] = {  # estimators, and their parameters, by the value of --machine
+_MACHINES: dict[str, tuple[str, dict[str, str]]] = {  # value of --machine -> estimator and parameters
     "classes": ("FalkonClassifier", {}),
     "logistic": ("LogisticFalkonClassifier", {}),
     "numbers": ("FalkonRegressor", {}),
@@ -40,10 +41,10 @@ _MACHINES: dict[str, tuple[str, dict[str, str]]] = {  # estimators, and their pa
 }
 FALKON = flags.group("falkon", "Nyström kernel machines for many rows: Falkon and Logistic Falkon.")
 OF_TABLE = flags.of_estimators(TABLE)
-_PIECE = 1 << 11  # least number of rows predicted at a time if a progress bar is shown
+_PIECE = 1 << 11  # with a progress bar, at least this many rows are predicted at a time
 _OF_TRAINING = "a model of 'train -b 1', or of two classes by 'falkon train --machine logistic'"
 PREDICT = "Predict the labels or values of TEST by MODEL and print the accuracy, or the error."
-_AT_BOUND = 1 - 1e-6  # share of its bound from which a coefficient counts as bounded
+_AT_BOUND = 1 - 1e-6  # a coefficient counts as bounded if it has at least this share of its bound
 
 
 def _task(number: int) -> Task:
@@ -54,20 +55,20 @@ def _task(number: int) -> Task:
 
 
 class _Data(NamedTuple):
-    """Hold training data.
+    """Hold the training data of ``clsvm train``.
 
     Attributes
     ----------
     X
         rows (n, d) as CSR, or kernel values (n, n).
     y
-        labels or targets (n,) of the file.
+        labels or targets (n,) in the file.
     targets
         labels or targets (n,) that the estimator is fitted to.
     weights
         factor of C for each row (n,), or None.
     columns
-        columns of the file that hold the kernel values, or None.
+        column of the kernel matrix in the file that belongs to each row; None if the file has no kernel matrix.
     """
 
     X: Any
@@ -101,7 +102,7 @@ class _Data(NamedTuple):
     cls=flags.LibsvmCommand,
 )  # fmt: skip
 def train(asked: Any) -> None:
-    """Run ``clsvm train``."""
+    """Run ``clsvm train``: fit an SVM to a data file, and write the model."""
     _check_conflicts(asked)
     kernel = _kernel(asked)
     model_file = asked.model if asked.model is not None else Path(asked.file).name + ".model"
@@ -120,7 +121,7 @@ def train(asked: Any) -> None:
 
     from sklearn.exceptions import ConvergenceWarning
 
-    warnings.simplefilter("ignore", ConvergenceWarning)  # said below
+    warnings.simplefilter("ignore", ConvergenceWarning)  # a line below prints the status instead
 
     def print_lines(fit: Any, places: Any = slice(None)) -> None:
         weights = None if rows.weights is None else rows.weights[places]
@@ -172,7 +173,7 @@ def _check_conflicts(asked: Any) -> None:
 
 
 def _kernel(asked: Any) -> Kernel | None:
-    """Return the kernel function that the flags describe, or None if FILE holds kernel values."""
+    """Return the kernel function that the flags describe, or None if the data file holds kernel values."""
     if asked.kernel == "precomputed":
         return None
     expression = asked.function is not None or asked.element is not None
@@ -191,11 +192,11 @@ def _read(asked: Any) -> _Data:
     weights = common.row_weights(asked.weights if of_classes else {}, y)
     classes, index = np.unique(y, return_inverse=True)
     numbered = of_classes and (len(classes) == 2 or asked.coupled) and bool((classes != np.rint(classes)).any())
-    return _Data(X, y, index if numbered else y, weights, columns)  # SVC rejects fractional labels as continuous
+    return _Data(X, y, index if numbered else y, weights, columns)  # SVC rejects labels that are fractions
 
 
 def _estimator(asked: Any, kernel: Kernel | None, features: int) -> Any:
-    """Return the unfitted estimator that the flags describe. features: number of columns of X, for gamma's default."""
+    """Return the unfitted estimator that the flags describe, for rows with this number of features."""
     import clsvm
 
     if kernel and "gamma" in kernel.params and not asked.gamma and "gamma" not in asked.param:
@@ -210,9 +211,9 @@ def _estimator(asked: Any, kernel: Kernel | None, features: int) -> Any:
 
 
 def _held_out(asked: Any, estimator: Any, rows: _Data, print_lines: PrintLines) -> Array:
-    """Cross-validate; return each row's prediction (n,) by the model of the other folds.
+    """Cross-validate: return for each row the prediction (n,) of a model that was fitted to the other folds.
 
-    With -b 1 a prediction is the most probable class.
+    With -b 1 the prediction is the most probable class.
     """
     import numpy as np
     from sklearn.base import clone
@@ -226,11 +227,11 @@ def _held_out(asked: Any, estimator: Any, rows: _Data, print_lines: PrintLines) 
     predicted = np.zeros(len(y))
     for number, (train, test) in enumerate(common.folds_of(y, asked.folds, of_classes), 1):
         if of_classes and (y[train] == y[train[0]]).all():
-            predicted[test] = y[train[0]]  # one class is left
+            predicted[test] = y[train[0]]  # the training rows have only one class
             continue
         weights = None if rows.weights is None else rows.weights[train]
         fold = clone(estimator)
-        fold_rows, labels = _safe_split(fold, X, y, train)  # splits kernel values by rows and columns
+        fold_rows, labels = _safe_split(fold, X, y, train)  # splits kernel values by rows and by columns
         test_rows = _safe_split(fold, X, y, test, train)[0]
         name = f"fold {number} of {min(asked.folds, len(y))}"
         with labelled(name):
@@ -253,10 +254,10 @@ def _held_out(asked: Any, estimator: Any, rows: _Data, print_lines: PrintLines) 
 
 
 def _model(asked: Any, estimator: Any, rows: _Data, print_lines: PrintLines) -> KernelModel:
-    """Return the estimator's model in the form to write.
+    """Return the model of a fitted estimator as it is to be written to a file.
 
-    It has the file's labels in LIBSVM's order, and probabilities if -b 1 asks for them. For kernel values its support
-    vectors are the file's column numbers.
+    The model has the data file's labels in LIBSVM's order, and probabilities if -b 1 asks for them. If the data file
+    holds kernel values, the model's support vectors are numbers of columns in this file.
     """
     import numpy as np
     from sklearn.exceptions import ConvergenceWarning
@@ -274,13 +275,16 @@ def _model(asked: Any, estimator: Any, rows: _Data, print_lines: PrintLines) -> 
             warn("no probabilities: fewer than 5 rows are inside, or outside")
     if asked.task.kind == CLASSES:
         model = libsvm.ordered(replace(model, classes=np.unique(rows.y)), order_of_labels(rows.y))
-    if rows.columns is not None:  # a kernel matrix identifies rows by serial numbers
+    if rows.columns is not None:  # the support vectors are columns of the kernel matrix in the file
         model = replace(model, support_vectors=rows.columns[model.support_vectors])
     return model
 
 
 def _write(model: KernelModel, file: str) -> str:
-    """Write the model in LIBSVM's format if that can hold it, else in clsvm's. Return the format's name and reason."""
+    """Write the model in LIBSVM's format if this format can hold it, else in clsvm's format.
+
+    Return the name of the format, with the reason if it is clsvm's.
+    """
     from clsvm.models import libsvm, npz
 
     try:
@@ -293,7 +297,7 @@ def _write(model: KernelModel, file: str) -> str:
 
 
 def _further_lines(model: KernelModel, report: FitReport, rows: int) -> Iterator[str]:
-    """Yield the lines about a fit that clsvm prints in addition to svm-train's. rows: number of training rows."""
+    """Yield the lines about a fit that svm-train does not print. ``rows`` is the number of training rows."""
     yield ""
     yield f"objective        primal {report.primal:.9g}, dual {report.dual:.9g}"
     yield f"gap              {report.gap:.3g} (relative)"
@@ -327,7 +331,7 @@ def _further_lines(model: KernelModel, report: FitReport, rows: int) -> Iterator
     to=FALKON, name="train",
 )  # fmt: skip
 def falkon_train(asked: Any) -> None:
-    """Run ``clsvm falkon train``."""
+    """Run ``clsvm falkon train``: fit a Nyström kernel machine to a data file, and write the model."""
     from clsvm.kernels.records import BUILTIN
 
     function = "rbf" if asked.function is None and asked.element is None else asked.function
@@ -397,7 +401,10 @@ def _falkon_lines(report: NystromReport) -> Iterator[str]:
     cls=flags.LibsvmCommand,
 )  # fmt: skip
 def predict(asked: Any) -> None:
-    """Run ``clsvm predict`` or ``clsvm falkon predict``, which are the same command."""
+    """Run ``clsvm predict``: predict for the rows of a file by a model, and print the accuracy or error.
+
+    ``clsvm falkon predict`` is the same command.
+    """
     from clsvm.models import npz
 
     common.check_files([asked.test, asked.model], [asked.output])
@@ -426,9 +433,9 @@ FALKON.command("predict", help=PREDICT)(predict)
 
 
 def _test_rows(test: str, model: KernelModel) -> tuple[KernelModel, Any, Array]:
-    """Read a test file; return the model, the file's rows, and its labels or targets.
+    """Read a test file. Return the model, the file's rows, and the file's labels or targets.
 
-    Model and rows are widened to the same number of columns.
+    The model's support vectors and the rows get the same number of columns, by added columns of zeros.
     """
     from clsvm.models import svmlight
 
@@ -443,7 +450,10 @@ def _test_rows(test: str, model: KernelModel) -> tuple[KernelModel, Any, Array]:
 
 
 def _in_pieces(predict: Callable[[Any], Array], X: Any) -> Array:
-    """Return predict(X). On a terminal, predict blocks of rows and show a progress bar; the results are the same."""
+    """Return ``predict(X)``. On a terminal, call ``predict`` for blocks of rows, and show a progress bar.
+
+    The result does not depend on the blocks.
+    """
     import numpy as np
 
     from clsvm.report import counting
@@ -459,17 +469,18 @@ def _in_pieces(predict: Callable[[Any], Array], X: Any) -> Array:
 
 
 def _probable(model: KernelModel, X: Any, where: tuple[Any, Any]) -> tuple[Array, Iterator[str]]:
-    """Return the predicted labels (n,) of ``predict -b 1``, and its output lines.
+    """Return the predicted labels (n,) and the output lines of ``clsvm predict -b 1`` for the rows X.
 
     A line has the label and the probability of each class, in the order of svm-predict. A classifier predicts the most
-    probable class; a one-class model predicts by the sign of its decision value. where: device and memory limit.
+    probable class. A one-class model predicts by the sign of its decision value. ``where`` is the device and the memory
+    limit.
     """
     import numpy as np
 
     from clsvm.models import libsvm
     from clsvm.opencl.devices import find
 
-    if find(where[0]).fp64:  # with float32 kernel values the sixth printed digit would differ from LIBSVM's
+    if find(where[0]).fp64:  # float64, because float32 would change the sixth digit, which LIBSVM prints
         model = replace(model, dtype="float64")
     found = _in_pieces(lambda rows: model.predict_proba(rows, *where), X)
     if len(model.classes):
@@ -488,12 +499,12 @@ def _probable(model: KernelModel, X: Any, where: tuple[Any, Any]) -> tuple[Array
 
 
 def _label(label: bool | int | float | str) -> str:
-    """Return a label as svmlight text: whole numbers without a point, other numbers with all digits."""
+    """Return a label as text: a whole number without a point, another number with all digits."""
     return label if isinstance(label, str) else f"{label:.0f}" if label == int(label) else repr(label)
 
 
 def order_of_labels(y: NDArray[Any]) -> NDArray[Any]:
-    """Return the distinct labels of y (n,) in svm-train's order: by first row, except that +1 precedes -1."""
+    """Return the distinct labels in y (n,) in svm-train's order: by first occurrence, except that +1 precedes -1."""
     import numpy as np
 
     labels, first = np.unique(y, return_index=True)
@@ -502,11 +513,11 @@ def order_of_labels(y: NDArray[Any]) -> NDArray[Any]:
 
 
 def svm_train(estimator: Any, y: NDArray[Any], weights: NDArray[np.float64] | None = None) -> Iterator[str]:
-    """Yield the lines that svm-train prints about a fit: those of each binary problem, then a classifier's total nSV.
+    """Yield the lines that svm-train prints about a fit: lines for each binary problem, then a classifier's total nSV.
 
-    estimator: a fitted SVM. y: labels or targets (n,) of the fit. weights: factor of C for each row (n,), equal within
-    a class. The dots and stars of LIBSVM's progress are left out. Source: svm.cpp of LIBSVM, svm_train_one and the
-    functions that it calls.
+    ``estimator`` is a fitted SVM, and y (n,) are the labels or targets that it was fitted to. ``weights`` (n,) are the
+    factors of C for each row, equal within a class. The dots and stars of LIBSVM's progress are left out. The source is
+    svm.cpp of LIBSVM: svm_train_one and the functions that it calls.
     """
     import numpy as np
 
@@ -524,7 +535,7 @@ def svm_train(estimator: Any, y: NDArray[Any], weights: NDArray[np.float64] | No
         places, signs = libsvm.turned_pairs(order)
         i, j = np.triu_indices(k, 1)
         sides = [(a, b) for a, b in zip(order[i].tolist(), order[j].tolist(), strict=True)]
-    else:  # (of two classes the second is the positive one)
+    else:  # of two classes the second is the positive one
         places, signs = np.zeros(1, np.intp), np.array([-1.0 if k == 2 and order[0] == 0 else 1.0])
         sides, duals = [tuple(order.tolist())], duals.sum(keepdims=True)
     rho = signs * (0.0 - model.intercept[places]) + 0.0

@@ -1,7 +1,8 @@
-"""Save and load models as .npz archives, which hold any kernel function and any labels.
+"""Save and load models as .npz archives, which can hold any kernel function and any labels.
 
 :func:`load_model` also reads the text files of LIBSVM's svm-train (libsvm.py). An archive holds plain arrays without
-compression and without pickle, so that ``np.load`` shows them. Version 1 has these keys:
+compression and without pickle, so that ``np.load`` shows them. Version 1 of the format has these keys, for p problems,
+n_SV support vectors, k classes and d features:
 
     format, version                       "clsvm model", 1
     kernel                                Kernel.record() as JSON, which Kernel.from_record checks and reads
@@ -14,14 +15,15 @@ compression and without pickle, so that ``np.load`` shows them. Version 1 has th
     prob_density_marks (10,)              probability marks of a one-class model
     support_vectors (n_SV, d)             dense support vectors
     data, indices, indptr, shape (2,)     CSR support vectors
-    layout, centre (d,), reason           layout of the support vectors; "", (0,) and "" if none is stored
-    order (d,), dense                     for layouts with dense columns: order of all columns, number of dense ones
+    layout, centre (d,), reason           layout of the support vectors on a device, the point that is subtracted from
+                                          them, and why it was chosen; "", (0,) and "" if no layout is stored
+    order (d,), dense                     for layouts with dense columns: order of all columns, number of dense columns
 
 The number of problems p is 1 for two classes, regression and one-class, k for one problem for each class, and the
 number of outputs for a Nyström kernel machine.
 
-Files are untrusted input. A damaged file raises ValueError, ``FILE: got ..., expected ...``, and a failed system call
-raises OSError.
+Files are untrusted input, so every array is checked. A damaged file raises ValueError with the message ``FILE: got ...,
+expected ...``. A failed system call raises OSError.
 """
 
 from __future__ import annotations
@@ -54,12 +56,12 @@ from clsvm.tasks import CLASSES, TASKS
 FORMAT, VERSION = "clsvm model", 1
 _COMMON = (
     *("format", "version", "kernel", "dtype", "task", "dual_coef", "intercept", "classes", "n_support"),
-    *("layout", "centre", "reason"),  # required in each file, so that a missing member is noticed
+    *("layout", "centre", "reason"),  # every file must have these, so that a missing array is noticed
 )
 _PARTITION = {"order", "dense"}
 _DENSE, _CSR = ("support_vectors",), ("data", "indices", "indptr", "shape")
 _ARCHIVE = b"PK"  # first bytes of a zip archive; no text file of LIBSVM begins with them
-# Header of an array in NumPy's file format, version 1.0, restricted to the dtypes that model files have
+# Matches the header of an array in NumPy's file format 1.0, with one of the dtypes that model files have
 _HEADER = re.compile(
     r"\{'descr': '([<|](?:b1|[iu][1248]|f[248]|U\d{1,7}))', 'fortran_order': False, 'shape': \(([\d, ]{0,60})\), \} *\n"
 )
@@ -72,21 +74,22 @@ _HIGHEST = 2**31 - 1  # largest column number
 def save_model(model: Any, path: PathLike) -> None:
     """Write a model to a file that :func:`load_model` reads.
 
-    The file appears complete or not at all.
+    After an error no partial file is left.
 
     Parameters
     ----------
     model : KernelModel or fitted estimator of clsvm
-        Labels must be numbers, truth values or text. An array of objects is written as text if all of them are text.
+        The model. Its labels must be numbers, truth values or text. An array of Python objects is written as text if
+        all of them are text.
     path : str or path
         Name of the file.
 
     Raises
     ------
     ValueError
-        If :func:`load_model` would refuse the file.
+        If :func:`load_model` could not read the file, for example because a number of the model is not finite.
     TypeError
-        If ``model`` is not a model.
+        If ``model`` is neither a model nor an estimator of clsvm.
     NotFittedError
         If the estimator is not fitted.
     OSError
@@ -101,8 +104,8 @@ def save_model(model: Any, path: PathLike) -> None:
 def load_model(path: PathLike) -> KernelModel:
     """Read a model that :func:`save_model`, ``clsvm train`` or LIBSVM's svm-train wrote.
 
-    A model that :func:`save_model` wrote has the same predictions bit for bit. The content of the file, not its name,
-    tells the format.
+    A model that :func:`save_model` wrote predicts the same as before, bit for bit. The format is recognised by the
+    content of the file, not by its name.
 
     Parameters
     ----------
@@ -112,18 +115,18 @@ def load_model(path: PathLike) -> KernelModel:
     Returns
     -------
     model : KernelModel
-        Support vectors from a LIBSVM file are CSR (:func:`clsvm.libsvm.load_model`).
+        The model. Support vectors from a file of LIBSVM are CSR, see :func:`clsvm.libsvm.load_model`.
 
     Raises
     ------
     ValueError
-        If the file is damaged. The message names the file, the contents read and those expected.
+        If the file is damaged. The message names the file, what was read and what was expected.
     OSError
         If the file cannot be read.
     """
     with explained(f"reading {path}"), open(path, "rb") as stream:
         start = stream.read(len(_ARCHIVE))
-        if start != _ARCHIVE:  # read on from this stream, since a pipe cannot be opened again
+        if start != _ARCHIVE:  # pass this stream on, because a pipe cannot be opened again
             return libsvm.read_model(path, files.bounded(stream, path, "a model", start))
         content = start + stream.read()
     try:
@@ -137,7 +140,7 @@ def load_model(path: PathLike) -> KernelModel:
 
 
 def _arrays(model: KernelModel) -> dict[str, Any]:
-    """Return the arrays of the model's file by key, little-endian and contiguous."""
+    """Return key -> array for all arrays of the model's file, little-endian and contiguous."""
     if not isinstance(model.kernel, Kernel):
         raise ValueError(f"clsvm's model files hold kernel functions, got {model.kernel!r}")
     record = json.dumps(model.kernel.record())
@@ -161,7 +164,7 @@ def _arrays(model: KernelModel) -> dict[str, Any]:
     if plan.partition and _splits(plan.kind):
         made |= {"order": plan.partition.order, "dense": np.int32(plan.partition.dense)}
     arrays = {name: np.asarray(value) for name, value in made.items()}
-    # ascontiguousarray turns a single value into a vector, so the shape is restored
+    # np.ascontiguousarray turns a single value into a vector, so the shape () is restored.
     return {
         name: np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(array.shape)
         for name, array in arrays.items()
@@ -184,9 +187,9 @@ def _labels(classes: NDArray[Any]) -> NDArray[Any]:
 
 
 def _members(content: bytes) -> dict[str, NDArray[Any]]:
-    """Return the archive's arrays by key.
+    """Return key -> array for all arrays of an archive, given the bytes of its file.
 
-    Raises ValueError if a member is compressed, or if the members together are larger than the file.
+    Raises ValueError if an array is compressed, or if the arrays together are larger than the file.
     """
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         members = archive.infolist()
@@ -201,7 +204,10 @@ def _members(content: bytes) -> dict[str, NDArray[Any]]:
 
 
 def _array(name: str, content: bytes) -> NDArray[Any]:
-    """Return the array of one member in NumPy's file format. No text of the file is evaluated. Raises ValueError."""
+    """Return the array that ``content`` holds in NumPy's file format. ``name`` names it in messages.
+
+    No text of the file is evaluated. Raises ValueError if the header does not match the content.
+    """
     (length,) = struct.unpack("<H", content[len(_MAGIC) : len(_MAGIC) + 2])
     begin = len(_MAGIC) + 2 + length
     header = _HEADER.fullmatch(content[len(_MAGIC) + 2 : begin].decode("latin1"))
@@ -216,7 +222,7 @@ def _array(name: str, content: bytes) -> NDArray[Any]:
 
 
 class _Checks:
-    """Check the arrays of one file; errors name the file."""
+    """Check the arrays of one model file. Errors are ValueError with the name of the file."""
 
     def __init__(self, path: PathLike, arrays: Mapping[str, NDArray[Any]]) -> None:
         self.path, self.arrays = path, arrays
@@ -226,9 +232,10 @@ class _Checks:
             raise ValueError(f"{self.path}: got {got}, expected {expected}")
 
     def array(self, name: str, dtypes: str, shape: tuple[int | None, ...]) -> NDArray[Any]:
-        """Return the array ``name``, or raise ValueError unless its dtype, shape and values are right.
+        """Return the array with the key ``name``. Raises ValueError if its dtype, shape or values are wrong.
 
-        ``dtypes`` are names such as "int32 or int64". None in ``shape`` allows any length. All values must be finite.
+        ``dtypes`` lists the allowed dtypes, such as "int32 or int64". None in ``shape`` allows any length. All values
+        must be finite.
         """
         self.require(name in self.arrays, f"no {name}", f"{name} ({dtypes})")
         array = self.arrays[name]
@@ -249,7 +256,7 @@ def _shown(name: str, array: NDArray[Any]) -> str:
 
 
 def _checked(path: PathLike, arrays: Mapping[str, NDArray[Any]]) -> KernelModel:
-    """Check every array of a file and return the model. Raises ValueError."""
+    """Check every array of a model file, and return the model. Raises ValueError if an array is wrong."""
     file = _Checks(path, arrays)
     is_ours = "format" in arrays and arrays["format"].dtype.kind == "U" and str(arrays["format"]) == FORMAT
     file.require(is_ours, f"an archive of {', '.join(arrays)[:200] or 'nothing'}", f"format {FORMAT!r}")
@@ -304,7 +311,10 @@ def _checked(path: PathLike, arrays: Mapping[str, NDArray[Any]]) -> KernelModel:
 
 
 def _estimates(file: _Checks, task: str, k: int, pairs: bool) -> dict[str, Any]:
-    """Return the parameters of probabilities by name: all that the task needs, or none."""
+    """Return name -> parameters of probabilities. The file must have all that the task needs, or none of them.
+
+    k is the number of classes. ``pairs`` says whether there is a problem for each pair of classes.
+    """
     given, known = file.arrays.keys() & set(ESTIMATES), estimates_of(task, k) if pairs else {}
     file.require(given in (set(), known.keys()), f"{', '.join(sorted(given))} of {task}", ", ".join(known) or "none")
     found = {name: file.array(name, "float64", (known[name],)) for name in given}
@@ -316,7 +326,7 @@ def _estimates(file: _Checks, task: str, k: int, pairs: bool) -> dict[str, Any]:
 
 
 def _kernel(file: _Checks, dtype: str) -> Kernel:
-    """Return the kernel function. Its parameters must be in the range of the device's types."""
+    """Return the kernel function in a model file. Raises ValueError if a parameter is too large for ``dtype``."""
     text = file.text("kernel")
     try:
         record = json.loads(text)
@@ -333,7 +343,7 @@ def _kernel(file: _Checks, dtype: str) -> Kernel:
 
 
 def _vectors(file: _Checks) -> Any:
-    """Return the support vectors, (n_SV, d), dense or CSR with ascending columns."""
+    """Return the support vectors (n_SV, d) of a model file, dense or CSR. Raises ValueError if they are damaged."""
     if "data" not in file.arrays:
         return file.array("support_vectors", "float64 or float32", (None, None))
     data, indices = file.array("data", "float64 or float32", (None,)), file.array("indices", "int32", (None,))

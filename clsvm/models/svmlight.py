@@ -1,9 +1,10 @@
-"""Read data files in svmlight text, LIBSVM's format: one row in each line, columns numbered from 1.
+"""Read data files in svmlight text, which is LIBSVM's format: one row in each line, columns numbered from 1.
 
-scikit-learn's compiled reader parses the lines, which :class:`Lines` brings to the form that it understands. If it
-fails, :func:`diagnose` reads the file again to find the first wrong line.
+scikit-learn's compiled reader parses the lines. :class:`Lines` first rewrites lines that scikit-learn would not
+understand. If scikit-learn's reader fails, :func:`diagnose` reads the file again to find the first wrong line.
 
-A damaged file raises ValueError, ``FILE, line N: got ..., expected ...``. A failed system call raises OSError.
+A damaged file raises ValueError with the message ``FILE, line N: got ..., expected ...``. A failed system call raises
+OSError.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ from clsvm.models.model import KernelModel
 from clsvm.system import available, explained
 
 MARK = b"\xef\xbb\xbf"  # UTF-8's byte order mark, which some editors write at the beginning of a file
-_BLOCK = 1 << 17  # bytes that are read and rewritten together
+_BLOCK = 1 << 17  # files are read and rewritten in blocks of this many bytes
 _GAP = re.compile(rb":[ \t]+(?=[^ \t\r\n])")
 _HEXADECIMAL = re.compile(rb"(?<![^\s:])[-+]?0[xX][0-9a-fA-F.]+(?:[pP][-+]?\d+)?(?!\S)")
 T = TypeVar("T", int, float)
 _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 _DAMAGE = (EOFError, OSError, zlib.error, lzma.LZMAError)  # errors of reading a damaged compressed file
 WORD = re.compile(rb"\S+")
-HIGHEST = 2**31 - 1  # largest feature number and label: both are C ints in LIBSVM
-_ROWS = "X", "X_train"  # names that the rows may have in an archive of several arrays
+HIGHEST = 2**31 - 1  # largest feature number and largest label, which are C ints in LIBSVM
+_ROWS = "X", "X_train"  # names of the rows in a .npz archive that has several arrays
 _SCIPY = {"format", "shape", "data"}  # keys that scipy.sparse.save_npz always writes
 _ARCHIVE_DAMAGE = (zipfile.BadZipFile, ValueError, EOFError, KeyError, OverflowError, struct.error)
 
@@ -49,8 +50,8 @@ _ARCHIVE_DAMAGE = (zipfile.BadZipFile, ValueError, EOFError, KeyError, OverflowE
 class Lines:
     """Iterate over the lines of a binary stream, rewritten by :func:`plain` for scikit-learn's reader.
 
-    Only one iteration is possible. :meth:`at` returns its position. ``number`` is the number of lines of the file
-    above the stream.
+    Only one iteration is possible. :meth:`at` returns the line that it has reached. ``number`` is how many lines of the
+    file come before the stream.
     """
 
     def __init__(self, stream: BinaryIO, number: int = 0) -> None:
@@ -58,7 +59,7 @@ class Lines:
         self._block, self._text = b"", io.BytesIO()
 
     def __iter__(self) -> Iterator[bytes]:
-        return chain.from_iterable(self._blocks())  # no Python code runs for each line
+        return chain.from_iterable(self._blocks())  # fast, because no Python code runs for each line
 
     def _blocks(self) -> Iterator[Iterable[bytes]]:
         while block := self._stream.read(_BLOCK):
@@ -66,15 +67,15 @@ class Lines:
             self._block = block = block + self._stream.readline()
             if not self._above:
                 block = block.removeprefix(MARK)
-            self._text = io.BytesIO(plain(block).replace(b"_", b"__"))  # float() refuses two underscores
+            self._text = io.BytesIO(plain(block).replace(b"_", b"__"))  # so that 1_0 is an error: float() refuses 1__0
             yield self._text
 
     def read(self) -> bytes:
-        """Return all lines as one text. scikit-learn accepts an object with this method as an open file."""
+        """Return all lines joined. scikit-learn accepts an object with this method as an open file."""
         return b"".join(self)
 
     def at(self) -> tuple[int, bytes]:
-        """Return the line that the iteration reached last: its number in the file, and its original text."""
+        """Return the line that the iteration has reached: its number in the file, and its text before rewriting."""
         count = self._text.getvalue()[: self._text.tell()].count(b"\n")
         count += self._text.tell() == len(self._text.getvalue()) and not self.complete
         line = next(iter(self._block.split(b"\n", count)[max(0, count - 1) : count]), b"")
@@ -82,20 +83,20 @@ class Lines:
 
     @property
     def complete(self) -> bool:
-        """Return whether the last block ends with a line break."""
+        """Return whether the block of lines that was read last ends with a line break."""
         return self._block.endswith(b"\n")
 
 
 def unmarked(stream: BinaryIO) -> Iterator[bytes]:
-    """Return the lines of a file. A byte order mark before the first one is removed."""
+    """Return the lines of a file, without the byte order mark that may precede the first line."""
     first = stream.readline().removeprefix(MARK)
     return chain([first] if first else [], stream)
 
 
 def plain(text: bytes) -> bytes:
-    """Return svmlight text without white space after colons, and with hexadecimal numbers written as decimal ones."""
+    """Return svmlight text with white space after colons removed and hexadecimal numbers converted to decimal."""
     octets = np.frombuffer(text, np.uint8)
-    if ((octets[:-1] == ord(":")) & (octets[1:] <= ord(" "))).any():  # faster than the regular expression
+    if ((octets[:-1] == ord(":")) & (octets[1:] <= ord(" "))).any():  # a test faster than the regular expression
         text = _GAP.sub(b":", text)
     return _HEXADECIMAL.sub(_decimal, text) if b"x" in text or b"X" in text else text
 
@@ -110,7 +111,7 @@ def _decimal(match: re.Match[bytes]) -> bytes:
 
 
 def number(word: bytes) -> float:
-    """Return the value of a word that is a number in C's syntax. Raise ValueError for any other word."""
+    """Return the number that a word of svmlight text gives in C's syntax. Raises ValueError for any other word."""
     if b"_" in word:
         raise ValueError(f"got {word!r}, expected a number without underscores")
     return float(plain(word))
@@ -122,28 +123,29 @@ def number(word: bytes) -> float:
 def read_problem(path: PathLike, n_features: int | None = None) -> tuple[sparse.csr_matrix, NDArray[np.float64]]:
     """Read a data file in svmlight text: lines ``label index:value index:value ...``.
 
-    Indices ascend from 1 in each row. Index 0 is an error: scikit-learn's load_svmlight_file reads files whose columns
-    are numbered from 0. Blank lines, ``# comments`` and svmlight's ``qid:`` are skipped. White space may follow a
-    colon. Numbers may be hexadecimal. The file may begin with a byte order mark.
+    An index is the number of a column, from 1. In each row indices must ascend. The index 0 is an error; files whose
+    columns are numbered from 0 can be read by scikit-learn's load_svmlight_file. Blank lines, ``# comments`` and
+    svmlight's ``qid:`` are skipped. White space may follow a colon. Numbers may be hexadecimal. The file may begin with
+    a byte order mark.
 
     Parameters
     ----------
     path : str or path
-        Name of the file. The endings .gz, .bz2 and .xz mark compressed files.
+        Name of the file. A name that ends in .gz, .bz2 or .xz means a compressed file.
     n_features : int or None
-        Number of columns d; a higher index is an error. None takes the highest index in the file.
+        Number of columns d. A higher index is an error. If it is None, d is the highest index in the file.
 
     Returns
     -------
     X : CSR (n, d)
-        float64 with sorted int32 indices.
+        Rows, float64 with sorted int32 indices.
     y : array of float64 (n,)
         Labels or targets.
 
     Raises
     ------
     ValueError
-        If a line is wrong. The message names the line, the text read and the text expected.
+        If a line is wrong. The message names the line, what was read and what was expected.
     OSError
         If the file cannot be opened.
     """
@@ -151,7 +153,7 @@ def read_problem(path: PathLike, n_features: int | None = None) -> tuple[sparse.
 
 
 def _read(path: PathLike, n_features: int | None, lowest: int = 1) -> tuple[sparse.csr_matrix, NDArray[np.float64]]:
-    """Read a data file whose columns are numbered from ``lowest``, 0 or 1."""
+    """Read a data file in svmlight text whose columns are numbered from ``lowest``, 0 or 1. Return X and y."""
     with explained(f"reading {path}"), _open(path) as stream:
         lines = Lines(stream)
         try:
@@ -169,10 +171,10 @@ def read_rows(path: PathLike, n_features: int | None = None) -> Any:
     """Read the rows X (n, d) of a file without their labels.
 
     A .npy file holds a dense array. A .npz file holds a dense array named X or X_train, or a single matrix, or CSR
-    rows that scipy.sparse.save_npz wrote. Any other file is svmlight text (:func:`read_problem`), which gives CSR
-    rows. ``n_features`` is d; svmlight text needs it if its last columns are empty.
+    rows that scipy.sparse.save_npz wrote. Any other file is svmlight text (:func:`read_problem`), which gives CSR rows.
+    ``n_features`` is the number of columns d. It must be given if the last columns of svmlight text are empty.
 
-    Raises OSError, and ValueError that names the file.
+    Raises OSError if the file cannot be read, ValueError with the file's name if its content is wrong.
     """
     suffix = Path(path).suffix.lower()
     if suffix not in (".npy", ".npz"):
@@ -190,7 +192,7 @@ def read_rows(path: PathLike, n_features: int | None = None) -> Any:
 
 
 def _archived(path: PathLike) -> Any:
-    """Return the rows of a .npz archive. Raises ValueError if it has several matrices and no X or X_train."""
+    """Return the rows in a .npz archive. Raises ValueError if it has several matrices and none is X or X_train."""
     with np.load(path, allow_pickle=False) as archive:
         if set(archive.files) >= _SCIPY:
             return sparse.load_npz(path)
@@ -205,31 +207,34 @@ def _archived(path: PathLike) -> Any:
 def read_kernel(
     path: PathLike, numbered: bool = True, dense: bool = True
 ) -> tuple[NDArray[np.intp], Any, NDArray[np.float64]]:
-    """Read a data file of kernel values: lines ``label 0:serial 1:K(x, x_1) 2:K(x, x_2) ...``, LIBSVM's -t 4.
+    """Read a data file of kernel values, as LIBSVM takes it for ``-t 4``.
+
+    Its lines are ``label 0:serial 1:K(x, x_1) 2:K(x, x_2) ...``, where serial is the number of the row x.
 
     Parameters
     ----------
     path : str or path
         Name of the file.
     numbered : bool
-        Whether each serial number must be a column of K, as in training data. Test data may have any numbers.
+        Whether each serial number must be the number of a column of K, as in training data. Test data may have any
+        serial numbers.
     dense : bool
-        Whether K becomes a dense array instead of CSR.
+        Whether to return K as a dense array instead of CSR.
 
     Returns
     -------
     columns : array of int (n,)
-        Column of K that belongs to each row: its serial number less 1.
+        Column of K that belongs to each row, counted from 0: the serial number minus 1.
     K : array or CSR of float64 (n, columns)
-        Kernel values. An index that a row leaves out has the value 0.
+        Kernel values. A value that a line leaves out is 0.
     y : array of float64 (n,)
         Labels or targets.
 
     Raises
     ------
     ValueError
-        If a line is wrong (:func:`read_problem`), if a serial number of ``numbered`` rows is no column, or if a dense K
-        is larger than the free memory.
+        If a line is wrong (:func:`read_problem`), if ``numbered`` is true and a serial number is not the number of a
+        column, or if a dense K is larger than the free memory.
     OSError
         If the file cannot be opened.
     """
@@ -251,7 +256,7 @@ def read_kernel(
 
 
 def _line(path: PathLike, row: int) -> int:
-    """Return the line number of a row, which is counted without blank lines and comments."""
+    """Return the number of the line that has the given row of a file. Blank lines and comments hold no rows."""
     if not os.path.isfile(path):  # a pipe cannot be read again, so blank lines are not counted
         return row + 1
     with _open(path) as stream:
@@ -262,8 +267,8 @@ def _line(path: PathLike, row: int) -> int:
 def match_columns(model: KernelModel, X: sparse.csr_matrix) -> tuple[KernelModel, sparse.csr_matrix]:
     """Give the support vectors of a model and the rows X the same number of columns.
 
-    Missing columns are zeros, as for svm-predict. LIBSVM's model files do not hold the number of features, so that
-    the last features are lost if no support vector has them.
+    Missing columns are zeros, as for svm-predict. LIBSVM's model files do not hold the number of features. Therefore
+    a model read from such a file lacks the last features if they are zero in all support vectors.
 
     Parameters
     ----------
@@ -275,9 +280,9 @@ def match_columns(model: KernelModel, X: sparse.csr_matrix) -> tuple[KernelModel
     Returns
     -------
     model : KernelModel
-        The model, widened if X has more columns.
+        The model, with columns of zeros added to its support vectors if X has more columns.
     X : CSR
-        The rows, widened if the support vectors have more columns.
+        The rows, with columns of zeros added if the support vectors have more columns.
     """
     width, vectors, plan = max(X.shape[1], model.support_vectors.shape[1]), model.support_vectors, model.plan
     if vectors.shape[1] < width:
@@ -294,9 +299,10 @@ def _open(path: PathLike) -> BinaryIO:
 
 
 def load(lines: Lines, n_features: int | None, lowest: int = 1) -> tuple[sparse.csr_matrix, NDArray[np.float64]]:
-    """Read all rows X and labels y by scikit-learn's compiled reader.
+    """Read all rows X and labels y from ``lines`` by scikit-learn's compiled reader.
 
-    Errors do not name the wrong line, which :func:`diagnose` finds.
+    ``n_features`` is the number of columns of X, or None for the highest index. Columns are numbered from ``lowest``.
+    Errors do not name the wrong line; :func:`diagnose` finds it.
     """
     from sklearn.datasets import load_svmlight_file
 
@@ -318,11 +324,12 @@ def diagnose(
     count: int = 1,
     lowest: int = 1,
 ) -> str:
-    """Return the message for the first wrong line of a file, after the fast reader has failed.
+    """Return an error message that names the first wrong line of a file, after :func:`load` has failed.
 
-    The search starts after ``skip`` lines. A row begins with ``count`` numbers, which the message calls ``first``.
-    ``at`` is the number and text of the line at which the reader failed, for a pipe, which cannot be read again.
-    ``cause`` is the reader's message, which is returned if no line is wrong.
+    The first ``skip`` lines are not checked. Each other line begins with ``count`` numbers, which the message calls
+    ``first``. Columns are numbered from ``lowest`` to ``n_features``. ``cause`` is the message of :func:`load`, which
+    is returned if no line is wrong. A pipe cannot be read again, so only the line at which the reader failed is
+    checked: its number and text are ``at``.
     """
     rows, number = 0, skip
     if not os.path.isfile(path):  # a pipe cannot be read again
@@ -360,7 +367,7 @@ def _fault(line: bytes, n_features: int | None, first: str, count: int, lowest: 
         index = index.removeprefix(b"+")
         if not (colon and index.isdigit()):
             return f"got {shown(word)}, expected index:value"
-        highest = HIGHEST - (not lowest)  # column 0 counts as one column, too
+        highest = HIGHEST - (not lowest)  # if columns are numbered from 0, the last one has a number smaller by 1
         if not (len(index.lstrip(b"0")) <= len(str(HIGHEST)) and lowest <= int(index) <= highest):
             hint = "; zero_based=False has scikit-learn's dump_svmlight_file write so" if not index.strip(b"0") else ""
             told = f"columns are numbered from {lowest}{hint}"
