@@ -101,9 +101,9 @@ def count_losses(losses: Counter[int], lost: Iterable[int]) -> None:
 
 
 def split(rows: NDArray[np.intp], sizes: Sequence[int]) -> list[NDArray[np.intp]]:
-    """Return for each part its own of the ascending row numbers ``rows``, counted from the part's first row.
+    """Divide ascending row numbers among parts with ``sizes`` rows, and return an array of row numbers for each part.
 
-    ``sizes`` holds the number of rows of each part.
+    The numbers that are returned are counted from the first row of the part.
     """
     ends = np.cumsum(sizes)
     cuts = np.searchsorted(rows, ends[:-1])

@@ -91,7 +91,7 @@ class Costs:
         """Return whether clsvm is expected to take less than half of LIBSVM's time.
 
         ``theirs`` are LIBSVM's estimated seconds, ``least`` clsvm's seconds for a small problem. ``spent`` are the
-        seconds that LIBSVM took in this process so far. Once ``spent`` reaches ``self.first``, the time to load OpenCL
+        seconds that LIBSVM has taken in this process. Once ``spent`` reaches ``self.first``, the time to load OpenCL
         no longer counts.
         """
         return least + self.share * theirs + max(0.0, self.first - spent) < self.half * theirs

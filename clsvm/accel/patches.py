@@ -255,7 +255,7 @@ def _machine(model: Any) -> Any:
     turned = -1 if _classes(model) == 2 else 1
     shown = turned * _array(model.dual_coef_), turned * model.intercept_
     if not (np.array_equal(now[0], shown[0]) and np.array_equal(now[1], shown[1])):
-        raise ValueError("its private coefficients differ from dual_coef_ and intercept_")
+        raise ValueError("the estimator's private coefficients differ from dual_coef_ and intercept_")
     machine = clsvm.from_sklearn(model).model_
     _known[key] = _Known(ref(model, lambda _: _known.pop(key, None)), machine, *now)
     return machine

@@ -1,1 +1,1 @@
-"""The command ``clsvm``, one module for each of its commands."""
+"""Define the command ``clsvm``: a module for each subcommand with LIBSVM's flags, and shared functions."""

@@ -150,7 +150,7 @@ class OnWorkers:
         return 0, self.memory_limit
 
     def close(self) -> None:
-        """Free the memory of all parts on the workers."""
+        """Free the device memory of all parts of this fit on the workers."""
         self.client.run(worker.in_thread, worker.forget, self._name, on_error="ignore")
 
     def _build_missing(self, missing: set[int]) -> None:

@@ -34,7 +34,7 @@ LOSSES = 3  # the search fails if all workers are lost more often than this betw
 
 
 class DealtFits(Fits):
-    """Run the fits of a search in pieces on Dask's workers.
+    """Run the fits of a grid search on Dask's workers, in groups of fits that share kernel values.
 
     Attributes
     ----------
@@ -98,7 +98,7 @@ class DealtFits(Fits):
 
 
 def _result_of(future: Future[Any]) -> tuple[Results, Warned] | None:
-    """Return the results and warnings of a piece, or None if Dask has lost the piece or its data."""
+    """Return the results and warnings of fits that a worker ran, or None if Dask has lost the fits or their data."""
     try:
         result: tuple[Results, Warned] | None = None if future.status in LOST else future.result()
     except CancelledError:
@@ -121,11 +121,11 @@ def _run_fits(fits: Fits, jobs: Jobs, among: int) -> tuple[Results, Warned]:
 
 
 class _Folds(DealtFits, Folds):
-    """Run the fits of a search over SVMs on workers."""
+    """Run the fits of a grid search over SVMs on Dask's workers."""
 
 
 class _NystromFolds(DealtFits, NystromFolds):
-    """Run the fits of a search over Falkon models on workers."""
+    """Run the fits of a grid search over Falkon models on Dask's workers."""
 
 
 class SearchOverWorkers(ChunkPredictions):

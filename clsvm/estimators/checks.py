@@ -27,7 +27,7 @@ _ROUGH = 1e-6  # largest asymmetry of K, as a share of its largest value, that n
 _APART, _LARGE = 1e3, 1e6  # a ratio of column scales, and a kernel value, that make a problem hard to solve
 Vector = NDArray[np.float64]
 _MOST = 1e100  # largest target, and largest sum of all bounds, so that squares of them do not overflow
-# Newer releases of scikit-learn reject weights that are all 0; this option leaves the error to weights_of.
+# Newer releases of scikit-learn reject weights that are all 0; with this option weights_of raises the error.
 _ALLOWED = {"allow_all_zero_weights"} & signature(_check_sample_weight).parameters.keys()
 
 
@@ -140,12 +140,12 @@ def classes_of(y: Any) -> Labels:
 
 
 def numbers_of(y: Any) -> Vector:
-    """Return targets (n,) as float64. Raises ValueError if their squares overflow."""
+    """Return targets (n,) of a regression as float64. Raises ValueError if one is too large (:func:`within`)."""
     return within(np.asarray(column_or_1d(y, warn=True), np.float64))
 
 
 def within(y: Vector) -> Vector:
-    """Return the targets unchanged. Raises ValueError if their squares overflow."""
+    """Return the targets y unchanged. Raises ValueError if the absolute value of one exceeds _MOST."""
     if (largest := float(np.abs(y).max(initial=0.0))) > _MOST:
         raise ValueError(f"y must be numbers of at most {_MOST:g}, got {largest:g}")
     return y

@@ -54,9 +54,9 @@ class Posed(NamedTuple):
 class Falkon(KernelEstimator):
     """Fit f(x) = sum_j alpha_j K(x, c_j) + intercept with m inducing points c_j.
 
-    This is the base class of the Falkon estimators. f minimises
-    (1 / sum_i w_i) * sum_i w_i loss(f(x_i), y_i) + (penalty / 2) * |f|^2 over the coefficients alpha, for rows x_i with
-    weights w_i and the norm |f| of the kernel's function space.
+    This is the base class of the Falkon estimators. For rows x_i with targets y_i and weights w_i a fit minimises
+    (1 / sum_i w_i) * sum_i w_i loss(f(x_i), y_i) + (penalty / 2) * |f|^2 over the coefficients alpha_j. Here |f| is the
+    norm of f in the kernel's function space, without the intercept.
     """
 
     _table = TABLE

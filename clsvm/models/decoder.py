@@ -266,7 +266,7 @@ def platt(values: Vector, positive: NDArray[np.bool_]) -> tuple[float, float]:
     if not scale > 1e-12 * abs(centre):
         share = target.mean()
         return 0.0, float(np.log((1 - share) / share))
-    x = np.tile((values - centre) / scale, 2)[:, None]  # each row has both labels, weighted by its target
+    x = np.tile((values - centre) / scale, 2)[:, None]  # each row occurs with both labels, which its target weights
     weights = np.concatenate([target, 1 - target])
     fitted = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-10)
     fitted.fit(x, np.repeat([True, False], n), sample_weight=weights)
@@ -513,7 +513,7 @@ def calibrated(
     if y is None:
         raise ValueError("y must be the labels or targets of the rows, got None")
     if get_tags(estimator).input_tags.pairwise and not sparse.issparse(X):
-        X = np.asarray(X)  # kernel values are split by rows and by columns
+        X = np.asarray(X)  # so that kernel values can be split by rows and by columns
     X, y, sample_weight = indexable(X, column_or_1d(y), sample_weight)
     if is_regressor(estimator):
         targets = y.astype(np.float64)

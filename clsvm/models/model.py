@@ -2,8 +2,8 @@
 
     f_p(x) = sum_j dual_coef[p, j] K(x, support_vectors[j]) + intercept[p]
 
-Estimators make a :class:`KernelModel` when a fit ends. Model files (npz.py, libsvm.py) hold one. The sums over support
-vectors come from gram/exact.py, and decoder.py turns them into predictions.
+Estimators make a :class:`KernelModel` when a fit ends. Model files (npz.py, libsvm.py) hold such a model. The sums over
+support vectors come from gram/exact.py, and decoder.py turns them into predictions.
 """
 
 from __future__ import annotations
@@ -319,9 +319,9 @@ class KernelModel:
         X : array or CSR (n, d)
             Rows, or kernel values (n, columns) for a precomputed kernel.
         device : str, int, list or None
-            Device to compute on, as :func:`clsvm.opencl.devices.find` takes it. The first of a list computes.
+            Device to compute on, as :func:`clsvm.opencl.devices.find` takes it. Of a list the first device computes.
         memory_limit : int, str or None
-            Bytes of device memory at most.
+            Most bytes of device memory to use.
 
         Returns
         -------
@@ -356,14 +356,15 @@ class KernelModel:
         X : array or CSR (n, d)
             Rows, or kernel values (n, columns) for a precomputed kernel.
         device : str, int, list or None
-            Device to compute on, as :func:`clsvm.opencl.devices.find` takes it. The first of a list computes.
+            Device to compute on, as :func:`clsvm.opencl.devices.find` takes it. Of a list the first device computes.
         memory_limit : int, str or None
-            Bytes of device memory at most.
+            Most bytes of device memory to use.
 
         Returns
         -------
         probabilities : array of float64 (n, k)
-            A one-class model has two columns: normal, and outlier.
+            Probability of each class. A one-class model has two columns: that a row is normal, and that it is an
+            outlier.
 
         Raises
         ------

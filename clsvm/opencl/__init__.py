@@ -1,1 +1,1 @@
-"""OpenCL for all other packages: runtimes, devices, programs, memory. Nothing else imports pyopencl or mako."""
+"""Use OpenCL for all other packages: runtimes, devices, programs, memory. Only this package imports pyopencl, mako."""

@@ -103,7 +103,7 @@ def quirks(device: cl.Device) -> tuple[str, ...]:
     """Return the compiler options that every program needs on this device, in addition to the program's own."""
     if device.platform.name == SIMULATOR:  # Oclgrind 21.10 lacks the prefetch instruction
         return ("-DNO_FETCH",)
-    if "NVIDIA" in device.platform.name:  # its compiler ends without a message at the prefetch instruction
+    if "NVIDIA" in device.platform.name:  # NVIDIA's compiler crashes at the prefetch instruction
         return "-w", "-DNO_FETCH", *("-DREDUX",) * (device.compute_capability_major_nv >= 8)
     return ("-w",)  # PoCL otherwise prints the number of its warnings to stderr
 
@@ -127,7 +127,7 @@ def built(process: int, context: cl.Context, device: cl.Device, text: str, optio
             program = cached(make)
         except cl.Error as error:
             log = told(error)
-    if log:  # raised outside the except block, since the error of pyopencl as its context would not pickle
+    if log:  # raised outside the except block: an error chained to pyopencl's error could not be pickled
         raise BuildError(device.name.strip(), log, text)
     builds += 1
     return program

@@ -80,7 +80,7 @@ class Pool:
             self.nbytes += key[1]
 
     def take(self, key: Key) -> Any:
-        """Return the buffer of this key that was put last, or None."""
+        """Take the buffer that was put last under this key from the pool. Return None if none is left."""
         if key not in self._kept:  # this usual case needs no lock
             return None
         with pool_lock:

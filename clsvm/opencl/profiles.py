@@ -361,7 +361,7 @@ def write_tuned(name: str, record: dict[str, Any]) -> None:
     check_tuned_writable()
     content = {"clsvm": VERSION, "devices": {**read_tuned(), name: record}}
     if tuned_path().exists() and files.exposed(tuned_path()):
-        tuned_path().unlink()  # the new file would keep the mode of the old one
+        tuned_path().unlink()  # so that the new file does not get the old file's access mode
     with files.atomic_write(tuned_path()) as stream:
         stream.write(json.dumps(content, indent=1).encode())
         Path(stream.name).chmod(0o644)  # a umask may let others write, and such a file would not be read

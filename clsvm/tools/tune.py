@@ -407,7 +407,7 @@ class Tuning(NamedTuple):
 
     @property
     def kept(self) -> bool:
-        """Return whether there is a result to store."""
+        """Return whether a family was searched or a rate was measured, so that there is something to store."""
         return any(one.searched for one in self.families) or any(one.ratio is not None for one in self.rates)
 
 
@@ -508,7 +508,7 @@ def _search(spec: Any, family: Family, profile: Profile, n: int, end: float) -> 
 
 
 def _difference(before: Profile, after: Profile) -> dict[str, Any]:
-    """Return the fields of ``after`` that differ from those of ``before``, in types that JSON has."""
+    """Return field -> value for the profile fields of ``after`` that differ from ``before``, in types that JSON has."""
     old, new = ({name: getattr(of, name) for name in _NUMBERS} for of in (before, after))
     tiles = {name: dict(tile) for name, tile in after.tiles.items() if tile != before.tiles[name]}
     return {name: value for name, value in new.items() if value != old[name]} | ({"tiles": tiles} if tiles else {})
