@@ -3,19 +3,19 @@
 Nothing here comes from clsvm. A model is read by dual_coef_, intercept_, support_, classes_, class_weight_ and its
 parameters, which clsvm's and scikit-learn's estimators have alike. All tasks but Crammer and Singer's are problems
 
-    minimise 1/2 b'Kb + q'b + kink sum |b|   subject to   lo <= b <= hi, and for each group of b the sum that it has
+    minimise 1/2 b'Kb + q'b + epsilon sum |b|   subject to   lo <= b <= hi, and for each group of b the sum that it has
 
-over signed coefficients b (m,), each of one training row. f = K b + q is the gradient without the kink.
+over signed coefficients b (m,), each of one training row. f = K b + q is the gradient without the term of epsilon.
 
     SVC          a pair of classes, or a class: |b| <= C_i on the side of the row's class, q = -1 or +1, sum b = 0
     NuSVC        a pair: |b| <= w_i, each class adds up to nu / 2 of all w; as it was before the margin was made 1
-    SVR          |b| <= C_i, q = -y, kink = epsilon, sum b = 0
+    SVR          |b| <= C_i, q = -y, epsilon its parameter, sum b = 0
     NuSVR        over the rows twice: alpha, then -alpha*, each adds up to nu / 2 of all C_i; q = -y
     OneClassSVM  0 <= b <= w_i, sum b = nu sum w
 
 The primal objective for an offset rho (one a group) is
 
-    1/2 b'Kb + sum_i max { -(f_i - rho) t - kink |t| : lo_i <= t <= hi_i } - rho (the group's sum)
+    1/2 b'Kb + sum_i max { -(f_i - rho) t - epsilon |t| : lo_i <= t <= hi_i } - rho (the group's sum)
 
 Primal minus dual is never negative, and 0 at the optimum alone where K is positive semi-definite: a small gap proves a
 solution without a second solver. `check` works in the dtype of a whole matrix K, `gram` makes one in long double;
@@ -69,7 +69,7 @@ class Dual:
     lo: Array
     hi: Array
     q: Array
-    kink: float = 0.0
+    epsilon: float = 0.0
     groups: Sequence[tuple[Array, float]] = ()
     """Masks with the sums of their coefficients; none where the machine has no offset."""
     rho: float | None = None
@@ -207,12 +207,12 @@ def recompute(X: Any, y: ArrayLike, C: ArrayLike, coef: ArrayLike, intercept: fl
 def checked(problem: Dual, c: Array, slack: float = SLACK) -> Checked:
     """Check one problem, given c = K b (m,), in c's dtype."""
     b, lo, hi, q = (np.asarray(array, c.dtype) for array in (problem.b, problem.lo, problem.hi, problem.q))
-    f, kink, most = c + q, problem.kink, max(hi.max(initial=0), -lo.min(initial=0))
+    f, epsilon, most = c + q, problem.epsilon, max(hi.max(initial=0), -lo.min(initial=0))
     if problem.common:
         b = b + _common(problem, f)
     room = slack * np.maximum(hi, -lo)
-    grow = np.where(b < hi - room, f + np.where(b < -room, -kink, kink), np.inf)
-    shrink = np.where(b > lo + room, f + np.where(b > room, kink, -kink), -np.inf)
+    grow = np.where(b < hi - room, f + np.where(b < -room, -epsilon, epsilon), np.inf)
+    shrink = np.where(b > lo + room, f + np.where(b > room, epsilon, -epsilon), -np.inf)
     quadratic = b @ c
     primal, violation, off_sum, offset, wide = quadratic / 2, 0.0, 0.0, 0.0, np.inf
     if not problem.groups:
@@ -222,12 +222,12 @@ def checked(problem: Dual, c: Array, slack: float = SLACK) -> Checked:
         least, greatest = float(grow[mask].min(initial=np.inf)), float(shrink[mask].max(initial=-np.inf))
         violation, wide = max(violation, greatest - least), min(wide, max(0.0, least - greatest))
         off_sum = max(off_sum, abs(float(b[mask].sum() - total)))
-        rho = _best_offset(f[mask], lo[mask], hi[mask], kink, total) if problem.rho is None else problem.rho
+        rho = _best_offset(f[mask], lo[mask], hi[mask], epsilon, total) if problem.rho is None else problem.rho
         primal += _losses(problem, f[mask], lo[mask], hi[mask], rho) - rho * total
         if problem.rho is not None and np.isfinite([least, greatest]).all():
             offset = max(0.0, min(least, greatest) - rho, rho - max(least, greatest))
     return Checked(
-        dual=-float(quadratic / 2 + q @ b + kink * np.abs(b).sum()),
+        dual=-float(quadratic / 2 + q @ b + epsilon * np.abs(b).sum()),
         primal=float(primal),
         violation=violation,
         box=max(0.0, float(np.maximum(b - hi, lo - b).max(initial=0))) / (float(most) or 1.0),
@@ -253,15 +253,15 @@ def _common(problem: Dual, f: Array) -> Array:
 
 
 def _losses(problem: Dual, f: Array, lo: Array, hi: Array, rho: Any) -> Any:
-    """Return sum_i max { -(f_i - rho) t - kink |t| : lo_i <= t <= hi_i }; 0 lies between the bounds."""
+    """Return sum_i max { -(f_i - rho) t - epsilon |t| : lo_i <= t <= hi_i }; 0 lies between the bounds."""
     g = f - rho
-    return np.maximum(0, np.maximum(-hi * (g + problem.kink), -lo * (g - problem.kink))).sum()
+    return np.maximum(0, np.maximum(-hi * (g + problem.epsilon), -lo * (g - problem.epsilon))).sum()
 
 
-def _best_offset(f: Array, lo: Array, hi: Array, kink: float, total: float) -> Any:
+def _best_offset(f: Array, lo: Array, hi: Array, epsilon: float, total: float) -> Any:
     """Return the rho that minimises a group's primal, which is convex and piecewise linear: its slope rises by -lo_i
-    where rho passes f_i - kink, and by hi_i where it passes f_i + kink."""
-    breaks, rises = np.concatenate([f - kink, f + kink]), np.concatenate([-lo, hi])
+    where rho passes f_i - epsilon, and by hi_i where it passes f_i + epsilon."""
+    breaks, rises = np.concatenate([f - epsilon, f + epsilon]), np.concatenate([-lo, hi])
     order = np.argsort(breaks)
     passed = int(np.searchsorted(np.cumsum(rises[order]), total - lo.sum()))
     return breaks[order[min(passed, len(order) - 1)]]

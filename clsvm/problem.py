@@ -2,20 +2,20 @@
 
 A problem has one signed coefficient b_i for each row i; for classification b_i = y_i alpha_i:
 
-    minimise    1/2 b'Kb + q'b + kink * sum_i |b_i|
+    minimise    1/2 b'Kb + q'b + epsilon * sum_i |b_i|
     subject to  lo_i <= b_i <= hi_i for each row i, and a constraint on sums of coefficients (:class:`Constraint`)
 
-K (n, n) is the kernel matrix, and lo <= 0 <= hi. f = K b + q is the gradient without the kink term, and rho is the
+K (n, n) is the kernel matrix, and lo <= 0 <= hi. f = K b + q is the gradient without the epsilon term, and rho is the
 offset. Decision values are K b - rho. The loss of row i in the primal problem is
 
-    max(lo_i * (rho - f_i + kink), hi_i * (rho - f_i - kink), 0)
+    max(lo_i * (rho - f_i + epsilon), hi_i * (rho - f_i - epsilon), 0)
 
 Crammer and Singer's multiclass SVM has one problem p for each class, with gradients f_pi. There the loss of row i is
 C_i * (max_p f_pi - f_ci), if c is the class of the row and C_i its bound.
 
-If the constraint is sum_i b_i = total, the primal problem also has the term - rho * total. ``kink`` is epsilon of
+If the constraint is sum_i b_i = total, the primal problem also has the term - rho * total. ``epsilon`` is that of
 epsilon-SVR and 0 for other tasks. The coefficients alpha_i and alpha*_i of a row become one, b_i = alpha_i - alpha*_i,
-and their epsilon terms become kink * |b_i|.
+and their epsilon terms become epsilon * |b_i|.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Problem:
         linear term, (problems, n) float64.
     constraint
         which sums of coefficients are fixed.
-    kink
+    epsilon
         factor of sum |b_i|: epsilon of epsilon-SVR, else 0.
     start
         feasible coefficients (problems, n), whose sums define ``total``; None stands for zeros.
@@ -72,7 +72,7 @@ class Problem:
     hi: Vector
     q: Vector
     constraint: Constraint = Constraint.BIAS
-    kink: float = 0.0
+    epsilon: float = 0.0
     start: Vector | None = None
 
     @property

@@ -132,15 +132,15 @@ inline wide wide_sub(wide a, wide b) { return wide_add(a, wide_neg(b)); }
 inline wide wide_min(wide a, wide b) { return wide_pick(wide_less(b, a), b, a); }
 inline wide wide_max(wide a, wide b) { return wide_pick(wide_less(a, b), b, a); }
 
-// Compute derivatives and limits of the dual objective. The dual of epsilon-SVR has the term kink * |b|, with kink =
-// epsilon, so its derivative with respect to a coefficient b jumps at b = 0. f is the derivative without this term.
+// Compute derivatives and limits of the dual objective. The dual of epsilon-SVR has the term epsilon * |b|, so
+// its derivative with respect to a coefficient b jumps at b = 0. f is the derivative without this term.
 //   right_of, left_of   derivative of the dual to the right and to the left of b
 //   top_of, bottom_of   value to which b may rise or fall in one SMO iteration: its bound, or 0 if 0 lies before it
-inline wide right_of(wide f, wide b, wide kink) {
-  return wide_pick(wide_less(b, wide_of(0)), wide_sub(f, kink), wide_add(f, kink));
+inline wide right_of(wide f, wide b, wide epsilon) {
+  return wide_pick(wide_less(b, wide_of(0)), wide_sub(f, epsilon), wide_add(f, epsilon));
 }
-inline wide left_of(wide f, wide b, wide kink) {
-  return wide_pick(wide_less(wide_of(0), b), wide_add(f, kink), wide_sub(f, kink));
+inline wide left_of(wide f, wide b, wide epsilon) {
+  return wide_pick(wide_less(wide_of(0), b), wide_add(f, epsilon), wide_sub(f, epsilon));
 }
 inline wide top_of(wide b, wide hi) { return wide_pick(wide_less(b, wide_of(0)), wide_of(0), hi); }
 inline wide bottom_of(wide b, wide lo) { return wide_pick(wide_less(wide_of(0), b), wide_of(0), lo); }

@@ -23,9 +23,9 @@
 // fi and bi are the row's gradient and coefficient; up and low say whether the coefficient can rise and fall.
 // e holds the extreme gradients m and M (extremes.cl), and scale is 1 / (largest violation).
 // Bin 0 is for the two rows with the gradients m and M. In later bins, violations are ever smaller.
-inline int bin_of(const int i, const wide fi, const wide bi, const wide kink, const bool up, const bool low,
+inline int bin_of(const int i, const wide fi, const wide bi, const wide epsilon, const bool up, const bool low,
                   const Extremes e, const float scale) {
-  const wide right = right_of(fi, bi, kink), left = left_of(fi, bi, kink);
+  const wide right = right_of(fi, bi, epsilon), left = left_of(fi, bi, epsilon);
 #ifdef NO_BIAS
   const int side = 0;
   const float v = (float)wide_real(up && wide_less(right, wide_of(0)) ? wide_neg(right) : low ? left : wide_of(0));
@@ -72,7 +72,7 @@ INLINED float look(Extremes *e, const int p, const int pieces, global const wide
 }
 
 kernel OF_GROUP void histogram(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
-                      global const wide *restrict lo, global const wide *restrict hi, global const wide *restrict kink,
+                      global const wide *restrict lo, global const wide *restrict hi, global const wide *restrict epsilon,
                       global const uchar *restrict in_set, global const wide *restrict numbers,
                       global const int *restrict places, global int *restrict counts, global int *restrict totals) {
   const int p = get_global_id(1), piece = get_group_id(0), pieces = get_num_groups(0);
@@ -89,7 +89,7 @@ kernel OF_GROUP void histogram(const int n, const int chunk, global const wide *
     const wide bi = b[base + i];
     const bool fresh = !in_set[base + i];
     const bool up = fresh && wide_less(bi, hi[base + i]), low = fresh && wide_less(lo[base + i], bi);
-    const int bin = bin_of(i, f[base + i], bi, kink[0], up, low, MINE(e, lo[base + i]), scale);
+    const int bin = bin_of(i, f[base + i], bi, epsilon[0], up, low, MINE(e, lo[base + i]), scale);
 #if WG == 1
     if (bin >= 0) ++bins[bin];
 #else
@@ -177,7 +177,7 @@ kernel OF_GROUP void share(const int n, const int chunk, global const int *restr
 // Write the chosen rows of a side to ws[p][stay + side * quota ...]; rows of the last bin follow those of better bins.
 kernel OF_GROUP void collect(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
                     global const wide *restrict lo, global const wide *restrict hi,
-                    global const wide *restrict kink, global uchar *restrict in_set,
+                    global const wide *restrict epsilon, global uchar *restrict in_set,
                     global const wide *restrict numbers, global const int *restrict places,
                     global const int *restrict ends, global const int *restrict shares, const int quota,
                     const int stay, const int W, global int *restrict ws) {
@@ -206,7 +206,7 @@ kernel OF_GROUP void collect(const int n, const int chunk, global const wide *re
     if (i < end && !in_set[base + i]) {
       const wide bi = b[base + i];
       const bool up = wide_less(bi, hi[base + i]), low = wide_less(lo[base + i], bi);
-      bin = bin_of(i, f[base + i], bi, kink[0], up, low, MINE(e, lo[base + i]), scale);
+      bin = bin_of(i, f[base + i], bi, epsilon[0], up, low, MINE(e, lo[base + i]), scale);
     }
 #pragma unroll
     for (int side = 0; side < 2; ++side) {

@@ -3,7 +3,7 @@
 // In signed coefficients b_i = y_i * a_i with lo_i <= b_i <= hi_i, and gradients f of the dual objective in b:
 //   up = {i : b_i < hi_i},   low = {i : b_i > lo_i},   m = min_up f,   M = max_low f,   violation = M - m
 // The violation of row i is M - f_i if i is in up, f_i - m if i is in low, and the larger of the two if in both.
-// If the dual has the term kink * |b| (common.cl), f_i is the derivative to the right of b_i for rows in up, and the
+// If the dual has the term epsilon * |b| (common.cl), f_i is the derivative to the right of b_i for rows in up, and the
 // derivative to the left of b_i for rows in low.
 // NO_BIAS: the sum of b is free. The violation of row i is -f_i (up) or f_i (low), and the problem's is the largest.
 // SPLIT: rows with hi > 0 and rows with lo < 0 are two groups, and the sum of b over each group is fixed (nu-SVC,
@@ -78,8 +78,8 @@ inline Seen nothing_seen(void) {
   return s;
 }
 
-#define RIGHT(f, b, kink) PICK(LESS(b, (some)wide_of(0)), ADD(f, NEG(kink)), ADD(f, kink))
-#define LEFT(f, b, kink) PICK(LESS((some)wide_of(0), b), ADD(f, kink), ADD(f, NEG(kink)))
+#define RIGHT(f, b, epsilon) PICK(LESS(b, (some)wide_of(0)), ADD(f, NEG(epsilon)), ADD(f, epsilon))
+#define LEFT(f, b, epsilon) PICK(LESS((some)wide_of(0), b), ADD(f, epsilon), ADD(f, NEG(epsilon)))
 
 // Add the AT_ONCE rows i, i + 1, ... to the results ``s``. right and left are the derivatives of the dual objective to
 // the right and to the left of each row's coefficient b. up and low say which rows can rise and which can fall.
@@ -136,7 +136,7 @@ inline void __attribute__((always_inline)) tell(const Seen s, const int g, local
 }
 
 kernel OF_GROUP void extremes(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
-                     global const wide *restrict lo, global const wide *restrict hi, global const wide *restrict kink,
+                     global const wide *restrict lo, global const wide *restrict hi, global const wide *restrict epsilon,
                      global wide *restrict numbers, global int *restrict places) {
   const size_t base = (size_t)get_global_id(1) * n;
   const int begin = get_group_id(0) * chunk, end = min(n, begin + chunk);
@@ -146,7 +146,7 @@ kernel OF_GROUP void extremes(const int n, const int chunk, global const wide *r
   Seen s[GROUPS];
   for (int g = 0; g < GROUPS; ++g) s[g] = nothing_seen();
   for (int i = begin + get_local_id(0) * AT_ONCE; i < end; i += WG * AT_ONCE) {
-    const some fi = LOAD(f, i), bi = LOAD(b, i), k = (some)kink[0], bottom = LOAD(lo, i), top = LOAD(hi, i);
+    const some fi = LOAD(f, i), bi = LOAD(b, i), k = (some)epsilon[0], bottom = LOAD(lo, i), top = LOAD(hi, i);
     const which up = LESS(bi, top), low = LESS(bottom, bi);
 #ifdef SPLIT
     const which mine[2] = {LESS((some)wide_of(0), top), LESS(bottom, (some)wide_of(0))};
@@ -184,12 +184,12 @@ INLINED void combine(Extremes *found, const int pieces, const int g, global cons
 }
 
 // Compute three sums for each chunk of rows, at the offset rho. q is the linear term of the dual: f = K b + q.
-//   quadratic = sum b * (f - q),   linear = sum b * q + kink * |b|
-//   loss = sum max(lo * (rho - f + kink), hi * (rho - f - kink), 0)
+//   quadratic = sum b * (f - q),   linear = sum b * q + epsilon * |b|
+//   loss = sum max(lo * (rho - f + epsilon), hi * (rho - f - epsilon), 0)
 // Then dual = -(quadratic / 2 + linear) and primal = quadratic / 2 + loss (GTSVM, equations 1 and 2, if sum b = 0).
 kernel OF_GROUP void objective(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
                       global const wide *restrict lo, global const wide *restrict hi,
-                      global const wide *restrict kink, global const wide *restrict q, global const wide *restrict rho,
+                      global const wide *restrict epsilon, global const wide *restrict q, global const wide *restrict rho,
                       global wide *restrict sums) {
   const int p = get_global_id(1), piece = get_group_id(0), pieces = get_num_groups(0);
   const size_t base = (size_t)p * n;
@@ -203,9 +203,9 @@ kernel OF_GROUP void objective(const int n, const int chunk, global const wide *
     const int g = GROUPS == 2 && wide_less(lo[base + i], wide_of(0));
     const wide slack = wide_sub(rho[p * GROUPS + g], fi);
     quadratic = wide_add(quadratic, wide_mul(bi, wide_sub(fi, qi)));
-    linear = wide_add(linear, wide_add(wide_mul(bi, qi), wide_mul(wide_max(bi, wide_neg(bi)), kink[0])));
-    const wide under = wide_mul(lo[base + i], wide_add(slack, kink[0]));
-    const wide over = wide_mul(hi[base + i], wide_sub(slack, kink[0]));
+    linear = wide_add(linear, wide_add(wide_mul(bi, qi), wide_mul(wide_max(bi, wide_neg(bi)), epsilon[0])));
+    const wide under = wide_mul(lo[base + i], wide_add(slack, epsilon[0]));
+    const wide over = wide_mul(hi[base + i], wide_sub(slack, epsilon[0]));
     loss = wide_add(loss, wide_max(wide_max(under, over), wide_of(0)));
   }
   quadratic = group_sum(quadratic, values), linear = group_sum(linear, values);

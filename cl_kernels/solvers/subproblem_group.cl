@@ -32,7 +32,7 @@
 kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     const int n, const int W, global const int *restrict ws, global const real *restrict Q,
     global const wide *restrict f, global wide *restrict b, global const wide *restrict lo,
-    global const wide *restrict hi, global const wide *restrict kink, global wide *restrict delta, global long *restrict counters,
+    global const wide *restrict hi, global const wide *restrict epsilon, global wide *restrict delta, global long *restrict counters,
     const float tolerance, const float shrink, const int most, const long budget, local wide *restrict unused) {
   const int p = get_group_id(0), lid = get_local_id(0);
   const size_t base = (size_t)p * n;
@@ -45,7 +45,7 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
 #endif
   local wide pair[4];  // largest rise of b_i, largest fall of b_j, f_i, f_j; NO_BIAS: largest rise and fall, f_i
   local real entries[3];  // Q_ii, Q_jj, Q_ij
-  const wide kinked = kink[0];
+  const wide epsilon_term = epsilon[0];
   wide F[EACH], B[EACH], L[EACH], H[EACH];
   real diagonal[EACH];
   for (int e = 0; e < EACH; ++e) {
@@ -68,7 +68,7 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
       const int k = e * WG + lid;
       if (k < W) {
         if (steps > 0) F[e] = wide_fma(t, wide_of(Q[(size_t)i * W + k]), F[e]);
-        const real right = wide_real(right_of(F[e], B[e], kinked)), left = wide_real(left_of(F[e], B[e], kinked));
+        const real right = wide_real(right_of(F[e], B[e], epsilon_term)), left = wide_real(left_of(F[e], B[e], epsilon_term));
         const real gap = right < 0 && wide_less(B[e], H[e]) ? -right : left > 0 && wide_less(L[e], B[e]) ? left : (real)0;
         const real gain = -gap * gap / fmax(diagonal[e], (real)TAU);
         if (-gap < most_gap) most_gap = -gap, ignored = k;
@@ -82,10 +82,10 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     i = chosen;
     for (int e = 0; e < EACH; ++e)
       if (e * WG + lid == i) {
-        const wide right = right_of(F[e], B[e], kinked);
+        const wide right = right_of(F[e], B[e], epsilon_term);
         const bool rises = wide_less(right, wide_of(0)) && wide_less(B[e], H[e]);
         pair[0] = wide_sub(top_of(B[e], H[e]), B[e]), pair[1] = wide_sub(bottom_of(B[e], L[e]), B[e]);
-        pair[2] = wide_pick(rises, right, left_of(F[e], B[e], kinked));
+        pair[2] = wide_pick(rises, right, left_of(F[e], B[e], epsilon_term));
         entries[0] = diagonal[e];
       }
     barrier(CLK_LOCAL_MEM_FENCE);
@@ -118,8 +118,8 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
             F[e] = wide_fma(t, dq, F[e]);
           }
           const bool mine = GROUP(L[e]) == g;
-          const wide a = wide_pick(mine && wide_less(B[e], H[e]), right_of(F[e], B[e], kinked), WIDE_MAX);
-          const wide c = wide_pick(mine && wide_less(L[e], B[e]), wide_neg(left_of(F[e], B[e], kinked)), WIDE_MAX);
+          const wide a = wide_pick(mine && wide_less(B[e], H[e]), right_of(F[e], B[e], epsilon_term), WIDE_MAX);
+          const wide c = wide_pick(mine && wide_less(L[e], B[e]), wide_neg(left_of(F[e], B[e], epsilon_term)), WIDE_MAX);
           if (wide_less(a, m[g])) m[g] = a, first[g] = k;
           if (wide_less(c, M[g])) M[g] = c, ignored = k;
         }
@@ -139,7 +139,7 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
       const int k = e * WG + lid, g = GROUP(L[e]), other = OF(first, g);
       if (k < W && other < INT_MAX) Q_i[e] = Q[(size_t)other * W + k];
       if (k < W && other < INT_MAX && wide_less(L[e], B[e])) {
-        const real gap = wide_real(wide_sub(left_of(F[e], B[e], kinked), OF(m, g)));
+        const real gap = wide_real(wide_sub(left_of(F[e], B[e], epsilon_term), OF(m, g)));
         const real own = Q[(size_t)other * W + other];
         const real curve = fmax(own + diagonal[e] - (real)2 * Q_i[e], (real)TAU);
         const real gain = gap > 0 ? -gap * gap / curve : (real)0;
@@ -166,9 +166,9 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     for (int e = 0; e < EACH; ++e) {
       const int k = e * WG + lid;
       if (k == i)
-        pair[0] = wide_sub(top_of(B[e], H[e]), B[e]), pair[2] = right_of(F[e], B[e], kinked), entries[0] = diagonal[e];
+        pair[0] = wide_sub(top_of(B[e], H[e]), B[e]), pair[2] = right_of(F[e], B[e], epsilon_term), entries[0] = diagonal[e];
       if (k == j) {
-        pair[1] = wide_sub(B[e], bottom_of(B[e], L[e])), pair[3] = left_of(F[e], B[e], kinked);
+        pair[1] = wide_sub(B[e], bottom_of(B[e], L[e])), pair[3] = left_of(F[e], B[e], epsilon_term);
         entries[1] = diagonal[e], entries[2] = Q_i[e];
       }
     }

@@ -9,7 +9,7 @@
 // Precision: F is f in the type of Q, less the middle between the extremes of f in the row's group. Rows that can move
 // then have F near 0, where floats are dense. Rounding of F does not add up over working sets, because f of all rows is
 // updated from the changes of b.
-// F + up and F + low are the derivatives to the right and to the left of b. up and low are plus or minus kink, or
+// F + up and F + low are the derivatives to the right and to the left of b. up and low are plus or minus epsilon, or
 // infinite at a bound.
 // SPLIT: rows with hi > 0 and rows with lo < 0 are two groups, and the sum of b over each group is fixed.
 // Each group has its own row i, and both rows of a pair are of one group.
@@ -48,7 +48,7 @@
 
 kernel EXPLICIT void subproblem(const int n, const int W, global const int *restrict ws, global real *restrict Q,
                        global const wide *restrict f, global wide *restrict b, global const wide *restrict lo,
-                       global const wide *restrict hi, global const wide *restrict kink, global wide *restrict delta,
+                       global const wide *restrict hi, global const wide *restrict epsilon, global wide *restrict delta,
                        global long *restrict counters,
                        const float tolerance, const float shrink, const int most, const long budget,
                        local wide *restrict memory ROWS_PARAMETERS) {
@@ -57,7 +57,7 @@ kernel EXPLICIT void subproblem(const int n, const int W, global const int *rest
   ws += (size_t)p * W, Q += (size_t)p * W * W, delta += (size_t)p * W, counters += (size_t)p * COUNTERS;
   local double *B = memory, *L = B + W, *H = L + W;
   local real *F = (local real *)(H + W), *up = F + W, *low = up + W, *diagonal = low + W, *other = diagonal + W;
-  const double e = kink[0];
+  const double e = epsilon[0];
   double lowest[GROUPS], highest[GROUPS], middle[GROUPS];
   int rows = W;
   for (int g = 0; g < GROUPS; ++g) lowest[g] = INFINITY, highest[g] = -INFINITY;

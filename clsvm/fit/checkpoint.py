@@ -80,7 +80,7 @@ class Checkpoint:
         arrays = (X.indptr, X.indices, X.data) if sp.issparse(X) else (X,)
         posed, bounds = list[NDArray[Any]](), list[NDArray[Any]]()
         for one in (subproblem.problem for subproblem in subproblems):
-            posed += [one.q, np.asarray([one.constraint.name]), np.asarray([one.kink])]
+            posed += [one.q, np.asarray([one.constraint.name]), np.asarray([one.epsilon])]
             bounds += [one.lo, one.hi, *([] if one.start is None else [one.total])]
         used = np.concatenate([one.rows for one in subproblems])
         if (unused := np.setdiff1d(np.arange(X.shape[0]), used)).size:

@@ -163,7 +163,7 @@ class _Solved(NamedTuple):
 
         It has two parts: |log| of the ratio of the bounds of the coefficients, then the difference of epsilon.
         """
-        return round(abs(log(self.problem.ratio(problem))), 9), abs(self.problem.kink - problem.kink)
+        return round(abs(log(self.problem.ratio(problem))), 9), abs(self.problem.epsilon - problem.epsilon)
 
     def start(self, problem: Problem) -> dict[str, Any]:
         """Return solver settings that start ``problem``, which has other bounds or other rows, from this solution.
@@ -179,7 +179,7 @@ class _Solved(NamedTuple):
         old, found = self.problem, self.solution
         responses, ratio = found.f - old.q, old.ratio(problem)
         f, rho, near = responses + problem.q, problem.offset(found.rho), ratio * found.b
-        guess = np.where(f + problem.kink < rho, problem.hi, np.where(f - problem.kink > rho, problem.lo, 0))
+        guess = np.where(f + problem.epsilon < rho, problem.hi, np.where(f - problem.epsilon > rho, problem.lo, 0))
         bounded, new = (found.b == old.lo) | (found.b == old.hi), (old.lo == 0) & (old.hi == 0)
         b = np.where(bounded, problem.snapped(found.b, old.lo, old.hi), near)
         b = problem.settled(np.where(new, guess, b), f, found.rho)

@@ -117,7 +117,7 @@ class _State:
     def __init__(self, K: Vector, problem: Problem, b: Vector) -> None:
         self.K, self.m, self.largest = K, K.shape[0], float(np.abs(K.diagonal()).max(initial=0.0))
         self.lo, self.hi, self.q, self.b = problem.lo.ravel(), problem.hi.ravel(), problem.q.ravel(), b.ravel().copy()
-        self.f, self.kink = self.q.copy(), problem.kink
+        self.f, self.epsilon = self.q.copy(), problem.epsilon
         self.group, self.total = problem.group.ravel(), problem.totals
 
     def refresh(self) -> None:
@@ -131,9 +131,9 @@ class _State:
             lo, hi, b = self.lo[mine], self.hi[mine], self.b[mine]
 
             def at_bound(b: Vector, lo: Vector = lo, hi: Vector = hi) -> Flags:
-                return np.asarray((b == lo) | (b == hi) | ((b == 0) & (self.kink > 0)))
+                return np.asarray((b == lo) | (b == hi) | ((b == 0) & (self.epsilon > 0)))
 
-            near = certificate.snapped(b, lo, hi, self.kink)
+            near = certificate.snapped(b, lo, hi, self.epsilon)
             if at_bound(near).all() and abs(near.sum() - self.total[g]) <= 2 * certificate.slack(b):
                 self.b[mine] = near
                 continue  # a correction would make a coefficient at its bound seem free
@@ -147,10 +147,10 @@ class _State:
     def level(self) -> tuple[float, float]:
         """Return the dual objective, which every step decreases, and the typical size of its rounding error."""
         size = float(np.abs(self.b).sum())
-        return float(self.b @ (self.f + self.q)) / 2 + self.kink * size, EPS * self.largest * size**2 / 100
+        return float(self.b @ (self.f + self.q)) / 2 + self.epsilon * size, EPS * self.largest * size**2 / 100
 
     def join(self, seen: Extremes, few: int, least: float) -> NDArray[np.int8]:
-        """Choose coefficients at a bound or kink that become free; return 1 or -1 for them, and 0 for all others.
+        """Choose coefficients at a bound or at 0 that become free; return 1 or -1 for them, and 0 for all others.
 
         The sign is the direction in which a coefficient will move.
 
@@ -188,17 +188,17 @@ class _State:
         return tile if self.b.size == self.m else tile * (part[:, None] == part)
 
     def side(self, rows: Rows, up: Flags) -> tuple[Vector, Vector, Vector]:
-        """Return the kink's part of the derivatives of the entries ``rows``, and their lower and upper bounds.
+        """Return the derivatives of epsilon * |b| at the entries ``rows``, and their lower and upper bounds.
 
-        The bounds hold on that side of the kink on which an entry is, or to which it will move.
+        The bounds hold on that side of 0 on which an entry is, or to which it will move.
 
         up: for each entry at 0, whether it will rise.
         """
-        b, lo, hi, kink = self.b[rows], self.lo[rows], self.hi[rows], self.kink
-        kinked = np.where(b == 0, np.where(up, kink, -kink), np.sign(b) * kink)
-        positive = kinked > 0
-        top = np.where(~positive & (kink > 0), np.minimum(hi, 0), hi)
-        return kinked, np.where(positive & (kink > 0), np.maximum(lo, 0), lo), top
+        b, lo, hi, epsilon = self.b[rows], self.lo[rows], self.hi[rows], self.epsilon
+        epsilon_term = np.where(b == 0, np.where(up, epsilon, -epsilon), np.sign(b) * epsilon)
+        positive = epsilon_term > 0
+        top = np.where(~positive & (epsilon > 0), np.minimum(hi, 0), hi)
+        return epsilon_term, np.where(positive & (epsilon > 0), np.maximum(lo, 0), lo), top
 
     def move(self, rows: Rows, step: Vector) -> None:
         """Add to f its change for a ``step`` of the entries ``rows``: K times the step."""
@@ -211,18 +211,17 @@ class _State:
 def _descend(state: _State, inside: Flags, joined: NDArray[np.int8], ridge: float, most: float) -> tuple[int, int]:
     """Minimise the dual over coefficients that are ``inside`` their bounds or ``joined``, in at most ``most`` steps.
 
-    Return the number of steps that changed a coefficient, and the number of coefficients that reached a bound or the
-    kink.
+    Return the number of steps that changed a coefficient, and the number of coefficients that reached a bound or 0.
     """
     F = np.flatnonzero(inside | (joined != 0))
     if not F.size:
         return 0, 0
-    kinked, bottom, top = state.side(F, joined[F] > 0)
+    epsilon_term, bottom, top = state.side(F, joined[F] > 0)
     tile, sums = state.tile(F), state.total.size
     largest = float(np.abs(tile.diagonal()).max())
     kinds, group = np.unique(state.group[F] if sums else np.zeros(len(F), np.intp), return_inverse=True)
     factor = _factored(tile, ridge * len(F), largest or 1.0)
-    face = Face(factor, state.f[F] + kinked, group, len(kinds) if sums else 0, REFINED)
+    face = Face(factor, state.f[F] + epsilon_term, group, len(kinds) if sums else 0, REFINED)
     held, nothing, moved = np.zeros(len(F), bool), np.zeros(len(F)), 0
     # A joined coefficient that would move in the wrong direction is fixed at once.
     for _ in range(HELD + len(F)):
@@ -237,7 +236,7 @@ def _descend(state: _State, inside: Flags, joined: NDArray[np.int8], ridge: floa
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             room = np.where(d > 0, (top - state.b[F]) / d, np.where(d < 0, (bottom - state.b[F]) / d, np.inf))
         room[held] = np.inf
-        slope, curve = float(d @ (state.f[F] + kinked)), float(d @ (tile @ d))
+        slope, curve = float(d @ (state.f[F] + epsilon_term)), float(d @ (tile @ d))
         flat = curve <= 10 * EPS * len(F) * largest * float(d @ d)
         step = min(float(room.min()), np.inf if flat else -slope / curve)
         if not slope < 0 or not np.isfinite(step):
@@ -250,7 +249,7 @@ def _descend(state: _State, inside: Flags, joined: NDArray[np.int8], ridge: floa
             state.b[F] += change
             state.b[F[hit]] = b[hit]
             state.move(F, change)
-            face.move(state.f[F] + kinked)
+            face.move(state.f[F] + epsilon_term)
             moved += 1
         if not hit.any() or moved >= most:
             break

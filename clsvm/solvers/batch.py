@@ -178,7 +178,7 @@ def _batches(gram: Operator, order: list[int], sizes: list[int]) -> Iterator[lis
 class _Device(NamedTuple):
     """Name the arrays of a batch on the device, all parts of the buffer ``whole``.
 
-    state: f, b, lo, hi and kink.
+    state: f, b, lo, hi and epsilon.
     counts: number of rows of each subproblem.
     linear: q.
     delta: changes of the coefficients.
@@ -218,8 +218,8 @@ class _Batch:
             lo[p, :m], hi[p, :m], q[p, :m], b[p, :m] = own.lo[0], own.hi[0], own.q[0], member.beginning[0]
         # Round the numbers as the device does: without double precision they are sums of two floats.
         lo, hi, q, self.b = map(stream.held_wide, (lo, hi, q, b))
-        self.problem = Problem(lo, hi, q, kind.constraint, kind.kink)
-        wide = map(stream.as_wide, (q, self.b, lo, hi, np.array([kind.kink]), q))
+        self.problem = Problem(lo, hi, q, kind.constraint, kind.epsilon)
+        wide = map(stream.as_wide, (q, self.b, lo, hi, np.array([kind.epsilon]), q))
         blank = np.zeros((B, W)), np.zeros((B, 4)), np.zeros((B, W), np.uint8)
         numbers = counts([B * W, *(len(member.rows) for member in members)])
         whole, parts, *_ = together(stream, [*wide, *blank, ws, *numbers])

@@ -110,14 +110,14 @@ class Extremes(NamedTuple):
         return np.asarray(doubtful & (near | self.inside))
 
 
-def sides(f: Vector, b: Vector, kink: float) -> tuple[Vector, Vector]:
+def sides(f: Vector, b: Vector, epsilon: float) -> tuple[Vector, Vector]:
     """Return the derivatives of the dual for rising and for falling b, as in common.cl.
 
-    Do not write to the arrays: without a kink both are ``f`` itself.
+    Do not write to the arrays: if epsilon is 0, both are ``f`` itself.
     """
-    if not kink:
+    if not epsilon:
         return f, f
-    return f + np.where(b < 0, -kink, kink), f + np.where(b > 0, kink, -kink)
+    return f + np.where(b < 0, -epsilon, epsilon), f + np.where(b > 0, epsilon, -epsilon)
 
 
 def slack(b: Vector) -> float:
@@ -125,26 +125,26 @@ def slack(b: Vector) -> float:
     return SLACK * EPS * float(np.abs(b).sum())
 
 
-def snapped(b: Vector, lo: Vector, hi: Vector, kink: float, within: float | Vector | None = None) -> Vector:
+def snapped(b: Vector, lo: Vector, hi: Vector, epsilon: float, within: float | Vector | None = None) -> Vector:
     """Return b (entries,) with coefficients near a bound moved to the bound.
 
-    If there is a kink, coefficients near 0 are moved to 0.
+    If epsilon is not 0, coefficients near 0 are moved to 0.
 
     within: the distance that counts as near; by default the rounding error of the sum of b.
     """
     off = slack(b) if within is None else within
     b = np.where(b - lo <= off, lo, np.where(hi - b <= off, hi, b))
-    return np.where((np.abs(b) <= off) & (lo < 0) & (hi > 0), 0.0, b) if kink else b
+    return np.where((np.abs(b) <= off) & (lo < 0) & (hi > 0), 0.0, b) if epsilon else b
 
 
 def of(problem: Problem, b: Vector, f: Vector) -> Extremes:
     """Return the optimality conditions of b with f = K b + q, both (problems, n) or (entries,)."""
     f, b, lo, hi, group = f.ravel(), b.ravel(), problem.lo.ravel(), problem.hi.ravel(), problem.group.ravel()
-    kink, held = problem.kink, len(problem.totals)
+    epsilon, held = problem.epsilon, len(problem.totals)
     groups = held or problem.problems
-    right, left = sides(f, b, kink)
+    right, left = sides(f, b, epsilon)
     right, left = np.where(b < hi, right, np.inf), np.where(b > lo, left, -np.inf)
-    inside = (right == left) & ~((b == 0) & (kink > 0))  # right == left can hold by rounding if they are large
+    inside = (right == left) & ~((b == 0) & (epsilon > 0))  # right == left can hold by rounding if they are large
     least, most, rho = np.full(groups, np.inf), np.full(groups, -np.inf), np.zeros(groups)
     with np.errstate(invalid="ignore"):
         np.minimum.at(least, group, right)
@@ -153,7 +153,7 @@ def of(problem: Problem, b: Vector, f: Vector) -> Extremes:
         violations = np.nan_to_num(np.maximum(worst, 0.0), nan=np.inf, posinf=np.inf)
     if held:
         slacks = np.asarray(SLACK * EPS * np.bincount(group, np.abs(b), groups), np.float64)
-        near = snapped(b, lo, hi, kink, slacks[group])
+        near = snapped(b, lo, hi, epsilon, slacks[group])
         if (near != b).any():  # a coefficient that rounding alone keeps off its bound is not free
             rho = of(problem, near, f).rho
         else:
@@ -328,14 +328,14 @@ def objectives(problem: Problem, b: Vector, f: Vector, offset: Vector) -> tuple[
 
     offset: offset of each coefficient, (problems, n).
     """
-    lo, hi, q, kink = problem.lo, problem.hi, problem.q, problem.kink
+    lo, hi, q, epsilon = problem.lo, problem.hi, problem.q, problem.epsilon
     if problem.constraint is Constraint.COUPLED:
         quadratic, own = np.asarray([(b * (f - q)).sum()]), np.where(hi > 0, f, 0).sum(axis=0)
         loss = (hi.max(axis=0) * (f.max(axis=0) - own)).sum()
         return quadratic / 2 + loss, -(quadratic / 2 + (q * b).sum())
     quadratic, slack = (b * (f - q)).sum(axis=1), offset - f
-    loss = np.maximum(np.maximum(lo * (slack + kink), hi * (slack - kink)), 0).sum(axis=1)
-    dual = -(quadratic / 2 + (q * b).sum(axis=1) + kink * np.abs(b).sum(axis=1))
+    loss = np.maximum(np.maximum(lo * (slack + epsilon), hi * (slack - epsilon)), 0).sum(axis=1)
+    dual = -(quadratic / 2 + (q * b).sum(axis=1) + epsilon * np.abs(b).sum(axis=1))
     return quadratic / 2 + loss - (offset * b).sum(axis=1), dual
 
 
@@ -376,4 +376,4 @@ def level(problem: Problem, b: Vector, f: Vector) -> tuple[Vector, Vector]:
     An error e of f changes the dual objective by at most e times the sum of |b|.
     """
     weight = np.abs(b).sum(axis=1)
-    return np.abs((b * (f + problem.q)).sum(axis=1) / 2 + problem.kink * weight), weight
+    return np.abs((b * (f + problem.q)).sum(axis=1) / 2 + problem.epsilon * weight), weight

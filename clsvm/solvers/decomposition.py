@@ -1,7 +1,7 @@
 """The decomposition solver: the dual of kernel SVMs by working sets that are chosen and solved on the device.
 
-Solves:   minimise 1/2 b'Kb + q'b + kink * sum |b|,  lo <= b <= hi,  sum b fixed or free, for several problems over one
-          set of rows; :class:`Coupled`: problems that are coupled row by row
+Solves:   minimise 1/2 b'Kb + q'b + epsilon * sum |b|,  lo <= b <= hi,  sum b fixed or free, for several problems over
+          one set of rows; :class:`Coupled`: problems that are coupled row by row
 Given:    products with K (gram), the problem (problem.py), settings
 Returns:  b, f = K b + q, rho, and how the solve ended
 Stops:    violation max_low f - min_up f <= tol, relative duality gap <= gap_tol, max_iter SMO iterations, or max_time
@@ -274,7 +274,7 @@ class Coupled(Solver):
         stream, real, n = self.stream, np.dtype(self.dtype).itemsize, self.n
         self._scratch = stream.zeros(real * (2 * self.selection.stride + 1) * self.problem.problems)
         b, lo, hi = (stream.wide(np.full(n, bound)) for bound in (0.0, 0.0, 1.0))
-        self.view = View(stream.zeros(8 * n), b, lo, hi, self.state.view.kink)
+        self.view = View(stream.zeros(8 * n), b, lo, hi, self.state.view.epsilon)
         self._k = {name: stream.variant(self.selection.program, name) for name in ("spread", "coupled")}
 
     def _look(self) -> None:

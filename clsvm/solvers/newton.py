@@ -438,9 +438,9 @@ class Newton:
             return None
         rows = factor.rows
         gone = np.flatnonzero(~seen.inside[rows])
-        g, x, kink = np.where(seen.inside, seen.right, 0)[rows], b[0, rows], problem.kink > 0
-        lowest = np.where(kink & (x > 0), 0.0, problem.lo[0, rows])
-        highest = np.where(kink & (x < 0), 0.0, problem.hi[0, rows])
+        g, x, epsilon = np.where(seen.inside, seen.right, 0)[rows], b[0, rows], problem.epsilon > 0
+        lowest = np.where(epsilon & (x > 0), 0.0, problem.lo[0, rows])
+        highest = np.where(epsilon & (x < 0), 0.0, problem.hi[0, rows])
         room = self._stream.limit - self._stream.held
         with one_thread():
             d = minimum(factor, g, lowest - x, highest - x, seen.group[rows], len(problem.totals), gone, room)
@@ -465,7 +465,7 @@ class Newton:
         after = stream.held_wide(b + change)
         self._rows.respond(after - b)
         ahead = state.gradients()
-        slope = float((f * (after - b)).sum()) + problem.kink * float(np.abs(after).sum() - np.abs(b).sum())
+        slope = float((f * (after - b)).sum()) + problem.epsilon * float(np.abs(after).sum() - np.abs(b).sum())
         curve = float(((ahead - f) * (after - b)).sum())
         t = 1.0 if curve <= -slope else -slope / curve
         well = slope < 0 and t >= SHORT and bool(np.isfinite(ahead).all())

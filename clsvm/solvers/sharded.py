@@ -63,7 +63,7 @@ def chosen(problem: Problem, rows: Rows, f: Vector, b: Vector, least: Vector, mo
     quota: most rows of each side (rising, falling) if a sum is fixed, else most rows in all.
     """
     lo, hi = problem.lo[0, rows], problem.hi[0, rows]
-    right, left = certificate.sides(f, b, problem.kink)
+    right, left = certificate.sides(f, b, problem.epsilon)
     up, low = b < hi, b > lo
 
     def first(violation: Vector) -> Rows:  # largest positive violations first, then by row number
@@ -91,7 +91,7 @@ class WorkingSet:
     ) -> None:
         self.stream, self._kernel, self._plan, self.dtype = stream, kernel, plan, dtype
         self.W = self._size(most, row)
-        self._kink, self._counters = stream.wide(np.array([problem.kink])), stream.zeros(8 * 4)
+        self._epsilon, self._counters = stream.wide(np.array([problem.epsilon])), stream.zeros(8 * 4)
         self._steps = PairSteps(stream, dtype, self.W, problem.constraint)
         self._mirror = mirror(stream, dtype)
         # The tile is allocated once, since the first access to new memory takes longer than filling it.
@@ -124,7 +124,7 @@ class WorkingSet:
             gram.tile(panel, Tile(places, count, self._Q, half=True))
             self._mirror(W, 0, self._Q)
             f, b, lo, hi = (stream.wide(np.concatenate([values, np.zeros(W - w)])) for values in numbers)
-            state = f, b, lo, hi, self._kink, stream.zeros(8 * W), self._counters
+            state = f, b, lo, hi, self._epsilon, stream.zeros(8 * W), self._counters
             self._steps(1, W, ws, self._Q, state, limits)
             steps = int(stream.read(self._counters, np.int64, 4)[0])
             return stream.read_wide(b, W)[:w], steps

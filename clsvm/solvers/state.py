@@ -183,14 +183,14 @@ class View(NamedTuple):
     """Name the buffers by which working sets are chosen.
 
     f, b, lo, hi: gradients, coefficients and bounds, each (sets, n).
-    kink: one number, the factor of |b| in the dual.
+    epsilon: one number, the factor of |b| in the dual.
     """
 
     f: Buffer
     b: Buffer
     lo: Buffer
     hi: Buffer
-    kink: Buffer
+    epsilon: Buffer
 
 
 class State:
@@ -217,7 +217,7 @@ class State:
         b = np.zeros((self.P, self.n)) if start is None else self.padded(start)
         q = self.padded(problem.q)
         near, f = (None, q) if known is None else (known[0], self.padded(known[1]))
-        view = View(f, b, self.padded(problem.lo), self.padded(problem.hi), np.array([problem.kink]))
+        view = View(f, b, self.padded(problem.lo), self.padded(problem.hi), np.array([problem.epsilon]))
         for buffer, array in zip((*self.view, self.q), (*view, q), strict=True):
             self.stream.write_wide(buffer, array)
         return start if start is None or near is None else start - near

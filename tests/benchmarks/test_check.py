@@ -86,21 +86,21 @@ def test_libsvms_solutions_are_right_and_changed_ones_are_not(name: str) -> None
 
 @pytest.mark.parametrize("rho", [None, 0.2])
 def test_any_dual_is_recomputed_from_its_definition(rho: float | None) -> None:
-    """Variables over some of the rows, two of them over the same row, two groups, a kink: step by step along pairs."""
+    """Variables over some of the rows, two over the same row, two groups, with epsilon: step by step along pairs."""
     rng = np.random.default_rng(2)
     rows, first = np.array([8, 0, 3, 5, 3, 7]), np.arange(6) < 3
     b = np.array([0.0, 1.0, 0.3, -0.2, 0.5, -1.0])
-    lo, hi, q, kink = np.full(6, -1.0), np.ones(6), rng.normal(size=6), 0.3
-    problem = check.Dual(rows, b, lo, hi, q, kink, [(first, 1.3), (~first, -0.6)], rho)
+    lo, hi, q, epsilon = np.full(6, -1.0), np.ones(6), rng.normal(size=6), 0.3
+    problem = check.Dual(rows, b, lo, hi, q, epsilon, [(first, 1.3), (~first, -0.6)], rho)
     K = pairwise_kernels(X[rows], metric="rbf", gamma=0.3)
 
     def value(b: Any) -> float:
-        return -sum(b[i] * (sum(b[j] * K[i, j] for j in range(6)) / 2 + q[i]) + kink * abs(b[i]) for i in range(6))
+        return -sum(b[i] * (sum(b[j] * K[i, j] for j in range(6)) / 2 + q[i]) + epsilon * abs(b[i]) for i in range(6))
 
     def primal(offsets: Any) -> float:
         losses, t = 0.0, np.linspace(-1, 1, 201)
         for i in range(6):
-            losses += max(-(K[i] @ b + q[i] - offsets[int(i >= 3)]) * t - kink * np.abs(t))
+            losses += max(-(K[i] @ b + q[i] - offsets[int(i >= 3)]) * t - epsilon * np.abs(t))
         return float(b @ K @ b / 2 + losses - offsets[0] * 1.3 + offsets[1] * 0.6)
 
     steepest, step = 0.0, 1e-7
