@@ -80,7 +80,7 @@ def _check(X: Any, name: str) -> None:
         elif X.format == "coo":
             sp.coo_matrix((X.data, _coordinates(X)), shape=X.shape)
         elif X.format == "lil" and any(len(at) != len(values) for at, values in zip(X.rows, X.data, strict=True)):
-            raise ValueError("a row has not as many values as columns")
+            raise ValueError("a row has another number of values than of column numbers")
     except ValueError as error:
         raise ValueError(f"{name} is malformed ({X.format}): {error}") from None
 

@@ -323,7 +323,7 @@ class Options:
             self.__dict__[name] = one.solver(given.get(name, one.default))
 
     def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"options are immutable: but({name}={value!r}) returns a changed copy")
+        raise AttributeError(f"options are immutable: the method but({name}={value!r}) returns a changed copy")
 
     def __repr__(self) -> str:
         return f"Options({', '.join(f'{name}={value!r}' for name, value in self.__dict__.items())})"

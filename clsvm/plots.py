@@ -105,7 +105,10 @@ def race(runs: Mapping[str, Any], best: float | None = None, ax: Axes = None) ->
     known = [y for some in points.values() for _, y in some]
     if not known:
         names = ", ".join(map(str, runs)) if isinstance(runs, Mapping) else type(runs).__name__
-        raise ValueError(f"got no objective in {names or 'no run'}, expected reports with a trace, or pairs, by name")
+        raise ValueError(
+            f"got no objective in {names or 'no run'}, "
+            "expected a FitReport with a trace, or pairs (seconds, objective), for each name"
+        )
     if best is None:
         bounds = [run.dual for run in runs.values() if isinstance(run, FitReport) and np.isfinite(run.dual)]
         best = max(bounds) if bounds else min(known)

@@ -17,7 +17,8 @@
 // Work-items of back: a SIMD work-item, or a work-group, takes OWN rows u of K.
 // Consecutive items of a work-group read consecutive addresses, and local memory adds their sums.
 // forth and back both take OUT outputs at a time, so that each value of K that is read serves OUT outputs.
-// Precision: RUN terms are summed in real, and their sum is then added to a wide sum.
+// Precision: RUN terms are summed in real, the type of K. Their sum is then added to a wide sum, a double or a pair of
+// floats.
 // The terms of back are RUN vectors, or RUN numbers of a work-item.
 // EXACT makes v and r wide, and every product and sum. The options alone fix the order of every sum.
 // Launches: forth has ceil(rows / V / FORTH) work-items or rows / LINE work-groups.

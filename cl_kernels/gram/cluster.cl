@@ -8,8 +8,8 @@
 #endif
 #define LANES 16  // slots whose words are stored side by side
 
-// Compute word w of the pattern of dense row i, patterns[row0 + i][w].
-// A bit says that the row's entry differs from centre[column], the number that counts as zero in this column.
+// Compute word w of the pattern of dense row i, patterns[row0 + i][w]. Bit j says that the row's entry in column
+// 32 * w + j differs from centre[32 * w + j], the number that counts as zero in this column.
 // Row i starts at X + begin + i * d. One work-item for each word w and row i.
 kernel EXPLICIT void pattern_dense(const int d, global const INPUT *restrict X, const int begin,
                                    global const finest *restrict centre, const int row0,
@@ -22,8 +22,8 @@ kernel EXPLICIT void pattern_dense(const int d, global const INPUT *restrict X, 
   patterns[(row0 + i) * words + w] = word;
 }
 
-// Compute all words patterns[i][...] of the pattern of CSR row i. A bit says that the entry is not 0.
-// One work-item for each row i.
+// Compute all words patterns[i][w] of the pattern of CSR row i.
+// Bit j of word w says that the row's entry in column 32 * w + j is not 0. One work-item for each row i.
 kernel EXPLICIT void pattern_csr(const int words, global const long *restrict indptr,
                                  global const int *restrict indices, const int indices_begin,
                                  global const INPUT *restrict data, const int data_begin,
@@ -37,9 +37,10 @@ kernel EXPLICIT void pattern_csr(const int words, global const long *restrict in
   }
 }
 
-// Define the fields of a slot s. The active clusters are in k slots, a multiple of LANES.
-// WORD is word w of the union of its rows' patterns, and COLUMNS is the number of bits in that union.
-// ROWS is its number of rows, or -1 for an unused slot. NAME is the number of the cluster.
+// Define the fields of slot s. A slot stores one active cluster, which rows can still join. There are k slots, a
+// multiple of LANES. WORD is word w of the union of the patterns of the cluster's rows.
+// COLUMNS is the number of bits in that union. ROWS is the cluster's number of rows, or -1 for an unused slot.
+// NAME is the number of the cluster.
 // Work-item ``lid`` of the work-group owns the slots lid, lid + WG, ...
 #define WORD(s, w) (((size_t)(s) / LANES * words + (w)) * LANES + (s) % LANES)
 #define COLUMNS(s) slots[s]
@@ -48,8 +49,8 @@ kernel EXPLICIT void pattern_csr(const int words, global const long *restrict in
 
 #ifdef VECTOR
 #define LANE (int16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
-// Return the smallest lane of v.
-// It uses shuffles, because Oclgrind 21.10 takes the upper half of sixteen lanes for uninitialised.
+// Return the smallest of the sixteen values in the lanes of v.
+// Shuffles replace v.lo and v.hi, because Oclgrind 21.10 treats the upper half of sixteen lanes as uninitialised.
 inline int lowest(int16 v) {
   for (int step = LANES / 2; step > 0; step /= 2) v = min(v, shuffle(v, as_uint16(LANE ^ step)));
   return v.s0;
@@ -101,10 +102,10 @@ inline int nearest(const int words, const int k, global const uint *restrict x, 
 #endif
 }
 
-// Assign rows to clusters of ``size`` rows. Work-group p, or SIMD work-item p, fills ``share`` clusters from number
-// p * share on. It takes the rows walk[p * share * size ...] one after another, and adds each row to the cluster of
-// least cost among the clusters in slots.
-// At most ``active`` clusters are in slots at a time. A full cluster leaves its slot to the next cluster.
+// Assign rows to clusters of ``size`` rows. Work-group p, or SIMD work-item p, fills the ``share`` clusters from number
+// p * share on. At most ``active`` of these clusters are active at a time, each stored in one slot.
+// A full cluster leaves its slot to the next cluster. The rows walk[p * share * size ...] are taken one after another.
+// Each row joins the active cluster of least cost (see nearest).
 // order[c * size ...] receives the rows of cluster c, and keeps its old values after the cluster's last row.
 // filled[c] receives the union of the patterns of the cluster's rows.
 kernel OF_GROUP void assign(const int n, const int words, const int size, const int active, const int k,

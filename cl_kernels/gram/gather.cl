@@ -1,4 +1,5 @@
-// Gather rows x_i of d features from lane groups (V rows side by side) into a panel of blocks of UB right-hand rows:
+// Gather rows x_i of d features from lane groups (V rows side by side) into a panel, which holds the right-hand rows of
+// a product in blocks of UB rows:
 //   panel[((u / UB) * d + j) * UB + u % UB] = x_i[j],   uu[u] = |x_i|^2,   with i = rows[u] and u / UB rounded down
 // Launch (capacity, S): work-item (u, s) copies the stored entries s, s + S, ... of row rows[u].
 // The panel must be zero before the launch. It stays zero for u >= count[0] and for rows[u] < 0.

@@ -6,12 +6,13 @@
 //   answer   c[u] += sum_k K[rows[u]][right[k]] * D[k] over k < count[0], for u with rows[u] >= 0
 // Arguments of pick: Q is a tile of capacity x capacity values. Its first ``known`` columns are left unchanged.
 // With half_of set, a row u >= known gets only the columns v <= u, because K is symmetric (carry.cl fills the rest).
-// Work-items of pick: the launch is (V, capacity), and (1, capacity) for SIMD.
+// Work-items of pick: V for each row u of Q in work-group style, where V is the number of rows in a lane group.
 // Work-item (l, u) takes the columns known + l, known + l + V, ..., so that consecutive items write consecutive values.
+// In SIMD style (macro VECTOR), where a work-item computes with vectors, one work-item takes a whole row u.
 // Arguments of reflect: ends[u] is the number of columns that row u has, a multiple of SIDE, or n if it has all.
 // Row v must have its columns 0 .. v at least. The last n % SIDE rows must have all columns.
-// Work-items of reflect: SIMD only, one work-item for each SIDE rows u.
-// It copies squares of SIDE x SIDE values, so that reads and writes take whole cache lines.
+// Work-items of reflect: SIMD style only, one work-item for each SIDE rows u. The work-item copies blocks of K with
+// SIDE x SIDE values, so that reads and writes take whole cache lines.
 // Arguments of answer: right[k] are row numbers and D[k] their coefficients. One work-item for each u.
 #define SIDE 16
 

@@ -1,6 +1,7 @@
-// Fill a block of a panel with UB right-hand rows u = first .. first + UB - 1 from CSR rows.
-// The block has a line of UB numbers for each feature j that one of these rows has, and line 0, which is zero:
-//   u[j] = block[line * UB + u - first],   line = max(place[j] - base, 0),   uu[u] = |u|^2
+// Fill a block of a panel with the UB right-hand rows y_u, u = first .. first + UB - 1, from CSR rows.
+// A panel holds the right-hand rows of a product. The block has a line of UB numbers for each feature j that one of
+// these rows has, and line 0, which is zero:
+//   y_u[j] = block[line * UB + u - first],   line = max(place[j] - base, 0),   uu[u] = |y_u|^2
 // A number place[j] <= base is left from an earlier block: no right-hand row of this block has feature j.
 // Columns that are stored whole have the lines 1 .. dense_columns; the lines of all other features follow.
 // Right-hand row u is CSR row rows[u]. It is zero if rows[u] < 0 or u >= count[0].

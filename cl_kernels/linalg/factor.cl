@@ -4,8 +4,8 @@
 // rows below it. Numbers below the diagonal have no meaning afterwards.
 // Work-items: one work-group factors the block. Its items share the entries of the rows below row k, on and above the
 // diagonal. Consecutive items write consecutive columns.
-// SIMD: one work-item factors the block, V numbers at a time, from the vector on that has the diagonal.
-// Arguments: ``first`` is the number of the block's first row in the tile.
+// SIMD: one work-item factors the block, in vectors of V numbers. In each row it starts at the vector that contains the
+// diagonal entry. Arguments: ``first`` is the number of the block's first row in C.
 // At the first pivot i that is not positive and finite, the kernel stops, and failed[0] becomes 1 + first + i.
 // The kernel does nothing if failed[0] is not 0 before.
 kernel OF_GROUP void factor(global real *C, const long at, const long ld, const int b, const int first,

@@ -2,7 +2,7 @@
 //   to[((i / V) * length + to0 + k) * V + i % V] = M[from + i * stride + k * step],   i < n,  k < d
 // Entries of vectors i >= n are 0. With ``triangle`` set, the entries k < i are 0 too.
 // Arguments: a vector is a row of M if step is 1, and a column of M if stride is 1. One of both is 1.
-// A block has room for ``length`` entries of each vector. The first entry goes to entry to0.
+// A block has memory for ``length`` entries of each vector. Entry 0 of a vector is stored as entry to0.
 // Work-items: the global size is (S, blocks). The S items of a block take its numbers one after another, in their
 // order in M, so that consecutive items read consecutive addresses.
 // SIMD: S is 1, and the item reads and writes V numbers at a time. If step is 1, it transposes V x V numbers in

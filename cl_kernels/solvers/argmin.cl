@@ -5,7 +5,8 @@
 // Access: RADIX items reduce WG / RADIX values each in local memory. Then every item reduces these RADIX results.
 // There are two barriers. No barrier follows the last read, because the next call writes other entries before its first
 // barrier. A work-group of at most RADIX items has one stage, and a barrier follows its reads.
-// Arguments: values and indices have ROOM = WG + RADIX (or WG) entries in local memory, and 2 * ROOM for NAME_2.
+// Arguments: ``values`` and ``indices`` have ROOM entries each in local memory, and 2 * ROOM for NAME_2.
+// ROOM is WG + RADIX, or WG in a work-group of at most RADIX items.
 #define RADIX 16
 #if WG > RADIX
 #define LEAVES RADIX

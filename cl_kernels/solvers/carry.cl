@@ -2,9 +2,9 @@
 // The first ``kept`` rows of the working set are the last ``kept`` rows of the working set before it.
 //   carry   Q[k][v] = Q[kept + k][kept + v] for k, v < kept: the values among the rows that both working sets have
 //   mirror  Q[k][v] = Q[v][k] for k >= kept and (v < kept or v > k): computed values, mirrored
-// Work-items: a SIMD work-item copies a square of SIDE x SIDE values, so that it reads and writes whole cache lines.
-// In work-group style, SIDE x SIDE items copy such a square. mirror transposes it in local memory, so that consecutive
-// items read and write consecutive addresses.
+// Work-items: a SIMD work-item copies a block of Q with SIDE x SIDE values, so that it reads and writes whole cache
+// lines. In work-group style, SIDE x SIDE items copy such a block. mirror transposes the block in local memory, so that
+// consecutive items read and write consecutive addresses.
 // Launches: carry has the global size (kept, kept), and mirror (W, W - kept). SIMD divides both by SIDE.
 #define SIDE 16
 

@@ -19,10 +19,11 @@
 // A computed index would move the array from registers to memory.
 #define MINE(e, lo) (GROUPS == 2 && wide_less(lo, wide_of(0)) ? (e)[GROUPS - 1] : (e)[0])
 
-// Return side * BINS + bin for row i, or -1 if the row violates nothing. side is 0 (can rise) or 1 (can fall).
+// Return side * BINS + bin for row i, or -1 if the row violates nothing. A bin is a class of violations.
+// side is 0 if the row violates because its coefficient can rise, and 1 if it can fall.
 // fi and bi are the row's gradient and coefficient; up and low say whether the coefficient can rise and fall.
 // e holds the extreme gradients m and M (extremes.cl), and scale is 1 / (largest violation).
-// Bin 0 is for the two rows with the gradients m and M. In later bins, violations are ever smaller.
+// Bin 0 is for the two rows with the gradients m and M. Each later bin has smaller violations than the bin before it.
 inline int bin_of(const int i, const wide fi, const wide bi, const wide epsilon, const bool up, const bool low,
                   const Extremes e, const float scale) {
   const wide right = right_of(fi, bi, epsilon), left = left_of(fi, bi, epsilon);
@@ -106,8 +107,10 @@ kernel OF_GROUP void histogram(const int n, const int chunk, global const wide *
   }
 }
 
-// Count the rows of one side and one chunk: *better receives the number of rows in the bins before bin ``last``, and
-// *ties the number of rows in bin ``last``. Consecutive items of a work-group read consecutive bins.
+// Count the rows of one side (0: coefficients that can rise, 1: coefficients that can fall) in one chunk of rows.
+// A bin is a class of violations, and bins are in the order of falling violations.
+// *better receives the number of rows in the bins before bin ``last``, and *ties the number of rows in bin ``last``.
+// Consecutive items of a work-group read consecutive bins.
 // Callers keep ends[p][side] = (last bin, number of rows to take from it), and shares[p][side] = *better of each chunk
 // followed by *ties of each chunk.
 INLINED void share_of(const int last, global const int *bins, local int *scratch, global int *better, global int *ties) {

@@ -3,7 +3,7 @@
 // Work-items: one work-group of WG items. Item l owns the rows l, l + WG, ... of the working set.
 // An iteration is one pass over the problems and one reduction over the work-group. Consecutive items read consecutive
 // addresses.
-// ``state`` in global memory: F[p][k] are the gradients, less the middle of the gradients of row k.
+// ``state`` in global memory: F[p][k] are the gradients f of row k in problem p, less (min_p f + max_p f) / 2.
 // U[p][k] is 0 if coefficient b[p][k] may rise, and infinity otherwise. D[p] are the changes of the last iteration.
 // B[p][k] are the coefficients, in the memory of delta.
 // Arguments: ws holds row numbers, and -1 in empty places. f, b and hi (problems, n) are the gradients, coefficients

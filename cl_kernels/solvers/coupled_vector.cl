@@ -1,8 +1,8 @@
 // Solve coupled problems p (coupled.cl) over a working set ws of W rows, with all other rows fixed.
 // Each SMO iteration solves the row i with the largest violation exactly (row_threshold.cl), with Q = K(ws, ws).
 // Work-items: one, in SIMD style. An iteration is one pass over the problems and the W rows, in vectors of DW rows.
-// It computes F[p] += D[p] * Q[i], and finds the largest and the smallest gradient of each row.
-// ``state`` in global memory: F[p][k] are the gradients, less the middle of the gradients of row k.
+// The pass computes F[p] += D[p] * Q[i], and finds the largest and the smallest gradient of each row over the problems.
+// ``state`` in global memory: F[p][k] are the gradients f of row k in problem p, less (min_p f + max_p f) / 2.
 // U[p][k] is 0 if coefficient b[p][k] may rise, and infinity otherwise. D[p] are the changes of the last iteration.
 // B[p][k] are the coefficients, in the memory of delta.
 // Arguments: ws holds row numbers, and -1 in empty places. f, b and hi (problems, n) are the gradients, coefficients

@@ -21,7 +21,8 @@
 #endif
 
 #if WG > 1
-// Return the sum of a value over the work-group, in all items. ``values`` has SCAN wide numbers in local memory.
+// Return the sum of a value over the work-group of WG items, in all items. A wide number is a double or a pair of
+// floats. ``values`` has SCAN = WG + SEGMENTS wide numbers in local memory.
 // SEGMENTS items add the values of WG / SEGMENTS items each. Then every item adds these SEGMENTS sums.
 INLINED wide group_sum(wide value, local wide *values) {
   const int lid = get_local_id(0);
@@ -166,8 +167,9 @@ typedef struct {
   int im, iM;
 } Extremes;
 
-// Reduce m and M of group g of rows over all chunks. The items of a work-group divide the chunks among them, and all
-// get the result ``found``. values and indices have 2 * ROOM entries in local memory.
+// Reduce the extreme gradients m and M of group g of rows over all chunks of rows. The items of a work-group divide the
+// chunks among them, and all get the result ``found``.
+// In local memory, ``values`` and ``indices`` have 2 * ROOM entries each, with ROOM of argmin.cl.
 INLINED void combine(Extremes *found, const int pieces, const int g, global const wide *numbers,
                      global const int *places, local wide *values, local int *indices) {
   Extremes e = {WIDE_MAX, wide_neg(WIDE_MAX), INT_MAX, INT_MAX};

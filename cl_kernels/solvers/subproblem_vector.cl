@@ -6,9 +6,9 @@
 // An SMO iteration has two passes over the W rows. The first one computes f += t * (Q_i - Q_j), with t the last step,
 // and finds the next i and the largest violation. The second one chooses j, the row k with the largest gain
 // (f_k - f_i)^2 / (Q_ii + Q_kk - 2 * Q_ik).
-// Precision: F is f in the type of Q, less the middle between the extremes of f in the row's group. Rows that can move
-// then have F near 0, where floats are dense. Rounding of F does not add up over working sets, because f of all rows is
-// updated from the changes of b.
+// Precision: F is f in the type of Q, less (m + M) / 2 of the row's group with the extreme gradients m and M. Rows that
+// can move then have F near 0, where floats are dense.
+// Rounding of F does not add up over working sets, because f of all rows is updated from the changes of b.
 // F + up and F + low are the derivatives to the right and to the left of b. up and low are plus or minus epsilon, or
 // infinite at a bound.
 // SPLIT: rows with hi > 0 and rows with lo < 0 are two groups, and the sum of b over each group is fixed.

@@ -34,7 +34,7 @@ class Call:
     seconds
         duration of the call.
     in_parts
-        whether the call is a search whose fits were logged as separate calls, and is not logged itself.
+        whether the call is a search that is logged only through its fits, each of which is a call of its own.
     """
 
     name: str

@@ -192,7 +192,8 @@ def _labels(file: str, y: Array, ranges: Ranges) -> Array:
     if not (math.isfinite((upper - lower) * (high - low)) and np.isfinite(labels).all()):
         worst = y[np.argmin(np.isfinite(labels))]
         raise ValueError(
-            f"{file}: got target {worst:g}, expected targets that scale from {low:g} ... {high:g} to finite numbers"
+            f"{file}: got target {worst:g}, "
+            f"expected targets that scale from the range {low:g} ... {high:g} to finite numbers"
         )
     return labels
 
@@ -216,7 +217,7 @@ def _check(file: str, ranges: Ranges, features: Array, low: Array, high: Array) 
         values = f"{reached[0, worst]:g} ... {reached[1, worst]:g}"
         raise ValueError(
             f"{file}: got {values} in feature {ranges.features[worst] + 1}, "
-            f"expected values that scale from {ends} to finite numbers"
+            f"expected values that scale from the feature's range {ends} to finite numbers"
         )
 
 
@@ -245,7 +246,8 @@ def _rows(X: Array, labels: Array, ranges: Ranges) -> Iterator[tuple[bytes, int]
         background = np.arange(count)[:, None] * len(features) + full
         places = np.concatenate([row * len(features) + column, background.ravel()])
         values = np.concatenate([values, np.tile(of_zero[full], count)])
-        places, first = np.unique(places, return_index=True)  # keeps a row's stored values, which come first
+        # of equal places np.unique keeps the first: stored values precede scaled zeros in ``places``
+        places, first = np.unique(places, return_index=True)
         values = values[first]
         row, column = np.divmod(places[values != 0], max(len(features), 1))
         ends = np.cumsum(np.bincount(row, minlength=count))
@@ -308,7 +310,7 @@ class _Line(NamedTuple):
     def pair(self, what: str, equal: bool = False) -> tuple[float, float]:
         """Return the two numbers of the line. Raises ValueError if the second number is smaller than the first.
 
-        Equal numbers also raise ValueError, unless ``equal`` is true. ``what`` says what was expected.
+        Equal numbers also raise ValueError, unless ``equal`` is true. ``what`` names the expected numbers in messages.
         """
         first, second = self.numbers(what, 2)
         if second < first or (second == first and not equal):

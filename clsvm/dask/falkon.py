@@ -109,7 +109,7 @@ class ChunkedFalkon(OverChunks, local.Falkon):
         if isinstance(self.center_selection, str) and self.center_selection != "uniform":
             raise ValueError(f"center_selection must be 'uniform' or rows (m, d), got {self.center_selection!r}")
         if self.warm_start:
-            raise ValueError("warm_start is not for rows in chunks: give the inducing points as center_selection")
+            raise ValueError("rows in chunks do not support warm_start: give the inducing points as center_selection")
         if y is None:
             raise ValueError("y must be given, in the chunks of X, got None")
         self._flat = np.ndim(y) == 1

@@ -160,9 +160,7 @@ def _column(client: Client, one: Any, X: Any, name: str) -> list[Any]:
             return [one] * n
         if np.isnan(ends).any():
             given = type(one).__name__
-            raise ValueError(
-                f"{name} must be one of Dask's collections if the sizes of X's chunks are not known, got {given}"
-            )
+            raise ValueError(f"{name} must be a Dask collection if the sizes of X's chunks are not known, got {given}")
         one = from_array(worker.values(one, name), chunks=-1)
     one = chunked(one, name)
     if name == "sample_weight" and one.ndim != 1:
@@ -326,7 +324,7 @@ class OverChunks(ChunkPredictions):
             y, sample_weight = here(y=y, sample_weight=sample_weight).values()
             return super()._learn(X, y, sample_weight, started)  # type: ignore[misc]
         if len(listed(self.device)) > 1:
-            raise ValueError(f"rows in chunks take one device a worker, got device={self.device!r}")
+            raise ValueError(f"rows in chunks need one device for each worker, got device={self.device!r}")
         rows = self._learn_chunks(X, y, sample_weight, started)
         self.bytes_sent_ = rows.chunks.bytes_sent
         return rows

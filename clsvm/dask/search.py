@@ -30,7 +30,7 @@ Jobs = list[tuple[int, int]]
 Results = dict[tuple[int, int], FoldResult | Exception]
 Warned = list[tuple[str, type[Warning]]]
 NEEDS = "a search over workers needs"
-LOSSES = 3  # the search fails if all workers are lost more often than this between two finished pieces
+LOSSES = 3  # the search fails if all workers are lost more often than this while no piece of the search is finished
 
 
 class DealtFits(Fits):

@@ -90,9 +90,9 @@ class ChunkedSVM(OverChunks):
 
     def _learn_chunks(self, X: Any, y: Any, sample_weight: Any, started: float) -> ChunkedRows:
         if self.checkpoint is not None:
-            raise ValueError(f"checkpoint is for rows in one place, got rows in chunks and {self.checkpoint!r}")
+            raise ValueError(f"rows in chunks do not support checkpoints, got checkpoint={self.checkpoint!r}")
         if self.kernel == "precomputed" or (callable(self.kernel) and not isinstance(self.kernel, Kernel)):
-            raise ValueError(f"rows in chunks take kernel functions of the device, got kernel={self.kernel!r}")
+            raise ValueError(f"rows in chunks need a kernel by name or a Kernel, got kernel={self.kernel!r}")
         chunks = gathered(X)
         y, sample_weight = (chunks.client.persist(one) if is_dask(one) else one for one in (y, sample_weight))
         rows = ShardedRows(chunks, getattr(X, "columns", None))

@@ -41,18 +41,18 @@ _thread = ThreadPoolExecutor(1, "clsvm-dask")  # the only thread of a worker tha
 
 
 class Summary(NamedTuple):
-    """Summarise the targets of a chunk: class labels, or numbers of k outputs.
+    """Summarise the targets of a chunk: class labels, or real-valued targets of k outputs.
 
     Attributes
     ----------
     weighted
         number of rows with positive weight.
     keys
-        distinct labels of the chunk; or for numbers their weighted mean (1, k).
+        distinct labels of the chunk; for real-valued targets their weighted mean (1, k).
     weights
-        sum of the weights of the rows with each label; or for numbers the sum of all weights (1,).
+        sum of the weights of the rows with each label; for real-valued targets the sum of all weights (1,).
     counts
-        number of rows with each label; or for numbers the number of all rows (1,).
+        number of rows with each label; for real-valued targets the number of all rows (1,).
     least
         smallest target (k,) over the rows with positive weight; empty for labels.
     most

@@ -124,7 +124,7 @@ def to_sklearn(model: Any) -> Any:
         got = machine.kernel if isinstance(machine.kernel, Kernel) else model.kernel
         raise ValueError(f"scikit-learn has the kernels {', '.join(_KERNELS)}, got {got!r}")
     if not getattr(model, "bias", True):
-        raise ValueError("scikit-learn's estimators have an offset, got one of bias=False")
+        raise ValueError("scikit-learn's estimators have an offset, got an estimator with bias=False")
     numbers = machine.kernel.params if isinstance(machine.kernel, Kernel) else {}
     if not (machine.of_pairs or len(machine.dual_coef) == 1):
         way = getattr(model, "multi_class", "")

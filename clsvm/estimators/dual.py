@@ -55,10 +55,10 @@ class Machine(KernelEstimator):
             return None
         before, (count, n) = len(self.dual_coef_), shape
         if before != count:
-            raise ValueError("warm_start: the fit before was of another multi_class")
+            raise ValueError("warm_start: the last fit had another multi_class")
         if n < self.shape_fit_[0]:
             known = self.shape_fit_[0]
-            raise ValueError(f"warm_start: X has {n} rows, expected the {known} of the fit before, or more")
+            raise ValueError(f"warm_start: X has {n} rows, expected at least the {known} rows of the last fit")
         start = np.zeros((count, n))
         start[:, self.support_] = self.dual_coef_
         return start

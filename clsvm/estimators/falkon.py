@@ -181,7 +181,7 @@ class Falkon(KernelEstimator):
         before, index, k = self.centers_, self.center_indices_, len(task.y)
         if before.shape[1] != X.shape[1] or len(self.dual_coef_) != k:
             was = f"{len(self.dual_coef_)} outputs of {before.shape[1]} features"
-            raise ValueError(f"warm_start: the fit before was of {was}, got {k} of {X.shape[1]}")
+            raise ValueError(f"warm_start: the last fit had {was}, got {k} outputs of {X.shape[1]} features")
         same = index is not None and index.max() < X.shape[0] and sp.issparse(X) == sp.issparse(before)
         same = same and not (X[index] != before).sum()
         return nystrom.Centers(before, index if same else None, f"{before.shape[0]} of the fit before"), self.dual_coef_
@@ -204,10 +204,10 @@ class Falkon(KernelEstimator):
         with naming("center_selection"):
             names, expected = _get_feature_names(given), getattr(self, "feature_names_in_", None)
             if names is not None and expected is not None and not np.array_equal(names, expected):
-                raise ValueError(f"the columns must be those of X, {[*expected]}, got {[*names]}")
+                raise ValueError(f"the centers must have the columns of X, {[*expected]}, got {[*names]}")
             rows = arrays.canonical(check_array(arrays.checked(given, "center_selection"), **asked))
             if rows.shape[1] != d:
-                raise ValueError(f"it has {rows.shape[1]} features, expected the {d} of X")
+                raise ValueError(f"the centers have {rows.shape[1]} features, X has {d}")
             kernel.check_domain(rows)
         return rows
 

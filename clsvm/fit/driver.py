@@ -254,7 +254,7 @@ def _one_by_one(context: FitContext, dtype: str, worker: Worker, pieces: Iterato
             if len(context.subproblems) > 1 and context.left() <= 0:
                 break
             some, rows = context.subproblems[places[0]].rows, context.X
-            if held is not None and len(some) > host.MOST:  # the host may finish smaller subproblems; it needs X
+            if held is not None and len(some) > host.MOST:  # the host, which may finish smaller subproblems, needs X
                 rows = held[some] if len(some) < len(held) else held
             elif len(some) < context.X.shape[0] and not context.shards:
                 rows = context.rows(some)
@@ -331,7 +331,7 @@ def _ready(
 # A batch computes K of all rows once only if the tiles of its subproblems have COMMON times as many values as K.
 # A batch computes K of all rows once only if K fits in the share ROOM of the free memory.
 LONG, COMMON, ROOM = 128, 1.3, 0.25
-WIDE = 4096  # most columns of X for which the host computes a sample of K, since it makes sparse rows dense
+WIDE = 4096  # most columns of X for which the host computes a sample of K, since the host makes sparse rows dense
 
 
 def _side_by_side(context: FitContext, dtype: str, worker: Worker, pieces: Iterator[list[int]]) -> Generator[None]:

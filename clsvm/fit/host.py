@@ -29,11 +29,11 @@ from clsvm.solvers.result import Result, Settings, ended
 from clsvm.threads import go_on
 
 Vector = NDArray[np.float64]
-MOST, COUPLED = 4096, 600  # most coefficients of a problem; most if it is coupled, with a constraint for every row
+MOST, COUPLED = 4096, 600  # most coefficients of a problem; most for Crammer and Singer's coupled problems
 COPIES = 4  # matrices as large as K that a solve needs in memory, beside K
 LEAST = 4096  # SMO iterations on the device before the host takes over, added to the profile's ``patience``
-COARSE, FINE = 3e-4, 1e-3  # relative gap above which tol is too coarse; share of tol to which the host then solves
-FEW, FEW_COARSE = 256, 1e-5  # up to FEW rows, which take milliseconds, FEW_COARSE stands for COARSE
+COARSE, FINE = 3e-4, 1e-3  # if the relative gap exceeds COARSE at tol, the host solves on to the violation FINE * tol
+FEW, FEW_COARSE = 256, 1e-5  # FEW_COARSE replaces COARSE for at most FEW rows, which take milliseconds
 SEVERAL = 200  # with more subproblems in a fit, the host does not solve more accurately than tol
 EPS = certificate.EPS
 CONSTANT = 0.25  # K is centred if the mean of a row exceeds this share of the centred K's mean diagonal
@@ -103,9 +103,10 @@ class Values(NamedTuple):
     shift: Vector | None = None
 
     def beyond(self, b: Vector) -> Vector | float:
-        """Return what centring took from the gradients f, (problems, 1): b'shift, or 0 if K is not centred.
+        """Return b'shift (problems, 1), the constant by which centring K lowers all gradients f of a problem.
 
-        The coefficients b (problems, m) must have the sum 0.
+        Return 0 if K is not centred. ``shift`` (m,) is what was subtracted from the rows and columns of K. The
+        coefficients b (problems, m) must have the sum 0 in each problem.
         """
         return 0.0 if self.shift is None else (b @ self.shift)[:, None]
 

@@ -75,7 +75,7 @@ class PreparedFit:
         plan = plan or planned(stream.profile, X, kernel, options)
         if isinstance(X, DeviceRows):
             stream.reserve(X.nbytes)  # another stream allocated it
-        elif plan and X.shape[0] > host.MOST:  # the host may finish smaller subproblems; it needs X
+        elif plan and X.shape[0] > host.MOST:  # the host, which may finish smaller subproblems, needs X
             X = on_device(stream, X, plan)
         self.gram, self._plain = products(stream, X, kernel, options, dtype, plan)
         exactly = exact.of_rows(self.gram, X, plan, options.device) if plan else exact.of_given(X)
@@ -141,7 +141,7 @@ class PreparedFit:
             words = f"targets or sums of weights beyond {ROOM * self.stream.profile.largest:.3g} for a problem of"
             raise ValueError(
                 f"{words} {problem.q.size} coefficients need a device with double precision, {self.stream.info} has "
-                "none: scale y or sample_weight"
+                "none: make y or sample_weight smaller"
             )
         if held and (self.last or not self.coarse(problem, self.settings.tol)):
             patience = self.stream.profile.patience * problem.q.size + host.LEAST

@@ -200,7 +200,10 @@ class FitContext:
         return -1 if self.options.max_iter < 0 else self.options.max_iter - steps
 
     def asked(self, place: int) -> dict[str, Any]:
-        """Return the fields of Settings that limit and save the next solve of the subproblem at ``place``."""
+        """Return the fields of Settings that set the limits and checkpoints of the next solve at ``place``.
+
+        ``place`` is the index of the subproblem to solve.
+        """
         before, left, kept = self.results.get(place), self.left(), self.checkpoint
         return {
             "max_iter": self.steps_left(before.steps if before else 0),

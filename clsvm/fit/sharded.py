@@ -85,7 +85,9 @@ def in_shards(X: Any, kernel: Kernel | Precomputed, options: Options, dtype: str
     Raises ValueError for a precomputed kernel.
     """
     if isinstance(kernel, Precomputed):
-        raise ValueError("kernel='precomputed' and functions of Python are for one device, got rows over several")
+        raise ValueError(
+            "kernel='precomputed' and Python kernel functions need one device, got rows on several devices"
+        )
     home = X if elsewhere(X) else LocalRows(X, devices.listed(options.device))
     with (
         Stream(devices.first(options.device), options.memory_limit) as stream,
@@ -122,7 +124,7 @@ class ShardedFit:
         asked: fields of Settings for this solve. Raises ValueError for coupled problems.
         """
         if problem.constraint is Constraint.COUPLED:
-            raise ValueError("multi_class='crammer_singer' is for one device, got rows over several")
+            raise ValueError("multi_class='crammer_singer' needs one device, got rows on several devices")
         options, order, back = self._options, self._order, np.argsort(self._order)
         if not self.last and certificate.coarse(self._dtype, self._scales.own, problem, options.tol):
             return None
@@ -193,7 +195,7 @@ def _ends(n: int, speeds: Vector) -> list[int]:
     Raises ValueError if there are fewer rows than devices.
     """
     if n < len(speeds):
-        raise ValueError(f"{len(speeds)} devices take at least a row each, got {n} rows")
+        raise ValueError(f"{len(speeds)} devices need at least one row each, got {n} rows")
     ends = np.round(np.cumsum(speeds) / speeds.sum() * n).astype(int)
     least = np.arange(1, len(speeds) + 1)
     ends = np.maximum.accumulate(np.maximum(ends, least) - least) + least  # a shard has at least one row

@@ -51,8 +51,8 @@ from clsvm.opencl.stream import Buffer, Stream
 Block = tuple[slice, Rows]  # a slice of X and its rows on the device
 # These are shares of the free memory. ROWS_SHARE is for resident rows and a solve.
 # PLAIN_SHARE is for an inverted index; rows with a larger index take the plain layout instead.
-# STAY_SHARE is for blocks that stay. SHARE is for blocks that pass, and for laying them out.
-# WORKING_SHARE is for a working set if blocks pass, because a larger working set needs fewer passes.
+# STAY_SHARE is for blocks that stay on the device. SHARE is for blocks that pass through it, and for laying them out.
+# WORKING_SHARE is for a working set if blocks pass through, because a larger working set needs fewer passes.
 ROWS_SHARE, PLAIN_SHARE, STAY_SHARE, SHARE, WORKING_SHARE = 0.8, 0.4, 0.6, 0.5, 0.7
 # bytes of solver state for each row: gradient, coefficient, bounds, and places in the working set and the row cache
 BESIDE = 56
@@ -342,7 +342,7 @@ def _aligned(array: NDArray[Any]) -> NDArray[Any]:
 
 @dataclass
 class Fetched:
-    """Record the rows that were laid out for a panel.
+    """Describe the rows of X that the host laid out on the device for a panel, the right-hand rows of a product.
 
     Attributes
     ----------
@@ -351,9 +351,10 @@ class Fetched:
     known
         number of right-hand rows in the panel.
     ids
-        ascending row numbers in X of the rows of ``gram``.
+        ascending row numbers in X of the rows of ``gram``, or None if ``gram`` is None.
     gram
-        operator over the laid-out rows, for a panel that reads them again in each product; else None.
+        operator over the laid-out rows, if every product fills the panel from them again; None if the panel holds
+        copies of all its rows.
     """
 
     at: Buffer
@@ -370,7 +371,7 @@ class Fetched:
 class BlockGram(Operator):
     """Compute products over rows X (n, d), dense or CSR, that stay in the host's memory or a file.
 
-    ``asked`` names the layout that resident rows would have, for reports.
+    ``asked`` names the layout that the rows would have if they were resident, for reports.
     """
 
     share = WORKING_SHARE
@@ -378,7 +379,7 @@ class BlockGram(Operator):
     def __init__(self, stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str, asked: str = "") -> None:
         self.stream, self.kernel, left = stream, kernel, stream.limit - stream.held
         self._streamed = streamed = Streamed(stream, X, plan, dtype, again=True)
-        # whether each product fills a panel from its laid-out rows again
+        # whether each product fills a panel, its right-hand rows, again from rows laid out on the device
         self._rows_stay = not LAYOUTS[streamed.single.kind].shared
         lengths = _entries(X) if self._rows_stay else np.zeros(X.shape[0])
         self._longest = np.argsort(-lengths, kind="stable").astype(np.int32)
@@ -402,10 +403,10 @@ class BlockGram(Operator):
             self._window = Window(streamed, self.rows, plan.centre)
 
     def _looked(self, laid: float, asked: str) -> Rows:
-        """Make a first pass over the blocks, which reads their norms and costs, and return all rows as one record.
+        """Make a first pass over the blocks of X, and return one Rows that describes all rows.
 
-        ``laid`` is the cost of laying out one value in later passes. ``asked`` is the layout that resident rows would
-        have.
+        It has the norms of all rows, and the mean cost of a value of K. ``laid`` is the cost of laying out one value in
+        later passes. ``asked`` names the layout that the rows would have if they were resident, for reports.
         """
         norms: list[NDArray[Any]] = []
         seen: list[Rows] = []
@@ -463,7 +464,7 @@ class BlockGram(Operator):
                 made.fetched.ids = np.sort(self._longest[:capacity])
                 made.fetched.gram = self._fetched(made.fetched.ids)
             if square:
-                self._few.slot(made.capacity)  # made last, because later panels use it and no error may free it
+                self._few.slot(made.capacity)  # this buffer is made last: later panels use it, and no error may free it
         return made
 
     def panel_bytes(self, capacity: int) -> int:
@@ -495,7 +496,7 @@ class BlockGram(Operator):
         wanted[:known] = np.where(places >= 0, self.rows.order[places], -1)
         ids = np.unique(wanted[wanted >= 0])
         if self._rows_stay:
-            # rows that the panel held before are on the device and need no fetch
+            # rows that were in the panel before are on the device and need no fetch
             if not np.isin(ids, fetched.ids, assume_unique=True).all():
                 stream.finish()
                 stream.free(*fetched.gram.buffers())
@@ -531,9 +532,10 @@ class BlockGram(Operator):
         self._of(panel).tile(panel, tile._replace(rows=panel.fetched.at))
 
     def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None, end: int = 0) -> None:
-        """Add D K(U, X) to the sums c and fill ``store``, in one pass over all blocks of X.
+        """Add D K(U, X) to the sums c, and write K(U, X) into ``store``, in one pass over all blocks of X.
 
-        ``update`` holds the weights D and the sums c. A panel without right-hand rows U needs no pass.
+        U are the right-hand rows of ``panel``, and X the operator's rows. ``update`` holds the weights D and the sums
+        c. ``store`` or ``update`` may be None. A panel without right-hand rows needs no pass.
         """
         if panel.fetched.known:
             self._over(lambda gram, groups, base: gram.over_rows(groups, base, panel, count, store, update))

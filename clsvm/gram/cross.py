@@ -60,7 +60,7 @@ LEAST = 4096  # smallest number of rows in a tile with work-group kernels, howev
 # Constants of OnePass:
 EACH = 4  # number of work-items for each compute unit in a launch
 CACHE = 2 << 20  # bytes of K in a work-item's scratch, about as much as a core's cache holds
-# A work-item's scratch holds FEW to MOST lane groups of K, or up to MOST / 2 for fewer than SEVERAL outputs.
+# A work-item's scratch holds K of FEW to MOST lane groups of V rows, or of MOST / 2 for fewer than SEVERAL outputs.
 FEW, MOST = 2, 8
 SEVERAL = 4  # number of outputs from which a work-item's scratch may hold MOST lane groups
 
@@ -131,7 +131,7 @@ class Sums:
         self.gram, self.panel, self.m, self.k, self.keep = gram, panel, m, k, keep
         stream, rows, capacity = gram.stream, gram.rows, panel.capacity
         if capacity % programs.OWN:
-            raise ValueError(f"a panel of {capacity} right-hand rows is not whole lane groups: make it square")
+            raise ValueError(f"a panel of {capacity} right-hand rows is not whole lane groups: make the panel square")
         V, groups, row = rows.lanes, rows.n_pad // rows.lanes, np.dtype(rows.dtype).itemsize * capacity
         wanted = usual(stream, row) if tile_bytes is None else tile_bytes
         step = max(1, min(groups, wanted // (V * row)))
@@ -140,7 +140,7 @@ class Sums:
         tiles = [stream.slab(nbytes) for _ in firsts] if keep else [stream.buffer(nbytes)] * len(firsts)
         some = [range(first, min(first + step, groups)) for first in firsts]
         self._parts = [RowTile(of, of.start * V, len(of) * V, tile) for of, tile in zip(some, tiles, strict=True)]
-        self._made = 0  # number of rows whose values are computed and kept
+        self._made = 0  # number of rows of X whose kernel values are stored for later passes
         self._t, self._r = stream.buffer(8 * k * size), stream.buffer(8 * k * size)
         self._v, self._out = stream.buffer(8 * k * capacity), stream.buffer(8 * k * capacity)
         self._count = stream.upload(np.array([m], np.int32))
@@ -379,7 +379,7 @@ def kernel_matrix(
         If the device cannot build a program.
     """
     if isinstance(kernel, Kernel) and params:
-        raise TypeError(f"parameters {', '.join(params)} go with a kernel's name, got {kernel!r}")
+        raise TypeError(f"parameters {', '.join(params)} need a kernel by name, got {kernel!r}")
     kernel = kernel if isinstance(kernel, Kernel) else kernels.make(kernel, **params)
     if dtype not in ("float32", "float64"):
         raise ValueError(f"dtype must be 'float32' or 'float64', got {dtype!r}")
@@ -401,7 +401,7 @@ def kernel_matrix(
         plan = layouts.choose(stream.profile, X, kernel.spec)
         of_x, of_y = (measures(kernel, rows, plan).extent for rows in (X, Y))
         if dtype == "float32" and outside(kernel, of_x, of_y, dtype, X.shape[1]):
-            dtype = "float64"  # the result keeps the dtype that was asked for
+            dtype = "float64"  # K is computed in float64; the result still has the caller's dtype
         if dtype == "float64":
             refuse(kernel, of_x, of_y, X.shape[1])
         if stream.profile.lacks(dtype):

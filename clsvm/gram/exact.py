@@ -39,13 +39,13 @@ Vector = NDArray[np.float64]
 Exact = Callable[[NDArray[np.intp], Vector], Vector]
 
 HOST = 1 << 22  # the host computes sums that take at most this many multiply-adds
-# A block of K on the host takes at most HOST_BYTES bytes, with COPIES temporary arrays of its size.
+# A block of K on the host takes at most HOST_BYTES bytes, including COPIES temporary arrays of the block's size.
 HOST_BYTES, COPIES = 64 << 20, 4
 FETCHED = 256 << 20  # largest size in bytes of the rows that the host copies at a time
 CLUSTERED = 1 << 30  # for sums of fewer multiply-adds, clustering the rows takes longer than it saves
 AMONG = 1.25  # by_half pays if rows and support vectors together are at most this multiple of the requested rows
 HALVED = 0.6  # by_half pays if at least this share of the rows and support vectors together are support vectors
-BLOCK = 128  # right-hand rows in a block of by_half; a sub-buffer of 4-byte values may begin at any multiple of 128
+BLOCK = 128  # right-hand rows in a block of by_half; sub-buffers may begin at multiples of 128 values of 4 bytes
 ALONE = 1024  # BLAS runs in one thread for products of at most this many rows
 AT_A_TIME = 1 << 15  # number of values of K in a block on the host, so that a CPU cache holds the block
 AT_ONCE = 1 << 20  # number of values of K that the host computes without blocks; arrays of this size are small

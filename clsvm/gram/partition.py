@@ -42,8 +42,8 @@ from clsvm.opencl import sources
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Buffer, Stream
 
-SPARSE, FULL = 0.05, 0.5  # the paper's rule: largest density of all walked columns together, and of a single column
-LEFT = 4  # the rule "code" stops if this multiple of the walked entries exceeds the cells of the other columns
+SPARSE, FULL = 0.05, 0.5  # rule "paper": largest density of all sparse columns together, and of a single sparse column
+LEFT = 4  # rule "code": stop if LEFT times the entries of the sparse columns exceeds the values of the other columns
 PIECE = 1 << 19  # number of entries that a thread splits at a time
 RULES = ("paper", "code", "cost")
 
@@ -108,7 +108,7 @@ def counts(X: Data) -> NDArray[np.int64]:
 
 
 def by_density(count: NDArray[np.int64]) -> Partition:
-    """Return the partition that orders columns by falling density and stores none of them whole."""
+    """Return the partition that orders columns by falling density and stores no column densely."""
     return Partition(_rising(int(count.max(initial=0)) - count).astype(np.int32), 0)
 
 
@@ -181,9 +181,9 @@ _GROUP = 64  # number of work-items of a work-group that assigns rows to cluster
 _LANES = 16  # active clusters whose bit sets are stored side by side
 EXCESS = 0.85  # columns of a cluster that a row does not use, over the same number for groups of sorted neighbours
 _CROSSING = 8  # a sorted walk is better from this number of clusters on, counted as a multiple of ACTIVE
-_SAMPLE = 2048, 1 << 22  # largest sample, in rows and in values, from which informative columns are found
+_SAMPLE = 2048, 1 << 22  # most rows and values of the sample from which informative columns are found
 _TELLING = 32  # largest number of informative columns
-_SORTED = 8192, 1 << 24  # largest sample, in rows and in values, that is sorted to estimate the columns of a cluster
+_SORTED = 8192, 1 << 24  # most rows and values of the sample by which the number of columns in a cluster is estimated
 _STAGING = 256 << 20  # bytes of dense rows that are copied to the device at a time
 
 

@@ -219,7 +219,7 @@ class Operator(Protocol):
 
         All rows must be on the device.
         """
-        raise TypeError("matrix units need all rows in one set of buffers on the device")
+        raise TypeError("matrix units (tensor cores) need all rows in one set of buffers on the device")
 
     def lent(self) -> AbstractContextManager[None]:
         """Return a context in which the caller may use the memory that the operator reserved for its own products."""
@@ -274,7 +274,7 @@ class Gram(Operator):
         self._grams: dict[tuple[str, str, str], tuple[DeviceKernel, dict[str, int]]] = {}
         self._slots: Slots = {} if slots is None else slots
         self._plain: Gram | None = None  # a Gram of the same rows whose kernels sum without a store
-        self.squared: Buffer = None  # squared norms as the matrix units compute them
+        self.squared: Buffer = None  # squared norms as the matrix units (tensor cores) compute them
         self.at_least = stream.compute_units
 
     def use(self, units: Units | None) -> None:
@@ -395,7 +395,7 @@ class Gram(Operator):
         free memory holds too few rows of X, the kernels of Layout.plain compute the sums without a store.
         """
         stream, V, width, itemsize = self.stream, self.rows.lanes, panel.width, self._real.itemsize
-        unit = APART // (8 * V)  # smallest number of lane groups after which a sub-buffer of c may begin
+        unit = APART // (8 * V)  # sub-buffers of the sums c may begin at multiples of ``unit`` lane groups of V rows
         room = min(PASSING, (stream.limit - stream.held) // 2)
         step = unit * (room // (width * itemsize * V * unit))
         if step * V < min(FEW, len(groups) * V):

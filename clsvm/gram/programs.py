@@ -154,8 +154,8 @@ def picked_rows() -> RowSource:
     return RowSource("given", sources.cl("gram/row_given"), (f"-DSLABS={SLABS}",))
 
 
-BLOCK = 32  # number of lane groups that a work-item of the kernel forward_back takes
-RUN = 128  # number of terms that are summed in the dtype of K before their sum is added to a wide number
+BLOCK = 32  # number of lane groups of V rows that a work-item of the kernel forward_back takes
+RUN = 128  # number of terms that are summed in the dtype of K before their sum is added to a double or a pair of floats
 
 
 def forward_back(spec: Spec, kind: str, dtype: str, profile: Profile, d: int = 0, sub: int = 4) -> Variant | None:
@@ -179,7 +179,10 @@ OWN, FORTH, LINE = 4, 4, 16
 
 
 def back(profile: Profile, dtype: str, exact: bool = False) -> Variant:
-    """Return the program that computes K V and K' R from stored rows of K. All sums are wide numbers if ``exact``."""
+    """Return the program that computes K V and K' R from stored rows of K.
+
+    If ``exact``, all sums are in the device's wide type: double, or a pair of floats.
+    """
     own = f"-DOWN={OWN}", f"-DFORTH={FORTH}", f"-DLINE={LINE}", f"-DRUN={RUN}", *["-DEXACT"] * exact
     made = *options(profile, dtype), f"-DWG={profile.group}", *own
     return Variant(f"back {dtype}{' exact' * exact}", sources.cl("gram/back"), made, "back")

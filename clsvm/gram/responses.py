@@ -31,12 +31,12 @@ from clsvm.opencl.contexts import of_thread
 from clsvm.opencl.stream import APART, Buffer, Sections, Stream, together
 
 Vector = NDArray[np.float64]
-_TILE = 64  # a multiple of the rows in a lane group and in a panel's block, for every layout
-_BEGIN = APART // 4  # positions in a panel where a piece may begin are multiples of this, so that sub-buffers are valid
+_TILE = 64  # a multiple of the rows in a lane group, and of the right-hand rows in a panel's block, for every layout
+_BEGIN = APART // 4  # a group's support vectors begin at a multiple of this in a panel, so that sub-buffers are valid
 CHUNK = 256 << 20  # bytes of rows to predict that are laid out at a time
 IN_PLACE = 0.8  # share of the free memory that a block of rows may take if kernels read X in the host's memory
-PANEL, PASSING = 32 << 20, 4 << 20  # bytes of a panel of support vectors, if panels are kept and if they are not
-FEWEST = 512  # smallest number of support vectors in a panel that is not kept, since filling each panel has a cost
+PANEL, PASSING = 32 << 20, 4 << 20  # bytes of a panel of support vectors, if it serves all calls, and if it is refilled
+FEWEST = 512  # smallest number of support vectors in a panel that is refilled, since each filling has a cost
 ALL = slice(None)  # select every group of support vectors
 SECTIONS = 16  # from this number of pieces on, one launch for all of them repays building its program
 WEIGHTS = 8 << 20  # largest size in bytes of coefficients on the device at a time; a single piece may exceed it

@@ -56,8 +56,8 @@ class RowCache:
     def __init__(self, stream: Stream, ld: int, itemsize: int, limit: int, entries: int) -> None:
         self._stream, self.ld = stream, ld
         row = ld * itemsize
-        # Slab sizes are multiples of a power of two, so that a later fit finds slabs of its size in the pool.
-        # The power is near the largest slab's size, or an eighth of it if the device has memory of its own.
+        # A slab is a buffer of cached rows of K. Slab sizes are multiples of a power of two, which later fits reuse.
+        # The power is near the largest slab's size, or an eighth of this size if the device has memory of its own.
         # No slab is larger than SLABS slabs of equal size need to be for all rows of K.
         all_rows = 1 << (-(-ld // SLABS) * row - 1).bit_length()
         most = max(limit // SLABS, 1)

@@ -56,7 +56,10 @@ def found(stream: Stream) -> Found:
 
 
 def known(stream: Stream) -> list[Units]:
-    """Return the entries of UNITS that the device's platform may have."""
+    """Return the matrix units (tensor cores) listed in UNITS that devices of this platform may have.
+
+    A trial must still show whether this device has them (:func:`found`).
+    """
     return [one for one in UNITS if one.platform in stream.info.platform and "wide" in stream.profile.tiles]
 
 

@@ -166,7 +166,7 @@ class Kernel:
         for argument, number in zip(self.spec.arguments, self.numbers, strict=True):
             if not math.isfinite(number):
                 given = ", ".join(f"{name}={value:g}" for name, value in self.params.items())
-                raise ValueError(f"with {given} a number of {self.spec.formula!r} ({argument.name}) is {number}")
+                raise ValueError(f"with {given} the number {argument.name} in {self.spec.formula!r} is {number}")
         if self.spec.element and not np.isfinite(at_zero := self._element(0.0, 0.0)):
             text = self.spec.element.text
             raise ValueError(f"{text!r} is {at_zero} at x = y = 0, where padding needs a number; use where(...)")
@@ -255,7 +255,10 @@ class Kernel:
         return self.evaluate(X, Y, empty)
 
     def evaluate(self, X: Matrix, Y: Matrix, empty: int = 0) -> Matrix:
-        """Compute K (n, m) by the expressions for dense float64 X and Y, less ``empty`` columns of zeros."""
+        """Compute K (n, m) by the expressions for dense float64 X (n, d) and Y (m, d).
+
+        X and Y may omit ``empty`` columns that are 0 in both; element-wise sums count e(0, 0) for each of them.
+        """
         names, values = self.spec.expression.names, dict[str, Any](self.params)
         if self.spec.element:
             values["s"] = self._sums(X, Y) + (empty * self._element(0.0, 0.0) if empty else 0.0)

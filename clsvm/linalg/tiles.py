@@ -37,7 +37,7 @@ from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Buffer, Stream
 
 Matrix = NDArray[Any]
-STRIP = 512  # most right-hand rows of a product that are packed at a time
+STRIP = 512  # most right-hand rows u of a product C[u][i] += <x_i, u> that are packed at a time
 SIDE = 16  # rows and columns that a work-group transposes at a time, SIDE of turn.cl
 SCALED = Spec("", (Parameter("scale", 1.0),), "scale * dot")
 FILES = ("pack", "turn", "solve", "factor")  # kernel files in cl_kernels/linalg
@@ -64,13 +64,13 @@ class Shape(NamedTuple):
     t
         most rows and columns of a tile.
     pad
-        ``t`` rounded up to whole lane groups.
+        ``t`` rounded up to whole lane groups, each of as many rows as a vector has lanes.
     ld
         numbers from the start of a row of a tile in a buffer to the start of the next row.
     block
-        rows that are factored at a time.
+        rows of a tile that are factored at a time.
     strip
-        rows of the buffer for the right-hand rows of a product.
+        rows of the buffer for the right-hand rows U of a product C[u][i] += <x_i, u>.
     """
 
     t: int
@@ -90,7 +90,7 @@ class Shape(NamedTuple):
     def nbytes(self, dtype: str) -> list[int]:
         """Return the bytes of each buffer of a worker.
 
-        The buffers are the tiles C, M and X, a strip of right-hand rows, and norms.
+        The buffers are the tiles C, M and X, a strip of right-hand rows for one product, and norms.
         """
         numbers = self.t * self.ld, self.t * self.ld, self.pad * self.t, self.strip * self.t, max(self.pad, self.strip)
         return [np.dtype(dtype).itemsize * number for number in numbers]
@@ -268,7 +268,7 @@ class DeviceTiles:
         """Pack n vectors of d numbers of a tile into lane groups: blocks of V interleaved vectors.
 
         vectors: the arguments that :meth:`In.rows` or :meth:`In.columns` returns.
-        at: number of the first vector in the buffer X; None packs into the strip of right-hand rows instead.
+        at: number of the first vector in the buffer X; None packs into the buffer of right-hand rows instead.
         triangle: set number k of vector i to zero if k < i.
         """
         items = 1 if self.stream.profile.shape == "vector" else 64
@@ -514,7 +514,7 @@ def lauum(U: Matrix, plan: Plan) -> None:
     def keep() -> None:
         """Copy the next row of tiles, which is overwritten from now on.
 
-        It runs when all workers have finished the rows before it.
+        The copy is made when all workers have finished the rows of tiles above.
         """
         i = next(rows)
         row[:] = [grid.tile(i, k).copy() for k in range(i, N)]

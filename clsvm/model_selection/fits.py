@@ -223,9 +223,9 @@ class Fits:
         yield from self._run_groups(self._groups())
 
     def _run_groups(self, groups: list[Group]) -> Generator[None]:
-        """Run groups of fits on the estimator's devices, then the fits that turned out to need the estimator's own fit.
+        """Run groups of fits on the estimator's devices, and yield whenever a fit is done.
 
-        Yield whenever a fit is done.
+        Fits whose shared work failed come last. They call the method ``fit`` of the estimator.
         """
         devices, separate = listed(self.estimator.device), list[Job]()
 

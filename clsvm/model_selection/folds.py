@@ -43,7 +43,7 @@ from clsvm.solvers.result import Result
 from clsvm.tasks import TASKS
 
 Vector = NDArray[np.float64]
-STARTS = 256 << 20  # most bytes of solutions kept to start other folds from, and most kept for other candidates
+STARTS = 256 << 20  # most bytes of stored solutions from which other folds start, and from which other candidates start
 ROUNDED = 1e-12  # coefficients that differ by less than this share count as equal
 OUTPUTS = 64  # most outputs of a Falkon problem; with more, kernel values are a small part of the work anyway
 HOST, ARRAYS = 1 << 30, 12  # a Falkon solve has 12 arrays (outputs, n), for which the host gives at most 1 GiB

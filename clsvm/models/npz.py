@@ -177,7 +177,7 @@ def _labels(classes: NDArray[Any]) -> NDArray[Any]:
     if labels.dtype == object and all(isinstance(label, str) for label in labels):
         labels = labels.astype(str)
         if labels.tolist() != classes.tolist():  # NumPy drops zero characters at the end
-            raise ValueError(f"the labels {classes.tolist()} do not survive in numpy's text arrays")
+            raise ValueError(f"NumPy's text arrays drop the zero characters that end the labels {classes.tolist()}")
     if labels.dtype.kind not in "biufU" or (labels.dtype.itemsize > 8 and labels.dtype.kind != "U"):
         raise ValueError(f"labels must be numbers, truth values or text, got {labels.dtype} {labels.tolist()}")
     return labels
@@ -332,10 +332,10 @@ def _kernel(file: _Checks, dtype: str) -> Kernel:
         record = json.loads(text)
         kernel = Kernel.from_record(record)
         if kernel.record() != record:
-            raise ValueError(f"it reads as {kernel!r}")
+            raise ValueError(f"the record reads as {kernel!r}")
         for argument, number in zip(kernel.spec.arguments, kernel.numbers, strict=True):
             if abs(number) > (_HIGHEST if argument.type == "int" else float(np.finfo(dtype).max)):
-                raise ValueError(f"its number {argument.name} = {number:g} is too large")
+                raise ValueError(f"the kernel's number {argument.name} = {number:g} is too large")
     except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
         words = f"the kernel {text[:200]!r} ({str(error)[:300]})"
         file.require(False, words, "the record of a kernel function")

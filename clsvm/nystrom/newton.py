@@ -47,7 +47,7 @@ EPS = float(np.finfo(np.float64).eps)
 SAFE = 4.0  # a gradient at f = 0 below SAFE times its rounding error is noise, and the coefficients stay 0
 MOST_ROUNDING = 1e-3  # largest relative error of f by rounding of K in a solve that counts as converged
 FEW = 9.0  # rounding errors of f grow by the factor 1 + FEW * m / n for m inducing points and n rows
-STALL = 0.5  # if a step does not lower the objective, it must lower the gradient's norm to STALL times it
+STALL = 0.5  # a step that does not lower the objective must reduce the gradient's norm by at least this factor
 
 
 @dataclass

@@ -131,7 +131,7 @@ class Stream:
         with self._calling("no further queue"):
             queue = cl.CommandQueue(self._context, self._device)
         other = Stream(queue, self.limit, self.profile)
-        other.hold(start)  # leave only nbytes free, so that messages of errors name the limit that the user set
+        other.hold(start)  # with the whole limit and all but nbytes of it in use, messages name the user's memory_limit
         other.reads = memory.all_kept()  # this stream counts all cached values already
         try:
             with other:
@@ -454,11 +454,11 @@ class Stream:
         return wide if self.profile.wide == "double" else wide.astype(np.float64).sum(axis=-1)
 
     def held_wide(self, array: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return ``array`` rounded to the wide type of the device, as float64."""
+        """Return ``array`` as float64, rounded to the wide type of the device: double, or a pair of floats."""
         return self.narrow(self.as_wide(array))
 
     def read_wide(self, buffer: Buffer, shape: int | tuple[int, ...]) -> NDArray[np.float64]:
-        """Read numbers in the wide type of the device from a buffer, and return them as float64."""
+        """Read numbers in the wide type (double, or a pair of floats) from a buffer, and return them as float64."""
         shape = (shape,) if isinstance(shape, int) else shape
         double = self.profile.wide == "double"
         return self.narrow(self.read(buffer, np.float64 if double else np.float32, shape if double else (*shape, 2)))

@@ -158,7 +158,7 @@ class _State:
         least: smallest violation of a chosen coefficient.
         """
         inside, joined, middle = seen.inside, np.zeros(len(self.b), np.int8), seen.offset
-        if seen.held:  # take the middle, so that rising and falling coefficients join
+        if seen.held:  # violations count from the middle of the extremes, so rising and falling coefficients join
             with np.errstate(invalid="ignore"):
                 between = (seen.least + seen.most) / 2
             middle = np.where(np.isfinite(between), between, seen.rho)[seen.group]
@@ -255,7 +255,7 @@ def _descend(state: _State, inside: Flags, joined: NDArray[np.int8], ridge: floa
             break
         at = np.flatnonzero(hit)
         if not step and not joined[F][~held & ~hit].any():
-            at = at[[np.abs(d[at]).argmax()]]  # fix one alone: fixing all could prevent every later step
+            at = at[[np.abs(d[at]).argmax()]]  # fix one coefficient alone: fixing all could prevent every later step
         held[at] = True
         if np.count_nonzero(held) >= HELD and moved:
             break

@@ -144,7 +144,7 @@ def of(problem: Problem, b: Vector, f: Vector) -> Extremes:
     groups = held or problem.problems
     right, left = sides(f, b, epsilon)
     right, left = np.where(b < hi, right, np.inf), np.where(b > lo, left, -np.inf)
-    inside = (right == left) & ~((b == 0) & (epsilon > 0))  # right == left can hold by rounding if they are large
+    inside = (right == left) & ~((b == 0) & (epsilon > 0))  # rounding can make two large derivatives equal
     least, most, rho = np.full(groups, np.inf), np.full(groups, -np.inf), np.zeros(groups)
     with np.errstate(invalid="ignore"):
         np.minimum.at(least, group, right)
@@ -309,7 +309,8 @@ def wanted(problem: Problem, b: Vector, f: Vector, off: Vector, tol: float) -> N
 def sample(rows: NDArray[np.intp], b: Vector, sizes: Vector) -> tuple[NDArray[np.intp], Vector]:
     """Return about SAMPLE of the ``rows``, ascending, and for each the number of rows that it represents.
 
-    A quarter are the rows with the largest error sizes. The others are spread evenly over the sizes of coefficients.
+    A quarter of the sample are the rows with the largest error sizes, ``sizes`` (n,). The others are spread evenly over
+    the order of falling |b|, for coefficients b (problems, n).
     """
     by_size = rows[np.argsort(-sizes[rows], kind="stable")]
     largest, others = by_size[: SAMPLE // 4], by_size[SAMPLE // 4 :]

@@ -43,19 +43,19 @@ ROUNDS = 10  # most rounds in which coefficients that would leave their bounds a
 RIDGE = 10.0  # relative ridge in units of eps times the square root of the number of coefficients
 STEADIER, TRIES = 30.0, 5  # factor of the next ridge if K + ridge * I is indefinite; most ridges to try
 MOST, LEAST = 4096, 32  # most and fewest free coefficients of a Newton step
-MARGIN = 256  # sizes of panels and of a factor's blocks are multiples of MARGIN, so that there are few sizes
+MARGIN = 256  # panels and a factor's blocks have a multiple of MARGIN rows, so that there are few different sizes
 SHORT = 0.5  # least length t of a step; a shorter step is dropped, since wrong coefficients were at bounds
 BLOCK = 1024  # most rows of a block of the factor, so that its diagonal block fits in caches
-PLACES = 16  # bytes for each row of a panel, in addition to the row's values
-MEANWHILE = 3  # square arrays of a block's size on the host while the block is computed
-GROWN = 3  # memory needed to extend the kept columns of U'^-1, relative to theirs
-KEPT = 0.25  # share of coefficients that may join or leave before the factor is computed anew
+PLACES = 16  # bytes for each right-hand row of a product, in addition to the row's values
+MEANWHILE = 3  # number of arrays (block, block) on the host while a block of the factor is computed
+GROWN = 3  # memory needed to extend the stored columns of U'^-1, as a multiple of their own memory
+KEPT = 0.25  # share of rows that may be added to or dropped from a factor before it is computed anew
 LOW, LATE = 0.5, 4  # a violation is low at LOW times the first one, or after LATE * n rows were computed
 LOOKS, MORE = 4, 2  # convergence checks at a low violation before the first Newton step, and between two steps
 DOUBT = 4.0  # factor of the price of the next step after a step without gain
 SPARED = 4.0  # least ratio of SMO's expected cost to the price of a step that justifies the first step
 SMALL = 8  # cost of a step's small parts, in units of the launches of an outer iteration
-SOLVES = 50  # right-hand sides of a step with a kept factor
+SOLVES = 50  # right-hand sides of a step that uses the factor of the step before
 
 
 class Columns(NamedTuple):
@@ -72,10 +72,10 @@ class Columns(NamedTuple):
 
 
 class Factor:
-    """Hold the upper Cholesky factor U of K among ``rows`` + ridge I, in the dtype of K.
+    """Hold the upper Cholesky factor U with U'U = K[rows, rows] + ridge I, in the dtype of K.
 
-    It consists of blocks of columns. A block has the part above its diagonal block, and the triangle of the diagonal
-    block. Requested columns of U'^-1 are kept, and extended with the factor.
+    U consists of blocks of consecutive columns. Each block stores the columns' entries above its diagonal square, and
+    the upper triangle of that square. Requested columns of U'^-1 stay in memory, and are extended with the factor.
     """
 
     def __init__(self, dtype: DTypeLike, ridge: float, least: float) -> None:
@@ -91,8 +91,8 @@ class Factor:
         self.forget()
 
     def forget(self) -> None:
-        """Drop the kept columns of U'^-1."""
-        self._place = np.full(len(self.rows), -1, np.intp)  # index of each row's column among the kept ones
+        """Drop the columns of U'^-1 that are in memory."""
+        self._place = np.full(len(self.rows), -1, np.intp)  # index of each row's column in _columns, or -1
         self._columns = np.zeros((len(self.rows), 0), self.dtype, order="F")
         self._products = np.zeros((0, 0))
 
@@ -103,7 +103,7 @@ class Factor:
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of all blocks and kept columns."""
+        """Return the bytes of all blocks, and of the columns of U'^-1 that are in memory."""
         return self.kept + sum(side.nbytes + corner.nbytes for side, corner in self._blocks)
 
     def extend(self, rows: Rows, beside: Matrix, among: Matrix) -> bool:
@@ -303,9 +303,10 @@ def minimum(
 
 
 def _kept(d: Vector, sums: NDArray[np.bool_], bottom: Vector, top: Vector, held: NDArray[np.bool_]) -> Vector | None:
-    """Return d with the rounding errors of its sums spread over the free coefficients.
+    """Return the change d (m,) of the coefficients with the sums over the sets ``sums`` (groups, m) restored to 0.
 
-    Return None if the free coefficients are too close to their bounds for that.
+    Each sum's rounding error is spread over its free entries: those between ``bottom`` and ``top`` that are not in
+    ``held``, the entries fixed at a bound. Return None if the free entries are too close to their bounds for that.
     """
     for one in sums:
         for _ in range(ROUNDS):
@@ -485,9 +486,10 @@ class Newton:
         self._factor, self._held = None, 0
 
     def _factored(self, free: Rows) -> Factor | None:
-        """Return a factor with the rows ``free``: the last one extended, if few rows joined or left, else a new one.
+        """Return a factor that has the rows ``free``.
 
-        Return None if K among these rows is not positive definite, or memory is too small.
+        The last factor is extended if few rows have become free or reached a bound since then; else a new factor is
+        made. Return None if K among the rows is not positive definite, or memory is too small.
         """
         last = self._factor
         if last is not None:

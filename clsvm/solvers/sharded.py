@@ -304,7 +304,10 @@ class Sharded(Loop):
         self._look_again()
 
     def exact(self, rows: Rows, b: Vector) -> Vector:
-        """Return K b of the ``rows``, ascending, in float64, (1, rows), for coefficients b (1, n)."""
+        """Return K b of some rows in float64, (1, rows), for coefficients b (1, n).
+
+        ``rows`` are ascending row numbers.
+        """
         parts, c = self._split(rows), np.zeros((1, len(rows)))
         size = max(1, row_bytes(self._taken("whole", rows[:1], self._ask)))
         for support, X in self._support("whole", b, max(1, EXACT // size), self._ask):

@@ -313,7 +313,7 @@ class Selection:
         self.in_set, self.ws = stream.buffer(sets * n), stream.buffer(4 * sets * self.stride)
         bins, pieces = 2 * BINS, sets * self.chunks
         sizes = bins * pieces, bins * sets, 4 * sets, 4 * pieces
-        self._counted = tuple(stream.zeros(4 * size) for size in sizes)  # bins of chunks; bins of sets; ends; shares
+        self._counted = tuple(stream.zeros(4 * size) for size in sizes)  # count.cl's counts, totals, ends, shares
         shape = sets, self.chunks, constraint.groups, 4
         seen = stream.as_wide(np.zeros(shape)), np.zeros(shape, np.int32), np.zeros((problems, 4), np.int64)
         self._seen = together(stream, seen)

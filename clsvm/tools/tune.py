@@ -158,7 +158,7 @@ def _inverted(stream: Stream, n: int) -> Work:
     Raises ValueError if the device's kernel style has no inverted index.
     """
     if not INVERTED.suits(stream.profile):
-        raise ValueError(f"the profile {stream.profile.name!r} has no kernels for inverted rows")
+        raise ValueError(f"the profile {stream.profile.name!r} has no kernels for rows as an inverted index")
     return _work(stream, text(np.random.default_rng(0), n, _SPARSE, _ENTRIES), "hit_cost", INVERTED)
 
 

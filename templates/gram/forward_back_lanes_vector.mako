@@ -12,7 +12,8 @@ ${lanes.settings()}
 // Arguments: tiles, sums_t, sums_r and parts are scratch memory for K, t, r and part. ``weights`` is v.
 // With own = 0, one row of w serves all outputs. shares may be null. absent[i] marks padding rows, where the kernel
 // function may have no value.
-// Precision: RUN terms of t, and SUB vectors of part, are summed in real, and their sums are added to wide sums.
+// Precision: RUN terms of t, and SUB vectors of part, are summed in real, the type of K. Their sums are added to wide
+// sums, which are doubles or pairs of floats.
 #define to_realv CAT(CAT(convert_, REAL), V)
 
 // Return a vector whose lane i is the sum of the lanes of sums[i], by pairwise sums.

@@ -15,18 +15,18 @@
 #define ITEMS (TEAMS * UB)
 #define SHARE (ROWS / TEAMS)  // rows of a team in local memory
 #define PARTS (ITEMS / ROWS)  // work-items that share a row once its sums are in local memory
-// Compute kernel values K[u][i] = f(<x_i, u>, |x_i|^2, |u|^2) for CSR rows x_i and the UB right-hand rows u of one
-// block of a panel (scatter.cl), from u = first on. f is the kernel function. An element-wise kernel function is f(s),
-// with a sum s of terms e(x_i[j], u[j]) over features j:
-//   u[j] = block[max(place[j] - mark, 0) * UB + u - first]
-//   s = sum e(x_i[j], u[j]) + zero(u) - sum e(0, u[j]), where both sums are over the entries of x_i
-//   zero(u) = sum e(0, u[j]) over all features j (zero_sums.mako)
+// Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of the kernel function f, for CSR rows x_i and the UB
+// right-hand rows y_u of one block of a panel (scatter.cl), u = first .. first + UB - 1.
+// An element-wise kernel function is f(s), with a sum s of terms e(x_i[j], y_u[j]) over features j:
+//   y_u[j] = block[max(place[j] - mark, 0) * UB + u - first]
+//   s = sum e(x_i[j], y_u[j]) + zero(y_u) - sum e(0, y_u[j]), where both sums are over the entries of x_i
+//   zero(y_u) = sum e(0, y_u[j]) over all features j (zero_sums.mako)
 // A work-group of TEAMS teams of UB items takes V rows, ROWS at a time, and each team takes its rows one after another.
 // The team copies UB entries of the row, and the numbers of their lines in the block, to local memory.
 // Item u of the team multiplies them by column u of these lines. Consecutive items read consecutive addresses.
 // Local memory transposes the ROWS x UB sums. Then PARTS items share a row; consecutive items take consecutive rows.
 // Arguments: indptr, indices and data are the rows in CSR; xx and uu are the squared norms of rows and right-hand rows.
-// For element-wise functions they are zero(x) and zero(u) instead.
+// For element-wise functions they are zero(x) and zero(y_u) instead.
 // DENSE_COLUMNS: the sums start with the columns that are stored whole (dense_columns_group.mako).
 // LISTED: row r of the launch is row rows[r] of X, for tiles among right-hand rows; otherwise it is row r.
 #ifdef LISTED

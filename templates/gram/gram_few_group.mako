@@ -22,10 +22,10 @@
 #endif
 #define NX (V / RX)  // work-items along the rows of a lane group
 #define ITEMS (NX * GROUPS)
-// Compute kernel values K[u][i] = f(<x_i, u>, |x_i|^2, |u|^2), or f(s) for an element-wise sum s, for rows x_i in lane
-// groups of V rows and a few right-hand rows u of a panel:
+// Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2), or f(s) for an element-wise sum s.
+// x_i are rows in lane groups of V rows, and y_u a few right-hand rows of a panel:
 //   x_i[columns[j]] = values[at[g] + j * V + i % V] for lane group g = i / V, and
-//   u[j] = panel[((u / UB) * d + j) * UB + u % UB], with quotients rounded down
+//   y_u[j] = panel[((u / UB) * d + j) * UB + u % UB], with quotients rounded down
 // Reading the rows is most of the work. So each value is read once, and multiplied by COLUMNS right-hand rows while it
 // is in a register.
 // A work-group of NX * GROUPS items takes GROUPS lane groups. Each item owns RX neighbouring rows and reads them

@@ -11,16 +11,17 @@
 #endif
 #define AHEAD 4  // prefetches run this many entries ahead, since columns of the index are short and scattered
 #define LINES 16  // cache lines of a column that are prefetched at most
-// Compute kernel values K[slot[u]][i] = f(<x_i, u>, |x_i|^2, |u|^2), for rows x_i of X with an inverted index
-// (invert.cl) and the UB right-hand rows u from u = first on, which are CSR rows.
+// Compute kernel values S[slot[u]][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2), for rows x_i of X with an inverted index
+// (invert.cl) and the UB right-hand rows y_u in CSR, u = first .. first + UB - 1.
+// S are stored rows of kernel values: row slot[u] is that of right-hand row number u.
 // X is indexed in blocks b of ``size`` rows. The rows of block b that have feature k, and their values, are the entries
 // start + ends[b][k] .. start + ends[b][k + 1] - 1 of the index, with ascending rows and start = starts_of[b * size].
 // Values are computed where they are stored, by three kernels one after another:
-//   gram   stores the sum of x_i[j] * u[j] over the dense columns j (dense_columns_vector.mako). A work-item takes V
+//   gram   stores the sum of x_i[j] * y_u[j] over the dense columns j (dense_columns_vector.mako). A work-item takes V
 //     rows. The kernel is left out if no column is dense.
-//   meet   adds x_i[j] * u[j] for each other entry of u and each row that has an entry in its column, then applies f.
-//     A work-item takes one u and one block of rows, whose sums stay in its core's cache.
-//   weigh  adds sum_u D[p][u] * K[u][i] to c (UPDATE of epilogue.mako). A work-item takes WEIGHED rows.
+//   meet   adds x_i[j] * y_u[j] for each other entry j of y_u and each row x_i with an entry j, then applies f.
+//     A work-item takes one right-hand row y_u and one block of rows x_i, whose sums stay in its core's cache.
+//   weigh  adds sum_u D[p][u] * S[slot[u]][i] to c[p][i] (UPDATE of epilogue.mako). A work-item takes WEIGHED rows i.
 <%def name="parameters()">\
 const int group0, const int groups, const int base, global const long *restrict indptr,
     global const INDEX *restrict indices, global const real *restrict data, global const real *restrict dense,

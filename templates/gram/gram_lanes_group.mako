@@ -27,10 +27,10 @@ typedef CAT(REAL, 4) four;
 #define VALUE(sum, x2, u2, s) kernel_value((sum).s, (x2).s, u2 KERNEL_ARGUMENTS)
 #define VALUES(sum, x2, u2) \
   (four)(VALUE(sum, x2, u2, s0), VALUE(sum, x2, u2, s1), VALUE(sum, x2, u2, s2), VALUE(sum, x2, u2, s3))
-// Compute kernel values K[u][i] = f(<x_i, u>, |x_i|^2, |u|^2), or f(s) for an element-wise sum s, for rows x_i in lane
-// groups of V rows and the right-hand rows u of a panel:
+// Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2), or f(s) for an element-wise sum s.
+// x_i are rows in lane groups of V rows, and y_u the right-hand rows of a panel:
 //   x_i[columns[j]] = values[at[g] + j * V + i % V] for lane group g = i / V, and
-//   u[j] = panel[((u / UB) * d + j) * UB + u % UB], with quotients rounded down
+//   y_u[j] = panel[((u / UB) * d + j) * UB + u % UB], with quotients rounded down
 // A work-group of NX * NY items takes GROUPS lane groups. It computes tiles of GROUPS * V rows and BLOCKS panel
 // blocks of UB right-hand rows. Dimension 1 of the launch divides the tiles; its size is 1 with UPDATE (epilogue.mako).
 // An item owns 4 x 4 values for each pair of lane group and block.

@@ -2,8 +2,8 @@
 <%include file="epilogue.mako"/>
 <%namespace name="lanes" file="tiles_lanes_vector.mako"/>
 ${lanes.settings()}
-// Compute kernel values K[u][i] = f(<x_i, u>, |x_i|^2, |u|^2), or f(s) for an element-wise sum s, for rows x_i in lane
-// groups of V rows and the right-hand rows u of a panel.
+// Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2), or f(s) for an element-wise sum s.
+// x_i are rows in lane groups of V rows, and y_u the right-hand rows of a panel.
 // A work-item takes run * GROUPS consecutive lane groups, with ``run`` such that all work-items together take all.
 // tiles_lanes_vector.mako describes how rows and right-hand rows are read.
 kernel EXPLICIT void gram(

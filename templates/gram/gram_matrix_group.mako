@@ -35,10 +35,11 @@
 #define X_LINE (GROUPS * NX + 2)
 #define U_LINE (BLOCKS * NY + 2)
 typedef float4 four;
-// Compute kernel values K[u][i] = f(<x_i, u>, |x_i|^2, |u|^2) for rows x_i in dense lane groups of V rows and the
-// right-hand rows u of a panel. Matrix units (${units}) compute the inner products; matrix_norms.cl computes the norms.
+// Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) for rows x_i in dense lane groups of V rows and the
+// right-hand rows y_u of a panel. Matrix units (${units}) compute the inner products.
+// The kernel of matrix_norms.cl has computed the squared norms |x_i|^2 and |y_u|^2.
 //   x_i[j] = values[at[g] + j * V + i % V] for lane group g = i / V, and
-//   u[j] = panel[((u / UB) * d + j) * UB + u % UB], with quotients rounded down
+//   y_u[j] = panel[((u / UB) * d + j) * UB + u % UB], with quotients rounded down
 // A work-group takes GROUPS lane groups. It computes tiles of GROUPS * V rows and BLOCKS panel blocks of UB right-hand
 // rows. Dimension 1 of the launch divides the tiles; its size is 1 with UPDATE (epilogue.mako).
 // A warp owns WARP_ROWS x WARP_VECTORS values of a tile.

@@ -251,7 +251,7 @@ OVERFLOWS = {
     "limits": ("0 3:1\n0 3:2\n", "", ["-l", "-1e308", "-u", "1e308"], "1 ... 2 in feature 3"),
     "beyond": ("0 1:0 3:1e10\n", "x\n0 1\n3 0 1e-300\n", [], "1e+10 ... 1e+10 in feature 3"),
     "zero": ("0 1:0\n", "x\n0 1e300\n4 1e10 1.0000000001e10\n", [], "0 ... 0 in feature 4"),
-    "targets": ("-1e308\n1e308\n", "", ["-y", "0", "1"], "targets that scale from -1e+308 ... 1e+308"),
+    "targets": ("-1e308\n1e308\n", "", ["-y", "0", "1"], "targets that scale from the range -1e+308 ... 1e+308"),
     "targets that were equal": ("3\n4\n", "y\n0 1\n3 3\nx\n0 1\n", [], "got target 4, expected targets"),
 }
 

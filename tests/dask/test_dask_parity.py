@@ -235,7 +235,7 @@ REFUSED: list[tuple[str, tuple[str, ...], Callable[[], tuple[Any, ...]]]] = [
     ),
     ("y should be a 1d array, got an array", CLASSIFIERS, lambda: (ROWS, np.stack([SIGNS, SIGNS], axis=1))),
     ("chunks of y must have one kind of values, got <U1 and", CLASSIFIERS, lambda: (ROWS, words_and_numbers())),
-    ("y must be one of Dask's collections if the sizes", CLASSIFIERS[1:], lambda: (TABLE, SIGNS)),
+    ("y must be a Dask collection if the sizes", CLASSIFIERS[1:], lambda: (TABLE, SIGNS)),
     ("y must be a Dask array, data frame or series, got", CLASSIFIERS, lambda: (ROWS, dask.delayed(SIGNS))),
     ("X must be rows of features (n, d), got a Array with ndim=1", BOTH, lambda: (ROWS[:, 0], SIGNS)),
     ("X must have rows, got none in 3", BOTH, lambda: (TABLE[TABLE.a > 99], series(SIGNS)[TABLE.a > 99])),
@@ -255,15 +255,15 @@ def test_refused(words: str, names: tuple[str, ...], given: Callable[[], tuple[A
 @pytest.mark.parametrize(
     ("words", "name", "given"),
     [
-        ("rows in chunks take kernel functions of the device, got", "SVC", {"kernel": "precomputed"}),
-        ("checkpoint is for rows in one place, got rows in chunks and 'file'", "SVC", {"checkpoint": "file"}),
-        ("'crammer_singer' is for one device", "SVC", {"multi_class": "crammer_singer"}),
+        ("rows in chunks need a kernel by name or a Kernel, got", "SVC", {"kernel": "precomputed"}),
+        ("rows in chunks do not support checkpoints, got checkpoint='file'", "SVC", {"checkpoint": "file"}),
+        ("'crammer_singer' needs one device", "SVC", {"multi_class": "crammer_singer"}),
         ("center_selection must be 'uniform' or rows", "FalkonRegressor", {"center_selection": "leverage"}),
-        ("warm_start is not for rows in chunks", "FalkonRegressor", {"warm_start": True}),
+        ("rows in chunks do not support warm_start", "FalkonRegressor", {"warm_start": True}),
         ("penalty must be", "FalkonRegressor", {"penalty": -1}),
         ("class_weight must be >= 0 and finite, got -1", "FalkonClassifier", {"class_weight": {False: -1, True: 1}}),
-        ("one device a worker, got device=", "SVR", {"device": f"{DEVICE},{DEVICE}"}),
-        ("one device a worker, got device=", "FalkonRegressor", {"device": [DEVICE] * 2}),
+        ("one device for each worker, got device=", "SVR", {"device": f"{DEVICE},{DEVICE}"}),
+        ("one device for each worker, got device=", "FalkonRegressor", {"device": [DEVICE] * 2}),
     ],
 )
 def test_refused_parameters(words: str, name: str, given: dict[str, Any]) -> None:

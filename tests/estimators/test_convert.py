@@ -212,7 +212,7 @@ def test_what_cannot_be_converted() -> None:
         (SVC(kernel=lambda A, B: A @ B.T).fit(X, y), "precomputed, got <function"),
         (SVC(kernel=2 * Kernel("rbf", gamma=0.2)).fit(X, y), "has the kernels"),
         (SVC(kernel=Kernel("exp(-gamma * sqdist)", gamma=0.2)).fit(X, y), "has the kernels"),
-        (SVC(bias=False).fit(X, y), "got one of bias=False"),
+        (SVC(bias=False).fit(X, y), "got an estimator with bias=False"),
         (SVC(multi_class="crammer_singer", gap_tol=0.1).fit(X, y), "for each pair of classes, got multi_class='cram"),
         (SVC(multi_class="crammer_singer", gap_tol=0.1).fit(X[:100], y[:100]), "got multi_class='crammer_singer'"),
     ):

@@ -124,12 +124,12 @@ def test_warm_start_from_the_classes_of_before(device: str, kind: str, other: st
     warm = model.fit(X, labels).fit_report_  # further rows
     assert warm.steps < cold.steps
     assert warm.dual == pytest.approx(cold.dual, rel=1e-6)
-    with pytest.raises(ValueError, match="warm_start: X has 300 rows, expected the 360 of the fit before, or more"):
+    with pytest.raises(ValueError, match="warm_start: X has 300 rows, expected at least the 360 rows of the last fit"):
         model.fit(X[:300], labels[:300])
     if labels is not Y:
         with pytest.raises(ValueError, match="warm_start: the fit before had the classes"):
             model.fit(X, np.where(labels, 5, 6))
-    with pytest.raises(ValueError, match="warm_start: the fit before was of another multi_class"):
+    with pytest.raises(ValueError, match="warm_start: the last fit had another multi_class"):
         model.set_params(multi_class=other).fit(X, labels)
 
 

@@ -197,11 +197,11 @@ def test_float64_where_float32_is_too_coarse(device: str) -> None:
 
 def test_bad_input(device: str) -> None:
     both = [device] * 2
-    with pytest.raises(ValueError, match="functions of Python are for one device"):
+    with pytest.raises(ValueError, match="Python kernel functions need one device"):
         fitted(both, kernel="precomputed", rows=np.eye(700))
-    with pytest.raises(ValueError, match=r"multi_class='crammer_singer' is for one device"):
+    with pytest.raises(ValueError, match=r"multi_class='crammer_singer' needs one device"):
         fitted(both, multi_class="crammer_singer", y=np.arange(700) % 3)
-    with pytest.raises(ValueError, match="3 devices take at least a row each, got 2 rows"):
+    with pytest.raises(ValueError, match="3 devices need at least one row each, got 2 rows"):
         fitted([device] * 3, rows=X[:2], y=[-1, 1])
     with pytest.raises(TypeError, match="or a list of at least one of them, got"):
         fitted([])

@@ -50,7 +50,7 @@ MALFORMED = {
     "a row too few": (spoilt(indptr=lambda p: p[:-1]), f"index pointer size .*{N}.* should be .*{N + 1}"),
     "data too short": (spoilt(data=lambda a: a[:-1]), "indices and data should have the same size"),
     "columns of floats": (spoilt(indices=np.float64), "indices and indptr are of .*float64.*, expected int32 or int64"),
-    "a list too long": (spoilt("lil", data=longer), "a row has not as many values as columns"),
+    "a list too long": (spoilt("lil", data=longer), "a row has another number of values than of column numbers"),
 }
 for form in ("csc", "bsr"):  # are looked at before they are changed
     MALFORMED[f"{form} beyond"] = spoilt(form, indices=put(2, 10**4)), f"malformed .{form}."

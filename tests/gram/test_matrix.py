@@ -70,7 +70,7 @@ def test_in_little_memory_and_in_float64(device: str) -> None:
         (X, abs(Y), {"kernel": "chi2"}, "X: kernel chi2 is for rows without negative values"),
         (abs(X), Y, {"kernel": Kernel("dot + c", c=1e39)}, "c=1e.39 is outside the range .* for float32"),
         (abs(X), Y, {"kernel": Kernel("power(10, c) * dot", c=39.0)}, "is too large for float32"),
-        (X, Y, {"kernel": Kernel("rbf"), "gamma": 1.0}, "parameters gamma go with a kernel's name"),
+        (X, Y, {"kernel": Kernel("rbf"), "gamma": 1.0}, "parameters gamma need a kernel by name"),
     ],
 )
 def test_bad_input(device: str, X: np.ndarray, Y: np.ndarray, options: dict[str, Any], match: str) -> None:

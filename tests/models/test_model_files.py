@@ -107,7 +107,7 @@ def test_labels_that_are_objects(tmp_path: Path) -> None:
     assert load_model(tmp_path / "m").classes.tolist() == ["a", "bc"]
     for labels, words in {
         (1, "a"): r"labels must be numbers, truth values or text, got object \[1, 'a'\]",
-        ("a", "b\0"): "do not survive",
+        ("a", "b\0"): "drop the zero characters",
         (b"a", b"b"): "labels must be",
         (1j, 2j): "labels must be",
     }.items():
@@ -242,7 +242,7 @@ BAD: dict[str, tuple[Arrays | Callable[[Arrays], None], str]] = {
         {"kernel": np.array(json.dumps({**kernels.make("rbf").record(), "expression": "exp(-2 * gamma * sqdist)"}))},
         "is not the built-in's",
     ),
-    "more in the record": ({"kernel": record(spam=1)}, "it reads as Kernel"),
+    "more in the record": ({"kernel": record(spam=1)}, "the record reads as Kernel"),
     "nan parameter": ({"kernel": record(params={"gamma": math.nan, "c": 1, "degree": 2})}, "gamma must be finite"),
     "degree beyond int": ({"kernel": record(params={"gamma": 1, "c": 1, "degree": 2**31})}, "f2 = .* is too large"),
     "parameter of text": ({"kernel": record(params={"gamma": "1", "c": 1, "degree": 2})}, "gamma must be a number"),

@@ -340,7 +340,7 @@ def test_each_rate_measures_its_layout(
     take_profile(name, device, monkeypatch)
     with Stream(device) as stream:
         if (name, rate.field) == ("gpu", "hit_cost"):
-            with pytest.raises(ValueError, match="the profile 'gpu' has no kernels for inverted rows"):
+            with pytest.raises(ValueError, match="the profile 'gpu' has no kernels for rows as an inverted index"):
                 rate.prepare(stream, 64)
             return
         of_dense, work = tune.dense(stream, 64), rate.prepare(stream, 64)

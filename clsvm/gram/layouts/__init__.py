@@ -106,9 +106,10 @@ def cheaper(plan: Plan, X: Data) -> Plan:
 
 
 def streamed(plan: Plan, X: Data, room: float = np.inf) -> Plan:
-    """Return the plan for rows X (n, d) that every pass over the data lays out again.
+    """Return the plan for rows X (n, d) that every pass over the data converts to the layout anew.
 
-    A layout that stores dense columns whole becomes CSR, because splitting the columns takes longer than it saves.
+    A layout that stores dense columns whole becomes CSR, because separating them from the other columns takes longer
+    than it saves.
     """
     return _as(plan, CSR.name) if LAYOUTS[plan.kind].splits else once(plan, X, room)
 

@@ -46,7 +46,7 @@ from clsvm.opencl.profiles import Profile, shape_class
 from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Buffer, Stream
 
-ORDERED = 8192  # number of columns whose positions in a block fit in a first-level cache
+ORDERED = 8192  # number of columns whose positions in a block of right-hand rows fit in a first-level cache
 VALUE = 1.4  # cost of the kernel function and store of a value, as a multiple of the profile's value_cost
 CONVERTED = 1000.0  # cost of testing one value of a dense row for 0, in dense multiply-adds
 LINE = 12000.0  # cost of filling in one feature of a block of right-hand rows, in dense multiply-adds
@@ -419,7 +419,7 @@ def zero_sums(spec: Spec, dtype: str, profile: Profile, d: int = 0) -> Variant:
     return Variant(label, text, tuple(options(profile, dtype, d)), "zero_sums")
 
 
-# A block of the index has BLOCK rows, whose sums a second-level cache holds, or up to MOST rows, which 16 bits number.
+# A block of the index covers BLOCK rows of X, whose sums fit in a second-level cache, or up to MOST, as 16 bits count.
 BLOCK, MOST = 16384, 1 << 16
 ADDED = 2.0  # cost of storing the sums over whole columns and reading them again, as a multiple of value_cost
 LIST = 60.0  # cost of finding a column's entries in a block, as a multiple of the cost of a pair of matching entries

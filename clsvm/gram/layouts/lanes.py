@@ -38,7 +38,7 @@ from clsvm.opencl.stream import Buffer, Stream
 MAX_FEATURES = 16384  # largest number of columns of clustered rows, and of dense rows that are mostly zero
 TILES = 4  # a work-item takes at least this many register tiles, if there are enough of them
 WORTH = 1 << 20  # a work-item makes at least this many multiply-adds, which take some microseconds
-UNEVEN = 8  # with fewer rounds of work, each work-item of a half tile gets one register tile, since their work differs
+UNEVEN = 8  # with fewer rounds of work, each work-item gets one register tile in products among a panel's rows
 CHUNK = 128  # features in a chunk: a first-level cache holds 128 features of a tile's rows and of the right-hand rows
 # by shape class: rows with more chunks of features than this number are multiplied chunk by chunk
 CUT = {"many": 1, "few": 4}
@@ -47,7 +47,7 @@ WAIT = 1.5  # factor on the cost of a multiply-add if a CPU with few right-hand 
 DENSE_VALUE, CLUSTERED_VALUE = 1.5, 1.4
 # Constants of clustered rows:
 AHEAD = 64  # a row's values are prefetched this number of features ahead of their use
-# A work-item takes at most RUN lane groups, and a compute unit gets at least SHARE work-items.
+# A work-item takes at most RUN lane groups of V rows, and a compute unit gets at least SHARE work-items.
 RUN, SHARE = 16, 8
 SKIPPED = 1024  # a cluster may skip this many columns of a panel at no cost
 SCATTERED = 1280  # skipping this many further columns doubles the cost of a multiply-add
@@ -399,7 +399,7 @@ class Lanes(Layout):
         """
         tiles, units = super().size(stream, numbers, of_panel, groups, cells), stream.compute_units
         rounds = tiles // (units * TILES)
-        uneven = of_panel and rounds < UNEVEN  # the work-items of a half tile have unequal work
+        uneven = of_panel and rounds < UNEVEN  # work-items that compute half of a symmetric tile have unequal work
         if uneven or "GROUPS" not in numbers:
             return tiles
         return min(tiles, units * max(1, min(rounds, int(groups * cells / (units * WORTH)))))
