@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -28,7 +29,8 @@ sphinx_gallery_conf = {
     "image_scrapers": ("gallery_of_files.pictures",),
     "reset_argv": "gallery_of_files.arguments",
     "abort_on_example_error": True,
-    "plot_gallery": any(info.usable for info in devices.devices()),  # (else pages have the scripts alone)
+    # Without a device, or with CLSVM_GALLERY=0, pages have the scripts alone.
+    "plot_gallery": os.environ.get("CLSVM_GALLERY") != "0" and any(info.usable for info in devices.devices()),
     "download_all_examples": False,
     "show_memory": False,
     "write_computation_times": False,

@@ -63,7 +63,7 @@ def fitted(job: Any, one: Any, train: Any) -> Any:
         one.solution.b.reshape(-1, len(X)).sum(axis=0)[None, train],
         np.arange(len(train)),
     )
-    model.intercept_ = np.array([-one.answered(model)[1]])
+    model.intercept_ = np.array([-one.decision_values(model)[1]])
     return model
 
 
