@@ -80,8 +80,8 @@ def ask_one(parts: Parts, i: int, name: str, *given: Any) -> Any:
 def replayed(replies: list[Any], replay: Callable[[int], Any]) -> list[Any]:
     """Return the replies, with ``replay(i)`` in place of the reply of each lost part i.
 
-    ``replay`` restores the part's state, repeats the request, and returns the reply. It returns :class:`Lost` if the
-    part is lost again. Raises DeviceError if a part is lost more than TRIES times.
+    ``replay`` restores the part's state, repeats the request, and returns the reply, or :class:`Lost` if the part is
+    lost again. Raises DeviceError if a part is lost more than TRIES times.
     """
     for i, reply in enumerate(replies):
         losses = Counter[int]()

@@ -42,7 +42,7 @@ def naming(parameter: str) -> Iterator[None]:
 def install(extra: str) -> str:
     """Return the command that installs the optional packages of ``extra``.
 
-    It runs in the source folder, because clsvm is on no package index.
+    The command runs in the source folder, because clsvm is on no package index.
     """
     return f"pip install '.[{extra}]' in the folder of clsvm's source"
 

@@ -327,7 +327,8 @@ def soft_margin(problem: Problem, C: float) -> Problem:
     """Return the C-SVC problem with the rows and weights of a nu-SVC problem.
 
     If a is the solution of the C-SVC problem, nu-SVC with nu = sum |a| / (C * sum of weights) has the solution a / C.
-    Its margin is then 1 / C. Source: Chang and Lin 2001, Training nu-Support Vector Classifiers, theorem 5.
+    The margin of the nu-SVC solution is then 1 / C. Source: Chang and Lin 2001, Training nu-Support Vector Classifiers,
+    theorem 5.
     """
     return c_svc(np.sign(problem.lo + problem.hi), C * (problem.hi - problem.lo))
 

@@ -24,7 +24,7 @@ def end_by(stop: threading.Event) -> None:
 def go_on() -> None:
     """Raise KeyboardInterrupt if the event of :func:`end_by` is set. Long computations call this regularly.
 
-    It raises once, so that cleanup code can run.
+    The error is raised once, so that cleanup code can run.
     """
     stop: threading.Event | None = getattr(_local, "stop", None)
     if stop is not None and stop.is_set():

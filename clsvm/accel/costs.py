@@ -124,7 +124,7 @@ def left_out(model: Any, sample_weight: Any) -> str:
 
 
 def cells(X: Any) -> float:
-    """Return the mean number of stored entries in a row of X (n, d). It is d if X is dense."""
+    """Return the mean number of stored entries in a row of X (n, d). The number is d if X is dense."""
     return float(X.nnz) / max(1, X.shape[0]) if hasattr(X, "nnz") else float(X.shape[1])
 
 

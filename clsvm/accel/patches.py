@@ -244,8 +244,8 @@ def _learn(model: Any, X: Any, y: Any, sample_weight: Any, kernel: str) -> None:
 def _machine(model: Any) -> Any:
     """Return a clsvm model with the attributes of the fitted scikit-learn estimator ``model``.
 
-    It comes from the cache if these attributes have not changed. Raises ValueError if the private coefficients, which
-    LIBSVM reads, differ from the public coefficients, because a caller has changed some of them.
+    The model comes from the cache if these attributes have not changed. Raises ValueError if the private coefficients,
+    which LIBSVM reads, differ from the public coefficients, because a caller has changed some of them.
     """
     key, now = id(model), _made_of(model)
     if (known := _known.get(key)) and known.owner() is model and all(map(_same, known[2:], now)):
@@ -281,7 +281,7 @@ def _array(given: Any) -> Any:
 def _classes(model: Any) -> int:
     """Return the number of classes of a fitted classifier, or 0 for another task.
 
-    It does not use ``classes_``, which a subclass may define differently.
+    The number does not come from ``classes_``, which a subclass may define differently.
     """
     return len(model._n_support) if model._impl in _CLASSIFIERS else 0
 
@@ -298,7 +298,8 @@ def _bypassed(model: Any) -> str:
 def _answer(original: Method, answer: Callable[[Any, Any, Any], Any]) -> Method:
     """Return a replacement for the prediction method ``original`` of scikit-learn's SVMs.
 
-    It calls ``answer(estimator, model, X)`` with a clsvm model if this is expected to be faster, else ``original``.
+    The replacement calls ``answer(estimator, model, X)`` with a clsvm model if this is expected to be faster. Otherwise
+    it calls ``original``.
     """
     name = original.__name__.removeprefix("_dense_").removeprefix("_sparse_")
 
@@ -356,7 +357,7 @@ class Accelerated:
 def _sent(original: Method) -> Method:
     """Return a replacement for the constructor of scikit-learn's wrapper of functions for joblib's workers.
 
-    It also wraps the function in :class:`Accelerated`.
+    The replacement also wraps the function in :class:`Accelerated`.
     """
 
     @functools.wraps(original)

@@ -212,8 +212,8 @@ def kernel_of(
 ) -> Kernel:
     """Return the kernel function that a command line describes. Raises typer.BadParameter for an invalid one.
 
-    ``function`` is the name of a built-in function, or an expression. It may be None if ``element`` is given, and is
-    then "s". ``element`` is the expression of --element, which is summed over features to s. ``params`` maps names to
+    ``function`` is the name of a built-in function, or an expression. None is valid if ``element`` is given, and means
+    "s". ``element`` is the expression of --element, which is summed over features to s. ``params`` maps names to
     values of --param. ``flags`` maps parameter names to the values of -g, -r and -d, or to None for flags that are not
     given. A built-in function ignores parameters that it does not have. In an expression the defaults of gamma, coef0
     and degree are 1, 0 and 3. ``hint`` is the flag that errors name.

@@ -127,7 +127,7 @@ class OnWorkers:
     def ask(self, name: str, given: Sequence[Request | None]) -> list[Any]:
         """Call the method ``name`` of each part i with the arguments ``given[i]``, and return the replies.
 
-        This implements :meth:`clsvm.distribute.Parts.ask`.
+        The method implements :meth:`clsvm.distribute.Parts.ask`.
         """
         asked = [i for i, one in enumerate(given) if one is not None]
         self._build_missing({*asked})

@@ -2,7 +2,7 @@
 
 pieces   The fits of a search are divided into pieces, which workers run one after another. A piece has all fits with
          one kernel function. If there are more workers than kernel functions, a piece has only some folds of these.
-data     X and y are sent to every worker once. They are sent again only if all workers that had them are lost.
+data     X and y are sent to every worker once, and again only if all workers that had X and y are lost.
 results  Workers return the decision values of test rows. The caller computes the scores from them.
 """
 
@@ -184,9 +184,9 @@ class SearchOverWorkers(ChunkPredictions):
 class SVCSearchCV(SearchOverWorkers, local.SVCSearchCV):
     """Run the grid search :class:`clsvm.model_selection.SVCSearchCV` over Dask's workers.
 
-    Parameters, attributes and scores are the same as there. A worker runs all fits with one kernel function, then takes
-    the next kernel function. If there are fewer kernel functions than workers, each worker runs only some folds. The
-    caller refits the best estimator on the caller's device.
+    Parameters, attributes and scores are those of that class. A worker runs all fits with one kernel function, then
+    takes the next kernel function. If there are fewer kernel functions than workers, each worker runs only some folds.
+    The caller refits the best estimator on the caller's device.
 
     ``device`` and ``memory_limit`` of the estimator hold for each worker. Without a limit, the workers of one computer
     divide its memory. ``checkpoint`` is a file on the caller's computer, and ``verbose`` shows the finished fits.

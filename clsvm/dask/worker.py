@@ -199,7 +199,7 @@ class _Fit:
     stream
         stream of the worker's device.
     expected
-        number of parts that this worker is expected to hold. It divides its memory among so many.
+        number of parts that this worker is expected to hold, among which the worker divides its memory.
     parts
         part number -> part.
     versions
@@ -351,7 +351,7 @@ def choose(X: Data, kernel: Kernel, layout: str, device: Any, memory_limit: int 
 def extent(X: Data, kernel: Kernel, plan: Plan) -> Extent:
     """Return the largest and smallest norms and values of a chunk's rows X (n, d), laid out by ``plan``.
 
-    They bound the rounding errors of kernel values.
+    These norms and values bound the rounding errors of kernel values.
     """
     return measures(kernel, X, plan).extent
 

@@ -49,8 +49,8 @@ class FitTask:
         Parameters
         ----------
         learnt : function, optional
-            Returns the attributes of an estimator fitted up to this step. It is called only if a callback asks for a
-            fitted estimator.
+            Returns the attributes of an estimator fitted up to this step. The function is called only if a callback
+            asks for a fitted estimator.
         """
         if self._step is not None:
             self._step.call_on_fit_task_end(**self._given, reconstruction_attributes=learnt)

@@ -152,7 +152,7 @@ def within(y: Vector) -> Vector:
 
 
 def read_weights(sample_weight: Any, X: Any) -> Vector:
-    """Return the weights (n,) of the rows of X. They are 1 if sample_weight is None. Negative weights become 0.
+    """Return the weights (n,) of the rows of X, or 1 for each row if sample_weight is None. Negative weights become 0.
 
     Raises ValueError unless sample_weight is None, one finite number, or n finite numbers.
     """

@@ -114,7 +114,7 @@ def to_sklearn(model: Any) -> Any:
     NotFittedError
         If ``model`` is not fitted.
     ValueError
-        If scikit-learn has no such model. It lacks other kernel functions, models without offset, and
+        If scikit-learn has no such model. scikit-learn lacks other kernel functions, models without offset, and
         ``multi_class`` other than "ovo" for more than two classes.
     """
     kind = _other(model, _THEIRS, "clsvm")

@@ -1,7 +1,7 @@
 """Define :class:`Machine`, the base class of the SVM estimators.
 
-It solves the dual problems that a subclass poses, and sets the learnt attributes. :func:`possible_nu` finds a larger nu
-to advise after a nu-SVC fit without a margin.
+Machine solves the dual problems that a subclass poses, and sets the learnt attributes. :func:`possible_nu` finds a
+larger nu to advise after a nu-SVC fit without a margin.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class Machine(KernelEstimator):
     def _check_margins(self, rho: Vector, fit: Fit | None = None) -> None:
         """Warn if the offsets rho (problems, groups) of the dual solution show that a nu-SVC has no margin.
 
-        ``fit`` holds what is needed to compute a larger nu to advise. If it is None, none is computed.
+        ``fit`` holds the input from which a larger nu is computed, for advice. None means a warning without advice.
         """
 
     def _trained_on(self, X: Any, kernel: Kernel | None = None) -> tuple[Any, Kernel | Precomputed]:

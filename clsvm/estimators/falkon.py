@@ -1,7 +1,7 @@
 """Define the estimators that fit Nyström kernel machines by the Falkon method.
 
-They are FalkonRegressor, FalkonClassifier (which minimises squared errors) and LogisticFalkonClassifier. Their base
-class :class:`Falkon` chooses inducing points and calls the solver in clsvm.nystrom.
+The estimators are FalkonRegressor, FalkonClassifier, which minimises squared errors, and LogisticFalkonClassifier.
+Their base class :class:`Falkon` chooses inducing points and calls the solver in clsvm.nystrom.
 """
 
 from __future__ import annotations
@@ -458,7 +458,7 @@ class LogisticFalkonClassifier(FalkonClassifier):
         return logistic(self.decision_function(X))
 
     def predict_log_proba(self, X: Any) -> Vector:
-        """Return the logarithm of the probability of each class. It is finite even if the probability rounds to 0.
+        """Return the logarithm of the probability of each class, finite even if the probability rounds to 0.
 
         Parameters
         ----------

@@ -284,9 +284,9 @@ class NuSVC(_Classifier):
         return nu_svc(signs, float(self.nu), bounds)
 
     def _scaled(self, b: Vector, rho: Vector) -> tuple[Vector, Vector]:
-        """Divide coefficients b (problems, n) and offsets by half the distance of the margin's two sides.
+        """Divide coefficients b (problems, n) and offsets by half the distance between the margin's two boundaries.
 
-        The sides are at f = rho[:, 0] and f = rho[:, 1]. After scaling, decision values at the sides are 1 and -1.
+        The boundaries are f = rho[:, 0] and f = rho[:, 1]. Scaled decision values are 1 and -1 on the boundaries.
         """
         r = self._margins(rho)
         r = np.where(r > 0, r, 1.0)
@@ -534,7 +534,7 @@ class OneClassSVM(OutlierMixin, Machine):
         keep(self, locals())
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Fit the estimator to training rows. It raises and warns as :meth:`SVC.fit` does.
+        """Fit the estimator to training rows. Errors and warnings are those of :meth:`SVC.fit`.
 
         Parameters
         ----------

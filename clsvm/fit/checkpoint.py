@@ -54,7 +54,7 @@ def opened(
 
 
 class Checkpoint:
-    """Keep the coefficients of a fit's subproblems in a file, from which a later fit continues.
+    """Write the coefficients of a fit's subproblems to a file, from which a later fit continues.
 
     The file also has digests of the rows, labels, bounds and kernel, so that a fit to other data refuses it. The file
     is written whole or not at all. Several threads may use one checkpoint.
@@ -62,7 +62,7 @@ class Checkpoint:
     Attributes
     ----------
     b
-        list of the coefficients (problems, m) of each subproblem; at first those from which it starts.
+        list of the coefficients (problems, m) of each subproblem; at first the coefficients from which it starts.
     solved
         index of a converged subproblem -> its result, empty if the fit has one subproblem only. A later fit with equal
         tol, gap_tol and dtype takes these results as they are.

@@ -182,7 +182,7 @@ def _results(context: FitContext) -> list[Result]:
 
 
 def _suits_batch(context: FitContext, profile: Profile) -> bool:
-    """Return whether the batch solver shall take the only subproblem, for which it needs fewer kernel launches.
+    """Return whether the batch solver shall take the only subproblem, because this needs fewer kernel launches.
 
     The batch solver suits few rows on a device with double precision, if no option asks for something that it cannot
     do.
@@ -199,7 +199,7 @@ def _suits_batch(context: FitContext, profile: Profile) -> bool:
 def _room(devices: Sequence[Any], options: Options) -> tuple[int, int]:
     """Return the most rows of a subproblem for the batch solver, and how many subproblems keep a device busy.
 
-    The most rows are what every one of the ``devices`` can take. Return (0, 0) if there is no device.
+    Every one of the ``devices`` can take a subproblem of so many rows. Return (0, 0) if there is no device.
     """
     most, counts = [], [0]
     for device in devices:
@@ -229,7 +229,7 @@ def _pieces(sizes: Sequence[int], todo: list[int], devices: int, at_once: int, k
     subproblems if there are enough.
 
     sizes: number of rows of each subproblem.
-    kept: whether there is a checkpoint. It gets the results at the end of a piece, so pieces are then small.
+    kept: whether there is a checkpoint. Results are written at the end of a piece, so pieces are then small.
     """
     share = -(-len(todo) // devices)
     size = share if devices == 1 else max(-(-len(todo) // (PIECES * devices)), min(at_once, share))
@@ -447,8 +447,8 @@ class _Work:
         """Finish subproblems on the host where that helps, and set the final status of all results.
 
         The host takes a subproblem if SMO stalled, or if K from differences of rows in float64 has smaller rounding
-        errors. If the fit has few subproblems, it also takes those whose relative gap at tol is large. The status then
-        says whether time was over, or whether rounding errors of float64 can hide the tolerance.
+        errors. In a fit of few subproblems, the host also takes a subproblem whose relative gap at tol is large. The
+        final status says whether time was over, or whether rounding errors of float64 can hide the tolerance.
         """
         context, options, rounding = self.context, self.worker.options, host.EPS * self.scale.double
         for place in todo:

@@ -47,7 +47,7 @@ def most(problem: Problem) -> int:
 
 
 def takes(stream: Stream, problem: Problem) -> bool:
-    """Return whether the host can solve ``problem``: it has few coefficients, and memory_limit allows its matrices."""
+    """Return whether the host can solve ``problem``: few coefficients, and matrices within memory_limit."""
     size = problem.q.size
     return size <= most(problem) and 8 * (problem.n**2 + COPIES * size**2) <= stream.limit - stream.held
 
@@ -113,8 +113,9 @@ class Values(NamedTuple):
     def centred(self, problem: Problem) -> Values:
         """Return K less the means of its rows and columns, if the problem's coefficients add up to 0.
 
-        This changes f by one constant, which the offset absorbs. It takes a large constant out of the rounding errors.
-        A conditionally positive definite function such as -|x - y|^2 gets a K without negative eigenvalues.
+        Centring changes all gradients f of a problem by one constant, which the offset absorbs. Rounding errors become
+        smaller, because a large constant is taken out of K. A conditionally positive definite function, such as
+        -|x - y|^2, gets a K without negative eigenvalues.
         """
         if not problem.balanced:
             return self
@@ -165,7 +166,7 @@ class HostFit:
         return str(self.stream.info)
 
     def settle(self, problem: Problem, **asked: Any) -> Result:
-        """Solve ``problem`` from ``start``. Raises ValueError if it is too large for the host or for memory_limit."""
+        """Solve ``problem`` from ``start``. Raises ValueError for a problem too large for the host or memory_limit."""
         size = problem.q.size
         if size > most(problem):
             words = f"dtype 'float64' needs a device with double precision for a problem of {size} coefficients"

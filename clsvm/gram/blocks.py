@@ -9,14 +9,14 @@ are resident, and :class:`BlockGram`. A BlockGram splits X into blocks of rows:
 Every other product goes through the blocks backwards, so that its first blocks come from the system's page cache.
 :class:`Streamed` passes blocks in one of three ways:
 
-    ahead: a thread lays out the next block on its own queue while the caller computes with the last one. At most two
-        blocks are on the device.
+    ahead: a thread lays out the next block on its own queue while the caller computes with the block before it. At most
+        two blocks are on the device.
     in turn: each block is laid out, used and freed before the next one.
     in place: a device that shares the host's memory packs rows from where they stand into one :class:`Window`.
 
-The host reads the rows of a working set by number and lays them out as a small set of rows. The panel of right-hand
-rows is gathered from this set. The row cache and the solver's per-row state stay on the device. Values of K have the
-same bits as for resident rows.
+The host reads the rows of a working set by number and lays them out as a small set of rows. A panel, the right-hand
+rows of a product in the layout that kernels read, is filled from this set. The row cache and the solver's per-row state
+stay on the device. Values of K have the same bits as for resident rows.
 """
 
 from __future__ import annotations
@@ -268,8 +268,9 @@ def _cut(n: int, step: int, cells: NDArray[np.integer] | None) -> Iterator[slice
 
 
 class Window:
-    """Pack dense rows that kernels read in the host's memory: each block into one reused buffer ("window") of lane
-    groups, or single rows into a panel.
+    """Pack dense rows that kernels read in the host's memory into lane groups of V rows.
+
+    Each block of X goes into one reused buffer, the window. Single rows go into a panel of right-hand rows.
 
     Blocks follow one another without waiting, because the positions and norms of ``rows`` are known from the start.
     """
@@ -320,7 +321,10 @@ class Window:
             yield LaneRows(**vars(rows), parts=(part,), at=where), blocks()
 
     def gather(self, panel: Panel, ids: Buffer) -> None:
-        """Copy rows of X into a panel of lane groups. ``ids`` (capacity,) int32 are row numbers, -1 for a zero row."""
+        """Copy rows of X into a panel of right-hand rows, stored in lane groups of V rows.
+
+        ``ids`` (capacity,) int32 are row numbers, -1 for a zero row.
+        """
         stream, (n, d), groups = self._stream, self._passing.X.shape, range(panel.capacity // panel.width)
         if panel.capacity not in self._panel_at:
             self._panel_at[panel.capacity] = stream.upload(np.array(groups, np.int64) * panel.width * d)
@@ -456,7 +460,10 @@ class BlockGram(Operator):
         return Gram(self.stream, self._streamed.some(ids), self.kernel, self._slots)
 
     def panel(self, capacity: int, square: bool = False) -> Panel:
-        """Return an empty panel. If products read the panel's rows again, allocate memory for these rows too."""
+        """Return an empty panel for ``capacity`` right-hand rows of a product.
+
+        If every product reads the panel's rows again, memory for these rows is allocated too.
+        """
         with self.stream.tentative():
             made = self._few.panel(capacity, square)
             made.fetched = Fetched(self.stream.buffer(4 * made.capacity))
@@ -489,7 +496,10 @@ class BlockGram(Operator):
         return self._few.row_source()
 
     def gather(self, panel: Panel, rows: Buffer, count: Buffer) -> None:
-        """Fill a panel: the host reads the positions from the device, fetches these rows from X and lays them out."""
+        """Fill a panel with the rows of X at the positions ``rows``.
+
+        The host reads the positions from the device, fetches these rows from X and lays them out.
+        """
         stream, fetched = self.stream, panel.fetched
         fetched.known = known = min(int(stream.read(count, np.int32, 1)[0]), panel.capacity)
         places, wanted = stream.read(rows, np.int32, known), np.full(panel.capacity, -1, np.int32)
@@ -518,7 +528,7 @@ class BlockGram(Operator):
     def _gather(
         self, panel: Panel, gram: Gram, ids: NDArray[Any], wanted: NDArray[Any], count: Buffer, fresh: bool = True
     ) -> None:
-        """Copy rows of ``gram`` into a panel: the rows whose numbers ``ids`` are among the ``wanted`` numbers."""
+        """Copy rows of ``gram`` with the row numbers ``ids`` into a panel: those that are among ``wanted``."""
         place = np.searchsorted(ids, wanted).clip(max=len(ids) - 1)
         at = np.where(ids[place] == wanted, gram.rows.position[place], np.int32(-1))
         self.stream.write(panel.fetched.at, at)

@@ -1,7 +1,7 @@
 """Compute K between two sets of rows: its values (:func:`kernel_matrix`), and sums over it for k outputs in one pass.
 
-X are n rows, and U are the m right-hand rows of a panel. All arrays are float64 on the host, with rows in the caller's
-order.
+X are n rows, and U are the m right-hand rows, which a panel holds in the layout that kernels read. All arrays are
+float64 on the host, with rows in the caller's order.
 
     forward: T (n, k) = K(X, U) V, given V (m, k).
     back: out (m, k) = K(X, U)' R, given R (n, k).
@@ -74,7 +74,7 @@ def usual(stream: Stream, row: int) -> int:
 
 
 class RowTile(NamedTuple):
-    """Name a tile of K: some lane groups of rows against all right-hand rows.
+    """Name a tile of K: the kernel values between some lane groups of V rows and all right-hand rows.
 
     Attributes
     ----------
@@ -122,7 +122,7 @@ class Sums:
 
     ``tile_bytes`` is the size of a tile of K. ``keep`` says whether all of K is kept from the first pass on, in buffers
     of the process's pool. Raises ValueError if memory_limit is too small, or if the panel's capacity is not whole lane
-    groups, because the panel was not made with ``square``.
+    groups of rows, because the panel was not made with ``square``.
     """
 
     def __init__(
@@ -267,9 +267,9 @@ class Sums:
 class OnePass:
     """Compute K(X, U)' H K(X, U) V in one pass over the rows, with values of K private to each work-item.
 
-    A work-item computes K for some lane groups in scratch memory that its core's cache holds. From this memory it forms
-    both T = K V and K' H T. The sums of the work-items are added in a fixed order, so the bits do not depend on the
-    number of work-items.
+    A work-item computes K for some lane groups of V rows, in scratch memory that fits in its core's cache. From this
+    memory it forms both T = K V and K' H T. The sums of the work-items are added in a fixed order, so the bits do not
+    depend on the number of work-items.
     """
 
     def __init__(self, gram: Gram, panel: Panel, k: int, made: Variant, scratch: Sequence[int], items: int) -> None:
@@ -283,10 +283,10 @@ class OnePass:
 
     @staticmethod
     def of(gram: Gram, panel: Panel, k: int, room: int) -> OnePass | None:
-        """Return a OnePass for a gathered panel and ``k`` outputs.
+        """Return a OnePass for a panel filled with right-hand rows and for ``k`` outputs.
 
-        A work-item's scratch holds K, the sums K V in wide numbers and in the dtype of K, and the sums K' H K V. Return
-        None if the layout or the device has no such program, or if the scratch exceeds ``room`` bytes.
+        A work-item's scratch holds K, the sums K V as doubles or pairs of floats and in the dtype of K, and the sums
+        K' H K V. Return None if the layout or the device has no such program, or if the scratch exceeds ``room`` bytes.
         """
         stream, rows = gram.stream, gram.rows
         sub, real = MOST if k >= SEVERAL else MOST // 2, np.dtype(rows.dtype).itemsize

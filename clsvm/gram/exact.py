@@ -100,9 +100,9 @@ def by_half(
     The sums agree with :func:`responses` up to rounding. Return None if this takes longer than :func:`responses` or
     exceeds memory.
 
-    A panel takes one block of right-hand rows after another. The product computes K between the block and all rows up
-    to the block's end, and adds to the sums of those rows. Values between the block and earlier rows also add,
-    transposed, to the sums of the block.
+    A panel holds one block of the rows after another as right-hand rows. The product computes K between the block and
+    all rows up to the block's end, and adds to the sums of those rows. Values between the block and earlier rows also
+    add, transposed, to the sums of the block.
     """
     plan, both = layouts.cheaper(plan, X), np.union1d(rows, support).astype(np.int32)
     layout = LAYOUTS[plan.kind]

@@ -114,7 +114,7 @@ class Tile(NamedTuple):
     out
         buffer for the values, ``capacity`` of them in each row.
     known
-        first column v whose values are computed. Columns are computed in whole lane groups.
+        first column v whose values are computed. Columns are computed in lane groups of V.
     half
         whether only values with u < known or u >= v are needed, because the other values of the symmetric matrix mirror
         them.
@@ -193,10 +193,10 @@ class Operator(Protocol):
         """
 
     def gather(self, panel: Panel, rows: Buffer, count: Buffer) -> None:
-        """Copy the rows at positions rows[0 .. count - 1] (int32, -1 for an empty place) into a panel."""
+        """Copy the rows of X at the positions rows[0 .. count - 1] into a panel; -1 stands for an empty place."""
 
     def tile(self, panel: Panel, tile: Tile) -> None:
-        """Write the values of K among the rows of a gathered square panel to ``tile.out``, in the rows' dtype."""
+        """Write the values of K among the right-hand rows of a filled square panel to ``tile.out``, in their dtype."""
 
     def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None, end: int = 0) -> None:
         """Add D K(U, X) to the sums c, and write K(U, X) into ``store``.
@@ -251,11 +251,11 @@ class Gram(Operator):
     Attributes
     ----------
     reader
-        object that reads the rows in their layout: it fills panels and yields the launches over rows.
+        object that reads the rows in their layout. It fills panels with right-hand rows and yields the launches.
     numbers
         the kernel function's scalar arguments, such as gamma.
     squared
-        buffer of the rows' squared norms as the matrix units compute them, or None.
+        buffer of the rows' squared norms as the matrix units (tensor cores) compute them, or None.
     at_least
         smallest number of wide tiles that a product is split into; fewer would leave compute units idle.
 
@@ -306,9 +306,10 @@ class Gram(Operator):
         return self.reader.part(panel, first, capacity, count)
 
     def gather(self, panel: Panel, rows: Buffer, count: Buffer, fresh: bool = True) -> None:
-        """Copy the rows at the positions ``rows`` into a panel that was made for rows with at least as many entries.
+        """Copy rows of X into a panel, as right-hand rows. The panel must be made for rows with as many entries.
 
-        With ``fresh`` the rest of the panel becomes zero. Otherwise it keeps the rows that other Grams have written.
+        ``rows`` are positions in X. With ``fresh`` the rest of the panel becomes zero. Otherwise rows that other Grams
+        wrote into the panel remain.
         """
         self.reader.gather(panel, rows, count, fresh)
 
@@ -318,7 +319,7 @@ class Gram(Operator):
 
     @property
     def groups(self) -> range:
-        """Return the numbers of all lane groups of the rows."""
+        """Return the numbers of all lane groups, each V rows of X."""
         return range(self.rows.n_pad // self.rows.lanes)
 
     def of_panel(self, panel: Panel) -> tuple[Any, ...] | None:
@@ -350,7 +351,10 @@ class Gram(Operator):
         self.over_rows(groups, 0, panel, count, store, update)
 
     def of_all(self, capacity: int = 0, square: bool = False) -> Panel:
-        """Return a panel that holds all rows in the caller's order, with a capacity of at least ``capacity``."""
+        """Return a panel whose right-hand rows are all rows of X in the caller's order.
+
+        The panel has a capacity of at least ``capacity`` rows.
+        """
         stream, n = self.stream, self.rows.n
         panel = self.panel(capacity or n, square)
         places = stream.upload(self.rows.position), stream.upload(np.array([n], np.int32))
@@ -421,7 +425,7 @@ class Gram(Operator):
         return self._slots[capacity]
 
     def _wide(self, one: Pass, update: bool) -> bool:
-        """Return whether the launch has enough tiles of the shape "wide" to give work to every compute unit."""
+        """Return whether the launch has enough register tiles of the shape "wide" to busy every compute unit."""
         profile = self.stream.profile
         if "wide" not in profile.tiles or one.blocks < 2:
             return False

@@ -6,8 +6,8 @@ X are rows, U the right-hand rows in a panel, and R the right-hand rows in a sec
     update: c += D K(U, X), and store nothing. Macro UPDATE, and STORE too for a layout that computes values in a store.
     both: store K(U, X) and update c in one pass. Macros STORE, UPDATE.
     tile: store K(U, U) among the panel's rows. Macro STORE, over the panel or over listed rows.
-    half tile: store K(U, U) without the values that mirror others. Macros STORE, HALF. Only SIMD devices use this
-        product, which saves time on their few cores.
+    half tile: store K(U, U) without the values that mirror others. Macros STORE, HALF. Only SIMD-style devices, which
+        are CPUs, use this product, because it saves time on few cores.
     tile update: c += D K(R, U) between two panels. Macro UPDATE, over a panel or over listed rows.
     sections: an update for each section of a panel. Macros UPDATE, SECTIONS, for dense lane groups.
 
@@ -161,8 +161,8 @@ RUN = 128  # number of terms that are summed in the dtype of K before their sum 
 def forward_back(spec: Spec, kind: str, dtype: str, profile: Profile, d: int = 0, sub: int = 4) -> Variant | None:
     """Return the program that computes K' H K V in one pass over the rows of K.
 
-    A work-item holds K of ``sub`` lane groups in scratch memory; ``sub`` divides BLOCK. Return None if the layout and
-    the profile have no such program.
+    A work-item holds K of ``sub`` lane groups of V rows in scratch memory; ``sub`` divides BLOCK. Return None if the
+    layout and the profile have no such program.
     """
     layout = LAYOUTS[kind]
     made = layout.forward_back(spec, profile, dtype, d)
@@ -211,9 +211,9 @@ class Units:
     sharing
         number of work-items that hold sums of the same row.
     groups
-        number of lane groups of rows in a tile of K.
+        number of lane groups, of V rows each, in a tile of K.
     blocks
-        number of blocks of right-hand rows in a tile of K.
+        number of the panel's blocks of right-hand rows in a tile of K.
     depth
         number of features that local memory holds at a time.
     rows

@@ -56,7 +56,7 @@ def whole_tiles(rows: int) -> int:
 
 
 class Piece(NamedTuple):
-    """Name consecutive support vectors of one group that stand one after another in a panel.
+    """Name consecutive support vectors of one group that are consecutive right-hand rows of a panel.
 
     Attributes
     ----------
@@ -131,12 +131,12 @@ def _weights(pieces: Sequence[Piece], coefficients: Vector, begin: int, capacity
 
 
 class Load(NamedTuple):
-    """Hold support vectors that were gathered into one panel.
+    """Hold support vectors that were copied into one panel.
 
     Attributes
     ----------
     panel
-        the panel.
+        the panel, in which the support vectors are the right-hand rows of products.
     pieces
         the pieces of support vectors in the panel.
     parts
@@ -242,7 +242,7 @@ class Support:
         stream.finish()
 
     def _gathered(self, stream: Stream, pieces: list[Piece]) -> Load:
-        """Lay out the support vectors of some pieces on the device and gather them into a new panel."""
+        """Lay out the support vectors of some pieces on the device, and copy them into a new panel."""
         first, end = pieces[0].which.start, pieces[-1].which.stop
         gram = Gram(stream, layouts.build(stream, self.vectors[first:end], self._single, self.dtype), self.kernel)
         panel = gram.panel(self._capacity)
@@ -421,7 +421,7 @@ class SmallBatchPredictor:
         return found[1:, :n]
 
     def _hold(self, groups: int) -> None:
-        """Prepare launches for ``groups`` lane groups: pack the rows, compute norms, and sum over support vectors."""
+        """Prepare launches over ``groups`` lane groups of rows: pack, compute norms, and sum over support vectors."""
         if groups in self._launches:
             return
         rows, packer, held = self._rows, self._packer, []

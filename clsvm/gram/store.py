@@ -181,7 +181,7 @@ def nbytes(n: int, dtype: str) -> int:
 
 
 def needs(gram: Operator) -> int:
-    """Return the number of bytes that :func:`computed` allocates, including its panel."""
+    """Return the number of bytes that :func:`computed` allocates, including its panel of right-hand rows."""
     return nbytes(gram.rows.n_pad, gram.rows.dtype) + gram.panel_bytes(_AT_A_TIME)
 
 
@@ -238,7 +238,8 @@ def fill(
 ) -> tuple[int, Places]:
     """Compute the rows of K at the ascending positions ``rows`` and write each into its slot of a store.
 
-    Panels are processed from the last rows to the first. With ``half``, only part of each row is computed:
+    ``panel`` takes some of the rows at a time as right-hand rows, from the last rows to the first. With ``half``, only
+    part of each row is computed:
 
         K[u][.. end] <- products over the lane groups up to the last row u of the panel.
         K[u][end ..] <- K[end ..][u], the mirror image, once all panels are done (reflect in given.cl).

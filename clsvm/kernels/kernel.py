@@ -1,7 +1,8 @@
 """Define kernel functions with parameter values: built-in ones, ones that users write, and their sums and products.
 
-:class:`Kernel` is the public class. It evaluates K on the host, gives devices the numbers of its parameters, and bounds
-the rounding errors of K (:meth:`Kernel.rounding`, :meth:`Kernel.evaluation`). :func:`make` returns a built-in function.
+:class:`Kernel` is the public class. A Kernel evaluates K on the host, gives devices the numbers of its parameters, and
+bounds the rounding errors of K (:meth:`Kernel.rounding`, :meth:`Kernel.evaluation`). :func:`make` returns a built-in
+function.
 """
 
 from __future__ import annotations

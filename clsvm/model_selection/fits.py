@@ -93,7 +93,7 @@ class Job(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Hold the fits (``jobs``) with an equal ``key``. They share work, unless the key is UNSHARED."""
+    """Hold the fits ``jobs`` with an equal ``key``. The fits share work, unless the key is UNSHARED."""
 
     key: tuple[Any, ...]
     jobs: list[Job]
@@ -184,8 +184,8 @@ class Fits:
     def _kept(self, train: Rows, trained_too: bool) -> Rows:
         """Return the numbers of the rows whose decision values are kept for the training rows ``train``.
 
-        They are the test rows of all folds with these training rows. If ``trained_too`` is true, the training rows are
-        added.
+        The rows are the test rows of all folds with these training rows, and the training rows too if ``trained_too``
+        is true.
         """
         tests = [test for same, test in self.splits if np.array_equal(same, train)]
         return np.unique(np.concatenate([*tests, train] if trained_too else tests))

@@ -107,8 +107,8 @@ class Folds(Fits):
     def _subproblems(self, job: Job, stream: Stream) -> list[Subproblem]:
         """Return the dual problems of a fit, or an empty list if the estimator's own ``fit`` is to be called.
 
-        That is so if the targets are invalid, or if there are several dual problems that are small enough to be solved
-        in one batch.
+        The estimator's ``fit`` is called if the targets are invalid, or if there are several dual problems that are
+        small enough to be solved in one batch.
         """
         try:
             _, members = job.estimator._posed(*self.targets(job.fold))
@@ -161,7 +161,7 @@ class _Solved(NamedTuple):
     def distance(self, problem: Problem) -> tuple[float, float]:
         """Return a measure of the difference to another dual problem, for comparison.
 
-        It has two parts: |log| of the ratio of the bounds of the coefficients, then the difference of epsilon.
+        The measure has two parts: |log| of the ratio of the bounds of the coefficients, then the difference of epsilon.
         """
         return round(abs(log(self.problem.ratio(problem))), 9), abs(self.problem.epsilon - problem.epsilon)
 
@@ -307,7 +307,7 @@ class NystromFolds(Fits):
     def _task(self, part: list[Job]) -> Task:
         """Return one optimization problem whose outputs are those of several fits.
 
-        Its row weights are (n,) for a single fit, else (outputs, n).
+        The problem's row weights are (n,) for a single fit, else (outputs, n).
         """
         tasks = [self._of_fold(job) for job in part]
         if len(tasks) == 1:

@@ -144,8 +144,8 @@ class _SearchCV(GridSearchCV):
     def _needs_grid_search(self) -> bool:
         """Return whether scikit-learn's GridSearchCV has to run the fits, because they cannot share work.
 
-        This is so for a Pipeline, for callbacks, and for a user's subclass that defines more than a constructor. Return
-        False for an estimator that is not of clsvm.
+        Fits cannot share work for a Pipeline, with callbacks, or for a user's subclass that defines more than a
+        constructor. Return False for an estimator that is not of clsvm.
         """
         estimator = self.estimator
         if isinstance(estimator, Pipeline):

@@ -1,8 +1,9 @@
 """Turn decision values into predictions and probabilities, for estimators, models and searches.
 
-A row has k * (k - 1) / 2 decision values if there is a binary problem for each pair of k classes. They are computed in
-strips. A strip holds the decision values of one class against some later classes, for a few rows. Each strip is reduced
-to votes or sums before the next strip is computed. Results do not depend on how pairs and rows are divided into strips.
+A row has k * (k - 1) / 2 decision values if there is a binary problem for each pair of k classes. Decision values are
+computed in strips. A strip holds the decision values of one class against some later classes, for a few rows. Each
+strip is reduced to votes or sums before the next strip is computed. Results do not depend on how pairs and rows are
+divided into strips.
 
 :class:`Decoder` makes the predictions of an estimator. :func:`calibrated` fits parameters of probabilities as LIBSVM
 does, by cross-validation. A model holds these parameters:

@@ -209,7 +209,7 @@ def read_kernel(
 ) -> tuple[NDArray[np.intp], Any, NDArray[np.float64]]:
     """Read a data file of kernel values, as LIBSVM takes it for ``-t 4``.
 
-    Its lines are ``label 0:serial 1:K(x, x_1) 2:K(x, x_2) ...``, where serial is the number of the row x.
+    The lines are ``label 0:serial 1:K(x, x_1) 2:K(x, x_2) ...``, where serial is the number of the row x.
 
     Parameters
     ----------

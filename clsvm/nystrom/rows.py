@@ -377,7 +377,7 @@ class RowOperator:
     def rounding(self) -> Vector:
         """Return sums (k, 1) of weighted |l'(f)|, |y| and |f| over all rows.
 
-        They bound the rounding error of :meth:`slope`.
+        The sums bound the rounding error of :meth:`slope`.
         """
         return self._sum("rounding")
 

@@ -363,8 +363,8 @@ def tuning_key(info: DeviceInfo) -> str:
 def untuned_profile(info: DeviceInfo) -> Profile:
     """Return the profile of a device, without the results of ``clsvm tune``.
 
-    The environment variable CLSVM_PROFILE can name the profile; otherwise the kind of the device decides. Its sizes of
-    work-groups are reduced to the limit that the device reports.
+    The environment variable CLSVM_PROFILE can name the profile; otherwise the kind of the device decides. The profile's
+    work-group sizes are reduced to the limit that the device reports.
     """
     device = visible(os.getpid())[info.index]
     cpu = "cpu" if device.native_vector_width_float >= 16 else "cpu8"

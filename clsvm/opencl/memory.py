@@ -123,7 +123,7 @@ def roomy(nbytes: int, most: int) -> int:
     """Return the size in bytes to allocate for a buffer of ``nbytes`` bytes.
 
     The size is rounded up by at most an eighth, so that the pool can reuse a buffer for a slightly different request.
-    It is not rounded if the result would exceed ``most`` or the limits of the pool.
+    The size stays ``nbytes`` if rounding would exceed ``most`` or the limits of the pool.
     """
     step = 1 << max(0, nbytes.bit_length() - 4)
     room = -(-nbytes // step) * step
@@ -165,7 +165,7 @@ class DeviceCache:
     def put(self, stream: Any, value: Any, buffers: Sequence[Any]) -> None:
         """Replace the cached value by ``value``, whose data is in ``buffers`` of the stream.
 
-        The buffers outlive the stream. They are released with the last reference to them.
+        The buffers outlive the stream, and are released with the last reference to them.
         """
         nbytes = stream.hand_over(buffers)
         self._state = stream.setting, value, nbytes
@@ -193,8 +193,8 @@ def all_kept() -> list[DeviceCache]:
 def release_memory() -> int:
     """Release all device memory that clsvm keeps between calls.
 
-    That memory is: slabs of the row cache, freed buffers kept for reuse, and the support vectors or inducing points of
-    fitted models that remain on a device for later predictions.
+    Such memory is slabs of the row cache, freed buffers for reuse, and the support vectors or inducing points of fitted
+    models that remain on a device for later predictions.
 
     Returns
     -------

@@ -50,7 +50,7 @@ _LEAST = 16 << 20  # least free bytes on a cache's disk; some OpenCL compilers e
 def prepare() -> None:
     """Make all OpenCL runtimes of this machine visible to the loader, and disable caches that cannot be used.
 
-    It may be called again. It does not raise an error for an absent runtime.
+    Further calls are allowed. An absent runtime raises no error.
     """
     leave_caches()
     if os.environ.get("OCL_ICD_VENDORS"):

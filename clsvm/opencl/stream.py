@@ -396,7 +396,7 @@ class Stream:
             event.wait()
 
     def _pinned(self) -> list[NDArray[np.uint8]]:
-        """Return this thread's two pieces of pinned memory. They are made anew if the OpenCL context has changed.
+        """Return this thread's two pieces of pinned memory, made anew if the OpenCL context has changed.
 
         The pieces are host memory, so they do not count for memory_limit.
         """

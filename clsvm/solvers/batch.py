@@ -110,7 +110,7 @@ def at_once(stream: Stream) -> int:
 def made_in_place(gram: Operator, rows: int) -> bool:
     """Return whether the SMO kernel of a batch can compute rows of its tile Q itself when it needs them.
 
-    It can if the ``rows`` of a subproblem stay in the cache of a core.
+    This is possible if the ``rows`` rows of a subproblem stay in the cache of a core.
     """
     return gram.panel_bytes(rows) <= IN_CACHE
 
@@ -445,7 +445,8 @@ def responses(gram: Operator, asked: Sequence[Asked]) -> list[Vector]:
 def _halved(gram: Operator, one: Asked) -> bool:
     """Return whether to answer a request from K among its rows and support vectors together.
 
-    Half of this K follows by symmetry. It pays if half of it is less work than K(rows, support), and it fits in memory.
+    Half of this K follows by symmetry. Computing the other half pays if it is less work than K(rows, support) and this
+    K fits in memory.
     """
     stream, m = gram.stream, len(np.union1d(one.rows, one.support))
     W, room = _square(gram, m), min(stream.largest, int(TILES * (stream.limit - stream.held)))

@@ -36,7 +36,8 @@ def finite(values: NDArray[Any], kernel: Any) -> None:
 def coarse(dtype: str, scale: float, problem: Problem, tol: float) -> bool:
     """Return whether kernel values of ``dtype`` are too coarse for tol.
 
-    They are if their rounding error, eps * scale, times the largest possible coefficient exceeds HOPELESS * tol.
+    Kernel values are too coarse if their rounding error eps * scale times the largest possible coefficient exceeds
+    HOPELESS * tol.
     """
     return float(np.finfo(dtype).eps) * scale * float(np.maximum(problem.hi, -problem.lo).max()) > HOPELESS * tol
 
@@ -93,8 +94,8 @@ class Extremes(NamedTuple):
     def deciding(self, tol: float, bound: float | Vector) -> NDArray[np.bool_]:
         """Return which entries decide whether the violation is within tol, (entries,).
 
-        Rounding may leave the outcome for a group open. Then its entries with a derivative near an extreme decide it.
-        Its free entries decide it too, since they determine the offset.
+        Rounding may leave the outcome for a group open. The group's entries with a derivative near an extreme then
+        decide the outcome. The group's free entries decide it too, since they determine the offset.
 
         bound: error bound of the derivatives, one number or (entries,).
         """
@@ -113,7 +114,7 @@ class Extremes(NamedTuple):
 def sides(f: Vector, b: Vector, epsilon: float) -> tuple[Vector, Vector]:
     """Return the derivatives of the dual for rising and for falling b, as in common.cl.
 
-    Do not write to the arrays: if epsilon is 0, both are ``f`` itself.
+    Do not write to the two arrays: if epsilon is 0, both are the argument ``f`` itself.
     """
     if not epsilon:
         return f, f
@@ -166,7 +167,7 @@ def of(problem: Problem, b: Vector, f: Vector) -> Extremes:
 def offsets(least: Vector, most: Vector, count: NDArray[Any], sums: NDArray[Any]) -> Vector:
     """Return the offset of each group: the mean derivative of its free entries, ``sums / count``.
 
-    Without free entries it is the middle of the interval [most, least]. All arrays have one shape.
+    Without free entries the offset is the middle of the interval [most, least]. All arrays have one shape.
     """
     both = np.isfinite(least) & np.isfinite(most)
     with np.errstate(invalid="ignore"):

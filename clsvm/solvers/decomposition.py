@@ -114,9 +114,9 @@ class Solver(Loop):
     def _working_set(self, gram: Operator) -> tuple[int, int]:
         """Return the number W of rows of a working set, and the number of places that memory has for them.
 
-        The size asked for is rounded down to whole blocks of rows. It is then reduced by eighths until the panel of the
-        rows and their W x W tile fit in their share of the free memory. W is even, since one half stays. With two fixed
-        sums it is at least 4, a pair for each.
+        The requested size is rounded down to whole blocks of right-hand rows. W is then reduced by eighths until the
+        panel of these rows and the W x W tile of K among them fit in their share of the free memory. W is even, since
+        one half stays. With two fixed sums it is at least 4, a pair for each.
         """
         stream, rows, unit, sets = self.stream, gram.rows, max(gram.width, WHOLE), self.sets
         real, most = np.dtype(rows.dtype).itemsize, most_places(stream)
@@ -133,7 +133,10 @@ class Solver(Loop):
         return min(W, max(least, -(-asked // 2) * 2)), W
 
     def _besides(self, W: int, real: int) -> int:
-        """Return the bytes that a working set of W rows needs beside its panel and its tile Q."""
+        """Return the bytes that a working set of W rows needs in addition to its panel and its tile Q.
+
+        The panel holds the rows as right-hand rows of a product, and Q (W, W) is K among the rows.
+        """
         return 24 * self.problem.problems * W + nbytes(self.stream.profile, self.sets, self.n, W)
 
     def coefficients(self) -> Vector:
@@ -151,7 +154,7 @@ class Solver(Loop):
         self._look()
 
     def cleared(self) -> AbstractContextManager[None]:
-        """Return a context in which the memory of the working set's panel and tile is free."""
+        """Return a context in which the memory of the working set's panel and tile of kernel values is free."""
         return self.square.lent()
 
     def _between_checks(self, seen: Optimality) -> bool:
@@ -200,8 +203,8 @@ class Solver(Loop):
     def _lap(self, part: str) -> Iterator[None]:
         """Measure the seconds of a part of an iteration.
 
-        If the host waits in every iteration anyway, it waits for each part too, so that the seconds of each part are
-        right. It does not wait if there are few rows.
+        If the host waits for the device in every iteration anyway, it waits for each part too, so that the seconds of
+        each part are right. With few rows the host does not wait.
         """
         started = perf_counter()
         yield
@@ -214,9 +217,9 @@ class Solver(Loop):
     def _tile(self, stay: int) -> None:
         """Make the tile Q = K(ws, ws) of the working set ws.
 
-        The first half of the rows stayed from the last set, so values among them are copied from the last tile. Their
-        number must be a multiple of the device's lanes and of SQUARE for that. Half of all other values are computed,
-        and copied to the other half by symmetry.
+        The first ``stay`` rows stayed from the last working set. The values of K among these rows are copied from the
+        last tile if ``stay`` is a multiple of V, the rows of a lane group, and of SQUARE, the rows that the kernels of
+        carry.cl copy together. Half of all other values are computed, and copied to the other half by symmetry.
         """
         gram, square, half = self.state.gram, self.square, self.W // 2
         ws, Q, W = self.selection.ws, square.Q, square.panel.capacity

@@ -3,7 +3,7 @@
 An outer iteration needs the tile Q = K(ws, ws) of its working set ws first, and then the rows of K whose coefficients
 changed. Two other orders can be less work:
 
-Rows before the tile. All rows of the working set are computed first, and the tile is copied from them. It pays if a
+Rows before the tile. All rows of the working set are computed first, and the tile is copied from them. This pays if a
 value of the tile costs much more than a value of a row (an inverted index can only make whole rows), the row cache
 holds all rows, and few rows are idle. A row is idle if none of its coefficients changes in the iteration.
 
@@ -131,7 +131,10 @@ class Square:
 
     @contextmanager
     def lent(self) -> Iterator[None]:
-        """Free the memory of panel and tile until the context ends; the next iteration makes both again."""
+        """Free the memory of the working set's rows and tile until the context ends.
+
+        The next iteration makes both again.
+        """
         self._stream.finish()
         self._stream.free(*self.panel.buffers(), self.Q)
         self.made = False
@@ -178,7 +181,7 @@ class Changed(NamedTuple):
     slot
         slots of the rows in the row cache.
     D
-        changes of the coefficients, (problems, capacity of the panel).
+        changes of the coefficients, (problems, capacity of the panel of right-hand rows).
     """
 
     count: Buffer

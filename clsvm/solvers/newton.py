@@ -151,9 +151,9 @@ class Factor:
         return np.concatenate(found[::-1]).astype(np.float64)
 
     def columns(self, at: Rows, room: float) -> Columns | None:
-        """Return columns of U'^-1 that include those with the indices ``at``.
+        """Return columns of U'^-1 that include the columns with the indices ``at``.
 
-        Return None if they take more than ``room`` bytes.
+        Return None if the columns take more than ``room`` bytes.
         """
         m, kept, new = len(self.rows), self._columns.shape[1], at[self._place[at] < 0]
         if self._bytes(kept + len(new), len(new)) > room and kept:
@@ -224,10 +224,10 @@ class Face:
         self._down = self._factor.forward(np.array(g[:, None], self._factor.dtype, order="F"))[:, 0]
 
     def minimum(self, held: NDArray[np.bool_], at: Vector, room: float = np.inf) -> Vector | None:
-        """Return the minimiser d (m,), in which ``held`` coefficients (m,) move by ``at`` (m,).
+        """Return the minimiser d (m,), in which the coefficients marked in ``held`` (m,) move by exactly ``at`` (m,).
 
-        Return None if there is no minimiser, or if it takes more than ``room`` bytes. A sum is no condition if all of
-        its coefficients are held.
+        Return None if there is no minimiser, or if it takes more than ``room`` bytes. A sum of coefficients that are
+        all marked is no condition.
         """
         order = np.flatnonzero(held)
         known = self._factor.columns(order, room)
@@ -365,7 +365,8 @@ class CostModel:
 class Newton:
     """Make Newton steps over all free coefficients of a problem that SMO solves by working sets.
 
-    The factor is kept between steps if memory allows. Its bytes count towards the stream's limit until :meth:`end`.
+    The factor stays between steps if memory allows. The factor's bytes count towards the stream's limit until
+    :meth:`end`.
     """
 
     def __init__(self, state: State, rows: KernelRows, kernel_scale: float) -> None:
@@ -571,7 +572,7 @@ class Newton:
 
 
 def _whole(rows: int) -> int:
-    """Return the number ``rows`` rounded up to a multiple of MARGIN, the unit of panel sizes."""
+    """Return the number ``rows`` rounded up to a multiple of MARGIN, for panels of right-hand rows."""
     return -(-rows // MARGIN) * MARGIN
 
 

@@ -292,8 +292,7 @@ class Loop(ABC):
         """Return whether the solve shall end here rather than continue to a violation of CLOSE * tol.
 
         A smaller violation can make the float64 check unnecessary. Further iterations do not pay if the rounding errors
-        of K are too large for that. They do not pay either if these errors are so small that the check is already
-        unnecessary.
+        of K are too large for that, or so small that the check is unnecessary already.
         """
         tol = self.settings.tol
         if self.check.exact is None or violation <= CLOSE * tol or self.dtype == "float64":
@@ -304,8 +303,8 @@ class Loop(ABC):
     def _stands_still(self, seen: Optimality) -> bool:
         """Return whether the solve has stalled.
 
-        It has if no SMO iteration changed a coefficient since the last check. It has too if for many iterations neither
-        the violation fell nor the dual objective rose. The violation alone may go up and down for long.
+        A solve has stalled if no SMO iteration changed a coefficient since the last check. It has also stalled if for
+        many iterations neither the violation fell nor the dual objective rose. The violation alone may go up and down.
         """
         course = self.course
         if seen.worst < 0.99 * course.best:

@@ -252,7 +252,8 @@ class State:
     def respond(self, b: Vector, panel: Panel) -> None:
         """Add K b to f, for coefficients b (P, n) in the caller's order.
 
-        The support vectors are taken in parts that fit in ``panel``, or in larger parts if all of K is on the device.
+        Support vectors are the right-hand rows of products. As many as fit in ``panel`` are taken at a time, or more if
+        all of K is on the device.
         """
         s, gram, support = self.stream, self.gram, np.flatnonzero(b.any(axis=0))
         most = (s.limit - s.held) // (2 * (8 * self.P + 4)) if gram.whole else 0
@@ -324,7 +325,7 @@ class Selection:
         self._sums = stream.zeros(8 * 3 * pieces)
 
     def clear(self) -> None:
-        """Empty the working sets. This also repairs them after an interrupted iteration."""
+        """Empty the working sets, which also repairs working sets after an interrupted iteration."""
         self.stream.clear(self.in_set, self.sets * self.n)
         self.stream.write(self.ws, np.full(self.sets * self.stride, -1, np.int32))
         self.stream.clear(self._counted[1], 4 * 2 * BINS * self.sets)

@@ -1,8 +1,9 @@
 """Emit the OpenCL text of a product with a kernel matrix, for a host program in any language.
 
-The text is the one that clsvm runs, from :func:`gram.programs.gram`. It compiles with and without its -D options,
-because it defines those that are missing. A comment at its head (templates/tools/emit.mako) states the formula, the
-storage of rows x_i and right-hand rows u, the arguments, the launch sizes and the parameters of the kernel function.
+The text is the one that clsvm runs, from :func:`gram.programs.gram`. The text compiles with and without its -D options,
+because it defines the options that are missing. A comment at its head (templates/tools/emit.mako) states the formula,
+the storage of rows x_i and right-hand rows u, the arguments, the launch sizes and the parameters of the kernel
+function.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ USAGE = {
     "kernels show": "expected one of them",
     "kernels show spam": "at 'spam', column 1 of 'spam'",
     "kernels show rbf --param gamma=1 --param gamma=2": "got gamma twice",
-    "kernels show 1/c*dot --param c=0": "with c=0 a number",
+    "kernels show 1/c*dot --param c=0": "with c=0 the number f0",
     f"kernels show dot*c --param c=1{'0' * 400}": "c",
     "kernels show --element 1/(x-y)": "where padding needs a number",
     "kernels show rbf --kernel rbf": "KERNEL is a kernel function already",

@@ -14,7 +14,7 @@ only the entries of its column, whereas the other sparse layouts read all entrie
 rows share a column. X is cut into blocks of rows whose sums a cache holds. A launch stores the sums over dense columns.
 The next launch adds the products of matching entries to these sums, in the order of the columns.
 
-Only SIMD devices use the index. A work-group device lays such rows out as hybrid.
+Only devices with SIMD-style kernels, which are CPUs, use the index. Other devices lay such rows out as hybrid.
 
 References: Zobel and Moffat 2006, inverted indices of text retrieval; Gustavson 1978, the product of two sparse
 matrices row by row.
@@ -222,7 +222,7 @@ class CsrReader(Reader):
             block.base += lines
 
     def spread(self, panel: Panel, first: int) -> None:
-        """Copy the dense columns of the block that begins at right-hand row ``first`` into the panel."""
+        """Copy the dense columns of the right-hand rows in the block that begins at row ``first`` into the panel."""
         _, dense, _, listed, which = panel.listed
         self._scatter[2](*self._range(panel), dense, listed, which, first, panel.values)
 
@@ -458,7 +458,7 @@ class Index(NamedTuple):
 
 @dataclass(frozen=True)
 class InvertedRows(CsrRows):
-    """Hold rows in CSR, from which panels are filled, and their inverted index."""
+    """Hold rows in CSR, from which panels of right-hand rows are filled, and the rows' inverted index."""
 
     index: Index
 

@@ -7,7 +7,7 @@ similar sparsity into the same group and stores the features that any of these r
 the clusters.
 
 Kernels read the caller's rows in the host's memory if the device shares it. Otherwise they read a copy of some rows at
-a time, or of all rows (:class:`DeviceRows`). A panel is itself a set of rows in dense lane groups.
+a time, or of all rows (:class:`DeviceRows`). A panel, the right-hand rows of a product, has dense lane groups too.
 
 References: Catanzaro 2011, listings 3 and 4; GTSVM (Cotter, Srebro and Keshet 2011), section 5.3.
 """
@@ -57,7 +57,7 @@ STAGING = 256 << 20  # bytes of rows that are copied at a time to a device that 
 
 
 class Part(NamedTuple):
-    """Name a buffer that holds the lane groups first .. first + groups - 1.
+    """Name a buffer that holds the lane groups first .. first + groups - 1, of V rows each.
 
     No buffer is larger than the device's largest allocation.
     """
@@ -68,7 +68,7 @@ class Part(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Locate the lane groups in their buffers.
+    """Locate lane groups, each V rows side by side, in their buffers.
 
     Attributes
     ----------
@@ -92,7 +92,7 @@ class Columns(NamedTuple):
 
 @dataclass(frozen=True)
 class LaneRows(Rows):
-    """Hold rows in lane groups: the buffers of values, and where each lane group begins."""
+    """Hold rows in lane groups of V rows side by side: the buffers of values, and where each lane group begins."""
 
     parts: tuple[Part, ...]
     at: Columns
@@ -166,7 +166,7 @@ class Packer:
         return (self._pack.held if held else self._pack)((width, len(groups)), (width, 1), *arguments)
 
     def norms(self, groups: range, where: Columns, values: Buffer, xx: Buffer, held: bool = False) -> Any:
-        """Compute the squared norms of the rows in lane groups."""
+        """Compute the squared norms ``xx`` of the rows in the lane groups ``groups``."""
         items = len(groups) * (1 if self._profile.shape == "vector" else self._profile.lanes)
         arguments = groups.start, self._d, values, where.at, where.columns_at, int(where.dense), xx
         return (self._norms.held if held else self._norms)((items,), None, *arguments)
@@ -257,7 +257,10 @@ def _staged(stream: Stream, X: Data, order: NDArray[np.int32], V: int) -> Iterat
 
 
 class LaneReader(Reader):
-    """Read rows in lane groups for products. A panel holds all features of its rows, even if a lane group does not."""
+    """Read rows in lane groups of V rows for products.
+
+    A panel of right-hand rows stores all features of its rows, even if the lane groups of X do not.
+    """
 
     def __init__(self, layout: Lanes, stream: Stream, rows: LaneRows, kernel: Kernel) -> None:
         super().__init__(layout, stream, rows, kernel)
@@ -379,8 +382,8 @@ class Lanes(Layout):
     def tile(self, profile: Profile, dtype: str, shape: str, of_panel: bool) -> Tile:
         """Return the sizes of a gram kernel's register tile, by macro name.
 
-        A tile is at most as wide as a panel's block. ``shape`` is the size class of the panel: "two", "few" or "many"
-        (profiles.shape_class).
+        A tile has at most as many right-hand rows as a panel's block. ``shape`` is the size class of the panel: "two",
+        "few" or "many" (profiles.shape_class).
         """
         chosen = {**profile.tiles[shape]}
         if profile.shape == "vector":
@@ -415,7 +418,7 @@ DENSE = Lanes()
 
 
 def gather(profile: Profile, dtype: str, d: int = 0, shape: str = "many") -> Variant:
-    """Return the program that copies right-hand rows into a panel of lane groups."""
+    """Return the program that copies rows into a panel, which stores right-hand rows in lane groups of V rows."""
     made = *options(profile, dtype, d), f"-DUB={DENSE.width(profile, dtype, shape)}"
     return Variant(f"gather {dtype} {shape}", sources.cl("gram/gather"), made, "gather")
 

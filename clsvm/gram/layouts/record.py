@@ -243,11 +243,11 @@ class Panel:
 
     @property
     def rows_stay(self) -> bool:
-        """Return whether products read the panel's rows in X again, so that the buffers of X must outlive the panel."""
+        """Return whether products read the right-hand rows in X again, so the buffers of X must outlive the panel."""
         return self.block is not None
 
     def buffers(self) -> tuple[Buffer, ...]:
-        """Return all device buffers of the panel, so that the caller can free them."""
+        """Return all device buffers of the panel's right-hand rows, so that the caller can free them."""
         own = self.values, self.uu, self.squared, *self.places
         parts = [one.buffers for one in (self.block, self.fetched) if one]
         return (*(buffer for buffer in own if buffer is not None), *chain.from_iterable(parts))
@@ -328,14 +328,14 @@ class Reader(ABC):
 
     @abstractmethod
     def gather(self, panel: Panel, rows: Buffer, count: Buffer, fresh: bool = True) -> None:
-        """Copy the rows at positions rows[0 .. count - 1] (int32, -1 for an empty place) into a panel.
+        """Copy the rows of X at the positions rows[0 .. count - 1] into a panel; -1 stands for an empty place.
 
         The panel must have been made for rows with at least as many entries. With ``fresh`` the rest of the panel
         becomes zero; otherwise it keeps its contents.
         """
 
     def of_panel(self, panel: Panel) -> tuple[Any, ...] | None:
-        """Return a panel's values, squared norms and feature count in the format of lane groups.
+        """Return a panel's values, squared norms and feature count in the format of lane groups of V rows.
 
         Return None if the panel holds only one block of right-hand rows at a time.
         """
@@ -345,15 +345,15 @@ class Reader(ABC):
     def over_rows(self, groups: range, panel: Panel, count: Buffer) -> Iterator[Pass]:
         """Yield the launches of a product K(X, U) over the lane groups ``groups`` of the rows X.
 
-        The contents of the panel may change from one launch to the next.
+        ``panel`` holds the right-hand rows U. Its contents may change from one launch to the next.
         """
 
     @abstractmethod
     def over_panel(self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer) -> Iterator[Pass]:
         """Yield the launches of a product between the rows of two panels.
 
-        The left side is the lane groups ``groups`` of ``panel``, whose rows stand at the positions ``rows`` of X. The
-        right side is the first ``count`` right-hand rows of the panel ``right``.
+        The left rows are the lane groups ``groups`` of ``panel``, which are the rows of X at the positions ``rows``.
+        The right-hand rows are the first ``count`` rows of the panel ``right``.
         """
 
 
@@ -380,7 +380,7 @@ class Layout(ABC):
         whether kernel functions of element-wise sums can use the layout.
     plain
         name of a simpler layout whose kernels can read the same rows, or "". Its kernels sum values of K without a
-        store; the kernels of this layout need a store. Rows in it take less memory and less time to build.
+        store, which the kernels of this layout need. Rows in the simpler layout take less memory and time to build.
 
     clsvm/tools/emit.py prints these attributes in the headers of C programs:
 
@@ -431,7 +431,7 @@ class Layout(ABC):
         return X.shape[0] * self.row_bytes(plan, X, itemsize)
 
     def block_bytes(self, plan: Plan, X: Data, itemsize: int, width: int) -> int:
-        """Return how many more bytes a panel of rows of X takes than the rows, with ``width`` rows in a block."""
+        """Return how many more bytes rows of X take as a panel of right-hand rows, in blocks of ``width`` rows."""
         return 0
 
     @abstractmethod
