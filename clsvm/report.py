@@ -253,8 +253,8 @@ class NystromReport(Record):
         Norm of the gradient over its norm at f = 0, in preconditioned coordinates (:mod:`clsvm.nystrom.newton`); at
         most tol if the fit converged. With several outputs it is the largest one.
     bound : float
-        Upper bound of the objective less its minimum over the span of the inducing points kept. It counts the rounding
-        errors in ``dtype``, and holds whether or not the fit converged. With several outputs it is their sum.
+        Upper bound of the objective less its minimum over the span of the inducing points in use. The bound counts the
+        rounding errors in ``dtype``, and is valid whether or not the fit converged. Several outputs add their bounds.
     status : str
         How the fit ended, in words.
     converged : bool
@@ -270,11 +270,11 @@ class NystromReport(Record):
     sample : int
         Rows from which the preconditioner was made.
     condition : float
-        Lower bound of the condition number of K among the inducing points kept.
+        Lower bound of the condition number of K among the inducing points in use.
     jitter : float
         Number that was added to the diagonal of K among the inducing points.
     rank : int
-        Number of inducing points kept, the numerical rank of K among them; the others have the coefficient 0.
+        Number of inducing points in use: the numerical rank of K among all of them. The others have the coefficient 0.
     bytes_held : int
         Largest number of bytes allocated on a device at a time.
     seconds : mapping of str to float
@@ -338,7 +338,7 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"got {value!r}, expected a number, text, or a tuple or mapping of these")
 
 
-EVERY = 10.0  # seconds between lines if stderr is no terminal
+EVERY = 10.0  # seconds between two progress lines if stderr is no terminal
 SOON = 1.0  # seconds before a progress bar appears
 _label: ContextVar[str] = ContextVar("label", default="")
 

@@ -292,9 +292,10 @@ class Window:
 
     @contextlib.contextmanager
     def passing(self) -> Iterator[tuple[Rows, Iterator[range]]]:
-        """Yield all rows, and an iterator over the blocks, which yields the lane groups of the block in the window.
+        """Yield the Rows that describe all of X, and an iterator that packs block after block of X into the window.
 
-        Rows outside that block have no values. The window's memory is freed at the end.
+        The iterator yields the numbers of the block's lane groups, of V rows each. Rows of other blocks have no values
+        meanwhile. The window's memory is freed at the end.
         """
         stream, X, rows, itemsize = self._stream, self._passing.X, self._rows, self._passing.itemsize
         n, d = X.shape
@@ -432,7 +433,7 @@ class BlockGram(Operator):
         return Rows(one.kind, one.dtype, *at, laid=laid * stored / n, words=words)
 
     def _over(self, work: Callable[[Gram, range, int], None]) -> None:
-        """Call ``work`` with each block's Gram, lane groups and ``base`` (see Gram.over_rows).
+        """Call ``work`` with each block's Gram, its lane groups and ``base``, the row of X at output index 0.
 
         Buffers that ``work`` makes during a passing block are freed after it.
         """

@@ -52,7 +52,7 @@ AT_ONCE = 1 << 20  # number of values of K that the host computes without blocks
 
 
 def of_rows(gram: Operator, X: Any, plan: Plan, device: Any) -> Exact:
-    """Return the function that computes rows of K b, for coefficients b, in float64 in the stream's memory budget.
+    """Return the function that computes rows of K b, for coefficients b, in float64 within the stream's memory budget.
 
     X may be memory-mapped. The function then reads a limited number of rows and of support vectors at a time.
     """

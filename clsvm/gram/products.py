@@ -257,7 +257,7 @@ class Gram(Operator):
     squared
         buffer of the rows' squared norms as the matrix units (tensor cores) compute them, or None.
     at_least
-        smallest number of wide tiles that a product is split into; fewer would leave compute units idle.
+        smallest number of register tiles of the shape "wide" in a product; fewer would leave compute units idle.
 
     ``slots`` maps each capacity to the buffer that :meth:`slot` made for it. Several Grams may share the map.
     """
@@ -434,10 +434,10 @@ class Gram(Operator):
         return tiles >= self.at_least
 
     def held(self, groups: range, panel: Panel, count: Buffer, update: Update) -> list[Callable[[], None]]:
-        """Return functions that add D K(U, X) to the sums c of ``update``, for all sections of a panel.
+        """Return functions that add D K(U, X) to the sums c of ``update``, for a panel with sections of rows U.
 
-        X are the dense rows in the given lane groups. The caller may call the functions repeatedly, with new contents
-        of the same buffers.
+        Each section of the panel has its own sums. X are the dense rows in the lane groups ``groups``. The functions
+        may be called repeatedly, with new contents of the same buffers.
         """
         alone = len(groups) == 1 and self.stream.profile.shape == "vector"
         product = "sections, one group" if alone else "sections"

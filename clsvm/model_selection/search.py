@@ -169,8 +169,8 @@ class SVCSearchCV(_SearchCV):
     ----------
     estimator : estimator of clsvm, or pipeline
         SVC, NuSVC, SVR, NuSVR or OneClassSVM, or a Pipeline that ends in one of them. OneClassSVM needs ``scoring``;
-        y may then be None. A Pipeline and scikit-learn's callbacks are left to GridSearchCV, with no checkpoint,
-        because a Pipeline transforms the rows of each fold differently. Fits with ``multi_class="crammer_singer"`` and
+        y may then be None. GridSearchCV runs the fits of a Pipeline, which transforms the rows of each fold differently,
+        and fits with scikit-learn's callbacks. These searches have no checkpoint. Fits with ``multi_class="crammer_singer"`` and
         small problems of more than two classes share no work.
     param_grid, scoring, refit, cv, error_score, return_train_score, verbose
         As in GridSearchCV. A scoring function gets row numbers in place of X, and passes them on to the estimator.
@@ -202,12 +202,14 @@ class FalkonSearchCV(_SearchCV):
     Parameters
     ----------
     estimator : estimator of clsvm, or pipeline
-        A Falkon estimator, or a Pipeline that ends in one. A Pipeline and scikit-learn's callbacks are left to
-        GridSearchCV, with no checkpoint.
+        A Falkon estimator, or a Pipeline that ends in one. GridSearchCV runs the fits of a Pipeline, and fits with
+        scikit-learn's callbacks, without a checkpoint.
     param_grid, scoring, refit, cv, error_score, return_train_score, verbose, n_jobs, pre_dispatch, checkpoint
         As in :class:`SVCSearchCV`.
 
-    Notes ----- The inducing points of all folds are drawn once from all rows, and gamma="scale" uses the variance of
+    Notes
+    -----
+    The inducing points of all folds are drawn once from all rows, and gamma="scale" uses the variance of
     all rows. GridSearchCV would use the training rows of each fold. Therefore a fit depends on the features of its test
     rows, but not on their targets. ``best_estimator_`` is fitted by its own ``fit``. The time of fits that were solved
     together is divided equally among them in ``cv_results_``.

@@ -171,7 +171,7 @@ class _State:
     def pair(self, seen: Extremes) -> NDArray[np.int8]:
         """Return the most violating pair of coefficients in the form of :meth:`join`.
 
-        If no sum is fixed, it is a single coefficient.
+        If no sum of coefficients is fixed, a single coefficient takes the place of the pair.
         """
         joined, mine = np.zeros(len(self.b), np.int8), seen.group == seen.violations.argmax()
         up, down = np.where(mine, seen.right, np.inf).argmin(), np.where(mine, seen.left, -np.inf).argmax()
@@ -263,7 +263,7 @@ def _descend(state: _State, inside: Flags, joined: NDArray[np.int8], ridge: floa
 
 
 def _factored(tile: Vector, ridge: float, least: float) -> Factor:
-    """Return the Cholesky factor of a tile of K plus the smallest ridge that makes it positive definite."""
+    """Return the Cholesky factor of ``tile``, K among the free coefficients, plus the smallest sufficient ridge."""
     ridges = takewhile(np.isfinite, accumulate(repeat(100.0), mul, initial=ridge))
     factor = steadied(np.float64, ridges, least, lambda one: one.extend(np.arange(len(tile)), tile[:0], tile))
     if factor is None:

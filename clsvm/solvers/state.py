@@ -290,7 +290,7 @@ class Selection:
     numbers, places
         extremes of the dual's derivatives in each chunk, and their rows, at the last :meth:`look` (extremes.cl).
     counters
-        the solve's counters (problems, 4), which the host reads together with these.
+        the solve's counters (problems, 4), which the host reads together with ``numbers`` and ``places``.
     ws
         row numbers of each set, -1 at free places. A set has ``stride`` places, of which the first W are used.
     """

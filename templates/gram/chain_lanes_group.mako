@@ -1,5 +1,5 @@
 <%doc>Continue the inner products of a tile of lane groups and panel blocks, in a work-group kernel:
-  component r of k[g][4 * b + v] += x_i[j] * u[j],   over the features j < length
+  component r of k[g][4 * b + v] += x_i[j] * y_u[j],   over the features j < length
   row i = g * V + 4 * tx + r,   right-hand row u = b * UB + 4 * ty + v,   r, v = 0 .. 3
 The including kernel defines k, x, y, tx, ty and length.
 Access: local memory holds DEPTH features of the rows and of the right-hand rows at a time.

@@ -1,6 +1,6 @@
-<%doc>Continue the inner products of ``groups`` lane groups x[a] with ``columns`` right-hand rows u, in a SIMD kernel:
-  sums[a][u] += x[a][j] * u[j],   over the features j < length, in each of the V lanes
-The argument ``other`` is code for u[j], and ``begin`` is code that runs once for each feature j.
+<%doc>Continue the inner products of ``groups`` lane groups x[a] with ``columns`` right-hand rows y_u, in a SIMD kernel:
+  sums[a][u] += x[a][j] * y_u[j],   over the features j < length, in each of the V lanes
+The argument ``other`` is code for y_u[j], and ``begin`` is code that runs once for each feature j.
 </%doc>
 <%def name="chain(groups, columns, other, begin='')">
           for (int j = 0; j < length; ++j) {

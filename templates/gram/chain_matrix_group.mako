@@ -1,5 +1,6 @@
-<%doc>Continue the inner products of a tile by matrix units, FRAGMENT_FEATURES features j at a time and in their order:
-  k[g][m] += sum_j x_i[j] * u[j],   rows i of the warp's fragment g and right-hand rows u of its fragment m
+<%doc>Continue the inner products of a tile by matrix units (tensor cores).
+FRAGMENT_FEATURES features j are taken at a time, in their order:
+  k[g][m] += sum_j x_i[j] * y_u[j],   rows x_i of the warp's fragment g and right-hand rows y_u of its fragment m
 SUM_ROW and SUM_VECTOR give the row and the right-hand row of each number of k[g][m].
 Access: local memory holds DEPTH features of the rows and of the right-hand rows at a time.
 An item copies LOADS(side) vectors of four values for each of both. ``side`` is the number of such vectors for a

@@ -1,14 +1,15 @@
 <%doc>Compute tiles of kernel values in a SIMD kernel, for the lane groups begin .. end - 1 of a launch and all right-hand
 rows of a panel. The caller's body receives the sums tile by tile.
   x_i[columns[j]] = values[at[g] + j * V + i % V]             contiguous loads of V values of lane group g = i / V
-  u[j]            = panel[((u / UB) * d + j) * UB + u % UB]   one value at a time, broadcast to V lanes
+  y_u[j]          = panel[((u / UB) * d + j) * UB + u % UB]   one value at a time, broadcast to V lanes
+Here x_i is row i of X, and y_u is right-hand row u.
 Access: the panel is read in parts that stay in the second-level cache. Registers hold the sums of GROUPS lane groups
 with COLUMNS right-hand rows of such a part.
 The caller's body receives value[u] for u < here: the inner products, or element-wise sums, of V rows with right-hand
 row u0 + u. The V rows start at row ``row`` and are lane group ``group`` of the launch. x2 holds their squared norms.
 DENSE: every lane group holds all d features, and ``columns`` is not read.
 CHUNK: tiles take CHUNK features at a time. The first-level cache holds these for SPAN right-hand rows and TALL * GROUPS
-lane groups. Between chunks the sums wait in k, so that each value is still one sum in the order of the features.
+lane groups. Between chunks the array k holds the sums, so that each value is one sum in the order of the features.
 HALF: the rows are the right-hand rows themselves. Right-hand rows from the launch's first row on are left out if they
 come before the lane group, because their values follow by symmetry (carry.cl).
 </%doc>

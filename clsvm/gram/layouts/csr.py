@@ -545,7 +545,8 @@ def _cells(profile: Profile, n: int, dense: int, count: NDArray[Any], found: flo
     """Return the cost of a value of K by the inverted index, in dense multiply-adds.
 
     ``dense`` is the number of columns stored whole. ``count`` holds the number of entries of each other column.
-    ``found`` is the cost of a search (see LIST). ``wait`` is a factor on multiply-adds (see Survey.wait).
+    ``found`` is the cost of finding a column's entries in a block. ``wait`` is the factor by which multiply-adds slow
+    down if a CPU waits for memory (Survey.wait).
     """
     share = np.asarray(count, np.float64) / n
     meeting = float((share**2).sum() + found * share.sum() / min(n, BLOCK))

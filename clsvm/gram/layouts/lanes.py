@@ -148,7 +148,7 @@ class Source(NamedTuple):
 class Packer:
     """Copy rows, less ``centre`` (d,), into lane groups of ``dtype``. The caller frees the buffer ``centre``.
 
-    A method called with ``held`` launches nothing and returns a function that makes the launch repeatedly.
+    If its argument ``held`` is true, a method launches nothing, and returns a function for repeated launches.
     """
 
     def __init__(self, stream: Stream, source: DTypeLike, dtype: str, centre: NDArray[np.float64]) -> None:

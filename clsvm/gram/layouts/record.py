@@ -284,8 +284,9 @@ class Pass(NamedTuple):
 
 
 class Reader(ABC):
-    """Read the rows of a layout for products with one kernel function: fill panels with them, and yield launches over
-    them.
+    """Read the rows of a layout for products with one kernel function.
+
+    A Reader fills panels with right-hand rows, and yields the launches of products over the rows.
 
     Attributes
     ----------
