@@ -36,8 +36,8 @@ _PREFIX, _SUFFIX = ".clsvm-", ".tmp"
 def atomic_write(path: PathLike) -> Iterator[BinaryIO]:
     """Yield a binary file for writing that appears at ``path`` only when it is complete.
 
-    After an error, Ctrl-C or a full disk, the old file is unchanged. A symbolic link is kept and its target replaced. A
-    pipe or device such as /dev/stdout is written directly. Temporary files of killed processes in the folder are
+    After an error, Ctrl-C or a full disk, the old file is unchanged. A symbolic link stays, and its target is replaced.
+    A pipe or device such as /dev/stdout is written directly. Temporary files of killed processes in the folder are
     deleted. Raises OSError that names ``path``.
     """
     target = _replaceable(path)
@@ -153,7 +153,7 @@ def _new(target: Path) -> BinaryIO:
 
 
 def _sweep(folder: Path) -> None:
-    """Delete the temporary files that no process has locked, or on Windows, has open: killed processes left them."""
+    """Delete temporary files of killed processes: files that no process has locked, or on Windows, has open."""
     for left in folder.glob(f"{_PREFIX}*{_SUFFIX}"):
         with contextlib.suppress(OSError):
             if sys.platform == "win32":

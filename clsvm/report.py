@@ -178,7 +178,7 @@ class FitReport(Record):
     status : str
         How the fit ended, in words.
     converged : bool
-        Whether the tolerance asked for was reached.
+        Whether the requested tolerance was reached.
     steps : int
         SMO iterations.
     outer_steps : int
@@ -258,7 +258,7 @@ class NystromReport(Record):
     status : str
         How the fit ended, in words.
     converged : bool
-        Whether the tolerance asked for was reached.
+        Whether the requested tolerance was reached.
     steps : int
         Conjugate gradient steps.
     newton_steps : int

@@ -2,7 +2,7 @@
 // A panel holds the right-hand rows of a product. The block has a line of UB numbers for each feature j that one of
 // these rows has, and line 0, which is zero:
 //   y_u[j] = block[line * UB + u - first],   line = max(place[j] - base, 0),   uu[u] = |y_u|^2
-// A number place[j] <= base is left from an earlier block: no right-hand row of this block has feature j.
+// A number place[j] <= base stems from an earlier block: no right-hand row of this block has feature j.
 // Columns that are stored whole have the lines 1 .. dense_columns; the lines of all other features follow.
 // Right-hand row u is CSR row rows[u]. It is zero if rows[u] < 0 or u >= count[0].
 // Launch (UB, S): work-item (u, s) takes the entries s, s + S, ... of row rows[first + u].

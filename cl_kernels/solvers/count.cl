@@ -2,8 +2,8 @@
 // The kernels run one after another, and after extremes.cl:
 //   histogram  counts rows by side and by the logarithm of their violation, with 128 bins for each factor of 2
 //   threshold  finds for each side the bin in which the count of rows reaches ``quota``
-//   share      counts for each chunk the rows in better bins; if work-groups are single items, threshold does it
-//   collect    writes the rows of better bins, and in row order as many rows of the last bin as fit
+//   share      counts for each chunk the rows before that bin; if work-groups are single items, threshold does it
+//   collect    writes the rows before that bin, and in row order as many rows of that bin as fit
 // A side is the rows whose coefficient can rise, or the rows whose coefficient can fall. Each side gives the ``quota``
 // rows with the largest violations. With NO_BIAS all rows are one side.
 // Rows with in_set set stay from the last working set, and are never taken. Rows with lo = hi are never taken either.

@@ -1,6 +1,6 @@
 """Drive a fit: choose dtype, solver and device for each dual problem ("subproblem") of the fit.
 
-    for each dtype, float32 first unless float64 is asked for, over the subproblems without a final result:
+    for each dtype, float32 first unless the user chose float64, over the subproblems without a final result:
         small subproblems   many at a time on each device; the host finishes those that stall      solvers/batch.py
         large subproblems   one after another; all over the same rows share one row cache          prepare.py
                             on the host, if the device lacks the dtype                             host.py
@@ -415,7 +415,7 @@ class _Work:
     def on_device(self, todo: list[int]) -> None:
         """Solve the subproblems with the indices ``todo`` as one batch.
 
-        A subproblem for which this dtype is too coarse is left to the host, if the host can take it.
+        The host takes a subproblem for which this dtype is too coarse, if the host can.
         """
         context, options, kept, scale = self.context, self.worker.options, self.context.checkpoint, self.scale
         able = [place for place in todo if not (self._hopeless(place) and self._takes(place))]

@@ -187,7 +187,7 @@ class HostFit:
         """Solve ``problem`` from the result ``before`` if there is one, else from ``start``.
 
         aim: the share of tol at which the solve ends.
-        asked: fields of Settings. Its max_iter and max_time are the iterations and seconds that remain.
+        asked: fields of Settings, in which max_iter and max_time are the iterations and seconds that remain.
         """
         options, began = self._options, perf_counter()
         settings = Settings(options.tol, options.gap_tol, **asked)

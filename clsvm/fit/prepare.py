@@ -158,7 +158,7 @@ class PreparedFit:
         with self._solver.cleared() if self._solver else nullcontext():
             if found is None or host.takes(self.stream, problem):
                 return self._on_host.finish(problem, found, aim, **asked)
-        if found.unfinished(most):  # memory_limit has no room for K on the host beside the solver
+        if found.unfinished(most):  # memory_limit does not allow K on the host in addition to the solver
             again = {"start": problem.feasible(found.b), "known": None}
             found = self.solve(problem, **asked | again).after(found)
         return self._certain(found)

@@ -191,7 +191,7 @@ class FitContext:
         self.results, self.ended, self.recalled = dict(solved), set(solved), frozenset(solved)
 
     def left(self) -> float:
-        """Return the seconds left of max_time."""
+        """Return the seconds until the fit reaches max_time."""
         limit = self.options.max_time
         return np.inf if limit is None else limit - (perf_counter() - self.since)
 

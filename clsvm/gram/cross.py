@@ -10,7 +10,7 @@ float64 on the host, with rows in the caller's order.
 Each row has its own k x k matrix H: a weight w, one weight for each output, or w (diag(P) - P P') for the row's
 probabilities P (k,). In code, arrays have one row for each output: V is (k, m) and T is (k, n).
 
-A tile is a block of rows of K(X, U). Each tile is computed, used and dropped, or kept for later passes. forward_back
+A tile is a block of rows of K(X, U). Each tile is computed, used and dropped, or stored for later passes. forward_back
 sums a few terms in the dtype of K and adds these sums in wide numbers, which are doubles or pairs of floats. forward
 and back use wide numbers for all sums, as gradients need. The order of all sums is fixed, so repeated calls return the
 same bits.
@@ -120,7 +120,7 @@ class Weights(NamedTuple):
 class Sums:
     """Compute products between the rows of a Gram and a gathered panel of ``m`` right-hand rows, for ``k`` outputs.
 
-    ``tile_bytes`` is the size of a tile of K. ``keep`` says whether all of K is kept from the first pass on, in buffers
+    ``tile_bytes`` is the size of a tile of K. ``keep`` says whether all of K is stored in the first pass, in buffers
     of the process's pool. Raises ValueError if memory_limit is too small, or if the panel's capacity is not whole lane
     groups of rows, because the panel was not made with ``square``.
     """
@@ -225,7 +225,7 @@ class Sums:
         return padded
 
     def _filled(self, part: RowTile) -> None:
-        """Compute the values of a tile of K unless they are kept from an earlier pass.
+        """Compute the values of a tile of K unless an earlier pass has stored them.
 
         Padding rows get the value 0, since the kernel function may be infinite for them.
         """
@@ -450,7 +450,7 @@ class Cross:
     cost
         cost of a value of K in one pass, in dense multiply-adds.
 
-    ``keep`` says whether K may be kept. Raises ValueError if memory_limit is too small.
+    ``keep`` says whether K may stay on the device. Raises ValueError if memory_limit is too small.
     """
 
     def __init__(
@@ -570,7 +570,7 @@ class Cross:
                 one(rows, sums)
 
     def describe(self) -> str:
-        """Return a text that says whether K is kept or computed in every pass, and why."""
+        """Return a text that says whether K is stored or computed in every pass, and why."""
         return f"{self._plan.kind}, {self.way}; {self.reason}"
 
 

@@ -225,8 +225,8 @@ def _in_double(
 class HostBlocks:
     """Compute blocks of K (n, n) in float64 on the host. X holds the rows (n, d), or K itself for a precomputed kernel.
 
-    If ``whole`` is set, all of K is computed and kept once the requested blocks have n^2 values in total. Distances are
-    then summed from differences, so that a value of dense rows has the same bits in every block.
+    If ``whole`` is set, all of K is computed and stored once the requested blocks have n^2 values in total. Distances
+    are then summed from differences, so that a value of dense rows has the same bits in every block.
 
     Otherwise distances come from norms and inner products of the rows less ``centre`` (d,). These distances are as
     precise as on a device, and many times faster to compute for long rows.

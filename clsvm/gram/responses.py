@@ -181,9 +181,9 @@ class Support:
     """Hold the support vectors (m, d) of a model on a device and compute sums over them.
 
     The support vectors are the right-hand rows of products with the rows to predict, which ``plan`` lays out. Panels of
-    support vectors are kept if they take at most a quarter of the free memory. Otherwise all support vectors pass
-    through one panel in every call. Sums do not depend on that choice. Rows are clustered but support vectors are not,
-    since a sum over clusters would need a stored K (GTSVM, section 5.4).
+    support vectors stay on the device if they take at most a quarter of the free memory. Otherwise all support vectors
+    pass through one panel in every call. Sums do not depend on that choice. Rows are clustered but support vectors are
+    not, since a sum over clusters would need a stored K (GTSVM, section 5.4).
 
     Attributes
     ----------

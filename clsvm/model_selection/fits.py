@@ -119,7 +119,7 @@ class Fits:
     candidates
         for each candidate, a dictionary of its parameter values.
     kept
-        for each fold, the numbers of the rows whose decision values are kept.
+        for each fold, the numbers of the rows whose decision values are stored.
     found
         (candidate, fold) -> result of the fit, or the exception that it raised.
     rows
@@ -182,7 +182,7 @@ class Fits:
         return self
 
     def _kept(self, train: Rows, trained_too: bool) -> Rows:
-        """Return the numbers of the rows whose decision values are kept for the training rows ``train``.
+        """Return the numbers of the rows whose decision values are stored, for a fit to the rows ``train``.
 
         The rows are the test rows of all folds with these training rows, and the training rows too if ``trained_too``
         is true.

@@ -169,9 +169,9 @@ class SVCSearchCV(_SearchCV):
     ----------
     estimator : estimator of clsvm, or pipeline
         SVC, NuSVC, SVR, NuSVR or OneClassSVM, or a Pipeline that ends in one of them. OneClassSVM needs ``scoring``;
-        y may then be None. GridSearchCV runs the fits of a Pipeline, which transforms the rows of each fold differently,
-        and fits with scikit-learn's callbacks. These searches have no checkpoint. Fits with ``multi_class="crammer_singer"`` and
-        small problems of more than two classes share no work.
+        y may then be None. GridSearchCV runs the fits of a Pipeline, which transforms each fold's rows differently, and
+        fits with scikit-learn's callbacks, without a checkpoint. Fits with ``multi_class="crammer_singer"`` and small
+        problems of more than two classes share no work.
     param_grid, scoring, refit, cv, error_score, return_train_score, verbose
         As in GridSearchCV. A scoring function gets row numbers in place of X, and passes them on to the estimator.
     n_jobs, pre_dispatch

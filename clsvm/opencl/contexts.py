@@ -186,7 +186,7 @@ _local = threading.local()
 
 
 def of_thread(name: str) -> dict[Any, Any]:
-    """Return the dictionary of this thread with the name ``name``. In a forked child the dictionary is empty at first."""
+    """Return the dictionary of this thread with the name ``name``. In a forked child it begins empty."""
     table: dict[Any, Any] = _local.__dict__.setdefault(f"{name}{os.getpid()}", {})
     return table
 

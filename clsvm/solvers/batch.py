@@ -250,7 +250,7 @@ class _Batch:
     def run(self, places: Sequence[int]) -> list[Result]:
         """Solve the subproblems of the batch; return their results.
 
-        places: their indices among all subproblems of :func:`solve`, for ``asked.stands``.
+        places: indices of the batch's subproblems among all subproblems of :func:`solve`, for ``asked.stands``.
         """
         (B, W), asked, tol = self.b.shape, self.asked, self.asked.tol
         budget = self.stream.profile.patience * W if asked.max_iter < 0 else asked.max_iter

@@ -158,7 +158,7 @@ class Solver(Loop):
         return self.square.lent()
 
     def _between_checks(self, seen: Optimality) -> bool:
-        """Reserve room in the row cache and prefetch rows of K, if that pays.
+        """Reserve memory of the row cache, and prefetch rows of K if that pays.
 
         Make a Newton step if it costs less than the outer iterations that it replaces; return whether one was made.
         """

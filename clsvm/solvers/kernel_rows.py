@@ -76,7 +76,7 @@ def tile_cost(profile: Profile, rows: Rows, n: int, W: int, idle: float | None =
 def before_tile(profile: Profile, rows: Rows, n: int, W: int, idle: int, steps: int, missing: bool = True) -> bool:
     """Return whether to compute whole rows of K before the tile of the working set.
 
-    The row cache must have room for them. A row is idle if its coefficient does not change in the iteration.
+    The row cache must be able to hold these rows. A row is idle if its coefficient does not change in the iteration.
 
     idle: number of rows that were idle in the ``steps`` iterations so far.
     missing: whether the row cache lacks any row.
@@ -221,7 +221,7 @@ class KernelRows:
         return self.state.stream.read(self.selection.counters, np.int64, (self.state.P, 4))
 
     def reserve(self, rows: int, began: bool, sync: int, until: float) -> None:
-        """Reserve cache room for the next ``sync`` outer iterations, and prefetch rows if that pays.
+        """Reserve memory of the row cache for the next ``sync`` outer iterations, and prefetch rows of K if that pays.
 
         Then choose whether rows are computed before the tile.
 

@@ -415,8 +415,8 @@ class Newton:
     def find(self) -> Vector | None:
         """Return the change of the coefficients to their joint minimum, (1, n).
 
-        Return None if there is no minimum, or no memory to compute it. The factor is kept if enough memory is left
-        beside the needs of the next iterations.
+        Return None if there is no minimum, or no memory to compute it. The factor stays in memory if the next
+        iterations have enough memory besides.
         """
         wanted = self._rows.square.nbytes + self._rows.cache.coming
         try:
