@@ -195,7 +195,7 @@ def test_regression_and_one_class() -> None:
         errors[test] = y[test] - clone(model).fit(X[train], y[train], weights[train]).predict(X[test])
     assert got.probA.tolist() == [decoder.laplace(errors)]
     assert got.probB is None
-    with pytest.raises(ValueError, match="the probabilities of epsilon_svr's errors alone, expected a classifier fitted"):
+    with pytest.raises(ValueError, match="the probabilities of epsilon_svr's errors alone, expected a classifier"):
         got.predict_proba(X)
     inside = OneClassSVM(nu=0.3).fit(X)
     got = decoder.calibrated(inside, X)
