@@ -396,7 +396,7 @@ def _short(value: float | str) -> str:
 
 
 def _lowest(scores: NDArray[np.float64]) -> tuple[float | None, bool]:
-    """Return the score of the lowest colour (None without finite scores), and whether scores lie below it.
+    """Return the score of the lowest colour, None without finite scores, and whether scores lie below this score.
 
     The colours begin at the lowest score. If some scores are below Tukey's fence, 1.5 interquartile ranges below the
     first quartile, the colours begin at the fence.

@@ -368,7 +368,7 @@ class Course:
         self.done = 0.0  # share of the way to the goal, 0 to 1; it never falls
 
     def add(self, seconds: float, value: float) -> Self:
-        """Add the ``value`` that was seen after so many ``seconds``; ignore nan and infinity."""
+        """Add the ``value`` that was seen ``seconds`` after the start; ignore nan and infinity."""
         if not math.isfinite(value):
             return self
         level = math.log(max(value / self._goal, 1.0))

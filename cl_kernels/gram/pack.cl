@@ -6,7 +6,7 @@
 // Launch (S, groups): work-item s of a lane group takes its features s, s + S, ...
 // Consecutive items of a work-group read consecutive columns of X.
 // SIMD launches have S = 1. A work-item reads V dense columns of V rows as vectors along the rows, and transposes them.
-// It reads listed columns one by one. Meanwhile it prefetches the rows of the next lane group.
+// The work-item reads listed columns one by one, and prefetches the rows of the next lane group meanwhile.
 #ifndef INPUT
 #define INPUT float  // type of the caller's values
 #endif

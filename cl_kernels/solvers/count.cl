@@ -111,8 +111,8 @@ kernel OF_GROUP void histogram(const int n, const int chunk, global const wide *
 // A bin is a class of violations, and bins are in the order of falling violations.
 // *better receives the number of rows in the bins before bin ``last``, and *ties the number of rows in bin ``last``.
 // Consecutive items of a work-group read consecutive bins.
-// Callers keep ends[p][side] = (last bin, number of rows to take from it), and shares[p][side] = *better of each chunk
-// followed by *ties of each chunk.
+// Callers store ends[p][side] = (last bin, number of rows to take from the last bin), and shares[p][side] = *better of
+// each chunk followed by *ties of each chunk.
 INLINED void share_of(const int last, global const int *bins, local int *scratch, global int *better, global int *ties) {
   const int lid = get_local_id(0);
   int mine = 0, total;

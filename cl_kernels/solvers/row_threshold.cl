@@ -2,7 +2,7 @@
 // With the curvature k = K_ii, gradients f_p, coefficients b_p and their changes d_p:
 //   minimise sum_p 1/2 * k * d_p^2 + f_p * d_p,   b_p + d_p <= hi_p,   sum_p d_p = 0
 // The solution is s_p = hi_p - b_p - d_p = max(0, z_p - threshold) with z_p = hi_p - b_p + f_p / k.
-// It is the projection of z on the simplex {s >= 0, sum s = sum (hi - b)} (Crammer and Singer 2002, section 5).
+// s is the projection of z on the simplex {s >= 0, sum s = sum (hi - b)} (Crammer and Singer 2002, section 5).
 // The lower bounds lo = -C follow from the other constraints.
 // The threshold is found by repeated means: each over the entries of z above the mean before it (Michelot 1986).
 // Rounding: if the curvature is tiny, f / k is so large that hi - b would be rounded away. So gradients are taken

@@ -330,7 +330,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
                 raise ValueError(f"gamma must be 'scale', 'auto' or a positive number, got {gamma!r}")
             spread = variance(X) if gamma == "scale" and "gamma" in names else 1.0
             if not np.isfinite(spread):
-                raise ValueError("gamma='scale': the variance of X is beyond float64; scale X or give gamma a number")
+                raise ValueError("gamma='scale': the variance of X is beyond float64; scale X or set gamma to a number")
             gamma = 1.0 / (X.shape[1] * spread) if spread > 0 else 1.0
         elif not isinstance(gamma, Real):
             raise TypeError(f"gamma must be 'scale', 'auto' or a positive number, got {gamma!r}")

@@ -236,8 +236,9 @@ def possible_nu(fit: Fit, narrow: NDArray[np.intp], nu: float, options: Options)
     """Return advice on a larger nu for the problems of a nu-SVC fit that have no margin.
 
     ``narrow`` are the numbers of these problems. The advice comes from a solution of C-SVC with a C that is large for
-    these kernel values. This solution also solves nu-SVC for some nu, with the margin 1 / C. A nu much below it leaves
-    little margin. If all coefficients of a class are at their bounds, no smaller nu has a larger margin.
+    these kernel values. This solution also solves nu-SVC for some nu, with the margin 1 / C. A nu much smaller than
+    this one leaves little margin. If all coefficients of a class are at their bounds, no smaller nu has a larger
+    margin.
     """
     most = min(largest_nu(one.problem.lo, one.problem.hi) for one in fit.members)
     limit = f"the sizes of the classes allow at most nu={most:g}"

@@ -391,7 +391,7 @@ class BlockGram(Operator):
         self._slots: Slots = {}
         self._few = self._fetched(np.sort(self._longest[:SAMPLE]))
         self.width, row = self._few.width, layouts.row_bytes(streamed.single, X, streamed.itemsize)
-        # entry k holds the bytes of the k longest rows, an upper bound for the rows of a panel
+        # entry k holds the bytes of the k longest rows of X, an upper bound for a panel of k right-hand rows
         entries = np.concatenate([[0], np.cumsum(lengths[self._longest])])
         self._most_bytes = row * (entries * X.shape[0] / max(1, entries[-1]))
         self._row = 2 * row + (0 if stream.unified or sp.issparse(X) else X.dtype.itemsize * X.shape[1])

@@ -118,7 +118,7 @@ class Weights(NamedTuple):
 
 
 class Sums:
-    """Compute products between the rows of a Gram and a gathered panel of ``m`` right-hand rows, for ``k`` outputs.
+    """Compute products between the rows of a Gram and a filled panel of ``m`` right-hand rows, for ``k`` outputs.
 
     ``tile_bytes`` is the size of a tile of K. ``keep`` says whether all of K is stored in the first pass, in buffers
     of the process's pool. Raises ValueError if memory_limit is too small, or if the panel's capacity is not whole lane

@@ -103,7 +103,7 @@ class Update(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """Describe the square matrix out[u, v] = K(row u, row v) among the rows of a panel.
+    """Describe the square matrix out[u, v] = K(row u, row v) among the right-hand rows of a panel.
 
     Attributes
     ----------
@@ -175,7 +175,7 @@ class Operator(Protocol):
         """Return the size of a panel for ``capacity`` right-hand rows in bytes."""
 
     def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
-        """Return a view of ``capacity`` right-hand rows of a gathered panel, from row ``first`` on.
+        """Return a view of ``capacity`` right-hand rows of a filled panel, from row ``first`` on.
 
         The view consists of whole blocks. The buffer ``count`` holds the number of its valid rows.
         """
@@ -367,7 +367,7 @@ class Gram(Operator):
         return panel
 
     def values(self, panel: Panel, m: int) -> NDArray[Any]:
-        """Return K(X, U) (n, m) as a host array for the m right-hand rows U of a gathered panel.
+        """Return K(X, U) (n, m) as a host array for the m right-hand rows U of a filled panel.
 
         The rows X are in the caller's order.
         """

@@ -78,17 +78,17 @@ class RowCache:
 
     @property
     def capacity(self) -> int:
-        """Return the number of slots that the ring has now."""
+        """Return the number of slots for rows of K that the cache's ring has now."""
         return self.slab_rows * len(self._slabs)
 
     @property
     def most(self) -> int:
-        """Return the number of slots that the ring may grow to."""
+        """Return the number of slots for rows of K to which the cache's ring may grow."""
         return self.slab_rows * self._most
 
     @property
     def coming(self) -> int:
-        """Return the number of bytes by which the ring may still grow."""
+        """Return the number of bytes by which the cache's ring of slots may still grow."""
         return (self._most - len(self._slabs)) * self.slab_bytes
 
     def store(self, slot: Buffer) -> Store:

@@ -40,7 +40,7 @@ COARSE = 1e7  # condition number of K among inducing points above which its floa
 # On devices without float64, K among inducing points gets the jitter min(SINGLE, SQUARES / penalty) * mean diagonal.
 # With this jitter, float32 rounding moves the Hessian by eps^2 / jitter, which is small relative to the penalty.
 SINGLE, SQUARES = 1e-6, 1e-12
-# Attributes of the result and of the preconditioner that the report copies under the same names
+# The report copies these attributes of the result and of the preconditioner under the same names.
 _OF_SOLVE = "objective", "residual", "bound", "steps", "newton_steps", "passes"
 _OF_PRECONDITIONER = "condition", "jitter", "rank"
 

@@ -383,7 +383,7 @@ def untuned_profile(info: DeviceInfo) -> Profile:
 PROGRAM = "clsvm.small_fit"  # the module that runs the small fit
 INSIDE = "CLSVM_TRIAL"  # environment variable of the small fit's process; every device counts as usable there
 PASSED, FAILED = "passed", "failed: "  # start of the last output line of the small fit
-SECONDS = 90  # a small fit fails after so many seconds; a slow compiler takes half of them
+SECONDS = 90  # a small fit fails after this many seconds; a slow compiler takes half of them
 
 
 def fit_failure(index: int, device: cl.Device) -> str:

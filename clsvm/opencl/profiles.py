@@ -51,8 +51,8 @@ class Profile:
     name
         key in PROFILES.
     shape
-        kernel style: "vector" is SIMD style (a work-item computes with explicit vectors), "group" is work-group
-        style (work-items share local memory).
+        kernel style: "vector" is SIMD style, in which a work-item computes with explicit vectors. "group" is work-group
+        style, in which work-items share local memory.
     lanes
         number of rows that are stored side by side, in float32.
     panel

@@ -85,7 +85,7 @@ class Stream:
         self._spare: dict[int, list[Any]] | None = None  # bytes -> freed buffers, inside the context recycling()
         self._loose = 1.0
         # Oclgrind 21.10 reports host memory that kernels read in place as uninitialised, so it gets copies of arrays.
-        # It also reports a new buffer in memory of a released buffer as uninitialised, so no buffer is released there.
+        # Oclgrind also reports a new buffer in a released buffer's memory as uninitialised, so it releases no buffer.
         self.simulated = self.info.platform == SIMULATOR
         self.unified = self.info.kind == "cpu" and not self.simulated
         with context_lock:

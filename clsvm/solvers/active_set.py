@@ -6,7 +6,7 @@ Returns:  b, f = K b + q, the KKT violation and the number of steps
 Stops:    violation <= tol, or no step lowers the dual, or the caller stops it
 Source:   Scheinberg 2006 (An efficient implementation of an active set method for SVMs); Nocedal and Wright, 16.5
 
-    until stopped (each turn is a round):
+    until stopped, in rounds:
         F    <- the free coefficients, and those at a bound with the largest violations
         L L' <- K_FF + a small multiple of the identity, once for this F; K_FF is K among F
         until no bound is met:
@@ -38,7 +38,7 @@ from clsvm.solvers.newton import Face, Factor, Rows, steadied
 Flags = NDArray[np.bool_]
 EPS = certificate.EPS
 FEW = 16  # coefficients at bounds that first become free in a round, for each direction
-HELD = 128  # after so many coefficients reached bounds, K among the free ones is factored anew
+HELD = 128  # when this many coefficients have reached bounds, K among the free coefficients is factored anew
 RIDGE, STEADIER = 10 * EPS, 1e3  # relative ridge on the diagonal of K; its factor after a round without progress
 ROUNDS = 100  # most rounds of a solve, in addition to one for each coefficient
 PAIRS = 2  # rounds without progress after which every second round moves the most violating pair alone

@@ -51,7 +51,7 @@ LAUNCH = 20  # most SMO iterations in a launch, for each place of a subproblem
 AT_ONCE, ROWS = 2, 16384  # a batch has AT_ONCE subproblems for each compute unit, or more up to ROWS rows in all
 IN_CACHE = 256 << 10  # most bytes of a subproblem's rows that stay in a core's cache
 SAMPLE, SURE = 16, 2  # rows sampled for their rounding errors; safety factor on the largest error
-MANY = 2 * certificate.SAMPLE  # above so many support vectors, certificate.sample draws the sample
+MANY = 2 * certificate.SAMPLE  # for more support vectors than this, certificate.sample draws the sample
 LOOSE = 1.5  # a freed buffer is reused if its size is at most LOOSE times the requested size
 Block = Callable[[NDArray[np.intp], NDArray[np.intp]], NDArray[np.float64]]  # K[rows, columns] on the host
 ON_HOST = 1 / 8  # float64 kernel values that the host computes while the device lays out one stored entry
@@ -146,7 +146,7 @@ def solve(gram: Operator, members: Sequence[Subproblem], asked: Request) -> Iter
 
 
 def _width(gram: Operator, rows: int) -> int:
-    """Return W, the number of places for the rows of a subproblem with so many ``rows``.
+    """Return W, the number of places in the tile of a subproblem with ``rows`` rows.
 
     W is a multiple of the vector length. In workgroup style there are few values of W, since each needs its own
     program.
@@ -565,7 +565,7 @@ def _padded(places: NDArray[np.int32], size: int) -> NDArray[np.int32]:
 
 
 def _square(gram: Operator, rows: int) -> int:
-    """Return the number of rows and columns of a square tile that holds so many ``rows``."""
+    """Return the number of rows and columns of a square tile of K among ``rows`` rows, with padding."""
     return _whole(gram, -(-rows // UNIT) * UNIT)
 
 

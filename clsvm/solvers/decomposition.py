@@ -52,7 +52,7 @@ from clsvm.solvers.state import (
     squares,
 )
 
-UNTIMED = 1024  # up to so many rows, parts of an iteration are not timed, since waiting takes too long
+UNTIMED = 1024  # with at most this many rows, parts of an iteration are not timed, since waiting takes too long
 WHOLE = 16  # the number of places of a working set is a multiple of WHOLE
 LEAST = 4  # smallest working set of which half the rows stay in the next one
 

@@ -4,8 +4,9 @@ An outer iteration needs the tile Q = K(ws, ws) of its working set ws first, and
 changed. Two other orders can be less work:
 
 Rows before the tile. All rows of the working set are computed first, and the tile is copied from them. This pays if a
-value of the tile costs much more than a value of a row (an inverted index can only make whole rows), the row cache
-holds all rows, and few rows are idle. A row is idle if none of its coefficients changes in the iteration.
+value of the tile costs much more than a value of a row, as with an inverted index, which makes whole rows only. The
+row cache must also hold all rows, and few rows may be idle. A row is idle if none of its coefficients changes in the
+iteration.
 
 Prefetched rows. All rows that the cache lacks are computed at once. Half of the values among them follow by symmetry
 (:func:`clsvm.gram.store.fill`).

@@ -172,7 +172,7 @@ class Factor:
         return Columns(self._columns, self._products, self._place[at])
 
     def _bytes(self, columns: int, new: int) -> int:
-        """Return the bytes of so many ``columns`` of U'^-1, ``new`` of them not computed yet, with temporary arrays."""
+        """Return the bytes of ``columns`` columns of U'^-1, ``new`` of them still to compute, with temporary arrays."""
         return self.dtype.itemsize * len(self.rows) * (3 * columns + 2 * new) + 4 * 8 * columns**2
 
 
@@ -184,7 +184,7 @@ def _routines(dtype: Any) -> tuple[Any, Any, Any, Any]:
 
 
 def ridges(dtype: DTypeLike, rows: int) -> Iterator[float]:
-    """Yield increasing ridges for a factor of so many ``rows``, in units of the mean of K's diagonal."""
+    """Yield increasing ridges for a factor of ``rows`` rows, in units of the mean of K's diagonal."""
     for k in range(TRIES):
         yield STEADIER**k * RIDGE * float(np.finfo(dtype).eps) * float(np.sqrt(rows))
 

@@ -480,7 +480,7 @@ def _search(spec: Any, family: Family, profile: Profile, n: int, end: float) -> 
 
     Return the result, and the profile with the sizes chosen.
     """
-    timed: list[tuple[Profile, Launch, list[float]]] = []  # candidate, its launch, seconds of its runs
+    timed: list[tuple[Profile, Launch, list[float]]] = []  # of each candidate: profile, launch, seconds of runs
     with ExitStack() as stack:
         candidates = list(family.candidates(profile))
         for i, candidate in enumerate(candidates):

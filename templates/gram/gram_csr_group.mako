@@ -26,7 +26,7 @@
 // Item u of the team multiplies them by column u of these lines. Consecutive items read consecutive addresses.
 // Local memory transposes the ROWS x UB sums. Then PARTS items share a row; consecutive items take consecutive rows.
 // Arguments: indptr, indices and data are the rows in CSR; xx and uu are the squared norms of rows and right-hand rows.
-// For element-wise functions they are zero(x) and zero(y_u) instead.
+// For element-wise functions xx and uu are zero(x) and zero(y_u) instead.
 // DENSE_COLUMNS: the sums start with the columns that are stored whole (dense_columns_group.mako).
 // LISTED: row r of the launch is row rows[r] of X, for tiles among right-hand rows; otherwise it is row r.
 #ifdef LISTED

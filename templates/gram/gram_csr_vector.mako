@@ -16,7 +16,7 @@
 // A work-item takes V rows, one after another. Each entry of a row is multiplied by UB / V vectors of the block.
 // Then V x V tiles of the sums are transposed, so that lanes stand for rows.
 // Arguments: indptr, indices and data are the rows in CSR; xx and uu are the squared norms of rows and right-hand rows.
-// For element-wise functions they are zero(x) and zero(y_u) instead.
+// For element-wise functions xx and uu are zero(x) and zero(y_u) instead.
 // DENSE_COLUMNS: the sums start with the columns that are stored whole (dense_columns_vector.mako).
 // HALF: the rows are the right-hand rows themselves, and values that follow by symmetry are left out (carry.cl).
 // LISTED: row r of the launch is row rows[r] of X, for tiles among right-hand rows; otherwise it is row r.

@@ -36,7 +36,7 @@ typedef CAT(REAL, 4) four;
 // An item owns 4 x 4 values for each pair of lane group and block.
 // Local memory holds DEPTH features of the rows and of the right-hand rows in two buffers. The next features are loaded
 // to registers while the current ones are multiplied.
-// Both are read in vectors of four values, and consecutive items read consecutive addresses.
+// Rows and right-hand rows are read in vectors of four values, and consecutive items read consecutive addresses.
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
     const int group0, const int groups, const int base, global const real *restrict values,
     global const long *restrict at, global const int *restrict columns_at, global const int *restrict columns,

@@ -49,10 +49,10 @@ DENSE_VALUE, CLUSTERED_VALUE = 1.5, 1.4
 AHEAD = 64  # a row's values are prefetched this number of features ahead of their use
 # A work-item takes at most RUN lane groups of V rows, and a compute unit gets at least SHARE work-items.
 RUN, SHARE = 16, 8
-SKIPPED = 1024  # a cluster may skip this many columns of a panel at no cost
-SCATTERED = 1280  # skipping this many further columns doubles the cost of a multiply-add
-FIRST = 600.0  # cost of reading a column of a panel for the first time, in dense multiply-adds
-NEAR = 256  # a cache holds this many columns of a panel, which do not have the cost FIRST
+SKIPPED = 1024  # a cluster of rows may lack this many of a panel's features at no cost
+SCATTERED = 1280  # if a cluster lacks this many features more, the cost of a multiply-add doubles
+FIRST = 600.0  # cost of reading a feature of a panel's right-hand rows for the first time, in dense multiply-adds
+NEAR = 256  # a cache holds this many features of a panel's right-hand rows, which do not have the cost FIRST
 STAGING = 256 << 20  # bytes of rows that are copied at a time to a device that does not share the host's memory
 
 
@@ -514,7 +514,7 @@ class Clustered(Lanes):
     def tile(self, profile: Profile, dtype: str, shape: str, of_panel: bool) -> Tile:
         if of_panel or profile.shape == "group":
             return super().tile(profile, dtype, shape, of_panel)
-        # A lane group is so short that the processor's prefetcher comes too late, so the kernel prefetches.
+        # A lane group of V rows is too short for the processor's prefetcher, so the kernel prefetches the next group.
         return {**self.single(profile, dtype, shape), "AHEAD": AHEAD}
 
     def size(self, stream: Stream, numbers: Mapping[str, int], of_panel: bool, groups: int, cells: float) -> int:

@@ -322,7 +322,7 @@ class Reader(ABC):
 
     @abstractmethod
     def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
-        """Return a view of ``capacity`` right-hand rows of a gathered panel, from row ``first`` on.
+        """Return a view of ``capacity`` right-hand rows of a filled panel, from row ``first`` on.
 
         The view consists of whole blocks. The buffer ``count`` holds the number of its valid rows.
         """
