@@ -247,7 +247,7 @@ def list_(asked: Any) -> None:
 def show(asked: Any) -> None:
     """Run ``clsvm kernels show``: print a kernel function's formula, parameters, layouts and OpenCL text."""
     if asked.function is not None and asked.named is not None:
-        raise typer.BadParameter("KERNEL is a kernel function already: give one of the two", param_hint="--kernel")
+        raise typer.BadParameter("KERNEL and --kernel both give a kernel function: drop one", param_hint="--kernel")
     function = asked.named if asked.function is None else asked.function
     common.say(_shown(_kernel(asked, function, "KERNEL")))
 

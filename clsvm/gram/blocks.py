@@ -410,8 +410,8 @@ class BlockGram(Operator):
     def _looked(self, laid: float, asked: str) -> Rows:
         """Make a first pass over the blocks of X, and return one Rows that describes all rows.
 
-        It has the norms of all rows, and the mean cost of a value of K. ``laid`` is the cost of laying out one value in
-        later passes. ``asked`` names the layout that the rows would have if they were resident, for reports.
+        The Rows have the norms of all rows, and the mean cost of a value of K. ``laid`` is the cost of laying out one
+        value in later passes. ``asked`` names the layout that the rows would have if they were resident, for reports.
         """
         norms: list[NDArray[Any]] = []
         seen: list[Rows] = []

@@ -41,13 +41,13 @@ class Product(NamedTuple):
     tile
         whether the rows on both sides of K are right-hand rows of panels.
     vector
-        whether only SIMD devices use the product.
+        whether only devices with SIMD-style kernels, which are CPUs, use the product.
     layout
         the only layout that has the product, or None if all layouts have it.
     without
         size classes of panels ("two", "few" or "many") for which the product has no program.
     single
-        whether SIMD register tiles hold one lane group instead of several.
+        whether register tiles of SIMD-style kernels hold one lane group of V rows instead of several.
     """
 
     options: tuple[str, ...]
@@ -91,7 +91,7 @@ def gram(spec: Spec, product: str, kind: str, dtype: str, profile: Profile, d: i
     if made.layout not in (None, kind):
         raise ValueError(f"product {product!r} has the layout {made.layout}, got {kind!r}")
     if shape in made.without:
-        raise ValueError(f"product {product!r} needs a panel for more right-hand rows, got shape {shape!r}")
+        raise ValueError(f"product {product!r} needs a panel of more right-hand rows, got the size class {shape!r}")
     if made.single:
         profile = replace(profile, tiles={**profile.tiles, shape: DENSE.single(profile, dtype, shape)})
     text, own = layout.program(spec, profile, dtype, shape, made.tile, d)

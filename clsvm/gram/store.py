@@ -205,12 +205,11 @@ def given(stream: Stream, K: NDArray[Any], dtype: str) -> StoredGram:
 
 
 def computed(gram: Operator, tiles: bool) -> StoredGram:
-    """Compute all of K for the rows of ``gram`` and return an operator that reads it. Many solves then share the
-    matrix.
+    """Compute all of K for the rows of ``gram``, and return an operator that reads the stored K for many solves.
 
     ``tiles`` says whether K among right-hand rows may be computed again where that is cheaper than picking the values
-    from K. SIMD devices compute half of K and mirror it if values are costly. Mirroring also keeps K symmetric: K(x, y)
-    and K(y, x) of element-wise sums over sparse rows can differ in the last bit.
+    from K. SIMD-style devices, which are CPUs, compute half of K and mirror it if values are costly. Mirroring also
+    keeps K symmetric: K(x, y) and K(y, x) of element-wise sums over sparse rows can differ in the last bit.
 
     Raises ValueError and DeviceError as :func:`given` does.
     """

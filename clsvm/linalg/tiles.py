@@ -425,8 +425,8 @@ Work = Callable[[DeviceTiles, range], None]  # function of a worker's tiles and 
 def run(work: Work, grid: Grid, pieces: int, plan: Plan, table: Table) -> None:
     """Run ``work`` in each worker on its share of the pieces of work, which are numbered from 0 to ``pieces`` - 1.
 
-    Workers get the pieces in turn. A single worker works in the caller's thread, because Oclgrind 21.10 crashes in any
-    other. Raises the first error of a worker. An interrupt ends all workers.
+    Worker w of W gets the pieces w, w + W, w + 2 W, ... A single worker works in the caller's thread, because Oclgrind
+    21.10 crashes in any other. Raises the first error of a worker. An interrupt ends all workers.
     """
     t, workers = min(grid.t, len(grid.matrix)), min(len(plan.devices), pieces)
 

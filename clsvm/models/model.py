@@ -177,8 +177,8 @@ class KernelModel:
         """Reduce the decision values of pairs of classes by ``reduce``. Return an array (n, *shape) of ``dtype``.
 
         ``reduce(strips, rows, k)`` receives the decision values of a few rows as strips, the number of these rows, and
-        the number of classes. It is called for a few rows at a time, so that decision values of pairs take only a part
-        of the memory limit. ``held`` is the number of values that ``reduce`` allocates for each row.
+        the number of classes. ``reduce`` is called for a few rows at a time, so that decision values of pairs take only
+        a part of the memory limit. ``held`` is the number of values that ``reduce`` allocates for each row.
         """
         k = len(self.classes)
         with self._responding(X, device, memory_limit) as at:

@@ -570,5 +570,5 @@ def _square(gram: Operator, rows: int) -> int:
 
 
 def _whole(gram: Operator, rows: int) -> int:
-    """Return ``rows``, at least 1, rounded up to a multiple of the block of right-hand rows of ``gram``."""
+    """Return ``rows``, at least 1, rounded up to a multiple of ``gram.width``, the rows in a panel's block."""
     return -(-max(1, rows) // gram.width) * gram.width

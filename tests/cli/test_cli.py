@@ -324,7 +324,7 @@ def test_no_file_that_is_read_is_overwritten(clsvm: Command, tmp_path: Path, wor
         (tmp_path / name).write_text("1 1:1\n-1 1:-1\n")
     result = clsvm(*words.split())
     assert result.code == 1
-    assert re.search("(data|m|new.json|new.png) would be overwritten: it is named twice", result.err)
+    assert re.search("(data|m|new.json|new.png) would be overwritten: the command names this file twice", result.err)
     assert (tmp_path / "data").read_text() == (tmp_path / "m").read_text() == "1 1:1\n-1 1:-1\n"
 
 

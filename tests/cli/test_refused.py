@@ -69,7 +69,7 @@ USAGE = {
     "kernels show 1/c*dot --param c=0": "with c=0 the number f0",
     f"kernels show dot*c --param c=1{'0' * 400}": "c",
     "kernels show --element 1/(x-y)": "where padding needs a number",
-    "kernels show rbf --kernel rbf": "KERNEL is a kernel function already",
+    "kernels show rbf --kernel rbf": "KERNEL and --kernel both give a kernel function",
     "kernels emit": "expected one of them",
     "kernels emit --kernel rbf --product spam": "rows, update, both, forward-back, tile",
     "kernels emit --kernel chi2 --layout clustered": "expected one of dense, csr",
