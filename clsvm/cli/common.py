@@ -103,7 +103,7 @@ def check_files(reads: Sequence[str | None], writes: Sequence[str | None]) -> No
     for place, out in enumerate(targets):
         others = [] if os.path.exists(out) and not os.path.isfile(out) else [*sources, *targets[:place]]
         if os.path.realpath(out) in map(os.path.realpath, others):
-            raise ValueError(f"{out} would be overwritten: the command names this file twice; give each file its own name")
+            raise ValueError(f"{out} would be overwritten: the command names this file twice; name two different files")
     for out in targets:
         files.check_writable(out)
 
