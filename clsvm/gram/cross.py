@@ -132,8 +132,8 @@ class Sums:
         stream, rows, capacity = gram.stream, gram.rows, panel.capacity
         if capacity % programs.OWN:
             raise ValueError(
-                f"a panel of {capacity} right-hand rows is not whole lane groups, each as many rows as a vector has lanes: "
-                "make the panel with square=True"
+                f"a panel of {capacity} right-hand rows is not whole lane groups, each as many rows as a vector has "
+                "lanes: make the panel with square=True"
             )
         V, groups, row = rows.lanes, rows.n_pad // rows.lanes, np.dtype(rows.dtype).itemsize * capacity
         wanted = usual(stream, row) if tile_bytes is None else tile_bytes
