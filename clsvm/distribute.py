@@ -44,7 +44,7 @@ _LOOK = 0.2  # seconds between two checks for Ctrl-C
 
 
 class Lost:
-    """Stand for the reply of a part whose worker was lost, together with the part's state."""
+    """Take the place of a part's reply if its worker was lost. The part's state was lost with the worker."""
 
 
 class Parts(Protocol):

@@ -147,7 +147,7 @@ def explained(what: str = "") -> Iterator[None]:
 
 
 def _refuses(error: Exception) -> bool:
-    """Return whether an error says that memory is short; a library that cannot be mapped raises ImportError."""
+    """Return whether an error says that memory is short. An ImportError counts if a library could not be mapped."""
     if isinstance(error, ImportError):
         return any(words in str(error) for words in _NOT_MAPPED)
     return isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM

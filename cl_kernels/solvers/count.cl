@@ -6,7 +6,7 @@
 //   collect    writes the rows before that bin, and in row order as many rows of that bin as fit
 // A side is the rows whose coefficient can rise, or the rows whose coefficient can fall. Each side gives the ``quota``
 // rows with the largest violations. With NO_BIAS all rows are one side.
-// Rows with in_set set stay from the last working set, and are never taken. Rows with lo = hi are never taken either.
+// Rows with in_set[p][row] = 1 are in the working set already, and rows with lo = hi cannot change. Neither is taken.
 // Work-items: dimension 1 counts problems p, and dimension 0 counts chunks of ``chunk`` rows, a work-group each.
 // Consecutive items read consecutive rows. threshold has one work-group for each problem.
 // Arguments: counts[p][chunk][side][bin], totals[p][side][bin], ends and shares pass from kernel to kernel.

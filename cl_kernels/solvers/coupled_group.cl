@@ -6,8 +6,8 @@
 // ``state`` in global memory: F[p][k] are the gradients f of row k in problem p, less (min_p f + max_p f) / 2.
 // U[p][k] is 0 if coefficient b[p][k] may rise, and infinity otherwise. D[p] are the changes of the last iteration.
 // B[p][k] are the coefficients, in the memory of delta.
-// Arguments: ws holds row numbers, and -1 in empty places. f, b and hi (problems, n) are the gradients, coefficients
-// and upper bounds of all rows.
+// Arguments: ws has W row numbers; -1 stands for no row. f, b and hi (problems, n) are the gradients, coefficients
+// and upper bounds of all n rows.
 // The solve ends when the largest violation is at most ``tolerance``, or at most ``shrink`` times its first value.
 // It also ends after ``most`` iterations, or when counters[0], the iterations of all solves, reaches ``budget``.
 // delta[p][k] receives the change of each coefficient.

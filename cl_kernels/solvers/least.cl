@@ -87,7 +87,8 @@ INLINED void least_keys(const int count, Key *keys, const int halves) {
 }
 
 // Replace each of ``count`` keys (1 or 2) by the smallest key of the work-group, in all its items.
-// ``parts`` in local memory has three numbers of each sub-group for the first key, and then for the second key.
+// ``parts`` in local memory has three numbers for each sub-group: its smallest key's high half, low half and index.
+// The numbers of the second key follow those of the first key.
 INLINED void least_of_all(const int count, Key *keys, const int halves, local uint *parts) {
   least_keys(count, keys, halves);
   for (int s = 0; s < count; ++s) {

@@ -4,7 +4,8 @@
 // The solution is s_p = hi_p - b_p - d_p = max(0, z_p - threshold) with z_p = hi_p - b_p + f_p / k.
 // s is the projection of z on the simplex {s >= 0, sum s = sum (hi - b)} (Crammer and Singer 2002, section 5).
 // The lower bounds lo = -C follow from the other constraints.
-// The threshold is found by repeated means: each over the entries of z above the mean before it (Michelot 1986).
+// The threshold t solves sum_p max(0, z_p - t) = sum_p (hi_p - b_p). It is found by iteration (Michelot 1986):
+//   t = (sum of all z_p above the last t, less sum_p (hi_p - b_p)) / (number of these z_p)
 // Rounding: if the curvature is tiny, f / k is so large that hi - b would be rounded away. So gradients are taken
 // relative to the largest gradient before the division by k.
 // Work-items: each work-item that calls row_threshold computes the whole row by itself.
@@ -12,12 +13,16 @@
 #define SLACK(p) wide_sub(hi[(size_t)(p) * n + row], B[(size_t)(p) * W + i])
 #define RISE(p) wide_sub(wide_of(F[(size_t)(p) * W + i]), wide_of(F[(size_t)first * W + i]))
 #define Z(p) wide_add(SLACK(p), wide_div(RISE(p), curve))
-#define SHARE(p) wide_mul(wide_max(wide_sub(Z(p), threshold), wide_of(0)), factor)  // s_p
+#define SHARE(p) wide_mul(wide_max(wide_sub(Z(p), threshold), wide_of(0)), factor)  // s_p = hi_p - new b_p
 
-// Return the threshold of row ``row``, which is place i of a working set of W rows. ``curve`` is the curvature k.
-// B and F are the working set's coefficients and gradients (problems, W).
-// Set *at to the problem with the largest gradient. Set *factor to the number by which SHARE multiplies each s_p, so
-// that their sum is right in spite of rounding.
+// Return the threshold t of one row of coupled problems p. It solves the equation
+//   sum_p max(0, z_p - t) = sum_p (hi_p - b_p),   with z_p = hi_p - b_p + (f_p - max_p f_p) / k
+// Here b_p, hi_p and f_p are the row's coefficient, upper bound and gradient in problem p, and k = ``curve`` is K_ii.
+// Then s_p = factor * max(0, z_p - t), which the macro SHARE(p) computes, and the new coefficients are hi_p - s_p.
+// *factor is set to sum_p (hi_p - b_p) / sum_p max(0, z_p - t), which is 1 without rounding errors.
+// *at is set to the problem p with the largest f_p.
+// ``row`` is the number of the row among all n rows, and i its index in the working set of W rows.
+// B and F (problems, W) have b_p and f_p of the rows of the working set. hi (problems, n) has the upper bounds.
 inline wide row_threshold(const int n, const int W, const int problems, const int row, const int i, const wide curve,
                           global const wide *B, global const wide *hi, global const real *F, int *at, wide *factor) {
   int first = 0;

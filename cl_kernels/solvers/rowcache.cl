@@ -1,19 +1,19 @@
 // Plan which rows of the kernel matrix K the update of the gradients f needs and where they are stored.
-// Then move the working sets on. The kernel runs after the subproblem is solved.
-// With ``all`` set it runs before that, and plans for all rows of the working set.
+// Then make room in each working set for new rows. The kernel runs after the subproblem is solved.
+// If ``all`` is 1, it runs before the subproblem is solved, and plans for all rows of the working set.
 // There are ``sets`` working sets of W rows, each for ``each`` problems: for one, or for all if they are coupled.
 // An entry of a working set is a row number. If a coefficient of the row changed, the row is a hit or a miss:
 //   slot_of[row] >= 0   hit: the row cache has the row; its slot goes to hit_slot, and its changes to hit_D
 //   slot_of[row] < 0    miss: the row has to be computed; it goes to miss_row, miss_slot and miss_D
 // A miss gets the next slot of a ring of ``capacity`` slots. The row that owned the slot is evicted. If capacity is 0,
-// there is no cache, and every changed row is a miss.
+// there is no cache, and every row with a changed coefficient is a miss.
 // Hits are read before misses are written, so a row may be read and evicted in one iteration.
-// Of the first ``used`` rows of a working set, the last ``stay`` then become its first rows. Its other places get -1.
+// Of the first ``used`` rows of a working set, the last ``stay`` then become its first rows. All later entries get -1.
 // Work-items: one work-group.
 // Arguments: delta has the changes of the coefficients. hit_D and miss_D are (problems, room).
 // in_set[p][row] says whether a row is in working set p.
 // counters of problem 0: [1] is the number of rows computed so far, and [2] the number of ring slots filled so far.
-// The next slot is counters[2] % capacity. [3] counts idle rows: they entered a working set and did not change.
+// The next slot is counters[2] % capacity. [3] counts idle rows: they entered a working set without a change of b.
 kernel EXPLICIT __attribute__((reqd_work_group_size(WG, 1, 1))) void plan(
     const int n, const int sets, const int each, const int W, const int used, const int stay, const int capacity,
     const int all, global int *restrict ws, global uchar *restrict in_set, global const wide *restrict delta,

@@ -11,8 +11,8 @@
 // SPLIT: rows with hi > 0 and rows with lo < 0 are two groups, and the sum of b over each group is fixed.
 // Each group has its own row i, and both rows of a pair are of one group.
 // NO_BIAS: the sum of b is free. An iteration changes the one coefficient k with the largest gain f_k^2 / Q_kk.
-// Arguments: ws holds row numbers, and -1 in empty places. f, b, lo and hi (problems, n) are the gradients,
-// coefficients and bounds of all rows.
+// Arguments: ws has W row numbers; -1 stands for no row. f, b, lo and hi (problems, n) are the gradients,
+// coefficients and bounds of all n rows.
 // The solve ends when the largest violation is at most ``tolerance``, or at most ``shrink`` times its first value.
 // It also ends after ``most`` iterations, or when counters[0], the iterations of all solves, reaches ``budget``.
 // delta receives the change of each coefficient.

@@ -81,7 +81,10 @@ def altered(estimator: BaseEstimator) -> str:
 
 
 def seconds(asked: Any, X: Any, y: Any) -> tuple[float, float]:
-    """Return the estimated seconds for all fits of the GridSearchCV ``asked``: LIBSVM's, and clsvm's for few rows."""
+    """Return the estimated seconds for all fits of the GridSearchCV ``asked``, as a pair (LIBSVM's, clsvm's).
+
+    clsvm's seconds are a lower bound: the time that its fits would take for a few rows.
+    """
     rows = X.shape[0] if hasattr(X, "shape") else len(X)
     width = costs.cells(X) if hasattr(X, "shape") and len(X.shape) == 2 else float(len(X[0]))
     classifier = is_classifier(asked.estimator)

@@ -319,12 +319,13 @@ def _at_a_time(sides: Sequence[Side], counts: NDArray[np.intp], whole: bool) -> 
 
 
 def _places(side: Side, rows: NDArray[np.intp], index: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the positions (row, column) of a binary problem's coefficients in the array of all coefficients.
+    """Return the positions (line, column) of a binary problem's coefficients in the array of all coefficients.
 
-    The array is scikit-learn's dual_coef_ with a column for each of n training rows. For pairs of classes it has k - 1
-    rows: coefficients against class j are in row j - 1 for rows of earlier classes, in row j for rows of later classes.
-    For each class against the rest it has k rows. ``side`` names the classes of the problem, ``rows`` its training
-    rows, and ``index`` (n,) each training row's class.
+    The array has a column for each of n samples. For each class against the rest it has k lines, one for each class.
+    For pairs of classes it has the k - 1 lines of scikit-learn's dual_coef_. A sample of class a has its coefficient
+    against class b in line b - 1 if a < b, else in line b.
+
+    side: the two classes of the problem. rows: indices of its samples. index: class of each of the n samples, (n,).
     """
     i, j = side
     against = np.full(len(rows), i) if j is None else np.where(index[rows] == i, j - 1, i)

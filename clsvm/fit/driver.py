@@ -388,11 +388,11 @@ class _Work:
     gram
         operator for products with K, from which the subproblems take their kernel matrices.
     scale
-        rounding errors of kernel values.
+        largest rounding errors of kernel values, in units of eps (:class:`clsvm.gram.precision.Scales`).
     plan
         layout of rows that are gathered for a subproblem, None for a precomputed kernel.
     quick
-        whether the host computes all of K quickly.
+        whether the host can compute all of K in less time than building an OpenCL program takes, and can keep K.
     """
 
     def __init__(self, stream: Stream, context: FitContext, worker: Worker, dtype: str, first: list[int]) -> None:

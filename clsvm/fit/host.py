@@ -36,7 +36,8 @@ COARSE, FINE = 3e-4, 1e-3  # if the relative gap exceeds COARSE at tol, the host
 FEW, FEW_COARSE = 256, 1e-5  # FEW_COARSE replaces COARSE for at most FEW rows, which take milliseconds
 SEVERAL = 200  # with more subproblems in a fit, the host does not solve more accurately than tol
 EPS = certificate.EPS
-CONSTANT = 0.25  # K is centred if the mean of a row exceeds this share of the centred K's mean diagonal
+# K is centred if the largest mean of a row of K is at least CONSTANT times the mean diagonal of the centred K.
+CONSTANT = 0.25
 QUICK = 1 << 26  # multiply-adds that take less time than building an OpenCL program
 ON_HOST = 1 << 28  # most multiply-adds of a K that the host computes
 

@@ -268,11 +268,11 @@ def _cut(n: int, step: int, cells: NDArray[np.integer] | None) -> Iterator[slice
 
 
 class Window:
-    """Pack dense rows that kernels read in the host's memory into lane groups of V rows.
+    """Pack dense rows of X into lane groups of V rows. Kernels read X in the host's memory for that.
 
     Each block of X goes into one reused buffer, the window. Single rows go into a panel of right-hand rows.
 
-    Blocks follow one another without waiting, because the positions and norms of ``rows`` are known from the start.
+    ``rows`` describes all of X: it has the position and the norm of each row. No block waits for these to be computed.
     """
 
     def __init__(self, passing: Streamed, rows: Rows, centre: NDArray[np.float64]) -> None:

@@ -219,7 +219,7 @@ class Fits:
                 self._write(file, digest)
 
     def _each(self) -> Generator[None]:
-        """Run all fits without a result on this computer, and yield whenever a fit is done."""
+        """Run, on this computer, all fits that have no result yet. Yield whenever a fit is done."""
         yield from self._run_groups(self._groups())
 
     def _run_groups(self, groups: list[Group]) -> Generator[None]:
@@ -278,7 +278,7 @@ class Fits:
                 yield
 
     def _groups(self, among: Sequence[Place] | None = None) -> list[Group]:
-        """Return the fits without a result, grouped by their keys. The group of unshared fits comes last.
+        """Return the fits that have no result yet, grouped by their keys. The group of unshared fits comes last.
 
         ``among`` limits the fits to these numbers (candidate, fold). None means all fits.
         """

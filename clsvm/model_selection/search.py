@@ -315,7 +315,11 @@ class _Fold(BaseEstimator):
         return tags
 
     def set_params(self, **params: Any) -> Self:
-        """Set the number of a candidate and its parameters, or only the parameters for a refit."""
+        """Set the parameters of the estimator.
+
+        If ``params`` has the key "candidate", its value is the number of a candidate, whose parameters are set. Without
+        this key, as for a refit, ``params`` are the estimator's parameters themselves.
+        """
         if "candidate" in params:
             self.candidate = params["candidate"]
             params = clone(dict(self.folds.candidates[self.candidate]), safe=False)

@@ -239,8 +239,8 @@ def load_model(path: PathLike) -> KernelModel:
     -------
     model : KernelModel
         Labels are int64. Two labels are in ascending order. If the file lists the smaller label first, signs are
-        exchanged and ``smaller_first`` is set. More than two labels keep the file's order, because of classes with
-        equally many votes the first one wins. Support vectors are CSR (n_SV, d) float64, where d is the highest
+        exchanged and ``smaller_first`` is set. More than two labels keep the file's order, since among
+        classes with equal votes the first one wins. Support vectors are CSR (n_SV, d) float64, where d is the highest
         feature number in the file. :func:`match_columns` gives them the number of columns of other rows.
 
     Raises

@@ -262,7 +262,7 @@ class RowBlock:
     def decision_values(self, alpha: Vector) -> Vector:
         """Return the decision values f (k, n) of the block's rows, by the same products as gradients.
 
-        alpha: coefficients (k, m), not divided by the outputs' units.
+        alpha: coefficients (k, m) for targets as the caller gave them, not divided by ``Task.units``.
         """
         units = self._units[:, None]
         return self._of_gradients.forward(alpha / units) * units + self._task.offset[:, None] * units
@@ -395,7 +395,7 @@ class RowOperator:
     def decision_values(self, alpha: Vector) -> Vector:
         """Return the decision values f (k, n) of all rows.
 
-        alpha: coefficients (k, m), not divided by the outputs' units.
+        alpha: coefficients (k, m) for targets as the caller gave them, not divided by ``Task.units``.
         """
         return np.concatenate(self._all("decision_values", alpha), axis=1)
 

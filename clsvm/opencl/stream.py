@@ -85,7 +85,7 @@ class Stream:
         self._spare: dict[int, list[Any]] | None = None  # bytes -> freed buffers, inside the context recycling()
         self._loose = 1.0
         # Oclgrind 21.10 reports host memory that kernels read in place as uninitialised, so it gets copies of arrays.
-        # Oclgrind also reports a new buffer in a released buffer's memory as uninitialised, so it releases no buffer.
+        # Oclgrind also reports a new buffer in a released buffer's memory. So under Oclgrind no buffer is released.
         self.simulated = self.info.platform == SIMULATOR
         self.unified = self.info.kind == "cpu" and not self.simulated
         with context_lock:
@@ -131,7 +131,7 @@ class Stream:
         with self._calling("no further queue"):
             queue = cl.CommandQueue(self._context, self._device)
         other = Stream(queue, self.limit, self.profile)
-        other.hold(start)  # with the whole limit and all but nbytes of it in use, messages name the user's memory_limit
+        other.hold(start)  # all but nbytes of its limit count as used, so that messages name the user's memory_limit
         other.reads = memory.all_kept()  # this stream counts all cached values already
         try:
             with other:

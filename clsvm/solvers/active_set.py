@@ -7,9 +7,9 @@ Stops:    violation <= tol, or no step lowers the dual, or the caller stops it
 Source:   Scheinberg 2006 (An efficient implementation of an active set method for SVMs); Nocedal and Wright, 16.5
 
     until stopped, in rounds:
-        F    <- the free coefficients, and those at a bound with the largest violations
+        F    <- the free coefficients, and the coefficients at a bound that violate optimality most
         L L' <- K_FF + a small multiple of the identity, once for this F; K_FF is K among F
-        until no bound is met:
+        until a step meets no bound:
             d    <- the step to the minimum over F with the sums fixed                        L, Schur complement
             b, f <- b + t d, f + t K d; t = 1, or the first bound on the way, whose coefficient is then fixed
 
@@ -79,8 +79,8 @@ def solve(
     """Solve ``problem`` (one problem, or coupled ones) from feasible coefficients b (problems, m).
 
     tol: KKT violation at which the solve ends.
-    going: function that is called with the best result so far in each round; False ends the solve.
-    most: most steps.
+    going: function that is called with the best result so far in each round. If it returns False, the solve ends.
+    most: largest number of steps.
     """
     state = _State(K, problem, b)
     steps, stuck, few, level, lowest = 0, 0, FEW, np.inf, np.inf
@@ -105,7 +105,7 @@ def solve(
         steps += moved
         now, noise = state.level()
         lower, level = now < level - noise, min(now, level)
-        # Let more coefficients join while most of them stay free: one that reaches a bound costs a linear solve.
+        # More coefficients become free in the next round if most stayed free: each one that meets a bound costs a step.
         more = 2 * few if 4 * held <= np.count_nonzero(joined) else few // 2
         stuck, few = (0, max(FEW, more)) if lower else (stuck + 1, FEW if moved else 1)
     return best
@@ -158,7 +158,7 @@ class _State:
         least: smallest violation of a chosen coefficient.
         """
         inside, joined, middle = seen.inside, np.zeros(len(self.b), np.int8), seen.offset
-        if seen.held:  # violations count from the middle of the extremes, so rising and falling coefficients join
+        if seen.held:  # count from the middle of the extremes, so that some coefficients rise and others fall
             with np.errstate(invalid="ignore"):
                 between = (seen.least + seen.most) / 2
             middle = np.where(np.isfinite(between), between, seen.rho)[seen.group]
@@ -182,15 +182,15 @@ class _State:
         return joined
 
     def tile(self, rows: Rows) -> Vector:
-        """Return the Hessian of the dual among the entries with the indices ``rows``."""
+        """Return the Hessian of the dual among the entries (coefficients of all problems) with the indices ``rows``."""
         row, part = rows % self.m, rows // self.m
         tile = self.K[np.ix_(row, row)]
         return tile if self.b.size == self.m else tile * (part[:, None] == part)
 
     def side(self, rows: Rows, up: Flags) -> tuple[Vector, Vector, Vector]:
-        """Return the derivatives of epsilon * |b| at the entries ``rows``, and their lower and upper bounds.
+        """Return the derivatives of epsilon * |b| for the entries ``rows``, then their lower and their upper bounds.
 
-        The bounds hold on that side of 0 on which an entry is, or to which it will move.
+        If epsilon > 0, 0 is a bound too: the bounds keep an entry on its side of 0, where epsilon * |b| is smooth.
 
         up: for each entry at 0, whether it will rise.
         """

@@ -4,17 +4,17 @@ Solves:   the problems of decomposition.py, one for each Subproblem, over subset
 Given:    products with K over all rows (gram); the rows and the dual problem of each subproblem
 Returns:  b, rho, objectives and violation of each subproblem
 
-A subproblem of the batch is a pair of classes, a fold, or any subset of rows. All of its rows are its working set, with
-W places. A batch goes through three stages: the W x W tiles K among the rows of each subproblem; the SMO kernel, with
-one work-item or work-group for each subproblem; and f = K b + q. The last two are repeated until all subproblems are
-solved or have stalled, since the SMO kernel's own f is in kernel precision.
+A subproblem of the batch is a pair of classes, a fold, or any subset of rows. All of its rows are its working set,
+padded to W rows. A batch goes through three stages: the W x W tiles K among the rows of each subproblem; the SMO
+kernel, with one work-item or work-group for each subproblem; and f = K b + q. The last two are repeated until all
+subproblems are solved or have stalled, since the SMO kernel's own f is in kernel precision.
 
 Kernel values of the SMO kernel. On a CPU with short rows, the SMO kernel computes rows of its tile itself when it first
 needs them, because many coefficients never change. If all of K is on the device, it reads rows from there.
 
-Float64 check. If rounding of K could hide most of tol, f of the rows that decide the violation is computed from float64
-products with the support vectors. If rounding could move the objective alone, a sample of rows measures its effect
-first.
+Float64 check. Rounding errors of K could hide most of tol. Then f is computed from float64 products with the support
+vectors, for all rows whose exact f could change the outcome. If rounding could only move the objective too far, a
+sample of rows measures its effect first.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from clsvm.solvers.result import Result
 from clsvm.solvers.state import RESPOND, Limits, PairSteps, View, mirror, most_places, respond
 from clsvm.threads import one_thread
 
-UNIT = 32  # a subproblem's number of places is a multiple of UNIT, so that parts of buffers are aligned
-ROOM = 128  # the number of places in float64 products is a multiple of ROOM, so that parts of buffers are aligned
+UNIT = 32  # subproblems are padded to a multiple of UNIT rows, so that parts of buffers are aligned
+ROOM = 128  # float64 products are padded to a multiple of ROOM rows, so that parts of buffers are aligned
 MIRRORED = 64  # least stored entries of a row with which a value of K is cheaper to mirror than to compute
-HALVED = 0.6  # half of K among all rows is computed if it has at most HALVED * rows * support vectors values
-FEWER, PASSING = 2, 16 << 20  # rows are few if FEWER * rows <= support vectors and K has at most PASSING bytes
+HALVED = 0.6  # m rows and s support vectors: half of K among both is computed if it has at most HALVED * m * s values
+FEWER, PASSING = 2, 16 << 20  # m rows are few if FEWER * m <= s, and K (m, s) has at most PASSING bytes
 TILES = 0.25  # share of the free memory for the tiles of a batch, or for one tile in float64
-SMALL = 128  # places of the smallest tile in workgroup-style kernels
+SMALL = 128  # rows of the smallest tile in workgroup-style kernels
 STOP = 0.1  # share of tol at which the SMO kernel stops; the rest is for rounding errors of K
 FEW, NEARER = 256, 0.02  # subproblems of at most FEW rows stop at NEARER * tol, since SMO costs little there
-LAUNCH = 20  # most SMO iterations in a launch, for each place of a subproblem
+LAUNCH = 20  # most SMO iterations in a launch, for each row of a subproblem
 AT_ONCE, ROWS = 2, 16384  # a batch has AT_ONCE subproblems for each compute unit, or more up to ROWS rows in all
 IN_CACHE = 256 << 10  # most bytes of a subproblem's rows that stay in a core's cache
 SAMPLE, SURE = 16, 2  # rows sampled for their rounding errors; safety factor on the largest error
@@ -146,7 +146,7 @@ def solve(gram: Operator, members: Sequence[Subproblem], asked: Request) -> Iter
 
 
 def _width(gram: Operator, rows: int) -> int:
-    """Return W, the number of places in the tile of a subproblem with ``rows`` rows.
+    """Return W, the number of rows of the square tile of a subproblem with ``rows`` rows.
 
     W is a multiple of the vector length. In workgroup style there are few values of W, since each needs its own
     program.
@@ -185,7 +185,7 @@ class _Device(NamedTuple):
     counters: SMO iterations of each subproblem.
     made: which rows of Q the SMO kernel has computed.
     ws: working set of each subproblem, all of its rows.
-    all: number of places in the whole batch.
+    all: number of rows of the whole batch, with padding.
     """
 
     whole: Buffer
@@ -200,7 +200,7 @@ class _Device(NamedTuple):
 
 
 class _Batch:
-    """Solve B subproblems as problems over W places each, with their tiles in the buffer Q.
+    """Solve B subproblems, each padded to W rows, with their tiles in the buffer Q.
 
     The tile of a subproblem is the kernel matrix among its rows, padded to W x W.
     """
@@ -303,7 +303,7 @@ class _Batch:
         """Return which of the B subproblems may have a relative rounding error of the objective above OBJECTIVE, (B,).
 
         bound: error bound of f of each subproblem, (B,).
-        alone: subproblems (B,) whose violation is certain. A sample of rows measures their error in place of the bound.
+        alone: subproblems (B,) whose violation is certain. Their errors are measured with a sample of rows.
         """
         level, weight = certificate.level(self.problem, self.b, self.f)
         loose = np.asarray(bound * weight > certificate.OBJECTIVE * level)
@@ -360,10 +360,10 @@ class _Batch:
         certificate.finite(self.f, self.gram.kernel)
 
     def _respond_exactly(self, near: NDArray[np.bool_]) -> None:
-        """Compute f of the rows ``near`` (B, W) in float64.
+        """Compute the gradients f in float64 where the mask ``near`` (B, W) is true.
 
-        The host computes f if it needs few kernel values. Otherwise the device computes products, for which rows must
-        be laid out.
+        The host computes them if few kernel values are needed. Otherwise the device computes products, for which rows
+        must be laid out.
         """
         assert self.asked.exact
         few = int((near.sum(axis=1) * (self.b != 0).sum(axis=1)).sum()) <= ON_HOST * self.gram.rows.n * self.gram.rows.d
@@ -380,7 +380,7 @@ class _Batch:
         self.stream.write_wide(self.device.state.f, self.f)
 
     def _by_host(self, block: Block, near: NDArray[np.bool_]) -> None:
-        """Compute f of the rows ``near`` (B, W) from blocks of K on the host."""
+        """Compute the gradients f where the mask ``near`` (B, W) is true, from blocks of K on the host."""
         with one_thread():
             for p in np.flatnonzero(near.any(axis=1)).tolist():
                 own, here, used = self.members[p].rows, np.flatnonzero(near[p]), np.flatnonzero(self.b[p])
@@ -519,10 +519,12 @@ def mirrors(gram: Operator) -> bool:
 
 
 def tile(gram: Operator, panel: Panel, rows: Buffer, count: Buffer, Q: Buffer, place: int, most: int) -> None:
-    """Compute K among the rows of a square panel into tile number ``place`` of the buffer Q.
+    """Compute the kernel matrix among the rows of a panel into tile number ``place`` of the buffer Q.
 
-    panel: the rows, copied to the layout of right-hand rows of a product.
-    rows: buffer with the positions of the rows.
+    Each tile of Q has W x W values, for a panel with room for W rows.
+
+    panel: the rows, in the layout of right-hand rows of a product.
+    rows: buffer with the positions of the rows on the device.
     count: buffer with the number of rows.
     most: upper bound of the number of rows.
     """
@@ -544,10 +546,10 @@ def _respond(gram: Operator, shape: tuple[int, int], Q: Buffer, b: Buffer, q: Bu
 
 
 def gathered(gram: Operator, places: NDArray[np.int32], count: Buffer) -> tuple[Panel, Buffer]:
-    """Gather rows into a panel, the layout of right-hand rows of a product; return it and a device buffer of places.
+    """Gather rows into a panel, the layout of right-hand rows of a product; return it and the positions' buffer.
 
     places: position of each row on the device; -1 stands for no row.
-    count: buffer with the number of places.
+    count: buffer with the number of positions.
     """
     panel, at = gram.panel(places.size, square=True), gram.stream.upload(places.ravel())
     gram.gather(panel, at, count)

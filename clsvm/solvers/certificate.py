@@ -92,12 +92,12 @@ class Extremes(NamedTuple):
         return np.asarray((self.right < self.offset - tol) | (self.left > self.offset + tol))
 
     def deciding(self, tol: float, bound: float | Vector) -> NDArray[np.bool_]:
-        """Return which entries decide whether the violation is within tol, (entries,).
+        """Return for which entries exact derivatives could change whether the violation is within tol, (entries,).
 
-        Rounding may leave the outcome for a group open. The group's entries with a derivative near an extreme then
-        decide the outcome. The group's free entries decide it too, since they determine the offset.
+        In a group whose outcome rounding errors leave open, these are the entries whose exact derivative may be an
+        extreme, and all free entries, which determine the offset.
 
-        bound: error bound of the derivatives, one number or (entries,).
+        bound: bound of the rounding errors of the derivatives, one number or (entries,).
         """
         off = np.broadcast_to(bound, self.right.shape)
         if not self.held:
@@ -194,16 +194,17 @@ class Checked(NamedTuple):
 
 
 class Check:
-    """Check a solve in float64: compute f again for the rows that decide the violation or the objectives.
+    """Check a solve in float64: compute f again for rows whose rounding errors could change the outcome.
 
-    The check keeps a bound of the rounding error of f for each row. After a row was computed in float64, only changes
-    of the coefficients since then contribute to its bound.
+    The outcome is whether the violation is within tol, and the objectives. The check keeps a bound of the rounding
+    error of f for each row. After f of a row was computed in float64, only changes of the coefficients since then
+    contribute to the row's bound.
 
     dtype: dtype of kernel values.
-    kernel_scale: their rounding error in units of eps of dtype.
+    kernel_scale: rounding error of a kernel value in units of eps of dtype.
     exact: function that computes K b in float64, None if K is exact enough.
     sizes: error sizes of rows (n,), by which rows are sampled.
-    objective: whether the objectives must be right too.
+    objective: whether to check the rounding errors of the objectives too.
     """
 
     def __init__(
@@ -258,11 +259,12 @@ class Check:
         return out
 
     def __call__(self, problem: Problem, b: Vector, f: Vector, worst: float, tol: float, gap: bool = False) -> Checked:
-        """Return the violation of coefficients b, and f with float64 values of the rows that decide it.
+        """Return the violation of coefficients b, and f with float64 values of some rows.
 
-        A row is computed in float64 if it decides the violation and its error bound exceeds a tenth of tol. In dtype
-        float64 all rows are computed, since f has accumulated the rounding of many iterations. Rows that decide the
-        objectives follow if the violation is within tol and objectives must be right, or if ``gap`` is set.
+        A row's f is computed in float64 if its exact value could change whether the violation is within tol, and its
+        error bound exceeds a tenth of tol. In dtype float64 all rows are computed, since f has accumulated the rounding
+        of many iterations. If rounding could change an objective by more than OBJECTIVE, support vectors follow. This
+        needs a violation within tol and the argument ``objective``, or ``gap``.
 
         worst: the violation by f itself.
         gap: whether the duality gap may end the solve.
@@ -299,9 +301,11 @@ class Check:
 
 
 def wanted(problem: Problem, b: Vector, f: Vector, off: Vector, tol: float) -> NDArray[np.bool_]:
-    """Return which rows (n,) decide whether the violation of b is within tol, given error bounds ``off`` (n,) of f.
+    """Return for which rows (n,) the exact f could change whether the violation of b is within tol.
 
     Rows with an error bound of at most a tenth of tol do not count.
+
+    off: error bounds of f, (n,).
     """
     deciding = of(problem, b, f).deciding(tol, np.tile(off, problem.problems))
     return np.asarray(deciding.reshape(b.shape).any(axis=0) & (off > tol / 10))
@@ -342,7 +346,7 @@ def objectives(problem: Problem, b: Vector, f: Vector, offset: Vector) -> tuple[
 
 
 class Reached(NamedTuple):
-    """Hold what coefficients have reached.
+    """Hold offsets, objectives, violation and duality gap of coefficients.
 
     Attributes
     ----------

@@ -11,12 +11,12 @@ Source:   GTSVM (Cotter, Srebro, Keshet 2011) sections 3 and 5.1; working sets o
 
     until stopped:
         ws   <- half of the last working set, and the rows with the largest violations      state.py
-        Q    <- tile K(ws, ws); values among rows that stayed are copied from the last one  gram.tile, carry.cl
+        Q    <- tile K(ws, ws); values among rows that stayed are from the last tile        gram.tile, carry.cl
                 (or whole rows first, and Q from the row cache                              kernel_rows.py, given.cl)
         b_ws <- solution of the dual over ws                                                subproblem_*.cl
         f    <- f + K(., changed) delta, rows from the row cache, or computed; delta is     rowcache.cl, update.cl, gram
                 the change of the coefficients
-        if that brings little, a Newton step: all free coefficients to their minimum        newton.py
+        if SMO converges slowly, a Newton step: all free coefficients to their minimum        newton.py
 
 Of the arrays of length n, only b and f leave the device, and only a few times. The host waits for the device every
 ``sync`` outer iterations, to read the violation (smo.py). K is usually in float32, b and f in float64 (or pairs of
@@ -52,8 +52,8 @@ from clsvm.solvers.state import (
     squares,
 )
 
-UNTIMED = 1024  # with at most this many rows, parts of an iteration are not timed, since waiting takes too long
-WHOLE = 16  # the number of places of a working set is a multiple of WHOLE
+UNTIMED = 1024  # for at most this many rows the host does not wait for each part of an iteration to measure its time
+WHOLE = 16  # memory is allocated for a multiple of WHOLE rows of a working set
 LEAST = 4  # smallest working set of which half the rows stay in the next one
 
 
@@ -81,12 +81,12 @@ class Solver(Loop):
 
     @property
     def sets(self) -> int:
-        """Return the number of working sets in an iteration, one for each problem."""
+        """Return the number of working sets of an outer iteration: one for each problem."""
         return self.problem.problems
 
     @property
     def stay(self) -> int:
-        """Return the number of rows of a working set that stay in the next one."""
+        """Return the number of rows of a working set that the next working set keeps."""
         return self.W // 2 if self.W >= LEAST else 0
 
     def _allocate(self) -> None:
@@ -112,11 +112,13 @@ class Solver(Loop):
         self._look()
 
     def _working_set(self, gram: Operator) -> tuple[int, int]:
-        """Return the number W of rows of a working set, and the number of places that memory has for them.
+        """Return the number of rows of a working set, and the number of rows for which memory is allocated.
 
-        The requested size is rounded down to whole blocks of right-hand rows. W is then reduced by eighths until the
-        panel of these rows and the W x W tile of K among them fit in their share of the free memory. W is even, since
-        one half stays. With two fixed sums it is at least 4, a pair for each.
+        The second number is the requested size, rounded down to a multiple of the rows of a panel's block. It is then
+        reduced in steps of about an eighth, until the rows' panel and the square tile of K among the rows fit in their
+        share of the free memory. The first number is the requested size, made even because half of the rows stay in the
+        next working set, or the second number if that is less. With two fixed sums it is at least 4: a pair of rows for
+        each sum.
         """
         stream, rows, unit, sets = self.stream, gram.rows, max(gram.width, WHOLE), self.sets
         real, most = np.dtype(rows.dtype).itemsize, most_places(stream)
@@ -160,7 +162,7 @@ class Solver(Loop):
     def _between_checks(self, seen: Optimality) -> bool:
         """Reserve memory of the row cache, and prefetch rows of K if that pays.
 
-        Make a Newton step if it costs less than the outer iterations that it replaces; return whether one was made.
+        Make a Newton step if it costs less than the outer iterations that it replaces. Return whether it was made.
         """
         started, newton = perf_counter(), self.newton
         self.rows.reserve(seen.rows, bool(seen.steps.any()), self.sync, self.course.until)
@@ -217,9 +219,9 @@ class Solver(Loop):
     def _tile(self, stay: int) -> None:
         """Make the tile Q = K(ws, ws) of the working set ws.
 
-        The first ``stay`` rows stayed from the last working set. The values of K among these rows are copied from the
-        last tile if ``stay`` is a multiple of V, the rows of a lane group, and of SQUARE, the rows that the kernels of
-        carry.cl copy together. Half of all other values are computed, and copied to the other half by symmetry.
+        The first ``stay`` rows were in the last working set too. The values of K among them are copied from the last
+        tile. For this ``stay`` must be a multiple of the number of rows of a lane group, and of SQUARE, the side of the
+        squares that carry.cl copies. Half of all other values are computed, and mirrored to the other half.
         """
         gram, square, half = self.state.gram, self.square, self.W // 2
         ws, Q, W = self.selection.ws, square.Q, square.panel.capacity
@@ -263,7 +265,7 @@ class Coupled(Solver):
     Source:   GTSVM (Cotter, Srebro, Keshet 2011) sections 2.2 and 5.1, equation 4; Crammer and Singer 2002
 
     The working set is chosen by the violation v_i = max_p f_pi - min {f_pi : b_pi < hi_pi} of each row: Selection sees
-    one problem without bias whose gradient is -v. Within the working set, one row at a time is solved exactly.
+    one problem without bias whose gradient is -v. Within the working set, each SMO iteration solves one row exactly.
     """
 
     @property

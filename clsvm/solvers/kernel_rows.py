@@ -5,8 +5,8 @@ changed. Two other orders can be less work:
 
 Rows before the tile. All rows of the working set are computed first, and the tile is copied from them. This pays if a
 value of the tile costs much more than a value of a row, as with an inverted index, which makes whole rows only. The
-row cache must also hold all rows, and few rows may be idle. A row is idle if none of its coefficients changes in the
-iteration.
+row cache must also hold all these rows, and few of them should be idle. A row is idle if none of its coefficients
+changes in the iteration.
 
 Prefetched rows. All rows that the cache lacks are computed at once. Half of the values among them follow by symmetry
 (:func:`clsvm.gram.store.fill`).
@@ -38,19 +38,19 @@ from clsvm.solvers.state import Selection, State
 
 Places = NDArray[np.int32]
 CACHE_SHARE = 0.75  # share of the free memory for the row cache; the float64 check needs the rest
-ALONE = 4.0  # time to read one value of the row cache by itself, over the time in sequence
-IDLE = 0.05  # assumed share of idle rows before the first iteration
-NEW = 3 / 8  # share of a tile computed in an iteration: half of the set stays, half of the other values mirror
+ALONE = 4.0  # time to read a single value of the row cache, as a multiple of a value's time in a whole row
+IDLE = 0.05  # share of idle rows in a working set that is assumed before the first outer iteration
+NEW = 3 / 8  # share of a tile that is computed: half of the rows stay, and half of all other values follow by symmetry
 FIRST = 1 / 8  # share of all rows computed before prefetching is first considered; it doubles each time
 GAIN = 1.25  # least ratio of expected saving to cost with which rows are prefetched
 MIN_WORKING_SET = 16
-# DECLINE: rows of K whose coefficient changes in a solve are proportional to W^-DECLINE, for working sets of W rows.
+# DECLINE: the number of rows whose coefficients change in a solve is proportional to W^-DECLINE, for W working rows.
 # FRESH: the coefficients of FRESH * W rows change in an outer iteration with a working set of W rows.
 # INNER: SMO iterations of an outer iteration for each row whose coefficient changes.
 # DECLINE, FRESH and INNER are fitted to a9a, ijcnn1, covtype and MNIST, with working sets of 16 to 2048 rows.
 DECLINE, FRESH, INNER = 0.3, 0.65, 1.5
 SUPPORT = 1 / 3  # assumed share of rows whose coefficients ever change
-# STAYING: a row cache that holds fewer than STAYING * W rows loses rows that stay in a working set of W rows.
+# STAYING: a row cache of fewer than STAYING * W rows evicts rows that stay in the working set for the next iteration.
 # AGAIN: a row cache of R < STAYING * W rows multiplies the computed rows by AGAIN * (STAYING * W / R)^FORGOTTEN.
 STAYING, AGAIN, FORGOTTEN = 1.5, 1.6, 0.2
 NEAR = 4 << 20  # bytes of a tile above which an SMO iteration takes FAR times as long
@@ -65,11 +65,11 @@ def copy_cost(profile: Profile) -> float:
 def tile_cost(profile: Profile, rows: Rows, n: int, W: int, idle: float | None = None) -> float:
     """Return the cost of a value of the tile, in dense cells, if whole rows of K are computed before the tile.
 
-    A dense cell is the time of a multiply-add in a product of dense rows.
+    A dense cell is the cost unit: the time of one multiply-add in a product of dense rows.
 
     n: number of values of a row of K.
-    W: rows of the working set.
-    idle: average number of rows in an iteration that are computed for the tile alone; None assumes a share of W.
+    W: number of rows of the working set.
+    idle: average number of rows in an outer iteration whose coefficients do not change; None assumes a share of W.
     """
     return copy_cost(profile) + (IDLE * W if idle is None else idle) * n * rows.cost / (NEW * W * W)
 
@@ -88,7 +88,7 @@ def before_tile(profile: Profile, rows: Rows, n: int, W: int, idle: int, steps: 
 
 
 def prefetches(gram: Operator) -> bool:
-    """Return whether rows of K can be prefetched, and whether that would pay if the solve needed all rows."""
+    """Return whether both are true: rows of K can be prefetched, and this pays in a solve that needs all rows."""
     if not gram.resident or gram.stream.profile.shape != "vector":
         return False
     return gram.rows.cost * (1 - GAIN / 2) > GAIN * programs.COPIED * gram.stream.profile.cache_cost
@@ -104,19 +104,20 @@ def new_cache(stream: Stream, rows: Rows, nbytes: int, entries: int) -> RowCache
 
 
 class Square:
-    """Hold the panel of the working sets' rows, and their tile Q.
+    """Hold a panel of rows, and the tile Q: the kernel matrix among the rows of the working set.
 
-    The panel is a copy of the rows in the layout of right-hand rows of a product. Q is the kernel matrix among the
-    rows. After the tile is made, the panel holds the rows whose coefficients changed.
+    The panel is memory for rows in the layout of right-hand rows of a product. Each outer iteration uses it twice. Q is
+    computed from the rows of the working set in it. Then rows whose coefficients changed replace them, for the update
+    of f.
 
     Attributes
     ----------
     count
-        buffer on the device with the number of rows.
+        buffer on the device with the number of rows of a working set.
     made
         whether Q is the tile of the last working set.
     nbytes
-        bytes of panel and tile.
+        bytes of the panel and of Q.
     """
 
     def __init__(self, stream: Stream, gram: Operator, rows: int) -> None:
@@ -132,9 +133,9 @@ class Square:
 
     @contextmanager
     def lent(self) -> Iterator[None]:
-        """Free the memory of the working set's rows and tile until the context ends.
+        """Free the memory of the panel and of the tile Q until the context ends.
 
-        The next iteration makes both again.
+        The next outer iteration fills both again.
         """
         self._stream.finish()
         self._stream.free(*self.panel.buffers(), self.Q)
@@ -152,15 +153,15 @@ class Counts:
     Attributes
     ----------
     apart
-        rows computed for Newton steps, outside the row cache, less rows copied by symmetry.
+        number of rows computed for Newton steps, outside the row cache, less rows that prefetches copied by symmetry.
     at_once
-        rows computed early, in a prefetch.
+        number of rows computed in prefetches.
     asked
-        rows computed for working sets, at the last convergence check.
+        number of rows computed for working sets up to the last convergence check.
     idle
-        new rows of working sets whose coefficients did not change, over all outer iterations.
+        number of times that a row entered a working set, but its coefficients did not change.
     outer
-        outer iterations so far.
+        number of outer iterations so far.
     """
 
     apart: int = 0
@@ -171,18 +172,18 @@ class Counts:
 
 
 class Changed(NamedTuple):
-    """Name device buffers of the rows of working sets whose coefficients changed.
+    """Name the device buffers that list rows of working sets whose coefficients an outer iteration changed.
 
     Attributes
     ----------
     count
-        number of rows.
+        number of listed rows.
     row
-        rows to compute, or None.
+        positions of the rows on the device, or None if the row cache has the rows.
     slot
         slots of the rows in the row cache.
     D
-        changes of the coefficients, (problems, capacity of the panel of right-hand rows).
+        changes of the rows' coefficients, (problems, most listed rows).
     """
 
     count: Buffer
@@ -192,7 +193,10 @@ class Changed(NamedTuple):
 
 
 class KernelRows:
-    """Compute the rows of K that change f in a solve, through a row cache of at most ``cache_bytes`` bytes."""
+    """Update the gradients f by the rows of K whose coefficients changed, through a row cache.
+
+    Rows that the cache lacks are computed and stored in it. The cache takes at most ``cache_bytes`` bytes.
+    """
 
     def __init__(self, state: State, selection: Selection, square: Square, cache_bytes: int) -> None:
         self.state, self.selection, self.square = state, selection, square
@@ -215,16 +219,19 @@ class KernelRows:
         self.state.stream.write(self.selection.counters, counters)
         self.counts, self._settings = Counts(), settings
         suits = self.cache.capacity and self.selection.sets == 1 and prefetches(self.state.gram)
-        self._next = FIRST * self.state.gram.rows.n if suits else np.inf  # rows computed before prefetching
+        self._next = FIRST * self.state.gram.rows.n if suits else np.inf  # least computed rows for a prefetch
 
     def counters(self) -> NDArray[np.int64]:
-        """Return the solve's counters (P, 4)."""
+        """Return the counters (P, 4) of the P problems, as the kernels count them.
+
+        The columns are the SMO iterations, the computed rows, the filled slots of the row cache, and the idle rows.
+        """
         return self.state.stream.read(self.selection.counters, np.int64, (self.state.P, 4))
 
     def reserve(self, rows: int, began: bool, sync: int, until: float) -> None:
         """Reserve memory of the row cache for the next ``sync`` outer iterations, and prefetch rows of K if that pays.
 
-        Then choose whether rows are computed before the tile.
+        Then choose whether these iterations compute whole rows of K before the tile Q.
 
         rows: number of rows computed so far.
         began: whether any coefficient has changed.
@@ -239,7 +246,7 @@ class KernelRows:
             counts.apart -= mirrored
             counts.at_once += made - mirrored
             computed += made
-        # Rows come before the tile only if none of them can leave the cache between tile and update.
+        # Rows are computed before the tile only if the cache can evict none of them between tile and update.
         room = choice.sets == 1 and min(computed + sync * choice.W, state.n) <= cache.capacity
         seen = state.stream.profile, state.gram.rows, state.n, choice.W, counts.idle, counts.outer
         self.first = room and before_tile(*seen, computed < state.gram.rows.n)
@@ -250,10 +257,12 @@ class KernelRows:
         return copy_cost(self.state.stream.profile) if self.first else self.state.gram.rows.tile_cost
 
     def plan(self, stay: int, all_of_them: bool = False) -> None:
-        """Sort the changed rows of the working set into those that the row cache has, and those that it lacks.
+        """List the rows of the working set whose coefficients changed, in two lists: hits and misses.
 
-        stay: the last ``stay`` rows of the working set move to its front.
-        all_of_them: take all rows of the working set, changed or not.
+        The row cache has the hits, and lacks the misses. Then the last ``stay`` rows of the working set move to its
+        front, for the next working set, and all other rows leave it.
+
+        all_of_them: list all rows of the working set, whether their coefficients changed or not.
         """
         state, choice, hits = self.state, self.selection, self.hits
         each, group = state.P // choice.sets, state.stream.profile.group
@@ -267,14 +276,14 @@ class KernelRows:
         return Update(state.P, state.n, state.f, changed.D, self.square.panel.capacity)
 
     def add_hits(self) -> None:
-        """Add to f the cached rows of K whose coefficients changed, each times its change."""
+        """Add the listed hits to f: cached rows of K, each times the change of its coefficient."""
         if self.cache.capacity:
             size = programs.update_range(self.state.stream.profile, self.state.n)
             store = self.cache.store(self.hits.slot).arguments()
             self._update(*size, store, self._added(self.hits).arguments(), self.hits.count)
 
     def make_misses(self, add: bool = True) -> None:
-        """Compute the changed rows of K that the row cache lacks, and store them in it.
+        """Compute the listed misses, which are rows of K that the row cache lacks, and store them in the cache.
 
         add: also add these rows, each times the change of its coefficient, to f.
         """
@@ -310,17 +319,18 @@ class KernelRows:
         return np.sort(at[self.slots()[at] < 0])
 
     def tile(self, rows: Buffer, W: int, known: int, Q: Buffer) -> None:
-        """Copy the tile Q (W, W) from rows in the row cache, from column ``known`` on.
+        """Copy values of the tile Q (W, W) from rows in the row cache.
 
-        Only values Q[u, v] with u < ``known`` or u >= v are copied, since the others follow by symmetry.
+        Q already has the values among its first ``known`` rows. Values Q[u, v] with v >= ``known`` are copied if
+        u < ``known`` or u >= v. All others follow by symmetry.
 
-        rows: buffer with the positions of the tile's rows.
+        rows: buffer with the positions of the tile's rows on the device.
         """
         size = (1 if self.state.stream.profile.shape == "vector" else self.state.gram.rows.lanes, W)
         self._pick(size, None, self.cache.store(self.cache.slot_of).arguments(), rows, W, known, 1, Q)
 
     def tile_if_there(self, places: Places, rows: Buffer, W: int, known: int, Q: Buffer) -> bool:
-        """Make Q by :meth:`tile` if the cache holds the rows at ``places`` and copying is cheaper.
+        """Make Q by :meth:`tile` if the cache holds the rows at the positions ``places``, and copying costs less.
 
         Return whether Q was made.
         """
@@ -351,7 +361,7 @@ class KernelRows:
         """Compute all rows of K that the row cache lacks, or as many as time allows.
 
         Return the number of rows made, and the number of rows that the values copied by symmetry would fill. Do nothing
-        if the cache has too few free slots. The cache learns of the rows at the end, when their values are complete.
+        if the cache has too few free slots. The cache lists the rows only at the end, when their values are complete.
 
         until: perf_counter() at which the time is over.
         """
@@ -381,14 +391,14 @@ def sizes(
 ) -> tuple[int, int, str]:
     """Return the working set size, the bytes of the row cache, and the reason in words.
 
-    A size that is given as a number is taken. "auto" takes the size of the least cost by the device's measured rates
-    (profiles.py). A value of K costs ``rows.cost`` cells to compute, and ``cache_cost`` cells to read from the row
-    cache: rows are cached if reading is cheaper. A large working set computes fewer rows in fewer launches. A small one
-    has a cheaper tile and cheaper SMO iterations (:func:`cost`).
+    A size that is given as a number is taken. "auto" takes the size with the least cost (:func:`cost`), by the device's
+    measured rates (profiles.py). The cost unit is one multiply-add in a product of dense rows. Rows of K are cached if
+    reading a value, at ``Profile.cache_cost``, costs less than computing it, at ``Rows.cost``. With a large working set
+    a solve computes fewer rows in fewer launches. With a small one the tile and each SMO iteration cost less.
 
     working_set: number of rows, or "auto".
     cache: size of the row cache in MB, or "auto".
-    n: rows of the problem, by default all.
+    n: number of rows of the problem, by default all rows of ``gram``.
     """
     profile, rows, words = stream.profile, gram.rows, []
     cells = rows.cost
@@ -434,8 +444,8 @@ def _kept(stream: Stream, rows: Rows, cache: float | str) -> float:
 def _value(profile: Profile, cells: float, n: int, kept: float, W: int) -> float:
     """Return the mean cost of a value of K, in multiply-adds of a dense product.
 
-    A value of a cached row is read; other values are computed. If the cache is small beside the working set of W rows,
-    rows that stay in the set are computed again.
+    A value of a cached row is read; other values are computed. If the cache holds fewer than STAYING * W rows, it
+    evicts rows that stay in the working set of W rows, and these are computed again.
 
     cells: cost of computing a value.
     kept: number of rows that the row cache holds, of n rows.
@@ -452,11 +462,13 @@ def _sizes(largest: int) -> list[int]:
 def cost(profile: Profile, n: int, width: float, value: float, W: int, laid: float = 0.0) -> float:
     """Return the cost of a solve with a working set of W rows, up to a factor that is the same for every W.
 
-    A row that changes costs its n values, its SMO iterations, and its share of an outer iteration. These are launches,
-    laying out rows, the choice of the working set, and the new half of the W x W tile.
+    A row whose coefficient changes costs its n values of K, its SMO iterations, and its share of an outer iteration. An
+    outer iteration consists of launches, laying out rows, the choice of the working set, and half of the W x W tile.
 
-    width: cost of a value of the tile, in dense cells.
-    value: cost of a value of K, in dense cells.
+    Costs are in multiply-adds of a product of dense rows.
+
+    width: cost of a value of the tile.
+    value: cost of a value of K.
     laid: cost of a row that every outer iteration lays out anew.
     """
     changed = FRESH * min(W, n * SUPPORT)

@@ -8,13 +8,14 @@ Source:   Hintermueller, Ito, Kunisch 2002 (a primal-dual active set strategy is
           line search; Scheinberg 2006 for active sets of SVMs
 
     U'U  <- M, by blocks of columns
-    H    <- none
-    until nothing leaves its bounds:
+    H    <- the empty set, of coefficients that are fixed at a bound
+    until no coefficient leaves its bounds:
         d <- the minimum over F with the sums fixed and H at their bounds           Schur complement of U'U = M
         H <- H and the coefficients that d takes beyond their bounds
     b, f <- b + t d, f + t K d with the best 0 < t <= 1
 
-SMO soon finds which coefficients are at a bound, but takes long over the free ones; a Newton step solves for these.
+SMO soon finds which coefficients are at a bound, but takes long to find the values of the free coefficients. A Newton
+step computes these values.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ RIDGE = 10.0  # relative ridge in units of eps times the square root of the numb
 STEADIER, TRIES = 30.0, 5  # factor of the next ridge if K + ridge * I is indefinite; most ridges to try
 MOST, LEAST = 4096, 32  # most and fewest free coefficients of a Newton step
 MARGIN = 256  # panels and a factor's blocks have a multiple of MARGIN rows, so that there are few different sizes
-SHORT = 0.5  # least length t of a step; a shorter step is dropped, since wrong coefficients were at bounds
+SHORT = 0.5  # least length t of a step; a shorter step is dropped, since it has fixed the wrong coefficients
 BLOCK = 1024  # most rows of a block of the factor, so that its diagonal block fits in caches
 PLACES = 16  # bytes for each right-hand row of a product, in addition to the row's values
 MEANWHILE = 3  # number of arrays (block, block) on the host while a block of the factor is computed
@@ -224,10 +225,10 @@ class Face:
         self._down = self._factor.forward(np.array(g[:, None], self._factor.dtype, order="F"))[:, 0]
 
     def minimum(self, held: NDArray[np.bool_], at: Vector, room: float = np.inf) -> Vector | None:
-        """Return the minimiser d (m,), in which the coefficients marked in ``held`` (m,) move by exactly ``at`` (m,).
+        """Return the minimiser d (m,), whose entries marked in ``held`` (m,) are fixed at the values of ``at`` (m,).
 
-        Return None if there is no minimiser, or if it takes more than ``room`` bytes. A sum of coefficients that are
-        all marked is no condition.
+        Return None if there is no minimiser, or if it takes more than ``room`` bytes. The sum of a group is no
+        condition if all entries of the group are fixed.
         """
         order = np.flatnonzero(held)
         known = self._factor.columns(order, room)
@@ -377,7 +378,10 @@ class Newton:
         self._costs = CostModel()
 
     def due(self, seen: Optimality, tol: float, outer: int) -> bool:
-        """Return whether a Newton step after ``outer`` iterations costs less than the SMO that it replaces."""
+        """Return whether a Newton step costs less than the SMO iterations that it replaces.
+
+        outer: number of outer iterations so far.
+        """
         profile, rows, n, W = self._stream.profile, self._rows, self._state.n, self._rows.selection.W
         free, cells, width = int(seen.inside.sum()), self._gram.rows.cost, max(rows.tile_cost, 1.0)
         value = min(cells, profile.cache_cost) if rows.cache.capacity or self._gram.whole else cells
@@ -394,7 +398,7 @@ class Newton:
     def _block(self, before: int, new: int, spare: int = 0) -> int:
         """Return the largest block size with which a factor of ``before`` rows can grow by ``new`` rows, or 0.
 
-        The memory of device and host limits the size. spare: bytes that will be free in addition.
+        The memory of device and host limits the size. spare: bytes that will be freed before the step.
         """
         stream = self._stream
         left = stream.limit - stream.held
@@ -415,8 +419,8 @@ class Newton:
     def find(self) -> Vector | None:
         """Return the change of the coefficients to their joint minimum, (1, n).
 
-        Return None if there is no minimum, or no memory to compute it. The factor stays in memory if the next
-        iterations have enough memory besides.
+        Return None if there is no minimum, or no memory to compute it. The factor is kept for the next step if that
+        leaves enough memory to the outer iterations.
         """
         wanted = self._rows.square.nbytes + self._rows.cache.coming
         try:
@@ -529,7 +533,7 @@ class Newton:
     def _extended(self, factor: Factor, rows: Rows, block: int, square: KernelBlock) -> bool:
         """Extend ``factor`` by one block of rows; return whether that succeeded.
 
-        square: function that returns K between two sets of rows (:meth:`_kernel_block`).
+        square: function that returns K between and among given rows (:meth:`_kernel_block`).
         """
         beside = np.empty((len(factor.rows), len(rows)), self._dtype, order="F")
         for first in range(0, max(1, len(beside)), block):
@@ -540,9 +544,9 @@ class Newton:
 
     @contextmanager
     def _kernel_block(self, rows: int) -> Iterator[KernelBlock]:
-        """Yield a function of two sets of rows, of at most ``rows`` rows in all.
+        """Yield a function of two arrays of row numbers, with at most ``rows`` numbers in all.
 
-        The function returns K between the sets, and the lower triangle of K among the second set.
+        The function returns K between the rows of both arrays, and the lower triangle of K among the second rows.
         """
         stream, gram = self._stream, self._gram
         panel, made = gram.panel(_whole(rows), square=True), []

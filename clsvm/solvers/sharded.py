@@ -49,14 +49,14 @@ from clsvm.solvers.state import Limits, PairSteps, Selection, State, mirror, mos
 
 Rows = NDArray[np.intp]
 Ask = Callable[[str, Sequence[tuple[Any, ...] | None]], list[Any]]
-WHOLE = 16  # the number of places of a working set is a multiple of WHOLE
+WHOLE = 16  # the largest number of rows of a working set is a multiple of WHOLE
 SHARE = 0.5  # share of the free memory for rows and tile of a working set
 PIECE = 1024  # support vectors at a time in the products from which a new shard computes f
 EXACT = 64 << 20  # bytes of support vectors at a time in a float64 check
 
 
 def chosen(problem: Problem, rows: Rows, f: Vector, b: Vector, least: Vector, most: Vector, quota: int) -> Rows:
-    """Return the indices in ``rows`` (c,) of the candidates with the largest violations.
+    """Return which of the c candidates have the largest violations, as indices of ``rows`` (c,), their row numbers.
 
     f, b: gradients and coefficients of the candidates, (c,).
     least, most: extremes of all rows, (groups,).
@@ -177,7 +177,7 @@ class Sharded(Loop):
         while lost := {i for i, answer in enumerate(answers) if isinstance(answer, Lost)}:
             count_losses(losses, lost)
             notice(lost)
-            # A new shard gets no changes, since its coefficients include them already.
+            # A new shard gets no changes, since the coefficients that it got include them already.
             again = [(one,) for one in self._unchanged()] if name == "step" else given
             found = self._shards.ask(name, [one if i in lost else None for i, one in enumerate(again)])
             answers = [found[i] if i in lost else answer for i, answer in enumerate(answers)]
@@ -372,19 +372,19 @@ class Change(NamedTuple):
     least, most
         extremes of the other shards in their last replies, (groups,).
     stay
-        number of rows of the working set that stay.
+        number of rows of the working set that stay in the next one.
     computed
         rows of K computed so far.
     rows, b
         this shard's rows with a changed coefficient, and their new coefficients.
     X
-        changed rows of any shard that the row caches lack, (m, d).
+        rows of any shard with a changed coefficient that the row caches lack, (m, d).
     weights
         changes of the coefficients of the rows X, (m,).
     slots
         cache slots for the kernel values of the rows X, (m,).
     hits
-        cache slots of the changed rows that the row caches have.
+        cache slots of the rows with a changed coefficient that the row caches have.
     hit_weights
         changes of the coefficients of these cached rows.
     """
@@ -590,7 +590,7 @@ class Shard:
         self.state.replace(f[None])
 
     def exact(self, rows: Places, support: Data, b: Vector) -> Vector:
-        """Return K b of the ``rows`` in float64, for coefficients b (1, m) of support vectors (m, d)."""
+        """Return K(rows, support) b in float64, (1, rows), for coefficients b (1, m) of ``support`` (m, d)."""
         stream, c = self.stream, np.zeros((1, len(rows)))
         with stream.beside(stream.limit - stream.held) as own:
             step = max(1, LOOK // row_bytes(self.X))

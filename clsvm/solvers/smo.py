@@ -1,9 +1,9 @@
 """The outer loop of sequential minimal optimisation (SMO), for rows on one device or in several shards.
 
 An outer iteration chooses a working set, solves the dual over it and updates f = K b + q (decomposition.py on one
-device, sharded.py on several). At a convergence check the host reads the KKT violation. If it is within tol, f of the
-rows that decide it is computed again in float64. If the float64 violation is larger than tol, the loop continues from
-the float64 values.
+device, sharded.py on several). At a convergence check the host reads the KKT violation. If it is within tol, f is
+computed again in float64 for all rows whose exact f could change this. If the float64 violation is larger than tol, the
+loop continues from the float64 values.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from clsvm.report import Point, Status, relative_gap
 from clsvm.solvers import certificate
 from clsvm.solvers.result import Result, Settings, ended
 
-NEAR, CLOSE = 3, 0.6  # checks in which a violation within tol may fall to CLOSE * tol, to save a float64 check
+# A solve within tol continues towards CLOSE * tol for at most NEAR convergence checks, to avoid a float64 check.
+NEAR, CLOSE = 3, 0.6
 PATIENCE = 200  # least outer iterations without progress before a solve counts as stalled
 CERTIFICATES = 20  # float64 checks that replace f before a solve counts as stalled
 FEW_ROWS = 4096  # most rows of a solve whose objectives are checked in float64 even if it misses its tolerance
-GAP_ROWS = 512  # rows in working sets between two computations of the duality gap, which pass over all rows
+GAP_ROWS = 512  # the duality gap, which needs a pass over all rows, is computed once for GAP_ROWS working rows
 PARTS = ("select", "subproblem", "tile", "rows", "update", "free", "gap", "exact")  # keys of the seconds of a solve
 
 
@@ -291,8 +292,9 @@ class Loop(ABC):
     def _settled(self, violation: float) -> bool:
         """Return whether the solve shall end here rather than continue to a violation of CLOSE * tol.
 
-        A smaller violation can make the float64 check unnecessary. Further iterations do not pay if the rounding errors
-        of K are too large for that, or so small that the check is unnecessary already.
+        At a violation of CLOSE * tol, the solve may need no float64 check. Further iterations do not pay in two cases.
+        Either rounding errors of K are so large that the check would be needed even then, or they are so small that the
+        check is not needed now.
         """
         tol = self.settings.tol
         if self.check.exact is None or violation <= CLOSE * tol or self.dtype == "float64":

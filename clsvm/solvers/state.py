@@ -4,8 +4,9 @@
 which padding rows take no part in any problem.
 
 :class:`Selection` chooses working sets by counting violations of rows in a histogram, without sorting. The rows that
-stay from the last set come first. Behind them come equally many rows that can rise and rows that can fall, with the
-largest violations. If the problem has no bias, rows are not divided like this. No array of length n leaves the device.
+stay from the last working set come first. Then come as many rows whose coefficient can rise as rows whose coefficient
+can fall, those with the largest violations. In a problem without bias, the rows with the largest violations come,
+whether they rise or fall. No array of length n leaves the device.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def selection(profile: Profile, dtype: str, constraint: Constraint = Constraint.
     return Variant(f"{', '.join(names)} {constraint.name.lower()} {dtype}", text, tuple(options), "extremes")
 
 
-RESPOND = 4  # VECTORS of respond.cl
+RESPOND = 4  # equals VECTORS in respond.cl
 
 
 def respond(profile: Profile, dtype: str) -> Variant:
@@ -94,13 +95,13 @@ def shard(profile: Profile, dtype: str) -> Variant:
     return Variant(f"shard {dtype}", _cl("shard"), (*record.options(profile, dtype),), "put")
 
 
-SQUARE = 16  # SIDE of carry.cl
+SQUARE = 16  # equals SIDE in carry.cl
 
 
 def carry(profile: Profile, dtype: str) -> Variant:
-    """Return the program with the kernels carry and mirror, by which a part of the tile Q is copied.
+    """Return the program with the kernels carry and mirror, which copy values within the tile Q of a working set.
 
-    carry copies values among rows that stay from the last tile. mirror copies half of the tile by symmetry.
+    carry copies the values among rows that the working set keeps. mirror copies half of the tile by symmetry.
     """
     return Variant(f"carry {dtype}", sources.cl("solvers/carry"), (*record.options(profile, dtype),), "carry")
 
@@ -159,7 +160,7 @@ class Limits(NamedTuple):
 
 
 class PairSteps:
-    """Run SMO iterations on working sets of W places by an OpenCL kernel (subproblem_*.cl)."""
+    """Run SMO iterations on working sets of up to W rows by an OpenCL kernel (subproblem_*.cl)."""
 
     def __init__(
         self, stream: Stream, dtype: str, W: int, constraint: Constraint, rows: RowSource | None = None
@@ -170,8 +171,10 @@ class PairSteps:
     def __call__(
         self, sets: int, n: Any, ws: Buffer, Q: Buffer, state: Any, limits: Limits, rows: Any = (), memory: Any = None
     ) -> None:
-        """Launch the kernel on ``sets`` working sets ``ws`` of n rows with tiles Q.
+        """Launch the kernel on ``sets`` working sets with the row numbers ``ws`` and the tiles Q.
 
+        n: number of rows of the problem.
+        state: buffers with gradients, coefficients, bounds, epsilon, changes of coefficients and counters.
         rows: arguments from which the kernel computes rows of Q; empty if Q is given.
         memory: scratch memory of the kernel, by default local memory.
         """
@@ -182,7 +185,7 @@ class PairSteps:
 class View(NamedTuple):
     """Name the buffers by which working sets are chosen.
 
-    f, b, lo, hi: gradients, coefficients and bounds, each (sets, n).
+    f, b, lo, hi: gradients, coefficients and bounds, each (working sets, n).
     epsilon: one number, the factor of |b| in the dual.
     """
 
@@ -194,9 +197,10 @@ class View(NamedTuple):
 
 
 class State:
-    """Hold lo, hi, q, f and b of ``P`` problems over n rows on the device, n with padding rows.
+    """Hold the numbers lo, hi, q, f and b of ``P`` problems over n rows on the device.
 
-    Each array has P x n numbers of 8 bytes: doubles, or pairs of float32 if the device lacks doubles.
+    n counts padding rows too. Each array has P x n numbers of 8 bytes: doubles, or pairs of float32 if the device lacks
+    doubles.
     """
 
     def __init__(self, stream: Stream, gram: Operator, problems: int) -> None:
@@ -252,8 +256,8 @@ class State:
     def respond(self, b: Vector, panel: Panel) -> None:
         """Add K b to f, for coefficients b (P, n) in the caller's order.
 
-        Support vectors are the right-hand rows of products. As many as fit in ``panel`` are taken at a time, or more if
-        all of K is on the device.
+        Support vectors are the right-hand rows of products. Each product takes as many of them as fit in ``panel``, or
+        more if all of K is on the device.
         """
         s, gram, support = self.stream, self.gram, np.flatnonzero(b.any(axis=0))
         most = (s.limit - s.held) // (2 * (8 * self.P + 4)) if gram.whole else 0
@@ -276,23 +280,24 @@ def _chunks(profile: Profile, n: int) -> int:
 
 
 def nbytes(profile: Profile, sets: int, n: int, W: int) -> int:
-    """Return the approximate bytes on the device that are needed to choose ``sets`` working sets of W from n rows."""
+    """Return the approximate bytes on the device for choosing ``sets`` working sets of W rows each from n rows."""
     return sets * (n + 4 * W + 8 * BINS * _chunks(profile, n))
 
 
 class Selection:
-    """Choose the working sets (``sets``, W) of a solve from n rows, which are scanned in chunks.
+    """Choose ``sets`` working sets of W rows each from n rows, which kernels scan in chunks.
 
-    Call :meth:`clear` first.
+    Each problem has a working set; coupled problems have one together. Call :meth:`clear` first.
 
     Attributes
     ----------
     numbers, places
-        extremes of the dual's derivatives in each chunk, and their rows, at the last :meth:`look` (extremes.cl).
+        extremes of the dual's derivatives in each chunk of rows, and the rows that have them, at the last
+        :meth:`look` (extremes.cl).
     counters
         the solve's counters (problems, 4), which the host reads together with ``numbers`` and ``places``.
     ws
-        row numbers of each set, -1 at free places. A set has ``stride`` places, of which the first W are used.
+        row numbers of each working set, -1 for no row. There is memory for ``stride`` row numbers, and W are used.
     """
 
     def __init__(
@@ -331,19 +336,21 @@ class Selection:
         self.stream.clear(self._counted[1], 4 * 2 * BINS * self.sets)
 
     def over_rows(self, kernel: Any, *arguments: Any) -> None:
-        """Launch a kernel over the rows of every set, with a work-group for each chunk of rows."""
+        """Launch a kernel over the n rows for every working set, with a work-group for each chunk of rows."""
         group = self.stream.profile.group
         kernel((group * self.chunks, self.sets), (group, 1), self.n, self.chunk, *arguments)
 
     def look(self, view: View) -> None:
-        """Compute the optimality state at the current f: extremes and sums of the dual's derivatives."""
+        """Compute the optimality state at the current f and b: extremes and sums of the dual's derivatives."""
         self.over_rows(self._k["extremes"], view, self.numbers, self.places)
 
     def sums(self, *arguments: Any, kernel: Any = None) -> Vector:
-        """Return the sums (sets, 3) from which the host computes objectives.
+        """Return three sums for each problem, from which the host computes objectives: quadratic, linear and loss.
+
+        The shape is (problems, 3). Coupled problems have these sums together, (1, 3).
 
         arguments: the leading arguments of the kernel.
-        kernel: kernel that computes the sums, by default "objective" of extremes.cl.
+        kernel: kernel that computes the sums, by default "objective" of extremes.cl, where their formulas are.
         """
         self.over_rows(kernel or self._k["objective"], *arguments, self._sums)
         return np.asarray(self.stream.read_wide(self._sums, (self.sets, self.chunks, 3)).sum(axis=1))
@@ -361,9 +368,9 @@ class Selection:
         self._seen.write(self.stream, (self.stream.as_wide(numbers), places, counters))
 
     def choose(self, view: View, stay: int) -> None:
-        """Fill the working sets behind their first ``stay`` rows, in two passes over the rows (count.cl).
+        """Keep the first ``stay`` rows of each working set and choose all others, in two passes over n rows (count.cl).
 
-        :meth:`look` must have seen the same f and b.
+        Call :meth:`look` before, with the same f and b.
         """
         quota, group = (self.W - stay) // self._sides, self.stream.profile.group
         counts, totals, ends, shares = self._counted
@@ -377,16 +384,17 @@ class Selection:
     def extremes(self) -> tuple[Vector, NDArray[np.int32], NDArray[np.int64]]:
         """Read the optimality state that extremes.cl computed, and the counters of the solve.
 
-        Return its numbers and its places of rows, both (sets, chunks, groups, 4), and the counters (problems, 4).
+        Return extremes and sums, then row numbers and counts, both (working sets, chunks, groups, 4), as extremes.cl
+        writes them. Return the counters (problems, 4) last.
         """
         numbers, places, counters = self._seen.read(self.stream)
         return self.stream.narrow(numbers), places, counters
 
     def seen(self) -> tuple[tuple[Vector, Vector, NDArray[Any], Vector], NDArray[np.int64]]:
-        """Read the optimality state of whole sets, and the counters (problems, 4).
+        """Read the optimality state over all chunks of rows, and the counters (problems, 4).
 
-        The state has four arrays (sets, groups). They are the smallest derivative of the dual, the largest derivative,
-        the number of free coefficients, and the sum of the derivatives of free coefficients.
+        The state has four arrays (working sets, groups). They are the smallest derivative of the dual, the largest
+        derivative, the number of free coefficients, and the sum of the derivatives of free coefficients.
         """
         numbers, places, counters = self.extremes()
         least, most = numbers[..., 0].min(axis=1), numbers[..., 1].max(axis=1)

@@ -31,7 +31,7 @@
 // A work-group of NX * GROUPS items takes GROUPS lane groups. Each item owns RX neighbouring rows and reads them
 // itself. Consecutive items read consecutive addresses.
 // Local memory holds DEPTH features of the right-hand rows in two buffers, and all items read the same value at once.
-// Dimension 1 of the launch divides the right-hand rows.
+// Work-groups along dimension 1 of the launch share the right-hand rows.
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
     const int group0, const int groups, const int base, global const real *restrict values,
     global const long *restrict at, global const int *restrict columns_at, global const int *restrict columns,

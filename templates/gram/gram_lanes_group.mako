@@ -32,7 +32,8 @@ typedef CAT(REAL, 4) four;
 //   x_i[columns[j]] = values[at[g] + j * V + i % V] for lane group g = i / V, and
 //   y_u[j] = panel[((u / UB) * d + j) * UB + u % UB], with quotients rounded down
 // A work-group of NX * NY items takes GROUPS lane groups. It computes tiles of GROUPS * V rows and BLOCKS panel
-// blocks of UB right-hand rows. Dimension 1 of the launch divides the tiles; its size is 1 with UPDATE (epilogue.mako).
+// blocks of UB right-hand rows.
+// Work-groups along dimension 1 of the launch share the tiles. With UPDATE (epilogue.mako) this dimension has size 1.
 // An item owns 4 x 4 values for each pair of lane group and block.
 // Local memory holds DEPTH features of the rows and of the right-hand rows in two buffers. The next features are loaded
 // to registers while the current ones are multiplied.

@@ -41,7 +41,8 @@ typedef float4 four;
 //   x_i[j] = values[at[g] + j * V + i % V] for lane group g = i / V, and
 //   y_u[j] = panel[((u / UB) * d + j) * UB + u % UB], with quotients rounded down
 // A work-group takes GROUPS lane groups. It computes tiles of GROUPS * V rows and BLOCKS panel blocks of UB right-hand
-// rows. Dimension 1 of the launch divides the tiles; its size is 1 with UPDATE (epilogue.mako).
+// rows.
+// Work-groups along dimension 1 of the launch share the tiles. With UPDATE (epilogue.mako) this dimension has size 1.
 // A warp owns WARP_ROWS x WARP_VECTORS values of a tile.
 // Local memory holds DEPTH features of the rows and of the right-hand rows in two buffers. The next features are loaded
 // to registers while the current ones are multiplied.

@@ -456,8 +456,10 @@ class Layout(ABC):
         output index 0 belongs; then Pass.reads; then STORE_PARAMETERS UPDATE_PARAMETERS KERNEL_PARAMETERS
         (templates/gram/epilogue.mako).
 
-        The kernel obeys the macros V, UB and INDEX of :func:`options`, and the macros of programs.PRODUCTS: STORE,
-        UPDATE, HALF and SLABS, as finish_*.mako implement them, and SECTIONS, for which the body begins with SECTION.
+        The kernel obeys the macros V, UB and INDEX of :func:`options`, and the macros of programs.PRODUCTS. These are
+        STORE, UPDATE, HALF and SLABS, as finish_*.mako implement them, and SECTIONS. With SECTIONS the panel holds
+        several sections of right-hand rows, each with its own sums. The kernel's body begins with the macro SECTION,
+        which moves the pointers to the work-item's section.
         """
 
     def forward_back(self, spec: Spec, profile: Profile, dtype: str, d: int) -> Text | None:
