@@ -143,7 +143,7 @@ kernel OF_GROUP void threshold(const int pieces, const int quota, global const i
     for (int k = lid * share; k < (lid + 1) * share; ++k) mine += all[k];
     int total;
     int before = group_scan(mine, scratch, &total) - mine;
-    if (before < quota && before + mine >= quota)  // the quota ends among this item's bins
+    if (before < quota && before + mine >= quota)  // the count of rows reaches the quota in one of this item's bins
       for (int k = lid * share; k < (lid + 1) * share; ++k) {
         if (before + all[k] >= quota) {
           found[0] = k, found[1] = quota - before;
@@ -164,7 +164,8 @@ kernel OF_GROUP void threshold(const int pieces, const int quota, global const i
 }
 
 #if WG > 1
-// Compute shares[p][side] (see share_of), with one work-group for each chunk and problem.
+// Write shares[p][side]: for each chunk the number of rows before the last bin and in the last bin (share_of).
+// There is one work-group for each chunk and problem.
 kernel OF_GROUP void share(const int n, const int chunk, global const int *restrict counts, global const int *restrict ends,
                            global int *restrict shares) {
   const int p = get_global_id(1), c = get_group_id(0), pieces = get_num_groups(0);
@@ -177,7 +178,8 @@ kernel OF_GROUP void share(const int n, const int chunk, global const int *restr
 }
 #endif
 
-// Write the chosen rows of a side to ws[p][stay + side * quota ...]; rows of the last bin follow those of better bins.
+// Write the chosen rows of each side to ws[p], from entry stay + side * quota on.
+// First come the rows in bins before the side's last bin, and then rows of the last bin.
 kernel OF_GROUP void collect(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
                     global const wide *restrict lo, global const wide *restrict hi,
                     global const wide *restrict epsilon, global uchar *restrict in_set,
@@ -215,7 +217,7 @@ kernel OF_GROUP void collect(const int n, const int chunk, global const wide *re
     for (int side = 0; side < 2; ++side) {
       const bool mine = bin >= side * BINS && bin < (side + 1) * BINS;
       const bool better = mine && bin - side * BINS < last[side], tie = mine && bin - side * BINS == last[side];
-      int both;  // two counts of at most WG in one int: better rows in bits 0 to 15, ties from bit 16 on
+      int both;  // two counts of at most WG: rows before the last bin in bits 0 to 15, rows of the last bin from bit 16 on
       const int rank = group_scan(better + (tie << 16), scratch, &both);
       const int better_rank = better_at[side] + (rank & 0xffff) - 1, tie_rank = tie_at[side] + (rank >> 16) - 1;
       int to = -1;

@@ -83,7 +83,7 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     for (int p = 0; p < problems; ++p) {
       const size_t at = (size_t)p * n + row, to = (size_t)p * W + k;
       const wide now = B[to];
-      if (row >= 0) delta[to] = wide_sub(now, b[at]), b[at] = now;  // in empty places delta is B, which is 0
+      if (row >= 0) delta[to] = wide_sub(now, b[at]), b[at] = now;  // where ws has no row, delta is B, which is 0
     }
   }
   if (lid == 0) counters[0] += steps;

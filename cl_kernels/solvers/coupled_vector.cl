@@ -19,7 +19,7 @@ kernel EXPLICIT void subproblem(const int n, const int problems, const int W, gl
   global wide *restrict B = delta;
   for (int k = 0; k < W; ++k) {
     const int row = ws[k];
-    if (row < 0)  // the kernel function may be NaN in empty places
+    if (row < 0)  // Q may be NaN where ws has no row
       for (int z = 0; z < W; ++z) Q[(size_t)k * W + z] = Q[(size_t)z * W + k] = 0;
     double lowest = INFINITY, highest = -INFINITY;
     for (int p = 0; p < problems && row >= 0; ++p) {

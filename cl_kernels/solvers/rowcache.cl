@@ -31,7 +31,7 @@ kernel EXPLICIT __attribute__((reqd_work_group_size(WG, 1, 1))) void plan(
     const int row = e < entries ? ws[e] : -1;
     bool changed = all && row >= 0;
     for (int p = first; p < first + each && e < entries && !all; ++p) {
-      const wide d = delta[(size_t)p * W + e % W];  // zero where ws is empty
+      const wide d = delta[(size_t)p * W + e % W];  // 0 where ws has no row
       changed = changed || wide_less(d, wide_of(0)) || wide_less(wide_of(0), d);
     }
     const int slot = changed && capacity > 0 ? slot_of[row] : -1;
@@ -60,7 +60,7 @@ kernel EXPLICIT __attribute__((reqd_work_group_size(WG, 1, 1))) void plan(
   for (int k = lid; k < kept; k += WG) owner[miss_slot[k]] = miss_row[k], slot_of[miss_row[k]] = miss_slot[k];
   for (int k = miss_total + lid; k < room; k += WG) miss_row[k] = -1;
   for (int p = 0; p < sets; ++p)
-    for (int k0 = 0; k0 < used - stay; k0 += WG) {  // the first used - stay rows leave the set
+    for (int k0 = 0; k0 < used - stay; k0 += WG) {  // the first used - stay rows leave the working set
       const int k = k0 + lid;
       if (k < used - stay && ws[p * W + k] >= 0) in_set[(size_t)p * n + ws[p * W + k]] = 0;
     }

@@ -69,7 +69,7 @@ kernel EXPLICIT void subproblem(const int n, const int W, global const int *rest
   for (int k = 0; k < W; ++k) {
     const int i = ws[k];
 #ifndef ROWS
-    if (i < 0)  // the kernel function may be NaN in empty places
+    if (i < 0)  // Q may be NaN where ws has no row
       for (int z = 0; z < W; ++z) Q[(size_t)k * W + z] = Q[(size_t)z * W + k] = 0;
 #endif
     const double fk = i >= 0 ? f[base + i] : 0;

@@ -327,7 +327,7 @@ class NystromFolds(Fits):
 
 
 def _parts(jobs: list[Job], most: int) -> list[list[Job]]:
-    """Divide the fits of each candidate into parts of equal length, at most ``most`` fits.
+    """Divide the fits of each candidate into parts with equally many fits, at most ``most`` in a part.
 
     Candidates come in the order of descending penalty. A part with too few fits repeats its last fit.
     """

@@ -61,8 +61,8 @@ _LOCKS = build_lock, context_lock, pool_lock
 streams: weakref.WeakSet[Any] = weakref.WeakSet()  # open streams of this process; a fork acquires their locks too
 _still: list[Any] = []  # streams whose locks a fork has acquired
 _FORK_SAFE = ("Intel(R) OpenCL",)  # runtimes that work in a child forked after use; others hang there
-_used: list[int] = []  # processes that have made a context
-_forked: set[int] = set()  # processes forked from a process that has made a context
+_used: list[int] = []  # ids of processes that have made a context
+_forked: set[int] = set()  # ids of processes forked from a process that has made a context
 
 
 def _before_fork() -> None:

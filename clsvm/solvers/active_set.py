@@ -169,7 +169,7 @@ class _State:
         return joined
 
     def pair(self, seen: Extremes) -> NDArray[np.int8]:
-        """Return the most violating pair of coefficients in the form of :meth:`join`.
+        """Mark the most violating pair of coefficients: by 1 the one that will rise, by -1 the other. All others get 0.
 
         If no sum of coefficients is fixed, a single coefficient takes the place of the pair.
         """
@@ -223,7 +223,7 @@ def _descend(state: _State, inside: Flags, joined: NDArray[np.int8], ridge: floa
     factor = _factored(tile, ridge * len(F), largest or 1.0)
     face = Face(factor, state.f[F] + epsilon_term, group, len(kinds) if sums else 0, REFINED)
     held, nothing, moved = np.zeros(len(F), bool), np.zeros(len(F)), 0
-    # A joined coefficient that would move in the wrong direction is fixed at once.
+    # A coefficient of ``joined`` that would move in the wrong direction is fixed at once.
     for _ in range(HELD + len(F)):
         d = face.minimum(held, nothing)
         if d is None:

@@ -58,7 +58,7 @@ ON_HOST = 1 / 8  # float64 kernel values that the host computes while the device
 
 
 class Request(NamedTuple):
-    """Tell a batch its tolerance and limits, and how to compute float64 values.
+    """Hold the tolerance and the limits of a batch, and functions that compute float64 values.
 
     Attributes
     ----------
@@ -73,11 +73,11 @@ class Request(NamedTuple):
     sample
         blocks of K on the host for few rows, or None.
     sizes
-        error sizes of all rows (n,), by which rows of large subproblems are sampled, or None.
+        sizes of all rows (n,), from which rounding errors follow, or None. Large subproblems sample rows by them.
     over
-        called after each launch; True ends the batch as it is.
+        function that is called after each launch. If it returns True, the batch ends as it is.
     stands
-        called with the index and the coefficients of each subproblem after each launch, or None.
+        function that is called with the index and the coefficients of each subproblem after each launch, or None.
     words
         precision, device and layout for the results, as texts.
     """

@@ -203,7 +203,7 @@ class Check:
     dtype: dtype of kernel values.
     kernel_scale: rounding error of a kernel value in units of eps of dtype.
     exact: function that computes K b in float64, None if K is exact enough.
-    sizes: error sizes of rows (n,), by which rows are sampled.
+    sizes: sizes of the rows (n,), from which rounding errors follow; rows are sampled by them.
     objective: whether to check the rounding errors of the objectives too.
     """
 
@@ -314,8 +314,8 @@ def wanted(problem: Problem, b: Vector, f: Vector, off: Vector, tol: float) -> N
 def sample(rows: NDArray[np.intp], b: Vector, sizes: Vector) -> tuple[NDArray[np.intp], Vector]:
     """Return about SAMPLE of the ``rows``, ascending, and for each the number of rows that it represents.
 
-    A quarter of the sample are the rows with the largest error sizes, ``sizes`` (n,). The others are spread evenly over
-    the order of falling |b|, for coefficients b (problems, n).
+    A quarter of the sample are the rows with the largest ``sizes`` (n,), from which rounding errors follow. The others
+    are spread evenly over the order of falling |b|, for coefficients b (problems, n).
     """
     by_size = rows[np.argsort(-sizes[rows], kind="stable")]
     largest, others = by_size[: SAMPLE // 4], by_size[SAMPLE // 4 :]

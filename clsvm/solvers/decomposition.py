@@ -16,7 +16,7 @@ Source:   GTSVM (Cotter, Srebro, Keshet 2011) sections 3 and 5.1; working sets o
         b_ws <- solution of the dual over ws                                                subproblem_*.cl
         f    <- f + K(., changed) delta, rows from the row cache, or computed; delta is     rowcache.cl, update.cl, gram
                 the change of the coefficients
-        if SMO converges slowly, a Newton step: all free coefficients to their minimum        newton.py
+        if SMO converges slowly, a Newton step: all free coefficients to their minimum      newton.py
 
 Of the arrays of length n, only b and f leave the device, and only a few times. The host waits for the device every
 ``sync`` outer iterations, to read the violation (smo.py). K is usually in float32, b and f in float64 (or pairs of

@@ -41,12 +41,12 @@ CACHE_SHARE = 0.75  # share of the free memory for the row cache; the float64 ch
 ALONE = 4.0  # time to read a single value of the row cache, as a multiple of a value's time in a whole row
 IDLE = 0.05  # share of idle rows in a working set that is assumed before the first outer iteration
 NEW = 3 / 8  # share of a tile that is computed: half of the rows stay, and half of all other values follow by symmetry
-FIRST = 1 / 8  # share of all rows computed before prefetching is first considered; it doubles each time
+FIRST = 1 / 8  # share of all rows computed before prefetching is first considered; the share doubles each time
 GAIN = 1.25  # least ratio of expected saving to cost with which rows are prefetched
 MIN_WORKING_SET = 16
 # DECLINE: the number of rows whose coefficients change in a solve is proportional to W^-DECLINE, for W working rows.
 # FRESH: the coefficients of FRESH * W rows change in an outer iteration with a working set of W rows.
-# INNER: SMO iterations of an outer iteration for each row whose coefficient changes.
+# INNER: number of SMO iterations of an outer iteration for each row whose coefficient changes.
 # DECLINE, FRESH and INNER are fitted to a9a, ijcnn1, covtype and MNIST, with working sets of 16 to 2048 rows.
 DECLINE, FRESH, INNER = 0.3, 0.65, 1.5
 SUPPORT = 1 / 3  # assumed share of rows whose coefficients ever change
@@ -58,7 +58,7 @@ FAR = 1.2
 
 
 def copy_cost(profile: Profile) -> float:
-    """Return the cost of copying a value of a tile from the row cache, in multiply-adds of a dense product."""
+    """Return the cost of copying a value of a tile from the row cache, in multiply-adds of a product of dense rows."""
     return ALONE * profile.cache_cost
 
 
@@ -215,7 +215,7 @@ class KernelRows:
         """Reset the counts for a further problem; the row cache keeps its rows."""
         counters = self.counters()
         self._before += int(counters[0, 1])
-        counters[:, [0, 1, 3]] = 0  # the head of the cache's ring stays
+        counters[:, [0, 1, 3]] = 0  # the row cache goes on filling its slots where it was
         self.state.stream.write(self.selection.counters, counters)
         self.counts, self._settings = Counts(), settings
         suits = self.cache.capacity and self.selection.sets == 1 and prefetches(self.state.gram)
@@ -253,7 +253,7 @@ class KernelRows:
 
     @property
     def tile_cost(self) -> float:
-        """Return the current cost of a value of the tile Q, in multiply-adds of a dense product."""
+        """Return the current cost of a value of the tile Q, in multiply-adds of a product of dense rows."""
         return copy_cost(self.state.stream.profile) if self.first else self.state.gram.rows.tile_cost
 
     def plan(self, stay: int, all_of_them: bool = False) -> None:
@@ -442,7 +442,7 @@ def _kept(stream: Stream, rows: Rows, cache: float | str) -> float:
 
 
 def _value(profile: Profile, cells: float, n: int, kept: float, W: int) -> float:
-    """Return the mean cost of a value of K, in multiply-adds of a dense product.
+    """Return the mean cost of a value of K, in multiply-adds of a product of dense rows.
 
     A value of a cached row is read; other values are computed. If the cache holds fewer than STAYING * W rows, it
     evicts rows that stay in the working set of W rows, and these are computed again.
@@ -467,6 +467,7 @@ def cost(profile: Profile, n: int, width: float, value: float, W: int, laid: flo
 
     Costs are in multiply-adds of a product of dense rows.
 
+    n: number of values of a row of K.
     width: cost of a value of the tile.
     value: cost of a value of K.
     laid: cost of a row that every outer iteration lays out anew.

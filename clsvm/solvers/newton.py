@@ -51,12 +51,12 @@ PLACES = 16  # bytes for each right-hand row of a product, in addition to the ro
 MEANWHILE = 3  # number of arrays (block, block) on the host while a block of the factor is computed
 GROWN = 3  # memory needed to extend the stored columns of U'^-1, as a multiple of their own memory
 KEPT = 0.25  # share of rows that may be added to or dropped from a factor before it is computed anew
-LOW, LATE = 0.5, 4  # a violation is low at LOW times the first one, or after LATE * n rows were computed
+LOW, LATE = 0.5, 4  # a violation is low at LOW times the first one or less, or after LATE * n rows were computed
 LOOKS, MORE = 4, 2  # convergence checks at a low violation before the first Newton step, and between two steps
 DOUBT = 4.0  # factor of the price of the next step after a step without gain
 SPARED = 4.0  # least ratio of SMO's expected cost to the price of a step that justifies the first step
-SMALL = 8  # cost of a step's small parts, in units of the launches of an outer iteration
-SOLVES = 50  # right-hand sides of a step that uses the factor of the step before
+SMALL = 8  # cost of a step's small parts, as a multiple of the cost of an outer iteration's launches
+SOLVES = 50  # linear systems that a step solves if it uses the factor of the step before
 
 
 class Columns(NamedTuple):
@@ -304,10 +304,11 @@ def minimum(
 
 
 def _kept(d: Vector, sums: NDArray[np.bool_], bottom: Vector, top: Vector, held: NDArray[np.bool_]) -> Vector | None:
-    """Return the change d (m,) of the coefficients with the sums over the sets ``sums`` (groups, m) restored to 0.
+    """Return the change d (m,) of the coefficients, with the sum of each group restored to 0.
 
-    Each sum's rounding error is spread over its free entries: those between ``bottom`` and ``top`` that are not in
-    ``held``, the entries fixed at a bound. Return None if the free entries are too close to their bounds for that.
+    A row of ``sums`` (groups, m) marks the entries of a group. The rounding error of the sum is spread over the group's
+    free entries, which are between ``bottom`` and ``top``. The entries in ``held`` are fixed, and not free. Return None
+    if the free entries are too close to their bounds for that.
     """
     for one in sums:
         for _ in range(ROUNDS):

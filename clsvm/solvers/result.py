@@ -21,7 +21,7 @@ HIDDEN = 0.1  # share of a tolerance that the rounding errors of float64 may hid
 
 @dataclass(frozen=True)
 class Settings:
-    """Tell one solve its tolerances, limits, memory and start.
+    """Hold the tolerances, limits, memory sizes and start of a solve.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class Settings:
     exact
         function that computes K b of rows in float64, or None if K is exact enough.
     sizes
-        error sizes of rows (n,), by which the float64 check samples rows.
+        sizes of the rows (n,), from which rounding errors follow. The float64 check samples rows by them.
     progress
         progress display, or None.
     max_time

@@ -10,8 +10,8 @@ Stops:    as decomposition.py (smo.py), by the extremes of all shards
         f     <- f + K(., changed) delta in every shard, for the change delta of the coefficients;
                  the shard replies with its next candidates
 
-An outer iteration sends one request to each shard: the working rows that the shard does not know, and the changes. Each
-reply has candidates and numbers of a few rows. No array as long as a shard travels before the end.
+An outer iteration sends one request to each shard: the changes of coefficients, and the changed rows that row caches
+lack. Each reply has candidates and numbers of a few rows. No array as long as a shard travels before the end.
 
 The caller (:class:`Sharded`) decides which rows of K the shards cache, so that all shards cache the same ones. The
 caller also has the coefficients. If a shard is lost (clsvm.distribute), its replacement gets its part of the problem
@@ -49,7 +49,7 @@ from clsvm.solvers.state import Limits, PairSteps, Selection, State, mirror, mos
 
 Rows = NDArray[np.intp]
 Ask = Callable[[str, Sequence[tuple[Any, ...] | None]], list[Any]]
-WHOLE = 16  # the largest number of rows of a working set is a multiple of WHOLE
+WHOLE = 16  # W, the largest number of rows of a working set, is a multiple of WHOLE
 SHARE = 0.5  # share of the free memory for rows and tile of a working set
 PIECE = 1024  # support vectors at a time in the products from which a new shard computes f
 EXACT = 64 << 20  # bytes of support vectors at a time in a float64 check
@@ -59,7 +59,7 @@ def chosen(problem: Problem, rows: Rows, f: Vector, b: Vector, least: Vector, mo
     """Return which of the c candidates have the largest violations, as indices of ``rows`` (c,), their row numbers.
 
     f, b: gradients and coefficients of the candidates, (c,).
-    least, most: extremes of all rows, (groups,).
+    least, most: smallest and largest derivative of the dual over all rows, (groups,).
     quota: most rows of each side (rising, falling) if a sum is fixed, else most rows in all.
     """
     lo, hi = problem.lo[0, rows], problem.hi[0, rows]
@@ -230,7 +230,7 @@ class Sharded(Loop):
     def _step(self) -> None:
         before = self._steps
         self._solve()
-        if self._steps == before:  # each shard chose by old extremes of the others
+        if self._steps == before:  # the shards chose candidates by outdated extremes
             self._look_again()
             self._solve()
 
@@ -363,14 +363,14 @@ LOOK = 256 << 20  # most bytes of rows that a float64 check copies at a time
 
 
 class Change(NamedTuple):
-    """Tell a shard the changes of an outer iteration.
+    """Describe to a shard the changes of coefficients in an outer iteration.
 
     Attributes
     ----------
     kept
         rows of this shard that stay in the working set.
     least, most
-        extremes of the other shards in their last replies, (groups,).
+        smallest and largest derivative of the dual in the other shards, by their last replies, (groups,).
     stay
         number of rows of the working set that stay in the next one.
     computed
@@ -406,7 +406,7 @@ class Change(NamedTuple):
 class Facts(NamedTuple):
     """Describe a shard.
 
-    sizes: error sizes of its rows (precision.measured).
+    sizes: sizes of its rows, from which rounding errors follow (precision.measured).
     extent: largest and smallest norms of its rows (precision.measured).
     W: rows of a working set (kernel_rows.sizes).
     cache_bytes: bytes of the row cache (kernel_rows.sizes).

@@ -324,8 +324,8 @@ class Loop(ABC):
     def _watch(self, seen: Optimality) -> float:
         """Update trace and progress display; return the relative duality gap if it is due, else nan.
 
-        The number of iterations decides when the gap is due, not the clock, so that a fit always ends at the same
-        iteration.
+        The gap is due after a fixed number of outer iterations, whatever time they took. So a fit always ends at the
+        same iteration.
         """
         s, course, now = self.settings, self.course, perf_counter()
         every = max(1, GAP_ROWS // (self.W * self.sync)) * self.sync

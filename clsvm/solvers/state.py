@@ -31,7 +31,7 @@ from clsvm.problem import Constraint, Problem, Vector
 from clsvm.solvers import certificate
 
 BINS = 2048  # bins of the histogram by which a working set is chosen
-MOST = 20  # most SMO iterations for each row of a working set
+MOST = 20  # the solve over a working set of W rows ends after at most MOST * W SMO iterations
 SHRINK = 0.1  # the solve over a working set stops at this share of its first violation
 VECTOR_STATE = 64  # bytes of local memory for each row of a working set in the SIMD-style SMO kernel
 
@@ -275,7 +275,7 @@ class State:
 
 
 def _chunks(profile: Profile, n: int) -> int:
-    least = BINS if profile.shape == "vector" else max(64, 2 * profile.group)  # each chunk has its own bins
+    least = BINS if profile.shape == "vector" else max(64, 2 * profile.group)  # of a chunk, as each has BINS bins
     return max(1, min(profile.chunks, n // least))
 
 
