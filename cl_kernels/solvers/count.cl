@@ -217,7 +217,7 @@ kernel OF_GROUP void collect(const int n, const int chunk, global const wide *re
     for (int side = 0; side < 2; ++side) {
       const bool mine = bin >= side * BINS && bin < (side + 1) * BINS;
       const bool better = mine && bin - side * BINS < last[side], tie = mine && bin - side * BINS == last[side];
-      int both;  // two counts of at most WG: rows before the last bin in bits 0 to 15, rows of the last bin from bit 16 on
+      int both;  // two counts of at most WG: rows before the last bin in bits 0 to 15, rows in it from bit 16 on
       const int rank = group_scan(better + (tie << 16), scratch, &both);
       const int better_rank = better_at[side] + (rank & 0xffff) - 1, tie_rank = tie_at[side] + (rank >> 16) - 1;
       int to = -1;

@@ -1,18 +1,18 @@
 // Solve one row i of coupled problems p (coupled.cl) exactly, with the other rows fixed.
 // With the curvature k = K_ii, gradients f_p, coefficients b_p and their changes d_p:
-//   minimise sum_p 1/2 * k * d_p^2 + f_p * d_p,   b_p + d_p <= hi_p,   sum_p d_p = 0
-// The solution is s_p = hi_p - b_p - d_p = max(0, z_p - threshold) with z_p = hi_p - b_p + f_p / k.
+//   minimise sum_p (1/2 * k * d_p^2 + f_p * d_p),   b_p + d_p <= hi_p,   sum_p d_p = 0
+// The solution is s_p = hi_p - b_p - d_p = max(0, z_p - t) with z_p = hi_p - b_p + f_p / k and a threshold t.
 // s is the projection of z on the simplex {s >= 0, sum s = sum (hi - b)} (Crammer and Singer 2002, section 5).
-// The lower bounds lo = -C follow from the other constraints.
+// The lower bounds b_p >= lo_p follow from the other constraints.
 // The threshold t solves sum_p max(0, z_p - t) = sum_p (hi_p - b_p). It is found by iteration (Michelot 1986):
-//   t = (sum of all z_p above the last t, less sum_p (hi_p - b_p)) / (number of these z_p)
+//   P = {p : z_p > t},   next t = (sum_{p in P} z_p - sum_p (hi_p - b_p)) / |P|,   with all p in the first P
 // Rounding: if the curvature is tiny, f / k is so large that hi - b would be rounded away. So gradients are taken
 // relative to the largest gradient before the division by k.
 // Work-items: each work-item that calls row_threshold computes the whole row by itself.
 #define TAU 1e-12f  // smallest curvature of a row
-#define SLACK(p) wide_sub(hi[(size_t)(p) * n + row], B[(size_t)(p) * W + i])
-#define RISE(p) wide_sub(wide_of(F[(size_t)(p) * W + i]), wide_of(F[(size_t)first * W + i]))
-#define Z(p) wide_add(SLACK(p), wide_div(RISE(p), curve))
+#define SLACK(p) wide_sub(hi[(size_t)(p) * n + row], B[(size_t)(p) * W + i])                  // hi_p - b_p
+#define RISE(p) wide_sub(wide_of(F[(size_t)(p) * W + i]), wide_of(F[(size_t)first * W + i]))  // f_p - max_p f_p
+#define Z(p) wide_add(SLACK(p), wide_div(RISE(p), curve))                                     // z_p
 #define SHARE(p) wide_mul(wide_max(wide_sub(Z(p), threshold), wide_of(0)), factor)  // s_p = hi_p - new b_p
 
 // Return the threshold t of one row of coupled problems p. It solves the equation

@@ -272,7 +272,7 @@ class Check:
         off, f, seen = self.bound(b), f.copy(), np.zeros(problem.n, bool)
 
         def evaluate(rows: NDArray[np.intp]) -> Vector:
-            """Replace f of these rows by float64 values; return the sizes of the changes (problems, rows)."""
+            """Replace f of the given rows by float64 values; return the absolute changes of f (problems, rows)."""
             values = self.evaluated(rows, b) + problem.q[:, rows]
             did = np.abs(values - f[:, rows])
             f[:, rows], seen[rows] = values, True

@@ -54,7 +54,7 @@ from clsvm.solvers.state import (
 
 UNTIMED = 1024  # for at most this many rows the host does not wait for each part of an iteration to measure its time
 WHOLE = 16  # memory is allocated for a multiple of WHOLE rows of a working set
-LEAST = 4  # smallest working set of which half the rows stay in the next one
+LEAST = 4  # the next working set keeps half of the rows of a working set of at least LEAST rows
 
 
 class Solver(Loop):

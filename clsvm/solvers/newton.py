@@ -278,7 +278,7 @@ def _solver(S: Vector, singular: bool) -> Callable[[Vector], Vector] | None:
 def minimum(
     factor: Factor, g: Vector, bottom: Vector, top: Vector, group: Rows, groups: int, gone: Rows, room: float = np.inf
 ) -> Vector | None:
-    """Return the change d (m,) of the coefficients in a Newton step, as in the module's docstring.
+    """Return the change d (m,) of the coefficients in a Newton step, by the loop in the docstring of this module.
 
     Return None if there is no minimum, or if it takes more than ``room`` bytes.
 
@@ -323,7 +323,7 @@ def _kept(d: Vector, sums: NDArray[np.bool_], bottom: Vector, top: Vector, held:
 
 
 class CostModel:
-    """Decide whether a Newton step pays, from the cost and progress of SMO so far.
+    """Estimate whether a Newton step pays, from the cost and progress of SMO so far.
 
     At first the violation goes up and down while SMO finds the support vectors; then it falls fast. A Newton step is
     considered only if the violation is well below the first one and falls slowly.
@@ -461,11 +461,11 @@ class Newton:
         return change
 
     def go(self, change: Vector) -> bool:
-        """Add ``change`` to b, shortened to the length with the least dual; return whether the dual fell.
+        """Add t * ``change`` to the coefficients b, with the t <= 1 of the least dual; return whether the dual fell.
 
-        If the length would be less than SHORT, b stays as it is.
+        If t would be less than SHORT, b does not change.
 
-        change: change of the coefficients, (1, n).
+        change: change of the coefficients to their joint minimum, (1, n).
         """
         state, stream = self._state, self._stream
         problem, b, f = state.now()

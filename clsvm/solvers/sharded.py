@@ -79,9 +79,9 @@ def chosen(problem: Problem, rows: Rows, f: Vector, b: Vector, least: Vector, mo
 
 
 class WorkingSet:
-    """Solve the dual over W rows at a time, which the host sends to the device.
+    """Solve the dual over working sets of up to W rows, which the host sends to the device.
 
-    plan: layout of these rows.
+    plan: layout of the rows of a working set.
     most: largest W; memory may demand a smaller one.
     row: bytes of a row.
     """
