@@ -38,7 +38,7 @@ Rows = NDArray[np.intp]
 Place = tuple[int, int]  # (number of the candidate, number of the fold): identifies a fit
 UNSHARED: tuple[Any, ...] = ()  # key of a job that shares no work with other jobs
 _WRITE_EVERY = 10.0  # a checkpoint is written after this many seconds
-# After one of these errors of shared work, the fits are run by the estimator itself.
+# If the shared work of several fits raises one of these errors, the estimator's own ``fit`` is called for each.
 FIT_ERRORS = (ValueError, TypeError, NotImplementedError, MemoryError, ClsvmError)
 
 

@@ -96,9 +96,9 @@ def load_error(library: str) -> str:
 
 
 def _pip_runtimes(*names: str) -> list[Path]:
-    """Return a list of at most one path: the library with one of these names that the intel-opencl-rt wheel installed.
+    """Return the path of the library that pip's package intel-opencl-rt installed, as a list of at most one path.
 
-    Return an empty list if there is none.
+    names: possible file names of the library.
     """
     try:
         shipped = metadata.files("intel-opencl-rt") or []

@@ -84,8 +84,9 @@ class Stream:
         self._slabs: list[tuple[memory.Key, Any]] = []
         self._spare: dict[int, list[Any]] | None = None  # bytes -> freed buffers, inside the context recycling()
         self._loose = 1.0
-        # Oclgrind 21.10 reports host memory that kernels read in place as uninitialised, so it gets copies of arrays.
-        # Oclgrind also reports a new buffer in a released buffer's memory. So under Oclgrind no buffer is released.
+        # Oclgrind 21.10 reports memory as uninitialised in two cases where this is wrong.
+        # One case is host memory that kernels read in place. So under Oclgrind buffers are copies of arrays.
+        # The other case is a new buffer in a released buffer's memory. So under Oclgrind no buffer is released.
         self.simulated = self.info.platform == SIMULATOR
         self.unified = self.info.kind == "cpu" and not self.simulated
         with context_lock:

@@ -40,7 +40,7 @@ from clsvm.threads import one_thread
 
 UNIT = 32  # subproblems are padded to a multiple of UNIT rows, so that parts of buffers are aligned
 ROOM = 128  # float64 products are padded to a multiple of ROOM rows, so that parts of buffers are aligned
-MIRRORED = 64  # least stored entries of a row with which a value of K is cheaper to mirror than to compute
+MIRRORED = 64  # a value of K that costs at least MIRRORED multiply-adds is mirrored rather than computed twice
 HALVED = 0.6  # m rows and s support vectors: half of K among both is computed if it has at most HALVED * m * s values
 FEWER, PASSING = 2, 16 << 20  # m rows are few if FEWER * m <= s, and K (m, s) has at most PASSING bytes
 TILES = 0.25  # share of the free memory for the tiles of a batch, or for one tile in float64

@@ -332,7 +332,7 @@ class CostModel:
     def __init__(self) -> None:
         self._log: list[tuple[float, float]] = []  # (cost of SMO, log of the least violation)
         self._first = 0.0  # first violation
-        self._made, self._doubt = False, 1.0  # whether a step was made; factor of the next price
+        self._made, self._doubt = False, 1.0  # whether a step was made; factor on the next step's price
 
     def pays(self, cost: float, violation: float, tol: float, price: float, late: bool) -> bool:
         """Return whether SMO will cost more to the end than a Newton step of this ``price``.
