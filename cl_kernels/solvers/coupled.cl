@@ -1,8 +1,8 @@
 // Evaluate the multiclass SVM of Crammer and Singer: one problem p for each class, coupled with the others row by row.
 // In signed coefficients b[p][i] and gradients f[p] = K b[p] + q[p], with K the kernel matrix, the solver has to
-//   minimise sum_p 1/2 * b[p]' K b[p] + q[p]' b[p],   lo <= b <= hi,   sum_p b[p][i] = 0 for every row i
-// The violation of row i is the largest f[p][i] over the p with b > lo, minus the smallest f[p][i] over the p with
-// b < hi (GTSVM, section 5.1).
+//   minimise sum_p (1/2 * b[p]' K b[p] + q[p]' b[p]),   lo <= b <= hi,   sum_p b[p][i] = 0 for every row i
+// The violation of row i (GTSVM, section 5.1) is the largest f[p][i] over all p with b[p][i] > lo[p][i], minus the
+// smallest f[p][i] over all p with b[p][i] < hi[p][i].
 //   spread    view[i] = -(violation of row i); count.cl then chooses working sets as for one problem without bias
 //   coupled   sums of the objectives for each chunk of rows: quadratic = sum b * (f - q), linear = sum b * q, and
 //             loss = sum_i hi_i * (max_p f[p][i] - f[own][i]), with ``own`` the problem with hi > 0 (GTSVM, equation 3)

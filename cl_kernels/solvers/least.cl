@@ -1,7 +1,7 @@
 // Find the smallest value of a work-group and its index, for kernels in which every SMO iteration waits for the result:
 //   wide_least_2(value, index, other, other_index, ...), real_least(value, index, ...), real_least_2(...)
 // The results are the results of argmin.cl, which takes over on devices whose sub-groups lack a minimum instruction.
-// REDUX means NVIDIA's instruction for 32 items; SUBGROUPS means OpenCL's, for sub-groups of at least four items.
+// REDUX: use NVIDIA's minimum instruction for 32 items. SUBGROUPS: use OpenCL's, for sub-groups of at least four items.
 // The instruction takes 32-bit unsigned integers, so values are mapped to integers in the same order.
 // A sub-group reduces the high halves, then the low halves of the items that have the smallest high half.
 // Last it reduces the indices of the items that have both smallest halves.

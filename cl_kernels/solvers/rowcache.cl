@@ -8,7 +8,7 @@
 // A miss gets the next slot of a ring of ``capacity`` slots. The row that owned the slot is evicted. If capacity is 0,
 // there is no cache, and every row with a changed coefficient is a miss.
 // Hits are read before misses are written, so a row may be read and evicted in one iteration.
-// Then entries used - stay up to used of each working set become its first entries. All other entries get -1.
+// Then the entries used - stay to used - 1 of each working set become its first entries. All other entries get -1.
 // Work-items: one work-group.
 // Arguments: delta has the changes of the coefficients. hit_D and miss_D are (problems, room).
 // in_set[p][row] says whether a row is in working set p.

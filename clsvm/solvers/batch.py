@@ -12,9 +12,9 @@ subproblems are solved or have stalled, since the SMO kernel's own f is in kerne
 Kernel values of the SMO kernel. On a CPU with short rows, the SMO kernel computes rows of its tile itself when it first
 needs them, because many coefficients never change. If all of K is on the device, it reads rows from there.
 
-Float64 check. Rounding errors of K could hide most of tol. Then f is computed from float64 products with the support
-vectors, for all rows whose exact f could change the outcome. If rounding could only move the objective too far, a
-sample of rows measures its effect first.
+Float64 check. If the bound of K's rounding errors exceeds most of tol, f is computed from float64 products with the
+support vectors, for all rows whose exact f could change the outcome. If rounding could change only the objective by too
+much, a sample of rows first measures the effect on it.
 """
 
 from __future__ import annotations

@@ -183,7 +183,7 @@ class Checked(NamedTuple):
     violation
         KKT violation.
     rows
-        whether a row was computed in float64, (n,).
+        for each row, whether f was computed in float64, (n,).
     f
         gradients (problems, n), with float64 values in these rows.
     """

@@ -260,7 +260,7 @@ class Solver(Loop):
 class Coupled(Solver):
     """Solve problems that are coupled row by row: the multiclass SVM of Crammer and Singer.
 
-    Solves:   minimise sum_p 1/2 b_p'K b_p + q_p'b_p,  b <= hi,  sum_p b_pi = 0 for every row i
+    Solves:   minimise sum_p (1/2 b_p'K b_p + q_p'b_p),  b <= hi,  sum_p b_pi = 0 for every row i
     Given:    the arguments of Solver; one working set of rows serves all problems
     Source:   GTSVM (Cotter, Srebro, Keshet 2011) sections 2.2 and 5.1, equation 4; Crammer and Singer 2002
 

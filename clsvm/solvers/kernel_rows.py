@@ -39,7 +39,7 @@ from clsvm.solvers.state import Selection, State
 Places = NDArray[np.int32]
 CACHE_SHARE = 0.75  # share of the free memory for the row cache; the float64 check needs the rest
 ALONE = 4.0  # time to read a single value of the row cache, as a multiple of a value's time in a whole row
-IDLE = 0.05  # share of idle rows in a working set that is assumed before the first outer iteration
+IDLE = 0.05  # assumed share of a working set's rows that are idle, before any outer iteration has shown it
 NEW = 3 / 8  # share of a tile that is computed: half of the rows stay, and half of all other values follow by symmetry
 FIRST = 1 / 8  # share of all rows computed before prefetching is first considered; the share doubles each time
 GAIN = 1.25  # least ratio of expected saving to cost with which rows are prefetched
@@ -79,8 +79,8 @@ def before_tile(profile: Profile, rows: Rows, n: int, W: int, idle: int, steps: 
 
     The row cache must be able to hold these rows. A row is idle if its coefficient does not change in the iteration.
 
-    idle: number of rows that were idle in the ``steps`` iterations so far.
-    missing: whether the row cache lacks any row.
+    idle: number of rows that were idle in the ``steps`` outer iterations so far, all together.
+    missing: whether the row cache lacks any row of K.
     """
     if not missing:
         return copy_cost(profile) < rows.tile_cost
@@ -113,7 +113,7 @@ class Square:
     Attributes
     ----------
     count
-        buffer on the device with the number of rows of a working set.
+        buffer on the device with the number of rows of all working sets of an outer iteration.
     made
         whether Q is the tile of the last working set.
     nbytes
@@ -155,9 +155,9 @@ class Counts:
     apart
         number of rows computed for Newton steps, outside the row cache, less rows that prefetches copied by symmetry.
     at_once
-        number of rows computed in prefetches.
+        number of rows computed in prefetches, less rows copied by symmetry.
     asked
-        number of rows computed for working sets up to the last convergence check.
+        number of rows computed up to the last convergence check, without prefetched rows.
     idle
         number of times that a row entered a working set, but its coefficients did not change.
     outer
@@ -215,7 +215,7 @@ class KernelRows:
         """Reset the counts for a further problem; the row cache keeps its rows."""
         counters = self.counters()
         self._before += int(counters[0, 1])
-        counters[:, [0, 1, 3]] = 0  # the row cache goes on filling its slots where it was
+        counters[:, [0, 1, 3]] = 0  # column 2 stays, since the row cache keeps its rows
         self.state.stream.write(self.selection.counters, counters)
         self.counts, self._settings = Counts(), settings
         suits = self.cache.capacity and self.selection.sets == 1 and prefetches(self.state.gram)
@@ -224,7 +224,8 @@ class KernelRows:
     def counters(self) -> NDArray[np.int64]:
         """Return the counters (P, 4) of the P problems, as the kernels count them.
 
-        The columns are the SMO iterations, the computed rows, the filled slots of the row cache, and the idle rows.
+        Column 0 has the SMO iterations of each problem. In row 0, the columns 1 to 3 have the number of computed rows,
+        of filled slots of the row cache, and of idle rows.
         """
         return self.state.stream.read(self.selection.counters, np.int64, (self.state.P, 4))
 

@@ -40,7 +40,7 @@ class Settings:
     exact
         function that computes K b of rows in float64, or None if K is exact enough.
     sizes
-        sizes of the rows (n,), from which rounding errors follow. The float64 check samples rows by them.
+        sizes of the rows (n,) by Kernel.sizes, from which rounding errors follow. The float64 check samples rows by them.
     progress
         progress display, or None.
     max_time
@@ -50,7 +50,7 @@ class Settings:
     known
         coefficients near ``start`` and their gradients f, or None.
     looked
-        rows (n,) whose known f comes from float64 kernel values, or None.
+        for each row, whether its known f comes from float64 kernel values, (n,); or None.
     save
         function that stores coefficients, called every ``save_every`` seconds and at Ctrl-C.
     reported

@@ -489,7 +489,7 @@ class Shard:
         return Facts(found.sizes, found.extent, *chosen, row_bytes(self.X), self.gram.rows.describe())
 
     def pose(self, problem: Problem, b: Vector, W: int, cache_bytes: int) -> None:
-        """Set the shard's part of a problem to coefficients b (1, n) and f = q.
+        """Load the shard's part of a problem, with coefficients b (1, n) and gradients f = q.
 
         W: rows of a working set. cache_bytes: bytes of the row cache.
         """

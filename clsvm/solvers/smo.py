@@ -278,6 +278,7 @@ class Loop(ABC):
         """Check b and f in float64, and replace f by the float64 values; return the outcome.
 
         violation: KKT violation by f so far.
+        tol: KKT violation to reach.
         gap: whether the duality gap may end the solve.
         """
         if self.check.exact is None:
