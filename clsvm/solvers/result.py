@@ -40,7 +40,7 @@ class Settings:
     exact
         function that computes K b of rows in float64, or None if K is exact enough.
     sizes
-        sizes of the rows (n,) by Kernel.sizes, from which rounding errors follow. The float64 check samples rows by them.
+        sizes of the rows (n,) by Kernel.sizes, from which rounding errors follow. The float64 check samples by them.
     progress
         progress display, or None.
     max_time
