@@ -82,7 +82,7 @@ def test_weights_beyond_pairs_end_with_a_report(device: str, monkeypatch: pytest
 
 
 LARGE = r"float64' needs a device with double precision for a problem of 120 coefficients, .* has none: use 'float32'"
-REFUSED = ((SVC(dtype="float64"), X[:, 0] > 0, LARGE), (SVR(), X[:, 1] * BEYOND, r"beyond 3\.4e\+35 .* 120 .*scale y"))
+REFUSED = ((SVC(dtype="float64"), X[:, 0] > 0, LARGE), (SVR(), X[:, 1] * BEYOND, r"beyond 3\.4e\+35 .* 120 .*make y"))
 
 
 @pytest.mark.parametrize(("machine", "y", "words"), REFUSED, ids=["dtype", "targets"])
