@@ -163,7 +163,7 @@ DONE: dict[str, tuple[str, tuple[tuple[Any, ...], ...]]] = {  # a command: what 
 }
 
 SLOW = ("gallery", "sharded", f"{BOOST} --products {SPARSE}", f"{BOOST} --table 3", "falkon --product")
-SLOW += ("study features", "study curves", "ladder")
+SLOW += ("study features", "study curves", "ladder", "falkon --sets")
 
 
 def fails(result: dict[str, Any], *path: Any) -> bool:
@@ -195,6 +195,7 @@ def test_commands(ran: Ran, tiny: None, words: str, tmp_path: Path) -> None:
     assert all(len(found) < 2 for found in columns), "every row has the header's columns"
 
 
+@pytest.mark.sweep
 def test_figures_of_commands(ran: Ran, tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """What single figures are made of."""
     _, result, shown = ran("host", "--sets", "synthetic20k", "--rows", str(PROFILES["gpu"].alone + 100))

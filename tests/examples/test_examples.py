@@ -69,6 +69,7 @@ PRINTED: dict[str, dict[str, tuple[float, float]]] = {
     "text": {"test accuracy:": (0.8, 1), "largest class alone": (0.25, 0.35)},
     "tube": {"SVR, epsilon = 0.1: half width": (0.099, 0.101), "NuSVR, nu = 0.2: half width": (0.15, 0.25)},
 }
+SLOW = ("grid_search", "larger_than_memory", "text")
 FILES = {name: [f"{name}.png"] for name in SCRIPTS}
 FILES["from_libsvm"] = [
     "again.model",
@@ -102,7 +103,7 @@ def numbers(printed: str, label: str) -> list[float]:
 
 
 @pytest.mark.filterwarnings("error::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.sweep] * (name in SLOW)) for name in SCRIPTS])
 def test_example_runs(name: str, script: Script, tmp_path: Path) -> None:
     assert name in PRINTED, f"what examples/{name}.py prints has no bounds here"
     pytest.importorskip("matplotlib", reason="pictures need matplotlib").use("Agg")
