@@ -203,8 +203,9 @@ def test_ctrl_c_and_a_checkpoint(
         searched(over_dask, FOLDS, checkpoint=file)
 
 
+@pytest.mark.sweep
 @pytest.mark.full
-@pytest.mark.parametrize("everyone", [pytest.param(False, marks=pytest.mark.sweep), True])
+@pytest.mark.parametrize("everyone", [False, True])
 def test_workers_die(sent: dict[str, list[Any]], monkeypatch: pytest.MonkeyPatch, everyone: bool) -> None:
     """One that is at a piece, or all, with the data: scores are the same, and data is sent again in the latter case,
     once."""

@@ -35,7 +35,7 @@ from tests.models.test_probability import with_estimates
 
 pytestmark = pytest.mark.full
 
-FILES = int(os.environ.get("CLSVM_FUZZ", "800"))
+FILES = int(os.environ.get("CLSVM_FUZZ", "600"))
 SECONDS = 1.0  # of the processor, for one file
 LARGEST = 300_000  # bytes of a file
 FLOOR, TIMES = 1 << 20, 10  # bytes of memory: so many, or so many times the file
