@@ -234,9 +234,10 @@ def speeds(threads: Sequence[DeviceThread], seconds: Callable[[Stream], float]) 
 
 
 def owners(parts: int, speeds: Vector) -> list[int]:
-    """Return the index of the device that owns each part, in ascending order.
+    """Return for each of the consecutive ``parts`` the index of the device that owns it.
 
-    Each part in turn is counted for the device that would finish its parts first, judged by ``speeds``.
+    A device's number of parts suits its speed: each part in turn is counted for the device that would finish first with
+    one part more. Then the first device owns the first parts, the second device the next parts, and so on.
     """
     counts = np.zeros(len(speeds), int)
     for _ in range(parts):

@@ -212,7 +212,8 @@ def exposed(path: PathLike) -> str:
 def changed_by_others(path: Path, above: bool = False) -> str:
     """Return a sentence on who else owns or can write to one file or folder; "" if nobody can.
 
-    above: whether ``path`` is a folder above the checked file; then a sticky bit suffices.
+    above: whether ``path`` is a folder above the checked file. Others may write to such a folder if its sticky bit is
+        set, since they cannot rename or delete the files of its other users.
     """
     if sys.platform == "win32":
         return ""

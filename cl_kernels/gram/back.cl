@@ -180,8 +180,9 @@ kernel EXPLICIT void back(global const real *restrict K, const long ld, const in
 #define WIDE(sum) wide_of(sum)
 #endif
 
-// Compute t[p ...] of ``outputs`` outputs for one of the work-group's LINE rows.
-// This work-item sums over the right-hand rows begin .. end - 1.
+// Compute t[p][i] = sum_u v[p][u] * K[u][i] for ``outputs`` outputs from p on, and the work-group's LINE rows i.
+// A work-item sums over the right-hand rows u = begin .. end - 1 for one row i. Then the WG / LINE sums of each row are
+// added.
 #define FORWARD(outputs)                                                                                             \
   {                                                                                                                  \
     wide total[outputs];                                                                                             \
@@ -208,8 +209,10 @@ kernel EXPLICIT void back(global const real *restrict K, const long ld, const in
     barrier(CLK_LOCAL_MEM_FENCE);                                                                                    \
   }
 
-// Compute out[p ...] of ``outputs`` outputs for OWN right-hand rows, from row u on. Array k has their rows of K.
-// First, LINE work-items for each right-hand row add the sums of all items. Then one item adds these LINE sums.
+// Compute out[p][u] += sum_i K[u][i] * r[p][i] for ``outputs`` outputs from p on, and OWN right-hand rows from u on.
+// Array k has the rows of K of these right-hand rows. Work-item lid sums over the rows i = lid, lid + WG, ...
+// Then the WG sums for each right-hand row are added in two steps: LINE work-items add WG / LINE sums each, and one
+// work-item adds the LINE results.
 #define BACK(outputs)                                                                                                \
   {                                                                                                                  \
     wide total[OWN][outputs];                                                                                        \

@@ -53,8 +53,9 @@ inline float violation_of(const Extremes e) {
 
 // Read the extreme gradients e of each group of rows of problem p (extremes.cl).
 // Return 1 / (largest violation), or 0 if no row violates anything.
-// An SMO iteration changes two rows of one group. So only the group with the larger violation keeps the row numbers of
-// its extreme gradients, and a small working set gets both rows of one pair.
+// With two groups, clear the row numbers of the extreme gradients of the group with the smaller violation.
+// Only the other group's two rows then get bin 0 (bin_of), so that even a small working set has both of them.
+// An SMO iteration needs two rows of one group.
 INLINED float look(Extremes *e, const int p, const int pieces, global const wide *numbers, global const int *places,
                   local wide *values, local int *indices) {
   const size_t from = (size_t)p * pieces * GROUPS;

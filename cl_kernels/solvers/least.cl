@@ -86,9 +86,11 @@ INLINED void least_keys(const int count, Key *keys, const int halves) {
   for (int s = 0; s < count; ++s) keys[s] = least[s];
 }
 
-// Replace each of ``count`` keys (1 or 2) by the smallest key of the work-group, in all its items.
-// ``parts`` in local memory has three numbers for each sub-group: its smallest key's high half, low half and index.
-// The numbers of the second key follow those of the first key.
+// Replace keys[s] by the smallest keys[s] of the work-group, in all its items, for s < count. count is 1 or 2.
+// A Key has a value's high and low half as ordered integers, and the value's index. Keys compare in this order, so that
+// the smallest of equal values is the one with the smallest index.
+// ``parts`` in local memory has the smallest key of each sub-group as three numbers: high half, low half and index.
+// The numbers of keys[1] follow the numbers of keys[0].
 INLINED void least_of_all(const int count, Key *keys, const int halves, local uint *parts) {
   least_keys(count, keys, halves);
   for (int s = 0; s < count; ++s) {

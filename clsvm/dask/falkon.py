@@ -126,9 +126,11 @@ class ChunkedFalkon(OverChunks, local.Falkon):
         return rows
 
     def _encoded(self, rows: FalkonRows, summaries: list[Summary]) -> tuple[Encoding, Task]:
-        """Return how to encode the targets, and the optimization problem over a few rows with the extreme targets.
+        """Return how to encode the targets, and a Task with the loss, penalty and constant part of the fit.
 
-        ``summaries`` describe the targets of each chunk.
+        The Task's targets are a few rows that stand for all rows; the targets themselves stay on the workers. A
+        classifier's Task has one row for each class, with the weight of all rows of the class. A regressor's Task has
+        the smallest and the largest target of each output. ``summaries`` describe the targets of each chunk of rows.
         """
         encoding, weights = Labels.of(summaries, self.class_weight, self._targets)
         return encoding, self._problem(local.Posed(encoding.classes, encoding.table, weights))

@@ -327,9 +327,9 @@ def facts(X: Data) -> Facts:
 def take(
     X: Data, places: NDArray[np.intp], weights: Any = None, weighted: bool = False
 ) -> tuple[Data, NDArray[np.intp]]:
-    """Return the rows of a chunk whose numbers are ``places``, and these numbers.
+    """Return some rows of the chunk X, and their indices in X.
 
-    If ``weighted`` is true, ``places`` counts only rows with positive weight, and the numbers returned count all rows.
+    ``places`` are indices in X, or, if ``weighted`` is true, indices among the rows of X with positive weight.
     """
     if weighted and weights is not None:
         places = np.flatnonzero(checks.read_weights(weights, X) > 0)[places]

@@ -181,7 +181,10 @@ def _shared(model: Any, *kinds: Any) -> dict[str, Any]:
 
 
 def _copy(model: Any, made: Any) -> None:
-    """Copy the learnt attributes that both libraries have from the estimator ``model`` to the estimator ``made``."""
+    """Copy learnt attributes from the estimator ``model`` to the estimator ``made``.
+
+    One estimator is clsvm's and the other scikit-learn's. _SAME lists the attributes that both have.
+    """
     for name in _SAME:
         if hasattr(model, name):
             value = getattr(model, name)

@@ -28,11 +28,12 @@ from clsvm.problem import Problem, Subproblem, largest_nu, soft_margin
 from clsvm.tasks import CLASSES, TASKS
 
 Vector = NDArray[np.float64]
-Part = list[tuple[Subproblem, Any]]  # dual problems solved together, each with the places of its coefficients
+# Dual problems solved together, each with the index of its coefficients in the array of all coefficients of the fit.
+Part = list[tuple[Subproblem, Any]]
 _HARD = 1e30  # bound of the coefficients if C is infinite, for a hard margin
 _SAMPLE = 100  # the variance of rows in feature space is estimated from this many rows
 _LARGE = 10.0  # a large C for rows whose variance in feature space is 1
-_MARGINS = 10.0  # possible_nu solves C-SVC for a margin 1 / C of at least this many times tol
+_MARGINS = 10.0  # the largest C with which possible_nu solves C-SVC is 1 / (_MARGINS * tol)
 _BOUNDED = 1 - 1e-5  # if a nu exceeds this share of the largest nu, a class has all coefficients at their bounds
 _STEPS = 100  # possible_nu solves C-SVC with at most this many SMO iterations for each row
 

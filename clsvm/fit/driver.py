@@ -327,9 +327,10 @@ def _ready(
             yield PreparedFit(stream, rows, kernel, options, dtype, worker.plan if whole else None)
 
 
-# A batch computes K of all rows once only if a row takes the memory of LONG kernel values or more.
-# A batch computes K of all rows once only if the tiles of its subproblems have COMMON times as many values as K.
-# A batch computes K of all rows once only if K fits in the share ROOM of the free memory.
+# A batch stores the kernel matrix K of all rows for its subproblems under three conditions.
+# Condition 1: a row of X takes the memory of at least LONG kernel values.
+# Condition 2: the subproblems' own kernel matrices have together at least COMMON times as many values as K.
+# Condition 3: K fits in the share ROOM of the free memory.
 LONG, COMMON, ROOM = 128, 1.3, 0.25
 WIDE = 4096  # most columns of X for which the host computes a sample of K, since the host makes sparse rows dense
 
@@ -415,7 +416,8 @@ class _Work:
     def on_device(self, todo: list[int]) -> None:
         """Solve the subproblems with the indices ``todo`` as one batch.
 
-        The host takes a subproblem for which this dtype is too coarse, if the host can.
+        A subproblem is left to the host if three things hold: the dtype of this work is too coarse for the tolerance,
+        the device has a finer dtype, and the subproblem is small enough for the host (:func:`clsvm.fit.host.takes`).
         """
         context, options, kept, scale = self.context, self.worker.options, self.context.checkpoint, self.scale
         able = [place for place in todo if not (self._hopeless(place) and self._takes(place))]

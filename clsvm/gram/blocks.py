@@ -285,7 +285,7 @@ class Window:
             some.start: int(before[of.stop] - before[of.start]) for some, of in zip(slices, groups, strict=True)
         }
         at = np.concatenate([before[of.start : of.stop] - before[of.start] for of in groups])
-        # Positions and columns stay in the host's memory beside X, where kernels read them.
+        # The order of rows and the columns of lane groups stay in the host's memory. passing() lends them to kernels.
         self._where = [_aligned(one) for one in (rows.order, at, *(arranged.groups[1:] if arranged else ()))]
         self._packer = Packer(passing.stream, passing.X.dtype, rows.dtype, centre)
         self._panel_at: dict[int, Buffer] = {}

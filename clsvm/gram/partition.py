@@ -44,7 +44,7 @@ from clsvm.opencl.stream import Buffer, Stream
 
 SPARSE, FULL = 0.05, 0.5  # rule "paper": largest density of all sparse columns together, and of a single sparse column
 LEFT = 4  # rule "code": stop if LEFT times the entries of the sparse columns exceeds the values of the other columns
-PIECE = 1 << 19  # number of entries that a thread splits at a time
+PIECE = 1 << 19  # stored entries of a CSR matrix that a thread splits at a time into dense and sparse columns
 RULES = ("paper", "code", "cost")
 
 
@@ -346,8 +346,10 @@ def telling_columns(patterns: NDArray[Any]) -> NDArray[np.intp]:
 def sampled_fill(X: Any, size: int) -> float:
     """Estimate the average number of columns in a cluster of ``size`` rows, without a device.
 
-    Sample rows are sorted, and each group of ``size`` neighbours counts the columns that any of its rows uses. Clusters
-    use fewer columns: those of one row, plus EXCESS times the group's other columns.
+    A column is used by a row if the row's value there is not zero. Sample rows are sorted by the columns that they use,
+    and cut into groups of ``size`` neighbours. ``fill`` is the mean number of columns that a group's rows use together,
+    and ``own`` is the mean number that a single row uses. A cluster has fewer columns than a group: the estimate is
+    own + EXCESS * (fill - own).
     """
     sample = sampled(X, X.shape[1], *_SORTED)
     groups = sample.shape[0] // size

@@ -266,9 +266,10 @@ class Support:
     def responses(self, stream: Stream, X: Data, coefficients: Vector, groups: slice = ALL) -> Vector:
         """Return sums of K(S, X) over the support vectors S, weighted by ``coefficients`` (problems, m), in float64.
 
-        The result is (groups * problems, n): the sums of each of the selected ``groups``, one group after another. K is
-        not stored, and the rows X pass through bounded memory. A row's sum depends on neither the other rows nor the
-        memory budget. Raises ValueError if memory_limit cannot hold one tile of K.
+        The m support vectors are in consecutive groups. Each sum is over one group, and the slice ``groups`` selects
+        groups. The result is (groups * problems, n): all problems of the first selected group, then of the next group.
+        K is not stored, and the rows X pass through bounded memory. A row's sum depends on neither the other rows nor
+        the memory budget. Raises ValueError if memory_limit cannot hold one tile of K.
         """
         if stream.profile.wide == "double":
             return self._summed(stream, X, coefficients, groups)

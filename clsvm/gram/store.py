@@ -96,9 +96,11 @@ class RowCache:
         return Store(_all_slabs(self._slabs), self.slab_rows, self.ld, slot)
 
     def reserve(self, computed: int, steps: int) -> None:
-        """Add slabs within the limit, so that the next ``steps`` outer iterations evict no row of K.
+        """Allocate more buffers for rows of K, so that the next ``steps`` outer iterations evict no row.
 
-        ``computed`` is the number of rows that were computed so far.
+        The ring of slots grows up to :attr:`most` slots, or until the memory budget is used up.
+        ``computed`` is the number of rows of K computed so far, each of which took the next slot of the ring.
+        An outer iteration computes at most as many rows as the constructor's argument ``entries``.
         """
         while len(self._slabs) < self._most and computed + steps * self._entries > self.capacity:
             if not self._grow():

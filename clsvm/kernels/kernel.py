@@ -193,8 +193,9 @@ class Kernel:
         return tuple(made(value) for made, value in zip(types, self.numbers, strict=True))
 
     def beyond(self, dtype: str) -> str:
-        """Return a message about a parameter or number outside the range of ``dtype``, or "" if there is none.
+        """Return a message about a parameter, argument or constant of the kernel function that ``dtype`` cannot hold.
 
+        An argument is a number of :attr:`numbers`. Return "" if ``dtype`` can hold all of them.
         Raises ValueError for an integer parameter that is too large for every dtype.
         """
         tiny, most = float(np.finfo(dtype).tiny), float(np.finfo(dtype).max)

@@ -42,7 +42,7 @@ Rows = NDArray[np.intp]
 FOLDS = 5
 LEAST = 1e-7  # probabilities of pairs are clipped to LEAST ... 1 - LEAST, as in LIBSVM
 _MARKS = 10  # number of probability marks of a one-class model
-_CELLS = 1 << 22  # most entries of the coupling matrices (k, k) of the rows that are coupled in one go
+_CELLS = 1 << 22  # probabilities take the rows in blocks: an array of a block has at most this many numbers
 HELD = 8  # coupling allocates this many numbers for each entry of a coupling matrix (k, k)
 
 
@@ -514,7 +514,7 @@ def calibrated(
     if y is None:
         raise ValueError("y must be the labels or targets of the rows, got None")
     if get_tags(estimator).input_tags.pairwise and not sparse.issparse(X):
-        X = np.asarray(X)  # so that kernel values can be split by rows and by columns
+        X = np.asarray(X)  # X is a precomputed kernel matrix, and folds slice its rows and its columns
     X, y, sample_weight = indexable(X, column_or_1d(y), sample_weight)
     if is_regressor(estimator):
         targets = y.astype(np.float64)

@@ -26,7 +26,7 @@ from clsvm.solvers.result import Result, Settings, ended
 # A solve within tol continues towards CLOSE * tol for at most NEAR convergence checks, to avoid a float64 check.
 NEAR, CLOSE = 3, 0.6
 PATIENCE = 200  # least outer iterations without progress before a solve counts as stalled
-CERTIFICATES = 20  # float64 checks that replace f before a solve counts as stalled
+CERTIFICATES = 20  # a solve counts as stalled after more float64 checks than this that replaced the gradient f
 FEW_ROWS = 4096  # most rows of a solve whose objectives are checked in float64 even if it misses its tolerance
 GAP_ROWS = 512  # the duality gap, which needs a pass over all rows, is computed once for GAP_ROWS working rows
 PARTS = ("select", "subproblem", "tile", "rows", "update", "free", "gap", "exact")  # keys of the seconds of a solve
@@ -100,7 +100,7 @@ class Course:
     near
         number of checks at which the solve continued although the violation was within tol.
     steps
-        SMO iterations at the last check, -1 after f was replaced.
+        SMO iterations at the last check, or -1 after a float64 check replaced the gradient f.
     best
         smallest violation.
     best_at
@@ -108,7 +108,7 @@ class Course:
     level
         dual objective when the solve was last found without progress.
     certificates
-        float64 checks that replaced f.
+        number of float64 checks that replaced the gradient f by its float64 values.
     exact_rows
         rows computed in float64.
     seconds

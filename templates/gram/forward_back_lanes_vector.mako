@@ -9,7 +9,8 @@ ${lanes.settings()}
 // back.cl computes the same in four kernels. Here, kernel values stay in the caches of one core.
 // A work-item takes BLOCK lane groups, SUB of them at a time. Scratch memory holds K for these, as SUB * V contiguous
 // values for each u. The work-item reads them once for four outputs. tiles_lanes_vector.mako says how rows are read.
-// Arguments: tiles, sums_t, sums_r and parts are scratch memory for K, t, r and part. ``weights`` is v.
+// Arguments: tiles, sums_t, sums_r and parts are scratch memory for K, t, r and part.
+// The argument ``w`` has the weights w of the rows. The argument ``weights`` has the coefficients v.
 // With own = 0, one row of w serves all outputs. shares may be null. absent[i] marks padding rows, where the kernel
 // function may have no value.
 // Precision: RUN terms of t, and SUB vectors of part, are summed in real, the type of K. Their sums are added to wide

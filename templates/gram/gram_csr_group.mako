@@ -18,13 +18,17 @@
 // Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of the kernel function f, for CSR rows x_i and the UB
 // right-hand rows y_u of one block of a panel (scatter.cl), u = first .. first + UB - 1.
 // An element-wise kernel function is f(s), with a sum s of terms e(x_i[j], y_u[j]) over features j:
-//   y_u[j] = block[max(place[j] - mark, 0) * UB + u - first]
+//   y_u[j] = block[line * UB + u - first],   line = max(place[j] - mark, 0)
 //   s = sum e(x_i[j], y_u[j]) + zero(y_u) - sum e(0, y_u[j]), where both sums are over the entries of x_i
 //   zero(y_u) = sum e(0, y_u[j]) over all features j (zero_sums.mako)
-// A work-group of TEAMS teams of UB items takes V rows, ROWS at a time, and each team takes its rows one after another.
-// The team copies UB entries of the row, and the numbers of their lines in the block, to local memory.
-// Item u of the team multiplies them by column u of these lines. Consecutive items read consecutive addresses.
-// Local memory transposes the ROWS x UB sums. Then PARTS items share a row; consecutive items take consecutive rows.
+// The block has a line of UB numbers for each feature that one of its right-hand rows has, and line 0, which is zero.
+// scatter.cl writes place[j], the sum of ``mark`` and feature j's line. Numbers up to ``mark`` stem from earlier blocks.
+// A work-group has TEAMS * UB items and takes V rows, ROWS at a time. Each of its TEAMS teams of UB items takes
+// ROWS / TEAMS of these rows, one after another.
+// A team copies UB entries of its row, and the numbers of their lines in the block, to local memory.
+// Item u of the team multiplies the entries by column u of these lines. Consecutive items read consecutive addresses.
+// Local memory transposes the ROWS x UB sums. Then PARTS = TEAMS * UB / ROWS items share a row, and consecutive items
+// take consecutive rows.
 // Arguments: indptr, indices and data are the rows in CSR; xx and uu are the squared norms of rows and right-hand rows.
 // For element-wise functions xx and uu are zero(x) and zero(y_u) instead.
 // DENSE_COLUMNS: the sums start with the columns that are stored whole (dense_columns_group.mako).

@@ -482,7 +482,7 @@ class Clustered(Lanes):
         return packed(stream, X, plan.centre, dtype, self.name, (order, position), groups)
 
     def arranged(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> Arrangement:
-        """Cluster the dense rows X (n, d) and return their positions, which :meth:`build_part` takes."""
+        """Cluster the dense rows X (n, d). Return each row's position in cluster order, for :meth:`build_part`."""
         n, V = X.shape[0], record.lanes(stream.profile, dtype)
         size = V * stream.profile.cluster
         n_pad = record.padded(n, size)
