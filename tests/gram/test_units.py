@@ -79,7 +79,7 @@ SMALL = pytest.param(kernels.make("rbf", gamma=0.7), marks=pytest.mark.oclgrind)
 @pytest.mark.parametrize("kernel", [*OTHERS, SMALL], ids=lambda kernel: kernel.name)
 def test_functions(device: str, kernel: kernels.Kernel) -> None:
     """One of them has no value where there is no vector."""
-    n, m = (40, 20) if simulated(device) else (100, 70)
+    n, m = (66, 66) if simulated(device) else (100, 70)
     near(device, kernel, 1 / 3 + np.random.default_rng(1).random((n, 9)) / 3, m)
 
 
