@@ -108,6 +108,7 @@ DONE: dict[str, tuple[str, tuple[tuple[Any, ...], ...]]] = {  # a command: what 
         "| digits 1347x64 | 200 | clsvm (dense float64) |",
         ((*ROWS, 0, "misses", BROKEN),),
     ),
+    "predict --sets iris --repeats 2 --limit 60": ("| iris 112x4 | 38 |", ()),
     "larger --sets mapped,huge --repeats 1 --bytes 4.8e6": (
         "| mapped 6000x200 |",
         (("sets", 0, "limit", 1), ("sets", 0, "in core", "dual", 1.0), ("sets", 1, "anonymous", larger.RESIDENT)),
@@ -163,7 +164,7 @@ DONE: dict[str, tuple[str, tuple[tuple[Any, ...], ...]]] = {  # a command: what 
 }
 
 SLOW = ("gallery", "sharded", f"{BOOST} --products {SPARSE}", f"{BOOST} --table 3", "falkon --product")
-SLOW += ("study features", "study curves", "ladder", "falkon --sets")
+SLOW += ("study features", "study curves", "ladder", "falkon --sets", "predict --sets iris")
 
 
 def fails(result: dict[str, Any], *path: Any) -> bool:

@@ -263,7 +263,14 @@ def test_csr_rows_of_very_different_lengths(device: str) -> None:
 
 
 @pytest.mark.sample(4)
-@pytest.mark.parametrize(("C", "limit"), [(0.1, 250_000), (10.0, 460_000)])
+@pytest.mark.parametrize(
+    ("C", "limit"),
+    [(0.1, 250_000), (10.0, 460_000)]
+    + [
+        pytest.param(*case, marks=pytest.mark.sweep)
+        for case in ((0.1, 300_000), (0.1, 460_000), (10.0, 250_000), (10.0, 300_000))
+    ],
+)
 def test_a_solve_ends_within_the_memory_that_it_began_with(device: str, C: float, limit: int) -> None:
     """Sparse rows that are fetched for one working set after the other, or stay where they just fit."""
     rng = np.random.default_rng(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import warnings
 from pathlib import Path
@@ -38,7 +39,8 @@ _VARIANCE = "gamma='scale' is 1 / (d var(X)) of the rows as they are, repeated o
 
 
 @parametrize_with_checks(
-    [FalkonRegressor(loss="log_cosh"), LogisticFalkonClassifier()],  # (the squared loss takes the same ways)
+    [FalkonRegressor(loss="log_cosh"), LogisticFalkonClassifier()]
+    + [FalkonRegressor(), FalkonClassifier()] * bool(os.environ.get("CLSVM_SWEEP")),  # (these take the same ways)
     expected_failed_checks=lambda _: {
         "check_sample_weight_equivalence_on_dense_data": _VARIANCE,
         "check_sample_weight_equivalence_on_sparse_data": _VARIANCE,

@@ -25,11 +25,12 @@ def sub_groups(device: str) -> bool:
     "estimator",
     [
         SVC(C=10.0, gamma=0.05),
+        pytest.param(SVC(kernel="poly", degree=2, C=3.0), marks=pytest.mark.sweep),
         NuSVC(nu=0.4, gamma=0.05),
         SVC(dtype="float64", gamma=0.1),
         SVC(multi_class="crammer_singer", gamma=0.1),
     ],
-    ids=["pairs", "two sums", "float64", "coupled"],
+    ids=["pairs", "poly", "two sums", "float64", "coupled"],
 )
 def test_sub_groups_take_the_same_steps(
     device: str, profile: str, estimator: Any, monkeypatch: pytest.MonkeyPatch
