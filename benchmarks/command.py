@@ -1,7 +1,7 @@
-"""The command line: commands and their parts as records, options that several take, sets in processes of their own.
+"""The command line of the benchmarks: records of commands and their parts, shared options, and fresh processes.
 
-`python -m benchmarks NAME` runs one of MODULES' commands, writes its result as JSON and prints it as a table. What a
-part cannot measure is said here for all: such a set has an "error", or is "refused", and has no other figures.
+`python -m benchmarks NAME` runs a command, writes its result as JSON and prints it as a table. A data set that fails
+has an "error" in the result. A data set that a part cannot take is "refused". Neither has other figures.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from benchmarks import table
 from benchmarks.table import Row, Shown
 from clsvm import files
 
@@ -38,23 +37,22 @@ Option = tuple[tuple[str, ...], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Part:
-    """What is measured together.
+    """One measurement of a command.
 
-    measure: returns the figures, JSON-ready. show: returns their tables. right: whether ours is. draw: writes a picture
-    to a file. The last three are given the sets that were measured.
+    measure: returns the figures, JSON-ready. show: returns their tables. right: returns whether clsvm's results are
+    correct. The last two get the data sets that were measured.
     """
 
     measure: Callable[..., Row]
     show: Callable[[Row], Shown | list[Shown]]
     right: Callable[[Row], bool] = lambda result: True
-    draw: Callable[[Row, Path], None] | None = None
 
     def holds(self, result: Row) -> bool:
-        """Return whether ours is right, and nothing failed."""
+        """Return whether clsvm's results are correct and every data set was measured."""
         return not any("error" in one for one in result.get("sets", ())) and self.right(_measured(result))
 
     def page(self, result: Row) -> str:
-        """Return the tables as Markdown, with notes on what was not measured."""
+        """Return the tables as Markdown, with a note on each data set that was not measured."""
         made = self.show(_measured(result))
         tables = made if isinstance(made, list) else [made]
         for one in result.get("sets", ()):
@@ -72,7 +70,11 @@ def _measured(result: Row) -> Row:
 
 @dataclass(frozen=True)
 class Command:
-    """One benchmark: its options beside --device and --out, its parts by what ``which`` says of options or a result."""
+    """One benchmark.
+
+    options: those besides --device and --out. parts: its only part, or its parts by the key that ``which`` returns for
+    options or for a result.
+    """
 
     name: str
     help: str
@@ -81,12 +83,12 @@ class Command:
     which: Callable[[Row], Any] = lambda given: None
 
     def part(self, given: Row) -> Part:
-        """Return the part that options ask for, or whose result it is."""
+        """Return the part that the options select, or the part that made a result."""
         return self.parts if isinstance(self.parts, Part) else self.parts[self.which(given)]
 
 
 def option(*flags: str, **given: Any) -> Option:
-    """Return an option as argparse takes it."""
+    """Return the arguments of argparse's add_argument."""
     return flags, given
 
 
@@ -105,11 +107,11 @@ def several(flag: str, known: Sequence[str], default: Sequence[str] | None, word
 
 
 class MissingSetError(ValueError):
-    """A data set that there is not, or not without a folder."""
+    """A data set is unknown, or needs a data folder."""
 
 
 def chosen(what: str, names: Sequence[str], known: Collection[str]) -> Sequence[str]:
-    """Return the names of sets; raise MissingSetError for one that a part of a command has not."""
+    """Return the names of data sets; raise MissingSetError for a name that is not known."""
     for name in names:
         if name not in known:
             raise MissingSetError(f"{what} has no set {name!r}; there are {', '.join(known)}")
@@ -117,31 +119,33 @@ def chosen(what: str, names: Sequence[str], known: Collection[str]) -> Sequence[
 
 
 def sets_of(known: Sequence[str], default: Sequence[str] | None) -> Option:
-    """Return --sets."""
+    """Return the option --sets."""
     return several("--sets", tuple(known), default)
 
 
 def peers(known: Sequence[str] = PEERS, default: Sequence[str] = ()) -> Option:
-    """Return --peers."""
+    """Return the option --peers."""
     return several("--peers", known, default)
 
 
 def repeats(default: int, words: str = "fits of each, the cold one included") -> Option:
-    """Return --repeats."""
+    """Return the option --repeats."""
     return option("--repeats", type=int, default=default, help=words)
 
 
 def number(flag: str, default: float | None, words: str) -> Option:
-    """Return an option that takes a number of the default's type; a whole one where there is no default."""
+    """Return an option that takes a number of the default's type, or an integer if the default is None."""
     return option(flag, type=float if isinstance(default, float) else int, default=default, help=words)
 
 
 DATA = option("--data", type=Path, help="folder of the data sets, CLSVM_DATA where it is not given")
-PLOT = option("--plot", type=Path, metavar="FILE", help="a picture to draw; needs matplotlib")
 
 
 def in_own_process(measure: Callable[[str, Asked], Row], name: str, asked: Asked, **more: Any) -> Row:
-    """Measure one set in a fresh process: its first fit is cold. A set that fails says why. more: asked besides."""
+    """Measure one data set in a fresh process, whose first fit builds the programs; an error becomes the result.
+
+    more: options in addition to those of the command line.
+    """
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         try:
             return pool.submit(measure, name, Asked(**vars(asked) | more)).result()
@@ -149,13 +153,21 @@ def in_own_process(measure: Callable[[str, Asked], Row], name: str, asked: Asked
             return {"set": name, "n": 0, "d": 0, "error": f"{type(error).__name__}: {error}"}
 
 
-def each_set(measure: Callable[[str, Asked], Row]) -> Callable[[Asked], Row]:
-    """Return what measures each of the sets asked for in its own process."""
-    return lambda asked: {"sets": [in_own_process(measure, name, asked) for name in asked.sets]}
+def each_set(measure: Callable[[str, Asked], Row], *recorded: str) -> Callable[[Asked], Row]:
+    """Return a function that measures each data set of the options in a fresh process.
+
+    recorded: names of options that the result has beside the sets.
+    """
+
+    def every(asked: Asked) -> Row:
+        head = {name: getattr(asked, name) for name in recorded}
+        return head | {"sets": [in_own_process(measure, name, asked) for name in asked.sets]}
+
+    return every
 
 
 def machine() -> dict[str, str | int | float]:
-    """Return the processor, the cores that this process may use, the memory in bytes and the system."""
+    """Return the processor, the number of cores that this process may use, the memory in bytes and the system."""
     info, cpu = Path("/proc/cpuinfo"), platform.processor() or platform.machine()
     if info.exists():
         lines = info.read_text(errors="replace").splitlines()
@@ -170,14 +182,14 @@ def machine() -> dict[str, str | int | float]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the packages that are installed."""
+    """Return the versions of PACKAGES that are installed."""
     installed = {one.metadata["Name"].lower(): one.version for one in metadata.distributions() if one.metadata["Name"]}
     return {name: installed[name] for name in PACKAGES if name in installed}
 
 
 @cache
 def commands() -> dict[str, Command]:
-    """Return all commands by their names, except for gpu and table."""
+    """Return all commands by name, except for gpu and table."""
     every = [vars(importlib.import_module(f"benchmarks.{module}")) for module in MODULES]
     return {one.name: one for names in every for one in names.get("COMMANDS") or (names["COMMAND"],)}
 
@@ -190,12 +202,12 @@ def page(result: Row) -> str:
 
 
 def part_of(result: Row) -> Part:
-    """Return the part of a command whose result it is."""
+    """Return the part of a command that made a result."""
     return commands()[result.get("kind", "fit")].part(result)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a command; return 0 where ours is right, 1 where it is not or where a set, a file or a package is missing."""
+    """Run a command; return 0 if clsvm's results are correct, else 1, also if a set, a file or a package is missing."""
     asked = _parser().parse_args(argv)
     if getattr(asked, "data", ...) is None and os.environ.get("CLSVM_DATA"):
         asked.data = Path(os.environ["CLSVM_DATA"]).resolve()
@@ -211,9 +223,7 @@ def _run(asked: Asked) -> int:
     import clsvm
     from clsvm.opencl import devices
 
-    part, plot, out = commands()[asked.command].part(vars(asked)), getattr(asked, "plot", None), asked.out
-    if plot:
-        table.library()  # better missed now than after minutes
+    part, out = commands()[asked.command].part(vars(asked)), asked.out
     head = {
         "date": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}",
         "devices": [dataclasses.asdict(device) for device in clsvm.devices()],
@@ -229,17 +239,11 @@ def _run(asked: Asked) -> int:
         with files.atomic_write(out) as stream:
             stream.write(f"{json.dumps(result, indent=1)}\n".encode())
         print(f"written to {out}")
-    if plot and part.draw:
-        part.draw(_measured(result), plot)
-        print(f"drawn to {plot}")
     return 0 if part.holds(result) else 1
 
 
 def _table(asked: Asked) -> int:
-    result = json.loads(asked.file.read_text())
-    print(page(result))
-    if asked.plot and result.get("kind") != "gpu" and (draw := part_of(result).draw):
-        draw(_measured(result), asked.plot)
+    print(page(json.loads(asked.file.read_text())))
     return 0
 
 
@@ -259,6 +263,5 @@ def _parser() -> argparse.ArgumentParser:
     gpu.add_arguments(names.add_parser("gpu", help=gpu.HELP))
     show = names.add_parser("table", help="print a result file as a Markdown table")
     show.add_argument("file", type=Path)
-    show.add_argument("--plot", type=Path, metavar="FILE", help="a picture to draw of it, where there is one")
     show.set_defaults(run=_table)
     return parser

@@ -1,7 +1,7 @@
-"""Fits of ours and the peers in turns, every solution checked: data sets, small sets, grid searches, growth with rows.
+"""Interleaved fits of clsvm and its peers, with checked solutions: data sets, small sets, grid searches, growing sets.
 
-Order: ours, peer, peer, ours, peer, ... so that whatever else the machine does falls on all alike. The first fit of
-each is its cold one; a time is the median of the later ones. A peer has a row for each form of its input.
+Solvers take turns, so that other load on the computer slows all of them. The first fit of each solver is its cold one,
+and a time is the median of the later fits. A peer has a row for each form of the rows.
 """
 
 from __future__ import annotations
@@ -32,103 +32,60 @@ from benchmarks.command import (
     repeats,
     sets_of,
 )
-from benchmarks.sets import EPSILON, Problem
+from benchmarks.sets import Problem
 from benchmarks.solvers import Contestant, in_turns, later, turns
 from benchmarks.table import Row, Shown, shown
 from clsvm.model_selection import SVCSearchCV
 
-REPORT_ERROR = 2e-4  # how far a reported violation or gap may stand from the recomputed one before a note says so
-LOOSE = 1e-5  # how far constraints of a peer's float32 coefficients may be off
-DECISION_DIFFERENCE = 1e-2  # the same for a test decision and LIBSVM's
+REPORT_ERROR = 2e-4  # by which a reported violation or gap may differ from the recomputed one without a note
+LOOSE = 1e-5  # by which the coefficients of a peer, in float32, may violate the constraints
 
 
 def fit_set(name: str, asked: Asked, few: bool = False) -> Row:
-    """Time and check the fits of one set; few: on as many rows as machines of pairs take."""
+    """Time and check the fits of one data set. few: whether its training rows are limited, for fits of many pairs."""
     return raced(partial(sets.load, name, asked.data, few), asked)
 
 
 def raced(load: Callable[[], Problem], asked: Asked) -> Row:
-    """Time fits of a problem by ours and the peers in turns, and check them."""
+    """Time interleaved fits of a problem by clsvm and the peers, and check their solutions."""
     problem, tol = load(), getattr(asked, "tol", solvers.TOL)
-    given = solvers.parameters(problem.C, problem.gamma, tol, getattr(asked, "cache", solvers.CACHE_MB))
-    with solvers.entrants(load, given | ({"epsilon": EPSILON} if problem.numbers else {}), asked) as made:
-        for one in turns(made):
-            one.time()
+    given = solvers.parameters(problem, tol, getattr(asked, "cache", solvers.CACHE_MB))
+    with solvers.entrants(load, given, asked) as made:
+        solvers.race(made)
         return problem.head() | {"tol": tol, "rows": judged(made, problem, tol)}
 
 
 def judged(made: Sequence[Contestant], problem: Problem, tol: float) -> list[Row]:
-    """Return a row for each contestant's last solution, judged against the best feasible dual among them.
+    """Return a row for each contestant's last solution, compared with the best feasible dual objective.
 
-    Solutions with test rows, of fits in this process, are tested as well.
+    A problem with test rows also gets the accuracy of each model.
     """
     solutions = [one.ask("solution") for one in made]
     rows = [one.row() | {"misses": [], "notes": []} for one in made]
     for row, found in zip(rows, solutions, strict=True):
         row |= {"report": found.report} if found and found.report else {}
     check.judged(rows, solutions, problem, tol, LOOSE)
-    if problem.X_test is not None:
-        models = {i: model for i, one in enumerate(made) if (model := one.ask("model")) is not None}
-        if len(np.unique(problem.y)) == 2:
-            _decided(models, rows, problem)
-        else:
-            for i, model in models.items():
-                found = model.predict(solvers.formed(problem.X_test, made[i].form))
-                rows[i]["accuracy"] = float(np.mean(found == problem.y_test))
+    for one, row in zip(made, rows, strict=True):
+        if problem.X_test is not None and (model := one.ask("model")) is not None:
+            found = model.predict(solvers.formed(problem.X_test, one.form))
+            row["accuracy"] = float(np.mean(found == problem.y_test))
+        row["notes"] = [
+            f"reports {part} {row['report'][part]:.3e}, recomputed {row[part]:.3e}"
+            for part in ("violation", "gap")
+            if "report" in row and not abs(row["report"][part] - row[part]) <= REPORT_ERROR
+        ]
     return rows
-
-
-def _decided(models: dict[int, Any], rows: list[Row], problem: Problem) -> None:
-    """Add what decision values of the test rows say, in float64 of peers, of ours as it computes them."""
-    rbf, decisions = check.kernel("rbf", gamma=problem.gamma), {}
-    for i, model in models.items():
-        coef = check.full_coef(model, len(problem.y))
-        support = np.flatnonzero(coef)
-        decisions[i] = check.responses(problem.X_test, problem.X[support], coef[support], rbf) + model.intercept_[0]
-    libsvm = next((decisions[i] for i in decisions if rows[i]["solver"] == "libsvm"), None)
-    for i, model in models.items():
-        row, exact = rows[i], decisions[i]
-        row["decision_difference"] = None
-        if row["solver"] == "clsvm":
-            row["predict_seconds"], found = solvers.timed(partial(model.decision_function, problem.X_test))
-            decisions[i] = np.asarray(found, np.float64)
-            row["decision_error"] = _largest(decisions[i] - exact)
-        row["accuracy"] = float(np.mean((decisions[i] > 0) == (problem.y_test > 0)))
-        if libsvm is not None and row["solver"] != "libsvm":
-            row["decision_difference"] = _largest(decisions[i] - libsvm)
-        row["notes"] = _notes(row)
-
-
-def _notes(row: Row) -> list[str]:
-    """Return what of ours differs from its own report and from LIBSVM."""
-    if row["solver"] != "clsvm":
-        return []
-    notes = [
-        f"reports {part} {row['report'][part]:.3e}, recomputed {row[part]:.3e}"
-        for part in ("violation", "gap")
-        if not abs(row["report"][part] - row[part]) <= REPORT_ERROR
-    ]
-    if (row["decision_difference"] or 0.0) > DECISION_DIFFERENCE:
-        notes.append(f"a test decision is {row['decision_difference']:.2g} off LIBSVM's")
-    return notes
-
-
-def _largest(difference: Any) -> float:
-    return float(np.max(np.abs(difference)))
 
 
 COLUMNS: tuple[table.Column, ...] = (
     *table.SOLVED, *table.CERTIFIED, ("gap", "{gap:.1e}"), ("SVs", "{n_support}"),
-    table.percent("test %", "accuracy", "score"), ("max diff", "{decision_difference:.1e}"),
+    table.percent("test %", "accuracy", "score"),
 )  # fmt: skip
 
 
 def _show(result: Row) -> Shown:
     rows, notes = table.compared(result["sets"])
-    words = (
-        f"warm: median of the later fits; max diff: largest difference of a test decision to LIBSVM's; {table.CHECKED}"
-    )
-    return shown(result, COLUMNS, rows, words, *notes, left=2)
+    return shown(result, COLUMNS, rows, f"warm: median of the later fits; {table.CHECKED}", *notes, left=2)
 
 
 def _command(
@@ -144,11 +101,11 @@ def _command(
 
 # Small sets.
 
-SMALL = ("iris", "wine", "breast_cancer", "diabetes", "digits")  # scikit-learn's own
+SMALL = ("iris", "wine", "breast_cancer", "diabetes", "digits")
 
 
 def small(asked: Asked) -> Row:
-    """Time fits of some hundred standardised rows and answers for one, ours and scikit-learn's, with their defaults."""
+    """Time fits of some hundred standardised rows, and predictions of one row, with clsvm and scikit-learn."""
     return {"rows": [_small(name, asked) for name in SMALL]}
 
 
@@ -196,17 +153,17 @@ def _show_small(result: Row) -> Shown:
 
 # Grid searches.
 
-GRIDS = {  # by name: what is searched on a9a's first rows
+GRIDS = {
     "moderate": {"C": [0.1, 0.3, 1, 3, 10, 30], "gamma": [0.01, 0.03, 0.1, 0.3]},
     "short": {"C": [0.1, 1, 10, 100], "gamma": [0.005, 0.02, 0.08]},
     "wide": {"C": [0.1, 0.5, 1, 5, 20, 100], "gamma": [0.005, 0.02, 0.05, 0.2]},
 }
-FOLDS, APART = 5, 0.002  # how far mean scores of the same candidate may differ
+FOLDS, APART = 5, 0.002  # APART: by which the mean scores of a candidate may differ
 FEW = 200  # rows of a peer's first fit, which is not timed
 
 
 def search(asked: Asked) -> Row:
-    """Time SVCSearchCV ``repeats`` times, and then scikit-learn's search once over each peer's forms."""
+    """Time SVCSearchCV ``repeats`` times, and then scikit-learn's search once with each form of each peer."""
     data, grid = sets.load("a9a", asked.data), GRIDS[asked.grid]
     X, y = solvers.formed(data.X[: asked.rows], "dense float64"), data.y[: asked.rows]
     own = SVCSearchCV(clsvm.SVC(device=asked.device), grid, cv=FOLDS, refit=False)
@@ -218,7 +175,7 @@ def search(asked: Asked) -> Row:
 
 
 def searched(peer: str, grid: dict[str, Any], X: Any, y: Any, ours: Any) -> Iterator[Row]:
-    """Yield a row for each form of a peer's rows; float64 only where no scores by float32 are right."""
+    """Yield a row for each form of a peer's rows, with float64 only if no form in float32 has correct scores."""
     forms, right = solvers.forms(peer, X), False
     for form in forms:
         if right and form.split()[1] != forms[0].split()[1]:
@@ -233,7 +190,7 @@ def searched(peer: str, grid: dict[str, Any], X: Any, y: Any, ours: Any) -> Iter
 
 def _found(solver: str, form: str, search: Any, seconds: list[float], ours: Any) -> Row:
     scores = search.cv_results_["mean_test_score"]
-    apart = _largest(scores - ours.cv_results_["mean_test_score"])
+    apart = float(np.abs(scores - ours.cv_results_["mean_test_score"]).max())
     return {
         "solver": solver, "form": form, "cold": seconds[0], "seconds": min(seconds[1:], default=seconds[0]),
         "all_seconds": seconds, "best": search.best_params_, "best_score": float(search.best_score_),
@@ -243,7 +200,7 @@ def _found(solver: str, form: str, search: Any, seconds: list[float], ours: Any)
 
 
 def search_holds(result: Row) -> bool:
-    """Return whether the scores of each peer, with the best form of its rows, are ours."""
+    """Return whether each peer, with the best form of its rows, has clsvm's scores."""
     return all(row["apart"] <= APART for row in table.best_forms(result["rows"]))
 
 
@@ -254,19 +211,18 @@ def _show_search(result: Row) -> Shown:
     return shown(result, columns, rows, f"{result['folds']} folds, {result['grid']}", *notes, left=2)
 
 
-# Growth: the first rows of a set, twice as many each time, until a fit takes longer than the limit. Each solver has a
-# process of its own, in which a first fit of few rows builds the programs. A fit that is not done at the limit is
-# ended, and so is its solver's series. Exponents are of the UPPER largest numbers of rows: of the solver's own, and of
-# those that all solvers have, since a solver that is slower ends earlier, where exponents are smaller.
+# Growth: the first rows of a data set, twice as many each time, until a fit takes longer than the limit. Each solver
+# has its own process, in which a fit of few rows builds the programs first. A slower solver ends at fewer rows, where
+# exponents are smaller. So a second exponent of each solver takes only the numbers of rows that all solvers reached.
 
 FIRST = 1000  # rows of the first fits
 UPPER = 4  # points of an exponent
-ONCE, TWICE = 1 / 2, 1 / 6  # of the limit: a first fit that takes longer is the only one; more than two only below this
-ALL = 1.5  # times the last number of rows: a set that has more is fitted whole as well
+ONCE, TWICE = 1 / 2, 1 / 6  # shares of the limit, above which a solver fits once, or twice at most
+ALL = 1.5  # times the last number of rows, above which all rows of a data set are fitted as well
 
 
 def sizes(n: int) -> Iterator[int]:
-    """Yield FIRST, twice as many, and so on, and all n where there are by far more than the last of these."""
+    """Yield FIRST, twice as many, and so on up to n, and n itself if it is much larger than the last number."""
     size = FIRST
     while size <= n:
         yield size
@@ -276,7 +232,7 @@ def sizes(n: int) -> Iterator[int]:
 
 
 def growth(asked: Asked) -> Row:
-    """Measure a series for each set and C."""
+    """Measure a series of fits for each data set and C."""
     cases = [(name, C) for name in asked.sets for C in asked.C]
     return {
         "limit": asked.limit,
@@ -285,10 +241,10 @@ def growth(asked: Asked) -> Row:
 
 
 def series(name: str, asked: Asked) -> Row:
-    """Return the fits of each number of rows, and the exponents of each solver, by its own and by common ones."""
+    """Return the fits of each number of rows, and two exponents for each solver."""
     problem, points = replace(sets.load(name, asked.data), C=asked.C, X_test=None), list[Row]()
-    (n, d), gamma, load = problem.X.shape, problem.gamma, partial(sets.load, name, asked.data)
-    with solvers.entrants(load, solvers.parameters(asked.C, gamma), asked, min(FIRST, n)) as made:
+    (n, d), load = problem.X.shape, partial(sets.load, name, asked.data)
+    with solvers.entrants(load, solvers.parameters(problem), asked, min(FIRST, n)) as made:
         for size in sizes(min(asked.rows or n, n)):
             if going := [one for one in made if not one.failed]:
                 _timed(going, size, asked)
@@ -297,7 +253,7 @@ def series(name: str, asked: Asked) -> Row:
     seconds = {name: seconds_of(points, name) for name in ("clsvm", *asked.peers)}
     shared = set.intersection(*(set(found) for found in seconds.values()))
     return {
-        "set": name, "n": n, "d": d, "C": asked.C, "gamma": gamma, "tol": solvers.TOL, "points": points,
+        "set": name, "n": n, "d": d, "C": asked.C, "gamma": problem.gamma, "tol": solvers.TOL, "points": points,
         "exponents": {name: exponent(found) for name, found in seconds.items()},
         "common": {name: exponent({n: found[n] for n in shared}) for name, found in seconds.items()},
     }  # fmt: skip
@@ -314,9 +270,9 @@ def _timed(going: list[Contestant], n: int, asked: Asked) -> None:
 
 
 def seconds_of(points: Sequence[Mapping[str, Any]], solver: str) -> dict[int, float]:
-    """Return the seconds of a solver's fits that ended, by the number of rows, with one form of its input.
+    """Return the seconds of a solver's completed fits with one form of its rows, by the number of rows.
 
-    The form is that of the most fits that count, and among these the fastest for the most rows.
+    The form has the most fits that count, and the fastest fit of the largest number of rows among such forms.
     """
     by_form: dict[str, dict[int, Row]] = {}
     for point in points:
@@ -331,7 +287,7 @@ def seconds_of(points: Sequence[Mapping[str, Any]], solver: str) -> dict[int, fl
 
 
 def exponent(seconds: Mapping[int, float]) -> Row | None:
-    """Return the slope of log seconds over log rows on the UPPER largest numbers of rows; None of fewer than two."""
+    """Return the slope of log seconds over log rows on the UPPER largest numbers of rows, or None below two points."""
     upper = sorted(seconds)[-UPPER:]
     if len(upper) < 2:
         return None
@@ -363,7 +319,7 @@ def _show_growth(result: Row) -> Shown:
 
 
 def _grown(result: Row) -> bool:
-    """Return whether each series of ours has a fit, and all that ended count."""
+    """Return whether each of clsvm's series has a fit, and all its completed fits count."""
     for one in result["sets"]:
         ours = [row for point in one["points"] for row in point["rows"] if row["solver"] == "clsvm"]
         if not any("seconds" in row for row in ours) or any(row["misses"] for row in ours):
@@ -375,9 +331,9 @@ def _grown(result: Row) -> bool:
 
 COMMANDS = (
     _command("fit", "fit sets with clsvm and its peers, check and time every fit", ("breast_cancer", "digits8"), 3),
-    _command("hard", "fit sets that take many pair steps, as fit does", sets.HARD, 6),
+    _command("hard", "fit sets that take many SMO iterations, as fit does", sets.HARD, 6),
     _command("text", "fit groups of 20 Newsgroups, as fit does", sets.TEXT, 6),
-    _command("pairs", "a machine for each pair of classes, as fit does", sets.PAIRS, 4, sets.CLASSES, few=True),
+    _command("pairs", "fit a classifier for each pair of classes, as fit does", sets.PAIRS, 4, sets.CLASSES, few=True),
     Command(
         "small", "fits of some hundred rows, and answers for one, beside scikit-learn's", (repeats(21),),
         Part(small, _show_small, lambda result: not any(row["misses"] for row in result["rows"])),

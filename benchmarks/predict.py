@@ -47,7 +47,7 @@ def train(name: str, asked: Asked) -> Row:
         (folder / f"libsvm {form}").write_bytes(pickle.dumps(model))
         return {}
     problem = sets.load(name, asked.data)
-    given = solvers.parameters(problem.C, problem.gamma) | {"decision_function_shape": "ovo"}
+    given = solvers.parameters(problem) | {"decision_function_shape": "ovo"}
     answer = solvers.fitting(lambda: problem, asked.solver, form, given, {"device": asked.device})
     found = {"seconds": answer("fit"), "solution": answer("solution")}
     model = answer("model")

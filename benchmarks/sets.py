@@ -286,4 +286,3 @@ PAIRS = ("letter", "pendigits", "mnist7k")
 TEXT = ("news_graphics", "news_sports")
 BUNDLED = ("synthetic20k", "breast_cancer", "digits8", "iris", "digits", "diabetes")
 """Sets that need no data folder."""
-EPSILON = 0.1  # of SVR, whose targets have deviation 1

@@ -19,7 +19,8 @@ import numpy as np
 import scipy.sparse as sp
 
 TOL = 1e-3  # the KKT tolerance of every solver
-CACHE_MB = 2000.0  # its kernel cache
+CACHE_MB = 2000.0  # the size of every solver's kernel cache
+EPSILON = 0.1  # of SVR, for targets of deviation 1
 THIN = 0.025  # LIBSVM is faster on CSR rows below about this density, on an array from there on
 SPARSE = 0.5  # oneDAL's limit lies somewhere between these two
 Answer = Callable[[Any], Any]
@@ -78,9 +79,10 @@ def formed(X: Any, form: str) -> Any:
     return sp.csr_matrix(X, dtype=dtype) if layout == "CSR" else np.ascontiguousarray(dense(X), dtype)
 
 
-def parameters(C: float, gamma: float, tol: float = TOL, cache_mb: float = CACHE_MB) -> dict[str, Any]:
-    """Return the parameters of an estimator with the rbf kernel, of any library."""
-    return {"C": C, "gamma": gamma, "tol": tol, "cache_size": cache_mb}
+def parameters(problem: Any, tol: float = TOL, cache_mb: float = CACHE_MB) -> dict[str, Any]:
+    """Return the parameters of any library's SVC or SVR for a problem as of sets.Problem."""
+    given = {"C": problem.C, "gamma": problem.gamma, "tol": tol, "cache_size": cache_mb}
+    return given | ({"epsilon": EPSILON} if problem.numbers else {})
 
 
 def made(solver: str, kind: str, given: Mapping[str, Any], **ours: Any) -> Any:

@@ -1,16 +1,14 @@
-"""Results as tables: cells by format strings, as Markdown and as pictures."""
+"""Results as tables in Markdown, whose cells are made by format strings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 Row = dict[str, Any]
 Column = tuple[str, str | Callable[[Row], str]]
-"""A title, and a format string or a function that makes the cell from a row. Columns of numbers stand to the right."""
+"""A title, and a format string or a function that makes the cell from a row."""
 CHECKED = "dual and KKT violation recomputed in float64; a row with * does not count; notes below"
 
 
@@ -26,13 +24,13 @@ CERTIFIED: tuple[Column, ...] = ("dual", "{dual:.8g}"), ("violation", "{violatio
 
 
 def percent(title: str, key: str, older: str = "") -> Column:
-    """Return a column of a share in percent. older: its key in older results."""
+    """Return a column of a share in percent. older: the key of the share in older results."""
     return title, lambda row: f"{100 * row[key if key in row else older]:.2f}"
 
 
 @dataclass
 class Shown:
-    """A table of cells. left: the number of columns of words."""
+    """A table of cells. left: the number of columns that are aligned to the left."""
 
     header: Sequence[str]
     rows: list[list[str]]
@@ -41,7 +39,7 @@ class Shown:
     left: int = 1
 
     def markdown(self) -> str:
-        """Return the table for a page or a terminal; a bar within a cell becomes a slash."""
+        """Return the table for a page or a terminal, with slashes for the bars within cells."""
         rule = ["---" if i < self.left else "---:" for i in range(len(self.header))]
         cells = [[cell.replace("|", "/") for cell in row] for row in (self.header, rule, *self.rows)]
         wide = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -52,9 +50,9 @@ class Shown:
 
 
 def shown(title: str | Row, columns: Sequence[Column], rows: Sequence[Row], *notes: str, left: int = 1) -> Shown:
-    """Return a table of rows; a first cell that repeats the one above is left empty.
+    """Return a table of rows, whose first cell is empty if it repeats the cell above.
 
-    A result in place of a title gives its device, machine and date.
+    If the title is a result, the title of the table is the result's device, processor and date.
     """
     cells = [[cell(row, how) for _, how in columns] for row in rows]
     for line, above in reversed([*zip(cells[1:], cells, strict=False)]):
@@ -64,7 +62,7 @@ def shown(title: str | Row, columns: Sequence[Column], rows: Sequence[Row], *not
 
 
 def cell(row: Row, how: str | Callable[[Row], str]) -> str:
-    """Return the text of a cell; "" where the row lacks a value."""
+    """Return the text of a cell, or "" if the row lacks a value."""
     try:
         return how.format_map(row) if isinstance(how, str) else how(row)
     except (KeyError, TypeError, ValueError, IndexError, ZeroDivisionError):
@@ -72,38 +70,38 @@ def cell(row: Row, how: str | Callable[[Row], str]) -> str:
 
 
 def where(result: Row) -> str:
-    """Return device, processor and date in one line."""
+    """Return a result's device, processor and date in one line."""
     machine = result["machine"]
     return f"{result['device']}; {machine['cpu']}, {machine['cores']} cores; {result['date']}"
 
 
 def label(one: Row) -> str:
-    """Return a set's name and shape."""
+    """Return a data set's name and shape."""
     return f"{one['set']} {one['n']}x{one['d']}" + (f", h = {one['h']}" if one.get("h") else "")
 
 
 def named(row: Row) -> str:
-    """Return the solver of a row and the form of its input."""
+    """Return the solver of a row and the form of the rows that it got."""
     return f"{row['solver']} ({row['form']})" if row.get("form") else str(row["solver"])
 
 
 def starred(row: Row) -> str:
-    """Return ``named`` with * where the row does not count."""
+    """Return ``named`` with * if the row does not count."""
     return named(row) + "*" * bool(row.get("misses") or (failure(row) and not row.get("too_long")))
 
 
 def failure(row: Row) -> str:
-    """Return why there is no figure, or an empty string."""
+    """Return why a row has no figures, or an empty string."""
     return str(row.get("error") or row.get("failed") or "")
 
 
 def took(row: Row) -> float:
-    """Return the seconds by which the forms of a solver's input are compared."""
+    """Return the seconds by which the forms of a solver's rows are compared."""
     return float(row["warm"] if "warm" in row else row.get("seconds", 0.0))
 
 
 def best_forms(rows: Sequence[Row]) -> list[Row]:
-    """Return a row for each solver: its fastest form whose solution counts, or the fastest where none counts."""
+    """Return a row for each solver: the fastest form whose solution counts, or the fastest form if none counts."""
     chosen: dict[str, Row] = {}
 
     def rank(row: Row) -> tuple[bool, bool, float]:
@@ -116,7 +114,7 @@ def best_forms(rows: Sequence[Row]) -> list[Row]:
 
 
 def passed_over(name: str, rows: Sequence[Row]) -> list[str]:
-    """Return notes on forms with which a solver is faster, but whose solution does not count."""
+    """Return notes on the forms with which a solver is faster, but whose solution does not count."""
     return [
         f"{name}, {named(row)}: {took(row):.3g} s, does not count: {'; '.join(row['misses'])}"
         for best in best_forms(rows)
@@ -126,9 +124,10 @@ def passed_over(name: str, rows: Sequence[Row]) -> list[str]:
 
 
 def compared(ones: Sequence[Row], head: Callable[[Row], str] = label) -> tuple[list[Row], list[str]]:
-    """Return the best rows of all sets and the notes on what does not count.
+    """Return the best rows of all data sets, and notes on the rows that do not count.
 
-    Each row gets its set's record as ``one``, its label, its solver's name, and ``times``: its seconds over ours.
+    Each row gets its data set's record as ``one``, its label, its solver's name, and ``times``: its seconds over
+    clsvm's.
     """
     rows: list[Row] = []
     notes: list[str] = []
@@ -145,35 +144,6 @@ def compared(ones: Sequence[Row], head: Callable[[Row], str] = label) -> tuple[l
 
 
 def ours_hold(result: Row) -> bool:
-    """Return whether each set has a row of ours that counts."""
+    """Return whether each data set has a row of clsvm that counts."""
     ours = [[row for row in one["rows"] if row["solver"] == "clsvm"] for one in result["sets"]]
     return all(rows and not any(failure(row) or row.get("misses") for row in rows) for rows in ours)
-
-
-def library() -> Any:
-    """Return matplotlib.pyplot without a display; raise SystemExit where it is missing."""
-    try:
-        import matplotlib as mpl
-    except ImportError:
-        from clsvm.errors import install
-
-        raise SystemExit(f"a picture needs matplotlib: {install('plot')}") from None
-    mpl.use("Agg")
-    import matplotlib.pyplot as plot
-
-    return plot
-
-
-@contextmanager
-def picture(result: Row, path: Path, panels: int = 1) -> Iterator[list[Any]]:
-    """Yield the axes of some panels; write them with grids and legends to ``path`` at the end."""
-    plot = library()
-    figure, axes = plot.subplots(1, panels, figsize=(6.5 * panels, 5), layout="constrained", squeeze=False)
-    yield list(axes[0])
-    for one in axes[0]:
-        one.grid(alpha=0.3, which="both")
-        one.legend(fontsize=9)
-    figure.suptitle(f"{result['device']}, {result['date']}", fontsize=10)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
-    plot.close(figure)

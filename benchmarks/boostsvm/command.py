@@ -15,7 +15,6 @@ from benchmarks import command, solvers, table
 from benchmarks.boostsvm import cases, products
 from benchmarks.command import DATA, PLOT, Asked, Command, Part, chosen, number, option, peers, several
 from benchmarks.fits import raced
-from benchmarks.sets import EPSILON
 from benchmarks.table import Row, Shown, shown
 
 FOLDS = 2
@@ -60,8 +59,7 @@ def _folds(name: str, asked: Asked) -> Row:
     load, rows = cases.loaded(name, asked), []
     problem, asked.peers = load(), tuple(dict.fromkeys(("libsvm", *asked.peers)))
     splitter = (KFold if problem.numbers else StratifiedKFold)(FOLDS, shuffle=True, random_state=0)
-    given = solvers.parameters(problem.C, problem.gamma) | ({"epsilon": EPSILON} if problem.numbers else {})
-    with solvers.entrants(load, given, asked) as made:
+    with solvers.entrants(load, solvers.parameters(problem), asked) as made:
         for one in made:
             answers = [one.ask(fold) for fold in splitter.split(problem.X, problem.y)]
             one.seconds = [answer[0] for answer in answers if answer is not None]

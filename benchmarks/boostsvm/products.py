@@ -19,7 +19,7 @@ from benchmarks import solvers, table
 from benchmarks.bench import TOLERANCE, Laid, Product
 from benchmarks.boostsvm.cases import loaded
 from benchmarks.command import Asked
-from benchmarks.sets import EPSILON, Problem
+from benchmarks.sets import Problem
 from benchmarks.table import Row, Shown, picture, shown
 from clsvm import kernels
 from clsvm.arrays import Data
@@ -250,7 +250,7 @@ def measure_variants(name: str, asked: Asked) -> Row:
         partition.split(sp.csr_matrix(case.X), parts)
         seconds = perf_counter() - began
     given = solvers.parameters(case.C, case.gamma) | ({"epsilon": EPSILON} if case.numbers else {})
-    form, ours = solvers.native(case.X), {"device": asked.device}
+    form, ours = solvers.parameters(case), solvers.native(case.X), {"device": asked.device}
     entries = [(own, form, asked.repeats, (own, loaded(name, asked), form, given, ours)) for own in VARIANTS]
     with solvers.at_work(asked.limit, fitting, entries) as made:
         for one in solvers.turns(made):
