@@ -249,8 +249,7 @@ def measure_variants(name: str, asked: Asked) -> Row:
         assert parts
         partition.split(sp.csr_matrix(case.X), parts)
         seconds = perf_counter() - began
-    given = solvers.parameters(case.C, case.gamma) | ({"epsilon": EPSILON} if case.numbers else {})
-    form, ours = solvers.parameters(case), solvers.native(case.X), {"device": asked.device}
+    given, form, ours = solvers.parameters(case), solvers.native(case.X), {"device": asked.device}
     entries = [(own, form, asked.repeats, (own, loaded(name, asked), form, given, ours)) for own in VARIANTS]
     with solvers.at_work(asked.limit, fitting, entries) as made:
         for one in solvers.turns(made):
