@@ -1,9 +1,9 @@
-"""Tables 2 to 4 and figure 2 of GTSVM's paper (Cotter, Srebro, Keshet, KDD 2011), ours beside the paper's figures.
+"""Tables 2 to 4 and figure 2 of GTSVM's paper (Cotter, Srebro, Keshet, KDD 2011), clsvm beside the paper's figures.
 
-In tables 3 and 4 everyone stops at a relative duality gap of 0.01. Ours has that as its criterion. LIBSVM and oneDAL
-have not: theirs is the time at the largest tolerance whose solution reaches the gap. Every gap is recomputed in float64
-from the coefficients, with the bias that makes it smallest. Times are those of whole fits, data checks and transfers
-included (the paper leaves out initialisation and clustering), after a first fit; ours and the peers' take turns.
+In tables 3 and 4 every solver stops at a relative duality gap of 0.01. clsvm has the gap as its stopping criterion.
+LIBSVM and oneDAL get the largest tolerance whose solution reaches the gap. Every gap is recomputed in float64 from the
+coefficients, with the bias that minimises it. A time is that of a whole fit after a first one, data checks and
+transfers included. The paper leaves out initialisation and clustering.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ import scipy.sparse as sp
 from benchmarks import check, sets, solvers, table
 from benchmarks.command import DATA, PEERS, Asked, Command, Part, option, sets_of
 from benchmarks.sets import Problem
-from benchmarks.solvers import Contestant, Worker, in_turns, later, turns
+from benchmarks.solvers import Contestant, in_turns, later, turns
 from benchmarks.table import Row, Shown, shown
 from clsvm import SVC, arrays, report
 from clsvm.gram import partition
 from clsvm.gram.layouts.record import lanes
 from clsvm.opencl.stream import Stream
 
-SETS = ("a9a", "covtype20k", "mnist8")  # what stands here for the paper's Adult, Cov1 and MNIST
+SETS = ("a9a", "covtype20k", "mnist8")  # in place of the paper's Adult, Cov1 and MNIST
 SIZE = 256  # rows of a cluster in the paper
 ACTIVE = (16, 64, None)
 REPEATS = 5
-GAP, TIGHT = 0.01, 0.001  # table 4 also reads the dual objective and the test error at the tight one
-GUESS = 0.125  # the KKT tolerance at which a peer is tried first
-LATE = 1e-4  # a KKT tolerance that is reached long after the gap, and that float32 kernel values can reach
-FITS, SLOW = 3, 10.0  # fits of each; a peer whose first fit takes more seconds has a single one
+GAP, TIGHT = 0.01, 0.001  # relative duality gaps: of tables 3 and 4, of table 4 alone
+GUESS = 0.125  # the first KKT tolerance that a peer is tried with
+LATE = 1e-4  # clsvm's KKT tolerance, which is reached long after the gap
+FITS, SLOW = 3, 10.0  # fits of each solver; seconds of a first fit, above which a peer fits once
 
-# Table 2: average non-zeros of a row; then, by active clusters, those of a row's cluster, and seconds.
+# Table 2: average non-zeros of a row; then, for each number of active clusters, average columns of a row's cluster, s.
 TABLE_2 = {
     "a9a": (13.9, 57.5, 0.042, 48.6, 0.13, 45.7, 0.24),
     "covtype20k": (12.0, 15.9, 0.44, 12.8, 1.3, 12.2, 20.0),
@@ -52,9 +52,9 @@ TABLE_4 = {"mnist": {"crammer_singer": 2400.0, "gtsvm": 25.0}}
 
 
 def clustering(asked: Asked) -> Row:
-    """Table 2: put rows in random order into clusters of 256, and do what the device's layout does instead.
+    """Measure table 2: clusters of 256 rows in random order, and the clusters of the device's layout.
 
-    Seconds are from rows on the host to clusters on the host.
+    The seconds begin with rows on the host and end with clusters on the host.
     """
     with Stream(asked.device) as stream:
         size = lanes(stream.profile, "float32") * stream.profile.cluster
@@ -70,7 +70,7 @@ def clustering(asked: Asked) -> Row:
 
 
 def _raw(name: str, folder: Path | None) -> Any:
-    """Return the training rows of a set; covtype's as they come, since its scaling to [0, 1] makes other zeros."""
+    """Return a data set's training rows, covtype's without the scaling to [0, 1], which makes other zeros."""
     if name == "covtype20k" and folder is not None:
         with np.load(folder / "covtype20k.npz") as z:
             return z["X"]
@@ -84,13 +84,13 @@ def _clustered(stream: Stream, X: Any, size: int, active: int | None, order: str
 
 
 def nonzeros(clusters: partition.Clusters) -> float:
-    """Return the columns of a row's cluster, on average over the rows: the figure of table 2."""
+    """Return the number of columns of a row's cluster, on average over the rows."""
     rows = (clusters.order.reshape(-1, clusters.size) >= 0).sum(axis=1)
     return float(rows @ clusters.mask.sum(axis=1) / max(1, rows.sum()))
 
 
 def clustering_table(result: Row) -> Shown:
-    """Return table 2."""
+    """Return the cells of table 2."""
 
     def beside(place: int, ours: Callable[[Row], float]) -> Callable[[Row], str]:
         def text(row: Row) -> str:
@@ -115,63 +115,51 @@ def _fitted(problem: Problem, device: Any, gap_tol: float, multi_class: str = "o
     return SVC(**given, device=device, multi_class=multi_class).fit(problem.X, problem.y)
 
 
-def binary(asked: Asked, peers: Sequence[str] = PEERS) -> Row:
-    """Table 3: for each set a row for ours, and one for each peer and form of its input."""
-    rows = [row for name in asked.sets for row in race(sets.load(name, asked.data), asked.device, peers)]
+def binary(asked: Asked) -> Row:
+    """Measure table 3: for each data set a row of clsvm, and a row for each peer and form of its rows."""
+    rows = [row for name in asked.sets for row in race(sets.load(name, asked.data), asked.device, PEERS)]
     return {"table": 3, "gap": GAP, "rows": rows}
 
 
 def race(problem: Problem, device: Any, peers: Sequence[str], fits: int = FITS) -> list[Row]:
-    """Return the rows of table 3 for one set: tolerances first, then fits in turns."""
-    made, more, guess = list[Contestant](), dict[Contestant, Row](), GUESS
-
-    def entered(solver: str, form: str, tol: float, repeats: int) -> Contestant:
-        given = solvers.parameters(problem.C, problem.gamma, tol)
-        ours = {"cache_size": "auto", "gap_tol": GAP, "device": device}
-        worker = Worker(0, solvers.fitting, lambda: problem, solver, form, given, ours)
-        return Contestant(solver, form, repeats, worker)
-
-    def probe(solver: str, form: str, tried: list[Row], tol: float) -> float:
-        """Return the gap of a fit, and keep it."""
-        one = entered(solver, form, tol, 1)
-        if (seconds := one.time()) is None:
-            raise RuntimeError(one.failed)
-        gap = float(binary_value(one.ask("model"), problem)["gap"])
-        tried.append({"tol": tol, "gap": gap, "seconds": seconds})
-        return gap
-
-    asked = solvers.entered(peers, problem.X, fits)
-    for solver, form, count in sorted(asked, key=lambda one: one[0] == "libsvm"):  # it, the slowest, from others' end
-        tol, tried, repeats, failed = LATE, list[Row](), count, ""
-        if solver == "clsvm":
-            entered(solver, form, tol, 1).time()  # the first of the process
-        else:
+    """Return the rows of table 3 for one data set: find the peers' tolerances, then interleave the fits."""
+    given, ours = solvers.parameters(problem, LATE), {"cache_size": "auto", "gap_tol": GAP, "device": device}
+    works = [(*one, (lambda: problem, *one[:2], given, ours)) for one in solvers.entered(peers, problem.X, fits)]
+    more, guess = dict[Contestant, Row](), GUESS
+    with solvers.at_work(0, solvers.fitting, works) as made:
+        for one in sorted(made, key=lambda one: one.name == "libsvm"):  # the slowest starts with the others' tolerance
+            more[one] = {"tol": LATE, "probes": []}
+            if one.name == "clsvm":
+                one.ask("fit")  # builds the programs
+                continue
             try:
-                tol = guess = loosest(partial(probe, solver, form, tried), guess)
-                repeats = 1 if tried[0]["seconds"] > SLOW else fits
+                guess = more[one]["tol"] = loosest(partial(_gap, one, problem, more[one]["probes"]), guess)
+                one.repeats = 1 if more[one]["probes"][0]["seconds"] > SLOW else fits
             except RuntimeError as error:
-                failed = str(error)
-        one = entered(solver, form, tol, repeats)
-        one.failed, more[one] = failed, {"tol": tol, "probes": tried}
-        made.append(one)
-    made.sort(key=lambda one: asked.index((one.name, one.form, fits)))
-    for one in turns(made):
-        one.time()
-    rows = []
-    for one in made:
-        row = problem.head() | one.row() | more[one] | {"paper": TABLE_3.get(problem.name, {})}
-        if (model := one.ask("model")) is not None:
-            row |= binary_value(model, problem)
-        rows.append(row)
+                one.failed = str(error)
+        for one in turns(made):
+            one.time({"tol": more[one]["tol"]})
+        rows = [problem.head() | one.row() | more[one] | {"paper": TABLE_3.get(problem.name, {})} for one in made]
+        for one, row in zip(made, rows, strict=True):
+            row |= {} if (model := one.ask("model")) is None else binary_value(model, problem)
     return rows
+
+
+def _gap(one: Contestant, problem: Problem, tried: list[Row], tol: float) -> float:
+    """Return the duality gap of a fit with a tolerance, and append the fit to ``tried``."""
+    if (seconds := one.ask({"tol": tol})) is None:
+        raise RuntimeError(one.failed)
+    gap = float(binary_value(one.ask("model"), problem)["gap"])
+    tried.append({"tol": tol, "gap": gap, "seconds": seconds})
+    return gap
 
 
 def loosest(gap_at: Callable[[float], float], guess: float = GUESS, wanted: float = GAP) -> float:
     """Return the largest tolerance with gap_at(tolerance) <= wanted, to a factor of 2 ** (1 / 4).
 
-    From the guess upwards as long as the gap is reached, below 2, the violation that a solver begins with; else
-    downwards until it is. So few fits are made, and none is much longer than the one that is sought. Raises
-    RuntimeError where 1e-6 is not small enough.
+    The search goes up from the guess while the gap is reached, to at most 2, the violation that a solver begins with.
+    If the guess misses the gap, the search goes down. So no fit takes much longer than the one at the result. Raises
+    RuntimeError if no tolerance down to 1e-6 reaches the gap.
     """
     tol, step = guess, 2**0.25
     if gap_at(tol) <= wanted:
@@ -186,9 +174,9 @@ def loosest(gap_at: Callable[[float], float], guess: float = GUESS, wanted: floa
 
 
 def binary_value(model: Any, problem: Problem) -> Row:
-    """Return objectives and gap of a binary machine (GTSVM, equations 1 and 2), and its test error.
+    """Return objectives, gap and test error of a binary classifier (GTSVM, equations 1 and 2).
 
-    The primal is that of the bias that minimises it; the test error is with the machine's own.
+    The bias minimises the primal objective. The test error takes the bias of the model.
     """
     y, rbf = problem.y, check.kernel("rbf", gamma=problem.gamma)
     (dual,) = check.c_svc(model, y, np.full(len(y), problem.C))
@@ -199,7 +187,7 @@ def binary_value(model: Any, problem: Problem) -> Row:
 
 
 def binary_table(result: Row) -> Shown:
-    """Return table 3: seconds to a gap of 0.01."""
+    """Return the cells of table 3: seconds to a gap of 0.01."""
     by_set: dict[str, Row] = {}
     for one in result["rows"]:
         by_set.setdefault(one["set"], {**one, "rows": []})["rows"].append(one)
@@ -214,9 +202,9 @@ def binary_table(result: Row) -> Shown:
 
 
 def multiclass(asked: Asked) -> Row:
-    """Table 4: Crammer and Singer's machine of MNIST; without the data folder, of scikit-learn's digits.
+    """Measure table 4: Crammer and Singer's classifier of MNIST, or of scikit-learn's digits without a data folder.
 
-    The loose gap is timed after a first fit, the tight one once after that.
+    Fits to the gap of 0.01 are timed after a first fit. One fit to the gap of 0.001 follows.
     """
     problem, rows = _classes(asked), []
     for gap_tol, times in ((GAP, FITS + 1), (TIGHT, 1)):
@@ -233,34 +221,33 @@ def _classes(asked: Asked) -> Problem:
 
 
 def multiclass_value(model: Any, problem: Problem) -> Row:
-    """Return objectives, gap, violation and test error of Crammer and Singer's machine (GTSVM, equations 3 and 4).
+    """Return objectives, gap, violation and test error of Crammer and Singer's classifier (GTSVM, equations 3 and 4).
 
-    Raises ValueError where coefficients leave their constraints by more than 1e-6 C.
+    Raises ValueError if a coefficient violates its constraints by more than 1e-6 C.
     """
     b, own = check.coefficients(model, len(problem.y)), problem.y == model.classes_[:, None]
     support, rbf = problem.X[np.asarray(model.support_)], check.kernel("rbf", gamma=problem.gamma)
-    coef = np.asarray(model.dual_coef_, np.float64).T
-    c, tests = (check.responses(X, support, coef, rbf) for X in (problem.X, problem.X_test))
+    c = check.responses(problem.X, support, np.asarray(model.dual_coef_, np.float64).T, rbf)
     found = check.crammer_singer(b, own, np.full(len(problem.y), problem.C), c.T, check.BOUND_SLACK)
     if max(found.box, found.off_sum) > 1e-6:
         raise ValueError(f"coefficients are {max(found.box, found.off_sum):.3g} C outside of their constraints")
-    error = float(np.mean(model.classes_[tests.argmax(axis=1)] != problem.y_test))
+    error = float(np.mean(model.predict(problem.X_test) != problem.y_test))
     return check.merged([found]) | {"test_error": error}
 
 
 def multiclass_table(result: Row) -> Shown:
-    """Return table 4."""
+    """Return the cells of table 4."""
     columns: tuple[table.Column, ...] = (
         ("set", table.label), ("asked", "{gap_tol:g}"), ("s", "{seconds:.3g}"), ("gap", "{gap:.4f}"),
         ("dual", "{dual:.6g}"), ("violation", "{violation:.2g}"), ("SVs", "{n_support}"),
         table.percent("test error %", "test_error"), ("paper's s", "{paper[gtsvm]}"),
     )  # fmt: skip
-    words = "Crammer and Singer's machine; the paper's seconds are to a gap of 0.01"
+    words = "Crammer and Singer's classifier; the paper's seconds are to a gap of 0.01"
     return shown(result, columns, result["rows"], words)
 
 
 def parts(asked: Asked) -> Row:
-    """Figure 2: for each set the seconds of a second fit, in all and the share of each part."""
+    """Measure figure 2: for each data set the seconds of a second fit, and the share of each part."""
     problems = [(sets.load(name, asked.data), "ovo") for name in asked.sets]
     rows = []
     for problem, kind in [*problems, (_classes(asked), "crammer_singer")]:
@@ -274,7 +261,7 @@ def parts(asked: Asked) -> Row:
 
 
 def parts_table(result: Row) -> Shown:
-    """Return figure 2."""
+    """Return the cells of figure 2."""
     names = list(result["rows"][0]["shares"])
     columns = (("set", "{set}"), ("s", "{seconds:.3g}"), *((part, f"{{shares[{part}]:.0%}}") for part in names))
     return shown(result, columns, result["rows"], "gap 0.01, second fit")
@@ -282,12 +269,10 @@ def parts_table(result: Row) -> Shown:
 
 COMMAND = Command(
     "gtsvm",
-    "the tables of GTSVM's paper, ours beside the paper's figures",
+    "the tables of GTSVM's paper, clsvm beside the paper's figures",
     (
-        option(
-            "--table", type=int, choices=(2, 3, 4), help="2: clustering, 3 (if none is named): two classes, 4: more"
-        ),
-        option("--figure", type=int, choices=(2,), help="2: where the time goes"),
+        option("--table", type=int, choices=(2, 3, 4), help="2: clustering, 3 (the default): two classes, 4: more"),
+        option("--figure", type=int, choices=(2,), help="2: the seconds of each part of a fit"),
         sets_of(sets.BINARY, SETS),
         DATA,
     ),

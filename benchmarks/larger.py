@@ -1,20 +1,17 @@
-"""What a device does not hold.
+"""Fits of more data than a memory limit allows.
 
-larger: exact SVMs of dense rows under a quarter of their bytes, beside the same fit in core, and of rows of a mapped
-file that are more than the memory that the process takes. In core and within the limit have the same row cache, which
-is small, and take turns, in one process for each set. Right is the same objective up to 1e-5, bytes within the limit,
-and at most LOSS times the seconds. ``mapped`` is written by seed: two clouds of rows, well apart in one direction, so
-that few of them are support vectors; --bytes says how many it has for the run whose memory is looked at.
+larger: exact SVMs within a quarter of the rows' bytes, interleaved with the same fit in core, and an SVM of a mapped
+file that is larger than the process's memory. A result is correct if the objectives agree up to SAME, the bytes stay
+within the limit, and the time is at most LOSS times that in core. ``mapped`` and ``huge`` are files of two classes with
+few support vectors.
 
-Two studies are about the same. growth: how a step of conjugate gradients grows with the rows of a mapped file under a
-memory limit. outofcore: figure 7 of Falkon's paper (Meanti et al. 2020): Cholesky and LAUUM in tiles by one worker and
-by two, by the size of the matrix, beside LAPACK in core. Two workers are two queues and two halves of one device, or
-named devices.
+Two studies are here as well. growth: seconds of an iteration of conjugate gradients over the rows of a mapped file,
+within a memory limit. outofcore: figure 7 of Falkon's paper (Meanti et al. 2020), Cholesky factors and LAUUM in tiles
+by one worker and by two, beside LAPACK in core. Two workers are two queues or two halves of a device, or two devices.
 """
 
 from __future__ import annotations
 
-import statistics
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -23,7 +20,6 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -37,25 +33,25 @@ from benchmarks.boostsvm import cases
 from benchmarks.command import DATA, Asked, Command, Part, each_set, number, repeats, sets_of
 from benchmarks.predict import STATUS, resident
 from benchmarks.solvers import in_turns, later, told
-from benchmarks.table import Row, Shown, picture, shown
+from benchmarks.table import Row, Shown, shown
 from clsvm import linalg
 from clsvm.linalg.factors import usual_tile
 from clsvm.opencl import devices
 from clsvm.opencl.memory import parse_bytes
 
 SETS = ("gisette", "mnist8", "mapped", "huge")
-CACHE = 10  # MB of kernel rows
+CACHE = 10  # MB of the row cache
 SHARE, LOSS, SAME = 4, 1.5, 1e-5
 WIDE, PIECE = 2000, 4096  # columns of a mapped file, rows that are written at a time
-APART, ALONG, ACROSS = 1.5, 0.5, 0.1  # half of the distance of its classes, deviations in that direction and in others
-C, GAMMA = 1.0, 0.05  # over it
+APART, ALONG, ACROSS = 1.5, 0.5, 0.1  # half the distance of the classes, deviation along it, deviation across it
+C, GAMMA = 1.0, 0.05  # for the mapped files
 ROWS = 100_000  # of ``mapped``
 LIMIT, MOST, RESIDENT = 1 << 30, 120.0, 2 << 30  # of ``huge``: device bytes, seconds, anonymous bytes of the process
-EVERY = 0.05  # seconds between looks at the process's memory
+EVERY = 0.05  # seconds between readings of the process's memory
 
 
 def larger_set(name: str, asked: Asked) -> Row:
-    """Fit one set in core and within a quarter of X's bytes, in turns; ``huge`` once, within LIMIT."""
+    """Fit one data set in core and within a quarter of X's bytes, interleaved; fit ``huge`` once, within LIMIT."""
     with TemporaryDirectory() as folder:
         numbers = C, GAMMA
         if name in ("mapped", "huge"):
@@ -86,9 +82,10 @@ def _fit(X: Any, y: Any, cost: float, gamma: float, device: str | None, **given:
 
 
 def mapped(path: Path, n: int, d: int, piece: int, made: Callable[[int, Any], Any]) -> tuple[Any, Any]:
-    """Return X (n, d) float32 in a file, open for reading, and y (n,).
+    """Return X (n, d) float32 in a mapped file, and y (n,).
 
-    ``made`` gives the targets of some normal rows, the first of which has a number, and may change the rows.
+    ``made`` gets the index of the first row of a piece and the piece, whose rows are normal. It returns the piece's
+    targets, and may change its rows.
     """
     rng, out = np.random.default_rng(0), np.lib.format.open_memmap(path, "w+", np.float32, (n, d))
     y = np.empty(n)
@@ -101,7 +98,7 @@ def mapped(path: Path, n: int, d: int, piece: int, made: Callable[[int, Any], An
 
 
 def _clouds(first: int, rows: Any) -> Any:
-    """Move rows to two classes, 2 APART in the first column."""
+    """Move rows to two classes at the distance 2 APART in the first column, and return their labels."""
     y = np.where(np.arange(first, first + len(rows)) % 2, 1.0, -1.0)
     rows[:, 0] = ALONG * rows[:, 0] + APART * y
     rows[:, 1:] *= ACROSS
@@ -110,14 +107,14 @@ def _clouds(first: int, rows: Any) -> Any:
 
 @contextmanager
 def watched() -> Iterator[list[int]]:
-    """Yield a list with the most anonymous resident memory of this process inside, in bytes; 0 where unknown."""
+    """Yield a list of one number: the peak of the process's anonymous memory in the context, in bytes; 0 if unknown."""
     peak, over = [0], threading.Event()
 
-    def look() -> None:
+    def read() -> None:
         while STATUS.exists() and not over.wait(EVERY):
             peak[0] = max(peak[0], resident("RssAnon") or 0)
 
-    watcher = threading.Thread(target=look, daemon=True)
+    watcher = threading.Thread(target=read, daemon=True)
     watcher.start()
     try:
         yield peak
@@ -144,7 +141,7 @@ def _show(result: Row) -> Shown:
 
 
 def right(one: Row) -> bool:
-    """Return whether a set is within its limits."""
+    """Return whether the fits of a data set are correct and within their limits."""
     if one["limited"]["bytes_held"] > one["limit"]:
         return False
     if "anonymous" in one:
@@ -154,7 +151,7 @@ def right(one: Row) -> bool:
 
 COMMAND = Command(
     "larger",
-    "SVMs of rows that the device may not hold, beside the same in core",
+    "SVMs within a memory limit below the size of the rows, beside the same fits in core",
     (
         sets_of(SETS, SETS), repeats(3, "fits of each kind"), DATA,
         number("--bytes", 8.8e9, "of the file of huge, which is written to the folder for temporary files"),
@@ -163,16 +160,16 @@ COMMAND = Command(
 )  # fmt: skip
 
 
-# Growth: a step of conjugate gradients over ever more rows.
+# Growth: an iteration of conjugate gradients over growing numbers of rows.
 
-MOST_ROWS, SHARES = 4_000_000, (1 / 40, 1 / 20, 1 / 8, 1 / 4, 1 / 2, 1)  # rows, and those of each fit
-COLUMNS, PENALTY = 18, 1e-6  # (SUSY's: sigma 3)
-STEPS = 6  # of conjugate gradients in each fit
+MOST_ROWS, SHARES = 4_000_000, (1 / 40, 1 / 20, 1 / 8, 1 / 4, 1 / 2, 1)  # rows of the file, and shares of each fit
+COLUMNS, PENALTY = 18, 1e-6  # those of SUSY in Falkon's paper
+STEPS = 6  # iterations of conjugate gradients in each fit
 WRITTEN = 1 << 18  # rows that are written at a time
 
 
 def growth(asked: Asked) -> Row:
-    """Return a row for each number of rows, and the exponent of their seconds a step."""
+    """Return a row for each number of rows, and the exponent of the seconds of an iteration."""
     most = asked.rows or MOST_ROWS
     sizes = [round(share * most) for share in SHARES]
     with TemporaryDirectory() as folder:
@@ -196,7 +193,7 @@ def _growth(X: Any, y: Any, C: Any, asked: Asked) -> Row:
         center_selection=C,
         penalty=PENALTY,
         gamma=1 / COLUMNS,
-        tol=1e-12,  # never reached: the steps are what ends it
+        tol=1e-12,  # never reached, so that max_iter ends the fit
         max_iter=STEPS,
         random_state=0,
         device=asked.device,
@@ -226,25 +223,14 @@ def _show_growth(result: Row) -> Shown:
     return shown(title, columns, result["rows"], left=0)
 
 
-def _draw_growth(result: Row, path: Path) -> None:
-    with picture(result, path) as (axes,):
-        points = [(row["n"], row["seconds_per_step"]) for row in result["rows"]]
-        axes.loglog(*zip(*points, strict=True), marker="o", label=f"exponent {result['exponent']:.3f}")
-        axes.set(title=f"m = {result['centers']}, d = {result['d']}", xlabel="rows n", ylabel="seconds a step")
-
-
 # Factors in tiles.
 
-SIZES = (2000, 4000, 6000, 8000, 12000)
-APART_BY = {"float32": 1e-5, "float64": 1e-13}  # of what a factor is off by
-ROUTINES: dict[str, Callable[..., Any]] = {
-    "cholesky": lambda A, **where: linalg.cholesky(A, overwrite_a=True, clean=False, **where),
-    "lauum": lambda A, **where: linalg.lauum(A, overwrite=True, clean=False, **where),
-}
+APART_BY = {"float32": 1e-5, "float64": 1e-13}  # by which a factor may differ from LAPACK's, relative to its norm
+ROUTINES: dict[str, Callable[..., Any]] = {"cholesky": linalg.cholesky, "lauum": linalg.lauum}
 
 
 def outofcore(asked: Asked) -> Row:
-    """Time each routine, dtype and size; --device may name several devices, with commas."""
+    """Time each routine, dtype and size. --device may name several devices, separated by commas."""
     given: list[Any] = asked.device.split(",") if asked.device else [None]
     teams = _teams(given)
     rows = [
@@ -277,22 +263,20 @@ def _teams(given: list[Any]) -> dict[str, dict[str, Any]]:
 
 
 def _timed(routine: Callable[..., Any], A: NDArray[Any], teams: dict[str, Any], count: int) -> Row:
-    """Return the seconds of each team; same: whether all tiles had the same bits; apart: from LAPACK's result."""
-    spent: dict[str, list[float]] = {name: [] for name in teams}
-    found: dict[str, NDArray[Any]] = {}
+    """Return the seconds of each team, copies of A included.
+
+    same: whether all tiled results have the same bits. apart: the relative difference from LAPACK's result.
+    """
     tile = min(len(A), usual_tile(len(A)))
-    for turn in range(count + 1):
-        for name, where in teams.items():
-            own = A.copy()
-            began = perf_counter()
-            routine(own, tile=None if name == "LAPACK" else tile, **where)
-            spent[name].append(perf_counter() - began)
-            if not turn:
-                found[name] = np.triu(own)
+    given = {name: where | ({} if name == "LAPACK" else {"tile": tile}) for name, where in teams.items()}
+    calls = {name: partial(routine, A, clean=False, **where) for name, where in given.items()}
+    spent, found = dict[str, list[float]](), dict[str, NDArray[Any]]()
+    for name, (spent[name], result) in in_turns(calls, count + 1).items():
+        found[name] = np.triu(result)
     one, reference = found["one"], found["LAPACK"]
     return {
         "tile": tile,
-        "seconds": {name: statistics.median(seconds[1:]) for name, seconds in spent.items()},
+        "seconds": {name: later(seconds) for name, seconds in spent.items()},
         "cold": {name: seconds[0] for name, seconds in spent.items()},
         "same": all(np.array_equal(one, other) for name, other in found.items() if name != "LAPACK"),
         "apart": float(np.linalg.norm(one - reference) / np.linalg.norm(reference)),
@@ -322,7 +306,6 @@ STUDIES = {
         growth,
         _show_growth,
         lambda result: all(row["bytes_held"] <= result["memory_limit"] for row in result["rows"]),
-        _draw_growth,
     ),
     "outofcore": Part(
         outofcore,

@@ -1,7 +1,8 @@
-"""Solvers as records, the forms of their rows, timed fits in turns, and processes that end when they take too long."""
+"""Solvers as records, the forms of their rows, interleaved timed fits, and processes with a time limit."""
 
 from __future__ import annotations
 
+import gc
 import importlib
 import multiprocessing
 import statistics
@@ -21,8 +22,8 @@ import scipy.sparse as sp
 TOL = 1e-3  # the KKT tolerance of every solver
 CACHE_MB = 2000.0  # the size of every solver's kernel cache
 EPSILON = 0.1  # of SVR, for targets of deviation 1
-THIN = 0.025  # LIBSVM is faster on CSR rows below about this density, on an array from there on
-SPARSE = 0.5  # oneDAL's limit lies somewhere between these two
+THIN = 0.025  # the density above which LIBSVM is faster on an array than on CSR rows
+SPARSE = 0.5  # an upper bound of the same density for oneDAL
 Answer = Callable[[Any], Any]
 
 
@@ -30,8 +31,8 @@ Answer = Callable[[Any], Any]
 class Solver:
     """A library whose fits are timed.
 
-    module: where its estimators are. dtypes: the number types that it computes with, the fastest first; none: it takes
-    rows as they are. sparse: below this density it is given CSR.
+    module: the module of its estimators. dtypes: the number types that it computes with, the fastest first, or none if
+    it takes rows of any type. sparse: the density below which it gets CSR rows.
     """
 
     module: str = ""
@@ -48,7 +49,7 @@ SOLVERS = {
 
 
 def density(X: Any) -> float:
-    """Return the share of entries that are not 0."""
+    """Return the share of non-zero entries."""
     count = X.count_nonzero() if sp.issparse(X) else np.count_nonzero(X)
     return float(count / max(1, X.shape[0] * X.shape[1]))
 
@@ -59,14 +60,14 @@ def dense(X: Any) -> Any:
 
 
 def native(X: Any) -> str:
-    """Return the form that rows have, for example "CSR float64"."""
+    """Return the form of rows, for example "CSR float64"."""
     return f"{'CSR' if sp.issparse(X) else 'dense'} {X.dtype}"
 
 
 def forms(solver: str, X: Any) -> tuple[str, ...]:
-    """Return the forms of rows in which a solver is tried, for example "dense float32".
+    """Return the forms of rows with which a solver is tried, for example "dense float32".
 
-    A benchmark counts the fastest form whose result is right. Our solver is given the rows as they are.
+    A benchmark counts the fastest form with a correct result. clsvm gets the rows without a conversion.
     """
     one, share = SOLVERS[solver], density(X)
     layouts = ["dense"] * (share >= THIN) + ["CSR"] * (share < one.sparse)
@@ -74,7 +75,7 @@ def forms(solver: str, X: Any) -> tuple[str, ...]:
 
 
 def formed(X: Any, form: str) -> Any:
-    """Return rows in one of the forms, so that a fit has nothing to convert."""
+    """Return rows in one of the forms, so that a fit converts nothing."""
     layout, dtype = form.split()
     return sp.csr_matrix(X, dtype=dtype) if layout == "CSR" else np.ascontiguousarray(dense(X), dtype)
 
@@ -86,19 +87,19 @@ def parameters(problem: Any, tol: float = TOL, cache_mb: float = CACHE_MB) -> di
 
 
 def made(solver: str, kind: str, given: Mapping[str, Any], **ours: Any) -> Any:
-    """Return an estimator of the class ``kind`` with the parameters that all have, and those that only ours has."""
+    """Return an estimator of the class ``kind``. ours: parameters for clsvm alone."""
     module = importlib.import_module(SOLVERS[solver].module)  # (scikit-learn itself stays unpatched)
     return getattr(module, kind)(**{**given, **(ours if solver == "clsvm" else {})})
 
 
 def own(solver: str, model: Any) -> None:
-    """Raise RuntimeError where scikit-learn-intelex left a fit to scikit-learn."""
+    """Raise RuntimeError if scikit-learn-intelex left a fit to scikit-learn."""
     if solver == "onedal" and not hasattr(model, "_onedal_estimator"):
         raise RuntimeError("scikit-learn-intelex fell back to scikit-learn")
 
 
 def timed(call: Callable[[], Any]) -> tuple[float, Any]:
-    """Return how long one call takes, whatever it warns of, and what it returns."""
+    """Return the seconds and the value of a call, without its warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         began = perf_counter()
@@ -106,13 +107,17 @@ def timed(call: Callable[[], Any]) -> tuple[float, Any]:
         return perf_counter() - began, value
 
 
-def in_turns(calls: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, tuple[list[float], Any]]:
-    """Return the seconds of each call, made ``repeats`` times in turns with the others, and its last value."""
-    spent: dict[str, list[float]] = {name: [] for name in calls}
-    last: dict[str, Any] = {}
+def in_turns(calls: Mapping[Any, Callable[[], Any]], repeats: int) -> dict[Any, tuple[list[float], Any]]:
+    """Return the seconds and the last value of each call, which is made ``repeats`` times, interleaved with the others.
+
+    The time of garbage collection before a call does not count.
+    """
+    spent: dict[Any, list[float]] = {name: [] for name in calls}
+    last: dict[Any, Any] = {}
     for _ in range(repeats):
         for name, call in calls.items():
             last.pop(name, None)
+            gc.collect()
             seconds, last[name] = timed(call)
             spent[name].append(seconds)
             print(f"{name} {seconds:.3f} s", file=sys.stderr, flush=True)
@@ -120,7 +125,7 @@ def in_turns(calls: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, 
 
 
 def told(report: Any, *names: str) -> dict[str, Any]:
-    """Return some of what a report says."""
+    """Return attributes of a report by name."""
     return {name: getattr(report, name) for name in names}
 
 
@@ -135,30 +140,32 @@ def fitted(solver: str, model: Any, X: Any, y: Any) -> float:
 def fitting(
     load: Callable[[], Any], solver: str, form: str, given: Mapping[str, Any], ours: Mapping[str, Any], first: int = 0
 ) -> Answer:
-    """Return what fits the SVC or SVR of a problem in one form of its rows.
+    """Return a function that fits the SVC or SVR of a problem in one form of its rows, and answers requests.
 
-    It answers "fit", or a number of first rows, with the seconds of a fit; rows to train on and rows left out with
-    the seconds and the score of these; "model" with the last model, "solution" with what the checks read of it.
-    first: rows of a fit that is made at once, and not timed.
+    The requests "fit", a number of first rows and a dictionary of changed parameters give the seconds of a fit. A pair
+    of training and test rows gives the seconds of a fit to the former and the score on the latter. "model" gives the
+    last model, and "solution" the attributes that the checks read. first: rows of an untimed fit before all requests.
     """
     problem = load()
     X, y, kind = formed(problem.X, form), problem.y, "SVR" if problem.numbers else "SVC"
     model: Any = None
 
-    def fit(rows: Any) -> float:
+    def fit(rows: Any, **changed: Any) -> float:
         nonlocal model
-        model, one = None, made(solver, kind, given, **ours)
+        model, one = None, made(solver, kind, {**given, **changed}, **ours)
         seconds, model = fitted(solver, one, X[rows], y[rows]), one
         return seconds
 
-    def answer(question: Any) -> Any:
-        if isinstance(question, tuple):
-            train, test = question
+    def answer(request: Any) -> Any:
+        if isinstance(request, tuple):
+            train, test = request
             seconds, found = fit(train), model.predict(X[test])
             return seconds, float(np.mean((found - y[test]) ** 2 if problem.numbers else found == y[test]))
-        if question in ("model", "solution"):
-            return model if question == "model" else solution(model)
-        return fit(slice(None if question == "fit" else question))
+        if isinstance(request, dict):
+            return fit(slice(None), **request)
+        if request in ("model", "solution"):
+            return model if request == "model" else solution(model)
+        return fit(slice(None if request == "fit" else request))
 
     if first:
         fit(slice(first))
@@ -166,7 +173,7 @@ def fitting(
 
 
 def solution(model: Any) -> SimpleNamespace:
-    """Return what the checks read of a model, dual_coef_ as an array, and what ours reports; it fits a pipe."""
+    """Return the attributes of a model that the checks read, and clsvm's report, in a form that can be pickled."""
     coef = np.asarray(dense(model.dual_coef_), np.float64)
     names = ("support_", "intercept_", "classes_", "epsilon")
     found = SimpleNamespace(dual_coef_=coef, **{one: getattr(model, one) for one in names if hasattr(model, one)})
@@ -179,10 +186,10 @@ class TooLongError(Exception):
 
 
 class Worker:
-    """Answer questions by ``make(*given)``, which is called once, in a process of its own.
+    """Answer requests in a fresh process by the function that ``make(*given)`` returns.
 
-    limit: seconds of an answer; what ``make`` takes does not count. 0: no limit, and no process. The first error in the
-    process ends it, and is raised as RuntimeError.
+    limit: seconds of an answer, without those of ``make``; 0: no limit, and no process. The first error in the process
+    ends it, and is raised as RuntimeError.
     """
 
     def __init__(self, limit: float, make: Callable[..., Answer], *given: Any, **more: Any) -> None:
@@ -198,7 +205,7 @@ class Worker:
         self._received()
 
     def ask(self, question: Any) -> Any:
-        """Return the answer; end the process and raise TooLongError where it does not come within the limit."""
+        """Return the answer; end the process and raise TooLongError if the answer takes longer than the limit."""
         if not self.limit:
             return self._answer(question)
         began = perf_counter()
@@ -228,7 +235,7 @@ class Worker:
 
 
 def _serve(line: Connection, make: Callable[..., Answer], given: tuple[Any, ...]) -> None:
-    """Run in the process: the first message says whether it is ready."""
+    """Serve requests in the process; the first message says whether ``make`` succeeded."""
     try:
         answer = make(*given)
         line.send((True, None))
@@ -242,7 +249,7 @@ def _serve(line: Connection, make: Callable[..., Answer], given: tuple[Any, ...]
 
 @dataclass(eq=False)
 class Contestant:
-    """A solver with one form of its rows, and what became of its fits. failed: why there are no more."""
+    """A solver with one form of its rows, and the seconds of its fits. failed: why it ended, or an empty string."""
 
     name: str
     form: str
@@ -253,7 +260,7 @@ class Contestant:
     too_long: bool = False
 
     def ask(self, question: Any) -> Any:
-        """Return the worker's answer; None where there is none, and then ``failed`` says why."""
+        """Return the worker's answer, or None if the contestant failed, now or before."""
         if self.failed:
             return None
         try:
@@ -265,17 +272,15 @@ class Contestant:
             return None
 
     def time(self, question: Any = "fit") -> Any:
-        """Ask for something that is answered with seconds, and keep these."""
+        """Return and keep the seconds that the worker answers to a request."""
         if (seconds := self.ask(question)) is not None:
             self.seconds.append(seconds)
         return seconds
 
     def row(self) -> dict[str, Any]:
-        """Return the seconds of the first fit and the median of the later ones, JSON-ready."""
+        """Return the contestant's names, its state and its seconds, JSON-ready."""
         found = {"solver": self.name, "form": self.form, "failed": self.failed, "too_long": self.too_long}
-        if not self.seconds:
-            return found
-        return found | {"cold": self.seconds[0], "seconds": later(self.seconds), "all_seconds": self.seconds}
+        return found | (timings(self.seconds) if self.seconds else {})
 
 
 def later(seconds: Sequence[float]) -> float:
@@ -283,11 +288,16 @@ def later(seconds: Sequence[float]) -> float:
     return statistics.median(seconds[1:] or seconds)
 
 
+def timings(seconds: Sequence[float]) -> dict[str, Any]:
+    """Return the seconds of the first fit, the median of the later ones, and all of them."""
+    return {"cold": seconds[0], "seconds": later(seconds), "all_seconds": seconds}
+
+
 @contextmanager
 def at_work(
     limit: float, make: Callable[..., Answer], asked: Sequence[tuple[str, str, int, tuple[Any, ...]]]
 ) -> Iterator[list[Contestant]]:
-    """Yield a contestant for each name, form, number of fits and what ``make`` is given; end their processes."""
+    """Yield a contestant for each name, form, number of fits and arguments of ``make``; end their processes."""
     contestants: list[Contestant] = []
     try:
         for name, form, repeats, given in asked:
@@ -299,13 +309,13 @@ def at_work(
 
 
 def turns(contestants: Sequence[Contestant]) -> Iterator[Contestant]:
-    """Yield each contestant once a turn, so that whatever else the machine does falls on all alike."""
+    """Yield the contestants by turns, so that other load on the computer slows all of them."""
     for turn in range(max((one.repeats for one in contestants), default=0)):
         yield from (one for one in contestants if turn < one.repeats)
 
 
 def entered(peers: Sequence[str], X: Any, repeats: int, libsvm: int | None = None) -> list[tuple[str, str, int]]:
-    """Return the name, form and number of fits of ours and of each peer with every form. libsvm: LIBSVM's number."""
+    """Return name, form and number of fits, of clsvm and of each peer with each form. libsvm: LIBSVM's number."""
     return [
         (solver, form, libsvm if solver == "libsvm" and libsvm else repeats)
         for solver in ("clsvm", *peers)
@@ -317,10 +327,10 @@ def entered(peers: Sequence[str], X: Any, repeats: int, libsvm: int | None = Non
 def entrants(
     load: Callable[[], Any], given: Mapping[str, Any], asked: Any, first: int = 0
 ) -> Iterator[list[Contestant]]:
-    """Yield ours and each peer that is asked for, with every form of its rows, over the problem that ``load`` returns.
+    """Yield contestants for the problem that ``load`` returns: clsvm and the requested peers with each form.
 
-    Each has a process of its own where ``asked`` has a limit. LIBSVM, which has nothing to warm up, fits once. first:
-    see :func:`fitting`.
+    Each contestant has a process if the options have a limit. LIBSVM, which builds no programs, fits once. first: see
+    :func:`fitting`.
     """
     every = entered(asked.peers, load().X, asked.repeats, getattr(asked, "repeats_libsvm", 1))
     works = [(*one, (load, *one[:2], given, {"device": asked.device}, first)) for one in every]

@@ -1,22 +1,19 @@
 """Studies of Nyström kernel machines: the tables and figures of Meanti et al. 2020 (Kernel methods through the roof).
 
-table5    seconds to train and test errors beside SVC and LIBSVM, all with the same rbf kernel
-ablation  what each part gains (appendix A.1): from plain NumPy on, one part added at a time. All solve the same problem
-          from the same inducing points by :class:`clsvm.nystrom.newton.Newton` to the same residual, whose norm is the
-          preconditioner's: the objectives, compared with the least of them, say that solutions are as good
+table5    seconds and test errors of Falkon, SVC and LIBSVM with the same rbf kernel
+ablation  the gain of each part (appendix A.1): the first row is plain NumPy, and each further row adds one part
 features  seconds of the product K(X, C)'(K(X, C) v) over the number of features, beside KeOps (figure 8)
-curves    test errors against seconds: SVMs on ever more rows, Falkon on all rows with ever more inducing points
+curves    test errors over seconds: SVMs on growing numbers of rows, Falkon on all rows with growing numbers of points
 growth, outofcore: see benchmarks/larger.py
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -26,24 +23,15 @@ from sklearn.svm import SVC
 
 import clsvm
 from benchmarks import larger, solvers, table
-from benchmarks.command import DATA, PLOT, Asked, Command, Part, chosen, number, option, peers, repeats, several
-from benchmarks.falkon import (
-    BLOCK,
-    FALKON_SETS,
-    TOL,
-    NumPyCross,
-    Split,
-    draw_passes,
-    features,
-    passes_hold,
-    score,
-    show_passes,
-)
-from benchmarks.solvers import timed, told
-from benchmarks.table import Row, Shown, label, percent, picture, shown
+from benchmarks.bench import Laid
+from benchmarks.command import DATA, Asked, Command, Part, chosen, each_set, number, option, peers, repeats, several
+from benchmarks.falkon import BLOCK, FALKON_SETS, TOL, score
+from benchmarks.sets import Split
+from benchmarks.solvers import in_turns, timed, told
+from benchmarks.table import Row, Shown, label, percent, shown
 from clsvm.distribute import call
 from clsvm.gram import layouts
-from clsvm.gram.cross import Cross, kernel_matrix
+from clsvm.gram.cross import Cross, Sums, kernel_matrix
 from clsvm.kernels import make
 from clsvm.losses import LOSSES
 from clsvm.nystrom import newton
@@ -58,23 +46,25 @@ WARM = 1000  # rows of a first fit that only builds programs
 def over_sets(
     study: str, measure: Callable[[str, Asked], Row], usual: Sequence[str], further: Sequence[str] = ()
 ) -> Callable[[Asked], Row]:
-    """Return a function that measures the sets asked for, by default the ``usual`` ones; it refuses all others."""
+    """Return a function that measures the requested data sets, by default the ``usual`` ones.
+
+    Other data sets than the usual and further ones raise MissingSetError.
+    """
 
     def every(asked: Asked) -> Row:
-        names = chosen("this study", asked.sets or usual, (*usual, *further))
-        found = [measure(name, asked) for name in names]
-        return {"study": study, "limit": asked.limit, "centers": asked.centers or 2000, "sets": found}
+        asked.sets = chosen("this study", asked.sets or usual, (*usual, *further))
+        return {"study": study, "centers": asked.centers or 2000, **each_set(measure, "limit")(asked)}
 
     return every
 
 
 def fitted(model: Any, split: Split, n: int, classes: bool) -> Row:
-    """Return seconds and test error of a fit on the first n rows; a fit on few rows has built the programs."""
+    """Return seconds and test error of a fit on the first n rows, after a fit on few rows that builds the programs."""
     X, y, X_test, y_test = split
     gc.collect()
     model.fit(X[: min(n, WARM)], y[: min(n, WARM)])
     row = {"solver": type(model).__name__, "rows": n, "seconds": timed(lambda: model.fit(X[:n], y[:n]))[0]}
-    row |= {"vectors": model.support_vectors_.shape[0], "error": score(model.predict, X_test, y_test, classes)}
+    row |= {"vectors": model.support_vectors_.shape[0], "error": score(model, X_test, y_test, classes)}
     return row | {"converged": bool(model.fit_report_.converged)}
 
 
@@ -92,7 +82,7 @@ PAPER = {"mnist": {"Falkon": 10.9, "Falkon in core": 6.5, "ThunderSVM": 19.6}}  
 
 
 def table5(name: str, asked: Asked) -> Row:
-    """Fit Falkon, SVC and LIBSVM on a set."""
+    """Fit Falkon, SVC and LIBSVM to a data set."""
     recipe, m = FALKON_SETS[name], asked.centers or 2000
     X, y, *tests = recipe.make(asked.data)
     split = X[: asked.rows], y[: asked.rows], *tests
@@ -110,13 +100,13 @@ def table5(name: str, asked: Asked) -> Row:
 
 
 def _libsvm(model: SVC, asked: Asked, split: Split) -> Row:
-    """Return the seconds of all rows: by the square of the rows where fewer are fitted; then the error is theirs."""
+    """Return a row of LIBSVM; the seconds of a fit on fewer rows grow with their square to those of all rows."""
     X, y, X_test, y_test = split
     n, some = len(y), min(len(y), asked.libsvm_rows)
     (form,) = solvers.forms("libsvm", X)
     rows = solvers.formed(X[:some], form)
     seconds, _ = timed(lambda: model.fit(rows, y[:some]))
-    error = score(model.predict, solvers.formed(X_test, form), y_test, True)
+    error = score(model, solvers.formed(X_test, form), y_test, True)
     note = "" if some == n else f"extrapolated from {some} rows with the square of the rows"
     row = {"solver": "LIBSVM", "form": form, "rows": some, "vectors": len(model.support_vectors_), "note": note}
     row |= {"measured_seconds": seconds, "measured_error": error}
@@ -141,7 +131,7 @@ CENTERS = (100, 200, 500, 1000, 2000, 4000)
 
 
 def curves(name: str, asked: Asked) -> Row:
-    """Return the points of a set; an SVM that takes longer than the limit is the last one."""
+    """Return the points of a data set's curves; an SVM that takes longer than the limit is the last one."""
     recipe = FALKON_SETS[name]
     X, y, *tests = recipe.make(asked.data)
     some = np.random.default_rng(0).permutation(len(y))[: asked.rows or recipe.most]  # (ijcnn1 is a time series)
@@ -178,33 +168,100 @@ def _show_curves(result: Row) -> Shown:
     return shown(title, columns, _rows(result), left=2)
 
 
-def draw_errors(panels: Sequence[Any], sets: Sequence[Row]) -> None:
-    """Draw the test error of each set over the seconds of a fit into a panel."""
-    for axes, one in zip(panels, sets, strict=True):
-        for name in dict.fromkeys(row["machine"] for row in one["rows"]):
-            points = [row for row in one["rows"] if row["machine"] == name]
-            errors = [row["error"] * (100 if one["classes"] else 1) for row in points]
-            axes.semilogx([row["seconds"] for row in points], errors, marker="o", label=name)
-        error = "test error, %" if one["classes"] else "root of the mean squared error"
-        axes.set(title=f"{one['set']}, {one['n']} rows", xlabel="seconds of a fit", ylabel=error)
+# Features.
+
+FEATURES, POINTS = (1, 3, 10, 30, 100, 300, 784), (100_000, 2000)  # POINTS: rows and inducing points
+PROBE = 1000  # rows of a pass that estimates KeOps' rate
 
 
-def _draw_curves(result: Row, path: Path) -> None:
-    with picture(result, path, len(result["sets"])) as panels:
-        draw_errors(panels, result["sets"])
+def features(asked: Asked) -> Row:
+    """Time K(X, C)'(K(X, C) v) in float32 for each number of features, beside KeOps and a lower bound."""
+    n, m = asked.rows or POINTS[0], asked.centers or POINTS[1]
+    return {"study": "features", "n": n, "m": m, "rows": [_pass(d, n, min(n, m), asked) for d in FEATURES]}
+
+
+def _pass(d: int, n: int, m: int, asked: Asked) -> Row:
+    """Time interleaved passes over n rows of d features.
+
+    KeOps gets as many rows as the time limit allows, and its seconds are scaled to n rows. The lower bound counts n m
+    (d + c + 2) multiply-adds at the rate of NumPy's matrix product, or the bytes of X at the rate of a sum. Here c is
+    the cost of the kernel function, from the time that it adds to the linear kernel's.
+    """
+    rng, gamma = np.random.default_rng(0), 1.0 / d
+    X, V = rng.random((n, d), np.float32), rng.normal(size=(1, m))
+    C, A, B = X[:m].copy(), np.ones((2048, 2048), np.float32), np.ones(1 << 26, np.float32)
+    calls, rows = {"clsvm": _clsvm_pass(X, V, "rbf", asked.device, gamma=gamma)}, {"clsvm": n}
+    if "keops" in asked.peers:
+        probe = min(PROBE, n)
+        least = best({"keops": keops(X[:probe], C, V, gamma)}, 2)["keops"]
+        rows["keops"] = int(min(n, max(probe, probe * asked.limit / least)))
+        calls["keops"] = keops(X[: rows["keops"]], C, V, gamma)
+    ours, *others = (np.asarray(call(), np.float64).reshape(1, m) for name, call in calls.items() if rows[name] == n)
+    apart = max((float(np.abs(one - ours).max() / np.abs(one).max()) for one in others), default=None)
+    seconds = {name: spent * n / rows[name] for name, spent in best(calls, asked.repeats).items()}
+    limits: dict[str, Callable[[], Any]] = {
+        "linear": _clsvm_pass(X, V, "linear", asked.device),
+        "product": partial(np.matmul, A, A),
+        "copy": B.sum,
+    }
+    spent = best(limits, 3)
+    rate, copied = 2048**3 / spent["product"], B.nbytes / spent["copy"]
+    c = max(0.0, seconds["clsvm"] - spent["linear"]) * rate / (n * m)
+    floor = max(n * m * (d + c + 2) / rate, X.nbytes / copied)
+    measured = {"seconds": seconds, "rows": rows, "apart": apart}
+    return {"d": d, **measured, "c": c, "floor": floor, "fma": rate, "copy": copied}
+
+
+def best(calls: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
+    """Return the least seconds of each interleaved call after its first one."""
+    return {name: min(seconds[1:]) for name, (seconds, _) in in_turns(calls, repeats + 1).items()}
+
+
+def _clsvm_pass(X: Any, V: Any, kernel: str, device: Any, **numbers: float) -> Callable[[], Any]:
+    """Return clsvm's product, with the first m rows of X as inducing points."""
+    (k, m), gram = V.shape, Laid(Stream(device), X, make(kernel, **numbers)).gram
+    panel, count = gram.panel(m, square=True), gram.stream.upload(np.array([m], np.int32))
+    gram.gather(panel, gram.stream.upload(gram.rows.position[:m]), count)
+    return partial(Sums(gram, panel, m, k).forward_back, V)
+
+
+def keops(X: Any, C: Any, V: Any, gamma: float) -> Callable[[], Any]:
+    """Return KeOps' product (k, m) of X (n, d), C (m, d) and V (k, m) in float32."""
+    from pykeops.numpy import LazyTensor
+
+    x, c, weights = LazyTensor(X[:, None, :]), LazyTensor(C[None, :, :]), np.ascontiguousarray(V.T, np.float32)
+    K = (-((x - c) ** 2).sum(-1) * np.float32(gamma)).exp()
+    return lambda: (K.T @ np.ascontiguousarray(K @ weights)).T
+
+
+def _show_features(result: Row) -> Shown:
+    def milliseconds(name: str) -> table.Column:
+        return name, lambda row: f"{1e3 * row['seconds'][name]:.3g}"
+
+    columns = (
+        ("d", "{d}"), *map(milliseconds, result["rows"][0]["seconds"]),
+        ("KeOps / ours", lambda row: f"{row['seconds']['keops'] / row['seconds']['clsvm']:.1f}"),
+        ("KeOps' rows", "{rows[keops]}"), ("floor", lambda row: f"{1e3 * row['floor']:.0f}"),
+        ("times floor", lambda row: f"{row['seconds']['clsvm'] / row['floor']:.2f}"), ("c", "{c:.0f}"),
+    )  # fmt: skip
+    words = f"K'(K v), n = {result['n']}, m = {result['m']}, float32: milliseconds of a pass"
+    return shown(words, columns, result["rows"], left=0)
 
 
 # Ablation.
 
-ROWS = 116_000  # of covtype: a quarter of those that are trained on
-MOST = 1000  # steps
+ROWS = 116_000  # a quarter of covtype's training rows
+MOST = 1000  # iterations of conjugate gradients
 TWO_CLASSES = ("synthetic", "ijcnn1", "covtype")
 
 
 @dataclass(frozen=True)
 class Added:
-    """What a row of the table has: products in a dtype, ours or NumPy's; a preconditioner of more rows than centres; K
-    kept where memory holds it."""
+    """The parts of a row of the ablation.
+
+    dtype: of products. ours: whether clsvm makes the products, or NumPy. more: whether the preconditioner takes more
+    rows than inducing points. keep: whether K is stored if memory holds it.
+    """
 
     name: str
     dtype: str = "float32"
@@ -224,7 +281,7 @@ PARTS = (
 
 @dataclass(frozen=True)
 class Posed:
-    """Rows (n, d), signs y (n,), centres (m, d), and which rows they are."""
+    """A problem: rows X (n, d), signs y (n,), and inducing points C (m, d), which are the rows at ``places``."""
 
     X: Any
     y: Vector
@@ -235,20 +292,65 @@ class Posed:
     device: Any
 
 
+class NumPyCross:
+    """The methods of a Cross that the solver calls, in NumPy: each pass computes K(X, C) of an rbf kernel by blocks.
+
+    Sums over rows are in float64.
+    """
+
+    def __init__(self, X: Any, C: Any, gamma: float, dtype: str) -> None:
+        self._X, self._C, self._gamma, self._real = X.astype(dtype), C.astype(dtype), gamma, np.dtype(dtype)
+        self._cc = np.square(self._C).sum(axis=1)
+        self.n, self.m, self.k, self.passes, self.dtype = len(X), len(C), 1, 0, dtype
+        self.weigh()
+
+    def weigh(self, w: Any = None, shares: Any = None) -> None:
+        """Set the weights w (n,) of :meth:`forward_back`; ``shares``, for losses that couple outputs, is ignored."""
+        self._w = np.ones(self.n) if w is None else w.reshape(self.n)
+
+    def forward(self, V: Any) -> NDArray[np.float64]:
+        """Return K V (k, n) of V (k, m)."""
+        v = V.T.astype(self._real)
+        return np.concatenate([K @ v for _, K in self._blocks()]).T.astype(np.float64)
+
+    def back(self, R: Any) -> NDArray[np.float64]:
+        """Return K' R (k, m) of R (k, n)."""
+        return self._summed((K, R[:, rows].T) for rows, K in self._blocks())
+
+    def forward_back(self, V: Any) -> NDArray[np.float64]:
+        """Return K' (w * (K V)) (k, m) of V (k, m)."""
+        v = V.T.astype(self._real)
+        return self._summed((K, self._w[rows, None] * (K @ v)) for rows, K in self._blocks())
+
+    def _summed(self, parts: Iterable[tuple[Any, Any]]) -> NDArray[np.float64]:
+        out = 0.0
+        for K, values in parts:
+            out = out + (K.T @ values.astype(self._real)).astype(np.float64)
+        return np.asarray(out).T
+
+    def _blocks(self) -> Iterator[tuple[slice, Any]]:
+        self.passes += 1
+        for first in range(0, self.n, BLOCK):
+            rows = slice(first, first + BLOCK)
+            x = self._X[rows]
+            distances = np.square(x).sum(axis=1)[:, None] + self._cc - 2 * (x @ self._C.T)
+            yield rows, np.exp(-self._gamma * distances)
+
+
 class OneBlock:
-    """A block of all rows, in this thread: as much of :class:`clsvm.distribute.Parts` as a solver asks for."""
+    """The methods of :class:`clsvm.distribute.Parts` that a solver calls, for one block of all rows in this thread."""
 
     def __init__(self, block: RowBlock) -> None:
         self._block = block
         self.sizes = [block.n]
 
     def ask(self, name: str, given: Sequence[tuple[Any, ...] | None]) -> list[Any]:
-        """Return what the block answers to the one question."""
+        """Return the block's answer to the request."""
         return [call(self._block, name, given[0] or ())]
 
 
 def ablation(asked: Asked) -> Row:
-    """Solve the same problem with each part; objectives, compared with the least, say that solutions are as good."""
+    """Solve the same problem with more and more parts, and compare each objective with the least one."""
     name, *_ = chosen("this study", asked.sets or ["covtype"], TWO_CLASSES)
     recipe = FALKON_SETS[name]
     X, y, X_test, y_test = recipe.make(asked.data)
@@ -273,7 +375,7 @@ def _ablated(part: Added, posed: Posed, X_test: Any, y_test: Any) -> Row:
 
 
 def _solve(part: Added, posed: Posed, most: int) -> tuple[newton.Result, Row]:
-    """Return what was found; seconds by what they were spent on, the sample's size and where K was."""
+    """Return the solution, the seconds of each part, the number of sampled rows and the place of K."""
     with ExitStack() as stack:
         times = [perf_counter()]
         cross, exact = _products(part, posed, stack)
@@ -284,7 +386,7 @@ def _solve(part: Added, posed: Posed, most: int) -> tuple[newton.Result, Row]:
         task = Task(LOSSES["squared"], posed.y[None], np.ones(cross.n), np.zeros(1), posed.penalty)
         blocks: Any = OneBlock(RowBlock(cross, exact, task))
         rows = RowOperator(blocks, task, cross.m, lambda i: (sample,))
-        # (float32's for all: it is how well steps are solved before the residual is computed anew)
+        # All rows of the table recompute the residual as often as float32 products need it.
         solver = newton.Newton(rows, P, TOL, most)
         solver.fine = newton.FINE["float32"]
         found = solver.run(None)
@@ -298,7 +400,7 @@ def _solve(part: Added, posed: Posed, most: int) -> tuple[newton.Result, Row]:
 
 
 def _products(part: Added, posed: Posed, stack: ExitStack) -> tuple[Any, Callable[[], Any] | None]:
-    """Return K(X, C) as the solver takes it, and what makes the same in float64."""
+    """Return K(X, C), and a function that makes K(X, C) in float64."""
     if not part.ours:
         plain = partial(NumPyCross, posed.X, posed.C, posed.gamma)
         return plain(part.dtype), None if part.dtype == "float64" else partial(plain, "float64")
@@ -311,7 +413,7 @@ def _products(part: Added, posed: Posed, stack: ExitStack) -> tuple[Any, Callabl
 
 
 def _sampled(cross: Cross, P: Preconditioner, posed: Posed) -> NDArray[np.intp] | None:
-    """Return the rows of which the preconditioner is made, as a fit draws them."""
+    """Return the rows of the preconditioner, as many as a fit would draw."""
     s = sampled(cross.n, cross.m, 1, cross.cost, TOL)
     if s <= cross.m:
         return posed.places
@@ -331,7 +433,6 @@ def _show_ablation(result: Row) -> Shown:
     return shown(words, columns, result["rows"])
 
 
-FEATURES = (1, 3, 10, 30, 100, 300, 784)
 STUDIES = {
     "table5": Part(over_sets("table5", table5, ("mnist", "wide")), _show_table5, _converged),
     "ablation": Part(
@@ -340,19 +441,18 @@ STUDIES = {
         lambda result: all(row["converged"] and row["above_least"] <= 1e-3 for row in result["rows"]),
     ),
     "features": Part(
-        lambda asked: {"study": "features", **features(asked, FEATURES)}, show_passes, passes_hold, draw_passes
+        features,
+        _show_features,
+        lambda result: all((row.get("apart") or 0.0) < 1e-4 for row in result["rows"]),
     ),
     "curves": Part(
-        over_sets("curves", curves, ("kin40k", "ijcnn1", "covtype"), ("synthetic",)),
-        _show_curves,
-        _converged,
-        _draw_curves,
+        over_sets("curves", curves, ("kin40k", "ijcnn1", "covtype"), ("synthetic",)), _show_curves, _converged
     ),
     **larger.STUDIES,
 }
 COMMAND = Command(
     "study",
-    "studies of Nyström kernel machines: beside SVMs and KeOps, what each part gains, growth with the rows, tiles",
+    "studies of Nyström kernel machines: beside SVMs and KeOps, gain of each part, growth with the rows, tiles",
     (
         option("study", choices=tuple(STUDIES), help="which one"),
         several("--sets", tuple(FALKON_SETS), None, "; the study's own"),
@@ -364,7 +464,7 @@ COMMAND = Command(
         option("--memory-limit", default="400MB", help="of the device in growth"),
         option("--sizes", type=int, nargs="+", default=[2000, 4000, 6000, 8000, 12000], help="of matrices, outofcore"),
         option("--dtypes", nargs="+", choices=tuple(larger.APART_BY), default=[*larger.APART_BY], help="of them"),
-        repeats(3, "of a product in features and of a factor in outofcore, after the cold one"), PLOT, DATA,
+        repeats(3, "of a product in features and of a factor in outofcore, after the cold one"), DATA,
     ),
     STUDIES,
     lambda given: given["study"],

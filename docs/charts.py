@@ -16,8 +16,6 @@ import matplotlib.pyplot as plt
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 import generated  # noqa: E402
 
-from benchmarks.studies import draw_errors  # noqa: E402
-
 FITS = (
     "cpu-2-cores-epyc-2026-11-28.json",
     "pairs-cpu-2-cores-epyc-2026-11-28.json",
@@ -98,8 +96,13 @@ def errors(path: Path) -> None:
     """Draw the test error over the seconds of a fit, with one panel for each set."""
     sets = generated.read(ERRORS)["sets"]
     figure, panels = plt.subplots(1, len(sets), figsize=(12, 3.6), layout="constrained")
-    draw_errors(panels, sets)
-    for axes in panels:
+    for axes, one in zip(panels, sets, strict=True):
+        for name in dict.fromkeys(row["machine"] for row in one["rows"]):
+            points = [row for row in one["rows"] if row["machine"] == name]
+            percent = [row["error"] * (100 if one["classes"] else 1) for row in points]
+            axes.semilogx([row["seconds"] for row in points], percent, marker="o", label=name)
+        error = "test error, %" if one["classes"] else "root of the mean squared error"
+        axes.set(title=f"{one['set']}, {one['n']} rows", xlabel="seconds of a fit", ylabel=error)
         axes.grid(alpha=0.3)
         axes.legend(fontsize="small")
     figure.savefig(path, dpi=90)
