@@ -1,13 +1,10 @@
-"""A ladder of ways to compute kernel rows, from the naive kernel to clsvm's own, and reductions, each against what the
-device can do at most, measured in the same run.
+"""A ladder of kernels for kernel rows, from the plainest one to clsvm's own, and reductions, beside the device's peaks.
 
-Times are wall times of batches of launches up to the wait for the last one, the best of many rounds in which everything
-takes its turn. GFLOP/s count 2 n W d for every rung, a multiply and an add for each feature and pair, so that the rungs
-compare; those that sum (x - u)^2 do half as much again. GB/s count X read once and the results written once.
-
-The rungs: kernel rows K[w, i] = exp(-gamma |x_i - u_w|^2) the same way over and over, each time a little better. The
-reductions: the smallest and the largest of n float32 and where they stand, in several forms. Letters: n rows, d
-features, W working rows u_w = x_rows[w]; ld >= n: columns of X and rows of K begin ld floats apart.
+A rung computes kernel rows K[w, i] = exp(-gamma |x_i - u_w|^2) for n rows x_i of d features and W right-hand rows u_w.
+A reduction finds the minimum or the maximum of n float32 numbers, or its index. Times are the best of interleaved
+batches of launches (bench.Clock). GFLOP/s count 2 n W d for every rung, although the rungs that sum (x - u)^2 do half
+as much again. GB/s count X read once and the results written once. Columns of X and rows of K begin ld >= n floats
+apart.
 """
 
 from __future__ import annotations
@@ -15,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,28 +19,27 @@ from numpy.typing import NDArray
 
 from benchmarks import table
 from benchmarks.bench import TOLERANCE, Bench, Clock, Laid, Launch, Peaks, Product, apart, exact, some_of
-from benchmarks.command import PLOT, Asked, Command, Part, option
-from benchmarks.table import Row, Shown, picture, shown
+from benchmarks.command import Asked, Command, Part, option
+from benchmarks.table import Row, Shown, shown
 from clsvm import kernels
 
 # isort: split
 import pyopencl as cl  # (after clsvm.device, which prepares the loader)
 
-STAGED = 256  # features of a working row in local memory at a time
+STAGED = 256  # features of a right-hand row in local memory at a time
 PIXELS = cl.ImageFormat(cl.channel_order.RGBA, cl.channel_type.FLOAT)
 
 
 class Problem:
-    """X (n, d) float32, uniform in [0, 1), on the device in the layouts that rungs ask for, each made once; W of its
-    rows, and room for their kernel rows."""
+    """X (n, d) float32, uniform in [0, 1), in the layouts that rungs read, and a buffer for the kernel rows of W rows."""
 
     def __init__(self, bench: Bench, n: int, d: int, W: int) -> None:
         self.bench, self.n, self.d, self.W = bench, n, d, W
         self.X = np.random.default_rng(n + d).random((n, d), np.float32)
-        # Cache lines, and an odd number of two of them: columns a multiple of 4 KB apart would share their cache sets.
+        # An odd number of pairs of cache lines, since columns a multiple of 4 KB apart would share their cache sets.
         self.ld = (-(-n // 32) | 1) * 32
-        self.gamma = 6.0 / d  # kernel values of about exp(-1)
-        self.block = 2 if W <= 2 else 8  # working rows that share a pass over X in the rungs written here
+        self.gamma = 6.0 / d  # for kernel values of about exp(-1)
+        self.block = 2 if W <= 2 else 8  # right-hand rows that share a pass over X in all rungs but clsvm's
         self.working = np.random.default_rng(W).integers(0, n, W).astype(np.int32)
         self.at = bench.stream.upload(self.working)
         self._nbytes = 4 * W * self.ld
@@ -62,28 +57,28 @@ class Problem:
 
     @cached_property
     def laid(self) -> Laid:
-        """Return clsvm's own dense layout of the same rows."""
+        """Return the rows in clsvm's dense layout."""
         return Laid(self.bench.stream, self.X, kernels.make("rbf", gamma=self.gamma))
 
     def clear(self) -> None:
-        """Clear K. Kernel values are positive, so what a rung does not write will not pass for right."""
+        """Set K to zero, which no kernel value is, so that the check notices values that a rung does not write."""
         self.bench.stream.clear(self.K, self._nbytes)
 
     def read(self, sample: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return K[:, sample] from the device, (W, len(sample))."""
+        """Read K[:, sample] (W, len(sample)) from the device."""
         K = self.bench.stream.read(self.K, np.float32, (self.W, self.ld))
         return np.ascontiguousarray(K[:, sample])
 
     def error(self, into: Problem | Product, m: int) -> float:
-        """Return the largest difference of K from float64 on up to 64 of the first m rows, both ends among them."""
+        """Return the largest error of K on up to 64 of the first m rows, the first and the last among them."""
         sample = some_of(m, 64)
         return apart(into.read(sample), exact(self.X, sample, self.working, self.gamma))
 
 
 class Ready(NamedTuple):
-    """A rung ready to run on a problem: ``launch`` enqueues K of the first m rows ``into`` the problem or a product.
+    """A rung ready to run on a problem: ``launch`` enqueues K of the first m rows ``into`` the problem.
 
-    A product is of all rows, whatever m.
+    clsvm's rungs compute K of all rows into a product.
     """
 
     launch: Callable[[int], None]
@@ -92,10 +87,7 @@ class Ready(NamedTuple):
 
 @dataclass(frozen=True)
 class Rung:
-    """One way to compute kernel rows; a new one is one more record.
-
-    lacks: why the problem's device cannot run it, or the empty string.
-    """
+    """One way to compute kernel rows. lacks: returns why the problem's device cannot run it, or an empty string."""
 
     name: str
     what: str
@@ -108,7 +100,7 @@ def _range(items: int, group: int) -> tuple[tuple[int], tuple[int]]:
 
 
 def _scalar(name: str, stored: str, p: Problem) -> Ready:
-    """Give each row a work-item; X is stored by "rows" or "columns"."""
+    """Give each row a work-item. stored: whether X is stored by "rows" or "columns"."""
     group = 64 if p.bench.vector else p.bench.profile.group
     kernel, X = p.bench.kernel(name, name, U=p.block), getattr(p, stored)
     head, tail = (p.d, p.W, p.at, p.gamma, p.ld), (X, p.K)
@@ -116,7 +108,7 @@ def _scalar(name: str, stored: str, p: Problem) -> Ready:
 
 
 def _vectors(local: bool, p: Problem) -> Ready:
-    """Give each work-item a vector of rows; local: working rows are staged in local memory."""
+    """Give each work-item a vector of rows. local: whether right-hand rows are staged in local memory."""
     lanes, group = p.bench.lanes, 1 if p.bench.vector else p.bench.profile.group
     more = {}
     if local:
@@ -134,7 +126,7 @@ def _lacks_local(p: Problem) -> str:
 
 
 def _image_size(p: Problem) -> tuple[int, int]:
-    """Return the width in pixels of 4 floats, and lines of a working row: as few as the widest image allows."""
+    """Return the image's width in pixels of 4 floats, and the lines of a right-hand row, as few as possible."""
     pixels = -(-p.d // 4)
     lines = -(-pixels // int(p.bench.device.image2d_max_width))
     return -(-pixels // lines), lines
@@ -152,7 +144,7 @@ def _lacks_images(p: Problem) -> str:
 
 
 def _images(copy: str, p: Problem) -> Ready:
-    """Read working rows from an image, which a launch fills by a kernel or clEnqueueCopyBufferToImage ("": not)."""
+    """Read right-hand rows from an image. copy: "kernel" or "api", by which a launch fills the image first, or ""."""
     bench, lanes = p.bench, p.bench.lanes
     group = 1 if bench.vector else bench.profile.group
     width, lines = _image_size(p)
@@ -185,7 +177,7 @@ def _images(copy: str, p: Problem) -> Ready:
 
 
 def _ours(with_gather: bool, p: Problem) -> Ready:
-    """Store the rows of clsvm's own product."""
+    """Store the kernel rows of clsvm's product. with_gather: whether a launch gathers the right-hand rows first."""
     product = Product(p.laid, p.working)
 
     def launch(_rows: int) -> None:
@@ -200,12 +192,12 @@ RUNGS = (
     Rung("row-major", "a work-item a row, rows of X one after another", partial(_scalar, "row_major", "rows")),
     Rung("column-major", "a work-item a row, columns of X padded", partial(_scalar, "column_major", "columns")),
     Rung("vectorised", "a work-item owns a vector of rows", partial(_vectors, False)),
-    Rung("images", "working rows in an image that is already filled", partial(_images, ""), _lacks_images),
+    Rung("images", "right-hand rows in an image that is already filled", partial(_images, ""), _lacks_images),
     Rung("images, own copy", "the image filled by a kernel each time", partial(_images, "kernel"), _lacks_images),
     Rung("images, API copy", "packed, then clEnqueueCopyBufferToImage", partial(_images, "api"), _lacks_images),
-    Rung("local memory", "working rows staged in local memory", partial(_vectors, True), _lacks_local),
+    Rung("local memory", "right-hand rows staged in local memory", partial(_vectors, True), _lacks_local),
     Rung("clsvm", "the product of the solver, storing its rows", partial(_ours, False)),
-    Rung("clsvm, gather", "the same and the gather of its working rows", partial(_ours, True)),
+    Rung("clsvm, gather", "the product and the gather of its right-hand rows", partial(_ours, True)),
 )
 
 
@@ -217,14 +209,17 @@ class Shape(NamedTuple):
     together: int
 
 
-VECTOR_SHAPES = Shape(8, 2, 4), Shape(16, 2, 8)  # which of them keeps up with memory depends on the processor
+VECTOR_SHAPES = Shape(8, 2, 4), Shape(16, 2, 8)  # the faster one depends on the processor
 GROUP_SHAPES = Shape(4, 4, 1), Shape(4, 2, 2), Shape(4, 2, 4)
 PARTS = 8  # work-groups for each compute unit, at most
 
 
 @dataclass(frozen=True)
 class Form:
-    """macros of extremes.cl; of its results: 0 the minimum, 1 the maximum; whether indices come with them."""
+    """A form of the reduction.
+
+    macros: those of extremes.cl. results: 0 for the minimum, 1 for the maximum. indices: whether the form finds them.
+    """
 
     name: str
     macros: tuple[str, ...]
@@ -242,12 +237,12 @@ FORMS = (
 
 
 def shapes(bench: Bench) -> tuple[Shape, ...]:
-    """Return what a device may like; the best counts."""
+    """Return the shapes to try on a device; the fastest one counts."""
     return VECTOR_SHAPES if bench.vector else GROUP_SHAPES
 
 
 class Extremes:
-    """One form over vectors of up to ``most`` numbers."""
+    """A form of the reduction with its kernels and buffers, for up to ``most`` numbers."""
 
     def __init__(self, bench: Bench, form: Form, most: int, shape: Shape | None = None) -> None:
         self.bench, self.form, self.shape = bench, form, shape or shapes(bench)[0]
@@ -262,16 +257,16 @@ class Extremes:
         self.value, self.index = stream.buffer(64), stream.buffer(64)
 
     def _parts(self, n: int) -> tuple[int, int]:
-        """Return parts and the numbers of one (which only the vector shape wants): pieces of 128 KB at least."""
+        """Return the number of parts, and for the vector shape the numbers of a part, 128 KB at least."""
         step = self.shape.lanes * self.shape.chains * self.shape.together
-        if not self.bench.vector:  # (as many as leave few numbers after the last whole step)
+        if not self.bench.vector:  # as many parts as leave few numbers after the last whole step
             whole = max(1, n // (self.group * step))
             return whole // -(-whole // (PARTS * self.bench.units)), 0
         piece = -(-max(-(-n // 128), 32768) // step) * step
         return -(-n // piece), piece
 
     def launch(self, x: Any, n: int) -> Launch:
-        """Return what reduces x[:n]; one stage where one part is all."""
+        """Return a function that reduces x[:n], in one stage if there is one part, else in two."""
         first, last = self._stages
         parts, piece = self._parts(n)
         size = (parts * self.group,), (self.group,)
@@ -285,29 +280,29 @@ class Extremes:
         return both
 
     def read(self) -> tuple[list[float], list[int]]:
-        """Return values and indices, of the minimum before the maximum."""
+        """Read the values and the indices of the minimum and the maximum."""
         count = len(self.form.results)
         values = self.bench.stream.read(self.value, np.float32, count)
         return values.tolist(), self.bench.stream.read(self.index, np.int32, count).tolist()
 
     def right(self, x: NDArray[np.float32]) -> bool:
-        """Return whether what it last found in x is what NumPy finds: of equal numbers the first."""
+        """Return whether the last reduction of x agrees with NumPy, which takes the first of equal numbers."""
         expected = [int((x.argmin, x.argmax)[which]()) for which in self.form.results]
         values, indices = self.read()
         same = values == [float(x[i]) for i in expected]
         return same and (indices == expected or not self.form.indices)
 
 
-SLOW = 0.15  # seconds; a rung that takes longer is measured on fewer rows
+SLOW = 0.15  # seconds of a launch, above which a rung gets fewer rows
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is measured.
+    """Sizes of the measurements.
 
-    groups: (W, n) of each group of rungs. sweep: n at W = 2. reduced: numbers of a reduction. read: numbers that the
-    read peak reads, far more than any cache holds. chain: multiply-adds of a chain of the arithmetic peak.
-    seconds: of a part.
+    groups: (W, n) of each group of rungs. sweep: values of n at W = 2. reduced: lengths of reductions. read: numbers
+    of the read peak, far more than caches hold. chain: multiply-adds of a chain of the arithmetic peak. seconds: of a
+    group or of all reductions.
     """
 
     d: int
@@ -334,7 +329,7 @@ SIZES = {
 
 
 def measure(asked: Asked) -> Row:
-    """Measure rungs and reductions on a device."""
+    """Measure the rungs, the reductions and the peaks of a device."""
     sizes = SIZES[asked.sizes]
     with Bench(asked.device) as bench:
         peaks = Peaks(bench, sizes.read, sizes.chain)
@@ -353,7 +348,7 @@ def measure(asked: Asked) -> Row:
 
 
 def _group(bench: Bench, sizes: Sizes, W: int, n: int, peaks: Peaks) -> Row:
-    """Measure all rungs at one W and n, and the peaks that take turns with them, so that shares compare."""
+    """Measure all rungs at one W and n, interleaved with the peaks, so that shares of the peaks are comparable."""
     clock = Clock(sizes.seconds)
     with bench.section() as part:
         problem = Problem(part, n, sizes.d, W)
@@ -367,7 +362,7 @@ def _group(bench: Bench, sizes: Sizes, W: int, n: int, peaks: Peaks) -> Row:
 
 
 def _measured(problem: Problem, clock: Clock, others: Mapping[str, Launch]) -> list[Row]:
-    """Return a record for each rung, in turns with other launches."""
+    """Return a record for each rung, measured interleaved with other launches."""
     rungs, prepared = _prepared(problem)
     clock.run(problem.bench, {**others, **{name: partial(one.launch, rows) for name, (one, rows) in prepared.items()}})
     for row in rungs:
@@ -385,7 +380,7 @@ def _measured(problem: Problem, clock: Clock, others: Mapping[str, Launch]) -> l
 
 
 def _prepared(problem: Problem) -> tuple[list[Row], dict[str, tuple[Ready, int]]]:
-    """Return a record for each rung, and those that the device can run with the rows that they are measured on."""
+    """Return a record for each rung, and each rung that the device can run with the number of its rows."""
     records, prepared = [], {}
     for rung in RUNGS:
         record: Row = {"name": rung.name, "what": rung.what, "reason": rung.lacks(problem)}
@@ -395,14 +390,14 @@ def _prepared(problem: Problem) -> tuple[list[Row], dict[str, tuple[Ready, int]]
         try:
             one = rung.prepare(problem)
             prepared[rung.name] = one, _affordable(problem, one)
-        except Exception as error:  # a driver's refusal is a result, too, and the other rungs still count
+        except Exception as error:  # a driver's refusal is a result, and the other rungs still count
             first = str(error).strip().partition("\n")[0]
             record["reason"] = f"{type(error).__name__}: {first}"
     return records, prepared
 
 
 def _affordable(problem: Problem, one: Ready) -> int:
-    """Return the rows that a launch of the rung gets through in SLOW seconds, by a trial with a few."""
+    """Return the number of rows that a launch of the rung computes in SLOW seconds, from a trial with few rows."""
     bench, n = problem.bench, problem.n
     few = min(n, 1024)
     if one.into is not problem or few == n:
@@ -415,14 +410,14 @@ def _affordable(problem: Problem, one: Ready) -> int:
 
 
 def _sweep(bench: Bench, sizes: Sizes, n: int) -> Row:
-    """Return GFLOP/s of every rung at W = 2 and this n; None where it cannot run or is wrong."""
+    """Return GFLOP/s of every rung at W = 2 and this n, or None if the rung cannot run or is wrong."""
     with bench.section() as part:
         rows = _measured(Problem(part, n, sizes.d, 2), Clock(sizes.seconds / 10), {})
     return {"n": n, "gflops": {row["name"]: row["gflops"] if row.get("right") else None for row in rows}}
 
 
 def _reductions(bench: Bench, sizes: Sizes, peaks: Peaks) -> Row:
-    """Return a row for every form at every size in its best shape, and the peaks that took turns with them."""
+    """Return a row for every form at every size in its best shape, and the peaks that were interleaved with them."""
     most = max(sizes.reduced)
     with bench.section() as part:
         numbers = np.random.default_rng(0).standard_normal(most, np.float32)
@@ -456,10 +451,10 @@ def _peaks(part: Row) -> str:
 
 
 def show(result: Row) -> list[Shown]:
-    """Return the tables of rungs and of reductions."""
+    """Return the tables of rungs, of rungs over n, and of reductions."""
     rows, notes = [], []
     for group in result["groups"]:
-        words = f"{group['block']} working rows share a pass over X in all rungs but clsvm's"
+        words = f"{group['block']} right-hand rows share a pass over X in all rungs but clsvm's"
         notes.append(f"W = {group['W']}: {words}; peaks meanwhile {_peaks(group)}")
         for row in group["rungs"]:
             rows.append(row | {"label": f"{group['W']}, {group['n']}", "right": row.get("right", True)})
@@ -470,46 +465,35 @@ def show(result: Row) -> list[Shown]:
         ("GFLOP/s", "{gflops:.1f}"), ("GB/s", "{gbs:.1f}"), ("of bandwidth", "{of_bandwidth:.1%}"),
         ("of multiply-adds", "{of_arithmetic:.1%}"), ("max error", "{error:.0e}"),
     )  # fmt: skip
-    words = "shares are of the peaks that took turns with the rungs; a rung with * is wrong and does not count"
+    words = "shares are of the peaks that were interleaved with the rungs; a rung with * is wrong and does not count"
     title = f"{table.where(result)}; peaks {_peaks(result)}"
     cells: dict[int, Row] = {}
     for row in result["reductions"]["rows"]:
         text = f"{row['gbs']:.1f} ({row['of_bandwidth']:.0%})" + "*" * (not row["right"])
-        cells.setdefault(row["n"], {"n": f"2^{np.log2(row['n']):g}"})[row["name"]] = text
-    names = dict.fromkeys(row["name"] for row in result["reductions"]["rows"])
-    found: list[table.Column] = [("numbers", "{n}"), *((name, lambda row, name=name: row[name]) for name in names)]
+        cells.setdefault(row["n"], {"n": row["n"]})[row["name"]] = text
     meanwhile = f"reductions, GB/s and share of the bandwidth; peaks meanwhile {_peaks(result['reductions'])}"
+    sweep = [
+        {"n": one["n"]} | {name: "-" if rate is None else f"{rate:.1f}" for name, rate in one["gflops"].items()}
+        for one in result["sweep"]
+    ]
     return [
         shown(title, rungs, rows, words, *notes, left=2),
-        shown(meanwhile, found, [*cells.values()]),
+        _by_n("two kernel rows, GFLOP/s", sweep),
+        _by_n(meanwhile, [*cells.values()]),
     ]
 
 
-def draw(result: Row, path: Path) -> None:
-    """Draw GFLOP/s of the rungs at W = 2 over n, and 10^9 numbers a second of the reductions."""
-    bandwidth, d = result["peaks"]["read_gbs"], result["groups"][0]["d"]
-    with picture(result, path, 2) as (left, right):
-        for name in result["sweep"][0]["gflops"]:
-            points = [(one["n"], one["gflops"][name]) for one in result["sweep"] if one["gflops"][name] is not None]
-            if points:
-                left.plot(*zip(*points, strict=True), marker="o", markersize=3, label=name)
-        bound = 4 * d / (4 * (d + 2)) * bandwidth  # 2 W = 4 flops a number of X, and the W results with it
-        left.axhline(bound, color="black", linestyle="--", label="bound by reading X from memory")
-        left.set(title=f"two kernel rows, d = {d}", xlabel="rows n", ylabel="GFLOP/s")
-        for name in dict.fromkeys(row["name"] for row in result["reductions"]["rows"]):
-            rows = [row for row in result["reductions"]["rows"] if row["name"] == name and row["right"]]
-            rates = [row["gbs"] / 4 for row in rows]
-            right.plot([row["n"] for row in rows], rates, marker="o", markersize=3, label=name)
-        right.axhline(bandwidth / 4, color="black", linestyle="--", label="bound by reading from memory")
-        right.set(title="reductions", xlabel="numbers", ylabel="10⁹ numbers a second")
-        for axes in (left, right):
-            axes.set_xscale("log", base=2)
-            axes.set_ylim(bottom=0)
+def _by_n(title: str, rows: list[Row]) -> Shown:
+    """Return a table with a column for each name in the rows."""
+    names = [name for name in rows[0] if name != "n"]
+    columns: list[table.Column] = [("n", lambda row: f"2^{np.log2(row['n']):g}")]
+    columns += [(name, lambda row, name=name: row[name]) for name in names]  # type: ignore[misc]
+    return shown(title, columns, rows)
 
 
 COMMAND = Command(
     "ladder",
     "kernel rows in ever better ways, and reductions, against the device's peaks",
-    (option("--sizes", choices=tuple(SIZES), default="full", help="full takes some minutes"), PLOT),
-    Part(measure, show, _holds, draw),
+    (option("--sizes", choices=tuple(SIZES), default="full", help="full takes some minutes"),),
+    Part(measure, show, _holds),
 )
