@@ -1,9 +1,9 @@
-"""Run a benchmark: `python -m benchmarks NAME`. Processes that one starts import this file, and nothing by it."""
+"""Run a benchmark: `python -m benchmarks NAME`."""
 
 import sys
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["gpu"]:  # its machines may have nothing of what the others import
+    if sys.argv[1:2] == ["gpu"]:  # a computer with a GPU may lack the packages that the other benchmarks import
         from benchmarks.gpu.command import main
     else:
         from benchmarks.command import main

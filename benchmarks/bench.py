@@ -1,4 +1,4 @@
-"""A device as benchmarks of its kernels use it: its queue, a clock, its peaks, and products over rows on it."""
+"""A device for benchmarks of kernels: its queue, a clock, its peaks, and products over rows on the device."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ import pyopencl as cl  # (after clsvm.opencl, which prepares the loader)
 Launch = Callable[[], Any]
 """Enqueues one evaluation and does not wait for it."""
 TEXTS = Path(__file__).parent / "cl_kernels"
-TOLERANCE = 1e-4  # of a kernel value in float32, which is at most 1
+TOLERANCE = 1e-4  # the error of a kernel value in float32
 
 READ_SHAPES = ((16, 8, 1), (16, 8, 4), (16, 16, 4), (8, 8, 1), (8, 8, 4), (4, 8, 1))  # LANES, CHAINS, STREAMS
 FMA_SHAPES = ((16, 8), (16, 10), (16, 12), (16, 16), (8, 12), (8, 16), (4, 8), (4, 16))  # LANES, CHAINS
-READ = 1 << 29  # bytes that the read peak reads, where the device has them: more than caches hold
-LOOK = 1 << 22, 64  # bytes and multiply-adds of a chain in a first look at the peaks
-LAUNCH = 0.02  # seconds that a launch takes at most, about, by that look
+READ = 1 << 29  # bytes of the read peak at most, more than caches hold
+LOOK = 1 << 22, 64  # bytes, and multiply-adds of a chain, of the trial that estimates the peaks
+LAUNCH = 0.02  # seconds of a launch at most, by the trial
 CHAIN = 1 << 15  # multiply-adds of a chain at most
 TRIAL = {"vector": 1 << 13, "group": 1 << 11}  # rounds of a trial launch, by the shape of the device's kernels
 
 
 class Bench:
-    """A device: the stream for buffers and kernels; device, context and queue for all else."""
+    """A device with its context and queue, and a stream for buffers and kernels."""
 
     def __init__(self, spec: Any = None) -> None:
         info = find(spec)
@@ -49,11 +49,11 @@ class Bench:
         self.profile = self.stream.profile
         self.vector = self.profile.shape == "vector"
         wide = int(self.device.native_vector_width_float)
-        self.lanes = min(16, max(4, wide)) if self.vector else 4  # rows or numbers of a work-item's vector
+        self.lanes = min(16, max(4, wide)) if self.vector else 4  # the length of a work-item's vector
         self.units = int(self.device.max_compute_units)
 
     def section(self) -> Bench:
-        """Return the same device with a stream of its own, whose buffers go when the section ends."""
+        """Return a copy with another stream, whose buffers are freed at the end of the ``with`` block."""
         part = copy(self)
         part.stream = Stream(self.queue)
         return part
@@ -65,7 +65,7 @@ class Bench:
         self.stream.__exit__(*error)
 
     def kernel(self, name: str, function: str, **numbers: int | None) -> Any:
-        """Return ``function`` of benchmarks/cl_kernels/<name>.cl with macros (None: defined without a value)."""
+        """Return ``function`` of benchmarks/cl_kernels/<name>.cl with macros, whose value may be None."""
         options = [f"-D{key}" if value is None else f"-D{key}={value}" for key, value in numbers.items()]
         options += ["-DWIDE_PAIR"] * (self.profile.wide == "pair")
         text = f"{sources.cl()}\n{(TEXTS / f'{name}.cl').read_text('utf-8')}"
@@ -74,10 +74,10 @@ class Bench:
 
 @dataclass
 class Clock:
-    """The best wall time of each of several launches, taken in turn so that noise and clock rates meet all alike.
+    """The best wall time of each of several interleaved launches.
 
-    One reading is a batch of launches and the wait for the last one; a batch lasts at least ``batch`` seconds. Rounds
-    go on until ``seconds`` have passed, and there are at least ``rounds`` of them.
+    A batch repeats a launch for at least ``batch`` seconds and waits for the last one. Each round has a batch of each
+    launch. Rounds go on for ``seconds``, and there are at least ``rounds``.
     """
 
     seconds: float
@@ -88,7 +88,7 @@ class Clock:
 
     def run(self, bench: Bench, launches: Mapping[str, Launch]) -> None:
         for name, launch in launches.items():
-            launch()  # what a first launch pays for (first touch, lazy compilation) is nobody's time
+            launch()  # the first launch also compiles and touches memory, so it is not timed
             bench.stream.finish()
             first = self._read(bench, launch, 1)
             self._counts[name] = max(1, int(self.batch / first))
@@ -109,9 +109,9 @@ class Clock:
 
 
 class Peaks:
-    """Float32 multiply-adds and reads a second, each the best over a few shapes of kernels that do nothing else.
+    """Float32 multiply-adds and reads a second, the best over several shapes of kernels.
 
-    numbers: float32 that are read, in a buffer of their own. steps: multiply-adds of a chain.
+    numbers: how many float32 numbers a launch reads. steps: multiply-adds of a chain.
     """
 
     def __init__(self, bench: Bench, numbers: int, steps: int) -> None:
@@ -143,7 +143,7 @@ class Peaks:
         self.launches[name] = lambda: kernel(*arguments)
 
     def rates(self, clock: Clock) -> dict[str, Any]:
-        """Return fma_gflops and read_gbs, 10^9 a second, and the shapes that reached them."""
+        """Return fma_gflops and read_gbs, in 10^9 a second, and the shapes that reached them."""
         rates = {name: work / clock.best[name] / 1e9 for name, work in self._work.items()}
         found: dict[str, Any] = {}
         for kind, unit in (("fma", "gflops"), ("read", "gbs")):
@@ -153,7 +153,7 @@ class Peaks:
 
 
 def speed(bench: Bench) -> float:
-    """Return about how many GFLOP/s of float32 the device does, by one shape of the arithmetic peak."""
+    """Estimate the device's GFLOP/s in float32 by one shape of the arithmetic peak."""
     lanes, chains, steps = 16 if bench.vector else 4, 8, TRIAL[bench.profile.shape]
     items = bench.units * (8 if bench.vector else 2048)
     with bench.section() as part:
@@ -166,7 +166,7 @@ def speed(bench: Bench) -> float:
 
 
 def peaks_of(bench: Bench) -> Peaks:
-    """Return the peaks, to take turns with what is measured; their launches are as long as a first look allows."""
+    """Return peaks whose launches take at most about LAUNCH seconds."""
     nbytes, chain = LOOK
     with bench.section() as part:
         look, clock = Peaks(part, nbytes // 4, chain), Clock(0.0, rounds=1)
@@ -179,7 +179,7 @@ def peaks_of(bench: Bench) -> Peaks:
 
 
 class Laid:
-    """Rows on the device in a layout; "auto": in the one that a fit would choose. nbytes: that they hold."""
+    """Rows X on the device in a layout, in a fit's choice if kind is "auto". nbytes: the bytes of the rows."""
 
     def __init__(
         self, stream: Stream, X: Any, kernel: Kernel, kind: str = "dense", working: int | str = "auto"
@@ -191,7 +191,7 @@ class Laid:
         self.gram = Gram(stream, self.rows, kernel)
 
     def over(self, gram: Gram) -> Laid:
-        """Return the same rows with products of another stream."""
+        """Return the rows with another object for their products."""
         other = copy(self)
         other.gram = gram
         return other
@@ -200,7 +200,7 @@ class Laid:
 class Product:
     """K(X, U) for the rows ``chosen`` of X as U, stored in ``out``, or summed as c += K D.
 
-    nbytes: what it reads and writes where rows are read once: rows, panel and K.
+    nbytes: the bytes of the rows, the right-hand rows and K, each counted once.
     """
 
     def __init__(self, laid: Laid, chosen: NDArray[Any], stored: bool = True, out: Buffer | None = None) -> None:
@@ -221,16 +221,16 @@ class Product:
             weights = self.stream.wide(np.full((1, self.panel.capacity), 1.0 / self.W))
             self._given = None, Update(1, rows.n_pad, self.out, weights, self.panel.capacity)
         self._written = written
-        blocks = self.panel.capacity // self.panel.width if self.panel.rows_stay else 1  # (a panel of CSR holds one)
+        blocks = self.panel.capacity // self.panel.width if self.panel.rows_stay else 1  # a panel of CSR has one block
         self.nbytes = laid.nbytes + blocks * self.panel.nbytes + written
 
     @staticmethod
     def values_bytes(laid: Laid, W: int) -> int:
-        """Return the bytes of K(X, U) of W working rows."""
+        """Return the bytes of K(X, U) for W right-hand rows."""
         return 4 * W * int(laid.rows.n_pad)
 
     def gather(self) -> None:
-        """Fetch the working rows."""
+        """Gather the right-hand rows."""
         self.gram.gather(self.panel, self.at, self.count)
 
     def launch(self) -> None:
@@ -238,11 +238,11 @@ class Product:
         self.gram.accumulate(self.panel, self.count, *self._given)
 
     def clear(self) -> None:
-        """Clear what it writes."""
+        """Set the output to zero."""
         self.stream.clear(self.out, self._written)
 
     def error(self) -> float:
-        """Return the largest difference from float64 of a fresh launch, on some rows and working rows."""
+        """Return the largest error of a fresh launch, on a sample of the rows and the right-hand rows."""
         self.clear()
         self.launch()
         n, n_pad = self.laid.rows.n, self.laid.rows.n_pad
@@ -255,26 +255,26 @@ class Product:
         return apart(np.stack(rows), K)
 
     def read(self, sample: NDArray[Any]) -> NDArray[np.float32]:
-        """Return the stored K of some rows of X, (W, len(sample))."""
+        """Return the stored K (W, len(sample)) of a sample of the rows."""
         K = self.stream.read(self.out, np.dtype(np.float32), (self.W, self.laid.rows.n_pad))
         return np.ascontiguousarray(K[:, self.laid.rows.position[sample]])
 
     def free(self) -> None:
-        """Give back all but the rows and what it writes."""
+        """Free the buffers except for the rows and the output."""
         self.stream.free(*self.panel.buffers(), self.count, self.at)
 
 
 def some_of(n: int, most: int) -> NDArray[np.int64]:
-    """Return up to ``most`` of n places, both ends among them."""
+    """Return up to ``most`` evenly spaced indices below n, with 0 and n - 1."""
     return np.unique(np.linspace(0, n - 1, min(n, most)).astype(np.int64))
 
 
 def exact(X: Any, rows: NDArray[Any], working: NDArray[Any], gamma: float) -> NDArray[np.float64]:
-    """Return K (len(working), len(rows)) of some rows of X in float64."""
+    """Return K (len(working), len(rows)) of rows of X in float64."""
     x, u = (np.asarray(dense(X[some]), np.float64) for some in (rows, working))
     return np.exp(-gamma * np.stack([np.square(x - row).sum(axis=1) for row in u]))
 
 
 def apart(got: NDArray[Any], K: NDArray[np.float64]) -> float:
-    """Return the largest difference of two arrays; infinite where one is not a number."""
+    """Return the largest difference of two arrays, or infinity if the first has a NaN."""
     return float(np.nan_to_num(np.abs(got - K), nan=np.inf).max())

@@ -31,7 +31,7 @@ PIXELS = cl.ImageFormat(cl.channel_order.RGBA, cl.channel_type.FLOAT)
 
 
 class Problem:
-    """X (n, d) float32, uniform in [0, 1), in the layouts that rungs read, and a buffer for the kernel rows of W rows."""
+    """Uniform rows X (n, d) float32 in the layouts that rungs read, and a buffer for the kernel rows of W of them."""
 
     def __init__(self, bench: Bench, n: int, d: int, W: int) -> None:
         self.bench, self.n, self.d, self.W = bench, n, d, W
