@@ -1,14 +1,14 @@
-"""Check fitted machines of every task: objectives, constraints and optimality, from their coefficients alone, in NumPy.
+"""Check fitted models of every task: objectives, constraints and optimality, from their coefficients alone, in NumPy.
 
-Nothing here comes from clsvm. A model is read by dual_coef_, intercept_, support_, classes_, class_weight_ and its
-parameters, which clsvm's and scikit-learn's estimators have alike. All tasks but Crammer and Singer's are problems
+The module imports nothing of clsvm. It reads the attributes that clsvm's and scikit-learn's estimators share:
+dual_coef_, intercept_, support_, classes_, class_weight_ and the parameters. All tasks but Crammer and Singer's solve
 
     minimise 1/2 b'Kb + q'b + epsilon sum |b|   subject to   lo <= b <= hi, and for each group of b the sum that it has
 
 over signed coefficients b (m,), each of one training row. f = K b + q is the gradient without the term of epsilon.
 
     SVC          a pair of classes, or a class: |b| <= C_i on the side of the row's class, q = -1 or +1, sum b = 0
-    NuSVC        a pair: |b| <= w_i, each class adds up to nu / 2 of all w; as it was before the margin was made 1
+    NuSVC        a pair: |b| <= w_i, each class adds up to nu / 2 of all w; before the scaling to a margin of 1
     SVR          |b| <= C_i, q = -y, epsilon its parameter, sum b = 0
     NuSVR        over the rows twice: alpha, then -alpha*, each adds up to nu / 2 of all C_i; q = -y
     OneClassSVM  0 <= b <= w_i, sum b = nu sum w
@@ -17,9 +17,9 @@ The primal objective for an offset rho (one a group) is
 
     1/2 b'Kb + sum_i max { -(f_i - rho) t - epsilon |t| : lo_i <= t <= hi_i } - rho (the group's sum)
 
-Primal minus dual is never negative, and 0 at the optimum alone where K is positive semi-definite: a small gap proves a
-solution without a second solver. `check` works in the dtype of a whole matrix K, `gram` makes one in long double;
-`standing` and `recompute` work in float64 and keep 2 MB of K at a time.
+Primal minus dual is never negative. If K is positive semi-definite, the difference is 0 at the optimum alone, so a
+small gap proves a solution without a second solver. `check` works in the dtype of a whole matrix K, and `gram` makes K
+in long double. `standing` and `recompute` work in float64 and hold 2 MB of K at a time.
 
 Sources: Chang and Lin, *LIBSVM: a library for support vector machines* (2011), section 2; Cotter, Srebro, Keshet, *A
 GPU-tailored approach for training kernelized SVMs* (2011), equations 1 to 4; scikit-learn's user guide, "Support Vector
@@ -80,15 +80,15 @@ class Dual:
 
 @dataclass(frozen=True)
 class Checked:
-    """What coefficients are worth: one problem's, or all problems of a model (see `joined`).
+    """Objectives, optimality and constraints of the coefficients of a problem, or of all problems of a model.
 
-    dual: the objective, as it is maximised. violation: by how much the largest slope of what can shrink exceeds the
-    least slope of what can grow, in the worst group. box: the largest step over a bound, in units of the largest bound.
-    off_sum: the largest difference of a group to its sum, in the same units. size: sum |b|. reach: the most that kernel
-    values of one problem add up to, sum |b| max |K|. offset: by how much the model's offset lies outside of the range
-    that the violation leaves it. open: how wide the range is in which every offset is optimal, the least of all
-    problems. known: whether the model's coefficients tell all of the solution. gap: the relative duality gap;
-    primal - dual where their sum is not positive.
+    dual: the objective, as it is maximised. violation: the KKT violation, which is the largest slope of a coefficient
+    that can shrink minus the least slope of one that can grow, in the worst group. box: the largest violation of a
+    bound, in units of the largest bound. off_sum: the largest error of a group's sum, in the same units. size: sum |b|.
+    reach: a bound of the sums of kernel values, sum |b| max |K|. offset: the distance of the model's offset from the
+    range that the violation allows. open: the width of the range of optimal offsets, the least of all problems. known:
+    whether the model's coefficients determine the solution. gap: the relative duality gap, or primal - dual if the sum
+    of both is not positive.
     """
 
     dual: float
@@ -111,7 +111,7 @@ class Checked:
 
     @property
     def off_share(self) -> float:
-        """off_sum of what all bounds of the problem together allow."""
+        """Return off_sum divided by the number of variables."""
         return self.off_sum / max(1, self.variables)
 
 
@@ -146,7 +146,7 @@ def standing(X: Any, problem: Dual, kernel_fn: KernelFn, slack: float = BOUND_SL
 
 
 def merged(standings: Sequence[Checked]) -> dict[str, float]:
-    """Return what the problems of a model are worth together, as a result file has it."""
+    """Return the joined figures of a model's problems for a result file."""
     one = joined(standings)
     figures = {name: getattr(one, name) for name in ("primal", "dual", "gap", "violation", "n_support", "box")}
     return figures | {"off_sum": one.off_share}
@@ -160,9 +160,9 @@ def solved(model: Any, problem: Any) -> dict[str, float]:
 
 
 def judge(rows: Sequence[dict[str, Any]], tol: float, slack: float = BOUND_SLACK) -> None:
-    """Add what each row of :func:`solved` misses, beside the best dual objective among the feasible ones.
+    """Add the failed checks of each row of :func:`solved` as "misses".
 
-    slack: how far bounds and sums may be off.
+    The dual objective is compared with the best one of a feasible row. slack: by which bounds and sums may be violated.
     """
     found = [row for row in rows if "dual" in row]
     off = {id(row): max(row["box"], row["off_sum"]) for row in found}
@@ -181,7 +181,7 @@ def judge(rows: Sequence[dict[str, Any]], tol: float, slack: float = BOUND_SLACK
 def judged(
     rows: list[dict[str, Any]], solutions: Sequence[Any], problem: Any, tol: float, slack: float = BOUND_SLACK
 ) -> list[dict[str, Any]]:
-    """Return the rows, each with what its solution (None: it has none) is worth and what it misses beside the best."""
+    """Return the rows with the figures of their solutions and the failed checks. A solution may be None."""
     for row, found in zip(rows, solutions, strict=True):
         row |= {} if found is None else solved(found, problem)
     judge(rows, tol, slack)
@@ -242,7 +242,7 @@ def checked(problem: Dual, c: Array, slack: float = SLACK) -> Checked:
 
 
 def _common(problem: Dual, f: Array) -> Array:
-    """Lay what pairs of coefficients have in common on the rows in the middle of the tube, where it harms least."""
+    """Return the changes of coefficients that add the common parts of pairs to the rows in the middle of the tube."""
     n = len(f) // 2
     up, down, f, C = problem.b[:n], problem.b[n:], f[:n], problem.hi[:n]
     inside = np.abs(f - (f[up > 0].max(initial=-np.inf) + f[down < 0].min(initial=np.inf)) / 2)
@@ -259,8 +259,10 @@ def _losses(problem: Dual, f: Array, lo: Array, hi: Array, rho: Any) -> Any:
 
 
 def _best_offset(f: Array, lo: Array, hi: Array, epsilon: float, total: float) -> Any:
-    """Return the rho that minimises a group's primal, which is convex and piecewise linear: its slope rises by -lo_i
-    where rho passes f_i - epsilon, and by hi_i where it passes f_i + epsilon."""
+    """Return the rho that minimises a group's primal, which is convex and piecewise linear.
+
+    The slope rises by -lo_i where rho passes f_i - epsilon, and by hi_i where rho passes f_i + epsilon.
+    """
     breaks, rises = np.concatenate([f - epsilon, f + epsilon]), np.concatenate([-lo, hi])
     order = np.argsort(breaks)
     passed = int(np.searchsorted(np.cumsum(rises[order]), total - lo.sum()))
@@ -268,10 +270,10 @@ def _best_offset(f: Array, lo: Array, hi: Array, epsilon: float, total: float) -
 
 
 def crammer_singer(b: Array, own: Array, C: Array, c: Array, slack: float = SLACK) -> Checked:
-    """Check Crammer and Singer's problem, in c's dtype: a row's coefficients add up to 0, that of its class is at most
-    C, the others are at most 0.
+    """Check Crammer and Singer's problem, in c's dtype.
 
-    b: coefficients (k, n). own: whether a class is that of the row (k, n). C: the rows' bounds (n,). c: K b (k, n).
+    A row's coefficients add up to 0. The coefficient of the row's class is at most C, and the others are at most 0. b:
+    coefficients (k, n). own: whether a class is that of the row (k, n). C: bounds of the rows (n,). c: K b (k, n).
     """
     b, C = b.astype(c.dtype), C.astype(c.dtype)
     f, most = c - own, float(C.max())
@@ -290,7 +292,7 @@ def crammer_singer(b: Array, own: Array, C: Array, c: Array, slack: float = SLAC
 
 
 def joined(checks: Sequence[Checked]) -> Checked:
-    """Join the checks of all problems of a model: sums of objectives and sizes, the worst of all else."""
+    """Join the checks of all problems of a model: objectives and sizes are added, the worst of the others counts."""
     added = {name: sum(getattr(one, name) for one in checks) for name in ("dual", "primal", "size", "n_support")}
     worst = ("violation", "box", "off_sum", "variables", "reach", "offset")
     return Checked(

@@ -1,9 +1,8 @@
-"""The scripts of scikit-learn's example gallery as they are, and under ``clsvm.accel``: what they print, and how long
-they take.
+"""Output and seconds of scikit-learn's example scripts, run unchanged and under ``clsvm.accel``.
 
---folder: the ``examples`` of a source distribution of the scikit-learn that is installed. Scripts that name one of
-its kernel machines and fetch nothing run, each in a process of its own, in turns. A number counts as the same up to
-1e-2 of its size, or of 1; words that tell how long something took are left out.
+--folder is the folder ``examples`` of the source distribution of the installed scikit-learn. Scripts run if they fit a
+support vector machine and download nothing. Two printed numbers agree if they differ by at most 1e-2 of the larger of
+the first number and 1. Lines about time are ignored.
 """
 
 from __future__ import annotations
@@ -32,17 +31,14 @@ LIMIT = 900  # seconds of a script
 
 
 def scripts(folder: Path, pattern: str = "") -> list[Path]:
-    """Return those that name a kernel machine and fetch nothing."""
-    found = []
-    for path in sorted(folder.rglob("plot_*.py")):
-        text = path.read_text()
-        if NAMED.search(text) and not FETCHES.search(text) and re.search(pattern, str(path.relative_to(folder))):
-            found.append(path)
-    return found
+    """Return the paths of the scripts that fit a support vector machine and download nothing."""
+    texts = {path: path.read_text() for path in sorted(folder.rglob("plot_*.py"))}
+    found = [path for path, text in texts.items() if NAMED.search(text) and not FETCHES.search(text)]
+    return [path for path in found if re.search(pattern, str(path.relative_to(folder)))]
 
 
 def measure(asked: Asked) -> Row:
-    """Run each script both ways, and sum the seconds."""
+    """Run each script in both ways, and sum the seconds."""
     found = scripts(asked.folder, asked.scripts)
     if not found:
         raise SystemExit(f"{asked.folder}: got no script that fits a kernel machine, expected scikit-learn's examples")
@@ -68,7 +64,7 @@ def _both(path: Path, asked: Asked) -> Row:
 
 
 def _run(path: Path, how: tuple[str, ...], device: str | None) -> tuple[str, str]:
-    """Return what a script printed, and what it said of errors."""
+    """Return a script's standard output and error output."""
     environment = os.environ | {"MPLBACKEND": "Agg", "PYTHONPATH": str(Path(__file__).parents[1])}
     environment |= {"CLSVM_DEVICE": device} if device else {}
     words: list[Any] = [sys.executable, "-W", "ignore", *how, str(path)]
@@ -78,7 +74,7 @@ def _run(path: Path, how: tuple[str, ...], device: str | None) -> tuple[str, str
 
 
 def differences(expected: str, got: str) -> tuple[int, list[list[str]]]:
-    """Return how many numbers were compared, and the pairs of lines whose words or numbers differ."""
+    """Return the number of compared numbers, and the pairs of lines whose words or numbers differ."""
     compared, found = 0, []
     kept = ([line for line in text.splitlines() if not TAKES.search(line)] for text in (expected, got))
     for left, right in zip_longest(*kept, fillvalue=""):
@@ -104,10 +100,10 @@ def _show(result: Row) -> Shown:
 
 COMMAND = Command(
     "gallery",
-    "scikit-learn's example scripts as they are and under clsvm.accel",
+    "scikit-learn's example scripts, unchanged and under clsvm.accel",
     (
         option("--folder", type=Path, required=True, help="examples of scikit-learn's source distribution"),
-        option("--scripts", default="", help="a regular expression of paths in it"),
+        option("--scripts", default="", help="a regular expression of paths in the folder"),
         repeats(3, "runs of each script, each way"),
     ),
     Part(measure, _show, lambda result: not any(row["failed"] or row["differing"] for row in result["rows"])),

@@ -1,12 +1,10 @@
-"""Answers for some thousand rows by models of many support vectors: seconds, whether they are the same, and memory.
+"""Predictions of some thousand rows by models of many support vectors: seconds, agreement and memory.
 
-Ours is trained once, and scikit-learn's (LIBSVM) is made of it by clsvm.to_sklearn; oneDAL, which takes no models of
-several classes, trains its own, with each form of input, the best of which counts. Solutions are checked in float64.
-Each model is then loaded into a fresh process of its own, which does nothing else. These answer in turns: classes
-(predict) and decision values (a column for each pair of classes). The rise of resident memory is counted meanwhile, for
-the first answer, which builds programs and moves the model to the device, and for the later ones.
-
-Decision values are compared to those of our model in float64, by the largest difference over the largest value.
+clsvm trains a model, and clsvm.to_sklearn makes scikit-learn's of it. oneDAL trains its own models, one for each form
+of the rows. Solutions are checked in float64. Each model is loaded into a fresh process. The processes take turns to
+predict classes and decision values, with a column for each pair of classes. The rise of resident memory is measured for
+the first prediction, which builds programs, and for the later ones. Decision values are compared with those of clsvm's
+model in float64, by the largest difference over the largest value.
 """
 
 from __future__ import annotations
@@ -31,14 +29,14 @@ from benchmarks.table import Row, Shown, shown
 
 SETS = ("mnist", "a9a", "letter", "news20_bydate")
 CALLS = ("predict", "decision_function")
-APART = 1e-4  # of decision values, in float32
+APART = 1e-4  # the relative difference of decision values in float32
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def train(name: str, asked: Asked) -> Row:
-    """Train asked.solver with asked.form, or make LIBSVM's model of ours, and write it to asked.folder.
+    """Train asked.solver with asked.form, or make LIBSVM's model from clsvm's, and write it to asked.folder.
 
-    Returns the seconds and the solution, and of ours the decision values of the tests in float64.
+    Returns the seconds and the solution, and for clsvm the decision values of the test rows in float64.
     """
     folder, form = asked.folder, asked.form
     if asked.solver == "libsvm":
@@ -59,7 +57,7 @@ def train(name: str, asked: Asked) -> Row:
 
 
 def in_form(model: Any, form: str) -> Any:
-    """Return a fitted SVC of scikit-learn whose vectors are an array where the form says so."""
+    """Return a fitted SVC of scikit-learn, with its support vectors as an array if the form is dense."""
     if form.startswith("dense") and sp.issparse(model.support_vectors_):
         model._sparse = False
         for name in ("support_vectors_", "dual_coef_", "_dual_coef_"):
@@ -68,13 +66,16 @@ def in_form(model: Any, form: str) -> Any:
 
 
 def answerer(model: Path, X: Any) -> Answer:
-    """Return what answers the name of a call with its values, seconds, resident bytes before it and their rise."""
+    """Return a function that calls a method of the model on X by its name.
+
+    The function returns the values, the seconds, the resident bytes before the call and their rise.
+    """
     loaded = pickle.loads(model.read_bytes())
 
     def answer(call: Any) -> tuple[Any, float, int | None, int | None]:
         gc.collect()
         with suppress(AttributeError, OSError, TypeError):
-            ctypes.CDLL(None).malloc_trim(0)  # what was freed goes back to the system, so that reusing it counts
+            ctypes.CDLL(None).malloc_trim(0)  # returns freed memory, so that memory that is used again counts
         with suppress(OSError):
             CLEAR.write_text("5")  # resets the peak, see proc(5)
         before = resident("VmRSS")
@@ -87,7 +88,7 @@ def answerer(model: Path, X: Any) -> Answer:
 
 
 def resident(field: str) -> int | None:
-    """Return a field of Linux's status of this process in bytes; None on other systems."""
+    """Return a field of this process's status in bytes, or None on systems other than Linux."""
     if not STATUS.exists():
         return None
     line = next(line for line in STATUS.read_text().splitlines() if line.startswith(f"{field}:"))
@@ -95,7 +96,7 @@ def resident(field: str) -> int | None:
 
 
 def predict_set(name: str, asked: Asked) -> Row:
-    """Train each solver with each form of its input, and time their answers in turns."""
+    """Train each solver with each form of the rows, and time interleaved predictions."""
     problem = sets.load(name, asked.data)
     tests = problem.X_test[: asked.tests]
     entered = solvers.entered(asked.peers, problem.X, asked.repeats, asked.repeats_libsvm)
@@ -135,7 +136,7 @@ def predict_set(name: str, asked: Asked) -> Row:
 
 
 def _answered(trained: Row, answers: dict[str, list[Any]]) -> Row:
-    """Return seconds and memory of a solver's answers; warm: the seconds of predict."""
+    """Return seconds and memory of a solver's predictions. warm: the seconds of predict."""
     every = {call: [seconds for _, seconds, _, _ in answers[call]] for call in CALLS}
     seconds = {call: later(times) for call, times in every.items()}
     _, _, before, first = answers["predict"][0]
@@ -159,19 +160,19 @@ def _show(result: Row) -> Shown:
         table.percent("right %", "accuracy"), table.percent("as ours %", "same"), ("apart", "{apart:.1e}"),
     )  # fmt: skip
     words = (
-        "MB: by which resident memory rises during the first answer and a later one; apart: of decision values, from "
-        "ours in float64, of the largest (oneDAL's model is its own)"
+        "MB: rise of resident memory in the first prediction and a later one; apart: largest difference of a decision "
+        "value from clsvm's model in float64, relative to the largest value (oneDAL trains its own model)"
     )
     return shown(result, columns, rows, words, table.CHECKED, *notes, left=3)
 
 
 COMMAND = Command(
     "predict",
-    "answers of models of many support vectors beside the peers': seconds, memory, and whether they are the same",
+    "predictions by models of many support vectors beside the peers': seconds, memory and agreement",
     (
-        sets_of(sets.CLASSES, SETS), peers(), DATA, repeats(5, "answers of each solver"),
-        number("--repeats-libsvm", 1, "answers of LIBSVM"), number("--tests", 10000, "rows to answer for, at most"),
-        number("--limit", 900.0, "seconds of an answer, after which a solver has no row; 0: none, in one process"),
+        sets_of(sets.CLASSES, SETS), peers(), DATA, repeats(5, "predictions of each solver"),
+        number("--repeats-libsvm", 1, "predictions of LIBSVM"), number("--tests", 10000, "test rows at most"),
+        number("--limit", 900.0, "seconds of a prediction, after which a solver ends; 0: none, in one process"),
     ),
     Part(each_set(predict_set), _show, table.ours_hold),
 )  # fmt: skip

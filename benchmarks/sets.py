@@ -1,6 +1,6 @@
-"""The data sets of the comparisons: where each comes from, its split, its parameters.
+"""The data sets of the comparisons: the source, the split and the parameters of each.
 
-A set is made by a function that takes the data folder and returns rows and raw labels; `BUNDLED` sets need no folder.
+A function makes a data set from the data folder, and returns rows and raw labels. `BUNDLED` sets need no folder.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ Make = Callable[[Path], Split]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Training rows X (n, d), labels or targets y, test rows, and the numbers of an RBF problem.
+    """Training rows X (n, d), labels or targets y, test rows, and the parameters of an SVM with the rbf kernel.
 
-    numbers: whether y are targets. h: columns of a synthetic set that most rows have. made: how it was drawn.
+    numbers: whether y are targets. h: the number of common columns of a synthetic set, which most rows have. made: the
+    properties of a synthetic set.
     """
 
     name: str
@@ -47,16 +48,16 @@ class Problem:
 
     @property
     def split(self) -> Split:
-        """Return rows and labels alone."""
+        """Return the rows and labels."""
         return self.X, self.y, self.X_test, self.y_test
 
     @property
     def nnz(self) -> int:
-        """Return the number of entries that are not 0."""
+        """Return the number of non-zero entries."""
         return int(self.X.count_nonzero() if sp.issparse(self.X) else np.count_nonzero(self.X))
 
     def head(self) -> dict[str, Any]:
-        """Return what a result says of a set."""
+        """Return the description of the data set for results."""
         (n, d), nnz = self.X.shape, self.nnz
         shape = {"set": self.name, "h": self.h, "n": n, "d": d, "nnz": nnz, "density": nnz / (n * d)}
         classes = 0 if self.numbers else len(np.unique(self.y))
@@ -65,10 +66,10 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class DataSet:
-    """How to make a problem, and its numbers.
+    """A function that makes a data set, and the parameters of its problem.
 
-    positive: the label that becomes +1, every other one becomes -1; without it labels stay. numbers: whether it has
-    targets in place of labels. most, most_test: the first training and test rows that machines of pairs take.
+    positive: the label that becomes +1, while the others become -1; None if labels stay. numbers: whether the set has
+    targets in place of labels. most, most_test: the numbers of training and test rows for fits of many pairs of classes.
     """
 
     make: Make
@@ -82,9 +83,9 @@ class DataSet:
 
 @lru_cache(1)
 def load(name: str, folder: Path | None, few: bool = False) -> Problem:
-    """Return the problem of that name, the same one to all who ask in turn.
+    """Return the problem of a data set by name, and keep it for the next call. few: whether to take ``most`` rows.
 
-    few: of as many rows as machines of pairs take. Raises FileNotFoundError or MissingSetError where one is missing.
+    Raises FileNotFoundError for a missing file, and MissingSetError for an unknown name or without a data folder.
     """
     if name not in SETS:
         raise MissingSetError(f"unknown data set {name!r}; there are {', '.join(SETS)}")
@@ -107,7 +108,7 @@ def _svmlight(path: Path, n_features: int) -> tuple[Any, Any]:
 
 
 def _files(name: str, n_features: int, change: Callable[[Any], Any] = lambda X: X) -> Make:
-    """Make a set of name.xz and name.t.xz, svmlight text."""
+    """Return a function that makes a set of the svmlight files name.xz and name.t.xz."""
 
     def make(folder: Path) -> Split:
         (X, y), (X_test, y_test) = (_svmlight(folder / f"{name}{end}.xz", n_features) for end in ("", ".t"))
@@ -123,7 +124,7 @@ def _mnist(folder: Path) -> Split:
 
 
 def _ijcnn1(folder: Path) -> Split:
-    """Make ijcnn1. The rows are a time series: the split is the published one, not a random one."""
+    """Make ijcnn1 with its published split, since its rows are a time series."""
     X, y = _svmlight(folder / "ijcnn1.xz", 22)
     return X[:35000], y[:35000], X[-14990:], y[-14990:]
 
@@ -142,7 +143,7 @@ def archive(folder: Path | None, name: str) -> Any:
 
 
 def covertype(n: int | None, folder: Path | None) -> tuple[NDArray[np.float32], NDArray[np.int8]]:
-    """Return X (n, 54) in [0, 1] and signs (n,) of n rows of covtype_full, drawn by seed 0; None: all."""
+    """Return X (n, 54) in [0, 1] and signs (n,) of n random rows of covtype_full, or of all rows if n is None."""
     found = archive(folder, "covtype_full.npz")
     X, y = scaled(found["X"].astype(np.float32)), found["y"]
     some = np.random.default_rng(0).permutation(len(X))[:n]
@@ -150,19 +151,19 @@ def covertype(n: int | None, folder: Path | None) -> tuple[NDArray[np.float32], 
 
 
 def scaled(X: NDArray[Any]) -> NDArray[Any]:
-    """Return rows whose columns are in [0, 1]."""
+    """Return the rows with each column scaled to [0, 1]."""
     low, high = X.min(axis=0), X.max(axis=0)
     return np.asarray((X - low) / np.where(high > low, high - low, 1))
 
 
 def _synthetic(_: Path) -> Split:
-    """Make 20000 rows that are all trained on; the test rows are the first 5000 of them."""
+    """Make 20000 training rows, whose first 5000 are the test rows."""
     X, y = datasets.make_classification(20000, 50, random_state=0)
     return X, y, X[:5000], y[:5000]
 
 
 def _bundled(loader: Callable[..., Any]) -> Make:
-    """Make one of scikit-learn's own sets, columns scaled to [0, 1], a quarter of it held out."""
+    """Return a function that makes one of scikit-learn's sets, columns scaled to [0, 1], a quarter held out."""
 
     def make(_: Path) -> Split:
         X, y = loader(return_X_y=True)
@@ -173,7 +174,7 @@ def _bundled(loader: Callable[..., Any]) -> Make:
 
 
 def _but(make: Make, train: Callable[[Any, Any], tuple[Any, Any]], both: Callable[[Any], Any] = lambda X: X) -> Make:
-    """Make another set with ``train`` of its training rows and labels, and ``both`` of all rows."""
+    """Return a function that changes a set: ``train`` its training rows and labels, ``both`` all its rows."""
 
     def changed(folder: Path) -> Split:
         X, y, X_test, y_test = make(folder)
@@ -192,7 +193,7 @@ def _twice(X: Any, y: Any) -> tuple[Any, Any]:
 
 
 def _zero_row(X: Any, y: Any) -> tuple[Any, Any]:
-    """Clear the eighth of 3000 sparse rows."""
+    """Return the first 3000 sparse rows with zeros in the eighth."""
     cleared = sp.csr_matrix(sp.diags(np.where(np.arange(3000) == 7, 0.0, 1.0)) @ X[:3000])
     cleared.eliminate_zeros()
     return cleared, y[:3000]
@@ -208,7 +209,7 @@ _news20 = _files("news20_bydate", 130107, normalize)
 
 
 def _groups(first: tuple[int, ...], second: tuple[int, ...]) -> Make:
-    """Make some groups of 20 Newsgroups, label 1, against some others, label 0; rows of length 1."""
+    """Return a function that makes two classes of 20 Newsgroups, with rows of length 1; ``first`` has the label 1."""
 
     def pick(folder: Path) -> Split:
         X, y, X_test, y_test = _news20(folder)
@@ -219,7 +220,7 @@ def _groups(first: tuple[int, ...], second: tuple[int, ...]) -> Make:
 
 
 def _regression(name: str, n_features: int) -> Make:
-    """Make a set of a file of numbers to predict, standardised."""
+    """Return a function that makes a standardised set for regression from a svmlight file."""
 
     def make(folder: Path) -> Split:
         X, y = _svmlight(folder / name, n_features)
@@ -229,7 +230,7 @@ def _regression(name: str, n_features: int) -> Make:
 
 
 def _standardised(X: Any, y: Any) -> Split:
-    """Hold out a quarter; columns and target have mean 0 and deviation 1 on what is trained on."""
+    """Hold out a quarter, and scale columns and target to mean 0 and deviation 1 on the training rows."""
     X, X_test, y, y_test = train_test_split(X, y[:, None], random_state=0)
     columns, target = StandardScaler().fit(X), StandardScaler().fit(y)
     rows, targets = map(columns.transform, (X, X_test)), (target.transform(part)[:, 0] for part in (y, y_test))
@@ -249,12 +250,12 @@ SETS: dict[str, DataSet] = {
     "covtype20k": DataSet(_covtype, 3, 1, 2),
     "covtype": DataSet(_all_of_covertype, 1, 1, 1),
     "synthetic20k": DataSet(_synthetic, 1, 0.02, 1),
-    # Robustness: a large C, data far from 0, duplicate rows, a row of zeros.
+    # Special cases: a large C, data far from 0, duplicate rows, a row of zeros.
     "a9a5k_C1e4": DataSet(_but(_a9a, _first(5000)), 1e4, 0.05, 1),
     "covtype_shift": DataSet(_but(_covtype, _first(5000), lambda X: X + 1000.0), 3, 1, 2),
     "duplicates": DataSet(_but(_a9a, _twice), 1, 0.05, 1),
     "zero_row": DataSet(_but(_a9a, _zero_row), 1, 0.05, 1),
-    # Hard: many pair steps for few rows.
+    # Hard cases: many SMO iterations for few rows.
     "a9a6k_C100": DataSet(_but(_a9a, _first(6000), dense), 100, 0.08, 1),
     "a9a6k_C100_wide": DataSet(_but(_a9a, _first(6000), dense), 100, 0.02, 1),
     "ijcnn6k_C100": DataSet(_but(_ijcnn1, _shuffled, dense), 100, 0.08, 1),
@@ -262,7 +263,7 @@ SETS: dict[str, DataSet] = {
     # Text: few long rows.
     "news_graphics": DataSet(_groups((0, 1), (2, 3)), 10, 1, 1),
     "news_sports": DataSet(_groups((7, 8), (9, 10)), 10, 1, 1),
-    # Tiny ones that need no folder.
+    # Small sets that need no folder.
     "breast_cancer": DataSet(_bundled(datasets.load_breast_cancer), 1, 0.5, 1),
     "digits8": DataSet(_bundled(datasets.load_digits), 1, 0.05, 8),
     # Several classes.
@@ -273,7 +274,7 @@ SETS: dict[str, DataSet] = {
     "news20_bydate": DataSet(_news20, 10, 1, most=3000, most_test=1000),
     "iris": DataSet(_bundled(datasets.load_iris), 1, 1),
     "digits": DataSet(_bundled(datasets.load_digits), 10, 0.05),
-    # Numbers.
+    # Regression.
     "cadata": DataSet(_regression("cadata.xz", 8), 1, 0.5, numbers=True),
     "cpusmall": DataSet(_regression("cpusmall.xz", 12), 10, 0.1, numbers=True),
     "abalone": DataSet(_regression("abalone.xz", 8), 10, 0.1, numbers=True),
@@ -285,4 +286,4 @@ HARD = ("a9a6k_C100", "a9a6k_C100_wide", "ijcnn6k_C100", "covtype6k_C100", "a9a5
 PAIRS = ("letter", "pendigits", "mnist7k")
 TEXT = ("news_graphics", "news_sports")
 BUNDLED = ("synthetic20k", "breast_cancer", "digits8", "iris", "digits", "diabetes")
-"""Sets that need no data folder."""
+"""Data sets that need no data folder."""

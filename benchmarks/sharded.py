@@ -1,8 +1,8 @@
-"""Exact SVMs whose rows are on Dask's workers, beside one process: seconds, objectives, what travels, and a worker that
-is killed. Covertype, columns scaled to [0, 1], class 2 against the rest, C = 1, gamma = 1.
+"""Exact SVMs with the rows on Dask's workers beside one process: seconds, objectives, bytes sent, and a killed worker.
 
-On one machine nothing is to be gained: the workers share its cores, one each, with which the process alone works. What
-a step costs beside its arithmetic is what a question to all workers takes, which is measured by itself.
+The data are covertype's, columns scaled to [0, 1], class 2 against the others, with C = 1 and gamma = 1. The workers of
+one computer share its cores, so they are not faster than one process. An outer iteration costs its arithmetic and a
+request to all workers, which is measured separately.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from benchmarks.sets import Problem, covertype
 from benchmarks.solvers import in_turns, later, timed, told
 from benchmarks.table import Row, Shown, shown
 
-SMALL = 400  # rows of a fit that does next to nothing
-EMPTY = 50  # questions with nothing in them
-WIRE = 1.4e8  # bytes a second to and from the workers, packed and unpacked by Dask
+SMALL = 400  # rows of a fit whose time is the start of the workers
+EMPTY = 50  # empty requests
+WIRE = 1.4e8  # bytes a second to and from the workers, with Dask's serialisation
 
 
 def measure(asked: Asked) -> Row:
-    """Compare one process and shards, and kill a worker."""
+    """Compare one process and shards, and time a fit in which a worker is killed."""
     rows = [_compared(n, asked) for n in asked.rows]
     return {"rows": rows, "killed": _killed(asked.kill, asked) if asked.kill else None}
 
 
 @contextmanager
 def workers(count: int) -> Iterator[Any]:
-    """Yield a Dask client of so many workers, each on a core of its own as long as there are some."""
+    """Yield a Dask client of ``count`` workers, which are spread over the cores."""
     from distributed import Client, LocalCluster
 
     with (
@@ -60,12 +60,12 @@ def _chunked(X: Any, y: Any, chunks: int) -> tuple[Any, Any]:
 
 
 def _fit(asked: Asked, module: Any, X: Any, y: Any) -> Any:
-    """Fit an SVC of the package or of its Dask part."""
+    """Fit an SVC of the module clsvm or clsvm.dask."""
     return module.SVC(C=1.0, gamma=1.0, device=asked.device).fit(X, y)
 
 
 def _compared(n: int, asked: Asked) -> Row:
-    """Fit in one process and over shards, in turns."""
+    """Return a row for one process and for each number of workers, from interleaved fits of n rows."""
     import clsvm.dask as over_dask
 
     X, y = covertype(n, asked.data)
@@ -92,7 +92,7 @@ def _compared(n: int, asked: Asked) -> Row:
 
 
 def _model(row: Row, alone: Row, measured: Row, d: int) -> None:
-    """Add what travels in a step and the seconds that docs/many_devices.md expects of workers that share the cores."""
+    """Add the bytes sent in an iteration, and the seconds predicted by the formulas of docs/many_devices.md."""
     count, W = int(row["name"].split()[0]), row["working_set"]
     row |= measured | {"bound": 2 * (W * d + 4 * W) * 4 + (1 << 16)}
     row["bytes_a_step_and_worker"] = sum(row["bytes"].values()) / max(1, row["steps"]) / count
@@ -104,7 +104,7 @@ def _model(row: Row, alone: Row, measured: Row, d: int) -> None:
 
 
 def _centers(asked: Asked, module: Any, X: Any, y: Any) -> Row:
-    """Return seconds of a Nyström kernel machine, in all and of the steps, passes over the rows, what travelled."""
+    """Return the seconds of a Nyström kernel machine and of its parts, its passes over the rows and the bytes sent."""
     given = {"gamma": 1.0, "penalty": 1e-6, "tol": 1e-3, "random_state": 0, "device": asked.device}
     model = module.FalkonClassifier(n_centers=asked.centers, **given)
     seconds = solvers.fitted(module.__name__, model, X, y)
@@ -114,7 +114,7 @@ def _centers(asked: Asked, module: Any, X: Any, y: Any) -> Row:
 
 
 def _question(rows: Any) -> float:
-    """Return the seconds of a question with nothing in it, to all workers."""
+    """Return the seconds of an empty request to all workers."""
     from clsvm.dask.executor import OnWorkers
     from clsvm.dask.rows import gathered
     from clsvm.dask.svm import ShardedRows, shard
@@ -141,12 +141,12 @@ def _row(name: str, seconds: list[float], model: Any, X: Any, y: Any) -> Row:
 
 
 def _violation(model: Any, X: Any, y: Any) -> float:
-    """Return the KKT violation in float64, of the coefficients alone."""
+    """Return the KKT violation, computed in float64 from the coefficients alone."""
     return check.solved(model, Problem("covertype", X, y, None, y, 1.0, 1.0))["violation"]
 
 
 def _killed(n: int, asked: Asked) -> Row:
-    """Kill a worker of two (-9) in the middle of a fit."""
+    """Kill one of two workers in the middle of a fit."""
     import clsvm.dask as over_dask
 
     X, y = covertype(n, asked.data)
@@ -164,7 +164,7 @@ def _killed(n: int, asked: Asked) -> Row:
 
 
 def holds(result: Row) -> bool:
-    """Return whether objectives agree, violations are within the tolerance, and no more travels than it may."""
+    """Return whether objectives agree, violations are within the tolerance, and bytes sent are within their bound."""
     tol, killed = check.VIOLATION * solvers.TOL, result["killed"]
     groups = [one["contestants"] for one in result["rows"]]
     if killed:
@@ -205,9 +205,9 @@ COMMAND = Command(
     (
         DATA,
         option("--rows", type=int, nargs="+", default=[20000, 100000], help="of covertype"),
-        option("--workers", type=int, nargs="+", default=[2], help="Dask workers of one core each"),
+        option("--workers", type=int, nargs="+", default=[2], help="numbers of Dask workers of one core each"),
         repeats(3),
-        number("--centers", 0, "inducing points of a Nyström kernel machine over the same rows; 0: none"),
+        number("--centers", 0, "inducing points of a Nyström kernel machine of the same rows; 0: none"),
         number("--kill", 20000, "rows of a fit in which a worker is killed; 0: none"),
     ),
     Part(measure, _show, holds),
