@@ -69,7 +69,7 @@ class DataSet:
     """A function that makes a data set, and the parameters of its problem.
 
     positive: the label that becomes +1, while the others become -1; None if labels stay. numbers: whether the set has
-    targets in place of labels. most, most_test: the numbers of training and test rows for fits of many pairs of classes.
+    targets in place of labels. most, most_test: numbers of training and test rows for fits of many pairs of classes.
     """
 
     make: Make

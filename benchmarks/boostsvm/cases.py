@@ -1,11 +1,10 @@
-"""The sets of the comparison: real ones from benchmarks.sets, with rows of length 1, and synthetic ones with the shapes
-and densities of BoostSVM's sets, where these are not at hand.
+"""The data sets of the comparison: real ones from benchmarks.sets, and synthetic ones like the paper's.
 
-The probability that a row has an entry in column r = 1, 2, ... is min(CAP, r^-a). Bisection finds the exponent a that
-gives the density asked for. ``h`` further columns have entries in the share COMMON of all rows, as the paper describes
-url's common columns; they count towards the density. Columns stand in random order, and rows have length 1. Labels or
-targets come from a linear function with TEACHER weights, on columns drawn with a probability proportional to their
-entries, and noise of NOISE.
+Synthetic sets have the shapes and densities of the paper's sets. A row has an entry in column r = 1, 2, ... with
+probability min(CAP, r^-a), and bisection finds the exponent a of a density. ``h`` further columns are common: they have
+entries in the share COMMON of all rows, as some of url's do. Columns stand in random order, and rows have length 1.
+Labels or targets come from a linear function of TEACHER columns, which are drawn in proportion to their entries, with
+the noise NOISE.
 """
 
 from __future__ import annotations
@@ -28,17 +27,14 @@ from benchmarks.solvers import dense
 CAP = 0.5  # largest density of a column that is not one of the h
 COMMON = 0.74
 TEACHER = 200
-NOISE = 0.05  # share of labels that are flipped, or noise of a target over its deviation
-DRAWN_ROWS, DRAWN_COLUMNS, DRAWN_ENTRIES = (400, 40000), (100, 60000), (4, 1500)  # of shapes that are drawn
-DRAWN_MOST = 1.5e7  # entries of all of their rows
+NOISE = 0.05  # share of flipped labels, or noise of a target over its deviation
+DRAWN_ROWS, DRAWN_COLUMNS, DRAWN_ENTRIES = (400, 40000), (100, 60000), (4, 1500)  # ranges of random shapes
+DRAWN_MOST = 1.5e7  # entries of a random shape at most
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a synthetic set is like.
-
-    n: rows that are made. dense: zeros are spread evenly, there is no power law.
-    """
+    """The shape of a synthetic set of n rows. dense: whether zeros are spread evenly, without a power law."""
 
     n: int
     d: int
@@ -48,11 +44,11 @@ class Shape:
 
     @property
     def per_row(self) -> float:
-        """Return the entries of a row, on average."""
+        """Return the average number of entries of a row."""
         return self.density * self.d
 
     def refused(self, h: int) -> str:
-        """Return why the set cannot have h common columns; empty where it can."""
+        """Return why the set cannot have h common columns, or an empty string."""
         if h and self.dense:
             return "all columns are dense"
         if h * COMMON > self.per_row or h >= self.d:
@@ -70,7 +66,7 @@ SHAPES = {
 
 
 def drawn(seed: int) -> Shape:
-    """Draw a shape by a seed: rows, columns and entries of a row, uniform in their logarithms."""
+    """Draw a random shape, whose rows, columns and entries of a row have uniform logarithms."""
     rng = np.random.default_rng(seed)
 
     def between(low: float, high: float) -> int:
@@ -82,12 +78,12 @@ def drawn(seed: int) -> Shape:
 
 
 def power_law(d: int, a: float) -> NDArray[np.float64]:
-    """Return the densities of d columns for the exponent a, falling."""
+    """Return the falling densities of d columns for the exponent a."""
     return np.minimum(CAP, np.arange(1, d + 1, dtype=np.float64) ** -a)
 
 
 def exponent(d: int, per_row: float) -> float:
-    """Return the exponent with which d columns have ``per_row`` entries a row together, by bisection in [0, 8]."""
+    """Return the exponent in [0, 8] with which d columns have ``per_row`` entries a row."""
     low, high = 0.0, 8.0
     for _ in range(50):
         middle = (low + high) / 2
@@ -99,9 +95,10 @@ def exponent(d: int, per_row: float) -> float:
 
 
 def _entries(rng: np.random.Generator, n: int, density: NDArray[np.float64], place: NDArray[np.int64]) -> sp.csr_matrix:
-    """Draw CSR rows with an entry in column place[j] with probability density[j], independently.
+    """Draw CSR rows with independent entries, in column place[j] with probability density[j].
 
-    Each cell gets a Poisson number of points with mean -log(1 - density), and has an entry where it gets any.
+    Each place of the matrix gets a Poisson number of points with mean -log(1 - density), and has an entry if the number
+    is positive.
     """
     d = len(density)
     points = rng.poisson(-np.log1p(-density) * n)
@@ -116,7 +113,7 @@ def _entries(rng: np.random.Generator, n: int, density: NDArray[np.float64], pla
 def _taught(rng: np.random.Generator, X: Any, count: NDArray[np.int64], target: str) -> NDArray[np.float64]:
     """Return y (n,): targets with mean 0 and deviation 1 before the noise, or labels of -1 and 1."""
     n, used = X.shape[0], np.flatnonzero(count)
-    # The columns with the largest keys are a draw without replacement, each with a probability as its count.
+    # The columns with the largest keys are a draw without replacement, with probabilities proportional to counts.
     keys = np.log(count[used]) + rng.gumbel(size=len(used))
     chosen = used[np.argsort(-keys)[:TEACHER]]
     teacher = np.zeros(len(count))
@@ -131,13 +128,13 @@ def _taught(rng: np.random.Generator, X: Any, count: NDArray[np.int64], target: 
 
 REAL = ("a9a", "mnist8", "ijcnn1", "letter", "news20_bydate")
 SETS = (*REAL, *SHAPES)
-RANDOM = "random-"  # before a seed: a set of the shape that it draws
-DENSE = 0.5  # from this density on a set is an array
+RANDOM = "random-"  # the prefix of a seed, in the name of a set with a random shape
+DENSE = 0.5  # the least density of a set that is an array
 CLASSES, NUMBERS = (100.0, 0.5), (256.0, 0.125)  # the paper's C and gamma
 
 
 def made(name: str, shape: Shape, h: int = 0, scale: int = 1, seed: int = 0) -> Problem:
-    """Make the set of a shape with h common columns and n / scale rows. Raises ValueError where h is not possible."""
+    """Make a set of a shape, with h common columns and n / scale rows; raise ValueError if h is not possible."""
     if words := shape.refused(h):
         raise ValueError(words)
     rng, n = np.random.default_rng(seed), max(2, shape.n // scale)
@@ -159,15 +156,15 @@ def made(name: str, shape: Shape, h: int = 0, scale: int = 1, seed: int = 0) -> 
 
 
 def refused(name: str, h: int) -> str:
-    """Return why a set cannot have h common columns; empty where it can."""
+    """Return why a set cannot have h common columns, or an empty string."""
     if name in SHAPES:
         return SHAPES[name].refused(h)
-    return "a real set has the columns that it has" if h else ""
+    return "a real set has no added columns" if h else ""
 
 
 @lru_cache(1)
 def load(name: str, h: int = 0, scale: int = 1, folder: Path | None = None) -> Problem:
-    """Return the set of that name with n / scale rows, the same rows in every call; errors as of sets.load."""
+    """Return a set by name with n / scale rows, the same rows in every call. Raises the errors of sets.load."""
     if name in SHAPES or name.startswith(RANDOM):
         seed = int(name.removeprefix(RANDOM)) if name.startswith(RANDOM) else 0
         return made(name, SHAPES.get(name) or drawn(seed), h, scale, seed)
@@ -181,5 +178,5 @@ def load(name: str, h: int = 0, scale: int = 1, folder: Path | None = None) -> P
 
 
 def loaded(name: str, asked: Asked) -> partial[Problem]:
-    """Return a call that loads the set of that name as the command line asks for it."""
+    """Return a function that loads a set with the command line's options."""
     return partial(load, name, asked.h, asked.scale, asked.data)

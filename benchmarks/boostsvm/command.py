@@ -1,7 +1,7 @@
-"""The parts of the comparison by what the command line calls them, and the tables of fits.
+"""The command of the comparison with BoostSVM's paper, and its tables of fits.
 
-Table 2: seconds to train, ours and the peers', with every solution recomputed in float64; table 5: two-fold
-cross-validation by ours and LIBSVM's machines on the same folds.
+Table 2 has the seconds of fits by clsvm and the peers, with every solution recomputed in float64. Table 5 has two-fold
+cross-validation by clsvm and LIBSVM on the same folds.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from sklearn.model_selection import KFold, StratifiedKFold
 
 from benchmarks import command, solvers, table
 from benchmarks.boostsvm import cases, products
-from benchmarks.command import DATA, PLOT, Asked, Command, Part, chosen, number, option, peers, several
+from benchmarks.command import DATA, Asked, Command, Part, chosen, number, option, peers, several
 from benchmarks.fits import raced
 from benchmarks.table import Row, Shown, shown
 
 FOLDS = 2
-ACCURACY = 0.002  # that ours may differ by from LIBSVM's
-ERROR = 0.01  # the same for a mean squared error, of its size
+ACCURACY = 0.002  # by which clsvm's accuracy may differ from LIBSVM's
+ERROR = 0.01  # by which clsvm's mean squared error may differ, relative to LIBSVM's
 
-# The paper's machine: an i9-10900K and an RTX 3090. Seconds of training of LIBSVM, ThunderSVM, TensorSVM and BoostSVM;
-# None: not run, or out of memory. MNIST has ten classes there, ijcnn1 91701 rows, and rcv1 and url have more rows.
+# The paper's computer has an i9-10900K and an RTX 3090. The seconds are of LIBSVM, ThunderSVM, TensorSVM and BoostSVM,
+# and None means not run, or out of memory. In the paper MNIST has ten classes, and ijcnn1, rcv1 and url have more rows.
 PAPER_2: dict[str, tuple[float | None, ...]] = {
     "url": (8.91e4, 4.16e4, None, 6.92e3),
     "rcv1": (1.23e4, 348.58, None, 93.76),
@@ -32,12 +32,12 @@ PAPER_2: dict[str, tuple[float | None, ...]] = {
     "ijcnn1": (3.98, 1.17, 2.72, 0.84),
     "gisette": (80.67, 2.75, 1.02, 0.58),
 }
-# Accuracy of two-fold cross-validation in %, the same for LIBSVM, ThunderSVM and BoostSVM.
+# Accuracy of two-fold cross-validation in % in the paper, the same for LIBSVM, ThunderSVM and BoostSVM.
 PAPER_5 = {"gisette": 50.0, "real-sim": 86.0, "ijcnn1": 99.1, "epsilon": 81.7, "rcv1": 97.8, "url": 98.6}
 
 
 def _fits(name: str, asked: Asked) -> Row:
-    """Return table 2's rows of one set."""
+    """Return the rows of table 2 for one data set."""
     return raced(cases.loaded(name, asked), asked)
 
 
@@ -55,7 +55,7 @@ def _show_fits(result: Row) -> Shown:
 
 
 def _folds(name: str, asked: Asked) -> Row:
-    """Return table 5's rows of one set: the mean score over the folds, accuracy or mean squared error."""
+    """Return the rows of table 5 for one data set, with the mean accuracy or mean squared error over the folds."""
     load, rows = cases.loaded(name, asked), []
     problem, asked.peers = load(), tuple(dict.fromkeys(("libsvm", *asked.peers)))
     splitter = (KFold if problem.numbers else StratifiedKFold)(FOLDS, shuffle=True, random_state=0)
@@ -91,11 +91,11 @@ def _show_folds(result: Row) -> Shown:
     return shown(result, columns, rows, words, *notes, left=2)
 
 
-SPARSE = tuple(name for name in cases.SETS if name not in ("letter", "gisette"))  # (these have no zeros to speak of)
+SPARSE = tuple(name for name in cases.SETS if name not in ("letter", "gisette"))  # letter and gisette have few zeros
 
 
 def which(given: Row) -> str:
-    """Return the name of the part that options ask for, or whose result it is."""
+    """Return the name of the part that options select, or of the part that made a result."""
     for kind in ("table", "figure"):
         if given.get(kind):
             return f"{kind} {given[kind]}"
@@ -105,9 +105,9 @@ def which(given: Row) -> str:
 def over_sets(
     measure: Callable[[str, Asked], Row], known: tuple[str, ...] = cases.SETS, repeats: int = 5
 ) -> Callable[[Asked], Row]:
-    """Return what measures each set and number of common columns; it raises MissingSetError where it has not that set.
+    """Return a function that measures each data set with each number of common columns.
 
-    repeats: of what it times, where none are asked for.
+    A data set that is not known raises MissingSetError. repeats: the default of --repeats.
     """
 
     def every(asked: Asked) -> Row:
@@ -145,7 +145,7 @@ COMMAND = Command(
         number("--seed", 0, "the first of these seeds"), peers(),
         number("--repeats", None, "runs of each product after the first; fits of each solver"),
         number("--scale", 1, "divide the rows of every set"),
-        number("--limit", 120.0, "seconds after which a fit is ended; 0: never"), PLOT, DATA,
+        number("--limit", 120.0, "seconds after which a fit is ended; 0: never"), DATA,
     ),
     {
         "products": Part(over_sets(products.measure), products.show, products.holds),
@@ -156,12 +156,9 @@ COMMAND = Command(
         "table 4": Part(over_sets(products.measure), products.show_rates, products.right),
         "table 5": Part(over_sets(_folds), _show_folds, table.ours_hold),
         "figure 3": Part(
-            over_sets(products.measure_squares, products.SIZES), products.show_squares, products.right,
-            products.draw_squares,
+            over_sets(products.measure_squares, products.SIZES), products.show_squares, products.right
         ),
-        "figure 4": Part(
-            over_sets(products.measure_columns), products.show_columns, products.columns_hold, products.draw_columns
-        ),
+        "figure 4": Part(over_sets(products.measure_columns), products.show_columns, products.columns_hold),
     },
     which,
 )  # fmt: skip

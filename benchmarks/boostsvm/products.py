@@ -1,5 +1,7 @@
-"""Products K(X, U): table 4 and the choice of a layout, table 3 (what the order of columns and their partition gain, in
-products and in fits), figure 3 (square matrices stored dense and as CSR) and figure 4 (entries over the columns).
+"""Products K(X, U): the choice of a layout, tables 3 and 4 and figures 3 and 4 of BoostSVM's paper.
+
+Table 3 has the gain by the order of columns and by their partition, in products and in fits. Table 4 has the rates of
+layouts. Figure 3 compares square matrices that are stored dense and as CSR. Figure 4 has the densities of columns.
 """
 
 from __future__ import annotations
@@ -8,7 +10,6 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -20,7 +21,7 @@ from benchmarks.bench import TOLERANCE, Laid, Product
 from benchmarks.boostsvm.cases import loaded
 from benchmarks.command import Asked
 from benchmarks.sets import Problem
-from benchmarks.table import Row, Shown, picture, shown
+from benchmarks.table import Row, Shown, shown
 from clsvm import kernels
 from clsvm.arrays import Data
 from clsvm.gram import layouts, partition
@@ -31,9 +32,9 @@ from clsvm.gram.partition import Gain, Partition
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Stream
 
-WORKING = (512, 16)  # working rows of a product
-MOST_DENSE = 4 << 30  # bytes of dense rows that are tried
-ALLOWED = 1.15  # of the best layout's time, beside the spread
+WORKING = (512, 16)  # right-hand rows of a product
+MOST_DENSE = 4 << 30  # bytes of dense rows at most
+ALLOWED = 1.15  # time of the chosen layout over the best one's at most, before the spread is added
 PAPER_3: dict[str, tuple[float | None, ...]] = {  # seconds on a GPU: ThunderSVM, with order, with partition, BoostSVM
     "real-sim": (3.80, 2.69, None, 1.97),
     "rcv1": (348.58, 100.27, None, 93.76),
@@ -48,11 +49,11 @@ PAPER_4 = (  # GFLOP/s, then GB/s
 def race(
     stream: Stream, case: Problem, contestants: Mapping[str, Laid], repeats: int, numbers: Sequence[int] = WORKING
 ) -> list[Row]:
-    """Return a row for each of the ``numbers`` of working rows and contestant, in turns.
+    """Return a row for each of the ``numbers`` of right-hand rows and each contestant, measured interleaved.
 
-    effective, done: multiply-adds of the entries that are not 0, and of all cells that are stored. apart: the largest
-    difference of a kernel value to float64's. A run is timed right after the same one, as those of a fit follow each
-    other. All write to the same place: on some systems the pages of a buffer decide more than the layout.
+    effective, done: multiply-adds of the non-zero entries, and of all stored entries. apart: the largest error of a
+    kernel value. Each timed run follows an untimed one, since the products of a fit follow each other. All products
+    write to the same buffer, since on some systems its pages influence the time more than the layout.
     """
     found, rng, n = [], np.random.default_rng(1), case.X.shape[0]
     for working in numbers:
@@ -81,15 +82,19 @@ def race(
 
 
 def right(result: Row) -> bool:
-    """Return whether every kernel value is float32's."""
+    """Return whether every kernel value is correct within the precision of float32."""
     return all(row["apart"] <= TOLERANCE for one in result["sets"] for row in one["rows"])
 
 
-# Every layout, and the choice between them.
+# All layouts, and the choice of one.
 
 
 def measure(name: str, asked: Asked) -> Row:
-    """Time each layout; chosen: that of "auto" for each number of working rows; verdicts: its time over the best's."""
+    """Time each layout.
+
+    chosen: the layout of "auto" for each number of right-hand rows. verdicts: the time of the chosen layout over the
+    best one's.
+    """
     case = loaded(name, asked)()
     kernel = kernels.make("rbf", gamma=case.gamma)
     with Stream(asked.device) as stream:
@@ -111,9 +116,9 @@ def measure(name: str, asked: Asked) -> Row:
 
 
 def verdicts(rows: Sequence[Row], chosen: Mapping[int, str]) -> list[Row]:
-    """Return for each number of working rows whether the chosen layout takes at most ALLOWED of the best one's time.
+    """Return for each number of right-hand rows whether the chosen layout takes at most ALLOWED of the best one's time.
 
-    The larger spread of the two is allowed besides.
+    The larger spread of both times is added to ALLOWED.
     """
     found = []
     for working in dict.fromkeys(row["W"] for row in rows):
@@ -127,7 +132,7 @@ def verdicts(rows: Sequence[Row], chosen: Mapping[int, str]) -> list[Row]:
 
 
 def holds(result: Row) -> bool:
-    """Return whether all values are right, and the chosen layout is near the best one."""
+    """Return whether all values are correct and each chosen layout is near the best one."""
     return right(result) and all(found["within"] for one in result["sets"] for found in one["verdicts"])
 
 
@@ -136,7 +141,7 @@ def _mark(row: Row, one: Row) -> str:
 
 
 def show(result: Row) -> Shown:
-    """Return milliseconds of each layout and the verdicts."""
+    """Return the cells of the milliseconds of each layout and the verdicts."""
     rows: list[Row] = []
     for one in result["sets"]:
         built = {row["layout"]: f"{1e3 * row['build_seconds']:.3g}" for row in one["layouts"]}
@@ -161,7 +166,7 @@ def show(result: Row) -> Shown:
 
 
 def show_rates(result: Row) -> Shown:
-    """Return table 4: rates of each layout."""
+    """Return the cells of table 4: rates of each layout."""
     rows = [row | {"one": one} for one in result["sets"] for row in one["rows"]]
 
     def giga(title: str, value: str, over: str = "") -> table.Column:
@@ -174,7 +179,7 @@ def show_rates(result: Row) -> Shown:
         giga("GB", "bytes"), giga("GFMA/s", "effective", "seconds"), giga("done/s", "done", "seconds"),
         giga("GB/s", "bytes", "seconds"),
     )  # fmt: skip
-    words = "GFMA: 10^9 multiply-adds of entries, done: of all cells that are stored; GB: rows read once, panel and K"
+    words = "GFMA: 10^9 multiply-adds of non-zero entries; done: of all stored entries; GB: rows, right-hand rows and K"
     return shown(result, columns, rows, words, PAPER_4, left=2)
 
 
@@ -182,21 +187,21 @@ def show_rates(result: Row) -> Shown:
 
 
 class AsTheyCame(Csr):
-    """Rows in CSR, with columns numbered as they came."""
+    """Rows in CSR with the columns in their original order."""
 
     def partition(self, profile: Profile, X: Data) -> None:
         return None
 
 
 class Ordered(Csr):
-    """Rows in CSR, with columns numbered by falling density, however few they are."""
+    """Rows in CSR with the columns in the order of falling density."""
 
     def partition(self, profile: Profile, X: Data) -> Partition:
         return partition.by_density(partition.counts(X))
 
 
 class InPlace(Hybrid):
-    """The hybrid layout, with the columns of each part numbered as they came."""
+    """The hybrid layout with the columns of each part in their original order."""
 
     def partition(self, profile: Profile, X: Data) -> Partition:
         made = super().partition(profile, X)
@@ -206,14 +211,14 @@ class InPlace(Hybrid):
 
 @dataclass(frozen=True)
 class Variant:
-    """How our machines hold rows: a layout's name, and what stands for that layout."""
+    """A layout's name, and a record that replaces the layout."""
 
     layout: str = "auto"
     record: Layout | None = None
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Make the layout of this process the variant's."""
+        """Replace the layout of this process by the variant in the context."""
         if self.record is None:
             yield
             return
@@ -230,12 +235,12 @@ VARIANTS = {
     "partition": Variant("hybrid", InPlace()),
     "both": Variant("hybrid"),
 }
-DUAL = 1e-4  # of the dual objective, that the variants may differ by at a KKT tolerance of 1e-3
-RUNS = 5  # of each product after the first
+DUAL = 1e-4  # by which the dual objectives of variants may differ, relative to the largest one
+RUNS = 5  # timed runs of each product
 
 
 def measure_variants(name: str, asked: Asked) -> Row:
-    """Time products and fits of each variant; split_seconds: of counting columns and splitting rows."""
+    """Time products and fits of each variant. split_seconds: the seconds of counting columns and splitting rows."""
     case = loaded(name, asked)()
     kernel = kernels.make("rbf", gamma=case.gamma)
     with Stream(asked.device) as stream:
@@ -259,19 +264,19 @@ def measure_variants(name: str, asked: Asked) -> Row:
 
 
 def fitting(variant: str, load: Callable[[], Problem], form: str, given: Row, ours: Row) -> solvers.Answer:
-    """Return what answers as of solvers.fitting, with rows held as the variant has them."""
+    """Return the function of solvers.fitting with the variant's layout."""
     one = VARIANTS[variant]
     answer = solvers.fitting(load, "clsvm", form, given, ours | {"layout": one.layout})
 
-    def applied(question: Any) -> Any:
+    def applied(request: Any) -> Any:
         with one.applied():
-            return answer(question)
+            return answer(request)
 
     return applied
 
 
 def variants_hold(result: Row) -> bool:
-    """Return whether all values are right, and the fits that ended converged to the same objective."""
+    """Return whether all values are correct and the completed fits converged to the same objective."""
     for one in result["sets"]:
         ended = [fit for fit in one["fits"] if not fit["too_long"]]
         if any(fit["failed"] or not fit["report"]["converged"] for fit in ended):
@@ -283,7 +288,7 @@ def variants_hold(result: Row) -> bool:
 
 
 def show_variants(result: Row) -> Shown:
-    """Return table 3: products and fits, each with its gain over "neither"."""
+    """Return the cells of table 3: products and fits, each with its gain over the variant "neither"."""
     rows: list[Row] = []
     for one in result["sets"]:
         first, paper = one["fits"][0].get("seconds"), PAPER_3.get(one["set"], (None,) * len(VARIANTS))
@@ -305,8 +310,8 @@ def show_variants(result: Row) -> Shown:
     )  # fmt: skip
     words = (
         "gain: over neither; order: columns by falling density; partition: dense columns whole, in their old order; "
-        "split: what counting columns and splitting rows take, of the fit's seconds; paper's s: ThunderSVM, with its "
-        "columns in order, partitioned, and BoostSVM, on an RTX 3090"
+        "split: counting columns and splitting rows, of the fit's seconds; paper's s: ThunderSVM, ThunderSVM with its "
+        "columns in order, with a partition, and BoostSVM, on an RTX 3090"
     )
     return shown(result, columns, rows, words, left=2)
 
@@ -314,11 +319,11 @@ def show_variants(result: Row) -> Shown:
 # Figures.
 
 SIZES = ("512", "1024", "2048", "4096")
-TENTHS, POINTS = 10, 80  # parts of the columns; points of a curve, at most
+TENTHS = 10  # parts of the columns
 
 
 def measure_squares(name: str, asked: Asked) -> Row:
-    """Time K(X, X) of n = d rows without a zero, dense and as CSR; the kernel function is a small part of it."""
+    """Time K(X, X) of n = d rows without a zero, stored dense and as CSR."""
     n = int(name) // asked.scale
     X = np.random.default_rng(0).random((n, n), np.float32) + np.float32(0.5)
     case = Problem(name, X, np.ones(n), None, np.ones(n), 1.0, 1 / n)
@@ -329,7 +334,7 @@ def measure_squares(name: str, asked: Asked) -> Row:
 
 
 def show_squares(result: Row) -> Shown:
-    """Return figure 3: milliseconds, rates and the ratio for each size."""
+    """Return the cells of figure 3: milliseconds, rates and their ratio for each size."""
 
     def figures(i: int, kind: str) -> tuple[table.Column, table.Column]:
         return (
@@ -339,40 +344,28 @@ def show_squares(result: Row) -> Shown:
 
     columns: list[table.Column] = [("n = d", "{n}"), *figures(0, "dense"), *figures(1, "CSR")]
     columns.append(("CSR / dense", lambda one: f"{one['rows'][1]['seconds'] / one['rows'][0]['seconds']:.2f}"))
-    words = "GFMA/s: 10^9 multiply-adds a second; on an RTX 3090 the paper has some 20 and 1 TFLOP/s"
+    words = "GFMA/s: 10^9 multiply-adds a second; the paper has some 20 and 1 TFLOP/s on an RTX 3090"
     return shown(result, columns, result["sets"], words, left=0)
 
 
-def draw_squares(result: Row, path: Path) -> None:
-    """Draw figure 3."""
-    with picture(result, path) as (axes,):
-        for i, kind in enumerate(("dense", "csr")):
-            points = [(one["n"], one["rows"][i]["seconds"]) for one in result["sets"]]
-            axes.loglog(*zip(*points, strict=True), marker="o", label=kind)
-        axes.set(title="products of square matrices without a zero", xlabel="n = d", ylabel="seconds")
-
-
 def measure_columns(name: str, asked: Asked) -> Row:
-    """Return the density of each tenth of the columns that occur, densest first, and at some ranks.
+    """Return the density of each tenth of the columns with entries, densest first.
 
-    whole: columns that each of the paper's rules stores dense.
+    whole: the numbers of columns that each of the paper's rules stores dense.
     """
     case = loaded(name, asked)()
     n, count = case.X.shape[0], partition.counts(case.X)
     falling = np.sort(count[count > 0])[::-1] / n
-    ranks = np.unique(np.geomspace(1, len(falling), POINTS).astype(int))
     return case.head() | {
         "occur": len(falling),
         "common": int((falling > partition.FULL).sum()),
         "deciles": [float(tenth.mean()) if len(tenth) else None for tenth in np.array_split(falling, TENTHS)],
-        "ranks": ranks.tolist(),
-        "curve": falling[ranks - 1].tolist(),
         "whole": {rule: partition.partition(count, n, rule, Gain(1.0)).dense for rule in ("paper", "code")},
     }
 
 
 def columns_hold(result: Row) -> bool:
-    """Return whether the tenths of columns have all entries between them."""
+    """Return whether the tenths of columns have all entries."""
 
     def entries(one: Row) -> float:
         sizes = [len(tenth) for tenth in np.array_split(np.arange(one["occur"]), TENTHS)]
@@ -382,7 +375,7 @@ def columns_hold(result: Row) -> bool:
 
 
 def show_columns(result: Row) -> Shown:
-    """Return figure 4."""
+    """Return the cells of figure 4."""
 
     def tenth(i: int) -> table.Column:
         return str(i + 1), lambda one: "-" if one["deciles"][i] is None else f"{100 * one['deciles'][i]:.3g}"
@@ -396,11 +389,3 @@ def show_columns(result: Row) -> Shown:
         "density in % of each tenth of the columns that occur, densest first; whole: columns that a rule stores dense"
     )
     return shown(result, columns, result["sets"], words)
-
-
-def draw_columns(result: Row, path: Path) -> None:
-    """Draw figure 4: the density of columns over their rank."""
-    with picture(result, path) as (axes,):
-        for one in result["sets"]:
-            axes.loglog(one["ranks"], one["curve"], marker=".", label=table.label(one))
-        axes.set(title="columns by falling density", xlabel="rank", ylabel="share of rows with an entry")
