@@ -1,12 +1,12 @@
-"""`python -m benchmarks gpu`: tries everything on a GPU within so many minutes, and writes down each thing at once.
+"""`python -m benchmarks gpu`: measure a GPU within a number of minutes, and write each figure to disk at once.
 
-Each step is a process of its own with a time limit; what crashes, hangs or fails is recorded, and the next one runs.
-This process imports no OpenCL: nothing that a driver does can end it. Into the folder go gpu.json (everything),
-gpu.md (the same as tables) and gpu.log (what the steps printed).
+Each step runs in a fresh process with a time limit. If a step crashes, hangs or fails, its error is recorded, and the
+next step runs. This process imports no OpenCL, so that no driver can end it. The folder gets gpu.json with all
+figures, gpu.md with the tables, and gpu.log with the output of the steps.
 
 A step is a generator function, named as "module:function". It takes an :class:`Asked` and the step's arguments, and
-yields parts of its record, each of which is on disk when the next one is asked for. It ends by itself (ok), or raises
-:class:`PartialError` or anything else (failed).
+yields parts of its record. Each part is on disk before the next one is computed. The step is "ok" if it ends,
+"partial" if it raises :class:`PartialError`, and "failed" if it raises another exception.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from benchmarks.gpu import summary
 from benchmarks.solvers import Answer, Contestant, Worker
 from clsvm import files
 
-HELP = "try everything on a GPU: limits, training, peaks, products; JSON and tables into a folder"
-LEAST = 10.0  # seconds that a step gets where so much is left, however small its share
+HELP = "measure a GPU: limits, training, peaks, products; writes JSON and tables into a folder"
+LEAST = 10.0  # seconds of a step at least, if as many are left
 WORTH = 4.0  # seconds below which no step is begun
-CLOSING = 2.0  # seconds kept for what comes after the last step
-WORDS = 2000  # characters of an error that are kept: build logs can be long
+CLOSING = 2.0  # seconds kept for the end of the command
+WORDS = 2000  # characters of an error at most, since build logs can be long
 GREEN = ("ok", "partial", "skipped")
 TRAINING, DEVICE = "benchmarks.gpu.training", "benchmarks.gpu.device"
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a step is told. device as clsvm.SVC takes it; seconds: its limit."""
+    """The request to a step. device: as clsvm.SVC takes it. seconds: the step's time limit."""
 
     device: str | None
     data: Path | None
@@ -50,13 +50,16 @@ class Asked:
 
 
 class PartialError(Exception):
-    """What there was time for went well; the words say what is missing."""
+    """The time of a step ended before its work, which had no errors until then."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """share: of the time that is left, beside the shares of the later steps. file: of the data folder, without which
-    the step is skipped."""
+    """A step of the command.
+
+    run: "module:function". share: the step's part of the remaining time, relative to those of the later steps. file: a
+    file of the data folder, without which the step is skipped.
+    """
 
     name: str
     run: str
@@ -73,7 +76,7 @@ def _products(d: int, share: float) -> Step:
     return Step(f"products {d}", f"{DEVICE}:products", share, {"d": d})
 
 
-STEPS = (  # those most worth knowing first
+STEPS = (  # the most important steps first
     Step("limits", f"{DEVICE}:limits", 4),
     _fits("a9a", 6, "a9a.xz"),
     _fits("mnist8", 6, "mnist.npz"),
@@ -93,7 +96,7 @@ BY_NAME = {step.name: step for step in STEPS}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what the command takes."""
+    """Add the options of the command to a parser."""
     flags, given = several("--steps", tuple(BY_NAME), ())
     parser.add_argument("--out", type=Path, required=True, help="the folder to write into")
     parser.add_argument("--minutes", type=float, default=9.0, help="when to have ended (9)")
@@ -104,14 +107,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Run the command by itself, which needs none of what the other benchmarks import."""
+    """Run the command without the imports of the other benchmarks."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks gpu", description=__doc__)
     add_arguments(parser)
     return run(parser.parse_args(argv))
 
 
 def run(asked: argparse.Namespace) -> int:
-    """Run the steps; return 0 where none failed or was killed, 1 otherwise."""
+    """Run the steps; return 1 if a step failed or was killed, else 0."""
     end = time.monotonic() + 60 * asked.minutes - CLOSING
     folder, data = asked.out.resolve(), asked.data or os.environ.get("CLSVM_DATA")
     folder.mkdir(parents=True, exist_ok=True)
@@ -139,7 +142,7 @@ def run(asked: argparse.Namespace) -> int:
 
 
 def _step(result: dict[str, Any], folder: Path, step: Step, asked: Asked) -> None:
-    """Run one step, and keep its record among those of all."""
+    """Run one step, or skip it, and append its record to the result."""
     record: dict[str, Any] = {"step": step.name, "run": step.run, "limit": asked.seconds}
     record |= {"status": "killed", "error": "the whole run was stopped meanwhile"}
     result["steps"].append(record)
@@ -160,7 +163,7 @@ def _step(result: dict[str, Any], folder: Path, step: Step, asked: Asked) -> Non
 
 
 def _process(result: dict[str, Any], record: dict[str, Any], folder: Path, step: Step, asked: Asked) -> None:
-    """Run a step in a process of its own; add its parts to the record, and what became of it."""
+    """Run a step in a fresh process, and add its parts and its status to the record."""
     log, end = folder / "gpu.log", time.monotonic() + asked.seconds
     before = log.stat().st_size
     one = Contestant(step.name, "", 1, Worker(asked.seconds, _parts, step.run, asked, dict(step.arguments), log))
@@ -178,7 +181,7 @@ def _process(result: dict[str, Any], record: dict[str, Any], folder: Path, step:
 
 
 def _parts(run: str, asked: Asked, arguments: dict[str, Any], log: Path) -> Answer:
-    """Return what answers with the next part of a step, or with "status" and, but for "ok", "error"."""
+    """Return a function that returns the next part of a step, and after the last one a part with the status."""
     with log.open("ab") as stream:
         for standard in (sys.stdout, sys.stderr):
             os.dup2(stream.fileno(), standard.fileno())
@@ -192,7 +195,7 @@ def _parts(run: str, asked: Asked, arguments: dict[str, Any], log: Path) -> Answ
             yield {"status": "ok"}
         except PartialError as end:
             yield {"status": "partial", "error": str(end)}
-        except Exception as end:  # whatever a driver or a step throws is a result, and the other steps still count
+        except Exception as end:  # an error of a driver or a step is a result, and the other steps still count
             traceback.print_exc()
             error = f"{type(end).__name__}: {end}"[:WORDS]
             yield {"status": "failed", "error": error, "traceback": traceback.format_exc()[-WORDS:]}
@@ -209,20 +212,20 @@ def _save(result: dict[str, Any], folder: Path) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return NumPy's numbers and other mappings as JSON has them, and what is unknown as its words."""
+    """Return a value that JSON lacks as a dictionary, a number or a string."""
     if isinstance(value, Mapping):
         return dict(value)
     return value.item() if hasattr(value, "item") else str(value)
 
 
 def add(found: dict[str, Any], part: Mapping[str, Any]) -> None:
-    """Add a part to the record: lists grow, everything else is replaced."""
+    """Add a part to the record, whose lists grow and whose other values are replaced."""
     for key, value in part.items():
         found[key] = found[key] + value if isinstance(value, list) and key in found else value
 
 
 def ended(wrong: list[str], left_out: list[str]) -> None:
-    """Raise ArithmeticError where something is wrong, PartialError where there was no time for something."""
+    """Raise ArithmeticError if results are wrong, and PartialError if some are missing for lack of time."""
     if wrong:
         raise ArithmeticError(f"wrong: {'; '.join(wrong)}")
     if left_out:

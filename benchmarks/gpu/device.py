@@ -1,7 +1,7 @@
-"""What the device is and can do at most, and what of that it reaches in products over dense rows.
+"""The properties and the peaks of a device, and the shares of the peaks that products over dense rows reach.
 
-Times are the best wall times of batches of launches in which everything takes its turn (bench.Clock); shares are of the
-peaks that took turns with what is measured. Sizes of products go with the device's arithmetic and its memory.
+Times are the best wall times of interleaved batches of launches (bench.Clock), and the peaks are among them. The sizes
+of products depend on the device's speed and memory.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TOOLS = (
 
 
 def limits(asked: Asked) -> Iterator[dict[str, Any]]:
-    """Tell of every device, all that the driver says of the one that is tried, and how its library was found."""
+    """Yield the list of devices, the properties and the profile of the measured device, and its memory limits."""
     yield {"discovery": _discovery()}
     yield {"devices": [asdict(info) for info in clsvm.devices()]}
     info = devices.find(asked.device)
@@ -79,7 +79,7 @@ def _discovery() -> dict[str, Any]:
 
 
 def _property(raw: Any, name: str) -> Any:
-    """Return one of a device's properties in JSON's types; None where the device has none such."""
+    """Return a property of a device in a type of JSON, or None if the device lacks the property."""
     try:
         value = getattr(raw, name)
     except (cl.Error, AttributeError):
@@ -91,7 +91,7 @@ COPIED = 1 << 26  # bytes of a copy
 
 
 def peaks(asked: Asked) -> Iterator[dict[str, Any]]:
-    """Measure multiply-adds, reads, local memory, launches, copies."""
+    """Measure launches, copies, local memory, multiply-adds and reads."""
     with Bench(asked.device) as bench:
         some = min(0.5, asked.seconds / 30)
         yield {"microseconds": _latencies(bench, some)}
@@ -103,7 +103,7 @@ def peaks(asked: Asked) -> Iterator[dict[str, Any]]:
 
 
 def _local(bench: Bench, seconds: float) -> dict[str, Any]:
-    """Return GB/s of reads from local memory, over all compute units, and the shape that reached them."""
+    """Return GB/s of reads from local memory over all compute units, and the best shape."""
     group = 1 if bench.vector else min(256, bench.profile.group)
     groups, steps = (8 if bench.vector else 16) * bench.units, TRIAL[bench.profile.shape]
     work, launches = {}, {}
@@ -123,7 +123,7 @@ def _local(bench: Bench, seconds: float) -> dict[str, Any]:
 
 
 def _latencies(bench: Bench, seconds: float) -> dict[str, float]:
-    """Return microseconds of a launch among many, of a launch and the wait for it, of reading one number."""
+    """Return the microseconds of a launch, of a launch and the wait for it, and of reading one number."""
     with bench.section() as part:
         stream = part.stream
         room, kernel = stream.zeros(64), part.kernel("idle", "idle")
@@ -169,22 +169,22 @@ def _copies(bench: Bench, seconds: float) -> dict[str, Any]:
         clock = Clock(seconds)
         clock.run(part, launches)
     rates |= {name: 1e-9 * nbytes / seconds for name, seconds in clock.best.items()}
-    return rates  # (within the device: bytes copied, each of which is read and written)
+    return rates  # each byte counts once, although a copy within the device reads and writes it
 
 
 # Products.
 
-WORKING = {"few": (2, 16), "many": (512, 1024)}  # working vectors, by what bounds their products
-LONG = {"vector": 1 << 27, "group": 1 << 28}  # bytes of X where they are few: more than caches hold
-STORED = 1 << 30  # bytes of K that are stored at most
-LAUNCH = 0.005  # of the limit: what a launch takes at most, about, by a trial with LEAST_ROWS
+WORKING = {"few": (2, 16), "many": (512, 1024)}  # right-hand rows of products that memory or arithmetic bounds
+LONG = {"vector": 1 << 27, "group": 1 << 28}  # bytes of X for few right-hand rows, more than caches hold
+STORED = 1 << 30  # bytes of stored K at most
+LAUNCH = 0.005  # share of the time limit for a launch at most, by a trial with LEAST_ROWS
 LEAST_ROWS = 1024
-HALF = 0.55  # of the limit: when nothing more is begun
+HALF = 0.55  # share of the time limit, after which no measurement begins
 Made = dict[str, tuple[Product, dict[str, Any]]]
 
 
 def products(asked: Asked, d: int) -> Iterator[dict[str, Any]]:
-    """Measure few and many working rows, stored and as an update, over dense rows of d features."""
+    """Measure products with few and many right-hand rows, stored and as an update, over dense rows of d features."""
     wrong, left_out, began = list[str](), list[str](), perf_counter()
     with Bench(asked.device) as bench:
         peaks = peaks_of(bench)
@@ -202,7 +202,7 @@ def products(asked: Asked, d: int) -> Iterator[dict[str, Any]]:
 def _measured(
     bench: Bench, peaks: Peaks, X: NDArray[np.float32], sizes: tuple[int, ...], seconds: float
 ) -> dict[str, Any]:
-    """Return what is found of products with dense rows X (n, d), in turns with the peaks."""
+    """Return the records of products with dense rows X (n, d), interleaved with the peaks."""
     n, d = X.shape
     with ExitStack() as stack:
         made, refused = _prepared(bench, stack, X, sizes)
@@ -222,9 +222,9 @@ def _measured(
 def _prepared(
     bench: Bench, stack: ExitStack, X: NDArray[np.float32], sizes: tuple[int, ...]
 ) -> tuple[Made, list[dict[str, Any]]]:
-    """Return products by name with their records, and records of those that the device refuses.
+    """Return the products by name with their records, and records of the products that the device refuses.
 
-    Of many working rows each tile that the profile has for these is measured, and the device's matrix units, if any.
+    Products with many right-hand rows are measured with each tile of the profile, and on matrix units (tensor cores).
     """
     n, d = X.shape
     rbf, profile = _kernel(d), bench.profile
@@ -248,13 +248,13 @@ def _prepared(
                     ready.launch()  # builds its program
                     ready.stream.finish()
                     made[f"W = {W}, {stored}, {words}"] = ready, row
-                except (ClsvmError, ValueError) as error:  # too many registers, say: the others still count
+                except (ClsvmError, ValueError) as error:  # for example too many registers; the others still count
                     refused.append(row | {"refused": f"{type(error).__name__}: {error}"[:500]})
     return made, refused
 
 
 def _rows(bench: Bench, bound: str, d: int, seconds: float) -> int:
-    """Return the rows of X: what memory allows, or what a launch gets through in its share of the limit."""
+    """Return the number of rows of X that memory allows and a launch computes in its share of the time limit."""
     W, room = max(WORKING[bound]), min(bench.stream.largest, bench.stream.limit // 8)
     most = min(LONG[bench.profile.shape] // (4 * d) if bound == "few" else STORED // (4 * max(W, d)), room // (4 * d))
     with bench.section() as part:
@@ -268,7 +268,7 @@ def _data(n: int, d: int) -> NDArray[np.float32]:
 
 
 def _kernel(d: int) -> kernels.Kernel:
-    """Return a kernel function whose values over such rows are about exp(-1)."""
+    """Return a kernel function whose values on rows of :func:`_data` are about exp(-1)."""
     return kernels.make("rbf", gamma=6.0 / d)
 
 

@@ -1,4 +1,4 @@
-"""The records of a run of the GPU command as tables in Markdown."""
+"""Tables in Markdown of a result of the GPU command."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 from benchmarks.table import Column, Row, cell, shown
 
 LEGEND = (
-    "Shares are of the peaks that took turns with what they are shares of. TFLOP/s of 2 n W d, a multiply and an add "
-    "for each feature and pair; GB/s of X read once and what is written; rows: K(X, U) stored, update: c += K D; * is "
-    "the profile's own tile, ! a wrong result. Seconds of whole fits, data checks and transfers included: the first "
-    "(programs are built), then the best of the later ones."
+    "Shares are of the peaks that were interleaved with the products. TFLOP/s count 2 n W d. GB/s count X read once "
+    'and the results written once. The product "rows" stores K(X, U), and "update" computes c += K D. The profile\'s '
+    "tile has *, and a wrong result has !. Seconds are those of whole fits, data checks and transfers included: the "
+    "first fit, which builds the programs, and the best of the later ones."
 )
 
 
@@ -89,7 +89,7 @@ TABLES: tuple[tuple[str, str, str | Callable[[Row], list[Row]], Sequence[Column]
 
 
 def section(result: Row, title: str) -> str:
-    """Return one of the tables; "" where nothing of it is there."""
+    """Return one of the tables, or "" if it has no rows."""
     _, name, key, columns = next(one for one in TABLES if one[0] == title)
     rows: list[Any] = []
     for record in (one for one in result["steps"] if one["run"].endswith(f":{name}")):
@@ -104,7 +104,7 @@ _NEEDED = {"Training": ("cold", "report"), "Seconds by part": ("parts",), "Peaks
 
 
 def markdown(result: Row) -> str:
-    """Return the whole run; parts that are not there are left out."""
+    """Return all tables of a run that have rows."""
     steps, machine = result["steps"], result["machine"]
     device = next((one["device"] for one in steps if one.get("device")), result["device"])
     where = f"{machine['cpu']}, {machine['cores']} cores, Python {machine['python']}"
@@ -121,7 +121,7 @@ def markdown(result: Row) -> str:
 
 
 def said(record: Row) -> str:
-    """Return how a step ended, and its tables."""
+    """Return the status of a step and its tables."""
     words = f"{record['status']} in {record['seconds']:.1f} s: {cell(record, lambda row: _first(row['error']))}"
     tables = (section({"steps": [record]}, title) for title, *_ in TABLES)
     return "\n".join([words.removesuffix(": "), *(found for found in tables if found)])

@@ -1,7 +1,7 @@
-"""Training: seconds of whole fits, their parts and their kernels; the certificate, checked anew on a sample of rows.
+"""Training: seconds of whole fits, of their parts and of their kernels, and a check of the solution on a sample.
 
-Sets are taken whole where the device is fast enough, else their first rows. The parts are those of one more fit that
-waits for the device after each: on a GPU the others run ahead of it, and their seconds fall to whoever waits next.
+A slow device gets only the first rows of a data set. The seconds of parts come from a further fit, which waits for the
+device after each part. In other fits the host runs ahead of a GPU, and a part that waits has the seconds of others.
 """
 
 from __future__ import annotations
@@ -29,17 +29,20 @@ from clsvm.opencl.runtime import cl
 from clsvm.report import by_part
 
 Data = sets.Split
-ALL_OF_K = 0.25  # of the limit: what computing all of K may take at the arithmetic peak
-COLD, WARM = 0.55, 0.75  # of the limit: when the first fit gives up, and until when another one is begun
-FITS = 3  # warm ones
+ALL_OF_K = 0.25  # share of the time limit for all of K at the arithmetic peak
+COLD, WARM = 0.55, 0.75  # shares of the time limit, at which the first fit ends and after which no fit begins
+FITS = 3  # later fits
 SAMPLE = 1000  # rows of the check
-DECISIONS = 1e-2  # the largest error of a decision value
+DECISIONS = 1e-2  # the error of a decision value at most
 
 
 @dataclass(frozen=True)
 class Training:
-    """make: from the data folder; parameters: of clsvm.SVC; passes: how often all of K is computed, about, where many
-    rows are support vectors, and a share of that where few are."""
+    """A data set with the parameters of clsvm.SVC.
+
+    make: makes the data set from the data folder. passes: how often a fit computes all of K, roughly; below 1 if few
+    rows are support vectors.
+    """
 
     what: str
     make: Callable[[Path], Data]
@@ -52,13 +55,13 @@ def _of(name: str, folder: Path) -> Data:
 
 
 def _covtype(folder: Path, n: int = 522911) -> Data:
-    """Return class 2 against the rest; as many training rows as in GTSVM's paper, drawn at random."""
+    """Return class 2 against the others, with as many training rows as in GTSVM's paper, drawn at random."""
     X, y = sets.covertype(None, folder)
     return X[:n], y[:n].astype(np.float64), X[n:], y[n:]
 
 
 def _synthetic(_: Path, n: int = 100000, tests: int = 10000) -> Data:
-    """Return two classes of 20 informative features among 200, each of deviation 1; a quarter are support vectors."""
+    """Return two classes with 20 informative features of 200; a quarter of the rows become support vectors."""
     X, y = make_classification(n + tests, 200, n_informative=20, n_redundant=20, class_sep=2, random_state=0)
     X, y = (X / X.std(axis=0)).astype(np.float32), np.where(y > 0, 1.0, -1.0)
     return X[:n], y[:n], X[n:], y[n:]
@@ -77,7 +80,7 @@ SETS: dict[str, Training] = {
 
 
 def train(asked: Asked, name: str) -> Iterator[dict[str, Any]]:
-    """Fit one set: the first fit, up to three more, and one that waits; the certificate after the first."""
+    """Fit one data set: a first fit and its check, up to FITS later fits, and a fit that waits after each part."""
     one, began = SETS[name], perf_counter()
     X, y, X_test, y_test = one.make(asked.data or Path())
     whole, d = X.shape
@@ -99,7 +102,7 @@ def train(asked: Asked, name: str) -> Iterator[dict[str, Any]]:
     yield {"cold": seconds, "report": told, "n_support": len(model.support_)}
     if not report.converged:
         raise PartialError(f"{report.status}, after {seconds:.1f} s of {len(y)} rows")
-    model.decision_function(X_test)  # its support vectors go to the device, and stay
+    model.decision_function(X_test)  # copies the support vectors to the device
     spent, predicted = timed(lambda: model.predict(X_test))
     yield {"accuracy": float(np.mean(predicted == y_test)), "predict_seconds": spent}
     checked = _checked(model, X, y, one.parameters)
@@ -118,7 +121,7 @@ def train(asked: Asked, name: str) -> Iterator[dict[str, Any]]:
 
 
 def most(gflops: float, seconds: float, d: int, passes: float) -> int:
-    """Return the rows of d features of which all of K takes its share of the seconds, at the arithmetic peak."""
+    """Return the number of rows of d features whose K takes its share of the seconds at the arithmetic peak."""
     return int(np.sqrt(1e9 * gflops * ALL_OF_K * seconds / (2 * d * passes)))
 
 
@@ -129,15 +132,15 @@ def fit(parameters: Mapping[str, Any], X: Any, y: NDArray[Any]) -> tuple[Any, fl
 
 
 def waiting() -> Any:
-    """Return a context in which the host waits for the device after every part of a step, so seconds are its own."""
+    """Return a context in which the host waits for the device after every part of an outer iteration."""
     usual = devices.default_profile
     return patch("clsvm.opencl.stream.default_profile", lambda info: replace(usual(info), sync=1))
 
 
 def _checked(model: Any, X: Any, y: NDArray[Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Check decision values of some training rows in float64 from the coefficients alone; nothing of a model of pairs.
+    """Check decision values of SAMPLE training rows in float64, from the coefficients alone.
 
-    Of two classes, whether they are optimal within the violation, too.
+    Two classes are also checked for optimality within the KKT violation. A model of pairs of classes is not checked.
     """
     rows = np.random.default_rng(0).permutation(len(y))[:SAMPLE]
     coef = np.asarray(model.dual_coef_, np.float64)
@@ -169,12 +172,16 @@ Launches = list[tuple[Any, Any]]
 
 
 def kernels(asked: Asked, name: str) -> Iterator[dict[str, Any]]:
-    """Fit one set a second time, on a queue that keeps times: launches and seconds of each kernel, the longest one."""
+    """Fit one data set twice on a profiling queue, and yield the launches and seconds of the second fit's kernels."""
     one = SETS[name]
     X, y, *_ = one.make(asked.data or Path())
     whole, d = X.shape
     with Bench(asked.device) as bench:
-        device, context, gflops = bench.device, bench.context, speed(bench)  # (a queue does not keep its context)
+        device, context, gflops = (
+            bench.device,
+            bench.context,
+            speed(bench),
+        )  # the queue needs a reference to its context
     n = min(whole, most(gflops, asked.seconds, d, one.passes))
     yield {"set": name, "what": one.what, "n": n, "of": whole, "d": d, "parameters": one.parameters}
     queue = cl.CommandQueue(context, properties=cl.command_queue_properties.PROFILING_ENABLE)
@@ -188,7 +195,7 @@ def kernels(asked: Asked, name: str) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def watched() -> Iterator[Launches]:
-    """Collect the launches inside, by whatever thread."""
+    """Yield a list of the launches in the context, by all threads."""
     launches: Launches = []
     usual = cl.enqueue_nd_range_kernel
 
@@ -202,8 +209,10 @@ def watched() -> Iterator[Launches]:
 
 
 def summed(launches: Launches, device: Any) -> dict[str, Any]:
-    """Return the span from the first launch to the last, the seconds of kernels in it, the longest wait, and a record
-    of each kernel with what the driver says that its items and groups take, in bytes."""
+    """Return the number of launches, their span and busy seconds, the longest wait, and a record of each kernel.
+
+    A record has the bytes of private and local memory from the driver.
+    """
     spans = np.array([(event.profile.start, event.profile.end) for _, event in launches], np.int64).reshape(-1, 2)
     found: dict[str, dict[str, Any]] = {}
     for (kernel, _), seconds in zip(launches, 1e-9 * np.diff(spans, axis=1)[:, 0], strict=True):
@@ -212,7 +221,7 @@ def summed(launches: Launches, device: Any) -> dict[str, Any]:
         one["launches"] += 1
         one["seconds"] += seconds
         one["longest"] = max(one["longest"], seconds)
-        for name, limit in LIMITS.items():  # (several programs have a kernel of this name: the most of them)
+        for name, limit in LIMITS.items():  # the largest value of all programs with a kernel of this name
             got = int(kernel.get_work_group_info(getattr(cl.kernel_work_group_info, limit), device))
             one[name] = max(one.get(name, 0), got)
     begins, ends = spans[np.argsort(spans[:, 0])].T
