@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.kernel_approximation import Nystroem
 from sklearn.linear_model import LogisticRegression, Ridge, RidgeClassifier
@@ -85,37 +84,6 @@ def _synthetic(folder: Path | None) -> Split:
     return _split(X, np.where(np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + rng.normal(size=len(X)) / 2 > 0, 1, -1))
 
 
-TRAINED, TESTED = 50000, 10000  # rows of the wide set
-BLOCK, PILOT = 4096, 5000  # rows of a block; rows from which the size of each output is estimated
-WRONG = 0.05  # share of random labels
-
-
-def wide(
-    n: int, seed: int, d: int = 3072, classes: int = 10, latent: int = 20, hidden: int = 40
-) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
-    """Return X (n, d) float32, as wide as CIFAR10's images, and classes y (n,).
-
-    A row is x = A z + e / 2 with normal z (latent,) and e (d,). The class of x is the index of the largest output of
-    two layers over z, one with tanh and one linear. Each output has mean 0 and deviation 1.
-    """
-    made = np.random.default_rng(0)
-    A = (made.normal(size=(latent, d)) / np.sqrt(latent)).astype(np.float32)
-    first = made.normal(size=(latent, hidden)) / np.sqrt(latent)
-    last, bias = made.normal(size=(hidden, classes)), made.normal(size=hidden) / 2
-    pilot = np.tanh(made.normal(size=(PILOT, latent)) @ first + bias) @ last
-    last, mean = last / pilot.std(axis=0), (pilot / pilot.std(axis=0)).mean(axis=0)
-    rng, X, y = np.random.default_rng((0, seed)), np.empty((n, d), np.float32), np.empty(n, np.intp)
-    for start in range(0, n, BLOCK):
-        rows = slice(start, min(start + BLOCK, n))
-        z = rng.standard_normal((rows.stop - start, latent))
-        X[rows] = rng.standard_normal(X[rows].shape, np.float32) / 2 + z.astype(np.float32) @ A
-        labels = (np.tanh(z @ first + bias) @ last - mean).argmax(axis=1)
-        drawn = rng.random(len(z)) < WRONG
-        labels[drawn] = rng.integers(0, classes, int(drawn.sum()))
-        y[rows] = labels
-    return X, y
-
-
 FALKON_SETS = {
     "synthetic": FalkonSet(_synthetic, 0.1, 1e-6, True),
     "kin40k": FalkonSet(_kin40k, 0.125, 1e-6, C=10, epsilon=0.05),
@@ -124,7 +92,6 @@ FALKON_SETS = {
     "ijcnn1": FalkonSet(partial(_loaded, "ijcnn1"), 2.0, 1e-6, True, C=32),
     "mnist": FalkonSet(partial(_loaded, "mnist"), 0.02, 1e-6, True, C=10),
     "covtype": FalkonSet(_covtype, 0.1, 1e-7, C=10, most=116_000),
-    "wide": FalkonSet(lambda folder: (*wide(TRAINED, 1), *wide(TESTED, 2)), 0.5 / 3072, 1e-6),
 }
 
 

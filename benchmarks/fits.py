@@ -157,7 +157,6 @@ def _show_small(result: Row) -> Shown:
 GRIDS = {
     "moderate": {"C": [0.1, 0.3, 1, 3, 10, 30], "gamma": [0.01, 0.03, 0.1, 0.3]},
     "short": {"C": [0.1, 1, 10, 100], "gamma": [0.005, 0.02, 0.08]},
-    "wide": {"C": [0.1, 0.5, 1, 5, 20, 100], "gamma": [0.005, 0.02, 0.05, 0.2]},
 }
 FOLDS, APART = 5, 0.002  # APART: by which the mean scores of a candidate may differ
 FEW = 200  # rows of a peer's first fit, which is not timed
@@ -271,20 +270,9 @@ def _timed(going: list[Contestant], n: int, asked: Asked) -> None:
 
 
 def seconds_of(points: Sequence[Mapping[str, Any]], solver: str) -> dict[int, float]:
-    """Return the seconds of a solver's completed fits with one form of its rows, by the number of rows.
-
-    The form has the most fits that count, and the fastest fit of the largest number of rows among such forms.
-    """
-    by_form: dict[str, dict[int, Row]] = {}
-    for point in points:
-        for row in point["rows"]:
-            if row["solver"] == solver and not row["failed"]:
-                by_form.setdefault(row.get("form", ""), {})[point["n"]] = row
-
-    def rank(fits: Mapping[int, Row]) -> tuple[int, float]:
-        return -sum(not row.get("misses") for row in fits.values()), float(fits[max(fits)]["seconds"])
-
-    return {n: row["seconds"] for n, row in min(by_form.values(), key=rank, default={}).items()}
+    """Return the seconds of a solver's completed fits with the best form of its rows, by the number of rows."""
+    best = ((point["n"], row) for point in points for row in table.best_forms(point["rows"]))
+    return {n: row["seconds"] for n, row in best if row["solver"] == solver and not row["failed"]}
 
 
 def exponent(seconds: Mapping[int, float]) -> Row | None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from benchmarks import table
 from benchmarks.bench import TOLERANCE, Bench, Clock, Laid, Launch, Peaks, Product, apart, exact, some_of
-from benchmarks.command import Asked, Command, Part, option
+from benchmarks.command import Asked, Command, Part
 from benchmarks.table import Row, Shown, shown
 from clsvm import kernels
 
@@ -69,19 +69,16 @@ class Problem:
         K = self.bench.stream.read(self.K, np.float32, (self.W, self.ld))
         return np.ascontiguousarray(K[:, sample])
 
-    def error(self, into: Problem | Product, m: int) -> float:
-        """Return the largest error of K on up to 64 of the first m rows, the first and the last among them."""
-        sample = some_of(m, 64)
+    def error(self, into: Problem | Product) -> float:
+        """Return the largest error of K on up to 64 rows, the first and the last among them."""
+        sample = some_of(self.n, 64)
         return apart(into.read(sample), exact(self.X, sample, self.working, self.gamma))
 
 
 class Ready(NamedTuple):
-    """A rung ready to run on a problem: ``launch`` enqueues K of the first m rows ``into`` the problem.
+    """A rung ready to run: ``launch`` enqueues K ``into`` the problem, or into a product."""
 
-    clsvm's rungs compute K of all rows into a product.
-    """
-
-    launch: Callable[[int], None]
+    launch: Launch
     into: Problem | Product
 
 
@@ -103,8 +100,7 @@ def _scalar(name: str, stored: str, p: Problem) -> Ready:
     """Give each row a work-item. stored: whether X is stored by "rows" or "columns"."""
     group = 64 if p.bench.vector else p.bench.profile.group
     kernel, X = p.bench.kernel(name, name, U=p.block), getattr(p, stored)
-    head, tail = (p.d, p.W, p.at, p.gamma, p.ld), (X, p.K)
-    return Ready(lambda rows: kernel(*_range(rows, group), rows, *head, *tail), p)
+    return Ready(partial(kernel, *_range(p.n, group), p.n, p.d, p.W, p.at, p.gamma, p.ld, X, p.K), p)
 
 
 def _vectors(local: bool, p: Problem) -> Ready:
@@ -116,8 +112,8 @@ def _vectors(local: bool, p: Problem) -> Ready:
         more = {"GROUP": group, "DEPTH": STAGED}
     name = "local_memory" if local else "vectorised"
     kernel = p.bench.kernel(name, name, U=p.block, LANES=lanes, **more)
-    tail = (p.d, p.W, p.at, p.gamma, p.ld, p.columns, p.K)
-    return Ready(lambda rows: kernel(*_range(-(-rows // lanes), group), rows, *tail), p)
+    given = (p.n, p.d, p.W, p.at, p.gamma, p.ld, p.columns, p.K)
+    return Ready(partial(kernel, *_range(-(-p.n // lanes), group), *given), p)
 
 
 def _lacks_local(p: Problem) -> str:
@@ -167,11 +163,11 @@ def _images(copy: str, p: Problem) -> Ready:
     fill = {"": lambda: None, "kernel": by_kernel, "api": by_api}[copy]
     if not copy:
         by_kernel()
-    tail = (p.d, p.W, image, p.gamma, p.ld, p.columns, lines, p.K)
 
-    def launch(rows: int) -> None:
+    def launch() -> None:
         fill()
-        compute(*_range(-(-rows // lanes), group), rows, *tail)
+        size = _range(-(-p.n // lanes), group)
+        compute(*size, p.n, p.d, p.W, image, p.gamma, p.ld, p.columns, lines, p.K)
 
     return Ready(launch, p)
 
@@ -180,7 +176,7 @@ def _ours(with_gather: bool, p: Problem) -> Ready:
     """Store the kernel rows of clsvm's product. with_gather: whether a launch gathers the right-hand rows first."""
     product = Product(p.laid, p.working)
 
-    def launch(_rows: int) -> None:
+    def launch() -> None:
         if with_gather:
             product.gather()
         product.launch()
@@ -293,9 +289,6 @@ class Extremes:
         return same and (indices == expected or not self.form.indices)
 
 
-SLOW = 0.15  # seconds of a launch, above which a rung gets fewer rows
-
-
 @dataclass(frozen=True)
 class Sizes:
     """Sizes of the measurements.
@@ -314,23 +307,20 @@ class Sizes:
     seconds: float
 
 
-SIZES = {
-    "small": Sizes(33, ((2, 300), (19, 300)), (64, 256), (1 << 10, 1 << 16), 1 << 18, 64, 0.0),
-    "full": Sizes(
-        784,
-        ((2, 102400), (16, 102400), (512, 20480)),
-        tuple(1 << k for k in range(10, 18)),
-        tuple(1 << k for k in range(10, 27, 2)),
-        1 << 27,
-        1 << 15,
-        40.0,
-    ),
-}
+SIZES = Sizes(
+    784,
+    ((2, 102400), (16, 102400), (512, 20480)),
+    tuple(1 << k for k in range(10, 18)),
+    tuple(1 << k for k in range(10, 27, 2)),
+    1 << 27,
+    1 << 15,
+    40.0,
+)
 
 
 def measure(asked: Asked) -> Row:
     """Measure the rungs, the reductions and the peaks of a device."""
-    sizes = SIZES[asked.sizes]
+    sizes = SIZES
     with Bench(asked.device) as bench:
         peaks = Peaks(bench, sizes.read, sizes.chain)
         groups = [_group(bench, sizes, W, n, peaks) for W, n in sizes.groups]
@@ -364,23 +354,22 @@ def _group(bench: Bench, sizes: Sizes, W: int, n: int, peaks: Peaks) -> Row:
 def _measured(problem: Problem, clock: Clock, others: Mapping[str, Launch]) -> list[Row]:
     """Return a record for each rung, measured interleaved with other launches."""
     rungs, prepared = _prepared(problem)
-    clock.run(problem.bench, {**others, **{name: partial(one.launch, rows) for name, (one, rows) in prepared.items()}})
+    clock.run(problem.bench, {**others, **{name: one.launch for name, one in prepared.items()}})
+    flops, nbytes = 2e-9 * problem.n * problem.W * problem.d, 4e-9 * problem.n * (problem.d + problem.W)
     for row in rungs:
         if not row["reason"]:
-            one, m = prepared[row["name"]]
-            seconds = clock.best[row["name"]]
-            flops, nbytes = 2e-9 * m * problem.W * problem.d, 4e-9 * m * (problem.d + problem.W)
-            row |= {"rows": m, "seconds": seconds, "gflops": flops / seconds, "gbs": nbytes / seconds}
+            one, seconds = prepared[row["name"]], clock.best[row["name"]]
+            row |= {"seconds": seconds, "gflops": flops / seconds, "gbs": nbytes / seconds}
             one.into.clear()
-            one.launch(m)
+            one.launch()
             problem.bench.stream.finish()
-            row["error"] = problem.error(one.into, m)
+            row["error"] = problem.error(one.into)
             row["right"] = row["error"] <= TOLERANCE
     return rungs
 
 
-def _prepared(problem: Problem) -> tuple[list[Row], dict[str, tuple[Ready, int]]]:
-    """Return a record for each rung, and each rung that the device can run with the number of its rows."""
+def _prepared(problem: Problem) -> tuple[list[Row], dict[str, Ready]]:
+    """Return a record for each rung, and the rungs that the device can run, after a first launch."""
     records, prepared = [], {}
     for rung in RUNGS:
         record: Row = {"name": rung.name, "what": rung.what, "reason": rung.lacks(problem)}
@@ -389,24 +378,13 @@ def _prepared(problem: Problem) -> tuple[list[Row], dict[str, tuple[Ready, int]]
             continue
         try:
             one = rung.prepare(problem)
-            prepared[rung.name] = one, _affordable(problem, one)
+            one.launch()
+            problem.bench.stream.finish()
+            prepared[rung.name] = one
         except Exception as error:  # a driver's refusal is a result, and the other rungs still count
             first = str(error).strip().partition("\n")[0]
             record["reason"] = f"{type(error).__name__}: {first}"
     return records, prepared
-
-
-def _affordable(problem: Problem, one: Ready) -> int:
-    """Return the number of rows that a launch of the rung computes in SLOW seconds, from a trial with few rows."""
-    bench, n = problem.bench, problem.n
-    few = min(n, 1024)
-    if one.into is not problem or few == n:
-        one.launch(n)
-        bench.stream.finish()
-        return n
-    clock = Clock(0.0, rounds=1, batch=0.0)
-    clock.run(bench, {"few": partial(one.launch, few)})
-    return min(n, max(few, int(few * SLOW / clock.best["few"])))
 
 
 def _sweep(bench: Bench, sizes: Sizes, n: int) -> Row:
@@ -458,8 +436,8 @@ def show(result: Row) -> list[Shown]:
         notes.append(f"W = {group['W']}: {words}; peaks meanwhile {_peaks(group)}")
         for row in group["rungs"]:
             rows.append(row | {"label": f"{group['W']}, {group['n']}", "right": row.get("right", True)})
-            if row["reason"] or row["rows"] < group["n"]:
-                notes.append(f"W = {group['W']}, {row['name']}: {row['reason'] or 'on {rows} rows'.format_map(row)}")
+            if row["reason"]:
+                notes.append(f"W = {group['W']}, {row['name']}: {row['reason']}")
     rungs = (
         ("W, n", "{label}"), ("rung", lambda row: row["name"] + "*" * (not row["right"])),
         ("GFLOP/s", "{gflops:.1f}"), ("GB/s", "{gbs:.1f}"), ("of bandwidth", "{of_bandwidth:.1%}"),
@@ -494,6 +472,6 @@ def _by_n(title: str, rows: list[Row]) -> Shown:
 COMMAND = Command(
     "ladder",
     "kernel rows in ever better ways, and reductions, against the device's peaks",
-    (option("--sizes", choices=tuple(SIZES), default="full", help="full takes some minutes"),),
+    (),
     Part(measure, show, _holds),
 )

@@ -277,7 +277,6 @@ SETS: dict[str, DataSet] = {
     # Regression.
     "cadata": DataSet(_regression("cadata.xz", 8), 1, 0.5, numbers=True),
     "cpusmall": DataSet(_regression("cpusmall.xz", 12), 10, 0.1, numbers=True),
-    "abalone": DataSet(_regression("abalone.xz", 8), 10, 0.1, numbers=True),
     "diabetes": DataSet(lambda _: _standardised(*datasets.load_diabetes(return_X_y=True)), 1, 0.1, numbers=True),
 }
 BINARY = tuple(name for name, one in SETS.items() if one.positive is not None)

@@ -158,7 +158,7 @@ COMMAND = Command(
         "figure 3": Part(
             over_sets(products.measure_squares, products.SIZES), products.show_squares, products.right
         ),
-        "figure 4": Part(over_sets(products.measure_columns), products.show_columns, products.columns_hold),
+        "figure 4": Part(over_sets(products.measure_columns), products.show_columns),
     },
     which,
 )  # fmt: skip

@@ -364,16 +364,6 @@ def measure_columns(name: str, asked: Asked) -> Row:
     }
 
 
-def columns_hold(result: Row) -> bool:
-    """Return whether the tenths of columns have all entries."""
-
-    def entries(one: Row) -> float:
-        sizes = [len(tenth) for tenth in np.array_split(np.arange(one["occur"]), TENTHS)]
-        return float(sum(n * (density or 0) for n, density in zip(sizes, one["deciles"], strict=True)) * one["n"])
-
-    return all(abs(entries(one) - one["nnz"]) <= 1e-6 * one["nnz"] for one in result["sets"])
-
-
 def show_columns(result: Row) -> Shown:
     """Return the cells of figure 4."""
 

@@ -6,15 +6,11 @@ of products depend on the device's speed and memory.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, fields, replace
 from functools import partial
 from itertools import product
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -30,21 +26,14 @@ from clsvm.errors import ClsvmError
 from clsvm.gram import units as matrix_units
 from clsvm.gram.products import Gram
 from clsvm.gram.programs import Units
-from clsvm.opencl import devices, runtime
+from clsvm.opencl import devices
 from clsvm.opencl.profiles import shape_class
 from clsvm.opencl.runtime import cl
 from clsvm.opencl.stream import Stream
 
-_CLOCKS = "clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,pcie.link.gen.current,pcie.link.width.current"
-TOOLS = (
-    ("nvidia-smi", f"--query-gpu=name,{_CLOCKS},power.draw,power.limit,temperature.gpu", "--format=csv"),
-    ("rocm-smi", "--showclocks", "--showbus", "--showpower"),
-)
-
 
 def limits(asked: Asked) -> Iterator[dict[str, Any]]:
     """Yield the list of devices, the properties and the profile of the measured device, and its memory limits."""
-    yield {"discovery": _discovery()}
     yield {"devices": [asdict(info) for info in clsvm.devices()]}
     info = devices.find(asked.device)
     raw = [one for platform in cl.get_platforms() for one in platform.get_devices()][info.index]
@@ -53,29 +42,8 @@ def limits(asked: Asked) -> Iterator[dict[str, Any]]:
     yield {"device": str(info), "kind": info.kind, "properties": there}
     profile = devices.default_profile(info)
     yield {"profile": told(profile, *(one.name for one in fields(profile)))}
-    yield {"tools": _told()}
     with Stream(asked.device) as stream:
         yield {"memory_limit": stream.limit, "largest_buffer": stream.largest, "unified": stream.unified}
-
-
-def _told() -> dict[str, str]:
-    """Return what vendors' tools say of clocks, bus and power, where they are."""
-    found = {}
-    for words in TOOLS:
-        with contextlib.suppress(OSError, subprocess.SubprocessError):
-            done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False)
-            found[words[0]] = done.stdout.strip()[:2000]
-    return found
-
-
-def _discovery() -> dict[str, Any]:
-    """Return what clsvm.opencl.runtime told the loader, and which drivers' libraries it could have told of."""
-    folder = os.environ.get("OCL_ICD_VENDORS", "")
-    listed = {}
-    for file in sorted(Path(folder or runtime.SYSTEM_VENDORS).glob("*.icd")):
-        listed[file.name] = file.read_text(errors="replace").strip()
-    loads = {name: not runtime.load_error(name) for name in runtime.DRIVERS}
-    return {"OCL_ICD_VENDORS": folder, "icd": listed, "drivers that load": loads}
 
 
 def _property(raw: Any, name: str) -> Any:
