@@ -190,21 +190,19 @@ class Laid:
         self.nbytes = stream.held - held
         self.gram = Gram(stream, self.rows, kernel)
 
-    def over(self, gram: Gram) -> Laid:
-        """Return the rows with another object for their products."""
-        other = copy(self)
-        other.gram = gram
-        return other
-
 
 class Product:
     """K(X, U) for the rows ``chosen`` of X as U, stored in ``out``, or summed as c += K D.
 
-    nbytes: the bytes of the rows, the right-hand rows and K, each counted once.
+    gram: the object that computes the product, by default the one of ``laid``. nbytes: the bytes of the rows, the
+    right-hand rows and K, each counted once.
     """
 
-    def __init__(self, laid: Laid, chosen: NDArray[Any], stored: bool = True, out: Buffer | None = None) -> None:
-        self.laid, self.chosen, self.stored, gram, rows = laid, chosen, stored, laid.gram, laid.rows
+    def __init__(
+        self, laid: Laid, chosen: NDArray[Any], stored: bool = True, out: Buffer | None = None, gram: Gram | None = None
+    ) -> None:
+        gram = gram or laid.gram
+        self.laid, self.chosen, self.stored, rows = laid, chosen, stored, laid.rows
         self.stream, self.W, self.gram = gram.stream, len(chosen), gram
         self.panel = gram.panel(self.W)
         self.count = self.stream.upload(np.array([self.W], np.int32))
@@ -253,11 +251,6 @@ class Product:
             return apart(self.stream.read_wide(self.out, n_pad)[at], K.mean(axis=0))
         rows = [self.stream.read(self.out, np.float32, n_pad, 4 * w * n_pad)[at] for w in ends.tolist()]
         return apart(np.stack(rows), K)
-
-    def read(self, sample: NDArray[Any]) -> NDArray[np.float32]:
-        """Return the stored K (W, len(sample)) of a sample of the rows."""
-        K = self.stream.read(self.out, np.dtype(np.float32), (self.W, self.laid.rows.n_pad))
-        return np.ascontiguousarray(K[:, self.laid.rows.position[sample]])
 
     def free(self) -> None:
         """Free the buffers except for the rows and the output."""

@@ -19,7 +19,7 @@ The primal objective for an offset rho (one a group) is
 
 Primal minus dual is never negative. If K is positive semi-definite, the difference is 0 at the optimum alone, so a
 small gap proves a solution without a second solver. `check` works in the dtype of a whole matrix K, and `gram` makes K
-in long double. `standing` and `recompute` work in float64 and hold 2 MB of K at a time.
+in long double. `standing` works in float64 and holds 2 MB of K at a time.
 
 Sources: Chang and Lin, *LIBSVM: a library for support vector machines* (2011), section 2; Cotter, Srebro, Keshet, *A
 GPU-tailored approach for training kernelized SVMs* (2011), equations 1 to 4; scikit-learn's user guide, "Support Vector
@@ -37,7 +37,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from sklearn.metrics.pairwise import pairwise_kernels
 from threadpoolctl import threadpool_limits
 
@@ -186,19 +186,6 @@ def judged(
         row |= {} if found is None else solved(found, problem)
     judge(rows, tol, slack)
     return rows
-
-
-def recompute(X: Any, y: ArrayLike, C: ArrayLike, coef: ArrayLike, intercept: float, kernel_fn: KernelFn) -> Checked:
-    """Check a binary SVC over rows X (n, d), array or sparse, with labels y (n,) of -1 and +1.
-
-    C: the box, one number or one for each row. coef: y * alpha (n,), 0 where a row is no support vector. intercept: b
-    in the decision c + b. Raises ValueError for other labels, or another number of coefficients.
-    """
-    y, coef = np.asarray(y, np.float64), np.asarray(coef, np.float64)
-    if not np.isin(y, (-1.0, 1.0)).all() or coef.shape != y.shape or X.shape[0] != len(y):
-        raise ValueError(f"expected y of -1 and +1 and one coef for each row, got {y.shape}, {coef.shape}, {X.shape}")
-    bounds = np.broadcast_to(np.asarray(C, np.float64), y.shape)
-    return standing(X, _side(np.arange(len(y)), y, coef, bounds, True, -intercept), kernel_fn)
 
 
 # From a problem and K b to its check

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
 from benchmarks import check, sets, solvers, table
 from benchmarks.command import DATA, PEERS, Asked, Command, Part, option, sets_of
@@ -61,8 +60,7 @@ def clustering(asked: Asked) -> Row:
         found = []
         for name in asked.sets:
             X = arrays.canonical(_raw(name, asked.data))
-            count = X.count_nonzero() if sp.issparse(X) else np.count_nonzero(X)
-            one = {"set": name, "n": X.shape[0], "d": X.shape[1], "nonzeros": float(count / X.shape[0])}
+            one = {"set": name, "n": X.shape[0], "d": X.shape[1], "nonzeros": solvers.nonzeros(X) / X.shape[0]}
             one["active"] = [{"active": k, **_clustered(stream, X, SIZE, k, "random")} for k in ACTIVE]
             one["layout"] = {"size": size, **_clustered(stream, X, size, partition.ACTIVE, None)}
             found.append(one)

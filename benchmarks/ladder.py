@@ -64,15 +64,11 @@ class Problem:
         """Set K to zero, which no kernel value is, so that the check notices values that a rung does not write."""
         self.bench.stream.clear(self.K, self._nbytes)
 
-    def read(self, sample: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Read K[:, sample] (W, len(sample)) from the device."""
-        K = self.bench.stream.read(self.K, np.float32, (self.W, self.ld))
-        return np.ascontiguousarray(K[:, sample])
-
-    def error(self, into: Problem | Product) -> float:
+    def error(self) -> float:
         """Return the largest error of K on up to 64 rows, the first and the last among them."""
         sample = some_of(self.n, 64)
-        return apart(into.read(sample), exact(self.X, sample, self.working, self.gamma))
+        K = self.bench.stream.read(self.K, np.float32, (self.W, self.ld))[:, sample]
+        return apart(K, exact(self.X, sample, self.working, self.gamma))
 
 
 class Ready(NamedTuple):
@@ -289,42 +285,20 @@ class Extremes:
         return same and (indices == expected or not self.form.indices)
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """Sizes of the measurements.
-
-    groups: (W, n) of each group of rungs. sweep: values of n at W = 2. reduced: lengths of reductions. read: numbers
-    of the read peak, far more than caches hold. chain: multiply-adds of a chain of the arithmetic peak. seconds: of a
-    group or of all reductions.
-    """
-
-    d: int
-    groups: tuple[tuple[int, int], ...]
-    sweep: tuple[int, ...]
-    reduced: tuple[int, ...]
-    read: int
-    chain: int
-    seconds: float
-
-
-SIZES = Sizes(
-    784,
-    ((2, 102400), (16, 102400), (512, 20480)),
-    tuple(1 << k for k in range(10, 18)),
-    tuple(1 << k for k in range(10, 27, 2)),
-    1 << 27,
-    1 << 15,
-    40.0,
-)
+FEATURES = 784
+GROUPS = ((2, 102400), (16, 102400), (512, 20480))  # (W, n) of each group of rungs
+SWEEP = tuple(1 << k for k in range(10, 18))  # values of n at W = 2
+REDUCED = tuple(1 << k for k in range(10, 27, 2))  # lengths of reductions
+READ, CHAIN = 1 << 27, 1 << 15  # numbers of the read peak, multiply-adds of a chain of the arithmetic peak
+SECONDS = 40.0  # of a group, and of all reductions
 
 
 def measure(asked: Asked) -> Row:
     """Measure the rungs, the reductions and the peaks of a device."""
-    sizes = SIZES
     with Bench(asked.device) as bench:
-        peaks = Peaks(bench, sizes.read, sizes.chain)
-        groups = [_group(bench, sizes, W, n, peaks) for W, n in sizes.groups]
-        reductions = _reductions(bench, sizes, peaks)
+        peaks = Peaks(bench, READ, CHAIN)
+        groups = [_group(bench, W, n, peaks) for W, n in GROUPS]
+        reductions = _reductions(bench, peaks)
         best = max(groups, key=lambda group: group["peaks"]["fma_gflops"])["peaks"]
         fastest = max((*groups, reductions), key=lambda part: part["peaks"]["read_gbs"])["peaks"]
         return {
@@ -332,23 +306,23 @@ def measure(asked: Asked) -> Row:
             "lanes": bench.lanes,
             "peaks": {name: (fastest if name.startswith("read") else best)[name] for name in best},
             "groups": groups,
-            "sweep": [_sweep(bench, sizes, n) for n in sizes.sweep],
+            "sweep": [_sweep(bench, n) for n in SWEEP],
             "reductions": reductions,
         }
 
 
-def _group(bench: Bench, sizes: Sizes, W: int, n: int, peaks: Peaks) -> Row:
+def _group(bench: Bench, W: int, n: int, peaks: Peaks) -> Row:
     """Measure all rungs at one W and n, interleaved with the peaks, so that shares of the peaks are comparable."""
-    clock = Clock(sizes.seconds)
+    clock = Clock(SECONDS)
     with bench.section() as part:
-        problem = Problem(part, n, sizes.d, W)
+        problem = Problem(part, n, FEATURES, W)
         rungs = _measured(problem, clock, peaks.launches)
     rates = peaks.rates(clock)
     for row in rungs:
         if not row["reason"]:
             row["of_bandwidth"] = row["gbs"] / rates["read_gbs"]
             row["of_arithmetic"] = row["gflops"] / rates["fma_gflops"]
-    return {"W": W, "n": n, "d": sizes.d, "block": problem.block, "peaks": rates, "rungs": rungs}
+    return {"W": W, "n": n, "d": FEATURES, "block": problem.block, "peaks": rates, "rungs": rungs}
 
 
 def _measured(problem: Problem, clock: Clock, others: Mapping[str, Launch]) -> list[Row]:
@@ -363,7 +337,7 @@ def _measured(problem: Problem, clock: Clock, others: Mapping[str, Launch]) -> l
             one.into.clear()
             one.launch()
             problem.bench.stream.finish()
-            row["error"] = problem.error(one.into)
+            row["error"] = one.into.error()
             row["right"] = row["error"] <= TOLERANCE
     return rungs
 
@@ -387,25 +361,25 @@ def _prepared(problem: Problem) -> tuple[list[Row], dict[str, Ready]]:
     return records, prepared
 
 
-def _sweep(bench: Bench, sizes: Sizes, n: int) -> Row:
+def _sweep(bench: Bench, n: int) -> Row:
     """Return GFLOP/s of every rung at W = 2 and this n, or None if the rung cannot run or is wrong."""
     with bench.section() as part:
-        rows = _measured(Problem(part, n, sizes.d, 2), Clock(sizes.seconds / 10), {})
+        rows = _measured(Problem(part, n, FEATURES, 2), Clock(SECONDS / 10), {})
     return {"n": n, "gflops": {row["name"]: row["gflops"] if row.get("right") else None for row in rows}}
 
 
-def _reductions(bench: Bench, sizes: Sizes, peaks: Peaks) -> Row:
+def _reductions(bench: Bench, peaks: Peaks) -> Row:
     """Return a row for every form at every size in its best shape, and the peaks that were interleaved with them."""
-    most = max(sizes.reduced)
+    most = max(REDUCED)
     with bench.section() as part:
         numbers = np.random.default_rng(0).standard_normal(most, np.float32)
         x = part.stream.upload(numbers)
         forms = {form.name: [Extremes(part, form, most, shape) for shape in shapes(part)] for form in FORMS}
-        every = {(name, n): {one.shape: one for one in some} for n in sizes.reduced for name, some in forms.items()}
+        every = {(name, n): {one.shape: one for one in some} for n in REDUCED for name, some in forms.items()}
         launches = {
             f"{name} {n} {shape}": one.launch(x, n) for (name, n), some in every.items() for shape, one in some.items()
         }
-        clock = Clock(sizes.seconds)
+        clock = Clock(SECONDS)
         clock.run(part, peaks.launches | launches)
         rates, rows = peaks.rates(clock), []
         for (name, n), some in every.items():
@@ -436,8 +410,8 @@ def show(result: Row) -> list[Shown]:
         notes.append(f"W = {group['W']}: {words}; peaks meanwhile {_peaks(group)}")
         for row in group["rungs"]:
             rows.append(row | {"label": f"{group['W']}, {group['n']}", "right": row.get("right", True)})
-            if row["reason"]:
-                notes.append(f"W = {group['W']}, {row['name']}: {row['reason']}")
+            if row["reason"] or row.get("rows", group["n"]) < group["n"]:
+                notes.append(f"W = {group['W']}, {row['name']}: {row['reason'] or 'on {rows} rows'.format_map(row)}")
     rungs = (
         ("W, n", "{label}"), ("rung", lambda row: row["name"] + "*" * (not row["right"])),
         ("GFLOP/s", "{gflops:.1f}"), ("GB/s", "{gbs:.1f}"), ("of bandwidth", "{of_bandwidth:.1%}"),

@@ -100,7 +100,6 @@ def predict_set(name: str, asked: Asked) -> Row:
     problem = sets.load(name, asked.data)
     tests = problem.X_test[: asked.tests]
     entered = solvers.entered(asked.peers, problem.X, asked.repeats, asked.repeats_libsvm)
-    rows: list[Row] = [{"solver": who, "form": form, "failed": "", "misses": []} for who, form, _ in entered]
     with tempfile.TemporaryDirectory() as folder:
         trained = [
             command.in_own_process(train, name, asked, solver=who, form=form, folder=Path(folder))
@@ -114,22 +113,26 @@ def predict_set(name: str, asked: Asked) -> Row:
             for call in CALLS:
                 for one in turns(made):
                     answers[one][call].append(one.ask(call))
-    for row, found in zip(rows, trained, strict=True):
-        row["failed"] = found.get("error", "")
-    values: dict[int, dict[str, Any]] = {}
+    rows: list[Row] = [
+        {"solver": who, "form": form, "failed": found.get("error", ""), "misses": []}
+        for (who, form, _), found in zip(entered, trained, strict=True)
+    ]
+    ours = None
     for i, one in zip(right, made, strict=True):
-        rows[i]["failed"] = one.failed
-        if not one.failed:
-            values[i] = {call: found[0][0] for call, found in answers[one].items()}
-            rows[i] |= _answered(trained[i], answers[one])
-    for i, found in values.items():
-        rows[i]["accuracy"] = float(np.mean(found["predict"] == problem.y_test[: asked.tests]))
-        if 0 in values:
+        row = rows[i]
+        if one.failed:
+            row["failed"] = one.failed
+            continue
+        row |= _answered(trained[i], answers[one])
+        classes, values = (answers[one][call][0][0] for call in CALLS)
+        row["accuracy"] = float(np.mean(classes == problem.y_test[: asked.tests]))
+        ours = classes if i == 0 else ours
+        if ours is not None:
             wide = trained[0]["decisions"]
-            rows[i]["same"] = float(np.mean(found["predict"] == values[0]["predict"]))
-            rows[i]["apart"] = apart = float(np.abs(found["decision_function"] - wide).max() / np.abs(wide).max())
-            if rows[i]["solver"] != "onedal" and not apart <= APART:
-                rows[i]["misses"].append(f"decision values {apart:.1e} from ours in float64")
+            row["same"] = float(np.mean(classes == ours))
+            row["apart"] = apart = float(np.abs(values - wide).max() / np.abs(wide).max())
+            if row["solver"] != "onedal" and not apart <= APART:
+                row["misses"].append(f"decision values {apart:.1e} from ours in float64")
     check.judged(rows, [found.get("solution") for found in trained], problem, solvers.TOL)
     told = {"tests": tests.shape[0], "all_tests": problem.X_test.shape[0]}
     return problem.head() | told | {"tol": solvers.TOL, "rows": rows}

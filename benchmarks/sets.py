@@ -20,7 +20,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler, normalize
 
 from benchmarks.command import MissingSetError
-from benchmarks.solvers import dense
+from benchmarks.solvers import dense, nonzeros
 
 Split = tuple[Any, Any, Any, Any]
 """Training rows, training labels, test rows, test labels; rows as a float64 array or CSR with 32-bit indices."""
@@ -54,7 +54,7 @@ class Problem:
     @property
     def nnz(self) -> int:
         """Return the number of non-zero entries."""
-        return int(self.X.count_nonzero() if sp.issparse(self.X) else np.count_nonzero(self.X))
+        return nonzeros(self.X)
 
     def head(self) -> dict[str, Any]:
         """Return the description of the data set for results."""

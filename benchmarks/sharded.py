@@ -1,4 +1,4 @@
-"""Exact SVMs with the rows on Dask's workers beside one process: seconds, objectives, bytes sent, and a killed worker.
+"""Exact SVMs with the rows on Dask's workers beside one process: seconds, objectives and bytes sent.
 
 The data are covertype's, columns scaled to [0, 1], class 2 against the others, with C = 1 and gamma = 1. The workers of
 one computer share its cores, so they are not faster than one process. An outer iteration costs its arithmetic and a
@@ -8,8 +8,6 @@ request to all workers, which is measured separately.
 from __future__ import annotations
 
 import os
-import signal
-import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
@@ -22,7 +20,7 @@ import clsvm
 from benchmarks import check, solvers, table
 from benchmarks.command import DATA, Asked, Command, Part, number, option, repeats
 from benchmarks.sets import Problem, covertype
-from benchmarks.solvers import in_turns, later, timed, told
+from benchmarks.solvers import in_turns, later, told
 from benchmarks.table import Row, Shown, shown
 
 SMALL = 400  # rows of a fit whose time is the start of the workers
@@ -31,14 +29,13 @@ WIRE = 1.4e8  # bytes a second to and from the workers, with Dask's serialisatio
 
 
 def measure(asked: Asked) -> Row:
-    """Compare one process and shards, and time a fit in which a worker is killed."""
-    rows = [_compared(n, asked) for n in asked.rows]
-    return {"rows": rows, "killed": _killed(asked.kill, asked) if asked.kill else None}
+    """Compare one process and shards for each number of rows."""
+    return {"rows": [_compared(n, asked) for n in asked.rows]}
 
 
 @contextmanager
-def workers(count: int) -> Iterator[Any]:
-    """Yield a Dask client of ``count`` workers, which are spread over the cores."""
+def workers(count: int) -> Iterator[None]:
+    """Start ``count`` Dask workers, spread over the cores, for the context."""
     from distributed import Client, LocalCluster
 
     with (
@@ -49,7 +46,7 @@ def workers(count: int) -> Iterator[Any]:
         for k, process in enumerate(sorted(client.run(os.getpid).values())):
             for thread in os.listdir(f"/proc/{process}/task"):
                 os.sched_setaffinity(int(thread), {cores[k % len(cores)]})
-        yield client
+        yield
 
 
 def _chunked(X: Any, y: Any, chunks: int) -> tuple[Any, Any]:
@@ -145,30 +142,9 @@ def _violation(model: Any, X: Any, y: Any) -> float:
     return check.solved(model, Problem("covertype", X, y, None, y, 1.0, 1.0))["violation"]
 
 
-def _killed(n: int, asked: Asked) -> Row:
-    """Kill one of two workers in the middle of a fit."""
-    import clsvm.dask as over_dask
-
-    X, y = covertype(n, asked.data)
-    expected = _fit(asked, clsvm, X, y).fit_report_.dual
-    with workers(2) as client:
-        fit = partial(_fit, asked, over_dask, *_chunked(X, y, 4))
-        alone = min(in_turns({"undisturbed": fit}, 2)["undisturbed"][0])
-        victim = next(iter(client.run(os.getpid).values()))
-        timer = threading.Timer(alone / 2, os.kill, (victim, signal.SIGKILL))
-        timer.start()
-        seconds, model = timed(fit)
-        timer.join()
-    row = {"n": n, "seconds": seconds, "undisturbed": alone, "of_one_process": expected}
-    return row | told(model.fit_report_, "dual", "violation", "status") | {"recomputed": _violation(model, X, y)}
-
-
 def holds(result: Row) -> bool:
     """Return whether objectives agree, violations are within the tolerance, and bytes sent are within their bound."""
-    tol, killed = check.VIOLATION * solvers.TOL, result["killed"]
-    groups = [one["contestants"] for one in result["rows"]]
-    if killed:
-        groups.append([killed, {"dual": killed["of_one_process"], "recomputed": None}])
+    tol, groups = check.VIOLATION * solvers.TOL, [one["contestants"] for one in result["rows"]]
     return all(
         max(other["dual"] for other in group) - row["dual"] <= check.DUAL * abs(row["dual"])
         and (row["recomputed"] or 0.0) <= tol
@@ -179,12 +155,6 @@ def holds(result: Row) -> bool:
 
 
 def _show(result: Row) -> Shown:
-    killed, notes = result["killed"], ["shards on one machine share its cores: no gain is to be had"]
-    if killed:
-        same = abs(killed["dual"] / killed["of_one_process"] - 1)
-        seconds = f"{killed['seconds']:.2f} s for {killed['undisturbed']:.2f}"
-        words = f"killed at half time, {killed['n']} rows: {seconds}, dual {same:.0e} apart"
-        notes.append(f"{words}, violation {killed['recomputed']:.1e}")
     rows = [row | {"n": str(one["n"]), "one": one} for one in result["rows"] for row in one["contestants"]]
     columns: tuple[table.Column, ...] = (
         ("rows", "{n}"), ("", "{name}"), ("cold s", "{cold:.2f}"), ("s", "{seconds:.2f}"),
@@ -194,9 +164,8 @@ def _show(result: Row) -> Shown:
         ("steps", "{steps}"), ("KB a step and worker", lambda row: f"{row['bytes_a_step_and_worker'] / 1e3:.0f}"),
         ("bound", lambda row: f"{row['bound'] / 1e3:.0f}"), ("question ms", lambda row: f"{1e3 * row['question']:.1f}"),
     )  # fmt: skip
-    return shown(
-        "covertype, C = 1, gamma = 1: rows in one process and on Dask's workers", columns, rows, *notes, left=2
-    )
+    title = "covertype, C = 1, gamma = 1: rows in one process and on Dask's workers, which share the cores"
+    return shown(title, columns, rows, left=2)
 
 
 COMMAND = Command(
@@ -208,7 +177,6 @@ COMMAND = Command(
         option("--workers", type=int, nargs="+", default=[2], help="numbers of Dask workers of one core each"),
         repeats(3),
         number("--centers", 0, "inducing points of a Nyström kernel machine of the same rows; 0: none"),
-        number("--kill", 20000, "rows of a fit in which a worker is killed; 0: none"),
     ),
     Part(measure, _show, holds),
 )

@@ -48,10 +48,9 @@ SOLVERS = {
 }
 
 
-def density(X: Any) -> float:
-    """Return the share of non-zero entries."""
-    count = X.count_nonzero() if sp.issparse(X) else np.count_nonzero(X)
-    return float(count / max(1, X.shape[0] * X.shape[1]))
+def nonzeros(X: Any) -> int:
+    """Return the number of non-zero entries."""
+    return int(X.count_nonzero() if sp.issparse(X) else np.count_nonzero(X))
 
 
 def dense(X: Any) -> Any:
@@ -69,7 +68,7 @@ def forms(solver: str, X: Any) -> tuple[str, ...]:
 
     A benchmark counts the fastest form with a correct result. clsvm gets the rows without a conversion.
     """
-    one, share = SOLVERS[solver], density(X)
+    one, share = SOLVERS[solver], nonzeros(X) / max(1, X.shape[0] * X.shape[1])
     layouts = ["dense"] * (share >= THIN) + ["CSR"] * (share < one.sparse)
     return tuple(f"{layout} {dtype}" for dtype in one.dtypes for layout in layouts) or (native(X),)
 

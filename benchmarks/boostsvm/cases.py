@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
+from scipy import optimize
 from sklearn.preprocessing import normalize
 
 from benchmarks import sets
@@ -84,14 +85,7 @@ def power_law(d: int, a: float) -> NDArray[np.float64]:
 
 def exponent(d: int, per_row: float) -> float:
     """Return the exponent in [0, 8] with which d columns have ``per_row`` entries a row."""
-    low, high = 0.0, 8.0
-    for _ in range(50):
-        middle = (low + high) / 2
-        if power_law(d, middle).sum() > per_row:
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2
+    return float(optimize.bisect(lambda a: power_law(d, a).sum() - per_row, 0, 8, xtol=1e-14))
 
 
 def _entries(rng: np.random.Generator, n: int, density: NDArray[np.float64], place: NDArray[np.int64]) -> sp.csr_matrix:

@@ -128,10 +128,6 @@ def over_sets(
     return every
 
 
-def _whole_numbers(text: str) -> list[int]:
-    return [int(word) for word in text.split(",")]
-
-
 COMMAND = Command(
     "boostsvm",
     "the tables and figures of BoostSVM's paper, and the choice of a layout",
@@ -140,7 +136,7 @@ COMMAND = Command(
         option("--figure", type=int, choices=(3, 4), help="3: square matrices, 4: density over the columns"),
         option("--products", action="store_true", help="products in every layout, and the choice"),
         several("--sets", (*cases.SETS, *products.SIZES), None, "; all that the part has"),
-        option("--h", type=_whole_numbers, default=[0, 100, 1000], help="columns of density 0.74 in synthetic sets"),
+        option("--h", type=int, nargs="+", default=[0, 100, 1000], help="columns of density 0.74 in synthetic sets"),
         number("--random", 0, "sets besides, or alone, of shapes that are drawn by seeds"),
         number("--seed", 0, "the first of these seeds"), peers(),
         number("--repeats", None, "runs of each product after the first; fits of each solver"),

@@ -7,11 +7,11 @@ layouts. Figure 3 compares square matrices that are stored dense and as CSR. Fig
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import scipy.sparse as sp
@@ -216,17 +216,9 @@ class Variant:
     layout: str = "auto"
     record: Layout | None = None
 
-    @contextmanager
-    def applied(self) -> Iterator[None]:
-        """Replace the layout of this process by the variant in the context."""
-        if self.record is None:
-            yield
-            return
-        usual, LAYOUTS[self.layout] = LAYOUTS[self.layout], self.record
-        try:
-            yield
-        finally:
-            LAYOUTS[self.layout] = usual
+    def applied(self) -> Any:
+        """Return a context in which the variant replaces the layout of this process."""
+        return patch.dict(LAYOUTS, {self.layout: self.record} if self.record else {})
 
 
 VARIANTS = {

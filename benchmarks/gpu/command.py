@@ -1,8 +1,9 @@
 """`python -m benchmarks gpu`: measure a GPU within a number of minutes, and write each figure to disk at once.
 
 Each step runs in a fresh process with a time limit. If a step crashes, hangs or fails, its error is recorded, and the
-next step runs. This process imports no OpenCL, so that no driver can end it. The folder gets gpu.json with all
-figures, gpu.md with the tables, and gpu.log with the output of the steps.
+next step runs. This process imports no OpenCL, so that no driver can end it. The steps need only NumPy, SciPy,
+scikit-learn, pyopencl and Mako. The folder gets gpu.json with all figures, gpu.md with the tables, and gpu.log with
+the output of the steps.
 
 A step is a generator function, named as "module:function". It takes an :class:`Asked` and the step's arguments, and
 yields parts of its record. Each part is on disk before the next one is computed. The step is "ok" if it ends,

@@ -212,7 +212,7 @@ def _prepared(
                 try:
                     gram = Gram(own, whole.rows, rbf)
                     gram.use(one)
-                    ready = Product(whole.over(gram), _working(n, W), stored)
+                    ready = Product(whole, _working(n, W), stored, gram=gram)
                     ready.launch()  # builds its program
                     ready.stream.finish()
                     made[f"W = {W}, {stored}, {words}"] = ready, row

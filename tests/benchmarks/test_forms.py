@@ -49,7 +49,7 @@ def test_the_fastest_right_form_counts_and_a_faster_wrong_one_is_named() -> None
     assert [(one["named"], one["times"]) for one in shown[1:]] == [("onedal (dense float64)", 2.0)]
     assert notes == ["s, onedal (dense float32): 1 s, does not count: KKT violation 0.02"]
     points = [{"n": 10, "rows": rows}, {"n": 20, "rows": rows[1:3]}, {"n": 40, "rows": rows[3:]}]
-    assert fits.seconds_of(points, "onedal") == {10: 2.0, 20: 2.0}  # one form, of the most fits that count
+    assert fits.seconds_of(points, "onedal") == {10: 2.0, 20: 2.0}  # the best form
     rows[0]["misses"] = []
     assert fits.seconds_of(points[:1], "onedal") == {10: 1.0}
     assert [one["form"] for one in table.best_forms(rows)] == ["dense float32"]

@@ -16,8 +16,8 @@ TOL = 1e-3
 
 def recompute(model: SVC | Reference, p: sets.Problem) -> check.Checked:
     """The model's solution of the problem, from scratch."""
-    coef, kernel_fn = check.full_coef(model, len(p.y)), check.kernel("rbf", gamma=p.gamma)
-    return check.recompute(p.X, p.y, p.C, coef, float(model.intercept_[0]), kernel_fn)
+    (dual,) = check.c_svc(model, p.y, np.full(len(p.y), p.C))
+    return check.standing(p.X, dual, check.kernel("rbf", gamma=p.gamma))
 
 
 @pytest.mark.parametrize(
