@@ -1,4 +1,4 @@
-"""Check fitted models of every task: objectives, constraints and optimality, from their coefficients alone, in NumPy.
+"""Check objectives, constraints and optimality of fitted models of every task, from their coefficients alone, in NumPy.
 
 The module imports nothing of clsvm. It reads the attributes that clsvm's and scikit-learn's estimators share:
 dual_coef_, intercept_, support_, classes_, class_weight_ and the parameters. All tasks but Crammer and Singer's solve

@@ -148,7 +148,7 @@ def _show_small(result: Row) -> Shown:
             ("ratio", partial(_ratio, key)),
         ]  # fmt: skip
     columns += [("violation", "{solutions[clsvm][violation]:.1e}"), ("misses", lambda row: "; ".join(row["misses"]))]
-    words = "milliseconds; ratio: scikit-learn's over ours; the violation recomputed in float64"
+    words = "milliseconds; ratio: scikit-learn's time over clsvm's; violation: recomputed in float64"
     return shown(result, columns, result["rows"], words)
 
 
@@ -195,7 +195,7 @@ def _found(solver: str, form: str, search: Any, seconds: list[float], ours: Any)
         "solver": solver, "form": form, "cold": seconds[0], "seconds": min(seconds[1:], default=seconds[0]),
         "all_seconds": seconds, "best": search.best_params_, "best_score": float(search.best_score_),
         "scores": scores.tolist(), "apart": apart,
-        "misses": [f"scores {apart:.1e} from ours"] * (not apart <= APART),
+        "misses": [f"scores differ from clsvm's by {apart:.1e}"] * (not apart <= APART),
     }  # fmt: skip
 
 
@@ -301,8 +301,8 @@ def _show_growth(result: Row) -> Shown:
     for peer in PEERS:
         columns += [(f"{peer} s", f"{{{peer}}}"), ("times ours", f"{{{peer} times}}")]
     words = (
-        "exponent: least squares of log seconds over log rows on the four largest numbers of rows (from-to), of each "
-        "solver's and of those that all have"
+        "exponent: slope of log seconds over log rows on the four largest numbers of rows (from-to) of a solver, and "
+        "on those that all solvers reached"
     )
     return shown(result, columns, rows, words, table.CHECKED, *notes)
 
@@ -331,12 +331,12 @@ COMMANDS = (
         "search", "a grid search on a9a by SVCSearchCV and by GridSearchCV over the peers",
         (
             option("--grid", choices=tuple(GRIDS), default="moderate", help="values of C and gamma"),
-            number("--rows", 8000, "rows of a9a"), peers(), repeats(3, "searches of ours"), DATA,
+            number("--rows", 8000, "rows of a9a"), peers(), repeats(3, "searches by clsvm"), DATA,
         ),
         Part(search, _show_search, search_holds),
     ),
     Command(
-        "growth", "seconds of a fit over the rows, ours and the peers', with exponents",
+        "growth", "seconds of a fit over the number of rows, with exponents",
         (
             sets_of(sets.BINARY, ("covtype", "mnist8")),
             option("--C", type=float, nargs="+", default=[1.0, 100.0], help="a series for each"),

@@ -104,7 +104,7 @@ def clustering_table(result: Row) -> Shown:
             ours = beside(1 + 2 * i + j, lambda row, i=i, key=key: row["active"][i][key])  # type: ignore[misc]
             columns.append((f"{k or 'all'} active, {unit}", ours))
     columns += [("layout", "{layout[size]}"), ("nz", "{layout[nonzeros]:.1f}"), ("s", "{layout[seconds]:.2g}")]
-    words = "each cell ours / the paper's; covtype20k is the first 20000 of Cov1's 522911 rows; layout: clusters here"
+    words = "each cell: clsvm's figure / the paper's; covtype20k: 20000 of Cov1's 522911 rows; layout: clsvm's clusters"
     return shown(result, columns, result["rows"], words)
 
 

@@ -297,7 +297,7 @@ def _show_outofcore(result: Row) -> Shown:
     )  # fmt: skip
     words = "U'U = A and U U', m x m, in tiles: seconds"
     if len(result["named"]) == 1:
-        words += "; of one device two workers share the cores: no speedup is to be had"
+        words += "; two workers of one device share its cores, so a speedup is not possible"
     return shown(words, columns, result["rows"], left=2)
 
 

@@ -132,7 +132,7 @@ def predict_set(name: str, asked: Asked) -> Row:
             row["same"] = float(np.mean(classes == ours))
             row["apart"] = apart = float(np.abs(values - wide).max() / np.abs(wide).max())
             if row["solver"] != "onedal" and not apart <= APART:
-                row["misses"].append(f"decision values {apart:.1e} from ours in float64")
+                row["misses"].append(f"decision values differ from clsvm's in float64 by {apart:.1e}")
     check.judged(rows, [found.get("solution") for found in trained], problem, solvers.TOL)
     told = {"tests": tests.shape[0], "all_tests": problem.X_test.shape[0]}
     return problem.head() | told | {"tol": solvers.TOL, "rows": rows}

@@ -1,8 +1,8 @@
-// K[w][i] = exp(-gamma |x_i - u_w|^2), u_w = x_rows[w]: a work-item a row, U working rows at a time.
+// Compute K[w][i] = exp(-gamma |x_i - u_w|^2) for right-hand rows u_w = x_rows[w], U at a time; a work-item has a row.
 //   x_i[j] = X[j ld + i]    consecutive items read consecutive addresses; ld >= n begins every column on a cache line
 //   K[w ld + i]
 #ifndef U
-#define U 2  // working rows that share one pass over x_i
+#define U 2  // right-hand rows that share one pass over x_i
 #endif
 
 kernel void column_major(const int n, const int d, const int W, global const int *restrict rows, const float gamma,

@@ -1,23 +1,23 @@
-// Where the extremes of x stand: values[e P + p] = the smallest or largest x[i] of part p (of P), indices[e P + p] = i.
-// Values and indices are separate vectors throughout; of equal values the smallest index counts. x holds no NaN.
-//   extremes   the parts: one a work-group. Its items read ``piece`` numbers in a row (GROUP == 1), or every vector
-//              that is theirs when vectors are dealt to all items of the range in turn (consecutive items, addresses)
-//   last       the extremes of the parts, by one work-group
-//   AT_MOST    of E extremes the e-th is a minimum; BOTH: e = 0 the minimum, e = 1 the maximum; else MAXIMUM or not
+// Find the extremes of x: values[e P + p] is the smallest or largest x[i] of part p of P, and indices[e P + p] is i.
+// The smallest index of equal values counts. x holds no NaN.
+//   extremes   reduces a part in each work-group. If GROUP is 1, an item reads ``piece`` consecutive numbers. Otherwise
+//              consecutive items read consecutive vectors, and the vectors are dealt to all items of the range.
+//   last       reduces the extremes of the parts in one work-group
+//   AT_MOST    whether extreme e is a minimum; with BOTH, e = 0 is the minimum and e = 1 the maximum
 #ifndef LANES
 #define LANES 16  // numbers of a vector (4, 8, 16)
 #endif
 #ifndef CHAINS
-#define CHAINS 2  // vectors of running extremes, each with a stretch of addresses of its own
+#define CHAINS 2  // vectors of running extremes, each over a separate stretch of addresses
 #endif
 #ifndef TOGETHER
-#define TOGETHER 8  // vectors of a stretch whose extreme is taken before the running one is asked
+#define TOGETHER 8  // vectors of a stretch that are reduced before the running extreme is compared
 #endif
 #ifndef GROUP
 #define GROUP 1  // work-items of a work-group (a power of two)
 #endif
 #if defined(BOTH)
-#define E 2  // extremes looked for at once
+#define E 2  // extremes in one pass
 #define AT_MOST(e) ((e) == 0)
 #elif defined(MAXIMUM)
 #define E 1
@@ -26,7 +26,7 @@
 #define E 1
 #define AT_MOST(e) 1
 #endif
-#ifdef TERNARY  // how one of two vectors is picked lane by lane
+#ifdef TERNARY  // the lanes of one of two vectors
 #define PICK(no, yes, condition) ((condition) ? (yes) : (no))
 #else
 #define PICK(no, yes, condition) select(no, yes, condition)
@@ -35,9 +35,9 @@
 #define intl CAT(int, LANES)
 #define loadl CAT(vload, LANES)
 #define storel CAT(vstore, LANES)
-#define STEP (LANES * CHAINS * TOGETHER)  // numbers that an item reads in one step
+#define STEP (LANES * CHAINS * TOGETHER)  // numbers that an item reads in a step
 #if GROUP > 1
-#define LOAD(at, x) ((global const floatl *)(x))[at]  // (they begin at multiples of their size: one instruction)
+#define LOAD(at, x) ((global const floatl *)(x))[at]  // one instruction, since vectors are aligned
 #else
 #define LOAD(at, x) loadl(at, x)
 #endif
@@ -45,7 +45,7 @@
 #define NEARER(e, a, b) (AT_MOST(e) ? isless(a, b) : isgreater(a, b))
 #define BEYOND(e) (AT_MOST(e) ? INFINITY : -INFINITY)
 
-// (value, index) becomes (v, i) where that is nearer to extreme e. VALUES_ONLY: indices stay what they are.
+// Replace (value, index) by (v, i) if v is more extreme. With VALUES_ONLY, indices do not change.
 inline void take(const int e, const float v, const int i, float *value, int *index) {
 #ifdef VALUES_ONLY
   *value = (AT_MOST(e) ? v < *value : v > *value) ? v : *value;
@@ -55,7 +55,7 @@ inline void take(const int e, const float v, const int i, float *value, int *ind
 #endif
 }
 
-// Item 0's (value, index) becomes the extreme of its group's.
+// Reduce the (value, index) of a group's items into item 0's.
 inline void group_take(const int e, float *value, int *index, local float *values, local int *indices) {
 #if GROUP > 1
   const int lid = get_local_id(0);
@@ -86,7 +86,7 @@ kernel __attribute__((reqd_work_group_size(GROUP, 1, 1), vec_type_hint(floatl)))
   local float group_values[GROUP];
   local int group_indices[GROUP];
   floatl best[E][CHAINS];
-  intl at[E][CHAINS];  // the step it was met in: the same for all lanes, and the index is looked up once at the end
+  intl at[E][CHAINS];  // the step of each lane's extreme; the index is computed once at the end
 #pragma unroll
   for (int e = 0; e < E; ++e)
 #pragma unroll
@@ -120,7 +120,7 @@ kernel __attribute__((reqd_work_group_size(GROUP, 1, 1), vec_type_hint(floatl)))
     }
     for (size_t i = rest; i < end; i += step) take(e, x[i], INT_MAX, &value, &index);
     group_take(e, &value, &index, group_values, group_indices);
-#ifndef VALUES_ONLY  // numbers are read again only where the group's extreme was met
+#ifndef VALUES_ONLY  // reads again only the numbers of the extreme's step
 #if GROUP > 1
     value = group_values[0];
     barrier(CLK_LOCAL_MEM_FENCE);

@@ -1,2 +1,2 @@
-// Nothing: what a launch costs by itself. (It takes an argument, as every kernel does.)
+// Do nothing, to time a launch.
 kernel void idle(global float *restrict unused) {}

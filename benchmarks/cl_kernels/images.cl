@@ -1,14 +1,14 @@
-// K[w][i] = exp(-gamma |x_i - u_w|^2): a work-item owns LANES neighbouring rows as a vector and reads the working rows
-// from an image, through whatever cache a device has for images; U working rows at a time.
-//   x_i[j] = X[j ld + i]    ld is a multiple of LANES; items beyond n do the last vector again and keep nothing
+// Compute K[w][i] = exp(-gamma |x_i - u_w|^2) for right-hand rows u_w, U at a time. A work-item has LANES neighbouring
+// rows as a vector, and reads the right-hand rows from an image, through the device's cache for images.
+//   x_i[j] = X[j ld + i]    ld is a multiple of LANES; items beyond n compute the last vector again and store nothing
 //   u_w[4 p .. 4 p + 3]     = pixel (p % width, w lines + p / width), one RGBA pixel of floats; zeros beyond d
 //   K[w ld + i]
-// A working row is ``lines`` lines of pixels, because an image's width ends long before d does.
+// A right-hand row has ``lines`` lines of pixels, because d can exceed an image's width.
 #ifndef LANES
 #define LANES 4  // rows of a work-item (4, 8, 16)
 #endif
 #ifndef U
-#define U 2  // working rows that share one pass over the item's rows
+#define U 2  // right-hand rows that share one pass over the item's rows
 #endif
 #define floatl CAT(float, LANES)
 #define loadl CAT(vload, LANES)
@@ -16,21 +16,21 @@
 
 constant sampler_t PIXEL = CLK_NORMALIZED_COORDS_FALSE | CLK_ADDRESS_NONE | CLK_FILTER_NEAREST;
 
-// Features 4 p .. 4 p + 3 of row i of the column-major X, zeros beyond d.
+// Return features 4 p .. 4 p + 3 of row i of the column-major X, zeros beyond d.
 inline float4 features(const int p, const int i, const int d, const int ld, global const float *restrict X) {
   float part[4];
   for (int c = 0; c < 4; ++c) part[c] = 4 * p + c < d ? X[(size_t)(4 * p + c) * ld + i] : 0.0f;
   return vload4(0, part);
 }
 
-// A range of (pixels, W): the working rows into the image.
+// Copy the right-hand rows into the image, over a range of (pixels, W).
 kernel void copy_to_image(const int d, global const int *restrict rows, const int ld, global const float *restrict X,
                           const int lines, write_only image2d_t image) {
   const int p = get_global_id(0), w = get_global_id(1), width = get_image_width(image);
   write_imagef(image, (int2)(p % width, w * lines + p / width), features(p, rows[w], d, ld, X));
 }
 
-// A range of (pixels, W): the working rows into a buffer in the order of the image's pixels, for the API's own copy.
+// Copy the right-hand rows into a buffer in the order of the image's pixels, over a range of (pixels, W).
 kernel void copy_to_buffer(const int d, global const int *restrict rows, const int ld, global const float *restrict X,
                            global float4 *restrict packed) {
   const size_t p = get_global_id(0), w = get_global_id(1);

@@ -1,13 +1,13 @@
-// K[w][i] = exp(-gamma |x_i - u_w|^2), u_w = x_rows[w]: a work-item owns LANES neighbouring rows as one vector, and the
-// work-group keeps U working rows in local memory, DEPTH features at a time, so that neither d nor W is limited.
+// Compute K[w][i] = exp(-gamma |x_i - u_w|^2) for right-hand rows u_w = x_rows[w]. A work-item has LANES neighbouring
+// rows as a vector. The work-group stages U right-hand rows in local memory, DEPTH features at a time.
 //   x_i[j] = X[j ld + i]            one load of LANES floats a column
-//   u_w[j0 + z] = staged[z U + u]   copied by the GROUP items together; all of them then read the same address
-//   K[w ld + i]                     ld is a multiple of LANES; items beyond n do the last vector again and keep nothing
+//   u_w[j0 + z] = staged[z U + u]   copied by the GROUP items together, which then read the same address
+//   K[w ld + i]                     ld is a multiple of LANES; items beyond n repeat the last vector and store nothing
 #ifndef LANES
 #define LANES 4  // rows of a work-item (4, 8, 16)
 #endif
 #ifndef U
-#define U 2  // working rows that share one pass over the item's rows
+#define U 2  // right-hand rows that share one pass over the item's rows
 #endif
 #ifndef DEPTH
 #define DEPTH 256  // features staged at a time
@@ -30,7 +30,7 @@ kernel __attribute__((reqd_work_group_size(GROUP, 1, 1), vec_type_hint(floatl)))
     for (int u = 0; u < U; ++u) sum[u] = (floatl)0.0f;
     for (int j0 = 0; j0 < d; j0 += DEPTH) {
       const int depth = min(DEPTH, d - j0);
-      barrier(CLK_LOCAL_MEM_FENCE);  // the piece before has been read
+      barrier(CLK_LOCAL_MEM_FENCE);  // all items have read the previous features
       for (int e = get_local_id(0); e < depth * U; e += GROUP)
         staged[e] = X[(size_t)(j0 + e / U) * ld + rows[min(w0 + e % U, W - 1)]];
       barrier(CLK_LOCAL_MEM_FENCE);

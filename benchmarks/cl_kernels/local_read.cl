@@ -1,5 +1,5 @@
-// The peak of local memory: out[i] = sum of steps x CHAINS vectors that item i reads there, consecutive items from
-// consecutive addresses, without anything else to do.
+// Measure the peak of local memory: out[i] is the sum of steps x CHAINS vectors that item i reads. Consecutive items
+// read consecutive addresses.
 #ifndef LANES
 #define LANES 4  // floats of a vector (2, 4, 8, 16)
 #endif

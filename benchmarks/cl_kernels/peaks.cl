@@ -1,7 +1,7 @@
-// The peaks that the rungs are held against, each without anything else to do: fused multiply-adds and reads.
+// Measure the peaks of fused multiply-adds and of reads.
 //   fma_chains  out[i] = sum over CHAINS LANES numbers v, each after ``steps`` of v <- v a + b, all independent
-//   read_sum    out[i] = sum over the ``count`` vectors of x that are item i's own: a piece of x, in STREAMS stretches
-//               read side by side (PIECES), or every global-size-th vector (consecutive items, addresses)
+//   read_sum    out[i] = sum over ``count`` vectors of x: with PIECES a piece of x in STREAMS interleaved stretches,
+//               otherwise every global-size-th vector, so that consecutive items read consecutive addresses
 #ifndef LANES
 #define LANES 16  // floats of a vector (2, 4, 8, 16)
 #endif
@@ -22,7 +22,7 @@ inline float lanes_sum(const floatl v) {
   return sum;
 }
 
-// a, b and the first values (CHAINS LANES of them) come from outside: nothing here can be computed in advance.
+// a, b and the first CHAINS LANES values are arguments, so that the compiler computes nothing in advance.
 kernel __attribute__((vec_type_hint(floatl))) void fma_chains(
     const int steps, const float a, const float b, global const float *restrict first, global float *restrict out) {
   floatl v[CHAINS];

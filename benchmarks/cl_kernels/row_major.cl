@@ -1,9 +1,9 @@
-// K[w][i] = exp(-gamma |x_i - u_w|^2), u_w = x_rows[w], the way one would write it first: a work-item a row, U working
-// rows at a time.
-//   x_i[j] = X[i d + j]     consecutive items read addresses d apart; the working rows are rows of X like any other
+// Compute K[w][i] = exp(-gamma |x_i - u_w|^2) for right-hand rows u_w = x_rows[w], U at a time, in the plainest way: a
+// work-item has a row.
+//   x_i[j] = X[i d + j]     consecutive items read addresses d apart; the right-hand rows are rows of X
 //   K[w ld + i]
 #ifndef U
-#define U 2  // working rows that share one pass over x_i
+#define U 2  // right-hand rows that share one pass over x_i
 #endif
 
 kernel void row_major(const int n, const int d, const int W, global const int *restrict rows, const float gamma,

@@ -1,12 +1,12 @@
-// K[w][i] = exp(-gamma |x_i - u_w|^2), u_w = x_rows[w]: a work-item owns LANES neighbouring rows as one vector, so that
-// nothing is ever summed across lanes; U working rows at a time.
+// Compute K[w][i] = exp(-gamma |x_i - u_w|^2) for right-hand rows u_w = x_rows[w], U at a time. A work-item has LANES
+// neighbouring rows as a vector, so that no sum crosses lanes.
 //   x_i[j] = X[j ld + i]    one load of LANES floats a column; u_w[j] is one float of the same column, for all lanes
-//   K[w ld + i]             ld is a multiple of LANES; items beyond n do the last vector again and keep nothing
+//   K[w ld + i]             ld is a multiple of LANES; items beyond n compute the last vector again and store nothing
 #ifndef LANES
 #define LANES 4  // rows of a work-item (4, 8, 16)
 #endif
 #ifndef U
-#define U 2  // working rows that share one pass over the item's rows
+#define U 2  // right-hand rows that share one pass over the item's rows
 #endif
 #define floatl CAT(float, LANES)
 #define loadl CAT(vload, LANES)
