@@ -204,8 +204,8 @@ def _room(devices: Sequence[Any], options: Options) -> tuple[int, int]:
     most, counts = [], [0]
     for device in devices:
         with Stream(device, options.memory_limit) as stream:
-            most.append(batch.largest(stream))
-            counts.append(batch.at_once(stream))
+            most.append(batch.max_rows(stream))
+            counts.append(batch.batch_size(stream))
     return min(most, default=0), max(counts)
 
 
@@ -406,7 +406,7 @@ class _Work:
             whole = _whole(stream, dtype, X, (plan, self.plan), sizes)
         self.gram, self.scale = prepare.products(stream, X, kernel, options, dtype, whole or self.plan)
         if whole and self.plan and self.gram.resident:
-            in_place = not LAYOUTS[self.plan.kind].sparse and batch.made_in_place(self.gram, max(sizes))
+            in_place = not LAYOUTS[self.plan.kind].sparse and batch.rows_on_demand(self.gram, max(sizes))
             if not in_place and store.needs(self.gram) <= stream.limit - stream.held:
                 self.gram = store.computed(self.gram, tiles=False)
         self.quick = host.holds(stream, X.shape)
@@ -434,9 +434,9 @@ class _Work:
             exact=(lambda: self._double) if checked else None,
             sample=self._blocks(self.quick) if context.X.shape[1] <= WIDE else None,
             sizes=scale.sizes,
-            over=lambda: context.left() <= 0,
-            stands=None if kept is None else lambda at, b: kept.save(able[at], b, options.checkpoint_every),
-            words=self._words(self.gram.rows.dtype),
+            should_stop=lambda: context.left() <= 0,
+            callback=None if kept is None else lambda at, b: kept.save(able[at], b, options.checkpoint_every),
+            description=self._words(self.gram.rows.dtype),
         )
         for at, result in batch.solve(self.gram, again, asked):
             found, place = result.after(before[at]), able[at]

@@ -114,7 +114,7 @@ class Folds(Fits):
             _, members = job.estimator._posed(*self.targets(job.fold))
         except FIT_ERRORS:
             return []
-        small = len(members) > 1 and max(len(one.rows) for one in members) <= batch.largest(stream)
+        small = len(members) > 1 and max(len(one.rows) for one in members) <= batch.max_rows(stream)
         return [] if small else members
 
     def _solved(

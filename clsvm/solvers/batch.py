@@ -39,20 +39,20 @@ from clsvm.solvers.state import RESPOND, Limits, PairSteps, View, mirror, most_p
 from clsvm.threads import one_thread
 
 UNIT = 32  # subproblems are padded to a multiple of UNIT rows, so that parts of buffers are aligned
-ROOM = 128  # float64 products are padded to a multiple of ROOM rows, so that parts of buffers are aligned
+ALIGN = 128  # float64 products are padded to a multiple of ALIGN rows, so that parts of buffers are aligned
 MIRRORED = 64  # a value of K that costs at least MIRRORED multiply-adds is mirrored rather than computed twice
-HALVED = 0.6  # m rows and s support vectors: half of K among both is computed if it has at most HALVED * m * s values
-FEWER, PASSING = 2, 16 << 20  # m rows are few if FEWER * m <= s, and K (m, s) has at most PASSING bytes
+SYMMETRIC = 0.6  # half of K among m rows and s support vectors is computed if it has at most SYMMETRIC * m * s values
+FEW_FACTOR, FEW_BYTES = 2, 16 << 20  # m rows are few if FEW_FACTOR * m <= s, and K (m, s) has at most FEW_BYTES bytes
 TILES = 0.25  # share of the free memory for the tiles of a batch, or for one tile in float64
 SMALL = 128  # rows of the smallest tile in workgroup-style kernels
 STOP = 0.1  # share of tol at which the SMO kernel stops; the rest is for rounding errors of K
-FEW, NEARER = 256, 0.02  # subproblems of at most FEW rows stop at NEARER * tol, since SMO costs little there
+FEW, STOP_FEW = 256, 0.02  # subproblems of at most FEW rows stop at STOP_FEW * tol, since SMO costs little there
 LAUNCH = 20  # most SMO iterations in a launch, for each row of a subproblem
-AT_ONCE, ROWS = 2, 16384  # a batch has AT_ONCE subproblems for each compute unit, or more up to ROWS rows in all
+PER_UNIT, ROWS = 2, 16384  # a batch has PER_UNIT subproblems for each compute unit, or more up to ROWS rows in all
 IN_CACHE = 256 << 10  # most bytes of a subproblem's rows that stay in a core's cache
-SAMPLE, SURE = 16, 2  # rows sampled for their rounding errors; safety factor on the largest error
+SAMPLE, SAFETY = 16, 2  # rows sampled for their rounding errors; safety factor on the largest error
 MANY = 2 * certificate.SAMPLE  # for more support vectors than this, certificate.sample draws the sample
-LOOSE = 1.5  # a freed buffer is reused if its size is at most LOOSE times the requested size
+REUSE = 1.5  # a freed buffer is reused if its size is at most REUSE times the requested size
 Block = Callable[[NDArray[np.intp], NDArray[np.intp]], NDArray[np.float64]]  # K[rows, columns] on the host
 ON_HOST = 1 / 8  # float64 kernel values that the host computes while the device lays out one stored entry
 
@@ -74,11 +74,11 @@ class Request(NamedTuple):
         blocks of K on the host for few rows, or None.
     sizes
         sizes of all rows (n,), from which rounding errors follow, or None. Large subproblems sample rows by them.
-    over
+    should_stop
         function that is called after each launch. If it returns True, the batch ends as it is.
-    stands
+    callback
         function that is called with the index and the coefficients of each subproblem after each launch, or None.
-    words
+    description
         precision, device and layout for the results, as texts.
     """
 
@@ -88,26 +88,26 @@ class Request(NamedTuple):
     exact: Callable[[], Operator | Block] | None = None
     sample: Block | None = None
     sizes: Vector | None = None
-    over: Callable[[], bool] = lambda: False
-    stands: Callable[[int, Vector], object] | None = None
-    words: Mapping[str, Any] = MappingProxyType({})
+    should_stop: Callable[[], bool] = lambda: False
+    callback: Callable[[int, Vector], object] | None = None
+    description: Mapping[str, Any] = MappingProxyType({})
 
 
-def largest(stream: Stream) -> int:
+def max_rows(stream: Stream) -> int:
     """Return the most rows that a subproblem may have in a batch on this device."""
     W = int(min(stream.profile.alone, most_places(stream)))
-    room = int(TILES * (stream.limit - stream.held))
-    while W > UNIT and min(room, stream.largest) < 8 * W * W:
+    budget = int(TILES * (stream.limit - stream.held))
+    while W > UNIT and min(budget, stream.largest) < 8 * W * W:
         W //= 2
     return W
 
 
-def at_once(stream: Stream) -> int:
+def batch_size(stream: Stream) -> int:
     """Return the number of subproblems that keep all compute units of the device busy."""
-    return AT_ONCE * stream.compute_units
+    return PER_UNIT * stream.compute_units
 
 
-def made_in_place(gram: Operator, rows: int) -> bool:
+def rows_on_demand(gram: Operator, rows: int) -> bool:
     """Return whether the SMO kernel of a batch can compute rows of its tile Q itself when it needs them.
 
     This is possible if the ``rows`` rows of a subproblem stay in the cache of a core.
@@ -115,32 +115,32 @@ def made_in_place(gram: Operator, rows: int) -> bool:
     return gram.panel_bytes(rows) <= IN_CACHE
 
 
-def solve(gram: Operator, members: Sequence[Subproblem], asked: Request) -> Iterator[tuple[int, Result]]:
-    """Solve the subproblems ``members`` in batches; yield (index of the subproblem, result) as batches end.
+def solve(gram: Operator, subproblems: Sequence[Subproblem], request: Request) -> Iterator[tuple[int, Result]]:
+    """Solve ``subproblems`` in batches; yield (index of the subproblem, result) as batches end.
 
-    A subproblem has at most :func:`largest` rows. If ``asked.over`` ends the solve before a subproblem began, that
-    subproblem has no result.
+    A subproblem has at most :func:`max_rows` rows. If ``request.should_stop`` ends the solve before a subproblem began,
+    that subproblem has no result.
 
     gram: operator for products with K over all rows.
-    asked: tolerance and limits of the batch.
+    request: tolerance and limits of the batch.
     """
     stream, itemsize = gram.stream, np.dtype(gram.rows.dtype).itemsize
-    order = sorted(range(len(members)), key=lambda place: -len(members[place].rows))
-    batches = list(_batches(gram, order, [len(member.rows) for member in members]))
-    widths = [_width(gram, len(members[places[0]].rows)) for places in batches]
-    nbytes = itemsize * max((len(places) * W * W for places, W in zip(batches, widths, strict=True)), default=0)
+    order = sorted(range(len(subproblems)), key=lambda index: -len(subproblems[index].rows))
+    batches = list(_batches(gram, order, [len(subproblem.rows) for subproblem in subproblems]))
+    widths = [_width(gram, len(subproblems[indices[0]].rows)) for indices in batches]
+    nbytes = itemsize * max((len(indices) * W * W for indices, W in zip(batches, widths, strict=True)), default=0)
     Q, blank = stream.buffer(nbytes), False
-    with stream.recycling(LOOSE):
-        for places, W in zip(batches, widths, strict=True):
-            batch = _Batch(gram, [members[place] for place in places], W, Q, asked)
-            if not batch.own_rows:
+    with stream.recycling(REUSE):
+        for indices, W in zip(batches, widths, strict=True):
+            batch = _Batch(gram, [subproblems[index] for index in indices], W, Q, request)
+            if not batch.row_arguments:
                 if not blank:  # values of a tile outside its rows are never written, but must be finite
                     stream.clear(Q, nbytes)
                 blank = True
                 batch.tiles()
-            yield from zip(places, batch.run(places), strict=True)
+            yield from zip(indices, batch.run(indices), strict=True)
             batch.free()
-            if asked.over():
+            if request.should_stop():
                 break
     stream.free(Q)
 
@@ -168,9 +168,9 @@ def _batches(gram: Operator, order: list[int], sizes: list[int]) -> Iterator[lis
     while first < len(order):
         W = _width(gram, sizes[order[first]])
         panel = gram.panel_bytes(2 * W) - gram.panel_bytes(W)  # bytes of the rows of one further subproblem
-        room = min(int(TILES * (stream.limit - stream.held)), stream.largest) // (itemsize * W * W + 3 * panel)
-        unit = at_once(stream)
-        count = max(1, min(max(unit, ROWS // W // unit * unit), room))
+        capacity = min(int(TILES * (stream.limit - stream.held)), stream.largest) // (itemsize * W * W + 3 * panel)
+        unit = batch_size(stream)
+        count = max(1, min(max(unit, ROWS // W // unit * unit), capacity))
         yield order[first : first + count]
         first += count
 
@@ -207,212 +207,216 @@ class _Batch:
 
     f: Vector
 
-    def __init__(self, gram: Operator, members: Sequence[Subproblem], W: int, Q: Buffer, asked: Request) -> None:
-        self.stream, self.gram, self.members, self.W, self.Q, self.asked = gram.stream, gram, members, W, Q, asked
-        stream, B, kind = gram.stream, len(members), members[0].problem
+    def __init__(self, gram: Operator, subproblems: Sequence[Subproblem], W: int, Q: Buffer, request: Request) -> None:
+        self.stream, self.gram, self.subproblems, self.request = gram.stream, gram, subproblems, request
+        self.W, self.Q = W, Q
+        stream, B, kind = gram.stream, len(subproblems), subproblems[0].problem
         lo, hi, q, b = (np.zeros((B, W)) for _ in range(4))
-        ws, self.places = np.full((B, W), -1, np.int32), np.full((B, W), -1, np.int32)
-        for p, member in enumerate(members):
-            m, own = len(member.rows), member.problem
-            ws[p, :m], self.places[p, :m] = np.arange(m), gram.rows.position[member.rows]
-            lo[p, :m], hi[p, :m], q[p, :m], b[p, :m] = own.lo[0], own.hi[0], own.q[0], member.beginning[0]
+        ws, self.positions = np.full((B, W), -1, np.int32), np.full((B, W), -1, np.int32)
+        for p, subproblem in enumerate(subproblems):
+            m, problem = len(subproblem.rows), subproblem.problem
+            ws[p, :m], self.positions[p, :m] = np.arange(m), gram.rows.position[subproblem.rows]
+            lo[p, :m], hi[p, :m], q[p, :m] = problem.lo[0], problem.hi[0], problem.q[0]
+            b[p, :m] = subproblem.beginning[0]
         # Round the numbers as the device does: without double precision they are sums of two floats.
         lo, hi, q, self.b = map(stream.held_wide, (lo, hi, q, b))
         self.problem = Problem(lo, hi, q, kind.constraint, kind.epsilon)
         wide = map(stream.as_wide, (q, self.b, lo, hi, np.array([kind.epsilon]), q))
         blank = np.zeros((B, W)), np.zeros((B, 4)), np.zeros((B, W), np.uint8)
-        numbers = counts([B * W, *(len(member.rows) for member in members)])
+        numbers = counts([B * W, *(len(subproblem.rows) for subproblem in subproblems)])
         whole, parts, *_ = together(stream, [*wide, *blank, ws, *numbers])
         self.device = _Device(whole, View(*parts[:5]), parts[11:], *parts[5:11])
-        self.panel, self.at = gathered(gram, self.places, self.device.all)
-        values = self._own_rows()  # arguments by which the SMO kernel computes rows of Q
-        self.own_rows = (self.device.made, *values) if values else ()
+        self.panel, self.at = gathered(gram, self.positions, self.device.all)
+        values = self._row_arguments()  # arguments by which the SMO kernel computes rows of Q
+        self.row_arguments = (self.device.made, *values) if values else ()
         source = gram.row_source() if values else None
         self._pair_steps = PairSteps(stream, gram.rows.dtype, W, kind.constraint, source)
 
-    def _own_rows(self) -> tuple[Any, ...] | None:
+    def _row_arguments(self) -> tuple[Any, ...] | None:
         """Return the arguments by which the SMO kernel computes rows of its tile Q, None if whole tiles are given."""
         if self.stream.profile.shape != "vector" or self.problem.constraint is Constraint.SPLIT:
             return None
-        return self.gram.of_panel(self.panel) if made_in_place(self.gram, self.W) else None
+        return self.gram.of_panel(self.panel) if rows_on_demand(self.gram, self.W) else None
 
     def tiles(self) -> None:
         """Compute the tiles K among the rows of each subproblem of the batch."""
         stream, gram, W = self.stream, self.gram, self.W
-        for p, (member, count) in enumerate(zip(self.members, self.device.counts, strict=True)):
+        for p, (subproblem, count) in enumerate(zip(self.subproblems, self.device.counts, strict=True)):
             part, rows = gram.part(self.panel, p * W, W, count), stream.part(self.at, 4 * p * W, 4 * W)
-            tile(gram, part, rows, count, self.Q, p, len(member.rows))
+            tile(gram, part, rows, count, self.Q, p, len(subproblem.rows))
 
     def free(self) -> None:
         self.stream.finish()
         self.stream.free(self.device.whole, self.at, *self.panel.buffers())
 
-    def run(self, places: Sequence[int]) -> list[Result]:
+    def run(self, indices: Sequence[int]) -> list[Result]:
         """Solve the subproblems of the batch; return their results.
 
-        places: indices of the batch's subproblems among all subproblems of :func:`solve`, for ``asked.stands``.
+        indices: indices of the batch's subproblems among all subproblems of :func:`solve`, for ``request.callback``.
         """
-        (B, W), asked, tol = self.b.shape, self.asked, self.asked.tol
-        budget = self.stream.profile.patience * W if asked.max_iter < 0 else asked.max_iter
-        stop = NEARER if W <= FEW else STOP
+        (B, W), request, tol = self.b.shape, self.request, self.request.tol
+        budget = self.stream.profile.patience * W if request.max_iter < 0 else request.max_iter
+        stop = STOP_FEW if W <= FEW else STOP
         limits = Limits(np.float32(stop * tol), np.float32(0), LAUNCH * W, np.int64(budget))
-        exact, near, steps = np.zeros(B, bool), np.zeros((B, W), bool), np.zeros(B, np.int64)
+        exact, mask, steps = np.zeros(B, bool), np.zeros((B, W), bool), np.zeros(B, np.int64)
         if self.b.any():
-            if self.own_rows:  # a launch without iterations computes rows of Q for coefficients that are not 0
+            if self.row_arguments:  # a launch without iterations computes rows of Q for coefficients that are not 0
                 self._solve(limits._replace(steps=0))
             self._respond()
         while True:
             self._solve(limits)
             self.b = self.stream.read_wide(self.device.state.b, (B, W))
-            if asked.stands:
-                for place, b, member in zip(places, self.b, self.members, strict=True):
-                    asked.stands(place, b[: len(member.rows)].copy())
+            if request.callback:
+                for index, b, subproblem in zip(indices, self.b, self.subproblems, strict=True):
+                    request.callback(index, b[: len(subproblem.rows)].copy())
             self._respond()
             before, steps = steps, self.stream.read(self.device.counters, np.int64, (B, 4))[:, 0]
-            seen, bound, still = certificate.of(self.problem, self.b, self.f), self._bound(), steps == before
-            violation = seen.violations.reshape(B, -1).max(axis=1)
-            hidden = 2 * bound  # error bound of the violation
+            optimality, bound, unchanged = certificate.of(self.problem, self.b, self.f), self._bound(), steps == before
+            violation = optimality.violations.reshape(B, -1).max(axis=1)
+            error = 2 * bound  # error bound of the violation
             checked = exact.copy()
-            if asked.exact:
-                settled, doubt = (violation <= tol) | still, hidden > (1 - STOP) * tol
-                exact |= settled & (doubt | self._loose(bound, settled & ~doubt & ~exact))
+            if request.exact:
+                finished, uncertain = (violation <= tol) | unchanged, error > (1 - STOP) * tol
+                exact |= finished & (uncertain | self._imprecise(bound, finished & ~uncertain & ~exact))
             if exact.any():
-                near = seen.deciding(tol, np.repeat(bound, W)).reshape(B, W) | (self.b != 0)
-                near &= exact[:, None]
-                self._respond_exactly(near)
-                seen = certificate.of(self.problem, self.b, self.f)
-                violation = seen.violations.reshape(B, -1).max(axis=1)
-                hidden[exact] = 0
-            sure = violation + hidden <= tol
-            if not (~sure & (~still | (exact & ~checked)) & (steps < budget)).any() or asked.over():
+                mask = optimality.deciding(tol, np.repeat(bound, W)).reshape(B, W) | (self.b != 0)
+                mask &= exact[:, None]
+                self._respond_exactly(mask)
+                optimality = certificate.of(self.problem, self.b, self.f)
+                violation = optimality.violations.reshape(B, -1).max(axis=1)
+                error[exact] = 0
+            certified = violation + error <= tol
+            if not (~certified & (~unchanged | (exact & ~checked)) & (steps < budget)).any() or request.should_stop():
                 break
-        ends = zip(*map(np.ndarray.tolist, (violation, steps, bound, near.sum(axis=1), sure)), strict=True)
-        return [self._result(p, seen, *end) for p, end in enumerate(ends)]
+        outcomes = zip(*map(np.ndarray.tolist, (violation, steps, bound, mask.sum(axis=1), certified)), strict=True)
+        return [self._result(p, optimality, *end) for p, end in enumerate(outcomes)]
 
     def _solve(self, limits: Limits) -> None:
         """Launch the SMO kernel on all subproblems of the batch."""
-        (B, W), on = self.b.shape, self.device
-        self._pair_steps(B, W, on.ws, self.Q, (on.state, on.delta, on.counters), limits, self.own_rows)
+        (B, W), device = self.b.shape, self.device
+        state = device.state, device.delta, device.counters
+        self._pair_steps(B, W, device.ws, self.Q, state, limits, self.row_arguments)
 
     def _bound(self) -> Vector:
         """Return the error bound of f of each subproblem, (B,)."""
-        eps = float(np.finfo(self.gram.rows.dtype).eps) * self.asked.kernel_scale
+        eps = float(np.finfo(self.gram.rows.dtype).eps) * self.request.kernel_scale
         return np.asarray(eps * np.abs(self.b).sum(axis=1))
 
-    def _loose(self, bound: Vector, alone: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    def _imprecise(self, bound: Vector, certain: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return which of the B subproblems may have a relative rounding error of the objective above OBJECTIVE, (B,).
 
         bound: error bound of f of each subproblem, (B,).
-        alone: subproblems (B,) whose violation is certain. Their errors are measured with a sample of rows.
+        certain: subproblems (B,) whose violation is certain. Their errors are measured with a sample of rows.
         """
         level, weight = certificate.level(self.problem, self.b, self.f)
-        loose = np.asarray(bound * weight > certificate.OBJECTIVE * level)
-        many = (self.b != 0).sum(axis=1) > MANY if self.asked.sizes is not None else np.zeros(len(self.b), bool)
-        if (sampled := alone & loose & many).any():
-            loose &= ~sampled | (self._shifted(sampled) > certificate.OBJECTIVE * level)
-        if (sampled := alone & loose & ~many).any():
-            moved = np.where(sampled, SURE * self._moved(sampled), bound)
-            loose &= ~sampled | (np.minimum(moved, bound) * weight > certificate.OBJECTIVE * level)
-        return loose
+        imprecise = np.asarray(bound * weight > certificate.OBJECTIVE * level)
+        many = (self.b != 0).sum(axis=1) > MANY if self.request.sizes is not None else np.zeros(len(self.b), bool)
+        if (sampled := certain & imprecise & many).any():
+            imprecise &= ~sampled | (self._sampled_error(sampled) > certificate.OBJECTIVE * level)
+        if (sampled := certain & imprecise & ~many).any():
+            error = np.where(sampled, SAFETY * self._largest_error(sampled), bound)
+            imprecise &= ~sampled | (np.minimum(error, bound) * weight > certificate.OBJECTIVE * level)
+        return imprecise
 
-    def _shifted(self, members: NDArray[np.bool_]) -> Vector:
-        """Estimate sum_i |b_i| * |error of f_i| for the subproblems ``members`` (B,) from a sample of support vectors.
+    def _sampled_error(self, subproblems: NDArray[np.bool_]) -> Vector:
+        """Estimate sum_i |b_i| * |error of f_i| for some ``subproblems`` (B,) from a sample of support vectors.
 
         The sample is drawn by certificate.sample. The mean error does not count if the coefficients add up to 0. f does
         not change.
         """
-        times, before = np.zeros(self.b.shape), self.f.copy()
-        for p in np.flatnonzero(members).tolist():
-            sizes = np.asarray(self.asked.sizes)[self.members[p].rows]
-            some, so_many = certificate.sample(np.flatnonzero(self.b[p]), self.b[[p]], sizes)
-            times[p, some] = so_many
-        self._respond_exactly(times > 0)
-        did = self.f - before
+        represented, before = np.zeros(self.b.shape), self.f.copy()
+        for p in np.flatnonzero(subproblems).tolist():
+            sizes = np.asarray(self.request.sizes)[self.subproblems[p].rows]
+            sampled, multiplicity = certificate.sample(np.flatnonzero(self.b[p]), self.b[[p]], sizes)
+            represented[p, sampled] = multiplicity
+        self._respond_exactly(represented > 0)
+        change = self.f - before
         self.f = before
         self.stream.write_wide(self.device.state.f, before)
-        alike = (did * times).sum(axis=1) / np.maximum(times.sum(axis=1), 1)
-        did -= np.where([member.problem.balanced for member in self.members], alike, 0)[:, None]
-        return np.asarray((np.abs(did * self.b) * times).sum(axis=1))
+        mean = (change * represented).sum(axis=1) / np.maximum(represented.sum(axis=1), 1)
+        change -= np.where([subproblem.problem.balanced for subproblem in self.subproblems], mean, 0)[:, None]
+        return np.asarray((np.abs(change * self.b) * represented).sum(axis=1))
 
-    def _moved(self, members: NDArray[np.bool_]) -> Vector:
-        """Return for each of the subproblems ``members`` the largest rounding error of f in a sample of rows, (B,).
+    def _largest_error(self, subproblems: NDArray[np.bool_]) -> Vector:
+        """Return for each of some ``subproblems`` the largest rounding error of f in a sample of rows, (B,).
 
         The sample has support vectors with coefficients of all sizes. The host computes float64 values if it can, else
         the device.
         """
-        before, near = self.f.copy(), np.zeros(self.b.shape, bool)
-        for p in np.flatnonzero(members).tolist():
+        before, mask = self.f.copy(), np.zeros(self.b.shape, bool)
+        for p in np.flatnonzero(subproblems).tolist():
             used = np.flatnonzero(self.b[p])
             by_size = used[np.argsort(-np.abs(self.b[p, used]), kind="stable")]
-            near[p, by_size[:: max(1, len(used) // SAMPLE)]] = True
-        if self.asked.sample:
-            self._by_host(self.asked.sample, near)
+            mask[p, by_size[:: max(1, len(used) // SAMPLE)]] = True
+        if self.request.sample:
+            self._by_host(self.request.sample, mask)
         else:
-            self._respond_exactly(near)
+            self._respond_exactly(mask)
         return np.asarray(np.abs(self.f - before).max(axis=1))
 
     def _respond(self) -> None:
         """Compute f = K b + q of all subproblems from their tiles."""
-        on, shape = self.device, self.b.shape
-        _respond(self.gram, shape, self.Q, on.state.b, on.linear, on.state.f)
-        f = self.stream.read_wide(on.state.f, shape)
-        self.f = np.where(self.places >= 0, f, 0.0)  # padding rows may have no valid kernel value
+        device, shape = self.device, self.b.shape
+        _respond(self.gram, shape, self.Q, device.state.b, device.linear, device.state.f)
+        f = self.stream.read_wide(device.state.f, shape)
+        self.f = np.where(self.positions >= 0, f, 0.0)  # padding rows may have no valid kernel value
         certificate.finite(self.f, self.gram.kernel)
 
-    def _respond_exactly(self, near: NDArray[np.bool_]) -> None:
-        """Compute the gradients f in float64 where the mask ``near`` (B, W) is true.
+    def _respond_exactly(self, mask: NDArray[np.bool_]) -> None:
+        """Compute the gradients f in float64 where ``mask`` (B, W) is true.
 
         The host computes them if few kernel values are needed. Otherwise the device computes products, for which rows
         must be laid out.
         """
-        assert self.asked.exact
-        few = int((near.sum(axis=1) * (self.b != 0).sum(axis=1)).sum()) <= ON_HOST * self.gram.rows.n * self.gram.rows.d
-        gram = (few and self.asked.sample) or self.asked.exact()
+        assert self.request.exact
+        few = int((mask.sum(axis=1) * (self.b != 0).sum(axis=1)).sum()) <= ON_HOST * self.gram.rows.n * self.gram.rows.d
+        gram = (few and self.request.sample) or self.request.exact()
         if callable(gram):
-            self._by_host(gram, near)
+            self._by_host(gram, mask)
         else:
-            some, asked, q, at = np.flatnonzero(near.any(axis=1)).tolist(), [], self.problem.q, self.places
+            some, requests, q, at = np.flatnonzero(mask.any(axis=1)).tolist(), [], self.problem.q, self.positions
             for p in some:
-                here, used = near[p], self.b[p] != 0
-                asked.append(Asked(at[p, here], at[p, used], q[p, here], self.b[p, used]))
-            for p, values in zip(some, responses(gram, asked), strict=True):
-                self.f[p, near[p]] = values
+                mask_p, used = mask[p], self.b[p] != 0
+                requests.append(GradientRequest(at[p, mask_p], at[p, used], q[p, mask_p], self.b[p, used]))
+            for p, values in zip(some, responses(gram, requests), strict=True):
+                self.f[p, mask[p]] = values
         self.stream.write_wide(self.device.state.f, self.f)
 
-    def _by_host(self, block: Block, near: NDArray[np.bool_]) -> None:
-        """Compute the gradients f where the mask ``near`` (B, W) is true, from blocks of K on the host."""
+    def _by_host(self, block: Block, mask: NDArray[np.bool_]) -> None:
+        """Compute the gradients f where ``mask`` (B, W) is true, from blocks of K on the host."""
         with one_thread():
-            for p in np.flatnonzero(near.any(axis=1)).tolist():
-                own, here, used = self.members[p].rows, np.flatnonzero(near[p]), np.flatnonzero(self.b[p])
-                self.f[p, here] = block(own[here], own[used]) @ self.b[p, used] + self.problem.q[p, here]
+            for p in np.flatnonzero(mask.any(axis=1)).tolist():
+                rows, entries, used = self.subproblems[p].rows, np.flatnonzero(mask[p]), np.flatnonzero(self.b[p])
+                self.f[p, entries] = block(rows[entries], rows[used]) @ self.b[p, used] + self.problem.q[p, entries]
 
     def _result(
-        self, p: int, seen: Extremes, violation: float, steps: int, bound: float, exact: int, sure: bool
+        self, p: int, optimality: Extremes, violation: float, steps: int, bound: float, exact_rows: int, certified: bool
     ) -> Result:
-        member, shape = self.members[p], self.b.shape
-        here = slice(p, p + 1), slice(len(member.rows))
+        subproblem, shape = self.subproblems[p], self.b.shape
+        here = slice(p, p + 1), slice(len(subproblem.rows))
         lo, hi, q = (array[here].copy() for array in (self.problem.lo, self.problem.hi, self.problem.q))
         problem, b = replace(self.problem, lo=lo, hi=hi, q=q), self.b[here].copy()
-        primal, dual = certificate.objectives(problem, b, self.f[here].copy(), seen.offset.reshape(shape)[here].copy())
+        f, offset = self.f[here].copy(), optimality.offset.reshape(shape)[here].copy()
+        primal, dual = certificate.objectives(problem, b, f, offset)
         return Result(
-            b=member.problem.snapped(b, lo, hi),
-            f=self.f[here].copy(),
-            rho=seen.rho.reshape(len(self.members), -1)[p][None],
+            b=subproblem.problem.snapped(b, lo, hi),
+            f=f,
+            rho=optimality.rho.reshape(len(self.subproblems), -1)[p][None],
             primal=float(primal[0]),
             dual=float(dual[0]),
             violation=violation,
             steps=steps,
-            status=Status.TOLERANCE if sure else Status.STALLED,
+            status=Status.TOLERANCE if certified else Status.STALLED,
             error_bound=bound,
-            exact_rows=exact,
-            working_set=len(member.rows),
-            rows_computed=len(member.rows),
+            exact_rows=exact_rows,
+            working_set=len(subproblem.rows),
+            rows_computed=len(subproblem.rows),
             dtype=self.gram.rows.dtype,
-            **self.asked.words,
+            **self.request.description,
         )
 
 
-class Asked(NamedTuple):
+class GradientRequest(NamedTuple):
     """Request f = K b + q of some rows of a subproblem.
 
     Attributes
@@ -433,43 +437,46 @@ class Asked(NamedTuple):
     b: Vector
 
 
-def responses(gram: Operator, asked: Sequence[Asked]) -> list[Vector]:
-    """Return f = K b + q of the rows of each request in ``asked``, by the float64 operator ``gram``."""
-    halved = [_halved(gram, one) for one in asked]
-    across = [not half and _few(gram, one) for half, one in zip(halved, asked, strict=True)]
-    ways = list(zip(asked, halved, across, strict=True))
-    rest = iter(_between(gram, [one for one, *alone in ways if not any(alone)]))
-    return [_among(gram, one) if half else _across(gram, one) if few else next(rest) for one, half, few in ways]
+def responses(gram: Operator, requests: Sequence[GradientRequest]) -> list[Vector]:
+    """Return f = K b + q of the rows of each request in ``requests``, by the float64 operator ``gram``."""
+    by_symmetry = [_by_symmetry(gram, request) for request in requests]
+    few_rows = [not half and _few_rows(gram, request) for half, request in zip(by_symmetry, requests, strict=True)]
+    methods = list(zip(requests, by_symmetry, few_rows, strict=True))
+    products = iter(_from_products(gram, [request for request, *special in methods if not any(special)]))
+    return [
+        _from_tile(gram, request) if symmetric else _from_transpose(gram, request) if few else next(products)
+        for request, symmetric, few in methods
+    ]
 
 
-def _halved(gram: Operator, one: Asked) -> bool:
+def _by_symmetry(gram: Operator, request: GradientRequest) -> bool:
     """Return whether to answer a request from K among its rows and support vectors together.
 
     Half of this K follows by symmetry. Computing the other half pays if it is less work than K(rows, support) and this
     K fits in memory.
     """
-    stream, m = gram.stream, len(np.union1d(one.rows, one.support))
-    W, room = _square(gram, m), min(stream.largest, int(TILES * (stream.limit - stream.held)))
-    return mirrors(gram) and m * m / 2 <= HALVED * len(one.rows) * len(one.support) and room >= 8 * W * W
+    stream, m = gram.stream, len(np.union1d(request.rows, request.support))
+    W, budget = _tile_size(gram, m), min(stream.largest, int(TILES * (stream.limit - stream.held)))
+    return mirrors(gram) and m * m / 2 <= SYMMETRIC * len(request.rows) * len(request.support) and budget >= 8 * W * W
 
 
-def _few(gram: Operator, one: Asked) -> bool:
+def _few_rows(gram: Operator, request: GradientRequest) -> bool:
     """Return whether a request has few rows in comparison with its support vectors.
 
     The product K(support, rows) is then faster than K(rows, support).
     """
-    few = FEWER * len(one.rows) <= len(one.support) and 8 * len(one.rows) * len(one.support) <= PASSING
-    return few and gram.by_blocks
+    rows, support = len(request.rows), len(request.support)
+    return FEW_FACTOR * rows <= support and 8 * rows * support <= FEW_BYTES and gram.by_blocks
 
 
-def _among(gram: Operator, one: Asked) -> Vector:
+def _from_tile(gram: Operator, request: GradientRequest) -> Vector:
     """Return f of a request from one tile of K among its rows and support vectors."""
-    stream, both = gram.stream, np.union1d(one.rows, one.support)
-    m, W = len(both), _square(gram, len(both))
-    q, b, at = np.zeros(W), np.zeros(W), both.searchsorted(one.rows)
-    q[at], b[both.searchsorted(one.support)] = one.q, one.b
+    stream, positions = gram.stream, np.union1d(request.rows, request.support)
+    m, W = len(positions), _tile_size(gram, len(positions))
+    q, b, at = np.zeros(W), np.zeros(W), positions.searchsorted(request.rows)
+    q[at], b[positions.searchsorted(request.support)] = request.q, request.b
     count, Q, f = stream.upload(np.array([m], np.int32)), stream.buffer(8 * W * W), stream.buffer(8 * W)
-    (panel, rows), weights, linear = gathered(gram, _padded(both, W), count), stream.wide(b), stream.wide(q)
+    (panel, rows), weights, linear = gathered(gram, _padded(positions, W), count), stream.wide(b), stream.wide(q)
     tile(gram, panel, rows, count, Q, 0, m)
     _respond(gram, (1, W), Q, weights, linear, f)
     found = stream.read_wide(f, W)[at]
@@ -477,40 +484,41 @@ def _among(gram: Operator, one: Asked) -> Vector:
     return found
 
 
-def _across(gram: Operator, one: Asked) -> Vector:
+def _from_transpose(gram: Operator, request: GradientRequest) -> Vector:
     """Return f of a request from the product K(support, rows), which suits few rows and many support vectors."""
-    stream, R, S = gram.stream, _whole(gram, len(one.rows)), _whole(gram, len(one.support))
-    here, there = (stream.upload(np.array([len(some)], np.int32)) for some in (one.rows, one.support))
-    panel, at = gathered(gram, _padded(one.support, S), there)
-    right, of = gathered(gram, _padded(one.rows, R), here)
+    stream, R, S = gram.stream, _round_up(gram, len(request.rows)), _round_up(gram, len(request.support))
+    sizes = len(request.rows), len(request.support)
+    row_count, support_count = (stream.upload(np.array([size], np.int32)) for size in sizes)
+    panel, at = gathered(gram, _padded(request.support, S), support_count)
+    right, of = gathered(gram, _padded(request.rows, R), row_count)
     out = stream.buffer(8 * R * S)
-    gram.between(panel, at, right, here, out, None)
-    K = stream.read(out, np.float64, (R, S))[: len(one.rows), : len(one.support)]
-    stream.free(here, there, at, of, out, *panel.buffers(), *right.buffers())
-    return np.asarray(K @ one.b + one.q)
+    gram.between(panel, at, right, row_count, out, None)
+    K = stream.read(out, np.float64, (R, S))[: len(request.rows), : len(request.support)]
+    stream.free(row_count, support_count, at, of, out, *panel.buffers(), *right.buffers())
+    return np.asarray(K @ request.b + request.q)
 
 
-def _between(gram: Operator, asked: Sequence[Asked]) -> list[Vector]:
+def _from_products(gram: Operator, requests: Sequence[GradientRequest]) -> list[Vector]:
     """Return f of each request from products K(rows, support) b."""
-    if not asked:
+    if not requests:
         return []
-    stream, lengths = gram.stream, [(len(one.rows), len(one.support)) for one in asked]
-    R, S = (_whole(gram, -(-max(1, *some) // ROOM) * ROOM) for some in zip(*lengths, strict=True))
-    everything = stream.upload(np.array([len(asked) * max(R, S)], np.int32))
-    panel, at = gathered(gram, np.stack([_padded(one.rows, R) for one in asked]), everything)
-    right, of = gathered(gram, np.stack([_padded(one.support, S) for one in asked]), everything)
-    D = stream.wide(np.stack([np.pad(one.b, (0, S - len(one.b))) for one in asked]))
-    c = stream.wide(np.stack([np.pad(one.q, (0, R - len(one.q))) for one in asked]))
+    stream, lengths = gram.stream, [(len(request.rows), len(request.support)) for request in requests]
+    R, S = (_round_up(gram, -(-max(1, *some) // ALIGN) * ALIGN) for some in zip(*lengths, strict=True))
+    all_rows = stream.upload(np.array([len(requests) * max(R, S)], np.int32))
+    panel, at = gathered(gram, np.stack([_padded(request.rows, R) for request in requests]), all_rows)
+    right, of = gathered(gram, np.stack([_padded(request.support, S) for request in requests]), all_rows)
+    D = stream.wide(np.stack([np.pad(request.b, (0, S - len(request.b))) for request in requests]))
+    c = stream.wide(np.stack([np.pad(request.q, (0, R - len(request.q))) for request in requests]))
     count, each, *_ = together(stream, counts([number for some in lengths for number in some]))
     for i, (m, vectors) in enumerate(lengths):
-        here, there, m, vectors = *each[2 * i : 2 * i + 2], _whole(gram, m), _whole(gram, vectors)
-        left, own = gram.part(panel, i * R, m, here), gram.part(right, i * S, vectors, there)
+        row_count, support_count, m, vectors = *each[2 * i : 2 * i + 2], _round_up(gram, m), _round_up(gram, vectors)
+        left, right_part = gram.part(panel, i * R, m, row_count), gram.part(right, i * S, vectors, support_count)
         sums, parts = stream.part(c, 8 * i * R, 8 * m), stream.part(D, 8 * i * S, 8 * vectors)
         update = Update(1, m, sums, parts, vectors)
-        gram.between(left, stream.part(at, 4 * i * R, 4 * m), own, there, None, update)
-    found = stream.read_wide(c, (len(asked), R))
-    stream.free(everything, at, of, D, c, count, *panel.buffers(), *right.buffers())
-    return [values[: len(one.rows)] for one, values in zip(asked, found, strict=True)]
+        gram.between(left, stream.part(at, 4 * i * R, 4 * m), right_part, support_count, None, update)
+    found = stream.read_wide(c, (len(requests), R))
+    stream.free(all_rows, at, of, D, c, count, *panel.buffers(), *right.buffers())
+    return [values[: len(request.rows)] for request, values in zip(requests, found, strict=True)]
 
 
 def mirrors(gram: Operator) -> bool:
@@ -518,8 +526,8 @@ def mirrors(gram: Operator) -> bool:
     return gram.stream.profile.shape == "vector" and gram.rows.tile_cost >= MIRRORED
 
 
-def tile(gram: Operator, panel: Panel, rows: Buffer, count: Buffer, Q: Buffer, place: int, most: int) -> None:
-    """Compute the kernel matrix among the rows of a panel into tile number ``place`` of the buffer Q.
+def tile(gram: Operator, panel: Panel, rows: Buffer, count: Buffer, Q: Buffer, index: int, most: int) -> None:
+    """Compute the kernel matrix among the rows of a panel into tile number ``index`` of the buffer Q.
 
     Each tile of Q has W x W values, for a panel with room for W rows.
 
@@ -528,11 +536,11 @@ def tile(gram: Operator, panel: Panel, rows: Buffer, count: Buffer, Q: Buffer, p
     count: buffer with the number of rows.
     most: upper bound of the number of rows.
     """
-    W, real, half = panel.capacity, np.dtype(gram.rows.dtype).itemsize, mirrors(gram)
-    own = gram.stream.part(Q, real * place * W * W, real * W * W)
-    gram.tile(panel, Tile(rows, count, own, half=half, most=most))
-    if half:
-        mirror(gram.stream, gram.rows.dtype)(W, 0, own)
+    W, real, symmetric = panel.capacity, np.dtype(gram.rows.dtype).itemsize, mirrors(gram)
+    out = gram.stream.part(Q, real * index * W * W, real * W * W)
+    gram.tile(panel, Tile(rows, count, out, half=symmetric, most=most))
+    if symmetric:
+        mirror(gram.stream, gram.rows.dtype)(W, 0, out)
 
 
 def _respond(gram: Operator, shape: tuple[int, int], Q: Buffer, b: Buffer, q: Buffer, f: Buffer) -> None:
@@ -545,13 +553,13 @@ def _respond(gram: Operator, shape: tuple[int, int], Q: Buffer, b: Buffer, q: Bu
     gram.stream.variant(respond(profile, gram.rows.dtype))((columns, tiles), None, W, Q, b, q, f)
 
 
-def gathered(gram: Operator, places: NDArray[np.int32], count: Buffer) -> tuple[Panel, Buffer]:
+def gathered(gram: Operator, positions: NDArray[np.int32], count: Buffer) -> tuple[Panel, Buffer]:
     """Gather rows into a panel, the layout of right-hand rows of a product; return it and the positions' buffer.
 
-    places: position of each row on the device; -1 stands for no row.
+    positions: position of each row on the device; -1 stands for no row.
     count: buffer with the number of positions.
     """
-    panel, at = gram.panel(places.size, square=True), gram.stream.upload(places.ravel())
+    panel, at = gram.panel(positions.size, square=True), gram.stream.upload(positions.ravel())
     gram.gather(panel, at, count)
     return panel, at
 
@@ -561,16 +569,16 @@ def counts(numbers: Sequence[int]) -> list[NDArray[np.int32]]:
     return [np.array([number], np.int32) for number in numbers]
 
 
-def _padded(places: NDArray[np.int32], size: int) -> NDArray[np.int32]:
-    """Return the array ``places`` padded by -1 to the length ``size``."""
-    return np.pad(places, (0, size - len(places)), constant_values=-1)
+def _padded(positions: NDArray[np.int32], size: int) -> NDArray[np.int32]:
+    """Return the array ``positions`` padded by -1 to the length ``size``."""
+    return np.pad(positions, (0, size - len(positions)), constant_values=-1)
 
 
-def _square(gram: Operator, rows: int) -> int:
+def _tile_size(gram: Operator, rows: int) -> int:
     """Return the number of rows and columns of a square tile of K among ``rows`` rows, with padding."""
-    return _whole(gram, -(-rows // UNIT) * UNIT)
+    return _round_up(gram, -(-rows // UNIT) * UNIT)
 
 
-def _whole(gram: Operator, rows: int) -> int:
+def _round_up(gram: Operator, rows: int) -> int:
     """Return ``rows``, at least 1, rounded up to a multiple of ``gram.width``, the rows in a panel's block."""
     return -(-max(1, rows) // gram.width) * gram.width

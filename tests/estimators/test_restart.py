@@ -53,7 +53,7 @@ def pair_steps_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Machines that the device takes whole, side by side; and such as are solved one after another."""
     if request.param == "large":
-        monkeypatch.setattr(batch, "largest", lambda stream: 100)
+        monkeypatch.setattr(batch, "max_rows", lambda stream: 100)
     return request.param
 
 
@@ -212,7 +212,7 @@ def test_one_in_progress_stays_where_it_stands(
     """Small ones are told of after each launch, a large one where it is interrupted."""
     file = tmp_path / "state"
     if not small:
-        monkeypatch.setattr(batch, "largest", lambda stream: 100)
+        monkeypatch.setattr(batch, "max_rows", lambda stream: 100)
     monkeypatch.setattr(batch, "LAUNCH", 1)
     whole = machine("ovr", device).fit(X, Y)
     with monkeypatch.context() as within:

@@ -70,7 +70,7 @@ def test_more_members_than_the_host_takes(device: str, monkeypatch: pytest.Monke
 def test_members_by_decomposition(device: str, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     """Those that no device takes whole: of all rows a part for each device, others one after another. They find what
     those before them computed of K, and checked: sums are made in another order."""
-    monkeypatch.setattr(batch, "largest", lambda stream: 100)
+    monkeypatch.setattr(batch, "max_rows", lambda stream: 100)
     calls = calls_of(monkeypatch, driver, "_over_the_same_rows")
     one, two = fitted(device, multi_class=way), fitted([device] * 2, multi_class=way)
     np.testing.assert_allclose(two.dual_coef_, one.dual_coef_, rtol=0, atol=1e-9)

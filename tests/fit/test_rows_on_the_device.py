@@ -31,7 +31,7 @@ def apart(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Stream, "__init__", begun)
     monkeypatch.setattr(host, "MOST", 20)
-    monkeypatch.setattr(batch, "largest", lambda stream: 0)
+    monkeypatch.setattr(batch, "max_rows", lambda stream: 0)
     monkeypatch.setattr(exact, "HOST", 0)
 
 

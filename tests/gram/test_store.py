@@ -142,7 +142,7 @@ def test_larger_than_a_working_set(device: str) -> None:
 @pytest.mark.parametrize("sparse", [False, True])
 def test_one_against_the_rest(device: str, monkeypatch: pytest.MonkeyPatch, most: int, sparse: bool) -> None:
     """Solved whole side by side, and one after another over the same rows."""
-    monkeypatch.setattr("clsvm.solvers.batch.largest", lambda stream: most)
+    monkeypatch.setattr("clsvm.solvers.batch.max_rows", lambda stream: most)
     X, y = of_classes(200, 4)
     rows = sp.csr_matrix(X) if sparse else X
     weights = np.random.default_rng(1).choice([0.5, 1.0, 2.0], 200)

@@ -104,7 +104,7 @@ def test_the_same_scores(device: str, case: str) -> None:
 def test_three_classes(device: str, monkeypatch: pytest.MonkeyPatch, most: int, multi_class: str) -> None:
     """Pairs that are solved side by side as they are, and larger ones, which share rows."""
     alone = shared(monkeypatch)
-    monkeypatch.setattr("clsvm.solvers.batch.largest", lambda stream: most)
+    monkeypatch.setattr("clsvm.solvers.batch.max_rows", lambda stream: most)
     X, y = of_three(150)
     ours, _ = both(SVC(device=device, multi_class=multi_class, tol=1e-5), GRID, X, y, cv=StratifiedKFold(3))
     assert bool(alone) == (most == 4096 or multi_class == "crammer_singer")
@@ -113,13 +113,13 @@ def test_three_classes(device: str, monkeypatch: pytest.MonkeyPatch, most: int, 
 
 @pytest.mark.parametrize("most", [4096, 16])
 def test_a_class_that_weighs_nothing(device: str, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    monkeypatch.setattr("clsvm.solvers.batch.largest", lambda stream: most)
+    monkeypatch.setattr("clsvm.solvers.batch.max_rows", lambda stream: most)
     X, y = of_three(150)
     both(SVC(device=device, tol=1e-5), GRID, X, y, cv=StratifiedKFold(3), params={"sample_weight": (y != "a") * 1.0})
 
 
 def test_machines_of_a_fit_share_its_time(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clsvm.solvers.batch.largest", lambda stream: 16)
+    monkeypatch.setattr("clsvm.solvers.batch.max_rows", lambda stream: 16)
     solves = calls_of(monkeypatch, prepare.PreparedFit, "solve")
     X, y = of_three(90)
     splits = [(np.arange(60), np.arange(60, 90))]
@@ -155,7 +155,7 @@ def test_given_values_and_functions(device: str) -> None:
 @pytest.mark.parametrize("most", [0, 10000])
 def test_values_of_pairs_are_not_kept(device: str, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     """Of a fit predictions stay, and as many values as there are classes where a scorer asks for them."""
-    monkeypatch.setattr(folds.batch, "largest", lambda stream: most)
+    monkeypatch.setattr(folds.batch, "max_rows", lambda stream: most)
     kept: list[int] = []
     real = folds.Folds.fold_of
 

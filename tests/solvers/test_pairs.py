@@ -159,8 +159,8 @@ def test_a_sample_spares_the_objective_s_float64_values(device: str, monkeypatch
     X, y = classes(600, 12, 3, apart=0.6)
     model = SVC(C=1, gamma=0.05, device=device)
     dual = SVC(C=1, gamma=0.05, tol=1e-6, dtype="float64", device=device).fit(X, y).fit_report_.dual
-    looked = calls_of(monkeypatch, batch._Batch, "_moved")
-    for sure in (batch.SURE, 1e9):
+    looked = calls_of(monkeypatch, batch._Batch, "_largest_error")
+    for sure in (batch.SAFETY, 1e9):
         monkeypatch.setattr(batch, "SURE", sure)
         report = model.fit(X, y).fit_report_
         assert looked
@@ -174,7 +174,7 @@ def test_a_sample_of_a_large_member_spares_the_rest(device: str, monkeypatch: py
     count."""
     X, y = classes(1400, 6, 2, apart=0.05)
     K = kernels.make("rbf", gamma=0.1)(X)
-    shifted, exactly = batch._Batch._shifted, batch._Batch._respond_exactly
+    shifted, exactly = batch._Batch._sampled_error, batch._Batch._respond_exactly
 
     def moved(self: Any, near: Any) -> None:
         exactly(self, near)
@@ -188,10 +188,10 @@ def test_a_sample_of_a_large_member_spares_the_rest(device: str, monkeypatch: py
         np.testing.assert_array_equal(self.f, f)
         return found
 
-    monkeypatch.setattr(batch._Batch, "_shifted", looked)
+    monkeypatch.setattr(batch._Batch, "_sampled_error", looked)
     for most, spared in ((None, True), (np.inf, False)):
         if most:
-            monkeypatch.setattr(batch._Batch, "_shifted", lambda self, members: np.full(len(self.b), np.inf))
+            monkeypatch.setattr(batch._Batch, "_sampled_error", lambda self, members: np.full(len(self.b), np.inf))
         model = make(gamma=0.1, tol=1e-2, device=device).fit(X, y)
         report, checked = model.fit_report_, check.check(model, K, y)
         assert report.selection == "all rows are one working set"
@@ -248,7 +248,7 @@ def test_half_of_the_values_among_rows_and_support_vectors(
     X = rng.normal(size=(n, 90)) * (rng.random((n, 90)) < (0.8 if sparse else 1.0))
     kernel = kernels.make("rbf", gamma=0.02)
     K = kernel(X)
-    halved = calls_of(monkeypatch, batch, "_among")
+    halved = calls_of(monkeypatch, batch, "_from_tile")
     parts = [(range(40, 250), range(30, 245)), (range(5, 300), range(0, 300, 9)), (range(7), range(3, 160)), ([4], [9])]
     with Stream(device) as stream:
         if not stream.info.fp64:
@@ -259,7 +259,7 @@ def test_half_of_the_values_among_rows_and_support_vectors(
         asked, expected = [], []
         for here, support in parts:
             at, of, b, q = np.array(here), np.array(support), rng.normal(size=len(support)), rng.normal(size=len(here))
-            asked.append(batch.Asked(position[at[::-1]], position[of], q, b))
+            asked.append(batch.GradientRequest(position[at[::-1]], position[of], q, b))
             expected.append(K[np.ix_(at[::-1], of)] @ b + q)
         for most, squares in (64, [210]), (64, [210]), (10**9, []):  # (twice: what products keep is still theirs)
             monkeypatch.setattr(batch, "MIRRORED", most)

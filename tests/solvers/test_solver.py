@@ -236,7 +236,7 @@ def test_a_solver_used_again_counts_from_nothing(device: str, monkeypatch: pytes
     X, y = noisy(400, 5)
     problem = c_svc(np.where(y == y.max(), 1.0, -1.0)[None], np.ones((1, 400)))
     asked = Options(tol=TOL, working_set_size=64, cache_size=0, device=device)
-    monkeypatch.setattr(batch, "largest", lambda stream: 0)
+    monkeypatch.setattr(batch, "max_rows", lambda stream: 0)
     posed = [Subproblem(np.arange(400), problem)] * 2
     first, again = driver.solve(X, posed, kernels.make("rbf", gamma=0.3), asked, perf_counter()).results
     assert first.rows_computed > 0

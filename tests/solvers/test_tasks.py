@@ -275,7 +275,7 @@ def test_large_pairs_go_through_the_decomposition(monkeypatch: pytest.MonkeyPatc
     expected = verify(whole, K, y, weights)[0]
     sizes = sorted(np.isin(y, two).sum() for two in combinations(range(3), 2))
     for most, count in ((16, 3), (sizes[1], 1)):
-        monkeypatch.setattr(batch, "largest", lambda stream, most=most: most)
+        monkeypatch.setattr(batch, "max_rows", lambda stream, most=most: most)
         model = SVC(**options).fit(X, y, weights)
         assert f"{3 - count} problems" in model.fit_report_.selection
         assert f"{count} by decomposition" in model.fit_report_.selection
@@ -296,8 +296,8 @@ def test_rows_that_the_subproblem_makes(device: str, monkeypatch: pytest.MonkeyP
     X, y = rng.normal(size=(61, 3)), rng.integers(0, 3, 61)
     options: dict[str, Any] = {"gamma": 0.3, "kernel": kernel, "device": device, "dtype": dtype}
     made: list[Any] = []
-    real = batch._Batch._own_rows
-    monkeypatch.setattr(batch._Batch, "_own_rows", lambda self: made.append(real(self)) or made[-1])
+    real = batch._Batch._row_arguments
+    monkeypatch.setattr(batch._Batch, "_row_arguments", lambda self: made.append(real(self)) or made[-1])
     for bias in (True, False):
         fits = []
         for most in (batch.IN_CACHE, 0):
