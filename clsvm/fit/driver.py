@@ -518,5 +518,5 @@ class _Work:
     def _hopeless(self, place: int) -> bool:
         """Return whether this dtype is too coarse for tol and the device has a finer one."""
         dtype, problem = self.gram.rows.dtype, self.context.subproblems[place].problem
-        coarse = certificate.coarse(dtype, self.scale.own, problem, self.worker.options.tol)
+        coarse = certificate.precision_insufficient(dtype, self.scale.own, problem, self.worker.options.tol)
         return dtype != self.stream.profile.finest and coarse

@@ -207,7 +207,7 @@ class HostFit:
                 nan = float("nan")
                 settings.progress(Point(perf_counter() - began, found.steps, 0, nan, nan, nan, found.violation))
             if settings.gap_tol is not None:
-                gap = certificate.reached(problem, found.b, found.f).gap
+                gap = certificate.evaluate(problem, found.b, found.f).gap
             status = ended(settings, np.inf, gap, found.steps, until)
             return status is None
 
@@ -220,7 +220,7 @@ class HostFit:
                 settings.save(best)
             raise
         b, f = found.b, found.f + values.beyond(found.b)
-        at = certificate.reached(problem, b, f)
+        at = certificate.evaluate(problem, b, f)
         seconds, primal, dual = perf_counter() - began, float(at.primal.sum()), float(at.dual.sum())
         result = Result(
             b=b,

@@ -110,7 +110,7 @@ class PreparedFit:
 
     def coarse(self, problem: Problem, tol: float) -> bool:
         """Return whether the rounding errors of K in this dtype hide tol."""
-        return certificate.coarse(self._dtype, self.settings.kernel_scale, problem, tol)
+        return certificate.precision_insufficient(self._dtype, self.settings.kernel_scale, problem, tol)
 
     def solve(self, problem: Problem, **settings: Any) -> Result:
         """Solve ``problem``, which has the same constraint and shape as the problems solved before.

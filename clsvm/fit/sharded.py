@@ -126,7 +126,7 @@ class ShardedFit:
         if problem.constraint is Constraint.COUPLED:
             raise ValueError("multi_class='crammer_singer' needs one device, got rows on several devices")
         options, order, back = self._options, self._order, np.argsort(self._order)
-        if not self.last and certificate.coarse(self._dtype, self._scales.own, problem, options.tol):
+        if not self.last and certificate.precision_insufficient(self._dtype, self._scales.own, problem, options.tol):
             return None
         start, save = asked["start"], asked["save"]
         asked |= {

@@ -195,13 +195,13 @@ class _Solved(NamedTuple):
         problem, found, exact = self.problem, self.solution, ready.settings.exact
         assert exact
         b, f = found.b, found.f.copy()
-        rows = certificate.wanted(problem, b, f, np.full(problem.n, found.error_bound), asked["tol"])
+        rows = certificate.rows_to_check(problem, b, f, np.full(problem.n, found.error_bound), asked["tol"])
         rows[kept] = True
         rows |= found.dtype == "float64"  # the many iterations of such a solve have added rounding errors to every f
         f[:, rows] = exact(np.flatnonzero(rows), b) + problem.q[:, rows]
-        seen = certificate.of(problem, b, f)
-        if found.status is Status.TOLERANCE and seen.violation <= asked["tol"]:
-            rho = seen.rho.reshape(found.rho.shape) if seen.held else found.rho
+        optimality = certificate.of(problem, b, f)
+        if found.status is Status.TOLERANCE and optimality.violation <= asked["tol"]:
+            rho = optimality.rho.reshape(found.rho.shape) if optimality.fixed_sums else found.rho
             return _Solved(problem, replace(found, f=f, rho=rho))
         given = {"exact": exact, "start": b, "known": (b, f), "looked": rows}
         solution = ready.solve(problem, **asked | given).after(found)

@@ -87,21 +87,21 @@ def solve(
     best = Found(b, state.f.reshape(b.shape), np.inf, 0)
     for _ in range(ROUNDS + b.size):
         state.refresh()
-        seen = certificate.of(problem, state.b, state.f)
-        stuck = 0 if seen.violation < 0.99 * best.violation else stuck
+        optimality = certificate.of(problem, state.b, state.f)
+        stuck = 0 if optimality.violation < 0.99 * best.violation else stuck
         now, noise = state.level()
-        if seen.violation < best.violation or (best.violation > tol and now < lowest - noise):
+        if optimality.violation < best.violation or (best.violation > tol and now < lowest - noise):
             lowest = now
-            best = Found(state.b.reshape(b.shape).copy(), state.f.reshape(b.shape).copy(), seen.violation, steps)
+            best = Found(state.b.reshape(b.shape).copy(), state.f.reshape(b.shape).copy(), optimality.violation, steps)
         best = best._replace(steps=steps)
-        if seen.violation <= CLOSE * tol or stuck > STUCK or not going(best) or steps >= most:
+        if optimality.violation <= CLOSE * tol or stuck > STUCK or not going(best) or steps >= most:
             return best
         if stuck > PAIRS and stuck % 2:  # a step of the most violating pair lowers the dual in any case
-            joined = state.pair(seen)
-            moved, held = _descend(state, np.zeros_like(seen.inside), joined, RIDGE, 1)
+            joined = state.pair(optimality)
+            moved, held = _descend(state, np.zeros_like(optimality.inside), joined, RIDGE, 1)
         else:
-            joined = state.join(seen, few, CLOSE * tol / 2)
-            moved, held = _descend(state, seen.inside, joined, RIDGE * STEADIER ** min(stuck, 3), most - steps)
+            joined = state.join(optimality, few, CLOSE * tol / 2)
+            moved, held = _descend(state, optimality.inside, joined, RIDGE * STEADIER ** min(stuck, 3), most - steps)
         steps += moved
         now, noise = state.level()
         lower, level = now < level - noise, min(now, level)
@@ -149,7 +149,7 @@ class _State:
         size = float(np.abs(self.b).sum())
         return float(self.b @ (self.f + self.q)) / 2 + self.epsilon * size, EPS * self.largest * size**2 / 100
 
-    def join(self, seen: Extremes, few: int, least: float) -> NDArray[np.int8]:
+    def join(self, optimality: Extremes, few: int, least: float) -> NDArray[np.int8]:
         """Choose coefficients at a bound or at 0 that become free; return 1 or -1 for them, and 0 for all others.
 
         The sign is the direction in which a coefficient will move.
@@ -157,27 +157,29 @@ class _State:
         few: most coefficients of each direction.
         least: smallest violation of a chosen coefficient.
         """
-        inside, joined, middle = seen.inside, np.zeros(len(self.b), np.int8), seen.offset
-        if seen.held:  # count from the middle of the extremes, so that some coefficients rise and others fall
+        inside, joined, middle = optimality.inside, np.zeros(len(self.b), np.int8), optimality.offset
+        if (
+            optimality.fixed_sums
+        ):  # count from the middle of the extremes, so that some coefficients rise and others fall
             with np.errstate(invalid="ignore"):
-                between = (seen.least + seen.most) / 2
-            middle = np.where(np.isfinite(between), between, seen.rho)[seen.group]
-        for sign, excess in ((1, middle - seen.right), (-1, seen.left - middle)):
+                between = (optimality.least + optimality.most) / 2
+            middle = np.where(np.isfinite(between), between, optimality.rho)[optimality.group]
+        for sign, excess in ((1, middle - optimality.right), (-1, optimality.left - middle)):
             excess = np.where(inside, -np.inf, excess)
             most = np.argpartition(-excess, min(few, len(excess)) - 1)[:few]
             joined[most[excess[most] > least]] = sign
         return joined
 
-    def pair(self, seen: Extremes) -> NDArray[np.int8]:
+    def pair(self, optimality: Extremes) -> NDArray[np.int8]:
         """Mark the most violating pair of coefficients: by 1 the one that will rise, by -1 the other. All others get 0.
 
         If no sum of coefficients is fixed, a single coefficient takes the place of the pair.
         """
-        joined, mine = np.zeros(len(self.b), np.int8), seen.group == seen.violations.argmax()
-        up, down = np.where(mine, seen.right, np.inf).argmin(), np.where(mine, seen.left, -np.inf).argmax()
-        if seen.held or -seen.right[up] >= seen.left[down]:
+        joined, mine = np.zeros(len(self.b), np.int8), optimality.group == optimality.violations.argmax()
+        up, down = np.where(mine, optimality.right, np.inf).argmin(), np.where(mine, optimality.left, -np.inf).argmax()
+        if optimality.fixed_sums or -optimality.right[up] >= optimality.left[down]:
             joined[up] = 1
-        if seen.held or not joined[up]:
+        if optimality.fixed_sums or not joined[up]:
             joined[down] = -1
         return joined
 

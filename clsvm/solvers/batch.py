@@ -308,7 +308,7 @@ class _Batch:
         bound: error bound of f of each subproblem, (B,).
         certain: subproblems (B,) whose violation is certain. Their errors are measured with a sample of rows.
         """
-        level, weight = certificate.level(self.problem, self.b, self.f)
+        level, weight = certificate.dual_size(self.problem, self.b, self.f)
         imprecise = np.asarray(bound * weight > certificate.OBJECTIVE * level)
         many = (self.b != 0).sum(axis=1) > MANY if self.request.sizes is not None else np.zeros(len(self.b), bool)
         if (sampled := certain & imprecise & many).any():

@@ -1,7 +1,7 @@
 """Optimality conditions of the dual problem in float64, and the check of a solve by them.
 
 :func:`of` computes the derivatives of the dual, their extremes, the offsets and the KKT violation from b and
-f = K b + q. :func:`reached` adds the objectives. :class:`Check` decides which rows' f must be computed again from
+f = K b + q. :func:`evaluate` adds the objectives. :class:`Check` decides which rows' f must be computed again from
 float64 kernel values, because rounding errors of K could change the outcome.
 
 An "entry" is one coefficient of one problem; the entries of all problems follow one another. ``group`` (entries,)
@@ -22,7 +22,7 @@ from clsvm.report import relative_gap
 
 OBJECTIVE = 5e-5  # relative error of an objective that rounding of K may cause
 SAMPLE, FEW = 256, 4  # rows sampled to measure rounding errors; up to FEW * SAMPLE rows, all are computed
-HOPELESS = 100.0  # a dtype is too coarse if rounding errors of K exceed HOPELESS * tol
+INSUFFICIENT = 100.0  # a dtype is too coarse if rounding errors of K exceed INSUFFICIENT * tol
 EPS = float(np.finfo(np.float64).eps)
 SLACK = 64  # rounding error of a sum of coefficients, in units of eps times the sum of their sizes
 
@@ -33,13 +33,13 @@ def finite(values: NDArray[Any], kernel: Any) -> None:
         raise ValueError(f"{kernel!r} is not finite for some pairs of rows")
 
 
-def coarse(dtype: str, scale: float, problem: Problem, tol: float) -> bool:
+def precision_insufficient(dtype: str, scale: float, problem: Problem, tol: float) -> bool:
     """Return whether kernel values of ``dtype`` are too coarse for tol.
 
     Kernel values are too coarse if their rounding error eps * scale times the largest possible coefficient exceeds
-    HOPELESS * tol.
+    INSUFFICIENT * tol.
     """
-    return float(np.finfo(dtype).eps) * scale * float(np.maximum(problem.hi, -problem.lo).max()) > HOPELESS * tol
+    return float(np.finfo(dtype).eps) * scale * float(np.maximum(problem.hi, -problem.lo).max()) > INSUFFICIENT * tol
 
 
 class Extremes(NamedTuple):
@@ -63,7 +63,7 @@ class Extremes(NamedTuple):
         offset of each group, (groups,).
     violations
         KKT violation of each group, (groups,).
-    held
+    fixed_sums
         whether the constraint fixes the sums.
     """
 
@@ -75,7 +75,7 @@ class Extremes(NamedTuple):
     most: Vector
     rho: Vector
     violations: Vector
-    held: bool
+    fixed_sums: bool
 
     @property
     def violation(self) -> float:
@@ -99,16 +99,16 @@ class Extremes(NamedTuple):
 
         bound: bound of the rounding errors of the derivatives, one number or (entries,).
         """
-        off = np.broadcast_to(bound, self.right.shape)
-        if not self.held:
-            return (-self.right > tol - 2 * off) | (self.left > tol - 2 * off)
+        errors = np.broadcast_to(bound, self.right.shape)
+        if not self.fixed_sums:
+            return (-self.right > tol - 2 * errors) | (self.left > tol - 2 * errors)
         low, high = np.full((2, *self.rho.shape), np.inf), np.full((2, *self.rho.shape), -np.inf)
         for which, sign in enumerate((-1, 1)):  # lower and upper bounds of the extremes
-            np.minimum.at(low[which], self.group, self.right + sign * off)
-            np.maximum.at(high[which], self.group, self.left - sign * off)
-        doubtful = ~(high[0] - low[0] <= tol)[self.group]
-        near = (self.right - off <= low[1][self.group]) | (self.left + off >= high[1][self.group])
-        return np.asarray(doubtful & (near | self.inside))
+            np.minimum.at(low[which], self.group, self.right + sign * errors)
+            np.maximum.at(high[which], self.group, self.left - sign * errors)
+        unverifiable = ~(high[0] - low[0] <= tol)[self.group]
+        extreme = (self.right - errors <= low[1][self.group]) | (self.left + errors >= high[1][self.group])
+        return np.asarray(unverifiable & (extreme | self.inside))
 
 
 def sides(f: Vector, b: Vector, epsilon: float) -> tuple[Vector, Vector]:
@@ -133,16 +133,16 @@ def snapped(b: Vector, lo: Vector, hi: Vector, epsilon: float, within: float | V
 
     within: the distance that counts as near; by default the rounding error of the sum of b.
     """
-    off = slack(b) if within is None else within
-    b = np.where(b - lo <= off, lo, np.where(hi - b <= off, hi, b))
-    return np.where((np.abs(b) <= off) & (lo < 0) & (hi > 0), 0.0, b) if epsilon else b
+    distance = slack(b) if within is None else within
+    b = np.where(b - lo <= distance, lo, np.where(hi - b <= distance, hi, b))
+    return np.where((np.abs(b) <= distance) & (lo < 0) & (hi > 0), 0.0, b) if epsilon else b
 
 
 def of(problem: Problem, b: Vector, f: Vector) -> Extremes:
     """Return the optimality conditions of b with f = K b + q, both (problems, n) or (entries,)."""
     f, b, lo, hi, group = f.ravel(), b.ravel(), problem.lo.ravel(), problem.hi.ravel(), problem.group.ravel()
-    epsilon, held = problem.epsilon, len(problem.totals)
-    groups = held or problem.problems
+    epsilon, fixed = problem.epsilon, len(problem.totals)
+    groups = fixed or problem.problems
     right, left = sides(f, b, epsilon)
     right, left = np.where(b < hi, right, np.inf), np.where(b > lo, left, -np.inf)
     inside = (right == left) & ~((b == 0) & (epsilon > 0))  # rounding can make two large derivatives equal
@@ -150,18 +150,18 @@ def of(problem: Problem, b: Vector, f: Vector) -> Extremes:
     with np.errstate(invalid="ignore"):
         np.minimum.at(least, group, right)
         np.maximum.at(most, group, left)
-        worst = most - least if held else np.maximum(-least, most)
+        worst = most - least if fixed else np.maximum(-least, most)
         violations = np.nan_to_num(np.maximum(worst, 0.0), nan=np.inf, posinf=np.inf)
-    if held:
+    if fixed:
         slacks = np.asarray(SLACK * EPS * np.bincount(group, np.abs(b), groups), np.float64)
-        near = snapped(b, lo, hi, epsilon, slacks[group])
-        if (near != b).any():  # a coefficient that rounding alone keeps off its bound is not free
-            rho = of(problem, near, f).rho
+        snapped_b = snapped(b, lo, hi, epsilon, slacks[group])
+        if (snapped_b != b).any():  # a coefficient that rounding alone keeps off its bound is not free
+            rho = of(problem, snapped_b, f).rho
         else:
             free = group[inside]
             sums = np.bincount(free, right[inside], groups)
             rho = offsets(least, most, np.bincount(free, minlength=groups), sums)
-    return Extremes(right, left, inside, group, least, most, rho, violations, held > 0)
+    return Extremes(right, left, inside, group, least, most, rho, violations, fixed > 0)
 
 
 def offsets(least: Vector, most: Vector, count: NDArray[Any], sums: NDArray[Any]) -> Vector:
@@ -175,7 +175,7 @@ def offsets(least: Vector, most: Vector, count: NDArray[Any], sums: NDArray[Any]
     return np.where(count > 0, sums / np.maximum(count, 1), np.where(np.isfinite(middle), middle, 0.0))
 
 
-class Checked(NamedTuple):
+class CheckResult(NamedTuple):
     """Hold the result of a float64 check.
 
     Attributes
@@ -216,32 +216,33 @@ class Check:
         objective: bool = True,
     ) -> None:
         self.exact = exact
-        self._given, self._sizes, self._objective = (dtype, kernel_scale), sizes, objective
+        self._kernel_error, self._sizes, self._objective = (dtype, kernel_scale), sizes, objective
         self._b: Vector | None = None  # coefficients at which f was last computed in float64
-        self._c = self._off = np.zeros(0)  # K b at the coefficients ``_b``; its error bound for each row
-        self._known = np.zeros(0, bool)  # rows with float64 values
+        self._product = self._errors = np.zeros(0)  # K b at the coefficients ``_b``; its error bound for each row
+        self._exact_rows = np.zeros(0, bool)  # rows with float64 values
 
-    def hidden(self, b: Vector) -> float:
+    def error_bound(self, b: Vector) -> float:
         """Return the largest error of f that rounding of kernel values can cause, for coefficients b (problems, n)."""
-        dtype, kernel_scale = self._given
+        dtype, kernel_scale = self._kernel_error
         return float(np.finfo(dtype).eps) * kernel_scale * float(np.abs(b).sum(axis=1).max())
 
-    def bound(self, b: Vector) -> Vector:
+    def error_bounds(self, b: Vector) -> Vector:
         """Return the error bound of f of each row (n,), for coefficients b (problems, n)."""
-        whole = np.full(b.shape[1], self.hidden(b))
-        return whole if self._b is None else np.minimum(whole, self._off + self.hidden(b - self._b))
+        whole = np.full(b.shape[1], self.error_bound(b))
+        return whole if self._b is None else np.minimum(whole, self._errors + self.error_bound(b - self._b))
 
-    def know(self, rows: NDArray[np.bool_], b: Vector, c: Vector) -> None:
+    def remember(self, rows: NDArray[np.bool_], b: Vector, c: Vector) -> None:
         """Keep c = K b (problems, n) for coefficients b.
 
         rows: which rows of c come from float64 kernel values, (n,).
         """
-        self._off, self._known, self._b, self._c = np.where(rows, 0.0, self.bound(b)), rows, b.copy(), c
+        self._errors = np.where(rows, 0.0, self.error_bounds(b))
+        self._exact_rows, self._b, self._product = rows, b.copy(), c
 
     def forget(self, rows: slice) -> None:
         """Drop the float64 values of the ``rows``, whose f was computed anew in the dtype of the solve."""
         if self._b is not None:
-            self._off[rows] = np.inf
+            self._errors[rows] = np.inf
 
     def evaluated(self, at: NDArray[np.intp], b: Vector) -> Vector:
         """Return K b of the rows ``at`` in float64, (problems, rows).
@@ -250,15 +251,17 @@ class Check:
         """
         assert self.exact
         changed = b if self._b is None else b - self._b
-        known = self._known[at] if 2 * np.count_nonzero(changed) < np.count_nonzero(b) else np.zeros(len(at), bool)
+        exact = self._exact_rows[at] if 2 * np.count_nonzero(changed) < np.count_nonzero(b) else np.zeros(len(at), bool)
         out = np.empty((len(b), len(at)))
-        if known.any():
-            out[:, known] = self._c[:, at[known]] + (self.exact(at[known], changed) if changed.any() else 0)
-        if not known.all():
-            out[:, ~known] = self.exact(at[~known], b)
+        if exact.any():
+            out[:, exact] = self._product[:, at[exact]] + (self.exact(at[exact], changed) if changed.any() else 0)
+        if not exact.all():
+            out[:, ~exact] = self.exact(at[~exact], b)
         return out
 
-    def __call__(self, problem: Problem, b: Vector, f: Vector, worst: float, tol: float, gap: bool = False) -> Checked:
+    def __call__(
+        self, problem: Problem, b: Vector, f: Vector, worst: float, tol: float, gap: bool = False
+    ) -> CheckResult:
         """Return the violation of coefficients b, and f with float64 values of some rows.
 
         A row's f is computed in float64 if its exact value could change whether the violation is within tol, and its
@@ -269,46 +272,46 @@ class Check:
         worst: the violation by f itself.
         gap: whether the duality gap may end the solve.
         """
-        off, f, seen = self.bound(b), f.copy(), np.zeros(problem.n, bool)
+        errors, f, checked = self.error_bounds(b), f.copy(), np.zeros(problem.n, bool)
 
-        def evaluate(rows: NDArray[np.intp]) -> Vector:
+        def recompute(rows: NDArray[np.intp]) -> Vector:
             """Replace f of the given rows by float64 values; return the absolute changes of f (problems, rows)."""
             values = self.evaluated(rows, b) + problem.q[:, rows]
-            did = np.abs(values - f[:, rows])
-            f[:, rows], seen[rows] = values, True
-            return np.asarray(did)
+            change = np.abs(values - f[:, rows])
+            f[:, rows], checked[rows] = values, True
+            return np.asarray(change)
 
-        rows: NDArray[np.bool_] = np.full(problem.n, self._given[0] == "float64")
-        if not rows.any() and worst + 2 * off.max(initial=0.0) > tol:
-            rows = wanted(problem, b, f, off, tol)
+        rows: NDArray[np.bool_] = np.full(problem.n, self._kernel_error[0] == "float64")
+        if not rows.any() and worst + 2 * errors.max(initial=0.0) > tol:
+            rows = rows_to_check(problem, b, f, errors, tol)
         if rows.any():
-            evaluate(np.flatnonzero(rows))
-        if gap or (self._objective and (not seen.any() or of(problem, b, f).violation <= tol)):
-            size, weight = level(problem, b, f)
-            loose = (off[:, None] * weight > OBJECTIVE * size).any(axis=1)
-            rest = np.flatnonzero(~seen & loose & (b != 0).any(axis=0))
-            if self._sizes is not None and len(rest) > FEW * SAMPLE:
+            recompute(np.flatnonzero(rows))
+        if gap or (self._objective and (not checked.any() or of(problem, b, f).violation <= tol)):
+            size, weight = dual_size(problem, b, f)
+            imprecise = (errors[:, None] * weight > OBJECTIVE * size).any(axis=1)
+            unchecked = np.flatnonzero(~checked & imprecise & (b != 0).any(axis=0))
+            if self._sizes is not None and len(unchecked) > FEW * SAMPLE:
                 # The errors of sampled rows, scaled up to all rows, estimate the error of the objective.
-                some, times = sample(rest, b, self._sizes)
-                moved = (evaluate(some) * np.abs(b[:, some]) * times).sum(axis=1)
-                rest = rest[~seen[rest] & (moved > OBJECTIVE * size).any()]
-            if rest.size:
-                evaluate(rest)
-        if seen.any():
+                some, times = sample(unchecked, b, self._sizes)
+                effect = (recompute(some) * np.abs(b[:, some]) * times).sum(axis=1)
+                unchecked = unchecked[~checked[unchecked] & (effect > OBJECTIVE * size).any()]
+            if unchecked.size:
+                recompute(unchecked)
+        if checked.any():
             worst = of(problem, b, f).violation
-            self.know(seen, b, f - problem.q)
-        return Checked(worst, seen, f)
+            self.remember(checked, b, f - problem.q)
+        return CheckResult(worst, checked, f)
 
 
-def wanted(problem: Problem, b: Vector, f: Vector, off: Vector, tol: float) -> NDArray[np.bool_]:
+def rows_to_check(problem: Problem, b: Vector, f: Vector, errors: Vector, tol: float) -> NDArray[np.bool_]:
     """Return for which rows (n,) the exact f could change whether the violation of b is within tol.
 
     Rows with an error bound of at most a tenth of tol do not count.
 
-    off: error bounds of f, (n,).
+    errors: error bounds of f, (n,).
     """
-    deciding = of(problem, b, f).deciding(tol, np.tile(off, problem.problems))
-    return np.asarray(deciding.reshape(b.shape).any(axis=0) & (off > tol / 10))
+    deciding = of(problem, b, f).deciding(tol, np.tile(errors, problem.problems))
+    return np.asarray(deciding.reshape(b.shape).any(axis=0) & (errors > tol / 10))
 
 
 def sample(rows: NDArray[np.intp], b: Vector, sizes: Vector) -> tuple[NDArray[np.intp], Vector]:
@@ -345,7 +348,7 @@ def objectives(problem: Problem, b: Vector, f: Vector, offset: Vector) -> tuple[
     return quadratic / 2 + loss - (offset * b).sum(axis=1), dual
 
 
-class Reached(NamedTuple):
+class Evaluation(NamedTuple):
     """Hold offsets, objectives, violation and duality gap of coefficients.
 
     Attributes
@@ -367,16 +370,16 @@ class Reached(NamedTuple):
     gap: float
 
 
-def reached(problem: Problem, b: Vector, f: Vector) -> Reached:
+def evaluate(problem: Problem, b: Vector, f: Vector) -> Evaluation:
     """Return offsets, objectives, KKT violation and duality gap of coefficients b (problems, n) with f = K b + q."""
-    seen = of(problem, b, f)
-    primal, dual = objectives(problem, b, f, seen.offset.reshape(b.shape))
+    optimality = of(problem, b, f)
+    primal, dual = objectives(problem, b, f, optimality.offset.reshape(b.shape))
     coupled = problem.constraint is Constraint.COUPLED
-    rho = np.zeros((problem.problems, 1)) if coupled else seen.rho.reshape(problem.problems, -1)
-    return Reached(rho, primal, dual, seen.violation, float(max(map(relative_gap, primal, dual))))
+    rho = np.zeros((problem.problems, 1)) if coupled else optimality.rho.reshape(problem.problems, -1)
+    return Evaluation(rho, primal, dual, optimality.violation, float(max(map(relative_gap, primal, dual))))
 
 
-def level(problem: Problem, b: Vector, f: Vector) -> tuple[Vector, Vector]:
+def dual_size(problem: Problem, b: Vector, f: Vector) -> tuple[Vector, Vector]:
     """Return |dual objective| and the sum of |b| of each problem, both (problems,).
 
     An error e of f changes the dual objective by at most e times the sum of |b|.

@@ -106,10 +106,10 @@ class Solver(Loop):
         self.newton = Newton(self.state, self.rows, settings.kernel_scale) if alone else None
         self._begin()
         if settings.looked is not None and settings.known is not None:
-            self.check.know(settings.looked, settings.known[0], settings.known[1] - problem.q)
+            self.check.remember(settings.looked, settings.known[0], settings.known[1] - problem.q)
         if missing is not None:
             self.state.respond(missing, self.square.panel)
-        self._look()
+        self._update_optimality()
 
     def _working_set(self, gram: Operator) -> tuple[int, int]:
         """Return the number of rows of a working set, and the number of rows for which memory is allocated.
@@ -147,27 +147,27 @@ class Solver(Loop):
     def _now(self) -> tuple[Problem, Vector, Vector]:
         return self.state.now()
 
-    def _look(self) -> None:
+    def _update_optimality(self) -> None:
         """Compute the optimality state of all rows on the device."""
         self.selection.look(self.view)
 
     def _replace(self, f: Vector) -> None:
         self.state.replace(f)
-        self._look()
+        self._update_optimality()
 
     def cleared(self) -> AbstractContextManager[None]:
         """Return a context in which the memory of the working set's panel and tile of kernel values is free."""
         return self.square.lent()
 
-    def _between_checks(self, seen: Optimality) -> bool:
+    def _between_checks(self, optimality: Optimality) -> bool:
         """Reserve memory of the row cache, and prefetch rows of K if that pays.
 
         Make a Newton step if it costs less than the outer iterations that it replaces. Return whether it was made.
         """
         started, newton = perf_counter(), self.newton
-        self.rows.reserve(seen.rows, bool(seen.steps.any()), self.sync, self.course.until)
-        self.course.took("rows", started)
-        if newton is None or not newton.due(seen, self.settings.tol, self.course.outer):
+        self.rows.reserve(optimality.rows, bool(optimality.steps.any()), self.sync, self.history.deadline)
+        self.history.add_seconds("rows", started)
+        if newton is None or not newton.due(optimality, self.settings.tol, self.history.outer):
             return False
         started = perf_counter()
         with self.cleared():
@@ -177,13 +177,13 @@ class Solver(Loop):
             counters = self.rows.counters()
             counters[0, 0] += 1
             self.stream.write(self.selection.counters, counters)
-            self._look()
-        self.course.took("free", started)
+            self._update_optimality()
+        self.history.add_seconds("free", started)
         return moved
 
     def _step(self) -> None:
-        rows, stay = self.rows, self.stay if self.course.outer else 0
-        rows.counts.outer = self.course.outer + 1
+        rows, stay = self.rows, self.stay if self.history.outer else 0
+        rows.counts.outer = self.history.outer + 1
         with self._lap("select"):
             self.selection.choose(self.view, stay)
         if rows.first:
@@ -199,7 +199,7 @@ class Solver(Loop):
             rows.add_hits()
         with self._lap("rows"):  # rows computed before the tile are in the cache already
             rows.make_misses()
-        self._look()
+        self._update_optimality()
 
     @contextmanager
     def _lap(self, part: str) -> Iterator[None]:
@@ -214,7 +214,7 @@ class Solver(Loop):
             self.stream.finish()
         elif self.sync == 1 or part == "rows":  # "rows" is the last part of an iteration
             self.stream.flush()
-        self.course.took(part, started)
+        self.history.add_seconds(part, started)
 
     def _tile(self, stay: int) -> None:
         """Make the tile Q = K(ws, ws) of the working set ws.
@@ -245,10 +245,10 @@ class Solver(Loop):
         self._pair_steps(self.sets, self.n, self.selection.ws, self.square.Q, state, self._limits())
 
     def _read(self) -> Optimality:
-        seen, counters = self.selection.seen()
+        optimality, counters = self.selection.seen()
         self.rows.counts.idle = int(counters[0, 3])
         rows = int(counters[0, 1]) + self.rows.counts.apart
-        return Optimality(self.problem, *seen, counters[: self.sets, 0], rows)
+        return Optimality(self.problem, *optimality, counters[: self.sets, 0], rows)
 
     def _sums(self, rho: Vector) -> Vector:
         buffer = self.stream.wide(rho)
@@ -282,9 +282,9 @@ class Coupled(Solver):
         self.view = View(stream.zeros(8 * n), b, lo, hi, self.state.view.epsilon)
         self._k = {name: stream.variant(self.selection.program, name) for name in ("spread", "coupled")}
 
-    def _look(self) -> None:
+    def _update_optimality(self) -> None:
         self._k["spread"]((self.n,), None, self.n, self.state.P, self.state.view[:4], self.view.f)
-        super()._look()
+        super()._update_optimality()
 
     def _solve_set(self) -> None:
         f, b, _, hi, _ = self.state.view

@@ -378,22 +378,22 @@ class Newton:
         self._held = 0  # bytes of the factor
         self._costs = CostModel()
 
-    def due(self, seen: Optimality, tol: float, outer: int) -> bool:
+    def due(self, optimality: Optimality, tol: float, outer: int) -> bool:
         """Return whether a Newton step costs less than the SMO iterations that it replaces.
 
         outer: number of outer iterations so far.
         """
         profile, rows, n, W = self._stream.profile, self._rows, self._state.n, self._rows.selection.W
-        free, cells, width = int(seen.inside.sum()), self._gram.rows.cost, max(rows.tile_cost, 1.0)
+        free, cells, width = int(optimality.inside.sum()), self._gram.rows.cost, max(rows.tile_cost, 1.0)
         value = min(cells, profile.cache_cost) if rows.cache.capacity or self._gram.whole else cells
         a_set = profile.step_cost + profile.look_cost * n + W * W / 2 * width
-        steps, asked = int(seen.steps.sum()), rows.counts.asked
+        steps, asked = int(optimality.steps.sum()), rows.counts.asked
         cost = asked * n * value + outer * a_set + steps * (profile.inner_step + profile.inner_cost * W)
         kept = self._factor is not None and abs(len(self._factor.rows) - free) <= KEPT / 2 * free
         work = SOLVES * free**2 if kept else free**3 / 6
         price = profile.factor_cost * work + (0 if kept else free * free / 2 * width) + n * free * value + a_set
         price += SMALL * profile.step_cost
-        pays = self._costs.pays(cost, seen.worst, tol, price, asked > LATE * n)
+        pays = self._costs.pays(cost, optimality.worst, tol, price, asked > LATE * n)
         return pays and LEAST <= free <= MOST and self._block(0, free, rows.square.nbytes + self._held) > 0
 
     def _block(self, before: int, new: int, spare: int = 0) -> int:
@@ -439,18 +439,18 @@ class Newton:
         return change
 
     def _found(self, problem: Problem, b: Vector, f: Vector) -> Vector | None:
-        seen = certificate.of(problem, b, f)
-        factor = self._factored(np.flatnonzero(seen.inside))
+        optimality = certificate.of(problem, b, f)
+        factor = self._factored(np.flatnonzero(optimality.inside))
         if factor is None:
             return None
         rows = factor.rows
-        gone = np.flatnonzero(~seen.inside[rows])
-        g, x, epsilon = np.where(seen.inside, seen.right, 0)[rows], b[0, rows], problem.epsilon > 0
+        gone = np.flatnonzero(~optimality.inside[rows])
+        g, x, epsilon = np.where(optimality.inside, optimality.right, 0)[rows], b[0, rows], problem.epsilon > 0
         lowest = np.where(epsilon & (x > 0), 0.0, problem.lo[0, rows])
         highest = np.where(epsilon & (x < 0), 0.0, problem.hi[0, rows])
         room = self._stream.limit - self._stream.held
         with one_thread():
-            d = minimum(factor, g, lowest - x, highest - x, seen.group[rows], len(problem.totals), gone, room)
+            d = minimum(factor, g, lowest - x, highest - x, optimality.group[rows], len(problem.totals), gone, room)
         self._hold(factor)
         if d is None:
             return None

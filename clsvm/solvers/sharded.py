@@ -153,7 +153,7 @@ class Sharded(Loop):
         self._offers: list[Offer] = []
         self._begin()
         self._pose(range(len(shards.sizes)), Counter())
-        self._look_again()
+        self._request_candidates()
 
     # Requests to the shards.
 
@@ -231,10 +231,10 @@ class Sharded(Loop):
         before = self._steps
         self._solve()
         if self._steps == before:  # the shards chose candidates by outdated extremes
-            self._look_again()
+            self._request_candidates()
             self._solve()
 
-    def _look_again(self) -> None:
+    def _request_candidates(self) -> None:
         """Request new candidates for the working set from all shards, by the current extremes."""
         self._offers = self._ask("step", [(change,) for change in self._unchanged()])
 
@@ -250,10 +250,10 @@ class Sharded(Loop):
             return
         X = stacked([self._kept_X] * bool(stay) + [stacked([one.X for one in of])[new]])
         f = np.concatenate([*(one.kept for one in of), f[new]])
-        self.course.took("select", started)
+        self.history.add_seconds("select", started)
         started, numbers = perf_counter(), (f, b[rows], p.lo[0, rows], p.hi[0, rows])
         found, self._steps = self._set.solve(X, numbers, Limits.of(s.tol, s.max_iter, W))
-        self.course.took("subproblem", started)
+        self.history.add_seconds("subproblem", started)
         started, change = perf_counter(), found - b[rows]
         b[rows] = found
         stays = stay + np.sort(np.arange(len(new))[:: 1 if stay else 2])
@@ -261,7 +261,7 @@ class Sharded(Loop):
         self._kept, self._kept_X = rows[stays], X[stays]
         changed = np.flatnonzero(change)
         self._apply(rows[changed], change[changed], X[changed])
-        self.course.took("rows", started)
+        self.history.add_seconds("rows", started)
 
     def _apply(self, rows: Rows, change: Vector, X: Data) -> None:
         """Send the changed coefficients to all shards, and receive their next candidates."""
@@ -290,8 +290,8 @@ class Sharded(Loop):
         of = self._offers
         inside, sums = np.sum([one.inside for one in of], axis=0), np.sum([one.sums for one in of], axis=0)
         least, most = _extremes(of, self.problem.groups)
-        seen = least[None], most[None], inside[None], sums[None]
-        return Optimality(self.problem, *seen, np.array([self._steps]), self._directory.computed)
+        optimality = least[None], most[None], inside[None], sums[None]
+        return Optimality(self.problem, *optimality, np.array([self._steps]), self._directory.computed)
 
     def _sums(self, rho: Vector) -> Vector:
         return np.sum(self._ask("objective", [(rho.ravel(),)] * len(self._offers)), axis=0)[None]
@@ -301,7 +301,7 @@ class Sharded(Loop):
 
     def _replace(self, f: Vector) -> None:
         self._ask("put", [(part,) for part in np.split(f[0], self._ends[1:-1])])
-        self._look_again()
+        self._request_candidates()
 
     def exact(self, rows: Rows, b: Vector) -> Vector:
         """Return K b of some rows in float64, (1, rows), for coefficients b (1, n).
@@ -548,14 +548,14 @@ class Shard:
             self._k["mark"]((len(change.kept),), None, at, choice.in_set)
             kept = self._picked(at, len(change.kept))
         choice.look(self.state.view)
-        seen, _ = choice.seen()
+        optimality, _ = choice.seen()
         choice.beside(change.least, change.most)
         choice.choose(self.state.view, change.stay)
         ws = stream.read(choice.ws, np.int32, choice.W)[change.stay :]
         ws = ws[ws >= 0]
         f = self._picked(stream.upload(ws), len(ws)) if len(ws) else np.zeros(0)
         chosen = rows.order[ws]
-        least, most, inside, sums = (one[0] for one in seen)
+        least, most, inside, sums = (one[0] for one in optimality)
         return Offer(chosen, f, self.sent(chosen), kept, least, most, inside, sums, self.cache.capacity)
 
     def _picked(self, at: Buffer, count: int) -> Vector:

@@ -23,10 +23,10 @@ from clsvm.report import Point, Status, relative_gap
 from clsvm.solvers import certificate
 from clsvm.solvers.result import Result, Settings, ended
 
-# A solve within tol continues towards CLOSE * tol for at most NEAR convergence checks, to avoid a float64 check.
-NEAR, CLOSE = 3, 0.6
+# A solve within tol continues towards CLOSE * tol for at most CLOSE_CHECKS convergence checks, to avoid a float64 check.
+CLOSE_CHECKS, CLOSE = 3, 0.6
 PATIENCE = 200  # least outer iterations without progress before a solve counts as stalled
-CERTIFICATES = 20  # a solve counts as stalled after more float64 checks than this that replaced the gradient f
+MAX_CERTIFICATES = 20  # a solve counts as stalled after more float64 checks than this that replaced the gradient f
 FEW_ROWS = 4096  # most rows of a solve whose objectives are checked in float64 even if it misses its tolerance
 GAP_ROWS = 512  # the duality gap, which needs a pass over all rows, is computed once for GAP_ROWS working rows
 PARTS = ("select", "subproblem", "tile", "rows", "update", "free", "gap", "exact")  # keys of the seconds of a solve
@@ -63,7 +63,7 @@ class Optimality:
     rows: int
 
     @property
-    def held(self) -> bool:
+    def fixed_sums(self) -> bool:
         """Return whether the constraint fixes sums of coefficients; otherwise each row has conditions of its own."""
         return self.problem.constraint.has_offset
 
@@ -72,32 +72,34 @@ class Optimality:
         """Return the largest KKT violation of all problems."""
         m, M = self.least, self.most
         with np.errstate(invalid="ignore"):
-            spread = np.where(np.isfinite(m) & np.isfinite(M), M - m, 0) if self.held else np.maximum(-m, M)[:, :1]
-        return float(np.maximum(spread, 0).max())
+            violation = (
+                np.where(np.isfinite(m) & np.isfinite(M), M - m, 0) if self.fixed_sums else np.maximum(-m, M)[:, :1]
+            )
+        return float(np.maximum(violation, 0).max())
 
     @property
     def rho(self) -> Vector:
         """Return the offset of each group, (problems, groups)."""
-        if not self.held:
+        if not self.fixed_sums:
             return np.zeros((self.problem.problems, 1))
         return certificate.offsets(self.least, self.most, self.inside, self.sums)
 
 
 @dataclass
-class Course:
+class History:
     """Hold the history of a solve that its convergence checks need.
 
     Attributes
     ----------
     began
         perf_counter() at the start.
-    until
+    deadline
         perf_counter() at the time limit.
     saved
         perf_counter() when coefficients were last saved.
     outer
         outer iterations so far.
-    near
+    close_checks
         number of checks at which the solve continued although the violation was within tol.
     steps
         SMO iterations at the last check, or -1 after a float64 check replaced the gradient f.
@@ -118,10 +120,10 @@ class Course:
     """
 
     began: float = 0.0
-    until: float = np.inf
+    deadline: float = np.inf
     saved: float = 0.0
     outer: int = 0
-    near: int = 0
+    close_checks: int = 0
     steps: int = -1
     best: float = np.inf
     best_at: int = 0
@@ -131,7 +133,7 @@ class Course:
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
     trace: list[Point] = field(default_factory=list)
 
-    def took(self, part: str, since: float) -> None:
+    def add_seconds(self, part: str, since: float) -> None:
         """Add the seconds since perf_counter() was ``since`` to the ``part`` of the solve."""
         self.seconds[part] += perf_counter() - since
 
@@ -160,7 +162,7 @@ class Loop(ABC):
         """Reset the float64 check and the history of the solve."""
         s = self.settings
         self.check = certificate.Check(self.dtype, s.kernel_scale, s.exact, s.sizes, s.reported)
-        self.course = Course()
+        self.history = History()
 
     @abstractmethod
     def coefficients(self) -> Vector:
@@ -192,7 +194,7 @@ class Loop(ABC):
         rho: offsets (problems, groups) at which the loss is computed.
         """
 
-    def _between_checks(self, seen: Optimality) -> bool:
+    def _between_checks(self, optimality: Optimality) -> bool:
         """Prepare the outer iterations up to the next check.
 
         Return whether a Newton step was made in their place.
@@ -203,10 +205,10 @@ class Loop(ABC):
         """Return a context in which the memory of outer iterations is free for other use."""
         return nullcontext()
 
-    def found(self) -> tuple[Vector, Vector]:
+    def solution(self) -> tuple[Vector, Vector]:
         """Return b and f in the caller's order of rows, with b clipped to the exact bounds of the problem."""
-        held, b, f = self._now()
-        return self.problem.snapped(b, held.lo, held.hi), f
+        problem, b, f = self._now()
+        return self.problem.snapped(b, problem.lo, problem.hi), f
 
     def run(self) -> Result:
         """Iterate to the end of the solve. On Ctrl-C save the coefficients and raise KeyboardInterrupt."""
@@ -218,63 +220,63 @@ class Loop(ABC):
             raise
 
     def _run(self) -> Result:
-        course, status, changed = self.course, None, False
-        course.began = course.saved = perf_counter()
+        history, status, changed = self.history, None, False
+        history.began = history.saved = perf_counter()
         if self.settings.max_time is not None:
-            course.until = course.began + self.settings.max_time
+            history.deadline = history.began + self.settings.max_time
         while True:
-            if course.outer % self.sync == 0:
+            if history.outer % self.sync == 0:
                 status, changed = self._converged()
                 if status:
                     break
             if not changed:
                 self._step()
-                course.outer += 1
+                history.outer += 1
         if status in (Status.MAX_ITER, Status.MAX_TIME) and self.n <= FEW_ROWS:  # the check takes long for more rows
-            self._certified(self._read().worst, np.inf)
-        return self._solution(status)
+            self._check_float64(self._read().worst, np.inf)
+        return self._result(status)
 
     def _converged(self) -> tuple[Status | None, bool]:
         """Check convergence; return the status if the solve ends, and whether the state changed."""
-        s, course, seen = self.settings, self.course, self._read()
-        violation, gap = seen.worst, self._watch(seen)
-        if violation <= s.tol and course.near < NEAR and not self._settled(violation):
-            course.near += 1
-            status = ended(s, np.inf, np.inf, int(seen.steps.min()), course.until)
+        s, history, optimality = self.settings, self.history, self._read()
+        violation, gap = optimality.worst, self._record_check(optimality)
+        if violation <= s.tol and history.close_checks < CLOSE_CHECKS and not self._close_enough(violation):
+            history.close_checks += 1
+            status = ended(s, np.inf, np.inf, int(optimality.steps.min()), history.deadline)
         else:
-            status = ended(s, violation, gap, int(seen.steps.min()), course.until)
+            status = ended(s, violation, gap, int(optimality.steps.min()), history.deadline)
         if status and status.converged:
-            return self._confirmed(status, violation)
+            return self._confirm(status, violation)
         if status:
             return status, False
-        if s.save and perf_counter() - course.saved >= s.save_every:
+        if s.save and perf_counter() - history.saved >= s.save_every:
             s.save(self.coefficients())
-            course.saved = perf_counter()
-        if self._stands_still(seen):
+            history.saved = perf_counter()
+        if self._stalled(optimality):
             return Status.STALLED, False
-        course.steps = int(seen.steps.sum())
-        return None, self._between_checks(seen)
+        history.steps = int(optimality.steps.sum())
+        return None, self._between_checks(optimality)
 
-    def _confirmed(self, status: Status, violation: float) -> tuple[Status | None, bool]:
+    def _confirm(self, status: Status, violation: float) -> tuple[Status | None, bool]:
         """Check in float64 a solve that reached ``status`` in its own dtype.
 
         Return the status if the solve ends, and whether the state changed.
         """
-        s, course, started = self.settings, self.course, perf_counter()
+        s, history, started = self.settings, self.history, perf_counter()
         if s.progress:
             s.progress.phase("checking in float64")
         by_tol = status is Status.TOLERANCE
-        found = self._certified(violation, s.tol if by_tol else violation, gap=not by_tol)
-        course.took("exact", started)
-        if found.violation <= s.tol if by_tol else not found.rows.any() or self._gap() <= (s.gap_tol or 0):
+        check = self._check_float64(violation, s.tol if by_tol else violation, gap=not by_tol)
+        history.add_seconds("exact", started)
+        if check.violation <= s.tol if by_tol else not check.rows.any() or self._gap() <= (s.gap_tol or 0):
             return status, False
-        course.certificates += 1
-        if course.certificates > CERTIFICATES:
+        history.certificates += 1
+        if history.certificates > MAX_CERTIFICATES:
             return Status.STALLED, False
-        course.steps, course.best = -1, np.inf
+        history.steps, history.best = -1, np.inf
         return None, True
 
-    def _certified(self, violation: float, tol: float, gap: bool = False) -> certificate.Checked:
+    def _check_float64(self, violation: float, tol: float, gap: bool = False) -> certificate.CheckResult:
         """Check b and f in float64, and replace f by the float64 values; return the outcome.
 
         violation: KKT violation by f so far.
@@ -282,15 +284,15 @@ class Loop(ABC):
         gap: whether the duality gap may end the solve.
         """
         if self.check.exact is None:
-            return certificate.Checked(violation, np.zeros(0, bool), np.zeros((0, 0)))
+            return certificate.CheckResult(violation, np.zeros(0, bool), np.zeros((0, 0)))
         with self.cleared():
-            found = self.check(*self._now(), violation, tol, gap)
-            if found.rows.any():
-                self._replace(found.f)
-        self.course.exact_rows += int(found.rows.sum())
-        return found
+            check = self.check(*self._now(), violation, tol, gap)
+            if check.rows.any():
+                self._replace(check.f)
+        self.history.exact_rows += int(check.rows.sum())
+        return check
 
-    def _settled(self, violation: float) -> bool:
+    def _close_enough(self, violation: float) -> bool:
         """Return whether the solve shall end here rather than continue to a violation of CLOSE * tol.
 
         At a violation of CLOSE * tol, the solve may need no float64 check. Further iterations do not pay in two cases.
@@ -300,56 +302,56 @@ class Loop(ABC):
         tol = self.settings.tol
         if self.check.exact is None or violation <= CLOSE * tol or self.dtype == "float64":
             return True
-        hidden = 2 * self.check.hidden(self.coefficients())
-        return hidden > (1 - CLOSE) * tol or hidden <= tol / 5 or violation + hidden <= tol
+        error = 2 * self.check.error_bound(self.coefficients())
+        return error > (1 - CLOSE) * tol or error <= tol / 5 or violation + error <= tol
 
-    def _stands_still(self, seen: Optimality) -> bool:
+    def _stalled(self, optimality: Optimality) -> bool:
         """Return whether the solve has stalled.
 
         A solve has stalled if no SMO iteration changed a coefficient since the last check. It has also stalled if for
         many iterations neither the violation fell nor the dual objective rose. The violation alone may go up and down.
         """
-        course = self.course
-        if seen.worst < 0.99 * course.best:
-            course.best, course.best_at = seen.worst, course.outer
-        if course.outer - course.best_at > PATIENCE + 50 * self.n // self.W:
-            level = float(self._objectives(seen.rho)[1].sum())
-            rises = level > course.level + 1e-9 * abs(level)
-            hopeless = certificate.HOPELESS * self.settings.tol
-            hidden = self.check.exact is not None and self.check.hidden(self.coefficients()) > hopeless
-            course.best_at, course.level = course.outer, level
-            if hidden or not rises:
+        history = self.history
+        if optimality.worst < 0.99 * history.best:
+            history.best, history.best_at = optimality.worst, history.outer
+        if history.outer - history.best_at > PATIENCE + 50 * self.n // self.W:
+            level = float(self._objectives(optimality.rho)[1].sum())
+            rises = level > history.level + 1e-9 * abs(level)
+            insufficient = certificate.INSUFFICIENT * self.settings.tol
+            imprecise = self.check.exact is not None and self.check.error_bound(self.coefficients()) > insufficient
+            history.best_at, history.level = history.outer, level
+            if imprecise or not rises:
                 return True
-        return bool(course.outer) and int(seen.steps.sum()) == course.steps
+        return bool(history.outer) and int(optimality.steps.sum()) == history.steps
 
-    def _watch(self, seen: Optimality) -> float:
+    def _record_check(self, optimality: Optimality) -> float:
         """Update trace and progress display; return the relative duality gap if it is due, else nan.
 
         The gap is due after a fixed number of outer iterations, whatever time they took. So a fit always ends at the
         same iteration.
         """
-        s, course, now = self.settings, self.course, perf_counter()
+        s, history, now = self.settings, self.history, perf_counter()
         every = max(1, GAP_ROWS // (self.W * self.sync)) * self.sync
-        wanted = s.gap_tol is not None and course.outer % every == 0
+        wanted = s.gap_tol is not None and history.outer % every == 0
         # The trace gets about 40 points in the first second.
-        due = s.reported and (not course.trace or now - course.began > 1.1 * course.trace[-1].seconds + 0.02)
-        point = self._point(seen, self._objectives(seen.rho) if wanted or due else None)
-        if wanted or due:
-            course.took("gap", now)
-        if due:
-            course.trace.append(point)
+        traced = s.reported and (not history.trace or now - history.began > 1.1 * history.trace[-1].seconds + 0.02)
+        point = self._point(optimality, self._objectives(optimality.rho) if wanted or traced else None)
+        if wanted or traced:
+            history.add_seconds("gap", now)
+        if traced:
+            history.trace.append(point)
         if s.progress:
             s.progress(point)
         return point.gap if wanted else float("nan")
 
-    def _point(self, seen: Optimality, objectives: tuple[Vector, Vector] | None) -> Point:
+    def _point(self, optimality: Optimality, objectives: tuple[Vector, Vector] | None) -> Point:
         """Return a point of the trace. objectives: primal and dual objective of each problem, or None."""
-        course, primal, dual, gap = self.course, *3 * (float("nan"),)
+        history, primal, dual, gap = self.history, *3 * (float("nan"),)
         if objectives:
             primal, dual = (float(one.sum()) for one in objectives)
             gap = float(max(map(relative_gap, *objectives)))
-        steps, seconds = int(seen.steps.sum()), perf_counter() - course.began
-        return Point(seconds, steps, course.outer, primal, dual, gap, seen.worst, seen.rows)
+        steps, seconds = int(optimality.steps.sum()), perf_counter() - history.began
+        return Point(seconds, steps, history.outer, primal, dual, gap, optimality.worst, optimality.rows)
 
     def _gap(self) -> float:
         """Return the relative duality gap of the current state."""
@@ -363,26 +365,26 @@ class Loop(ABC):
             primal -= (rho.reshape(self.problem.problems, -1) * self.problem.total).sum(axis=1)
         return primal, -(quadratic / 2 + linear)
 
-    def _solution(self, status: Status) -> Result:
-        course, seen, (b, f) = self.course, self._read(), self.found()
-        rho = certificate.of(self.problem, b, f).rho.reshape(len(b), -1) if seen.held else seen.rho
+    def _result(self, status: Status) -> Result:
+        history, optimality, (b, f) = self.history, self._read(), self.solution()
+        rho = certificate.of(self.problem, b, f).rho.reshape(len(b), -1) if optimality.fixed_sums else optimality.rho
         objectives = self._objectives(rho)
-        course.trace.append(self._point(seen, objectives))
+        history.trace.append(self._point(optimality, objectives))
         return Result(
             b=b,
             f=f,
             rho=rho,
             primal=float(objectives[0].sum()),
             dual=float(objectives[1].sum()),
-            violation=seen.worst,
-            steps=int(seen.steps.sum()),
+            violation=optimality.worst,
+            steps=int(optimality.steps.sum()),
             status=status,
-            error_bound=self.check.hidden(b),
-            exact_rows=course.exact_rows,
-            outer_steps=course.outer,
-            rows_computed=seen.rows,
+            error_bound=self.check.error_bound(b),
+            exact_rows=history.exact_rows,
+            outer_steps=history.outer,
+            rows_computed=optimality.rows,
             working_set=self.W,
-            seconds=course.seconds,
-            trace=tuple(course.trace),
+            seconds=history.seconds,
+            trace=tuple(history.trace),
             dtype=self.dtype,
         )

@@ -16,13 +16,13 @@ N, TOL = 40, 1e-3
 
 
 class Asked(certificate.Check):
-    """The check of f (1, n), which is ``true`` and which rounding can have moved by ``bound``, one number or of each
+    """The check of f (1, n), which is ``true`` and which rounding can have moved by ``error_bounds``, one number or of each
     row its own. rows: what was asked for."""
 
     def __init__(self, true: Any, q: Any, bound: Any, sizes: Any = None, objective: bool = True) -> None:
         self.rows: list[NDArray[np.intp]] = []
         super().__init__("float32", 1.0, lambda at, b: self.rows.append(at) or (true - q)[:, at], sizes, objective)
-        self.bound = lambda b: np.array(np.broadcast_to(bound, b.shape[1]), np.float64)  # type: ignore[method-assign]
+        self.error_bounds = lambda b: np.array(np.broadcast_to(bound, b.shape[1]), np.float64)  # type: ignore[method-assign]
 
 
 def on_the_margin(n: int, free: NDArray[np.bool_]) -> tuple[Problem, NDArray[Any], NDArray[Any]]:
@@ -80,15 +80,15 @@ def test_each_row_s_own_bound(seed: int, constraint: Constraint, tol: float) -> 
 def test_rounding_since_rows_were_looked_at() -> None:
     b, scale, eps = np.array([[1.0, 0.0, -1.0]]), 4.0, np.finfo(np.float32).eps
     error = certificate.Check("float32", scale)
-    np.testing.assert_allclose(error.bound(b), 2 * scale * eps)
-    error.know(np.array([True, False, True]), b, b)
-    np.testing.assert_allclose(error.bound(b), np.array([0, 2, 0]) * scale * eps)
+    np.testing.assert_allclose(error.error_bounds(b), 2 * scale * eps)
+    error.remember(np.array([True, False, True]), b, b)
+    np.testing.assert_allclose(error.error_bounds(b), np.array([0, 2, 0]) * scale * eps)
     later = b + np.array([[0.0, 0.25, -0.25]])
-    np.testing.assert_allclose(error.bound(later), np.array([0.5, 2.5, 0.5]) * scale * eps)
-    error.know(np.array([False, True, False]), later, b)
-    np.testing.assert_allclose(error.bound(b), np.array([1, 0.5, 1]) * scale * eps)
+    np.testing.assert_allclose(error.error_bounds(later), np.array([0.5, 2.5, 0.5]) * scale * eps)
+    error.remember(np.array([False, True, False]), later, b)
+    np.testing.assert_allclose(error.error_bounds(b), np.array([1, 0.5, 1]) * scale * eps)
     error.forget(slice(0, 2))
-    np.testing.assert_allclose(error.bound(later), np.array([2.5, 2.5, 0.5]) * scale * eps)
+    np.testing.assert_allclose(error.error_bounds(later), np.array([2.5, 2.5, 0.5]) * scale * eps)
 
 
 @pytest.mark.parametrize("problems", [1, 3])
@@ -103,7 +103,7 @@ def test_rows_that_are_known_are_evaluated_by_what_has_changed(problems: int) ->
 
     error, known, every = certificate.Check("float32", 4.0, exact), np.arange(N) % 2 == 0, np.arange(N)
     np.testing.assert_allclose(error.evaluated(every, b), b @ K.T)
-    error.know(known, b, np.where(known, b @ K.T, np.nan))
+    error.remember(known, b, np.where(known, b @ K.T, np.nan))
     later = b.copy()
     later[:, :3] += 1
     np.testing.assert_allclose(error.evaluated(every[5:], later), (later @ K.T)[:, 5:])

@@ -232,7 +232,7 @@ def test_a_tile_from_rows_has_its_bits(device: str, profile: str) -> None:
         W = made.square.panel.capacity
         made.rows.cache.reserve(len(y), 1)  # (no row leaves)
         for step in range(3):
-            made._look()
+            made._update_optimality()
             if step == 2:  # some places are empty
                 ws = stream.read(made.selection.ws, np.int32, W)
                 ws[5:9] = -1
