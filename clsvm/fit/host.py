@@ -199,7 +199,7 @@ class HostFit:
         stream.peak = max(stream.peak, stream.held + 8 * (K.size + COPIES * problem.q.size**2))
         start = problem.start if best is None else best
 
-        def going(found: active_set.Found) -> bool:
+        def should_continue(found: active_set.ActiveSetResult) -> bool:
             nonlocal status, best
             go_on()
             best, gap = found.b, np.inf
@@ -213,7 +213,7 @@ class HostFit:
 
         try:
             with few_threads(K.shape[0]):
-                given = np.zeros(problem.q.shape) if start is None else start, aim * settings.tol, going
+                given = np.zeros(problem.q.shape) if start is None else start, aim * settings.tol, should_continue
                 found = active_set.solve(K, problem, *given, np.inf if settings.max_iter < 0 else settings.max_iter)
         except KeyboardInterrupt:
             if settings.save and best is not None:

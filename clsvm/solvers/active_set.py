@@ -33,21 +33,21 @@ from numpy.typing import NDArray
 from clsvm.problem import Problem, Vector
 from clsvm.solvers import certificate
 from clsvm.solvers.certificate import Extremes
-from clsvm.solvers.newton import Face, Factor, Rows, steadied
+from clsvm.solvers.newton import Face, Factor, Rows, factor_with_ridge
 
 Flags = NDArray[np.bool_]
 EPS = certificate.EPS
-FEW = 16  # coefficients at bounds that first become free in a round, for each direction
-HELD = 128  # when this many coefficients have reached bounds, K among the free coefficients is factored anew
-RIDGE, STEADIER = 10 * EPS, 1e3  # relative ridge on the diagonal of K; its factor after a round without progress
+MIN_JOINED = 16  # coefficients at bounds that first become free in a round, for each direction
+MAX_FIXED = 128  # when this many coefficients have reached bounds, K among the free coefficients is factored anew
+RIDGE, RIDGE_GROWTH = 10 * EPS, 1e3  # relative ridge on the diagonal of K; its factor after a round without progress
 ROUNDS = 100  # most rounds of a solve, in addition to one for each coefficient
 PAIRS = 2  # rounds without progress after which every second round moves the most violating pair alone
 STUCK = 10  # rounds without a lower violation or dual before the solve ends
 CLOSE = 0.5  # share of tol at which the solve stops
-REFINED = 1  # refinements of the sums in a step, since the Schur complement may be nearly singular
+REFINEMENTS = 1  # refinements of the sums in a step, since the Schur complement may be nearly singular
 
 
-class Found(NamedTuple):
+class ActiveSetResult(NamedTuple):
     """Hold the result of a solve so far.
 
     Attributes
@@ -73,41 +73,47 @@ def solve(
     problem: Problem,
     b: Vector,
     tol: float,
-    going: Callable[[Found], bool] = lambda found: True,
+    should_continue: Callable[[ActiveSetResult], bool] = lambda found: True,
     most: float = np.inf,
-) -> Found:
+) -> ActiveSetResult:
     """Solve ``problem`` (one problem, or coupled ones) from feasible coefficients b (problems, m).
 
     tol: KKT violation at which the solve ends.
-    going: function that is called with the best result so far in each round. If it returns False, the solve ends.
+    should_continue: function that is called with the best result so far in each round. If it returns False, the solve
+    ends.
     most: largest number of steps.
     """
     state = _State(K, problem, b)
-    steps, stuck, few, level, lowest = 0, 0, FEW, np.inf, np.inf
-    best = Found(b, state.f.reshape(b.shape), np.inf, 0)
+    steps, stuck, max_joined, lowest_dual, lowest = 0, 0, MIN_JOINED, np.inf, np.inf
+    best = ActiveSetResult(b, state.f.reshape(b.shape), np.inf, 0)
     for _ in range(ROUNDS + b.size):
         state.refresh()
         optimality = certificate.of(problem, state.b, state.f)
         stuck = 0 if optimality.violation < 0.99 * best.violation else stuck
-        now, noise = state.level()
-        if optimality.violation < best.violation or (best.violation > tol and now < lowest - noise):
-            lowest = now
-            best = Found(state.b.reshape(b.shape).copy(), state.f.reshape(b.shape).copy(), optimality.violation, steps)
+        current, noise = state.dual()
+        if optimality.violation < best.violation or (best.violation > tol and current < lowest - noise):
+            lowest = current
+            now = (vector.reshape(b.shape).copy() for vector in (state.b, state.f))
+            best = ActiveSetResult(*now, optimality.violation, steps)
         best = best._replace(steps=steps)
-        if optimality.violation <= CLOSE * tol or stuck > STUCK or not going(best) or steps >= most:
+        if optimality.violation <= CLOSE * tol or stuck > STUCK or not should_continue(best) or steps >= most:
             return best
         if stuck > PAIRS and stuck % 2:  # a step of the most violating pair lowers the dual in any case
-            joined = state.pair(optimality)
-            moved, held = _descend(state, np.zeros_like(optimality.inside), joined, RIDGE, 1)
+            entering = state.pair(optimality)
+            made_steps, fixed = _descend(state, np.zeros_like(optimality.inside), entering, RIDGE, 1)
         else:
-            joined = state.join(optimality, few, CLOSE * tol / 2)
-            moved, held = _descend(state, optimality.inside, joined, RIDGE * STEADIER ** min(stuck, 3), most - steps)
-        steps += moved
-        now, noise = state.level()
-        lower, level = now < level - noise, min(now, level)
+            entering = state.choose_entering(optimality, max_joined, CLOSE * tol / 2)
+            ridge = RIDGE * RIDGE_GROWTH ** min(stuck, 3)
+            made_steps, fixed = _descend(state, optimality.inside, entering, ridge, most - steps)
+        steps += made_steps
+        current, noise = state.dual()
+        decreased, lowest_dual = current < lowest_dual - noise, min(current, lowest_dual)
         # More coefficients become free in the next round if most stayed free: each one that meets a bound costs a step.
-        more = 2 * few if 4 * held <= np.count_nonzero(joined) else few // 2
-        stuck, few = (0, max(FEW, more)) if lower else (stuck + 1, FEW if moved else 1)
+        next_max = 2 * max_joined if 4 * fixed <= np.count_nonzero(entering) else max_joined // 2
+        if decreased:
+            stuck, max_joined = 0, max(MIN_JOINED, next_max)
+        else:
+            stuck, max_joined = stuck + 1, MIN_JOINED if made_steps else 1
     return best
 
 
@@ -115,7 +121,7 @@ class _State:
     """Hold the coefficients and gradients of all problems as vectors of problems * m entries."""
 
     def __init__(self, K: Vector, problem: Problem, b: Vector) -> None:
-        self.K, self.m, self.largest = K, K.shape[0], float(np.abs(K.diagonal()).max(initial=0.0))
+        self.K, self.m, self.max_diagonal = K, K.shape[0], float(np.abs(K.diagonal()).max(initial=0.0))
         self.lo, self.hi, self.q, self.b = problem.lo.ravel(), problem.hi.ravel(), problem.q.ravel(), b.ravel().copy()
         self.f, self.epsilon = self.q.copy(), problem.epsilon
         self.group, self.total = problem.group.ravel(), problem.totals
@@ -127,37 +133,37 @@ class _State:
         """
         sums = np.bincount(self.group, self.b, len(self.total))[: len(self.total)]
         for g in np.flatnonzero(sums != self.total):
-            mine = np.flatnonzero(self.group == g)
-            lo, hi, b = self.lo[mine], self.hi[mine], self.b[mine]
+            in_group = np.flatnonzero(self.group == g)
+            lo, hi, b = self.lo[in_group], self.hi[in_group], self.b[in_group]
 
             def at_bound(b: Vector, lo: Vector = lo, hi: Vector = hi) -> Flags:
                 return np.asarray((b == lo) | (b == hi) | ((b == 0) & (self.epsilon > 0)))
 
-            near = certificate.snapped(b, lo, hi, self.epsilon)
-            if at_bound(near).all() and abs(near.sum() - self.total[g]) <= 2 * certificate.slack(b):
-                self.b[mine] = near
+            snapped_b = certificate.snapped(b, lo, hi, self.epsilon)
+            if at_bound(snapped_b).all() and abs(snapped_b.sum() - self.total[g]) <= 2 * certificate.slack(b):
+                self.b[in_group] = snapped_b
                 continue  # a correction would make a coefficient at its bound seem free
-            excess = near.sum() - self.total[g]
-            room = b - lo if excess > 0 else hi - b
-            order = np.lexsort((-room, at_bound(b)))  # free coefficients first, then by distance from the bound
-            b[order] -= np.sign(excess) * np.diff(np.minimum(np.cumsum(room[order]), abs(excess)), prepend=0.0)
-            self.b[mine] = np.clip(b, lo, hi)
+            excess = snapped_b.sum() - self.total[g]
+            distance = b - lo if excess > 0 else hi - b
+            order = np.lexsort((-distance, at_bound(b)))  # free coefficients first, then by distance from the bound
+            b[order] -= np.sign(excess) * np.diff(np.minimum(np.cumsum(distance[order]), abs(excess)), prepend=0.0)
+            self.b[in_group] = np.clip(b, lo, hi)
         self.f = (self.b.reshape(-1, self.m) @ self.K).ravel() + self.q
 
-    def level(self) -> tuple[float, float]:
+    def dual(self) -> tuple[float, float]:
         """Return the dual objective, which every step decreases, and the typical size of its rounding error."""
         size = float(np.abs(self.b).sum())
-        return float(self.b @ (self.f + self.q)) / 2 + self.epsilon * size, EPS * self.largest * size**2 / 100
+        return float(self.b @ (self.f + self.q)) / 2 + self.epsilon * size, EPS * self.max_diagonal * size**2 / 100
 
-    def join(self, optimality: Extremes, few: int, least: float) -> NDArray[np.int8]:
+    def choose_entering(self, optimality: Extremes, max_joined: int, least: float) -> NDArray[np.int8]:
         """Choose coefficients at a bound or at 0 that become free; return 1 or -1 for them, and 0 for all others.
 
         The sign is the direction in which a coefficient will move.
 
-        few: most coefficients of each direction.
+        max_joined: most coefficients of each direction.
         least: smallest violation of a chosen coefficient.
         """
-        inside, joined, middle = optimality.inside, np.zeros(len(self.b), np.int8), optimality.offset
+        inside, entering, middle = optimality.inside, np.zeros(len(self.b), np.int8), optimality.offset
         if (
             optimality.fixed_sums
         ):  # count from the middle of the extremes, so that some coefficients rise and others fall
@@ -166,30 +172,31 @@ class _State:
             middle = np.where(np.isfinite(between), between, optimality.rho)[optimality.group]
         for sign, excess in ((1, middle - optimality.right), (-1, optimality.left - middle)):
             excess = np.where(inside, -np.inf, excess)
-            most = np.argpartition(-excess, min(few, len(excess)) - 1)[:few]
-            joined[most[excess[most] > least]] = sign
-        return joined
+            most = np.argpartition(-excess, min(max_joined, len(excess)) - 1)[:max_joined]
+            entering[most[excess[most] > least]] = sign
+        return entering
 
     def pair(self, optimality: Extremes) -> NDArray[np.int8]:
         """Mark the most violating pair of coefficients: by 1 the one that will rise, by -1 the other. All others get 0.
 
         If no sum of coefficients is fixed, a single coefficient takes the place of the pair.
         """
-        joined, mine = np.zeros(len(self.b), np.int8), optimality.group == optimality.violations.argmax()
-        up, down = np.where(mine, optimality.right, np.inf).argmin(), np.where(mine, optimality.left, -np.inf).argmax()
+        entering, in_group = np.zeros(len(self.b), np.int8), optimality.group == optimality.violations.argmax()
+        up = np.where(in_group, optimality.right, np.inf).argmin()
+        down = np.where(in_group, optimality.left, -np.inf).argmax()
         if optimality.fixed_sums or -optimality.right[up] >= optimality.left[down]:
-            joined[up] = 1
-        if optimality.fixed_sums or not joined[up]:
-            joined[down] = -1
-        return joined
+            entering[up] = 1
+        if optimality.fixed_sums or not entering[up]:
+            entering[down] = -1
+        return entering
 
-    def tile(self, rows: Rows) -> Vector:
+    def hessian(self, rows: Rows) -> Vector:
         """Return the Hessian of the dual among the entries (coefficients of all problems) with the indices ``rows``."""
         row, part = rows % self.m, rows // self.m
         tile = self.K[np.ix_(row, row)]
         return tile if self.b.size == self.m else tile * (part[:, None] == part)
 
-    def side(self, rows: Rows, up: Flags) -> tuple[Vector, Vector, Vector]:
+    def smooth_bounds(self, rows: Rows, up: Flags) -> tuple[Vector, Vector, Vector]:
         """Return the derivatives of epsilon * |b| for the entries ``rows``, then their lower and their upper bounds.
 
         If epsilon > 0, 0 is a bound too: the bounds keep an entry on its side of 0, where epsilon * |b| is smooth.
@@ -202,72 +209,75 @@ class _State:
         top = np.where(~positive & (epsilon > 0), np.minimum(hi, 0), hi)
         return epsilon_term, np.where(positive & (epsilon > 0), np.maximum(lo, 0), lo), top
 
-    def move(self, rows: Rows, step: Vector) -> None:
+    def update_gradient(self, rows: Rows, step: Vector) -> None:
         """Add to f its change for a ``step`` of the entries ``rows``: K times the step."""
         row, f = rows % self.m, self.f.reshape(-1, self.m)
         for part in np.unique(rows // self.m):
-            mine = rows // self.m == part
-            f[part] += self.K[:, row[mine]] @ step[mine]
+            in_group = rows // self.m == part
+            f[part] += self.K[:, row[in_group]] @ step[in_group]
 
 
-def _descend(state: _State, inside: Flags, joined: NDArray[np.int8], ridge: float, most: float) -> tuple[int, int]:
-    """Minimise the dual over coefficients that are ``inside`` their bounds or ``joined``, in at most ``most`` steps.
+def _descend(state: _State, inside: Flags, entering: NDArray[np.int8], ridge: float, most: float) -> tuple[int, int]:
+    """Minimise the dual over coefficients that are ``inside`` their bounds or ``entering``, in at most ``most`` steps.
 
     Return the number of steps that changed a coefficient, and the number of coefficients that reached a bound or 0.
     """
-    F = np.flatnonzero(inside | (joined != 0))
+    F = np.flatnonzero(inside | (entering != 0))
     if not F.size:
         return 0, 0
-    epsilon_term, bottom, top = state.side(F, joined[F] > 0)
-    tile, sums = state.tile(F), state.total.size
-    largest = float(np.abs(tile.diagonal()).max())
-    kinds, group = np.unique(state.group[F] if sums else np.zeros(len(F), np.intp), return_inverse=True)
-    factor = _factored(tile, ridge * len(F), largest or 1.0)
-    face = Face(factor, state.f[F] + epsilon_term, group, len(kinds) if sums else 0, REFINED)
-    held, nothing, moved = np.zeros(len(F), bool), np.zeros(len(F)), 0
-    # A coefficient of ``joined`` that would move in the wrong direction is fixed at once.
-    for _ in range(HELD + len(F)):
-        d = face.minimum(held, nothing)
+    epsilon_term, bottom, top = state.smooth_bounds(F, entering[F] > 0)
+    hessian, sums = state.hessian(F), state.total.size
+    largest = float(np.abs(hessian.diagonal()).max())
+    present, group = np.unique(state.group[F] if sums else np.zeros(len(F), np.intp), return_inverse=True)
+    factor = _factorize(hessian, ridge * len(F), largest or 1.0)
+    face = Face(factor, state.f[F] + epsilon_term, group, len(present) if sums else 0, REFINEMENTS)
+    fixed, zeros, made_steps = np.zeros(len(F), bool), np.zeros(len(F)), 0
+    # A coefficient of ``entering`` that would move in the wrong direction is fixed at once.
+    for _ in range(MAX_FIXED + len(F)):
+        d = face.minimum(fixed, zeros)
         if d is None:
             break
         if sums:  # remove rounding errors from the sums of d
-            left = np.bincount(group[~held], minlength=len(kinds))
+            free_count = np.bincount(group[~fixed], minlength=len(present))
             for _ in range(2):
-                off = np.bincount(group, d, len(kinds)) / np.maximum(left, 1)
-                d[~held] -= off[group[~held]]
+                excess = np.bincount(group, d, len(present)) / np.maximum(free_count, 1)
+                d[~fixed] -= excess[group[~fixed]]
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            room = np.where(d > 0, (top - state.b[F]) / d, np.where(d < 0, (bottom - state.b[F]) / d, np.inf))
-        room[held] = np.inf
-        slope, curve = float(d @ (state.f[F] + epsilon_term)), float(d @ (tile @ d))
+            ratio = np.where(d > 0, (top - state.b[F]) / d, np.where(d < 0, (bottom - state.b[F]) / d, np.inf))
+        ratio[fixed] = np.inf
+        slope, curve = float(d @ (state.f[F] + epsilon_term)), float(d @ (hessian @ d))
         flat = curve <= 10 * EPS * len(F) * largest * float(d @ d)
-        step = min(float(room.min()), np.inf if flat else -slope / curve)
+        step = min(float(ratio.min()), np.inf if flat else -slope / curve)
         if not slope < 0 or not np.isfinite(step):
             break
-        hit = room <= step
+        hit = ratio <= step
         b = np.where(hit, np.where(d > 0, top, bottom), np.clip(state.b[F] + step * d, bottom, top))
         change = b - state.b[F]
-        change[held] = 0
+        change[fixed] = 0
         if change.any():
             state.b[F] += change
             state.b[F[hit]] = b[hit]
-            state.move(F, change)
-            face.move(state.f[F] + epsilon_term)
-            moved += 1
-        if not hit.any() or moved >= most:
+            state.update_gradient(F, change)
+            face.update_gradient(state.f[F] + epsilon_term)
+            made_steps += 1
+        if not hit.any() or made_steps >= most:
             break
-        at = np.flatnonzero(hit)
-        if not step and not joined[F][~held & ~hit].any():
-            at = at[[np.abs(d[at]).argmax()]]  # fix one coefficient alone: fixing all could prevent every later step
-        held[at] = True
-        if np.count_nonzero(held) >= HELD and moved:
+        reached = np.flatnonzero(hit)
+        if not step and not entering[F][~fixed & ~hit].any():
+            # Fix one coefficient alone: fixing all could prevent every later step.
+            reached = reached[[np.abs(d[reached]).argmax()]]
+        fixed[reached] = True
+        if np.count_nonzero(fixed) >= MAX_FIXED and made_steps:
             break
-    return moved, int(np.count_nonzero(held))
+    return made_steps, int(np.count_nonzero(fixed))
 
 
-def _factored(tile: Vector, ridge: float, least: float) -> Factor:
-    """Return the Cholesky factor of ``tile``, K among the free coefficients, plus the smallest sufficient ridge."""
+def _factorize(hessian: Vector, ridge: float, least: float) -> Factor:
+    """Return the Cholesky factor of ``hessian``, K among the free coefficients, plus the smallest sufficient ridge."""
     ridges = takewhile(np.isfinite, accumulate(repeat(100.0), mul, initial=ridge))
-    factor = steadied(np.float64, ridges, least, lambda one: one.extend(np.arange(len(tile)), tile[:0], tile))
+    factor = factor_with_ridge(
+        np.float64, ridges, least, lambda one: one.extend(np.arange(len(hessian)), hessian[:0], hessian)
+    )
     if factor is None:
         raise ValueError("kernel values are not finite")
     return factor

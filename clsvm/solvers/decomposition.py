@@ -101,7 +101,7 @@ class Solver(Loop):
         self.rows.begin(settings)
         self.selection.clear()
         if self.newton:
-            self.newton.end()
+            self.newton.release()
         alone = problem.problems == 1 and problem.constraint is not Constraint.COUPLED
         self.newton = Newton(self.state, self.rows, settings.kernel_scale) if alone else None
         self._begin()
@@ -167,12 +167,12 @@ class Solver(Loop):
         started, newton = perf_counter(), self.newton
         self.rows.reserve(optimality.rows, bool(optimality.steps.any()), self.sync, self.history.deadline)
         self.history.add_seconds("rows", started)
-        if newton is None or not newton.due(optimality, self.settings.tol, self.history.outer):
+        if newton is None or not newton.should_run(optimality, self.settings.tol, self.history.outer):
             return False
         started = perf_counter()
         with self.cleared():
-            change = newton.find()
-        moved = change is not None and newton.go(change)
+            change = newton.find_change()
+        moved = change is not None and newton.apply(change)
         if moved:
             counters = self.rows.counters()
             counters[0, 0] += 1

@@ -42,19 +42,20 @@ Rows = NDArray[np.intp]
 KernelBlock = Callable[[Rows, Rows], tuple[Matrix, Matrix]]
 ROUNDS = 10  # most rounds in which coefficients that would leave their bounds are fixed
 RIDGE = 10.0  # relative ridge in units of eps times the square root of the number of coefficients
-STEADIER, TRIES = 30.0, 5  # factor of the next ridge if K + ridge * I is indefinite; most ridges to try
+RIDGE_GROWTH, TRIES = 30.0, 5  # factor of the next ridge if K + ridge * I is indefinite; most ridges to try
 MOST, LEAST = 4096, 32  # most and fewest free coefficients of a Newton step
-MARGIN = 256  # panels and a factor's blocks have a multiple of MARGIN rows, so that there are few different sizes
+ALIGN = 256  # panels and a factor's blocks have a multiple of ALIGN rows, so that there are few different sizes
 SHORT = 0.5  # least length t of a step; a shorter step is dropped, since it has fixed the wrong coefficients
 BLOCK = 1024  # most rows of a block of the factor, so that its diagonal block fits in caches
-PLACES = 16  # bytes for each right-hand row of a product, in addition to the row's values
-MEANWHILE = 3  # number of arrays (block, block) on the host while a block of the factor is computed
-GROWN = 3  # memory needed to extend the stored columns of U'^-1, as a multiple of their own memory
-KEPT = 0.25  # share of rows that may be added to or dropped from a factor before it is computed anew
+ROW_EXTRA = 16  # bytes for each right-hand row of a product, in addition to the row's values
+TEMPORARIES = 3  # number of arrays (block, block) on the host while a block of the factor is computed
+GROWTH = 3  # memory needed to extend the stored columns of U'^-1, as a multiple of their own memory
+MAX_CHANGED = 0.25  # share of rows that may be added to or dropped from a factor before it is computed anew
 LOW, LATE = 0.5, 4  # a violation is low at LOW times the first one or less, or once LATE * n rows are computed
-LOOKS, MORE = 4, 2  # convergence checks at a low violation before the first Newton step, and between two steps
-DOUBT = 4.0  # factor of the price of the next step after a step without gain
-SPARED = 4.0  # least ratio of SMO's expected cost to the price of a step that justifies the first step
+# convergence checks at a low violation before the first Newton step, and between two steps
+CHECKS_BEFORE, CHECKS_BETWEEN = 4, 2
+FAILURE_FACTOR = 4.0  # factor of the price of the next step after a step without gain
+MIN_SAVING = 4.0  # least ratio of SMO's expected cost to the price of a step that justifies the first step
 SMALL = 8  # cost of a step's small parts, as a multiple of the cost of an outer iteration's launches
 SOLVES = 50  # linear systems that a step solves if it uses the factor of the step before
 
@@ -89,56 +90,56 @@ class Factor:
         self._relative, self._least = ridge, least
         self.rows: Rows = np.zeros(0, np.intp)
         self._blocks: list[tuple[Matrix, Matrix]] = []
-        self.forget()
+        self.drop_columns()
 
-    def forget(self) -> None:
+    def drop_columns(self) -> None:
         """Drop the columns of U'^-1 that are in memory."""
-        self._place = np.full(len(self.rows), -1, np.intp)  # index of each row's column in _columns, or -1
+        self._column_of = np.full(len(self.rows), -1, np.intp)  # index of each row's column in _columns, or -1
         self._columns = np.zeros((len(self.rows), 0), self.dtype, order="F")
         self._products = np.zeros((0, 0))
 
     @property
-    def kept(self) -> int:
+    def cached_bytes(self) -> int:
         """Return the bytes of the columns of U'^-1 that are kept for later calls."""
         return self._columns.nbytes + self._products.nbytes
 
     @property
     def nbytes(self) -> int:
         """Return the bytes of all blocks, and of the columns of U'^-1 that are in memory."""
-        return self.kept + sum(side.nbytes + corner.nbytes for side, corner in self._blocks)
+        return self.cached_bytes + sum(above.nbytes + diagonal.nbytes for above, diagonal in self._blocks)
 
-    def extend(self, rows: Rows, beside: Matrix, among: Matrix) -> bool:
+    def extend(self, rows: Rows, cross: Matrix, block: Matrix) -> bool:
         """Add k rows to the factor; return False if the matrix is then not positive definite.
 
-        beside: K (m, k) between the m rows of the factor and the new rows.
-        among: the lower triangle of K (k, k) among the new rows.
+        cross: K (m, k) between the m rows of the factor and the new rows.
+        block: the lower triangle of K (k, k) among the new rows.
         """
         if not self._blocks:
-            self.ridge = self._relative * max(self._least, float(among.diagonal().mean()))
+            self.ridge = self._relative * max(self._least, float(block.diagonal().mean()))
         potrf, trsm, syrk, _ = _routines(self.dtype)
-        M = np.array(among.T, self.dtype, order="F")
+        M = np.array(block.T, self.dtype, order="F")
         M[np.diag_indices(len(M))] += self.ridge
-        side = self.forward(beside)
-        if len(side):
-            M = syrk(-1.0, side, 1.0, M, trans=1, lower=0, overwrite_c=1)
-        corner, failed = potrf(M, lower=0, clean=0, overwrite_a=1)
+        above = self.forward(cross)
+        if len(above):
+            M = syrk(-1.0, above, 1.0, M, trans=1, lower=0, overwrite_c=1)
+        diagonal, failed = potrf(M, lower=0, clean=0, overwrite_a=1)
         if failed:
             return False
-        more = trsm(-1.0, corner, side.T @ self._columns, lower=0, trans_a=1)
-        grown, products = np.asfortranarray(np.vstack([self._columns, more])), self._products + more.T @ more
-        self._blocks.append((side, corner))
+        more = trsm(-1.0, diagonal, above.T @ self._columns, lower=0, trans_a=1)
+        columns, products = np.asfortranarray(np.vstack([self._columns, more])), self._products + more.T @ more
+        self._blocks.append((above, diagonal))
         self.rows = np.concatenate([self.rows, rows])
-        self._place = np.concatenate([self._place, np.full(len(rows), -1, np.intp)])
-        self._columns, self._products = grown, products
+        self._column_of = np.concatenate([self._column_of, np.full(len(rows), -1, np.intp)])
+        self._columns, self._products = columns, products
         return True
 
     def forward(self, R: Matrix) -> Matrix:
         """Return U'^-1 R for a matrix R (m, k), by forward substitution."""
         _, trsm, _, _ = _routines(self.dtype)
         out, m = np.empty(R.shape, self.dtype, order="F"), 0
-        for side, corner in self._blocks:
-            new = slice(m, m + len(corner))
-            out[new] = trsm(1.0, corner, R[new] - side.T @ out[:m] if m else R[new], lower=0, trans_a=1)
+        for above, diagonal in self._blocks:
+            new = slice(m, m + len(diagonal))
+            out[new] = trsm(1.0, diagonal, R[new] - above.T @ out[:m] if m else R[new], lower=0, trans_a=1)
             m = new.stop
         return out
 
@@ -146,31 +147,31 @@ class Factor:
         """Return U^-1 w for one vector w, by back substitution."""
         _, _, _, trsv = _routines(self.dtype)
         left, found = w, []
-        for side, corner in reversed(self._blocks):
-            found.append(trsv(corner, left[len(side) :]))
-            left = left[: len(side)] - side @ found[-1]
+        for above, diagonal in reversed(self._blocks):
+            found.append(trsv(diagonal, left[len(above) :]))
+            left = left[: len(above)] - above @ found[-1]
         return np.concatenate(found[::-1]).astype(np.float64)
 
-    def columns(self, at: Rows, room: float) -> Columns | None:
+    def columns(self, at: Rows, budget: float) -> Columns | None:
         """Return columns of U'^-1 that include the columns with the indices ``at``.
 
-        Return None if the columns take more than ``room`` bytes.
+        Return None if the columns take more than ``budget`` bytes.
         """
-        m, kept, new = len(self.rows), self._columns.shape[1], at[self._place[at] < 0]
-        if self._bytes(kept + len(new), len(new)) > room and kept:
-            self.forget()
-            kept, new = 0, at
-        if self._bytes(kept + len(new), len(new)) > room:
+        m, cached, new = len(self.rows), self._columns.shape[1], at[self._column_of[at] < 0]
+        if self._bytes(cached + len(new), len(new)) > budget and cached:
+            self.drop_columns()
+            cached, new = 0, at
+        if self._bytes(cached + len(new), len(new)) > budget:
             return None
         if len(new):
             unit = np.zeros((m, len(new)), self.dtype, order="F")
             unit[new, np.arange(len(new))] = 1
             made = self.forward(unit)
-            across = self._columns.T @ made
-            self._products = np.vstack([np.hstack([self._products, across]), np.hstack([across.T, made.T @ made])])
+            cross = self._columns.T @ made
+            self._products = np.vstack([np.hstack([self._products, cross]), np.hstack([cross.T, made.T @ made])])
             self._columns = np.asfortranarray(np.hstack([self._columns, made]))
-            self._place[new] = kept + np.arange(len(new))
-        return Columns(self._columns, self._products, self._place[at])
+            self._column_of[new] = cached + np.arange(len(new))
+        return Columns(self._columns, self._products, self._column_of[at])
 
     def _bytes(self, columns: int, new: int) -> int:
         """Return the bytes of ``columns`` columns of U'^-1, ``new`` of them still to compute, with temporary arrays."""
@@ -187,18 +188,20 @@ def _routines(dtype: Any) -> tuple[Any, Any, Any, Any]:
 def ridges(dtype: DTypeLike, rows: int) -> Iterator[float]:
     """Yield increasing ridges for a factor of ``rows`` rows, in units of the mean of K's diagonal."""
     for k in range(TRIES):
-        yield STEADIER**k * RIDGE * float(np.finfo(dtype).eps) * float(np.sqrt(rows))
+        yield RIDGE_GROWTH**k * RIDGE * float(np.finfo(dtype).eps) * float(np.sqrt(rows))
 
 
-def steadied(dtype: DTypeLike, ridges: Iterable[float], least: float, grow: Callable[[Factor], bool]) -> Factor | None:
-    """Return the factor with the smallest of the ``ridges`` for which ``grow`` succeeds, None if it never does.
+def factor_with_ridge(
+    dtype: DTypeLike, ridges: Iterable[float], least: float, add_rows: Callable[[Factor], bool]
+) -> Factor | None:
+    """Return the factor with the smallest of the ``ridges`` for which ``add_rows`` succeeds, None if it never does.
 
     K may be indefinite by rounding, so that a small ridge can fail.
 
     least: smallest mean diagonal, as in :class:`Factor`.
-    grow: function that adds the rows to an empty factor, and returns whether that succeeded.
+    add_rows: function that adds the rows to an empty factor, and returns whether that succeeded.
     """
-    return next((one for one in (Factor(dtype, ridge, least) for ridge in ridges) if grow(one)), None)
+    return next((one for one in (Factor(dtype, ridge, least) for ridge in ridges) if add_rows(one)), None)
 
 
 class Face:
@@ -209,54 +212,56 @@ class Face:
     g: gradient (m,).
     group: group number of each entry, (m,).
     groups: number of fixed sums, 0 if none is fixed.
-    refined: number of iterative refinements of the conditions.
+    refinements: number of iterative refinements of the conditions.
     """
 
-    def __init__(self, factor: Factor, g: Vector, group: Rows, groups: int, refined: int = 0) -> None:
-        self._factor, self._refined = factor, refined
+    def __init__(self, factor: Factor, g: Vector, group: Rows, groups: int, refinements: int = 0) -> None:
+        self._factor, self._refinements = factor, refinements
         sums = np.arange(groups)[:, None] == group
         self.sums = sums[sums.any(axis=1)]
-        self._down, *sides = factor.forward(np.array(np.vstack([g, self.sums]).T, factor.dtype, order="F")).T
+        right = np.array(np.vstack([g, self.sums]).T, factor.dtype, order="F")
+        self._forward_g, *forward_sums = factor.forward(right).T
         self._sums = self.sums.astype(np.float64)
-        self._sides = np.array(sides, factor.dtype).reshape(len(sides), len(g)).T
+        self._forward_sums = np.array(forward_sums, factor.dtype).reshape(len(forward_sums), len(g)).T
 
-    def move(self, g: Vector) -> None:
+    def update_gradient(self, g: Vector) -> None:
         """Replace the gradient by g (m,)."""
-        self._down = self._factor.forward(np.array(g[:, None], self._factor.dtype, order="F"))[:, 0]
+        self._forward_g = self._factor.forward(np.array(g[:, None], self._factor.dtype, order="F"))[:, 0]
 
-    def minimum(self, held: NDArray[np.bool_], at: Vector, room: float = np.inf) -> Vector | None:
-        """Return the minimiser d (m,), whose entries marked in ``held`` (m,) are fixed at the values of ``at`` (m,).
+    def minimum(self, fixed: NDArray[np.bool_], at: Vector, budget: float = np.inf) -> Vector | None:
+        """Return the minimiser d (m,), whose entries marked in ``fixed`` (m,) are fixed at the values of ``at`` (m,).
 
-        Return None if there is no minimiser, or if it takes more than ``room`` bytes. The sum of a group is no
+        Return None if there is no minimiser, or if it takes more than ``budget`` bytes. The sum of a group is no
         condition if all entries of the group are fixed.
         """
-        order = np.flatnonzero(held)
-        known = self._factor.columns(order, room)
-        if known is None:
+        order = np.flatnonzero(fixed)
+        columns = self._factor.columns(order, budget)
+        if columns is None:
             return None
-        free = (self.sums & ~held).any(axis=1)
-        sums, W = (self._sums, self._sides) if free.all() else (self._sums[free], self._sides[:, free])
-        taken, dtype, solve = len(sums), self._factor.dtype, None
-        forces, pull = np.zeros(taken + len(order)), np.zeros(len(known.products), dtype)
-        if len(forces):
-            across = (W.T @ known.all)[:, known.at]
-            S = np.empty((len(forces), len(forces)))
-            S[:taken, :taken], S[:taken, taken:], S[taken:, :taken] = W.T @ W, across, across.T
-            S[taken:, taken:] = known.products[np.ix_(known.at, known.at)]
-            solve = _solver(S, self._refined > 0)
+        free = (self.sums & ~fixed).any(axis=1)
+        sums, W = (self._sums, self._forward_sums) if free.all() else (self._sums[free], self._forward_sums[:, free])
+        n_sums, dtype, solve = len(sums), self._factor.dtype, None
+        multipliers, weights = np.zeros(n_sums + len(order)), np.zeros(len(columns.products), dtype)
+        if len(multipliers):
+            cross = (W.T @ columns.all)[:, columns.at]
+            S = np.empty((len(multipliers), len(multipliers)))
+            S[:n_sums, :n_sums], S[:n_sums, n_sums:], S[n_sums:, :n_sums] = W.T @ W, cross, cross.T
+            S[n_sums:, n_sums:] = columns.products[np.ix_(columns.at, columns.at)]
+            solve = _solver(S, self._refinements > 0)
             if solve is None:
                 return None
-            forces = solve(-np.concatenate([W.T @ self._down, (known.all.T @ self._down)[known.at] + at[order]]))
-        for again in range(self._refined + 1):
-            pull[known.at] = forces[taken:]
-            d = -self._factor.back(self._down + W @ forces[:taken].astype(dtype) + known.all @ pull)
-            if again == self._refined or solve is None:
+            right = (columns.all.T @ self._forward_g)[columns.at] + at[order]
+            multipliers = solve(-np.concatenate([W.T @ self._forward_g, right]))
+        for again in range(self._refinements + 1):
+            weights[columns.at] = multipliers[n_sums:]
+            d = -self._factor.back(self._forward_g + W @ multipliers[:n_sums].astype(dtype) + columns.all @ weights)
+            if again == self._refinements or solve is None:
                 break
-            off = np.concatenate([sums @ d, d[order] - at[order]])
-            if np.abs(off).max() <= certificate.EPS * np.abs(d).max():
+            residual = np.concatenate([sums @ d, d[order] - at[order]])
+            if np.abs(residual).max() <= certificate.EPS * np.abs(d).max():
                 break
-            forces += solve(off)
-        d[held] = at[held]
+            multipliers += solve(residual)
+        d[fixed] = at[fixed]
         return d
 
 
@@ -276,44 +281,53 @@ def _solver(S: Vector, singular: bool) -> Callable[[Vector], Vector] | None:
 
 
 def minimum(
-    factor: Factor, g: Vector, bottom: Vector, top: Vector, group: Rows, groups: int, gone: Rows, room: float = np.inf
+    factor: Factor,
+    g: Vector,
+    bottom: Vector,
+    top: Vector,
+    group: Rows,
+    groups: int,
+    leaving: Rows,
+    budget: float = np.inf,
 ) -> Vector | None:
     """Return the change d (m,) of the coefficients in a Newton step, by the loop in the docstring of this module.
 
-    Return None if there is no minimum, or if it takes more than ``room`` bytes.
+    Return None if there is no minimum, or if it takes more than ``budget`` bytes.
 
     g: derivatives for the rows of the factor, (m,).
     bottom, top: bounds of d, (m,).
     group, groups: as in :class:`Face`.
-    gone: indices of rows of the factor that are no longer free; d is 0 there.
+    leaving: indices of rows of the factor that are no longer free; d is 0 there.
     """
-    held, at, face = np.zeros(len(g), bool), np.zeros(len(g)), Face(factor, g, group, groups)
-    held[gone] = True
+    fixed, at, face = np.zeros(len(g), bool), np.zeros(len(g)), Face(factor, g, group, groups)
+    fixed[leaving] = True
     d = at
     for _ in range(ROUNDS):
-        found = face.minimum(held, at, room)
+        found = face.minimum(fixed, at, budget)
         if found is None:
             return None
         d = found
-        out = ~held & ((d < bottom) | (d > top))
-        if not out.any():
+        outside = ~fixed & ((d < bottom) | (d > top))
+        if not outside.any():
             break
-        held |= out
-        at[out] = np.where(d[out] < bottom[out], bottom[out], top[out])
-    return _kept(np.clip(d, bottom, top), face.sums, bottom, top, held) if np.isfinite(d).all() else None
+        fixed |= outside
+        at[outside] = np.where(d[outside] < bottom[outside], bottom[outside], top[outside])
+    return _restore_sums(np.clip(d, bottom, top), face.sums, bottom, top, fixed) if np.isfinite(d).all() else None
 
 
-def _kept(d: Vector, sums: NDArray[np.bool_], bottom: Vector, top: Vector, held: NDArray[np.bool_]) -> Vector | None:
+def _restore_sums(
+    d: Vector, sums: NDArray[np.bool_], bottom: Vector, top: Vector, fixed: NDArray[np.bool_]
+) -> Vector | None:
     """Return the change d (m,) of the coefficients, with the sum of each group restored to 0.
 
     A row of ``sums`` (groups, m) marks the entries of a group. The rounding error of the sum is spread over the group's
-    free entries, which are between ``bottom`` and ``top``. The entries in ``held`` are fixed, and not free. Return None
-    if the free entries are too close to their bounds for that.
+    free entries, which are between ``bottom`` and ``top``. The entries in ``fixed`` are fixed, and not free. Return
+    None if the free entries are too close to their bounds for that.
     """
     for one in sums:
         for _ in range(ROUNDS):
             excess = d[one].sum()
-            free = one & ~held & (d > bottom) & (d < top)
+            free = one & ~fixed & (d > bottom) & (d < top)
             if abs(excess) <= certificate.EPS * np.abs(d[one]).sum() or not free.any():
                 break
             d[free] = np.clip(d[free] - excess / free.sum(), bottom[free], top[free])
@@ -332,7 +346,7 @@ class CostModel:
     def __init__(self) -> None:
         self._log: list[tuple[float, float]] = []  # (cost of SMO, log of the least violation)
         self._first = 0.0  # first violation
-        self._made, self._doubt = False, 1.0  # whether a step was made; factor on the next step's price
+        self._stepped, self._price_factor = False, 1.0  # whether a step was made; factor on the next step's price
 
     def pays(self, cost: float, violation: float, tol: float, price: float, late: bool) -> bool:
         """Return whether SMO will cost more to the end than a Newton step of this ``price``.
@@ -348,37 +362,37 @@ class CostModel:
             return False
         least = min(np.log(max(violation, tol)), self._log[-1][1] if self._log else np.inf)
         self._log.append((cost, least))
-        if len(self._log) <= (MORE if self._made else LOOKS):
+        if len(self._log) <= (CHECKS_BETWEEN if self._stepped else CHECKS_BEFORE):
             return False
-        half, before = self._log[-1 - len(self._log) // 2]
-        many = self._doubt * (1 if self._made else SPARED)
-        return bool((least - np.log(tol)) * (cost - half) > many * price * (before - least))
+        middle, least_before = self._log[-1 - len(self._log) // 2]
+        required = self._price_factor * (1 if self._stepped else MIN_SAVING)
+        return bool((least - np.log(tol)) * (cost - middle) > required * price * (least_before - least))
 
-    def made(self, well: bool) -> None:
+    def record(self, decreased: bool) -> None:
         """Record a Newton step; the forecast begins anew.
 
-        well: whether the step decreased the dual.
+        decreased: whether the step decreased the dual.
         """
         self._log.clear()
-        self._made, self._first = True, np.inf
-        self._doubt *= 1.0 if well else DOUBT
+        self._stepped, self._first = True, np.inf
+        self._price_factor *= 1.0 if decreased else FAILURE_FACTOR
 
 
 class Newton:
     """Make Newton steps over all free coefficients of a problem that SMO solves by working sets.
 
     The factor stays between steps if memory allows. The factor's bytes count towards the stream's limit until
-    :meth:`end`.
+    :meth:`release`.
     """
 
     def __init__(self, state: State, rows: KernelRows, kernel_scale: float) -> None:
         self._state, self._stream, self._gram, self._rows = state, state.stream, state.gram, rows
         self._scale, self._dtype = kernel_scale, np.dtype(state.gram.rows.dtype)
         self._factor: Factor | None = None
-        self._held = 0  # bytes of the factor
+        self._reserved = 0  # bytes of the factor
         self._costs = CostModel()
 
-    def due(self, optimality: Optimality, tol: float, outer: int) -> bool:
+    def should_run(self, optimality: Optimality, tol: float, outer: int) -> bool:
         """Return whether a Newton step costs less than the SMO iterations that it replaces.
 
         outer: number of outer iterations so far.
@@ -386,81 +400,82 @@ class Newton:
         profile, rows, n, W = self._stream.profile, self._rows, self._state.n, self._rows.selection.W
         free, cells, width = int(optimality.inside.sum()), self._gram.rows.cost, max(rows.tile_cost, 1.0)
         value = min(cells, profile.cache_cost) if rows.cache.capacity or self._gram.whole else cells
-        a_set = profile.step_cost + profile.look_cost * n + W * W / 2 * width
+        iteration = profile.step_cost + profile.look_cost * n + W * W / 2 * width
         steps, asked = int(optimality.steps.sum()), rows.counts.asked
-        cost = asked * n * value + outer * a_set + steps * (profile.inner_step + profile.inner_cost * W)
-        kept = self._factor is not None and abs(len(self._factor.rows) - free) <= KEPT / 2 * free
-        work = SOLVES * free**2 if kept else free**3 / 6
-        price = profile.factor_cost * work + (0 if kept else free * free / 2 * width) + n * free * value + a_set
+        cost = asked * n * value + outer * iteration + steps * (profile.inner_step + profile.inner_cost * W)
+        reusable = self._factor is not None and abs(len(self._factor.rows) - free) <= MAX_CHANGED / 2 * free
+        work = SOLVES * free**2 if reusable else free**3 / 6
+        price = profile.factor_cost * work + (0 if reusable else free * free / 2 * width) + n * free * value + iteration
         price += SMALL * profile.step_cost
         pays = self._costs.pays(cost, optimality.worst, tol, price, asked > LATE * n)
-        return pays and LEAST <= free <= MOST and self._block(0, free, rows.square.nbytes + self._held) > 0
+        return pays and LEAST <= free <= MOST and self._block(0, free, rows.square.nbytes + self._reserved) > 0
 
-    def _block(self, before: int, new: int, spare: int = 0) -> int:
+    def _block(self, before: int, new: int, freed: int = 0) -> int:
         """Return the largest block size with which a factor of ``before`` rows can grow by ``new`` rows, or 0.
 
-        The memory of device and host limits the size. spare: bytes that will be freed before the step.
+        The memory of device and host limits the size. freed: bytes that will be freed before the step.
         """
         stream = self._stream
         left = stream.limit - stream.held
-        for block in range(min(_whole(max(before, new)), BLOCK), 0, -MARGIN):
-            rows = _whole(_pair(before, new, block))
+        for block in range(min(_round_up(max(before, new)), BLOCK), 0, -ALIGN):
+            rows = _round_up(_block_rows(before, new, block))
             device = self._gram.panel_bytes(rows), self._dtype.itemsize * rows**2
-            all_of_it = sum(device) + PLACES * rows + self._host_bytes(before, new, block)
-            if max(device) <= stream.largest and all_of_it <= left + spare and PLACES * rows <= left:
+            total = sum(device) + ROW_EXTRA * rows + self._host_bytes(before, new, block)
+            if max(device) <= stream.largest and total <= left + freed and ROW_EXTRA * rows <= left:
                 return block
         return 0
 
     def _host_bytes(self, before: int, new: int, block: int) -> int:
         """Return the bytes by which the factor grows on the host, with temporary arrays, for ``new`` more rows."""
-        more, columns = new * before + new * (new + block) // 2, before + new + MEANWHILE * block
-        kept = GROWN * self._factor.kept if before and self._factor else 0
-        return self._dtype.itemsize * (more + block * columns) + kept
+        more, columns = new * before + new * (new + block) // 2, before + new + TEMPORARIES * block
+        cached = GROWTH * self._factor.cached_bytes if before and self._factor else 0
+        return self._dtype.itemsize * (more + block * columns) + cached
 
-    def find(self) -> Vector | None:
+    def find_change(self) -> Vector | None:
         """Return the change of the coefficients to their joint minimum, (1, n).
 
         Return None if there is no minimum, or no memory to compute it. The factor is kept for the next step if that
         leaves enough memory to the outer iterations.
         """
-        wanted = self._rows.square.nbytes + self._rows.cache.coming
+        needed = self._rows.square.nbytes + self._rows.cache.coming
         try:
-            change = self._found(*self._state.now())
+            change = self._find_change(*self._state.now())
         except (MemoryLimitError, DeviceError, MemoryError):
             change = None
-            self.end()
-        if self._factor and self._stream.limit - self._stream.held < wanted + self._held:
-            self._factor.forget()
-            self._hold(self._factor)
-        if self._stream.limit - self._stream.held < wanted + self._held:
-            self.end()
+            self.release()
+        if self._factor and self._stream.limit - self._stream.held < needed + self._reserved:
+            self._factor.drop_columns()
+            self._keep(self._factor)
+        if self._stream.limit - self._stream.held < needed + self._reserved:
+            self.release()
         if change is None:
-            self._costs.made(False)
+            self._costs.record(False)
         return change
 
-    def _found(self, problem: Problem, b: Vector, f: Vector) -> Vector | None:
+    def _find_change(self, problem: Problem, b: Vector, f: Vector) -> Vector | None:
         optimality = certificate.of(problem, b, f)
-        factor = self._factored(np.flatnonzero(optimality.inside))
+        factor = self._factorize(np.flatnonzero(optimality.inside))
         if factor is None:
             return None
         rows = factor.rows
-        gone = np.flatnonzero(~optimality.inside[rows])
+        leaving = np.flatnonzero(~optimality.inside[rows])
         g, x, epsilon = np.where(optimality.inside, optimality.right, 0)[rows], b[0, rows], problem.epsilon > 0
         lowest = np.where(epsilon & (x > 0), 0.0, problem.lo[0, rows])
         highest = np.where(epsilon & (x < 0), 0.0, problem.hi[0, rows])
-        room = self._stream.limit - self._stream.held
+        budget = self._stream.limit - self._stream.held
         with one_thread():
-            d = minimum(factor, g, lowest - x, highest - x, optimality.group[rows], len(problem.totals), gone, room)
-        self._hold(factor)
+            group, groups = optimality.group[rows], len(problem.totals)
+            d = minimum(factor, g, lowest - x, highest - x, group, groups, leaving, budget)
+        self._keep(factor)
         if d is None:
             return None
-        after = np.where(d <= lowest - x, lowest, np.where(d >= highest - x, highest, x + d))
-        after[gone] = x[gone]
+        new_b = np.where(d <= lowest - x, lowest, np.where(d >= highest - x, highest, x + d))
+        new_b[leaving] = x[leaving]
         change = np.zeros_like(b)
-        change[0, rows] = after - x
+        change[0, rows] = new_b - x
         return change
 
-    def go(self, change: Vector) -> bool:
+    def apply(self, change: Vector) -> bool:
         """Add t * ``change`` to the coefficients b, with the t <= 1 of the least dual; return whether the dual fell.
 
         If t would be less than SHORT, b does not change.
@@ -469,29 +484,29 @@ class Newton:
         """
         state, stream = self._state, self._stream
         problem, b, f = state.now()
-        after = stream.held_wide(b + change)
-        self._rows.respond(after - b)
-        ahead = state.gradients()
-        slope = float((f * (after - b)).sum()) + problem.epsilon * float(np.abs(after).sum() - np.abs(b).sum())
-        curve = float(((ahead - f) * (after - b)).sum())
+        new_b = stream.held_wide(b + change)
+        self._rows.respond(new_b - b)
+        new_f = state.gradients()
+        slope = float((f * (new_b - b)).sum()) + problem.epsilon * float(np.abs(new_b).sum() - np.abs(b).sum())
+        curve = float(((new_f - f) * (new_b - b)).sum())
         t = 1.0 if curve <= -slope else -slope / curve
-        well = slope < 0 and t >= SHORT and bool(np.isfinite(ahead).all())
-        if not well:
-            after, ahead = b, f
+        decreased = slope < 0 and t >= SHORT and bool(np.isfinite(new_f).all())
+        if not decreased:
+            new_b, new_f = b, f
         elif t < 1:
-            after, ahead = b + t * (after - b), f + t * (ahead - f)
-        if not well or t < 1:
-            state.replace(ahead)
-        stream.write_wide(state.b, state.padded(after))
-        self._costs.made(well)
-        return well
+            new_b, new_f = b + t * (new_b - b), f + t * (new_f - f)
+        if not decreased or t < 1:
+            state.replace(new_f)
+        stream.write_wide(state.b, state.padded(new_b))
+        self._costs.record(decreased)
+        return decreased
 
-    def end(self) -> None:
+    def release(self) -> None:
         """Free the factor."""
-        self._stream.reserve(-self._held)
-        self._factor, self._held = None, 0
+        self._stream.reserve(-self._reserved)
+        self._factor, self._reserved = None, 0
 
-    def _factored(self, free: Rows) -> Factor | None:
+    def _factorize(self, free: Rows) -> Factor | None:
         """Return a factor that has the rows ``free``.
 
         The last factor is extended if few rows have become free or reached a bound since then; else a new factor is
@@ -500,48 +515,48 @@ class Newton:
         last = self._factor
         if last is not None:
             new = np.setdiff1d(free, last.rows)
-            gone = len(last.rows) + len(new) - len(free)
-            if len(new) + gone <= KEPT * len(free):
+            leaving = len(last.rows) + len(new) - len(free)
+            if len(new) + leaving <= MAX_CHANGED * len(free):
                 block = self._block(len(last.rows), len(new)) if len(new) else 0
-                if not len(new) or (block and self._grown(last, new, block)):
-                    return self._hold(last)
-        self.end()
+                if not len(new) or (block and self._grow(last, new, block)):
+                    return self._keep(last)
+        self.release()
         block = self._block(0, len(free))
         if not block:
             return None
         of = ridges(self._dtype, len(free))
-        made = steadied(self._dtype, of, self._scale, lambda factor: self._grown(factor, free, block))
-        return self._hold(made) if made else None
+        made = factor_with_ridge(self._dtype, of, self._scale, lambda factor: self._grow(factor, free, block))
+        return self._keep(made) if made else None
 
-    def _hold(self, factor: Factor) -> Factor:
+    def _keep(self, factor: Factor) -> Factor:
         """Keep the factor, count its bytes towards the stream's limit, and return it."""
-        self._stream.reserve(factor.nbytes - self._held)
-        self._factor, self._held = factor, factor.nbytes
+        self._stream.reserve(factor.nbytes - self._reserved)
+        self._factor, self._reserved = factor, factor.nbytes
         return factor
 
-    def _grown(self, factor: Factor, rows: Rows, block: int) -> bool:
+    def _grow(self, factor: Factor, rows: Rows, block: int) -> bool:
         """Extend ``factor`` by ``rows``, ``block`` rows at a time; return whether that succeeded."""
         m, n = len(factor.rows), len(rows)
         host = self._host_bytes(m, n, block)
         self._stream.reserve(host)
         try:
-            with self._kernel_block(_pair(m, n, block)) as square:
+            with self._kernel_block(_block_rows(m, n, block)) as square:
                 pieces = (rows[first : first + block] for first in range(0, n, block))
-                return all(self._extended(factor, some, block, square) for some in pieces)
+                return all(self._extend(factor, some, block, square) for some in pieces)
         finally:
             self._stream.reserve(-host)
 
-    def _extended(self, factor: Factor, rows: Rows, block: int, square: KernelBlock) -> bool:
+    def _extend(self, factor: Factor, rows: Rows, block: int, square: KernelBlock) -> bool:
         """Extend ``factor`` by one block of rows; return whether that succeeded.
 
         square: function that returns K between and among given rows (:meth:`_kernel_block`).
         """
-        beside = np.empty((len(factor.rows), len(rows)), self._dtype, order="F")
-        for first in range(0, max(1, len(beside)), block):
+        cross = np.empty((len(factor.rows), len(rows)), self._dtype, order="F")
+        for first in range(0, max(1, len(cross)), block):
             known = factor.rows[first : first + block]
-            beside[first : first + len(known)], among = square(known, rows)
+            cross[first : first + len(known)], block_of_K = square(known, rows)
         with one_thread():
-            return factor.extend(rows, beside, among)
+            return factor.extend(rows, cross, block_of_K)
 
     @contextmanager
     def _kernel_block(self, rows: int) -> Iterator[KernelBlock]:
@@ -550,7 +565,7 @@ class Newton:
         The function returns K between the rows of both arrays, and the lower triangle of K among the second rows.
         """
         stream, gram = self._stream, self._gram
-        panel, made = gram.panel(_whole(rows), square=True), []
+        panel, made = gram.panel(_round_up(rows), square=True), []
         try:
             for nbytes in (4 * panel.capacity, 4, self._dtype.itemsize * panel.capacity**2):
                 made.append(stream.buffer(nbytes))
@@ -576,12 +591,12 @@ class Newton:
             stream.free(*made, *panel.buffers())
 
 
-def _whole(rows: int) -> int:
-    """Return the number ``rows`` rounded up to a multiple of MARGIN, for panels of right-hand rows."""
-    return -(-rows // MARGIN) * MARGIN
+def _round_up(rows: int) -> int:
+    """Return the number ``rows`` rounded up to a multiple of ALIGN, for panels of right-hand rows."""
+    return -(-rows // ALIGN) * ALIGN
 
 
-def _pair(before: int, new: int, block: int) -> int:
+def _block_rows(before: int, new: int, block: int) -> int:
     """Return the largest number of rows in one call of :meth:`Newton._kernel_block`'s function.
 
     The function gets one block of the factor's rows and one block of the new rows.

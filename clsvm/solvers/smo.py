@@ -23,7 +23,8 @@ from clsvm.report import Point, Status, relative_gap
 from clsvm.solvers import certificate
 from clsvm.solvers.result import Result, Settings, ended
 
-# A solve within tol continues towards CLOSE * tol for at most CLOSE_CHECKS convergence checks, to avoid a float64 check.
+# A solve within tol continues towards CLOSE * tol for at most CLOSE_CHECKS convergence checks, to avoid a float64
+# check.
 CLOSE_CHECKS, CLOSE = 3, 0.6
 PATIENCE = 200  # least outer iterations without progress before a solve counts as stalled
 MAX_CERTIFICATES = 20  # a solve counts as stalled after more float64 checks than this that replaced the gradient f

@@ -49,7 +49,7 @@ PROBLEMS = {
 }
 
 
-def solved(K: Any, problem: Problem, tol: float = TOL) -> active_set.Found:
+def solved(K: Any, problem: Problem, tol: float = TOL) -> active_set.ActiveSetResult:
     start = np.zeros(problem.q.shape) if problem.start is None else problem.start
     found = active_set.solve(K, problem, start, tol)
     assert (found.b >= problem.lo).all()
@@ -96,9 +96,9 @@ def test_an_indefinite_matrix_ends_at_a_stationary_point() -> None:
 
 
 def test_it_ends_when_it_is_told_to_or_cannot_go_on() -> None:
-    problem, seen = PROBLEMS["classes"], list[active_set.Found]()
+    problem, seen = PROBLEMS["classes"], list[active_set.ActiveSetResult]()
 
-    def twice(found: active_set.Found) -> bool:
+    def twice(found: active_set.ActiveSetResult) -> bool:
         seen.append(found)
         return len(seen) < 2
 

@@ -16,7 +16,7 @@ N, TOL = 40, 1e-3
 
 
 class Asked(certificate.Check):
-    """The check of f (1, n), which is ``true`` and which rounding can have moved by ``error_bounds``, one number or of each
+    """The check of f (1, n), which is ``true`` and which rounding can have moved by ``bound``, one number or of each
     row its own. rows: what was asked for."""
 
     def __init__(self, true: Any, q: Any, bound: Any, sizes: Any = None, objective: bool = True) -> None:

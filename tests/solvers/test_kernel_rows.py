@@ -143,7 +143,7 @@ def test_fits_end_as_without_prefetching(device: str, profile: str, name: str, m
 def test_prefetched_rows_are_not_in_the_cost_model(device: str, profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step over all free coefficients is due by the rows of working sets; then none is missing for a tile."""
     rows, lacks = [], []
-    monkeypatch.setattr(Newton, "due", lambda self, *given: rows.append(self._rows.counts.asked) or False)
+    monkeypatch.setattr(Newton, "should_run", lambda self, *given: rows.append(self._rows.counts.asked) or False)
     monkeypatch.setattr(kernel_rows, "before_tile", lambda *given: lacks.append(given[-1]) or False)
     with Stream(device) as stream:
         one = solver(stream, *far_apart(500))

@@ -54,7 +54,7 @@ def test_minimum_within_bounds(groups: int, seed: int) -> None:
     assert (d >= bottom - 1e-12).all()
     assert (d <= top + 1e-12).all()
     assert not d[gone].any()
-    assert newton.minimum(made(K), g, bottom, top, group, groups, gone, room=1000) is None
+    assert newton.minimum(made(K), g, bottom, top, group, groups, gone, budget=1000) is None
     for one in range(groups):
         assert abs(d[group == one].sum()) < 1e-9
 
@@ -128,7 +128,7 @@ def test_minimum_of_a_factor_that_grew() -> None:
     grown, bound = made(K[:40, :40]), np.full(m, 0.5)
     before = gone[gone < 40]
     assert newton.minimum(grown, g[:40], -bound[:40], bound[:40], group[:40], 2, before) is not None
-    assert grown.kept
+    assert grown.cached_bytes
     assert grown.extend(np.arange(40, m), K[:40, 40:], np.tril(K[40:, 40:]))
     found = newton.minimum(grown, g, -bound, bound, group, 2, gone)
     np.testing.assert_allclose(found, newton.minimum(made(K), g, -bound, bound, group, 2, gone), atol=1e-7)
@@ -137,19 +137,19 @@ def test_minimum_of_a_factor_that_grew() -> None:
 def test_indefinite() -> None:
     """The ridge grows where K is indefinite by little, and no factor is made where it is so by much."""
 
-    def steadied(K: NDArray[Any]) -> newton.Factor | None:
+    def with_ridge(K: NDArray[Any]) -> newton.Factor | None:
         ridges = newton.ridges(K.dtype, len(K))
-        return newton.steadied(K.dtype, ridges, 1.0, lambda one: one.extend(np.arange(len(K)), K[:0], K))
+        return newton.factor_with_ridge(K.dtype, ridges, 1.0, lambda one: one.extend(np.arange(len(K)), K[:0], K))
 
-    little = steadied(np.diag([1.0, 1.0, -1e-13]))
+    little = with_ridge(np.diag([1.0, 1.0, -1e-13]))
     assert little is not None
     assert little.ridge > 1e-13
-    assert steadied(np.diag([1.0, 1.0, -1.0])) is None
+    assert with_ridge(np.diag([1.0, 1.0, -1.0])) is None
     broken, wide = made(np.diag([1.0, 1.0, np.nan]) + 0), np.full(3, 1e9)
     assert newton.minimum(broken, np.ones(3), -wide, wide, np.zeros(3, np.intp), 0, np.zeros(0, np.intp)) is None
 
 
-def due(rate: float, beyond: float = 0.0, price: float = 1.0, late: bool = False) -> list[int]:
+def steps_due(rate: float, beyond: float = 0.0, price: float = 1.0, late: bool = False) -> list[int]:
     """The costs of 40 working sets after which a step is due, where the violation is 2 at first, is ``beyond`` for ten
     of them, and then falls by ``rate`` in each."""
     costs = newton.CostModel()
@@ -160,12 +160,12 @@ def due(rate: float, beyond: float = 0.0, price: float = 1.0, late: bool = False
 def test_cost_model() -> None:
     """Due where working sets hardly bring the violation down any more; not while they do, nor before it has begun to
     fall, unless very many rows were computed; nor where a step costs more than what is left."""
-    first = 11 + newton.LOOKS
-    assert due(0.99)[0] == first
-    assert due(0.99, beyond=9.0)[0] == first
-    assert due(0.2) == []
-    assert due(0.99, price=1e5) == []
-    assert due(0.99, beyond=9.0, late=True)[0] == 5 + newton.LOOKS
+    first = 11 + newton.CHECKS_BEFORE
+    assert steps_due(0.99)[0] == first
+    assert steps_due(0.99, beyond=9.0)[0] == first
+    assert steps_due(0.2) == []
+    assert steps_due(0.99, price=1e5) == []
+    assert steps_due(0.99, beyond=9.0, late=True)[0] == 5 + newton.CHECKS_BEFORE
 
 
 def test_cost_model_after_a_step() -> None:
@@ -174,11 +174,11 @@ def test_cost_model_after_a_step() -> None:
     def again(well: bool) -> int:
         costs, price = newton.CostModel(), 20.0
         costs.pays(0, 2.0, 1e-3, price, False)
-        costs.made(well)
+        costs.record(well)
         level = 0.1
         return next((i for i in range(1, 40) if costs.pays(i, level * 0.9**i, 1e-3, price, False)), 40)
 
-    assert again(True) == newton.MORE + 1
+    assert again(True) == newton.CHECKS_BETWEEN + 1
     assert again(False) > again(True)
 
 
@@ -307,14 +307,14 @@ def test_little_memory(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     as many working sets, within the limit."""
     X, y = hard()
     blocks: list[tuple[int, int]] = []  # rows that were there, rows of a block
-    grown, given = newton.Newton._grown, {"C": 1e3, "gamma": 0.3, "working_set_size": 128, "cache_size": 0}
+    grown, given = newton.Newton._grow, {"C": 1e3, "gamma": 0.3, "working_set_size": 128, "cache_size": 0}
 
     def seen(self: newton.Newton, one: newton.Factor, rows: Any, block: int) -> bool:
         blocks.append((len(one.rows), block))
         return grown(self, one, rows, block)
 
     monkeypatch.setattr("clsvm.fit.host.MOST", 0)
-    monkeypatch.setattr(newton.Newton, "_grown", seen)
+    monkeypatch.setattr(newton.Newton, "_grow", seen)
     monkeypatch.setattr(newton, "MARGIN", 32)
     whole = SVC(**given, device=device).fit(X, y).fit_report_
     kept, largest = [any(there for there, _ in blocks)], [max(block for _, block in blocks)]
