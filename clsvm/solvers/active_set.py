@@ -93,8 +93,8 @@ def solve(
         current, noise = state.dual()
         if optimality.violation < best.violation or (best.violation > tol and current < lowest - noise):
             lowest = current
-            now = (vector.reshape(b.shape).copy() for vector in (state.b, state.f))
-            best = ActiveSetResult(*now, optimality.violation, steps)
+            now, f = state.b.reshape(b.shape).copy(), state.f.reshape(b.shape).copy()
+            best = ActiveSetResult(now, f, optimality.violation, steps)
         best = best._replace(steps=steps)
         if optimality.violation <= CLOSE * tol or stuck > STUCK or not should_continue(best) or steps >= most:
             return best

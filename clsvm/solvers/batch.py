@@ -35,7 +35,7 @@ from clsvm.report import Status
 from clsvm.solvers import certificate
 from clsvm.solvers.certificate import Extremes
 from clsvm.solvers.result import Result
-from clsvm.solvers.state import RESPOND, Limits, PairSteps, View, mirror, most_places, respond
+from clsvm.solvers.state import RESPOND, Limits, SmoKernel, View, mirror, max_working_set, respond
 from clsvm.threads import one_thread
 
 UNIT = 32  # subproblems are padded to a multiple of UNIT rows, so that parts of buffers are aligned
@@ -95,7 +95,7 @@ class Request(NamedTuple):
 
 def max_rows(stream: Stream) -> int:
     """Return the most rows that a subproblem may have in a batch on this device."""
-    W = int(min(stream.profile.alone, most_places(stream)))
+    W = int(min(stream.profile.alone, max_working_set(stream)))
     budget = int(TILES * (stream.limit - stream.held))
     while W > UNIT and min(budget, stream.largest) < 8 * W * W:
         W //= 2
@@ -230,7 +230,7 @@ class _Batch:
         values = self._row_arguments()  # arguments by which the SMO kernel computes rows of Q
         self.row_arguments = (self.device.made, *values) if values else ()
         source = gram.row_source() if values else None
-        self._pair_steps = PairSteps(stream, gram.rows.dtype, W, kind.constraint, source)
+        self._smo = SmoKernel(stream, gram.rows.dtype, W, kind.constraint, source)
 
     def _row_arguments(self) -> tuple[Any, ...] | None:
         """Return the arguments by which the SMO kernel computes rows of its tile Q, None if whole tiles are given."""
@@ -295,7 +295,7 @@ class _Batch:
         """Launch the SMO kernel on all subproblems of the batch."""
         (B, W), device = self.b.shape, self.device
         state = device.state, device.delta, device.counters
-        self._pair_steps(B, W, device.ws, self.Q, state, limits, self.row_arguments)
+        self._smo(B, W, device.ws, self.Q, state, limits, self.row_arguments)
 
     def _bound(self) -> Vector:
         """Return the error bound of f of each subproblem, (B,)."""

@@ -34,20 +34,20 @@ import numpy as np
 from clsvm.gram.products import Operator, Tile
 from clsvm.opencl.stream import Stream
 from clsvm.problem import Constraint, Problem, Vector
-from clsvm.solvers.kernel_rows import KernelRows, Square
+from clsvm.solvers.kernel_rows import KernelRows, TileMemory
 from clsvm.solvers.newton import Newton
 from clsvm.solvers.result import Settings
 from clsvm.solvers.smo import Loop, Optimality
 from clsvm.solvers.state import (
     SQUARE,
     Limits,
-    PairSteps,
+    SmoKernel,
     Selection,
     State,
     View,
     carry,
     mirror,
-    most_places,
+    max_working_set,
     nbytes,
     squares,
 )
@@ -70,12 +70,12 @@ class Solver(Loop):
         self.W, stride = self._working_set(gram)
         sizes = self.sets, self.n, self.W, stride, problem.problems
         self.selection = Selection(stream, self.dtype, problem.constraint, *sizes)
-        self.square = Square(stream, gram, stride * self.sets)
-        self._pair_steps = PairSteps(stream, self.dtype, stride, problem.constraint)
+        self.tile_memory = TileMemory(stream, gram, stride * self.sets)
+        self._smo = SmoKernel(stream, self.dtype, stride, problem.constraint)
         self._carry = stream.variant(carry(stream.profile, self.dtype))
         self._mirror = mirror(stream, self.dtype)
         self._allocate()
-        self.rows = KernelRows(self.state, self.selection, self.square, settings.cache_bytes)
+        self.rows = KernelRows(self.state, self.selection, self.tile_memory, settings.cache_bytes)
         self.newton: Newton | None = None
         self.load(problem, settings)
 
@@ -108,7 +108,7 @@ class Solver(Loop):
         if settings.looked is not None and settings.known is not None:
             self.check.remember(settings.looked, settings.known[0], settings.known[1] - problem.q)
         if missing is not None:
-            self.state.respond(missing, self.square.panel)
+            self.state.respond(missing, self.tile_memory.panel)
         self._update_optimality()
 
     def _working_set(self, gram: Operator) -> tuple[int, int]:
@@ -121,7 +121,7 @@ class Solver(Loop):
         each sum.
         """
         stream, rows, unit, sets = self.stream, gram.rows, max(gram.width, WHOLE), self.sets
-        real, most = np.dtype(rows.dtype).itemsize, most_places(stream)
+        real, most = np.dtype(rows.dtype).itemsize, max_working_set(stream)
         asked = min(self.settings.working_set, rows.n)
         W = max(1, asked // unit) * unit
         while unit < W:
@@ -157,7 +157,7 @@ class Solver(Loop):
 
     def cleared(self) -> AbstractContextManager[None]:
         """Return a context in which the memory of the working set's panel and tile of kernel values is free."""
-        return self.square.lent()
+        return self.tile_memory.released()
 
     def _between_checks(self, optimality: Optimality) -> bool:
         """Reserve memory of the row cache, and prefetch rows of K if that pays.
@@ -186,10 +186,10 @@ class Solver(Loop):
         rows.counts.outer = self.history.outer + 1
         with self._lap("select"):
             self.selection.choose(self.view, stay)
-        if rows.first:
+        if rows.rows_before_tile:
             with self._lap("rows"):
-                rows.plan(self.W, all_of_them=True)
-                rows.make_misses(add=False)
+                rows.plan(self.W, all_rows=True)
+                rows.compute_misses(add=False)
         with self._lap("tile"):
             self._tile(stay)
         with self._lap("subproblem"):
@@ -198,7 +198,7 @@ class Solver(Loop):
             rows.plan(self.stay)
             rows.add_hits()
         with self._lap("rows"):  # rows computed before the tile are in the cache already
-            rows.make_misses()
+            rows.compute_misses()
         self._update_optimality()
 
     @contextmanager
@@ -223,31 +223,31 @@ class Solver(Loop):
         tile. For this ``stay`` must be a multiple of the number of rows of a lane group, and of SQUARE, the side of the
         squares that carry.cl copies. Half of all other values are computed, and mirrored to the other half.
         """
-        gram, square, half = self.state.gram, self.square, self.W // 2
-        ws, Q, W = self.selection.ws, square.Q, square.panel.capacity
-        kept = stay and square.made and self.sets == 1
+        gram, tile_memory, half = self.state.gram, self.tile_memory, self.W // 2
+        ws, Q, W = self.selection.ws, tile_memory.Q, tile_memory.panel.capacity
+        kept = stay and tile_memory.valid and self.sets == 1
         known = half if kept and half % max(gram.rows.lanes, SQUARE) == 0 else 0
         if known:
             self._carry(*squares(self.stream.profile, known, known), W, known, Q)
-        if self.rows.first:
+        if self.rows.rows_before_tile:
             self.rows.tile(ws, W, known, Q)
         else:
-            gram.gather(square.panel, ws, square.count)
-            gram.tile(square.panel, Tile(ws, square.count, Q, known, half=True))
+            gram.gather(tile_memory.panel, ws, tile_memory.count)
+            gram.tile(tile_memory.panel, Tile(ws, tile_memory.count, Q, known, half=True))
         self._mirror(W, known, Q)
-        square.made = True
+        tile_memory.valid = True
 
     def _limits(self) -> Limits:
         return Limits.of(self.settings.tol, self.settings.max_iter, self.W)
 
     def _solve_set(self) -> None:
         state = self.view, self.rows.delta, self.selection.counters
-        self._pair_steps(self.sets, self.n, self.selection.ws, self.square.Q, state, self._limits())
+        self._smo(self.sets, self.n, self.selection.ws, self.tile_memory.Q, state, self._limits())
 
     def _read(self) -> Optimality:
         optimality, counters = self.selection.seen()
         self.rows.counts.idle = int(counters[0, 3])
-        rows = int(counters[0, 1]) + self.rows.counts.apart
+        rows = int(counters[0, 1]) + self.rows.counts.uncached
         return Optimality(self.problem, *optimality, counters[: self.sets, 0], rows)
 
     def _sums(self, rho: Vector) -> Vector:
@@ -289,8 +289,8 @@ class Coupled(Solver):
     def _solve_set(self) -> None:
         f, b, _, hi, _ = self.state.view
         state, n = (f, b, hi, self.rows.delta, self.selection.counters), (self.n, self.state.P)
-        given = self.selection.ws, self.square.Q, state, self._limits()
-        self._pair_steps(1, n, *given, memory=self._scratch)
+        given = self.selection.ws, self.tile_memory.Q, state, self._limits()
+        self._smo(1, n, *given, memory=self._scratch)
 
     def _sums(self, rho: Vector) -> Vector:  # the offsets are 0
         f, b, _, hi, _ = self.state.view

@@ -36,30 +36,32 @@ from clsvm.solvers import certificate
 from clsvm.solvers.result import Settings
 from clsvm.solvers.state import Selection, State
 
-Places = NDArray[np.int32]
+Positions = NDArray[np.int32]
 CACHE_SHARE = 0.75  # share of the free memory for the row cache; the float64 check needs the rest
-ALONE = 4.0  # time to read a single value of the row cache, as a multiple of a value's time in a whole row
+SINGLE_VALUE = 4.0  # time to read a single value of the row cache, as a multiple of a value's time in a whole row
 IDLE = 0.05  # assumed share of a working set's rows that are idle, before any outer iteration has shown it
-NEW = 3 / 8  # share of a tile that is computed: half of the rows stay, and half of all other values follow by symmetry
-FIRST = 1 / 8  # share of all rows computed before prefetching is first considered; the share doubles each time
-GAIN = 1.25  # least ratio of expected saving to cost with which rows are prefetched
+NEW_SHARE = (
+    3 / 8
+)  # share of a tile that is computed: half of the rows stay, and half of all other values follow by symmetry
+FIRST_PREFETCH = 1 / 8  # share of all rows computed before prefetching is first considered; the share doubles each time
+MIN_GAIN = 1.25  # least ratio of expected saving to cost with which rows are prefetched
 MIN_WORKING_SET = 16
 # DECLINE: the number of rows whose coefficients change in a solve is proportional to W^-DECLINE, for W working rows.
 # FRESH: the coefficients of FRESH * W rows change in an outer iteration with a working set of W rows.
-# INNER: number of SMO iterations of an outer iteration for each row whose coefficient changes.
-# DECLINE, FRESH and INNER are fitted to a9a, ijcnn1, covtype and MNIST, with working sets of 16 to 2048 rows.
-DECLINE, FRESH, INNER = 0.3, 0.65, 1.5
+# INNER_STEPS: number of SMO iterations of an outer iteration for each row whose coefficient changes.
+# DECLINE, FRESH and INNER_STEPS are fitted to a9a, ijcnn1, covtype and MNIST, with working sets of 16 to 2048 rows.
+DECLINE, FRESH, INNER_STEPS = 0.3, 0.65, 1.5
 SUPPORT = 1 / 3  # assumed share of rows whose coefficients ever change
 # STAYING: a row cache of fewer than STAYING * W rows evicts rows that stay in the working set for the next iteration.
-# AGAIN: a row cache of R < STAYING * W rows multiplies the computed rows by AGAIN * (STAYING * W / R)^FORGOTTEN.
-STAYING, AGAIN, FORGOTTEN = 1.5, 1.6, 0.2
-NEAR = 4 << 20  # bytes of a tile above which an SMO iteration takes FAR times as long
-FAR = 1.2
+# RECOMPUTED: a row cache of R < STAYING * W rows multiplies the computed rows by RECOMPUTED * (STAYING * W / R)^EVICTION.
+STAYING, RECOMPUTED, EVICTION = 1.5, 1.6, 0.2
+NEAR_BYTES = 4 << 20  # bytes of a tile above which an SMO iteration takes FAR_COST times as long
+FAR_COST = 1.2
 
 
 def copy_cost(profile: Profile) -> float:
     """Return the cost of copying a value of a tile from the row cache, in multiply-adds of a product of dense rows."""
-    return ALONE * profile.cache_cost
+    return SINGLE_VALUE * profile.cache_cost
 
 
 def tile_cost(profile: Profile, rows: Rows, n: int, W: int, idle: float | None = None) -> float:
@@ -71,10 +73,12 @@ def tile_cost(profile: Profile, rows: Rows, n: int, W: int, idle: float | None =
     W: number of rows of the working set.
     idle: average number of rows in an outer iteration whose coefficients do not change; None assumes a share of W.
     """
-    return copy_cost(profile) + (IDLE * W if idle is None else idle) * n * rows.cost / (NEW * W * W)
+    return copy_cost(profile) + (IDLE * W if idle is None else idle) * n * rows.cost / (NEW_SHARE * W * W)
 
 
-def before_tile(profile: Profile, rows: Rows, n: int, W: int, idle: int, steps: int, missing: bool = True) -> bool:
+def compute_rows_first(
+    profile: Profile, rows: Rows, n: int, W: int, idle: int, steps: int, missing: bool = True
+) -> bool:
     """Return whether to compute whole rows of K before the tile of the working set.
 
     The row cache must be able to hold these rows. A row is idle if its coefficient does not change in the iteration.
@@ -91,7 +95,7 @@ def prefetches(gram: Operator) -> bool:
     """Return whether both are true: rows of K can be prefetched, and this pays in a solve that needs all rows."""
     if not gram.resident or gram.stream.profile.shape != "vector":
         return False
-    return gram.rows.cost * (1 - GAIN / 2) > GAIN * programs.COPIED * gram.stream.profile.cache_cost
+    return gram.rows.cost * (1 - MIN_GAIN / 2) > MIN_GAIN * programs.COPIED * gram.stream.profile.cache_cost
 
 
 def new_cache(stream: Stream, rows: Rows, nbytes: int, entries: int) -> RowCache:
@@ -103,7 +107,7 @@ def new_cache(stream: Stream, rows: Rows, nbytes: int, entries: int) -> RowCache
     return RowCache(stream, rows.n_pad, np.dtype(rows.dtype).itemsize, limit, entries)
 
 
-class Square:
+class TileMemory:
     """Hold a panel of rows, and the tile Q: the kernel matrix among the rows of the working set.
 
     The panel is memory for rows in the layout of right-hand rows of a product. Each outer iteration uses it twice. Q is
@@ -114,7 +118,7 @@ class Square:
     ----------
     count
         buffer on the device with the number of rows of all working sets of an outer iteration.
-    made
+    valid
         whether Q is the tile of the last working set.
     nbytes
         bytes of the panel and of Q.
@@ -122,28 +126,28 @@ class Square:
 
     def __init__(self, stream: Stream, gram: Operator, rows: int) -> None:
         self._stream, self._gram, self._rows = stream, gram, rows
-        self._make()
+        self._allocate()
         self.count = stream.upload(np.array([rows], np.int32))
 
-    def _make(self) -> None:
+    def _allocate(self) -> None:
         before = self._stream.held
         self.panel = self._gram.panel(self._rows, square=True)
         self.Q = self._stream.buffer(np.dtype(self._gram.rows.dtype).itemsize * self.panel.capacity**2)
-        self.nbytes, self.made = self._stream.held - before, False
+        self.nbytes, self.valid = self._stream.held - before, False
 
     @contextmanager
-    def lent(self) -> Iterator[None]:
+    def released(self) -> Iterator[None]:
         """Free the memory of the panel and of the tile Q until the context ends.
 
         The next outer iteration fills both again.
         """
         self._stream.finish()
         self._stream.free(*self.panel.buffers(), self.Q)
-        self.made = False
+        self.valid = False
         try:
             yield
         finally:
-            self._make()
+            self._allocate()
 
 
 @dataclass
@@ -152,11 +156,11 @@ class Counts:
 
     Attributes
     ----------
-    apart
+    uncached
         number of rows computed for Newton steps, outside the row cache, less rows that prefetches copied by symmetry.
-    at_once
+    prefetched
         number of rows computed in prefetches, less rows copied by symmetry.
-    asked
+    computed
         number of rows computed up to the last convergence check, without prefetched rows.
     idle
         number of times that a row entered a working set, but its coefficients did not change.
@@ -164,14 +168,14 @@ class Counts:
         number of outer iterations so far.
     """
 
-    apart: int = 0
-    at_once: int = 0
-    asked: int = 0
+    uncached: int = 0
+    prefetched: int = 0
+    computed: int = 0
     idle: int = 0
     outer: int = 0
 
 
-class Changed(NamedTuple):
+class ChangedRows(NamedTuple):
     """Name the device buffers that list rows of working sets whose coefficients an outer iteration changed.
 
     Attributes
@@ -198,28 +202,30 @@ class KernelRows:
     Rows that the cache lacks are computed and stored in it. The cache takes at most ``cache_bytes`` bytes.
     """
 
-    def __init__(self, state: State, selection: Selection, square: Square, cache_bytes: int) -> None:
-        self.state, self.selection, self.square = state, selection, square
-        s, P, room = state.stream, state.P, square.panel.capacity
-        self.hits = Changed(s.zeros(4), None, s.zeros(4 * room), s.zeros(8 * P * room))
-        self.misses = Changed(s.zeros(4), s.zeros(4 * room), s.zeros(4 * room), s.zeros(8 * P * room))
+    def __init__(self, state: State, selection: Selection, tile_memory: TileMemory, cache_bytes: int) -> None:
+        self.state, self.selection, self.tile_memory = state, selection, tile_memory
+        s, P, capacity = state.stream, state.P, tile_memory.panel.capacity
+        self.hits = ChangedRows(s.zeros(4), None, s.zeros(4 * capacity), s.zeros(8 * P * capacity))
+        self.misses = ChangedRows(s.zeros(4), s.zeros(4 * capacity), s.zeros(4 * capacity), s.zeros(8 * P * capacity))
         self.delta = s.zeros(8 * P * selection.stride)  # changes of the coefficients of working sets
         self.cache = new_cache(s, state.gram.rows, cache_bytes, selection.sets * selection.W)
         self._plan = s.variant(selection.program, "plan")
         self._update = s.variant(programs.update(s.profile, state.gram.rows.dtype))
         self._pick = s.variant(programs.given(s.profile, state.gram.rows.dtype))
-        self._before = 0  # rows computed for earlier problems
-        self.first = False  # whether rows are computed before the tile
+        self._earlier_rows = 0  # rows computed for earlier problems
+        self.rows_before_tile = False  # whether rows are computed before the tile
 
     def begin(self, settings: Settings) -> None:
         """Reset the counts for a further problem; the row cache keeps its rows."""
         counters = self.counters()
-        self._before += int(counters[0, 1])
+        self._earlier_rows += int(counters[0, 1])
         counters[:, [0, 1, 3]] = 0  # column 2 stays, since the row cache keeps its rows
         self.state.stream.write(self.selection.counters, counters)
         self.counts, self._settings = Counts(), settings
-        suits = self.cache.capacity and self.selection.sets == 1 and prefetches(self.state.gram)
-        self._next = FIRST * self.state.gram.rows.n if suits else np.inf  # least computed rows for a prefetch
+        can_prefetch = self.cache.capacity and self.selection.sets == 1 and prefetches(self.state.gram)
+        self._next_prefetch = (
+            FIRST_PREFETCH * self.state.gram.rows.n if can_prefetch else np.inf
+        )  # least computed rows for a prefetch
 
     def counters(self) -> NDArray[np.int64]:
         """Return the counters (P, 4) of the P problems, as the kernels count them.
@@ -229,92 +235,92 @@ class KernelRows:
         """
         return self.state.stream.read(self.selection.counters, np.int64, (self.state.P, 4))
 
-    def reserve(self, rows: int, began: bool, sync: int, until: float) -> None:
+    def reserve(self, rows: int, started: bool, sync: int, deadline: float) -> None:
         """Reserve memory of the row cache for the next ``sync`` outer iterations, and prefetch rows of K if that pays.
 
         Then choose whether these iterations compute whole rows of K before the tile Q.
 
         rows: number of rows computed so far.
-        began: whether any coefficient has changed.
-        until: perf_counter() at which the solve's time is over.
+        started: whether any coefficient has changed.
+        deadline: perf_counter() at which the solve's time is over.
         """
-        state, choice, counts, cache = self.state, self.selection, self.counts, self.cache
-        computed = self._before + rows - counts.apart
+        state, selection, counts, cache = self.state, self.selection, self.counts, self.cache
+        computed = self._earlier_rows + rows - counts.uncached
         cache.reserve(computed, sync)
-        counts.asked = rows - counts.at_once
-        if began and self.prefetch_pays(computed):
-            made, mirrored = self.prefetch(until)
-            counts.apart -= mirrored
-            counts.at_once += made - mirrored
-            computed += made
+        counts.computed = rows - counts.prefetched
+        if started and self.prefetch_pays(computed):
+            computed_now, mirrored = self.prefetch(deadline)
+            counts.uncached -= mirrored
+            counts.prefetched += computed_now - mirrored
+            computed += computed_now
         # Rows are computed before the tile only if the cache can evict none of them between tile and update.
-        room = choice.sets == 1 and min(computed + sync * choice.W, state.n) <= cache.capacity
-        seen = state.stream.profile, state.gram.rows, state.n, choice.W, counts.idle, counts.outer
-        self.first = room and before_tile(*seen, computed < state.gram.rows.n)
+        all_cached = selection.sets == 1 and min(computed + sync * selection.W, state.n) <= cache.capacity
+        seen = state.stream.profile, state.gram.rows, state.n, selection.W, counts.idle, counts.outer
+        self.rows_before_tile = all_cached and compute_rows_first(*seen, computed < state.gram.rows.n)
 
     @property
     def tile_cost(self) -> float:
         """Return the current cost of a value of the tile Q, in multiply-adds of a product of dense rows."""
-        return copy_cost(self.state.stream.profile) if self.first else self.state.gram.rows.tile_cost
+        return copy_cost(self.state.stream.profile) if self.rows_before_tile else self.state.gram.rows.tile_cost
 
-    def plan(self, stay: int, all_of_them: bool = False) -> None:
+    def plan(self, stay: int, all_rows: bool = False) -> None:
         """List the rows of the working set whose coefficients changed, in two lists: hits and misses.
 
         The row cache has the hits, and lacks the misses. Then the last ``stay`` rows of the working set move to its
         front, for the next working set, and all other rows leave it.
 
-        all_of_them: list all rows of the working set, whether their coefficients changed or not.
+        all_rows: list all rows of the working set, whether their coefficients changed or not.
         """
-        state, choice, hits = self.state, self.selection, self.hits
-        each, group = state.P // choice.sets, state.stream.profile.group
-        sizes = (state.n, choice.sets, each, choice.stride, choice.W, stay, self.cache.capacity, int(all_of_them))
-        changed = (hits.count, hits.slot, hits.D, self.misses, self.square.panel.capacity)
-        kept, sets = (self.cache.slot_of, self.cache.owner), (choice.ws, choice.in_set)
-        self._plan((group,), (group,), sizes, sets, self.delta, kept, changed, choice.counters)
+        state, selection, hits = self.state, self.selection, self.hits
+        each, group = state.P // selection.sets, state.stream.profile.group
+        sizes = (state.n, selection.sets, each, selection.stride, selection.W, stay, self.cache.capacity, int(all_rows))
+        changed = (hits.count, hits.slot, hits.D, self.misses, self.tile_memory.panel.capacity)
+        directory, sets = (self.cache.slot_of, self.cache.owner), (selection.ws, selection.in_set)
+        self._plan((group,), (group,), sizes, sets, self.delta, directory, changed, selection.counters)
 
-    def _added(self, changed: Changed) -> Update:
+    def _update_arguments(self, changed: ChangedRows) -> Update:
         state = self.state
-        return Update(state.P, state.n, state.f, changed.D, self.square.panel.capacity)
+        return Update(state.P, state.n, state.f, changed.D, self.tile_memory.panel.capacity)
 
     def add_hits(self) -> None:
         """Add the listed hits to f: cached rows of K, each times the change of its coefficient."""
         if self.cache.capacity:
             size = programs.update_range(self.state.stream.profile, self.state.n)
             store = self.cache.store(self.hits.slot).arguments()
-            self._update(*size, store, self._added(self.hits).arguments(), self.hits.count)
+            self._update(*size, store, self._update_arguments(self.hits).arguments(), self.hits.count)
 
-    def make_misses(self, add: bool = True) -> None:
+    def compute_misses(self, add: bool = True) -> None:
         """Compute the listed misses, which are rows of K that the row cache lacks, and store them in the cache.
 
         add: also add these rows, each times the change of its coefficient, to f.
         """
-        gram, panel, misses = self.state.gram, self.square.panel, self.misses
+        gram, panel, misses = self.state.gram, self.tile_memory.panel, self.misses
         gram.gather(panel, misses.row, misses.count)
         store = self.cache.store(misses.slot) if self.cache.capacity else None
-        gram.accumulate(panel, misses.count, store, self._added(misses) if add else None)
+        gram.accumulate(panel, misses.count, store, self._update_arguments(misses) if add else None)
 
     def respond(self, b: Vector) -> None:
         """Add K b to f, for coefficients b (1, n). Rows of K come from the row cache if it holds them."""
-        stream, room, missing = self.state.stream, self.square.panel.capacity, b
+        stream, capacity, uncached = self.state.stream, self.tile_memory.panel.capacity, b
         if self.cache.capacity:
             slots = self.slots()[self.state.gram.rows.position]
-            missing, there = np.where(slots < 0, b, 0), np.flatnonzero((slots >= 0) & (b[0] != 0))
-            for first in range(0, len(there), room):
-                some = there[first : first + room]
-                D, of = np.zeros((1, room)), np.zeros(room, np.int32)
-                D[0, : len(some)], of[: len(some)] = b[0, some], slots[some]
+            uncached, cached = np.where(slots < 0, b, 0), np.flatnonzero((slots >= 0) & (b[0] != 0))
+            for first in range(0, len(cached), capacity):
+                some = cached[first : first + capacity]
+                D, slots_now = np.zeros((1, capacity)), np.zeros(capacity, np.int32)
+                D[0, : len(some)], slots_now[: len(some)] = b[0, some], slots[some]
                 stream.write(self.hits.count, np.array([len(some)], np.int32))
-                stream.write(self.hits.slot, of)
+                stream.write(self.hits.slot, slots_now)
                 stream.write_wide(self.hits.D, D)
                 self.add_hits()
-        self.counts.apart += int(np.count_nonzero(missing))
-        self.state.respond(missing, self.square.panel)
+        self.counts.uncached += int(np.count_nonzero(uncached))
+        self.state.respond(uncached, self.tile_memory.panel)
 
-    def slots(self) -> Places:
+    def slots(self) -> Positions:
         """Return for each position of a row on the device its slot in the row cache, -1 if the cache lacks it."""
         return self.state.stream.read(self.cache.slot_of, np.int32, self.state.n)
 
-    def missing(self) -> Places:
+    def missing(self) -> Positions:
         """Return the positions on the device of the rows that the row cache lacks, ascending."""
         at = self.state.gram.rows.position
         return np.sort(at[self.slots()[at] < 0])
@@ -330,16 +336,16 @@ class KernelRows:
         size = (1 if self.state.stream.profile.shape == "vector" else self.state.gram.rows.lanes, W)
         self._pick(size, None, self.cache.store(self.cache.slot_of).arguments(), rows, W, known, 1, Q)
 
-    def tile_if_there(self, places: Places, rows: Buffer, W: int, known: int, Q: Buffer) -> bool:
-        """Make Q by :meth:`tile` if the cache holds the rows at the positions ``places``, and copying costs less.
+    def tile_if_cached(self, positions: Positions, rows: Buffer, W: int, known: int, Q: Buffer) -> bool:
+        """Make Q by :meth:`tile` if the cache holds the rows at the positions ``positions``, and copying costs less.
 
         Return whether Q was made.
         """
         cheaper = copy_cost(self.state.stream.profile) < self.state.gram.rows.tile_cost
-        there = cheaper and self.cache.capacity > 0 and bool((self.slots()[places] >= 0).all())
-        if there:
+        cached = cheaper and self.cache.capacity > 0 and bool((self.slots()[positions] >= 0).all())
+        if cached:
             self.tile(rows, W, known, Q)
-        return there
+        return cached
 
     def prefetch_pays(self, computed: int) -> bool:
         """Return whether to prefetch all rows of K, because the solve will likely need most of them.
@@ -349,22 +355,22 @@ class KernelRows:
         computed: number of rows computed so far.
         """
         state, rows = self.state, self.state.gram.rows
-        if computed < self._next or self.cache.most < rows.n:
+        if computed < self._next_prefetch or self.cache.most < rows.n:
             return False
-        self._next = 2.0 * computed
+        self._next_prefetch = 2.0 * computed
         missing = self.missing()
-        asked = certificate.of(*state.now()).violating(self._settings.tol).reshape(state.P, rows.n).any(axis=0)
-        wanted = np.isin(missing, rows.position[asked]).sum()
-        each = rows.cost / 2 + programs.COPIED * state.stream.profile.cache_cost
-        return bool(wanted * rows.cost > GAIN * len(missing) * each)
+        violating = certificate.of(*state.now()).violating(self._settings.tol).reshape(state.P, rows.n).any(axis=0)
+        needed = np.isin(missing, rows.position[violating]).sum()
+        cost = rows.cost / 2 + programs.COPIED * state.stream.profile.cache_cost
+        return bool(needed * rows.cost > MIN_GAIN * len(missing) * cost)
 
-    def prefetch(self, until: float = np.inf) -> tuple[int, int]:
+    def prefetch(self, deadline: float = np.inf) -> tuple[int, int]:
         """Compute all rows of K that the row cache lacks, or as many as time allows.
 
         Return the number of rows made, and the number of rows that the values copied by symmetry would fill. Do nothing
         if the cache has too few free slots. The cache lists the rows only at the end, when their values are complete.
 
-        until: perf_counter() at which the time is over.
+        deadline: perf_counter() at which the time is over.
         """
         state, cache, stream = self.state, self.cache, self.state.stream
         if self._settings.progress:
@@ -376,8 +382,8 @@ class KernelRows:
             return 0, 0
         slot_of, misses = self.slots(), self.misses
         slot_of[missing] = head + np.arange(len(missing), dtype=np.int32)[::-1]
-        listed, to = (misses.row, misses.slot, misses.count), cache.store(misses.slot)
-        first, ends = fill(state.gram, self.square.panel, listed, to, missing, slot_of, until=until)
+        row_list, to = (misses.row, misses.slot, misses.count), cache.store(misses.slot)
+        first, ends = fill(state.gram, self.tile_memory.panel, row_list, to, missing, slot_of, until=deadline)
         made, slot_of[missing[:first]] = missing[first:], -1
         owner = stream.read(cache.owner, np.int32, head + len(made))
         owner[slot_of[made]] = made
@@ -403,14 +409,14 @@ def sizes(
     """
     profile, rows, words = stream.profile, gram.rows, []
     cells = rows.cost
-    keep = cells > profile.cache_cost if cache == "auto" else float(cache) > 0
+    use_cache = cells > profile.cache_cost if cache == "auto" else float(cache) > 0
     if working_set == "auto":
-        n, kept = n or rows.n, _kept(stream, rows, cache) if keep else 0.0
+        n, cached = n or rows.n, _cached_rows(stream, rows, cache) if use_cache else 0.0
         tiles = dict.fromkeys(_sizes(profile.working_set), rows.tile_cost)
-        if keep and not gram.whole and kept >= rows.n_pad:
+        if use_cache and not gram.whole and cached >= rows.n_pad:
             tiles = {W: min(own, tile_cost(profile, rows, n, W)) for W, own in tiles.items()}
         values = {
-            W: min(cells, profile.cache_cost) if gram.whole else _value(profile, cells, n, kept, W) for W in tiles
+            W: min(cells, profile.cache_cost) if gram.whole else _value(profile, cells, n, cached, W) for W in tiles
         }
         costs = {W: cost(profile, n, tile, values[W], W, rows.laid) for W, tile in tiles.items()}
         W = min(costs, key=lambda size: (costs[size], size))
@@ -427,33 +433,33 @@ def sizes(
         return W, int(min(float(cache) * 1e6, stream.limit)), "; ".join(words)
     words.append(
         f"computing a value of K again costs {cells:.0f} dense cells, reading it {profile.cache_cost:.0f}: "
-        + ("rows are kept" if keep else "no row is kept")
+        + ("rows are kept" if use_cache else "no row is kept")
     )
-    return W, stream.limit if keep else 0, "; ".join(words)
+    return W, stream.limit if use_cache else 0, "; ".join(words)
 
 
-def _kept(stream: Stream, rows: Rows, cache: float | str) -> float:
+def _cached_rows(stream: Stream, rows: Rows, cache: float | str) -> float:
     """Return the number of rows of K that a row cache holds.
 
     cache: size of the row cache in MB, or "auto".
     """
-    room = CACHE_SHARE * (stream.limit - stream.held)
-    asked = room if cache == "auto" else min(room, float(cache) * 1e6)
-    return float(asked) / (np.dtype(rows.dtype).itemsize * rows.n_pad)
+    free = CACHE_SHARE * (stream.limit - stream.held)
+    budget = free if cache == "auto" else min(free, float(cache) * 1e6)
+    return float(budget) / (np.dtype(rows.dtype).itemsize * rows.n_pad)
 
 
-def _value(profile: Profile, cells: float, n: int, kept: float, W: int) -> float:
+def _value(profile: Profile, cells: float, n: int, cached: float, W: int) -> float:
     """Return the mean cost of a value of K, in multiply-adds of a product of dense rows.
 
     A value of a cached row is read; other values are computed. If the cache holds fewer than STAYING * W rows, it
     evicts rows that stay in the working set of W rows, and these are computed again.
 
     cells: cost of computing a value.
-    kept: number of rows that the row cache holds, of n rows.
+    cached: number of rows that the row cache holds, of n rows.
     """
-    there = min(1.0, kept / (n * SUPPORT))
-    again = AGAIN * (STAYING * W / kept) ** FORGOTTEN if 0 < kept < STAYING * W else 1.0
-    return there * min(cells, profile.cache_cost) + (1 - there) * again * cells
+    cached_share = min(1.0, cached / (n * SUPPORT))
+    recomputed = RECOMPUTED * (STAYING * W / cached) ** EVICTION if 0 < cached < STAYING * W else 1.0
+    return cached_share * min(cells, profile.cache_cost) + (1 - cached_share) * recomputed * cells
 
 
 def _sizes(largest: int) -> list[int]:
@@ -475,6 +481,6 @@ def cost(profile: Profile, n: int, width: float, value: float, W: int, laid: flo
     """
     changed = FRESH * min(W, n * SUPPORT)
     tile = W * W / 2 * max(width, 1)
-    inner = INNER * (profile.inner_step + profile.inner_cost * W * (FAR if 4 * W * W > NEAR else 1.0))
+    inner = INNER_STEPS * (profile.inner_step + profile.inner_cost * W * (FAR_COST if 4 * W * W > NEAR_BYTES else 1.0))
     row = n * value + (profile.step_cost + (profile.look_cost + laid) * n + tile) / changed + inner
     return float(row * W**-DECLINE)

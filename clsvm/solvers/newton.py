@@ -401,14 +401,14 @@ class Newton:
         free, cells, width = int(optimality.inside.sum()), self._gram.rows.cost, max(rows.tile_cost, 1.0)
         value = min(cells, profile.cache_cost) if rows.cache.capacity or self._gram.whole else cells
         iteration = profile.step_cost + profile.look_cost * n + W * W / 2 * width
-        steps, asked = int(optimality.steps.sum()), rows.counts.asked
+        steps, asked = int(optimality.steps.sum()), rows.counts.computed
         cost = asked * n * value + outer * iteration + steps * (profile.inner_step + profile.inner_cost * W)
         reusable = self._factor is not None and abs(len(self._factor.rows) - free) <= MAX_CHANGED / 2 * free
         work = SOLVES * free**2 if reusable else free**3 / 6
         price = profile.factor_cost * work + (0 if reusable else free * free / 2 * width) + n * free * value + iteration
         price += SMALL * profile.step_cost
         pays = self._costs.pays(cost, optimality.worst, tol, price, asked > LATE * n)
-        return pays and LEAST <= free <= MOST and self._block(0, free, rows.square.nbytes + self._reserved) > 0
+        return pays and LEAST <= free <= MOST and self._block(0, free, rows.tile_memory.nbytes + self._reserved) > 0
 
     def _block(self, before: int, new: int, freed: int = 0) -> int:
         """Return the largest block size with which a factor of ``before`` rows can grow by ``new`` rows, or 0.
@@ -437,7 +437,7 @@ class Newton:
         Return None if there is no minimum, or no memory to compute it. The factor is kept for the next step if that
         leaves enough memory to the outer iterations.
         """
-        needed = self._rows.square.nbytes + self._rows.cache.coming
+        needed = self._rows.tile_memory.nbytes + self._rows.cache.coming
         try:
             change = self._find_change(*self._state.now())
         except (MemoryLimitError, DeviceError, MemoryError):
@@ -549,7 +549,7 @@ class Newton:
     def _extend(self, factor: Factor, rows: Rows, block: int, square: KernelBlock) -> bool:
         """Extend ``factor`` by one block of rows; return whether that succeeded.
 
-        square: function that returns K between and among given rows (:meth:`_kernel_block`).
+        tile_memory: function that returns K between and among given rows (:meth:`_kernel_block`).
         """
         cross = np.empty((len(factor.rows), len(rows)), self._dtype, order="F")
         for first in range(0, max(1, len(cross)), block):
@@ -579,7 +579,7 @@ class Newton:
                 stream.write(at, places)
                 stream.write(count, np.array([m], np.int32))
                 whole = k - k % max(gram.rows.lanes, gram.width)
-                if not self._rows.tile_if_there(places[:m], at, W, whole, out):
+                if not self._rows.tile_if_cached(places[:m], at, W, whole, out):
                     gram.gather(panel, at, count)
                     gram.tile(panel, Tile(at, count, out, whole, half=True, most=m))
                 K = stream.read(out, self._dtype, (W, W))

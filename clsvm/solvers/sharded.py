@@ -45,7 +45,7 @@ from clsvm.solvers import certificate
 from clsvm.solvers.kernel_rows import new_cache, sizes
 from clsvm.solvers.result import Settings
 from clsvm.solvers.smo import Loop, Optimality
-from clsvm.solvers.state import Limits, PairSteps, Selection, State, mirror, most_places, shard
+from clsvm.solvers.state import Limits, SmoKernel, Selection, State, mirror, max_working_set, shard
 
 Rows = NDArray[np.intp]
 Ask = Callable[[str, Sequence[tuple[Any, ...] | None]], list[Any]]
@@ -92,7 +92,7 @@ class WorkingSet:
         self.stream, self._kernel, self._plan, self.dtype = stream, kernel, plan, dtype
         self.W = self._size(most, row)
         self._epsilon, self._counters = stream.wide(np.array([problem.epsilon])), stream.zeros(8 * 4)
-        self._steps = PairSteps(stream, dtype, self.W, problem.constraint)
+        self._steps = SmoKernel(stream, dtype, self.W, problem.constraint)
         self._mirror = mirror(stream, dtype)
         # The tile is allocated once, since the first access to new memory takes longer than filling it.
         self._Q = stream.buffer(np.dtype(dtype).itemsize * self.W**2)
@@ -102,7 +102,7 @@ class WorkingSet:
         unit = max(WHOLE, *(one.width(stream.profile, self.dtype, "many") for one in LAYOUTS.values()))
         W = max(1, W // unit) * unit
         room = min(SHARE * (stream.limit - stream.held), stream.largest)
-        while W > WHOLE and (W * (W * real + 3 * row) > room or most_places(stream) < W):
+        while W > WHOLE and (W * (W * real + 3 * row) > room or max_working_set(stream) < W):
             W = max(WHOLE, W // 2 // WHOLE * WHOLE)
         return W
 

@@ -125,7 +125,7 @@ def mirror(stream: Stream, dtype: str) -> Callable[[int, int, Buffer], None]:
     return lambda W, known, Q: kernel(*squares(stream.profile, W, W - known), W, known, Q)
 
 
-def most_places(stream: Stream) -> float:
+def max_working_set(stream: Stream) -> float:
     """Return the most rows of a working set whose SMO state fits in the device's local memory."""
     return stream.local_memory // VECTOR_STATE if stream.profile.shape == "vector" else np.inf
 
@@ -159,7 +159,7 @@ class Limits(NamedTuple):
         return cls(np.float32(0.5 * tol), np.float32(SHRINK), MOST * W, np.int64(max_iter if max_iter >= 0 else 2**62))
 
 
-class PairSteps:
+class SmoKernel:
     """Run SMO iterations on working sets of up to W rows by an OpenCL kernel (subproblem_*.cl)."""
 
     def __init__(

@@ -103,8 +103,8 @@ def test_what_is_there_when_time_is_over_stays(device: str, profile: str, monkey
     monkeypatch.setattr("clsvm.gram.store.perf_counter", lambda: next(clock))
     with Stream(device) as stream:
         one = solver(stream, X, y)
-        assert one.rows.prefetch(until=2.0)[0]
-        some = 2 * one.square.panel.capacity
+        assert one.rows.prefetch(deadline=2.0)[0]
+        some = 2 * one.tile_memory.panel.capacity
         assert one._read().rows == some
         np.testing.assert_array_equal(kept(one), all_rows(one)[-some:])
 
@@ -143,8 +143,8 @@ def test_fits_end_as_without_prefetching(device: str, profile: str, name: str, m
 def test_prefetched_rows_are_not_in_the_cost_model(device: str, profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step over all free coefficients is due by the rows of working sets; then none is missing for a tile."""
     rows, lacks = [], []
-    monkeypatch.setattr(Newton, "should_run", lambda self, *given: rows.append(self._rows.counts.asked) or False)
-    monkeypatch.setattr(kernel_rows, "before_tile", lambda *given: lacks.append(given[-1]) or False)
+    monkeypatch.setattr(Newton, "should_run", lambda self, *given: rows.append(self._rows.counts.computed) or False)
+    monkeypatch.setattr(kernel_rows, "compute_rows_first", lambda *given: lacks.append(given[-1]) or False)
     with Stream(device) as stream:
         one = solver(stream, *far_apart(500))
         one.run()
@@ -202,13 +202,13 @@ def test_fits_end_as_without_rows_before_the_tile(
     found: list[tuple[float, Any]] = []
 
     def noted(self: Solver, stay: int) -> None:
-        steps.append(self.rows.first)
+        steps.append(self.rows.rows_before_tile)
         tile(self, stay)
 
     monkeypatch.setattr(Solver, "_tile", noted)
     for first, cache in ((False, 100), (True, 100), (True, 0.5)):
         steps.clear()
-        monkeypatch.setattr(kernel_rows, "before_tile", lambda *a, first=first: first)
+        monkeypatch.setattr(kernel_rows, "compute_rows_first", lambda *a, first=first: first)
         given = machine.get_params() | {"device": device, "layout": "csr", "tol": 1e-4, "gamma": 0.05}
         given |= {"working_set_size": 64, "cache_size": cache} | ({"nu": 0.3} if name == "nu" else {})
         model = type(machine)(**given).fit(X, y)
@@ -229,7 +229,7 @@ def test_a_tile_from_rows_has_its_bits(device: str, profile: str) -> None:
     X, y = rows_of(100)
     with Stream(device) as stream:
         made = solver(stream, X, y, "csr", cache=10**7)
-        W = made.square.panel.capacity
+        W = made.tile_memory.panel.capacity
         made.rows.cache.reserve(len(y), 1)  # (no row leaves)
         for step in range(3):
             made._update_optimality()
@@ -240,12 +240,12 @@ def test_a_tile_from_rows_has_its_bits(device: str, profile: str) -> None:
             made.selection.choose(made.view, made.stay if step else 0)
             Q = []
             for first in (False, True):
-                made.rows.first = first
+                made.rows.rows_before_tile = first
                 if first:
-                    made.rows.plan(made.W, all_of_them=True)
-                    made.rows.make_misses(add=False)
+                    made.rows.plan(made.W, all_rows=True)
+                    made.rows.compute_misses(add=False)
                 made._tile(0)
-                Q.append(stream.read(made.square.Q, np.float32, (W, W)))
+                Q.append(stream.read(made.tile_memory.Q, np.float32, (W, W)))
             there = stream.read(made.selection.ws, np.int32, W) >= 0
             np.testing.assert_array_equal(Q[0][there][:, there], Q[1][there][:, there])
             assert not Q[1][~there].any()
@@ -264,7 +264,7 @@ def test_rows_that_change_nothing_are_counted(device: str, profile: str) -> None
         delta[:-4:3], ws[-4:] = 1, -1
         stream.write(made.selection.ws, ws)
         stream.write_wide(made.rows.delta, delta)
-        made.rows.plan(made.W, all_of_them=True)
+        made.rows.plan(made.W, all_rows=True)
         assert made.rows.counters()[0, 3] == 0
         assert int(stream.read(made.rows.misses.count, np.int32, 1)[0]) == (ws >= 0).sum()
         made.rows.plan(made.stay)
@@ -277,7 +277,7 @@ def test_rows_that_change_nothing_are_counted(device: str, profile: str) -> None
 def test_newton_steps_take_rows_that_are_there(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The factor is of values that the row cache has, where it has all rows and they are dear."""
     X, y = rows_of(600)
-    taken, duals = calls_of(monkeypatch, KernelRows, "tile_if_there"), []
+    taken, duals = calls_of(monkeypatch, KernelRows, "tile_if_cached"), []
     monkeypatch.setattr(newton.CostModel, "pays", lambda self, *given: True)
     monkeypatch.setattr(newton, "LEAST", 8)
     for cost in (1e9, 0.0):
@@ -300,7 +300,7 @@ def test_no_row_leaves_a_ring_that_can_grow(
     Z = rng.normal(size=(59, 10))
     y = np.sign(Z.sum(axis=1) + rng.normal(size=59))
     X = np.hstack([Z, np.zeros((59, 390))]) @ np.linalg.qr(rng.normal(size=(400, 400)))[0]
-    monkeypatch.setattr(kernel_rows, "before_tile", lambda *seen: first)
+    monkeypatch.setattr(kernel_rows, "compute_rows_first", lambda *seen: first)
     looks = calls_of(monkeypatch, Solver, "_read")
     given = GIVEN | {"working_set_size": 48, "device": device}
     model = SVC(C=1000, gamma=0.1, tol=1e-2, **given).fit(X, y)
@@ -316,10 +316,10 @@ def test_where_rows_before_the_tile_pay(device: str) -> None:
     with Stream(device) as stream:
         plan = layouts.choose(stream.profile, X, kernels.make("rbf", gamma=0.1).spec, "csr")
         rows = replace(layouts.build(stream, X, plan, "float32"), cost=1500.0, tile_cost=6000.0)
-        assert kernel_rows.before_tile(of, rows, 16000, 2048, 0, 10)
-        assert not kernel_rows.before_tile(of, rows, 16000, 2048, 10 * 1024, 10)
-        assert not kernel_rows.before_tile(of, rows, 10**6, 2048, 0, 0)
-        assert not kernel_rows.before_tile(of, replace(rows, cost=100.0, tile_cost=100.0), 300, 2048, 0, 10)
+        assert kernel_rows.compute_rows_first(of, rows, 16000, 2048, 0, 10)
+        assert not kernel_rows.compute_rows_first(of, rows, 16000, 2048, 10 * 1024, 10)
+        assert not kernel_rows.compute_rows_first(of, rows, 10**6, 2048, 0, 0)
+        assert not kernel_rows.compute_rows_first(of, replace(rows, cost=100.0, tile_cost=100.0), 300, 2048, 0, 10)
 
         def chosen(cache: float) -> int:  # a dear tile calls for a small set, but not where it comes from rows
             return kernel_rows.sizes(stream, gram, "auto", cache)[0]
@@ -331,5 +331,5 @@ def test_where_rows_before_the_tile_pay(device: str) -> None:
     copy = kernel_rows.copy_cost(of)  # rows that are all there are copied where that costs less, however many were idle
     for cost, first in (copy + 1, True), (copy - 1, False):
         there: Any = SimpleNamespace(cost=1e6, tile_cost=cost)
-        assert not kernel_rows.before_tile(of, there, 1000, 64, 64, 1)
-        assert kernel_rows.before_tile(of, there, 1000, 64, 64, 1, missing=False) == first
+        assert not kernel_rows.compute_rows_first(of, there, 1000, 64, 64, 1)
+        assert kernel_rows.compute_rows_first(of, there, 1000, 64, 64, 1, missing=False) == first

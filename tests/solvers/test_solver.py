@@ -185,7 +185,9 @@ def test_a_check_in_float64(device: str, monkeypatch: pytest.MonkeyPatch) -> Non
 
         def noting(self: Any, *given: Any) -> Any:
             held[name] = min(self.stream.held, held.get(name, self.stream.held))
-            held["panel"] = self.state.gram.panel_bytes(self.square.panel.capacity) if self.square else held["panel"]
+            held["panel"] = (
+                self.state.gram.panel_bytes(self.tile_memory.panel.capacity) if self.tile_memory else held["panel"]
+            )
             return real(self, *given)
 
         monkeypatch.setattr(Solver, name, noting)
