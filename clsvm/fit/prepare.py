@@ -159,7 +159,7 @@ class PreparedFit:
             if found is None or host.takes(self.stream, problem):
                 return self._on_host.finish(problem, found, aim, **asked)
         if found.unfinished(most):  # memory_limit does not allow K on the host in addition to the solver
-            again = {"start": problem.feasible(found.b), "known": None}
+            again = {"start": problem.feasible(found.b), "known_gradient": None}
             found = self.solve(problem, **asked | again).after(found)
         return self._certain(found)
 

@@ -28,7 +28,7 @@ from clsvm.parameters import Options
 from clsvm.problem import Constraint, Problem
 from clsvm.solvers import certificate
 from clsvm.solvers.result import Result, Settings
-from clsvm.solvers.sharded import Facts, Shard, Sharded, WorkingSet, travelled
+from clsvm.solvers.sharded import Shard, Sharded, ShardInfo, WorkingSet, centred_plan
 
 Vector = NDArray[np.float64]
 WORKING = 256  # right-hand rows of the product by which the speed of a device is measured
@@ -109,13 +109,13 @@ class ShardedFit:
         self._stream, self._laid, self._kernel, self._options, self._dtype = stream, laid, kernel, options, dtype
         self._order, n, d = home.order, *home.shape
         asked = options.working_set_size, options.cache_size, n
-        answers = laid.shards.ask("facts", [asked] * len(laid.shards.sizes))
-        self._facts: list[Facts] = replayed(answers, lambda i: ask_one(laid.shards, i, "facts", *asked))
-        sizes = np.concatenate([one.sizes for one in self._facts])
-        extent = reduce(Extent.joined, (one.extent for one in self._facts))
+        answers = laid.shards.ask("info", [asked] * len(laid.shards.sizes))
+        self._infos: list[ShardInfo] = replayed(answers, lambda i: ask_one(laid.shards, i, "info", *asked))
+        sizes = np.concatenate([one.sizes for one in self._infos])
+        extent = reduce(Extent.joined, (one.extent for one in self._infos))
         self._scales = precision.scales(kernel, sizes, extent, d, dtype, options.dtype)
         self.last, self.plan, self.device = dtype == laid.finest, laid.plan, laid.device
-        self.reason = self._facts[0].reason
+        self.reason = self._infos[0].reason
         self.precision = dtype + ": rows are in shards" * (options.precision == "fast" and dtype == "float32")
 
     def settle(self, problem: Problem, **asked: Any) -> Result | None:
@@ -139,9 +139,9 @@ class ShardedFit:
 
     def _solve(self, problem: Problem, asked: dict[str, Any]) -> Result:
         """Solve a problem whose rows are in the order of the shards."""
-        one, options, plan = self._facts[0], self._options, travelled(self._laid.plan)
+        one, options, plan = self._infos[0], self._options, centred_plan(self._laid.plan)
         given = self._stream, self._kernel, plan, self._dtype, problem
-        working_set = WorkingSet(*given, min(one.W, problem.n), max(fact.row for fact in self._facts))
+        working_set = WorkingSet(*given, min(one.W, problem.n), max(info.row for info in self._infos))
         settings = Settings(
             tol=options.tol,
             gap_tol=options.gap_tol,
@@ -161,7 +161,7 @@ class ShardedFit:
     def describe(self) -> str:
         """Return the layout of the shards in words."""
         few, many = min(self._laid.shards.sizes), max(self._laid.shards.sizes)
-        return f"{len(self._facts)} shards of {few} to {many} rows: {self._facts[0].layout}"
+        return f"{len(self._infos)} shards of {few} to {many} rows: {self._infos[0].layout}"
 
 
 class LocalRows:

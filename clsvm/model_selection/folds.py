@@ -172,9 +172,9 @@ class _Solved(NamedTuple):
         that is new in ``problem`` starts at lo, at hi or at 0, according to its gradient f. If ``problem`` fixes
         another sum of the coefficients, coefficients of the rows nearest to the margin are changed to give this sum.
 
-        The setting ``start`` has the coefficients b to start from. The setting ``known`` has scaled coefficients of
-        this solution, and the gradient f for them. The solver updates this gradient by one row of K for each
-        coefficient that differs between the two.
+        The setting ``start`` has the coefficients b to start from. The setting ``known_gradient`` has scaled
+        coefficients of this solution, and the gradient f for them. The solver updates this gradient by one row of K for
+        each coefficient that differs between the two.
         """
         old, found = self.problem, self.solution
         responses, ratio = found.f - old.q, old.ratio(problem)
@@ -184,7 +184,7 @@ class _Solved(NamedTuple):
         b = np.where(bounded, problem.snapped(found.b, old.lo, old.hi), near)
         b = problem.settled(np.where(new, guess, b), f, found.rho)
         near = np.where(np.abs(b - near) <= ROUNDED * np.abs(b), b, near)
-        return {"start": b, "known": (near, responses * ratio + problem.q)}
+        return {"start": b, "known_gradient": (near, responses * ratio + problem.q)}
 
     def certified(self, ready: prepare.PreparedFit, kept: NDArray[np.intp], asked: dict[str, Any]) -> _Solved:
         """Return this solution after it is certified by kernel values in float64. If that fails, solve on.
@@ -203,7 +203,7 @@ class _Solved(NamedTuple):
         if found.status is Status.TOLERANCE and optimality.violation <= asked["tol"]:
             rho = optimality.rho.reshape(found.rho.shape) if optimality.fixed_sums else found.rho
             return _Solved(problem, replace(found, f=f, rho=rho))
-        given = {"exact": exact, "start": b, "known": (b, f), "looked": rows}
+        given = {"exact": exact, "start": b, "known_gradient": (b, f), "known_exact": rows}
         solution = ready.solve(problem, **asked | given).after(found)
         here, moved = solution.f.copy(), solution.b - b
         here[:, kept] = f[:, kept] + (exact(kept, moved) if moved.any() else 0)

@@ -35,7 +35,7 @@ from clsvm.report import Status
 from clsvm.solvers import certificate
 from clsvm.solvers.certificate import Extremes
 from clsvm.solvers.result import Result
-from clsvm.solvers.state import RESPOND, Limits, SmoKernel, View, mirror, max_working_set, respond
+from clsvm.solvers.state import RESPOND, Limits, SmoKernel, View, max_working_set, mirror, respond
 from clsvm.threads import one_thread
 
 UNIT = 32  # subproblems are padded to a multiple of UNIT rows, so that parts of buffers are aligned

@@ -239,7 +239,7 @@ class Check:
         self._errors = np.where(rows, 0.0, self.error_bounds(b))
         self._exact_rows, self._b, self._product = rows, b.copy(), c
 
-    def forget(self, rows: slice) -> None:
+    def invalidate(self, rows: slice) -> None:
         """Drop the float64 values of the ``rows``, whose f was computed anew in the dtype of the solve."""
         if self._b is not None:
             self._errors[rows] = np.inf

@@ -41,13 +41,13 @@ from clsvm.solvers.smo import Loop, Optimality
 from clsvm.solvers.state import (
     SQUARE,
     Limits,
-    SmoKernel,
     Selection,
+    SmoKernel,
     State,
     View,
     carry,
-    mirror,
     max_working_set,
+    mirror,
     nbytes,
     squares,
 )
@@ -74,7 +74,7 @@ class Solver(Loop):
         self._smo = SmoKernel(stream, self.dtype, stride, problem.constraint)
         self._carry = stream.variant(carry(stream.profile, self.dtype))
         self._mirror = mirror(stream, self.dtype)
-        self._allocate()
+        self._set_view()
         self.rows = KernelRows(self.state, self.selection, self.tile_memory, settings.cache_bytes)
         self.newton: Newton | None = None
         self.load(problem, settings)
@@ -89,7 +89,7 @@ class Solver(Loop):
         """Return the number of rows of a working set that the next working set keeps."""
         return self.W // 2 if self.W >= LEAST else 0
 
-    def _allocate(self) -> None:
+    def _set_view(self) -> None:
         """Set ``view``, the buffers from whose numbers working sets are chosen."""
         self.view = self.state.view
 
@@ -97,18 +97,19 @@ class Solver(Loop):
         """Set the state to the start of ``problem``, which has the shape and constraint of the problem before it."""
         self.problem, self.settings = problem, settings
         start = problem.start if settings.start is None else settings.start
-        missing = self.state.load(problem, start, settings.known)
+        change = self.state.load(problem, start, settings.known_gradient)
         self.rows.begin(settings)
         self.selection.clear()
         if self.newton:
             self.newton.release()
-        alone = problem.problems == 1 and problem.constraint is not Constraint.COUPLED
-        self.newton = Newton(self.state, self.rows, settings.kernel_scale) if alone else None
+        newton_possible = problem.problems == 1 and problem.constraint is not Constraint.COUPLED
+        self.newton = Newton(self.state, self.rows, settings.kernel_scale) if newton_possible else None
         self._begin()
-        if settings.looked is not None and settings.known is not None:
-            self.check.remember(settings.looked, settings.known[0], settings.known[1] - problem.q)
-        if missing is not None:
-            self.state.respond(missing, self.tile_memory.panel)
+        if settings.known_exact is not None and settings.known_gradient is not None:
+            b, f = settings.known_gradient
+            self.check.remember(settings.known_exact, b, f - problem.q)
+        if change is not None:
+            self.state.respond(change, self.tile_memory.panel)
         self._update_optimality()
 
     def _working_set(self, gram: Operator) -> tuple[int, int]:
@@ -122,19 +123,19 @@ class Solver(Loop):
         """
         stream, rows, unit, sets = self.stream, gram.rows, max(gram.width, WHOLE), self.sets
         real, most = np.dtype(rows.dtype).itemsize, max_working_set(stream)
-        asked = min(self.settings.working_set, rows.n)
-        W = max(1, asked // unit) * unit
+        requested = min(self.settings.working_set, rows.n)
+        W = max(1, requested // unit) * unit
         while unit < W:
             panel, tile = gram.panel_bytes(sets * W), (sets * W) ** 2 * real
-            room = gram.share * (stream.limit - stream.held - self._besides(W, real))
-            if room >= panel + tile and max(panel, tile) <= stream.largest and most >= W:
+            budget = gram.share * (stream.limit - stream.held - self._other_bytes(W, real))
+            if budget >= panel + tile and max(panel, tile) <= stream.largest and most >= W:
                 break
             eighth = (1 << (W - 1).bit_length()) // 8
             W = max(1, (W - max(unit, eighth)) // unit) * unit
         least = LEAST if self.problem.constraint is Constraint.SPLIT else 2
-        return min(W, max(least, -(-asked // 2) * 2)), W
+        return min(W, max(least, -(-requested // 2) * 2)), W
 
-    def _besides(self, W: int, real: int) -> int:
+    def _other_bytes(self, W: int, real: int) -> int:
         """Return the bytes that a working set of W rows needs in addition to its panel and its tile Q.
 
         The panel holds the rows as right-hand rows of a product, and Q (W, W) is K among the rows.
@@ -149,7 +150,7 @@ class Solver(Loop):
 
     def _update_optimality(self) -> None:
         """Compute the optimality state of all rows on the device."""
-        self.selection.look(self.view)
+        self.selection.find_extremes(self.view)
 
     def _replace(self, f: Vector) -> None:
         self.state.replace(f)
@@ -172,14 +173,14 @@ class Solver(Loop):
         started = perf_counter()
         with self.cleared():
             change = newton.find_change()
-        moved = change is not None and newton.apply(change)
-        if moved:
+        made = change is not None and newton.apply(change)
+        if made:
             counters = self.rows.counters()
             counters[0, 0] += 1
             self.stream.write(self.selection.counters, counters)
             self._update_optimality()
         self.history.add_seconds("free", started)
-        return moved
+        return made
 
     def _step(self) -> None:
         rows, stay = self.rows, self.stay if self.history.outer else 0
@@ -225,8 +226,8 @@ class Solver(Loop):
         """
         gram, tile_memory, half = self.state.gram, self.tile_memory, self.W // 2
         ws, Q, W = self.selection.ws, tile_memory.Q, tile_memory.panel.capacity
-        kept = stay and tile_memory.valid and self.sets == 1
-        known = half if kept and half % max(gram.rows.lanes, SQUARE) == 0 else 0
+        reused = stay and tile_memory.valid and self.sets == 1
+        known = half if reused and half % max(gram.rows.lanes, SQUARE) == 0 else 0
         if known:
             self._carry(*squares(self.stream.profile, known, known), W, known, Q)
         if self.rows.rows_before_tile:
@@ -245,7 +246,7 @@ class Solver(Loop):
         self._smo(self.sets, self.n, self.selection.ws, self.tile_memory.Q, state, self._limits())
 
     def _read(self) -> Optimality:
-        optimality, counters = self.selection.seen()
+        optimality, counters = self.selection.optimality()
         self.rows.counts.idle = int(counters[0, 3])
         rows = int(counters[0, 1]) + self.rows.counts.uncached
         return Optimality(self.problem, *optimality, counters[: self.sets, 0], rows)
@@ -272,10 +273,10 @@ class Coupled(Solver):
     def sets(self) -> int:
         return 1
 
-    def _besides(self, W: int, real: int) -> int:
-        return super()._besides(W, real) + real * (2 * W + 1) * self.problem.problems + 32 * self.n
+    def _other_bytes(self, W: int, real: int) -> int:
+        return super()._other_bytes(W, real) + real * (2 * W + 1) * self.problem.problems + 32 * self.n
 
-    def _allocate(self) -> None:
+    def _set_view(self) -> None:
         stream, real, n = self.stream, np.dtype(self.dtype).itemsize, self.n
         self._scratch = stream.zeros(real * (2 * self.selection.stride + 1) * self.problem.problems)
         b, lo, hi = (stream.wide(np.full(n, bound)) for bound in (0.0, 0.0, 1.0))

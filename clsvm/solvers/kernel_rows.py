@@ -53,7 +53,8 @@ MIN_WORKING_SET = 16
 DECLINE, FRESH, INNER_STEPS = 0.3, 0.65, 1.5
 SUPPORT = 1 / 3  # assumed share of rows whose coefficients ever change
 # STAYING: a row cache of fewer than STAYING * W rows evicts rows that stay in the working set for the next iteration.
-# RECOMPUTED: a row cache of R < STAYING * W rows multiplies the computed rows by RECOMPUTED * (STAYING * W / R)^EVICTION.
+# RECOMPUTED: a row cache of R < STAYING * W rows multiplies the computed rows by RECOMPUTED * (STAYING * W /
+# R)^EVICTION.
 STAYING, RECOMPUTED, EVICTION = 1.5, 1.6, 0.2
 NEAR_BYTES = 4 << 20  # bytes of a tile above which an SMO iteration takes FAR_COST times as long
 FAR_COST = 1.2

@@ -152,16 +152,16 @@ class Factor:
             left = left[: len(above)] - above @ found[-1]
         return np.concatenate(found[::-1]).astype(np.float64)
 
-    def columns(self, at: Rows, budget: float) -> Columns | None:
+    def columns(self, at: Rows, limit: float) -> Columns | None:
         """Return columns of U'^-1 that include the columns with the indices ``at``.
 
-        Return None if the columns take more than ``budget`` bytes.
+        Return None if the columns take more than ``limit`` bytes.
         """
         m, cached, new = len(self.rows), self._columns.shape[1], at[self._column_of[at] < 0]
-        if self._bytes(cached + len(new), len(new)) > budget and cached:
+        if self._bytes(cached + len(new), len(new)) > limit and cached:
             self.drop_columns()
             cached, new = 0, at
-        if self._bytes(cached + len(new), len(new)) > budget:
+        if self._bytes(cached + len(new), len(new)) > limit:
             return None
         if len(new):
             unit = np.zeros((m, len(new)), self.dtype, order="F")
@@ -228,14 +228,14 @@ class Face:
         """Replace the gradient by g (m,)."""
         self._forward_g = self._factor.forward(np.array(g[:, None], self._factor.dtype, order="F"))[:, 0]
 
-    def minimum(self, fixed: NDArray[np.bool_], at: Vector, budget: float = np.inf) -> Vector | None:
+    def minimum(self, fixed: NDArray[np.bool_], at: Vector, limit: float = np.inf) -> Vector | None:
         """Return the minimiser d (m,), whose entries marked in ``fixed`` (m,) are fixed at the values of ``at`` (m,).
 
-        Return None if there is no minimiser, or if it takes more than ``budget`` bytes. The sum of a group is no
+        Return None if there is no minimiser, or if it takes more than ``limit`` bytes. The sum of a group is no
         condition if all entries of the group are fixed.
         """
         order = np.flatnonzero(fixed)
-        columns = self._factor.columns(order, budget)
+        columns = self._factor.columns(order, limit)
         if columns is None:
             return None
         free = (self.sums & ~fixed).any(axis=1)
@@ -281,38 +281,31 @@ def _solver(S: Vector, singular: bool) -> Callable[[Vector], Vector] | None:
 
 
 def minimum(
-    factor: Factor,
-    g: Vector,
-    bottom: Vector,
-    top: Vector,
-    group: Rows,
-    groups: int,
-    leaving: Rows,
-    budget: float = np.inf,
+    factor: Factor, g: Vector, bottom: Vector, top: Vector, group: Rows, groups: int, fixed: Rows, limit: float = np.inf
 ) -> Vector | None:
     """Return the change d (m,) of the coefficients in a Newton step, by the loop in the docstring of this module.
 
-    Return None if there is no minimum, or if it takes more than ``budget`` bytes.
+    Return None if there is no minimum, or if it takes more than ``limit`` bytes.
 
     g: derivatives for the rows of the factor, (m,).
     bottom, top: bounds of d, (m,).
     group, groups: as in :class:`Face`.
-    leaving: indices of rows of the factor that are no longer free; d is 0 there.
+    fixed: indices of rows of the factor that are no longer free; d is 0 there.
     """
-    fixed, at, face = np.zeros(len(g), bool), np.zeros(len(g)), Face(factor, g, group, groups)
-    fixed[leaving] = True
+    at_bound, at, face = np.zeros(len(g), bool), np.zeros(len(g)), Face(factor, g, group, groups)
+    at_bound[fixed] = True
     d = at
     for _ in range(ROUNDS):
-        found = face.minimum(fixed, at, budget)
+        found = face.minimum(at_bound, at, limit)
         if found is None:
             return None
         d = found
-        outside = ~fixed & ((d < bottom) | (d > top))
+        outside = ~at_bound & ((d < bottom) | (d > top))
         if not outside.any():
             break
-        fixed |= outside
+        at_bound |= outside
         at[outside] = np.where(d[outside] < bottom[outside], bottom[outside], top[outside])
-    return _restore_sums(np.clip(d, bottom, top), face.sums, bottom, top, fixed) if np.isfinite(d).all() else None
+    return _restore_sums(np.clip(d, bottom, top), face.sums, bottom, top, at_bound) if np.isfinite(d).all() else None
 
 
 def _restore_sums(
@@ -462,10 +455,10 @@ class Newton:
         g, x, epsilon = np.where(optimality.inside, optimality.right, 0)[rows], b[0, rows], problem.epsilon > 0
         lowest = np.where(epsilon & (x > 0), 0.0, problem.lo[0, rows])
         highest = np.where(epsilon & (x < 0), 0.0, problem.hi[0, rows])
-        budget = self._stream.limit - self._stream.held
+        limit = self._stream.limit - self._stream.held
         with one_thread():
             group, groups = optimality.group[rows], len(problem.totals)
-            d = minimum(factor, g, lowest - x, highest - x, group, groups, leaving, budget)
+            d = minimum(factor, g, lowest - x, highest - x, group, groups, leaving, limit)
         self._keep(factor)
         if d is None:
             return None

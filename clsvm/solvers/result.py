@@ -47,9 +47,9 @@ class Settings:
         most seconds, None for no limit.
     start
         feasible coefficients (problems, n), or None for the problem's own.
-    known
+    known_gradient
         coefficients near ``start`` and their gradients f, or None.
-    looked
+    known_exact
         for each row, whether its known f comes from float64 kernel values, (n,); or None.
     save
         function that stores coefficients, called every ``save_every`` seconds and at Ctrl-C.
@@ -69,8 +69,8 @@ class Settings:
     progress: Progress | None = None
     max_time: float | None = None
     start: Vector | None = None
-    known: tuple[Vector, Vector] | None = None
-    looked: NDArray[np.bool_] | None = None
+    known_gradient: tuple[Vector, Vector] | None = None
+    known_exact: NDArray[np.bool_] | None = None
     save: Callable[[Vector], None] | None = None
     save_every: float = 60.0
     reported: bool = True

@@ -45,14 +45,14 @@ from clsvm.solvers import certificate
 from clsvm.solvers.kernel_rows import new_cache, sizes
 from clsvm.solvers.result import Settings
 from clsvm.solvers.smo import Loop, Optimality
-from clsvm.solvers.state import Limits, SmoKernel, Selection, State, mirror, max_working_set, shard
+from clsvm.solvers.state import Limits, Selection, SmoKernel, State, max_working_set, mirror, shard
 
 Rows = NDArray[np.intp]
-Ask = Callable[[str, Sequence[tuple[Any, ...] | None]], list[Any]]
+Call = Callable[[str, Sequence[tuple[Any, ...] | None]], list[Any]]
 WHOLE = 16  # W, the largest number of rows of a working set, is a multiple of WHOLE
 SHARE = 0.5  # share of the free memory for rows and tile of a working set
 PIECE = 1024  # support vectors at a time in the products from which a new shard computes f
-EXACT = 64 << 20  # bytes of support vectors at a time in a float64 check
+EXACT_BYTES = 64 << 20  # bytes of support vectors at a time in a float64 check
 
 
 def chosen(problem: Problem, rows: Rows, f: Vector, b: Vector, least: Vector, most: Vector, quota: int) -> Rows:
@@ -101,8 +101,8 @@ class WorkingSet:
         stream, real = self.stream, np.dtype(self.dtype).itemsize
         unit = max(WHOLE, *(one.width(stream.profile, self.dtype, "many") for one in LAYOUTS.values()))
         W = max(1, W // unit) * unit
-        room = min(SHARE * (stream.limit - stream.held), stream.largest)
-        while W > WHOLE and (W * (W * real + 3 * row) > room or max_working_set(stream) < W):
+        budget = min(SHARE * (stream.limit - stream.held), stream.largest)
+        while W > WHOLE and (W * (W * real + 3 * row) > budget or max_working_set(stream) < W):
             W = max(WHOLE, W // 2 // WHOLE * WHOLE)
         return W
 
@@ -139,91 +139,91 @@ class Sharded(Loop):
     sync = 1
 
     def __init__(self, shards: Parts, working_set: WorkingSet, problem: Problem, settings: Settings) -> None:
-        self._shards, self._set, self.problem = shards, working_set, problem
+        self._shards, self._working_set, self.problem = shards, working_set, problem
         lo, hi = map(working_set.stream.held_wide, (problem.lo, problem.hi))
-        self._held = replace(problem, lo=lo, hi=hi)  # bounds as the device rounds them
+        self._rounded = replace(problem, lo=lo, hi=hi)  # bounds as the device rounds them
         self.settings = replace(settings, exact=self.exact)
         self.n, self.W, self.dtype = problem.n, working_set.W, working_set.dtype
         self._ends = np.cumsum([0, *shards.sizes])  # shard i has rows _ends[i] up to _ends[i + 1]
         start = problem.start if settings.start is None else settings.start
         self._b = np.zeros((1, self.n)) if start is None else start.copy()
-        self._steps, self._directory = 0, Directory(self.n)
-        self._kept: Rows = np.zeros(0, np.intp)
-        self._kept_X: Data = None
-        self._offers: list[Offer] = []
+        self._steps, self._directory = 0, CacheDirectory(self.n)
+        self._staying: Rows = np.zeros(0, np.intp)
+        self._staying_X: Data = None
+        self._candidates: list[Candidates] = []
         self._begin()
-        self._pose(range(len(shards.sizes)), Counter())
+        self._load_shards(range(len(shards.sizes)), Counter())
         self._request_candidates()
 
     # Requests to the shards.
 
-    def _ask(self, name: str, given: Sequence[tuple[Any, ...] | None]) -> list[Any]:
+    def _call(self, name: str, given: Sequence[tuple[Any, ...] | None]) -> list[Any]:
         """Call a method of all shards and return their replies; replace shards that are lost."""
         losses = Counter[int]()
-        return self._answers(name, given, losses, lambda lost: self._pose(lost, losses))
+        return self._call_all(name, given, losses, lambda lost: self._load_shards(lost, losses))
 
-    def _answers(
+    def _call_all(
         self,
         name: str,
         given: Sequence[tuple[Any, ...] | None],
         losses: Counter[int],
-        notice: Callable[[set[int]], None],
+        on_lost: Callable[[set[int]], None],
     ) -> list[Any]:
-        """Call a method of the shards and return their replies. If shards are lost, call ``notice`` and ask them again.
+        """Call a method of the shards and return their replies. If shards are lost, call ``on_lost`` and try again.
 
         losses: number of losses of each shard during this request. Raises DeviceError if a shard is lost too often.
         """
-        answers = self._shards.ask(name, given)
-        while lost := {i for i, answer in enumerate(answers) if isinstance(answer, Lost)}:
+        replies = self._shards.ask(name, given)
+        while lost := {i for i, reply in enumerate(replies) if isinstance(reply, Lost)}:
             count_losses(losses, lost)
-            notice(lost)
+            on_lost(lost)
             # A new shard gets no changes, since the coefficients that it got include them already.
             again = [(one,) for one in self._unchanged()] if name == "step" else given
-            found = self._shards.ask(name, [one if i in lost else None for i, one in enumerate(again)])
-            answers = [found[i] if i in lost else answer for i, answer in enumerate(answers)]
-        return answers
+            retried = self._shards.ask(name, [one if i in lost else None for i, one in enumerate(again)])
+            replies = [retried[i] if i in lost else reply for i, reply in enumerate(replies)]
+        return replies
 
-    def _pose(self, shards: Iterable[int], losses: Counter[int]) -> None:
+    def _load_shards(self, shards: Iterable[int], losses: Counter[int]) -> None:
         """Send new shards their part of the problem, and have them compute f; repeat for shards lost meanwhile."""
-        behind = set(shards)
-        while behind:
-            gone = set[int]()
-            ask = partial(self._answers, losses=losses, notice=gone.update)
-            self._directory.forget()
-            for i in behind:
-                self.check.forget(slice(*self._ends[i : i + 2]))
-            ask("pose", [self._part(i) if i in behind else None for i in range(len(self._ends) - 1)])
-            for rows, X in self._support("sent", self._b, PIECE, ask):
+        missing = set(shards)
+        while missing:
+            lost_again = set[int]()
+            call = partial(self._call_all, losses=losses, on_lost=lost_again.update)
+            self._directory.clear()
+            for i in missing:
+                self.check.invalidate(slice(*self._ends[i : i + 2]))
+            call("load", [self._part_of_problem(i) if i in missing else None for i in range(len(self._ends) - 1)])
+            for rows, X in self._support_vectors("prepared", self._b, PIECE, call):
                 given = X, self._b[0, rows]
-                ask("respond", [given if i in behind - gone else None for i in range(len(self._ends) - 1)])
-            behind = gone
+                call("respond", [given if i in missing - lost_again else None for i in range(len(self._ends) - 1)])
+            missing = lost_again
 
-    def _part(self, i: int) -> tuple[Problem, Vector, int, int]:
-        here, p = slice(*self._ends[i : i + 2]), self._held
-        own = replace(p, lo=p.lo[:, here], hi=p.hi[:, here], q=p.q[:, here], start=None)
-        return own, self._b[:, here], self.W, self.settings.cache_bytes
+    def _part_of_problem(self, i: int) -> tuple[Problem, Vector, int, int]:
+        here, p = slice(*self._ends[i : i + 2]), self._rounded
+        part = replace(p, lo=p.lo[:, here], hi=p.hi[:, here], q=p.q[:, here], start=None)
+        return part, self._b[:, here], self.W, self.settings.cache_bytes
 
     def _split(self, rows: Rows) -> list[NDArray[np.int32]]:
         """Split row numbers, in any order, by their shards. In a part, numbers count from the shard's first row."""
-        home = np.searchsorted(self._ends[1:], rows, side="right")
-        return [(rows[home == i] - start).astype(np.int32) for i, start in enumerate(self._ends[:-1])]
+        shard_of = np.searchsorted(self._ends[1:], rows, side="right")
+        return [(rows[shard_of == i] - start).astype(np.int32) for i, start in enumerate(self._ends[:-1])]
 
-    def _taken(self, name: str, rows: Rows, ask: Ask) -> Data:
+    def _fetch_rows(self, name: str, rows: Rows, call: Call) -> Data:
         """Return some rows of X, in the order of the row numbers ``rows``.
 
-        name: "whole" for rows as given, "sent" for rows that are centred and cast.
+        name: "original" for rows as given, "prepared" for rows that are centred and cast.
         """
-        found = ask(name, [(part,) if len(part) else None for part in self._split(rows)])
-        home = np.searchsorted(self._ends[1:], rows, side="right")
-        order = np.argsort(np.argsort(home, kind="stable"), kind="stable")
+        found = call(name, [(part,) if len(part) else None for part in self._split(rows)])
+        shard_of = np.searchsorted(self._ends[1:], rows, side="right")
+        order = np.argsort(np.argsort(shard_of, kind="stable"), kind="stable")
         return stacked([one for one in found if one is not None])[order]
 
-    def _support(self, name: str, b: Vector, step: int, ask: Ask) -> Iterator[tuple[Rows, Data]]:
+    def _support_vectors(self, name: str, b: Vector, step: int, call: Call) -> Iterator[tuple[Rows, Data]]:
         """Yield the support vectors of coefficients b (1, n), at most ``step`` at a time: row numbers and rows."""
         support = np.flatnonzero(b[0])
         for first in range(0, len(support), step):
             rows = support[first : first + step]
-            yield rows, self._taken(name, rows, ask)
+            yield rows, self._fetch_rows(name, rows, call)
 
     # An outer iteration.
 
@@ -236,49 +236,49 @@ class Sharded(Loop):
 
     def _request_candidates(self) -> None:
         """Request new candidates for the working set from all shards, by the current extremes."""
-        self._offers = self._ask("step", [(change,) for change in self._unchanged()])
+        self._candidates = self._call("step", [(change,) for change in self._unchanged()])
 
     def _solve(self) -> None:
         """Choose a working set, solve the dual over it, and apply its changes."""
-        started, p, of, W, s = perf_counter(), self._held, self._offers, self.W, self.settings
-        offered = np.concatenate([one.rows + start for one, start in zip(of, self._ends[:-1], strict=True)])
-        f, b = np.concatenate([one.f for one in of]), self._b[0]
-        stay, sides = len(self._kept), 2 if p.constraint.has_offset else 1
-        new = chosen(p, offered, f, b[offered], *_extremes(of, p.groups), (W - stay) // sides)
-        rows = np.concatenate([self._kept, offered[new]])
+        started, p, candidates, W, s = perf_counter(), self._rounded, self._candidates, self.W, self.settings
+        offered = np.concatenate([one.rows + i for one, i in zip(candidates, self._ends[:-1], strict=True)])
+        f, b = np.concatenate([one.f for one in candidates]), self._b[0]
+        stay, sides = len(self._staying), 2 if p.constraint.has_offset else 1
+        new = chosen(p, offered, f, b[offered], *_extremes(candidates, p.groups), (W - stay) // sides)
+        rows = np.concatenate([self._staying, offered[new]])
         if not len(rows):
             return
-        X = stacked([self._kept_X] * bool(stay) + [stacked([one.X for one in of])[new]])
-        f = np.concatenate([*(one.kept for one in of), f[new]])
+        X = stacked([self._staying_X] * bool(stay) + [stacked([one.X for one in candidates])[new]])
+        f = np.concatenate([*(one.staying for one in candidates), f[new]])
         self.history.add_seconds("select", started)
         started, numbers = perf_counter(), (f, b[rows], p.lo[0, rows], p.hi[0, rows])
-        found, self._steps = self._set.solve(X, numbers, Limits.of(s.tol, s.max_iter, W))
+        found, self._steps = self._working_set.solve(X, numbers, Limits.of(s.tol, s.max_iter, W))
         self.history.add_seconds("subproblem", started)
         started, change = perf_counter(), found - b[rows]
         b[rows] = found
         stays = stay + np.sort(np.arange(len(new))[:: 1 if stay else 2])
         stays = stays[np.argsort(rows[stays])]
-        self._kept, self._kept_X = rows[stays], X[stays]
+        self._staying, self._staying_X = rows[stays], X[stays]
         changed = np.flatnonzero(change)
         self._apply(rows[changed], change[changed], X[changed])
         self.history.add_seconds("rows", started)
 
     def _apply(self, rows: Rows, change: Vector, X: Data) -> None:
         """Send the changed coefficients to all shards, and receive their next candidates."""
-        slots, hit = self._directory.slots(rows, min(one.capacity for one in self._offers))
-        alike: dict[str, Any] = {"X": None if hit.all() else X[~hit], "weights": change[~hit]}
+        slots, hit = self._directory.slots(rows, min(one.capacity for one in self._candidates))
+        common: dict[str, Any] = {"X": None if hit.all() else X[~hit], "weights": change[~hit]}
         if len(slots):
-            alike |= {"slots": slots[~hit], "hits": slots[hit], "hit_weights": change[hit]}
-        told = zip(self._unchanged(), self._split(rows), self._ends, strict=False)
-        changes = [one._replace(rows=own, b=self._b[0, own + start], **alike) for one, own, start in told]
-        self._offers = self._ask("step", [(one,) for one in changes])
+            common |= {"slots": slots[~hit], "hits": slots[hit], "hit_weights": change[hit]}
+        requests = zip(self._unchanged(), self._split(rows), self._ends, strict=False)
+        changes = [one._replace(rows=own, b=self._b[0, own + start], **common) for one, own, start in requests]
+        self._candidates = self._call("step", [(one,) for one in changes])
 
     def _unchanged(self) -> list[Change]:
         """Return for each shard a :class:`Change` without changed coefficients."""
-        made, stay = [], min(len(self._kept), self.W // 2)
-        for i, kept in enumerate(self._split(self._kept)):
-            others = _extremes([one for k, one in enumerate(self._offers) if k != i], self.problem.groups)
-            made.append(Change(kept, *others, stay, self._directory.computed))
+        made, stay = [], min(len(self._staying), self.W // 2)
+        for i, staying in enumerate(self._split(self._staying)):
+            others = _extremes([one for k, one in enumerate(self._candidates) if k != i], self.problem.groups)
+            made.append(Change(staying, *others, stay, self._directory.computed))
         return made
 
     # Methods of Loop.
@@ -287,20 +287,20 @@ class Sharded(Loop):
         return self._b.copy()
 
     def _read(self) -> Optimality:
-        of = self._offers
-        inside, sums = np.sum([one.inside for one in of], axis=0), np.sum([one.sums for one in of], axis=0)
-        least, most = _extremes(of, self.problem.groups)
+        candidates = self._candidates
+        inside, sums = (np.sum([getattr(one, name) for one in candidates], axis=0) for name in ("inside", "sums"))
+        least, most = _extremes(candidates, self.problem.groups)
         optimality = least[None], most[None], inside[None], sums[None]
         return Optimality(self.problem, *optimality, np.array([self._steps]), self._directory.computed)
 
     def _sums(self, rho: Vector) -> Vector:
-        return np.sum(self._ask("objective", [(rho.ravel(),)] * len(self._offers)), axis=0)[None]
+        return np.sum(self._call("objective", [(rho.ravel(),)] * len(self._candidates)), axis=0)[None]
 
     def _now(self) -> tuple[Problem, Vector, Vector]:
-        return self._held, self._b, np.concatenate(self._ask("f", [()] * len(self._offers)))[None]
+        return self._rounded, self._b, np.concatenate(self._call("f", [()] * len(self._candidates)))[None]
 
     def _replace(self, f: Vector) -> None:
-        self._ask("put", [(part,) for part in np.split(f[0], self._ends[1:-1])])
+        self._call("put", [(part,) for part in np.split(f[0], self._ends[1:-1])])
         self._request_candidates()
 
     def exact(self, rows: Rows, b: Vector) -> Vector:
@@ -309,20 +309,20 @@ class Sharded(Loop):
         ``rows`` are ascending row numbers.
         """
         parts, c = self._split(rows), np.zeros((1, len(rows)))
-        size = max(1, row_bytes(self._taken("whole", rows[:1], self._ask)))
-        for support, X in self._support("whole", b, max(1, EXACT // size), self._ask):
+        size = max(1, row_bytes(self._fetch_rows("original", rows[:1], self._call)))
+        for support, X in self._support_vectors("original", b, max(1, EXACT_BYTES // size), self._call):
             given = [(part, X, b[:, support]) if len(part) else None for part in parts]
-            c += np.concatenate([one for one in self._ask("exact", given) if one is not None], axis=1)
+            c += np.concatenate([one for one in self._call("exact", given) if one is not None], axis=1)
         return c
 
 
-def _extremes(offers: Sequence[Offer], groups: int) -> tuple[Vector, Vector]:
+def _extremes(each: Sequence[Candidates], groups: int) -> tuple[Vector, Vector]:
     """Return the smallest and the largest derivative of the dual over the given shards, both (groups,)."""
     far = np.full(groups, np.inf)
-    return np.min([far, *(one.least for one in offers)], axis=0), np.max([-far, *(one.most for one in offers)], axis=0)
+    return np.min([far, *(one.least for one in each)], axis=0), np.max([-far, *(one.most for one in each)], axis=0)
 
 
-class Directory:
+class CacheDirectory:
     """Keep the directory of the shards' row caches: a ring of slots, as rowcache.cl has it on one device.
 
     computed: number of rows of K so far that were not cached when they were needed.
@@ -332,7 +332,7 @@ class Directory:
         self._slot_of, self._owner, self._head = np.full(n, -1, np.int32), np.zeros(0, np.intp), 0
         self.computed = 0
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Empty the directory."""
         self._slot_of[:], self._owner[:] = -1, -1
 
@@ -350,16 +350,16 @@ class Directory:
             self._owner = np.concatenate([self._owner, np.full(capacity - len(self._owner), -1, np.intp)])
         new = rows[~hit]
         taken = ((self._head + np.arange(len(new))) % capacity).astype(np.int32)
-        left = self._owner[taken]
-        self._slot_of[left[left >= 0]] = -1
+        evicted = self._owner[taken]
+        self._slot_of[evicted[evicted >= 0]] = -1
         self._owner[taken], self._slot_of[new], slots[~hit] = new, taken, taken
         self._head = (self._head + len(new)) % capacity
         return slots, hit
 
 
-Places = NDArray[np.int32]
+Positions = NDArray[np.int32]
 NO_ROWS, NO_NUMBERS = np.zeros(0, np.int32), np.zeros(0)
-LOOK = 256 << 20  # most bytes of rows that a float64 check copies at a time
+CHECK_BYTES = 256 << 20  # most bytes of rows that a float64 check copies at a time
 
 
 class Change(NamedTuple):
@@ -367,7 +367,7 @@ class Change(NamedTuple):
 
     Attributes
     ----------
-    kept
+    staying
         rows of this shard that stay in the working set.
     least, most
         smallest and largest derivative of the dual in the other shards, by their last replies, (groups,).
@@ -389,21 +389,21 @@ class Change(NamedTuple):
         changes of the coefficients of these cached rows.
     """
 
-    kept: Places
+    staying: Positions
     least: Vector
     most: Vector
     stay: int
     computed: int
-    rows: Places = NO_ROWS
+    rows: Positions = NO_ROWS
     b: Vector = NO_NUMBERS
     X: Data | None = None
     weights: Vector = NO_NUMBERS
-    slots: Places = NO_ROWS
-    hits: Places = NO_ROWS
+    slots: Positions = NO_ROWS
+    hits: Positions = NO_ROWS
     hit_weights: Vector = NO_NUMBERS
 
 
-class Facts(NamedTuple):
+class ShardInfo(NamedTuple):
     """Describe a shard.
 
     sizes: sizes of its rows, from which rounding errors follow (precision.measured).
@@ -424,14 +424,14 @@ class Facts(NamedTuple):
     layout: str
 
 
-class Offer(NamedTuple):
+class Candidates(NamedTuple):
     """Hold a shard's candidates for the next working set.
 
     Attributes
     ----------
     rows, f, X
         row numbers in the shard, gradients and features of the candidates.
-    kept
+    staying
         gradients of the shard's rows that stay in the working set.
     least, most, inside, sums
         as in :class:`clsvm.solvers.smo.Optimality`, (groups,).
@@ -439,10 +439,10 @@ class Offer(NamedTuple):
         slots of the shard's row cache.
     """
 
-    rows: Places
+    rows: Positions
     f: Vector
     X: Data
-    kept: Vector
+    staying: Vector
     least: Vector
     most: Vector
     inside: NDArray[np.int64]
@@ -455,7 +455,7 @@ def cast(X: Data, centre: Vector, dtype: str) -> Data:
     return (centred(X, centre) if centre.any() else X).astype(dtype, copy=False)
 
 
-def travelled(plan: Plan) -> Plan:
+def centred_plan(plan: Plan) -> Plan:
     """Return the layout plan for rows that were centred before they were sent."""
     return replace(plan, centre=np.zeros_like(plan.centre)) if plan.centre.any() else plan
 
@@ -477,40 +477,40 @@ class Shard:
         stream.finish()
         self.n = X.shape[0]
         self.state = State(stream, self.gram, 1)
-        self._posed: tuple[Any, ...] = ()
+        self._loaded: tuple[Any, ...] = ()
         program = shard(stream.profile, dtype)
         self._k = {name: stream.variant(program, name) for name in ("put", "mark", "pick")}
         self._k["update"] = stream.variant(programs.update(stream.profile, dtype))
 
-    def facts(self, working_set: int | str, cache: float | str, n: int) -> Facts:
+    def info(self, working_set: int | str, cache: float | str, n: int) -> ShardInfo:
         """Describe the shard, for a problem of n rows over all shards."""
         found = precision.measured(self.stream, self.gram.rows, self.kernel, self.X, self.plan)
         chosen = sizes(self.stream, self.gram, working_set, cache, n)
-        return Facts(found.sizes, found.extent, *chosen, row_bytes(self.X), self.gram.rows.describe())
+        return ShardInfo(found.sizes, found.extent, *chosen, row_bytes(self.X), self.gram.rows.describe())
 
-    def pose(self, problem: Problem, b: Vector, W: int, cache_bytes: int) -> None:
+    def load(self, problem: Problem, b: Vector, W: int, cache_bytes: int) -> None:
         """Load the shard's part of a problem, with coefficients b (1, n) and gradients f = q.
 
         W: rows of a working set. cache_bytes: bytes of the row cache.
         """
         self.state.load(problem, b, (b, problem.q))
         given = problem.constraint, W, cache_bytes
-        if self._posed and self._posed != given:
+        if self._loaded and self._loaded != given:
             raise RuntimeError("all problems of a shard must have one constraint, working set size and cache size")
-        if not self._posed:
+        if not self._loaded:
             self.selection = Selection(self.stream, self.dtype, problem.constraint, 1, self.state.n, W)
             self.cache = new_cache(self.stream, self.gram.rows, cache_bytes, W)
-            self._posed = given
+            self._loaded = given
 
-    def step(self, change: Change) -> Offer:
+    def step(self, change: Change) -> Candidates:
         """Apply the ``change`` of an outer iteration, and return the next candidates."""
         with self.stream.recycling():
             with self.stream.scratch():
-                self._take(change)
+                self._apply_change(change)
             with self.stream.scratch():
-                return self._offer(change)
+                return self._find_candidates(change)
 
-    def _take(self, change: Change) -> None:
+    def _apply_change(self, change: Change) -> None:
         stream, at = self.stream, self.gram.rows.position
         changed, hits, state = len(change.rows), len(change.hits), self.state
         if changed:
@@ -524,13 +524,13 @@ class Shard:
         if change.X is not None:
             self._accumulate(change.X, change.weights, change.slots)
 
-    def _accumulate(self, X: Data, weights: Vector, slots: Places = NO_ROWS) -> None:
+    def _accumulate(self, X: Data, weights: Vector, slots: Positions = NO_ROWS) -> None:
         """Add K(., X) times ``weights`` to f, for rows X (m, d).
 
         If there are ``slots``, also store the kernel values in these slots of the row cache.
         """
         stream, m = self.stream, X.shape[0]
-        plan = layouts.once(travelled(self.plan), X)
+        plan = layouts.once(centred_plan(self.plan), X)
         gram = Gram(stream, layouts.build(stream, X, plan, self.dtype), self.kernel)
         panel, count = gram.of_all(), stream.upload(np.array([m], np.int32))
         beyond = 0, panel.capacity - m
@@ -539,40 +539,40 @@ class Shard:
         update = Update(1, self.state.n, self.state.f, D, panel.capacity)
         self.gram.accumulate(panel, count, store, update)
 
-    def _offer(self, change: Change) -> Offer:
-        stream, choice, rows = self.stream, self.selection, self.gram.rows
-        choice.clear()
-        kept = np.zeros(0)
-        if len(change.kept):
-            at = stream.upload(rows.position[change.kept])
-            self._k["mark"]((len(change.kept),), None, at, choice.in_set)
-            kept = self._picked(at, len(change.kept))
-        choice.look(self.state.view)
-        optimality, _ = choice.seen()
-        choice.beside(change.least, change.most)
-        choice.choose(self.state.view, change.stay)
-        ws = stream.read(choice.ws, np.int32, choice.W)[change.stay :]
+    def _find_candidates(self, change: Change) -> Candidates:
+        stream, selection, rows = self.stream, self.selection, self.gram.rows
+        selection.clear()
+        staying = np.zeros(0)
+        if len(change.staying):
+            at = stream.upload(rows.position[change.staying])
+            self._k["mark"]((len(change.staying),), None, at, selection.in_set)
+            staying = self._read_gradients(at, len(change.staying))
+        selection.find_extremes(self.state.view)
+        optimality, _ = selection.optimality()
+        selection.merge_extremes(change.least, change.most)
+        selection.choose(self.state.view, change.stay)
+        ws = stream.read(selection.ws, np.int32, selection.W)[change.stay :]
         ws = ws[ws >= 0]
-        f = self._picked(stream.upload(ws), len(ws)) if len(ws) else np.zeros(0)
+        f = self._read_gradients(stream.upload(ws), len(ws)) if len(ws) else np.zeros(0)
         chosen = rows.order[ws]
         least, most, inside, sums = (one[0] for one in optimality)
-        return Offer(chosen, f, self.sent(chosen), kept, least, most, inside, sums, self.cache.capacity)
+        return Candidates(chosen, f, self.prepared(chosen), staying, least, most, inside, sums, self.cache.capacity)
 
-    def _picked(self, at: Buffer, count: int) -> Vector:
+    def _read_gradients(self, at: Buffer, count: int) -> Vector:
         out = self.stream.buffer(8 * count)
         self._k["pick"]((count,), None, at, self.state.f, out)
         return self.stream.read_wide(out, count)
 
-    def sent(self, rows: Places) -> Data:
+    def prepared(self, rows: Positions) -> Data:
         """Return the rows with the numbers ``rows``, centred and cast."""
         return cast(self.X[rows], self.plan.centre, self.dtype)
 
-    def whole(self, rows: Places) -> Data:
+    def original(self, rows: Positions) -> Data:
         """Return the rows with the numbers ``rows``, as given."""
         return self.X[rows]
 
     def respond(self, X: Data, weights: Vector) -> None:
-        """Add K(., X) times ``weights`` to f, for rows X (m, d) in the form of :meth:`sent`."""
+        """Add K(., X) times ``weights`` to f, for rows X (m, d) in the form of :meth:`prepared`."""
         with self.stream.scratch():
             self._accumulate(X, weights)
 
@@ -589,11 +589,11 @@ class Shard:
         """Replace the gradients by f (n,)."""
         self.state.replace(f[None])
 
-    def exact(self, rows: Places, support: Data, b: Vector) -> Vector:
+    def exact(self, rows: Positions, support: Data, b: Vector) -> Vector:
         """Return K(rows, support) b in float64, (1, rows), for coefficients b (1, m) of ``support`` (m, d)."""
         stream, c = self.stream, np.zeros((1, len(rows)))
         with stream.beside(stream.limit - stream.held) as own:
-            step = max(1, LOOK // row_bytes(self.X))
+            step = max(1, CHECK_BYTES // row_bytes(self.X))
             for first in range(0, len(rows), step):
                 here = self.X[rows[first : first + step]]
                 c[:, first : first + step] = exact.responses(own, self.kernel, self.plan, here, support, b)

@@ -31,7 +31,7 @@ from clsvm.problem import Constraint, Problem, Vector
 from clsvm.solvers import certificate
 
 BINS = 2048  # bins of the histogram by which a working set is chosen
-MOST = 20  # the solve over a working set of W rows ends after at most MOST * W SMO iterations
+MAX_STEPS = 20  # the solve over a working set of W rows ends after at most MAX_STEPS * W SMO iterations
 SHRINK = 0.1  # the solve over a working set stops at this share of its first violation
 VECTOR_STATE = 64  # bytes of local memory for each row of a working set in the SIMD-style SMO kernel
 
@@ -58,14 +58,14 @@ def subproblem(
     SIMD-style kernel and the constraint BIAS or NONE.
     """
     items = subproblem_items(profile, working_set)
-    ground = ("fold",) if profile.shape == "vector" else ("argmin", "least")
+    reductions = ("fold",) if profile.shape == "vector" else ("argmin", "least")
     options = [*record.options(profile, dtype), f"-DWG={items}"]
     options += [f"-DEACH={-(-working_set // items)}"] * (items > 1)
     options += ["-DNO_BIAS"] * (constraint is Constraint.NONE) + ["-DSPLIT"] * (constraint is Constraint.SPLIT)
     names = [f"subproblem_{profile.shape}"]
     if constraint is Constraint.COUPLED:
         names = ["row_threshold", f"coupled_{profile.shape}"]
-    label, text = f"subproblem {constraint.name.lower()} {dtype}", _cl(*ground, *names)
+    label, text = f"subproblem {constraint.name.lower()} {dtype}", _cl(*reductions, *names)
     if rows:
         label, text = f"{rows.name} {label}", rows.text + text.removeprefix(sources.cl())
         options += ["-DROWS", *rows.options]
@@ -156,7 +156,8 @@ class Limits(NamedTuple):
 
         max_iter: most SMO iterations of the solve, -1 for no limit.
         """
-        return cls(np.float32(0.5 * tol), np.float32(SHRINK), MOST * W, np.int64(max_iter if max_iter >= 0 else 2**62))
+        budget = np.int64(max_iter if max_iter >= 0 else 2**62)
+        return cls(np.float32(0.5 * tol), np.float32(SHRINK), MAX_STEPS * W, budget)
 
 
 class SmoKernel:
@@ -208,23 +209,25 @@ class State:
         lo, hi, self.q, self.f, self.b = (stream.buffer(8 * problems * self.n) for _ in range(5))
         self.view = View(self.f, self.b, lo, hi, stream.buffer(8))
 
-    def load(self, problem: Problem, start: Vector | None, known: tuple[Vector, Vector] | None) -> Vector | None:
+    def load(
+        self, problem: Problem, start: Vector | None, known_gradient: tuple[Vector, Vector] | None
+    ) -> Vector | None:
         """Set the state to the start of ``problem``.
 
         Return the coefficients d whose product K d must still be added to f, or None.
 
         start: coefficients (P, n), or None for 0.
-        known: coefficients near ``start`` and their f, or None.
+        known_gradient: coefficients near ``start`` and their f, or None.
         """
-        lo, hi, held_q = map(self.stream.held_wide, (problem.lo, problem.hi, problem.q))
-        self._held = replace(problem, lo=lo, hi=hi, q=held_q, start=None)  # the numbers as the device rounds them
+        lo, hi, rounded_q = map(self.stream.held_wide, (problem.lo, problem.hi, problem.q))
+        self._rounded = replace(problem, lo=lo, hi=hi, q=rounded_q, start=None)  # the numbers as the device rounds them
         b = np.zeros((self.P, self.n)) if start is None else self.padded(start)
         q = self.padded(problem.q)
-        near, f = (None, q) if known is None else (known[0], self.padded(known[1]))
+        known_b, f = (None, q) if known_gradient is None else (known_gradient[0], self.padded(known_gradient[1]))
         view = View(f, b, self.padded(problem.lo), self.padded(problem.hi), np.array([problem.epsilon]))
         for buffer, array in zip((*self.view, self.q), (*view, q), strict=True):
             self.stream.write_wide(buffer, array)
-        return start if start is None or near is None else start - near
+        return start if start is None or known_b is None else start - known_b
 
     def padded(self, values: Vector) -> Vector:
         """Return values (P, n) in the caller's order as (P, n_pad) in the device's order, zero in padding rows."""
@@ -251,7 +254,7 @@ class State:
         """
         f = self.gradients()
         certificate.finite(f, self.gram.kernel)
-        return self._held, self.coefficients(), f
+        return self._rounded, self.coefficients(), f
 
     def respond(self, b: Vector, panel: Panel) -> None:
         """Add K b to f, for coefficients b (P, n) in the caller's order.
@@ -260,16 +263,16 @@ class State:
         more if all of K is on the device.
         """
         s, gram, support = self.stream, self.gram, np.flatnonzero(b.any(axis=0))
-        most = (s.limit - s.held) // (2 * (8 * self.P + 4)) if gram.whole else 0
-        room = max(panel.capacity, min(most, len(support)))
-        for first in range(0, len(support), room):
-            some = support[first : first + room]
-            weights = np.zeros((self.P, room))
+        max_vectors = (s.limit - s.held) // (2 * (8 * self.P + 4)) if gram.whole else 0
+        capacity = max(panel.capacity, min(max_vectors, len(support)))
+        for first in range(0, len(support), capacity):
+            some = support[first : first + capacity]
+            weights = np.zeros((self.P, capacity))
             weights[:, : len(some)] = b[:, some]
             at, count = s.upload(gram.rows.position[some]), s.upload(np.array([len(some)], np.int32))
             D = s.wide(weights)
             gram.gather(panel, at, count)
-            gram.accumulate(panel, count, None, Update(self.P, self.n, self.f, D, room))
+            gram.accumulate(panel, count, None, Update(self.P, self.n, self.f, D, capacity))
             s.finish()
             s.free(at, count, D)
 
@@ -293,7 +296,7 @@ class Selection:
     ----------
     numbers, places
         extremes of the dual's derivatives in each chunk of rows, and the rows that have them, at the last
-        :meth:`look` (extremes.cl).
+        :meth:`find_extremes` (extremes.cl).
     counters
         the solve's counters (problems, 4), which the host reads together with ``numbers`` and ``places``.
     ws
@@ -319,11 +322,11 @@ class Selection:
         self.in_set, self.ws = stream.buffer(sets * n), stream.buffer(4 * sets * self.stride)
         bins, pieces = 2 * BINS, sets * self.chunks
         sizes = bins * pieces, bins * sets, 4 * sets, 4 * pieces
-        self._counted = tuple(stream.zeros(4 * size) for size in sizes)  # count.cl's counts, totals, ends, shares
+        self._histogram = tuple(stream.zeros(4 * size) for size in sizes)  # count.cl's counts, totals, ends, shares
         shape = sets, self.chunks, constraint.groups, 4
-        seen = stream.as_wide(np.zeros(shape)), np.zeros(shape, np.int32), np.zeros((problems, 4), np.int64)
-        self._seen = together(stream, seen)
-        self.numbers, self.places, self.counters = self._seen.each
+        initial = stream.as_wide(np.zeros(shape)), np.zeros(shape, np.int32), np.zeros((problems, 4), np.int64)
+        self._extremes = together(stream, initial)
+        self.numbers, self.places, self.counters = self._extremes.each
         self.program = selection(profile, dtype, constraint)
         names = ("extremes", "histogram", "threshold", "collect", "objective", *["share"] * (profile.shape == "group"))
         self._k = {name: stream.variant(self.program, name) for name in names}
@@ -333,14 +336,14 @@ class Selection:
         """Empty the working sets, which also repairs working sets after an interrupted iteration."""
         self.stream.clear(self.in_set, self.sets * self.n)
         self.stream.write(self.ws, np.full(self.sets * self.stride, -1, np.int32))
-        self.stream.clear(self._counted[1], 4 * 2 * BINS * self.sets)
+        self.stream.clear(self._histogram[1], 4 * 2 * BINS * self.sets)
 
     def over_rows(self, kernel: Any, *arguments: Any) -> None:
         """Launch a kernel over the n rows for every working set, with a work-group for each chunk of rows."""
         group = self.stream.profile.group
         kernel((group * self.chunks, self.sets), (group, 1), self.n, self.chunk, *arguments)
 
-    def look(self, view: View) -> None:
+    def find_extremes(self, view: View) -> None:
         """Compute the optimality state at the current f and b: extremes and sums of the dual's derivatives."""
         self.over_rows(self._k["extremes"], view, self.numbers, self.places)
 
@@ -355,47 +358,47 @@ class Selection:
         self.over_rows(kernel or self._k["objective"], *arguments, self._sums)
         return np.asarray(self.stream.read_wide(self._sums, (self.sets, self.chunks, 3)).sum(axis=1))
 
-    def beside(self, least: Vector, most: Vector) -> None:
+    def merge_extremes(self, least: Vector, most: Vector) -> None:
         """Extend the optimality state by the extremes of the rows of other shards, for :meth:`choose`.
 
         least: smallest derivatives (groups,) of rising coefficients in other shards.
         most: largest derivatives (groups,) of falling coefficients in other shards.
         """
-        numbers, places, counters = self.extremes()
+        numbers, places, counters = self.read_extremes()
         lower, higher = least < numbers[0, 0, :, 0], most > numbers[0, 0, :, 1]
         numbers[0, 0, lower, 0], numbers[0, 0, higher, 1] = least[lower], most[higher]
         places[0, 0, lower, 0] = places[0, 0, higher, 1] = np.iinfo(np.int32).max  # no row's place
-        self._seen.write(self.stream, (self.stream.as_wide(numbers), places, counters))
+        self._extremes.write(self.stream, (self.stream.as_wide(numbers), places, counters))
 
     def choose(self, view: View, stay: int) -> None:
         """Keep the first ``stay`` rows of each working set and choose all others, in two passes over n rows (count.cl).
 
-        Call :meth:`look` before, with the same f and b.
+        Call :meth:`find_extremes` before, with the same f and b.
         """
         quota, group = (self.W - stay) // self._sides, self.stream.profile.group
-        counts, totals, ends, shares = self._counted
+        counts, totals, ends, shares = self._histogram
         self.over_rows(self._k["histogram"], view, self.in_set, self.numbers, self.places, counts, totals)
-        self._k["threshold"]((group * self.sets,), (group,), self.chunks, quota, self._counted)
+        self._k["threshold"]((group * self.sets,), (group,), self.chunks, quota, self._histogram)
         if "share" in self._k:
             self.over_rows(self._k["share"], counts, ends, shares)
         chosen = (self.numbers, self.places, ends, shares, quota, stay, self.stride, self.ws)
         self.over_rows(self._k["collect"], view, self.in_set, chosen)
 
-    def extremes(self) -> tuple[Vector, NDArray[np.int32], NDArray[np.int64]]:
+    def read_extremes(self) -> tuple[Vector, NDArray[np.int32], NDArray[np.int64]]:
         """Read the optimality state that extremes.cl computed, and the counters of the solve.
 
         Return extremes and sums, then row numbers and counts, both (working sets, chunks, groups, 4), as extremes.cl
         writes them. Return the counters (problems, 4) last.
         """
-        numbers, places, counters = self._seen.read(self.stream)
+        numbers, places, counters = self._extremes.read(self.stream)
         return self.stream.narrow(numbers), places, counters
 
-    def seen(self) -> tuple[tuple[Vector, Vector, NDArray[Any], Vector], NDArray[np.int64]]:
+    def optimality(self) -> tuple[tuple[Vector, Vector, NDArray[Any], Vector], NDArray[np.int64]]:
         """Read the optimality state over all chunks of rows, and the counters (problems, 4).
 
         The state has four arrays (working sets, groups). They are the smallest derivative of the dual, the largest
         derivative, the number of free coefficients, and the sum of the derivatives of free coefficients.
         """
-        numbers, places, counters = self.extremes()
+        numbers, places, counters = self.read_extremes()
         least, most = numbers[..., 0].min(axis=1), numbers[..., 1].max(axis=1)
         return (least, most, places[..., 2].sum(axis=1), numbers[..., 2].sum(axis=1)), counters

@@ -19,7 +19,7 @@ from clsvm.errors import DeviceError
 from clsvm.fit import sharded
 from clsvm.problem import Constraint, Problem
 from clsvm.solvers import certificate
-from clsvm.solvers.sharded import Change, Directory, Offer, Sharded, chosen
+from clsvm.solvers.sharded import CacheDirectory, Candidates, Change, Sharded, chosen
 from tests.conftest import calls_of, noisy, simulated, thrifty
 
 X, SIGNS = noisy(700, 6)
@@ -128,7 +128,7 @@ def test_lost_shards_begin_again(device: str, cache: int, monkeypatch: pytest.Mo
     np.testing.assert_allclose(f[0], Kernel("rbf", gamma=0.1)(X) @ b[0] - SIGNS, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["step", "sent"])
+@pytest.mark.parametrize("name", ["step", "prepared"])
 def test_a_shard_that_is_lost_at_every_question_ends_the_fit(
     device: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,7 +159,7 @@ def test_what_travels(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def ask(self: Any, name: str, given: Any) -> list[Any]:
         answers = real(self, name, given)
         if name == "step":
-            assert all(isinstance(one, Offer) for one in answers)
+            assert all(isinstance(one, Candidates) for one in answers)
             assert all(isinstance(change, Change) for (change,) in given)
             steps.extend(size(change) + size(answer) for (change,), answer in zip(given, answers, strict=True))
         return answers
@@ -221,7 +221,7 @@ def test_every_shard_has_rows(speeds: list[float], more: int) -> None:
 @settings(deadline=None)
 def test_directory(steps: list[set[int]], capacity: int) -> None:
     """A row that counts as kept is the last that went to its slot; a ring's slots are taken in turn."""
-    directory, at = Directory(30), dict[int, int]()  # what each slot holds
+    directory, at = CacheDirectory(30), dict[int, int]()  # what each slot holds
     for some in steps:
         rows = np.array(sorted(some), np.intp)
         slots, hit = directory.slots(rows, capacity)
@@ -229,7 +229,7 @@ def test_directory(steps: list[set[int]], capacity: int) -> None:
         assert len(set(slots[~hit].tolist())) == (~hit).sum()
         at |= {int(slot): int(row) for row, slot in zip(rows[~hit], slots[~hit], strict=True)}
         assert not set(rows[~hit].tolist()) - {row for slot, row in at.items()}
-    directory.forget()
+    directory.clear()
     assert not directory.slots(np.arange(8), capacity)[1].any()
     assert directory.slots(np.arange(8), 0)[0].size == 0
 

@@ -177,7 +177,7 @@ def test_where_the_next_problem_begins(case: str) -> None:
     b, f = np.array([b], np.float64), np.array([f], np.float64)
     solution = type("S", (), {"b": b, "f": f, "rho": np.array([rho])})
     begun, ratio = folds._Solved(old, solution).start(new), old.ratio(new)  # type: ignore[arg-type]
-    start, (near, of_near) = begun["start"], begun["known"]
+    start, (near, of_near) = begun["start"], begun["known_gradient"]
     np.testing.assert_allclose(start, [expected], atol=1e-12)
     np.testing.assert_allclose(near, ratio * b, rtol=1e-12)
     np.testing.assert_allclose(of_near, ratio * (f - old.q) + new.q)

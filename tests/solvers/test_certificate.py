@@ -87,7 +87,7 @@ def test_rounding_since_rows_were_looked_at() -> None:
     np.testing.assert_allclose(error.error_bounds(later), np.array([0.5, 2.5, 0.5]) * scale * eps)
     error.remember(np.array([False, True, False]), later, b)
     np.testing.assert_allclose(error.error_bounds(b), np.array([1, 0.5, 1]) * scale * eps)
-    error.forget(slice(0, 2))
+    error.invalidate(slice(0, 2))
     np.testing.assert_allclose(error.error_bounds(later), np.array([2.5, 2.5, 0.5]) * scale * eps)
 
 

@@ -54,7 +54,7 @@ def test_minimum_within_bounds(groups: int, seed: int) -> None:
     assert (d >= bottom - 1e-12).all()
     assert (d <= top + 1e-12).all()
     assert not d[gone].any()
-    assert newton.minimum(made(K), g, bottom, top, group, groups, gone, budget=1000) is None
+    assert newton.minimum(made(K), g, bottom, top, group, groups, gone, limit=1000) is None
     for one in range(groups):
         assert abs(d[group == one].sum()) < 1e-9
 
