@@ -113,19 +113,19 @@ def _centers(asked: Asked, module: Any, X: Any, y: Any) -> Row:
 def _question(rows: Any) -> float:
     """Return the seconds of an empty request to all workers."""
     from clsvm.dask.executor import OnWorkers
-    from clsvm.dask.rows import gathered
+    from clsvm.dask.rows import checked_chunks
     from clsvm.dask.svm import ShardedRows, shard
     from clsvm.kernels import make
     from clsvm.parameters import Options
 
-    there, kernel, options = ShardedRows(gathered(rows[:100])), make("rbf", gamma=1.0), Options(layout="dense")
+    there, kernel, options = ShardedRows(checked_chunks(rows[:100])), make("rbf", gamma=1.0), Options(layout="dense")
     build = partial(shard, kernel=kernel, plan=there.planned(kernel, options)[0], dtype="float32")
     with closing(OnWorkers(there.chunks, build, there.sizes, None, None)) as shards:
         nothing = [()] * len(there.sizes)
-        shards.ask("n", nothing)
+        shards.call("n", nothing)
         began = perf_counter()
         for _ in range(EMPTY):
-            shards.ask("n", nothing)
+            shards.call("n", nothing)
         return (perf_counter() - began) / EMPTY
 
 

@@ -29,7 +29,7 @@ from benchmarks.falkon import FALKON_SETS, TOL, score
 from benchmarks.sets import Split
 from benchmarks.solvers import in_turns, timed, told
 from benchmarks.table import Row, Shown, label, percent, shown
-from clsvm.distribute import call
+from clsvm.distribute import call_part
 from clsvm.gram import layouts
 from clsvm.gram.cross import Cross, Sums, kernel_matrix
 from clsvm.kernels import make
@@ -345,9 +345,9 @@ class OneBlock:
         self._block = block
         self.sizes = [block.n]
 
-    def ask(self, name: str, given: Sequence[tuple[Any, ...] | None]) -> list[Any]:
+    def call(self, name: str, given: Sequence[tuple[Any, ...] | None]) -> list[Any]:
         """Return the block's answer to the request."""
-        return [call(self._block, name, given[0] or ())]
+        return [call_part(self._block, name, given[0] or ())]
 
 
 def ablation(asked: Asked) -> Row:

@@ -5,11 +5,11 @@ The training rows are divided into parts. A part is an object that holds some of
 for each device (:class:`OnDevices`), or on Dask's workers (clsvm.dask.executor.OnWorkers). A request
 has up to three steps:
 
-    ask       The solver calls a method of every part, or reads an attribute of every part.
+    call      The solver calls a method of every part, or reads an attribute of every part.
     lost      If a part is lost with its worker, its reply is :class:`Lost`. The next request builds the part again.
     replay    The solver repeats the requests that lead to the lost part's state (:func:`replayed`).
 
-:func:`dealt` serves work without parts: it gives independent pieces of work to workers from one queue.
+:func:`run_pieces` serves work without parts: it gives independent pieces of work to workers from one queue.
 """
 
 from __future__ import annotations
@@ -38,9 +38,11 @@ Request = tuple[Any, ...]
 Worker = TypeVar("Worker")
 Piece = TypeVar("Piece")
 TRIES = 3  # the fit fails if a part is lost more than this many times during one request
-ALIKE = 1.3  # devices get equal shares of the rows if the fastest is at most this many times as fast as the slowest
+EQUAL_SPEED = (
+    1.3  # devices get equal shares of the rows if the fastest is at most this many times as fast as the slowest
+)
 _ENDED = object()  # message of a worker that has ended
-_LOOK = 0.2  # seconds between two checks for Ctrl-C
+_POLL = 0.2  # seconds between two checks for Ctrl-C
 
 
 class Lost:
@@ -58,7 +60,7 @@ class Parts(Protocol):
 
     sizes: Sequence[int]
 
-    def ask(self, name: str, given: Sequence[Request | None]) -> list[Any]:
+    def call(self, name: str, given: Sequence[Request | None]) -> list[Any]:
         """Call the method ``name`` of each part i with the arguments ``given[i]``, and return the replies.
 
         A part i whose ``given[i]`` is None is not called, and its reply is None. The reply of a lost part is
@@ -72,9 +74,9 @@ class Parts(Protocol):
         """Return the bytes allocated now on the caller's devices, and the memory limit for further work on them."""
 
 
-def ask_one(parts: Parts, i: int, name: str, *given: Any) -> Any:
+def call_one(parts: Parts, i: int, name: str, *given: Any) -> Any:
     """Send a request to part i alone, and return its reply or :class:`Lost`."""
-    return parts.ask(name, [given if k == i else None for k in range(len(parts.sizes))])[i]
+    return parts.call(name, [given if k == i else None for k in range(len(parts.sizes))])[i]
 
 
 def replayed(replies: list[Any], replay: Callable[[int], Any]) -> list[Any]:
@@ -110,33 +112,33 @@ def split(rows: NDArray[np.intp], sizes: Sequence[int]) -> list[NDArray[np.intp]
     return [some - end + size for some, end, size in zip(np.split(rows, cuts), ends, sizes, strict=True)]
 
 
-def call(part: Any, name: str, given: Sequence[Any]) -> Any:
+def call_part(part: Any, name: str, given: Sequence[Any]) -> Any:
     """Call the method ``name`` of a part, or read the attribute of that name."""
     found = getattr(part, name)
     return found(*given) if callable(found) else found
 
 
 @contextmanager
-def share_of(stream: Stream, left: int) -> Iterator[None]:
+def memory_share(stream: Stream, left: int) -> Iterator[None]:
     """Limit the stream's free memory to 1 / ``left`` of it inside this context, in which one part is built.
 
     ``left`` is the number of parts still to be built on the stream.
     """
-    spared = (stream.limit - stream.held) * (left - 1) // left
-    stream.limit -= spared
+    reserved = (stream.limit - stream.held) * (left - 1) // left
+    stream.limit -= reserved
     try:
         yield
     finally:
-        stream.limit += spared
+        stream.limit += reserved
 
 
 class _Caller:
     """Run calls in the caller's own thread, with the interface of an executor."""
 
-    def submit(self, call: Callable[..., Any], *given: Any) -> Future[Any]:
+    def submit(self, call_part: Callable[..., Any], *given: Any) -> Future[Any]:
         done: Future[Any] = Future()
         try:
-            done.set_result(call(*given))
+            done.set_result(call_part(*given))
         except BaseException as error:
             done.set_exception(error)
         return done
@@ -154,7 +156,7 @@ class DeviceThread:
 
 
 @contextmanager
-def opened(device: Any, memory_limit: int | str | None) -> Iterator[list[DeviceThread]]:
+def open_streams(device: Any, memory_limit: int | str | None) -> Iterator[list[DeviceThread]]:
     """Open a stream for each device, and close all of them when the context ends.
 
     One device is used in the caller's thread. Each device of a list is used in a thread of its own. A device that is
@@ -195,23 +197,26 @@ class OnDevices:
     def __init__(
         self, threads: Sequence[DeviceThread], owners: Sequence[int], build: Callable[[Stream, int], Any]
     ) -> None:
-        def built(stream: Stream, i: int, left: int) -> Any:
-            with share_of(stream, left):
+        def build_part(stream: Stream, i: int, left: int) -> Any:
+            with memory_share(stream, left):
                 return build(stream, i)
 
         self._streams = [one.stream for one in threads]
-        homes = [threads[owner] for owner in owners]
-        self._threads = [one.thread for one in homes]
-        made = [one.thread.submit(built, one.stream, i, owners[i:].count(owners[i])) for i, one in enumerate(homes)]
-        self.parts = [one.result() for one in made]
+        owner_threads = [threads[owner] for owner in owners]
+        self._threads = [one.thread for one in owner_threads]
+        futures = [
+            one.thread.submit(build_part, one.stream, i, owners[i:].count(owners[i]))
+            for i, one in enumerate(owner_threads)
+        ]
+        self.parts = [one.result() for one in futures]
         self.sizes: Sequence[int] = [part.n for part in self.parts]
 
-    def ask(self, name: str, given: Sequence[Request | None]) -> list[Any]:
-        asked = [
-            None if one is None else thread.submit(call, part, name, one)
+    def call(self, name: str, given: Sequence[Request | None]) -> list[Any]:
+        futures = [
+            None if one is None else thread.submit(call_part, part, name, one)
             for thread, part, one in zip(self._threads, self.parts, given, strict=True)
         ]
-        return [None if one is None else one.result() for one in asked]
+        return [None if one is None else one.result() for one in futures]
 
     def peak(self) -> int:
         return max(stream.peak for stream in self._streams)
@@ -225,12 +230,12 @@ def speeds(threads: Sequence[DeviceThread], seconds: Callable[[Stream], float]) 
     """Return the relative speed of each device, by which its share of the rows is chosen.
 
     ``seconds(stream)`` times a fixed piece of work, and the speed is 1 / seconds. All speeds are 1 if all devices have
-    one name, or if the fastest is at most ALIKE times as fast as the slowest.
+    one name, or if the fastest is at most EQUAL_SPEED times as fast as the slowest.
     """
     if len({str(one.stream.info) for one in threads}) == 1:
         return np.ones(len(threads))
     found = 1 / np.array([one.thread.submit(seconds, one.stream).result() for one in threads])
-    return np.ones(len(threads)) if found.max() <= ALIKE * found.min() else found
+    return np.ones(len(threads)) if found.max() <= EQUAL_SPEED * found.min() else found
 
 
 def owners(parts: int, speeds: Vector) -> list[int]:
@@ -245,7 +250,7 @@ def owners(parts: int, speeds: Vector) -> list[int]:
     return [int(i) for i in np.repeat(np.arange(len(speeds)), counts)]
 
 
-def dealt(
+def run_pieces(
     workers: Sequence[Worker], pieces: Iterable[Piece], work: Callable[[Worker, Iterator[Piece]], Generator[None]]
 ) -> Generator[None]:
     """Run ``work(worker, pieces)`` in a thread for each worker, and yield whenever a worker's generator yields.
@@ -258,13 +263,13 @@ def dealt(
     if len(workers) == 1:
         yield from work(workers[0], iter(pieces))
         return
-    todo, said, stop, lock = iter(pieces), SimpleQueue[Any](), threading.Event(), threading.Lock()
+    queue, messages, stop, lock = iter(pieces), SimpleQueue[Any](), threading.Event(), threading.Lock()
 
-    def taken() -> Iterator[Piece]:
+    def next_pieces() -> Iterator[Piece]:
         while not stop.is_set():
             with lock:
-                piece = next(todo, said)
-            if piece is said:
+                piece = next(queue, messages)
+            if piece is messages:
                 return
             yield cast(Piece, piece)
 
@@ -272,14 +277,14 @@ def dealt(
         end_by(stop)
         ended: Any = _ENDED
         try:
-            with closing(work(worker, taken())) as steps:
+            with closing(work(worker, next_pieces())) as steps:
                 for _ in steps:
-                    said.put(None)
+                    messages.put(None)
                     if stop.is_set():
                         break
         except BaseException as error:
             ended = error
-        said.put(ended)
+        messages.put(ended)
 
     started: list[threading.Thread] = []
     try:
@@ -291,13 +296,13 @@ def dealt(
         left = len(started)
         while left:
             try:
-                one = said.get(timeout=_LOOK)
+                message = messages.get(timeout=_POLL)
             except Empty:  # the short wait lets Ctrl-C through: a signal to another thread does not wake up this thread
                 continue
-            if isinstance(one, BaseException):
-                raise one
-            left -= one is _ENDED
-            if one is None:
+            if isinstance(message, BaseException):
+                raise message
+            left -= message is _ENDED
+            if message is None:
                 yield
     finally:
         stop.set()

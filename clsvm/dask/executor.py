@@ -25,10 +25,10 @@ from clsvm.dask.worker import Recipe
 from clsvm.distribute import Lost, Request, count_losses
 from clsvm.errors import DeviceError
 
-LOST = "cancelled", "lost"  # states of a Dask future whose result is lost
-LONG = 60.0  # wait at most this many seconds for a worker to start
+LOST_STATES = "cancelled", "lost"  # states of a Dask future whose result is lost
+WORKER_TIMEOUT = 60.0  # wait at most this many seconds for a worker to start
 UNREACHED = "Unable to contact"  # Dask's message for an actor whose worker is lost
-PATIENCE = 2.0  # after this many seconds without a reply, check whether the worker is alive
+REPLY_TIMEOUT = 2.0  # after this many seconds without a reply, check whether the worker is alive
 
 
 @dataclass
@@ -58,26 +58,26 @@ class Chunks:
     sent: int = 0
     received: int = 0
 
-    def keep(self, some: Sequence[int]) -> None:
+    def select(self, some: Sequence[int]) -> None:
         """Keep only the chunks whose numbers are in ``some``."""
         self.X, self.y, self.weights = ([column[i] for i in some] for column in (self.X, self.y, self.weights))
 
-    def each(self, call: Callable[..., Any], *columns: list[Any]) -> list[Any]:
+    def map(self, call: Callable[..., Any], *columns: list[Any]) -> list[Any]:
         """Run ``call(columns[0][i], columns[1][i], ...)`` for every chunk i, on any worker. Return the results."""
         return results(self.client, [self.client.submit(call, *row) for row in zip(*columns, strict=True)])
 
-    def homes(self) -> list[str]:
+    def addresses(self) -> list[str]:
         """Return for every chunk the address of the worker that is to use it.
 
         Of the workers that hold the chunk it is the one with the fewest chunks so far.
         """
         wait(self.X)
-        holders, counts, homes = self.client.who_has(self.X), Counter[str](), []
+        holders, counts, addresses = self.client.who_has(self.X), Counter[str](), []
         for future in self.X:
-            home = min(holders.get(future.key) or live_workers(self.client), key=lambda one: (counts[one], one))
-            counts[home] += 1
-            homes.append(home)
-        return homes
+            address = min(holders.get(future.key) or live_workers(self.client), key=lambda one: (counts[one], one))
+            counts[address] += 1
+            addresses.append(address)
+        return addresses
 
     @property
     def bytes_sent(self) -> dict[str, int]:
@@ -101,7 +101,7 @@ class OnWorkers:
         device that each worker uses.
     memory_limit
         memory limit of each worker's device.
-    homes
+    addresses
         for each part, the address of the worker that holds it.
     """
 
@@ -115,26 +115,26 @@ class OnWorkers:
     ) -> None:
         self._chunks, self.client, self.sizes = chunks, chunks.client, sizes
         self.device, self.memory_limit = device, memory_limit
-        self.homes = chunks.homes()
+        self.addresses = chunks.addresses()
         self._name = uuid.uuid4().hex
-        many = -(-len(sizes) // max(1, len(workers(self.client))))
-        recipe = Recipe(self._name, build, device, memory_limit, neighbours(self.client), many)
+        chunks_each = -(-len(sizes) // max(1, len(workers(self.client))))
+        recipe = Recipe(self._name, build, device, memory_limit, neighbours(self.client), chunks_each)
         self._recipe = self.client.submit(_identity, recipe, pure=False)
         self._built: set[int] = set()
         self._versions: list[int | None] = [None] * len(sizes)
         self._actors: dict[str, Any] = {}
 
-    def ask(self, name: str, given: Sequence[Request | None]) -> list[Any]:
+    def call(self, name: str, given: Sequence[Request | None]) -> list[Any]:
         """Call the method ``name`` of each part i with the arguments ``given[i]``, and return the replies.
 
-        The method implements :meth:`clsvm.distribute.Parts.ask`.
+        The method implements :meth:`clsvm.distribute.Parts.call`.
         """
         asked = [i for i, one in enumerate(given) if one is not None]
         self._build_missing({*asked})
-        calls = [(i, self._call(i, name, given[i])) for i in asked]
+        calls = [(i, self._send(i, name, given[i])) for i in asked]
         replies: list[Any] = [None] * len(given)
         for i, call in calls:
-            replies[i] = reply = self._reply(i, call)
+            replies[i] = reply = self._receive(i, call)
             if isinstance(reply, Lost):
                 self._built.discard(i)
                 self._versions[i] = None
@@ -158,68 +158,68 @@ class OnWorkers:
 
         Raises DeviceError if a part is lost more than TRIES times.
         """
-        asked, losses, chunks = dict[int, Future[Any]](), Counter[int](), self._chunks
+        builds, losses, chunks = dict[int, Future[Any]](), Counter[int](), self._chunks
         while missing := missing - self._built:
-            gone = self._find_homes(missing) | {i for i, one in asked.items() if one.status in LOST}
-            if gone := gone & asked.keys():
-                count_losses(losses, gone)
-            for i in gone:
-                asked.pop(i).cancel()
-            for i in sorted(missing - asked.keys()):
+            lost = self._reassign(missing) | {i for i, one in builds.items() if one.status in LOST_STATES}
+            if lost := lost & builds.keys():
+                count_losses(losses, lost)
+            for i in lost:
+                builds.pop(i).cancel()
+            for i in sorted(missing - builds.keys()):
                 given = worker.build_part, self._recipe, i, chunks.X[i], chunks.y[i], chunks.weights[i]
-                asked[i] = self.client.submit(worker.in_thread, *given, workers=[self.homes[i]], pure=False)
-            done = ended([asked[i] for i in missing], "FIRST_COMPLETED")
+                builds[i] = self.client.submit(worker.in_thread, *given, workers=[self.addresses[i]], pure=False)
+            done = ended([builds[i] for i in missing], "FIRST_COMPLETED")
             for i in missing:
-                if asked[i] in done and asked[i].status not in LOST:
-                    asked[i].result()
+                if builds[i] in done and builds[i].status not in LOST_STATES:
+                    builds[i].result()
                     self._built.add(i)
 
-    def _find_homes(self, parts: set[int]) -> set[int]:
+    def _reassign(self, parts: set[int]) -> set[int]:
         """Assign parts of lost workers to live workers, and return the numbers of the reassigned parts."""
         live = live_workers(self.client)
-        lost = {i for i in parts if self.homes[i] not in live}
+        lost = {i for i in parts if self.addresses[i] not in live}
         for i in lost:
-            self.homes[i] = min(live, key=Counter(self.homes).__getitem__)
+            self.addresses[i] = min(live, key=Counter(self.addresses).__getitem__)
         return lost
 
-    def _call(self, i: int, name: str, given: Any) -> Any:
+    def _send(self, i: int, name: str, given: Any) -> Any:
         """Send a request to part i. Return the future of its reply, or None if its worker cannot be reached."""
         self._chunks.sent += nbytes(given)
         try:
-            return self._actor(self.homes[i]).ask(self._name, i, self._versions[i], name, given)
+            return self._actor(self.addresses[i]).call(self._name, i, self._versions[i], name, given)
         except (RuntimeError, OSError, TimeoutError):
             return None
 
-    def _actor(self, home: str) -> Any:
-        """Return the Dask actor on the worker with address ``home``, created at the first call.
+    def _actor(self, address: str) -> Any:
+        """Return the Dask actor on the worker with address ``address``, created at the first call.
 
         An actor replies about 10 ms faster than a task.
         """
-        if home not in self._actors:
-            made = self.client.submit(worker.WorkerActor, actor=True, workers=[home], pure=False)
-            until = perf_counter() + LONG
-            while home not in self._actors:
+        if address not in self._actors:
+            made = self.client.submit(worker.WorkerActor, actor=True, workers=[address], pure=False)
+            until = perf_counter() + WORKER_TIMEOUT
+            while address not in self._actors:
                 try:
-                    self._actors[home] = made, made.result(timeout=PATIENCE)
+                    self._actors[address] = made, made.result(timeout=REPLY_TIMEOUT)
                 except TimeoutError:
-                    if home not in workers(self.client) or perf_counter() > until:
+                    if address not in workers(self.client) or perf_counter() > until:
                         made.cancel()
                         raise
-        return self._actors[home][1]
+        return self._actors[address][1]
 
-    def _reply(self, i: int, call: Any) -> Any:
+    def _receive(self, i: int, call: Any) -> Any:
         """Wait for the reply of part i, and return it. Return :class:`Lost` if the part's worker is lost."""
         while call is not None:
             try:
-                return call.result(timeout=PATIENCE)
+                return call.result(timeout=REPLY_TIMEOUT)
             except TimeoutError:
-                if self.homes[i] not in workers(self.client):
+                if self.addresses[i] not in workers(self.client):
                     break
             except OSError as error:
                 if UNREACHED not in str(error):  # the request itself raised the error
                     raise
                 break
-        self._actors.pop(self.homes[i], None)
+        self._actors.pop(self.addresses[i], None)
         return Lost()
 
 
@@ -235,23 +235,23 @@ def workers(client: Client) -> list[str]:
 def live_workers(client: Client) -> list[str]:
     """Wait for at least one live Dask worker, and return the addresses of all live workers.
 
-    Raises DeviceError after LONG seconds without a worker.
+    Raises DeviceError after WORKER_TIMEOUT seconds without a worker.
     """
     if not workers(client):
         try:
-            client.wait_for_workers(1, timeout=LONG)
+            client.wait_for_workers(1, timeout=WORKER_TIMEOUT)
         except TimeoutError:
             raise DeviceError("Dask has no worker that runs, and none came: start one") from None
     return workers(client)
 
 
 def ended(futures: list[Future[Any]], which: str) -> list[Future[Any]]:
-    """Wait at most PATIENCE seconds for futures to end, and return the futures that have ended.
+    """Wait at most REPLY_TIMEOUT seconds for futures to end, and return the futures that have ended.
 
     ``which`` is "FIRST_COMPLETED" to wait for any future, "ALL_COMPLETED" to wait for all futures.
     """
     try:
-        return list(wait(futures, timeout=PATIENCE, return_when=which).done)
+        return list(wait(futures, timeout=REPLY_TIMEOUT, return_when=which).done)
     except TimeoutError:
         return []
 

@@ -24,7 +24,7 @@ import clsvm.estimators.falkon as local
 from clsvm.arrays import Data, stacked
 from clsvm.dask import worker
 from clsvm.dask.executor import OnWorkers, nbytes
-from clsvm.dask.rows import ChunkedRows, OverChunks, gathered
+from clsvm.dask.rows import ChunkedRows, OverChunks, checked_chunks
 from clsvm.dask.worker import Encoding, Labels, Numbers, Summary
 from clsvm.distribute import Parts, split
 from clsvm.gram.cross import USED, kernel_matrix
@@ -70,7 +70,7 @@ class FalkonRows(ChunkedRows, nystrom.Rows):
 
     def survey(self, kernel: Kernel, options: nystrom.Options) -> nystrom.Survey:
         plan, finest, device = self.planned(kernel, options)
-        extents = self.chunks.each(partial(worker.extent, kernel=kernel, plan=plan), self.chunks.X)
+        extents = self.chunks.map(partial(worker.extent, kernel=kernel, plan=plan), self.chunks.X)
         return nystrom.Survey(plan, finest, device, reduce(Extent.joined, extents))
 
     @contextmanager
@@ -81,7 +81,7 @@ class FalkonRows(ChunkedRows, nystrom.Rows):
         self.chunks.sent += nbytes(points.rows)
         build = partial(block, points=points, encoding=self.encoding, task=self.task.among(slice(0, 0)))
         with closing(OnWorkers(self.chunks, build, self.sizes, device, limit)) as parts:
-            self._homes = parts.homes
+            self._addresses = parts.addresses
             yield parts
 
     def values(self, rows: NDArray[np.intp]) -> NDArray[np.floating]:
@@ -89,11 +89,11 @@ class FalkonRows(ChunkedRows, nystrom.Rows):
 
         The rows are fetched from the workers, and the caller computes the values.
         """
-        X = stacked([some for some, _ in self.taken(split(rows, self.sizes)) if some.shape[0]])
+        X = stacked([some for some, _ in self.take_rows(split(rows, self.sizes)) if some.shape[0]])
         return kernel_matrix(X, self._points.rows, self._points.kernel, dtype="float64", **self._where)
 
     def describe(self) -> str:
-        return f"{self._points.plan.kind}, {len(self.sizes)} chunks on {len(set(self._homes))} workers"
+        return f"{self._points.plan.kind}, {len(self.sizes)} chunks on {len(set(self._addresses))} workers"
 
 
 class ChunkedFalkon(OverChunks, local.Falkon):
@@ -113,8 +113,8 @@ class ChunkedFalkon(OverChunks, local.Falkon):
         if y is None:
             raise ValueError("y must be given, in the chunks of X, got None")
         self._flat = np.ndim(y) == 1
-        rows = FalkonRows(gathered(X, y, sample_weight), getattr(X, "columns", None))
-        summaries = rows.chunks.each(self._encoding.summary, rows.chunks.y, rows.chunks.weights)
+        rows = FalkonRows(checked_chunks(X, y, sample_weight), getattr(X, "columns", None))
+        summaries = rows.chunks.map(self._encoding.summary, rows.chunks.y, rows.chunks.weights)
         self._rows(rows, reset=True)
         rows.weighted, (rows.encoding, rows.task) = [one.weighted for one in summaries], self._encoded(rows, summaries)
         total = float(rows.task.total[0])
@@ -146,7 +146,7 @@ class ChunkedFalkon(OverChunks, local.Falkon):
         ends = np.cumsum(X.weighted)
         m, words = nystrom.count_centers(int(ends[-1]), self.n_centers)
         ranks = np.sort(random.choice(int(ends[-1]), m, replace=False))
-        found = X.taken(split(ranks, X.weighted), weighted=True)
+        found = X.take_rows(split(ranks, X.weighted), weighted=True)
         starts = np.cumsum(X.sizes) - X.sizes
         places = np.concatenate([places + start for (_, places), start in zip(found, starts, strict=True)])
         rows = stacked([rows for rows, _ in found if rows.shape[0]])
@@ -183,7 +183,7 @@ class FalkonRegressor(ChunkedFalkon, local.FalkonRegressor):
 
         def slope(at: float) -> float:
             of_chunk = partial(worker.slope_at, self.loss, output, at)
-            return float(sum(rows.chunks.each(of_chunk, rows.chunks.y, rows.chunks.weights)))
+            return float(sum(rows.chunks.map(of_chunk, rows.chunks.y, rows.chunks.weights)))
 
         return crossing(slope, float(low), float(high))
 

@@ -1,8 +1,8 @@
 """Read Dask arrays and data frames as rows in chunks on workers, and predict for them.
 
-:func:`gathered` has the workers compute and check the chunks. :class:`ChunkedRows` presents the chunks as one matrix.
-:class:`OverChunks` is the base class of estimators that fit and predict with rows in chunks. :func:`here` brings Dask
-collections to the caller's computer.
+:func:`checked_chunks` has the workers compute and check the chunks. :class:`ChunkedRows` presents the chunks as one
+matrix. :class:`OverChunks` is the base class of estimators that fit and predict with rows in chunks. :func:`computed`
+brings Dask collections to the caller's computer.
 """
 
 from __future__ import annotations
@@ -60,42 +60,42 @@ class ChunkedRows:
     """
 
     def __init__(self, chunks: Chunks, columns: Any = None) -> None:
-        facts = chunks.each(worker.facts, chunks.X)
-        if not sum(one.n for one in facts):
-            raise ValueError(f"X must have rows, got none in {len(facts)} chunks")
-        filled = [one for one in facts if one.n]
-        if len({one.d for one in filled}) > 1:
-            shapes = [(one.n, one.d) for one in facts]
+        infos = chunks.map(worker.describe, chunks.X)
+        if not sum(one.n for one in infos):
+            raise ValueError(f"X must have rows, got none in {len(infos)} chunks")
+        non_empty = [one for one in infos if one.n]
+        if len({one.d for one in non_empty}) > 1:
+            shapes = [(one.n, one.d) for one in infos]
             raise ValueError(f"chunks of X must have rows with as many features each, got {shapes}")
-        if len({one.sparse for one in filled}) > 1:
-            kinds = ["sparse" if one.sparse else "dense" for one in facts]
+        if len({one.sparse for one in non_empty}) > 1:
+            kinds = ["sparse" if one.sparse else "dense" for one in infos]
             raise ValueError(f"chunks of X must be all dense or all sparse, got {kinds}")
-        sizes = [one.n for one in facts]
+        sizes = [one.n for one in infos]
         for words, column in (("y", chunks.y), ("sample_weight", chunks.weights)):
-            own = chunks.each(len, column) if isinstance(column[0], Future) else sizes
+            own = chunks.map(len, column) if isinstance(column[0], Future) else sizes
             if own != sizes:
                 raise ValueError(f"{words} must come in chunks of as many rows as X, {sizes}, got {own}")
-        chunks.keep([i for i, n in enumerate(sizes) if n])
-        self.chunks, self.columns, self.sizes = chunks, columns, [one.n for one in filled]
-        self.shape = sum(self.sizes), filled[0].d
+        chunks.select([i for i, n in enumerate(sizes) if n])
+        self.chunks, self.columns, self.sizes = chunks, columns, [one.n for one in non_empty]
+        self.shape = sum(self.sizes), non_empty[0].d
         # Combine the variances of the chunks into the variance of all values of X (Chan, Golub, LeVeque 1983).
-        cells, means = np.array(self.sizes, float) * filled[0].d, np.array([one.mean for one in filled])
+        cells, means = np.array(self.sizes, float) * non_empty[0].d, np.array([one.mean for one in non_empty])
         mean = cells @ means / cells.sum()
-        squares = sum(one.squares for one in filled) + cells @ np.square(means - mean)
+        squares = sum(one.squares for one in non_empty) + cells @ np.square(means - mean)
         self._variance = float(squares / cells.sum())
 
     def var(self, dtype: Any = None) -> float:
         """Return the variance of all n * d values of X."""
         return self._variance
 
-    def taken(self, places: list[NDArray[np.intp]], weighted: bool = False) -> list[Any]:
+    def take_rows(self, places: list[NDArray[np.intp]], weighted: bool = False) -> list[Any]:
         """Fetch some rows of each chunk. Return for each chunk a pair: the rows, and their numbers in the chunk.
 
         ``places`` has for each chunk an array of row numbers. If ``weighted`` is true, these numbers count only the
         rows with positive weight.
         """
         chunks = self.chunks
-        found = chunks.each(partial(worker.take, weighted=weighted), chunks.X, places, chunks.weights)
+        found = chunks.map(partial(worker.take, weighted=weighted), chunks.X, places, chunks.weights)
         chunks.sent += nbytes(places)
         chunks.received += nbytes([rows for rows, _ in found])
         return found
@@ -104,7 +104,7 @@ class ChunkedRows:
         """Fetch the rows of X that a slice or an array of row numbers selects."""
         numbers = np.arange(*rows.indices(self.shape[0])) if isinstance(rows, slice) else rows
         places, inverse = np.unique(numbers, return_inverse=True)
-        found = [some for some, _ in self.taken(split(places, self.sizes)) if some.shape[0]]
+        found = [some for some, _ in self.take_rows(split(places, self.sizes)) if some.shape[0]]
         if not found:
             found = [self.chunks.client.submit(worker.take, self.chunks.X[0], places).result()[0]]
         return stacked(found)[inverse]
@@ -137,7 +137,7 @@ def client_for(words: str) -> Client:
     return client
 
 
-def gathered(X: Any, y: Any = None, weights: Any = None) -> Chunks:
+def checked_chunks(X: Any, y: Any = None, weights: Any = None) -> Chunks:
     """Have the workers compute, check and keep the chunks of X (n, d), y and weights. Return the futures of the chunks.
 
     y and weights may be None. Raises ValueError if there is no client, or if y or weights cannot be divided into the
@@ -167,10 +167,10 @@ def _column(client: Client, one: Any, X: Any, name: str) -> list[Any]:
         raise ValueError(
             f"sample_weight must be one number for each row, got a {type(one).__name__} with ndim={one.ndim}"
         )
-    own = _sizes(one)
-    if not np.isnan([*ends, *own]).any():
-        if sum(own) != sum(ends):
-            raise ValueError(f"{name} must have as many rows as X, got {sum(own)} and {sum(ends)}")
+    sizes = _sizes(one)
+    if not np.isnan([*ends, *sizes]).any():
+        if sum(sizes) != sum(ends):
+            raise ValueError(f"{name} must have as many rows as X, got {sum(sizes)} and {sum(ends)}")
         one = one.rechunk({0: ends})
     blocks = _blocks(client, one)
     if len(blocks) != n:
@@ -206,7 +206,7 @@ def rows_of(X: Any) -> Any:
     return X
 
 
-def here(**given: Any) -> dict[str, Any]:
+def computed(**given: Any) -> dict[str, Any]:
     """Compute all Dask collections among the arguments in one go, and return a dictionary of all arguments by name.
 
     Collections become NumPy arrays, SciPy matrices or pandas objects. Other arguments are returned unchanged.
@@ -220,10 +220,10 @@ def here(**given: Any) -> dict[str, Any]:
     else:
         came = results(client, [client.compute(one) for one in asked])
     found = dict(zip(collections, came, strict=True))
-    return {name: _whole(found[name], name) if name in found else one for name, one in given.items()}
+    return {name: _concatenated(found[name], name) if name in found else one for name, one in given.items()}
 
 
-def _whole(found: Any, name: str) -> Any:
+def _concatenated(found: Any, name: str) -> Any:
     """Return one array made of a list of chunks. Return a data frame unchanged."""
     if not isinstance(found, list):
         return found
@@ -263,7 +263,7 @@ def scored(method: Callable[..., float]) -> Callable[..., float]:
     def score(self: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
         if not any(map(is_dask, (X, y, sample_weight))):
             return method(self, X, y, sample_weight)
-        found = here(y_true=y, y_pred=self.predict(X), sample_weight=sample_weight)
+        found = computed(y_true=y, y_pred=self.predict(X), sample_weight=sample_weight)
         return float((accuracy_score if is_classifier(self) else r2_score)(**found))
 
     return score
@@ -292,11 +292,11 @@ class ChunkPredictions:
         check_is_fitted(self)
         X = rows_of(X)
         d = self.n_features_in_ if np.isnan(X.shape[1]) else X.shape[1]
-        like = worker.predicted(worker.sample(self, d, getattr(X, "columns", None)), self, name)[:0]
+        meta = worker.predicted(worker.sample(self, d, getattr(X, "columns", None)), self, name)[:0]
         if is_frame(X):
-            return X.map_partitions(worker.predicted, self, name, meta=like)
-        shape = {"drop_axis": 1} if like.ndim == 1 else {"chunks": (X.chunks[0], (like.shape[1],))}
-        return X.map_blocks(worker.predicted, self, name, dtype=like.dtype, meta=like, **shape)
+            return X.map_partitions(worker.predicted, self, name, meta=meta)
+        shape = {"drop_axis": 1} if meta.ndim == 1 else {"chunks": (X.chunks[0], (meta.shape[1],))}
+        return X.map_blocks(worker.predicted, self, name, dtype=meta.dtype, meta=meta, **shape)
 
 
 class OverChunks(ChunkPredictions):
@@ -321,7 +321,7 @@ class OverChunks(ChunkPredictions):
 
     def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
         if not is_dask(X):
-            y, sample_weight = here(y=y, sample_weight=sample_weight).values()
+            y, sample_weight = computed(y=y, sample_weight=sample_weight).values()
             return super()._learn(X, y, sample_weight, started)  # type: ignore[misc]
         if len(listed(self.device)) > 1:
             raise ValueError(f"rows in chunks need one device for each worker, got device={self.device!r}")

@@ -20,8 +20,8 @@ from sklearn.base import clone
 
 from clsvm import model_selection as local
 from clsvm.dask import worker
-from clsvm.dask.executor import LOST, neighbours, pickled, workers
-from clsvm.dask.rows import ChunkPredictions, client_for, here
+from clsvm.dask.executor import LOST_STATES, neighbours, pickled, workers
+from clsvm.dask.rows import ChunkPredictions, client_for, computed
 from clsvm.errors import DeviceError, warn
 from clsvm.model_selection.fits import Fits, FoldResult
 from clsvm.model_selection.folds import Folds, NystromFolds
@@ -30,10 +30,10 @@ Jobs = list[tuple[int, int]]
 Results = dict[tuple[int, int], FoldResult | Exception]
 Warned = list[tuple[str, type[Warning]]]
 NEEDS = "a search over workers needs"
-LOSSES = 3  # the search fails if all workers are lost more often than this while no piece of the search is finished
+MAX_LOSSES = 3  # the search fails if all workers are lost more often than this while no piece of the search is finished
 
 
-class DealtFits(Fits):
+class DistributedFits(Fits):
     """Run the fits of a grid search on Dask's workers, in groups of fits that share kernel values.
 
     Attributes
@@ -52,29 +52,29 @@ class DealtFits(Fits):
         if not todo:
             return
         data, among, losses = self._broadcast(client), neighbours(client), 0
-        asked: dict[Future[Any], tuple[Jobs, Future[Any]]] = {}
+        futures: dict[Future[Any], tuple[Jobs, Future[Any]]] = {}
         waiting = as_completed()
 
-        def ask(jobs: Jobs) -> None:
+        def submit(jobs: Jobs) -> None:
             future = client.submit(worker.in_thread, _run_fits, data, jobs, among, pure=False)
-            asked[future] = jobs, data
+            futures[future] = jobs, data
             waiting.add(future)
 
         try:
             for jobs in todo:
-                ask(jobs)
+                submit(jobs)
             for future in waiting:
-                jobs, had = asked.pop(future)
+                jobs, data_used = futures.pop(future)
                 if (outcome := _result_of(future)) is None:
-                    if had is data:  # otherwise the data was sent again already, after the loss of another piece
+                    if data_used is data:  # otherwise the data was sent again already, after the loss of another piece
                         losses += 1
-                        if losses > LOSSES:
+                        if losses > MAX_LOSSES:
                             raise DeviceError(
                                 f"Dask lost all workers that had the data {losses} times and no piece of the search "
                                 "was done in between: do the workers have enough memory?"
                             )
                         data = self._broadcast(client)
-                    ask(jobs)
+                    submit(jobs)
                     continue
                 results, warned = outcome
                 losses = 0
@@ -84,7 +84,7 @@ class DealtFits(Fits):
                     warn(words, category)
                 yield
         finally:
-            client.cancel([*asked, data])
+            client.cancel([*futures, data])
 
     def _broadcast(self, client: Client) -> Future[Any]:
         """Send the data and parameters of all fits to every worker. Raises DeviceError if there is no worker."""
@@ -100,7 +100,7 @@ class DealtFits(Fits):
 def _result_of(future: Future[Any]) -> tuple[Results, Warned] | None:
     """Return the results and warnings of fits that a worker ran, or None if Dask has lost the fits or their data."""
     try:
-        result: tuple[Results, Warned] | None = None if future.status in LOST else future.result()
+        result: tuple[Results, Warned] | None = None if future.status in LOST_STATES else future.result()
     except CancelledError:
         return None
     return result
@@ -111,20 +111,22 @@ def _run_fits(fits: Fits, jobs: Jobs, among: int) -> tuple[Results, Warned]:
 
     ``among`` is the number of workers that share this computer's memory.
     """
-    own = copy.copy(fits)
-    if among > 1 and own.estimator.memory_limit is None:
-        own.estimator = clone(own.estimator).set_params(memory_limit=worker.share(own.estimator.device, among))
-    own.rows = clone(own.estimator)._rows(own.X, reset=True)
+    local_fits = copy.copy(fits)
+    if among > 1 and local_fits.estimator.memory_limit is None:
+        local_fits.estimator = clone(local_fits.estimator).set_params(
+            memory_limit=worker.share(local_fits.estimator.device, among)
+        )
+    local_fits.rows = clone(local_fits.estimator)._rows(local_fits.X, reset=True)
     with warnings.catch_warnings(record=True) as warned:
-        results = own.done(jobs)
+        results = local_fits.done(jobs)
     return results, [(str(one.message), one.category) for one in warned]
 
 
-class _Folds(DealtFits, Folds):
+class _Folds(DistributedFits, Folds):
     """Run the fits of a grid search over SVMs on Dask's workers."""
 
 
-class _NystromFolds(DealtFits, NystromFolds):
+class _NystromFolds(DistributedFits, NystromFolds):
     """Run the fits of a grid search over Falkon models on Dask's workers."""
 
 
@@ -159,7 +161,7 @@ class SearchOverWorkers(ChunkPredictions):
             If there is no worker, or if workers are lost repeatedly.
         """
         client_for(NEEDS)
-        X, y, *_ = (found := here(**{"X": X, "y": y} | params)).values()
+        X, y, *_ = (found := computed(**{"X": X, "y": y} | params)).values()
         params = {name: found[name] for name in params}
         if self._needs_grid_search():  # type: ignore[attr-defined]
             with joblib.parallel_config(backend="dask", n_jobs=-1):
@@ -173,7 +175,7 @@ class SearchOverWorkers(ChunkPredictions):
 
         Dask collections are first brought to the caller's computer.
         """
-        found = here(**{"X": X, "y": y} | params)
+        found = computed(**{"X": X, "y": y} | params)
         return float(super().score(**found))  # type: ignore[misc]
 
     def _note(self, folds: Any) -> None:

@@ -23,7 +23,7 @@ from sklearn.utils.validation import _check_y
 
 from clsvm.arrays import Data, stacked
 from clsvm.dask.executor import Chunks, OnWorkers
-from clsvm.dask.rows import ChunkedRows, OverChunks, gathered, is_dask
+from clsvm.dask.rows import ChunkedRows, OverChunks, checked_chunks, is_dask
 from clsvm.estimators import svm
 from clsvm.estimators.checks import check_missing
 from clsvm.fit.sharded import Laid
@@ -54,21 +54,21 @@ class ShardedRows(ChunkedRows):
 
     def __init__(self, chunks: Chunks, columns: Any = None) -> None:
         super().__init__(chunks, columns)
-        ends, client, homes = np.cumsum(self.sizes), chunks.client, chunks.homes()
+        ends, client, addresses = np.cumsum(self.sizes), chunks.client, chunks.addresses()
         shards: list[Any] = []
         order: list[NDArray[np.intp]] = []
-        for home in sorted(set(homes)):
-            own = [i for i, one in enumerate(homes) if one == home]
-            parts = [chunks.X[i] for i in own]
-            shards.append(client.submit(stacked, parts, workers=[home], allow_other_workers=True))
-            order.append(np.concatenate([np.arange(ends[i] - self.sizes[i], ends[i]) for i in own]))
+        for address in sorted(set(addresses)):
+            chunks_here = [i for i, one in enumerate(addresses) if one == address]
+            parts = [chunks.X[i] for i in chunks_here]
+            shards.append(client.submit(stacked, parts, workers=[address], allow_other_workers=True))
+            order.append(np.concatenate([np.arange(ends[i] - self.sizes[i], ends[i]) for i in chunks_here]))
         self.order, self.sizes = np.concatenate(order), [len(one) for one in order]
-        self._place = np.argsort(self.order)
+        self._inverse_order = np.argsort(self.order)
         none = [None] * len(shards)
         self.chunks = Chunks(client, shards, none, none)
 
     def __getitem__(self, rows: Any) -> Data:
-        return super().__getitem__(self._place[rows])
+        return super().__getitem__(self._inverse_order[rows])
 
     @contextmanager
     def laid(self, kernel: Kernel, options: Options, dtype: str) -> Iterator[Laid]:
@@ -93,7 +93,7 @@ class ChunkedSVM(OverChunks):
             raise ValueError(f"rows in chunks do not support checkpoints, got checkpoint={self.checkpoint!r}")
         if self.kernel == "precomputed" or (callable(self.kernel) and not isinstance(self.kernel, Kernel)):
             raise ValueError(f"rows in chunks need a kernel by name or a Kernel, got kernel={self.kernel!r}")
-        chunks = gathered(X)
+        chunks = checked_chunks(X)
         y, sample_weight = (chunks.client.persist(one) if is_dask(one) else one for one in (y, sample_weight))
         rows = ShardedRows(chunks, getattr(X, "columns", None))
         self._learn(rows, y, sample_weight, started)

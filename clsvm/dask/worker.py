@@ -21,7 +21,7 @@ from sklearn.utils.validation import _check_y
 
 from clsvm import arrays
 from clsvm.arrays import Data
-from clsvm.distribute import Lost, Request, call, share_of
+from clsvm.distribute import Lost, Request, call_part, memory_share
 from clsvm.errors import MemoryLimitError
 from clsvm.estimators import checks
 from clsvm.estimators.checks import check_values, variance
@@ -136,11 +136,11 @@ class Labels(NamedTuple):
         Return the encoding, and the sum of the weights of each class, (c,). ``table(indices, c)`` returns the targets
         (k, c) for class indices (c,). Raises ValueError for fewer than two classes.
         """
-        known, places = np.unique(joined([one.keys for one in chunks]), return_inverse=True)
+        known, indices = np.unique(joined([one.keys for one in chunks]), return_inverse=True)
         if len(known) < 2:
             raise ValueError(f"The number of classes has to be greater than one; got {len(known)} class")
         sums, counts = (
-            np.bincount(places, np.concatenate(column))
+            np.bincount(indices, np.concatenate(column))
             for column in ([one.weights for one in chunks], [one.counts for one in chunks])
         )
         if isinstance(class_weight, str) and class_weight == "balanced":
@@ -155,9 +155,9 @@ class Labels(NamedTuple):
 
     def encoded(self, y: Any, weights: Any) -> tuple[Vector, Vector]:
         y = np.asarray(y).reshape(-1)
-        places = np.searchsorted(self.classes, y).clip(max=len(self.classes) - 1)
+        indices = np.searchsorted(self.classes, y).clip(max=len(self.classes) - 1)
         w = checks.read_weights(weights, y) * self.by_class[np.searchsorted(self.known, y)]
-        return np.ascontiguousarray(self.table[:, places]), w
+        return np.ascontiguousarray(self.table[:, indices]), w
 
 
 Encoding = Numbers | Labels
@@ -229,7 +229,7 @@ def build_part(recipe: Recipe, i: int, *chunk: Any) -> None:
     fit = _fits[recipe.name]
     while i not in fit.parts:
         try:
-            with share_of(fit.stream, max(1, fit.expected - len(fit.parts))):
+            with memory_share(fit.stream, max(1, fit.expected - len(fit.parts))):
                 fit.parts[i], fit.versions[i] = recipe.build(fit.stream, *chunk), 0
         except MemoryLimitError:
             if not fit.parts:
@@ -242,26 +242,26 @@ def build_part(recipe: Recipe, i: int, *chunk: Any) -> None:
 class WorkerActor:
     """Pass the caller's requests to the parts on this worker. Each worker has one such Dask actor."""
 
-    def ask(self, fit: str, i: int, version: int | None, name: str, given: Request) -> Any:
+    def call(self, fit: str, i: int, version: int | None, name: str, given: Request) -> Any:
         """Call the method ``name`` of part i of a fit with the arguments ``given``, and return its reply.
 
         Return :class:`Lost` if this worker does not hold the part, or if the part has answered another number of
         requests than ``version``. If ``version`` is None, the part may have any state, because the request begins a new
         problem.
         """
-        return in_thread(_ask, fit, i, version, name, given)
+        return in_thread(_call_part, fit, i, version, name, given)
 
 
-def _ask(fit: str, i: int, version: int | None, name: str, given: Request) -> Any:
+def _call_part(fit: str, i: int, version: int | None, name: str, given: Request) -> Any:
     here = _fits.get(fit)
     if here is None or i not in here.parts or version not in (None, here.versions[i]):
         return Lost()
-    reply = call(here.parts[i], name, given)
+    reply = call_part(here.parts[i], name, given)
     here.versions[i] = 1 + (version or 0)
     return reply
 
 
-class Facts(NamedTuple):
+class ChunkInfo(NamedTuple):
     """Describe a chunk of rows (n, d).
 
     Attributes
@@ -316,24 +316,24 @@ def values(chunk: Any, name: str) -> NDArray[Any]:
     return np.asarray(check_array(typed(chunk), **given, input_name=name))
 
 
-def facts(X: Data) -> Facts:
+def describe(X: Data) -> ChunkInfo:
     """Return the description of a chunk X (n, d): its size, its sparsity, and the mean and deviation of its values."""
     cells = X.shape[0] * X.shape[1]
     mean = float(X.sum(dtype=np.float64)) / max(1, cells)
     n, d = X.shape
-    return Facts(n, d, sp.issparse(X), mean, variance(X) * cells if cells else 0.0)
+    return ChunkInfo(n, d, sp.issparse(X), mean, variance(X) * cells if cells else 0.0)
 
 
 def take(
-    X: Data, places: NDArray[np.intp], weights: Any = None, weighted: bool = False
+    X: Data, indices: NDArray[np.intp], weights: Any = None, weighted: bool = False
 ) -> tuple[Data, NDArray[np.intp]]:
     """Return some rows of the chunk X, and their indices in X.
 
-    ``places`` are indices in X, or, if ``weighted`` is true, indices among the rows of X with positive weight.
+    ``indices`` are indices in X, or, if ``weighted`` is true, indices among the rows of X with positive weight.
     """
     if weighted and weights is not None:
-        places = np.flatnonzero(checks.read_weights(weights, X) > 0)[places]
-    return X[places], places
+        indices = np.flatnonzero(checks.read_weights(weights, X) > 0)[indices]
+    return X[indices], indices
 
 
 def choose(X: Data, kernel: Kernel, layout: str, device: Any, memory_limit: int | str | None) -> tuple[Plan, str, str]:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from clsvm.arrays import Data
-from clsvm.distribute import dealt
+from clsvm.distribute import run_pieces
 from clsvm.errors import BufferSizeError, MemoryLimitError
 from clsvm.fit import checkpoint, host, prepare, sharded
 from clsvm.fit.prepare import PreparedFit
@@ -151,7 +151,7 @@ def _deal(
     workers = [Worker(context.options.but(device=one), plan=run.plan) for one in devices]
     workers[0].progress = run.progress
     try:
-        for _ in dealt(workers, pieces, work):
+        for _ in run_pieces(workers, pieces, work):
             pass
     finally:
         run.add(workers)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clsvm.arrays import Data
-from clsvm.distribute import OnDevices, Parts, ask_one, opened, replayed, speeds
+from clsvm.distribute import OnDevices, Parts, call_one, open_streams, replayed, speeds
 from clsvm.gram import layouts, precision
 from clsvm.gram.cross import TIMED, pass_seconds
 from clsvm.gram.layouts.record import Plan
@@ -109,8 +109,8 @@ class ShardedFit:
         self._stream, self._laid, self._kernel, self._options, self._dtype = stream, laid, kernel, options, dtype
         self._order, n, d = home.order, *home.shape
         asked = options.working_set_size, options.cache_size, n
-        answers = laid.shards.ask("info", [asked] * len(laid.shards.sizes))
-        self._infos: list[ShardInfo] = replayed(answers, lambda i: ask_one(laid.shards, i, "info", *asked))
+        answers = laid.shards.call("info", [asked] * len(laid.shards.sizes))
+        self._infos: list[ShardInfo] = replayed(answers, lambda i: call_one(laid.shards, i, "info", *asked))
         sizes = np.concatenate([one.sizes for one in self._infos])
         extent = reduce(Extent.joined, (one.extent for one in self._infos))
         self._scales = precision.scales(kernel, sizes, extent, d, dtype, options.dtype)
@@ -173,7 +173,7 @@ class LocalRows:
     @contextmanager
     def laid(self, kernel: Kernel, options: Options, dtype: str) -> Iterator[Laid]:
         X = self._X
-        with opened(self._devices, options.memory_limit) as threads:
+        with open_streams(self._devices, options.memory_limit) as threads:
             streams = [one.stream for one in threads]
             plan = layouts.choose(streams[0].profile, X, kernel.spec, options.layout, options.working_set_size)
             shares = np.ones(len(threads))

@@ -25,7 +25,7 @@ from sklearn.utils.metaestimators import _safe_split
 from sklearn.utils.validation import _num_samples
 
 from clsvm import files
-from clsvm.distribute import dealt
+from clsvm.distribute import run_pieces
 from clsvm.errors import CheckpointError, ClsvmError, warn
 from clsvm.estimators import checks
 from clsvm.fit.checkpoint import UNREADABLE
@@ -233,8 +233,8 @@ class Fits:
             for group in pieces:
                 yield from self._run_group(group._replace(jobs=self._on(device, group.jobs)), separate)
 
-        yield from dealt(devices, _pieces(groups, len(devices)), work)
-        yield from dealt(devices, [Group(UNSHARED, [job]) for job in separate], work)
+        yield from run_pieces(devices, _pieces(groups, len(devices)), work)
+        yield from run_pieces(devices, [Group(UNSHARED, [job]) for job in separate], work)
 
     def pieces(self, workers: int) -> list[list[Place]]:
         """Divide the fits that have no result yet among workers. Each piece is a list of (candidate, fold)."""

@@ -20,7 +20,7 @@ from scipy.linalg import cho_factor, solve_triangular
 from sklearn.cluster import kmeans_plusplus
 
 from clsvm.arrays import Data
-from clsvm.distribute import OnDevices, Parts, opened, owners, speeds, split
+from clsvm.distribute import OnDevices, Parts, open_streams, owners, speeds, split
 from clsvm.errors import rows_of
 from clsvm.gram import layouts
 from clsvm.gram.cross import CENTERS, kernel_matrix, pass_seconds
@@ -250,7 +250,7 @@ class LocalRows(Rows):
         def build(stream: Stream, i: int) -> RowBlock:
             return RowBlock.built(stream, X[slices[i]] if listed else X, points)
 
-        with opened(options.device, options.memory_limit) as threads:
+        with open_streams(options.device, options.memory_limit) as threads:
             homes = owners(len(slices), speeds(threads, lambda stream: pass_seconds(stream, *given)))
             made = OnDevices(threads, homes, build)
             cross = made.parts[0].cross
@@ -261,7 +261,7 @@ class LocalRows(Rows):
             yield made
 
     def values(self, rows: NDArray[np.intp]) -> NDArray[np.floating]:
-        found = self.blocks.ask("values", [(some,) for some in split(rows, self.blocks.sizes)])
+        found = self.blocks.call("values", [(some,) for some in split(rows, self.blocks.sizes)])
         return np.asarray(found[0] if len(found) == 1 else np.concatenate(found))
 
     def describe(self) -> str:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clsvm.arrays import Data
-from clsvm.distribute import Lost, Parts, ask_one, replayed
+from clsvm.distribute import Lost, Parts, call_one, replayed
 from clsvm.gram.cross import Cross
 from clsvm.gram.layouts.record import Plan
 from clsvm.kernels import Kernel
@@ -299,11 +299,11 @@ class RowOperator:
         self._alpha: Vector | None = None  # coefficients at which the blocks hold f
         self._change: Vector | None = None
         self.refined = self._weighed = False
-        replayed(blocks.ask("pose", [pose(i) for i in range(len(blocks.sizes))]), self._restore)
+        replayed(blocks.call("pose", [pose(i) for i in range(len(blocks.sizes))]), self._restore)
         self.dtype = str(self._all("dtype")[0])
 
     def _all(self, name: str, *given: Any) -> list[Any]:
-        replies = self._blocks.ask(name, [given] * len(self._blocks.sizes))
+        replies = self._blocks.call(name, [given] * len(self._blocks.sizes))
         return replayed(replies, lambda i: self._restore(i, (name, *given)))
 
     def _restore(self, i: int, *last: tuple[Any, ...]) -> Any:
@@ -313,7 +313,7 @@ class RowOperator:
         """
         reply = None
         for request in (("pose", *self._pose(i)), *self._history(), *last):
-            reply = ask_one(self._blocks, i, *request)
+            reply = call_one(self._blocks, i, *request)
             if isinstance(reply, Lost):
                 break
         return reply

@@ -173,13 +173,13 @@ class Sharded(Loop):
 
         losses: number of losses of each shard during this request. Raises DeviceError if a shard is lost too often.
         """
-        replies = self._shards.ask(name, given)
+        replies = self._shards.call(name, given)
         while lost := {i for i, reply in enumerate(replies) if isinstance(reply, Lost)}:
             count_losses(losses, lost)
             on_lost(lost)
             # A new shard gets no changes, since the coefficients that it got include them already.
             again = [(one,) for one in self._unchanged()] if name == "step" else given
-            retried = self._shards.ask(name, [one if i in lost else None for i, one in enumerate(again)])
+            retried = self._shards.call(name, [one if i in lost else None for i, one in enumerate(again)])
             replies = [retried[i] if i in lost else reply for i, reply in enumerate(replies)]
         return replies
 

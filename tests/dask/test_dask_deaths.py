@@ -30,7 +30,7 @@ def doomed() -> Iterator[Any]:
 @pytest.fixture
 def killed(doomed: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a function that has a worker killed at a question of the executor, and returns a list for its process."""
-    real = OnWorkers.ask
+    real = OnWorkers.call
 
     def at(question: str, number: int) -> list[int]:
         asked, dead = [0], list[int]()
@@ -38,11 +38,11 @@ def killed(doomed: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
         def ask(self: Any, name: str, given: Any) -> Any:
             asked[0] += question in ("", name)
             if asked[0] == number and not dead:
-                dead.append(next(iter(doomed.run(os.getpid, workers=[self.homes[0]]).values())))
+                dead.append(next(iter(doomed.run(os.getpid, workers=[self.addresses[0]]).values())))
                 os.kill(dead[0], signal.SIGKILL)
             return real(self, name, given)
 
-        monkeypatch.setattr(OnWorkers, "ask", ask)
+        monkeypatch.setattr(OnWorkers, "call", ask)
         return dead
 
     return at

@@ -20,7 +20,7 @@ from tests.dask.conftest import DEVICE, current
 
 def test_no_worker_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody comes in a lost worker's place: an error, not a wait without an end."""
-    monkeypatch.setattr(executor, "LONG", 0.2)
+    monkeypatch.setattr(executor, "WORKER_TIMEOUT", 0.2)
     with current(1, processes=False) as client:
         chunks = executor.Chunks(client, [client.submit(np.ones, (3, 2))], [None], [None])
         parts = executor.OnWorkers(chunks, np.ones, [3], None, None)
@@ -29,7 +29,7 @@ def test_no_worker_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
         while executor.workers(client) and perf_counter() < ends:
             sleep(0.05)
         with pytest.raises(DeviceError, match="no worker that runs, and none came"):
-            parts.ask("n", [()])
+            parts.call("n", [()])
 
 
 def test_a_part_is_lost_again_and_again() -> None:
@@ -37,7 +37,7 @@ def test_a_part_is_lost_again_and_again() -> None:
         sizes = (1,)
         posed = 0
 
-        def ask(self, name: str, given: Any) -> list[Any]:
+        def call(self, name: str, given: Any) -> list[Any]:
             self.posed += name == "pose"
             return [Lost()]
 
@@ -59,18 +59,18 @@ def test_every_worker_dies_of_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
 
     parts = object.__new__(executor.OnWorkers)
     parts._built, laid = set(), [0]
-    parts._find_homes = lambda missing: {0}  # type: ignore[method-assign]
+    parts._reassign = lambda missing: {0}  # type: ignore[method-assign]
 
     def submit(*given: Any, **how: Any) -> Any:
         laid[0] += 1
         return Future()
 
     client: Any = SimpleNamespace(submit=submit)
-    parts._chunks, parts.client, parts.homes = executor.Chunks(client, ["X"], ["y"], [None]), client, ["home"]  # type: ignore[list-item]
+    parts._chunks, parts.client, parts.addresses = executor.Chunks(client, ["X"], ["y"], [None]), client, ["home"]  # type: ignore[list-item]
     parts._recipe = None
     monkeypatch.setattr(executor, "ended", lambda *_: [])
     with pytest.raises(DeviceError, match=f"lost the rows of a chunk {TRIES + 1} times"):
-        parts.ask("n", [()])
+        parts.call("n", [()])
     assert laid == [TRIES + 1]
 
 
@@ -101,7 +101,7 @@ def test_a_worker_dies_before_it_answers_for_anything() -> None:
     parts = object.__new__(executor.OnWorkers)
     client: Any = Client()
     parts._chunks, parts.client, parts._name = executor.Chunks(client, ["X"], ["y"], [None]), client, "fit"  # type: ignore[list-item]
-    parts.homes, parts._versions, parts._actors = ["home"], [None], {}
+    parts.addresses, parts._versions, parts._actors = ["home"], [None], {}
     assert parts._call(0, "n", ()) is None
     assert client.there == 0
     assert [one.cancelled for one in client.made] == [True]
@@ -122,11 +122,11 @@ def test_who_takes_over_makes_room() -> None:
         for i in (0, 1):
             worker.build_part(recipe, i, i)
         actor = worker.WorkerActor()
-        assert actor.ask("tight", 1, None, "number", ()) == 1
-        assert isinstance(actor.ask("tight", 0, None, "number", ()), Lost)
+        assert actor.call("tight", 1, None, "number", ()) == 1
+        assert isinstance(actor.call("tight", 0, None, "number", ()), Lost)
         worker.build_part(recipe, 0, 0)
-        assert actor.ask("tight", 0, None, "number", ()) == 0
-        assert isinstance(actor.ask("tight", 0, 0, "number", ()), Lost), "an answer that did not arrive"
+        assert actor.call("tight", 0, None, "number", ()) == 0
+        assert isinstance(actor.call("tight", 0, 0, "number", ()), Lost), "an answer that did not arrive"
     finally:
         worker.forget("tight")
     assert shares == [(0, 1000), (1, 500), (0, 1000)]

@@ -294,8 +294,8 @@ def test_clients(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in CLASSIFIERS:
             with pytest.raises(ValueError, match="rows in chunks need a Dask client"):
                 made(name).fit(ROWS, SIGNS)
-    monkeypatch.setattr(executor, "LONG", 0.1)
-    monkeypatch.setattr(executor, "PATIENCE", 0.1)
+    monkeypatch.setattr(executor, "WORKER_TIMEOUT", 0.1)
+    monkeypatch.setattr(executor, "REPLY_TIMEOUT", 0.1)
     model = made("SVC").fit(ROWS, SIGNS)
     none = {"processes": False, "n_workers": 0, "dashboard_address": ":0"}
     with distributed.Client(**none, set_as_default=False) as idle:

@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from sklearn.datasets import load_digits
 
 from clsvm import SVC, NuSVC
-from clsvm.distribute import dealt
+from clsvm.distribute import run_pieces
 from clsvm.fit import driver, host
 from clsvm.report import labelled
 from clsvm.solvers import batch
@@ -167,7 +167,7 @@ def test_ctrl_c_that_another_thread_gets() -> None:
     finished: list[str] = []
     threading.Timer(0.5, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
-        list(dealt(["one", "two"], range(3), work))
+        list(run_pieces(["one", "two"], range(3), work))
     assert not finished
 
 
@@ -211,7 +211,7 @@ def test_one_worker_works_in_the_caller_s_thread() -> None:
             yield
 
     seen: list[threading.Thread] = []
-    assert len(list(dealt(["one"], range(3), work))) == 3
+    assert len(list(run_pieces(["one"], range(3), work))) == 3
     assert set(seen) == {threading.current_thread()}
 
 
@@ -228,7 +228,7 @@ def test_who_is_faster_does_more() -> None:
             if len(done) == 19:
                 slow.set()
 
-    assert len(list(dealt(["slow", "fast"], range(20), work))) == 20
+    assert len(list(run_pieces(["slow", "fast"], range(20), work))) == 20
     assert sorted(piece for _, piece in done) == list(range(20))
     assert sum(worker == "fast" for worker, _ in done) >= 18
 
@@ -238,7 +238,7 @@ def test_who_is_faster_does_more() -> None:
             done.append((worker, piece))
             yield
 
-    reached = dealt("ab", range(100000), waiting)
+    reached = run_pieces("ab", range(100000), waiting)
     next(reached)
     reached.close()
     assert len(done) < 100000

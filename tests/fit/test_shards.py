@@ -104,7 +104,7 @@ def test_classes_apart(device: str) -> None:
 @pytest.mark.parametrize("cache", [0, 1])
 def test_lost_shards_begin_again(device: str, cache: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Now and then a shard forgets all that it knows, also while f is made again: the end is the same."""
-    real, count = OnDevices.ask, 0
+    real, count = OnDevices.call, 0
 
     def ask(self: Any, name: str, given: Any) -> list[Any]:
         nonlocal count
@@ -114,7 +114,7 @@ def test_lost_shards_begin_again(device: str, cache: int, monkeypatch: pytest.Mo
             answers[count % len(given)] = Lost()
         return answers
 
-    monkeypatch.setattr(OnDevices, "ask", ask)
+    monkeypatch.setattr(OnDevices, "call", ask)
     monkeypatch.setattr("clsvm.solvers.sharded.PIECE", 50)
     made = fitted([device] * 3, C=2.0, cache_size=cache, warm_start=True)
     assert made.fit_report_.converged
@@ -133,7 +133,7 @@ def test_a_shard_that_is_lost_at_every_question_ends_the_fit(
     device: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where it is lost while it is brought back."""
-    real, asked = OnDevices.ask, Counter[str]()
+    real, asked = OnDevices.call, Counter[str]()
 
     def ask(self: Any, question: str, given: Any) -> list[Any]:
         asked[question] += 1
@@ -141,7 +141,7 @@ def test_a_shard_that_is_lost_at_every_question_ends_the_fit(
         answers = real(self, question, given)
         return [answers[0], Lost()] if lost else answers
 
-    monkeypatch.setattr(OnDevices, "ask", ask)
+    monkeypatch.setattr(OnDevices, "call", ask)
     with pytest.raises(DeviceError, match="lost the rows of a chunk 4 times"):
         fitted([device] * 2)
     assert asked["step"] < 10
@@ -149,7 +149,7 @@ def test_a_shard_that_is_lost_at_every_question_ends_the_fit(
 
 def test_what_travels(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step sends at most the working set's rows and a few numbers for each, both ways."""
-    real, steps = OnDevices.ask, []
+    real, steps = OnDevices.call, []
 
     def size(one: Any) -> int:
         if isinstance(one, np.ndarray):
@@ -164,7 +164,7 @@ def test_what_travels(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
             steps.extend(size(change) + size(answer) for (change,), answer in zip(given, answers, strict=True))
         return answers
 
-    monkeypatch.setattr(OnDevices, "ask", ask)
+    monkeypatch.setattr(OnDevices, "call", ask)
     wide = np.random.default_rng(0).normal(size=(1200, 40)).astype(np.float32)
     W, d = fitted([device] * 2, rows=wide, y=np.sign(wide[:, 0] * wide[:, 1])).fit_report_.working_set_size, 40
     assert len(steps) > 20

@@ -55,7 +55,7 @@ def test_lost_blocks_are_posed_again(
 ) -> None:
     """Now and then a block forgets all that it knows, also while it is brought back: the end is the same."""
     whole = fitted([device] * 2, machine, y, **given)
-    real, count = OnDevices.ask, 0
+    real, count = OnDevices.call, 0
 
     def ask(self: Any, name: str, given: Any) -> list[Any]:
         nonlocal count
@@ -67,7 +67,7 @@ def test_lost_blocks_are_posed_again(
             answers[count % len(given)] = Lost()
         return answers
 
-    monkeypatch.setattr(OnDevices, "ask", ask)
+    monkeypatch.setattr(OnDevices, "call", ask)
     again = fitted([device] * 2, machine, y, **given)
     assert count > 30
     scale = np.abs(whole.dual_coef_).max()
