@@ -122,19 +122,19 @@ class Problem:
     def n(self) -> int:
         return int(self.q.shape[1])
 
-    def among(self, rows: NDArray[np.intp], n: int) -> Problem:
+    def embedded(self, rows: NDArray[np.intp], n: int) -> Problem:
         """Return this problem as a part of n rows: its row j becomes row ``rows[j]`` of them.
 
         The other rows take no part in the problem.
         """
 
-        def spread(values: Vector) -> Vector:
+        def embed(values: Vector) -> Vector:
             out = np.zeros((self.problems, n))
             out[:, rows] = values
             return out
 
-        start = None if self.start is None else spread(self.start)
-        return replace(self, lo=spread(self.lo), hi=spread(self.hi), q=spread(self.q), start=start)
+        start = None if self.start is None else embed(self.start)
+        return replace(self, lo=embed(self.lo), hi=embed(self.hi), q=embed(self.q), start=start)
 
     def ratio(self, other: Problem) -> float:
         """Return the sum of hi - lo in ``other`` over the sum of hi - lo in this problem.
@@ -142,8 +142,8 @@ class Problem:
         Both sums are over the coefficients that may differ from 0 in both problems. Return 1 if there are none.
         """
         both = (self.hi > self.lo) & (other.hi > other.lo)
-        mine, its = (float((p.hi - p.lo)[both].sum()) for p in (self, other))
-        return its / mine if mine > 0 else 1.0
+        self_range, other_range = (float((p.hi - p.lo)[both].sum()) for p in (self, other))
+        return other_range / self_range if self_range > 0 else 1.0
 
     def feasible(self, b: Vector) -> Vector:
         """Return feasible coefficients (problems, n) near ``b``, from which a solve can start.
@@ -167,12 +167,12 @@ class Problem:
             with np.errstate(invalid="ignore", divide="ignore"):
                 b = np.where(above > 0, up * (both / above), 0) + np.where(below > 0, down * (both / below), 0)
         elif self.constraint is Constraint.COUPLED:
-            own = self.hi > 0
-            others = np.where(own, 0, b)
+            own_class = self.hi > 0
+            others = np.where(own_class, 0, b)
             total, most = -others.sum(axis=0), self.hi.max(axis=0)
             with np.errstate(invalid="ignore", divide="ignore"):
                 others *= np.where(total > most, most / total, 1)
-            b = others - own * others.sum(axis=0)
+            b = others - own_class * others.sum(axis=0)
         return b
 
     def snapped(self, b: Vector, lo: Vector, hi: Vector) -> Vector:
@@ -182,7 +182,7 @@ class Problem:
         """
         return np.clip(np.where(b == hi, self.hi, np.where(b == lo, self.lo, b)), self.lo, self.hi)
 
-    def settled(self, b: Vector, f: Vector, rho: Vector) -> Vector:
+    def restore_sums(self, b: Vector, f: Vector, rho: Vector) -> Vector:
         """Return ``b`` (problems, n) clipped to the bounds, with the sum of each group restored.
 
         The coefficients of the rows with the smallest |f - rho| change by the difference of the sums. The constraint
@@ -192,15 +192,15 @@ class Problem:
         rho: offsets (problems, groups).
         """
         b = np.clip(b, self.lo, self.hi)
-        group, away = self.group, np.abs(f - self.offset(rho))
+        group, distance = self.group, np.abs(f - self.offset(rho))
         for number, total in enumerate(self.totals):
-            mine = group == number
-            one, order = b[mine], np.argsort(away[mine], kind="stable")
-            excess = one.sum() - total
-            room = one - self.lo[mine] if excess > 0 else self.hi[mine] - one
-            moved = np.diff(np.minimum(np.cumsum(room[order]), abs(excess)), prepend=0.0)
-            one[order] -= np.sign(excess) * moved
-            b[mine] = one
+            in_group = group == number
+            b_group, order = b[in_group], np.argsort(distance[in_group], kind="stable")
+            excess = b_group.sum() - total
+            slack = b_group - self.lo[in_group] if excess > 0 else self.hi[in_group] - b_group
+            change = np.diff(np.minimum(np.cumsum(slack[order]), abs(excess)), prepend=0.0)
+            b_group[order] -= np.sign(excess) * change
+            b[in_group] = b_group
         return b
 
     def offset(self, rho: Vector) -> Vector:
@@ -223,19 +223,19 @@ class Subproblem:
     start: Vector | None = None
 
     @property
-    def beginning(self) -> Vector:
+    def initial(self) -> Vector:
         """Return the coefficients (problems, m) to start from."""
-        begun = self.problem.start if self.start is None else self.start
-        return np.zeros_like(self.problem.q) if begun is None else begun
+        start = self.problem.start if self.start is None else self.start
+        return np.zeros_like(self.problem.q) if start is None else start
 
-    def among(self, n: int) -> Subproblem:
+    def embedded(self, n: int) -> Subproblem:
         """Return the subproblem over all n rows of the data set; rows outside the subproblem take no part."""
         start = None if self.start is None else np.zeros((self.problem.problems, n))
         if start is not None:
             start[:, self.rows] = self.start
-        return Subproblem(np.arange(n), self.problem.among(self.rows, n), start)
+        return Subproblem(np.arange(n), self.problem.embedded(self.rows, n), start)
 
-    def begun(self, b: Vector | None) -> Subproblem:
+    def with_start(self, b: Vector | None) -> Subproblem:
         """Return the subproblem with a feasible ``start`` near the coefficients ``b``.
 
         If ``b`` is None or all 0, ``start`` is None in the returned subproblem.
@@ -252,9 +252,9 @@ def filled(b: Vector, hi: Vector, total: float) -> Vector:
     their bounds, in the order of the rows, until it is reached.
     """
     b = np.minimum(b * (total / b.sum()) if b.sum() > 0 else b, hi)
-    room = np.cumsum(hi - b)
+    slack = np.cumsum(hi - b)
     missing = max(0.0, total - b.sum())
-    return np.asarray(b + np.diff(np.minimum(room, missing), prepend=0.0))
+    return np.asarray(b + np.diff(np.minimum(slack, missing), prepend=0.0))
 
 
 _SLACK = 1e-12  # relative tolerance for the rounding error of a sum of weights
@@ -278,8 +278,10 @@ def crammer_singer(index: NDArray[np.intp], C: Vector, classes: int) -> Problem:
     index: class number of each row, (n,).
     C: bound of each row, (n,). b_pi <= C_i if p is the class of row i, else b_pi <= 0.
     """
-    own = np.arange(classes)[:, None] == index
-    return Problem(np.broadcast_to(-C, own.shape).copy(), own * C, -own.astype(np.float64), Constraint.COUPLED)
+    own_class = np.arange(classes)[:, None] == index
+    return Problem(
+        np.broadcast_to(-C, own_class.shape).copy(), own_class * C, -own_class.astype(np.float64), Constraint.COUPLED
+    )
 
 
 def epsilon_svr(y: Vector, C: Vector, epsilon: float, bias: bool = True) -> Problem:
@@ -309,11 +311,11 @@ def nu_svc(signs: Vector, nu: float, weights: Vector) -> Problem:
     |b| <= weights, and the sum of |b| over each class is (nu / 2) * sum of weights. Raises ValueError if the weights of
     a class are too small for this sum. Source: Schoelkopf et al. 2000, with the scaling of LIBSVM.
     """
-    box, half = signs * weights, nu * weights.sum() / 2
+    box, class_sum = signs * weights, nu * weights.sum() / 2
     lo, hi = np.minimum(box, 0), np.maximum(box, 0)
-    if half > min(hi.sum(), -lo.sum()) * (1 + _SLACK):
+    if class_sum > min(hi.sum(), -lo.sum()) * (1 + _SLACK):
         raise ValueError(f"specified nu is infeasible: got nu={nu:g}, at most {largest_nu(lo, hi):g} for these rows")
-    return _split(lo, hi, np.zeros_like(box), half)
+    return _split(lo, hi, np.zeros_like(box), class_sum)
 
 
 def largest_nu(lo: Vector, hi: Vector) -> float:
@@ -343,6 +345,6 @@ def nu_svr(y: Vector, C: Vector, nu: float) -> Problem:
     return _split(np.concatenate([zero, -C]), np.concatenate([C, zero]), -np.concatenate([y, y]), nu * C.sum() / 2)
 
 
-def _split(lo: Vector, hi: Vector, q: Vector, half: float) -> Problem:
-    start = filled(np.zeros_like(hi), hi, half) - filled(np.zeros_like(lo), -lo, half)
+def _split(lo: Vector, hi: Vector, q: Vector, class_sum: float) -> Problem:
+    start = filled(np.zeros_like(hi), hi, class_sum) - filled(np.zeros_like(lo), -lo, class_sum)
     return Problem(lo[None], hi[None], q[None].astype(np.float64), Constraint.SPLIT, start=start[None])

@@ -26,7 +26,7 @@ from clsvm.dask.executor import Chunks, OnWorkers
 from clsvm.dask.rows import ChunkedRows, OverChunks, checked_chunks, is_dask
 from clsvm.estimators import svm
 from clsvm.estimators.checks import check_missing
-from clsvm.fit.sharded import Laid
+from clsvm.fit.sharded import ShardSet
 from clsvm.gram.layouts.record import Plan
 from clsvm.kernels import Kernel
 from clsvm.opencl.stream import Stream
@@ -71,12 +71,12 @@ class ShardedRows(ChunkedRows):
         return super().__getitem__(self._inverse_order[rows])
 
     @contextmanager
-    def laid(self, kernel: Kernel, options: Options, dtype: str) -> Iterator[Laid]:
+    def lay_out(self, kernel: Kernel, options: Options, dtype: str) -> Iterator[ShardSet]:
         """Yield the shards, laid out on the workers' devices in ``dtype``, which are freed when the context ends."""
         plan, finest, device = self.planned(kernel, options)
         build = partial(shard, kernel=kernel, plan=plan, dtype=dtype)
         with closing(OnWorkers(self.chunks, build, self.sizes, options.device, options.memory_limit)) as shards:
-            yield Laid(shards, plan, finest, f"{len(self.sizes)} of Dask's workers, each with {device}")
+            yield ShardSet(shards, plan, finest, f"{len(self.sizes)} of Dask's workers, each with {device}")
 
 
 class ChunkedSVM(OverChunks):

@@ -279,7 +279,7 @@ def _soft(fit: Fit, members: list[Subproblem], C: float, options: Options) -> li
 
 def _spread(rows: Any, kernel: Kernel | Precomputed) -> float:
     """Return the variance of a sample of rows in the kernel's feature space. Return 0 for rows on Dask's workers."""
-    if sharded.elsewhere(rows):
+    if sharded.is_remote(rows):
         return 0.0
     some = np.arange(0, rows.shape[0], -(-rows.shape[0] // _SAMPLE))
     with np.errstate(all="ignore"):

@@ -61,7 +61,7 @@ class _Classifier(ClassifierMixin, Machine):
         if self._way == "crammer_singer":
             yield [(Subproblem(np.arange(n), crammer_singer(index, bounds, k)), ...)]
         elif k == 2:
-            yield [(one.among(n), ...) for one in self._members(index, self._sides(k), bounds)]
+            yield [(one.embedded(n), ...) for one in self._members(index, self._sides(k), bounds)]
         else:
             for some in _at_a_time(self._sides(k), np.bincount(index[index >= 0]), self.checkpoint is not None):
                 members = self._members(index, some, bounds)

@@ -31,7 +31,7 @@ _REACHED = "primal", "dual", "violation", "error_bound", "exact_rows"  # attribu
 
 
 @contextmanager
-def opened(
+def open_checkpoint(
     options: Options, X: Any, subproblems: Sequence[Subproblem], kernel: Kernel | Precomputed
 ) -> Iterator[Checkpoint | None]:
     """Open the checkpoint file that ``options.checkpoint`` names; yield None if it names none.
@@ -76,19 +76,19 @@ class Checkpoint:
         self, file: Path, X: Any, subproblems: Sequence[Subproblem], kernel: Kernel | Precomputed, options: Options
     ) -> None:
         self.file = file
-        self._asked = ", ".join(f"{name}={getattr(options, name)!r}" for name in ("tol", "gap_tol", "dtype"))
+        self._settings = ", ".join(f"{name}={getattr(options, name)!r}" for name in ("tol", "gap_tol", "dtype"))
         arrays = (X.indptr, X.indices, X.data) if sp.issparse(X) else (X,)
-        posed, bounds = list[NDArray[Any]](), list[NDArray[Any]]()
+        formulation, bounds = list[NDArray[Any]](), list[NDArray[Any]]()
         for one in (subproblem.problem for subproblem in subproblems):
-            posed += [one.q, np.asarray([one.constraint.name]), np.asarray([one.epsilon])]
+            formulation += [one.q, np.asarray([one.constraint.name]), np.asarray([one.epsilon])]
             bounds += [one.lo, one.hi, *([] if one.start is None else [one.total])]
         used = np.concatenate([one.rows for one in subproblems])
         if (unused := np.setdiff1d(np.arange(X.shape[0]), used)).size:
             bounds.append(unused)
-        self._of = {
+        self._digests = {
             "rows of X": _digest(np.asarray(X.shape), *arrays),
-            "problems": _kind(subproblems, X.shape[0]),
-            "labels": _digest(*posed),
+            "problems": _problems_text(subproblems, X.shape[0]),
+            "labels": _digest(*formulation),
             "C, nu or weights": _digest(*bounds),
             "kernel": repr(kernel),
         }
@@ -106,40 +106,40 @@ class Checkpoint:
         """Read the file. Raises CheckpointError if it belongs to another fit or is no checkpoint of clsvm."""
         try:
             with open(self.file, "rb") as stream, np.load(stream, allow_pickle=False) as content:
-                held = {name: content[name] for name in content.files}
-            self._take(int(held["clsvm_checkpoint"]), held)
+                stored = {name: content[name] for name in content.files}
+            self._load(int(stored["clsvm_checkpoint"]), stored)
         except CheckpointError:
             raise
         except UNREADABLE as error:
             why = f" ({error})" if isinstance(error, OSError) else ""
             raise CheckpointError(f"{self.file} is no checkpoint of clsvm{why}") from None
 
-    def _take(self, version: int, held: Mapping[str, NDArray[Any]]) -> None:
+    def _load(self, version: int, stored: Mapping[str, NDArray[Any]]) -> None:
         if version != self.VERSION:
             raise CheckpointError(f"{self.file} is a checkpoint of version {version}, expected {self.VERSION}")
-        for name, expected in self._of.items():
-            if (found := str(held[name])) != expected:
+        for name, expected in self._digests.items():
+            if (found := str(stored[name])) != expected:
                 words = f" ({found}, expected {expected})" if name in _SHOWN else ""
                 raise CheckpointError(f"{self.file} is of another fit: other {name}{words}; name another file, or none")
-        b, ends = held["b"], np.cumsum([one.size for one in self.b])
+        b, ends = stored["b"], np.cumsum([one.size for one in self.b])
         if b.shape != (ends[-1],) or b.dtype != np.float64 or not np.isfinite(b).all():
             raise CheckpointError(f"{self.file} holds coefficients {b.shape} of {b.dtype}, expected ({ends[-1]},)")
         self.b = [part.reshape(one.shape) for part, one in zip(np.split(b, ends[:-1]), self.b, strict=True)]
-        if str(held["asked"]) == self._asked:
-            named = (held[name].tolist() for name in ("solved", "ended", "reached"))
-            for place, (status, dtype, device), reached, rho in zip(*named, held["rho"], strict=True):
-                self.solved[place] = result(self.b[place], rho[None], Status[status], dtype, device, reached)
+        if str(stored["asked"]) == self._settings:
+            named = (stored[name].tolist() for name in ("solved", "ended", "reached"))
+            for index, (status, dtype, device), reached, rho in zip(*named, stored["rho"], strict=True):
+                self.solved[index] = result(self.b[index], rho[None], Status[status], dtype, device, reached)
 
-    def save(self, place: int, b: Vector, every: float = 0.0, ended: Result | None = None) -> None:
-        """Keep coefficients b of the subproblem with index ``place``, and its result if it has ``ended``.
+    def save(self, index: int, b: Vector, every: float = 0.0, ended: Result | None = None) -> None:
+        """Keep coefficients b of the subproblem with index ``index``, and its result if it has ``ended``.
 
         Write the file if at least ``every`` seconds have passed since it was last written. Raises OSError.
         """
         with self._lock:
-            self.b[place], self.changed = b.reshape(self.b[place].shape), True
-            self.solved.pop(place, None)  # an old result is of other coefficients
+            self.b[index], self.changed = b.reshape(self.b[index].shape), True
+            self.solved.pop(index, None)  # an old result is of other coefficients
             if ended and ended.status.converged and len(self.b) > 1:
-                self.solved[place] = ended
+                self.solved[index] = ended
             if perf_counter() - self._written >= every:
                 self.write()
 
@@ -150,13 +150,13 @@ class Checkpoint:
             content: dict[str, Any] = {
                 "clsvm_checkpoint": np.int64(self.VERSION),
                 "b": np.concatenate([one.ravel() for one in self.b]),
-                "asked": np.str_(self._asked),
+                "asked": np.str_(self._settings),
                 "solved": np.array(sorted(self.solved), np.int64),
                 "ended": np.array([(one.status.name, one.dtype, one.device) for one in solved], np.str_),
                 "reached": np.array([[getattr(one, name) for name in _REACHED] for one in solved], np.float64),
                 "rho": np.array([one.rho[0] for one in solved], np.float64),
             }
-            content |= {name: np.str_(value) for name, value in self._of.items()}
+            content |= {name: np.str_(value) for name, value in self._digests.items()}
             with files.atomic_write(self.file) as stream:
                 np.savez(stream, **content)
             self._written, self.changed = perf_counter(), False
@@ -172,7 +172,7 @@ def result(b: Vector, rho: Vector, status: Status, dtype: str, device: str, reac
     return Result(b=b, f=np.full_like(b, np.nan), rho=rho, status=status, dtype=dtype, device=device, **numbers)
 
 
-def _kind(subproblems: Sequence[Subproblem], n: int) -> str:
+def _problems_text(subproblems: Sequence[Subproblem], n: int) -> str:
     """Return in words whether a fit to n rows has one subproblem, one for each class or one for each pair."""
     if len(subproblems) == 1:
         coupled = subproblems[0].problem.constraint is Constraint.COUPLED

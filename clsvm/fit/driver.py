@@ -7,7 +7,7 @@
     rows on Dask's workers, or one subproblem for several devices: rows in shards                  sharded.py
 
 The limit max_time, the progress display and the checkpoint are for all subproblems of the fit together. Several devices
-take pieces of the work from one queue. A piece of work is a list of subproblems, each named by its index ("place").
+take pieces of the work from one queue. A piece of work is a list of subproblems, each named by its index.
 """
 
 from __future__ import annotations
@@ -71,15 +71,15 @@ def solve(
     another fit.
     """
     with (
-        checkpoint.opened(options, X, subproblems, kernel) as kept,
+        checkpoint.open_checkpoint(options, X, subproblems, kernel) as saved,
         Display(options.verbose, options.tol, options.gap_tol) as progress,
     ):
-        starts = kept.b if kept else [one.start for one in subproblems]
-        begun = [one.begun(b) for one, b in zip(subproblems, starts, strict=True)]
+        starts = saved.b if saved else [one.start for one in subproblems]
+        restarted = [one.with_start(b) for one, b in zip(subproblems, starts, strict=True)]
         run = replace(before.run, progress=progress, reason="") if before else Worker(options, progress)
         if not before:
             run.lap("check", since)
-        context = FitContext(X, begun, kernel, options, since, run, kept)
+        context = FitContext(X, restarted, kernel, options, since, run, saved)
         _solve(context)
         return Fitted(_results(context), run, perf_counter() - since, before)
 
@@ -88,19 +88,19 @@ def _solve(context: FitContext) -> None:
     """Choose the devices, and solve every subproblem whose result the checkpoint does not have."""
     X, options, run, one = context.X, context.options, context.run, len(context.subproblems) == 1
     named = listed(options.device)
-    if sharded.elsewhere(X) or (one and len(named) > 1):
+    if sharded.is_remote(X) or (one and len(named) > 1):
         context.shards = True
         _passes(context, {dtype: [options.device] for dtype in DTYPES})  # sharded.py knows the devices' dtypes
         return
     profiles = [default_profile(find(device)) for device in named]
-    able = {
+    capable = {
         dtype: [device for device, profile in zip(named, profiles, strict=True) if not profile.lacks(dtype)]
         for dtype in DTYPES
     }
-    usable = able[options.dtype]
+    usable = capable[options.dtype]
     if not one or _suits_batch(context, profiles[0]):
-        context.whole, context.at_once = _room(usable, options)
-    _passes(context, able | {options.dtype: usable or named})
+        context.max_batch_rows, context.batch_size = _batch_limits(usable, options)
+    _passes(context, capable | {options.dtype: usable or named})
     if not one:
         run.reason = _counts(context) if usable else host.HostFit.reason
     if run.plan is None and not isinstance(context.kernel, Precomputed):
@@ -115,29 +115,29 @@ def _passes(context: FitContext, devices: Devices) -> None:
     """
     sizes = [len(one.rows) for one in context.subproblems]
     for dtype in DTYPES[DTYPES.index(context.options.dtype) :]:
-        able, todo = devices[dtype], [place for place in range(len(sizes)) if place not in context.ended]
-        if not todo or not able:
+        capable, todo = devices[dtype], [index for index in range(len(sizes)) if index not in context.ended]
+        if not todo or not capable:
             return
-        small = [place for place in todo if sizes[place] <= context.whole]
-        large = [place for place in todo if sizes[place] > context.whole]
+        small = [index for index in todo if sizes[index] <= context.max_batch_rows]
+        large = [index for index in todo if sizes[index] > context.max_batch_rows]
         context.few = len(small) <= host.SEVERAL
         try:
-            if small and context.left() > 0:
-                pieces = _pieces(sizes, small, len(able), context.at_once, context.checkpoint is not None)
-                _deal(context, able, pieces, partial(_side_by_side, context, dtype))
+            if small and context.seconds_left() > 0:
+                pieces = _small_pieces(sizes, small, len(capable), context.batch_size, context.checkpoint is not None)
+                _run_on_devices(context, capable, pieces, partial(_solve_small, context, dtype))
         except (MemoryLimitError, BufferSizeError):  # subproblems need less memory if solved one after another
-            context.forget(place for place, size in enumerate(sizes) if size <= context.whole)
-            context.whole = 0
+            context.discard(index for index, size in enumerate(sizes) if size <= context.max_batch_rows)
+            context.max_batch_rows = 0
             _passes(context, devices)
             return
         if large:
-            pieces = [[place] for place in large]
+            pieces = [[index] for index in large]
             if not context.shards:
-                pieces = _together(sizes, large, context.X.shape[0], len(able))
-            _deal(context, able, pieces, partial(_one_by_one, context, dtype))
+                pieces = _large_pieces(sizes, large, context.X.shape[0], len(capable))
+            _run_on_devices(context, capable, pieces, partial(_solve_large, context, dtype))
 
 
-def _deal(
+def _run_on_devices(
     context: FitContext,
     devices: Sequence[Any],
     pieces: Iterable[list[int]],
@@ -159,11 +159,11 @@ def _deal(
 
 def _counts(context: FitContext) -> str:
     """Return a sentence for the report, which says how many subproblems each solver took."""
-    sizes, recalled = [len(one.rows) for one in context.subproblems], len(context.recalled)
-    large = sum(sizes[place] > context.whole for place in context.results.keys() - context.recalled)
-    words = f"{len(sizes) - large - recalled} problems of up to {context.whole} rows solved whole"
+    sizes, restored = [len(one.rows) for one in context.subproblems], len(context.restored)
+    large = sum(sizes[index] > context.max_batch_rows for index in context.results.keys() - context.restored)
+    words = f"{len(sizes) - large - restored} problems of up to {context.max_batch_rows} rows solved whole"
     words += f", {large} by decomposition"
-    return words + (f", {recalled} solved by the fit before, as its checkpoint says" if recalled else "")
+    return words + (f", {restored} solved by the fit before, as its checkpoint says" if restored else "")
 
 
 def _results(context: FitContext) -> list[Result]:
@@ -172,13 +172,13 @@ def _results(context: FitContext) -> list[Result]:
     If max_time ended the fit before a subproblem was begun, its result has the coefficients at its start.
     """
     results, dtype, nothing = context.results, context.options.dtype, (np.inf, np.nan, np.inf, 0.0, 0)
-    if missing := [place for place in range(len(context.subproblems)) if place not in results]:
+    if missing := [index for index in range(len(context.subproblems)) if index not in results]:
         device = " and ".join(dict.fromkeys(str(find(one)) for one in listed(context.options.device)))
-        for one, place in ((context.subproblems[place], place) for place in missing):
+        for one, index in ((context.subproblems[index], index) for index in missing):
             rho = np.zeros((one.problem.problems, one.problem.groups))
-            found = checkpoint.result(one.beginning, rho, Status.MAX_TIME, dtype, device, nothing)
-            results[place] = replace(found, working_set=0)
-    return [results[place] for place in range(len(context.subproblems))]
+            found = checkpoint.result(one.initial, rho, Status.MAX_TIME, dtype, device, nothing)
+            results[index] = replace(found, working_set=0)
+    return [results[index] for index in range(len(context.subproblems))]
 
 
 def _suits_batch(context: FitContext, profile: Profile) -> bool:
@@ -190,13 +190,13 @@ def _suits_batch(context: FitContext, profile: Profile) -> bool:
     (one,), options = context.subproblems, context.options
     if one.problem.constraint is Constraint.COUPLED or profile.wide != "double" or len(one.rows) > profile.alone:
         return False
-    auto = options.working_set_size == options.layout == "auto"
+    defaults = options.working_set_size == options.layout == "auto"
     values = np.dtype(options.dtype).itemsize * len(one.rows) ** 2  # bytes of all of K
-    kept = options.cache_size == "auto" or 1e6 * float(options.cache_size) >= values
-    return auto and kept and options.gap_tol is None and options.checkpoint is None
+    fits_cache = options.cache_size == "auto" or 1e6 * float(options.cache_size) >= values
+    return defaults and fits_cache and options.gap_tol is None and options.checkpoint is None
 
 
-def _room(devices: Sequence[Any], options: Options) -> tuple[int, int]:
+def _batch_limits(devices: Sequence[Any], options: Options) -> tuple[int, int]:
     """Return the most rows of a subproblem for the batch solver, and how many subproblems keep a device busy.
 
     Every one of the ``devices`` can take a subproblem of so many rows. Return (0, 0) if there is no device.
@@ -209,7 +209,7 @@ def _room(devices: Sequence[Any], options: Options) -> tuple[int, int]:
     return min(most, default=0), max(counts)
 
 
-def _together(sizes: Sequence[int], large: list[int], n: int, devices: int) -> list[list[int]]:
+def _large_pieces(sizes: Sequence[int], large: list[int], n: int, devices: int) -> list[list[int]]:
     """Divide the subproblems with the indices ``large`` into pieces of work, those with most rows first.
 
     Subproblems over all n rows are divided among the devices, since they share a row cache. Every other subproblem is a
@@ -217,98 +217,102 @@ def _together(sizes: Sequence[int], large: list[int], n: int, devices: int) -> l
 
     sizes: number of rows of each subproblem.
     """
-    whole = [place for place in large if sizes[place] == n]
+    whole = [index for index in large if sizes[index] == n]
     parts = [part.tolist() for part in np.array_split(whole, min(devices, len(whole)))] if whole else []
-    return [*parts, *([place] for place in sorted(large, key=lambda place: -sizes[place]) if sizes[place] < n)]
+    return [*parts, *([index] for index in sorted(large, key=lambda index: -sizes[index]) if sizes[index] < n)]
 
 
-def _pieces(sizes: Sequence[int], todo: list[int], devices: int, at_once: int, kept: bool = False) -> list[list[int]]:
+def _small_pieces(
+    sizes: Sequence[int], todo: list[int], devices: int, batch_size: int, checkpointed: bool = False
+) -> list[list[int]]:
     """Divide the subproblems with the indices ``todo`` into pieces of work, those with most rows first.
 
-    Each device gets several pieces, so that all devices end at about the same time. A piece has at least ``at_once``
+    Each device gets several pieces, so that all devices end at about the same time. A piece has at least ``batch_size``
     subproblems if there are enough.
 
     sizes: number of rows of each subproblem.
-    kept: whether there is a checkpoint. Results are written at the end of a piece, so pieces are then small.
+    checkpointed: whether there is a checkpoint. Results are written at the end of a piece, so pieces are then small.
     """
     share = -(-len(todo) // devices)
-    size = share if devices == 1 else max(-(-len(todo) // (PIECES * devices)), min(at_once, share))
+    size = share if devices == 1 else max(-(-len(todo) // (PIECES * devices)), min(batch_size, share))
     pieces, rows = list[list[int]](), 0
-    for place in sorted(todo, key=lambda place: -sizes[place]):
-        enough = kept and pieces and len(pieces[-1]) >= at_once and rows >= BATCHES * batch.ROWS
+    for index in sorted(todo, key=lambda index: -sizes[index]):
+        enough = checkpointed and pieces and len(pieces[-1]) >= batch_size and rows >= BATCHES * batch.ROWS
         if not pieces or len(pieces[-1]) == size or enough:
             pieces.append([])
             rows = 0
-        pieces[-1].append(place)
-        rows += sizes[place]
+        pieces[-1].append(index)
+        rows += sizes[index]
     return pieces
 
 
-def _one_by_one(context: FitContext, dtype: str, worker: Worker, pieces: Iterator[list[int]]) -> Generator[None]:
+def _solve_large(context: FitContext, dtype: str, worker: Worker, pieces: Iterator[list[int]]) -> Generator[None]:
     """Solve large subproblems one after another, on one device or over shards.
 
     The subproblems of a piece of work share their rows and one row cache.
     """
-    with _shared(context, worker) as held:
-        for places in pieces:
-            if len(context.subproblems) > 1 and context.left() <= 0:
+    with _device_copy(context, worker) as copied:
+        for indices in pieces:
+            if len(context.subproblems) > 1 and context.seconds_left() <= 0:
                 break
-            some, rows = context.subproblems[places[0]].rows, context.X
-            if held is not None and len(some) > host.MOST:  # the host, which may finish smaller subproblems, needs X
-                rows = held[some] if len(some) < len(held) else held
+            some, rows = context.subproblems[indices[0]].rows, context.X
+            if copied is not None and len(some) > host.MOST:  # the host, which may finish smaller subproblems, needs X
+                rows = copied[some] if len(some) < len(copied) else copied
             elif len(some) < context.X.shape[0] and not context.shards:
                 rows = context.rows(some)
-            _over_the_same_rows(context, dtype, worker, places, rows)
+            _solve_same_rows(context, dtype, worker, indices, rows)
             yield
 
 
 @contextmanager
-def _shared(context: FitContext, worker: Worker) -> Iterator[DeviceRows | None]:
+def _device_copy(context: FitContext, worker: Worker) -> Iterator[DeviceRows | None]:
     """Copy X to a discrete GPU and yield it, if the large subproblems have more rows in total than X; else yield None.
 
     Each subproblem's rows are then laid out from that copy: X crosses the bus once.
     """
     options, X, kernel = worker.options, context.X, context.kernel
-    sizes = [len(one.rows) for place, one in enumerate(context.subproblems) if place not in context.recalled]
-    large = [rows for rows in sizes if rows > max(context.whole, host.MOST)]
+    sizes = [len(one.rows) for index, one in enumerate(context.subproblems) if index not in context.restored]
+    large = [rows for rows in sizes if rows > max(context.max_batch_rows, host.MOST)]
     if context.shards or isinstance(kernel, Precomputed) or sum(large) <= X.shape[0]:
         yield None
         return
     with Stream(options.device, options.memory_limit) as stream:
         plan = None if stream.unified else prepare.planned(stream.profile, X, kernel, options)
-        held = plan and prepare.on_device(stream, X, plan)
-        yield held if isinstance(held, DeviceRows) else None
+        copied = plan and prepare.on_device(stream, X, plan)
+        yield copied if isinstance(copied, DeviceRows) else None
 
 
-def _over_the_same_rows(context: FitContext, dtype: str, worker: Worker, places: list[int], rows: Any) -> None:
-    """Solve the large subproblems with the indices ``places`` one after another.
+def _solve_same_rows(context: FitContext, dtype: str, worker: Worker, indices: list[int], rows: Any) -> None:
+    """Solve the large subproblems with the indices ``indices`` one after another.
 
     All of them are over the same ``rows``, so they share one layout and one row cache.
     """
     began, whole = perf_counter(), rows.shape[0] == context.X.shape[0]
-    with _ready(context, dtype, worker, rows, whole) as ready:
+    with _prepared(context, dtype, worker, rows, whole) as prepared:
         worker.lap("layout", began)
-        for place in places:
-            one, before = context.subproblems[place], context.results.get(place)
-            again = one.begun(before.b) if before else one
-            again = again.among(rows.shape[0]) if context.shards else again
-            asked = {"start": again.start, "progress": worker.progress, **context.asked(place)}
-            found = ready.settle(again.problem, **asked)
+        for index in indices:
+            one, before = context.subproblems[index], context.results.get(index)
+            restarted = one.with_start(before.b) if before else one
+            restarted = restarted.embedded(rows.shape[0]) if context.shards else restarted
+            asked = {"start": restarted.start, "progress": worker.progress, **context.solve_settings(index)}
+            found = prepared.solve(restarted.problem, **asked)
             if found is None:
                 continue
-            worker.took(found.seconds)
+            worker.add_seconds(found.seconds)
             if context.shards:
                 found = replace(found, b=found.b[:, one.rows], f=found.f[:, one.rows])
-            precision = ready.precision if found.dtype == "float32" else found.dtype
-            found = replace(found.after(before), precision=precision, device=ready.device, layout=ready.describe())
-            context.found(place, found, ready.last)
-        worker.reason, worker.peak = ready.reason, max(worker.peak, ready.peak())
+            precision = prepared.precision if found.dtype == "float32" else found.dtype
+            found = replace(
+                found.after(before), precision=precision, device=prepared.device, layout=prepared.describe()
+            )
+            context.store(index, found, prepared.is_finest)
+        worker.reason, worker.peak = prepared.reason, max(worker.peak, prepared.peak())
         if whole:
-            worker.plan = worker.plan or ready.plan
+            worker.plan = worker.plan or prepared.plan
 
 
 @contextmanager
-def _ready(
+def _prepared(
     context: FitContext, dtype: str, worker: Worker, rows: Any, whole: bool
 ) -> Iterator[PreparedFit | host.HostFit | ShardedFit]:
     """Lay out ``rows`` for solves: in shards, on the host if the device lacks the dtype, else on the device.
@@ -317,8 +321,8 @@ def _ready(
     """
     kernel, options = context.kernel, worker.options
     if context.shards:
-        with sharded.in_shards(rows, kernel, options, dtype) as ready:
-            yield ready
+        with sharded.in_shards(rows, kernel, options, dtype) as prepared:
+            yield prepared
         return
     with Stream(options.device, options.memory_limit) as stream:
         if stream.profile.lacks(dtype):
@@ -328,14 +332,14 @@ def _ready(
 
 
 # A batch stores the kernel matrix K of all rows for its subproblems under three conditions.
-# Condition 1: a row of X takes the memory of at least LONG kernel values.
-# Condition 2: the subproblems' own kernel matrices have together at least COMMON times as many values as K.
-# Condition 3: K fits in the share ROOM of the free memory.
-LONG, COMMON, ROOM = 128, 1.3, 0.25
+# Condition 1: a row of X takes the memory of at least LONG_ROWS kernel values.
+# Condition 2: the subproblems' own kernel matrices have together at least COMMON_VALUES times as many values as K.
+# Condition 3: K fits in the share K_SHARE of the free memory.
+LONG_ROWS, COMMON_VALUES, K_SHARE = 128, 1.3, 0.25
 WIDE = 4096  # most columns of X for which the host computes a sample of K, since the host makes sparse rows dense
 
 
-def _side_by_side(context: FitContext, dtype: str, worker: Worker, pieces: Iterator[list[int]]) -> Generator[None]:
+def _solve_small(context: FitContext, dtype: str, worker: Worker, pieces: Iterator[list[int]]) -> Generator[None]:
     """Solve small subproblems on one device.
 
     Each piece of work is solved as a batch on the device; then the host finishes its unfinished subproblems.
@@ -344,10 +348,10 @@ def _side_by_side(context: FitContext, dtype: str, worker: Worker, pieces: Itera
         return
     with Stream(worker.options.device, worker.options.memory_limit) as stream:
         began = perf_counter()
-        work = _Work(stream, context, worker, dtype, first)
+        work = _SmallSolver(stream, context, worker, dtype, first)
         worker.lap("layout", began)
         for todo in chain([first], pieces):
-            if context.left() <= 0:
+            if context.seconds_left() <= 0:
                 break
             for part, step in ("subproblem", work.on_device), ("active set", work.on_host):
                 began = perf_counter()
@@ -357,7 +361,7 @@ def _side_by_side(context: FitContext, dtype: str, worker: Worker, pieces: Itera
             yield
 
 
-def _whole(stream: Stream, dtype: str, X: Data, plans: tuple[Plan, Plan], sizes: list[int]) -> Plan | None:
+def _stored_plan(stream: Stream, dtype: str, X: Data, plans: tuple[Plan, Plan], sizes: list[int]) -> Plan | None:
     """Return the layout plan with which K of all rows is computed once, or None if that costs more than it saves.
 
     Computing all of K pays if three conditions hold: the tiles of all subproblems have more values than K has, rows are
@@ -373,15 +377,15 @@ def _whole(stream: Stream, dtype: str, X: Data, plans: tuple[Plan, Plan], sizes:
     def cells(plan: Plan) -> float:
         return plan.costs.get(plan.kind, plan.costs.get(CSR.name, np.inf))  # hybrid without dense columns is CSR
 
-    apart = plans[1]
+    gathered_plan = plans[1]
     best = min((plan for plan in plans if LAYOUTS[plan.kind].in_order), key=cells)
-    long = LAYOUTS[apart.kind].row_bytes(apart, X, itemsize) >= LONG * itemsize
-    common = sum(size**2 for size in sizes) >= COMMON * n**2
+    long = LAYOUTS[gathered_plan.kind].row_bytes(gathered_plan, X, itemsize) >= LONG_ROWS * itemsize
+    shared = sum(size**2 for size in sizes) >= COMMON_VALUES * n**2
     left = stream.limit - stream.held - LAYOUTS[best.kind].nbytes(best, X, itemsize)
-    return best if long and common and store.nbytes(n, dtype) <= ROOM * left else None
+    return best if long and shared and store.nbytes(n, dtype) <= K_SHARE * left else None
 
 
-class _Work:
+class _SmallSolver:
     """Solve small subproblems on one device in one dtype, starting from their results so far.
 
     Attributes
@@ -399,17 +403,17 @@ class _Work:
     def __init__(self, stream: Stream, context: FitContext, worker: Worker, dtype: str, first: list[int]) -> None:
         self.stream, self.context, self.worker, self.plan = stream, context, worker, None
         X, kernel, options, whole = context.X, context.kernel, worker.options, None
-        sizes = [len(context.subproblems[place].rows) for place in first]
+        sizes = [len(context.subproblems[index].rows) for index in first]
         if plan := worker.plan or prepare.planned(stream.profile, X, kernel, options):
             worker.plan = plan
             self.plan = layouts.gathered(plan, X, stream.limit // 8, options.layout == "auto")
-            whole = _whole(stream, dtype, X, (plan, self.plan), sizes)
+            whole = _stored_plan(stream, dtype, X, (plan, self.plan), sizes)
         self.gram, self.scale = prepare.products(stream, X, kernel, options, dtype, whole or self.plan)
         if whole and self.plan and self.gram.resident:
             in_place = not LAYOUTS[self.plan.kind].sparse and batch.rows_on_demand(self.gram, max(sizes))
             if not in_place and store.needs(self.gram) <= stream.limit - stream.held:
                 self.gram = store.computed(self.gram, tiles=False)
-        self.quick = host.holds(stream, X.shape)
+        self.quick = host.computes_quickly(stream, X.shape)
         self.blocks: dict[bool, HostBlocks] = {}  # whether all of K is computed at once -> blocks of K
         self.rows, self.began = 0, perf_counter()  # rows of K so far and start time, for the progress display
 
@@ -417,33 +421,34 @@ class _Work:
         """Solve the subproblems with the indices ``todo`` as one batch.
 
         A subproblem is left to the host if three things hold: the dtype of this work is too coarse for the tolerance,
-        the device has a finer dtype, and the subproblem is small enough for the host (:func:`clsvm.fit.host.takes`).
+        the device has a finer dtype, and the subproblem is small enough for the host
+        (:func:`clsvm.fit.host.can_solve`).
         """
-        context, options, kept, scale = self.context, self.worker.options, self.context.checkpoint, self.scale
-        able = [place for place in todo if not (self._hopeless(place) and self._takes(place))]
-        before = [context.results.get(place) for place in able]
-        again = [
-            replace(context.subproblems[place], start=one.b) if one else context.subproblems[place]
-            for place, one in zip(able, before, strict=True)
+        context, options, saved, scale = self.context, self.worker.options, self.context.checkpoint, self.scale
+        capable = [index for index in todo if not (self._insufficient(index) and self._host_can_solve(index))]
+        before = [context.results.get(index) for index in capable]
+        restarted = [
+            replace(context.subproblems[index], start=one.b) if one else context.subproblems[index]
+            for index, one in zip(capable, before, strict=True)
         ]
         checked = self.gram.rows.dtype == "float32" and (self.stream.profile.wide == "double" or self.quick)
-        asked = batch.Request(
+        request = batch.Request(
             tol=options.tol,
             max_iter=context.steps_left(max((one.steps for one in before if one), default=0)),
             kernel_scale=scale.own,
             exact=(lambda: self._double) if checked else None,
             sample=self._blocks(self.quick) if context.X.shape[1] <= WIDE else None,
             sizes=scale.sizes,
-            should_stop=lambda: context.left() <= 0,
-            callback=None if kept is None else lambda at, b: kept.save(able[at], b, options.checkpoint_every),
-            description=self._words(self.gram.rows.dtype),
+            should_stop=lambda: context.seconds_left() <= 0,
+            callback=None if saved is None else lambda at, b: saved.save(capable[at], b, options.checkpoint_every),
+            description=self._description(self.gram.rows.dtype),
         )
-        for at, result in batch.solve(self.gram, again, asked):
-            found, place = result.after(before[at]), able[at]
-            if found.status is not Status.TOLERANCE:
-                found = replace(found, status=ended(options, np.inf, found.gap, found.steps) or Status.STALLED)
-            context.results[place] = found
-            self._watch(found.violation, place, found.b.shape[1])
+        for at, result in batch.solve(self.gram, restarted, request):
+            result, index = result.after(before[at]), capable[at]
+            if result.status is not Status.TOLERANCE:
+                result = replace(result, status=ended(options, np.inf, result.gap, result.steps) or Status.STALLED)
+            context.results[index] = result
+            self._report_progress(result.violation, index, result.b.shape[1])
 
     def on_host(self, todo: list[int]) -> None:
         """Finish subproblems on the host where that helps, and set the final status of all results.
@@ -453,36 +458,36 @@ class _Work:
         final status says whether time was over, or whether rounding errors of float64 can hide the tolerance.
         """
         context, options, rounding = self.context, self.worker.options, host.EPS * self.scale.double
-        for place in todo:
-            before = context.results.get(place)
+        for index in todo:
+            before = context.results.get(index)
             if before is None and self.gram.rows.dtype == "float32" and self.stream.profile.wide == "double":
                 continue  # SMO in float64 on the device comes first
-            shape = len(context.subproblems[place].rows), context.X.shape[1]
-            found = before and before.certain(rounding, options.tol, options.gap_tol)
-            aim = host.aim(context.kernel, shape, before, found, self.quick and context.few)
-            if aim is not None and self._takes(place) and context.left() > 0:
-                found = self._one_on_host(place, aim)
-                self._watch(found.violation, place, found.b.shape[1])
-            if found:
-                late = found.status is Status.STALLED and context.left() <= 0
-                context.found(place, replace(found, status=Status.MAX_TIME) if late else found)
+            shape = len(context.subproblems[index].rows), context.X.shape[1]
+            result = before and before.with_precision_status(rounding, options.tol, options.gap_tol)
+            share = host.tol_share(context.kernel, shape, before, result, self.quick and context.few)
+            if share is not None and self._host_can_solve(index) and context.seconds_left() > 0:
+                result = self._one_on_host(index, share)
+                self._report_progress(result.violation, index, result.b.shape[1])
+            if result:
+                timed_out = result.status is Status.STALLED and context.seconds_left() <= 0
+                context.store(index, replace(result, status=Status.MAX_TIME) if timed_out else result)
 
-    def _one_on_host(self, place: int, aim: float) -> Result:
-        """Solve the subproblem with the index ``place`` on the host, from its result so far.
+    def _one_on_host(self, index: int, share: float) -> Result:
+        """Solve the subproblem with the index ``index`` on the host, from its result so far.
 
-        The solve ends at the KKT violation ``aim * tol``.
+        The solve ends at the KKT violation ``share * tol``.
         """
-        context, worker, one = self.context, self.worker, self.context.subproblems[place]
+        context, worker, one = self.context, self.worker, self.context.subproblems[index]
         given = context.rows(one.rows), context.kernel, worker.options, worker.plan, self.scale.double
-        asked = {"start": one.start, **context.asked(place)}
-        found = host.HostFit(self.stream, *given).finish(one.problem, context.results.get(place), aim, **asked)
-        return replace(found, seconds={}, trace=(), **self._words(found.dtype))
+        request = {"start": one.start, **context.solve_settings(index)}
+        result = host.HostFit(self.stream, *given).finish(one.problem, context.results.get(index), share, **request)
+        return replace(result, seconds={}, trace=(), **self._description(result.dtype))
 
-    def _words(self, dtype: str) -> dict[str, Any]:
+    def _description(self, dtype: str) -> dict[str, Any]:
         """Return the report's texts for kernel values of ``dtype``: precision, device and layout of the rows."""
         options, rows = self.worker.options, self.gram.rows
-        unlike = self.plan is not None and options.layout not in ("auto", rows.kind)
-        words = f", read by their numbers, and so not {options.layout}" * unlike
+        other_layout = self.plan is not None and options.layout not in ("auto", rows.kind)
+        words = f", read by their numbers, and so not {options.layout}" * other_layout
         why = ": problems of few rows are solved whole" * (options.precision == "fast" and dtype == "float32")
         layout = f"{rows.describe()}{words}, {rows.dtype}"
         return {"precision": f"{dtype}{why}", "device": str(self.stream.info), "layout": layout}
@@ -505,18 +510,18 @@ class _Work:
             self.blocks[whole] = HostBlocks(X, self.context.kernel, centre, whole)
         return self.blocks[whole]
 
-    def _watch(self, violation: float, place: int, rows: int) -> None:
+    def _report_progress(self, violation: float, index: int, rows: int) -> None:
         self.rows += rows
         if self.worker.progress:
             now, nan = perf_counter() - self.began, float("nan")
             steps = sum(one.steps for one in list(self.context.results.values()))  # copied: other threads add results
-            self.worker.progress(Point(now, steps, place, nan, nan, nan, violation, self.rows))
+            self.worker.progress(Point(now, steps, index, nan, nan, nan, violation, self.rows))
 
-    def _takes(self, place: int) -> bool:
-        return host.takes(self.stream, self.context.subproblems[place].problem)
+    def _host_can_solve(self, index: int) -> bool:
+        return host.can_solve(self.stream, self.context.subproblems[index].problem)
 
-    def _hopeless(self, place: int) -> bool:
+    def _insufficient(self, index: int) -> bool:
         """Return whether this dtype is too coarse for tol and the device has a finer one."""
-        dtype, problem = self.gram.rows.dtype, self.context.subproblems[place].problem
+        dtype, problem = self.gram.rows.dtype, self.context.subproblems[index].problem
         coarse = certificate.precision_insufficient(dtype, self.scale.own, problem, self.worker.options.tol)
         return dtype != self.stream.profile.finest and coarse

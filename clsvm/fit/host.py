@@ -31,36 +31,37 @@ from clsvm.threads import go_on
 Vector = NDArray[np.float64]
 MOST, COUPLED = 4096, 600  # most coefficients of a problem; most for Crammer and Singer's coupled problems
 COPIES = 4  # matrices as large as K that a solve needs in memory, beside K
-LEAST = 4096  # SMO iterations on the device before the host takes over, added to the profile's ``patience``
-COARSE, FINE = 3e-4, 1e-3  # if the relative gap exceeds COARSE at tol, the host solves on to the violation FINE * tol
-FEW, FEW_COARSE = 256, 1e-5  # FEW_COARSE replaces COARSE for at most FEW rows, which take milliseconds
+EXTRA_STEPS = 4096  # SMO iterations on the device before the host takes over, added to the profile's ``patience``
+# If the relative gap exceeds COARSE_GAP at tol, the host solves on to the violation FINE_TOL * tol.
+COARSE_GAP, FINE_TOL = 3e-4, 1e-3
+FEW_ROWS, FEW_COARSE = 256, 1e-5  # FEW_COARSE replaces COARSE_GAP for at most FEW_ROWS rows, which take milliseconds
 SEVERAL = 200  # with more subproblems in a fit, the host does not solve more accurately than tol
 EPS = certificate.EPS
-# K is centred if the largest mean of a row of K is at least CONSTANT times the mean diagonal of the centred K.
-CONSTANT = 0.25
+# K is centred if the largest mean of a row of K is at least CONSTANT_SHARE times the mean diagonal of the centred K.
+CONSTANT_SHARE = 0.25
 QUICK = 1 << 26  # multiply-adds that take less time than building an OpenCL program
 ON_HOST = 1 << 28  # most multiply-adds of a K that the host computes
 
 
-def most(problem: Problem) -> int:
+def max_coefficients(problem: Problem) -> int:
     """Return the most coefficients that a problem with this constraint may have for a solve on the host."""
     return COUPLED if problem.constraint is Constraint.COUPLED else MOST
 
 
-def takes(stream: Stream, problem: Problem) -> bool:
+def can_solve(stream: Stream, problem: Problem) -> bool:
     """Return whether the host can solve ``problem``: few coefficients, and matrices within memory_limit."""
     size = problem.q.size
-    return size <= most(problem) and 8 * (problem.n**2 + COPIES * size**2) <= stream.limit - stream.held
+    return size <= max_coefficients(problem) and 8 * (problem.n**2 + COPIES * size**2) <= stream.limit - stream.held
 
 
-def holds(stream: Stream, shape: tuple[int, int]) -> bool:
+def computes_quickly(stream: Stream, shape: tuple[int, int]) -> bool:
     """Return whether the host can compute K of (n, d) rows quickly, and memory_limit allows it to keep K."""
     n, d = shape
     return n <= MOST and n * n * d <= QUICK and 16 * n * n <= stream.limit - stream.held
 
 
-def aim(
-    kernel: Kernel | Precomputed, shape: tuple[int, int], found: Result | None, certain: Result | None, quick: bool
+def tol_share(
+    kernel: Kernel | Precomputed, shape: tuple[int, int], found: Result | None, checked: Result | None, quick: bool
 ) -> float | None:
     """Return the share of tol to which the host shall continue a solve, or None if it has nothing to gain.
 
@@ -70,23 +71,24 @@ def aim(
 
     shape: (n, d) of the rows.
     found: the result of SMO on the device, None if SMO could not begin.
-    certain: ``found`` with its status after the check for float64 rounding errors (:meth:`Result.certain`).
+    checked: ``found`` with its status after the check for float64 rounding errors
+        (:meth:`Result.with_precision_status`).
     """
-    if found is None or certain is None:
+    if found is None or checked is None:
         return 1.0
-    if found.status is Status.TOLERANCE and quick and found.gap > (FEW_COARSE if shape[0] <= FEW else COARSE):
-        return FINE
-    rough = certain.status is Status.PRECISION
-    return 1.0 if found.status is Status.STALLED or (rough and finer(kernel, shape)) else None
+    if found.status is Status.TOLERANCE and quick and found.gap > (FEW_COARSE if shape[0] <= FEW_ROWS else COARSE_GAP):
+        return FINE_TOL
+    unverifiable = checked.status is Status.PRECISION
+    return 1.0 if found.status is Status.STALLED or (unverifiable and more_precise(kernel, shape)) else None
 
 
-def finer(kernel: Kernel | Precomputed, shape: tuple[int, int]) -> bool:
+def more_precise(kernel: Kernel | Precomputed, shape: tuple[int, int]) -> bool:
     """Return whether the host computes |x - y|^2 from the differences x - y, which keeps all digits far from 0."""
     n, d = shape
     return isinstance(kernel, Kernel) and kernel.spec.of_distance and n * n * d <= ON_HOST
 
 
-class Values(NamedTuple):
+class KernelValues(NamedTuple):
     """Hold K (m, m) in float64, perhaps centred.
 
     Attributes
@@ -103,7 +105,7 @@ class Values(NamedTuple):
     scale: float
     shift: Vector | None = None
 
-    def beyond(self, b: Vector) -> Vector | float:
+    def offset_shift(self, b: Vector) -> Vector | float:
         """Return b'shift (problems, 1), the constant by which centring K lowers all gradients f of a problem.
 
         Return 0 if K is not centred. ``shift`` (m,) is what was subtracted from the rows and columns of K. The
@@ -111,7 +113,7 @@ class Values(NamedTuple):
         """
         return 0.0 if self.shift is None else (b @ self.shift)[:, None]
 
-    def centred(self, problem: Problem) -> Values:
+    def centred(self, problem: Problem) -> KernelValues:
         """Return K less the means of its rows and columns, if the problem's coefficients add up to 0.
 
         Centring changes all gradients f of a problem by one constant, which the offset absorbs. Rounding errors become
@@ -122,7 +124,7 @@ class Values(NamedTuple):
             return self
         means = self.K.mean(axis=1)
         size = float((self.K.diagonal() - 2 * means + means.mean()).mean())  # the mean of the centred diagonal
-        if np.abs(means).max() < CONSTANT * size:
+        if np.abs(means).max() < CONSTANT_SHARE * size:
             return self
         shift = means - (means.mean() + size) / 2  # kernel values of mean 0 would make K singular
         return self._replace(K=self.K - shift[:, None] - shift, shift=shift)
@@ -138,7 +140,7 @@ class HostFit:
     float64.
     """
 
-    last, precision = True, "float64"
+    is_finest, precision = True, "float64"
     reason = "the host solves it whole in float64, which the device does not have"
 
     def __init__(
@@ -159,20 +161,20 @@ class HostFit:
                 rounding = precision.scales(kernel, found.sizes, found.extent, X.shape[1], "float64", "float64").double
         self.stream, self.plan, self._X, self._kernel, self._rounding = stream, plan, X, kernel, rounding
         self._options = options
-        self._values: Values | None = None
+        self._values: KernelValues | None = None
 
     @property
     def device(self) -> str:
         """Return the name of the device."""
         return str(self.stream.info)
 
-    def settle(self, problem: Problem, **asked: Any) -> Result:
+    def solve(self, problem: Problem, **asked: Any) -> Result:
         """Solve ``problem`` from ``start``. Raises ValueError for a problem too large for the host or memory_limit."""
         size = problem.q.size
-        if size > most(problem):
+        if size > max_coefficients(problem):
             words = f"dtype 'float64' needs a device with double precision for a problem of {size} coefficients"
             raise ValueError(f"{words}, {self.stream.info} has none: use 'float32'")
-        if not takes(self.stream, problem):
+        if not can_solve(self.stream, problem):
             raise ValueError(f"memory_limit is too small for a problem of {size} coefficients in float64 on the host")
         return self.finish(problem, None, **asked)
 
@@ -184,10 +186,10 @@ class HostFit:
         """Return the layout of the rows in words."""
         return "host, float64"
 
-    def finish(self, problem: Problem, before: Result | None, aim: float = 1.0, **asked: Any) -> Result:
+    def finish(self, problem: Problem, before: Result | None, tol_share: float = 1.0, **asked: Any) -> Result:
         """Solve ``problem`` from the result ``before`` if there is one, else from ``start``.
 
-        aim: the share of tol at which the solve ends.
+        tol_share: the share of tol at which the solve ends.
         asked: fields of Settings, in which max_iter and max_time are the iterations and seconds that remain.
         """
         options, began = self._options, perf_counter()
@@ -213,13 +215,13 @@ class HostFit:
 
         try:
             with few_threads(K.shape[0]):
-                given = np.zeros(problem.q.shape) if start is None else start, aim * settings.tol, should_continue
+                given = np.zeros(problem.q.shape) if start is None else start, tol_share * settings.tol, should_continue
                 found = active_set.solve(K, problem, *given, np.inf if settings.max_iter < 0 else settings.max_iter)
         except KeyboardInterrupt:
             if settings.save and best is not None:
                 settings.save(best)
             raise
-        b, f = found.b, found.f + values.beyond(found.b)
+        b, f = found.b, found.f + values.offset_shift(found.b)
         at = certificate.evaluate(problem, b, f)
         seconds, primal, dual = perf_counter() - began, float(at.primal.sum()), float(at.dual.sum())
         result = Result(
@@ -239,22 +241,22 @@ class HostFit:
             trace=(Point(seconds, found.steps, 0, primal, dual, at.gap, at.violation, len(K)),),
             dtype="float64",
         )
-        return result.after(before).certain(EPS * values.scale, options.tol, options.gap_tol)
+        return result.after(before).with_precision_status(EPS * values.scale, options.tol, options.gap_tol)
 
-    def _kernel_values(self, problem: Problem) -> Values:
+    def _kernel_values(self, problem: Problem) -> KernelValues:
         """Return K in float64, centred if the problem allows it.
 
         The linear kernel of dense rows is computed from centred rows instead, which keeps all digits.
         """
         stream, X, kernel, scale = self.stream, self._X, self._kernel, self._rounding
         if isinstance(kernel, Precomputed) or self.plan is None:
-            return Values(np.asarray(X, np.float64), scale).centred(problem)
+            return KernelValues(np.asarray(X, np.float64), scale).centred(problem)
         m, d = X.shape
         if kernel.name == "linear" and not sp.issparse(X) and problem.balanced:
             centre = X.mean(axis=0, dtype=np.float64)
             rows = X - centre
             with few_threads(m):
-                return Values(rows @ rows.T, scale, rows @ centre + centre @ centre / 2)
+                return KernelValues(rows @ rows.T, scale, rows @ centre + centre @ centre / 2)
         if m * m * d > ON_HOST and stream.profile.wide == "double":
             try:
                 with stream.tentative():
@@ -263,11 +265,11 @@ class HostFit:
                     K = gram.values(panel, m).T
                     stream.free(*panel.buffers(), *gram.rows.buffers())
                 certificate.finite(K, kernel)
-                return Values(K, scale).centred(problem)
+                return KernelValues(K, scale).centred(problem)
             except (MemoryLimitError, BufferSizeError):  # the host computes K instead, in more time and less memory
                 pass
         with few_threads(m):
             K = kernel(X)
         certificate.finite(K, kernel)
-        own = 2 * float(np.abs(K).max(initial=0.0)) if finer(kernel, X.shape) else scale
-        return Values((K + K.T) / 2, min(scale, own)).centred(problem)
+        own = 2 * float(np.abs(K).max(initial=0.0)) if more_precise(kernel, X.shape) else scale
+        return KernelValues((K + K.T) / 2, min(scale, own)).centred(problem)

@@ -1,6 +1,6 @@
 """Prepare rows on a device for solves over them, and run these solves.
 
-Preparing chooses the layout, the precision and the sizes of working set and row cache. :meth:`PreparedFit.settle`
+Preparing chooses the layout, the precision and the sizes of working set and row cache. :meth:`PreparedFit.solve`
 solves one subproblem and hands it to the host if SMO stalls. If rounding errors of float64 can hide the tolerance, the
 result gets the status PRECISION.
 """
@@ -38,7 +38,7 @@ from clsvm.solvers.result import Result, Settings
 Vector = NDArray[np.float64]
 WHOLE_SHARE = 0.5  # share of the free memory that all of K may take
 SHARED = 0.25  # share of the free memory that a copy of X, the rows in their layout and a solve's arrays may take
-ROOM = 1e-3  # largest target, relative to the device's largest number for sums, since sums of targets are larger
+RANGE_SHARE = 1e-3  # largest target, relative to the device's largest number for sums, since sums of targets are larger
 
 
 class PreparedFit:
@@ -55,7 +55,7 @@ class PreparedFit:
         fields of Settings that all solves have in common.
     reason
         why working set and row cache have their sizes, in words.
-    last
+    is_finest
         whether the device has no finer dtype.
     precision
         how kernel values are computed, in words.
@@ -77,14 +77,14 @@ class PreparedFit:
             stream.reserve(X.nbytes)  # another stream allocated it
         elif plan and X.shape[0] > host.MOST:  # the host, which may finish smaller subproblems, needs X
             X = on_device(stream, X, plan)
-        self.gram, self._plain = products(stream, X, kernel, options, dtype, plan)
+        self.gram, self._scales = products(stream, X, kernel, options, dtype, plan)
         exactly = exact.of_rows(self.gram, X, plan, options.device) if plan else exact.of_given(X)
-        room = WHOLE_SHARE * (stream.limit - stream.held)
-        stored = whole and self.gram.resident and store.nbytes(self.gram.rows.n_pad, dtype) <= room
+        budget = WHOLE_SHARE * (stream.limit - stream.held)
+        stored = whole and self.gram.resident and store.nbytes(self.gram.rows.n_pad, dtype) <= budget
         if stored:
             self.gram = store.computed(self.gram, tiles=True)
         units, self.precision = matrix_units.chosen(self.gram, options.precision, whole)
-        scale = self._plain
+        scale = self._scales
         if units and scale.sizes is not None and scale.extent:
             self.gram.use(units)
             given = scale.sizes, scale.extent, X.shape[1], dtype, options.dtype, units.error
@@ -103,21 +103,21 @@ class PreparedFit:
             exact=exactly,
             sizes=scale.sizes,
         )
-        self.plan, self.device, self.last = plan, str(stream.info), dtype == stream.profile.finest
-        self._double = host.EPS * scale.double
+        self.plan, self.device, self.is_finest = plan, str(stream.info), dtype == stream.profile.finest
+        self._double_error = host.EPS * scale.double
         self._on_host = host.HostFit(stream, self._X, kernel, options, plan, scale.double)
         self._solver: Solver | None = None
 
-    def coarse(self, problem: Problem, tol: float) -> bool:
+    def precision_insufficient(self, problem: Problem, tol: float) -> bool:
         """Return whether the rounding errors of K in this dtype hide tol."""
         return certificate.precision_insufficient(self._dtype, self.settings.kernel_scale, problem, tol)
 
-    def solve(self, problem: Problem, **settings: Any) -> Result:
+    def solve_smo(self, problem: Problem, **settings: Any) -> Result:
         """Solve ``problem``, which has the same constraint and shape as the problems solved before.
 
         settings: fields of Settings for this solve alone.
         """
-        self._plainer(problem)
+        self._disable_units(problem)
         asked = replace(self.settings, **settings)
         if self._solver is None:
             method = Coupled if problem.constraint is Constraint.COUPLED else Solver
@@ -126,70 +126,72 @@ class PreparedFit:
             self._solver.load(problem, asked)
         return self._solver.run()
 
-    def settle(self, problem: Problem, **asked: Any) -> Result | None:
+    def solve(self, problem: Problem, **asked: Any) -> Result | None:
         """Solve ``problem`` by SMO, and finish it on the host if it has few rows and SMO does not suffice.
 
         SMO does not suffice if it stalls, takes very many iterations, or cannot begin in this dtype. It does not
         suffice either if tol is too coarse for the objective. Return None if a finer dtype shall solve the problem.
 
-        asked: the ``settings`` of :meth:`solve`, among them start, max_iter and max_time.
+        asked: the ``settings`` of :meth:`solve_smo`, among them start, max_iter and max_time.
         """
-        self._plainer(problem)
+        self._disable_units(problem)
         began, found, most = perf_counter(), None, asked["max_iter"]
-        small, held, aim = host.takes(self.stream, problem), self._holds(problem, asked["start"]), None
-        if not (held or small):
-            words = f"targets or sums of weights beyond {ROOM * self.stream.profile.largest:.3g} for a problem of"
+        small, in_range, share = host.can_solve(self.stream, problem), self._in_range(problem, asked["start"]), None
+        if not (in_range or small):
+            words = (
+                f"targets or sums of weights beyond {RANGE_SHARE * self.stream.profile.largest:.3g} for a problem of"
+            )
             raise ValueError(
                 f"{words} {problem.q.size} coefficients need a device with double precision, {self.stream.info} has "
                 "none: make y or sample_weight smaller"
             )
-        if held and (self.last or not self.coarse(problem, self.settings.tol)):
-            patience = self.stream.profile.patience * problem.q.size + host.LEAST
+        if in_range and (self.is_finest or not self.precision_insufficient(problem, self.settings.tol)):
+            patience = self.stream.profile.patience * problem.q.size + host.EXTRA_STEPS
             given = patience if small and not 0 <= most <= patience else most
-            found = self.solve(problem, **asked | {"max_iter": given})
+            found = self.solve_smo(problem, **asked | {"max_iter": given})
         if small:
-            aim = self._aim(found, most)
-        if aim is None:
-            return found and self._certain(found)
+            share = self._host_share(found, most)
+        if share is None:
+            return found and self._checked(found)
         if found:
             seconds = perf_counter() - began
             asked["max_time"] = asked["max_time"] and max(0.0, asked["max_time"] - seconds)
             asked["max_iter"] = most if most < 0 else most - found.steps
         with self._solver.cleared() if self._solver else nullcontext():
-            if found is None or host.takes(self.stream, problem):
-                return self._on_host.finish(problem, found, aim, **asked)
+            if found is None or host.can_solve(self.stream, problem):
+                return self._on_host.finish(problem, found, share, **asked)
         if found.unfinished(most):  # memory_limit does not allow K on the host in addition to the solver
             again = {"start": problem.feasible(found.b), "known_gradient": None}
-            found = self.solve(problem, **asked | again).after(found)
-        return self._certain(found)
+            found = self.solve_smo(problem, **asked | again).after(found)
+        return self._checked(found)
 
-    def _holds(self, problem: Problem, start: Vector | None) -> bool:
+    def _in_range(self, problem: Problem, start: Vector | None) -> bool:
         """Return whether the targets, and f at the start, stay far below the largest number of the device for sums."""
-        begun = problem.start if start is None else start
-        size = max(self._plain.own, self._plain.double)
-        weight = 0.0 if begun is None else float(np.abs(begun).sum(axis=1).max()) * size
-        return max(float(np.abs(problem.q).max()), weight) < ROOM * self.stream.profile.largest
+        initial = problem.start if start is None else start
+        size = max(self._scales.own, self._scales.double)
+        weight = 0.0 if initial is None else float(np.abs(initial).sum(axis=1).max()) * size
+        return max(float(np.abs(problem.q).max()), weight) < RANGE_SHARE * self.stream.profile.largest
 
-    def _aim(self, found: Result | None, most: int) -> float | None:
+    def _host_share(self, found: Result | None, most: int) -> float | None:
         """Return the share of tol to which the host shall continue the SMO result, None if that gains nothing."""
-        certain = found and self._certain(found)
-        seen = replace(found, status=Status.STALLED) if found and found.unfinished(most) else found
-        quick = self.settings.gap_tol is None and host.holds(self.stream, self._X.shape)
-        return host.aim(self._kernel, self._X.shape, seen, certain, quick)
+        checked = found and self._checked(found)
+        unfinished = replace(found, status=Status.STALLED) if found and found.unfinished(most) else found
+        quick = self.settings.gap_tol is None and host.computes_quickly(self.stream, self._X.shape)
+        return host.tol_share(self._kernel, self._X.shape, unfinished, checked, quick)
 
-    def _plainer(self, problem: Problem) -> None:
+    def _disable_units(self, problem: Problem) -> None:
         """Stop using matrix units (tensor cores) if their rounding errors are too large for tol.
 
         That is possible before the first solve only. A later problem for which they are too large is solved in float64.
         """
         gram = self.gram
-        if gram.units and not self._solver and self.coarse(problem, self.settings.tol):
+        if gram.units and not self._solver and self.precision_insufficient(problem, self.settings.tol):
             self.precision = f"float32: {gram.units.name} is too coarse for tol"
             gram.use(None)
-            self.settings = replace(self.settings, kernel_scale=self._plain.own)
+            self.settings = replace(self.settings, kernel_scale=self._scales.own)
 
-    def _certain(self, found: Result) -> Result:
-        return found.certain(self._double, self.settings.tol, self.settings.gap_tol)
+    def _checked(self, found: Result) -> Result:
+        return found.with_precision_status(self._double_error, self.settings.tol, self.settings.gap_tol)
 
     def peak(self) -> int:
         """Return the largest number of bytes that the device had allocated."""

@@ -26,8 +26,19 @@ from clsvm.report import FitReport, Point, Progress, Status, relative_gap
 from clsvm.solvers.result import Result
 
 # Attributes of results that Fitted reads, all in one pass: a fit may have many thousand results.
-KEPT = ["begun", "status", "device", "dtype", "precision", "layout", "primal", "dual", "violation", "error_bound"]
-KEPT += ["exact_rows", "steps", "outer_steps", "rows_computed", "working_set", "rho"]
+RESULT_FIELDS = [
+    "begun",
+    "status",
+    "device",
+    "dtype",
+    "precision",
+    "layout",
+    "primal",
+    "dual",
+    "violation",
+    "error_bound",
+]
+RESULT_FIELDS += ["exact_rows", "steps", "outer_steps", "rows_computed", "working_set", "rho"]
 
 
 @dataclass
@@ -57,9 +68,9 @@ class Worker:
 
     def lap(self, part: str, since: float) -> None:
         """Add the seconds since perf_counter() was ``since`` to the ``part`` of the work."""
-        self.took({part: perf_counter() - since})
+        self.add_seconds({part: perf_counter() - since})
 
-    def took(self, seconds: Mapping[str, float], times: int = 1) -> None:
+    def add_seconds(self, seconds: Mapping[str, float], times: int = 1) -> None:
         """Add to each part of the work its ``seconds``, divided by ``times``."""
         for part, spent in seconds.items():
             self.seconds[part] = self.seconds.get(part, 0.0) + spent / times
@@ -68,7 +79,7 @@ class Worker:
         """Add the work of devices that ran at the same time; their seconds are averaged."""
         for one in others:
             self.plan = self.plan or one.plan
-            self.took(one.seconds, len(others))
+            self.add_seconds(one.seconds, len(others))
             self.reason = one.reason or self.reason
             self.peak = max(self.peak, one.peak)
 
@@ -96,21 +107,21 @@ class Fitted:
     def __init__(self, results: Sequence[Result], run: Worker, seconds: float, before: Fitted | None = None) -> None:
         self.results, self.run, self.plan, self._seconds = results, run, run.plan, seconds
         self._reasons = {run.reason: None}
-        rows = map(attrgetter(*KEPT), results)
-        self._of: dict[str, tuple[Any, ...]] = dict(zip(KEPT, zip(*rows, strict=True), strict=True))
+        rows = map(attrgetter(*RESULT_FIELDS), results)
+        self._columns: dict[str, tuple[Any, ...]] = dict(zip(RESULT_FIELDS, zip(*rows, strict=True), strict=True))
         if before:
             self._reasons = before._reasons | self._reasons
-            self._of = {name: before._of[name] + values for name, values in self._of.items()}
-        self.rho, self.dual = np.concatenate(self._of["rho"]), np.array(self._of["dual"])
-        self.steps = np.array(self._of["steps"])
+            self._columns = {name: before._columns[name] + values for name, values in self._columns.items()}
+        self.rho, self.dual = np.concatenate(self._columns["rho"]), np.array(self._columns["dual"])
+        self.steps = np.array(self._columns["steps"])
 
     @cached_property
     def report(self) -> FitReport:
         """Return the report of the fit."""
-        run, of, seconds, statuses = self.run, self._of, self._seconds, dict.fromkeys(self._of["status"])
+        run, of, seconds, statuses = self.run, self._columns, self._seconds, dict.fromkeys(self._columns["status"])
         within = Status.GAP if Status.GAP in statuses else Status.TOLERANCE
         status = next((one for one in statuses if not one.converged), within) if all(of["begun"]) else Status.MAX_TIME
-        known = of["begun"] if any(of["begun"]) else [True] * len(of["begun"])
+        begun = of["begun"] if any(of["begun"]) else [True] * len(of["begun"])
         primal, dual, violation = sum(of["primal"]), sum(compress(of["dual"], of["begun"])), max(of["violation"])
         steps, outer, rows = sum(of["steps"]), sum(of["outer_steps"]), sum(of["rows_computed"])
         gap, reason, trace = relative_gap(primal, dual), "; ".join(self._reasons), self.results[0].trace
@@ -133,22 +144,20 @@ class Fitted:
             rows_computed=rows,
             bytes_held=run.peak,
             seconds={**run.seconds, "other": seconds - sum(run.seconds.values()), "total": seconds},
-            device=" and ".join(dict.fromkeys(compress(of["device"], known))),
+            device=" and ".join(dict.fromkeys(compress(of["device"], begun))),
             layout="; ".join(sorted({*of["layout"]} - {""})),
             working_set_size=max(of["working_set"]),
-            dtype=min(compress(of["dtype"], known)),
+            dtype=min(compress(of["dtype"], begun)),
             trace=trace,
             selection=reason,
             layout_costs=run.plan.costs if run.plan else {},
-            precision="; ".join(sorted({*compress(of["precision"], known)})),
+            precision="; ".join(sorted({*compress(of["precision"], begun)})),
         )
 
 
 @dataclass
 class FitContext:
     """Hold the state of a fit that all its devices share.
-
-    A "place" is the index of a subproblem in ``subproblems``.
 
     Attributes
     ----------
@@ -159,14 +168,14 @@ class FitContext:
     run
         seconds and bytes of all devices together.
     results
-        place -> result so far.
+        index of a subproblem -> its result so far.
     ended
-        places of final results.
-    recalled
-        places whose result came from the checkpoint.
-    whole
+        indices of the subproblems with a final result.
+    restored
+        indices of the subproblems whose result came from the checkpoint.
+    max_batch_rows
         most rows of a subproblem that the batch solver takes.
-    at_once
+    batch_size
         number of subproblems in a batch that keep a device busy.
     few
         whether the fit has few small subproblems.
@@ -181,16 +190,16 @@ class FitContext:
     since: float
     run: Worker
     checkpoint: Checkpoint | None
-    whole: int = 0
-    at_once: int = 0
+    max_batch_rows: int = 0
+    batch_size: int = 0
     few: bool = True
     shards: bool = False
 
     def __post_init__(self) -> None:
         solved = self.checkpoint.solved if self.checkpoint else {}
-        self.results, self.ended, self.recalled = dict(solved), set(solved), frozenset(solved)
+        self.results, self.ended, self.restored = dict(solved), set(solved), frozenset(solved)
 
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """Return the seconds until the fit reaches max_time."""
         limit = self.options.max_time
         return np.inf if limit is None else limit - (perf_counter() - self.since)
@@ -199,16 +208,16 @@ class FitContext:
         """Return how many further SMO iterations a subproblem may take after ``steps``, -1 for no limit."""
         return -1 if self.options.max_iter < 0 else self.options.max_iter - steps
 
-    def asked(self, place: int) -> dict[str, Any]:
-        """Return the fields of Settings that set the limits and checkpoints of the next solve at ``place``.
+    def solve_settings(self, index: int) -> dict[str, Any]:
+        """Return the fields of Settings that set the limits and checkpoints of the next solve at ``index``.
 
-        ``place`` is the index of the subproblem to solve.
+        ``index`` is the index of the subproblem to solve.
         """
-        before, left, kept = self.results.get(place), self.left(), self.checkpoint
+        before, left, checkpoint = self.results.get(index), self.seconds_left(), self.checkpoint
         return {
             "max_iter": self.steps_left(before.steps if before else 0),
             "max_time": None if np.isinf(left) else left,
-            "save": kept and partial(kept.save, place),
+            "save": checkpoint and partial(checkpoint.save, index),
             "save_every": self.options.checkpoint_every,
         }
 
@@ -216,20 +225,20 @@ class FitContext:
         """Return the given rows of X, or the kernel values among them if X is K."""
         return self.X[np.ix_(rows, rows)] if isinstance(self.kernel, Precomputed) else self.X[rows]
 
-    def forget(self, places: Iterable[int]) -> None:
+    def discard(self, indices: Iterable[int]) -> None:
         """Drop the results of subproblems, except those from the checkpoint."""
-        for place in set(places) - self.recalled:
-            self.results.pop(place, None)
-            self.ended.discard(place)
+        for index in set(indices) - self.restored:
+            self.results.pop(index, None)
+            self.ended.discard(index)
 
-    def found(self, place: int, result: Result, last: bool = False) -> None:
-        """Keep the result of the subproblem at ``place``.
+    def store(self, index: int, result: Result, last: bool = False) -> None:
+        """Keep the result of the subproblem at ``index``.
 
         The result is final if it did not stall, or if it is the ``last``, in the finest dtype. A stalled subproblem is
         otherwise solved further in a finer dtype.
         """
-        self.results[place] = result
+        self.results[index] = result
         if last or result.status is not Status.STALLED:
-            self.ended.add(place)
+            self.ended.add(index)
         if self.checkpoint:
-            self.checkpoint.save(place, result.b, self.options.checkpoint_every, result)
+            self.checkpoint.save(index, result.b, self.options.checkpoint_every, result)

@@ -34,7 +34,7 @@ Vector = NDArray[np.float64]
 WORKING = 256  # right-hand rows of the product by which the speed of a device is measured
 
 
-class Laid(NamedTuple):
+class ShardSet(NamedTuple):
     """Hold rows in shards, laid out for one dtype.
 
     Attributes
@@ -69,13 +69,13 @@ class RemoteRows(Protocol):
     shape: tuple[int, int]
     order: NDArray[np.intp]
 
-    def laid(self, kernel: Kernel, options: Options, dtype: str) -> AbstractContextManager[Laid]:
+    def lay_out(self, kernel: Kernel, options: Options, dtype: str) -> AbstractContextManager[ShardSet]:
         """Return a context with the rows laid out in shards in ``dtype``."""
 
 
-def elsewhere(X: Any) -> TypeGuard[RemoteRows]:
+def is_remote(X: Any) -> TypeGuard[RemoteRows]:
     """Return whether X is RemoteRows. The test avoids isinstance with a protocol, which is slow for small fits."""
-    return hasattr(X, "laid")
+    return hasattr(X, "lay_out")
 
 
 @contextmanager
@@ -88,10 +88,10 @@ def in_shards(X: Any, kernel: Kernel | Precomputed, options: Options, dtype: str
         raise ValueError(
             "kernel='precomputed' and Python kernel functions need one device, got rows on several devices"
         )
-    home = X if elsewhere(X) else LocalRows(X, devices.listed(options.device))
+    home = X if is_remote(X) else LocalRows(X, devices.listed(options.device))
     with (
         Stream(devices.first(options.device), options.memory_limit) as stream,
-        home.laid(kernel, options, dtype) as laid,
+        home.lay_out(kernel, options, dtype) as laid,
     ):
         yield ShardedFit(stream, laid, home, kernel, options, dtype)
 
@@ -104,42 +104,44 @@ class ShardedFit:
     """
 
     def __init__(
-        self, stream: Stream, laid: Laid, home: RemoteRows, kernel: Kernel, options: Options, dtype: str
+        self, stream: Stream, laid: ShardSet, home: RemoteRows, kernel: Kernel, options: Options, dtype: str
     ) -> None:
-        self._stream, self._laid, self._kernel, self._options, self._dtype = stream, laid, kernel, options, dtype
+        self._stream, self._shard_set, self._kernel, self._options, self._dtype = stream, laid, kernel, options, dtype
         self._order, n, d = home.order, *home.shape
         asked = options.working_set_size, options.cache_size, n
-        answers = laid.shards.call("info", [asked] * len(laid.shards.sizes))
-        self._infos: list[ShardInfo] = replayed(answers, lambda i: call_one(laid.shards, i, "info", *asked))
+        replies = laid.shards.call("info", [asked] * len(laid.shards.sizes))
+        self._infos: list[ShardInfo] = replayed(replies, lambda i: call_one(laid.shards, i, "info", *asked))
         sizes = np.concatenate([one.sizes for one in self._infos])
         extent = reduce(Extent.joined, (one.extent for one in self._infos))
         self._scales = precision.scales(kernel, sizes, extent, d, dtype, options.dtype)
-        self.last, self.plan, self.device = dtype == laid.finest, laid.plan, laid.device
+        self.is_finest, self.plan, self.device = dtype == laid.finest, laid.plan, laid.device
         self.reason = self._infos[0].reason
         self.precision = dtype + ": rows are in shards" * (options.precision == "fast" and dtype == "float32")
 
-    def settle(self, problem: Problem, **asked: Any) -> Result | None:
+    def solve(self, problem: Problem, **asked: Any) -> Result | None:
         """Solve ``problem``; return None if a finer dtype shall solve it.
 
         asked: fields of Settings for this solve. Raises ValueError for coupled problems.
         """
         if problem.constraint is Constraint.COUPLED:
             raise ValueError("multi_class='crammer_singer' needs one device, got rows on several devices")
-        options, order, back = self._options, self._order, np.argsort(self._order)
-        if not self.last and certificate.precision_insufficient(self._dtype, self._scales.own, problem, options.tol):
+        options, order, inverse = self._options, self._order, np.argsort(self._order)
+        if not self.is_finest and certificate.precision_insufficient(
+            self._dtype, self._scales.own, problem, options.tol
+        ):
             return None
         start, save = asked["start"], asked["save"]
         asked |= {
             "start": None if start is None else start[:, order],
-            "save": save and (lambda b: save(b[:, back])),
+            "save": save and (lambda b: save(b[:, inverse])),
         }
-        found = self._solve(problem.among(back, problem.n), asked)
-        found = replace(found, b=found.b[:, back], f=found.f[:, back])
-        return found.certain(certificate.EPS * self._scales.double, options.tol, options.gap_tol)
+        found = self._solve(problem.embedded(inverse, problem.n), asked)
+        found = replace(found, b=found.b[:, inverse], f=found.f[:, inverse])
+        return found.with_precision_status(certificate.EPS * self._scales.double, options.tol, options.gap_tol)
 
     def _solve(self, problem: Problem, asked: dict[str, Any]) -> Result:
         """Solve a problem whose rows are in the order of the shards."""
-        one, options, plan = self._infos[0], self._options, centred_plan(self._laid.plan)
+        one, options, plan = self._infos[0], self._options, centred_plan(self._shard_set.plan)
         given = self._stream, self._kernel, plan, self._dtype, problem
         working_set = WorkingSet(*given, min(one.W, problem.n), max(info.row for info in self._infos))
         settings = Settings(
@@ -152,15 +154,15 @@ class ShardedFit:
             sizes=self._scales.sizes,
             **asked,
         )
-        return Sharded(self._laid.shards, working_set, problem, settings).run()
+        return Sharded(self._shard_set.shards, working_set, problem, settings).run()
 
     def peak(self) -> int:
         """Return the largest number of bytes that a device had allocated."""
-        return max(self._stream.peak, self._laid.shards.peak())
+        return max(self._stream.peak, self._shard_set.shards.peak())
 
     def describe(self) -> str:
         """Return the layout of the shards in words."""
-        few, many = min(self._laid.shards.sizes), max(self._laid.shards.sizes)
+        few, many = min(self._shard_set.shards.sizes), max(self._shard_set.shards.sizes)
         return f"{len(self._infos)} shards of {few} to {many} rows: {self._infos[0].layout}"
 
 
@@ -171,7 +173,7 @@ class LocalRows:
         self._X, self._devices, self.shape, self.order = X, devices, X.shape, np.arange(X.shape[0])
 
     @contextmanager
-    def laid(self, kernel: Kernel, options: Options, dtype: str) -> Iterator[Laid]:
+    def lay_out(self, kernel: Kernel, options: Options, dtype: str) -> Iterator[ShardSet]:
         X = self._X
         with open_streams(self._devices, options.memory_limit) as threads:
             streams = [one.stream for one in threads]
@@ -186,7 +188,7 @@ class LocalRows:
                 threads, range(len(parts)), lambda stream, i: Shard(stream, parts[i], kernel, plan, dtype)
             )
             device = " and ".join(dict.fromkeys(str(stream.info) for stream in streams))
-            yield Laid(shards, plan, min(stream.profile.finest for stream in streams), device)
+            yield ShardSet(shards, plan, min(stream.profile.finest for stream in streams), device)
 
 
 def _ends(n: int, speeds: Vector) -> list[int]:

@@ -129,14 +129,16 @@ class Folds(Fits):
         estimator, began = job.estimator, perf_counter()
         options, copies = self.options(estimator), TASKS[estimator._task].copies
         places = (np.arange(copies)[:, None] * self.n + self.splits[job.fold][0]).ravel()
-        problems = [one.problem.among(places[one.rows], copies * self.n) for one in members]
-        if any(ready.coarse(problem, options.tol) for problem in problems):
+        problems = [one.problem.embedded(places[one.rows], copies * self.n) for one in members]
+        if any(ready.precision_insufficient(problem, options.tol) for problem in problems):
             return []
         nearest = min(reversed(near), key=lambda solved: solved[0].distance(problems[0]), default=[])
         alike, solved = len(nearest) == len(problems), list[_Solved]()
         for place, problem in enumerate(problems):
             start = nearest[place].start(problem) if alike else {}
-            one = _Solved(problem, ready.solve(problem, **_solve_settings(options, perf_counter() - began), **start))
+            one = _Solved(
+                problem, ready.solve_smo(problem, **_solve_settings(options, perf_counter() - began), **start)
+            )
             if one.moved(estimator) > DECISION_ERROR:
                 if not one.solution.status.converged:
                     return []
@@ -182,7 +184,7 @@ class _Solved(NamedTuple):
         guess = np.where(f + problem.epsilon < rho, problem.hi, np.where(f - problem.epsilon > rho, problem.lo, 0))
         bounded, new = (found.b == old.lo) | (found.b == old.hi), (old.lo == 0) & (old.hi == 0)
         b = np.where(bounded, problem.snapped(found.b, old.lo, old.hi), near)
-        b = problem.settled(np.where(new, guess, b), f, found.rho)
+        b = problem.restore_sums(np.where(new, guess, b), f, found.rho)
         near = np.where(np.abs(b - near) <= ROUNDED * np.abs(b), b, near)
         return {"start": b, "known_gradient": (near, responses * ratio + problem.q)}
 
@@ -204,7 +206,7 @@ class _Solved(NamedTuple):
             rho = optimality.rho.reshape(found.rho.shape) if optimality.fixed_sums else found.rho
             return _Solved(problem, replace(found, f=f, rho=rho))
         given = {"exact": exact, "start": b, "known_gradient": (b, f), "known_exact": rows}
-        solution = ready.solve(problem, **asked | given).after(found)
+        solution = ready.solve_smo(problem, **asked | given).after(found)
         here, moved = solution.f.copy(), solution.b - b
         here[:, kept] = f[:, kept] + (exact(kept, moved) if moved.any() else 0)
         return _Solved(problem, replace(solution, f=here))
@@ -292,7 +294,7 @@ class NystromFolds(Fits):
         found = ready.solve(self._task(part), start, float(estimator.tol), int(estimator.max_iter))
         if found.status is Status.INTERRUPTED:
             raise KeyboardInterrupt
-        if found.status is Status.STALLED and ready.coarse:
+        if found.status is Status.STALLED and ready.precision_insufficient:
             return False
         f, alpha = (some.reshape(len(part), -1, some.shape[1]) for some in (ready.decision_values(found), found.alpha))
         jobs = list(dict.fromkeys(part))

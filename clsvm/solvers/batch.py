@@ -217,7 +217,7 @@ class _Batch:
             m, problem = len(subproblem.rows), subproblem.problem
             ws[p, :m], self.positions[p, :m] = np.arange(m), gram.rows.position[subproblem.rows]
             lo[p, :m], hi[p, :m], q[p, :m] = problem.lo[0], problem.hi[0], problem.q[0]
-            b[p, :m] = subproblem.beginning[0]
+            b[p, :m] = subproblem.initial[0]
         # Round the numbers as the device does: without double precision they are sums of two floats.
         lo, hi, q, self.b = map(stream.held_wide, (lo, hi, q, b))
         self.problem = Problem(lo, hi, q, kind.constraint, kind.epsilon)

@@ -542,7 +542,7 @@ class Newton:
     def _extend(self, factor: Factor, rows: Rows, block: int, square: KernelBlock) -> bool:
         """Extend ``factor`` by one block of rows; return whether that succeeded.
 
-        tile_memory: function that returns K between and among given rows (:meth:`_kernel_block`).
+        square: function that returns K between and among given rows (:meth:`_kernel_block`).
         """
         cross = np.empty((len(factor.rows), len(rows)), self._dtype, order="F")
         for first in range(0, max(1, len(cross)), block):

@@ -194,7 +194,7 @@ class Result:
             trace=(*before.trace, *trace),
         )
 
-    def certain(self, rounding: float, tol: float, gap_tol: float | None) -> Result:
+    def with_precision_status(self, rounding: float, tol: float, gap_tol: float | None) -> Result:
         """Return the result, with the status PRECISION if float64 rounding can hide a tenth of the tolerance or more.
 
         rounding: the float64 rounding error of f for coefficients with sum |b| = 1.

@@ -48,7 +48,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Any]]:
     scatter, submit = distributed.Client.scatter, distributed.Client.submit
 
     def scattered(self: Any, data: Any, **how: Any) -> Any:
-        calls["data"] += [data] * isinstance(data, dealing.DealtFits)
+        calls["data"] += [data] * isinstance(data, dealing.DistributedFits)
         return scatter(self, data, **how)
 
     def submitted(self: Any, call: Any, *given: Any, **how: Any) -> Any:
@@ -75,7 +75,7 @@ def scores(search: Any) -> Any:
 
 def after_the_first(monkeypatch: pytest.MonkeyPatch, call: Callable[[], None]) -> list[bool]:
     """Have ``call`` called once the first piece of a search is done; returns a list that is filled then."""
-    real, called = dealing.DealtFits._each, list[bool]()
+    real, called = dealing.DistributedFits._each, list[bool]()
 
     def each(self: Any) -> Iterator[None]:
         for _ in (steps := real(self)):
@@ -87,7 +87,7 @@ def after_the_first(monkeypatch: pytest.MonkeyPatch, call: Callable[[], None]) -
                     steps.throw(error)  # as if it came where the search waits
             yield
 
-    monkeypatch.setattr(dealing.DealtFits, "_each", each)
+    monkeypatch.setattr(dealing.DistributedFits, "_each", each)
     return called
 
 
@@ -260,7 +260,7 @@ def test_what_kills_every_worker_ends(sent: dict[str, list[Any]]) -> None:
         search = over_dask.SVCSearchCV(machine(kernel=deadly), FOLDS, cv=3, refit=False)
         with pytest.raises(DeviceError, match=r"Dask (lost all workers that had the data|has no worker)"):
             search.fit(X[:200], LABELS[:200])
-    assert len(sent["data"]) <= 1 + dealing.LOSSES
+    assert len(sent["data"]) <= 1 + dealing.MAX_LOSSES
 
 
 def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -184,7 +184,7 @@ def test_solved_ones_are_not_solved_again(
 ) -> None:
     file, where = tmp_path / "state", [device] * devices
     monkeypatch.setattr(batch, "ROWS", 1)
-    monkeypatch.setattr(batch, "at_once", lambda stream: 1)
+    monkeypatch.setattr(batch, "batch_size", lambda stream: 1)
     whole = machine(kind, where).fit(X, Y)
     with monkeypatch.context() as within:
         ended = interrupted_at(within, True, 3)
@@ -315,7 +315,7 @@ def test_memory_that_holds_no_batch_leaves_what_is_solved(
     file, whole = tmp_path / "state", machine("ovo", device).fit(X, Y).fit_report_
     with monkeypatch.context() as within:
         within.setattr(batch, "ROWS", 1)
-        within.setattr(batch, "at_once", lambda stream: 2)
+        within.setattr(batch, "batch_size", lambda stream: 2)
         interrupted_at(within, True, 3)
         with pytest.raises(KeyboardInterrupt):
             machine("ovo", device, checkpoint=file).fit(X, Y)
@@ -359,7 +359,7 @@ def test_what_is_written_when(device: str, tmp_path: Path, monkeypatch: pytest.M
     def broken(*given: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(driver, "_room", broken)
+    monkeypatch.setattr(driver, "_batch_limits", broken)
     with pytest.raises(KeyboardInterrupt):
         machine("ovo", device, checkpoint=tmp_path / "none").fit(X, Y)
     assert not (tmp_path / "none").exists()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clsvm.fit.checkpoint import opened
+from clsvm.fit.checkpoint import open_checkpoint
 from clsvm.kernels import make
 from clsvm.parameters import Options
 from clsvm.problem import Subproblem, c_svc
@@ -35,7 +35,7 @@ def test_one_thread_writes_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyP
         inside[0] -= 1
 
     monkeypatch.setattr(np, "savez", writing)
-    with opened(*posed(tmp_path / "state", 4)) as made:
+    with open_checkpoint(*posed(tmp_path / "state", 4)) as made:
         assert made
         threads = [threading.Thread(target=made.save, args=(place, np.full(2, 0.5 + place))) for place in range(4)]
         for thread in threads:
@@ -44,7 +44,7 @@ def test_one_thread_writes_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyP
             thread.join()
     assert len(most) == 5
     assert max(most) == 1
-    with opened(*posed(tmp_path / "state", 4)) as again:
+    with open_checkpoint(*posed(tmp_path / "state", 4)) as again:
         assert again
         assert [b[0, 0] for b in again.b] == [0.5, 1.5, 2.5, 3.5]
 
@@ -54,15 +54,15 @@ def test_what_is_begun_again_is_not_solved(tmp_path: Path) -> None:
     given = posed(tmp_path / "state", 2)
     ones, none = np.ones((1, 2)), np.zeros((1, 1))
     end = Result(ones, ones, none, 1.0, 1.0, 0.0, 3, Status.TOLERANCE, 0.0, 2, 2, "float32", device="it")
-    with opened(*given) as made:
+    with open_checkpoint(*given) as made:
         assert made
         made.save(0, end.b, 1e9, end)
         made.save(1, end.b, 1e9, end)
-    with opened(*given) as again:
+    with open_checkpoint(*given) as again:
         assert again
         assert sorted(again.solved) == [0, 1]
         again.save(1, np.full(2, 0.5), 1e9)
-    with opened(*given) as last:
+    with open_checkpoint(*given) as last:
         assert last
         assert list(last.solved) == [0]
         assert [b.tolist() for b in last.b] == [[[1.0, 1.0]], [[0.5, 0.5]]]

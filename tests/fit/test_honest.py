@@ -271,9 +271,9 @@ def test_pair_steps_go_on_where_memory_is_short_of_the_host(monkeypatch: pytest.
     """A problem is small, so that pair steps get so many; what the solver holds by then leaves the host too little."""
     X, y = CANCER
     X = (X - X.mean(axis=0)) / X.std(axis=0)
-    monkeypatch.setattr(host, "LEAST", 50 - devices.default_profile(devices.find(None)).patience * len(y))
+    monkeypatch.setattr(host, "EXTRA_STEPS", 50 - devices.default_profile(devices.find(None)).patience * len(y))
     answers = iter([True, False])
-    monkeypatch.setattr(host, "takes", lambda stream, problem: next(answers))
+    monkeypatch.setattr(host, "can_solve", lambda stream, problem: next(answers))
     report = SVC(C=10.0, gamma=0.03, working_set_size=512).fit(X, y).fit_report_
     assert next(answers, None) is None
     assert report.converged

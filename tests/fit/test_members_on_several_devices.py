@@ -71,7 +71,7 @@ def test_members_by_decomposition(device: str, monkeypatch: pytest.MonkeyPatch, 
     """Those that no device takes whole: of all rows a part for each device, others one after another. They find what
     those before them computed of K, and checked: sums are made in another order."""
     monkeypatch.setattr(batch, "max_rows", lambda stream: 100)
-    calls = calls_of(monkeypatch, driver, "_over_the_same_rows")
+    calls = calls_of(monkeypatch, driver, "_solve_same_rows")
     one, two = fitted(device, multi_class=way), fitted([device] * 2, multi_class=way)
     np.testing.assert_allclose(two.dual_coef_, one.dual_coef_, rtol=0, atol=1e-9)
     np.testing.assert_allclose(two.intercept_, one.intercept_, rtol=1e-9)
@@ -196,11 +196,11 @@ def test_an_error_ends_all(device: str, monkeypatch: pytest.MonkeyPatch) -> None
 def test_pieces_keep_devices_at_work() -> None:
     """Some pieces for each device, none of fewer members than it takes at a time while there are enough of these."""
     sizes = 5, 9, 7, 3, 8, 2, 6, 4
-    assert driver._pieces(sizes, [*range(8)], 1, 4) == [[1, 4, 2, 6, 0, 7, 3, 5]]
-    assert driver._pieces(sizes, [*range(8)], 2, 1) == [[1], [4], [2], [6], [0], [7], [3], [5]]
-    assert driver._pieces(sizes, [*range(8)], 2, 3) == [[1, 4, 2], [6, 0, 7], [3, 5]]
-    assert driver._pieces(sizes, [*range(8)], 2, 300) == [[1, 4, 2, 6], [0, 7, 3, 5]]
-    assert driver._pieces(sizes, [3], 2, 300) == [[3]]
+    assert driver._small_pieces(sizes, [*range(8)], 1, 4) == [[1, 4, 2, 6, 0, 7, 3, 5]]
+    assert driver._small_pieces(sizes, [*range(8)], 2, 1) == [[1], [4], [2], [6], [0], [7], [3], [5]]
+    assert driver._small_pieces(sizes, [*range(8)], 2, 3) == [[1, 4, 2], [6, 0, 7], [3, 5]]
+    assert driver._small_pieces(sizes, [*range(8)], 2, 300) == [[1, 4, 2, 6], [0, 7, 3, 5]]
+    assert driver._small_pieces(sizes, [3], 2, 300) == [[3]]
 
 
 def test_one_worker_works_in_the_caller_s_thread() -> None:

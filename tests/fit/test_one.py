@@ -75,7 +75,7 @@ def test_no_time_leaves_what_there_was(device: str) -> None:
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_steps_end_at_max_iter(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the host does not take what is left."""
-    monkeypatch.setattr("clsvm.fit.host.takes", lambda stream, problem: False)
+    monkeypatch.setattr("clsvm.fit.host.can_solve", lambda stream, problem: False)
     for most in (100, 900):
         model = SVC(C=1e6, gamma=0.3, tol=1e-9, max_iter=most, device=device).fit(X, Y)
         assert 0 < model.n_iter_[0] <= most

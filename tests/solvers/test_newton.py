@@ -292,7 +292,7 @@ def test_no_memory(device: str, layout: str, memory: int | None, monkeypatch: py
 
     monkeypatch.setattr("clsvm.fit.host.MOST", 0)
     monkeypatch.setattr(newton, "LEAST", 4)
-    monkeypatch.setattr(newton, "MARGIN", 32)
+    monkeypatch.setattr(newton, "ALIGN", 32)
     monkeypatch.setattr(newton.Newton, "_kernel_block", ends)
     monkeypatch.setattr(newton.CostModel, "pays", lambda *given: True)
     given = {"C": 10.0, "gamma": 0.3, "cache_size": 0, "working_set_size": 64, "memory_limit": memory}
@@ -315,7 +315,7 @@ def test_little_memory(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("clsvm.fit.host.MOST", 0)
     monkeypatch.setattr(newton.Newton, "_grow", seen)
-    monkeypatch.setattr(newton, "MARGIN", 32)
+    monkeypatch.setattr(newton, "ALIGN", 32)
     whole = SVC(**given, device=device).fit(X, y).fit_report_
     kept, largest = [any(there for there, _ in blocks)], [max(block for _, block in blocks)]
     for limit in (1_600_000, 900_000):

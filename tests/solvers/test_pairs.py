@@ -70,7 +70,7 @@ def test_no_bit_depends_on_what_tiles_are_made_of(device: str, monkeypatch: pyte
     rows, tiles = (calls_of(monkeypatch, StoredGram, name) for name in ("row_source", "tile"))
     found = []
     for long, mirrored in ((0, 64), (10**9, 64), (10**9, 10**9)):
-        monkeypatch.setattr(driver, "LONG", long)
+        monkeypatch.setattr(driver, "LONG_ROWS", long)
         monkeypatch.setattr(batch, "MIRRORED", mirrored)
         found.append(make(gamma=0.01, device=device).fit(X, y))
         assert bool(rows or tiles) == (long == 0)
@@ -93,7 +93,7 @@ def test_values_of_entries_are_shared_too(device: str, monkeypatch: pytest.Monke
     X = sp.csr_matrix(X + sp.csr_matrix((np.full(420, 2.0), (np.arange(420), 880 + y)), shape=X.shape))
     made, found = calls_of(monkeypatch, store, "computed"), []
     for long in (0, 10**9):
-        monkeypatch.setattr(driver, "LONG", long)
+        monkeypatch.setattr(driver, "LONG_ROWS", long)
         found.append(SVC(gamma=0.01, layout=layout, device=device).fit(X, y))
         assert found[-1].fit_report_.converged
     wanted = {"auto": ("csr", "hybrid", "inverted"), "clustered": ("dense",)}.get(layout, (layout,))
@@ -109,7 +109,7 @@ def test_float64_values_are_of_members_in_doubt_alone(device: str, monkeypatch: 
     X, y = classes(600, 12, 3, apart=0.6)
     looked = calls_of(monkeypatch, batch, "responses")
     found, exactly = [], batch._Batch._respond_exactly
-    monkeypatch.setattr(host, "holds", lambda stream, shape: False)
+    monkeypatch.setattr(host, "computes_quickly", lambda stream, shape: False)
     monkeypatch.setattr(driver, "WIDE", 0)
     monkeypatch.setattr(batch, "ON_HOST", 0)
     for only in (None, 1):
@@ -149,7 +149,7 @@ def test_values_are_not_shared(
     assert made
     made.clear()
     monkeypatch.setattr(batch, "IN_CACHE", in_cache)
-    monkeypatch.setattr(driver, "COMMON", common)
+    monkeypatch.setattr(driver, "COMMON_VALUES", common)
     SVC(gamma=0.01, device=device, memory_limit=limit).fit(X, y)
     assert not made
 
@@ -161,7 +161,7 @@ def test_a_sample_spares_the_objective_s_float64_values(device: str, monkeypatch
     dual = SVC(C=1, gamma=0.05, tol=1e-6, dtype="float64", device=device).fit(X, y).fit_report_.dual
     looked = calls_of(monkeypatch, batch._Batch, "_largest_error")
     for sure in (batch.SAFETY, 1e9):
-        monkeypatch.setattr(batch, "SURE", sure)
+        monkeypatch.setattr(batch, "SAFETY", sure)
         report = model.fit(X, y).fit_report_
         assert looked
         assert (report.exact_rows > 0) == (sure == 1e9)
