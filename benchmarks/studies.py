@@ -393,7 +393,7 @@ def _solve(part: Added, posed: Posed, most: int) -> tuple[newton.Result, Row]:
         found = solver.run(None)
         times.append(perf_counter())
     layout, made, solved = np.diff(times).tolist()
-    weighed = found.weighing
+    weighed = found.preconditioner_seconds
     seconds = {"layout": layout, "preconditioner": made + weighed, "conjugate gradients": solved - weighed}
     seconds["total"] = sum(seconds.values())
     where = cross.describe() if part.ours else f"NumPy, blocks of {BLOCK} rows"

@@ -74,12 +74,12 @@ class FalkonRows(ChunkedRows, nystrom.Rows):
         return nystrom.Survey(plan, finest, device, reduce(Extent.joined, extents))
 
     @contextmanager
-    def _opened(self, points: InducingPoints, options: nystrom.Options) -> Iterator[Parts]:
+    def _open_blocks(self, points: InducingPoints, options: nystrom.Options) -> Iterator[Parts]:
         self._points, device, limit = points, options.device, options.memory_limit
-        self._where = {"device": devices.first(device), "memory_limit": limit}
+        self._device_options = {"device": devices.first(device), "memory_limit": limit}
         self.cost = points.rows.shape[1] + USED
         self.chunks.sent += nbytes(points.rows)
-        build = partial(block, points=points, encoding=self.encoding, task=self.task.among(slice(0, 0)))
+        build = partial(block, points=points, encoding=self.encoding, task=self.task.subset(slice(0, 0)))
         with closing(OnWorkers(self.chunks, build, self.sizes, device, limit)) as parts:
             self._addresses = parts.addresses
             yield parts
@@ -90,7 +90,7 @@ class FalkonRows(ChunkedRows, nystrom.Rows):
         The rows are fetched from the workers, and the caller computes the values.
         """
         X = stacked([some for some, _ in self.take_rows(split(rows, self.sizes)) if some.shape[0]])
-        return kernel_matrix(X, self._points.rows, self._points.kernel, dtype="float64", **self._where)
+        return kernel_matrix(X, self._points.rows, self._points.kernel, dtype="float64", **self._device_options)
 
     def describe(self) -> str:
         return f"{self._points.plan.kind}, {len(self.sizes)} chunks on {len(set(self._addresses))} workers"

@@ -126,7 +126,7 @@ class Falkon(KernelEstimator):
         """Solve the optimization problem ``task`` over the rows X, and set the learnt attributes."""
         random, kernel, options = check_random_state(self.random_state), self._kernel(X), self._options()
         centers, start = self._centers(X, kernel, task, random)
-        self.centers_, self.center_indices_, self.intercept_ = centers.rows, centers.places, task.offset
+        self.centers_, self.center_indices_, self.intercept_ = centers.rows, centers.indices, task.offset
         if len(classes):
             self.classes_ = classes
         if self._told:

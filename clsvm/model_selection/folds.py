@@ -275,7 +275,7 @@ class NystromFolds(Fits):
         losses = [self._of_fold(job).loss for job in group.jobs]
         outputs = min(OUTPUTS, HOST // (8 * ARRAYS * self.n))
         parts = _parts(group.jobs, 1 if losses[0].coupled else max(1, outputs // k))
-        with ready.laid(formulation, options, formulation.dtypes[0], k * len(parts[0])):
+        with ready.lay_out(formulation, options, formulation.dtypes[0], k * len(parts[0])):
             ready.draw(random, least, tol, all(loss.quadratic for loss in losses), len(parts))
             last: dict[int, Vector] = {}  # fold -> coefficients (k, m)
             for part in parts:

@@ -129,7 +129,7 @@ def formulate(kernel: Kernel, centers: Centers, options: Options, penalty: float
 class Rows(ABC):
     """Hold the rows X (n, d) of a fit, in one place or several, for any number of tasks with ``k`` outputs.
 
-    Call :meth:`survey`, enter :meth:`laid`, call :meth:`draw`, then :meth:`solve` for each task.
+    Call :meth:`survey`, enter :meth:`lay_out`, call :meth:`draw`, then :meth:`solve` for each task.
 
     Attributes
     ----------
@@ -164,11 +164,11 @@ class Rows(ABC):
         """Return in words where K is computed or stored, and why."""
 
     @abstractmethod
-    def _opened(self, points: InducingPoints, options: Options) -> AbstractContextManager[Parts]:
+    def _open_blocks(self, points: InducingPoints, options: Options) -> AbstractContextManager[Parts]:
         """Return a context with the rows laid out in blocks on the devices, and set ``cost``."""
 
     @contextmanager
-    def laid(self, formulation: Formulation, options: Options, dtype: str, k: int) -> Iterator[None]:
+    def lay_out(self, formulation: Formulation, options: Options, dtype: str, k: int) -> Iterator[None]:
         """Lay out rows and inducing points on the devices in ``dtype``, until the with block ends.
 
         Raises MemoryLimitError.
@@ -176,7 +176,7 @@ class Rows(ABC):
         survey = formulation.rows
         self._formulation, self.k, self.coarse = formulation, k, dtype != survey.finest
         points = InducingPoints(formulation.centers.rows, formulation.kernel, survey.plan, dtype, k, survey.finest)
-        with self._opened(points, options) as self.blocks:
+        with self._open_blocks(points, options) as self.blocks:
             yield
 
     def draw(
@@ -190,7 +190,7 @@ class Rows(ABC):
         tasks: number of tasks.
         """
         preconditioner, values, n = self._formulation.preconditioner, None, sum(self.blocks.sizes)
-        self.sample = self._formulation.centers.places
+        self.sample = self._formulation.centers.indices
         s = sampled(n, preconditioner.rank, self.k, self.cost, tol, quadratic, tasks)
         if s > preconditioner.m:
             self.sample = np.sort(random.choice(n, s, replace=False)) if s < n else np.arange(n)
@@ -209,8 +209,8 @@ class Rows(ABC):
         ends, total = np.cumsum(sizes), task.total
 
         def pose(i: int) -> tuple[Any, ...]:
-            own = None if self.with_targets else task.among(slice(ends[i] - sizes[i], ends[i]))
-            return samples[i], total, own
+            local_task = None if self.with_targets else task.subset(slice(ends[i] - sizes[i], ends[i]))
+            return samples[i], total, local_task
 
         self._operator = RowOperator(self.blocks, task, preconditioner.m, pose)
         return Newton(self._operator, preconditioner, tol, max_iter, **asked).run(start)
@@ -242,7 +242,7 @@ class LocalRows(Rows):
         return Survey(plan, finest, device, measures(kernel, self._X, plan).extent)
 
     @contextmanager
-    def _opened(self, points: InducingPoints, options: Options) -> Iterator[Parts]:
+    def _open_blocks(self, points: InducingPoints, options: Options) -> Iterator[Parts]:
         X, listed = self._X, isinstance(options.device, list | tuple)
         slices = blocks(X.shape[0]) if listed else [slice(0, X.shape[0])]
         given = X, points.rows, points.kernel, points.plan, points.dtype, points.k
@@ -254,10 +254,10 @@ class LocalRows(Rows):
             homes = owners(len(slices), speeds(threads, lambda stream: pass_seconds(stream, *given)))
             made = OnDevices(threads, homes, build)
             cross = made.parts[0].cross
-            self.cost, self._words = cross.cost, cross.describe()
+            self.cost, self._layout_text = cross.cost, cross.describe()
             if listed:
                 counts = [f"{homes.count(i)} on {one.stream.info.name}" for i, one in enumerate(threads)]
-                self._words = f"{len(slices)} parts, {', '.join(counts)}: {self._words}"
+                self._layout_text = f"{len(slices)} parts, {', '.join(counts)}: {self._layout_text}"
             yield made
 
     def values(self, rows: NDArray[np.intp]) -> NDArray[np.floating]:
@@ -265,7 +265,7 @@ class LocalRows(Rows):
         return np.asarray(found[0] if len(found) == 1 else np.concatenate(found))
 
     def describe(self) -> str:
-        return self._words
+        return self._layout_text
 
 
 def train(
@@ -294,17 +294,17 @@ def train(
     clock.lap("check")
     formulation = formulate(kernel, centers, options, task.penalty, rows.survey(kernel, options))
     clock.lap("preconditioner")
-    found, peak, held, preconditioner = None, 0, 0, formulation.preconditioner
+    found, peak, allocated, preconditioner = None, 0, 0, formulation.preconditioner
     for dtype in formulation.dtypes:
-        with rows.laid(formulation, options, dtype, len(task.y)):
+        with rows.lay_out(formulation, options, dtype, len(task.y)):
             clock.lap("layout")
             rows.draw(random, task.penalty, options.tol, task.loss.quadratic)
             clock.lap("preconditioner")
             with Display(options.verbose, options.tol, violation="residual") as progress:
                 settings = {"progress": progress, "callback": options.callback, "before": found}
                 found = rows.solve(task, start, options.tol, options.max_iter, **settings)
-            clock.lap("solve", weighing=found.weighing)
-            start, peak, held = found.alpha, max(peak, rows.blocks.peak()), max(held, rows.blocks.memory()[0])
+            clock.lap("solve", preconditioner_seconds=found.preconditioner_seconds)
+            start, peak, allocated = found.alpha, max(peak, rows.blocks.peak()), max(allocated, rows.blocks.memory()[0])
         if found.status is not Status.STALLED:
             break
     assert found is not None
@@ -314,9 +314,9 @@ def train(
         **{name: getattr(preconditioner, name) for name in _OF_PRECONDITIONER},
         status=found.status.value,
         converged=found.status.converged,
-        centers=centers.words,
+        centers=centers.description,
         sample=preconditioner.m if rows.sample is None else len(rows.sample),
-        bytes_held=max(peak, held + factors.nbytes),
+        bytes_held=max(peak, allocated + factors.nbytes),
         seconds=clock.seconds(),
         device=formulation.rows.device,
         layout=rows.describe(),
@@ -334,14 +334,15 @@ class Clock:
         self._since = self._last = since
         self._spent = defaultdict[str, float](float)
 
-    def lap(self, part: str, weighing: float = 0.0) -> None:
+    def lap(self, part: str, preconditioner_seconds: float = 0.0) -> None:
         """Add the seconds since the last lap to the ``part`` of a fit.
 
-        weighing: how many of these seconds the preconditioner took; they count for the part "preconditioner" instead.
+        preconditioner_seconds: how many of these seconds the preconditioner took; they count for the part
+        "preconditioner" instead.
         """
         now = perf_counter()
-        self._spent[part] += now - self._last - weighing
-        self._spent["preconditioner"] += weighing
+        self._spent[part] += now - self._last - preconditioner_seconds
+        self._spent["preconditioner"] += preconditioner_seconds
         self._last = now
 
     def seconds(self) -> dict[str, float]:
@@ -351,7 +352,7 @@ class Clock:
 
 LEAST, LARGEST = 100, 5000  # smallest and largest number of inducing points for n_centers="auto"
 CANDIDATES = 20  # rows from which k-means++ chooses, for each inducing point
-PILOT, BLOCK = 1000, 1 << 24  # rows drawn for leverage scores; kernel values computed at a time
+SAMPLE_ROWS, BLOCK = 1000, 1 << 24  # rows drawn for leverage scores; kernel values computed at a time
 
 
 class Centers(NamedTuple):
@@ -361,55 +362,55 @@ class Centers(NamedTuple):
     ----------
     rows
         the points (m, d).
-    places
+    indices
         row numbers (m,) of the points in X, or None if they are not rows of X.
-    words
+    description
         number of points and the reason for it, as text for the report.
     """
 
     rows: Data
-    places: NDArray[np.intp] | None
-    words: str
+    indices: NDArray[np.intp] | None
+    description: str
 
 
-def count_centers(n: int, asked: int | str) -> tuple[int, str]:
+def count_centers(n: int, requested: int | str) -> tuple[int, str]:
     """Return the number of inducing points to draw from n rows, and the reason in words.
 
-    asked: n_centers of the estimator, a number or "auto".
+    requested: n_centers of the estimator, a number or "auto".
     """
-    if asked == "auto":
+    if requested == "auto":
         m = min(n, LARGEST, max(LEAST, int(np.ceil(np.sqrt(n) * np.log2(max(n, 2))))))
         return m, f"{m}: sqrt(n) log2(n) of {n} rows, {LEAST} to {LARGEST}, at most all"
-    m = min(n, int(asked))
-    return m, f"{m} of {n} rows" + (f" ({asked} were asked for)" if m < int(asked) else " as asked for")
+    m = min(n, int(requested))
+    return m, f"{m} of {n} rows" + (f" ({requested} were asked for)" if m < int(requested) else " as asked for")
 
 
 def choose_centers(
     X: Data,
-    how: Any,
-    asked: int | str,
+    selection: Any,
+    requested: int | str,
     weights: NDArray[np.float64],
     random: np.random.RandomState,
     kernel: Kernel,
     penalty: float,
     where: Mapping[str, Any],
 ) -> Centers:
-    """Choose inducing points from rows X (n, d) by ``how``, an estimator's center_selection.
+    """Choose inducing points from rows X (n, d) by ``selection``, an estimator's center_selection.
 
-    how: "uniform", "k-means++", "leverage", or the points (m, d) themselves.
-    asked: the estimator's n_centers.
+    selection: "uniform", "k-means++", "leverage", or the points (m, d) themselves.
+    requested: the estimator's n_centers.
     weights: sample weights (n,); rows with weight 0 are not drawn.
     where: device and memory_limit for kernel values, which "leverage" needs.
     """
-    if not isinstance(how, str):
-        return Centers(how, None, f"{how.shape[0]} that were given")
+    if not isinstance(selection, str):
+        return Centers(selection, None, f"{selection.shape[0]} that were given")
     eligible = np.flatnonzero(weights > 0)
-    m, words = count_centers(len(eligible), asked)
+    m, words = count_centers(len(eligible), requested)
     if m == len(eligible):
         return Centers(X[eligible], eligible, f"{words}: every row")
-    if how == "uniform":
+    if selection == "uniform":
         drawn = random.choice(eligible, m, replace=False)
-    elif how == "k-means++":
+    elif selection == "k-means++":
         some = eligible if len(eligible) <= CANDIDATES * m else random.choice(eligible, CANDIDATES * m, replace=False)
         drawn = np.unique(some[kmeans_plusplus(X[some], m, random_state=random)[1]])
         # k-means++ draws a row twice if points coincide
@@ -419,7 +420,7 @@ def choose_centers(
         scores = _leverage(X, kernel, eligible, penalty, random, where)
         drawn = random.choice(eligible, m, replace=False, p=scores / scores.sum())
     index = np.sort(drawn)
-    return Centers(X[index], index, f"{words}, drawn by {how}" if how != "uniform" else words)
+    return Centers(X[index], index, f"{words}, drawn by {selection}" if selection != "uniform" else words)
 
 
 def _leverage(
@@ -435,15 +436,15 @@ def _leverage(
     The score of a row x is K(x, x) - K(x, S) (K(S, S) + penalty * s * I)^-1 K(S, x), for a set S of s rows that are
     drawn uniformly. Source: Rudi, Calandriello, Carratino, Rosasco 2018 (BLESS).
     """
-    s = min(PILOT, len(eligible))
-    pilot = X[np.sort(random.choice(eligible, s, replace=False))]
-    K = kernel_matrix(pilot, kernel=kernel, dtype="float64", **where)
+    s = min(SAMPLE_ROWS, len(eligible))
+    sample_rows = X[np.sort(random.choice(eligible, s, replace=False))]
+    K = kernel_matrix(sample_rows, kernel=kernel, dtype="float64", **where)
     factor, lower = cho_factor(K + penalty * s * np.eye(s), lower=True)
     scores, step = np.empty(len(eligible)), max(1, BLOCK // s)
     for first in range(0, len(eligible), step):
         rows = X[eligible[first : first + step]]
-        across = solve_triangular(factor, kernel_matrix(pilot, rows, kernel, **where), lower=lower)
-        scores[first : first + step] = _diagonal(kernel, rows) - np.square(across).sum(axis=0)
+        cross = solve_triangular(factor, kernel_matrix(sample_rows, rows, kernel, **where), lower=lower)
+        scores[first : first + step] = _diagonal(kernel, rows) - np.square(cross).sum(axis=0)
     return np.maximum(scores, 1e-3 * max(float(scores.mean()), 1e-300))
 
 

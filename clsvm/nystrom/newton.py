@@ -76,7 +76,7 @@ class Result:
         whether gradients used products in float64.
     trace
         state after each Newton step.
-    weighing
+    preconditioner_seconds
         seconds that the preconditioner took during the solve.
     """
 
@@ -90,7 +90,7 @@ class Result:
     passes: int = 0
     exact: bool = False
     trace: list[Point] = field(default_factory=list)
-    weighing: float = 0.0
+    preconditioner_seconds: float = 0.0
 
 
 Callback = Callable[[int, Vector, float], Any]
@@ -124,13 +124,13 @@ class Newton:
     ) -> None:
         self.rows, self.P, self.tol, self.max_iter = rows, preconditioner, tol, max_iter
         self.loss, self.penalty, self.units = rows.task.loss, rows.task.penalty, rows.units[:, None]
-        self.squares = self._each(np.square(self.units), lambda rows: rows.max(axis=1))
+        self.squares = self._by_output(np.square(self.units), lambda rows: rows.max(axis=1))
         self.progress, self.callback, self.fine = progress, callback, FINE[rows.dtype]
         self.u, alpha, self.began = np.zeros((rows.k, preconditioner.rank)), np.zeros((rows.k, rows.m)), perf_counter()
-        self.result, self.passed = Result(alpha), 0
+        self.result, self.earlier_passes = Result(alpha), 0
         if before:
             self.result = Result(alpha, steps=before.steps, newton_steps=before.newton_steps, trace=before.trace)
-            self.passed = before.passes
+            self.earlier_passes = before.passes
             self.began -= before.trace[-1].seconds
         self.G, self.curvature, self.values = np.empty(0), np.empty(0), np.empty(0)
         self.interrupted = False
@@ -145,7 +145,7 @@ class Newton:
         except KeyboardInterrupt:
             result.status = Status.INTERRUPTED
         result.alpha = result.alpha * self.units
-        result.passes, result.exact = self.passed + self.rows.passes, self.rows.refined
+        result.passes, result.exact = self.earlier_passes + self.rows.passes, self.rows.refined
         return result
 
     def _run(self, start: Vector | None) -> Status:
@@ -153,23 +153,23 @@ class Newton:
         self._weigh()
         slope = rows.slope()
         g = self._gradient(slope)
-        learns = self._each(slope, lambda a: np.abs(a).max(axis=1)) > self._noise()
+        has_gradient = self._by_output(slope, lambda a: np.abs(a).max(axis=1)) > self._noise()
         # An output whose gradient is rounding noise keeps alpha = 0.
-        goal = np.where(learns, self.tol * self._norms(g), np.inf)
-        self._store(self._values(self.u))
-        if start is not None and learns.any():
+        goal = np.where(has_gradient, self.tol * self._norms(g), np.inf)
+        self._set_objective(self._values(self.u))
+        if start is not None and has_gradient.any():
             start = start / self.units
             if self.loss.coupled:  # the outputs' mean does not change the loss; the bound needs a mean of 0
                 start = start - start.mean(axis=0)
-            self.u = np.where(learns[:, None], self.P.of_coefficients(start), 0.0)
-            self.result.alpha = start * learns[:, None] if self.P.kept is None else self.P.alpha(self.u)
+            self.u = np.where(has_gradient[:, None], self.P.of_coefficients(start), 0.0)
+            self.result.alpha = start * has_gradient[:, None] if self.P.pivots is None else self.P.alpha(self.u)
             self._refine()
             rows.set_alpha(self.result.alpha)
             if not loss.quadratic:
                 self._weigh()
             g = self._gradient(rows.slope())
-            self._store(self._values(self.u))
-        size = self._check(g, goal)
+            self._set_objective(self._values(self.u))
+        size = self._record(g, goal)
         while (size > goal).any():
             if self.result.steps >= self.max_iter:
                 return Status.MAX_ITER
@@ -188,20 +188,20 @@ class Newton:
             self.result.newton_steps += 1
             if self._refine():
                 rows.set_alpha(self.result.alpha)
-                self._store(self._values(self.u))  # the more precise f changes the objective
+                self._set_objective(self._values(self.u))  # the more precise f changes the objective
                 size = np.full_like(size, np.inf)
             if not loss.quadratic:
                 self._weigh()
             g, before = self._gradient(rows.slope()), size
-            size = self._check(g, goal)
+            size = self._record(g, goal)
             if self.interrupted:
                 return Status.INTERRUPTED
-            going_on = (size > goal) & (lower | (size <= STALL * before))
-            if (size > goal).any() and not going_on.any():
+            progresses = (size > goal) & (lower | (size <= STALL * before))
+            if (size > goal).any() and not progresses.any():
                 return Status.STALLED
         return Status.RESIDUAL
 
-    def _each(self, values: Vector, of: Callable[[Vector], Vector]) -> Vector:
+    def _by_output(self, values: Vector, of: Callable[[Vector], Vector]) -> Vector:
         """Apply ``of`` to ``values`` (k, ...), which have a row for each output.
 
         If the loss is coupled, the rows are joined to a single one first.
@@ -209,7 +209,7 @@ class Newton:
         return of(values.reshape(1, -1) if self.loss.coupled else values)
 
     def _norms(self, g: Vector) -> Vector:
-        return self._each(g, lambda rows: np.linalg.norm(rows, axis=1))
+        return self._by_output(g, lambda rows: np.linalg.norm(rows, axis=1))
 
     def _refine(self) -> bool:
         """Compute gradients by the most precise products from now on if rounding errors of K are too large.
@@ -233,7 +233,7 @@ class Newton:
 
     def _noise(self) -> Vector:
         """Return a bound of the rounding error of each output's gradient, from the sizes of targets and f."""
-        return SAFE * EPS * self.P.size * self._each(self.rows.rounding(), lambda rows: rows.max(axis=1))
+        return SAFE * EPS * self.P.size * self._by_output(self.rows.rounding(), lambda rows: rows.max(axis=1))
 
     def _weigh(self) -> None:
         """Update the second derivatives of the losses at f in the row operator.
@@ -242,11 +242,11 @@ class Newton:
         """
         total, at, least = self.rows.weigh()
         at = at if len(at) else np.full(self.rows.m, total / self.rows.m)  # inducing points that are not rows
-        times = total / at.sum() if at.any() else 1.0
+        scale = total / at.sum() if at.any() else 1.0
         began = perf_counter()
-        self.P.weigh(at * times, self.penalty)
-        self.curvature = np.minimum(least / times, 1.0) / 2
-        self.result.weighing += perf_counter() - began
+        self.P.weigh(at * scale, self.penalty)
+        self.curvature = np.minimum(least / scale, 1.0) / 2
+        self.result.preconditioner_seconds += perf_counter() - began
 
     def _gradient(self, slope: Vector) -> Vector:
         self.G = self.P.from_alpha(slope) + self.penalty * self.u
@@ -257,10 +257,10 @@ class Newton:
 
         s: None for the current f, or step lengths (k, 1) along the change of f that the row operator has computed.
         """
-        squares = self._each(u, lambda rows: np.square(rows).sum(axis=1))
+        squares = self._by_output(u, lambda rows: np.square(rows).sum(axis=1))
         return self.rows.losses(s) + self.penalty / 2 * squares
 
-    def _store(self, values: Vector) -> None:
+    def _set_objective(self, values: Vector) -> None:
         self.values, self.result.objective = values, float((values * self.squares).sum())
 
     def _hessian(self, d: Vector) -> Vector:
@@ -276,7 +276,7 @@ class Newton:
         """
 
         def dots(a: Vector, b: Vector) -> Vector:
-            return self._each(a * b, lambda rows: rows.sum(axis=1))[:, None]
+            return self._by_output(a * b, lambda rows: rows.sum(axis=1))[:, None]
 
         d, r, p = np.zeros_like(right), right, right
         rr = dots(r, r)
@@ -310,7 +310,7 @@ class Newton:
         step: change of u = T alpha, (k, r).
         gd: gradient times step, element by element, (k, r). The sum over an output is the slope of F along the step.
         """
-        before, slope = self.values, self._each(gd, lambda rows: rows.sum(axis=1))
+        before, slope = self.values, self._by_output(gd, lambda rows: rows.sum(axis=1))
         s, noise = np.ones(len(before)), 1e-14 * np.abs(before)
         for _ in range(HALVINGS):
             values = self._values(self.u + s[:, None] * step, s[:, None])
@@ -321,10 +321,10 @@ class Newton:
         else:
             s = np.where(done, s, 0.0)
             values = self._values(self.u + s[:, None] * step, s[:, None])
-        self._store(values)
+        self._set_objective(values)
         return s[:, None], values < before
 
-    def _check(self, g: Vector, goal: Vector) -> Vector:
+    def _record(self, g: Vector, goal: Vector) -> Vector:
         sizes = self._norms(g)
         if not np.isfinite(sizes).all():
             raise ValueError(
@@ -334,8 +334,8 @@ class Newton:
         result.residual = float(np.divide(sizes * self.tol, goal, out=np.zeros_like(sizes), where=goal > 0).max())
         result.bound = float((self._upper_bound(sizes) * self.squares).sum())
         nan, now = float("nan"), perf_counter() - self.began
-        seen, counts = (self.passed + self.rows.passes) * self.rows.n, (result.steps, result.newton_steps)
-        point = Point(now, *counts, result.objective, nan, nan, result.residual, seen)
+        rows_read, counts = (self.earlier_passes + self.rows.passes) * self.rows.n, (result.steps, result.newton_steps)
+        point = Point(now, *counts, result.objective, nan, nan, result.residual, rows_read)
         result.trace.append(point)
         if self.progress:
             self.progress(point)
@@ -354,9 +354,9 @@ class Newton:
             |g|^2 / (2 * c)        if the Hessian H >= c A'A for all v with |v - u| <= r = 2 |g| / c in the norm of A'A.
                                    On that sphere F(v) >= F(u) - |g| r + c r^2 / 2 = F(u), so the minimum is inside
 
-        A'A is penalty * I plus ``times`` the sum of D b b' over the sampled rows b of B, with D averaged over outputs.
+        A'A is penalty * I plus ``scale`` times the sum of D b b' over the sampled rows b of B. D is averaged over outputs.
         H is penalty * I plus the sum of D b b' over all rows, with the D of the output itself. This D is at least
-        ``least`` times the average. So H >= (least / times) A'A at u. ``curvature`` is half of this factor; the other
+        ``least`` times the average. So H >= (least / scale) A'A at u. ``curvature`` is half of this factor; the other
         half allows for the rounding of A.
 
         If f changes by at most t from u to v, D does not fall below exp(-2 t) of itself, since |l'''| <= 2 l''. This
@@ -365,21 +365,21 @@ class Newton:
 
         Rounding of K moves each f by at most t. It moves F and F* by at most |l'| t + t^2 / 2, since l'' <= 1, and by
         at most ``steepest`` times t. |l'| <= sqrt(2 l) for every nonnegative function with l'' <= 1. T'T is K(C, C) up
-        to ``off``, which moves |f|^2 by at most off * |alpha|^2.
+        to ``error``, which moves |f|^2 by at most error * |alpha|^2.
         """
-        values, task, c, pull = self.values, self.rows.task, self.curvature, self._norms(self.G)
+        values, task, c, gradient_norm = self.values, self.rows.task, self.curvature, self._norms(self.G)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             if not self.loss.quadratic:
                 c = c / 2
-                far = self.P.reach * 2 * sizes / c > np.log(2) / 2 * np.sqrt(self.penalty)
-                c = np.where(far, 0.0, c)
-            curved = np.where(c > 0, np.square(sizes) / (2 * c), np.inf)
-        least = np.minimum(np.minimum(values, np.square(pull) / (2 * self.penalty)), curved)
-        moved = self._rounding_of_f() + 4 * EPS * (task.deviation + np.abs(task.offset))
-        t = self._each(moved[:, None], lambda rows: rows.max(axis=1))
-        off = self.P.off * self._each(self.result.alpha, lambda rows: np.square(rows).sum(axis=1))
+                out_of_reach = self.P.reach * 2 * sizes / c > np.log(2) / 2 * np.sqrt(self.penalty)
+                c = np.where(out_of_reach, 0.0, c)
+            curvature_bound = np.where(c > 0, np.square(sizes) / (2 * c), np.inf)
+        least = np.minimum(np.minimum(values, np.square(gradient_norm) / (2 * self.penalty)), curvature_bound)
+        f_error = self._rounding_of_f() + 4 * EPS * (task.deviation + np.abs(task.offset))
+        t = self._by_output(f_error[:, None], lambda rows: rows.max(axis=1))
+        jitter_term = self.P.error * self._by_output(self.result.alpha, lambda rows: np.square(rows).sum(axis=1))
         rounding = np.minimum(2 * t * np.sqrt(2 * values) + np.square(t), 2 * np.maximum(t, LEAST) * task.loss.steepest)
-        return least + rounding + self.penalty / 2 * off
+        return least + rounding + self.penalty / 2 * jitter_term
 
     def _report_step(self, d: Vector) -> None:
         """Call the callback after a conjugate gradient step. A KeyboardInterrupt in the callback ends the solve.

@@ -38,19 +38,21 @@ from clsvm.threads import all_threads, one_thread
 
 Vector = NDArray[np.float64]
 JITTER, GROWTH = 4.0, 10.0  # jitter in units of eps * m * mean diagonal; growth of pivots' tolerance after a failure
-MOST, EXACT = 1e-4, 1e-8  # largest pivot tolerance relative to K's mean diagonal, for float32 and for float64
+# largest pivot tolerance relative to K's mean diagonal, for float32 and for float64
+MAX_PIVOT_TOL, MAX_PIVOT_TOL_64 = 1e-4, 1e-8
 SINGULAR = 1e10  # condition number of K(C, C) from which on inducing points are left out
-SHORT = 1 << 30  # multiply-adds below which one thread is used
+SMALL_WORK = 1 << 30  # multiply-adds below which one thread is used
 _BLOCK, _ROWS = 512, 4096  # columns of a matrix copied at a time; sampled rows multiplied at a time
-TIMES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # candidates for the ratio of sampled rows to inducing points
-MANY = 150  # expected conjugate gradient steps if the inducing points serve as sampled rows
+RATIOS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # candidates for the ratio of sampled rows to inducing points
+FEW_SAMPLE_STEPS = 150  # expected conjugate gradient steps if the inducing points serve as sampled rows
 # HOST: cost of a float64 multiply-add on the host, in multiply-adds of a dense product on the device.
 # OUTPUT: cost of using a kernel value for one output, in multiply-adds of a dense product on the device.
 HOST, OUTPUT = 2.0, 3.0
-AGAIN = 2.0  # conjugate gradient steps relative to theory, since they restart after each refinement
+RESTART_FACTOR = 2.0  # conjugate gradient steps relative to theory, since they restart after each refinement
 SOLVES, MAKES = 3, 8  # a loss that is not quadratic takes the steps of SOLVES linear solves and MAKES factors A
-STORED = 1 << 30  # most bytes of the matrix B of sampled rows
-SMALL, STEEP = 3e-7, 1e6  # B is in float32 if penalty >= SMALL * mean diagonal of K and condition <= STEEP
+MAX_B_BYTES = 1 << 30  # most bytes of the matrix B of sampled rows
+# B is in float32 if penalty >= MIN_PENALTY * mean diagonal of K and condition <= MAX_CONDITION.
+MIN_PENALTY, MAX_CONDITION = 3e-7, 1e6
 
 
 class Preconditioner:
@@ -65,11 +67,11 @@ class Preconditioner:
         number of inducing points.
     jitter
         number that was added to the diagonal of K.
-    off
+    error
         largest difference of T'T and K in any direction: the jitter or the tolerance of pivots.
     rank
         rank r of K.
-    kept
+    pivots
         indices (r,) of the inducing points that span the others if r < m, else None.
     condition
         squared ratio of the extremes of T's diagonal, a lower bound of the condition number of K.
@@ -88,36 +90,37 @@ class Preconditioner:
     ) -> None:
         self.m = self.rank = len(K)
         self.device, self.memory_limit = device, memory_limit
-        self.kept: NDArray[np.intp] | None = None
+        self.pivots: NDArray[np.intp] | None = None
         diagonal = K.diagonal().copy()
         size = self.size = float(np.abs(diagonal).mean()) or 1.0
         self.jitter = max(JITTER * float(np.finfo(np.float64).eps) * self.m, least) * size
-        both = np.asfortranarray(K.T)  # K is symmetric; its transpose has LAPACK's order without a copy
-        np.fill_diagonal(both, diagonal + self.jitter)
+        factors = np.asfortranarray(K.T)  # K is symmetric; its transpose has LAPACK's order without a copy
+        np.fill_diagonal(factors, diagonal + self.jitter)
         self._R: Vector | None = None
-        self.off = self.jitter
+        self.error = self.jitter
         with _threads(self.m**3 / 3):
-            if not self._factor(both, lower=False) or _condition(both) > SINGULAR:
-                np.fill_diagonal(both, diagonal)
-                both = self._pivoted(both, MOST if least else EXACT)  # K is still intact below the diagonal
-        self._factors, self._diagonal_T = both, both.diagonal().copy()
+            if not self._factor(factors, lower=False) or _condition(factors) > SINGULAR:
+                np.fill_diagonal(factors, diagonal)
+                # K is still intact below the diagonal.
+                factors = self._pivoted(factors, MAX_PIVOT_TOL if least else MAX_PIVOT_TOL_64)
+        self._factors, self._diagonal_T = factors, factors.diagonal().copy()
         self._diagonal_A = self._diagonal_T
         self._B: NDArray[np.floating] | None = self._R
-        self.reach = self._reach_of_points = float(np.sqrt(np.abs(diagonal).max() + self.jitter))
-        self.condition = _condition(both)
+        self.reach = self._points_reach = float(np.sqrt(np.abs(diagonal).max() + self.jitter))
+        self.condition = _condition(factors)
 
     @property
     def plan(self) -> linalg.Plan:
         """Return the plan by which the factors are computed: by LAPACK or by tiles, and where."""
         return linalg.plan(self.rank, device=self.device, memory_limit=self.memory_limit)
 
-    def _where(self) -> dict[str, Any]:
+    def _linalg_options(self) -> dict[str, Any]:
         return {"clean": False, "device": self.device, "memory_limit": self.memory_limit}
 
-    def _factor(self, both: Vector, lower: bool) -> bool:
-        """Replace a triangle of ``both`` by its Cholesky factor. Return False if it is not positive definite."""
+    def _factor(self, factors: Vector, lower: bool) -> bool:
+        """Replace a triangle of ``factors`` by its Cholesky factor. Return False if it is not positive definite."""
         try:
-            linalg.cholesky(both, lower=lower, overwrite_a=True, **self._where())
+            linalg.cholesky(factors, lower=lower, overwrite_a=True, **self._linalg_options())
         except np.linalg.LinAlgError:
             return False
         return True
@@ -129,16 +132,16 @@ class Preconditioner:
         or larger than the tolerance, K is indefinite by at least this amount. The tolerance then grows, up to ``most``.
         """
         signs = np.random.RandomState(0).choice([-1.0, 1.0], self.m)
-        across, tol = blas.dsymv(1.0, K, signs, lower=1), self.jitter
+        product, tol = blas.dsymv(1.0, K, signs, lower=1), self.jitter
         while tol <= most * self.size:
             L, pivots, rank, _ = lapack.dpstrf(K, tol=tol, lower=1)
             order, L = pivots - 1, np.tril(L[:, :rank])
             left = K.diagonal()[order] - np.square(L).sum(axis=1)
-            rest = np.abs(across[order] - L @ (L.T @ signs[order])).max()
-            if rank and np.isfinite(L).all() and left.min() >= -GROWTH * tol and rest <= GROWTH * self.m * tol:
+            remainder = np.abs(product[order] - L @ (L.T @ signs[order])).max()
+            if rank and np.isfinite(L).all() and left.min() >= -GROWTH * tol and remainder <= GROWTH * self.m * tol:
                 self._R = np.empty((rank, self.m), order="F")
                 self._R[:, order] = L.T
-                self.rank, self.kept, self.jitter, self.off = int(rank), order[:rank], 0.0, tol
+                self.rank, self.pivots, self.jitter, self.error = int(rank), order[:rank], 0.0, tol
                 return np.asfortranarray(L[:rank].T)
             tol *= GROWTH
         words = f"the kernel function is not positive semi-definite on the {self.m} inducing points: after {rank} "
@@ -154,11 +157,11 @@ class Preconditioner:
         :meth:`weigh`. B is in float32, which is twice as fast, if its rounding errors are small relative to
         ``penalty``. Raises ValueError if K is not finite.
         """
-        self._B, self.reach = self._R, self._reach_of_points
+        self._B, self.reach = self._R, self._points_reach
         if K is None:
             return
-        K = K if self.kept is None else K[:, self.kept]
-        single = penalty >= SMALL * self.size and self.condition <= STEEP
+        K = K if self.pivots is None else K[:, self.pivots]
+        single = penalty >= MIN_PENALTY * self.size and self.condition <= MAX_CONDITION
         dtype, solve = (np.float32, lapack.strtrs) if single else (np.float64, lapack.dtrtrs)
         np.fill_diagonal(self._factors, self._diagonal_T)
         T = self._factors.astype(dtype, copy=False)
@@ -176,51 +179,51 @@ class Preconditioner:
         scale = np.sqrt(D)
         np.fill_diagonal(self._factors, self._diagonal_T)
         with _threads(len(D) * self.rank**2):
-            both = self._gram_of_points(scale) if self._B is None else self._gram_of_rows(self._B, scale)
-            np.fill_diagonal(both, both.diagonal() + penalty)
-            if not self._factor(both, lower=True):
+            factors = self._gram_of_points(scale) if self._B is None else self._gram_of_rows(self._B, scale)
+            np.fill_diagonal(factors, factors.diagonal() + penalty)
+            if not self._factor(factors, lower=True):
                 raise ValueError(f"penalty={penalty:g} is too small for float64 with these {self.m} inducing points")
-        self._factors, self._diagonal_A = both, both.diagonal().copy()
+        self._factors, self._diagonal_A = factors, factors.diagonal().copy()
 
     def _gram_of_points(self, scale: Vector) -> Vector:
         """Compute T D T' in the lower triangle of the buffer.
 
         scale: square roots of the weights D of the inducing points, (m,).
         """
-        both = self._factors
-        for done, rest in _blocks(self.rank):  # write (T sqrt(D))' to the lower triangle
-            both[rest, done] = both[done, rest].T * scale[rest, None]
-            corner = both[done, done]
-            both[done, done] = np.triu(corner, 1) + np.triu(corner).T * scale[done, None]
-        linalg.lauum(both, lower=True, overwrite=True, **self._where())
-        return both
+        factors = self._factors
+        for done, following in _blocks(self.rank):  # write (T sqrt(D))' to the lower triangle
+            factors[following, done] = factors[done, following].T * scale[following, None]
+            corner = factors[done, done]
+            factors[done, done] = np.triu(corner, 1) + np.triu(corner).T * scale[done, None]
+        linalg.lauum(factors, lower=True, overwrite=True, **self._linalg_options())
+        return factors
 
     def _gram_of_rows(self, B: NDArray[np.floating], scale: Vector) -> Vector:
         """Compute B' D B in the lower triangle of the buffer.
 
         scale: square roots of the weights D of the sampled rows, (s,).
         """
-        both = self._factors
-        own = B.dtype == np.float64
-        syrk = blas.dsyrk if own else blas.ssyrk
-        sums = both if own else np.zeros(both.shape, B.dtype, order="F")
+        factors = self._factors
+        in_float64 = B.dtype == np.float64
+        syrk = blas.dsyrk if in_float64 else blas.ssyrk
+        sums = factors if in_float64 else np.zeros(factors.shape, B.dtype, order="F")
         for first in range(0, B.shape[1], _ROWS):
             some = slice(first, first + _ROWS)
             weighed = B[:, some] * scale[some].astype(B.dtype)
             sums = syrk(1.0, weighed, beta=float(first > 0), c=sums, lower=1, overwrite_c=1)
-        if not own:
-            for done, rest in _blocks(self.rank):
-                both[rest, done] = sums[rest, done]
-                both[done, done] = np.triu(both[done, done], 1) + np.tril(sums[done, done])
-        return sums if own else both
+        if not in_float64:
+            for done, following in _blocks(self.rank):
+                factors[following, done] = sums[following, done]
+                factors[done, done] = np.triu(factors[done, done], 1) + np.tril(sums[done, done])
+        return sums if in_float64 else factors
 
     def alpha(self, u: Vector) -> Vector:
         """Return the coefficients T^-1 u, (k, m). Inducing points that were left out get the coefficient 0."""
         found = self._solve(u, self._diagonal_T, lower=0, trans=0)
-        if self.kept is None:
+        if self.pivots is None:
             return found
         alpha = np.zeros((len(u), self.m))
-        alpha[:, self.kept] = found
+        alpha[:, self.pivots] = found
         return alpha
 
     def from_alpha(self, g: Vector) -> Vector:
@@ -228,7 +231,7 @@ class Preconditioner:
 
         g: gradient with respect to the coefficients alpha, (k, m).
         """
-        return self._solve(g if self.kept is None else g[:, self.kept], self._diagonal_T, lower=0, trans=1)
+        return self._solve(g if self.pivots is None else g[:, self.pivots], self._diagonal_T, lower=0, trans=1)
 
     def u(self, b: Vector) -> Vector:
         """Return u = A^-1 b (k, r) for b (k, r)."""
@@ -261,7 +264,7 @@ def _threads(work: float) -> AbstractContextManager[None]:
 
     work: number of multiply-adds. Bits of results are reproducible, since nothing else decides the number of threads.
     """
-    return one_thread() if work < SHORT else all_threads()
+    return one_thread() if work < SMALL_WORK else all_threads()
 
 
 def _condition(T: Vector) -> float:
@@ -279,23 +282,23 @@ def _blocks(m: int) -> Iterator[tuple[slice, slice]]:
         yield slice(first, end), slice(end, m)
 
 
-def sampled(n: int, m: int, k: int, each: float, tol: float, quadratic: bool = True, tasks: int = 1) -> int:
+def sampled(n: int, m: int, k: int, value_cost: float, tol: float, quadratic: bool = True, tasks: int = 1) -> int:
     """Return how many of n rows to sample for m inducing points and k outputs, so that the estimated cost is least.
 
-    each: cost of a value of K in a pass over the rows, in multiply-adds.
+    value_cost: cost of a value of K in a pass over the rows, in multiply-adds.
     tol: residual at which a solve ends.
     quadratic: whether the loss is quadratic, so that a task takes one linear solve.
     tasks: number of tasks that share the sample.
     """
-    value = each + OUTPUT * k
+    value = value_cost + OUTPUT * k
     solves, makes = (tasks, tasks) if quadratic else (SOLVES * tasks, MAKES * tasks)
 
     def cost(c: int) -> float:
         if c == 1:
-            return HOST * m**2 / 3 * makes + MANY * n * value * solves
+            return HOST * m**2 / 3 * makes + FEW_SAMPLE_STEPS * n * value * solves
         root = np.sqrt(c)
-        steps = AGAIN * (root + 1) / (root - 1) * np.log(2 / tol) / 2 if c * m < n else 2.0
+        steps = RESTART_FACTOR * (root + 1) / (root - 1) * np.log(2 / tol) / 2 if c * m < n else 2.0
         return float(HOST * min(c * m, n) * m * (1 + makes) / 2 + steps * n * value * solves)
 
-    best = min(TIMES, key=cost)
-    return m if best == 1 else min(n, best * m, max(m, STORED // (8 * m)))
+    best = min(RATIOS, key=cost)
+    return m if best == 1 else min(n, best * m, max(m, MAX_B_BYTES // (8 * m)))

@@ -27,8 +27,8 @@ from clsvm.opencl.stream import Stream
 
 Vector = NDArray[np.float64]
 # Smallest deviation of targets from the offset, relative to the largest target of the output
-NEAR = 1e3 * float(np.finfo(np.float64).eps)
-PARTS, LEAST = 16, 1024  # most blocks of rows for a list of devices; fewest rows of a block
+MIN_DEVIATION = 1e3 * float(np.finfo(np.float64).eps)
+MAX_BLOCKS, MIN_ROWS = 16, 1024  # most blocks of rows for a list of devices; fewest rows of a block
 
 
 @dataclass(frozen=True)
@@ -84,15 +84,15 @@ class Task:
         """Return the sum of the weights, (1,), or (k, 1) if each output has its own weights."""
         return np.asarray(self.weights.sum(axis=-1, keepdims=True))
 
-    def among(self, rows: slice) -> Task:
+    def subset(self, rows: slice) -> Task:
         """Return the task with the targets and weights of the ``rows`` alone."""
         return replace(self, y=self.y[:, rows], weights=self.weights[..., rows], largest=self.deviation)
 
 
 def deviation(y: Vector, offset: Vector) -> Vector:
-    """Return max_i |y_i - offset| (k,) for targets y (k, n), but at least NEAR times the largest |y_i|."""
+    """Return max_i |y_i - offset| (k,) for targets y (k, n), but at least MIN_DEVIATION times the largest |y_i|."""
     y = np.concatenate([y, offset[:, None]], axis=1)
-    return np.maximum(np.abs(y - offset[:, None]).max(axis=1), np.abs(y).max(axis=1) * NEAR)
+    return np.maximum(np.abs(y - offset[:, None]).max(axis=1), np.abs(y).max(axis=1) * MIN_DEVIATION)
 
 
 class Curvature(NamedTuple):
@@ -143,7 +143,7 @@ class InducingPoints(NamedTuple):
         """Lay out rows X (n, d) of the data on the device, for products with K(X, C) in ``dtype``."""
         return Cross(stream, X, self.rows, self.kernel, self.plan, self.dtype, self.k)
 
-    def finer(self, stream: Stream, X: Data) -> Cross:
+    def more_precise(self, stream: Stream, X: Data) -> Cross:
         """Lay out rows X (n, d) of the data for products with K(X, C) in the most precise dtype.
 
         K is not stored, since few products follow.
@@ -152,11 +152,11 @@ class InducingPoints(NamedTuple):
 
 
 class RowBlock:
-    """Hold rows on one device, for one task after another; :meth:`pose` begins a task.
+    """Hold rows on one device, for one task after another; :meth:`begin_task` begins a task.
 
     The other methods answer requests of :class:`RowOperator`, whose methods of the same names describe them. The
-    argument ``finer`` is a function that makes products in the most precise dtype, or None. The argument ``task`` is
-    the task with the block's own targets, or None.
+    argument ``more_precise`` is a function that makes products in the most precise dtype, or None. The argument
+    ``task`` is the task with the block's own targets, or None.
 
     Attributes
     ----------
@@ -168,59 +168,61 @@ class RowBlock:
         number of rows.
     """
 
-    def __init__(self, cross: Cross, finer: Callable[[], Cross] | None = None, task: Task | None = None) -> None:
-        self.cross, self._finer, self._own_task = cross, finer, task
+    def __init__(self, cross: Cross, more_precise: Callable[[], Cross] | None = None, task: Task | None = None) -> None:
+        self.cross, self._make_more_precise, self._local_task = cross, more_precise, task
         self.k, self.n = cross.k, cross.n
-        self._finest: Cross | None = None
+        self._more_precise: Cross | None = None
 
     @classmethod
     def built(cls, stream: Stream, X: Data, points: InducingPoints, task: Task | None = None) -> RowBlock:
         """Lay out rows X (n, d) as a block."""
-        finer = None if points.dtype == points.finest else partial(points.finer, stream, X)
-        return cls(points.cross(stream, X), finer, task)
+        more_precise = None if points.dtype == points.finest else partial(points.more_precise, stream, X)
+        return cls(points.cross(stream, X), more_precise, task)
 
-    def pose(self, sample: NDArray[np.intp] | None, total: Vector | None = None, task: Task | None = None) -> None:
+    def begin_task(
+        self, sample: NDArray[np.intp] | None, total: Vector | None = None, task: Task | None = None
+    ) -> None:
         """Begin a task at f = offset; ``task`` None stands for the block's own task.
 
         sample: indices (s,) of the block's rows among the preconditioner's sampled rows, or None.
         total: sum of the weights over the rows of all blocks.
         """
-        task = task or self._own_task
+        task = task or self._local_task
         assert task is not None
-        self._task, self._sample, self._of_gradients = task.in_units(), sample, self.cross
+        self._task, self._sample, self._gradient_products = task.in_units(), sample, self.cross
         self._loss, self._units = self._task.loss, task.units
         self._shares = task.weights / (task.total if total is None else total)
         offset = self._task.offset[:, None]
         # If the loss depends on f - y, subtract the offset from both, since smaller numbers are more precise.
-        self._subtracted = offset if self._loss.numbers else np.zeros_like(offset)
-        self._y, self._offset = self._task.y - self._subtracted, offset - self._subtracted
+        self._shift = offset if self._loss.numbers else np.zeros_like(offset)
+        self._y, self._offset = self._task.y - self._shift, offset - self._shift
         self._f = np.broadcast_to(self._offset, self._y.shape).astype(np.float64)
         self._df = np.empty(0)
 
     @property
     def passes(self) -> int:
-        return self.cross.passes + (self._of_gradients.passes if self.refined else 0)
+        return self.cross.passes + (self._gradient_products.passes if self.refined else 0)
 
     @property
     def dtype(self) -> str:
-        return self._of_gradients.dtype
+        return self._gradient_products.dtype
 
     @property
     def refined(self) -> bool:
-        return self._of_gradients is not self.cross
+        return self._gradient_products is not self.cross
 
     def refine(self) -> bool:
-        if self._finer is None:
+        if self._make_more_precise is None:
             return False
-        self._finest = self._finest or self._finer()
-        self._of_gradients = self._finest
+        self._more_precise = self._more_precise or self._make_more_precise()
+        self._gradient_products = self._more_precise
         return True
 
     def set_alpha(self, alpha: Vector) -> None:
-        self._f = self._of_gradients.forward(alpha) + self._offset
+        self._f = self._gradient_products.forward(alpha) + self._offset
 
     def set_change(self, change: Vector) -> None:
-        self._df = self._of_gradients.forward(change)
+        self._df = self._gradient_products.forward(change)
 
     def take_step(self, s: Vector) -> None:
         self._f = self._f + s * self._df
@@ -230,11 +232,11 @@ class RowBlock:
         return np.asarray((self._shares * self._loss.value(f, self._y)).sum(axis=1))
 
     def slope(self) -> Vector:
-        return self._of_gradients.back(self._shares * self._loss.derivative(self._f, self._y))
+        return self._gradient_products.back(self._shares * self._loss.derivative(self._f, self._y))
 
     def rounding(self) -> Vector:
         derivative = self._loss.derivative(self._f, self._y)
-        terms = np.abs(derivative) + np.abs(self._task.y) + np.abs(self._f + self._subtracted)
+        terms = np.abs(derivative) + np.abs(self._task.y) + np.abs(self._f + self._shift)
         return np.asarray((self._shares * terms).sum(axis=1, keepdims=True))
 
     def weigh(self) -> Curvature:
@@ -247,10 +249,10 @@ class RowBlock:
         D = ((second * (1 - second) if loss.coupled else second) * shares).mean(axis=0)
         if self._sample is None:
             return Curvature(float(D.sum()), D[:0], np.zeros(1 if loss.coupled else self.k))
-        own = (second.min(axis=0, keepdims=True) if loss.coupled else second) * shares
-        sampled, own = D[self._sample], own[:, self._sample]
-        over = np.divide(own, sampled, out=np.ones_like(own), where=sampled > 0)
-        return Curvature(float(D.sum()), sampled, over.min(axis=1, initial=1.0))
+        derivatives = (second.min(axis=0, keepdims=True) if loss.coupled else second) * shares
+        sampled, derivatives = D[self._sample], derivatives[:, self._sample]
+        ratio = np.divide(derivatives, sampled, out=np.ones_like(derivatives), where=sampled > 0)
+        return Curvature(float(D.sum()), sampled, ratio.min(axis=1, initial=1.0))
 
     def hessian(self, V: Vector) -> Vector:
         return self.cross.forward_back(V)
@@ -265,7 +267,7 @@ class RowBlock:
         alpha: coefficients (k, m) for targets as the caller gave them, not divided by ``Task.units``.
         """
         units = self._units[:, None]
-        return self._of_gradients.forward(alpha / units) * units + self._task.offset[:, None] * units
+        return self._gradient_products.forward(alpha / units) * units + self._task.offset[:, None] * units
 
 
 class RowOperator:
@@ -293,16 +295,16 @@ class RowOperator:
     """
 
     def __init__(self, blocks: Parts, task: Task, m: int, pose: Callable[[int], tuple[Any, ...]]) -> None:
-        self._blocks, self._pose = blocks, pose
-        self.task, self.units = task.among(slice(0, 0)).in_units(), task.units
+        self._blocks, self._task_arguments = blocks, pose
+        self.task, self.units = task.subset(slice(0, 0)).in_units(), task.units
         self.k, self.m, self.n = len(task.offset), m, sum(blocks.sizes)
         self._alpha: Vector | None = None  # coefficients at which the blocks hold f
         self._change: Vector | None = None
         self.refined = self._weighed = False
-        replayed(blocks.call("pose", [pose(i) for i in range(len(blocks.sizes))]), self._restore)
-        self.dtype = str(self._all("dtype")[0])
+        replayed(blocks.call("begin_task", [pose(i) for i in range(len(blocks.sizes))]), self._restore)
+        self.dtype = str(self._call("dtype")[0])
 
-    def _all(self, name: str, *given: Any) -> list[Any]:
+    def _call(self, name: str, *given: Any) -> list[Any]:
         replies = self._blocks.call(name, [given] * len(self._blocks.sizes))
         return replayed(replies, lambda i: self._restore(i, (name, *given)))
 
@@ -312,7 +314,7 @@ class RowOperator:
         Return the reply to the last request.
         """
         reply = None
-        for request in (("pose", *self._pose(i)), *self._history(), *last):
+        for request in (("begin_task", *self._task_arguments(i)), *self._history(), *last):
             reply = call_one(self._blocks, i, *request)
             if isinstance(reply, Lost):
                 break
@@ -329,78 +331,78 @@ class RowOperator:
         if self._change is not None:
             yield "set_change", self._change
 
-    def _sum(self, name: str, *given: Any) -> Vector:
-        return np.asarray(reduce(np.add, self._all(name, *given)))
+    def _call_and_add(self, name: str, *given: Any) -> Vector:
+        return np.asarray(reduce(np.add, self._call(name, *given)))
 
     @property
     def passes(self) -> int:
         """Return the number of passes over the rows so far."""
-        return int(max(self._all("passes")))
+        return int(max(self._call("passes")))
 
     def refine(self) -> bool:
         """Compute gradients by products in the most precise dtype from now on.
 
         Return False if there is no more precise dtype.
         """
-        self.refined = all(self._all("refine"))
-        self.dtype = str(self._all("dtype")[0])
+        self.refined = all(self._call("refine"))
+        self.dtype = str(self._call("dtype")[0])
         return self.refined
 
     def set_alpha(self, alpha: Vector) -> None:
         """Set f = K(X, C) alpha + offset for coefficients (k, m)."""
-        self._all("set_alpha", alpha)
+        self._call("set_alpha", alpha)
         self._alpha, self._change = alpha, None
 
     def set_change(self, change: Vector) -> None:
         """Compute the change of f along a change (k, m) of the coefficients."""
-        self._all("set_change", change)
+        self._call("set_change", change)
         self._change = change
 
     def take_step(self, s: Vector) -> None:
         """Add s (k, 1) times the change of f that :meth:`set_change` computed to f."""
         assert self._change is not None
-        self._all("take_step", s)
-        moved = s * self._change
-        self._alpha, self._change = moved if self._alpha is None else self._alpha + moved, None
+        self._call("take_step", s)
+        change = s * self._change
+        self._alpha, self._change = change if self._alpha is None else self._alpha + change, None
 
     def losses(self, s: Vector | None = None) -> Vector:
         """Return sum_i w_i l(f_i) over all rows, (k,), or (1,) for a coupled loss.
 
         s: None, or step lengths (k, 1). Losses are then evaluated at f + s * change, with the computed change of f.
         """
-        return self._sum("losses", s)
+        return self._call_and_add("losses", s)
 
     def slope(self) -> Vector:
         """Return the gradient of the losses by the coefficients, K' (w l'(f)), (k, m), with K = K(X, C)."""
-        return self._sum("slope")
+        return self._call_and_add("slope")
 
     def rounding(self) -> Vector:
         """Return sums (k, 1) of weighted |l'(f)|, |y| and |f| over all rows.
 
         The sums bound the rounding error of :meth:`slope`.
         """
-        return self._sum("rounding")
+        return self._call_and_add("rounding")
 
     def weigh(self) -> Curvature:
         """Evaluate the losses' second derivatives at f, which :meth:`hessian` uses, and return sums of them."""
-        found = self._all("weigh")
+        found = self._call("weigh")
         self._weighed = True
         least = np.minimum.reduce([one.least for one in found])
         return Curvature(sum(one.total for one in found), np.concatenate([one.sampled for one in found]), least)
 
     def hessian(self, V: Vector) -> Vector:
         """Return the Hessian of the losses times V (k, m): K' (w l''(f)) K V, (k, m), with K = K(X, C)."""
-        return self._sum("hessian", V)
+        return self._call_and_add("hessian", V)
 
     def decision_values(self, alpha: Vector) -> Vector:
         """Return the decision values f (k, n) of all rows.
 
         alpha: coefficients (k, m) for targets as the caller gave them, not divided by ``Task.units``.
         """
-        return np.concatenate(self._all("decision_values", alpha), axis=1)
+        return np.concatenate(self._call("decision_values", alpha), axis=1)
 
 
 def blocks(n: int) -> list[slice]:
-    """Divide n rows into at most PARTS blocks of at least LEAST rows. The division depends on n alone."""
-    ends = np.linspace(0, n, min(PARTS, max(1, n // LEAST)) + 1).astype(int)
+    """Divide n rows into at most MAX_BLOCKS blocks of at least MIN_ROWS rows. The division depends on n alone."""
+    ends = np.linspace(0, n, min(MAX_BLOCKS, max(1, n // MIN_ROWS)) + 1).astype(int)
     return [slice(int(a), int(b)) for a, b in pairwise(ends)]

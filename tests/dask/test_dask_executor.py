@@ -38,7 +38,7 @@ def test_a_part_is_lost_again_and_again() -> None:
         posed = 0
 
         def call(self, name: str, given: Any) -> list[Any]:
-            self.posed += name == "pose"
+            self.posed += name == "begin_task"
             return [Lost()]
 
     parts: Any = Doomed()

@@ -88,7 +88,7 @@ def test_centres_are_those_of_the_refit(device: str, monkeypatch: pytest.MonkeyP
     machine = FalkonRegressor(n_centers=50, random_state=3, gamma=0.2, device=device)
     calls = calls_of(monkeypatch, FalkonRegressor, "_chosen")
     search = FalkonSearchCV(machine, {"penalty": [1e-3, 1e-4]}, cv=3).fit(X, Y)
-    first, second = (call.result.places for call in calls)
+    first, second = (call.result.indices for call in calls)
     np.testing.assert_array_equal(first, second)
     np.testing.assert_array_equal(search.best_estimator_.center_indices_, first)
 

@@ -144,19 +144,19 @@ BEGINNINGS: dict[str, tuple[Any, ...]] = {  # the old problem, its b, f and rho,
         [0, 2, 0, -2, 2, -2],
     ),
     "for another nu b is not scaled: rows nearest to the margin take what is missing": (
-        posed.one_class(0.5, np.ones(6)).among(np.arange(6), 8),
+        posed.one_class(0.5, np.ones(6)).embedded(np.arange(6), 8),
         [1, 1, 0.5, 0.5, 0, 0, 0, 0],
         [5, 6, 7, 7, 7.2, 9, 4, 10.0],
         [7.0],
-        posed.one_class(0.75, np.ones(6)).among(np.arange(1, 7), 8),
+        posed.one_class(0.75, np.ones(6)).embedded(np.arange(1, 7), 8),
         [0, 1, 1, 1, 0.5, 0, 1, 0],
     ),
     "each of two sums is made up by the rows nearest to its own margin, and C scales what is there": (
-        posed.nu_svr(np.zeros(4), np.ones(4), 0.5).among(np.arange(8), 8),
+        posed.nu_svr(np.zeros(4), np.ones(4), 0.5).embedded(np.arange(8), 8),
         [0.4, 0, 0.6, 0, 0, -1, 0, 0],
         [-1, 0.9, -1, 1.2] * 2,
         [-1, 1.0],
-        posed.nu_svr(np.zeros(4), np.full(4, 10.0), 0.8).among(np.arange(8), 8),
+        posed.nu_svr(np.zeros(4), np.full(4, 10.0), 0.8).embedded(np.arange(8), 8),
         [10, 0, 6, 0, 0, -10, 0, -6],
     ),
     "what is at a bound stays there, whatever rounding does to the ratio of two values of C": (
@@ -197,11 +197,11 @@ def test_the_nearest_problem_is_gone_on_from(device: str, monkeypatch: pytest.Mo
 def test_how_much_wider_bounds_are() -> None:
     """By the rows that both problems have, whatever others weigh."""
     weights = np.array([1, 2, 9, 1.0])
-    one, two = (posed.one_class(0.5, weights[rows]).among(rows, 4) for rows in (np.arange(2), np.arange(1, 4)))
+    one, two = (posed.one_class(0.5, weights[rows]).embedded(rows, 4) for rows in (np.arange(2), np.arange(1, 4)))
     ten = posed.epsilon_svr(np.zeros(4), 10 * weights, 0.1)
     assert one.ratio(two) == two.ratio(one) == 1
     assert posed.epsilon_svr(np.zeros(4), weights, 0.1).ratio(ten) == 10
-    assert one.ratio(posed.one_class(0.5, weights[2:]).among(np.arange(2, 4), 4)) == 1
+    assert one.ratio(posed.one_class(0.5, weights[2:]).embedded(np.arange(2, 4), 4)) == 1
 
 
 def test_goes_on_from_a_checkpoint(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,7 +102,7 @@ def test_shares_follow_speeds() -> None:
         parts = rows.blocks(n)
         assert [parts[0].start, parts[-1].stop] == [0, n]
         assert all(a.stop == b.start < b.stop for a, b in pairwise(parts))
-    assert len(rows.blocks(10**6)) == rows.PARTS
+    assert len(rows.blocks(10**6)) == rows.MAX_BLOCKS
 
 
 def test_finer_products_and_memory(device: str) -> None:

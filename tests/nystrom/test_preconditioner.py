@@ -51,7 +51,7 @@ def test_singular_values(rank: int, of_rows: bool) -> None:
     rng, m, n = np.random.default_rng(rank), 700, 900
     C, X = rng.normal(size=(m, rank)), rng.normal(size=(n, rank))
     made = Preconditioner(C @ C.T)
-    assert (made.rank, made.jitter, len(made.kept)) == (rank, 0.0, rank)
+    assert (made.rank, made.jitter, len(made.pivots)) == (rank, 0.0, rank)
     assert made.condition < 1e5
     rows, D = (X, rng.random(n) / n) if of_rows else (C, rng.random(m) / m)
     if of_rows:
@@ -59,7 +59,7 @@ def test_singular_values(rank: int, of_rows: bool) -> None:
     made.weigh(D, 1e-2)
     u, g = rng.normal(size=(2, rank)), rng.normal(size=(2, m))
     alpha = made.alpha(u)
-    assert (np.flatnonzero(alpha.any(axis=0)) == np.sort(made.kept)).all()
+    assert (np.flatnonzero(alpha.any(axis=0)) == np.sort(made.pivots)).all()
     np.testing.assert_allclose(np.square(alpha @ C).sum(axis=1), np.square(u).sum(axis=1), rtol=1e-8)  # |f|
     np.testing.assert_allclose(made.of_coefficients(alpha), u, atol=1e-8)
     np.testing.assert_allclose(made.from_alpha(g), g @ made.alpha(np.eye(rank)).T, atol=1e-8)
