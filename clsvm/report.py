@@ -138,18 +138,18 @@ class Record:
     trace: tuple[Point, ...]
 
     def __post_init__(self) -> None:
-        for name, value in self._held():
+        for name, value in self._items():
             if isinstance(value, Mapping):
                 object.__setattr__(self, name, MappingProxyType(dict(value)))
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), tuple(dict(value) if isinstance(value, Mapping) else value for _, value in self._held())
+        return type(self), tuple(dict(value) if isinstance(value, Mapping) else value for _, value in self._items())
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as a dict of JSON's types; numbers that are nan or infinite become None."""
-        return {name: _plain(value) for name, value in self._held()}
+        return {name: _plain(value) for name, value in self._items()}
 
-    def _held(self) -> list[tuple[str, Any]]:
+    def _items(self) -> list[tuple[str, Any]]:
         """Return the fields as (name, value), in their order."""
         return [(one.name, getattr(self, one.name)) for one in fields(self)]  # type: ignore[arg-type]
 
@@ -353,7 +353,7 @@ def labelled(words: str) -> Iterator[None]:
         _label.reset(token)
 
 
-class Course:
+class TimeEstimate:
     """Estimate when a falling value reaches a goal, on a logarithmic scale.
 
     The value may go up and down, so its trend is the least-squares line through the second half of the time. The
@@ -363,7 +363,7 @@ class Course:
 
     def __init__(self, goal: float) -> None:
         self._goal, self._start = goal, 0.0
-        self._seen: deque[tuple[float, float]] = deque()  # (seconds, level); level: log(value / goal), at least 0
+        self._points: deque[tuple[float, float]] = deque()  # (seconds, level); level: log(value / goal), at least 0
         self._sums = [0.0, 0.0, 0.0, 0.0]  # sums of seconds, levels, seconds^2, seconds * levels
         self.done = 0.0  # share of the way to the goal, 0 to 1; it never falls
 
@@ -372,22 +372,22 @@ class Course:
         if not math.isfinite(value):
             return self
         level = math.log(max(value / self._goal, 1.0))
-        self._start = self._start if self._seen else level
-        self._seen.append((seconds, level))
+        self._start = self._start if self._points else level
+        self._points.append((seconds, level))
         self._count(seconds, level, 1)
-        while len(self._seen) > 2 and self._seen[0][0] < seconds / 2:
-            self._count(*self._seen.popleft(), -1)
-        _, rest = self._trend()
-        self.done = max(self.done, 1 - max(rest, 0.0) / self._start) if self._start else 1.0
+        while len(self._points) > 2 and self._points[0][0] < seconds / 2:
+            self._count(*self._points.popleft(), -1)
+        _, remaining = self._trend()
+        self.done = max(self.done, 1 - max(remaining, 0.0) / self._start) if self._start else 1.0
         return self
 
     @property
     def left(self) -> float | None:
         """Return the estimated seconds until the value reaches the goal, None if its trend does not fall."""
-        slope, rest = self._trend()
-        if self._seen and not rest:
+        slope, remaining = self._trend()
+        if self._points and not remaining:
             return 0.0
-        return rest / slope if slope > 0 else None
+        return remaining / slope if slope > 0 else None
 
     def _count(self, seconds: float, level: float, sign: int) -> None:
         for i, term in enumerate((seconds, level, seconds * seconds, seconds * level)):
@@ -398,12 +398,12 @@ class Course:
 
         The rate is per second, and 0 if it is unknown.
         """
-        n, (t, y, tt, ty) = len(self._seen), self._sums
+        n, (t, y, tt, ty) = len(self._points), self._sums
         if not n:
             return 0.0, 0.0
-        now, level = self._seen[-1]
-        spread = tt - t * t / n
-        slope = (t * y / n - ty) / spread if spread > 1e-9 * tt else 0.0
+        now, level = self._points[-1]
+        variance = tt - t * t / n
+        slope = (t * y / n - ty) / variance if variance > 1e-9 * tt else 0.0
         trend = y / n - slope * (now - t / n)
         return slope, trend if level and slope > 0 and trend > 0 else level
 
@@ -419,76 +419,76 @@ class Display:
     """
 
     def __init__(self, wanted: Any, tol: float, gap_tol: float | None = None, violation: str = "violation") -> None:
-        self._on, self._field = bool(wanted), "violation" if gap_tol is None else "gap"
+        self._enabled, self._field = bool(wanted), "violation" if gap_tol is None else "gap"
         self._name = violation if gap_tol is None else "gap"
-        self._course = Course(tol if gap_tol is None else gap_tol)
+        self._estimate = TimeEstimate(tol if gap_tol is None else gap_tol)
         self._label = f"{label}: " if (label := _label.get()) else ""
         self._value, self._last = math.nan, ""
         self._bar: Callable[[str, float], None] | None = None
-        self._open = contextlib.ExitStack()
-        self._began = self._said = perf_counter()
+        self._exit_stack = contextlib.ExitStack()
+        self._start_time = self._printed = perf_counter()
 
     def __enter__(self) -> Self | None:
-        if not self._on:
+        if not self._enabled:
             return None
         if sys.stderr.isatty():
-            self._bar = self._open.enter_context(progress_bar())
+            self._bar = self._exit_stack.enter_context(progress_bar())
             self.phase("training")
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._open.close()
-        if self._on and self._bar is None and self._last:
-            self._say(f"{self._last}, {perf_counter() - self._began:.1f} s")
+        self._exit_stack.close()
+        if self._enabled and self._bar is None and self._last:
+            self._say(f"{self._last}, {perf_counter() - self._start_time:.1f} s")
 
     def __call__(self, point: Point) -> None:
         """Show the solver's state at a convergence check."""
-        seen = getattr(point, self._field)
-        self._value = seen if math.isfinite(seen) else self._value
-        self._course.add(point.seconds, seen)
+        value = getattr(point, self._field)
+        self._value = value if math.isfinite(value) else self._value
+        self._estimate.add(point.seconds, value)
         speed = point.rows / point.seconds if point.seconds > 0 else 0.0
         self._last = f"{self._name} {self._value:.2g}, {point.steps} steps, {speed:.0f} rows/s"
-        left = self._course.left
+        left = self._estimate.left
         time = "-" if left is None or left > 1e6 else timedelta(seconds=math.ceil(left))
         self.phase(f"{time} left, {self._last}")
 
     def phase(self, words: str) -> None:
         """Show the name of the current phase of the fit until the next point."""
         if self._bar is not None:
-            self._bar(f"{self._label}{words}", self._course.done)
-        elif perf_counter() - self._said >= EVERY:
+            self._bar(f"{self._label}{words}", self._estimate.done)
+        elif perf_counter() - self._printed >= EVERY:
             self._say(words)
 
     def _say(self, words: str) -> None:
-        self._said = perf_counter()
+        self._printed = perf_counter()
         print(f"clsvm: {self._label}{words}", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
-def counting(words: str, total: int, begun: int = 0, lines: bool = False) -> Iterator[Callable[[int], None]]:
+def counting(words: str, total: int, done_before: int = 0, lines: bool = False) -> Iterator[Callable[[int], None]]:
     """Yield a function to call with the number of items done; after a second a terminal shows them as a bar.
 
     words: the text to show, with the fields {done}, {total} and {left} (time).
-    begun: number of items that were done before.
+    done_before: number of items that were done before.
     lines: print a line every ten seconds, and one at the end, if stderr is no terminal.
     """
-    began = said = perf_counter()
+    began = printed = perf_counter()
     shown, terminal = "", sys.stderr.isatty()
     with contextlib.ExitStack() as stack:
         bar: Callable[[str, float], None] | None = None
 
         def done(count: int) -> None:
-            nonlocal bar, said, shown
+            nonlocal bar, printed, shown
             now = perf_counter()
-            left = timedelta(seconds=math.ceil((now - began) * (total - count) / max(count - begun, 1)))
+            left = timedelta(seconds=math.ceil((now - began) * (total - count) / max(count - done_before, 1)))
             shown = words.format(done=count, total=total, left=left)
             if bar is None and terminal and now - began > SOON:
                 bar = stack.enter_context(progress_bar())
             if bar is not None:
                 bar(shown, count / total)
-            elif lines and not terminal and now - said >= EVERY:
+            elif lines and not terminal and now - printed >= EVERY:
                 print(shown, file=sys.stderr, flush=True)
-                said = now
+                printed = now
 
         yield done
     if lines and not terminal:
@@ -505,8 +505,12 @@ def progress_bar() -> Iterator[Callable[[str, float], None]]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.table import Column
 
-    rest = Column(ratio=1, no_wrap=True)  # a narrow terminal truncates this column only
-    columns = BarColumn(16), TimeElapsedColumn(), TextColumn("{task.fields[words]}", markup=False, table_column=rest)
+    remaining = Column(ratio=1, no_wrap=True)  # a narrow terminal truncates this column only
+    columns = (
+        BarColumn(16),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[words]}", markup=False, table_column=remaining),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True, expand=True) as progress:
         task = progress.add_task("", total=1.0, words="")
         yield lambda words, share: progress.update(task, completed=share, words=words)

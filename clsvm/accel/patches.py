@@ -33,7 +33,7 @@ from clsvm.accel import costs, log
 from clsvm.accel.costs import COSTS, PYTHON, cells, left_out, number_of_classes, refused
 from clsvm.errors import DeviceError, warn
 from clsvm.estimators.callbacks import registered
-from clsvm.estimators.checks import defined
+from clsvm.estimators.checks import own_names
 
 _THEIRS = (svm.SVC, svm.NuSVC, svm.SVR, svm.NuSVR, svm.OneClassSVM)
 SHARED = {"C", "gamma", "nu", "epsilon", "kernel", "degree", "coef0", "tol"}  # parameters that a grid may vary
@@ -74,7 +74,7 @@ def altered(estimator: BaseEstimator) -> str:
     """
     kind = type(estimator)
     base = next((one for one in kind.__mro__ if one in _THEIRS), None)
-    if base is None or (kind is not base and defined(kind, base)):
+    if base is None or (kind is not base and own_names(kind, base)):
         return f"{kind.__name__} has methods or parameters of its own"
     replaced = [name for name in vars(estimator) if hasattr(kind, name) or name.startswith("__")]
     return f"{', '.join(replaced)} of this {kind.__name__} is replaced" if replaced else ""

@@ -133,7 +133,7 @@ class ChunkedFalkon(OverChunks, local.Falkon):
         the smallest and the largest target of each output. ``summaries`` describe the targets of each chunk of rows.
         """
         encoding, weights = Labels.of(summaries, self.class_weight, self._targets)
-        return encoding, self._problem(local.Posed(encoding.classes, encoding.table, weights))
+        return encoding, self._problem(local.Targets(encoding.classes, encoding.table, weights))
 
     def _centers(
         self, X: Any, kernel: Kernel, task: Task, random: np.random.RandomState
@@ -142,7 +142,7 @@ class ChunkedFalkon(OverChunks, local.Falkon):
         if not isinstance(X, FalkonRows):
             return super()._centers(X, kernel, task, random)
         if not isinstance(self.center_selection, str):
-            return self._chosen(X[:1], kernel, np.ones(1), random), None
+            return self._choose_centers(X[:1], kernel, np.ones(1), random), None
         ends = np.cumsum(X.weighted)
         m, words = nystrom.count_centers(int(ends[-1]), self.n_centers)
         ranks = np.sort(random.choice(int(ends[-1]), m, replace=False))

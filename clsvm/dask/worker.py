@@ -86,7 +86,7 @@ class Numbers:
     @staticmethod
     def summary(y: Any, weights: Any) -> Summary:
         """Summarise the targets of a chunk, (n,) or (n, k). Raises ValueError if they are not finite numbers."""
-        y = checks.within(np.asarray(_check_y(y, multi_output=True, y_numeric=True), np.float64))
+        y = checks.check_size(np.asarray(_check_y(y, multi_output=True, y_numeric=True), np.float64))
         w, columns = checks.read_weights(weights, y), y.reshape(len(y), -1)
         total = np.array([w.sum()])
         means = (w @ columns / total)[None] if total[0] > 0 else np.zeros((1, columns.shape[1]))
@@ -149,7 +149,7 @@ class Labels(NamedTuple):
             by_class = checks.class_weights(class_weight, known, known)
         if not sums.any():
             raise ValueError("Invalid input - all samples have zero or negative weights.")
-        left, _ = checks.weighing(np.arange(len(known)), sums * by_class, "Invalid input")
+        left, _ = checks.weighted_classes(np.arange(len(known)), sums * by_class, "Invalid input")
         made = cls(known[left], known, by_class, table(np.arange(len(left)), len(left)))
         return made, (sums * by_class)[left]
 

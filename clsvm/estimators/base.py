@@ -33,7 +33,7 @@ from sklearn.utils.validation import (
 from clsvm import arrays, kernels, parameters
 from clsvm.errors import warn
 from clsvm.estimators.callbacks import CallbackSupportMixin, FitTask, fit_task
-from clsvm.estimators.checks import check_missing, check_values, remedy, symmetric, times, variance
+from clsvm.estimators.checks import check_missing, check_values, scaling_advice, shape_text, symmetric, variance
 from clsvm.gram import precision
 from clsvm.kernels import PRECOMPUTED, Kernel, Precomputed
 from clsvm.kernels.records import BUILTIN
@@ -59,7 +59,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
     kernel: Any
     _table: Mapping[str, Parameter] = PARAMETERS  # name -> description of each parameter of the constructor
     _task: str  # key of clsvm.tasks.TASKS
-    _told: FitTask | None = None  # while a fit runs: the object that calls scikit-learn's callbacks
+    _callback_task: FitTask | None = None  # while a fit runs: the object that calls scikit-learn's callbacks
 
     if TYPE_CHECKING:  # tells type checkers about parameters and learnt attributes
 
@@ -67,13 +67,13 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.pairwise = self._given
-        tags.input_tags.sparse = not self._given
+        tags.input_tags.pairwise = self._precomputed
+        tags.input_tags.sparse = not self._precomputed
         return tags
 
     def __sklearn_clone__(self) -> Any:
-        shell = copy.copy(self)  # pyopencl's objects cannot be copied, so the clone gets the same device object
-        made = super(KernelEstimator, shell).__sklearn_clone__()
+        shallow = copy.copy(self)  # pyopencl's objects cannot be copied, so the clone gets the same device object
+        made = super(KernelEstimator, shallow).__sklearn_clone__()
         made.device = self.device
         return made
 
@@ -132,18 +132,18 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         arrays.check_files(y, sample_weight)
         with (
             explained(f"{type(self).__name__}.fit"),
-            fit_task(self, X, y, sample_weight, self._most_steps) as told,
+            fit_task(self, X, y, sample_weight, self._max_steps) as callback_task,
         ):
             learner = object.__new__(type(self))
             learner.__dict__ = self.__dict__.copy()
-            learner._told = told
+            learner._callback_task = callback_task
             rows = learner._learn(X, y, sample_weight, started)
-            del learner._told
+            del learner._callback_task
             self.__dict__ = learner.__dict__  # all learnt attributes at once
-            if told:
-                told.end()
+            if callback_task:
+                callback_task.end()
         if not self.fit_report_.converged:
-            warn(f"{self.fit_report_}{remedy(self.model_.kernel, rows)}", ConvergenceWarning)
+            warn(f"{self.fit_report_}{scaling_advice(self.model_.kernel, rows)}", ConvergenceWarning)
         return self
 
     def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
@@ -155,18 +155,18 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
 
     def _check_numbers(self) -> None:
         """Raise ValueError or TypeError if a parameter is invalid. The message names its valid values."""
-        parameters.check(self._asked(), self._table)
+        parameters.check(self._solver_params(), self._table)
         memory.parse_bytes(self.memory_limit)
         names = f"{', '.join(BUILTIN)}, precomputed"
-        if isinstance(self.kernel, str) and not self._given and self.kernel not in BUILTIN:
+        if isinstance(self.kernel, str) and not self._precomputed and self.kernel not in BUILTIN:
             words = f"unknown kernel {self.kernel!r}; expected one of {names}, a Kernel or a function"
             if self.kernel and not self.kernel.isidentifier():
                 words += f"; an expression is given as Kernel({self.kernel!r}, name=value for each of its parameters)"
             raise ValueError(words)
-        if not (isinstance(self.kernel, str | Kernel) or self._own):
+        if not (isinstance(self.kernel, str | Kernel) or self._user_kernel):
             raise TypeError(f"kernel must be a name ({names}), a Kernel or a function, got {self.kernel!r}")
 
-    def _asked(self) -> dict[str, Any]:
+    def _solver_params(self) -> dict[str, Any]:
         """Return name -> value for the estimator's parameters that ``_table`` describes.
 
         A user's subclass may set them in its constructor. A parameter that only the subclass's constructor has is left
@@ -177,17 +177,17 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         return {name: getattr(self, name) for name in known if hasattr(self, name)}
 
     @property
-    def _most_steps(self) -> int:
+    def _max_steps(self) -> int:
         """Return the largest number of solver steps that callbacks hear of. 0 means that a fit is a single step."""
         return 0
 
     @property
-    def _given(self) -> bool:
+    def _precomputed(self) -> bool:
         """Return whether the kernel is precomputed, so that X is K."""
         return isinstance(self.kernel, str) and self.kernel == "precomputed"
 
     @property
-    def _own(self) -> bool:
+    def _user_kernel(self) -> bool:
         """Return whether the kernel is a Python function of the user."""
         return callable(self.kernel) and not isinstance(self.kernel, Kernel | type)
 
@@ -197,33 +197,35 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         Rows for a kernel that is a Python function are returned unchanged. ``asked`` are further options of
         scikit-learn's check.
         """
-        alone = isinstance(y, str)
-        if self._given and sp.issparse(X):
+        X_only = isinstance(y, str)
+        if self._precomputed and sp.issparse(X):
             raise TypeError(
                 f"Sparse precomputed kernels are not supported: dense data is required, got {type(X).__name__}"
             )
-        if not alone:
+        if not X_only:
             check_missing(y)
-        if self._own:
+        if self._user_kernel:
             arrays.check_files(X)
-            check_consistent_length(X, None if alone else y)
-            return X if alone else (X, column_or_1d(y, warn=True))
-        sparse = False if self._given else "csr"
+            check_consistent_length(X, None if X_only else y)
+            return X if X_only else (X, column_or_1d(y, warn=True))
+        sparse = False if self._precomputed else "csr"
         X = arrays.checked(X)
         checked = validate_data(self, X, y, reset=reset, accept_sparse=sparse, dtype=DTYPES, order="C", **asked)
-        return arrays.canonical(checked) if alone else (arrays.canonical(checked[0]), checked[1])
+        return arrays.canonical(checked) if X_only else (arrays.canonical(checked[0]), checked[1])
 
-    def _trained_on(self, X: Any, kernel: Kernel | None = None) -> tuple[Any, Kernel | Precomputed]:
+    def _solver_rows(self, X: Any, kernel: Kernel | None = None) -> tuple[Any, Kernel | Precomputed]:
         """Return the rows and the kernel function for a solver; or the matrix K, and PRECOMPUTED as the kernel.
 
         ``kernel`` is the kernel function if the caller has already made it.
         """
-        if self._own:
+        if self._user_kernel:
             warn(_SLOW)
             return self._evaluated(X, X), PRECOMPUTED
-        if self._given:
+        if self._precomputed:
             if X.shape[0] != X.shape[1]:
-                raise ValueError(f"Precomputed matrix must be a square matrix. Input is a {times(X.shape)} matrix.")
+                raise ValueError(
+                    f"Precomputed matrix must be a square matrix. Input is a {shape_text(X.shape)} matrix."
+                )
             return symmetric(X), PRECOMPUTED
         kernel = self._kernel(X) if kernel is None else kernel
         check_values(kernel, X)
@@ -241,7 +243,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         K = np.ascontiguousarray(K, np.float64)
         expected = _num_samples(X), _num_samples(Y)
         if K.shape != expected:
-            raise ValueError(f"the kernel function must return {times(expected)} values, got {K.shape}")
+            raise ValueError(f"the kernel function must return {shape_text(expected)} values, got {K.shape}")
         if not np.isfinite(K).all():
             raise ValueError("the kernel function returned values that are not finite")
         return symmetric(K) if X is Y else K
@@ -270,7 +272,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         """
         decoder = self._fitted_decoder
         if decoder.by_votes:
-            return self.model_.predict(self._met(X), devices.first(self.device), self.memory_limit)
+            return self.model_.predict(self._prediction_rows(X), devices.first(self.device), self.memory_limit)
         values = getattr(self, "decision_function", self._decision_values)(X)  # a subclass may define its own
         return decoder.by_value(values)
 
@@ -280,7 +282,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         A model with a problem for each pair of classes returns a value for each pair if ``shape`` is "ovo", else a
         value for each class.
         """
-        X = self._met(X)
+        X = self._prediction_rows(X)
         return self.model_.decision_function(X, devices.first(self.device), self.memory_limit, shape)
 
     @property
@@ -292,7 +294,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         """Return the decoder of predictions that an estimator fitted to y and sample_weight would have."""
         return Decoder(TASKS[self._task].kind, np.zeros(0))
 
-    def _met(self, X: Any) -> Any:
+    def _prediction_rows(self, X: Any) -> Any:
         """Check the rows X to predict for, and return them in the form that the model takes.
 
         For a kernel that is a Python function, return the kernel values between X and the training rows. Raises
@@ -300,7 +302,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         """
         check_is_fitted(self)
         X = self._rows(X)
-        if self._own:
+        if self._user_kernel:
             X = self._evaluated(X, self._rows_of_fit)
         elif sp.issparse(X) and not sp.issparse(self.support_vectors_):
             raise ValueError(f"cannot use sparse input in {type(self).__name__!r} trained on dense data")
@@ -328,10 +330,10 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         if isinstance(gamma, str):
             if gamma not in ("scale", "auto"):
                 raise ValueError(f"gamma must be 'scale', 'auto' or a positive number, got {gamma!r}")
-            spread = variance(X) if gamma == "scale" and "gamma" in names else 1.0
-            if not np.isfinite(spread):
+            var = variance(X) if gamma == "scale" and "gamma" in names else 1.0
+            if not np.isfinite(var):
                 raise ValueError("gamma='scale': the variance of X is beyond float64; scale X or set gamma to a number")
-            gamma = 1.0 / (X.shape[1] * spread) if spread > 0 else 1.0
+            gamma = 1.0 / (X.shape[1] * var) if var > 0 else 1.0
         elif not isinstance(gamma, Real):
             raise TypeError(f"gamma must be 'scale', 'auto' or a positive number, got {gamma!r}")
         given = {"gamma": gamma, "degree": self.degree, "coef0": self.coef0}
@@ -342,7 +344,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
 # Functions for constructors of estimators
 
 
-def keep(estimator: Any, given: Mapping[str, Any]) -> None:
+def set_parameters(estimator: Any, given: Mapping[str, Any]) -> None:
     """Set the parameters of an estimator as attributes. ``given`` is ``locals()`` of its constructor."""
     for name, value in given.items():
         if name != "self":
@@ -388,8 +390,8 @@ def _named(made: type) -> frozenset[str]:
 
     For a user's subclass, return those of the class of clsvm from which it is derived.
     """
-    ours = next(one for one in made.__mro__ if one.__module__.startswith("clsvm."))
-    return frozenset(inspect.signature(ours).parameters)
+    own_class = next(one for one in made.__mro__ if one.__module__.startswith("clsvm."))
+    return frozenset(inspect.signature(own_class).parameters)
 
 
 def _by_name(device: Any) -> str | None:

@@ -1,6 +1,6 @@
 """Check the arguments of a fit: rows, kernel values, labels and weights.
 
-:func:`remedy` returns advice for a fit that did not converge.
+:func:`scaling_advice` returns advice for a fit that did not converge.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from clsvm import arrays
 from clsvm.errors import naming, warn
 from clsvm.kernels import Kernel, Precomputed
 
-_LOOK = 20  # a kernel function is tried on this many rows before a fit
+_TRIAL_ROWS = 20  # a kernel function is tried on this many rows before a fit
 _SCALED = 2000  # after a fit that did not converge, the scales of columns are found from this many rows
-_ROUGH = 1e-6  # largest asymmetry of K, as a share of its largest value, that needs no warning
-_APART, _LARGE = 1e3, 1e6  # a ratio of column scales, and a kernel value, that make a problem hard to solve
+_MAX_ASYMMETRY = 1e-6  # largest asymmetry of K, as a share of its largest value, that needs no warning
+_SCALE_RATIO, _LARGE_VALUE = 1e3, 1e6  # a ratio of column scales, and a kernel value, that make a problem hard to solve
 Vector = NDArray[np.float64]
-_MOST = 1e100  # largest target, and largest sum of all bounds, so that squares of them do not overflow
+_LARGEST = 1e100  # largest target, and largest sum of all bounds, so that squares of them do not overflow
 # Newer releases of scikit-learn reject weights that are all 0; with this option weights_of raises the error.
 _ALLOWED = {"allow_all_zero_weights"} & signature(_check_sample_weight).parameters.keys()
 
 
-def times(shape: tuple[int, ...]) -> str:
+def shape_text(shape: tuple[int, ...]) -> str:
     """Return a shape as text, such as 3x4."""
     return "x".join(map(str, shape))
 
@@ -45,13 +45,13 @@ def symmetric(K: NDArray[Any]) -> NDArray[Any]:
     worst = max(float(np.abs(K[i : i + step] - K[:, i : i + step].T).max()) for i in range(0, len(K), step))
     if worst > 1e-5 * float(np.abs(K).max()):
         raise ValueError(f"the kernel matrix is not symmetric: K(x, y) and K(y, x) differ by up to {worst:g}")
-    if worst > _ROUGH * float(np.abs(K).max()):
+    if worst > _MAX_ASYMMETRY * float(np.abs(K).max()):
         words = f"the kernel matrix is not quite symmetric: K and K' differ by up to {worst:.2g}"
         warn(f"{words}; the fit is to (K + K') / 2")
     return (K + K.T) / 2 if worst else K
 
 
-def defined(made: type, base: type) -> set[str]:
+def own_names(made: type, base: type) -> set[str]:
     """Return the names that the class ``made`` and its mixins define in addition to its base class ``base``."""
 
     class Bare(base):
@@ -64,30 +64,30 @@ def defined(made: type, base: type) -> set[str]:
 def check_values(kernel: Kernel, X: Any) -> None:
     """Raise ValueError if the kernel function is not defined for the rows X, or not symmetric on a few of them."""
     kernel.check_domain(X)
-    few = X[:: -(-X.shape[0] // _LOOK)]
-    K = kernel(few)
+    sample = X[:: -(-X.shape[0] // _TRIAL_ROWS)]
+    K = kernel(sample)
     with np.errstate(over="ignore"):  # another check raises the error for rows whose squared norm overflows
-        held = np.isfinite((few.multiply(few) if sp.issparse(few) else few * few).sum())
-    if held and np.isnan(K).any():
+        finite = np.isfinite((sample.multiply(sample) if sp.issparse(sample) else sample * sample).sum())
+    if finite and np.isnan(K).any():
         raise ValueError(f"{kernel!r} is nan for some rows of X")
     if np.isfinite(K).all() and np.abs(K - K.T).max() > 1e-9 * np.abs(K).max():
         raise ValueError(f"{kernel!r} is not symmetric: K(x, y) and K(y, x) differ by up to {np.abs(K - K.T).max():g}")
 
 
-def remedy(kernel: Kernel | Precomputed, X: Any) -> str:
+def scaling_advice(kernel: Kernel | Precomputed, X: Any) -> str:
     """Return advice to scale the columns of X if their scales are the likely cause of a failed fit, else ""."""
     if isinstance(kernel, Precomputed):
         return ""
-    few = arrays.without_empty(X[:: -(-X.shape[0] // _SCALED)])
+    sample = arrays.without_empty(X[:: -(-X.shape[0] // _SCALED)])
     with np.errstate(over="ignore"):
-        spans = few.max(axis=0) - few.min(axis=0)
+        spans = sample.max(axis=0) - sample.min(axis=0)
         spans = (spans.toarray() if sp.issparse(spans) else spans).ravel()
-        largest = float(np.abs(kernel(few[:_LOOK])).max())
+        largest = float(np.abs(kernel(sample[:_TRIAL_ROWS])).max())
     spans = spans[spans > 0].astype(np.float64)
-    apart = float(spans.max() / spans.min()) if len(spans) else 1.0
-    if apart > _APART:
-        words = f"the columns of X differ in scale by a factor of {apart:.0e}"
-    elif largest > _LARGE:
+    scale_ratio = float(spans.max() / spans.min()) if len(spans) else 1.0
+    if scale_ratio > _SCALE_RATIO:
+        words = f"the columns of X differ in scale by a factor of {scale_ratio:.0e}"
+    elif largest > _LARGE_VALUE:
         words = f"kernel values are as large as {largest:.0e}"
     else:
         return ""
@@ -105,10 +105,10 @@ def variance(X: Any) -> float:
 
 
 class Labels(NamedTuple):
-    """Hold the distinct labels ``classes`` (k,), sorted, and for each row the index of its class, ``places`` (n,)."""
+    """Hold the distinct labels ``classes`` (k,), sorted, and for each row the index of its class, ``indices`` (n,)."""
 
     classes: NDArray[Any]
-    places: NDArray[np.intp]
+    indices: NDArray[np.intp]
 
 
 def check_missing(y: Any, name: str = "y") -> None:
@@ -140,14 +140,14 @@ def classes_of(y: Any) -> Labels:
 
 
 def numbers_of(y: Any) -> Vector:
-    """Return targets (n,) of a regression as float64. Raises ValueError if one is too large (:func:`within`)."""
-    return within(np.asarray(column_or_1d(y, warn=True), np.float64))
+    """Return targets (n,) of a regression as float64. Raises ValueError if one is too large (:func:`check_size`)."""
+    return check_size(np.asarray(column_or_1d(y, warn=True), np.float64))
 
 
-def within(y: Vector) -> Vector:
-    """Return the targets y unchanged. Raises ValueError if the absolute value of one exceeds _MOST."""
-    if (largest := float(np.abs(y).max(initial=0.0))) > _MOST:
-        raise ValueError(f"y must be numbers of at most {_MOST:g}, got {largest:g}")
+def check_size(y: Vector) -> Vector:
+    """Return the targets y unchanged. Raises ValueError if the absolute value of one exceeds _LARGEST."""
+    if (largest := float(np.abs(y).max(initial=0.0))) > _LARGEST:
+        raise ValueError(f"y must be numbers of at most {_LARGEST:g}, got {largest:g}")
     return y
 
 
@@ -161,14 +161,14 @@ def read_weights(sample_weight: Any, X: Any) -> Vector:
     return np.maximum(rows, 0)
 
 
-def weights_of(sample_weight: Any, X: Any, refused: str = "Invalid input") -> Vector:
+def weights_of(sample_weight: Any, X: Any, error_start: str = "Invalid input") -> Vector:
     """Return the weights (n,) of the rows of X, as :func:`read_weights` does.
 
-    Raises ValueError if no row has a positive weight. The message begins with ``refused``.
+    Raises ValueError if no row has a positive weight. The message begins with ``error_start``.
     """
     rows = read_weights(sample_weight, X)
     if not rows.any():
-        raise ValueError(f"{refused} - all samples have zero or negative weights.")
+        raise ValueError(f"{error_start} - all samples have zero or negative weights.")
     return rows
 
 
@@ -176,14 +176,14 @@ def bounds_of(C: float, rows: Vector, by_class: Vector | None = None) -> Vector:
     """Return the bound of each row's coefficient, C * class weight * sample weight, (n,).
 
     ``rows`` are the sample weights (n,). ``by_class`` are the weights (n,) of the rows' classes. Raises ValueError if
-    the sum of the bounds exceeds _MOST.
+    the sum of the bounds exceeds _LARGEST.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         bounds = C * rows if by_class is None else C * by_class * rows
         total = float(np.maximum(bounds, 0).sum())
-    if not total <= _MOST:
+    if not total <= _LARGEST:
         words = "sample_weight" if by_class is None else "class_weight * sample_weight"
-        raise ValueError(f"the sum of C * {words} must be at most {_MOST:g}, got {total:g} for C={C:g}")
+        raise ValueError(f"the sum of C * {words} must be at most {_LARGEST:g}, got {total:g} for C={C:g}")
     return bounds
 
 
@@ -202,7 +202,7 @@ def class_weights(class_weight: Any, classes: NDArray[Any], y: NDArray[Any]) -> 
 
 
 @dataclass(frozen=True)
-class Boxes:
+class ClassBounds:
     """Hold the classes of a fit and the bounds of its coefficients.
 
     Attributes
@@ -223,21 +223,25 @@ class Boxes:
     bounds: Vector
 
 
-def boxes(C: float, class_weight: Any, sample_weight: Any, y: Any, refused: str = "Invalid input") -> Boxes:
+def class_bounds(
+    C: float, class_weight: Any, sample_weight: Any, y: Any, error_start: str = "Invalid input"
+) -> ClassBounds:
     """Return the classes of labels y (n,), and the bounds of the coefficients of a classification.
 
     A class without a row of positive weight is left out. Raises ValueError if fewer than two classes remain. The
-    message begins with ``refused``.
+    message begins with ``error_start``.
     """
     classes, index = classes_of(y)
     weights = class_weights(class_weight, classes, classes[index])
-    rows = weights_of(sample_weight, index, refused)
+    rows = weights_of(sample_weight, index, error_start)
     bounds = bounds_of(C, rows, weights[index])
-    left, index = weighing(index, bounds, refused)
-    return Boxes(classes[left], weights[left], index, np.maximum(bounds, 0))
+    left, index = weighted_classes(index, bounds, error_start)
+    return ClassBounds(classes[left], weights[left], index, np.maximum(bounds, 0))
 
 
-def weighing(index: NDArray[np.intp], weights: Vector, refused: str) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def weighted_classes(
+    index: NDArray[np.intp], weights: Vector, error_start: str
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Return the numbers of the classes that have a row of positive weight, and each row's index (n,) among them.
 
     ``index`` (n,) is the class of each row, ``weights`` (n,) its weight. Rows of other classes get the index -1. Raises
@@ -245,7 +249,7 @@ def weighing(index: NDArray[np.intp], weights: Vector, refused: str) -> tuple[ND
     """
     left = np.unique(index[weights > 0])
     if len(left) < 2:
-        raise ValueError(f"{refused} - all samples with positive weights belong to the same class.")
-    places = np.full(index.max() + 1, -1)
-    places[left] = np.arange(len(left))
-    return left, places[index]
+        raise ValueError(f"{error_start} - all samples with positive weights belong to the same class.")
+    indices = np.full(index.max() + 1, -1)
+    indices[left] = np.arange(len(left))
+    return left, indices[index]

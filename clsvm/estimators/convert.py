@@ -12,7 +12,7 @@ from scipy import sparse
 from sklearn import svm
 from sklearn.utils.validation import check_is_fitted
 
-import clsvm.estimators.svm as own
+import clsvm.estimators.svm as estimators
 from clsvm import arrays
 from clsvm.gram.layouts.record import Plan
 from clsvm.kernels import PRECOMPUTED, Kernel, Precomputed, make
@@ -21,10 +21,10 @@ from clsvm.models.model import KernelModel
 from clsvm.parameters import PARAMETERS
 from clsvm.tasks import CLASSES, TASKS
 
-_OURS = {getattr(svm, name): getattr(own, name) for name in ("SVC", "NuSVC", "SVR", "NuSVR", "OneClassSVM")}
+_OURS = {getattr(svm, name): getattr(estimators, name) for name in ("SVC", "NuSVC", "SVR", "NuSVR", "OneClassSVM")}
 _THEIRS = {ours: theirs for theirs, ours in _OURS.items()}
 _KERNELS = ("linear", "poly", "rbf", "sigmoid", "precomputed")  # both libraries have these, with the same names
-_SAME = ("fit_status_", "shape_fit_", "n_iter_", "n_features_in_", "feature_names_in_", "class_weight_", "classes_")
+_COPIED = ("fit_status_", "shape_fit_", "n_iter_", "n_features_in_", "feature_names_in_", "class_weight_", "classes_")
 
 
 def from_sklearn(model: Any, **params: Any) -> Any:
@@ -85,7 +85,7 @@ def from_sklearn(model: Any, **params: Any) -> Any:
         dtype=made.dtype,
         task=made._task,
         probA=A if A.size else None,
-        probB=_turned(B, classes) if B.size else None,
+        probB=_flip_sign(B, classes) if B.size else None,
     )
     return made
 
@@ -118,43 +118,43 @@ def to_sklearn(model: Any) -> Any:
         ``multi_class`` other than "ovo" for more than two classes.
     """
     kind = _other(model, _THEIRS, "clsvm")
-    machine: KernelModel = model.model_
+    expansion: KernelModel = model.model_
     given = model.kernel == "precomputed"
-    if machine.kernel.name not in _KERNELS or (not given and isinstance(machine.kernel, Precomputed)):
-        got = machine.kernel if isinstance(machine.kernel, Kernel) else model.kernel
+    if expansion.kernel.name not in _KERNELS or (not given and isinstance(expansion.kernel, Precomputed)):
+        got = expansion.kernel if isinstance(expansion.kernel, Kernel) else model.kernel
         raise ValueError(f"scikit-learn has the kernels {', '.join(_KERNELS)}, got {got!r}")
     if not getattr(model, "bias", True):
         raise ValueError("scikit-learn's estimators have an offset, got an estimator with bias=False")
-    numbers = machine.kernel.params if isinstance(machine.kernel, Kernel) else {}
-    if not (machine.of_pairs or len(machine.dual_coef) == 1):
-        way = getattr(model, "multi_class", "")
-        raise ValueError(f"scikit-learn solves a problem for each pair of classes, got multi_class={way!r}")
-    made = _fitted_shell(kind, model.support_vectors_, machine.classes)
-    own_kernel = {"kernel": machine.kernel.name, **numbers} if isinstance(model.kernel, Kernel) else {}
-    made.set_params(**_shared(model, kind, _OURS[kind]) | own_kernel)
+    numbers = expansion.kernel.params if isinstance(expansion.kernel, Kernel) else {}
+    if not (expansion.of_pairs or len(expansion.dual_coef) == 1):
+        strategy = getattr(model, "multi_class", "")
+        raise ValueError(f"scikit-learn solves a problem for each pair of classes, got multi_class={strategy!r}")
+    made = _fitted_shell(kind, model.support_vectors_, expansion.classes)
+    kernel_params = {"kernel": expansion.kernel.name, **numbers} if isinstance(model.kernel, Kernel) else {}
+    made.set_params(**_shared(model, kind, _OURS[kind]) | kernel_params)
     vars(made).update(libsvm_attributes(model), _gamma=float(numbers.get("gamma", 1.0)))
     _copy(model, made)
-    if machine.probA is not None and machine.probB is not None:
-        made._probA, made._probB = machine.probA.copy(), _turned(machine.probB, machine.classes)
+    if expansion.probA is not None and expansion.probB is not None:
+        made._probA, made._probB = expansion.probA.copy(), _flip_sign(expansion.probB, expansion.classes)
         made.probability = made._effective_probability = True
     return made
 
 
 def libsvm_attributes(model: Any) -> dict[str, Any]:
     """Return the private attributes that LIBSVM's fit sets in scikit-learn's estimator."""
-    machine: KernelModel = model.model_
-    k, vectors = len(machine.classes), _float64(model.support_vectors_)
-    dual_coef, intercept = _float64(machine.dual_coef), _float64(machine.intercept)
+    expansion: KernelModel = model.model_
+    k, vectors = len(expansion.classes), _float64(model.support_vectors_)
+    dual_coef, intercept = _float64(expansion.dual_coef), _float64(expansion.intercept)
     dual_coef = _stored(dual_coef) if sparse.issparse(vectors) else dual_coef
-    turned = -1 if k == 2 else 1  # of two classes, LIBSVM's positive class is the first
+    sign = -1 if k == 2 else 1  # of two classes, LIBSVM's positive class is the first
     return {
         "support_": np.array(model.support_, np.int32),
         "support_vectors_": vectors,
-        "_n_support": np.array(machine.n_support if k else np.repeat(machine.n_support, 2), np.int32),
+        "_n_support": np.array(expansion.n_support if k else np.repeat(expansion.n_support, 2), np.int32),
         "dual_coef_": dual_coef,
         "intercept_": intercept,
-        "_dual_coef_": turned * dual_coef,
-        "_intercept_": turned * intercept,
+        "_dual_coef_": sign * dual_coef,
+        "_intercept_": sign * intercept,
     }
 
 
@@ -183,9 +183,9 @@ def _shared(model: Any, *kinds: Any) -> dict[str, Any]:
 def _copy(model: Any, made: Any) -> None:
     """Copy learnt attributes from the estimator ``model`` to the estimator ``made``.
 
-    One estimator is clsvm's and the other scikit-learn's. _SAME lists the attributes that both have.
+    One estimator is clsvm's and the other scikit-learn's. _COPIED lists the attributes that both have.
     """
-    for name in _SAME:
+    for name in _COPIED:
         if hasattr(model, name):
             value = getattr(model, name)
             setattr(made, name, value.copy() if isinstance(value, np.ndarray) else value)
@@ -220,7 +220,7 @@ def _stored(dense: NDArray[np.float64]) -> sparse.csr_matrix:
     return sparse.csr_matrix((dense.ravel(), *places), shape=dense.shape)
 
 
-def _turned(B: NDArray[np.float64], classes: NDArray[Any]) -> NDArray[np.float64]:
+def _flip_sign(B: NDArray[np.float64], classes: NDArray[Any]) -> NDArray[np.float64]:
     """Convert the offsets B of probability sigmoids between the libraries.
 
     For two classes the sign changes, because LIBSVM's positive class is the first one.

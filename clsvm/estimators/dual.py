@@ -29,11 +29,11 @@ from clsvm.tasks import CLASSES, TASKS
 
 Vector = NDArray[np.float64]
 # Dual problems solved together, each with the index of its coefficients in the array of all coefficients of the fit.
-Part = list[tuple[Subproblem, Any]]
-_HARD = 1e30  # bound of the coefficients if C is infinite, for a hard margin
+Group = list[tuple[Subproblem, Any]]
+_HARD_MARGIN = 1e30  # bound of the coefficients if C is infinite, for a hard margin
 _SAMPLE = 100  # the variance of rows in feature space is estimated from this many rows
 _LARGE = 10.0  # a large C for rows whose variance in feature space is 1
-_MARGINS = 10.0  # the largest C with which possible_nu solves C-SVC is 1 / (_MARGINS * tol)
+_MARGIN_FACTOR = 10.0  # the largest C with which possible_nu solves C-SVC is 1 / (_MARGIN_FACTOR * tol)
 _BOUNDED = 1 - 1e-5  # if a nu exceeds this share of the largest nu, a class has all coefficients at their bounds
 _STEPS = 100  # possible_nu solves C-SVC with at most this many SMO iterations for each row
 
@@ -42,11 +42,11 @@ class Machine(KernelEstimator):
     """Fit an SVM by its dual problem. This is the base class of the SVM estimators, which define the dual problem."""
 
     def _options(self) -> Options:
-        options = Options.of(self._asked())
+        options = Options.of(self._solver_params())
         one, *others = devices.listed(options.device)
         return options if others else options.but(device=one)
 
-    def _before(self, shape: tuple[int, int]) -> Vector | None:
+    def _last_coefficients(self, shape: tuple[int, int]) -> Vector | None:
         """Return the coefficients (problems, n) of the last fit, from which a warm start begins.
 
         ``shape`` is (problems, n). Rows that were added since the last fit have the coefficient 0. Return None without
@@ -64,32 +64,34 @@ class Machine(KernelEstimator):
         start[:, self.support_] = self.dual_coef_
         return start
 
-    def _fit_parts(
+    def _fit_groups(
         self,
         X: Any,
-        parts: Iterable[Part],
+        groups: Iterable[Group],
         shape: tuple[int, int],
         started: float,
         index: Any = None,
-        again: bool = True,
+        same_classes: bool = True,
     ) -> None:
-        """Solve the dual problems, one group in ``parts`` after another, and set the learnt attributes.
+        """Solve the dual problems, one group in ``groups`` after another, and set the learnt attributes.
 
         ``shape`` is the shape of the array of all coefficients, with a column for each of n rows. ``index`` is each
-        row's class (n,), if any. ``again`` says whether a warm start may use the coefficients of the last fit.
+        row's class (n,), if any. ``same_classes`` says whether a warm start may use the coefficients of the last fit.
         """
-        rows, kernel = self._trained_on(X)
+        rows, kernel = self._solver_rows(X)
         copies = TASKS[self._task].copies
-        before = self._before(shape) if again else None
+        before = self._last_coefficients(shape) if same_classes else None
         coefficients, fit = np.zeros(shape), None
-        for part in parts:
-            members = [one for one, _ in part]
+        for group in groups:
+            subproblems = [one for one, _ in group]
             if before is not None:
-                members = [replace(one, start=_begun(before[at], one.problem, copies)) for one, at in part]
-            fit = driver.solve(rows, members, kernel, self._options(), started, fit)
+                subproblems = [
+                    replace(one, start=_start_coefficients(before[at], one.problem, copies)) for one, at in group
+                ]
+            fit = driver.solve(rows, subproblems, kernel, self._options(), started, fit)
             rho = np.concatenate([result.rho for result in fit.results])
-            self._check_margins(rho, Fit(rows, kernel, members, started))
-            for result, (_, at) in zip(fit.results, part, strict=True):
+            self._check_margins(rho, FitInput(rows, kernel, subproblems, started))
+            for result, (_, at) in zip(fit.results, group, strict=True):
                 b, _ = self._scaled(result.b, result.rho)
                 coefficients[at] = b.reshape(len(b), copies, -1).sum(axis=1)
         assert fit
@@ -110,10 +112,10 @@ class Machine(KernelEstimator):
         steps = np.minimum(fit.steps, np.iinfo(np.int32).max).astype(np.int32)
         self.n_iter_ = steps if of_classes else int(steps[0])
         self.support_ = support.astype(np.int32)
-        if self._given:
+        if self._precomputed:
             self.support_vectors_ = np.empty((0, 0))
         else:  # rows for a kernel that is a Python function can be any objects
-            self.support_vectors_ = _safe_indexing(X, support) if self._own else X[support]
+            self.support_vectors_ = _safe_indexing(X, support) if self._user_kernel else X[support]
         self._n_support = np.bincount(index[support], minlength=max(1, len(classes))).astype(np.int32)
         self.dual_coef_ = coefficients[:, support]
         self.intercept_ = 0.0 - self._scaled(np.zeros((len(fit.rho), 1)), fit.rho)[1]
@@ -123,10 +125,10 @@ class Machine(KernelEstimator):
         vectors: Any = self.support_vectors_
         plan = fit.plan
         if plan and len(plan.centre) != vectors.shape[1]:
-            plan = None  # the plan is for the rows without empty columns, which _trained_on removes
+            plan = None  # the plan is for the rows without empty columns, which _solver_rows removes
         if isinstance(kernel, Precomputed):
             vectors = support
-            self._rows_of_fit = X if self._own else None
+            self._rows_of_fit = X if self._user_kernel else None
         self.model_ = KernelModel(
             kernel=kernel,
             support_vectors=vectors,
@@ -139,7 +141,7 @@ class Machine(KernelEstimator):
             task=self._task,
         )
 
-    def _posed(self, y: Any, sample_weight: Any) -> tuple[NDArray[Any], list[Subproblem]]:
+    def _formulate(self, y: Any, sample_weight: Any) -> tuple[NDArray[Any], list[Subproblem]]:
         """Return the classes and the dual problems of a fit to y (n,).
 
         For a one-class SVM y is None, and sample_weight (n,) is given. nu-SVR's dual problem has each row twice. Raises
@@ -154,25 +156,25 @@ class Machine(KernelEstimator):
         """
         return b, rho.mean(axis=1)  # a dual problem with two groups has two offsets; the model's is their mean
 
-    def _check_margins(self, rho: Vector, fit: Fit | None = None) -> None:
+    def _check_margins(self, rho: Vector, fit: FitInput | None = None) -> None:
         """Warn if the offsets rho (problems, groups) of the dual solution show that a nu-SVC has no margin.
 
         ``fit`` holds the input from which a larger nu is computed, for advice. None means a warning without advice.
         """
 
-    def _trained_on(self, X: Any, kernel: Kernel | None = None) -> tuple[Any, Kernel | Precomputed]:
+    def _solver_rows(self, X: Any, kernel: Kernel | None = None) -> tuple[Any, Kernel | Precomputed]:
         """Return the rows and the kernel function for the solver.
 
         A task whose dual problem has two coefficients for each row gets all rows twice.
         """
-        rows, made = super()._trained_on(X, kernel)
+        rows, made = super()._solver_rows(X, kernel)
         return _repeated(rows, isinstance(made, Precomputed), TASKS[self._task].copies), made
 
     def _fit_whole(self, X: Any, y: Any, sample_weight: Any, started: float) -> None:
         """Fit a task that has a single dual problem over all rows, such as a regression."""
-        _, (member,) = self._posed(y, sample_weight)
-        shape = 1, member.problem.n // TASKS[self._task].copies
-        self._fit_parts(X, [[(member, ...)]], shape, started)
+        _, (subproblem,) = self._formulate(y, sample_weight)
+        shape = 1, subproblem.problem.n // TASKS[self._task].copies
+        self._fit_groups(X, [[(subproblem, ...)]], shape, started)
 
     @property
     def n_support_(self) -> NDArray[np.int32]:
@@ -195,12 +197,12 @@ class Machine(KernelEstimator):
 
     @property
     def _bound(self) -> float:
-        """Return C as a finite number. An infinite C becomes _HARD, and a task without C has 1."""
+        """Return C as a finite number. An infinite C becomes _HARD_MARGIN, and a task without C has 1."""
         C = float(self.C) if "C" in TASKS[self._task].parameters else 1.0
-        return _HARD if np.isinf(C) else C
+        return _HARD_MARGIN if np.isinf(C) else C
 
 
-def _begun(start: Vector, problem: Problem, copies: int) -> Vector:
+def _start_coefficients(start: Vector, problem: Problem, copies: int) -> Vector:
     """Return the start coefficients of a dual problem whose rows are repeated ``copies`` times.
 
     ``start`` (problems, n) has one coefficient for each row. Of two copies of a row, the one with a negative lower
@@ -224,16 +226,16 @@ def _repeated(X: Any, given: bool, copies: int) -> Any:
     return sp.vstack([X] * copies, "csr") if sp.issparse(X) else np.concatenate([X] * copies)
 
 
-class Fit(NamedTuple):
+class FitInput(NamedTuple):
     """Hold the input of a fit: rows, kernel function, dual problems, and the value of perf_counter() at its start."""
 
     rows: Any
     kernel: Kernel | Precomputed
-    members: list[Subproblem]
+    subproblems: list[Subproblem]
     started: float
 
 
-def possible_nu(fit: Fit, narrow: NDArray[np.intp], nu: float, options: Options) -> str:
+def possible_nu(fit: FitInput, narrow: NDArray[np.intp], nu: float, options: Options) -> str:
     """Return advice on a larger nu for the problems of a nu-SVC fit that have no margin.
 
     ``narrow`` are the numbers of these problems. The advice comes from a solution of C-SVC with a C that is large for
@@ -241,43 +243,43 @@ def possible_nu(fit: Fit, narrow: NDArray[np.intp], nu: float, options: Options)
     this one leaves little margin. If all coefficients of a class are at their bounds, no smaller nu has a larger
     margin.
     """
-    most = min(largest_nu(one.problem.lo, one.problem.hi) for one in fit.members)
+    most = min(largest_nu(one.problem.lo, one.problem.hi) for one in fit.subproblems)
     limit = f"the sizes of the classes allow at most nu={most:g}"
-    spread, members = _spread(fit.rows, fit.kernel), [fit.members[place] for place in narrow]
-    if not 0 < spread < np.inf:
+    variance, subproblems = _variance(fit.rows, fit.kernel), [fit.subproblems[place] for place in narrow]
+    if not 0 < variance < np.inf:
         return f"; {limit}"
-    C = min(_LARGE / spread, 1 / (_MARGINS * max(options.tol, np.finfo(np.float64).tiny)))
-    soft = _soft(fit, members, C, options)
-    if soft is None or max(soft) <= nu:
+    C = min(_LARGE / variance, 1 / (_MARGIN_FACTOR * max(options.tol, np.finfo(np.float64).tiny)))
+    soft_nu = _soft_margin_nu(fit, subproblems, C, options)
+    if soft_nu is None or max(soft_nu) <= nu:
         return f"; {limit}"
-    own = [largest_nu(one.problem.lo, one.problem.hi) for one in members]
-    if any(least > _BOUNDED * its for least, its in zip(soft, own, strict=True)):
+    own = [largest_nu(one.problem.lo, one.problem.hi) for one in subproblems]
+    if any(least > _BOUNDED * its for least, its in zip(soft_nu, own, strict=True)):
         return f"; no smaller nu than {most:g} gives a margin of more than {1 / C:.2g}, and {limit}"
-    if max(soft) > most:
-        return f"; nu={max(soft):.3g} would be large enough, but {limit}"
-    return f"; nu={min(most, _rounded_up(max(soft))):g} is large enough, and {limit}"
+    if max(soft_nu) > most:
+        return f"; nu={max(soft_nu):.3g} would be large enough, but {limit}"
+    return f"; nu={min(most, _rounded_up(max(soft_nu))):g} is large enough, and {limit}"
 
 
-def _soft(fit: Fit, members: list[Subproblem], C: float, options: Options) -> list[float] | None:
+def _soft_margin_nu(fit: FitInput, subproblems: list[Subproblem], C: float, options: Options) -> list[float] | None:
     """Solve C-SVC for each problem, and return the nu for which nu-SVC has the same solution.
 
     Return None if a solve fails or takes too many iterations.
     """
-    steps = _STEPS * max(len(one.rows) for one in members)
+    steps = _STEPS * max(len(one.rows) for one in subproblems)
     steps = steps if options.max_iter < 0 else min(steps, options.max_iter)
     asked = options.but(max_iter=steps, gap_tol=None, checkpoint=None, verbose=False)
-    posed_soft = [Subproblem(one.rows, soft_margin(one.problem, C)) for one in members]
+    soft_problems = [Subproblem(one.rows, soft_margin(one.problem, C)) for one in subproblems]
     try:
-        trained = driver.solve(fit.rows, posed_soft, fit.kernel, asked, fit.started)
+        trained = driver.solve(fit.rows, soft_problems, fit.kernel, asked, fit.started)
     except (ValueError, MemoryError, ClsvmError):  # an error while finding advice must not lose the user's fit
         return None
     if not trained.report.converged:
         return None
-    weights = [float((one.problem.hi - one.problem.lo).sum()) for one in members]
+    weights = [float((one.problem.hi - one.problem.lo).sum()) for one in subproblems]
     return [float(np.abs(one.b).sum()) / (C * weight) for one, weight in zip(trained.results, weights, strict=True)]
 
 
-def _spread(rows: Any, kernel: Kernel | Precomputed) -> float:
+def _variance(rows: Any, kernel: Kernel | Precomputed) -> float:
     """Return the variance of a sample of rows in the kernel's feature space. Return 0 for rows on Dask's workers."""
     if sharded.is_remote(rows):
         return 0.0

@@ -21,7 +21,7 @@ from sklearn.utils.validation import _get_feature_names, check_array, check_rand
 from clsvm import arrays
 from clsvm.errors import naming
 from clsvm.estimators import checks
-from clsvm.estimators.base import DTYPES, KernelEstimator, documented, keep
+from clsvm.estimators.base import DTYPES, KernelEstimator, documented, set_parameters
 from clsvm.estimators.callbacks import FitTask
 from clsvm.estimators.checks import check_values
 from clsvm.gram.layouts.record import Plan
@@ -40,7 +40,7 @@ Vector = NDArray[np.float64]
 _Callback = Callable[[int, Vector, float], Any] | None
 
 
-class Posed(NamedTuple):
+class Targets(NamedTuple):
     """Hold the targets ``y`` (k, n) of k outputs, the row ``weights`` (n,) and the ``classes`` of a Falkon fit.
 
     A regression has no classes.
@@ -101,21 +101,21 @@ class Falkon(KernelEstimator):
     def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
         X, y = self._rows(X, y, reset=True, **self._checks)
         self._flat = y.ndim == 1
-        posed = self._posed(y, sample_weight)
-        self._train(X, self._problem(posed), posed.classes, started)
+        targets = self._formulate(y, sample_weight)
+        self._train(X, self._problem(targets), targets.classes, started)
         return X
 
-    def _posed(self, y: Any, sample_weight: Any) -> Posed:
+    def _formulate(self, y: Any, sample_weight: Any) -> Targets:
         """Return the numeric targets, weights and classes for y (n,) or (n, k).
 
         Raises ValueError or TypeError for invalid targets or weights.
         """
         raise NotImplementedError
 
-    def _problem(self, posed: Posed) -> Task:
-        loss = LOSSES[self._loss(len(posed.y))]
-        offset = loss.constant(posed.y, posed.weights) if self.fit_intercept else np.zeros(len(posed.y))
-        return Task(loss, posed.y, posed.weights, offset, float(self.penalty))
+    def _problem(self, targets: Targets) -> Task:
+        loss = LOSSES[self._loss(len(targets.y))]
+        offset = loss.constant(targets.y, targets.weights) if self.fit_intercept else np.zeros(len(targets.y))
+        return Task(loss, targets.y, targets.weights, offset, float(self.penalty))
 
     def _options(self) -> nystrom.Options:
         given = {name: getattr(self, name) for name in ("dtype", "memory_limit", "layout", "verbose", "callback")}
@@ -129,21 +129,24 @@ class Falkon(KernelEstimator):
         self.centers_, self.center_indices_, self.intercept_ = centers.rows, centers.indices, task.offset
         if len(classes):
             self.classes_ = classes
-        if self._told:
-            options = replace(options, callback=_telling(self._told, partial(self._after_step, kernel), self.callback))
+        if self._callback_task:
+            options = replace(
+                options,
+                callback=_solver_callback(self._callback_task, partial(self._attributes_after, kernel), self.callback),
+            )
         alpha, report, plan = nystrom.train(X, task, kernel, centers, options, start, random, started)
         self.fit_report_ = report
         self._set_model(kernel, alpha, report.steps, plan, report.dtype)
 
-    def _after_step(self, kernel: Kernel, step: int, coefficients: Vector) -> dict[str, Any]:
+    def _attributes_after(self, kernel: Kernel, step: int, coefficients: Vector) -> dict[str, Any]:
         """Return the attributes that the estimator would have if the fit ended now, for scikit-learn's callbacks.
 
         ``step`` is the number of steps done, ``coefficients`` (m, k) their result.
         """
-        reached = object.__new__(type(self))
-        reached.__dict__ = self.__dict__.copy()
-        reached._set_model(kernel, np.ascontiguousarray(coefficients.T), step, None, self.dtype)
-        return {name: value for name, value in vars(reached).items() if name != "_told"}
+        fitted = object.__new__(type(self))
+        fitted.__dict__ = self.__dict__.copy()
+        fitted._set_model(kernel, np.ascontiguousarray(coefficients.T), step, None, self.dtype)
+        return {name: value for name, value in vars(fitted).items() if name != "_callback_task"}
 
     def _set_model(self, kernel: Kernel, alpha: Vector, steps: int, plan: Plan | None, dtype: str) -> None:
         """Set the attributes that hold the model, with coefficients alpha (k, m), and the number of steps."""
@@ -177,7 +180,7 @@ class Falkon(KernelEstimator):
         """
         check_values(kernel, X)
         if not (self.warm_start and hasattr(self, "centers_")):
-            return self._chosen(X, kernel, task.weights, random), None
+            return self._choose_centers(X, kernel, task.weights, random), None
         before, index, k = self.centers_, self.center_indices_, len(task.y)
         if before.shape[1] != X.shape[1] or len(self.dual_coef_) != k:
             was = f"{len(self.dual_coef_)} outputs of {before.shape[1]} features"
@@ -186,14 +189,16 @@ class Falkon(KernelEstimator):
         same = same and not (X[index] != before).sum()
         return nystrom.Centers(before, index if same else None, f"{before.shape[0]} of the fit before"), self.dual_coef_
 
-    def _chosen(self, X: Any, kernel: Kernel, weights: Vector, random: np.random.RandomState) -> nystrom.Centers:
-        how = self.center_selection
-        if not isinstance(how, str):
-            how = self._given_centers(how, X.shape[1], kernel)
-            if sp.issparse(how) != sp.issparse(X):
-                how = sp.csr_matrix(how) if sp.issparse(X) else how.toarray()
+    def _choose_centers(
+        self, X: Any, kernel: Kernel, weights: Vector, random: np.random.RandomState
+    ) -> nystrom.Centers:
+        selection = self.center_selection
+        if not isinstance(selection, str):
+            selection = self._given_centers(selection, X.shape[1], kernel)
+            if sp.issparse(selection) != sp.issparse(X):
+                selection = sp.csr_matrix(selection) if sp.issparse(X) else selection.toarray()
         where = {"device": devices.first(self.device), "memory_limit": self.memory_limit}
-        return nystrom.choose_centers(X, how, self.n_centers, weights, random, kernel, float(self.penalty), where)
+        return nystrom.choose_centers(X, selection, self.n_centers, weights, random, kernel, float(self.penalty), where)
 
     def _given_centers(self, given: Any, d: int, kernel: Kernel) -> Any:
         """Check the inducing points that the user gave as center_selection, and return them as an array or CSR matrix.
@@ -212,11 +217,11 @@ class Falkon(KernelEstimator):
         return rows
 
     @property
-    def _most_steps(self) -> int:
+    def _max_steps(self) -> int:
         return int(self.max_iter)
 
     def _check_numbers(self) -> None:
-        if self._given or self._own:
+        if self._precomputed or self._user_kernel:
             raise ValueError(f"kernel must be a name or a Kernel, got {self.kernel!r}: Falkon needs a function of rows")
         super()._check_numbers()
         check_random_state(self.random_state)
@@ -227,14 +232,16 @@ class Falkon(KernelEstimator):
         return self.centers_
 
 
-def _telling(told: FitTask, learnt: Callable[[int, Vector], dict[str, Any]], given: _Callback) -> Callable[..., None]:
+def _solver_callback(
+    callback_task: FitTask, attributes: Callable[[int, Vector], dict[str, Any]], given: _Callback
+) -> Callable[..., None]:
     """Return a callback for the solver: it calls the user's callback ``given``, then scikit-learn's callbacks."""
-    told.step()
+    callback_task.step()
 
     def stepped(step: int, coefficients: Vector, seconds: float) -> None:
         if given:
             given(step, coefficients, seconds)
-        told.step(partial(learnt, step, coefficients))
+        callback_task.step(partial(attributes, step, coefficients))
 
     return stepped
 
@@ -306,7 +313,7 @@ class FalkonRegressor(RegressorMixin, Falkon):
         callback: _Callback = None,
         verbose: bool = False,
     ) -> None:
-        keep(self, locals())
+        set_parameters(self, locals())
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -317,12 +324,12 @@ class FalkonRegressor(RegressorMixin, Falkon):
     def _loss(self, outputs: int) -> str:
         return str(self.loss)
 
-    def _posed(self, y: Any, sample_weight: Any) -> Posed:
-        y = checks.within(np.asarray(y, np.float64))
+    def _formulate(self, y: Any, sample_weight: Any) -> Targets:
+        y = checks.check_size(np.asarray(y, np.float64))
         if not np.isfinite(y).all():
             raise ValueError("Input y contains NaN or infinity.")
         weights = _scaled(checks.weights_of(sample_weight, y))
-        return Posed(np.zeros(0), np.ascontiguousarray(y.reshape(len(y), -1).T), weights)
+        return Targets(np.zeros(0), np.ascontiguousarray(y.reshape(len(y), -1).T), weights)
 
     def _decoder(self, y: Any, sample_weight: Any) -> Decoder:
         return Decoder(NUMBERS, np.zeros(0), columns=np.ndim(y) > 1)
@@ -370,7 +377,7 @@ class FalkonClassifier(ClassifierMixin, Falkon):
         callback: _Callback = None,
         verbose: bool = False,
     ) -> None:
-        keep(self, locals())
+        set_parameters(self, locals())
 
     def _loss(self, outputs: int) -> str:
         return "squared"
@@ -383,15 +390,15 @@ class FalkonClassifier(ClassifierMixin, Falkon):
         signs = np.where(np.arange(k)[:, None] == index, 1.0, -1.0)
         return signs[1:] if k == 2 else signs
 
-    def _posed(self, y: Any, sample_weight: Any) -> Posed:
+    def _formulate(self, y: Any, sample_weight: Any) -> Targets:
         classes, index = checks.classes_of(y)
         by_class = checks.class_weights(self.class_weight, classes, classes[index])
         weights = _scaled(_scaled(checks.weights_of(sample_weight, index)) * _scaled(by_class)[index])
-        left, index = checks.weighing(index, weights, "Invalid input")
-        return Posed(classes[left], self._targets(np.maximum(index, 0), len(left)), weights)
+        left, index = checks.weighted_classes(index, weights, "Invalid input")
+        return Targets(classes[left], self._targets(np.maximum(index, 0), len(left)), weights)
 
     def _decoder(self, y: Any, sample_weight: Any) -> Decoder:
-        return Decoder(CLASSES, self._posed(y, sample_weight).classes)
+        return Decoder(CLASSES, self._formulate(y, sample_weight).classes)
 
     def decision_function(self, X: Any) -> Vector:
         """Return the decision values of the rows of X.

@@ -16,23 +16,23 @@ from sklearn.utils.validation import check_is_fitted, check_random_state
 
 from clsvm.errors import warn
 from clsvm.estimators import checks, dual
-from clsvm.estimators.base import KernelLike, documented, keep, without_probability
-from clsvm.estimators.dual import Machine, Part, Vector
+from clsvm.estimators.base import KernelLike, documented, set_parameters, without_probability
+from clsvm.estimators.dual import Group, Machine, Vector
 from clsvm.models.decoder import Decoder, pairs
 from clsvm.parameters import Number
 from clsvm.problem import Problem, Subproblem, c_svc, crammer_singer, epsilon_svr, nu_svc, nu_svr, one_class
 from clsvm.tasks import CLASSES
 
-Side = tuple[int, int | None]  # positive and negative class of a binary problem; None means all other classes
+Pair = tuple[int, int | None]  # positive and negative class of a binary problem; None means all other classes
 COEFFICIENTS = 1 << 19  # about this many coefficients are solved in one group; each takes about a hundred bytes
-MACHINES = 1024  # a group has about this many binary problems or more; the device gets X once for each group
+MIN_PROBLEMS = 1024  # a group has about this many binary problems or more; the device gets X once for each group
 
 
 class _Classifier(ClassifierMixin, Machine):
     """Fit a classifier. This is the base class of SVC and NuSVC, which define the dual problem of two classes."""
 
-    _refused = "Invalid input"  # start of the error message for weights that leave fewer than two classes
-    _way = "ovo"  # value of the parameter multi_class
+    _weights_error = "Invalid input"  # start of the error message for weights that leave fewer than two classes
+    _strategy = "ovo"  # value of the parameter multi_class
 
     def _problem(self, signs: Vector, bounds: Vector) -> Problem:
         """Return the dual problem of two classes.
@@ -44,62 +44,63 @@ class _Classifier(ClassifierMixin, Machine):
 
     def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
         X, y = self._rows(X, y, reset=True)
-        boxes = self._boxes(y, sample_weight)
-        classes, k, coupled = boxes.classes, len(boxes.classes), self._way == "crammer_singer"
+        box = self._class_bounds(y, sample_weight)
+        classes, k, coupled = box.classes, len(box.classes), self._strategy == "crammer_singer"
         before = getattr(self, "classes_", classes)
-        again = np.array_equal(before, classes)
-        if self.warm_start and not again and (k == 2 or coupled):
+        same_classes = np.array_equal(before, classes)
+        if self.warm_start and not same_classes and (k == 2 or coupled):
             raise ValueError(f"warm_start: the fit before had the classes {before}, got {classes}")
-        self.classes_, self.class_weight_ = classes, boxes.weights
-        count = k if coupled or (k > 2 and self._way == "ovr") else k - 1
-        self._fit_parts(X, self._parts(boxes), (count, len(boxes.index)), started, boxes.index, again)
+        self.classes_, self.class_weight_ = classes, box.weights
+        count = k if coupled or (k > 2 and self._strategy == "ovr") else k - 1
+        self._fit_groups(X, self._groups(box), (count, len(box.index)), started, box.index, same_classes)
         return X
 
-    def _parts(self, boxes: checks.Boxes) -> Iterator[Part]:
+    def _groups(self, box: checks.ClassBounds) -> Iterator[Group]:
         """Yield groups of dual problems that together make the fit, each group small enough for the host's memory."""
-        index, bounds, k, n = boxes.index, boxes.bounds, len(boxes.classes), len(boxes.index)
-        if self._way == "crammer_singer":
+        index, bounds, k, n = box.index, box.bounds, len(box.classes), len(box.index)
+        if self._strategy == "crammer_singer":
             yield [(Subproblem(np.arange(n), crammer_singer(index, bounds, k)), ...)]
         elif k == 2:
-            yield [(one.embedded(n), ...) for one in self._members(index, self._sides(k), bounds)]
+            yield [(one.embedded(n), ...) for one in self._subproblems(index, self._class_pairs(k), bounds)]
         else:
-            for some in _at_a_time(self._sides(k), np.bincount(index[index >= 0]), self.checkpoint is not None):
-                members = self._members(index, some, bounds)
-                yield [(one, _places(side, one.rows, index)) for side, one in zip(some, members, strict=True)]
+            for some in _pair_groups(self._class_pairs(k), np.bincount(index[index >= 0]), self.checkpoint is not None):
+                subproblems = self._subproblems(index, some, bounds)
+                each = zip(some, subproblems, strict=True)
+                yield [(one, _dual_coef_index(pair, one.rows, index)) for pair, one in each]
 
-    def _boxes(self, y: Any, sample_weight: Any) -> checks.Boxes:
-        return checks.boxes(self._bound, self.class_weight, sample_weight, y, self._refused)
+    def _class_bounds(self, y: Any, sample_weight: Any) -> checks.ClassBounds:
+        return checks.class_bounds(self._bound, self.class_weight, sample_weight, y, self._weights_error)
 
-    def _sides(self, k: int) -> list[Side]:
+    def _class_pairs(self, k: int) -> list[Pair]:
         """Return for k classes the positive and negative class of each binary problem.
 
         None in place of the negative class means all other classes.
         """
         if k == 2:
             return [(1, 0)]
-        return [*pairs(k)] if self._way == "ovo" else [(i, None) for i in range(k)]
+        return [*pairs(k)] if self._strategy == "ovo" else [(i, None) for i in range(k)]
 
-    def _members(self, index: NDArray[np.intp], sides: Sequence[Side], bounds: Vector) -> list[Subproblem]:
-        """Return the dual problem for each pair of classes in ``sides``, over the rows of its classes.
+    def _subproblems(self, index: NDArray[np.intp], class_pairs: Sequence[Pair], bounds: Vector) -> list[Subproblem]:
+        """Return the dual problem for each pair of classes in ``class_pairs``, over the rows of its classes.
 
         ``index`` (n,) is each row's class, -1 for rows left out. ``bounds`` (n,) are the bounds of the coefficients.
         """
         made = []
         of_class = [np.flatnonzero(index == i) for i in range(index.max() + 1)]
-        for i, j in sides:
+        for i, j in class_pairs:
             rows = np.flatnonzero(index >= 0) if j is None else np.sort(np.concatenate([of_class[i], of_class[j]]))
             made.append(Subproblem(rows, self._problem(np.where(index[rows] == i, 1.0, -1.0), bounds[rows])))
         return made
 
-    def _posed(self, y: Any, sample_weight: Any) -> tuple[NDArray[Any], list[Subproblem]]:
-        if self._way == "crammer_singer":
+    def _formulate(self, y: Any, sample_weight: Any) -> tuple[NDArray[Any], list[Subproblem]]:
+        if self._strategy == "crammer_singer":
             raise NotImplementedError
-        boxes = self._boxes(y, sample_weight)
-        return boxes.classes, self._members(boxes.index, self._sides(len(boxes.classes)), boxes.bounds)
+        box = self._class_bounds(y, sample_weight)
+        return box.classes, self._subproblems(box.index, self._class_pairs(len(box.classes)), box.bounds)
 
     def _decoder(self, y: Any, sample_weight: Any) -> Decoder:
-        classes = self._boxes(y, sample_weight).classes
-        return self._decoder_of(classes, len(classes) > 2 and self._way == "ovo")
+        classes = self._class_bounds(y, sample_weight).classes
+        return self._decoder_of(classes, len(classes) > 2 and self._strategy == "ovo")
 
     @property
     def _fitted_decoder(self) -> Decoder:
@@ -221,10 +222,10 @@ class SVC(_Classifier):
         checkpoint: str | os.PathLike[str] | None = None,
         checkpoint_every: float = 60.0,
     ) -> None:
-        keep(self, locals())
+        set_parameters(self, locals())
 
     @property
-    def _way(self) -> str:  # type: ignore[override]
+    def _strategy(self) -> str:  # type: ignore[override]
         return self.multi_class
 
     def _problem(self, signs: Vector, bounds: Vector) -> Problem:
@@ -246,7 +247,7 @@ class NuSVC(_Classifier):
     """
 
     _task = "nu_svc"
-    _refused = "specified nu is infeasible"
+    _weights_error = "specified nu is infeasible"
 
     @without_probability
     def __init__(
@@ -278,7 +279,7 @@ class NuSVC(_Classifier):
         checkpoint: str | os.PathLike[str] | None = None,
         checkpoint_every: float = 60.0,
     ) -> None:
-        keep(self, locals())
+        set_parameters(self, locals())
 
     def _problem(self, signs: Vector, bounds: Vector) -> Problem:
         return nu_svc(signs, float(self.nu), bounds)
@@ -297,7 +298,7 @@ class NuSVC(_Classifier):
         """Return the margin of each problem, (problems,): half the difference of its two offsets rho (problems, 2)."""
         return np.asarray((rho[:, 0] - rho[:, 1]) / 2)
 
-    def _check_margins(self, rho: Vector, fit: dual.Fit | None = None) -> None:
+    def _check_margins(self, rho: Vector, fit: dual.FitInput | None = None) -> None:
         narrow = np.flatnonzero(self._margins(rho) <= self.tol)
         if len(narrow):
             words = f"NuSVC found a margin of no more than tol={self.tol:g} between two classes, so that it cannot tell"
@@ -305,29 +306,31 @@ class NuSVC(_Classifier):
             warn(words + (dual.possible_nu(fit, narrow, float(self.nu), self._options()) if fit else ""))
 
 
-def _at_a_time(sides: Sequence[Side], counts: NDArray[np.intp], whole: bool) -> Iterator[Sequence[Side]]:
-    """Divide binary problems into groups that are made and solved together, and yield the sides of each group.
+def _pair_groups(class_pairs: Sequence[Pair], counts: NDArray[np.intp], whole: bool) -> Iterator[Sequence[Pair]]:
+    """Divide binary problems into groups that are made and solved together, and yield the class pairs of each group.
 
-    ``sides`` are the positive and negative class of each problem. ``counts`` (k,) are the numbers of rows of the
+    ``class_pairs`` are the positive and negative class of each problem. ``counts`` (k,) are the numbers of rows of the
     classes. A group has about COEFFICIENTS coefficients. If ``whole`` is true, all problems are in one group.
     """
-    rows = np.array([counts.sum() if j is None else counts[i] + counts[j] for i, j in sides])
-    size = max(COEFFICIENTS, MACHINES * int(rows.mean()))
-    part = np.zeros(len(sides), np.intp) if whole else (np.cumsum(rows) - rows) // size
-    for some in np.split(np.arange(len(sides)), np.flatnonzero(np.diff(part)) + 1):
-        yield sides[some[0] : some[-1] + 1]
+    rows = np.array([counts.sum() if j is None else counts[i] + counts[j] for i, j in class_pairs])
+    size = max(COEFFICIENTS, MIN_PROBLEMS * int(rows.mean()))
+    group = np.zeros(len(class_pairs), np.intp) if whole else (np.cumsum(rows) - rows) // size
+    for some in np.split(np.arange(len(class_pairs)), np.flatnonzero(np.diff(group)) + 1):
+        yield class_pairs[some[0] : some[-1] + 1]
 
 
-def _places(side: Side, rows: NDArray[np.intp], index: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def _dual_coef_index(
+    pair: Pair, rows: NDArray[np.intp], index: NDArray[np.intp]
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Return the positions (line, column) of a binary problem's coefficients in the array of all coefficients.
 
     The array has a column for each of n samples. For each class against the rest it has k lines, one for each class.
     For pairs of classes it has the k - 1 lines of scikit-learn's dual_coef_. A sample of class a has its coefficient
     against class b in line b - 1 if a < b, else in line b.
 
-    side: the two classes of the problem. rows: indices of its samples. index: class of each of the n samples, (n,).
+    pair: the two classes of the problem. rows: indices of its samples. index: class of each of the n samples, (n,).
     """
-    i, j = side
+    i, j = pair
     against = np.full(len(rows), i) if j is None else np.where(index[rows] == i, j - 1, i)
     return against[None], rows[None]
 
@@ -344,7 +347,7 @@ class _Regressor(RegressorMixin, Machine):
         self._fit_whole(X, y, sample_weight, started)
         return X
 
-    def _posed(self, y: Any, sample_weight: Any) -> tuple[NDArray[Any], list[Subproblem]]:
+    def _formulate(self, y: Any, sample_weight: Any) -> tuple[NDArray[Any], list[Subproblem]]:
         weights = checks.weights_of(sample_weight, y)
         problem = self._problem(checks.numbers_of(y), weights)
         return np.zeros(0), [Subproblem(np.arange(problem.n), problem)]
@@ -411,7 +414,7 @@ class SVR(_Regressor):
         checkpoint: str | os.PathLike[str] | None = None,
         checkpoint_every: float = 60.0,
     ) -> None:
-        keep(self, locals())
+        set_parameters(self, locals())
 
     def _problem(self, y: Vector, weights: Vector) -> Problem:
         return epsilon_svr(y, checks.bounds_of(self._bound, weights), self.epsilon, bool(self.bias))
@@ -457,7 +460,7 @@ class NuSVR(_Regressor):
         checkpoint: str | os.PathLike[str] | None = None,
         checkpoint_every: float = 60.0,
     ) -> None:
-        keep(self, locals())
+        set_parameters(self, locals())
 
     def _problem(self, y: Vector, weights: Vector) -> Problem:
         return nu_svr(y, checks.bounds_of(self._bound, weights), float(self.nu))
@@ -532,7 +535,7 @@ class OneClassSVM(OutlierMixin, Machine):
         checkpoint: str | os.PathLike[str] | None = None,
         checkpoint_every: float = 60.0,
     ) -> None:
-        keep(self, locals())
+        set_parameters(self, locals())
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit the estimator to training rows. Errors and warnings are those of :meth:`SVC.fit`.
@@ -559,7 +562,7 @@ class OneClassSVM(OutlierMixin, Machine):
         self.offset_ = -self.intercept_
         return X
 
-    def _posed(self, y: Any, sample_weight: Any) -> tuple[NDArray[Any], list[Subproblem]]:
+    def _formulate(self, y: Any, sample_weight: Any) -> tuple[NDArray[Any], list[Subproblem]]:
         weights = checks.bounds_of(1.0, checks.weights_of(sample_weight, sample_weight))
         return np.zeros(0), [Subproblem(np.arange(len(weights)), one_class(float(self.nu), weights))]
 

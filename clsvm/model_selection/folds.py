@@ -54,7 +54,10 @@ class Folds(Fits):
 
     def key(self, job: Job) -> tuple[Any, ...]:
         estimator, options = job.estimator, self.options(job.estimator)
-        read_alike = (estimator._given, estimator._own) == (self.estimator._given, self.estimator._own)
+        read_alike = (estimator._precomputed, estimator._user_kernel) == (
+            self.estimator._precomputed,
+            self.estimator._user_kernel,
+        )
         if not read_alike or not self.shareable(job) or estimator.checkpoint is not None:
             raise NotImplementedError
         room = options.dtype, options.working_set_size, options.cache_size, options.device, options.memory_limit
@@ -63,7 +66,7 @@ class Folds(Fits):
     def _kernel(self, job: Job) -> Any:
         """Return the kernel function of a fit. The parameter gamma="scale" depends on the fold's training rows."""
         estimator = job.estimator
-        if estimator._given or estimator._own:
+        if estimator._precomputed or estimator._user_kernel:
             return estimator.kernel
         by_rows = not isinstance(estimator.kernel, Kernel) and isinstance(estimator.gamma, str)
         return estimator._kernel(self.rows[self.splits[job.fold][0]] if by_rows else self.rows)
@@ -75,7 +78,7 @@ class Folds(Fits):
         """
         first, known = group.jobs[0].estimator, group.key[0]
         options = self.options(first)
-        rows, kernel = first._trained_on(self.rows, known if isinstance(known, Kernel) else None)
+        rows, kernel = first._solver_rows(self.rows, known if isinstance(known, Kernel) else None)
         with Stream(options.device, options.memory_limit) as stream:
             ready: prepare.PreparedFit | None = None
             last: dict[int, list[_Solved]] = {}  # candidate -> solutions for the last fold that was solved
@@ -111,7 +114,7 @@ class Folds(Fits):
         small enough to be solved in one batch.
         """
         try:
-            _, members = job.estimator._posed(*self.targets(job.fold))
+            _, members = job.estimator._formulate(*self.targets(job.fold))
         except FIT_ERRORS:
             return []
         small = len(members) > 1 and max(len(one.rows) for one in members) <= batch.max_rows(stream)
@@ -260,15 +263,15 @@ class NystromFolds(Fits):
             by_penalty = isinstance(how, str) and how == "leverage"
             drawn = how, estimator.n_centers, estimator.random_state, estimator.penalty if by_penalty else None
             self._kernels[job.candidate] = estimator._kernel(self.rows), joblib.hash(drawn)
-        k = len(estimator._posed(*self.targets(job.fold)).y)
+        k = len(estimator._formulate(*self.targets(job.fold)).y)
         return *self._kernels[job.candidate], k, options.dtype, options.device, options.memory_limit
 
     def shared(self, group: Group, separate: list[Job]) -> Iterator[None]:
         (kernel, _, k, *_), first = group.key, group.jobs[0].estimator
         options, random = self.options(first), check_random_state(clone(first).random_state)
         check_values(kernel, self.rows)
-        weights = first._posed(np.asarray(self.y), self.weights).weights
-        centers = first._chosen(self.rows, kernel, weights, random)
+        weights = first._formulate(np.asarray(self.y), self.weights).weights
+        centers = first._choose_centers(self.rows, kernel, weights, random)
         least, tol = (min(float(getattr(job.estimator, name)) for job in group.jobs) for name in ("penalty", "tol"))
         ready = nystrom.LocalRows(self.rows)
         formulation = nystrom.formulate(kernel, centers, options, least, ready.survey(kernel, options))
@@ -322,7 +325,7 @@ class NystromFolds(Fits):
     def _of_fold(self, job: Job) -> Task:
         """Return the optimization problem of a fit over all n rows, with weight 0 outside its training set."""
         train = self.splits[job.fold][0]
-        task = job.estimator._problem(job.estimator._posed(*self.targets(job.fold)))
+        task = job.estimator._problem(job.estimator._formulate(*self.targets(job.fold)))
         y, weights = np.zeros((len(task.y), self.n)), np.zeros(self.n)
         y[:, train], weights[train] = task.y, task.weights
         return replace(task, y=y, weights=weights)

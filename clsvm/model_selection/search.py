@@ -27,9 +27,9 @@ from sklearn.utils.validation import _num_samples
 
 from clsvm.errors import warn
 from clsvm.estimators import checks
-from clsvm.estimators.base import KernelEstimator, keep
+from clsvm.estimators.base import KernelEstimator, set_parameters
 from clsvm.estimators.callbacks import registered
-from clsvm.estimators.checks import defined
+from clsvm.estimators.checks import own_names
 from clsvm.estimators.dual import Machine
 from clsvm.estimators.falkon import Falkon
 from clsvm.model_selection.fits import Fits, FoldResult, Rows
@@ -71,7 +71,7 @@ class _SearchCV(GridSearchCV):
         return_train_score: bool = False,
         checkpoint: Any = None,
     ) -> None:
-        keep(self, locals())
+        set_parameters(self, locals())
 
     def fit(self, X: Any, y: Any = None, **params: Any) -> Self:
         """Search the grid with X and y, and refit the best estimator.
@@ -156,7 +156,7 @@ class _SearchCV(GridSearchCV):
             return True
         made = type(estimator)
         ours = next(one for one in made.__mro__ if one.__module__.startswith("clsvm."))
-        return made is not ours and bool(defined(made, ours) - {"__init__"})
+        return made is not ours and bool(own_names(made, ours) - {"__init__"})
 
 
 class SVCSearchCV(_SearchCV):

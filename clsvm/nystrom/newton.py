@@ -354,7 +354,7 @@ class Newton:
             |g|^2 / (2 * c)        if the Hessian H >= c A'A for all v with |v - u| <= r = 2 |g| / c in the norm of A'A.
                                    On that sphere F(v) >= F(u) - |g| r + c r^2 / 2 = F(u), so the minimum is inside
 
-        A'A is penalty * I plus ``scale`` times the sum of D b b' over the sampled rows b of B. D is averaged over outputs.
+        A'A is penalty * I plus ``scale`` times the sum of D b b' over the sampled rows b of B, D averaged over outputs.
         H is penalty * I plus the sum of D b b' over all rows, with the D of the output itself. This D is at least
         ``least`` times the average. So H >= (least / scale) A'A at u. ``curvature`` is half of this factor; the other
         half allows for the rounding of A.

@@ -42,7 +42,7 @@ def test_a_fit_of_a_machine_is_one_task(estimator: Any, y: Any) -> None:
     plain = clone(estimator).set_callbacks().fit(X, y)
     np.testing.assert_array_equal(model.dual_coef_, plain.dual_coef_)
     assert len(heard.calls) == len(FIT)
-    assert "_told" not in vars(model)
+    assert "_callback_task" not in vars(model)
     assert vars(model).keys() == vars(plain).keys() | {"_skl_callbacks"}
     pickle.loads(pickle.dumps(model)).predict(X)
     copy.deepcopy(model).predict(X)

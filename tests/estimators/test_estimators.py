@@ -556,7 +556,7 @@ def test_pairs_in_parts(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     index = np.arange(240) % 6
     X[:, 0] += index
     whole = model(gamma=0.2, tol=1e-4).fit(X, index)
-    monkeypatch.setattr(svm, "MACHINES", 4)
+    monkeypatch.setattr(svm, "MIN_PROBLEMS", 4)
     monkeypatch.setattr(svm, "COEFFICIENTS", 1)
     calls, solve = [], driver.solve
 

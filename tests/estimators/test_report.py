@@ -22,7 +22,7 @@ from clsvm import report as display
 from clsvm.gram import layouts
 from clsvm.kernels import make
 from clsvm.opencl.stream import Stream
-from clsvm.report import PARTS, Course, Display, FitReport, Point, counting, labelled
+from clsvm.report import PARTS, Display, FitReport, Point, TimeEstimate, counting, labelled
 from tests.conftest import noisy
 
 TRACE = tuple(
@@ -122,7 +122,7 @@ def test_parts_are_sums_of_seconds() -> None:
 def test_time_left_of_an_exponential(rate: float, goal: float, looks: int) -> None:
     """exp(-rate t) reaches the goal at log(1 / goal) / rate, wherever on its way it is looked at."""
     end = math.log(1 / goal) / rate
-    course = Course(goal)
+    course = TimeEstimate(goal)
     for t in np.linspace(0, 0.9 * end, looks):
         course.add(t, math.exp(-rate * t))
     assert course.left == pytest.approx(0.1 * end, rel=1e-6)
@@ -132,19 +132,19 @@ def test_time_left_of_an_exponential(rate: float, goal: float, looks: int) -> No
 
 
 def test_time_left_is_unknown_without_a_slope() -> None:
-    course = Course(1e-3)
+    course = TimeEstimate(1e-3)
     assert (course.left, course.done) == (None, 0)
     course.add(0.0, math.nan).add(0.0, math.inf)
     assert (course.left, course.done) == (None, 0)
     course.add(0.0, 1.0).add(1.0, 1.0).add(2.0, 5.0)
     assert (course.left, course.done) == (None, 0)
-    assert Course(1e-3).add(0.0, 1e-4).left == 0
-    assert Course(1e-3).add(0.0, 1e-4).done == 1
+    assert TimeEstimate(1e-3).add(0.0, 1e-4).left == 0
+    assert TimeEstimate(1e-3).add(0.0, 1e-4).done == 1
 
 
 def test_time_left_holds_near_the_end() -> None:
     """The value goes up and down around its trend and dips below the goal long before the trend does."""
-    course, rate = Course(1e-3), math.log(1e3) / 100
+    course, rate = TimeEstimate(1e-3), math.log(1e3) / 100
 
     def value(t: int) -> float:
         return math.exp(-rate * t) * (0.1 if t % 10 == 0 else 1.0)
@@ -158,7 +158,7 @@ def test_time_left_holds_near_the_end() -> None:
 
 @given(st.lists(st.tuples(st.floats(0, 10), st.floats(-1, 1e3)), max_size=30))
 def test_the_bar_never_goes_back(looks: list[tuple[float, float]]) -> None:
-    course, done = Course(1e-3), 0.0
+    course, done = TimeEstimate(1e-3), 0.0
     for seconds, value in sorted(looks):
         before, done = done, course.add(seconds, value).done
         assert 0 <= before <= done <= 1
