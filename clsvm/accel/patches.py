@@ -97,7 +97,7 @@ def seconds(asked: Any, X: Any, y: Any) -> tuple[float, float]:
 def run(asked: Any, X: Any, y: Any) -> Any:
     """Run the GridSearchCV ``asked`` by clsvm's SVCSearchCV, set its fitted attributes, and return it."""
     from clsvm.accel.strict import Search, made
-    from clsvm.model_selection.search import adopt
+    from clsvm.model_selection.search import copy_attributes
 
     found = Search(
         made(asked.estimator),
@@ -108,7 +108,7 @@ def run(asked: Any, X: Any, y: Any) -> Any:
         error_score=asked.error_score,
         return_train_score=asked.return_train_score,
     ).fit(X, y)
-    adopt(asked, found, X, y)
+    copy_attributes(asked, found, X, y)
     return asked
 
 

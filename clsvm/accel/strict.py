@@ -40,7 +40,7 @@ class _Folds(Folds):
 
     def run(self, checkpoint: Any, shown: bool) -> None:
         super().run(checkpoint, shown)
-        for found in self.found.values():
+        for found in self.results.values():
             if isinstance(found, NoMarginError):
                 raise found
 

@@ -46,7 +46,7 @@ class DistributedFits(Fits):
 
     sent = received = 0
 
-    def _each(self) -> Generator[None]:
+    def _run_all(self) -> Generator[None]:
         client = client_for(NEEDS)
         todo = self.pieces(max(1, len(workers(client))))
         if not todo:
@@ -79,7 +79,7 @@ class DistributedFits(Fits):
                 results, warned = outcome
                 losses = 0
                 self.received += sum(one.nbytes for one in results.values() if isinstance(one, FoldResult))
-                self.found.update(results)
+                self.results.update(results)
                 for words, category in warned:
                     warn(words, category)
                 yield
@@ -88,7 +88,7 @@ class DistributedFits(Fits):
 
     def _broadcast(self, client: Client) -> Future[Any]:
         """Send the data and parameters of all fits to every worker. Raises DeviceError if there is no worker."""
-        stripped = self.stripped()
+        stripped = self.without_data()
         try:
             data: Future[Any] = client.scatter(stripped, broadcast=True, hash=False)
         except TimeoutError:
@@ -118,7 +118,7 @@ def _run_fits(fits: Fits, jobs: Jobs, among: int) -> tuple[Results, Warned]:
         )
     local_fits.rows = clone(local_fits.estimator)._rows(local_fits.X, reset=True)
     with warnings.catch_warnings(record=True) as warned:
-        results = local_fits.done(jobs)
+        results = local_fits.run_jobs(jobs)
     return results, [(str(one.message), one.category) for one in warned]
 
 
@@ -178,8 +178,8 @@ class SearchOverWorkers(ChunkPredictions):
         found = computed(**{"X": X, "y": y} | params)
         return float(super().score(**found))  # type: ignore[misc]
 
-    def _note(self, folds: Any) -> None:
-        super()._note(folds)  # type: ignore[misc]
+    def _set_fit_times(self, folds: Any) -> None:
+        super()._set_fit_times(folds)  # type: ignore[misc]
         self.bytes_sent_ = {"to the workers": folds.sent, "back": folds.received}
 
 

@@ -35,7 +35,7 @@ from clsvm.report import counting
 
 Vector = NDArray[np.float64]
 Rows = NDArray[np.intp]
-Place = tuple[int, int]  # (number of the candidate, number of the fold): identifies a fit
+JobIndex = tuple[int, int]  # (number of the candidate, number of the fold): identifies a fit
 UNSHARED: tuple[Any, ...] = ()  # key of a job that shares no work with other jobs
 _WRITE_EVERY = 10.0  # a checkpoint is written after this many seconds
 # If the shared work of several fits raises one of these errors, the estimator's own ``fit`` is called for each.
@@ -73,7 +73,7 @@ class FoldResult:
         return self.values.nbytes + (0 if self.predicted is None else self.predicted.nbytes)
 
 
-Results = dict[Place, FoldResult | Exception]
+Results = dict[JobIndex, FoldResult | Exception]
 
 
 class Job(NamedTuple):
@@ -87,8 +87,8 @@ class Job(NamedTuple):
     estimator: Any
 
     @property
-    def place(self) -> Place:
-        """Return the numbers of candidate and fold: the key of this fit's result in ``Fits.found``."""
+    def index(self) -> JobIndex:
+        """Return the numbers of candidate and fold: the key of this fit's result in ``Fits.results``."""
         return self.candidate, self.fold
 
 
@@ -102,7 +102,7 @@ class Group(NamedTuple):
 class Fits:
     """Hold all fits of a grid search and their results. :meth:`run` runs the fits.
 
-    A subclass implements :meth:`key` and :meth:`shared` for its estimators.
+    A subclass implements :meth:`key` and :meth:`run_shared` for its estimators.
 
     Attributes
     ----------
@@ -118,9 +118,9 @@ class Fits:
         for each fold, the row numbers of its training set and of its test set.
     candidates
         for each candidate, a dictionary of its parameter values.
-    kept
+    stored_rows
         for each fold, the numbers of the rows whose decision values are stored.
-    found
+    results
         (candidate, fold) -> result of the fit, or the exception that it raised.
     rows
         X as a contiguous array or CSR matrix, which solvers read.
@@ -128,8 +128,8 @@ class Fits:
         number of rows of X.
     """
 
-    valued = True  # whether a scorer may read decision values
-    whole = False  # whether to keep the decision values of all pairs of classes, as a checkpoint needs them
+    needs_values = True  # whether a scorer may read decision values
+    keep_pairs = False  # whether to keep the decision values of all pairs of classes, as a checkpoint needs them
 
     def __init__(
         self,
@@ -143,8 +143,8 @@ class Fits:
     ) -> None:
         self.estimator, self.X, self.y, self.splits, self.candidates = estimator, X, y, splits, candidates
         self.weights = None if sample_weight is None else checks.weights_of(sample_weight, X)
-        self.kept = [self._kept(train, trained_too) for train, _ in splits]
-        self.found: Results = {}
+        self.stored_rows = [self._rows_to_store(train, trained_too) for train, _ in splits]
+        self.results: Results = {}
         self.rows = clone(estimator)._rows(X, reset=True)
         self.n = _num_samples(X)
         self._targets: dict[int, tuple[Any, Any]] = {}  # fold -> y and weights
@@ -156,7 +156,7 @@ class Fits:
         """
         raise NotImplementedError
 
-    def shared(self, group: Group, separate: list[Job]) -> Iterator[None]:
+    def run_shared(self, group: Group, separate: list[Job]) -> Iterator[None]:
         """Run the fits of a group with shared work, and yield whenever some of them are done.
 
         Fits that turn out to need the estimator's own ``fit`` are added to the list ``separate``.
@@ -172,45 +172,46 @@ class Fits:
         estimator._check_numbers()
         return estimator._options()
 
-    def stripped(self) -> Self:
+    def without_data(self) -> Self:
         """Return a copy to send to other processes, without results and without data that can be made from X and y."""
         stripped = copy.copy(self)
-        stripped.found, stripped.rows, stripped._targets = {}, None, {}
+        stripped.results, stripped.rows, stripped._targets = {}, None, {}
         return stripped
 
     def __sklearn_clone__(self) -> Fits:
         return self
 
-    def _kept(self, train: Rows, trained_too: bool) -> Rows:
+    def _rows_to_store(self, train: Rows, trained_too: bool) -> Rows:
         """Return the numbers of the rows whose decision values are stored, for a fit to the rows ``train``.
 
         The rows are the test rows of all folds with these training rows, and the training rows too if ``trained_too``
         is true.
         """
-        tests = [test for same, test in self.splits if np.array_equal(same, train)]
+        tests = [test for rows, test in self.splits if np.array_equal(rows, train)]
         return np.unique(np.concatenate([*tests, train] if trained_too else tests))
 
-    def run(self, checkpoint: Any, shown: bool) -> None:
+    def run(self, checkpoint: Any, show_progress: bool) -> None:
         """Run all fits that have no result yet.
 
         An exception of a fit is stored as its result, for scikit-learn's error_score. ``checkpoint`` is the path of a
-        file from which results are read and to which they are written, or None. ``shown`` says whether to show progress
-        on stderr.
+        file from which results are read and to which they are written, or None. ``show_progress`` says whether to show
+        progress on stderr.
         """
         file, digest = None if checkpoint is None else Path(checkpoint), ""
-        self.whole = file is not None
+        self.keep_pairs = file is not None
         if file is not None:
-            asked = self.splits, self.candidates, self.kept
+            asked = self.splits, self.candidates, self.stored_rows
             digest = joblib.hash((self.estimator, self.X, self.y, self.weights, *asked))
             if file.exists():
                 self._read(file, digest)
-        written, total, begun = perf_counter(), len(self.candidates) * len(self.splits), len(self.found)
-        counted = counting("{done} of {total} fits, {left} left", total, begun, lines=True) if shown else nullcontext()
+        written, total, begun = perf_counter(), len(self.candidates) * len(self.splits), len(self.results)
+        words = "{done} of {total} fits, {left} left"
+        counted = counting(words, total, begun, lines=True) if show_progress else nullcontext()
         try:
-            with _silenced(), counted as show, closing(self._each()) as each:
+            with _without_convergence_warnings(), counted as show, closing(self._run_all()) as each:
                 for _ in each:
                     if show:
-                        show(len(self.found))
+                        show(len(self.results))
                     if file is not None and perf_counter() - written > _WRITE_EVERY:
                         self._write(file, digest)
                         written = perf_counter()
@@ -218,7 +219,7 @@ class Fits:
             if file is not None:
                 self._write(file, digest)
 
-    def _each(self) -> Generator[None]:
+    def _run_all(self) -> Generator[None]:
         """Run, on this computer, all fits that have no result yet. Yield whenever a fit is done."""
         yield from self._run_groups(self._groups())
 
@@ -231,25 +232,25 @@ class Fits:
 
         def work(device: Any, pieces: Iterator[Group]) -> Generator[None]:
             for group in pieces:
-                yield from self._run_group(group._replace(jobs=self._on(device, group.jobs)), separate)
+                yield from self._run_group(group._replace(jobs=self._with_device(device, group.jobs)), separate)
 
         yield from run_pieces(devices, _pieces(groups, len(devices)), work)
         yield from run_pieces(devices, [Group(UNSHARED, [job]) for job in separate], work)
 
-    def pieces(self, workers: int) -> list[list[Place]]:
+    def pieces(self, workers: int) -> list[list[JobIndex]]:
         """Divide the fits that have no result yet among workers. Each piece is a list of (candidate, fold)."""
-        return [[job.place for job in group.jobs] for group in _pieces(self._groups(), workers)]
+        return [[job.index for job in group.jobs] for group in _pieces(self._groups(), workers)]
 
-    def done(self, places: Sequence[Place]) -> Results:
+    def run_jobs(self, indices: Sequence[JobIndex]) -> Results:
         """Run the fits with these numbers (candidate, fold), and return their results."""
-        own = copy.copy(self)
-        own.found = {}
-        with _silenced():
-            for _ in own._run_groups(own._groups(places)):
+        copied = copy.copy(self)
+        copied.results = {}
+        with _without_convergence_warnings():
+            for _ in copied._run_groups(copied._groups(indices)):
                 pass
-        return own.found
+        return copied.results
 
-    def _on(self, device: Any, jobs: list[Job]) -> list[Job]:
+    def _with_device(self, device: Any, jobs: list[Job]) -> list[Job]:
         """Return the fits with this device set in their estimators, unless the candidate itself sets a device."""
         return [
             job
@@ -263,38 +264,38 @@ class Fits:
 
         Yield whenever a fit is done. The first fit that succeeds after such a failure warns with the reason.
         """
-        why = ""
+        reason = ""
         try:
             if group.key != UNSHARED:
-                yield from self.shared(group, separate)
+                yield from self.run_shared(group, separate)
         except FIT_ERRORS as error:  # the estimator's own fit can still succeed
-            why = str(error) or type(error).__name__
+            reason = str(error) or type(error).__name__
         for job in group.jobs:
-            if job.place not in self.found and job not in separate:
-                found = self.found[job.place] = self._fit_separately(job)
-                if why and isinstance(found, FoldResult):
-                    warn(f"fits that could share their work are done one by one: {why}", RuntimeWarning)
-                    why = ""
+            if job.index not in self.results and job not in separate:
+                found = self.results[job.index] = self._fit_alone(job)
+                if reason and isinstance(found, FoldResult):
+                    warn(f"fits that could share their work are done one by one: {reason}", RuntimeWarning)
+                    reason = ""
                 yield
 
-    def _groups(self, among: Sequence[Place] | None = None) -> list[Group]:
+    def _groups(self, only: Sequence[JobIndex] | None = None) -> list[Group]:
         """Return the fits that have no result yet, grouped by their keys. The group of unshared fits comes last.
 
-        ``among`` limits the fits to these numbers (candidate, fold). None means all fits.
+        ``only`` limits the fits to these numbers (candidate, fold). None means all fits.
         """
         groups: list[Group] = []
         for candidate, values in enumerate(self.candidates):
             estimator = clone(self.estimator).set_params(**clone(dict(values), safe=False))
             for fold in range(len(self.splits)):
                 job, key = Job(candidate, fold, estimator), UNSHARED
-                if job.place in self.found or not (among is None or job.place in among):
+                if job.index in self.results or not (only is None or job.index in only):
                     continue
                 with suppress(*FIT_ERRORS):
                     key = self.key(job)
-                same = next((group for group in groups if group.key == key != UNSHARED), None)
-                if same is None:
-                    groups.append(same := Group(key, []))
-                same.jobs.append(job)
+                group_of_key = next((group for group in groups if group.key == key != UNSHARED), None)
+                if group_of_key is None:
+                    groups.append(group_of_key := Group(key, []))
+                group_of_key.jobs.append(job)
         return sorted(groups, key=lambda group: group.key == UNSHARED)
 
     def shareable(self, job: Job) -> bool:
@@ -315,32 +316,32 @@ class Fits:
             self._targets[fold] = y, np.ones(len(train)) if self.weights is None else self.weights[train]
         return self._targets[fold]
 
-    def _fit_separately(self, job: Job) -> FoldResult | Exception:
+    def _fit_alone(self, job: Job) -> FoldResult | Exception:
         """Call the estimator's own ``fit`` for the fold's training rows. Return the result, or the exception raised."""
         estimator: Any = clone(job.estimator)
-        train, kept = self.splits[job.fold][0], self.kept[job.fold]
+        train, stored_rows = self.splits[job.fold][0], self.stored_rows[job.fold]
         began = perf_counter()
         X, y = _safe_split(estimator, self.X, self.y, train)
         weights = {} if self.weights is None else {"sample_weight": self.weights[train]}
         try:
             estimator.fit(X, y, **weights)
-            ended = perf_counter() - began, estimator.fit_report_.converged, -estimator.intercept_
-            rows = _safe_split(estimator, self.X, self.y, kept, train)[0]
-            if self.whole or not estimator.model_.of_pairs:
-                return FoldResult(estimator._decision_values(rows), *ended)
-            values = estimator.decision_function(rows) if self.valued else np.zeros((len(kept), 0))
-            return FoldResult(values, *ended, estimator.predict(rows))
+            outcome = perf_counter() - began, estimator.fit_report_.converged, -estimator.intercept_
+            rows = _safe_split(estimator, self.X, self.y, stored_rows, train)[0]
+            if self.keep_pairs or not estimator.model_.of_pairs:
+                return FoldResult(estimator._decision_values(rows), *outcome)
+            values = estimator.decision_function(rows) if self.needs_values else np.zeros((len(stored_rows), 0))
+            return FoldResult(values, *outcome, estimator.predict(rows))
         except Exception as error:
             return error
 
     def reduced(self, found: FoldResult, decoder: Decoder) -> FoldResult:
         """Return a result in which predictions replace the decision values of all pairs of classes.
 
-        If there are no pairs, or if ``whole`` is set, return the result unchanged.
+        If there are no pairs, or if ``keep_pairs`` is set, return the result unchanged.
         """
-        if self.whole or not decoder.of_pairs:
+        if self.keep_pairs or not decoder.of_pairs:
             return found
-        values = decoder.decision_function(found.values) if self.valued else np.zeros((len(found.values), 0))
+        values = decoder.decision_function(found.values) if self.needs_values else np.zeros((len(found.values), 0))
         return replace(found, values=values, predicted=decoder.predict(found.values))
 
     def fold_of(self, train: Rows) -> int | None:
@@ -361,11 +362,11 @@ class Fits:
             raise CheckpointError(f"{file} is no checkpoint of a search: {error}") from None
         if digest != expected:
             raise CheckpointError(f"{file} belongs to another search with other data, splits or parameters: delete it")
-        self.found.update(found)
+        self.results.update(found)
 
     def _write(self, file: Path, digest: str) -> None:
         content: dict[str, Any] = {"clsvm_search": np.str_(digest)}
-        for (candidate, fold), found in list(self.found.items()):  # other threads add results meanwhile
+        for (candidate, fold), found in list(self.results.items()):  # other threads add results meanwhile
             if isinstance(found, FoldResult):
                 content[f"{candidate}_{fold}"] = found.values
                 content[f"of_{candidate}_{fold}"] = np.array([found.seconds, found.converged, *found.offsets])
@@ -373,7 +374,7 @@ class Fits:
             np.savez(stream, **content)
 
 
-def _silenced() -> warnings.catch_warnings[None]:
+def _without_convergence_warnings() -> warnings.catch_warnings[None]:
     """Silence warnings of fits that did not converge, because the search itself warns with their number.
 
     Warning filters belong to the process, so only the thread that waits for all others may call this function.

@@ -43,10 +43,12 @@ from clsvm.solvers.result import Result
 from clsvm.tasks import TASKS
 
 Vector = NDArray[np.float64]
-STARTS = 256 << 20  # most bytes of stored solutions from which other folds start, and from which other candidates start
-ROUNDED = 1e-12  # coefficients that differ by less than this share count as equal
-OUTPUTS = 64  # most outputs of a Falkon problem; with more, kernel values are a small part of the work anyway
-HOST, ARRAYS = 1 << 30, 12  # a Falkon solve has 12 arrays (outputs, n), for which the host gives at most 1 GiB
+# most bytes of stored solutions from which other folds start, and from which other candidates start
+MAX_START_BYTES = 256 << 20
+EQUAL = 1e-12  # coefficients that differ by less than this share count as equal
+MAX_OUTPUTS = 64  # most outputs of a Falkon problem; with more, kernel values are a small part of the work anyway
+# A Falkon solve has 12 arrays (outputs, n), for which the host gives at most 1 GiB.
+MAX_HOST_BYTES, ARRAYS = 1 << 30, 12
 
 
 class Folds(Fits):
@@ -54,14 +56,14 @@ class Folds(Fits):
 
     def key(self, job: Job) -> tuple[Any, ...]:
         estimator, options = job.estimator, self.options(job.estimator)
-        read_alike = (estimator._precomputed, estimator._user_kernel) == (
+        same_kernel_kind = (estimator._precomputed, estimator._user_kernel) == (
             self.estimator._precomputed,
             self.estimator._user_kernel,
         )
-        if not read_alike or not self.shareable(job) or estimator.checkpoint is not None:
+        if not same_kernel_kind or not self.shareable(job) or estimator.checkpoint is not None:
             raise NotImplementedError
-        room = options.dtype, options.working_set_size, options.cache_size, options.device, options.memory_limit
-        return self._kernel(job), getattr(estimator, "bias", True), *room
+        limit = options.dtype, options.working_set_size, options.cache_size, options.device, options.memory_limit
+        return self._kernel(job), getattr(estimator, "bias", True), *limit
 
     def _kernel(self, job: Job) -> Any:
         """Return the kernel function of a fit. The parameter gamma="scale" depends on the fold's training rows."""
@@ -71,7 +73,7 @@ class Folds(Fits):
         by_rows = not isinstance(estimator.kernel, Kernel) and isinstance(estimator.gamma, str)
         return estimator._kernel(self.rows[self.splits[job.fold][0]] if by_rows else self.rows)
 
-    def shared(self, group: Group, separate: list[Job]) -> Iterator[None]:
+    def run_shared(self, group: Group, separate: list[Job]) -> Iterator[None]:
         """Run the fits of a group, one fold after another, with one copy of all rows on the device.
 
         Yield whenever a fit is done. Fits that need the estimator's own ``fit`` are added to ``separate``.
@@ -80,31 +82,33 @@ class Folds(Fits):
         options = self.options(first)
         rows, kernel = first._solver_rows(self.rows, known if isinstance(known, Kernel) else None)
         with Stream(options.device, options.memory_limit) as stream:
-            ready: prepare.PreparedFit | None = None
-            last: dict[int, list[_Solved]] = {}  # candidate -> solutions for the last fold that was solved
+            prepared: prepare.PreparedFit | None = None
+            last: dict[int, list[FoldSolution]] = {}  # candidate -> solutions for the last fold that was solved
             for fold, jobs in groupby(sorted(group.jobs, key=_order), key=lambda job: job.fold):
-                here: list[list[_Solved]] = []  # solutions of other candidates for this fold
+                this_fold: list[list[FoldSolution]] = []  # solutions of other candidates for this fold
                 for job in jobs:
-                    began, members, solved = perf_counter(), self._subproblems(job, stream), list[_Solved]()
-                    near = [last[job.candidate]] if job.candidate in last else here
-                    if members:
-                        ready = ready or prepare.PreparedFit(stream, rows, kernel, options, options.dtype, whole=True)
+                    began, subproblems, solved = perf_counter(), self._subproblems(job, stream), list[FoldSolution]()
+                    similar = [last[job.candidate]] if job.candidate in last else this_fold
+                    if subproblems:
+                        prepared = prepared or prepare.PreparedFit(
+                            stream, rows, kernel, options, options.dtype, whole=True
+                        )
                         with suppress(*FIT_ERRORS):
-                            solved = self._solved(job, members, ready, near)
+                            solved = self._solve_fits(job, subproblems, prepared, similar)
                     if not solved:
                         separate.append(job)
                         continue
-                    room = STARTS // sum(map(_Solved.nbytes, solved))
+                    limit = MAX_START_BYTES // sum(map(FoldSolution.nbytes, solved))
                     last.pop(job.candidate, None)
-                    if len(last) < room:
+                    if len(last) < limit:
                         last[job.candidate] = solved
-                    here = [*(here if len(here) < room else []), solved]
+                    this_fold = [*(this_fold if len(this_fold) < limit else []), solved]
                     values, offsets = zip(*(one.decision_values(job.estimator) for one in solved), strict=True)
-                    decided = np.stack([one[self.kept[fold]] for one in values], axis=1)
-                    decided = decided[:, 0] if len(solved) == 1 else decided
+                    values_of_fold = np.stack([one[self.stored_rows[fold]] for one in values], axis=1)
+                    values_of_fold = values_of_fold[:, 0] if len(solved) == 1 else values_of_fold
                     converged = all(one.solution.status.converged for one in solved)
-                    found = FoldResult(decided, perf_counter() - began, converged, np.array(offsets))
-                    self.found[job.place] = self.reduced(found, self.decoder(job.estimator, fold))
+                    found = FoldResult(values_of_fold, perf_counter() - began, converged, np.array(offsets))
+                    self.results[job.index] = self.reduced(found, self.decoder(job.estimator, fold))
                     yield
 
     def _subproblems(self, job: Job, stream: Stream) -> list[Subproblem]:
@@ -114,46 +118,50 @@ class Folds(Fits):
         small enough to be solved in one batch.
         """
         try:
-            _, members = job.estimator._formulate(*self.targets(job.fold))
+            _, subproblems = job.estimator._formulate(*self.targets(job.fold))
         except FIT_ERRORS:
             return []
-        small = len(members) > 1 and max(len(one.rows) for one in members) <= batch.max_rows(stream)
-        return [] if small else members
+        small = len(subproblems) > 1 and max(len(one.rows) for one in subproblems) <= batch.max_rows(stream)
+        return [] if small else subproblems
 
-    def _solved(
-        self, job: Job, members: list[Subproblem], ready: prepare.PreparedFit, near: Sequence[list[_Solved]]
-    ) -> list[_Solved]:
-        """Solve the dual problems ``members`` of a fit over all n rows, and return their solutions.
+    def _solve_fits(
+        self,
+        job: Job,
+        subproblems: list[Subproblem],
+        prepared: prepare.PreparedFit,
+        similar: Sequence[list[FoldSolution]],
+    ) -> list[FoldSolution]:
+        """Solve the dual problems ``subproblems`` of a fit over all n rows, and return their solutions.
 
-        Each solve starts from the solution of the most similar fit in ``near``. If rounding of kernel values could move
-        a decision value by more than DECISION_ERROR, the solve continues until it is certified in float64. Return an
-        empty list if that does not suffice. The estimator's own ``fit`` is then called.
+        Each solve starts from the solution of the most similar fit in ``similar``. If rounding of kernel values could
+        move a decision value by more than DECISION_ERROR, the solve continues until it is certified in float64. Return
+        an empty list if that does not suffice. The estimator's own ``fit`` is then called.
         """
         estimator, began = job.estimator, perf_counter()
         options, copies = self.options(estimator), TASKS[estimator._task].copies
-        places = (np.arange(copies)[:, None] * self.n + self.splits[job.fold][0]).ravel()
-        problems = [one.problem.embedded(places[one.rows], copies * self.n) for one in members]
-        if any(ready.precision_insufficient(problem, options.tol) for problem in problems):
+        rows_of_fold = (np.arange(copies)[:, None] * self.n + self.splits[job.fold][0]).ravel()
+        problems = [one.problem.embedded(rows_of_fold[one.rows], copies * self.n) for one in subproblems]
+        if any(prepared.precision_insufficient(problem, options.tol) for problem in problems):
             return []
-        nearest = min(reversed(near), key=lambda solved: solved[0].distance(problems[0]), default=[])
-        alike, solved = len(nearest) == len(problems), list[_Solved]()
-        for place, problem in enumerate(problems):
-            start = nearest[place].start(problem) if alike else {}
-            one = _Solved(
-                problem, ready.solve_smo(problem, **_solve_settings(options, perf_counter() - began), **start)
+        nearest = min(reversed(similar), key=lambda solved: solved[0].distance(problems[0]), default=[])
+        same_count, solved = len(nearest) == len(problems), list[FoldSolution]()
+        for i, problem in enumerate(problems):
+            start = nearest[i].start(problem) if same_count else {}
+            one = FoldSolution(
+                problem, prepared.solve_smo(problem, **_solve_settings(options, perf_counter() - began), **start)
             )
-            if one.moved(estimator) > DECISION_ERROR:
+            if one.decision_error(estimator) > DECISION_ERROR:
                 if not one.solution.status.converged:
                     return []
-                asked = _solve_settings(options, perf_counter() - began, one.solution.steps)
-                one = one.certified(ready, self.kept[job.fold], asked)
+                settings = _solve_settings(options, perf_counter() - began, one.solution.steps)
+                one = one.certified(prepared, self.stored_rows[job.fold], settings)
             if one.solution.status is Status.STALLED:
                 return []
             solved.append(one)
         return solved
 
 
-class _Solved(NamedTuple):
+class FoldSolution(NamedTuple):
     """Hold a dual problem over all n rows of the search, and its solution."""
 
     problem: Problem
@@ -183,38 +191,40 @@ class _Solved(NamedTuple):
         """
         old, found = self.problem, self.solution
         responses, ratio = found.f - old.q, old.ratio(problem)
-        f, rho, near = responses + problem.q, problem.offset(found.rho), ratio * found.b
-        guess = np.where(f + problem.epsilon < rho, problem.hi, np.where(f - problem.epsilon > rho, problem.lo, 0))
+        f, rho, similar = responses + problem.q, problem.offset(found.rho), ratio * found.b
+        new_b = np.where(f + problem.epsilon < rho, problem.hi, np.where(f - problem.epsilon > rho, problem.lo, 0))
         bounded, new = (found.b == old.lo) | (found.b == old.hi), (old.lo == 0) & (old.hi == 0)
-        b = np.where(bounded, problem.snapped(found.b, old.lo, old.hi), near)
-        b = problem.restore_sums(np.where(new, guess, b), f, found.rho)
-        near = np.where(np.abs(b - near) <= ROUNDED * np.abs(b), b, near)
-        return {"start": b, "known_gradient": (near, responses * ratio + problem.q)}
+        b = np.where(bounded, problem.snapped(found.b, old.lo, old.hi), similar)
+        b = problem.restore_sums(np.where(new, new_b, b), f, found.rho)
+        similar = np.where(np.abs(b - similar) <= EQUAL * np.abs(b), b, similar)
+        return {"start": b, "known_gradient": (similar, responses * ratio + problem.q)}
 
-    def certified(self, ready: prepare.PreparedFit, kept: NDArray[np.intp], asked: dict[str, Any]) -> _Solved:
+    def certified(
+        self, prepared: prepare.PreparedFit, stored_rows: NDArray[np.intp], settings: dict[str, Any]
+    ) -> FoldSolution:
         """Return this solution after it is certified by kernel values in float64. If that fails, solve on.
 
-        The gradient f of the rows ``kept`` is computed from kernel values in float64. ``asked`` are settings of the
-        solver.
+        The gradient f of the rows ``stored_rows`` is computed from kernel values in float64. ``settings`` are settings
+        of the solver.
         """
-        problem, found, exact = self.problem, self.solution, ready.settings.exact
+        problem, found, exact = self.problem, self.solution, prepared.settings.exact
         assert exact
         b, f = found.b, found.f.copy()
-        rows = certificate.rows_to_check(problem, b, f, np.full(problem.n, found.error_bound), asked["tol"])
-        rows[kept] = True
+        rows = certificate.rows_to_check(problem, b, f, np.full(problem.n, found.error_bound), settings["tol"])
+        rows[stored_rows] = True
         rows |= found.dtype == "float64"  # the many iterations of such a solve have added rounding errors to every f
         f[:, rows] = exact(np.flatnonzero(rows), b) + problem.q[:, rows]
         optimality = certificate.of(problem, b, f)
-        if found.status is Status.TOLERANCE and optimality.violation <= asked["tol"]:
+        if found.status is Status.TOLERANCE and optimality.violation <= settings["tol"]:
             rho = optimality.rho.reshape(found.rho.shape) if optimality.fixed_sums else found.rho
-            return _Solved(problem, replace(found, f=f, rho=rho))
+            return FoldSolution(problem, replace(found, f=f, rho=rho))
         given = {"exact": exact, "start": b, "known_gradient": (b, f), "known_exact": rows}
-        solution = ready.solve_smo(problem, **asked | given).after(found)
-        here, moved = solution.f.copy(), solution.b - b
-        here[:, kept] = f[:, kept] + (exact(kept, moved) if moved.any() else 0)
-        return _Solved(problem, replace(solution, f=here))
+        solution = prepared.solve_smo(problem, **settings | given).after(found)
+        new_f, change = solution.f.copy(), solution.b - b
+        new_f[:, stored_rows] = f[:, stored_rows] + (exact(stored_rows, change) if change.any() else 0)
+        return FoldSolution(problem, replace(solution, f=new_f))
 
-    def moved(self, estimator: Machine) -> float:
+    def decision_error(self, estimator: Machine) -> float:
         """Return a bound of the error in decision values that comes from rounding of kernel values."""
         bound, _ = estimator._scaled(np.array([[self.solution.error_bound]]), self.solution.rho)
         return float(bound[0, 0])
@@ -241,8 +251,8 @@ def _solve_settings(options: Options, spent: float, steps: int = 0) -> dict[str,
     """
     left = None if options.max_time is None else options.max_time - spent
     most = options.max_iter if options.max_iter < 0 else max(0, options.max_iter - steps)
-    asked = {"tol": options.tol, "gap_tol": options.gap_tol, "max_iter": most, "max_time": left}
-    return {"exact": None, "reported": False, **asked}
+    settings = {"tol": options.tol, "gap_tol": options.gap_tol, "max_iter": most, "max_time": left}
+    return {"exact": None, "reported": False, **settings}
 
 
 class NystromFolds(Fits):
@@ -256,37 +266,37 @@ class NystromFolds(Fits):
         self._kernels: dict[int, tuple[Any, str]] = {}  # candidate -> kernel function, hash of how points are drawn
 
     def key(self, job: Job) -> tuple[Any, ...]:
-        estimator, options, how = job.estimator, self.options(job.estimator), job.estimator.center_selection
+        estimator, options, selection = job.estimator, self.options(job.estimator), job.estimator.center_selection
         if not self.shareable(job) or options.callback is not None:
             raise NotImplementedError
         if job.candidate not in self._kernels:  # made once, because gamma="scale" reads all rows
-            by_penalty = isinstance(how, str) and how == "leverage"
-            drawn = how, estimator.n_centers, estimator.random_state, estimator.penalty if by_penalty else None
+            by_penalty = isinstance(selection, str) and selection == "leverage"
+            drawn = selection, estimator.n_centers, estimator.random_state, estimator.penalty if by_penalty else None
             self._kernels[job.candidate] = estimator._kernel(self.rows), joblib.hash(drawn)
         k = len(estimator._formulate(*self.targets(job.fold)).y)
         return *self._kernels[job.candidate], k, options.dtype, options.device, options.memory_limit
 
-    def shared(self, group: Group, separate: list[Job]) -> Iterator[None]:
+    def run_shared(self, group: Group, separate: list[Job]) -> Iterator[None]:
         (kernel, _, k, *_), first = group.key, group.jobs[0].estimator
         options, random = self.options(first), check_random_state(clone(first).random_state)
         check_values(kernel, self.rows)
         weights = first._formulate(np.asarray(self.y), self.weights).weights
         centers = first._choose_centers(self.rows, kernel, weights, random)
         least, tol = (min(float(getattr(job.estimator, name)) for job in group.jobs) for name in ("penalty", "tol"))
-        ready = nystrom.LocalRows(self.rows)
-        formulation = nystrom.formulate(kernel, centers, options, least, ready.survey(kernel, options))
+        prepared = nystrom.LocalRows(self.rows)
+        formulation = nystrom.formulate(kernel, centers, options, least, prepared.survey(kernel, options))
         losses = [self._of_fold(job).loss for job in group.jobs]
-        outputs = min(OUTPUTS, HOST // (8 * ARRAYS * self.n))
+        outputs = min(MAX_OUTPUTS, MAX_HOST_BYTES // (8 * ARRAYS * self.n))
         parts = _parts(group.jobs, 1 if losses[0].coupled else max(1, outputs // k))
-        with ready.lay_out(formulation, options, formulation.dtypes[0], k * len(parts[0])):
-            ready.draw(random, least, tol, all(loss.quadratic for loss in losses), len(parts))
+        with prepared.lay_out(formulation, options, formulation.dtypes[0], k * len(parts[0])):
+            prepared.draw(random, least, tol, all(loss.quadratic for loss in losses), len(parts))
             last: dict[int, Vector] = {}  # fold -> coefficients (k, m)
             for part in parts:
-                if not self._solved(part, ready, last):
+                if not self._solve_fits(part, prepared, last):
                     separate += dict.fromkeys(part)
                 yield
 
-    def _solved(self, part: list[Job], ready: nystrom.Rows, last: dict[int, Vector]) -> bool:
+    def _solve_fits(self, part: list[Job], prepared: nystrom.Rows, last: dict[int, Vector]) -> bool:
         """Solve several fits as the outputs of one problem, and store their results.
 
         The solve starts from the coefficients ``last`` of the same folds. If it stalls and the device has a more
@@ -294,19 +304,21 @@ class NystromFolds(Fits):
         """
         began, estimator, folds = perf_counter(), part[0].estimator, [job.fold for job in part]
         start = np.concatenate([last[fold] for fold in folds]) if last.keys() >= {*folds} else None
-        found = ready.solve(self._task(part), start, float(estimator.tol), int(estimator.max_iter))
+        found = prepared.solve(self._task(part), start, float(estimator.tol), int(estimator.max_iter))
         if found.status is Status.INTERRUPTED:
             raise KeyboardInterrupt
-        if found.status is Status.STALLED and ready.precision_insufficient:
+        if found.status is Status.STALLED and prepared.has_finer_dtype:
             return False
-        f, alpha = (some.reshape(len(part), -1, some.shape[1]) for some in (ready.decision_values(found), found.alpha))
+        f, alpha = (
+            some.reshape(len(part), -1, some.shape[1]) for some in (prepared.decision_values(found), found.alpha)
+        )
         jobs = list(dict.fromkeys(part))
         seconds = (perf_counter() - began) / len(jobs)
-        for place, job in enumerate(jobs):
-            last[job.fold] = alpha[place]
-            values = f[place][:, self.kept[job.fold]].T
+        for i, job in enumerate(jobs):
+            last[job.fold] = alpha[i]
+            values = f[i][:, self.stored_rows[job.fold]].T
             values = values[:, 0] if values.shape[1] == 1 else values
-            self.found[job.place] = FoldResult(values, seconds, found.status.converged)
+            self.results[job.index] = FoldResult(values, seconds, found.status.converged)
         return True
 
     def _task(self, part: list[Job]) -> Task:

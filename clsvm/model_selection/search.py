@@ -3,8 +3,8 @@
 :class:`SVCSearchCV` is for SVMs, :class:`FalkonSearchCV` for Nyström kernel machines. A search has three steps:
 
 1. Split the rows into folds, and run all fits (fits.py, folds.py). The results are decision values.
-2. Run scikit-learn's own search to compute the scores. Its estimator (:class:`_Fold`) looks up the results of step 1.
-3. Copy the attributes of scikit-learn's search, and refit the best estimator to all rows (:func:`adopt`).
+2. Run scikit-learn's own search to compute the scores. Its estimator :class:`LookupEstimator` looks up the results.
+3. Copy the attributes of scikit-learn's search, and refit the best estimator to all rows (:func:`copy_attributes`).
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ class _SearchCV(GridSearchCV):
     ----------
     _estimator_class
         class of the estimators whose fits can share work.
-    _words
+    _estimator_name
         description of these estimators for messages.
     _folds
         subclass of :class:`Fits` that runs the fits.
     """
 
     _estimator_class: type[KernelEstimator]
-    _words: str
+    _estimator_name: str
     _folds: type[Fits]
 
     def __init__(
@@ -112,9 +112,11 @@ class _SearchCV(GridSearchCV):
                 )
             return super().fit(X, y, **params)
         if not isinstance(self.estimator, self._estimator_class):
-            raise TypeError(f"estimator must be {self._words}, or a Pipeline that ends in one, got {self.estimator!r}")
-        if others := params.keys() - {"sample_weight", "groups"}:
-            raise TypeError(f"fit: expected sample_weight or groups, got {', '.join(sorted(others))}")
+            raise TypeError(
+                f"estimator must be {self._estimator_name}, or a Pipeline that ends in one, got {self.estimator!r}"
+            )
+        if unknown := params.keys() - {"sample_weight", "groups"}:
+            raise TypeError(f"fit: expected sample_weight or groups, got {', '.join(sorted(unknown))}")
         X, y = indexable(X, y)
         splitter = check_cv(self.cv, y, classifier=is_classifier(self.estimator))
         groups = params.pop("groups", None)
@@ -124,22 +126,22 @@ class _SearchCV(GridSearchCV):
         estimator = clone(self.estimator)
         folds = self._folds(estimator, X, y, splits, candidates, weights, self.return_train_score)
         shared = {name: getattr(self, name) for name in ("scoring", "refit", "error_score", "return_train_score")}
-        inner = _Recalled(_Fold(clone(estimator), folds), self.param_grid, cv=splits, **shared)
-        inner.folds, inner.work = folds, partial(folds.run, self.checkpoint, bool(self.verbose))
-        inner.fit(numbers[:, None], y, **params)
-        adopt(self, inner, X, y, **params)
-        self._note(folds)
+        lookup = LookupSearch(LookupEstimator(clone(estimator), folds), self.param_grid, cv=splits, **shared)
+        lookup.folds, lookup.work = folds, partial(folds.run, self.checkpoint, bool(self.verbose))
+        lookup.fit(numbers[:, None], y, **params)
+        copy_attributes(self, lookup, X, y, **params)
+        self._set_fit_times(folds)
         return self
 
-    def _note(self, folds: Fits) -> None:
+    def _set_fit_times(self, folds: Fits) -> None:
         """Set the mean and deviation of the fits' times in cv_results_. Warn if fits did not converge."""
         seconds = np.full((len(folds.candidates), len(folds.splits)), np.nan)
-        fitted = {place: found for place, found in folds.found.items() if isinstance(found, FoldResult)}
-        for place, found in fitted.items():
-            seconds[place] = found.seconds
+        fitted = {place: result for place, result in folds.results.items() if isinstance(result, FoldResult)}
+        for place, result in fitted.items():
+            seconds[place] = result.seconds
         self.cv_results_["mean_fit_time"], self.cv_results_["std_fit_time"] = seconds.mean(axis=1), seconds.std(axis=1)
-        if left := sum(not found.converged for found in fitted.values()):
-            warn(f"{left} of {seconds.size} fold fits did not converge", ConvergenceWarning)
+        if unconverged := sum(not result.converged for result in fitted.values()):
+            warn(f"{unconverged} of {seconds.size} fold fits did not converge", ConvergenceWarning)
 
     def _needs_grid_search(self) -> bool:
         """Return whether scikit-learn's GridSearchCV has to run the fits, because they cannot share work.
@@ -155,8 +157,8 @@ class _SearchCV(GridSearchCV):
         if registered(self, estimator):
             return True
         made = type(estimator)
-        ours = next(one for one in made.__mro__ if one.__module__.startswith("clsvm."))
-        return made is not ours and bool(own_names(made, ours) - {"__init__"})
+        own_class = next(one for one in made.__mro__ if one.__module__.startswith("clsvm."))
+        return made is not own_class and bool(own_names(made, own_class) - {"__init__"})
 
 
 class SVCSearchCV(_SearchCV):
@@ -188,7 +190,7 @@ class SVCSearchCV(_SearchCV):
     ``cv_results_`` are those of the solver alone.
     """
 
-    _estimator_class, _words, _folds = Machine, "one of clsvm's support vector machines", Folds
+    _estimator_class, _estimator_name, _folds = Machine, "one of clsvm's support vector machines", Folds
 
 
 class FalkonSearchCV(_SearchCV):
@@ -215,16 +217,16 @@ class FalkonSearchCV(_SearchCV):
     together is divided equally among them in ``cv_results_``.
     """
 
-    _estimator_class, _words, _folds = Falkon, "one of clsvm's Falkon estimators", NystromFolds
+    _estimator_class, _estimator_name, _folds = Falkon, "one of clsvm's Falkon estimators", NystromFolds
 
 
-def adopt(search: GridSearchCV, found: GridSearchCV, X: Any, y: Any, **params: Any) -> None:
-    """Copy the attributes of the fitted search ``found`` to ``search``, and refit the best estimator to X (n, d)."""
-    for name, value in vars(found).items():
+def copy_attributes(search: GridSearchCV, result: GridSearchCV, X: Any, y: Any, **params: Any) -> None:
+    """Copy the attributes of the fitted search ``result`` to ``search``, and refit the best estimator to X (n, d)."""
+    for name, value in vars(result).items():
         if name.endswith("_") and not name.startswith("_"):
             setattr(search, name, value)
     if search.scoring is None:
-        search.scorer_ = check_scoring(search.estimator)  # the scorer of ``found`` would keep all fits in memory
+        search.scorer_ = check_scoring(search.estimator)  # the scorer of ``result`` would keep all fits in memory
     if search.refit:
         began = perf_counter()
         best = clone(search.estimator).set_params(**clone(search.best_params_, safe=False))
@@ -234,8 +236,8 @@ def adopt(search: GridSearchCV, found: GridSearchCV, X: Any, y: Any, **params: A
             search.feature_names_in_ = best.feature_names_in_
 
 
-class _Recalled(GridSearchCV):
-    """Run scikit-learn's search with an estimator that looks up results (:class:`_Fold`).
+class LookupSearch(GridSearchCV):
+    """Run scikit-learn's search with an estimator that looks up results (:class:`LookupEstimator`).
 
     scikit-learn first checks its arguments, then ``work`` runs all fits, then scikit-learn computes the scores. Each
     candidate is identified by its number, because scikit-learn passes on copies of parameter values.
@@ -253,15 +255,15 @@ class _Recalled(GridSearchCV):
 
     def _run_search(self, evaluate_candidates: Callable[[Any], Any]) -> None:
         # Without scoring, only predictions are needed, for the estimator's method ``score``.
-        self.folds.valued = self.scoring is not None and _reads_values(
+        self.folds.needs_values = self.scoring is not None and _reads_values(
             check_scoring(self.estimator, scoring=self.scoring)
         )
         self.work()
         evaluate_candidates([{"candidate": number} for number in range(len(self.folds.candidates))])
 
     def _format_results(self, candidate_params: Any, *rest: Any, **options: Any) -> Any:
-        named = [self.folds.candidates[one["candidate"]] for one in candidate_params]
-        return super()._format_results(named, *rest, **options)
+        candidates = [self.folds.candidates[one["candidate"]] for one in candidate_params]
+        return super()._format_results(candidates, *rest, **options)
 
 
 def _reads_values(scorer: Any) -> bool:
@@ -272,24 +274,24 @@ def _reads_values(scorer: Any) -> bool:
 
 
 def _if_estimator_has_it(method: Any) -> Any:
-    """Make a method of :class:`_Fold` available only if its estimator has a method with the same name."""
-    return available_if(lambda fold: hasattr(fold.machine, method.__name__))(method)
+    """Make a method of :class:`LookupEstimator` available only if its estimator has a method with the same name."""
+    return available_if(lambda fold: hasattr(fold.original, method.__name__))(method)
 
 
-class _Fold(BaseEstimator):
+class LookupEstimator(BaseEstimator):
     """Replace an estimator in scikit-learn's search: look up results of fits that were run before.
 
     Its methods take row numbers (n, 1) in place of X.
 
     Attributes
     ----------
-    machine
+    original
         the estimator that is replaced.
     folds
         all fits and their results.
     candidate
         number of the candidate, -1 before set_params.
-    recalled_
+    result_
         result of the fit for this candidate and fold.
     decoder_
         decoder that turns the result's decision values into predictions.
@@ -297,20 +299,20 @@ class _Fold(BaseEstimator):
         numbers of the rows that have decision values in the result, in ascending order.
     """
 
-    def __init__(self, machine: Any, folds: Any, candidate: int = -1) -> None:
-        self.machine, self.folds, self.candidate = machine, folds, candidate
+    def __init__(self, original: Any, folds: Any, candidate: int = -1) -> None:
+        self.original, self.folds, self.candidate = original, folds, candidate
 
     def __repr__(self) -> str:
-        return repr(self.machine)
+        return repr(self.original)
 
     def __getattr__(self, name: str) -> Any:
         """Return a parameter of the replaced estimator, because scorers may read parameters."""
         if name.startswith("_") or name.endswith("_"):
             raise AttributeError(f"a fold's fit has predictions, but no attribute {name!r}")
-        return getattr(self.machine, name)
+        return getattr(self.original, name)
 
     def __sklearn_tags__(self) -> Any:
-        tags = self.machine.__sklearn_tags__()
+        tags = self.original.__sklearn_tags__()
         tags.input_tags.pairwise = False
         return tags
 
@@ -323,7 +325,7 @@ class _Fold(BaseEstimator):
         if "candidate" in params:
             self.candidate = params["candidate"]
             params = clone(dict(self.folds.candidates[self.candidate]), safe=False)
-        self.machine.set_params(**params)
+        self.original.set_params(**params)
         return self
 
     def fit(self, numbers: Rows, y: Any = None, **params: Any) -> Self:
@@ -333,11 +335,11 @@ class _Fold(BaseEstimator):
         """
         fold = self.folds.fold_of(np.asarray(numbers)[:, 0]) if self.candidate >= 0 else None
         if fold is not None:
-            found: FoldResult | Exception = self.folds.found[self.candidate, fold]
-            if isinstance(found, Exception):
-                raise found
-            self.recalled_, self.decoder_ = found, self.folds.decoder(self.machine, fold)
-            self.rows_ = self.folds.kept[fold]
+            result: FoldResult | Exception = self.folds.results[self.candidate, fold]
+            if isinstance(result, Exception):
+                raise result
+            self.result_, self.decoder_ = result, self.folds.decoder(self.original, fold)
+            self.rows_ = self.folds.stored_rows[fold]
         return self
 
     @property
@@ -348,24 +350,24 @@ class _Fold(BaseEstimator):
 
     @property
     def offset_(self) -> Any:
-        if not hasattr(self.machine, "score_samples"):
+        if not hasattr(self.original, "score_samples"):
             raise AttributeError("offset_")
-        return self.recalled_.offsets
+        return self.result_.offsets
 
-    def _of(self, known: NDArray[Any], numbers: Rows) -> Any:
-        """Return the entries of ``known`` for some row numbers. ``known`` has an entry for each of ``rows_``."""
-        return known[np.searchsorted(self.rows_, np.asarray(numbers)[:, 0])]
+    def _entries(self, entries: NDArray[Any], numbers: Rows) -> Any:
+        """Return the entries of ``entries`` for some row numbers. ``entries`` has an entry for each of ``rows_``."""
+        return entries[np.searchsorted(self.rows_, np.asarray(numbers)[:, 0])]
 
     def predict(self, numbers: Rows) -> Any:
-        found = self.recalled_
-        if found.predicted is not None:
-            return self._of(found.predicted, numbers)
-        return self.decoder_.predict(self._of(found.values, numbers))
+        result = self.result_
+        if result.predicted is not None:
+            return self._entries(result.predicted, numbers)
+        return self.decoder_.predict(self._entries(result.values, numbers))
 
     @_if_estimator_has_it
     def decision_function(self, numbers: Rows) -> Any:
-        values = self._of(self.recalled_.values, numbers)
-        return values if self.recalled_.predicted is not None else self.decoder_.decision_function(values)
+        values = self._entries(self.result_.values, numbers)
+        return values if self.result_.predicted is not None else self.decoder_.decision_function(values)
 
     @_if_estimator_has_it
     def score_samples(self, numbers: Rows) -> Any:
@@ -373,12 +375,12 @@ class _Fold(BaseEstimator):
 
     @_if_estimator_has_it
     def predict_proba(self, numbers: Rows) -> Any:
-        return logistic(self._of(self.recalled_.values, numbers))
+        return logistic(self._entries(self.result_.values, numbers))
 
     @_if_estimator_has_it
     def predict_log_proba(self, numbers: Rows) -> Any:
-        return log_logistic(self._of(self.recalled_.values, numbers))
+        return log_logistic(self._entries(self.result_.values, numbers))
 
     @_if_estimator_has_it
     def score(self, numbers: Rows, y: Any, sample_weight: Any = None) -> float:
-        return float(type(self.machine).score(self, numbers, y, sample_weight))
+        return float(type(self.original).score(self, numbers, y, sample_weight))

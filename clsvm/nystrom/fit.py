@@ -139,7 +139,7 @@ class Rows(ABC):
         cost of a value of K in a pass over the rows, in multiply-adds.
     sample
         numbers (s,) of the rows from which the preconditioner is made; None if the inducing points are not rows of X.
-    coarse
+    has_finer_dtype
         whether the devices have a more precise dtype than that of the products with K.
     with_targets
         whether the blocks have their targets already.
@@ -174,7 +174,7 @@ class Rows(ABC):
         Raises MemoryLimitError.
         """
         survey = formulation.rows
-        self._formulation, self.k, self.coarse = formulation, k, dtype != survey.finest
+        self._formulation, self.k, self.has_finer_dtype = formulation, k, dtype != survey.finest
         points = InducingPoints(formulation.centers.rows, formulation.kernel, survey.plan, dtype, k, survey.finest)
         with self._open_blocks(points, options) as self.blocks:
             yield

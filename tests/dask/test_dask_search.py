@@ -75,7 +75,7 @@ def scores(search: Any) -> Any:
 
 def after_the_first(monkeypatch: pytest.MonkeyPatch, call: Callable[[], None]) -> list[bool]:
     """Have ``call`` called once the first piece of a search is done; returns a list that is filled then."""
-    real, called = dealing.DistributedFits._each, list[bool]()
+    real, called = dealing.DistributedFits._run_all, list[bool]()
 
     def each(self: Any) -> Iterator[None]:
         for _ in (steps := real(self)):
@@ -87,7 +87,7 @@ def after_the_first(monkeypatch: pytest.MonkeyPatch, call: Callable[[], None]) -
                     steps.throw(error)  # as if it came where the search waits
             yield
 
-    monkeypatch.setattr(dealing.DistributedFits, "_each", each)
+    monkeypatch.setattr(dealing.DistributedFits, "_run_all", each)
     return called
 
 
@@ -160,17 +160,17 @@ def test_errors_and_warnings_come_here(client: Any) -> None:
     def full() -> None:
         from clsvm.model_selection import folds
 
-        folds.NystromFolds._solved_here = folds.NystromFolds._solved  # type: ignore[attr-defined]
+        folds.NystromFolds._solved_here = folds.NystromFolds._solve_fits  # type: ignore[attr-defined]
 
         def failing(*_: Any) -> bool:
             raise MemoryError("no room for all folds")
 
-        folds.NystromFolds._solved = failing  # type: ignore[method-assign]
+        folds.NystromFolds._solve_fits = failing  # type: ignore[method-assign]
 
     def again() -> None:
         from clsvm.model_selection import folds
 
-        folds.NystromFolds._solved = folds.NystromFolds._solved_here  # type: ignore[attr-defined,method-assign]
+        folds.NystromFolds._solve_fits = folds.NystromFolds._solved_here  # type: ignore[attr-defined,method-assign]
 
     client.run(full)
     regressor = clsvm.FalkonRegressor(n_centers=50, random_state=0, device=DEVICE)

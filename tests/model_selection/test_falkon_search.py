@@ -237,7 +237,7 @@ def test_what_cannot_be_shared_is_said(
     def full(*_: Any) -> None:
         raise MemoryError(*words)
 
-    monkeypatch.setattr(NystromFolds, "_solved", full)
+    monkeypatch.setattr(NystromFolds, "_solve_fits", full)
     machine = FalkonRegressor(**SETTINGS, device=device)
     with pytest.warns(RuntimeWarning, match=f"done one by one: {said}"):
         both(machine, {"penalty": [1e-3, 1e-2]}, X, Y, cv=3)

@@ -103,7 +103,7 @@ def test_as_grid_search(device: str, monkeypatch: pytest.MonkeyPatch, task: str,
 @of_tasks
 def test_each_solution_is_that_of_its_fold(device: str, monkeypatch: pytest.MonkeyPatch, task: str) -> None:
     """Rows that are left out have the coefficient 0; the others are a solution by long double, with the fold's sums."""
-    found = calls_of(monkeypatch, folds.Folds, "_solved")
+    found = calls_of(monkeypatch, folds.Folds, "_solve_fits")
     made = search(task, device, tol=1e-4, gamma=0.4)
     assert len(found) == 3 * len(made.cv_results_["params"])
     K, splits = check.gram("rbf", {"gamma": 0.4}, X), list(CV.split(X))
@@ -126,7 +126,7 @@ def test_a_fold_begins_near_its_end(device: str, monkeypatch: pytest.MonkeyPatch
     grid = TASKS[task][1] | ({"C": [0.1, 0.3]} if task == "NuSVR" else {})
     near = search(task, device, grid, tol=1e-3, gamma=0.4)
     taken, before = sum(call.result.steps for call in solves), len(solves)
-    monkeypatch.setattr(folds._Solved, "start", lambda self, problem: {})
+    monkeypatch.setattr(folds.FoldSolution, "start", lambda self, problem: {})
     cold = search(task, device, grid, tol=1e-3, gamma=0.4)
     assert taken < 0.75 * sum(call.result.steps for call in solves[before:])
     np.testing.assert_allclose(scores(near), scores(cold), atol=0.02)
@@ -176,7 +176,7 @@ def test_where_the_next_problem_begins(case: str) -> None:
     old, b, f, rho, new, expected = BEGINNINGS[case]
     b, f = np.array([b], np.float64), np.array([f], np.float64)
     solution = type("S", (), {"b": b, "f": f, "rho": np.array([rho])})
-    begun, ratio = folds._Solved(old, solution).start(new), old.ratio(new)  # type: ignore[arg-type]
+    begun, ratio = folds.FoldSolution(old, solution).start(new), old.ratio(new)  # type: ignore[arg-type]
     start, (near, of_near) = begun["start"], begun["known_gradient"]
     np.testing.assert_allclose(start, [expected], atol=1e-12)
     np.testing.assert_allclose(near, ratio * b, rtol=1e-12)
@@ -188,7 +188,7 @@ def test_where_the_next_problem_begins(case: str) -> None:
 
 def test_the_nearest_problem_is_gone_on_from(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the first fold one of the same C where there is one, in others that of the same candidate."""
-    starts = calls_of(monkeypatch, folds._Solved, "start")
+    starts = calls_of(monkeypatch, folds.FoldSolution, "start")
     search("NuSVR", device, tol=1e-3, gamma=0.4)
     pairs = [(one.problem.hi.max(), problem.hi.max()) for (one, problem), *_ in starts]
     assert pairs == [(1, 10), (1, 1), (10, 10)] + [(1, 1), (10, 10), (1, 1), (10, 10)] * 2  # (weights are 2 at most)

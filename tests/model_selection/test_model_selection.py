@@ -56,7 +56,7 @@ def both(estimator: Any, grid: Any, X: Any, y: Any, atol: float = 1e-9, **option
 
 def shared(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
     """Return the fits that are not shared, from here on."""
-    return calls_of(monkeypatch, Fits, "_fit_separately")
+    return calls_of(monkeypatch, Fits, "_fit_alone")
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -160,7 +160,7 @@ def test_values_of_pairs_are_not_kept(device: str, monkeypatch: pytest.MonkeyPat
     real = folds.Folds.fold_of
 
     def fold_of(self: Any, train: Any) -> Any:
-        kept.append(max(found.values.size for found in self.found.values()))
+        kept.append(max(found.values.size for found in self.results.values()))
         return real(self, train)
 
     monkeypatch.setattr(folds.Folds, "fold_of", fold_of)
@@ -220,7 +220,7 @@ def test_candidates_of_other_kinds(device: str, monkeypatch: pytest.MonkeyPatch)
 def test_refused_before_the_work(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What GridSearchCV refuses, in its words, and before any fit."""
     X, y = noisy(60, 3)
-    monkeypatch.setattr(folds.Folds, "_each", lambda self: pytest.fail("a fit was begun"))
+    monkeypatch.setattr(folds.Folds, "_run_all", lambda self: pytest.fail("a fit was begun"))
     with pytest.raises(TypeError, match=r"should have a 'score' method. The estimator OneClassSVM\(device="):
         SVCSearchCV(OneClassSVM(device=device), {"nu": [0.1]}, cv=3).fit(X)
     search = SVCSearchCV(SVC(device=device), {"C": [1]}, cv=3)
@@ -377,7 +377,7 @@ def test_certified_folds(device: str, monkeypatch: pytest.MonkeyPatch, task: str
     machines = {"regression": SVR(), "nu": NuSVC(nu=0.4), "nu regression": NuSVR(), "one class": OneClassSVM(nu=0.2)}
     estimator = machines.get(task, SVC(C=10)).set_params(gamma=0.5, device=device)
     K, calls, ended = rbf_kernel(X.astype(np.float64), gamma=0.5), [], []
-    made, certified = prepare.PreparedFit.__init__, folds._Solved.certified
+    made, certified = prepare.PreparedFit.__init__, folds.FoldSolution.certified
 
     def counted(self: Any, *given: Any, **named: Any) -> None:
         made(self, *given, **named)
@@ -393,7 +393,7 @@ def test_certified_folds(device: str, monkeypatch: pytest.MonkeyPatch, task: str
 
     monkeypatch.setattr(folds, "DECISION_ERROR", 0.0)
     monkeypatch.setattr(prepare.PreparedFit, "__init__", counted)
-    monkeypatch.setattr(folds._Solved, "certified", seen)
+    monkeypatch.setattr(folds.FoldSolution, "certified", seen)
     scoring = {"one class": lambda machine, rows, y=None: machine.score_samples(rows).mean()}.get(task)
     grid = {"tol": [1e-4, 1e-5]}
     SVCSearchCV(estimator, grid, cv=3, refit=False, scoring=scoring, error_score="raise").fit(X, y)

@@ -103,7 +103,7 @@ def test_failed_fits_and_devices_of_candidates(device: str) -> None:
 
 def test_goes_on_from_a_checkpoint(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C ends all devices' work soon, and what was found is kept."""
-    file, real, calls = tmp_path / "search", folds.Folds._solved, list[int]()
+    file, real, calls = tmp_path / "search", folds.Folds._solve_fits, list[int]()
 
     def slow(self: Any, *given: Any) -> Any:
         calls.append(1)
@@ -112,7 +112,7 @@ def test_goes_on_from_a_checkpoint(device: str, tmp_path: Path, monkeypatch: pyt
         time.sleep(0.05 if len(calls) < 5 else 0.2)
         return real(self, *given)
 
-    monkeypatch.setattr(folds.Folds, "_solved", slow)
+    monkeypatch.setattr(folds.Folds, "_solve_fits", slow)
     with pytest.raises(KeyboardInterrupt):
         searched([device] * 2, checkpoint=file)
     done = len(calls)
