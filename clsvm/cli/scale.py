@@ -323,10 +323,10 @@ def _read(path: str) -> Ranges:
     import numpy as np
 
     from clsvm import files
-    from clsvm.models.svmlight import unmarked
+    from clsvm.models.svmlight import without_bom
 
     with files.bounded(open(path, "rb"), path, "a file of ranges") as stream:
-        every = [line.split() for line in unmarked(stream)]
+        every = [line.split() for line in without_bom(stream)]
     filled = (_Line(path, number, words) for number, words in enumerate(every, 1) if words)
     lines = chain(filled, repeat(_Line(path, len(every) + 1, [])))
     target, line = None, next(lines)

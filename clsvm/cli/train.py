@@ -484,7 +484,7 @@ def _probable(model: KernelModel, X: Any, where: tuple[Any, Any]) -> tuple[Array
         model = replace(model, dtype="float64")
     found = _in_pieces(lambda rows: model.predict_proba(rows, *where), X)
     if len(model.classes):
-        order = libsvm.listing(model)
+        order = libsvm.class_order(model)
         found, classes = found[:, order], model.classes[order]
         labels, head = classes[found.argmax(axis=1)], " ".join(["labels", *map(_label, classes.tolist())])
     else:
@@ -532,7 +532,7 @@ def svm_train(estimator: Any, y: NDArray[Any], weights: NDArray[np.float64] | No
     factors = np.ones(len(first)) if weights is None else weights[first]
     steps = np.atleast_1d(estimator.n_iter_)
     if model.of_pairs:
-        places, signs = libsvm.turned_pairs(order)
+        places, signs = libsvm.reordered_pairs(order)
         i, j = np.triu_indices(k, 1)
         sides = [(a, b) for a, b in zip(order[i].tolist(), order[j].tolist(), strict=True)]
     else:  # of two classes the second is the positive one

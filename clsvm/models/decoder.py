@@ -40,10 +40,10 @@ Vector = NDArray[np.float64]
 CLASSES = 40  # most classes in a block: larger blocks take more memory for each row, smaller ones more launches
 Rows = NDArray[np.intp]
 FOLDS = 5
-LEAST = 1e-7  # probabilities of pairs are clipped to LEAST ... 1 - LEAST, as in LIBSVM
+MIN_PROBABILITY = 1e-7  # probabilities of pairs are clipped to MIN_PROBABILITY ... 1 - MIN_PROBABILITY, as in LIBSVM
 _MARKS = 10  # number of probability marks of a one-class model
 _CELLS = 1 << 22  # probabilities take the rows in blocks: an array of a block has at most this many numbers
-HELD = 8  # coupling allocates this many numbers for each entry of a coupling matrix (k, k)
+COUPLING_NUMBERS = 8  # coupling allocates this many numbers for each entry of a coupling matrix (k, k)
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Decoder:
         if k == 2 and values.ndim == 2:
             return np.asarray(values[:, 1] - values[:, 0])
         if self.of_pairs and self.shape == "ovr":
-            return against_rest(strips(values, k), len(values), k)
+            return ovr_values(strips(values, k), len(values), k)
         return values
 
     def predict(self, values: Vector) -> NDArray[Any]:
@@ -144,15 +144,15 @@ class Strip(NamedTuple):
 
     Attributes
     ----------
-    own
+    class_index
         number of the class.
     others
         slice of the numbers of the later classes.
     values
-        decision values (later classes, rows). A positive value is for the class ``own``.
+        decision values (later classes, rows). A positive value is for the class ``class_index``.
     """
 
-    own: int
+    class_index: int
     others: slice
     values: Vector
 
@@ -171,53 +171,55 @@ def blocks(k: int, most: int) -> list[tuple[slice, slice]]:
     return [(one, other) for at, one in enumerate(cuts) for other in cuts[at:]]
 
 
-def strips_of_block(own: slice, others: slice, one: Vector, other: Vector, offsets: Vector, k: int) -> Iterator[Strip]:
-    """Yield the strips of all pairs of a class in the block ``own`` and a class in the block ``others``.
+def strips_of_block(
+    firsts: slice, others: slice, one: Vector, other: Vector, offsets: Vector, k: int
+) -> Iterator[Strip]:
+    """Yield the strips of all pairs of a class in the block ``firsts`` and a class in the block ``others``.
 
     A decision value is the sum of two parts, one over the support vectors of each class, and an intercept. ``one`` has
-    the part of the classes in ``own`` against those in ``others``: a row for each pair, a column for each sample.
+    the part of the classes in ``firsts`` against those in ``others``: a row for each pair, a column for each sample.
     ``other`` has the part of the classes in ``others``. If both blocks are the same, ``other`` is ``one``, which then
     has no row for a class against itself. ``offsets`` are the intercepts (pairs,) of all pairs of the k classes.
     """
-    within = own == others
-    one = one.reshape(own.stop - own.start, -1, one.shape[1])
+    same_block = firsts == others
+    one = one.reshape(firsts.stop - firsts.start, -1, one.shape[1])
     other = other.reshape(others.stop - others.start, -1, other.shape[1])
-    for at, i in enumerate(range(own.start, own.stop)):
-        begin = i + 1 if within else others.start
+    for at, i in enumerate(range(firsts.start, firsts.stop)):
+        begin = i + 1 if same_block else others.start
         if begin == others.stop:
             continue
-        here = begin - others.start - within
-        values = one[at, here:] + other[begin - others.start :, at]
+        offset = begin - others.start - same_block
+        values = one[at, offset:] + other[begin - others.start :, at]
         first = first_pair(k, i) + begin - i - 1
         values += offsets[first : first + len(values), None]
         yield Strip(i, slice(begin, others.stop), values)
 
 
-def votes(found: Iterable[Strip], n: int, k: int) -> NDArray[np.intp]:
+def votes(strips: Iterable[Strip], n: int, k: int) -> NDArray[np.intp]:
     """Return how many pairs each of k classes wins, (n, k). A decision value of 0 is a vote for the second class."""
     won = np.zeros((k, n), np.int32)
-    for own, others, values in found:
+    for first, others, values in strips:
         positive = (values > 0).view(np.int8)
-        won[own] += positive.sum(axis=0, dtype=np.int32)
+        won[first] += positive.sum(axis=0, dtype=np.int32)
         won[others] -= positive
     won += np.arange(k, dtype=np.int32)[:, None]  # the second class wins each pair that the first one does not win
     return won.T.astype(np.intp)
 
 
-def against_rest(found: Iterable[Strip], n: int, k: int) -> Vector:
-    """Return scikit-learn's decision values (n, k) of shape "ovr", for n rows whose strips are ``found``.
+def ovr_values(strips: Iterable[Strip], n: int, k: int) -> Vector:
+    """Return scikit-learn's decision values (n, k) of shape "ovr", for n rows whose strips are ``strips``.
 
     The value of a class is its number of votes plus s / (3 * (|s| + 1)), where s is the sum of its decision values. The
     result equals that of sklearn.utils.multiclass._ovr_decision_function in every bit. Here a decision value of 0 is a
     vote for the pair's first class.
     """
     won, sums = np.zeros((k, n), np.int32), np.zeros((k, n))
-    for own, others, values in found:
+    for first, others, values in strips:
         negative = (values < 0).view(np.int8)
-        won[own] -= negative.sum(axis=0, dtype=np.int32)
+        won[first] -= negative.sum(axis=0, dtype=np.int32)
         won[others] += negative
         for one in values:  # summed one after another, so that rounding does not depend on the blocks
-            sums[own] += one
+            sums[first] += one
         sums[others] -= values
     won += np.arange(k - 1, -1, -1, dtype=np.int32)[:, None]
     sums /= 3 * (np.abs(sums) + 1)
@@ -225,11 +227,11 @@ def against_rest(found: Iterable[Strip], n: int, k: int) -> Vector:
     return np.ascontiguousarray(sums.T)
 
 
-def side_by_side(found: Iterable[Strip], n: int, k: int) -> Vector:
-    """Return the decision values of all strips ``found`` as one array (n, pairs), for n rows and k classes."""
+def pair_values(strips: Iterable[Strip], n: int, k: int) -> Vector:
+    """Return the decision values of all strips ``strips`` as one array (n, pairs), for n rows and k classes."""
     out = np.empty((n, k * (k - 1) // 2))
-    for own, others, values in found:
-        first = first_pair(k, own) + others.start - own - 1
+    for i, others, values in strips:
+        first = first_pair(k, i) + others.start - i - 1
         out[:, first : first + len(values)] = values.T
     return out
 
@@ -316,13 +318,13 @@ def density_marks(values: Vector) -> Vector | None:
     ----------
     Que and Lin (2022). Bins are numbered as in LIBSVM 3.3.
     """
-    values, half = np.sort(values), _MARKS // 2
+    values, per_side = np.sort(values), _MARKS // 2
     below = int(np.searchsorted(values, 0.0))
     above = len(values) - below
-    if min(below, above) < half:
+    if min(below, above) < per_side:
         return None
-    steps = np.arange(half)
-    lower, upper = values[steps * below // half], values[below - 1 + (steps + 1) * above // half]
+    steps = np.arange(per_side)
+    lower, upper = values[steps * below // per_side], values[below - 1 + (steps + 1) * above // per_side]
     bounds: Vector = np.concatenate([lower, [0.0], upper])
     return np.asarray((bounds[:-1] + bounds[1:]) / 2)
 
@@ -347,7 +349,7 @@ def of_pairs(values: Vector, A: Vector, B: Vector, k: int) -> Vector:
     probabilities : array of float64 (n, k)
         Probability of each class. For more than two classes those of pairs are coupled by :func:`coupled`.
     """
-    first = np.clip(expit(-(values * A + B)), LEAST, 1 - LEAST)
+    first = np.clip(expit(-(values * A + B)), MIN_PROBABILITY, 1 - MIN_PROBABILITY)
     return np.concatenate([first, 1 - first], axis=1) if k == 2 else coupled(first, k)
 
 
@@ -374,7 +376,7 @@ def coupled(first: Vector, k: int) -> Vector:
     Wu, Lin and Weng (2004), the second method and its algorithm 2.
     """
     i, j = np.triu_indices(k, 1)
-    own = np.arange(k)
+    diagonal = np.arange(k)
     out = np.empty((len(first), k))
     step = max(1, _CELLS // k**2)
     for begin in range(0, len(first), step):
@@ -382,16 +384,16 @@ def coupled(first: Vector, k: int) -> Vector:
         r = np.zeros((len(part), k, k))
         r[:, i, j], r[:, j, i] = part, 1 - part
         Q = -r * r.transpose(0, 2, 1)
-        Q[:, own, own] = np.square(r).sum(axis=1)
-        places, p = np.arange(begin, begin + len(part)), np.full((len(part), k), 1 / k)  # rows that still iterate
+        Q[:, diagonal, diagonal] = np.square(r).sum(axis=1)
+        rows, p = np.arange(begin, begin + len(part)), np.full((len(part), k), 1 / k)  # rows that still iterate
         for _ in range(max(100, k)):
             Qp = (Q @ p[:, :, None])[:, :, 0]
             total = (p * Qp).sum(axis=1)
-            going = np.abs(Qp - total[:, None]).max(axis=1) >= 0.005 / k
-            out[places[~going]] = p[~going]
-            if not going.any():
+            active = np.abs(Qp - total[:, None]).max(axis=1) >= 0.005 / k
+            out[rows[~active]] = p[~active]
+            if not active.any():
                 break
-            places, Q, p, Qp, total = places[going], Q[going], p[going], Qp[going], total[going]
+            rows, Q, p, Qp, total = rows[active], Q[active], p[active], Qp[active], total[active]
             for t in range(k):  # set p_t to its optimum, then scale p to the sum 1
                 change = (total - Qp[:, t]) / Q[:, t, t]
                 p[:, t] += change
@@ -399,7 +401,7 @@ def coupled(first: Vector, k: int) -> Vector:
                 Qp = (Qp + change[:, None] * Q[:, t]) / (1 + change)[:, None]
                 p /= (1 + change)[:, None]
         else:
-            out[places] = p
+            out[rows] = p
     return out
 
 
@@ -538,24 +540,24 @@ def _sigmoids(
     i, j = np.triu_indices(k, 1)
     if not (model.of_pairs or len(model.dual_coef) == 1):
         raise ValueError(f"probabilities need a problem for each pair of classes, got one for each of {k} classes")
-    index, place = np.searchsorted(classes, y), np.zeros((k, k - 1), np.intp)
-    place[i, j - 1] = place[j, i] = np.arange(len(i))
+    index, pair_of = np.searchsorted(classes, y), np.zeros((k, k - 1), np.intp)
+    pair_of[i, j - 1] = pair_of[j, i] = np.arange(len(i))
     values = np.zeros((len(y), k - 1))  # decision values of the k - 1 pairs that the row's class belongs to
     step = max(1, _CELLS // len(i))
     for fold, rows, test in _fits(estimator, X, y, sample_weight, watch):
-        known = np.isin(classes, fold if isinstance(fold, np.ndarray) else fold.classes_)
+        present = np.isin(classes, fold if isinstance(fold, np.ndarray) else fold.classes_)
         for begin in range(0, len(test), step):
             some = test[begin : begin + step]
-            whole = np.tile(known[i].astype(float) - known[j], (len(some), 1))
-            if known.sum() > 1:
+            all_values = np.tile(present[i].astype(float) - present[j], (len(some), 1))
+            if present.sum() > 1:
                 found = fold.decision_function(_safe_indexing(rows, slice(begin, begin + step)))
-                whole[:, known[i] & known[j]] = -found[:, None] if known.sum() == 2 else found
-            values[some] = np.take_along_axis(whole, place[index[some]], axis=1)
+                all_values[:, present[i] & present[j]] = -found[:, None] if present.sum() == 2 else found
+            values[some] = np.take_along_axis(all_values, pair_of[index[some]], axis=1)
     of_class, fitted = [np.flatnonzero(index == c) for c in range(k)], []
     for first, second in zip(i.tolist(), j.tolist(), strict=True):
         pair = np.sort(np.concatenate([of_class[first], of_class[second]]))
-        own = index[pair] == first
-        fitted.append(platt(values[pair, np.where(own, second - 1, first)], own))
+        is_first = index[pair] == first
+        fitted.append(platt(values[pair, np.where(is_first, second - 1, first)], is_first))
     A, B = np.array(fitted).T
     return {"probA": A, "probB": -B if k == 2 else B}  # of two classes the second is the model's positive class
 
@@ -572,15 +574,15 @@ def _fits(
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.utils.metaestimators import _safe_split
 
-    own: dict[str, Any] = {"checkpoint": None, "warm_start": False}
-    own |= {"decision_function_shape": "ovo", "break_ties": False} if is_classifier(estimator) else {}
+    fixed: dict[str, Any] = {"checkpoint": None, "warm_start": False}
+    fixed |= {"decision_function_shape": "ovo", "break_ties": False} if is_classifier(estimator) else {}
     failed = []
     for number, (train, test) in enumerate(folds(y, FOLDS, is_classifier(estimator)), 1):
         if is_classifier(estimator) and (y[train] == y[train[0]]).all():
             yield y[train[:1]], None, test
             continue
         fold = clone(estimator)
-        fold.set_params(**{name: value for name, value in own.items() if name in fold.get_params(deep=False)})
+        fold.set_params(**{name: value for name, value in fixed.items() if name in fold.get_params(deep=False)})
         if isinstance(by_class := getattr(fold, "class_weight", None), dict):
             fold.class_weight = {label: by_class[label] for label in by_class.keys() & set(y[train].tolist())}
         weights = None if sample_weight is None else np.asarray(sample_weight)[train]

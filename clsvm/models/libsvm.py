@@ -26,7 +26,7 @@ from clsvm.files import PathLike
 from clsvm.gram.layouts.record import Plan
 from clsvm.kernels import PRECOMPUTED, Kernel
 from clsvm.models.model import KernelModel
-from clsvm.models.svmlight import HIGHEST, WORD, Lines, T, diagnose, load, number, shown, unmarked
+from clsvm.models.svmlight import MAX_INDEX, WORD, Lines, T, diagnose, load, number, shown, without_bom
 from clsvm.system import explained
 from clsvm.tasks import CLASSES, ONE_CLASS, TASKS, of_libsvm
 
@@ -39,7 +39,7 @@ ESTIMATES = ("probA", "probB", "prob_density_marks")  # keys of probability para
 # Save
 
 
-def machine_of(model: Any) -> KernelModel:
+def model_of(model: Any) -> KernelModel:
     """Return ``model`` if it is a KernelModel, or the KernelModel of a fitted estimator.
 
     Raises TypeError for another object, and NotFittedError for an estimator that is not fitted.
@@ -59,19 +59,19 @@ def check_savable(model: KernelModel) -> None:
     two classes must have a problem for each pair of classes.
     """
     if model.kernel.name not in _NAMES:
-        held = ", ".join(_KERNELS.values())
-        raise ValueError(f"LIBSVM's model format has no kernel {model.kernel.name!r}; it holds {held}")
+        supported = ", ".join(_KERNELS.values())
+        raise ValueError(f"LIBSVM's model format has no kernel {model.kernel.name!r}; it holds {supported}")
     labels, problems = np.asarray(model.classes), len(model.dual_coef)
     k = len(labels)
     if model.task not in of_libsvm() or (TASKS[model.task].kind == CLASSES) != (k >= 2):
         raise ValueError(f"LIBSVM's model format holds no model of {k} classes whose task is {model.task!r}")
     if problems != max(1, k - 1):
         raise ValueError(f"LIBSVM's format needs a problem for each pair of classes, got one for each of {k} classes")
-    if labels.dtype.kind not in "iuf" or not np.all((np.abs(labels) <= HIGHEST) & (labels == np.rint(labels))):
+    if labels.dtype.kind not in "iuf" or not np.all((np.abs(labels) <= MAX_INDEX) & (labels == np.rint(labels))):
         raise ValueError(f"LIBSVM's model format holds integer labels only, got {labels.tolist()}")
 
 
-def listing(model: KernelModel) -> list[int]:
+def class_order(model: KernelModel) -> list[int]:
     """Return the numbers of the model's classes in the order in which LIBSVM's file lists them.
 
     Of two classes the positive one, classes[1], comes first, unless ``model.smaller_first`` is set.
@@ -94,26 +94,28 @@ def ordered(model: KernelModel, classes: NDArray[Any]) -> KernelModel:
     k, ends = len(order), np.cumsum(model.n_support)
     blocks = [np.arange(end - count, end) for end, count in zip(ends, model.n_support, strict=True)]
     coef = []
-    for place, own in enumerate(order):
-        others = np.flatnonzero(np.arange(k) != place)
-        against = order[others]
-        sides = np.where((others > place) == (against > own), 1.0, -1.0)
-        coef.append(sides[:, None] * model.dual_coef[against - (against > own)][:, blocks[own]] + 0.0)
-    places, signs = turned_pairs(order)
-    vectors = np.concatenate([blocks[own] for own in order])
+    for new, old in enumerate(order):
+        others = np.flatnonzero(np.arange(k) != new)
+        other_classes = order[others]
+        signs_of_class = np.where((others > new) == (other_classes > old), 1.0, -1.0)
+        coef.append(
+            signs_of_class[:, None] * model.dual_coef[other_classes - (other_classes > old)][:, blocks[old]] + 0.0
+        )
+    positions, signs = reordered_pairs(order)
+    vectors = np.concatenate([blocks[old] for old in order])
     return replace(
         model,
         support_vectors=model.support_vectors[vectors],
         dual_coef=np.concatenate(coef, axis=1),
-        intercept=signs * model.intercept[places],
+        intercept=signs * model.intercept[positions],
         classes=model.classes[order],
         n_support=model.n_support[order],
-        probA=None if model.probA is None else model.probA[places],
-        probB=None if model.probB is None else signs * model.probB[places],
+        probA=None if model.probA is None else model.probA[positions],
+        probB=None if model.probB is None else signs * model.probB[positions],
     )
 
 
-def turned_pairs(order: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+def reordered_pairs(order: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
     """Return for each pair of reordered classes its position (pairs,) in the list of ascending pairs, and its sign.
 
     ``order`` (k,) holds the class numbers in their new order. The sign (pairs,) is -1 if reordering has exchanged the
@@ -121,8 +123,8 @@ def turned_pairs(order: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.
     """
     i, j = np.triu_indices(len(order), 1)
     first, second = np.minimum(order[i], order[j]), np.maximum(order[i], order[j])
-    places = first * (2 * len(order) - first - 1) // 2 + second - first - 1
-    return places, np.where(order[i] < order[j], 1.0, -1.0)
+    positions = first * (2 * len(order) - first - 1) // 2 + second - first - 1
+    return positions, np.where(order[i] < order[j], 1.0, -1.0)
 
 
 def save_model(model: Any, path: PathLike) -> None:
@@ -155,9 +157,9 @@ def save_model(model: Any, path: PathLike) -> None:
     ----------
     svm_save_model of LIBSVM.
     """
-    model = machine_of(model)
+    model = model_of(model)
     check_savable(model)
-    given, classes = not isinstance(model.kernel, Kernel), np.asarray(model.classes)[listing(model)]
+    precomputed, classes = not isinstance(model.kernel, Kernel), np.asarray(model.classes)[class_order(model)]
     params = dict(getattr(model.kernel, "params", {}))
     if params.get("degree", 0) != int(params.get("degree", 0)):
         raise ValueError(f"LIBSVM's model format needs an integer degree, got {params['degree']!r}")
@@ -165,7 +167,7 @@ def save_model(model: Any, path: PathLike) -> None:
     order = np.arange(int(counts.sum()))
     if len(classes) == 2 and not model.smaller_first:
         order, counts = np.roll(order, -counts[0]), counts[::-1]
-    if given:  # for a precomputed kernel the file has only the column of K, counted from 1, as feature 0
+    if precomputed:  # for a precomputed kernel the file has only the column of K, counted from 1, as feature 0
         vectors = sparse.csr_matrix(np.asarray(model.support_vectors, np.int64)[:, None] + 1)[order]
     else:
         vectors = sparse.csr_matrix(model.support_vectors, dtype=np.float64)[order]
@@ -173,7 +175,7 @@ def save_model(model: Any, path: PathLike) -> None:
     coef = np.asarray(model.dual_coef, dtype=np.float64).T[order]
     rho, estimates = 0.0 - np.asarray(model.intercept, dtype=np.float64), _estimates(model)
     if model.smaller_first:
-        coef, rho, estimates = _turned(coef, rho, estimates)
+        coef, rho, estimates = _flip_signs(coef, rho, estimates)
     if not all(np.isfinite(part).all() for part in (vectors.data, coef, rho, *estimates.values())):
         raise ValueError("the model holds numbers that are not finite; it was not written")
     head: dict[str, Any] = {name: params[name] for name in ("degree", "gamma", "coef0") if name in params}
@@ -186,7 +188,7 @@ def save_model(model: Any, path: PathLike) -> None:
         stream.write("\n".join([*lines, "SV", ""]).encode())
         for row in range(len(coef)):
             begin, end = int(vectors.indptr[row]), int(vectors.indptr[row + 1])
-            indices = (vectors.indices[begin:end] + (not given)).tolist()
+            indices = (vectors.indices[begin:end] + (not precomputed)).tolist()
             cells = zip(indices, vectors.data[begin:end].tolist(), strict=True)
             words = [_digits(coef[row]), *(f"{index}:{value!r}" for index, value in cells)]
             if row == 0 and vectors.shape[1] and not np.any(vectors.indices == vectors.shape[1] - 1):
@@ -213,7 +215,7 @@ def estimates_of(task: str, k: int) -> dict[str, int]:
     return {"prob_density_marks": 10} if kind == ONE_CLASS else {"probA": 1}
 
 
-def _turned(
+def _flip_signs(
     coef: NDArray[np.float64], rho: NDArray[np.float64], estimates: dict[str, Any]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], dict[str, Any]]:
     """Return coefficients, rho and probability parameters for two classes whose signs are exchanged."""
@@ -265,32 +267,32 @@ def read_model(path: PathLike, stream: BinaryIO) -> KernelModel:
     if task not in of_libsvm():
         header.fault("svm_type", f"svm_type {task}", ", ".join(of_libsvm()))
     name = header.word("kernel_type")
-    given = name == PRECOMPUTED.name
-    if not (given or name in _KERNELS):
-        known_here = ", ".join(_NAMES.values())
-        header.fault("kernel_type", f"kernel_type {name}", f"a kernel function that is known here: {known_here}")
+    precomputed = name == PRECOMPUTED.name
+    if not (precomputed or name in _KERNELS):
+        supported = ", ".join(_NAMES.values())
+        header.fault("kernel_type", f"kernel_type {name}", f"a kernel function that is known here: {supported}")
     (k,) = header.numbers("nr_class", int, 1)
     of_classes = TASKS[task].kind == CLASSES
     if k < 2 or (k > 2 and not of_classes):
         header.fault("nr_class", f"{k} classes", "2 or more" if of_classes else f"2, as {task} has it")
-    kernel = PRECOMPUTED if given else _kernel(header, _KERNELS[name])
+    kernel = PRECOMPUTED if precomputed else _kernel(header, _KERNELS[name])
     (total,) = header.numbers("total_sv", int, 1)
     rho = np.array(header.numbers("rho", float, k * (k - 1) // 2))
     labels, counts = _labels(header, k, total) if of_classes else ([], [total])
     if min(counts) < 0:
         header.fault("total_sv", f"total_sv {total}", "0 or more")
-    known = estimates_of(task, k)
+    lengths = estimates_of(task, k)
     by_class = ("label", "nr_sv")
     for key in (*by_class, *ESTIMATES):
-        if key in header.lines and not (key in known or (labels and key in by_class)):
+        if key in header.lines and not (key in lengths or (labels and key in by_class)):
             header.fault(key, key, f"none of {task}")
-    estimates = _read_estimates(header, task, known)
-    vectors, coef = _support_vectors(header, stream, total, k - 1, int(not given))
-    if given:
-        vectors = _columns(header, vectors)
+    estimates = _read_estimates(header, task, lengths)
+    vectors, coef = _support_vectors(header, stream, total, k - 1, int(not precomputed))
+    if precomputed:
+        vectors = _kernel_columns(header, vectors)
     smaller_first = len(labels) == 2 and labels[0] < labels[1]
     if smaller_first:
-        coef, rho, estimates = _turned(coef, rho, estimates)
+        coef, rho, estimates = _flip_signs(coef, rho, estimates)
     elif len(labels) == 2:
         order = np.roll(np.arange(total), -counts[0])
         vectors, coef = vectors[order], coef[:, order]
@@ -309,14 +311,14 @@ def read_model(path: PathLike, stream: BinaryIO) -> KernelModel:
     )
 
 
-def _read_estimates(header: _Header, task: str, known: dict[str, int]) -> dict[str, Any]:
-    """Return key -> parameters of probabilities, as read from the header. ``known`` maps each key to its length.
+def _read_estimates(header: _Header, task: str, lengths: dict[str, int]) -> dict[str, Any]:
+    """Return key -> parameters of probabilities, as read from the header. ``lengths`` maps each key to its length.
 
-    The header must have all keys in ``known``, or none of them.
+    The header must have all keys in ``lengths``, or none of them.
     """
-    if not known.keys() & header.lines.keys():
+    if not lengths.keys() & header.lines.keys():
         return {}
-    found = {key: np.array(header.numbers(key, float, count)) for key, count in known.items()}
+    found = {key: np.array(header.numbers(key, float, count)) for key, count in lengths.items()}
     if (np.diff(found.get("prob_density_marks", [])) < 0).any():
         header.fault("prob_density_marks", "marks out of order", "ascending ones")
     if TASKS[task].kind != CLASSES and "probA" in found and found["probA"][0] < 0:
@@ -327,7 +329,7 @@ def _read_estimates(header: _Header, task: str, known: dict[str, int]) -> dict[s
 def _labels(header: _Header, k: int, total: int) -> tuple[list[int], list[int]]:
     """Return the k labels in a file's header, and the number of support vectors of each class."""
     labels, counts = header.numbers("label", int, k), header.numbers("nr_sv", int, k)
-    if len(set(labels)) < k or max(map(abs, labels)) > HIGHEST:
+    if len(set(labels)) < k or max(map(abs, labels)) > MAX_INDEX:
         header.fault("label", f"labels {' '.join(map(str, labels))}", f"{k} different 32-bit integers")
     if min(counts) < 0 or sum(counts) != total:
         header.fault("nr_sv", " + ".join(map(str, counts)), f"{k} counts whose sum is total_sv, {total}")
@@ -349,7 +351,7 @@ class _Header:
 
     def __init__(self, path: PathLike, stream: BinaryIO) -> None:
         self.path, self.lines = path, dict[str, tuple[int, bytes]]()
-        for self.end, line in enumerate(unmarked(stream), 1):
+        for self.end, line in enumerate(without_bom(stream), 1):
             parts = line.split(None, 1)
             key = parts[0].decode("ascii", "replace") if parts else ""
             if parts == [b"SV"]:
@@ -421,22 +423,22 @@ def _support_vectors(
             vectors, first = load(lines, None, lowest)
             coef = first[np.newaxis]
         else:
-            coef, rest = _split(lines, count)
-            vectors, _ = load(Lines(rest), None, lowest)
+            coef, features = _split(lines, count)
+            vectors, _ = load(Lines(features), None, lowest)
     except files.NotTextError:
         raise
     except (ValueError, OverflowError) as error:
         words = diagnose(header.path, None, str(error), lines.at(), header.end, "coefficient", count, lowest)
         raise ValueError(words) from None
     if coef.shape[1] != total:
-        said = f"{total}, which total_sv says in line {header.lines['total_sv'][0]}"
-        header.fail(below + min(coef.shape[1], total), f"got {coef.shape[1]} support vectors, expected {said}")
+        expected = f"{total}, which total_sv says in line {header.lines['total_sv'][0]}"
+        header.fail(below + min(coef.shape[1], total), f"got {coef.shape[1]} support vectors, expected {expected}")
     if not lines.complete:
         header.fail(below + total - 1, "got a line with no line break, expected one: the file seems cut short")
     return vectors, coef
 
 
-def _columns(header: _Header, vectors: sparse.csr_matrix) -> NDArray[np.intp]:
+def _kernel_columns(header: _Header, vectors: sparse.csr_matrix) -> NDArray[np.intp]:
     """Return for each support vector of a precomputed kernel its column of X, counted from 0.
 
     The file has this column, counted from 1, as feature 0.
@@ -444,9 +446,9 @@ def _columns(header: _Header, vectors: sparse.csr_matrix) -> NDArray[np.intp]:
     if not vectors.shape[0]:
         return np.zeros(0, np.intp)
     serials = vectors[:, 0].toarray()[:, 0]
-    right = (np.diff(vectors.indptr) == 1) & (serials >= 1) & (serials == np.rint(serials)) & (serials <= HIGHEST)
-    if not right.all():
-        row = int(np.flatnonzero(~right)[0])
+    valid = (np.diff(vectors.indptr) == 1) & (serials >= 1) & (serials == np.rint(serials)) & (serials <= MAX_INDEX)
+    if not valid.all():
+        row = int(np.flatnonzero(~valid)[0])
         header.fail(
             header.end + 1 + row, "got a support vector of other form, expected 0:serial, a whole number above 0"
         )
@@ -458,7 +460,7 @@ def _split(lines: Lines, count: int) -> tuple[NDArray[np.float64], BinaryIO]:
 
     In the stream each line begins with a 0 instead, which scikit-learn's reader takes for a label.
     """
-    found, rows, rest = array("d"), 0, io.BytesIO()  # a list of floats would take too much memory
+    found, rows, features = array("d"), 0, io.BytesIO()  # a list of floats would take too much memory
     for line in lines:
         words = line.partition(b"#")[0].split(None, count)
         if words:
@@ -466,9 +468,9 @@ def _split(lines: Lines, count: int) -> tuple[NDArray[np.float64], BinaryIO]:
                 raise ValueError("too few coefficients")
             found.extend(map(float, words[:count]))
             rows += 1
-            rest.write(b"0 " + b"".join(words[count:]) + b"\n")
-    rest.seek(0)
+            features.write(b"0 " + b"".join(words[count:]) + b"\n")
+    features.seek(0)
     coef = np.frombuffer(found).reshape(rows, count) if rows else np.zeros((0, count))
     if not np.isfinite(coef).all():
         raise ValueError("a coefficient that is not finite")
-    return np.ascontiguousarray(coef.T), rest
+    return np.ascontiguousarray(coef.T), features

@@ -37,11 +37,14 @@ from clsvm.tasks import ONE_CLASS, TASKS
 Vector = NDArray[np.float64]
 
 
-PIECE, SHARE = 64 << 20, 4  # decision values of pairs take at most PIECE bytes and 1 / SHARE of the memory limit
+MAX_BYTES, SHARE = (
+    64 << 20,
+    4,
+)  # decision values of pairs take at most MAX_BYTES bytes and 1 / SHARE of the memory limit
 COPIES = 4  # numbers allocated for each decision value of a pair: a sum for each class, on device and on host
 
 
-class _Responding(NamedTuple):
+class _Sums(NamedTuple):
     """Compute sums over the support vectors for rows X that are checked.
 
     Attributes
@@ -158,78 +161,78 @@ class KernelModel:
         """
         if self.of_pairs:
             k, count = len(self.classes), len(self.intercept)
-            given = (decoder.against_rest, (k,), 2 * k) if shape == "ovr" else (decoder.side_by_side, (count,), count)
-            return self._reduced(X, device, memory_limit, *given)
-        with self._responding(X, device, memory_limit) as at:
-            values: Vector = np.add(at.respond(ALL, ALL, ALL).T, self.intercept, order="C")
+            reduction = (decoder.ovr_values, (k,), 2 * k) if shape == "ovr" else (decoder.pair_values, (count,), count)
+            return self._reduce_pairs(X, device, memory_limit, *reduction)
+        with self._sums_for(X, device, memory_limit) as sums:
+            values: Vector = np.add(sums.respond(ALL, ALL, ALL).T, self.intercept, order="C")
         return values[:, 0] if self._single else values
 
-    def _reduced(
+    def _reduce_pairs(
         self,
         X: Data,
         device: Any,
         memory_limit: int | str | None,
         reduce: Callable[[Iterator[Strip], int, int], NDArray[Any]],
         shape: tuple[int, ...],
-        held: int,
+        numbers_per_row: int,
         dtype: Any = np.float64,
     ) -> NDArray[Any]:
         """Reduce the decision values of pairs of classes by ``reduce``. Return an array (n, *shape) of ``dtype``.
 
         ``reduce(strips, rows, k)`` receives the decision values of a few rows as strips, the number of these rows, and
         the number of classes. ``reduce`` is called for a few rows at a time, so that decision values of pairs take only
-        a part of the memory limit. ``held`` is the number of values that ``reduce`` allocates for each row.
+        a part of the memory limit. ``numbers_per_row`` is the number of values that ``reduce`` allocates for each row.
         """
         k = len(self.classes)
-        with self._responding(X, device, memory_limit) as at:
-            out = np.empty((at.n, *shape), dtype)
-            room = min(PIECE, at.limit // SHARE)
+        with self._sums_for(X, device, memory_limit) as sums:
+            out = np.empty((sums.n, *shape), dtype)
+            budget = min(MAX_BYTES, sums.limit // SHARE)
             tile = whole_tiles(1)
-            most = int(np.sqrt(room // (8 * COPIES * tile)))
-            blocks = decoder.blocks(k, most if at.n <= tile else min(most, decoder.CLASSES))
-            step = int(room // (8 * (COPIES * blocks[0][0].stop ** 2 + held)))
+            max_classes = int(np.sqrt(budget // (8 * COPIES * tile)))
+            blocks = decoder.blocks(k, max_classes if sums.n <= tile else min(max_classes, decoder.CLASSES))
+            step = int(budget // (8 * (COPIES * blocks[0][0].stop ** 2 + numbers_per_row)))
             step = whole_tiles(step) if step >= tile else max(1, step)
-            for start in range(0, at.n, step):
-                rows = slice(start, min(start + step, at.n))
+            for start in range(0, sums.n, step):
+                rows = slice(start, min(start + step, sums.n))
                 try:
-                    out[rows] = reduce(self._strips(at, rows, blocks), rows.stop - start, k)
+                    out[rows] = reduce(self._strips(sums, rows, blocks), rows.stop - start, k)
                 except RowError as error:
                     raise error.moved(start) from None
         return out
 
-    def _strips(self, at: _Responding, rows: slice, blocks: list[tuple[slice, slice]]) -> Iterator[Strip]:
+    def _strips(self, sums: _Sums, rows: slice, blocks: list[tuple[slice, slice]]) -> Iterator[Strip]:
         """Yield the decision values of ``rows`` as strips, for one pair of ``blocks`` of classes after another."""
         k = len(self.classes)
-        for own, others in blocks:
-            if own == others and own.stop - own.start == 1:
+        for firsts, others in blocks:
+            if firsts == others and firsts.stop - firsts.start == 1:
                 continue
-            first = others.start - (own != others)  # a class has no coefficients against itself
-            one = other = at.respond(rows, own, slice(first, others.stop - 1))
-            if own != others:
-                other = at.respond(rows, others, own)
-            yield from decoder.strips_of_block(own, others, one, other, self.intercept, k)
+            first = others.start - (firsts != others)  # a class has no coefficients against itself
+            first_sums = other_sums = sums.respond(rows, firsts, slice(first, others.stop - 1))
+            if firsts != others:
+                other_sums = sums.respond(rows, others, firsts)
+            yield from decoder.strips_of_block(firsts, others, first_sums, other_sums, self.intercept, k)
 
     @contextmanager
-    def _responding(self, X: Data, device: Any, memory_limit: int | str | None) -> Iterator[_Responding]:
+    def _sums_for(self, X: Data, device: Any, memory_limit: int | str | None) -> Iterator[_Sums]:
         """Check the rows X, and yield an object that computes sums over the support vectors for them."""
         X = arrays.canonical(X)
         if isinstance(self.kernel, Precomputed):
-            self._check_given(X)
+            self._check_kernel_values(X)
             limit = parse_bytes(memory_limit) or np.inf
             with explained("decision values"):
-                yield _Responding(X.shape[0], limit, lambda rows, *some: self._given_responses(X[rows], *some))
+                yield _Sums(X.shape[0], limit, lambda rows, *some: self._host_sums(X[rows], *some))
             return
         d = self.support_vectors.shape[1]
         if X.ndim != 2 or X.shape[1] != d:
             raise ValueError(f"X has {X.shape[1] if X.ndim == 2 else X.shape} features, the model expects {d}")
         self.kernel.check_domain(X)
         with explained("decision values"), Stream(first(device), memory_limit) as stream:
-            support, X = self._met(stream, self.kernel, X)
+            support, X = self._on_device(stream, self.kernel, X)
 
             def respond(rows: slice, groups: slice, problems: slice) -> Vector:
                 return exact.decided(support, stream, X if rows == ALL else X[rows], self.dual_coef[problems], groups)
 
-            yield _Responding(X.shape[0], stream.limit, respond)
+            yield _Sums(X.shape[0], stream.limit, respond)
 
     @property
     def of_pairs(self) -> bool:
@@ -240,13 +243,13 @@ class KernelModel:
     def _single(self) -> bool:
         return len(self.dual_coef) == 1 and len(self.classes) in (0, 2)
 
-    def _check_given(self, K: Data) -> None:
+    def _check_kernel_values(self, K: Data) -> None:
         """Raise ValueError unless the kernel values K have a column for each support vector."""
         needed = self.support_vectors.max(initial=-1) + 1
         if K.ndim != 2 or K.shape[1] < needed:
             raise ValueError(f"X must be kernel values, {needed} columns or more; got {K.shape}")
 
-    def _given_responses(self, K: Data, groups: slice, problems: slice) -> Vector:
+    def _host_sums(self, K: Data, groups: slice, problems: slice) -> Vector:
         """Return sums of coefficients times given kernel values K (n, columns), (classes * problems, n).
 
         ``groups`` selects the classes whose support vectors are summed. ``problems`` selects rows of dual_coef. The sum
@@ -265,42 +268,42 @@ class KernelModel:
                     c[p, start : start + step] = (values * weights).sum(axis=1)
         return out.reshape(-1, K.shape[0])
 
-    def _met(self, stream: Stream, kernel: Kernel, X: Data) -> tuple[Support, Data]:
+    def _on_device(self, stream: Stream, kernel: Kernel, X: Data) -> tuple[Support, Data]:
         """Return the support vectors on the device, and the rows X with the same columns.
 
         If most columns of the support vectors are empty, both have only the other columns, numbered anew
         (:func:`arrays.numbered`).
         """
         support, vectors = self._kept.get(stream), self.support_vectors
-        known = support.known if support else None
+        columns = support.known if support else None
         if support is None and sp.issparse(vectors) and kernel.of_entries and arrays.by_far_empty(vectors):
-            known = arrays.columns(arrays.checked(vectors))
-        if known is not None:
-            X = arrays.numbered(sp.csr_matrix(X), known)
+            columns = arrays.columns(arrays.checked(vectors))
+        if columns is not None:
+            X = arrays.numbered(sp.csr_matrix(X), columns)
         if support is None or X.shape[1] > support.vectors.shape[1]:
-            support = self._laid_out(stream, kernel, known, X.shape[1])
-        return support, arrays.widened(X, support.vectors.shape[1]) if known is not None else X
+            support = self._lay_out(stream, kernel, columns, X.shape[1])
+        return support, arrays.widened(X, support.vectors.shape[1]) if columns is not None else X
 
-    def _laid_out(self, stream: Stream, kernel: Kernel, known: NDArray[np.int32] | None, width: int) -> Support:
+    def _lay_out(self, stream: Stream, kernel: Kernel, columns: NDArray[np.int32] | None, width: int) -> Support:
         """Store the support vectors on the device, and return them.
 
-        ``known`` are the columns to keep, or None for all; ``width`` is the number of columns of the rows to predict
+        ``columns`` are the columns to keep, or None for all; ``width`` is the number of columns of the rows to predict
         for. If the copy on the device fits in the memory limit, the model's cache keeps it for later calls.
         """
         self._kept.empty()
-        given = arrays.checked(self.support_vectors)
-        vectors, plan = given, self.plan
-        if known is not None:
-            vectors, plan = arrays.widened(arrays.numbered(given, known), 1 << (width - 1).bit_length()), None
+        checked = arrays.checked(self.support_vectors)
+        vectors, plan = checked, self.plan
+        if columns is not None:
+            vectors, plan = arrays.widened(arrays.numbered(checked, columns), 1 << (width - 1).bit_length()), None
         plan = plan or layouts.choose(stream.profile, vectors, kernel.spec)
         ends = np.cumsum(self.n_support).tolist() if self.of_pairs else ()
         weight = float(np.abs(self.dual_coef).sum(axis=1).max(initial=0.0))
         reach = Reach(kernel, measures(kernel, vectors, plan).extent, weight, vectors.shape[1])
         dtype = self.dtype if reach.own or stream.profile.wide == "pair" else "float64"
         support = Support(stream, kernel, plan, vectors, dtype, ends)
-        support.reach, support.known = reach, known
+        support.reach, support.known = reach, columns
         if support.buffers:
-            for array in (given.data, given.indices, given.indptr) if sp.issparse(given) else (given,):
+            for array in (checked.data, checked.indices, checked.indptr) if sp.issparse(checked) else (checked,):
                 array.flags.writeable = False  # a change on the host would not reach the device's copy
             self._kept.put(stream, support, support.buffers)
         return support
@@ -336,10 +339,10 @@ class KernelModel:
         if self.of_pairs:
             k = len(self.classes)
 
-            def most(found: Iterator[Strip], n: int, k: int) -> NDArray[np.intp]:
-                return decoder.votes(found, n, k).argmax(axis=1)
+            def winners(strips: Iterator[Strip], n: int, k: int) -> NDArray[np.intp]:
+                return decoder.votes(strips, n, k).argmax(axis=1)
 
-            return np.asarray(self.classes[self._reduced(X, device, memory_limit, most, (), 2 * k, np.intp)])
+            return np.asarray(self.classes[self._reduce_pairs(X, device, memory_limit, winners, (), 2 * k, np.intp)])
         values = self.decision_function(X, device, memory_limit)
         return Decoder(TASKS[self.task].kind, self.classes).by_value(values)
 
@@ -378,10 +381,10 @@ class KernelModel:
             raise ValueError(f"got a model with {words}, expected a classifier fitted for probabilities")
         if k > 2 and A is not None and B is not None:
 
-            def coupled(found: Iterator[Strip], n: int, k: int) -> Vector:
-                return decoder.of_pairs(decoder.side_by_side(found, n, k), A, B, k)
+            def coupled(strips: Iterator[Strip], n: int, k: int) -> Vector:
+                return decoder.of_pairs(decoder.pair_values(strips, n, k), A, B, k)
 
-            return self._reduced(X, device, memory_limit, coupled, (k,), decoder.HELD * k**2)
+            return self._reduce_pairs(X, device, memory_limit, coupled, (k,), decoder.COUPLING_NUMBERS * k**2)
         values = self.decision_function(X, device, memory_limit)
         if A is None or B is None:
             return decoder.of_one_class(values, np.asarray(marks))

@@ -40,7 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from clsvm import arrays as rows_of
+from clsvm import arrays as checked_rows
 from clsvm import files
 from clsvm.files import PathLike
 from clsvm.gram import layouts
@@ -68,7 +68,7 @@ _HEADER = re.compile(
 _MAGIC = b"\x93NUMPY\x01\x00"
 _DAMAGE = (zipfile.BadZipFile, ValueError, RuntimeError, EOFError, OSError, OverflowError, struct.error)
 _NO_PLAN = Plan("", np.zeros(0), "")
-_HIGHEST = 2**31 - 1  # largest column number
+_MAX_COLUMN = 2**31 - 1  # largest column number
 
 
 def save_model(model: Any, path: PathLike) -> None:
@@ -95,7 +95,7 @@ def save_model(model: Any, path: PathLike) -> None:
     OSError
         If the file cannot be written.
     """
-    arrays = _arrays(libsvm.machine_of(model))
+    arrays = _arrays(libsvm.model_of(model))
     _checked(path, arrays)
     with files.atomic_write(path) as stream:
         np.savez(stream, **arrays)
@@ -130,7 +130,7 @@ def load_model(path: PathLike) -> KernelModel:
             return libsvm.read_model(path, files.bounded(stream, path, "a model", start))
         content = start + stream.read()
     try:
-        arrays = _members(content)
+        arrays = _archive_arrays(content)
     except _DAMAGE as error:
         raise ValueError(f"{path}: got a damaged file ({str(error)[:300]}), expected one that clsvm wrote") from None
     return _checked(path, arrays)
@@ -186,7 +186,7 @@ def _labels(classes: NDArray[Any]) -> NDArray[Any]:
 # Load
 
 
-def _members(content: bytes) -> dict[str, NDArray[Any]]:
+def _archive_arrays(content: bytes) -> dict[str, NDArray[Any]]:
     """Return key -> array for all arrays of an archive, given the bytes of its file.
 
     Raises ValueError if an array is compressed, or if the arrays together are larger than the file.
@@ -258,8 +258,8 @@ def _shown(name: str, array: NDArray[Any]) -> str:
 def _checked(path: PathLike, arrays: Mapping[str, NDArray[Any]]) -> KernelModel:
     """Check every array of a model file, and return the model. Raises ValueError if an array is wrong."""
     file = _Checks(path, arrays)
-    is_ours = "format" in arrays and arrays["format"].dtype.kind == "U" and str(arrays["format"]) == FORMAT
-    file.require(is_ours, f"an archive of {', '.join(arrays)[:200] or 'nothing'}", f"format {FORMAT!r}")
+    is_clsvm = "format" in arrays and arrays["format"].dtype.kind == "U" and str(arrays["format"]) == FORMAT
+    file.require(is_clsvm, f"an archive of {', '.join(arrays)[:200] or 'nothing'}", f"format {FORMAT!r}")
     version = int(file.array("version", "int64", ()))
     file.require(version == VERSION, f"version {version} of {FORMAT!r}", f"version {VERSION}")
     names = {*_COMMON, *(_CSR if "data" in arrays else _DENSE), *(arrays.keys() & set(ESTIMATES))}
@@ -315,11 +315,13 @@ def _estimates(file: _Checks, task: str, k: int, pairs: bool) -> dict[str, Any]:
 
     k is the number of classes. ``pairs`` says whether there is a problem for each pair of classes.
     """
-    given, known = file.arrays.keys() & set(ESTIMATES), estimates_of(task, k) if pairs else {}
-    file.require(given in (set(), known.keys()), f"{', '.join(sorted(given))} of {task}", ", ".join(known) or "none")
-    found = {name: file.array(name, "float64", (known[name],)) for name in given}
-    rises = (np.diff(found.get("prob_density_marks", ())) >= 0).all()
-    file.require(rises, "prob_density_marks out of order", "ascending marks")
+    present, lengths = file.arrays.keys() & set(ESTIMATES), estimates_of(task, k) if pairs else {}
+    file.require(
+        present in (set(), lengths.keys()), f"{', '.join(sorted(present))} of {task}", ", ".join(lengths) or "none"
+    )
+    found = {name: file.array(name, "float64", (lengths[name],)) for name in present}
+    ascending = (np.diff(found.get("prob_density_marks", ())) >= 0).all()
+    file.require(ascending, "prob_density_marks out of order", "ascending marks")
     positive = TASKS[task].kind == CLASSES or found.get("probA", 0) >= 0
     file.require(positive, "a scale of errors (probA) below 0", "0 or more")
     return found
@@ -334,7 +336,7 @@ def _kernel(file: _Checks, dtype: str) -> Kernel:
         if kernel.record() != record:
             raise ValueError(f"the record reads as {kernel!r}")
         for argument, number in zip(kernel.spec.arguments, kernel.numbers, strict=True):
-            if abs(number) > (_HIGHEST if argument.type == "int" else float(np.finfo(dtype).max)):
+            if abs(number) > (_MAX_COLUMN if argument.type == "int" else float(np.finfo(dtype).max)):
                 raise ValueError(f"the kernel's number {argument.name} = {number:g} is too large")
     except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
         words = f"the kernel {text[:200]!r} ({str(error)[:300]})"
@@ -349,9 +351,9 @@ def _vectors(file: _Checks) -> Any:
     data, indices = file.array("data", "float64 or float32", (None,)), file.array("indices", "int32", (None,))
     indptr, shape = file.array("indptr", "int32 or int64", (None,)), file.array("shape", "int64", (2,))
     n, d = shape.tolist()
-    file.require(n >= 0 and 0 <= d <= _HIGHEST, f"shape {(n, d)}", f"rows and at most {_HIGHEST} columns")
+    file.require(n >= 0 and 0 <= d <= _MAX_COLUMN, f"shape {(n, d)}", f"rows and at most {_MAX_COLUMN} columns")
     try:
-        vectors = rows_of.checked(sparse.csr_matrix((data, indices, indptr), shape=(n, d)))
+        vectors = checked_rows.checked(sparse.csr_matrix((data, indices, indptr), shape=(n, d)))
     except ValueError as error:
         file.require(False, f"support vectors that do not fit together ({error})", f"CSR of {n} rows and {d} columns")
     in_order = vectors.has_canonical_format and indptr[-1] == len(data)
@@ -364,18 +366,20 @@ def _splits(kind: str) -> bool:
 
 
 def _plan(file: _Checks, kernel: Kernel, d: int) -> Plan | None:
-    kind, reason, known = file.text("layout"), file.text("reason"), layouts.names(kernel.spec)
+    kind, reason, supported = file.text("layout"), file.text("reason"), layouts.names(kernel.spec)
     if not kind:
         file.array("centre", "float64", (0,))
         return None
-    file.require(kind in known, f"layout {kind[:40]!r}", f"one that the kernel function has: {', '.join(known)}")
+    file.require(
+        kind in supported, f"layout {kind[:40]!r}", f"one that the kernel function has: {', '.join(supported)}"
+    )
     centre = file.array("centre", "float64", (d,))
     fits = kernel.spec.of_distance or not centre.any()
     file.require(fits, f"a centre for {kernel.spec.formula}", "none: it does not depend on x - y alone")
     if not _splits(kind):
         return Plan(kind, centre, reason)
     order, dense = file.array("order", "int32", (d,)), int(file.array("dense", "int32", ()))
-    whole = (np.sort(order) == np.arange(d)).all()
-    file.require(whole, "an order that is not of all columns", f"0 to {d - 1}, each once")
+    permutation = (np.sort(order) == np.arange(d)).all()
+    file.require(permutation, "an order that is not of all columns", f"0 to {d - 1}, each once")
     file.require(0 <= dense <= d, f"{dense} dense columns", f"0 to {d}")
     return Plan(kind, centre, reason, Partition(order, dense))

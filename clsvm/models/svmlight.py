@@ -33,7 +33,7 @@ from clsvm.files import NotTextError, PathLike, bounded
 from clsvm.models.model import KernelModel
 from clsvm.system import available, explained
 
-MARK = b"\xef\xbb\xbf"  # UTF-8's byte order mark, which some editors write at the beginning of a file
+BOM = b"\xef\xbb\xbf"  # UTF-8's byte order mark, which some editors write at the beginning of a file
 _BLOCK = 1 << 17  # files are read and rewritten in blocks of this many bytes
 _GAP = re.compile(rb":[ \t]+(?=[^ \t\r\n])")
 _HEXADECIMAL = re.compile(rb"(?<![^\s:])[-+]?0[xX][0-9a-fA-F.]+(?:[pP][-+]?\d+)?(?!\S)")
@@ -41,21 +41,21 @@ T = TypeVar("T", int, float)
 _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 _DAMAGE = (EOFError, OSError, zlib.error, lzma.LZMAError)  # errors of reading a damaged compressed file
 WORD = re.compile(rb"\S+")
-HIGHEST = 2**31 - 1  # largest feature number and largest label, which are C ints in LIBSVM
+MAX_INDEX = 2**31 - 1  # largest feature number and largest label, which are C ints in LIBSVM
 _ROWS = "X", "X_train"  # names of the rows in a .npz archive that has several arrays
 _SCIPY = {"format", "shape", "data"}  # keys that scipy.sparse.save_npz always writes
 _ARCHIVE_DAMAGE = (zipfile.BadZipFile, ValueError, EOFError, KeyError, OverflowError, struct.error)
 
 
 class Lines:
-    """Iterate over the lines of a binary stream, rewritten by :func:`plain` for scikit-learn's reader.
+    """Iterate over the lines of a binary stream, rewritten by :func:`normalized` for scikit-learn's reader.
 
     Only one iteration is possible. :meth:`at` returns the line that it has reached. ``number`` is how many lines of the
     file come before the stream.
     """
 
     def __init__(self, stream: BinaryIO, number: int = 0) -> None:
-        self._stream, self._above = stream, number
+        self._stream, self._lines_before = stream, number
         self._block, self._text = b"", io.BytesIO()
 
     def __iter__(self) -> Iterator[bytes]:
@@ -63,11 +63,13 @@ class Lines:
 
     def _blocks(self) -> Iterator[Iterable[bytes]]:
         while block := self._stream.read(_BLOCK):
-            self._above += self._block.count(b"\n")
+            self._lines_before += self._block.count(b"\n")
             self._block = block = block + self._stream.readline()
-            if not self._above:
-                block = block.removeprefix(MARK)
-            self._text = io.BytesIO(plain(block).replace(b"_", b"__"))  # so that 1_0 is an error: float() refuses 1__0
+            if not self._lines_before:
+                block = block.removeprefix(BOM)
+            self._text = io.BytesIO(
+                normalized(block).replace(b"_", b"__")
+            )  # so that 1_0 is an error: float() refuses 1__0
             yield self._text
 
     def read(self) -> bytes:
@@ -79,7 +81,7 @@ class Lines:
         count = self._text.getvalue()[: self._text.tell()].count(b"\n")
         count += self._text.tell() == len(self._text.getvalue()) and not self.complete
         line = next(iter(self._block.split(b"\n", count)[max(0, count - 1) : count]), b"")
-        return self._above + count, line.removeprefix(MARK)
+        return self._lines_before + count, line.removeprefix(BOM)
 
     @property
     def complete(self) -> bool:
@@ -87,13 +89,13 @@ class Lines:
         return self._block.endswith(b"\n")
 
 
-def unmarked(stream: BinaryIO) -> Iterator[bytes]:
+def without_bom(stream: BinaryIO) -> Iterator[bytes]:
     """Return the lines of a file, without the byte order mark that may precede the first line."""
-    first = stream.readline().removeprefix(MARK)
+    first = stream.readline().removeprefix(BOM)
     return chain([first] if first else [], stream)
 
 
-def plain(text: bytes) -> bytes:
+def normalized(text: bytes) -> bytes:
     """Return svmlight text with white space after colons removed and hexadecimal numbers converted to decimal."""
     octets = np.frombuffer(text, np.uint8)
     if ((octets[:-1] == ord(":")) & (octets[1:] <= ord(" "))).any():  # a test faster than the regular expression
@@ -114,7 +116,7 @@ def number(word: bytes) -> float:
     """Return the number that a word of svmlight text gives in C's syntax. Raises ValueError for any other word."""
     if b"_" in word:
         raise ValueError(f"got {word!r}, expected a number without underscores")
-    return float(plain(word))
+    return float(normalized(word))
 
 
 # Data
@@ -181,7 +183,7 @@ def read_rows(path: PathLike, n_features: int | None = None) -> Any:
         return read_problem(path, n_features)[0]
     try:
         with explained(f"reading {path}"):
-            X = _archived(path) if suffix == ".npz" else np.load(path, allow_pickle=False)
+            X = _read_archive(path) if suffix == ".npz" else np.load(path, allow_pickle=False)
     except _ARCHIVE_DAMAGE as error:
         raise ValueError(f"{path}: got {str(error)[:300]}, expected numbers as NumPy or SciPy write them") from None
     if X.ndim != 2 or X.dtype.kind not in "biuf":
@@ -191,13 +193,13 @@ def read_rows(path: PathLike, n_features: int | None = None) -> Any:
     return X
 
 
-def _archived(path: PathLike) -> Any:
+def _read_archive(path: PathLike) -> Any:
     """Return the rows in a .npz archive. Raises ValueError if it has several matrices and none is X or X_train."""
     with np.load(path, allow_pickle=False) as archive:
         if set(archive.files) >= _SCIPY:
             return sparse.load_npz(path)
-        named = [name for name in _ROWS if name in archive.files][:1]
-        found = named or [name for name in archive.files if archive[name].ndim == 2]
+        preferred = [name for name in _ROWS if name in archive.files][:1]
+        found = preferred or [name for name in archive.files if archive[name].ndim == 2]
         if len(found) != 1:
             names = ", ".join(archive.files)
             raise ValueError(f"the arrays {names}, and none is called {' or '.join(_ROWS)}")
@@ -240,10 +242,12 @@ def read_kernel(
     """
     X, y = _read(path, None, 0)
     serials, width = arrays.picked(X, np.zeros(1, np.intp))[:, 0], X.shape[1] - 1
-    wrong = np.flatnonzero(~((serials >= 1) & (serials == np.rint(serials)) & (serials <= max(width, 1))))
-    if len(wrong) and numbered:
+    invalid = np.flatnonzero(~((serials >= 1) & (serials == np.rint(serials)) & (serials <= max(width, 1))))
+    if len(invalid) and numbered:
         expected = f"a row that begins with 0:serial, a whole number from 1 to {width}, the number of kernel values"
-        raise ValueError(f"{path}, line {_line(path, int(wrong[0]))}: got 0:{serials[wrong[0]]:g}, expected {expected}")
+        raise ValueError(
+            f"{path}, line {_line(path, int(invalid[0]))}: got 0:{serials[invalid[0]]:g}, expected {expected}"
+        )
     K = X[:, 1:]
     free = available()
     if dense and free is not None and 8 * K.shape[0] * width > free:
@@ -260,8 +264,8 @@ def _line(path: PathLike, row: int) -> int:
     if not os.path.isfile(path):  # a pipe cannot be read again, so blank lines are not counted
         return row + 1
     with _open(path) as stream:
-        filled = (number for number, line in enumerate(stream, 1) if line.partition(b"#")[0].strip())
-        return next(islice(filled, row, None), 0)
+        row_lines = (number for number, line in enumerate(stream, 1) if line.partition(b"#")[0].strip())
+        return next(islice(row_lines, row, None), 0)
 
 
 def match_columns(model: KernelModel, X: sparse.csr_matrix) -> tuple[KernelModel, sparse.csr_matrix]:
@@ -307,9 +311,9 @@ def load(lines: Lines, n_features: int | None, lowest: int = 1) -> tuple[sparse.
     from sklearn.datasets import load_svmlight_file
 
     X, y = load_svmlight_file(lines, n_features=n_features, zero_based=not lowest)
-    if not (len(y) and np.isfinite(y).all() and np.isfinite(X.data).all() and X.shape[1] <= HIGHEST):
+    if not (len(y) and np.isfinite(y).all() and np.isfinite(X.data).all() and X.shape[1] <= MAX_INDEX):
         raise ValueError("no rows, or a number that is not finite, or an index too high")
-    small = np.int32 if X.nnz <= HIGHEST else np.int64
+    small = np.int32 if X.nnz <= MAX_INDEX else np.int64
     parts = X.data, X.indices.astype(np.int32, copy=False), X.indptr.astype(small, copy=False)
     return sparse.csr_matrix(parts, shape=X.shape), y
 
@@ -337,7 +341,7 @@ def diagnose(
         return f"{path}, line {at[0]}: {fault}" if fault else f"{path}: {cause}"
     with _open(path) as stream:
         try:
-            for number, line in enumerate(unmarked(stream), 1):
+            for number, line in enumerate(without_bom(stream), 1):
                 if number <= skip:
                     continue
                 if fault := _fault(line, n_features, first, count, lowest):
@@ -351,7 +355,7 @@ def diagnose(
 
 
 def _fault(line: bytes, n_features: int | None, first: str, count: int, lowest: int) -> str | None:
-    words = (match[0] for match in WORD.finditer(plain(line.partition(b"#")[0])))
+    words = (match[0] for match in WORD.finditer(normalized(line.partition(b"#")[0])))
     numbers = list(islice(words, count))
     for word in numbers:
         if not _finite(word):
@@ -367,11 +371,11 @@ def _fault(line: bytes, n_features: int | None, first: str, count: int, lowest: 
         index = index.removeprefix(b"+")
         if not (colon and index.isdigit()):
             return f"got {shown(word)}, expected index:value"
-        highest = HIGHEST - (not lowest)  # if columns are numbered from 0, the last one has a number smaller by 1
-        if not (len(index.lstrip(b"0")) <= len(str(HIGHEST)) and lowest <= int(index) <= highest):
+        highest = MAX_INDEX - (not lowest)  # if columns are numbered from 0, the last one has a number smaller by 1
+        if not (len(index.lstrip(b"0")) <= len(str(MAX_INDEX)) and lowest <= int(index) <= highest):
             hint = "; zero_based=False has scikit-learn's dump_svmlight_file write so" if not index.strip(b"0") else ""
-            told = f"columns are numbered from {lowest}{hint}"
-            return f"got index {shown(index)}, expected {lowest} to {highest} ({told})"
+            rule = f"columns are numbered from {lowest}{hint}"
+            return f"got index {shown(index)}, expected {lowest} to {highest} ({rule})"
         if int(index) <= last:
             return f"got index {int(index)} after {last}, expected ascending indices, each once"
         if n_features is not None and int(index) > n_features:

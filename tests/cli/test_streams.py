@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from clsvm.cli import scale
-from clsvm.models.svmlight import MARK
+from clsvm.models.svmlight import BOM
 from tests.cli.test_cli import ROOT
 from tests.conftest import Command, Result, noisy
 from tests.models.test_libsvm import write_text
@@ -75,7 +75,7 @@ def test_scale(
     monkeypatch.setattr(scale, "_print", printed.append)
     assert command("scale", "-s", "ranges", "data").code == 0
     assert fed(rows, "scale", "-").code == 0
-    assert fed(MARK + (tmp_path / "ranges").read_bytes(), "scale", "-r", "-", "data").code == 0
+    assert fed(BOM + (tmp_path / "ranges").read_bytes(), "scale", "-r", "-", "data").code == 0
     assert printed == [printed[0]] * 3
 
 

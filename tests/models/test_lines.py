@@ -21,7 +21,7 @@ FORMS = {
     "blanks after a colon": b"1 1: 0.5 3:  -2\n-1 2: 1000 3: .25\n",
     "tabs": b"1\t1:\t0.5\t\t3: \t-2\n-1\t2:1000\t3:0.25\t\n",
     "blanks and line ends of Windows": b"  1  1:0.5  3:-2  \r\n-1 2:1000 3:0.25 \r\n",
-    "a byte order mark": svmlight.MARK + PLAIN,
+    "a byte order mark": svmlight.BOM + PLAIN,
     "signs, zeros and exponents": b"+1 +1:+.5 003:-2.\n-1e0 2:1E3 3:25e-2\n",
     "hexadecimal": b"0x1 1:0x.8 3:-0X1p1\n-0x1p0 2:0x3e8 3: 0x1p-2\n",
     "comments": b"# a_b: 0x1\n1 1:0.5 3:-2 # a_b: c 0x\n\n-1 2:1000 3:0.25#x",
@@ -113,7 +113,7 @@ def test_models_from_a_pipe(holding: Callable[[bytes], str], tmp_path: Path, k: 
     gamma = model.kernel.params["gamma"]
     odd = text.replace(f"gamma {gamma:.17g}".encode(), f"gamma {gamma.hex()}".encode()).replace(b":", b":\t ")
     assert float.hex(gamma).encode() in odd
-    found = load_model(holding(svmlight.MARK + odd.replace(b"\n", b"\r\n")))
+    found = load_model(holding(svmlight.BOM + odd.replace(b"\n", b"\r\n")))
     assert found.kernel == model.kernel
     np.testing.assert_array_equal(found.predict(X), model.predict(X))
     for damaged in (text[:-1], text[:-40], text.replace(b"gamma ", b"gamma 1_")):
@@ -129,7 +129,7 @@ def test_classes_in_another_order() -> None:
     for seed in range(3):
         order = np.random.default_rng(seed).permutation(4)
         found = libsvm.ordered(model, model.classes[order])
-        places, signs = libsvm.turned_pairs(order)
+        places, signs = libsvm.reordered_pairs(order)
         assert found.classes.tolist() == order.tolist()
         np.testing.assert_allclose(
             found.decision_function(X), signs * model.decision_function(X)[:, places], rtol=1e-6, atol=1e-9

@@ -56,10 +56,10 @@ def test_strips_of_blocks_are_those_of_all_values(k: int, most: int) -> None:
                 at = np.zeros(values.shape[1])
                 yield from decoder.strips_of_block(own, others, one.reshape(-1, n), other.reshape(-1, n), at, k)
 
-    np.testing.assert_array_equal(decoder.side_by_side(strips(), n, k), values)
+    np.testing.assert_array_equal(decoder.pair_values(strips(), n, k), values)
     expected = _ovr_decision_function(values < 0, -values, k)
-    np.testing.assert_array_equal(decoder.against_rest(strips(), n, k), expected)
-    np.testing.assert_array_equal(decoder.against_rest(decoder.strips(values, k), n, k), expected)
+    np.testing.assert_array_equal(decoder.ovr_values(strips(), n, k), expected)
+    np.testing.assert_array_equal(decoder.ovr_values(decoder.strips(values, k), n, k), expected)
     won = np.zeros((n, k), int)
     for p, (i, j) in enumerate(decoder.pairs(k)):
         won[np.arange(n), np.where(values[:, p] > 0, i, j)] += 1
@@ -75,7 +75,7 @@ def test_no_value_depends_on_the_pieces(device: str, form: Any, monkeypatch: pyt
     ovr, labels = model.decision_function(rows, device, shape="ovr"), model.predict(rows, device)
     np.testing.assert_array_equal(ovr, _ovr_decision_function(expected < 0, -expected, k))
     for piece, sections in ((1 << 16, 1), (1 << 17, 99), (1 << 26, 99)):
-        monkeypatch.setattr(models, "PIECE", piece)
+        monkeypatch.setattr(models, "MAX_BYTES", piece)
         monkeypatch.setattr(responses, "SECTIONS", sections)
         np.testing.assert_array_equal(model.decision_function(rows, device), expected)
         np.testing.assert_array_equal(model.decision_function(rows, device, shape="ovr"), ovr)
@@ -120,7 +120,7 @@ def noted(peaks: list[int]) -> Any:
 
 
 def test_a_row_that_is_too_large_is_named(fitted: SVC, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(models, "PIECE", 1 << 15)
+    monkeypatch.setattr(models, "MAX_BYTES", 1 << 15)
     T = of_classes(K, 3, 100)[2]
     T[77] = 1e200
     with pytest.raises(RowTooLargeError, match="row 77 "):
