@@ -35,7 +35,7 @@ from clsvm.report import counting
 
 Vector = NDArray[np.float64]
 Rows = NDArray[np.intp]
-JobIndex = tuple[int, int]  # (number of the candidate, number of the fold): identifies a fit
+JobId = tuple[int, int]  # (number of the candidate, number of the fold): identifies a fit
 UNSHARED: tuple[Any, ...] = ()  # key of a job that shares no work with other jobs
 _WRITE_EVERY = 10.0  # a checkpoint is written after this many seconds
 # If the shared work of several fits raises one of these errors, the estimator's own ``fit`` is called for each.
@@ -73,7 +73,7 @@ class FoldResult:
         return self.values.nbytes + (0 if self.predicted is None else self.predicted.nbytes)
 
 
-Results = dict[JobIndex, FoldResult | Exception]
+Results = dict[JobId, FoldResult | Exception]
 
 
 class Job(NamedTuple):
@@ -87,7 +87,7 @@ class Job(NamedTuple):
     estimator: Any
 
     @property
-    def index(self) -> JobIndex:
+    def id(self) -> JobId:
         """Return the numbers of candidate and fold: the key of this fit's result in ``Fits.results``."""
         return self.candidate, self.fold
 
@@ -237,11 +237,11 @@ class Fits:
         yield from run_pieces(devices, _pieces(groups, len(devices)), work)
         yield from run_pieces(devices, [Group(UNSHARED, [job]) for job in separate], work)
 
-    def pieces(self, workers: int) -> list[list[JobIndex]]:
+    def pieces(self, workers: int) -> list[list[JobId]]:
         """Divide the fits that have no result yet among workers. Each piece is a list of (candidate, fold)."""
-        return [[job.index for job in group.jobs] for group in _pieces(self._groups(), workers)]
+        return [[job.id for job in group.jobs] for group in _pieces(self._groups(), workers)]
 
-    def run_jobs(self, indices: Sequence[JobIndex]) -> Results:
+    def run_jobs(self, indices: Sequence[JobId]) -> Results:
         """Run the fits with these numbers (candidate, fold), and return their results."""
         copied = copy.copy(self)
         copied.results = {}
@@ -271,14 +271,14 @@ class Fits:
         except FIT_ERRORS as error:  # the estimator's own fit can still succeed
             reason = str(error) or type(error).__name__
         for job in group.jobs:
-            if job.index not in self.results and job not in separate:
-                found = self.results[job.index] = self._fit_alone(job)
+            if job.id not in self.results and job not in separate:
+                found = self.results[job.id] = self._fit_alone(job)
                 if reason and isinstance(found, FoldResult):
                     warn(f"fits that could share their work are done one by one: {reason}", RuntimeWarning)
                     reason = ""
                 yield
 
-    def _groups(self, only: Sequence[JobIndex] | None = None) -> list[Group]:
+    def _groups(self, only: Sequence[JobId] | None = None) -> list[Group]:
         """Return the fits that have no result yet, grouped by their keys. The group of unshared fits comes last.
 
         ``only`` limits the fits to these numbers (candidate, fold). None means all fits.
@@ -288,7 +288,7 @@ class Fits:
             estimator = clone(self.estimator).set_params(**clone(dict(values), safe=False))
             for fold in range(len(self.splits)):
                 job, key = Job(candidate, fold, estimator), UNSHARED
-                if job.index in self.results or not (only is None or job.index in only):
+                if job.id in self.results or not (only is None or job.id in only):
                     continue
                 with suppress(*FIT_ERRORS):
                     key = self.key(job)

@@ -108,7 +108,7 @@ class Folds(Fits):
                     values_of_fold = values_of_fold[:, 0] if len(solved) == 1 else values_of_fold
                     converged = all(one.solution.status.converged for one in solved)
                     found = FoldResult(values_of_fold, perf_counter() - began, converged, np.array(offsets))
-                    self.results[job.index] = self.reduced(found, self.decoder(job.estimator, fold))
+                    self.results[job.id] = self.reduced(found, self.decoder(job.estimator, fold))
                     yield
 
     def _subproblems(self, job: Job, stream: Stream) -> list[Subproblem]:
@@ -318,7 +318,7 @@ class NystromFolds(Fits):
             last[job.fold] = alpha[i]
             values = f[i][:, self.stored_rows[job.fold]].T
             values = values[:, 0] if values.shape[1] == 1 else values
-            self.results[job.index] = FoldResult(values, seconds, found.status.converged)
+            self.results[job.id] = FoldResult(values, seconds, found.status.converged)
         return True
 
     def _task(self, part: list[Job]) -> Task:

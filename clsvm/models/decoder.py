@@ -171,20 +171,18 @@ def blocks(k: int, most: int) -> list[tuple[slice, slice]]:
     return [(one, other) for at, one in enumerate(cuts) for other in cuts[at:]]
 
 
-def strips_of_block(
-    firsts: slice, others: slice, one: Vector, other: Vector, offsets: Vector, k: int
-) -> Iterator[Strip]:
-    """Yield the strips of all pairs of a class in the block ``firsts`` and a class in the block ``others``.
+def strips_of_block(own: slice, others: slice, one: Vector, other: Vector, offsets: Vector, k: int) -> Iterator[Strip]:
+    """Yield the strips of all pairs of a class in the block ``own`` and a class in the block ``others``.
 
     A decision value is the sum of two parts, one over the support vectors of each class, and an intercept. ``one`` has
-    the part of the classes in ``firsts`` against those in ``others``: a row for each pair, a column for each sample.
+    the part of the classes in ``own`` against those in ``others``: a row for each pair, a column for each sample.
     ``other`` has the part of the classes in ``others``. If both blocks are the same, ``other`` is ``one``, which then
     has no row for a class against itself. ``offsets`` are the intercepts (pairs,) of all pairs of the k classes.
     """
-    same_block = firsts == others
-    one = one.reshape(firsts.stop - firsts.start, -1, one.shape[1])
+    same_block = own == others
+    one = one.reshape(own.stop - own.start, -1, one.shape[1])
     other = other.reshape(others.stop - others.start, -1, other.shape[1])
-    for at, i in enumerate(range(firsts.start, firsts.stop)):
+    for at, i in enumerate(range(own.start, own.stop)):
         begin = i + 1 if same_block else others.start
         if begin == others.stop:
             continue
