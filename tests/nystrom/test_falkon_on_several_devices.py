@@ -62,7 +62,7 @@ def test_lost_blocks_are_posed_again(
         count += 1
         answers = real(self, name, given)
         if count % 20 in (5, 11, 13) and name != "values" and given[count % len(given)] is not None:
-            for known in ("_f", "_df", "_of_gradients"):
+            for known in ("_f", "_df", "_gradient_products"):
                 vars(self.parts[count % len(given)]).pop(known, None)
             answers[count % len(given)] = Lost()
         return answers

@@ -58,7 +58,7 @@ def chosen(device: str, of: tuple[Rows, ...], constraint: Constraint, W: int, ke
         made.choose(view, len(kept))  # type: ignore[arg-type]
         ws = stream.read(made.ws, np.int32, W)
         marked = stream.read(made.in_set, np.uint8, n)
-        numbers, places, _ = made.extremes()
+        numbers, places, _ = made.read_extremes()
         *_, m, M = violations(of, constraint)  # type: ignore[arg-type]
         assert (numbers[..., 0].min(), numbers[..., 1].max()) == (m, M)
         f, b, lo, hi = (values[0] for values in of)
