@@ -99,49 +99,53 @@ def columns(*parts: Any) -> NDArray[np.int32]:
 
 
 def without_empty(X: Any) -> Any:
-    """Return X (n, d) without its empty columns if X is sparse and most are empty (:func:`by_far_empty`), else X."""
-    return numbered(X, columns(X)) if sp.issparse(X) and by_far_empty(X) else X
+    """Return X (n, d) without its empty columns if X is sparse and most are empty (:func:`mostly_empty`), else X."""
+    return renumbered(X, columns(X)) if sp.issparse(X) and mostly_empty(X) else X
 
 
-def by_far_empty(X: Any) -> bool:
+def mostly_empty(X: Any) -> bool:
     """Return whether a CSR matrix X (n, d) has so many columns that an array of d numbers would be larger than X."""
     return bool(X.shape[1] > max(_MANY, 4 * X.nnz))
 
 
-def numbered(X: Any, known: NDArray[np.int32]) -> sp.csr_matrix:
-    """Renumber the columns of the CSR matrix X: column ``known[j]`` (ascending) becomes column j.
+def renumbered(X: Any, kept_columns: NDArray[np.int32]) -> sp.csr_matrix:
+    """Renumber the columns of the CSR matrix X: column ``kept_columns[j]`` (ascending) becomes column j.
 
-    Each row's entries in other columns move to the columns len(known), len(known) + 1, ... in their order, separately
-    for each row. These entries count only in the row's norm. In an inner product they meet no entry, because the
-    other matrix has entries in ``known`` only.
+    Each row's entries in other columns move to the columns after those, from len(kept_columns) on, in their order,
+    separately for each row. These entries count only in the row's norm. In an inner product they meet no entry, because
+    the other matrix has entries in ``kept_columns`` only.
     """
     indices, data = X.indices[: X.indptr[-1]], X.data[: X.indptr[-1]]
-    place = np.searchsorted(known, indices)
-    there = known[np.minimum(place, len(known) - 1)] == indices if len(known) else np.zeros(len(place), bool)
-    rows, others = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr)), np.flatnonzero(~there)
+    index = np.searchsorted(kept_columns, indices)
+    is_kept = (
+        kept_columns[np.minimum(index, len(kept_columns) - 1)] == indices
+        if len(kept_columns)
+        else np.zeros(len(index), bool)
+    )
+    rows, others = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr)), np.flatnonzero(~is_kept)
     first = np.searchsorted(rows[others], rows[others])  # index in ``others`` of the first entry of the same row
     number = np.arange(len(others)) - first
-    place[others] = len(known) + number
-    width = len(known) + int(number.max(initial=-1)) + 1
-    made = sp.csr_matrix((data, place.astype(np.int32), X.indptr), shape=(X.shape[0], width))
+    index[others] = len(kept_columns) + number
+    width = len(kept_columns) + int(number.max(initial=-1)) + 1
+    made = sp.csr_matrix((data, index.astype(np.int32), X.indptr), shape=(X.shape[0], width))
     if others.size:
         made = made.sorted_indices()
     return made
 
 
-def picked(X: Data, places: NDArray[np.intp]) -> NDArray[np.float64]:
+def gathered_columns(X: Data, places: NDArray[np.intp]) -> NDArray[np.float64]:
     """Return the columns ``places`` of X (n, d), dense or CSR, as a dense float64 array (n, len(places)).
 
     For a CSR matrix, memory and time do not depend on d.
     """
     if not sp.issparse(X):
         return np.ascontiguousarray(X[:, places], np.float64)
-    known, back = np.unique(places, return_inverse=True)
-    there = np.isin(X.indices[: X.indptr[-1]], known)
-    before = np.concatenate([[0], np.cumsum(there)])
-    kept = X.data[: X.indptr[-1]][there], np.searchsorted(known, X.indices[: X.indptr[-1]][there])
-    found = sp.csr_matrix((*kept, before[X.indptr]), shape=(X.shape[0], len(known))).toarray()
-    return np.ascontiguousarray(found[:, back], np.float64)
+    kept_columns, inverse = np.unique(places, return_inverse=True)
+    is_kept = np.isin(X.indices[: X.indptr[-1]], kept_columns)
+    before = np.concatenate([[0], np.cumsum(is_kept)])
+    kept = X.data[: X.indptr[-1]][is_kept], np.searchsorted(kept_columns, X.indices[: X.indptr[-1]][is_kept])
+    found = sp.csr_matrix((*kept, before[X.indptr]), shape=(X.shape[0], len(kept_columns))).toarray()
+    return np.ascontiguousarray(found[:, inverse], np.float64)
 
 
 def widened(X: Any, width: int) -> sp.csr_matrix:
@@ -157,12 +161,12 @@ def both_dense(X: Any, Y: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]
 
     If X and Y are both sparse, columns in which neither has an entry are left out.
     """
-    both, empty = [checked(Z) for Z in ((X,) if Y is X else (X, Y))], 0
+    matrices, empty = [checked(Z) for Z in ((X,) if Y is X else (X, Y))], 0
     if sp.issparse(X) and sp.issparse(Y):
-        known = columns(*both)
-        both, empty = [numbered(Z, known) for Z in both], X.shape[1] - len(known)
-    both = [np.asarray(Z.toarray() if sp.issparse(Z) else Z, np.float64) for Z in both]
-    return both[0], both[-1], empty
+        kept_columns = columns(*matrices)
+        matrices, empty = [renumbered(Z, kept_columns) for Z in matrices], X.shape[1] - len(kept_columns)
+    matrices = [np.asarray(Z.toarray() if sp.issparse(Z) else Z, np.float64) for Z in matrices]
+    return matrices[0], matrices[-1], empty
 
 
 def canonical(X: Any) -> Data:
@@ -191,11 +195,11 @@ def entries(X: Data) -> sp.csr_matrix:
     """Return X (n, d) as CSR without the zeros of a dense X. The conversion takes a third of SciPy's time."""
     if sp.issparse(X):
         return sp.csr_matrix(X)
-    there = X != 0
+    is_kept = X != 0
     ends = np.zeros(len(X) + 1, np.int64)
-    np.cumsum(np.count_nonzero(there, axis=1), out=ends[1:])
-    columns = np.broadcast_to(np.arange(X.shape[1], dtype=np.int32), X.shape)[there]
-    return sp.csr_matrix((X[there], columns, ends), shape=X.shape)
+    np.cumsum(np.count_nonzero(is_kept, axis=1), out=ends[1:])
+    columns = np.broadcast_to(np.arange(X.shape[1], dtype=np.int32), X.shape)[is_kept]
+    return sp.csr_matrix((X[is_kept], columns, ends), shape=X.shape)
 
 
 def stacked(parts: Sequence[Data]) -> Data:

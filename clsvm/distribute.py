@@ -31,7 +31,7 @@ from clsvm.errors import DeviceError
 from clsvm.opencl.contexts import SIMULATOR
 from clsvm.opencl.devices import find
 from clsvm.opencl.stream import Stream
-from clsvm.threads import end_by
+from clsvm.threads import stop_on
 
 Vector = NDArray[np.float64]
 Request = tuple[Any, ...]
@@ -274,7 +274,7 @@ def run_pieces(
             yield cast(Piece, piece)
 
     def run(worker: Worker) -> None:
-        end_by(stop)
+        stop_on(stop)
         ended: Any = _ENDED
         try:
             with closing(work(worker, next_pieces())) as steps:

@@ -66,11 +66,11 @@ class BufferSizeError(DeviceError):
 class MemoryLimitError(ValueError):
     """memory_limit is too small for the next buffer; later buffers may need more.
 
-    limit: the limit in bytes. held: bytes allocated. more: bytes of the next buffer.
+    limit: the limit in bytes. allocated: bytes allocated. more: bytes of the next buffer.
     """
 
-    def __init__(self, limit: int, held: int, more: int) -> None:
-        super().__init__(limit, held, more)
+    def __init__(self, limit: int, allocated: int, more: int) -> None:
+        super().__init__(limit, allocated, more)
 
     def __str__(self) -> str:
         words = "memory_limit of {} bytes is too small: {} are in use and at least {} more are needed"
@@ -87,7 +87,7 @@ class RowError(ValueError):
     def __str__(self) -> str:
         return self.words.replace(ROW, str(self.row))
 
-    def moved(self, by: int) -> RowError:
+    def offset_by(self, by: int) -> RowError:
         """Return the error with the row's number increased by ``by``, for a row of a chunk that begins there."""
         return RowError(self.words, self.row + by)
 
@@ -102,7 +102,7 @@ class RowTooLargeError(RowError):
         self.args = row, dtype, where
         self.dtype, self.where = dtype, where
 
-    def moved(self, by: int) -> RowTooLargeError:
+    def offset_by(self, by: int) -> RowTooLargeError:
         return RowTooLargeError(self.row + by, self.dtype, self.where)
 
 

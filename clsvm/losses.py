@@ -83,7 +83,7 @@ class Loss:
         most = largest if self.quadratic else np.minimum(largest, 1.0)
         return np.where(largest > 0, np.ldexp(0.5, np.frexp(most)[1]), 1.0)
 
-    def within(self, units: Vector) -> Loss:
+    def in_units(self, units: Vector) -> Loss:
         """Return the loss l(u f, u y) / u^2 for f and y in the units u = ``units`` (k,)."""
         return self if self.scaled is None else self.scaled(units[:, None])
 
@@ -124,8 +124,8 @@ def crossing(slope: Callable[[float], float], low: float, high: float) -> float:
     unit = min(high - low, 1.0)
     if unit == 0:
         return low
-    near = max(2e-12 * unit, float(np.finfo(np.float64).smallest_subnormal))
-    return float(brentq(lambda c: slope(c) / unit, low, high, xtol=near, maxiter=2000))
+    xtol = max(2e-12 * unit, float(np.finfo(np.float64).smallest_subnormal))
+    return float(brentq(lambda c: slope(c) / unit, low, high, xtol=xtol, maxiter=2000))
 
 
 def _middle(y: Vector, w: Vector) -> Vector:

@@ -93,7 +93,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, cast
 
 
-def _is_truth(value: Any) -> bool:
+def _is_bool(value: Any) -> bool:
     """Return whether a value is a bool of Python or NumPy, without importing NumPy."""
     return isinstance(value, bool) or (type(value).__module__, type(value).__name__[:4]) == ("numpy", "bool")
 
@@ -125,7 +125,7 @@ class Number(Limits):
     """Allow a number within bounds.
 
     above: exclusive lower bound, or None. least, most: inclusive bounds, or None. whole: whether the number is an
-    integer. infinite: whether infinity is valid. or_else: None or words that are valid in place of a number.
+    integer. infinite: whether infinity is valid. alternatives: None or words that are valid in place of a number.
     """
 
     above: float | None = None
@@ -133,7 +133,7 @@ class Number(Limits):
     most: float | None = None
     whole: bool = False
     infinite: bool = False
-    or_else: tuple[str | None, ...] = ()
+    alternatives: tuple[str | None, ...] = ()
 
     @property
     def expected(self) -> str:  # type: ignore[override]
@@ -146,10 +146,10 @@ class Number(Limits):
         return "an integer" if self.whole else "a number"
 
     def check(self, name: str, value: Any) -> None:
-        if any(value is word or (isinstance(value, str) and value == word) for word in self.or_else):
+        if any(value is word or (isinstance(value, str) and value == word) for word in self.alternatives):
             return
-        words = "".join(f" or {word!r}" for word in self.or_else)
-        if _is_truth(value) or not isinstance(value, Integral if self.whole else Real):
+        words = "".join(f" or {word!r}" for word in self.alternatives)
+        if _is_bool(value) or not isinstance(value, Integral if self.whole else Real):
             expected = f"{self._kind} {self.expected.removesuffix(' and finite')}"
             raise TypeError(f"{name} must be {expected}{words}, got {value!r}")
         value = cast(float, value)
@@ -160,9 +160,9 @@ class Number(Limits):
 
     def read(self, text: str) -> Any:
         try:
-            return text if text in self.or_else else int(text) if self.whole else float(text)
+            return text if text in self.alternatives else int(text) if self.whole else float(text)
         except ValueError:
-            words = "".join(f" or {word!r}" for word in self.or_else if word is not None)
+            words = "".join(f" or {word!r}" for word in self.alternatives if word is not None)
             raise ValueError(f"got {text!r}, expected {self._kind} {self.expected}{words}") from None
 
 
@@ -181,13 +181,13 @@ class Choice(Limits):
         return isinstance(value, str) and value in self.words
 
 
-class Truth(Limits):
+class Boolean(Limits):
     """Allow True and False."""
 
     expected = "True or False"
 
     def ok(self, value: Any) -> bool:
-        return _is_truth(value)
+        return _is_bool(value)
 
 
 class FileName(Limits):
@@ -236,7 +236,7 @@ def _same(value: Any) -> Any:
     return value
 
 
-_ANY, _TRUTH, _AUTO = Limits(), Truth(), ("auto",)
+_ANY, _BOOLEAN, _AUTO = Limits(), Boolean(), ("auto",)
 _DESCRIBED = described(__doc__)
 _LAYOUTS = Choice(("auto", "dense", "csr", "clustered", "hybrid", "inverted"))
 _FLAGS = {
@@ -256,7 +256,7 @@ _FLAGS = {
 }
 
 
-def _listed(name: str, default: Any, limits: Limits = _ANY, solver: Callable[[Any], Any] | None = None) -> Parameter:
+def _parameter(name: str, default: Any, limits: Limits = _ANY, solver: Callable[[Any], Any] | None = None) -> Parameter:
     """Return a parameter with its description from the module's docstring and its flag."""
     return Parameter(name, default, limits=limits, solver=solver, flag=_FLAGS.get(name), **_DESCRIBED.get(name, {}))
 
@@ -264,35 +264,35 @@ def _listed(name: str, default: Any, limits: Limits = _ANY, solver: Callable[[An
 PARAMETERS: dict[str, Parameter] = {
     one.name: one
     for one in (
-        _listed("C", 1.0, Number(above=0, infinite=True)),
-        _listed("nu", 0.5, Number(above=0, most=1)),
-        _listed("epsilon", 0.1, Number(least=0)),
-        _listed("kernel", "rbf"),
-        _listed("degree", 3),
-        _listed("gamma", "scale"),
-        _listed("coef0", 0.0),
-        _listed("shrinking", True, _TRUTH),
-        _listed("tol", 1e-3, Number(above=0), float),
-        _listed("cache_size", "auto", Number(least=0, or_else=_AUTO), _same),
-        _listed("class_weight", None),
-        _listed("verbose", False, solver=_same),
-        _listed("max_iter", -1, Number(least=-1, whole=True), lambda value: min(int(value), 2**62)),
-        _listed("decision_function_shape", "ovr", Choice(("ovr", "ovo"))),
-        _listed("break_ties", False, _TRUTH),
-        _listed("random_state", None),
-        _listed("device", None, solver=_same),
-        _listed("working_set_size", "auto", Number(least=2, whole=True, or_else=_AUTO), _same),
-        _listed("gap_tol", None, Number(above=0, or_else=(None,)), _same),
-        _listed("dtype", "float32", Choice(("float32", "float64")), _same),
-        _listed("precision", "float32", Choice(("float32", "fast")), _same),
-        _listed("memory_limit", None, solver=_same),
-        _listed("layout", "auto", _LAYOUTS, _same),
-        _listed("multi_class", "ovo", Choice(("ovo", "ovr", "crammer_singer"))),
-        _listed("bias", True, _TRUTH),
-        _listed("max_time", None, Number(above=0, or_else=(None,)), _same),
-        _listed("warm_start", False, _TRUTH),
-        _listed("checkpoint", None, FileName(), _same),
-        _listed("checkpoint_every", 60.0, Number(least=0), float),
+        _parameter("C", 1.0, Number(above=0, infinite=True)),
+        _parameter("nu", 0.5, Number(above=0, most=1)),
+        _parameter("epsilon", 0.1, Number(least=0)),
+        _parameter("kernel", "rbf"),
+        _parameter("degree", 3),
+        _parameter("gamma", "scale"),
+        _parameter("coef0", 0.0),
+        _parameter("shrinking", True, _BOOLEAN),
+        _parameter("tol", 1e-3, Number(above=0), float),
+        _parameter("cache_size", "auto", Number(least=0, alternatives=_AUTO), _same),
+        _parameter("class_weight", None),
+        _parameter("verbose", False, solver=_same),
+        _parameter("max_iter", -1, Number(least=-1, whole=True), lambda value: min(int(value), 2**62)),
+        _parameter("decision_function_shape", "ovr", Choice(("ovr", "ovo"))),
+        _parameter("break_ties", False, _BOOLEAN),
+        _parameter("random_state", None),
+        _parameter("device", None, solver=_same),
+        _parameter("working_set_size", "auto", Number(least=2, whole=True, alternatives=_AUTO), _same),
+        _parameter("gap_tol", None, Number(above=0, alternatives=(None,)), _same),
+        _parameter("dtype", "float32", Choice(("float32", "float64")), _same),
+        _parameter("precision", "float32", Choice(("float32", "fast")), _same),
+        _parameter("memory_limit", None, solver=_same),
+        _parameter("layout", "auto", _LAYOUTS, _same),
+        _parameter("multi_class", "ovo", Choice(("ovo", "ovr", "crammer_singer"))),
+        _parameter("bias", True, _BOOLEAN),
+        _parameter("max_time", None, Number(above=0, alternatives=(None,)), _same),
+        _parameter("warm_start", False, _BOOLEAN),
+        _parameter("checkpoint", None, FileName(), _same),
+        _parameter("checkpoint_every", 60.0, Number(least=0), float),
     )
 }
 
@@ -316,19 +316,19 @@ class Options:
 
     def __init__(self, **given: Any) -> None:
         of_solver = {name: one for name, one in PARAMETERS.items() if one.solver}
-        if stray := sorted(given.keys() - of_solver.keys()):
-            raise TypeError(f"got {', '.join(stray)}, expected {', '.join(of_solver)}")
+        if unknown := sorted(given.keys() - of_solver.keys()):
+            raise TypeError(f"got {', '.join(unknown)}, expected {', '.join(of_solver)}")
         for name, one in of_solver.items():
             assert one.solver
             self.__dict__[name] = one.solver(given.get(name, one.default))
 
     def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"options are immutable: the method but({name}={value!r}) returns a changed copy")
+        raise AttributeError(f"options are immutable: the method replace({name}={value!r}) returns a changed copy")
 
     def __repr__(self) -> str:
         return f"Options({', '.join(f'{name}={value!r}' for name, value in self.__dict__.items())})"
 
-    def but(self, **changed: Any) -> Options:
+    def replace(self, **changed: Any) -> Options:
         """Return a copy with some values changed."""
         return Options(**{**self.__dict__, **changed})
 

@@ -1,6 +1,6 @@
 """Find how much host memory this process can still allocate, and explain errors of memory.
 
-:func:`rooms` reads the limits from /proc and the cgroups of Linux. On other systems no limit is found.
+:func:`memory_limits` reads the limits from /proc and the cgroups of Linux. On other systems no limit is found.
 :func:`explained` turns a refused allocation into a HostMemoryError that names the nearest limit.
 """
 
@@ -27,7 +27,7 @@ _RLIMITS = {
 }
 
 
-class Room(NamedTuple):
+class MemoryLimit(NamedTuple):
     """Hold the bytes that one limit of this process's memory leaves free, and the limit's name for messages."""
 
     free: int
@@ -36,10 +36,10 @@ class Room(NamedTuple):
 
 def available(proc: Path = PROC) -> int | None:
     """Return the bytes that this process can still allocate: the minimum over all limits, None if none is known."""
-    return min((room.free for room in rooms(proc)), default=None)
+    return min((room.free for room in memory_limits(proc)), default=None)
 
 
-def rooms(proc: Path = PROC) -> list[Room]:
+def memory_limits(proc: Path = PROC) -> list[MemoryLimit]:
     """Return every limit that can be read: the system's free memory, each cgroup's limit, the process's own limits.
 
     Parameters
@@ -47,16 +47,16 @@ def rooms(proc: Path = PROC) -> list[Room]:
     proc : Path
         The folder of the proc file system. Its mount table says where the cgroups are.
     """
-    return [Room(max(0, free), name) for free, name in (*_whole(proc), *_cgroups(proc), *_own(proc))]
+    return [MemoryLimit(max(0, free), name) for free, name in (*_system(proc), *_cgroups(proc), *_ulimits(proc))]
 
 
-def _whole(proc: Path) -> Iterator[tuple[int, str]]:
+def _system(proc: Path) -> Iterator[tuple[int, str]]:
     """Yield the bytes that the whole system has free, with a name."""
     if (free := _fields(_read(proc / "meminfo")).get("MemAvailable")) is not None:
         yield free, "the system's free memory"
 
 
-def _own(proc: Path) -> Iterator[tuple[int, str]]:
+def _ulimits(proc: Path) -> Iterator[tuple[int, str]]:
     """Yield the free bytes and name of each limit set by ulimit: the limit less its current use."""
     used: dict[str, int] = {}
     for line in _read(proc / "self" / "limits").splitlines():
@@ -79,12 +79,12 @@ def _cgroups(proc: Path) -> Iterator[tuple[int, str]]:
             paths[bool(controllers)] = path
     for line in _read(proc / "self" / "mountinfo").splitlines():
         before, _, after = line.partition(" - ")
-        place, kind = before.split(), after.split()
+        fields, kind = before.split(), after.split()
         is_v1 = kind[:1] == ["cgroup"] and "memory" in kind[-1].split(",")
-        if len(place) < 5 or not (is_v1 or kind[:1] == ["cgroup2"]) or is_v1 not in paths:
+        if len(fields) < 5 or not (is_v1 or kind[:1] == ["cgroup2"]) or is_v1 not in paths:
             continue
-        mount = Path(_unescaped(place[4]))
-        for folder in _upwards(mount, _unescaped(place[3]), paths[is_v1]):
+        mount = Path(_unescaped(fields[4]))
+        for folder in _upwards(mount, _unescaped(fields[3]), paths[is_v1]):
             for limit, usage, cache in (_V1,) if is_v1 else _V2:
                 if (most := _number(folder / limit)) is not None:
                     dropped = _fields(_read(folder / "memory.stat"), 1).get(cache, 0)
@@ -143,7 +143,7 @@ def explained(what: str = "") -> Iterator[None]:
     except (MemoryError, OSError, ImportError) as error:
         if isinstance(error, HostMemoryError) or not _refuses(error):
             raise
-        raise refused(error, what) from error
+        raise out_of_memory(error, what) from error
 
 
 def _refuses(error: Exception) -> bool:
@@ -153,17 +153,17 @@ def _refuses(error: Exception) -> bool:
     return isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM
 
 
-def refused(error: Exception, what: str = "") -> HostMemoryError:
+def out_of_memory(error: Exception, what: str = "") -> HostMemoryError:
     """Return a HostMemoryError that names the request, the nearest limit and a remedy.
 
     error: the original error. what: the work that failed, or "".
     """
     if isinstance(error, HostMemoryError):
         return error
-    asked = str(error) or "the system refused a request for memory, whose size it does not tell"
+    request = str(error) or "the system refused a request for memory, whose size it does not tell"
     with contextlib.suppress(OSError, MemoryError):
-        if found := rooms():
+        if found := memory_limits():
             free, name = min(found)
-            asked += f"; {name} leaves {free / 1e6:.0f} MB"
+            request += f"; {name} leaves {free / 1e6:.0f} MB"
     advice = "raise that limit or free memory, or set a smaller memory_limit or cache_size (--memory-limit, -m)"
-    return HostMemoryError(f"out of memory{f', {what}' * bool(what)}: {asked}. To go on, {advice}")
+    return HostMemoryError(f"out of memory{f', {what}' * bool(what)}: {request}. To go on, {advice}")

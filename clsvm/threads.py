@@ -1,7 +1,7 @@
 """Interrupt worker threads, and limit the threads of the host's linear algebra (BLAS).
 
-A worker thread calls :func:`end_by` with an event, and long computations call :func:`go_on`, which raises once the
-event is set. ``one_thread`` and ``all_threads`` are context managers that set the number of BLAS threads.
+A worker thread calls :func:`stop_on` with an event, and long computations call :func:`check_interrupt`, which raises
+once the event is set. ``one_thread`` and ``all_threads`` are context managers that set the number of BLAS threads.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from threadpoolctl import ThreadpoolController
 _local = threading.local()  # stop: the event that ends this worker thread's computation
 
 
-def end_by(stop: threading.Event) -> None:
-    """Let an event end this thread's computation at its next call of :func:`go_on`."""
+def stop_on(stop: threading.Event) -> None:
+    """Let an event end this thread's computation at its next call of :func:`check_interrupt`."""
     _local.stop = stop
 
 
-def go_on() -> None:
-    """Raise KeyboardInterrupt if the event of :func:`end_by` is set. Long computations call this regularly.
+def check_interrupt() -> None:
+    """Raise KeyboardInterrupt if the event of :func:`stop_on` is set. Long computations call this regularly.
 
     The error is raised once, so that cleanup code can run.
     """

@@ -122,7 +122,7 @@ def training_rows(file: str, kernel_values: bool, of_classes: bool, hint: str = 
     columns = None
     if kernel_values:
         columns, X, y = svmlight.read_kernel(file, dense=False)
-        X = arrays.picked(X, columns)
+        X = arrays.gathered_columns(X, columns)
     else:
         X, y = svmlight.read_problem(file)
     if of_classes and (y == y[0]).all():

@@ -44,7 +44,7 @@ class Machine(KernelEstimator):
     def _options(self) -> Options:
         options = Options.of(self._solver_params())
         one, *others = devices.listed(options.device)
-        return options if others else options.but(device=one)
+        return options if others else options.replace(device=one)
 
     def _last_coefficients(self, shape: tuple[int, int]) -> Vector | None:
         """Return the coefficients (problems, n) of the last fit, from which a warm start begins.
@@ -267,7 +267,7 @@ def _soft_margin_nu(fit: FitInput, subproblems: list[Subproblem], C: float, opti
     """
     steps = _STEPS * max(len(one.rows) for one in subproblems)
     steps = steps if options.max_iter < 0 else min(steps, options.max_iter)
-    asked = options.but(max_iter=steps, gap_tol=None, checkpoint=None, verbose=False)
+    asked = options.replace(max_iter=steps, gap_tol=None, checkpoint=None, verbose=False)
     soft_problems = [Subproblem(one.rows, soft_margin(one.problem, C)) for one in subproblems]
     try:
         trained = driver.solve(fit.rows, soft_problems, fit.kernel, asked, fit.started)

@@ -148,7 +148,7 @@ def _run_on_devices(
     A piece is a list of indices of subproblems. Only the first device shows its progress.
     """
     run = context.run
-    workers = [Worker(context.options.but(device=one), plan=run.plan) for one in devices]
+    workers = [Worker(context.options.replace(device=one), plan=run.plan) for one in devices]
     workers[0].progress = run.progress
     try:
         for _ in run_pieces(workers, pieces, work):

@@ -26,7 +26,7 @@ from clsvm.problem import Constraint, Problem
 from clsvm.report import Point, Status
 from clsvm.solvers import active_set, certificate
 from clsvm.solvers.result import Result, Settings, ended
-from clsvm.threads import go_on
+from clsvm.threads import check_interrupt
 
 Vector = NDArray[np.float64]
 MOST, COUPLED = 4096, 600  # most coefficients of a problem; most for Crammer and Singer's coupled problems
@@ -203,7 +203,7 @@ class HostFit:
 
         def should_continue(found: active_set.ActiveSetResult) -> bool:
             nonlocal status, best
-            go_on()
+            check_interrupt()
             best, gap = found.b, np.inf
             if settings.progress:
                 nan = float("nan")

@@ -391,9 +391,9 @@ def kernel_matrix(
     X, Y = _checked(X, "X"), None if Y is None else _checked(Y, "Y")
     X, Y = check_pairwise_arrays(X, Y, accept_sparse="csr", dtype=_DTYPES, ensure_all_finite=False)
     X, Y = arrays.canonical(X), arrays.canonical(Y)
-    if sp.issparse(X) and sp.issparse(Y) and kernel.of_entries and arrays.by_far_empty(X):
+    if sp.issparse(X) and sp.issparse(Y) and kernel.of_entries and arrays.mostly_empty(X):
         known = arrays.columns(X, Y)
-        X, Y = arrays.numbered(X, known), arrays.numbered(Y, known)
+        X, Y = arrays.renumbered(X, known), arrays.renumbered(Y, known)
     for name, rows in (("X", X), ("Y", Y)):
         with naming(name):
             kernel.check_domain(rows)

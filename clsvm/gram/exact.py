@@ -179,7 +179,7 @@ def decided(support: Support, stream: Stream, X: Data, coefficients: Vector, gro
                 others = support.vectors_of(groups, coefficients)
                 out[:, far] = _in_double(stream, kernel, support.plan, rows, others, on_host=rough)
         except RowError as error:
-            raise error.moved(int(far[error.row]) - error.row) from None
+            raise error.offset_by(int(far[error.row]) - error.row) from None
         bad = ~np.isfinite(out).all(axis=0)
         if bad.any():
             words = f"{kernel!r} is not finite for row {ROW} and some support vectors"

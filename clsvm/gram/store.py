@@ -26,7 +26,7 @@ from clsvm.gram.products import Operator, Store, Tile, Update
 from clsvm.gram.programs import SLABS, RowSource
 from clsvm.kernels import PRECOMPUTED
 from clsvm.opencl.stream import Buffer, Stream
-from clsvm.threads import go_on
+from clsvm.threads import check_interrupt
 
 Places = NDArray[np.int32]
 _WHOLE = 16  # lengths of rows and of working sets are multiples of 16, the largest SIMD width of any dtype
@@ -257,7 +257,7 @@ def fill(
     ends, unit = np.full(n, n, np.int32), max(programs.SIDE, gram.rows.lanes)
     at, slot, count = listed
     while first and perf_counter() < until:
-        go_on()
+        check_interrupt()
         last, first = first, max(0, first - panel.capacity)
         some = rows[first:last]
         for buffer, values in ((at, some), (slot, slot_of[some]), (count, np.array([len(some)], np.int32))):

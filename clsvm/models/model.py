@@ -197,7 +197,7 @@ class KernelModel:
                 try:
                     out[rows] = reduce(self._strips(sums, rows, blocks), rows.stop - start, k)
                 except RowError as error:
-                    raise error.moved(start) from None
+                    raise error.offset_by(start) from None
         return out
 
     def _strips(self, sums: _Sums, rows: slice, blocks: list[tuple[slice, slice]]) -> Iterator[Strip]:
@@ -263,7 +263,7 @@ class KernelModel:
             columns = self.support_vectors[begin:end]
             step = max(1, exact.HOST // max(1, len(columns)))
             for start in range(0, K.shape[0], step):
-                values = arrays.picked(K[start : start + step], columns)
+                values = arrays.gathered_columns(K[start : start + step], columns)
                 for p, weights in enumerate(coefficients[:, begin:end]):
                     c[p, start : start + step] = (values * weights).sum(axis=1)
         return out.reshape(-1, K.shape[0])
@@ -272,14 +272,14 @@ class KernelModel:
         """Return the support vectors on the device, and the rows X with the same columns.
 
         If most columns of the support vectors are empty, both have only the other columns, numbered anew
-        (:func:`arrays.numbered`).
+        (:func:`arrays.renumbered`).
         """
         support, vectors = self._kept.get(stream), self.support_vectors
         columns = support.known if support else None
-        if support is None and sp.issparse(vectors) and kernel.of_entries and arrays.by_far_empty(vectors):
+        if support is None and sp.issparse(vectors) and kernel.of_entries and arrays.mostly_empty(vectors):
             columns = arrays.columns(arrays.checked(vectors))
         if columns is not None:
-            X = arrays.numbered(sp.csr_matrix(X), columns)
+            X = arrays.renumbered(sp.csr_matrix(X), columns)
         if support is None or X.shape[1] > support.vectors.shape[1]:
             support = self._lay_out(stream, kernel, columns, X.shape[1])
         return support, arrays.widened(X, support.vectors.shape[1]) if columns is not None else X
@@ -294,7 +294,7 @@ class KernelModel:
         checked = arrays.checked(self.support_vectors)
         vectors, plan = checked, self.plan
         if columns is not None:
-            vectors, plan = arrays.widened(arrays.numbered(checked, columns), 1 << (width - 1).bit_length()), None
+            vectors, plan = arrays.widened(arrays.renumbered(checked, columns), 1 << (width - 1).bit_length()), None
         plan = plan or layouts.choose(stream.profile, vectors, kernel.spec)
         ends = np.cumsum(self.n_support).tolist() if self.of_pairs else ()
         weight = float(np.abs(self.dual_coef).sum(axis=1).max(initial=0.0))

@@ -241,7 +241,7 @@ def read_kernel(
         If the file cannot be opened.
     """
     X, y = _read(path, None, 0)
-    serials, width = arrays.picked(X, np.zeros(1, np.intp))[:, 0], X.shape[1] - 1
+    serials, width = arrays.gathered_columns(X, np.zeros(1, np.intp))[:, 0], X.shape[1] - 1
     invalid = np.flatnonzero(~((serials >= 1) & (serials == np.rint(serials)) & (serials <= max(width, 1))))
     if len(invalid) and numbered:
         expected = f"a row that begins with 0:serial, a whole number from 1 to {width}, the number of kernel values"

@@ -40,7 +40,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from clsvm.parameters import PARAMETERS, Choice, Flag, Limits, Number, Parameter, Truth, described
+from clsvm.parameters import PARAMETERS, Boolean, Choice, Flag, Limits, Number, Parameter, described
 
 SELECTIONS = ("uniform", "k-means++", "leverage")
 
@@ -77,15 +77,15 @@ _FLAGS = {
     "tol": Flag("--tol", "Stop when the residual is at most this."),
 }
 _FALKON: tuple[tuple[str, Any, Limits], ...] = (
-    ("n_centers", "auto", Number(least=1, whole=True, or_else=("auto",))),
+    ("n_centers", "auto", Number(least=1, whole=True, alternatives=("auto",))),
     ("penalty", 1e-6, Number(above=0)),
     ("loss", "squared", Choice(("squared", "log_cosh"))),
-    ("fit_intercept", True, Truth()),
+    ("fit_intercept", True, Boolean()),
     ("center_selection", "uniform", Selection()),
     ("max_iter", 500, Number(least=1, whole=True)),
     ("tol", 1e-5, Number(above=0)),
     ("random_state", None, Limits()),
-    ("warm_start", False, Truth()),
+    ("warm_start", False, Boolean()),
     ("callback", None, FunctionOrNone()),
 )
 _SHARED = "kernel", "degree", "gamma", "coef0", "device", "memory_limit", "layout", "verbose", "class_weight", "dtype"

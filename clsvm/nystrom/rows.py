@@ -77,7 +77,7 @@ class Task:
         """
         units, largest = self.units, self.deviation
         y, offset = self.y / units[:, None], self.offset / units
-        return replace(self, loss=self.loss.within(units), y=y, offset=offset, largest=largest / units)
+        return replace(self, loss=self.loss.in_units(units), y=y, offset=offset, largest=largest / units)
 
     @property
     def total(self) -> Vector:

@@ -24,7 +24,7 @@ from clsvm.opencl.contexts import SIMULATOR, Calling, Kernel, built, context_loc
 from clsvm.opencl.devices import default_profile, find, handle
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.runtime import cl
-from clsvm.threads import go_on
+from clsvm.threads import check_interrupt
 
 Buffer = Any  # a pyopencl buffer, which other modules only pass on
 # A large array is copied to a GPU through two pieces of pinned host memory, which a GPU reads at its bus's full rate.
@@ -115,7 +115,7 @@ class Stream:
             with context_lock:
                 streams.discard(self)
         if isinstance(error, MemoryError) and not isinstance(error, HostMemoryError):
-            raise system.refused(error) from error
+            raise system.out_of_memory(error) from error
 
     @contextlib.contextmanager
     def beside(self, nbytes: int) -> Iterator[Stream]:
@@ -415,9 +415,9 @@ class Stream:
     def read(self, buffer: Buffer, dtype: DTypeLike, shape: int | tuple[int, ...], offset: int = 0) -> NDArray[Any]:
         """Return the buffer's content from byte ``offset`` on as an array, after all queued work is done.
 
-        Raises KeyboardInterrupt if this thread is asked to end (:func:`clsvm.threads.go_on`).
+        Raises KeyboardInterrupt if this thread is asked to end (:func:`clsvm.threads.check_interrupt`).
         """
-        go_on()
+        check_interrupt()
         array: NDArray[Any] = np.empty(shape, dtype)
         if array.nbytes:
             self._copy(array, buffer, src_offset=offset)

@@ -19,7 +19,7 @@ from clsvm.distribute import run_pieces
 from clsvm.fit import driver, host
 from clsvm.report import labelled
 from clsvm.solvers import batch
-from clsvm.threads import go_on
+from clsvm.threads import check_interrupt
 from tests.conftest import USABLE, calls_of, halves
 
 X, Y = load_digits(return_X_y=True)
@@ -159,7 +159,7 @@ def test_ctrl_c_that_another_thread_gets() -> None:
     def work(worker: str, pieces: Iterator[int]) -> Any:
         end = time.perf_counter() + 20
         while time.perf_counter() < end:
-            go_on()
+            check_interrupt()
             time.sleep(0.001)
         finished.append(worker)
         yield
@@ -180,10 +180,10 @@ def test_an_error_ends_all(device: str, monkeypatch: pytest.MonkeyPatch) -> None
         first.set()
         try:
             while True:
-                go_on()
+                check_interrupt()
                 time.sleep(0.001)
         except KeyboardInterrupt:
-            go_on()  # (what tidies up is left alone)
+            check_interrupt()  # (what tidies up is left alone)
             ended.append("the first one")
             raise
 
@@ -207,7 +207,7 @@ def test_one_worker_works_in_the_caller_s_thread() -> None:
     def work(worker: str, pieces: Iterator[int]) -> Any:
         for _ in pieces:
             seen.append(threading.current_thread())
-            go_on()
+            check_interrupt()
             yield
 
     seen: list[threading.Thread] = []

@@ -70,7 +70,7 @@ def test_losses_in_units() -> None:
     loss = LOSSES["log_cosh"]
     f, y = np.array([[0.3, -1.0, 1.9, 1e-5]]), np.array([[0.1, 1.0, -1.5, 0.0]])
     for unit in (1.0, 0.25, 2.0**-10, 2.0**-40, 2.0**-600):
-        made = loss.within(np.array([unit]))
+        made = loss.in_units(np.array([unit]))
         expected = loss.value(f * unit, y * unit) / unit**2 if unit > 1e-100 else np.square(f - y) / 2
         np.testing.assert_allclose(made.value(f, y), expected, rtol=1e-14)
         np.testing.assert_allclose(made.derivative(f, y), loss.derivative(f * unit, y * unit) / unit, rtol=1e-14)
