@@ -37,9 +37,9 @@ class Costs:
         LIBSVM's prediction: additional seconds for each kernel value and each class after the second.
     fit
         clsvm's fit: fixed seconds.
-    answer
+    predict
         clsvm's prediction: fixed seconds.
-    machine
+    class_pair
         clsvm's fit: additional seconds for each pair of classes.
     vote
         clsvm's prediction: additional seconds for each row and each pair of classes.
@@ -47,7 +47,7 @@ class Costs:
         the rest of clsvm's time, as a share of LIBSVM's time.
     first
         seconds that the first call of a process takes to load OpenCL and cached programs.
-    half
+    max_share
         clsvm is chosen if its estimated time is less than this share of LIBSVM's.
     """
 
@@ -57,14 +57,14 @@ class Costs:
     value_cell: float = 1e-9
     term: float = 1e-9
     fit: float = 5e-3
-    answer: float = 1e-3
-    machine: float = 3e-4
+    predict: float = 1e-3
+    class_pair: float = 3e-4
     vote: float = 8e-9
     share: float = 0.2
     first: float = 0.4
-    half: float = 0.5
+    max_share: float = 0.5
 
-    def of_fit(self, rows: int, cells: float, classes: int) -> float:
+    def libsvm_fit_seconds(self, rows: int, cells: float, classes: int) -> float:
         """Return LIBSVM's estimated seconds for a fit to ``rows`` rows, summed over all pairs of classes.
 
         ``cells`` is the mean number of stored features of a row.
@@ -72,20 +72,20 @@ class Costs:
         pairs = rows**2 * (1 if classes < 2 else 2 * (classes - 1) / classes)
         return pairs * (self.pair + self.pair_cell * cells)
 
-    def least_of_fit(self, classes: int) -> float:
+    def fixed_fit_seconds(self, classes: int) -> float:
         """Return the estimated seconds that clsvm's fit takes even for few rows."""
-        return self.fit + self.machine * classes * (classes - 1) / 2
+        return self.fit + self.class_pair * classes * (classes - 1) / 2
 
-    def of_answer(self, rows: int, support: int, cells: float, classes: int) -> float:
+    def libsvm_predict_seconds(self, rows: int, support: int, cells: float, classes: int) -> float:
         """Return LIBSVM's estimated seconds for the decision values of ``rows`` rows with ``support`` support vectors.
 
         ``cells`` is the mean number of stored features of a row.
         """
         return rows * support * (self.value + self.value_cell * cells + self.term * max(0, classes - 2))
 
-    def least_of_answer(self, rows: int, classes: int) -> float:
+    def fixed_predict_seconds(self, rows: int, classes: int) -> float:
         """Return the estimated seconds that clsvm needs for decision values even with few support vectors."""
-        return self.answer + self.vote * rows * (classes * (classes - 1) / 2 if classes > 2 else 0)
+        return self.predict + self.vote * rows * (classes * (classes - 1) / 2 if classes > 2 else 0)
 
     def pays(self, theirs: float, least: float, spent: float) -> bool:
         """Return whether clsvm is expected to take less than half of LIBSVM's time.
@@ -94,7 +94,7 @@ class Costs:
         seconds that LIBSVM has taken in this process. Once ``spent`` reaches ``self.first``, the time to load OpenCL
         no longer counts.
         """
-        return least + self.share * theirs + max(0.0, self.first - spent) < self.half * theirs
+        return least + self.share * theirs + max(0.0, self.first - spent) < self.max_share * theirs
 
 
 COSTS = Costs()
@@ -114,7 +114,7 @@ def refused(model: Any, kernel: Any) -> str:
     return TALKS if model.verbose else ""
 
 
-def left_out(model: Any, sample_weight: Any) -> str:
+def nonpositive_weight(model: Any, sample_weight: Any) -> str:
     """Return "a weight is 0 or less" if a sample or class weight is not positive, else "".
 
     LIBSVM removes rows of weight 0 and renumbers the other rows, so LIBSVM has to run such a fit.

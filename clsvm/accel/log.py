@@ -27,27 +27,27 @@ class Call:
         class and method, such as "SVC.fit".
     shape
         shape of X.
-    who
+    package
         OURS or THEIRS: the package that ran the call.
-    why
+    reason
         the reason for that choice.
     seconds
         duration of the call.
-    in_parts
+    by_fits
         whether the call is a search that is logged only through its fits, each of which is a call of its own.
     """
 
     name: str
     shape: tuple[int, ...]
-    who: str = THEIRS
-    why: str = ""
+    package: str = THEIRS
+    reason: str = ""
     seconds: float = 0.0
-    in_parts: bool = False
+    by_fits: bool = False
 
     def __str__(self) -> str:
         size = " x ".join(map(str, self.shape))
-        took = "its fits one by one" if self.in_parts else f"{self.seconds:.3g} s"
-        return f"{self.name} ({size}): {self.who}, {took}; {self.why}"
+        took = "its fits one by one" if self.by_fits else f"{self.seconds:.3g} s"
+        return f"{self.name} ({size}): {self.package}, {took}; {self.reason}"
 
 
 calls: list[Call] = []  # all calls of this process that were logged
@@ -66,7 +66,7 @@ def call(name: str, shape: tuple[int, ...]) -> Iterator[Call]:
         _depth.value = depth
         made.seconds = perf_counter() - began
         if not depth:
-            calls.extend([made] * (not made.in_parts))
+            calls.extend([made] * (not made.by_fits))
             if os.environ.get(VARIABLE, "").lower() in LEVELS:
                 print(f"clsvm.accel: {made}", file=sys.stderr, flush=True)
 
@@ -78,10 +78,11 @@ def summary() -> str:
     """
     rows: dict[tuple[str, str], tuple[int, float]] = {}
     for one in calls:
-        number, seconds = rows.get((one.name, one.who), (0, 0.0))
-        rows[one.name, one.who] = number + 1, seconds + one.seconds
+        number, seconds = rows.get((one.name, one.package), (0, 0.0))
+        rows[one.name, one.package] = number + 1, seconds + one.seconds
     lines = [f"{'call':<28}{'by':<16}{'calls':>7}{'seconds':>11}"]
     lines += [
-        f"{name:<28}{who:<16}{number:>7}{seconds:>11.3f}" for (name, who), (number, seconds) in sorted(rows.items())
+        f"{name:<28}{package:<16}{number:>7}{seconds:>11.3f}"
+        for (name, package), (number, seconds) in sorted(rows.items())
     ]
     return "\n".join(lines)

@@ -30,7 +30,7 @@ from sklearn.svm._base import BaseLibSVM
 from sklearn.utils import parallel
 
 from clsvm.accel import costs, log
-from clsvm.accel.costs import COSTS, PYTHON, cells, left_out, number_of_classes, refused
+from clsvm.accel.costs import COSTS, PYTHON, cells, nonpositive_weight, number_of_classes, refused
 from clsvm.errors import DeviceError, warn
 from clsvm.estimators.callbacks import registered
 from clsvm.estimators.checks import own_names
@@ -91,7 +91,7 @@ def seconds(asked: Any, X: Any, y: Any) -> tuple[float, float]:
     folds = check_cv(asked.cv, y, classifier=classifier).get_n_splits(X, y)
     classes = len(np.unique(y)) if classifier and y is not None else 1
     part, fits = rows * (folds - 1) // max(1, folds), len(ParameterGrid(asked.param_grid)) * folds
-    return fits * costs.COSTS.of_fit(part, width, classes), fits * costs.COSTS.least_of_fit(classes)
+    return fits * costs.COSTS.libsvm_fit_seconds(part, width, classes), fits * costs.COSTS.fixed_fit_seconds(classes)
 
 
 def run(asked: Any, X: Any, y: Any) -> Any:
@@ -118,7 +118,7 @@ _CLASSIFIERS = ("c_svc", "nu_svc")
 _CALLED = {name: getattr(BaseLibSVM, name) for name in ("_compute_kernel", "_warn_from_fit_status")}
 
 
-class _Known(NamedTuple):
+class _CachedModel(NamedTuple):
     """Hold a cached clsvm model, and the attributes of the scikit-learn estimator from which it was made.
 
     The model is made again if one of these attributes has changed.
@@ -127,7 +127,7 @@ class _Known(NamedTuple):
     ----------
     owner
         weak reference to the estimator.
-    machine
+    model
         the clsvm model, a :class:`KernelModel`.
     dual_coef
         coefficients of the estimator.
@@ -140,36 +140,38 @@ class _Known(NamedTuple):
     """
 
     owner: ref[Any]
-    machine: Any
+    model: Any
     dual_coef: Any
     intercept: Any
     vectors: Any
     kernel: Any
 
 
-_known: dict[int, _Known] = {}  # cached models by id(estimator), since a subclass may define equality without a hash
+_cached_models: dict[
+    int, _CachedModel
+] = {}  # cached models by id(estimator), since a subclass may define equality without a hash
 _state: dict[str, Any] = {"broken": "", "spent": 0.0}  # reason why no device is usable; seconds spent in LIBSVM
 
 
 def _fit(original: Method) -> Method:
     @functools.wraps(original)
     def fit(self: Any, X: Any, y: Any, sample_weight: Any, solver_type: int, kernel: str, random_seed: int) -> Any:
-        _known.pop(id(self), None)
+        _cached_models.pop(id(self), None)
         libsvm = functools.partial(original, self, X, y, sample_weight, solver_type, kernel, random_seed=random_seed)
         with log.call(f"{type(self).__name__}.fit", getattr(X, "shape", ())) as call:
             classes = number_of_classes(y) if self._impl in _CLASSIFIERS else 1
-            why_not = _bypassed(self) or refused(self, self.kernel) or left_out(self, sample_weight)
-            width = 0.0 if why_not or kernel == "precomputed" else cells(X)
-            theirs = COSTS.of_fit(len(y), width, classes)
+            reason = _bypassed(self) or refused(self, self.kernel) or nonpositive_weight(self, sample_weight)
+            width = 0.0 if reason or kernel == "precomputed" else cells(X)
+            theirs = COSTS.libsvm_fit_seconds(len(y), width, classes)
             ours = functools.partial(_learn, self, X, y, sample_weight, kernel)
-            return _chosen(call, why_not, theirs, COSTS.least_of_fit(classes), ours, libsvm)
+            return _run_faster(call, reason, theirs, COSTS.fixed_fit_seconds(classes), ours, libsvm)
 
     return fit
 
 
-def _chosen(
+def _run_faster(
     call: log.Call,
-    why_not: str,
+    reason: str,
     theirs: float,
     least: float,
     ours: Callable[[], Any],
@@ -177,10 +179,10 @@ def _chosen(
 ) -> Any:
     """Run a call by ``ours()`` if clsvm can and is expected to be faster, else by ``libsvm()``. Return the result.
 
-    LIBSVM also runs the call if clsvm fails. ``why_not`` is the reason why clsvm cannot run the call, or "". ``theirs``
+    LIBSVM also runs the call if clsvm fails. ``reason`` is the reason why clsvm cannot run the call, or "". ``theirs``
     are LIBSVM's estimated seconds, ``least`` clsvm's seconds for a small problem.
     """
-    if _ours(call, why_not, theirs, least):
+    if _clsvm_is_faster(call, reason, theirs, least):
         try:
             return ours()
         except Exception as error:
@@ -191,19 +193,21 @@ def _chosen(
     return found
 
 
-def _ours(call: log.Call, why_not: str, theirs: float, least: float) -> bool:
+def _clsvm_is_faster(call: log.Call, reason: str, theirs: float, least: float) -> bool:
     """Return whether clsvm can run a call and is expected to be faster. Record the reason in ``call``.
 
-    ``why_not`` is the reason why clsvm cannot run the call, or "". ``theirs`` are LIBSVM's estimated seconds, ``least``
+    ``reason`` is the reason why clsvm cannot run the call, or "". ``theirs`` are LIBSVM's estimated seconds, ``least``
     clsvm's seconds for a small problem.
     """
-    if why_not := why_not or _state["broken"]:
-        call.why = why_not
+    if reason := reason or _state["broken"]:
+        call.reason = reason
         return False
     loaded = "pyopencl" in sys.modules
     pays = COSTS.pays(theirs, least, COSTS.first if loaded else _state["spent"])
-    call.who = log.OURS if pays else log.THEIRS
-    call.why = f"LIBSVM is expected to take {theirs:.2g} s" + ", OpenCL is not loaded yet" * (not loaded and not pays)
+    call.package = log.OURS if pays else log.THEIRS
+    call.reason = f"LIBSVM is expected to take {theirs:.2g} s" + ", OpenCL is not loaded yet" * (
+        not loaded and not pays
+    )
     return pays
 
 
@@ -212,7 +216,7 @@ def _failed(call: log.Call, error: Exception) -> None:
 
     If no device is usable, warn, and leave all later calls to scikit-learn.
     """
-    call.who, call.why = log.THEIRS, f"clsvm failed: {error}"
+    call.package, call.reason = log.THEIRS, f"clsvm failed: {error}"
     if isinstance(error, DeviceError):
         from clsvm.opencl.devices import find
 
@@ -244,27 +248,27 @@ def _learn(model: Any, X: Any, y: Any, sample_weight: Any, kernel: str) -> None:
     model._num_iter = np.atleast_1d(np.asarray(ours.n_iter_, np.int32))
 
 
-def _machine(model: Any) -> Any:
+def _clsvm_model(model: Any) -> Any:
     """Return a clsvm model with the attributes of the fitted scikit-learn estimator ``model``.
 
     The model comes from the cache if these attributes have not changed. Raises ValueError if the private coefficients,
     which LIBSVM reads, differ from the public coefficients, because a caller has changed some of them.
     """
-    key, now = id(model), _made_of(model)
-    if (known := _known.get(key)) and known.owner() is model and all(map(_same, known[2:], now)):
-        return known.machine
+    key, now = id(model), _model_attributes(model)
+    if (known := _cached_models.get(key)) and known.owner() is model and all(map(_same, known[2:], now)):
+        return known.model
     import clsvm
 
-    turned = -1 if _classes(model) == 2 else 1
-    shown = turned * _array(model.dual_coef_), turned * model.intercept_
-    if not (np.array_equal(now[0], shown[0]) and np.array_equal(now[1], shown[1])):
+    sign = -1 if _classes(model) == 2 else 1
+    public = sign * _array(model.dual_coef_), sign * model.intercept_
+    if not (np.array_equal(now[0], public[0]) and np.array_equal(now[1], public[1])):
         raise ValueError("the estimator's private coefficients differ from dual_coef_ and intercept_")
-    machine = clsvm.from_sklearn(model).model_
-    _known[key] = _Known(ref(model, lambda _: _known.pop(key, None)), machine, *now)
-    return machine
+    clsvm_model = clsvm.from_sklearn(model).model_
+    _cached_models[key] = _CachedModel(ref(model, lambda _: _cached_models.pop(key, None)), clsvm_model, *now)
+    return clsvm_model
 
 
-def _made_of(model: Any) -> tuple[Any, ...]:
+def _model_attributes(model: Any) -> tuple[Any, ...]:
     """Return what LIBSVM reads to predict: the estimator's coefficients, offsets, support vectors, kernel parameters.
 
     The arrays of coefficients and offsets are copies. The support vectors are not copied.
@@ -298,7 +302,7 @@ def _bypassed(model: Any) -> str:
     return f"{type(model).__name__} has a {' and a '.join(theirs)} of its own" if theirs else ""
 
 
-def _answer(original: Method, answer: Callable[[Any, Any, Any], Any]) -> Method:
+def _replace_prediction(original: Method, predict: Callable[[Any, Any, Any], Any]) -> Method:
     """Return a replacement for the prediction method ``original`` of scikit-learn's SVMs.
 
     The replacement calls ``answer(estimator, model, X)`` with a clsvm model if this is expected to be faster. Otherwise
@@ -307,36 +311,36 @@ def _answer(original: Method, answer: Callable[[Any, Any, Any], Any]) -> Method:
     name = original.__name__.removeprefix("_dense_").removeprefix("_sparse_")
 
     @functools.wraps(original)
-    def answered(self: Any, X: Any) -> Any:
+    def replacement(self: Any, X: Any) -> Any:
         with log.call(f"{type(self).__name__}.{name}", getattr(X, "shape", ())) as call:
             support, classes, theirs, least = len(self.support_), _classes(self), 0.0, 0.0
-            why_not = _bypassed(self) or (PYTHON if callable(self.kernel) else "")
-            why_not = why_not or ("" if support else "there is no support vector")
-            if not why_not:  # X may lack a shape if the kernel is a Python function
-                theirs = COSTS.of_answer(X.shape[0], support, cells(X), classes)
-                least = COSTS.least_of_answer(X.shape[0], classes)
-            return _chosen(
-                call, why_not, theirs, least, lambda: answer(self, _machine(self), X), lambda: original(self, X)
+            reason = _bypassed(self) or (PYTHON if callable(self.kernel) else "")
+            reason = reason or ("" if support else "there is no support vector")
+            if not reason:  # X may lack a shape if the kernel is a Python function
+                theirs = COSTS.libsvm_predict_seconds(X.shape[0], support, cells(X), classes)
+                least = COSTS.fixed_predict_seconds(X.shape[0], classes)
+            return _run_faster(
+                call, reason, theirs, least, lambda: predict(self, _clsvm_model(self), X), lambda: original(self, X)
             )
 
-    return answered
+    return replacement
 
 
-def _predicted(model: Any, machine: Any, X: Any) -> Any:
+def _predicted(model: Any, clsvm_model: Any, X: Any) -> Any:
     """Return predictions (n,) in the form that LIBSVM returns, float64.
 
     A classifier predicts the number of a class, a regression a value, and a one-class SVM 1 or -1.
     """
     k = _classes(model)
     if k == 2:  # for a decision value of 0 LIBSVM predicts its second class
-        return np.where(_decided(model, machine, X)[:, 0] > 0, 0.0, 1.0)
-    found = machine.predict(X)
-    return (np.searchsorted(machine.classes, found) if k else found).astype(np.float64)
+        return np.where(_decision_values(model, clsvm_model, X)[:, 0] > 0, 0.0, 1.0)
+    found = clsvm_model.predict(X)
+    return (np.searchsorted(clsvm_model.classes, found) if k else found).astype(np.float64)
 
 
-def _decided(model: Any, machine: Any, X: Any) -> Any:
+def _decision_values(model: Any, clsvm_model: Any, X: Any) -> Any:
     """Return decision values with LIBSVM's signs: (n, 1), or (n, pairs) for more than two classes."""
-    values = machine.decision_function(X)
+    values = clsvm_model.decision_function(X)
     return (-values if _classes(model) == 2 else values).reshape(X.shape[0], -1)
 
 
@@ -379,13 +383,13 @@ def _searched(original: Method) -> Method:
         with log.call(f"GridSearchCV({type(self.estimator).__name__}).fit", getattr(X, "shape", ())) as call:
             try:  # after any error scikit-learn's own search runs and reports invalid input
                 self._validate_params()
-                why_not = search_refused(self, params)
-                theirs, least = (0.0, 0.0) if why_not else seconds(self, X, y)
-                if _ours(call, why_not, theirs, least):
+                reason = search_refused(self, params)
+                theirs, least = (0.0, 0.0) if reason else seconds(self, X, y)
+                if _clsvm_is_faster(call, reason, theirs, least):
                     return run(self, X, y)
             except Exception as error:
                 _failed(call, error)
-            call.in_parts = True
+            call.by_fits = True
         return original(self, X, y, **params)
 
     return fit
@@ -394,19 +398,19 @@ def _searched(original: Method) -> Method:
 _PATCHES: tuple[tuple[Any, str, Callable[[Method], Method]], ...] = (
     (BaseLibSVM, "_dense_fit", _fit),
     (BaseLibSVM, "_sparse_fit", _fit),
-    (BaseLibSVM, "_dense_predict", functools.partial(_answer, answer=_predicted)),
-    (BaseLibSVM, "_sparse_predict", functools.partial(_answer, answer=_predicted)),
-    (BaseLibSVM, "_dense_decision_function", functools.partial(_answer, answer=_decided)),
-    (BaseLibSVM, "_sparse_decision_function", functools.partial(_answer, answer=_decided)),
+    (BaseLibSVM, "_dense_predict", functools.partial(_replace_prediction, predict=_predicted)),
+    (BaseLibSVM, "_sparse_predict", functools.partial(_replace_prediction, predict=_predicted)),
+    (BaseLibSVM, "_dense_decision_function", functools.partial(_replace_prediction, predict=_decision_values)),
+    (BaseLibSVM, "_sparse_decision_function", functools.partial(_replace_prediction, predict=_decision_values)),
     (BaseSearchCV, "fit", _searched),
     (parallel._FuncWrapper, "__init__", _sent),
 )
-_before: dict[tuple[Any, str], Method] = {}
+_originals: dict[tuple[Any, str], Method] = {}
 
 
 def installed() -> bool:
     """Return whether the patches of scikit-learn's support vector machines are installed."""
-    return bool(_before)
+    return bool(_originals)
 
 
 def install() -> None:
@@ -419,7 +423,7 @@ def install() -> None:
     RuntimeError
         If this release of scikit-learn lacks one of the patched methods. Nothing is changed then.
     """
-    if _before:
+    if _originals:
         return
     missing = [f"{owner.__name__}.{name}" for owner, name, _ in _PATCHES if name not in vars(owner)]
     if missing:
@@ -428,13 +432,13 @@ def install() -> None:
         words = f"scikit-learn {sklearn.__version__} has no {', '.join(missing)}"
         raise RuntimeError(f"{words}: clsvm.accel does not know this release")
     for owner, name, make in _PATCHES:
-        _before[owner, name] = vars(owner)[name]
-        setattr(owner, name, make(_before[owner, name]))
+        _originals[owner, name] = vars(owner)[name]
+        setattr(owner, name, make(_originals[owner, name]))
 
 
 def uninstall() -> None:
     """Restore scikit-learn's own methods. Fitted estimators keep their attributes."""
-    for (owner, name), method in _before.items():
+    for (owner, name), method in _originals.items():
         setattr(owner, name, method)
-    _before.clear()
-    _known.clear()
+    _originals.clear()
+    _cached_models.clear()

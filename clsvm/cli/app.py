@@ -38,20 +38,20 @@ __all__ = ["app", "grid", "main", "scale", "train"]
     replace(flags.PLOT, help="Draw density by tenth of columns."),
     Option("json", "--json", False, "Print all figures as JSON."),
 )  # fmt: skip
-def describe(asked: Any) -> None:
+def describe(args: Any) -> None:
     """Run ``clsvm describe``: print the size and density of a file's rows, and the cost of each layout."""
-    figure = common.new_figure(asked.plot)
-    common.check_files([asked.file], [asked.plot])
+    figure = common.new_figure(args.plot)
+    common.check_files([args.file], [args.plot])
     from clsvm.models import svmlight
     from clsvm.tools import describe as tool
 
-    X = svmlight.read_rows(asked.file, asked.features)
+    X = svmlight.read_rows(args.file, args.features)
     try:
-        found = tool.describe(X, asked.device)
+        found = tool.describe(X, args.device)
     except ValueError as error:
-        raise ValueError(f"{asked.file}: {error}") from None
-    common.draw(figure, asked.plot, "deciles", found)
-    if asked.json:
+        raise ValueError(f"{args.file}: {error}") from None
+    common.draw(figure, args.plot, "deciles", found)
+    if args.json:
         common.say(common.as_json(found))
     else:
         _print(found)
@@ -101,17 +101,17 @@ def _percent(share: float | None) -> str:
     ),
     Option("seed", "--seed", 0, "Seed of the split.", least=0),
 )  # fmt: skip
-def sample(asked: Any) -> None:
+def sample(args: Any) -> None:
     """Run ``clsvm sample``: write a data set of scikit-learn as svmlight text, and print the names of the files."""
     from clsvm import datasets
 
-    flags.one_of("NAME", asked.name, datasets.NAMES)
-    for path in datasets.sample(asked.name, asked.folder, asked.test_size, asked.seed):
+    flags.one_of("NAME", args.name, datasets.NAMES)
+    for path in datasets.sample(args.name, args.folder, args.test_size, args.seed):
         typer.echo(os.fspath(path))
 
 
 @flags.command("List the OpenCL devices of this machine, whether each is usable, and which is the default.")
-def devices(asked: Any) -> None:
+def devices(args: Any) -> None:
     """Run ``clsvm devices``: print a table of the OpenCL devices, and which device is the default."""
     from clsvm.opencl import devices as machine
     from clsvm.opencl.runtime import unloaded
@@ -159,9 +159,9 @@ def _default() -> tuple[int | None, str]:
     Option("show", "--show", False, "Print the results of earlier searches, and the file that holds them."),
     Option("reset", "--reset", False, "Delete the results of earlier searches."),
 )
-def tune(asked: Any) -> None:
+def tune(args: Any) -> None:
     """Run ``clsvm tune``: search the fastest profile of a device, or show or delete the results of earlier searches."""
-    if asked.show and asked.reset:
+    if args.show and args.reset:
         raise typer.BadParameter("expected one of --show and --reset, got both", param_hint="--reset")
     from rich.console import Console
     from rich.progress import Progress
@@ -169,19 +169,19 @@ def tune(asked: Any) -> None:
     from clsvm.opencl import profiles
     from clsvm.tools import tune as tool
 
-    if asked.reset:
+    if args.reset:
         typer.echo(f"{profiles.tuned_path()}: {'deleted' if profiles.delete_tuned() else 'there was none'}")
         return
-    if asked.show:
+    if args.show:
         _show_kept()
         return
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task("", total=1.0)
         found = tool.tune(
-            asked.device, asked.seconds, lambda words, done: bar.update(task, description=words, completed=done)
+            args.device, args.seconds, lambda words, done: bar.update(task, description=words, completed=done)
         )
     _show_found(found)
-    kept, more = f"kept in {profiles.tuned_path()}", f"nothing is kept: give --seconds more than {asked.seconds:g}"
+    kept, more = f"kept in {profiles.tuned_path()}", f"nothing is kept: give --seconds more than {args.seconds:g}"
     typer.echo(kept if found.kept else more)
 
 
@@ -221,14 +221,14 @@ GROUP = flags.group("kernels", "Kernel functions: list, show, check, emit as Ope
 FUNCTION = Option("function", "--kernel", None, "A name of 'list', or an expression of dot, sqdist, ...", str, "EXPR")
 
 
-def _kernel(asked: Any, function: str | None, hint: str = "--kernel") -> Kernel:
-    if function is None and asked.element is None:
+def _kernel(args: Any, function: str | None, hint: str = "--kernel") -> Kernel:
+    if function is None and args.element is None:
         raise typer.BadParameter("expected one of them", param_hint=f"{hint} / --element")
-    return common.kernel_of(function, asked.element, asked.param, hint=hint)
+    return common.kernel_of(function, args.element, args.param, hint=hint)
 
 
 @flags.command("List the built-in kernel functions with their parameters.", to=GROUP, name="list")
-def list_(asked: Any) -> None:
+def list_(args: Any) -> None:
     """Run ``clsvm kernels list``: print a table of the built-in kernel functions."""
     from clsvm.kernels.records import BUILTIN
 
@@ -244,12 +244,12 @@ def list_(asked: Any) -> None:
     Option("named", "", None, "A name of 'list', or an expression.", str, "KERNEL"),
     FUNCTION, flags.ELEMENT, flags.PARAM, to=GROUP,
 )  # fmt: skip
-def show(asked: Any) -> None:
+def show(args: Any) -> None:
     """Run ``clsvm kernels show``: print a kernel function's formula, parameters, layouts and OpenCL text."""
-    if asked.function is not None and asked.named is not None:
+    if args.function is not None and args.named is not None:
         raise typer.BadParameter("KERNEL and --kernel both give a kernel function: drop one", param_hint="--kernel")
-    function = asked.named if asked.function is None else asked.function
-    common.say(_shown(_kernel(asked, function, "KERNEL")))
+    function = args.named if args.function is None else args.function
+    common.say(_shown(_kernel(args, function, "KERNEL")))
 
 
 def _shown(kernel: Kernel) -> Iterator[str]:
@@ -283,15 +283,15 @@ def _shown(kernel: Kernel) -> Iterator[str]:
     Option("seed", "--seed", 0, "Seed of the sample.", least=0),
     to=GROUP,
 )
-def check(asked: Any) -> None:
+def check(args: Any) -> None:
     """Run ``clsvm kernels check``: check the kernel matrix of some rows of a file by :meth:`clsvm.Kernel.check`."""
     from clsvm.models import svmlight
 
-    kernel = _kernel(asked, asked.function)
-    X, _ = svmlight.read_problem(asked.file)
-    if "gamma" in kernel.params and "gamma" not in asked.param:
+    kernel = _kernel(args, args.function)
+    X, _ = svmlight.read_problem(args.file)
+    if "gamma" in kernel.params and "gamma" not in args.param:
         kernel = kernel.set_params(gamma=1.0 / X.shape[1])
-    found = kernel.check(X, asked.rows, asked.seed)
+    found = kernel.check(X, args.rows, args.seed)
     typer.echo(f"{kernel!r} {found}")
     if not found.positive_semidefinite:
         raise typer.Exit(1)
@@ -312,31 +312,31 @@ def check(asked: Any) -> None:
     Option("features", "--features", 0, "Number of features, if above 65536.", least=0),
     Option("output", "-o", None, "File for the text. Default: stdout"), to=GROUP,
 )  # fmt: skip
-def emit(asked: Any) -> None:
+def emit(args: Any) -> None:
     """Run ``clsvm kernels emit``: write the OpenCL text that :func:`clsvm.tools.emit.emit` returns."""
     from clsvm.gram import layouts
     from clsvm.opencl.devices import default_profile, find
     from clsvm.opencl.profiles import PROFILES
     from clsvm.tools import emit as tool
 
-    kernel = _kernel(asked, asked.function)
-    if asked.profile is not None and asked.device is not None:
+    kernel = _kernel(args, args.function)
+    if args.profile is not None and args.device is not None:
         raise typer.BadParameter("expected --device or --profile, got both", param_hint="--profile")
-    flags.one_of("--product", asked.product, tool.PRODUCTS)
+    flags.one_of("--product", args.product, tool.PRODUCTS)
     flags.one_of(
-        "--layout", asked.layout, [name for name in layouts.names(kernel.spec) if not layouts.LAYOUTS[name].plain]
+        "--layout", args.layout, [name for name in layouts.names(kernel.spec) if not layouts.LAYOUTS[name].plain]
     )
-    if asked.profile is not None:
-        flags.one_of("--profile", asked.profile, PROFILES)
-    profile = PROFILES[asked.profile] if asked.profile is not None else default_profile(find(asked.device))
-    text = tool.emit(kernel, asked.product, asked.layout, asked.dtype, profile, asked.features)
-    if asked.output is None:
+    if args.profile is not None:
+        flags.one_of("--profile", args.profile, PROFILES)
+    profile = PROFILES[args.profile] if args.profile is not None else default_profile(find(args.device))
+    text = tool.emit(kernel, args.product, args.layout, args.dtype, profile, args.features)
+    if args.output is None:
         typer.echo(text)
-    common.write_file(asked.output, [text], end="")
+    common.write_file(args.output, [text], end="")
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(args: bool) -> None:
+    if args:
         from clsvm import __version__
 
         typer.echo(f"clsvm {__version__}")

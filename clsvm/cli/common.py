@@ -97,11 +97,11 @@ def check_files(reads: Sequence[str | None], writes: Sequence[str | None]) -> No
     from clsvm import files
 
     sources, targets = [name for name in reads if name], [name for name in writes if name]
-    for place, source in enumerate(sources):
-        if not os.path.isfile(source) and os.path.exists(source) and source in sources[:place]:
+    for i, source in enumerate(sources):
+        if not os.path.isfile(source) and os.path.exists(source) and source in sources[:i]:
             raise ValueError(f"{source} is named twice and can be read once; give one of the two as a file")
-    for place, out in enumerate(targets):
-        others = [] if os.path.exists(out) and not os.path.isfile(out) else [*sources, *targets[:place]]
+    for i, out in enumerate(targets):
+        others = [] if os.path.exists(out) and not os.path.isfile(out) else [*sources, *targets[:i]]
         if os.path.realpath(out) in map(os.path.realpath, others):
             raise ValueError(f"{out} would be overwritten: the command names this file twice; name two different files")
     for out in targets:
@@ -137,10 +137,10 @@ def row_weights(by_label: Mapping[int, float], y: Array) -> Array | None:
     """
     import numpy as np
 
-    strange = sorted(by_label.keys() - set(y.tolist()))
-    for label in strange:
+    unknown = sorted(by_label.keys() - set(y.tolist()))
+    for label in unknown:
         warn(f"no row has the label {label} of -w{label}")
-    if len(strange) == len(by_label):
+    if len(unknown) == len(by_label):
         return None
     return np.array([by_label.get(label, 1.0) for label in y.tolist()])
 
@@ -231,9 +231,9 @@ def kernel_of(
         values = {name: given[name] for name in given.keys() & named}
     else:
         named = set(re.findall(r"[A-Za-z_]\w*", f"{function} {element or ''}"))
-        if stray := sorted(given.keys() - named):
-            message = f"got a value for {stray[0]}, which {function!r} does not have"
-            raise typer.BadParameter(message, param_hint=_KERNEL_FLAGS[stray[0]])
+        if unknown := sorted(given.keys() - named):
+            message = f"got a value for {unknown[0]}, which {function!r} does not have"
+            raise typer.BadParameter(message, param_hint=_KERNEL_FLAGS[unknown[0]])
         values = {name: given.get(name, default) for name, default in _DEFAULTS.items() if name in named}
     values |= params
     try:

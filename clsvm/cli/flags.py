@@ -70,19 +70,19 @@ class Option:
 
     def parameter(self) -> inspect.Parameter:
         """Return the function parameter from which typer makes the flag or argument."""
-        told: dict[str, Any] = {"help": self.help, "metavar": self.metavar}
-        if not self.of_several:
-            told["callback"] = self.value
+        settings: dict[str, Any] = {"help": self.help, "metavar": self.metavar}
+        if not self.multiple:
+            settings["callback"] = self.value
         if self.least is not None:
-            told["min"] = self.least
-        made = typer.Option(self.flag, hidden=self.hidden, **told) if self.flag else typer.Argument(**told)
+            settings["min"] = self.least
+        made = typer.Option(self.flag, hidden=self.hidden, **settings) if self.flag else typer.Argument(**settings)
         kind: Any = self.kind or (str if self.default in (None, REQUIRED) else type(self.default))
         kind = kind | None if self.default is None else kind
         hint = Annotated[kind, made]
         return inspect.Parameter(self.name, inspect.Parameter.KEYWORD_ONLY, default=self.default, annotation=hint)
 
     @property
-    def of_several(self) -> bool:
+    def multiple(self) -> bool:
         """Return whether the value is a list or tuple. typer makes such values only after it has called callbacks."""
         return get_origin(self.kind) is not None
 
@@ -118,7 +118,7 @@ def command(
         @wraps(function)
         def run(ctx: typer.Context, **given: Any) -> None:
             with reporting(ctx, given.get("resume") or given.get("checkpoint")):
-                several = {option.name: option.value(given[option.name]) for option in options if option.of_several}
+                several = {option.name: option.value(given[option.name]) for option in options if option.multiple}
                 function(SimpleNamespace(**{**given, **several}))
 
         ctx = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
@@ -188,7 +188,7 @@ def one_of(flag: str | None, got: str, known: Collection[str], words: str = "") 
     return got
 
 
-def ending(suffix: str) -> Callable[[str | None], str | None]:
+def with_suffix(suffix: str) -> Callable[[str | None], str | None]:
     """Return a function for :attr:`Option.read` that raises BadParameter unless a file name ends in ``suffix``."""
 
     def check(name: str | None) -> str | None:
@@ -279,11 +279,11 @@ def _of_parameter(one: Parameter) -> Option:
     typer converts text to a number. If the value may be a word such as "auto" or a number, ``one.limits`` converts it.
     """
     assert one.flag
-    worded = isinstance(one.default, str)
+    is_text = isinstance(one.default, str)
 
     def checked(value: Any) -> Any:
         try:
-            value = one.limits.read(value) if worded else value
+            value = one.limits.read(value) if is_text else value
             one.limits.check(one.name, value)
         except (ValueError, TypeError) as error:
             raise typer.BadParameter(str(error).replace(" or None", "")) from None
@@ -302,8 +302,10 @@ DEVICES = Option("device", "--device", None, f"{_ONE_DEVICE} Several: gpu:0,gpu:
 MEMORY_LIMIT = Option("memory_limit", "--memory-limit", None, _MEMORY, read=_memory)
 QUIET = Option("quiet", "-q", False, "Print warnings and errors only.")
 MODEL_OUT = Option("model", "", None, _MODEL_OUT, read=to_write)
-REPORT = Option("report", "--report", None, "Write the fit's report as JSON.", str, "FILE.json", read=ending(".json"))
-PLOT = Option("plot", "--plot", None, "Draw gap and violation over time.", str, "FILE.png", read=ending(".png"))
+REPORT = Option(
+    "report", "--report", None, "Write the fit's report as JSON.", str, "FILE.json", read=with_suffix(".json")
+)
+PLOT = Option("plot", "--plot", None, "Draw gap and violation over time.", str, "FILE.png", read=with_suffix(".png"))
 ELEMENT = Option("element", "--element", None, _ELEMENT, str, "EXPR")
 PARAM = Option(
     "param", "--param", None, "A parameter of the kernel; repeatable.", list[str], "NAME=VALUE", read=numbers

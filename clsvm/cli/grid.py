@@ -125,28 +125,28 @@ class Point(NamedTuple):
     *OPTIONS,
     cls=GridCommand,
 )
-def grid(asked: Any) -> None:
+def grid(args: Any) -> None:
     """Run ``clsvm grid``: find C and gamma by :class:`clsvm.model_selection.SVCSearchCV`, and print their accuracy."""
-    powers = {name: values for name, values in (("c", asked.c), ("g", asked.g)) if values}
+    powers = {name: values for name, values in (("c", args.c), ("g", args.g)) if values}
     if not powers:
         raise typer.BadParameter("-log2c and -log2g are null, expected a range for one of them", param_hint="-log2c")
-    beside = Path(asked.file).name + ".out"
-    target = None if asked.out == "null" else asked.out or beside
-    for flag, value in (("-svmtrain", asked.svmtrain), ("-gnuplot", asked.gnuplot)):
+    beside = Path(args.file).name + ".out"
+    target = None if args.out == "null" else args.out or beside
+    for flag, value in (("-svmtrain", args.svmtrain), ("-gnuplot", args.gnuplot)):
         if value is not None and (flag, value) != ("-gnuplot", "null"):
             warn(f"{flag} {value} has no effect: clsvm runs no other programs (-png FILE draws the rates)")
-    png = asked.png
-    if png is not None and (asked.gnuplot == "null" or len(powers) < 2):
+    png = args.png
+    if png is not None and (args.gnuplot == "null" or len(powers) < 2):
         warn(f"-png {png}: no picture without both ranges, nor with -gnuplot null")
         png = None
     figure = common.new_figure(png)
-    common.check_files([asked.file], [target, png])
-    known = [] if asked.earlier is None else _resumed(asked.earlier or beside, tuple(powers))
+    common.check_files([args.file], [target, png])
+    known = [] if args.earlier is None else _resumed(args.earlier or beside, tuple(powers))
     best, points = Point({}, -1.0), list[Point]()
-    for point, who in _points(asked, powers, known):
+    for point, who in _points(args, powers, known):
         best = point if point.beats(best) else best
         points.append(point)
-        if not asked.quiet:
+        if not args.quiet:
             at = " ".join(map(str, point.powers.values()))
             chosen = ", ".join(f"{name}={2.0**power}" for name, power in best.powers.items())
             typer.echo(f"[{who}] {at} {point.rate:g} (best {chosen}, rate={best.rate:g})")
@@ -154,7 +154,7 @@ def grid(asked: Any) -> None:
     typer.echo(" ".join([*(str(2.0**power) for power in best.powers.values()), f"{best.rate:g}"]))
 
 
-def _points(asked: Any, powers: dict[str, list[float]], known: list[Point]) -> Iterator[tuple[Point, str]]:
+def _points(args: Any, powers: dict[str, list[float]], known: list[Point]) -> Iterator[tuple[Point, str]]:
     """Yield all points of the grid, each with the word that grid.py prints for its origin.
 
     First come the points in ``known``, from an earlier run, with the word "resumed". Then come the points that are
@@ -165,8 +165,8 @@ def _points(asked: Any, powers: dict[str, list[float]], known: list[Point]) -> I
     import clsvm
     from clsvm.model_selection import SVCSearchCV
 
-    X, y, _ = common.training_rows(asked.file, asked.kernel == "precomputed", True)
-    weights = common.row_weights(asked.weights, y)
+    X, y, _ = common.training_rows(args.file, args.kernel == "precomputed", True)
+    weights = common.row_weights(args.weights, y)
     _, one_each, index = np.unique(y, return_index=True, return_inverse=True)
     # Class weights replace sample weights, because sample weights would also weight the accuracy.
     by_class = None if weights is None else dict(enumerate(weights[one_each].tolist()))
@@ -177,18 +177,18 @@ def _points(asked: Any, powers: dict[str, list[float]], known: list[Point]) -> I
         return
     names = {"c": "C", "g": "gamma"}
     values = [{names[name]: [2.0**power] for name, power in at.items()} for at in todo]
-    solver = {one.name: vars(asked)[one.name] for one in SOLVER if PARAMETERS[one.name].solver}
+    solver = {one.name: vars(args)[one.name] for one in SOLVER if PARAMETERS[one.name].solver}
     svc = clsvm.SVC(
-        kernel=asked.kernel or "rbf",
-        degree=asked.degree,
-        coef0=asked.coef0,
+        kernel=args.kernel or "rbf",
+        degree=args.degree,
+        coef0=args.coef0,
         gamma=1.0 / X.shape[1],
         class_weight=by_class,
-        device=asked.device,
-        memory_limit=asked.memory_limit,
+        device=args.device,
+        memory_limit=args.memory_limit,
         **solver,
     )
-    folds, shown = common.folds_of(index, asked.folds, True), int(not asked.quiet and sys.stderr.isatty())
+    folds, shown = common.folds_of(index, args.folds, True), int(not args.quiet and sys.stderr.isatty())
     found = SVCSearchCV(svc, values, cv=folds, refit=False, verbose=shown).fit(X, index).cv_results_
     scores = np.stack([found[f"split{k}_test_score"] for k in range(len(folds))], axis=1)
     sizes = np.array([len(test) for _, test in folds])

@@ -60,8 +60,8 @@ class Ranges(NamedTuple):
 
     def varied(self) -> Ranges:
         """Return the ranges without the constant features, whose ``low`` and ``high`` are equal."""
-        kept = self.low != self.high
-        return self._replace(features=self.features[kept], low=self.low[kept], high=self.high[kept])
+        varying = self.low != self.high
+        return self._replace(features=self.features[varying], low=self.low[varying], high=self.high[varying])
 
 
 def _limits(words: tuple[str, str] | None) -> tuple[float, float] | None:
@@ -103,10 +103,10 @@ def _above(lower: float, upper: float, flag: str, expected: str) -> None:
     ),
     cls=flags.LibsvmCommand,
 )  # fmt: skip
-def scale(asked: Any) -> None:
+def scale(args: Any) -> None:
     """Run ``clsvm scale``: scale the features of a data file, and print the rows as svmlight text."""
-    _above(asked.lower, asked.upper, "-u", f"a number above {asked.lower:g}, the lower limit")
-    file, save, restore = asked.file, asked.save, asked.restore
+    _above(args.lower, args.upper, "-u", f"a number above {args.lower:g}, the lower limit")
+    file, save, restore = args.file, args.save, args.restore
     if save is not None and restore is not None:
         raise typer.BadParameter("expected one of -s and -r, got both", param_hint="-s")
     import numpy as np
@@ -117,14 +117,14 @@ def scale(asked: Any) -> None:
     restored = None if restore is None else _read(restore)
     X, y = svmlight.read_problem(file)
     features, low, high = _extremes(X)
-    goal = None if asked.target is None else (*asked.target, float(y.min()), float(y.max()))
-    ranges = Ranges(asked.lower, asked.upper, features, low, high, goal).varied()
+    target = None if args.target is None else (*args.target, float(y.min()), float(y.max()))
+    ranges = Ranges(args.lower, args.upper, features, low, high, target).varied()
     if restored is not None:
-        strange = np.setdiff1d(ranges.features, restored.features, assume_unique=True)
-        if len(strange):
-            warn(f"{restore} does not have {_named(strange)} of {file}: left out")
+        unknown = np.setdiff1d(ranges.features, restored.features, assume_unique=True)
+        if len(unknown):
+            warn(f"{restore} does not have {_named(unknown)} of {file}: left out")
         ranges = restored.varied()
-        ranges = ranges if ranges.target is not None else ranges._replace(target=goal)
+        ranges = ranges if ranges.target is not None else ranges._replace(target=target)
     labels = _labels(file, y, ranges)
     _check(file, ranges, features, low, high)
     common.write_file(save, _written(ranges))
@@ -139,10 +139,10 @@ def scale(asked: Any) -> None:
 
 def _print(text: bytes) -> None:
     """Write all of ``text`` to stdout, although one write may take only a part. Raises OSError that names stdout."""
-    rest = memoryview(text)
+    remaining = memoryview(text)
     try:
-        while rest:
-            rest = rest[sys.stdout.buffer.write(rest) :]
+        while remaining:
+            remaining = remaining[sys.stdout.buffer.write(remaining) :]
         sys.stdout.buffer.flush()
     except OSError as error:
         raise OSError(error.errno, error.strerror, "stdout") from None
@@ -205,16 +205,16 @@ def _check(file: str, ranges: Ranges, features: Array, low: Array, high: Array) 
     """
     import numpy as np
 
-    reached = np.zeros((2, len(ranges.features)))
-    _, here, there = np.intersect1d(ranges.features, features, assume_unique=True, return_indices=True)
-    reached[:, here] = low[there], high[there]
+    extremes = np.zeros((2, len(ranges.features)))
+    _, index, file_index = np.intersect1d(ranges.features, features, assume_unique=True, return_indices=True)
+    extremes[:, index] = low[file_index], high[file_index]
     with np.errstate(all="ignore"):
-        fine = np.isfinite((ranges.upper - ranges.lower) * (ranges.high - ranges.low))
-    fine &= np.isfinite(_scaled(reached, ranges.low, ranges.high, ranges.lower, ranges.upper)).all(axis=0)
-    if not fine.all():
-        worst = int(np.argmin(fine))
+        finite = np.isfinite((ranges.upper - ranges.lower) * (ranges.high - ranges.low))
+    finite &= np.isfinite(_scaled(extremes, ranges.low, ranges.high, ranges.lower, ranges.upper)).all(axis=0)
+    if not finite.all():
+        worst = int(np.argmin(finite))
         ends = f"{ranges.low[worst]:g} ... {ranges.high[worst]:g}"
-        values = f"{reached[0, worst]:g} ... {reached[1, worst]:g}"
+        values = f"{extremes[0, worst]:g} ... {extremes[1, worst]:g}"
         raise ValueError(
             f"{file}: got {values} in feature {ranges.features[worst] + 1}, "
             f"expected values that scale from the feature's range {ends} to finite numbers"
@@ -240,16 +240,16 @@ def _rows(X: Array, labels: Array, ranges: Ranges) -> Iterator[tuple[bytes, int]
         part, count = slice(X.indptr[begin], X.indptr[end]), end - begin
         row = np.repeat(np.arange(count), np.diff(X.indptr[begin : end + 1]))
         column = np.searchsorted(features, X.indices[part])
-        known = listed[column] == X.indices[part]
-        row, column, values = row[known], column[known], X.data[part][known]
+        is_known = listed[column] == X.indices[part]
+        row, column, values = row[is_known], column[is_known], X.data[part][is_known]
         values = _scaled(values, ranges.low[column], ranges.high[column], lower, upper)
         background = np.arange(count)[:, None] * len(features) + full
-        places = np.concatenate([row * len(features) + column, background.ravel()])
+        keys = np.concatenate([row * len(features) + column, background.ravel()])
         values = np.concatenate([values, np.tile(of_zero[full], count)])
-        # of equal places np.unique keeps the first: stored values precede scaled zeros in ``places``
-        places, first = np.unique(places, return_index=True)
+        # of equal places np.unique keeps the first: stored values precede scaled zeros in ``keys``
+        keys, first = np.unique(keys, return_index=True)
         values = values[first]
-        row, column = np.divmod(places[values != 0], max(len(features), 1))
+        row, column = np.divmod(keys[values != 0], max(len(features), 1))
         ends = np.cumsum(np.bincount(row, minlength=count))
         yield _text(labels[begin:end], ends, features[column] + 1, values[values != 0]), len(row)
         begin = end

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 PrintLines = Callable[..., None]  # prints the lines that svm-train prints for a fit to some rows
 _CHECKPOINT = "Write the coefficients to FILE while training, to continue with --resume FILE."
-_MACHINES: dict[str, tuple[str, dict[str, str]]] = {  # value of --machine -> estimator and parameters
+_ESTIMATORS: dict[str, tuple[str, dict[str, str]]] = {  # value of --machine -> estimator and parameters
     "classes": ("FalkonClassifier", {}),
     "logistic": ("LogisticFalkonClassifier", {}),
     "numbers": ("FalkonRegressor", {}),
@@ -101,116 +101,116 @@ class _Data(NamedTuple):
     flags.MEMORY_LIMIT, flags.PLOT, flags.REPORT,
     cls=flags.LibsvmCommand,
 )  # fmt: skip
-def train(asked: Any) -> None:
+def train(args: Any) -> None:
     """Run ``clsvm train``: fit an SVM to a data file, and write the model."""
-    _check_conflicts(asked)
-    kernel = _kernel(asked)
-    model_file = asked.model if asked.model is not None else Path(asked.file).name + ".model"
-    if asked.resume is not None and not Path(asked.resume).is_file():
-        raise FileNotFoundError(f"--resume: there is no checkpoint {asked.resume!r}")
-    written = [model_file, asked.plot, asked.report, asked.resume or asked.checkpoint]
-    common.check_files([asked.file], written if asked.folds is None else [])
-    if asked.folds is not None and asked.model is not None:
-        warn(f"-v writes no model: {asked.model} stays as it is")
-    if asked.checkpoint is not None and asked.resume is None and Path(asked.checkpoint).exists():
-        words = f"{asked.checkpoint!r} exists; go on from it with --resume, or delete it"
+    _check_conflicts(args)
+    kernel = _kernel(args)
+    model_file = args.model if args.model is not None else Path(args.file).name + ".model"
+    if args.resume is not None and not Path(args.resume).is_file():
+        raise FileNotFoundError(f"--resume: there is no checkpoint {args.resume!r}")
+    written = [model_file, args.plot, args.report, args.resume or args.checkpoint]
+    common.check_files([args.file], written if args.folds is None else [])
+    if args.folds is not None and args.model is not None:
+        warn(f"-v writes no model: {args.model} stays as it is")
+    if args.checkpoint is not None and args.resume is None and Path(args.checkpoint).exists():
+        words = f"{args.checkpoint!r} exists; go on from it with --resume, or delete it"
         raise FileExistsError(f"--checkpoint: {words}")
-    figure = common.new_figure(asked.plot)
-    rows = _read(asked)
-    estimator = _estimator(asked, kernel, rows.X.shape[1])
+    figure = common.new_figure(args.plot)
+    rows = _read(args)
+    estimator = _estimator(args, kernel, rows.X.shape[1])
 
     from sklearn.exceptions import ConvergenceWarning
 
     warnings.simplefilter("ignore", ConvergenceWarning)  # a line below prints the status instead
 
-    def print_lines(fit: Any, places: Any = slice(None)) -> None:
-        weights = None if rows.weights is None else rows.weights[places]
-        if not asked.quiet:
-            common.say(svm_train(fit, rows.targets[places], weights))
+    def print_lines(fit: Any, positions: Any = slice(None)) -> None:
+        weights = None if rows.weights is None else rows.weights[positions]
+        if not args.quiet:
+            common.say(svm_train(fit, rows.targets[positions], weights))
 
-    if asked.folds is not None:
-        predicted = _held_out(asked, estimator, rows, print_lines)
-        common.say(common.score_lines(predicted, rows.targets, asked.task.kind == NUMBERS, folds=True))
+    if args.folds is not None:
+        predicted = _cross_validate(args, estimator, rows, print_lines)
+        common.say(common.score_lines(predicted, rows.targets, args.task.kind == NUMBERS, folds=True))
         return
     estimator.fit(rows.X, rows.targets, sample_weight=rows.weights)
     report = estimator.fit_report_
     if not report.converged:
         warn(report.status)
-    model = _model(asked, estimator, rows, print_lines)
+    model = _model(args, estimator, rows, print_lines)
     form = _write(model, model_file)
-    common.write_file(asked.report, common.as_json(report))
-    common.draw(figure, asked.plot, "convergence", report)
-    if asked.quiet:
+    common.write_file(args.report, common.as_json(report))
+    common.draw(figure, args.plot, "convergence", report)
+    if args.quiet:
         return
-    if asked.task.kind == NUMBERS and model.has_probabilities:
+    if args.task.kind == NUMBERS and model.has_probabilities:
         typer.echo(common.error_lines(model))
     print_lines(estimator)
-    common.say(_further_lines(model, report, len(rows.y)))
-    for word, path in (("model", f"{model_file}: {form}"), ("report", asked.report), ("plot", asked.plot)):
+    common.say(_more_lines(model, report, len(rows.y)))
+    for word, path in (("model", f"{model_file}: {form}"), ("report", args.report), ("plot", args.plot)):
         if path is not None:
             typer.echo(f"{word:<17}{path}")
 
 
-def _check_conflicts(asked: Any) -> None:
+def _check_conflicts(args: Any) -> None:
     """Raise BadParameter for flags that contradict each other."""
-    task, number, given = asked.task, asked.task.number, vars(asked)
+    task, number, given = args.task, args.task.number, vars(args)
     written = [name for name in ("report", "plot", "checkpoint", "resume") if given[name] is not None]
-    without = written if asked.folds is not None else []
-    expression = asked.function is not None or asked.element is not None
-    resumed = asked.resume is not None and asked.checkpoint not in (None, asked.resume)
+    without = written if args.folds is not None else []
+    expression = args.function is not None or args.element is not None
+    resumed = args.resume is not None and args.checkpoint not in (None, args.resume)
     of_pairs = "probabilities are fitted for pairs of classes, which --crammer-singer does not have"
     conflicts = [
-        ("--crammer-singer", asked.coupled and task.estimator != "SVC", f"it is for classes (-s 0), got -s {number}"),
-        ("--no-bias", asked.no_bias and "bias" not in task.parameters, f"the model of -s {number} has an offset"),
-        ("-b", asked.coupled and asked.probability, of_pairs),
+        ("--crammer-singer", args.coupled and task.estimator != "SVC", f"it is for classes (-s 0), got -s {number}"),
+        ("--no-bias", args.no_bias and "bias" not in task.parameters, f"the model of -s {number} has an offset"),
+        ("-b", args.coupled and args.probability, of_pairs),
         *((f"--{name}", True, "it goes without -v, which keeps none of its fits") for name in without),
         ("--resume", resumed, "what is resumed is the checkpoint: give one of the two"),
-        ("-t", asked.kernel is not None and expression, "a kernel's name goes without --kernel and --element"),
+        ("-t", args.kernel is not None and expression, "a kernel's name goes without --kernel and --element"),
     ]  # fmt: skip
     for flag, conflict, words in conflicts:
         if conflict:
             raise typer.BadParameter(words, param_hint=flag)
 
 
-def _kernel(asked: Any) -> Kernel | None:
+def _kernel(args: Any) -> Kernel | None:
     """Return the kernel function that the flags describe, or None if the data file holds kernel values."""
-    if asked.kernel == "precomputed":
+    if args.kernel == "precomputed":
         return None
-    expression = asked.function is not None or asked.element is not None
-    name, hint = (asked.function, "--kernel") if expression else (asked.kernel or "rbf", "-t")
-    numbers = {"gamma": asked.gamma or None, "coef0": asked.coef0, "degree": asked.degree}
-    return common.kernel_of(name, asked.element, asked.param, numbers, hint)
+    expression = args.function is not None or args.element is not None
+    name, hint = (args.function, "--kernel") if expression else (args.kernel or "rbf", "-t")
+    numbers = {"gamma": args.gamma or None, "coef0": args.coef0, "degree": args.degree}
+    return common.kernel_of(name, args.element, args.param, numbers, hint)
 
 
-def _read(asked: Any) -> _Data:
+def _read(args: Any) -> _Data:
     import numpy as np
 
-    of_classes = asked.task.kind == CLASSES
-    X, y, columns = common.training_rows(asked.file, asked.kernel == "precomputed", of_classes, " (or -s 2)")
-    for label in () if of_classes else sorted(asked.weights):
+    of_classes = args.task.kind == CLASSES
+    X, y, columns = common.training_rows(args.file, args.kernel == "precomputed", of_classes, " (or -s 2)")
+    for label in () if of_classes else sorted(args.weights):
         warn(f"-w{label} is for classes (-s 0, 1)")
-    weights = common.row_weights(asked.weights if of_classes else {}, y)
+    weights = common.row_weights(args.weights if of_classes else {}, y)
     classes, index = np.unique(y, return_inverse=True)
-    numbered = of_classes and (len(classes) == 2 or asked.coupled) and bool((classes != np.rint(classes)).any())
+    numbered = of_classes and (len(classes) == 2 or args.coupled) and bool((classes != np.rint(classes)).any())
     return _Data(X, y, index if numbered else y, weights, columns)  # SVC rejects labels that are fractions
 
 
-def _estimator(asked: Any, kernel: Kernel | None, features: int) -> Any:
+def _estimator(args: Any, kernel: Kernel | None, features: int) -> Any:
     """Return the unfitted estimator that the flags describe, for rows with this number of features."""
     import clsvm
 
-    if kernel and "gamma" in kernel.params and not asked.gamma and "gamma" not in asked.param:
+    if kernel and "gamma" in kernel.params and not args.gamma and "gamma" not in args.param:
         kernel = kernel.set_params(gamma=1.0 / features)
-    given = {**vars(asked), "bias": not asked.no_bias}
-    estimator = getattr(clsvm, asked.task.estimator)(**{name: given[name] for name in asked.task.parameters})
+    given = {**vars(args), "bias": not args.no_bias}
+    estimator = getattr(clsvm, args.task.estimator)(**{name: given[name] for name in args.task.parameters})
     solver = {name: given[name] for name, one in PARAMETERS.items() if one.solver and name in given}
-    if asked.coupled:
+    if args.coupled:
         solver["multi_class"] = "crammer_singer"
-    solver |= {"checkpoint": asked.resume or asked.checkpoint, "verbose": not asked.quiet and sys.stderr.isatty()}
+    solver |= {"checkpoint": args.resume or args.checkpoint, "verbose": not args.quiet and sys.stderr.isatty()}
     return estimator.set_params(kernel=kernel or "precomputed", **solver)
 
 
-def _held_out(asked: Any, estimator: Any, rows: _Data, print_lines: PrintLines) -> Array:
+def _cross_validate(args: Any, estimator: Any, rows: _Data, print_lines: PrintLines) -> Array:
     """Cross-validate: return for each row the prediction (n,) of a model that was fitted to the other folds.
 
     With -b 1 the prediction is the most probable class.
@@ -223,9 +223,9 @@ def _held_out(asked: Any, estimator: Any, rows: _Data, print_lines: PrintLines) 
     from clsvm.report import labelled
 
     X, y = rows.X, rows.targets
-    of_classes = asked.task.kind == CLASSES
+    of_classes = args.task.kind == CLASSES
     predicted = np.zeros(len(y))
-    for number, (train, test) in enumerate(common.folds_of(y, asked.folds, of_classes), 1):
+    for number, (train, test) in enumerate(common.folds_of(y, args.folds, of_classes), 1):
         if of_classes and (y[train] == y[train[0]]).all():
             predicted[test] = y[train[0]]  # the training rows have only one class
             continue
@@ -233,16 +233,16 @@ def _held_out(asked: Any, estimator: Any, rows: _Data, print_lines: PrintLines) 
         fold = clone(estimator)
         fold_rows, labels = _safe_split(fold, X, y, train)  # splits kernel values by rows and by columns
         test_rows = _safe_split(fold, X, y, test, train)[0]
-        name = f"fold {number} of {min(asked.folds, len(y))}"
+        name = f"fold {number} of {min(args.folds, len(y))}"
         with labelled(name):
             fold.fit(fold_rows, labels, sample_weight=weights)
         print_lines(fold, train)
         if not fold.fit_report_.converged:
             warn(f"fold {number}: {fold.fit_report_.status}")
-        if asked.probability and of_classes:
+        if args.probability and of_classes:
 
-            def print_inner(inner: Any, places: Array, outer: Array = train) -> None:
-                print_lines(inner, outer[places])
+            def print_inner(inner: Any, positions: Array, outer: Array = train) -> None:
+                print_lines(inner, outer[positions])
 
             with labelled(f"{name}, probabilities"):
                 model = decoder.calibrated(fold, fold_rows, labels, weights, print_inner)
@@ -253,7 +253,7 @@ def _held_out(asked: Any, estimator: Any, rows: _Data, print_lines: PrintLines) 
     return predicted
 
 
-def _model(asked: Any, estimator: Any, rows: _Data, print_lines: PrintLines) -> KernelModel:
+def _model(args: Any, estimator: Any, rows: _Data, print_lines: PrintLines) -> KernelModel:
     """Return the model of a fitted estimator as it is to be written to a file.
 
     The model has the data file's labels in LIBSVM's order, and probabilities if -b 1 asks for them. If the data file
@@ -267,13 +267,13 @@ def _model(asked: Any, estimator: Any, rows: _Data, print_lines: PrintLines) -> 
     from clsvm.report import labelled
 
     model: KernelModel = estimator.model_
-    if asked.probability:
+    if args.probability:
         with warnings.catch_warnings(), labelled("probabilities"):
             warnings.simplefilter("default", ConvergenceWarning)  # shows the warnings of the folds
             model = probabilities.calibrated(estimator, rows.X, rows.targets, rows.weights, print_lines)
         if not model.has_probabilities:
             warn("no probabilities: fewer than 5 rows are inside, or outside")
-    if asked.task.kind == CLASSES:
+    if args.task.kind == CLASSES:
         model = libsvm.ordered(replace(model, classes=np.unique(rows.y)), order_of_labels(rows.y))
     if rows.columns is not None:  # the support vectors are columns of the kernel matrix in the file
         model = replace(model, support_vectors=rows.columns[model.support_vectors])
@@ -296,7 +296,7 @@ def _write(model: KernelModel, file: str) -> str:
     return "LIBSVM's format"
 
 
-def _further_lines(model: KernelModel, report: FitReport, rows: int) -> Iterator[str]:
+def _more_lines(model: KernelModel, report: FitReport, rows: int) -> Iterator[str]:
     """Yield the lines about a fit that svm-train does not print. ``rows`` is the number of training rows."""
     yield ""
     yield f"objective        primal {report.primal:.9g}, dual {report.dual:.9g}"
@@ -316,7 +316,7 @@ def _further_lines(model: KernelModel, report: FitReport, rows: int) -> Iterator
     flags.MODEL_OUT,
     Option(
         "machine", "--machine", "classes", "classes (least squares), logistic (with probabilities of two classes), "
-        "numbers, or log-cosh: numbers with outliers.", read=lambda text: flags.one_of(None, text, _MACHINES),
+        "numbers, or log-cosh: numbers with outliers.", read=lambda text: flags.one_of(None, text, _ESTIMATORS),
     ),
     Option("function", "--kernel", None, "A name of 'clsvm kernels list', or an expression: rbf.", str, "NAME|EXPR"),
     Option(
@@ -330,34 +330,34 @@ def _further_lines(model: KernelModel, report: FitReport, rows: int) -> Iterator
     flags.QUIET, flags.DEVICES, flags.MEMORY_LIMIT, flags.REPORT,
     to=FALKON, name="train",
 )  # fmt: skip
-def falkon_train(asked: Any) -> None:
+def falkon_train(args: Any) -> None:
     """Run ``clsvm falkon train``: fit a Nyström kernel machine to a data file, and write the model."""
     from clsvm.kernels.records import BUILTIN
 
-    function = "rbf" if asked.function is None and asked.element is None else asked.function
+    function = "rbf" if args.function is None and args.element is None else args.function
     kernel: Any = function
-    if function not in BUILTIN or asked.element is not None or asked.param:
-        kernel = common.kernel_of(function, asked.element, asked.param, {"gamma": asked.gamma})
-    target = asked.model if asked.model is not None else Path(asked.file).name + ".model"
+    if function not in BUILTIN or args.element is not None or args.param:
+        kernel = common.kernel_of(function, args.element, args.param, {"gamma": args.gamma})
+    target = args.model if args.model is not None else Path(args.file).name + ".model"
 
     from sklearn.exceptions import ConvergenceWarning
 
     import clsvm
     from clsvm.models import npz, svmlight
 
-    common.check_files([asked.file], [target, asked.report])
-    X, y = svmlight.read_problem(asked.file)
-    name, told = _MACHINES[asked.machine]
+    common.check_files([args.file], [target, args.report])
+    X, y = svmlight.read_problem(args.file)
+    name, params = _ESTIMATORS[args.machine]
     estimator = getattr(clsvm, name)(
         kernel=kernel,
-        gamma=asked.gamma or "scale",
-        fit_intercept=not asked.no_intercept,
-        random_state=asked.seed,
-        verbose=not asked.quiet and sys.stderr.isatty(),
-        device=asked.device,
-        memory_limit=asked.memory_limit,
-        **told,
-        **{option.name: vars(asked)[option.name] for option in OF_TABLE},
+        gamma=args.gamma or "scale",
+        fit_intercept=not args.no_intercept,
+        random_state=args.seed,
+        verbose=not args.quiet and sys.stderr.isatty(),
+        device=args.device,
+        memory_limit=args.memory_limit,
+        **params,
+        **{option.name: vars(args)[option.name] for option in OF_TABLE},
     )
     warnings.simplefilter("ignore", ConvergenceWarning)  # said below
     stopped = False
@@ -371,8 +371,8 @@ def falkon_train(asked: Any) -> None:
     if not report.converged:
         common.warn(report.status)
     npz.save_model(estimator.model_, target)
-    common.write_file(asked.report, common.as_json(report))
-    if not asked.quiet:
+    common.write_file(args.report, common.as_json(report))
+    if not args.quiet:
         common.say([*_falkon_lines(report), f"model            {target}: clsvm's format"])
     if stopped:
         raise typer.Exit(common.INTERRUPTED)
@@ -400,32 +400,32 @@ def _falkon_lines(report: NystromReport) -> Iterator[str]:
     flags.QUIET, flags.DEVICE, flags.MEMORY_LIMIT,
     cls=flags.LibsvmCommand,
 )  # fmt: skip
-def predict(asked: Any) -> None:
+def predict(args: Any) -> None:
     """Run ``clsvm predict``: predict for the rows of a file by a model, and print the accuracy or error.
 
     ``clsvm falkon predict`` is the same command.
     """
     from clsvm.models import npz
 
-    common.check_files([asked.test, asked.model], [asked.output])
-    model = npz.load_model(asked.model)
+    common.check_files([args.test, args.model], [args.output])
+    model = npz.load_model(args.model)
     values = TASKS[model.task].kind == NUMBERS
-    if asked.probability and not model.has_probabilities:
-        raise ValueError(f"-b 1: got {asked.model} without probabilities, expected {_OF_TRAINING}")
-    model, X, y = _test_rows(asked.test, model)
-    where = asked.device, asked.memory_limit
-    if asked.probability and not values:
+    if args.probability and not model.has_probabilities:
+        raise ValueError(f"-b 1: got {args.model} without probabilities, expected {_OF_TRAINING}")
+    model, X, y = _test_rows(args.test, model)
+    where = args.device, args.memory_limit
+    if args.probability and not values:
         labels, lines = _probable(model, X, where)
     else:
         labels = _in_pieces(lambda rows: model.predict(rows, *where), X)
         lines = (f"{label:.17g}" if values else _label(label) for label in labels.tolist())
-    common.write_file(asked.output, lines)
-    if not asked.quiet and model.has_probabilities and (values or not asked.probability):
+    common.write_file(args.output, lines)
+    if not args.quiet and model.has_probabilities and (values or not args.probability):
         disabled = "Model supports probability estimates, but disabled in prediction."  # as svm-predict says it
-        typer.echo(common.error_lines(model) if asked.probability else disabled)
+        typer.echo(common.error_lines(model) if args.probability else disabled)
     if labels.dtype.kind == "U":
-        warn(f"no accuracy: the labels of {asked.model} are text, those of {asked.test} numbers")
-    elif not asked.quiet:
+        warn(f"no accuracy: the labels of {args.model} are text, those of {args.test} numbers")
+    elif not args.quiet:
         common.say(common.score_lines(labels, y, values))
 
 
@@ -443,9 +443,9 @@ def _test_rows(test: str, model: KernelModel) -> tuple[KernelModel, Any, Array]:
         _, X, y = svmlight.read_kernel(test, numbered=False, dense=False)
         return model, X, y
     X, y = svmlight.read_problem(test)
-    rows, known = model.support_vectors.shape
-    if rows and X.shape[1] > known:
-        warn(f"{test} has {X.shape[1]} features, the model {known}: its support vectors are 0 in the others")
+    rows, n_features = model.support_vectors.shape
+    if rows and X.shape[1] > n_features:
+        warn(f"{test} has {X.shape[1]} features, the model {n_features}: its support vectors are 0 in the others")
     return *svmlight.match_columns(model, X), y
 
 
@@ -532,33 +532,33 @@ def svm_train(estimator: Any, y: NDArray[Any], weights: NDArray[np.float64] | No
     factors = np.ones(len(first)) if weights is None else weights[first]
     steps = np.atleast_1d(estimator.n_iter_)
     if model.of_pairs:
-        places, signs = libsvm.reordered_pairs(order)
+        positions, signs = libsvm.reordered_pairs(order)
         i, j = np.triu_indices(k, 1)
-        sides = [(a, b) for a, b in zip(order[i].tolist(), order[j].tolist(), strict=True)]
+        class_pairs = [(a, b) for a, b in zip(order[i].tolist(), order[j].tolist(), strict=True)]
     else:  # of two classes the second is the positive one
-        places, signs = np.zeros(1, np.intp), np.array([-1.0 if k == 2 and order[0] == 0 else 1.0])
-        sides, duals = [tuple(order.tolist())], duals.sum(keepdims=True)
-    rho = signs * (0.0 - model.intercept[places]) + 0.0
-    for number, (place, side) in enumerate(zip(places.tolist(), sides, strict=True)):
+        positions, signs = np.zeros(1, np.intp), np.array([-1.0 if k == 2 and order[0] == 0 else 1.0])
+        class_pairs, duals = [tuple(order.tolist())], duals.sum(keepdims=True)
+    rho = signs * (0.0 - model.intercept[positions]) + 0.0
+    for number, (position, pair) in enumerate(zip(positions.tolist(), class_pairs, strict=True)):
         if model.of_pairs:
-            a, b = side
+            a, b = pair
             alphas = [blocks[a][b - (b > a)], blocks[b][a - (a > b)]]
         else:
-            alphas = [blocks[one].max(axis=0, initial=0.0) for one in side]
-        own, count, scale = factors[list(side)], int(rows[list(side)].sum()), 1.0
+            alphas = [blocks[one].max(axis=0, initial=0.0) for one in pair]
+        pair_factors, count, scale = factors[list(pair)], int(rows[list(pair)].sum()), 1.0
         cost = float(estimator.C) if "C" in task.parameters else 1.0
-        yield f"optimization finished, #iter = {int(steps[place])}"
+        yield f"optimization finished, #iter = {int(steps[position])}"
         if task.name == "nu_svc":
-            r = float(ends[place, 0] - ends[place, 1]) / 2
+            r = float(ends[position, 0] - ends[position, 1]) / 2
             scale = r if r > 0 else 1.0
             cost = 1 / scale
             yield f"C = {cost:f}"
         elif task.name == "nu_svr":
-            yield f"epsilon = {float(ends[place, 1] - ends[place, 0]) / 2:f}"
-        elif "C" in task.parameters and (own == own[0]).all():
-            yield f"nu = {sum(alpha.sum() for alpha in alphas) / (cost * own[0] * count):f}"
-        yield f"obj = {0.0 - duals[place] / scale**2:f}, rho = {rho[number]:f}"
-        bounds = [cost * factor * _AT_BOUND for factor in own]
+            yield f"epsilon = {float(ends[position, 1] - ends[position, 0]) / 2:f}"
+        elif "C" in task.parameters and (pair_factors == pair_factors[0]).all():
+            yield f"nu = {sum(alpha.sum() for alpha in alphas) / (cost * pair_factors[0] * count):f}"
+        yield f"obj = {0.0 - duals[position] / scale**2:f}, rho = {rho[number]:f}"
+        bounds = [cost * factor * _AT_BOUND for factor in pair_factors]
         bounded = sum(np.count_nonzero(alpha >= bound) for alpha, bound in zip(alphas, bounds, strict=True))
         yield f"nSV = {sum(np.count_nonzero(alpha) for alpha in alphas)}, nBSV = {bounded}"
     if task.kind == CLASSES:

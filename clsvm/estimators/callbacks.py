@@ -37,11 +37,11 @@ class FitTask:
 
     def __init__(self, estimator: Any, X: Any, y: Any, sample_weight: Any, most: int) -> None:
         metadata = None if sample_weight is None else {"sample_weight": sample_weight}
-        self._given = {"estimator": estimator, "X": X, "y": y, "metadata": metadata}
+        self._arguments = {"estimator": estimator, "X": X, "y": y, "metadata": metadata}
         self._step: Any = None
         # There is one more subtask than steps: a step begins before the solver knows whether the last step was the end.
         self._fit = estimator._init_callback_context(max_subtasks=most + 1 if most else 0)
-        self._fit.call_on_fit_task_begin(**self._given)
+        self._fit.call_on_fit_task_begin(**self._arguments)
 
     def step(self, learnt: Callable[[], dict[str, Any]] | None = None) -> None:
         """End the running step, if there is one, and begin the next.
@@ -53,15 +53,15 @@ class FitTask:
             asks for a fitted estimator.
         """
         if self._step is not None:
-            self._step.call_on_fit_task_end(**self._given, reconstruction_attributes=learnt)
+            self._step.call_on_fit_task_end(**self._arguments, reconstruction_attributes=learnt)
         self._step = self._fit.subcontext(task_name="step")
-        self._step.call_on_fit_task_begin(**self._given, reconstruction_attributes=learnt)
+        self._step.call_on_fit_task_begin(**self._arguments, reconstruction_attributes=learnt)
 
     def end(self) -> None:
         """Tell the callbacks that the step that began last and the whole fit have ended."""
         if self._step is not None:
-            self._step.call_on_fit_task_end(estimator=self._given["estimator"])
-        self._fit.call_on_fit_task_end(**self._given, reconstruction_attributes={})
+            self._step.call_on_fit_task_end(estimator=self._arguments["estimator"])
+        self._fit.call_on_fit_task_end(**self._arguments, reconstruction_attributes={})
 
 
 @contextmanager
