@@ -86,7 +86,7 @@ def test_one_kernel_matrix_for_all(device: str, monkeypatch: pytest.MonkeyPatch)
 def test_centres_are_those_of_the_refit(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawn from all rows by the same seed, as many as of all rows."""
     machine = FalkonRegressor(n_centers=50, random_state=3, gamma=0.2, device=device)
-    calls = calls_of(monkeypatch, FalkonRegressor, "_chosen")
+    calls = calls_of(monkeypatch, FalkonRegressor, "_choose_centers")
     search = FalkonSearchCV(machine, {"penalty": [1e-3, 1e-4]}, cv=3).fit(X, Y)
     first, second = (call.result.indices for call in calls)
     np.testing.assert_array_equal(first, second)
@@ -111,7 +111,7 @@ def test_folds_without_a_class(device: str, alone: list[Call]) -> None:
     assert not alone
 
 
-@pytest.mark.parametrize(("name", "value", "most"), [("OUTPUTS", 4, 3), ("HOST", 8 * folds.ARRAYS * len(X) * 2, 2)])
+@pytest.mark.parametrize(("name", "value", "most"), [("MAX_OUTPUTS", 4, 3), ("MAX_HOST_BYTES", 8 * folds.ARRAYS * len(X) * 2, 2)])
 def test_more_folds_than_outputs_at_once(
     device: str, alone: list[Call], monkeypatch: pytest.MonkeyPatch, name: str, value: int, most: int
 ) -> None:

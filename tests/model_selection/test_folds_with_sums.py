@@ -122,7 +122,7 @@ def test_each_solution_is_that_of_its_fold(device: str, monkeypatch: pytest.Monk
 @of_tasks
 def test_a_fold_begins_near_its_end(device: str, monkeypatch: pytest.MonkeyPatch, task: str) -> None:
     """Of what is solved after the first candidate and fold, most is there already."""
-    solves = calls_of(monkeypatch, prepare.PreparedFit, "solve")
+    solves = calls_of(monkeypatch, prepare.PreparedFit, "solve_smo")
     grid = TASKS[task][1] | ({"C": [0.1, 0.3]} if task == "NuSVR" else {})
     near = search(task, device, grid, tol=1e-3, gamma=0.4)
     taken, before = sum(call.result.steps for call in solves), len(solves)
@@ -207,7 +207,7 @@ def test_how_much_wider_bounds_are() -> None:
 def test_goes_on_from_a_checkpoint(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What scorers of one class ask for is kept, too."""
     first = search("OneClassSVM", device, checkpoint=tmp_path / "search.npz")
-    monkeypatch.setattr(prepare.PreparedFit, "solve", lambda *_, **__: pytest.fail("a fit was begun"))
+    monkeypatch.setattr(prepare.PreparedFit, "solve_smo", lambda *_, **__: pytest.fail("a fit was begun"))
     again = search("OneClassSVM", device, checkpoint=tmp_path / "search.npz")
     np.testing.assert_array_equal(scores(first), scores(again))
 

@@ -120,7 +120,7 @@ def test_a_class_that_weighs_nothing(device: str, monkeypatch: pytest.MonkeyPatc
 
 def test_machines_of_a_fit_share_its_time(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("clsvm.solvers.batch.max_rows", lambda stream: 16)
-    solves = calls_of(monkeypatch, prepare.PreparedFit, "solve")
+    solves = calls_of(monkeypatch, prepare.PreparedFit, "solve_smo")
     X, y = of_three(90)
     splits = [(np.arange(60), np.arange(60, 90))]
     SVCSearchCV(SVC(device=device, max_time=60), {"C": [1]}, cv=splits, refit=False).fit(X, y)
@@ -269,7 +269,7 @@ def test_goes_on_from_a_checkpoint(device: str, tmp_path: Path, monkeypatch: pyt
     X, y = noisy(120, 3)
     file = tmp_path / "search.npz"
     search = SVCSearchCV(SVC(device=device, tol=1e-5), GRID, cv=3, checkpoint=file, refit=False)
-    real, count = prepare.PreparedFit.solve, [0]
+    real, count = prepare.PreparedFit.solve_smo, [0]
 
     def interrupts(self: Any, problem: Any, **settings: Any) -> Any:
         count[0] += 1
@@ -277,7 +277,7 @@ def test_goes_on_from_a_checkpoint(device: str, tmp_path: Path, monkeypatch: pyt
             raise KeyboardInterrupt
         return real(self, problem, **settings)
 
-    monkeypatch.setattr(prepare.PreparedFit, "solve", interrupts)
+    monkeypatch.setattr(prepare.PreparedFit, "solve_smo", interrupts)
     with pytest.raises(KeyboardInterrupt):
         search.fit(X, y)
     assert os.listdir(tmp_path) == ["search.npz"]
