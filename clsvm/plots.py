@@ -168,19 +168,19 @@ def boundary(model: Any, X: Any, y: Any = None, ax: Axes = None) -> Axes:
     check_is_fitted(model)
     classes, ax = getattr(model, "classes_", np.zeros(0)), _axes(ax)
     first, last = X.min(axis=0), X.max(axis=0)
-    sides = np.linspace(first - _MARGIN * (last - first), last + _MARGIN * (last - first), _STEPS).T
-    cells = np.stack(np.meshgrid(*sides), axis=-1)
-    valued = len(classes) <= 2 and hasattr(model, "decision_function")
-    found = (model.decision_function if valued else model.predict)(cells.reshape(-1, 2)).reshape(cells.shape[:2])
+    axes_points = np.linspace(first - _MARGIN * (last - first), last + _MARGIN * (last - first), _STEPS).T
+    cells = np.stack(np.meshgrid(*axes_points), axis=-1)
+    by_value = len(classes) <= 2 and hasattr(model, "decision_function")
+    found = (model.decision_function if by_value else model.predict)(cells.reshape(-1, 2)).reshape(cells.shape[:2])
     if len(classes) > 2:
         colours: dict[str, Any] = {"cmap": "viridis", "vmin": 0, "vmax": len(classes) - 1}
-        ax.pcolormesh(*sides, np.searchsorted(classes, found), alpha=0.4, rasterized=True, **colours)
+        ax.pcolormesh(*axes_points, np.searchsorted(classes, found), alpha=0.4, rasterized=True, **colours)
     else:
         colours = {"cmap": "RdBu"}
-        ax.contourf(*sides, found, alpha=0.5, **colours)
-    if valued:
+        ax.contourf(*axes_points, found, alpha=0.5, **colours)
+    if by_value:
         levels, dashes = ([-1, 0, 1], ["--", "-", "--"]) if len(classes) else ([0], ["-"])
-        ax.contour(*sides, found, levels=levels, colors="black", linestyles=dashes)
+        ax.contour(*axes_points, found, levels=levels, colors="black", linestyles=dashes)
     given = {} if y is None else {"c": np.searchsorted(classes, y) if len(classes) else y} | colours
     ax.scatter(*X.T, edgecolors="black", s=15, **given)
     support: Any = getattr(model, "support_vectors_", np.zeros((0, 2)))
@@ -321,9 +321,9 @@ def deciles(description: Description, ax: Axes = None) -> Axes:
     BoostSVM, figure 4.
     """
     ax = _axes(ax)
-    there = [(i + 1, density) for i, density in enumerate(description.deciles) if density is not None]
-    if there:
-        ax.bar(*zip(*there, strict=True))
+    present = [(i + 1, density) for i, density in enumerate(description.deciles) if density is not None]
+    if present:
+        ax.bar(*zip(*present, strict=True))
         ax.set(yscale="log")
     ax.set(xlabel="tenth of the columns with an entry, densest first", ylabel="share of rows with an entry")
     ax.set_xticks(range(1, len(description.deciles) + 1))
@@ -430,11 +430,11 @@ def _cluster(X: arrays.Data, size: int, device: Any) -> NDArray[np.int32]:
     """Cluster X into clusters of ``size`` rows; among the fullest, return the rows of one of median feature count."""
     with Stream(device) as stream:
         found = partition.cluster(stream, X, size)
-    members = found.order.reshape(-1, size)
-    count = (members >= 0).sum(axis=1)
+    order = found.order.reshape(-1, size)
+    count = (order >= 0).sum(axis=1)
     full = np.flatnonzero(count == count.max())
     widths = found.mask[full].sum(axis=1)
-    chosen: NDArray[np.int32] = members[full[np.argsort(widths, kind="stable")[len(full) // 2]]]
+    chosen: NDArray[np.int32] = order[full[np.argsort(widths, kind="stable")[len(full) // 2]]]
     return np.sort(chosen[chosen >= 0])
 
 

@@ -36,7 +36,7 @@ class MemoryLimit(NamedTuple):
 
 def available(proc: Path = PROC) -> int | None:
     """Return the bytes that this process can still allocate: the minimum over all limits, None if none is known."""
-    return min((room.free for room in memory_limits(proc)), default=None)
+    return min((limit.free for limit in memory_limits(proc)), default=None)
 
 
 def memory_limits(proc: Path = PROC) -> list[MemoryLimit]:

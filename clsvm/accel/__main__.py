@@ -22,19 +22,19 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("-m", dest="module", action="store_true", help="run a module")
     parser.add_argument("target", help="a script, or the name of a module")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script or module")
-    asked = parser.parse_args(argv)
-    if not asked.module and not Path(asked.target).is_file():
-        parser.error(f"there is no script {asked.target}")
+    args = parser.parse_args(argv)
+    if not args.module and not Path(args.target).is_file():
+        parser.error(f"there is no script {args.target}")
     accel.install()
-    sys.argv = [asked.target, *asked.arguments]
+    sys.argv = [args.target, *args.arguments]
     try:
-        if asked.module:
-            runpy.run_module(asked.target, run_name="__main__", alter_sys=True)
+        if args.module:
+            runpy.run_module(args.target, run_name="__main__", alter_sys=True)
         else:
-            sys.path.insert(0, str(Path(asked.target).resolve().parent))
-            runpy.run_path(asked.target, run_name="__main__")
+            sys.path.insert(0, str(Path(args.target).resolve().parent))
+            runpy.run_path(args.target, run_name="__main__")
     finally:
-        if asked.profile:
+        if args.profile:
             print(log.summary(), file=sys.stderr)
 
 

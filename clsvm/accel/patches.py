@@ -39,30 +39,30 @@ _THEIRS = (svm.SVC, svm.NuSVC, svm.SVR, svm.NuSVR, svm.OneClassSVM)
 SHARED = {"C", "gamma", "nu", "epsilon", "kernel", "degree", "coef0", "tol"}  # parameters that a grid may vary
 
 
-def search_refused(asked: Any, params: dict[str, Any]) -> str:
-    """Return the reason why clsvm cannot run the GridSearchCV ``asked``, or "" if it can.
+def search_refused(search: Any, params: dict[str, Any]) -> str:
+    """Return the reason why clsvm cannot run the GridSearchCV ``search``, or "" if it can.
 
     ``params`` are the keyword arguments of the search's ``fit``.
     """
     if params:
         return f"fit was given {', '.join(sorted(params))}"
-    if words := altered(asked.estimator):
+    if words := altered(search.estimator):
         return words
-    if registered(asked, asked.estimator):
+    if registered(search, search.estimator):
         return "callbacks are to hear of each fit"
-    if asked.verbose or asked.n_jobs == 0:
+    if search.verbose or search.n_jobs == 0:
         return "verbose tells of each fit, and n_jobs=0 is an error"
-    if not (asked.cv is None or isinstance(asked.cv, int | list | tuple) or hasattr(asked.cv, "split")):
+    if not (search.cv is None or isinstance(search.cv, int | list | tuple) or hasattr(search.cv, "split")):
         return "cv can be gone through once only"
-    if not (asked.scoring is None or isinstance(asked.scoring, str)) or not isinstance(asked.refit, bool):
+    if not (search.scoring is None or isinstance(search.scoring, str)) or not isinstance(search.refit, bool):
         return "scoring or refit is neither a name nor True or False"
-    grid = ParameterGrid(asked.param_grid)
+    grid = ParameterGrid(search.param_grid)
     if others := {name for one in grid for name in one} - SHARED:
         return f"the grid varies {', '.join(sorted(others))}"
     kernels = {one["kernel"] for one in grid if isinstance(one.get("kernel"), str)}
-    if asked.estimator.kernel == "precomputed" or "precomputed" in kernels:
+    if search.estimator.kernel == "precomputed" or "precomputed" in kernels:
         return "kernel='precomputed'"
-    reasons = [costs.refused(asked.estimator, one.get("kernel", asked.estimator.kernel)) for one in grid]
+    reasons = [costs.refused(search.estimator, one.get("kernel", search.estimator.kernel)) for one in grid]
     return next(filter(None, reasons), "")
 
 
@@ -80,36 +80,36 @@ def altered(estimator: BaseEstimator) -> str:
     return f"{', '.join(replaced)} of this {kind.__name__} is replaced" if replaced else ""
 
 
-def seconds(asked: Any, X: Any, y: Any) -> tuple[float, float]:
-    """Return the estimated seconds for all fits of the GridSearchCV ``asked``, as a pair (LIBSVM's, clsvm's).
+def seconds(search: Any, X: Any, y: Any) -> tuple[float, float]:
+    """Return the estimated seconds for all fits of the GridSearchCV ``search``, as a pair (LIBSVM's, clsvm's).
 
     clsvm's seconds are a lower bound: the time that its fits would take for a few rows.
     """
     rows = X.shape[0] if hasattr(X, "shape") else len(X)
     width = costs.cells(X) if hasattr(X, "shape") and len(X.shape) == 2 else float(len(X[0]))
-    classifier = is_classifier(asked.estimator)
-    folds = check_cv(asked.cv, y, classifier=classifier).get_n_splits(X, y)
+    classifier = is_classifier(search.estimator)
+    folds = check_cv(search.cv, y, classifier=classifier).get_n_splits(X, y)
     classes = len(np.unique(y)) if classifier and y is not None else 1
-    part, fits = rows * (folds - 1) // max(1, folds), len(ParameterGrid(asked.param_grid)) * folds
+    part, fits = rows * (folds - 1) // max(1, folds), len(ParameterGrid(search.param_grid)) * folds
     return fits * costs.COSTS.libsvm_fit_seconds(part, width, classes), fits * costs.COSTS.fixed_fit_seconds(classes)
 
 
-def run(asked: Any, X: Any, y: Any) -> Any:
-    """Run the GridSearchCV ``asked`` by clsvm's SVCSearchCV, set its fitted attributes, and return it."""
+def run(search: Any, X: Any, y: Any) -> Any:
+    """Run the GridSearchCV ``search`` by clsvm's SVCSearchCV, set its fitted attributes, and return it."""
     from clsvm.accel.strict import Search, made
     from clsvm.model_selection.search import copy_attributes
 
     found = Search(
-        made(asked.estimator),
-        asked.param_grid,
-        scoring=asked.scoring,
+        made(search.estimator),
+        search.param_grid,
+        scoring=search.scoring,
         refit=False,
-        cv=asked.cv,
-        error_score=asked.error_score,
-        return_train_score=asked.return_train_score,
+        cv=search.cv,
+        error_score=search.error_score,
+        return_train_score=search.return_train_score,
     ).fit(X, y)
-    copy_attributes(asked, found, X, y)
-    return asked
+    copy_attributes(search, found, X, y)
+    return search
 
 
 Method = Callable[..., Any]
@@ -255,8 +255,8 @@ def _clsvm_model(model: Any) -> Any:
     which LIBSVM reads, differ from the public coefficients, because a caller has changed some of them.
     """
     key, now = id(model), _model_attributes(model)
-    if (known := _cached_models.get(key)) and known.owner() is model and all(map(_same, known[2:], now)):
-        return known.model
+    if (cached := _cached_models.get(key)) and cached.owner() is model and all(map(_same, cached[2:], now)):
+        return cached.model
     import clsvm
 
     sign = -1 if _classes(model) == 2 else 1

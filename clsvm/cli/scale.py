@@ -163,12 +163,12 @@ def _extremes(X: Array) -> tuple[Array, Array, Array]:
     from scipy import sparse
 
     if X.shape[1] > X.nnz:
-        features, place = np.unique(X.indices, return_inverse=True)
+        features, column = np.unique(X.indices, return_inverse=True)
     else:
-        features, place = np.arange(X.shape[1]), X.indices
+        features, column = np.arange(X.shape[1]), X.indices
     if not len(features):
         return features, np.zeros(0), np.zeros(0)
-    compact = sparse.csr_matrix((X.data, place, X.indptr), shape=(X.shape[0], len(features))).tocsc()
+    compact = sparse.csr_matrix((X.data, column, X.indptr), shape=(X.shape[0], len(features))).tocsc()
     low, high = (reduced.toarray().reshape(-1) for reduced in (compact.min(axis=0), compact.max(axis=0)))
     return features, low, high
 

@@ -129,9 +129,9 @@ class OnWorkers:
 
         The method implements :meth:`clsvm.distribute.Parts.call`.
         """
-        asked = [i for i, one in enumerate(given) if one is not None]
-        self._build_missing({*asked})
-        calls = [(i, self._send(i, name, given[i])) for i in asked]
+        called = [i for i, one in enumerate(given) if one is not None]
+        self._build_missing({*called})
+        calls = [(i, self._send(i, name, given[i])) for i in called]
         replies: list[Any] = [None] * len(given)
         for i, call in calls:
             replies[i] = reply = self._receive(i, call)

@@ -148,9 +148,9 @@ class ChunkedFalkon(OverChunks, local.Falkon):
         ranks = np.sort(random.choice(int(ends[-1]), m, replace=False))
         found = X.take_rows(split(ranks, X.weighted), weighted=True)
         starts = np.cumsum(X.sizes) - X.sizes
-        places = np.concatenate([places + start for (_, places), start in zip(found, starts, strict=True)])
+        indices = np.concatenate([indices + start for (_, indices), start in zip(found, starts, strict=True)])
         rows = stacked([rows for rows, _ in found if rows.shape[0]])
-        return nystrom.Centers(rows, places.astype(np.intp), words), None
+        return nystrom.Centers(rows, indices.astype(np.intp), words), None
 
 
 class FalkonRegressor(ChunkedFalkon, local.FalkonRegressor):

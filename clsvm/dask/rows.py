@@ -72,9 +72,9 @@ class ChunkedRows:
             raise ValueError(f"chunks of X must be all dense or all sparse, got {kinds}")
         sizes = [one.n for one in infos]
         for words, column in (("y", chunks.y), ("sample_weight", chunks.weights)):
-            own = chunks.map(len, column) if isinstance(column[0], Future) else sizes
-            if own != sizes:
-                raise ValueError(f"{words} must come in chunks of as many rows as X, {sizes}, got {own}")
+            column_sizes = chunks.map(len, column) if isinstance(column[0], Future) else sizes
+            if column_sizes != sizes:
+                raise ValueError(f"{words} must come in chunks of as many rows as X, {sizes}, got {column_sizes}")
         chunks.select([i for i, n in enumerate(sizes) if n])
         self.chunks, self.columns, self.sizes = chunks, columns, [one.n for one in non_empty]
         self.shape = sum(self.sizes), non_empty[0].d
@@ -88,25 +88,25 @@ class ChunkedRows:
         """Return the variance of all n * d values of X."""
         return self._variance
 
-    def take_rows(self, places: list[NDArray[np.intp]], weighted: bool = False) -> list[Any]:
+    def take_rows(self, indices: list[NDArray[np.intp]], weighted: bool = False) -> list[Any]:
         """Fetch some rows of each chunk. Return for each chunk a pair: the rows, and their numbers in the chunk.
 
-        ``places`` has for each chunk an array of row numbers. If ``weighted`` is true, these numbers count only the
+        ``indices`` has for each chunk an array of row numbers. If ``weighted`` is true, these numbers count only the
         rows with positive weight.
         """
         chunks = self.chunks
-        found = chunks.map(partial(worker.take, weighted=weighted), chunks.X, places, chunks.weights)
-        chunks.sent += nbytes(places)
+        found = chunks.map(partial(worker.take, weighted=weighted), chunks.X, indices, chunks.weights)
+        chunks.sent += nbytes(indices)
         chunks.received += nbytes([rows for rows, _ in found])
         return found
 
     def __getitem__(self, rows: Any) -> Data:
         """Fetch the rows of X that a slice or an array of row numbers selects."""
         numbers = np.arange(*rows.indices(self.shape[0])) if isinstance(rows, slice) else rows
-        places, inverse = np.unique(numbers, return_inverse=True)
-        found = [some for some, _ in self.take_rows(split(places, self.sizes)) if some.shape[0]]
+        indices, inverse = np.unique(numbers, return_inverse=True)
+        found = [some for some, _ in self.take_rows(split(indices, self.sizes)) if some.shape[0]]
         if not found:
-            found = [self.chunks.client.submit(worker.take, self.chunks.X[0], places).result()[0]]
+            found = [self.chunks.client.submit(worker.take, self.chunks.X[0], indices).result()[0]]
         return stacked(found)[inverse]
 
     def planned(self, kernel: Kernel, options: Any) -> tuple[Plan, str, str]:
@@ -116,8 +116,8 @@ class ChunkedRows:
         """
         given = kernel, options.layout, options.device, options.memory_limit
         largest = self.chunks.X[int(np.argmax(self.sizes))]
-        asked = self.chunks.client.submit(worker.in_thread, worker.choose, largest, *given, pure=False)
-        chosen: tuple[Plan, str, str] = asked.result()
+        delayed = self.chunks.client.submit(worker.in_thread, worker.choose, largest, *given, pure=False)
+        chosen: tuple[Plan, str, str] = delayed.result()
         return chosen
 
 
@@ -212,13 +212,15 @@ def computed(**given: Any) -> dict[str, Any]:
     Collections become NumPy arrays, SciPy matrices or pandas objects. Other arguments are returned unchanged.
     """
     collections = {name: chunked(one, name) for name, one in given.items() if is_dask(one)}
-    asked = [one if is_frame(one) else dask.delayed(list)([*one.to_delayed().ravel()]) for one in collections.values()]
+    delayed = [
+        one if is_frame(one) else dask.delayed(list)([*one.to_delayed().ravel()]) for one in collections.values()
+    ]
     try:
         client = get_client()
     except ValueError:  # without a client, Dask computes in its own threads
-        came = [one.compute() for one in asked]
+        came = [one.compute() for one in delayed]
     else:
-        came = results(client, [client.compute(one) for one in asked])
+        came = results(client, [client.compute(one) for one in delayed])
     found = dict(zip(collections, came, strict=True))
     return {name: _concatenated(found[name], name) if name in found else one for name, one in given.items()}
 

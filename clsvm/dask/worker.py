@@ -106,16 +106,16 @@ class Labels(NamedTuple):
     ----------
     classes
         classes (c,) that have a row of positive weight.
-    known
+    all_classes
         all classes (a,) of the labels.
     by_class
-        for each class in ``known``, the factor (a,) by which the weights of its rows are multiplied.
+        for each class in ``all_classes``, the factor (a,) by which the weights of its rows are multiplied.
     table
         for each class in ``classes``, the targets of the k outputs, (k, c).
     """
 
     classes: NDArray[Any]
-    known: NDArray[Any]
+    all_classes: NDArray[Any]
     by_class: Vector
     table: Vector
 
@@ -136,27 +136,27 @@ class Labels(NamedTuple):
         Return the encoding, and the sum of the weights of each class, (c,). ``table(indices, c)`` returns the targets
         (k, c) for class indices (c,). Raises ValueError for fewer than two classes.
         """
-        known, indices = np.unique(joined([one.keys for one in chunks]), return_inverse=True)
-        if len(known) < 2:
-            raise ValueError(f"The number of classes has to be greater than one; got {len(known)} class")
+        all_classes, indices = np.unique(joined([one.keys for one in chunks]), return_inverse=True)
+        if len(all_classes) < 2:
+            raise ValueError(f"The number of classes has to be greater than one; got {len(all_classes)} class")
         sums, counts = (
             np.bincount(indices, np.concatenate(column))
             for column in ([one.weights for one in chunks], [one.counts for one in chunks])
         )
         if isinstance(class_weight, str) and class_weight == "balanced":
-            by_class = counts.sum() / (len(known) * counts)
+            by_class = counts.sum() / (len(all_classes) * counts)
         else:
-            by_class = checks.class_weights(class_weight, known, known)
+            by_class = checks.class_weights(class_weight, all_classes, all_classes)
         if not sums.any():
             raise ValueError("Invalid input - all samples have zero or negative weights.")
-        left, _ = checks.weighted_classes(np.arange(len(known)), sums * by_class, "Invalid input")
-        made = cls(known[left], known, by_class, table(np.arange(len(left)), len(left)))
+        left, _ = checks.weighted_classes(np.arange(len(all_classes)), sums * by_class, "Invalid input")
+        made = cls(all_classes[left], all_classes, by_class, table(np.arange(len(left)), len(left)))
         return made, (sums * by_class)[left]
 
     def encoded(self, y: Any, weights: Any) -> tuple[Vector, Vector]:
         y = np.asarray(y).reshape(-1)
         indices = np.searchsorted(self.classes, y).clip(max=len(self.classes) - 1)
-        w = checks.read_weights(weights, y) * self.by_class[np.searchsorted(self.known, y)]
+        w = checks.read_weights(weights, y) * self.by_class[np.searchsorted(self.all_classes, y)]
         return np.ascontiguousarray(self.table[:, indices]), w
 
 
@@ -253,11 +253,11 @@ class WorkerActor:
 
 
 def _call_part(fit: str, i: int, version: int | None, name: str, given: Request) -> Any:
-    here = _fits.get(fit)
-    if here is None or i not in here.parts or version not in (None, here.versions[i]):
+    fit_parts = _fits.get(fit)
+    if fit_parts is None or i not in fit_parts.parts or version not in (None, fit_parts.versions[i]):
         return Lost()
-    reply = call_part(here.parts[i], name, given)
-    here.versions[i] = 1 + (version or 0)
+    reply = call_part(fit_parts.parts[i], name, given)
+    fit_parts.versions[i] = 1 + (version or 0)
     return reply
 
 

@@ -216,8 +216,8 @@ def _float64(array: Any) -> Any:
 def _stored(dense: NDArray[np.float64]) -> sparse.csr_matrix:
     """Return a CSR matrix that stores zeros too, as scikit-learn does for coefficients of sparse rows."""
     rows, columns = dense.shape
-    places = np.tile(np.arange(columns), rows), columns * np.arange(rows + 1)
-    return sparse.csr_matrix((dense.ravel(), *places), shape=dense.shape)
+    structure = np.tile(np.arange(columns), rows), columns * np.arange(rows + 1)
+    return sparse.csr_matrix((dense.ravel(), *structure), shape=dense.shape)
 
 
 def _flip_sign(B: NDArray[np.float64], classes: NDArray[Any]) -> NDArray[np.float64]:

@@ -245,15 +245,15 @@ def possible_nu(fit: FitInput, narrow: NDArray[np.intp], nu: float, options: Opt
     """
     most = min(largest_nu(one.problem.lo, one.problem.hi) for one in fit.subproblems)
     limit = f"the sizes of the classes allow at most nu={most:g}"
-    variance, subproblems = _variance(fit.rows, fit.kernel), [fit.subproblems[place] for place in narrow]
+    variance, subproblems = _variance(fit.rows, fit.kernel), [fit.subproblems[i] for i in narrow]
     if not 0 < variance < np.inf:
         return f"; {limit}"
     C = min(_LARGE / variance, 1 / (_MARGIN_FACTOR * max(options.tol, np.finfo(np.float64).tiny)))
     soft_nu = _soft_margin_nu(fit, subproblems, C, options)
     if soft_nu is None or max(soft_nu) <= nu:
         return f"; {limit}"
-    own = [largest_nu(one.problem.lo, one.problem.hi) for one in subproblems]
-    if any(least > _BOUNDED * its for least, its in zip(soft_nu, own, strict=True)):
+    largest = [largest_nu(one.problem.lo, one.problem.hi) for one in subproblems]
+    if any(least > _BOUNDED * its for least, its in zip(soft_nu, largest, strict=True)):
         return f"; no smaller nu than {most:g} gives a margin of more than {1 / C:.2g}, and {limit}"
     if max(soft_nu) > most:
         return f"; nu={max(soft_nu):.3g} would be large enough, but {limit}"

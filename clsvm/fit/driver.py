@@ -294,8 +294,8 @@ def _solve_same_rows(context: FitContext, dtype: str, worker: Worker, indices: l
             one, before = context.subproblems[index], context.results.get(index)
             restarted = one.with_start(before.b) if before else one
             restarted = restarted.embedded(rows.shape[0]) if context.shards else restarted
-            asked = {"start": restarted.start, "progress": worker.progress, **context.solve_settings(index)}
-            found = prepared.solve(restarted.problem, **asked)
+            settings = {"start": restarted.start, "progress": worker.progress, **context.solve_settings(index)}
+            found = prepared.solve(restarted.problem, **settings)
             if found is None:
                 continue
             worker.add_seconds(found.seconds)
@@ -523,5 +523,5 @@ class _SmallSolver:
     def _insufficient(self, index: int) -> bool:
         """Return whether this dtype is too coarse for tol and the device has a finer one."""
         dtype, problem = self.gram.rows.dtype, self.context.subproblems[index].problem
-        coarse = certificate.precision_insufficient(dtype, self.scale.own, problem, self.worker.options.tol)
-        return dtype != self.stream.profile.finest and coarse
+        insufficient = certificate.precision_insufficient(dtype, self.scale.own, problem, self.worker.options.tol)
+        return dtype != self.stream.profile.finest and insufficient

@@ -168,7 +168,7 @@ class HostFit:
         """Return the name of the device."""
         return str(self.stream.info)
 
-    def solve(self, problem: Problem, **asked: Any) -> Result:
+    def solve(self, problem: Problem, **settings: Any) -> Result:
         """Solve ``problem`` from ``start``. Raises ValueError for a problem too large for the host or memory_limit."""
         size = problem.q.size
         if size > max_coefficients(problem):
@@ -176,7 +176,7 @@ class HostFit:
             raise ValueError(f"{words}, {self.stream.info} has none: use 'float32'")
         if not can_solve(self.stream, problem):
             raise ValueError(f"memory_limit is too small for a problem of {size} coefficients in float64 on the host")
-        return self.finish(problem, None, **asked)
+        return self.finish(problem, None, **settings)
 
     def peak(self) -> int:
         """Return the largest number of bytes that were allocated at a time, on the device and on the host together."""
@@ -271,5 +271,5 @@ class HostFit:
         with few_threads(m):
             K = kernel(X)
         certificate.finite(K, kernel)
-        own = 2 * float(np.abs(K).max(initial=0.0)) if more_precise(kernel, X.shape) else scale
-        return KernelValues((K + K.T) / 2, min(scale, own)).centred(problem)
+        host_scale = 2 * float(np.abs(K).max(initial=0.0)) if more_precise(kernel, X.shape) else scale
+        return KernelValues((K + K.T) / 2, min(scale, host_scale)).centred(problem)

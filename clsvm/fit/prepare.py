@@ -118,25 +118,25 @@ class PreparedFit:
         settings: fields of Settings for this solve alone.
         """
         self._disable_units(problem)
-        asked = replace(self.settings, **settings)
+        merged = replace(self.settings, **settings)
         if self._solver is None:
             method = Coupled if problem.constraint is Constraint.COUPLED else Solver
-            self._solver = method(self.stream, self.gram, problem, asked)
+            self._solver = method(self.stream, self.gram, problem, merged)
         else:
-            self._solver.load(problem, asked)
+            self._solver.load(problem, merged)
         return self._solver.run()
 
-    def solve(self, problem: Problem, **asked: Any) -> Result | None:
+    def solve(self, problem: Problem, **settings: Any) -> Result | None:
         """Solve ``problem`` by SMO, and finish it on the host if it has few rows and SMO does not suffice.
 
         SMO does not suffice if it stalls, takes very many iterations, or cannot begin in this dtype. It does not
         suffice either if tol is too coarse for the objective. Return None if a finer dtype shall solve the problem.
 
-        asked: the ``settings`` of :meth:`solve_smo`, among them start, max_iter and max_time.
+        settings: the ``settings`` of :meth:`solve_smo`, among them start, max_iter and max_time.
         """
         self._disable_units(problem)
-        began, found, most = perf_counter(), None, asked["max_iter"]
-        small, in_range, share = host.can_solve(self.stream, problem), self._in_range(problem, asked["start"]), None
+        began, found, most = perf_counter(), None, settings["max_iter"]
+        small, in_range, share = host.can_solve(self.stream, problem), self._in_range(problem, settings["start"]), None
         if not (in_range or small):
             words = (
                 f"targets or sums of weights beyond {RANGE_SHARE * self.stream.profile.largest:.3g} for a problem of"
@@ -148,21 +148,21 @@ class PreparedFit:
         if in_range and (self.is_finest or not self.precision_insufficient(problem, self.settings.tol)):
             patience = self.stream.profile.patience * problem.q.size + host.EXTRA_STEPS
             given = patience if small and not 0 <= most <= patience else most
-            found = self.solve_smo(problem, **asked | {"max_iter": given})
+            found = self.solve_smo(problem, **settings | {"max_iter": given})
         if small:
             share = self._host_share(found, most)
         if share is None:
             return found and self._checked(found)
         if found:
             seconds = perf_counter() - began
-            asked["max_time"] = asked["max_time"] and max(0.0, asked["max_time"] - seconds)
-            asked["max_iter"] = most if most < 0 else most - found.steps
+            settings["max_time"] = settings["max_time"] and max(0.0, settings["max_time"] - seconds)
+            settings["max_iter"] = most if most < 0 else most - found.steps
         with self._solver.cleared() if self._solver else nullcontext():
             if found is None or host.can_solve(self.stream, problem):
-                return self._on_host.finish(problem, found, share, **asked)
+                return self._on_host.finish(problem, found, share, **settings)
         if found.unfinished(most):  # memory_limit does not allow K on the host in addition to the solver
             again = {"start": problem.feasible(found.b), "known_gradient": None}
-            found = self.solve_smo(problem, **asked | again).after(found)
+            found = self.solve_smo(problem, **settings | again).after(found)
         return self._checked(found)
 
     def _in_range(self, problem: Problem, start: Vector | None) -> bool:

@@ -26,19 +26,8 @@ from clsvm.report import FitReport, Point, Progress, Status, relative_gap
 from clsvm.solvers.result import Result
 
 # Attributes of results that Fitted reads, all in one pass: a fit may have many thousand results.
-RESULT_FIELDS = [
-    "begun",
-    "status",
-    "device",
-    "dtype",
-    "precision",
-    "layout",
-    "primal",
-    "dual",
-    "violation",
-    "error_bound",
-]
-RESULT_FIELDS += ["exact_rows", "steps", "outer_steps", "rows_computed", "working_set", "rho"]
+RESULT_FIELDS = ["started", "status", "device", "dtype", "precision", "layout", "primal", "dual", "violation"]
+RESULT_FIELDS += ["error_bound", "exact_rows", "steps", "outer_steps", "rows_computed", "working_set", "rho"]
 
 
 @dataclass
@@ -120,15 +109,15 @@ class Fitted:
         """Return the report of the fit."""
         run, of, seconds, statuses = self.run, self._columns, self._seconds, dict.fromkeys(self._columns["status"])
         within = Status.GAP if Status.GAP in statuses else Status.TOLERANCE
-        status = next((one for one in statuses if not one.converged), within) if all(of["begun"]) else Status.MAX_TIME
-        begun = of["begun"] if any(of["begun"]) else [True] * len(of["begun"])
-        primal, dual, violation = sum(of["primal"]), sum(compress(of["dual"], of["begun"])), max(of["violation"])
+        status = next((one for one in statuses if not one.converged), within) if all(of["started"]) else Status.MAX_TIME
+        started = of["started"] if any(of["started"]) else [True] * len(of["started"])
+        primal, dual, violation = sum(of["primal"]), sum(compress(of["dual"], of["started"])), max(of["violation"])
         steps, outer, rows = sum(of["steps"]), sum(of["outer_steps"]), sum(of["rows_computed"])
         gap, reason, trace = relative_gap(primal, dual), "; ".join(self._reasons), self.results[0].trace
         if len(self.dual) > 1:
             trace = ()
         elif not trace:
-            outer, reason = sum(of["begun"]), "all rows are one working set"
+            outer, reason = sum(of["started"]), "all rows are one working set"
             trace = (Point(seconds, steps, outer, primal, dual, gap, violation, rows),)
         return FitReport(
             primal=float(primal),
@@ -144,14 +133,14 @@ class Fitted:
             rows_computed=rows,
             bytes_held=run.peak,
             seconds={**run.seconds, "other": seconds - sum(run.seconds.values()), "total": seconds},
-            device=" and ".join(dict.fromkeys(compress(of["device"], begun))),
+            device=" and ".join(dict.fromkeys(compress(of["device"], started))),
             layout="; ".join(sorted({*of["layout"]} - {""})),
             working_set_size=max(of["working_set"]),
-            dtype=min(compress(of["dtype"], begun)),
+            dtype=min(compress(of["dtype"], started)),
             trace=trace,
             selection=reason,
             layout_costs=run.plan.costs if run.plan else {},
-            precision="; ".join(sorted({*compress(of["precision"], begun)})),
+            precision="; ".join(sorted({*compress(of["precision"], started)})),
         )
 
 

@@ -108,9 +108,9 @@ class ShardedFit:
     ) -> None:
         self._stream, self._shard_set, self._kernel, self._options, self._dtype = stream, laid, kernel, options, dtype
         self._order, n, d = home.order, *home.shape
-        asked = options.working_set_size, options.cache_size, n
-        replies = laid.shards.call("info", [asked] * len(laid.shards.sizes))
-        self._infos: list[ShardInfo] = replayed(replies, lambda i: call_one(laid.shards, i, "info", *asked))
+        settings = options.working_set_size, options.cache_size, n
+        replies = laid.shards.call("info", [settings] * len(laid.shards.sizes))
+        self._infos: list[ShardInfo] = replayed(replies, lambda i: call_one(laid.shards, i, "info", *settings))
         sizes = np.concatenate([one.sizes for one in self._infos])
         extent = reduce(Extent.joined, (one.extent for one in self._infos))
         self._scales = precision.scales(kernel, sizes, extent, d, dtype, options.dtype)
@@ -118,10 +118,10 @@ class ShardedFit:
         self.reason = self._infos[0].reason
         self.precision = dtype + ": rows are in shards" * (options.precision == "fast" and dtype == "float32")
 
-    def solve(self, problem: Problem, **asked: Any) -> Result | None:
+    def solve(self, problem: Problem, **settings: Any) -> Result | None:
         """Solve ``problem``; return None if a finer dtype shall solve it.
 
-        asked: fields of Settings for this solve. Raises ValueError for coupled problems.
+        settings: fields of Settings for this solve. Raises ValueError for coupled problems.
         """
         if problem.constraint is Constraint.COUPLED:
             raise ValueError("multi_class='crammer_singer' needs one device, got rows on several devices")
@@ -130,16 +130,16 @@ class ShardedFit:
             self._dtype, self._scales.own, problem, options.tol
         ):
             return None
-        start, save = asked["start"], asked["save"]
-        asked |= {
+        start, save = settings["start"], settings["save"]
+        settings |= {
             "start": None if start is None else start[:, order],
             "save": save and (lambda b: save(b[:, inverse])),
         }
-        found = self._solve(problem.embedded(inverse, problem.n), asked)
+        found = self._solve(problem.embedded(inverse, problem.n), settings)
         found = replace(found, b=found.b[:, inverse], f=found.f[:, inverse])
         return found.with_precision_status(certificate.EPS * self._scales.double, options.tol, options.gap_tol)
 
-    def _solve(self, problem: Problem, asked: dict[str, Any]) -> Result:
+    def _solve(self, problem: Problem, limits: dict[str, Any]) -> Result:
         """Solve a problem whose rows are in the order of the shards."""
         one, options, plan = self._infos[0], self._options, centred_plan(self._shard_set.plan)
         given = self._stream, self._kernel, plan, self._dtype, problem
@@ -152,7 +152,7 @@ class ShardedFit:
             kernel_scale=self._scales.own,
             exact=None,
             sizes=self._scales.sizes,
-            **asked,
+            **limits,
         )
         return Sharded(self._shard_set.shards, working_set, problem, settings).run()
 

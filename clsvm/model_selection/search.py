@@ -136,9 +136,9 @@ class _SearchCV(GridSearchCV):
     def _set_fit_times(self, folds: Fits) -> None:
         """Set the mean and deviation of the fits' times in cv_results_. Warn if fits did not converge."""
         seconds = np.full((len(folds.candidates), len(folds.splits)), np.nan)
-        fitted = {place: result for place, result in folds.results.items() if isinstance(result, FoldResult)}
-        for place, result in fitted.items():
-            seconds[place] = result.seconds
+        fitted = {job_id: result for job_id, result in folds.results.items() if isinstance(result, FoldResult)}
+        for job_id, result in fitted.items():
+            seconds[job_id] = result.seconds
         self.cv_results_["mean_fit_time"], self.cv_results_["std_fit_time"] = seconds.mean(axis=1), seconds.std(axis=1)
         if unconverged := sum(not result.converged for result in fitted.values()):
             warn(f"{unconverged} of {seconds.size} fold fits did not converge", ConvergenceWarning)
@@ -261,9 +261,9 @@ class LookupSearch(GridSearchCV):
         self.work()
         evaluate_candidates([{"candidate": number} for number in range(len(self.folds.candidates))])
 
-    def _format_results(self, candidate_params: Any, *rest: Any, **options: Any) -> Any:
+    def _format_results(self, candidate_params: Any, *args: Any, **options: Any) -> Any:
         candidates = [self.folds.candidates[one["candidate"]] for one in candidate_params]
-        return super()._format_results(candidates, *rest, **options)
+        return super()._format_results(candidates, *args, **options)
 
 
 def _reads_values(scorer: Any) -> bool:

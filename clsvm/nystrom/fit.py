@@ -208,11 +208,11 @@ class Rows(ABC):
         samples: Any = [None] * len(sizes) if self.sample is None else split(self.sample, sizes)
         ends, total = np.cumsum(sizes), task.total
 
-        def pose(i: int) -> tuple[Any, ...]:
+        def task_arguments(i: int) -> tuple[Any, ...]:
             local_task = None if self.with_targets else task.subset(slice(ends[i] - sizes[i], ends[i]))
             return samples[i], total, local_task
 
-        self._operator = RowOperator(self.blocks, task, preconditioner.m, pose)
+        self._operator = RowOperator(self.blocks, task, preconditioner.m, task_arguments)
         return Newton(self._operator, preconditioner, tol, max_iter, **asked).run(start)
 
     def decision_values(self, found: Result) -> Vector:

@@ -294,14 +294,14 @@ class RowOperator:
         whether these products are in the most precise dtype.
     """
 
-    def __init__(self, blocks: Parts, task: Task, m: int, pose: Callable[[int], tuple[Any, ...]]) -> None:
-        self._blocks, self._task_arguments = blocks, pose
+    def __init__(self, blocks: Parts, task: Task, m: int, task_arguments: Callable[[int], tuple[Any, ...]]) -> None:
+        self._blocks, self._task_arguments = blocks, task_arguments
         self.task, self.units = task.subset(slice(0, 0)).in_units(), task.units
         self.k, self.m, self.n = len(task.offset), m, sum(blocks.sizes)
         self._alpha: Vector | None = None  # coefficients at which the blocks hold f
         self._change: Vector | None = None
         self.refined = self._weighed = False
-        replayed(blocks.call("begin_task", [pose(i) for i in range(len(blocks.sizes))]), self._restore)
+        replayed(blocks.call("begin_task", [task_arguments(i) for i in range(len(blocks.sizes))]), self._restore)
         self.dtype = str(self._call("dtype")[0])
 
     def _call(self, name: str, *given: Any) -> list[Any]:

@@ -111,7 +111,7 @@ class Extremes(NamedTuple):
         return np.asarray(unverifiable & (extreme | self.inside))
 
 
-def sides(f: Vector, b: Vector, epsilon: float) -> tuple[Vector, Vector]:
+def one_sided_derivatives(f: Vector, b: Vector, epsilon: float) -> tuple[Vector, Vector]:
     """Return the derivatives of the dual for rising and for falling b, as in common.cl.
 
     Do not write to the two arrays: if epsilon is 0, both are the argument ``f`` itself.
@@ -143,7 +143,7 @@ def of(problem: Problem, b: Vector, f: Vector) -> Extremes:
     f, b, lo, hi, group = f.ravel(), b.ravel(), problem.lo.ravel(), problem.hi.ravel(), problem.group.ravel()
     epsilon, fixed = problem.epsilon, len(problem.totals)
     groups = fixed or problem.problems
-    right, left = sides(f, b, epsilon)
+    right, left = one_sided_derivatives(f, b, epsilon)
     right, left = np.where(b < hi, right, np.inf), np.where(b > lo, left, -np.inf)
     inside = (right == left) & ~((b == 0) & (epsilon > 0))  # rounding can make two large derivatives equal
     least, most, rho = np.full(groups, np.inf), np.full(groups, -np.inf), np.zeros(groups)

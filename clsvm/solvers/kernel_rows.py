@@ -256,8 +256,8 @@ class KernelRows:
             computed += computed_now
         # Rows are computed before the tile only if the cache can evict none of them between tile and update.
         all_cached = selection.sets == 1 and min(computed + sync * selection.W, state.n) <= cache.capacity
-        seen = state.stream.profile, state.gram.rows, state.n, selection.W, counts.idle, counts.outer
-        self.rows_before_tile = all_cached and compute_rows_first(*seen, computed < state.gram.rows.n)
+        arguments = state.stream.profile, state.gram.rows, state.n, selection.W, counts.idle, counts.outer
+        self.rows_before_tile = all_cached and compute_rows_first(*arguments, computed < state.gram.rows.n)
 
     @property
     def tile_cost(self) -> float:
@@ -467,7 +467,7 @@ def _sizes(largest: int) -> list[int]:
     return [MIN_WORKING_SET << k for k in range((largest // MIN_WORKING_SET).bit_length())]
 
 
-def cost(profile: Profile, n: int, width: float, value: float, W: int, laid: float = 0.0) -> float:
+def cost(profile: Profile, n: int, width: float, value: float, W: int, layout_cost: float = 0.0) -> float:
     """Return the cost of a solve with a working set of W rows, up to a factor that is the same for every W.
 
     A row whose coefficient changes costs its n values of K, its SMO iterations, and its share of an outer iteration. An
@@ -478,10 +478,10 @@ def cost(profile: Profile, n: int, width: float, value: float, W: int, laid: flo
     n: number of values of a row of K.
     width: cost of a value of the tile.
     value: cost of a value of K.
-    laid: cost of a row that every outer iteration lays out anew.
+    layout_cost: cost of a row that every outer iteration lays out anew.
     """
     changed = FRESH * min(W, n * SUPPORT)
     tile = W * W / 2 * max(width, 1)
     inner = INNER_STEPS * (profile.inner_step + profile.inner_cost * W * (FAR_COST if 4 * W * W > NEAR_BYTES else 1.0))
-    row = n * value + (profile.step_cost + (profile.look_cost + laid) * n + tile) / changed + inner
+    row = n * value + (profile.step_cost + (profile.look_cost + layout_cost) * n + tile) / changed + inner
     return float(row * W**-DECLINE)

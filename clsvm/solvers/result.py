@@ -16,7 +16,7 @@ from clsvm.problem import Vector
 from clsvm.report import Point, Progress, Status, relative_gap
 
 TINY = float(np.finfo(np.float64).tiny)
-HIDDEN = 0.1  # share of a tolerance that the rounding errors of float64 may hide
+ROUNDING_SHARE = 0.1  # share of a tolerance that the rounding errors of float64 may hide
 
 
 @dataclass(frozen=True)
@@ -76,17 +76,19 @@ class Settings:
     reported: bool = True
 
 
-def ended(asked: Settings | Options, violation: float, gap: float, steps: int, until: float = np.inf) -> Status | None:
+def ended(
+    settings: Settings | Options, violation: float, gap: float, steps: int, until: float = np.inf
+) -> Status | None:
     """Return the status with which a solve ends at this violation and gap, or None if it continues.
 
     steps: SMO iterations so far.
     until: perf_counter() at which the solve's time is over.
     """
-    if violation <= asked.tol:
+    if violation <= settings.tol:
         return Status.TOLERANCE
-    if asked.gap_tol is not None and gap <= asked.gap_tol:
+    if settings.gap_tol is not None and gap <= settings.gap_tol:
         return Status.GAP
-    if 0 <= asked.max_iter <= steps:
+    if 0 <= settings.max_iter <= steps:
         return Status.MAX_ITER
     return Status.MAX_TIME if perf_counter() >= until else None
 
@@ -162,7 +164,7 @@ class Result:
         return relative_gap(self.primal, self.dual)
 
     @property
-    def begun(self) -> bool:
+    def started(self) -> bool:
         """Return whether a solver has begun the subproblem."""
         return not isnan(self.dual)
 
@@ -200,16 +202,16 @@ class Result:
         rounding: the float64 rounding error of f for coefficients with sum |b| = 1.
         """
         weight = float(np.abs(self.b).sum(axis=1).max(initial=0.0))
-        hidden = rounding * weight
+        rounding_error = rounding * weight
 
-        def doubtful(status: Status) -> bool:
+        def unverifiable(status: Status) -> bool:
             if status is Status.GAP and gap_tol:
-                return hidden * weight / max(abs(self.primal), TINY) > HIDDEN * gap_tol
-            return hidden > HIDDEN * tol
+                return rounding_error * weight / max(abs(self.primal), TINY) > ROUNDING_SHARE * gap_tol
+            return rounding_error > ROUNDING_SHARE * tol
 
         final = self.status is Status.STALLED and self.dtype == "float64"  # otherwise float64 remains to be tried
-        if not (self.status in (Status.TOLERANCE, Status.GAP) or final) or not doubtful(self.status):
+        if not (self.status in (Status.TOLERANCE, Status.GAP) or final) or not unverifiable(self.status):
             return self
-        if gap_tol is not None and self.gap <= gap_tol and not doubtful(Status.GAP):
+        if gap_tol is not None and self.gap <= gap_tol and not unverifiable(Status.GAP):
             return replace(self, status=Status.GAP)
-        return replace(self, status=Status.PRECISION, error_bound=max(self.error_bound, hidden))
+        return replace(self, status=Status.PRECISION, error_bound=max(self.error_bound, rounding_error))

@@ -63,7 +63,7 @@ def chosen(problem: Problem, rows: Rows, f: Vector, b: Vector, least: Vector, mo
     quota: most rows of each side (rising, falling) if a sum is fixed, else most rows in all.
     """
     lo, hi = problem.lo[0, rows], problem.hi[0, rows]
-    right, left = certificate.sides(f, b, problem.epsilon)
+    right, left = certificate.one_sided_derivatives(f, b, problem.epsilon)
     up, low = b < hi, b > lo
 
     def first(violation: Vector) -> Rows:  # largest positive violations first, then by row number
@@ -243,8 +243,8 @@ class Sharded(Loop):
         started, p, candidates, W, s = perf_counter(), self._rounded, self._candidates, self.W, self.settings
         offered = np.concatenate([one.rows + i for one, i in zip(candidates, self._ends[:-1], strict=True)])
         f, b = np.concatenate([one.f for one in candidates]), self._b[0]
-        stay, sides = len(self._staying), 2 if p.constraint.has_offset else 1
-        new = chosen(p, offered, f, b[offered], *_extremes(candidates, p.groups), (W - stay) // sides)
+        stay, directions = len(self._staying), 2 if p.constraint.has_offset else 1
+        new = chosen(p, offered, f, b[offered], *_extremes(candidates, p.groups), (W - stay) // directions)
         rows = np.concatenate([self._staying, offered[new]])
         if not len(rows):
             return

@@ -316,7 +316,7 @@ class Selection:
     ) -> None:
         profile = stream.profile
         self.stream, self.sets, self.n, self.W, self.stride = stream, sets, n, W, stride or W
-        self._sides = 2 if constraint.has_offset else 1
+        self._directions = 2 if constraint.has_offset else 1
         self.chunks = _chunks(profile, n)
         self.chunk = -(-n // (self.chunks * WHOLE)) * WHOLE
         self.in_set, self.ws = stream.buffer(sets * n), stream.buffer(4 * sets * self.stride)
@@ -375,7 +375,7 @@ class Selection:
 
         Call :meth:`find_extremes` before, with the same f and b.
         """
-        quota, group = (self.W - stay) // self._sides, self.stream.profile.group
+        quota, group = (self.W - stay) // self._directions, self.stream.profile.group
         counts, totals, ends, shares = self._histogram
         self.over_rows(self._k["histogram"], view, self.in_set, self.numbers, self.places, counts, totals)
         self._k["threshold"]((group * self.sets,), (group,), self.chunks, quota, self._histogram)

@@ -111,7 +111,9 @@ def test_folds_without_a_class(device: str, alone: list[Call]) -> None:
     assert not alone
 
 
-@pytest.mark.parametrize(("name", "value", "most"), [("MAX_OUTPUTS", 4, 3), ("MAX_HOST_BYTES", 8 * folds.ARRAYS * len(X) * 2, 2)])
+@pytest.mark.parametrize(
+    ("name", "value", "most"), [("MAX_OUTPUTS", 4, 3), ("MAX_HOST_BYTES", 8 * folds.ARRAYS * len(X) * 2, 2)]
+)
 def test_more_folds_than_outputs_at_once(
     device: str, alone: list[Call], monkeypatch: pytest.MonkeyPatch, name: str, value: int, most: int
 ) -> None:

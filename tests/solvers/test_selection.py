@@ -79,10 +79,10 @@ def test_the_largest_violations(device: str, profile: str, constraint: Constrain
         of = state(n, seed)
         kept = np.random.default_rng(seed).permutation(n)[:keep]
         ws = chosen(device, of, constraint, W, kept)
-        sides = violations(of, constraint)[:2]
+        one_sided_derivatives = violations(of, constraint)[:2]
         quota = (W - keep) // (2 if constraint is Constraint.BIAS else 1)
         for side in range(W - keep, 0, -quota):
-            got, violation = ws[len(ws) - side :][:quota], sides[(W - keep - side) // quota].copy()
+            got, violation = ws[len(ws) - side :][:quota], one_sided_derivatives[(W - keep - side) // quota].copy()
             violation[kept] = -1
             best = np.argsort(-violation, kind="stable")[:quota]
             least = violation[best].min()
