@@ -102,7 +102,7 @@ def test_a_worker_dies_before_it_answers_for_anything() -> None:
     client: Any = Client()
     parts._chunks, parts.client, parts._name = executor.Chunks(client, ["X"], ["y"], [None]), client, "fit"  # type: ignore[list-item]
     parts.addresses, parts._versions, parts._actors = ["home"], [None], {}
-    assert parts._call(0, "n", ()) is None
+    assert parts._send(0, "n", ()) is None
     assert client.there == 0
     assert [one.cancelled for one in client.made] == [True]
 
