@@ -434,7 +434,7 @@ def sizes(
         return W, int(min(float(cache) * 1e6, stream.limit)), "; ".join(words)
     words.append(
         f"computing a value of K again costs {cells:.0f} dense cells, reading it {profile.cache_cost:.0f}: "
-        + ("rows are kept" if use_cache else "no row is kept")
+        + ("rows are cached" if use_cache else "no row is cached")
     )
     return W, stream.limit if use_cache else 0, "; ".join(words)
 
