@@ -27,9 +27,9 @@ class Call:
         class and method, such as "SVC.fit".
     shape
         shape of X.
-    package
+    who
         OURS or THEIRS: the package that ran the call.
-    reason
+    why
         the reason for that choice.
     seconds
         duration of the call.
@@ -39,15 +39,15 @@ class Call:
 
     name: str
     shape: tuple[int, ...]
-    package: str = THEIRS
-    reason: str = ""
+    who: str = THEIRS
+    why: str = ""
     seconds: float = 0.0
     by_fits: bool = False
 
     def __str__(self) -> str:
         size = " x ".join(map(str, self.shape))
         took = "its fits one by one" if self.by_fits else f"{self.seconds:.3g} s"
-        return f"{self.name} ({size}): {self.package}, {took}; {self.reason}"
+        return f"{self.name} ({size}): {self.who}, {took}; {self.why}"
 
 
 calls: list[Call] = []  # all calls of this process that were logged
@@ -78,11 +78,10 @@ def summary() -> str:
     """
     rows: dict[tuple[str, str], tuple[int, float]] = {}
     for one in calls:
-        number, seconds = rows.get((one.name, one.package), (0, 0.0))
-        rows[one.name, one.package] = number + 1, seconds + one.seconds
+        number, seconds = rows.get((one.name, one.who), (0, 0.0))
+        rows[one.name, one.who] = number + 1, seconds + one.seconds
     lines = [f"{'call':<28}{'by':<16}{'calls':>7}{'seconds':>11}"]
     lines += [
-        f"{name:<28}{package:<16}{number:>7}{seconds:>11.3f}"
-        for (name, package), (number, seconds) in sorted(rows.items())
+        f"{name:<28}{who:<16}{number:>7}{seconds:>11.3f}" for (name, who), (number, seconds) in sorted(rows.items())
     ]
     return "\n".join(lines)

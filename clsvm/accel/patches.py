@@ -179,7 +179,7 @@ def _run_faster(
 ) -> Any:
     """Run a call by ``ours()`` if clsvm can and is expected to be faster, else by ``libsvm()``. Return the result.
 
-    LIBSVM also runs the call if clsvm fails. ``reason`` is the reason why clsvm cannot run the call, or "". ``theirs``
+    LIBSVM also runs the call if clsvm fails. ``reason`` says why clsvm cannot run the call, or "". ``theirs``
     are LIBSVM's estimated seconds, ``least`` clsvm's seconds for a small problem.
     """
     if _clsvm_is_faster(call, reason, theirs, least):
@@ -196,18 +196,16 @@ def _run_faster(
 def _clsvm_is_faster(call: log.Call, reason: str, theirs: float, least: float) -> bool:
     """Return whether clsvm can run a call and is expected to be faster. Record the reason in ``call``.
 
-    ``reason`` is the reason why clsvm cannot run the call, or "". ``theirs`` are LIBSVM's estimated seconds, ``least``
+    ``reason`` says why clsvm cannot run the call, or "". ``theirs`` are LIBSVM's estimated seconds, ``least``
     clsvm's seconds for a small problem.
     """
     if reason := reason or _state["broken"]:
-        call.reason = reason
+        call.why = reason
         return False
     loaded = "pyopencl" in sys.modules
     pays = COSTS.pays(theirs, least, COSTS.first if loaded else _state["spent"])
-    call.package = log.OURS if pays else log.THEIRS
-    call.reason = f"LIBSVM is expected to take {theirs:.2g} s" + ", OpenCL is not loaded yet" * (
-        not loaded and not pays
-    )
+    call.who = log.OURS if pays else log.THEIRS
+    call.why = f"LIBSVM is expected to take {theirs:.2g} s" + ", OpenCL is not loaded yet" * (not loaded and not pays)
     return pays
 
 
@@ -216,7 +214,7 @@ def _failed(call: log.Call, error: Exception) -> None:
 
     If no device is usable, warn, and leave all later calls to scikit-learn.
     """
-    call.package, call.reason = log.THEIRS, f"clsvm failed: {error}"
+    call.who, call.why = log.THEIRS, f"clsvm failed: {error}"
     if isinstance(error, DeviceError):
         from clsvm.opencl.devices import find
 

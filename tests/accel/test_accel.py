@@ -79,7 +79,7 @@ def test_answers_are_those_of_scikit_learn(name: str, sparse: bool) -> None:
     theirs = clone(MODELS[name]).set_params(tol=1e-5).fit(X, y, sample_weight=weights)
     accel.install()
     ours = clone(MODELS[name]).set_params(tol=1e-5).fit(X, y, sample_weight=weights)
-    assert {call.package for call in log.calls} == {log.OURS}
+    assert {call.who for call in log.calls} == {log.OURS}
     assert type(ours) is type(theirs)
     assert vars(ours).keys() == vars(theirs).keys()
     assert ours.dual_coef_.shape == theirs.dual_coef_.shape or len(ours.support_) != len(theirs.support_)
@@ -94,7 +94,7 @@ def test_answers_are_those_of_scikit_learn(name: str, sparse: bool) -> None:
     if decide != "predict":
         sure = np.abs(expected).min(axis=-1) > 0.01 if expected.ndim > 1 else np.abs(expected) > 0.01
         np.testing.assert_array_equal(ours.predict(X)[sure], theirs.predict(X)[sure])
-    assert {call.package for call in log.calls} == {log.OURS}
+    assert {call.who for call in log.calls} == {log.OURS}
 
 
 @pytest.mark.usefixtures("eager")
@@ -174,7 +174,7 @@ def test_copies_answer_with_the_same_bits(name: str, sparse: bool) -> None:
         expected = getattr(model, answer)(X)
         for make in WAYS.values():
             np.testing.assert_array_equal(getattr(make(model), answer)(X), expected)
-    assert {call.package for call in log.calls if not call.name.endswith("fit")} == {log.OURS}
+    assert {call.who for call in log.calls if not call.name.endswith("fit")} == {log.OURS}
 
 
 class Alike(svm.SVC):
@@ -197,7 +197,7 @@ def test_estimators_that_are_equal_share_nothing() -> None:
     del one, other
     gc.collect()
     assert not patches._cached_models
-    assert {call.package for call in log.calls} == {log.OURS}
+    assert {call.who for call in log.calls} == {log.OURS}
 
 
 class Flipped:
@@ -271,7 +271,7 @@ def test_parameters_of_a_subclass_are_its_own() -> None:
     X, y = make_moons(60, noise=0.3, random_state=0)
     values = [model.fit(X + 1, y).decision_function(X + 1) for model in (Own(), svm.SVC())]
     np.testing.assert_array_equal(*values)
-    assert {call.package for call in log.calls} == {log.OURS}
+    assert {call.who for call in log.calls} == {log.OURS}
     assert clsvm.from_sklearn(Own().fit(X, y)).get_params() == clsvm.from_sklearn(svm.SVC().fit(X, y)).get_params()
 
 
@@ -284,7 +284,7 @@ def test_a_nu_without_a_margin_is_libsvm_s() -> None:
         ours = svm.NuSVC(nu=0.2, kernel="linear").fit(X, y)
         search = GridSearchCV(svm.NuSVC(kernel="linear"), {"nu": [0.2, 0.6]}, cv=2).fit(X, y)
         svm.NuSVC(nu=0.6, kernel="linear").fit(X, y)
-    fits = [(call.package, call.reason) for call in log.calls if call.name == "NuSVC.fit"]
+    fits = [(call.who, call.why) for call in log.calls if call.name == "NuSVC.fit"]
     assert fits[0] == (log.THEIRS, "clsvm failed: nu=0.2 leaves no margin between two classes")
     assert fits[-1][0] == log.OURS
     accel.uninstall()
@@ -311,7 +311,7 @@ def test_what_stays_scikit_learn_s(model: Any, why: str) -> None:
     X, y = rows("SVC", 60)
     with contextlib.suppress(ValueError):  # (no coefficient is finite where a class weighs nothing)
         model.fit(X, y)
-    assert [(call.package, call.reason) for call in log.calls] == [(log.THEIRS, why)]
+    assert [(call.who, call.why) for call in log.calls] == [(log.THEIRS, why)]
 
 
 @pytest.mark.usefixtures("eager")
@@ -342,7 +342,7 @@ def test_searches_that_stay_scikit_learn_s(change: dict[str, Any]) -> None:
             search.fit(X, y)
     else:
         assert len(search.fit(X, y).cv_results_["params"]) == 2
-    assert "GridSearchCV(SVC).fit" not in {call.name for call in log.calls if call.package == log.OURS}
+    assert "GridSearchCV(SVC).fit" not in {call.name for call in log.calls if call.who == log.OURS}
 
 
 @pytest.mark.usefixtures("eager")
@@ -355,7 +355,7 @@ def test_what_fails_is_left_to_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(patches, "_learn", fails)
     monkeypatch.setattr(patches, "_clsvm_model", fails)
     assert svm.SVC().fit(X, y).score(X, y) > 0.5
-    assert {(call.package, call.reason) for call in log.calls} == {(log.THEIRS, "clsvm failed: no room")}
+    assert {(call.who, call.why) for call in log.calls} == {(log.THEIRS, "clsvm failed: no room")}
     with pytest.raises(ValueError, match="specified nu is infeasible"):
         svm.NuSVC(nu=0.99).fit(np.arange(20.0)[:, None], np.arange(20) < 2)
 
@@ -370,7 +370,7 @@ def test_search_is_scikit_learn_s() -> None:
     X, y = rows("SVC", 200)
     grid = {"C": [0.1, 1, 10], "gamma": [0.05, 0.5]}
     ours = GridSearchCV(Bare(), grid, cv=3, return_train_score=True).fit(X, y)
-    assert [(call.name, call.package) for call in log.calls] == [("GridSearchCV(Bare).fit", log.OURS)]
+    assert [(call.name, call.who) for call in log.calls] == [("GridSearchCV(Bare).fit", log.OURS)]
     accel.uninstall()
     theirs = GridSearchCV(Bare(), grid, cv=3, return_train_score=True).fit(X, y)
     assert ours.cv_results_.keys() == theirs.cv_results_.keys()
@@ -389,7 +389,7 @@ def test_a_search_with_callbacks_is_left_to_scikit_learn() -> None:
     X, y = rows("SVC", 120)
     ours, theirs = Noted(), Noted()
     GridSearchCV(svm.SVC(), {"C": [1, 10]}, cv=2).set_callbacks(ours).fit(X, y)
-    assert {call.name for call in log.calls if call.package == log.OURS} >= {"SVC.fit"}
+    assert {call.name for call in log.calls if call.who == log.OURS} >= {"SVC.fit"}
     assert "GridSearchCV(SVC).fit" not in {call.name for call in log.calls}
     accel.uninstall()
     GridSearchCV(svm.SVC(), {"C": [1, 10]}, cv=2).set_callbacks(theirs).fit(X, y)
@@ -490,7 +490,7 @@ def test_no_device_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
         warnings.simplefilter("error")
         svm.SVC().fit(X, y)  # (not an error of the fit)
         svm.SVC().fit(X, y)
-    assert {call.package for call in log.calls} == {log.THEIRS}
+    assert {call.who for call in log.calls} == {log.THEIRS}
 
 
 @pytest.mark.usefixtures("eager")
