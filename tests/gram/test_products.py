@@ -198,7 +198,7 @@ def test_places_of_a_block_start_again(device: str) -> None:
             gram.gather(replace(of.panel, nbytes=0), of.places, of.count)
 
 
-@pytest.mark.parametrize("known_gradient", [0, 128])
+@pytest.mark.parametrize("known", [0, 128])
 @pytest.mark.parametrize(("kind", "dtype"), [("dense", "float32"), ("csr", "float32"), ("dense", "float64")])
 def test_half_a_tile_and_its_mirror_image(device: str, profile: str, kind: str, dtype: str, known: int) -> None:
     """What is known stays; what is computed and mirrored is the whole rest."""
