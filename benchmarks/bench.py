@@ -34,7 +34,7 @@ READ = 1 << 29  # bytes of the read peak at most, more than caches hold
 LOOK = 1 << 22, 64  # bytes, and multiply-adds of a chain, of the trial that estimates the peaks
 LAUNCH = 0.02  # seconds of a launch at most, by the trial
 CHAIN = 1 << 15  # multiply-adds of a chain at most
-TRIAL = {"vector": 1 << 13, "group": 1 << 11}  # rounds of a trial launch, by the shape of the device's kernels
+TRIAL = {"simd": 1 << 13, "workgroup": 1 << 11}  # rounds of a trial launch, by kernel style
 
 
 class Bench:
@@ -47,9 +47,9 @@ class Bench:
         self.queue = cl.CommandQueue(self.context)
         self.stream = Stream(self.queue)
         self.profile = self.stream.profile
-        self.vector = self.profile.shape == "vector"
+        self.simd = self.profile.style == "simd"
         wide = int(self.device.native_vector_width_float)
-        self.lanes = min(16, max(4, wide)) if self.vector else 4  # the length of a work-item's vector
+        self.lanes = min(16, max(4, wide)) if self.simd else 4  # the length of a work-item's vector
         self.units = int(self.device.max_compute_units)
 
     def section(self) -> Bench:
@@ -117,10 +117,10 @@ class Peaks:
     def __init__(self, bench: Bench, numbers: int, steps: int) -> None:
         self._work: dict[str, float] = {}  # flops or bytes of a launch
         self.launches: dict[str, Launch] = {}
-        stream, vector = bench.stream, bench.vector
+        stream, simd = bench.stream, bench.simd
         first = stream.upload(np.linspace(0.1, 0.9, 256, dtype=np.float32))
         out = stream.buffer(4 * max(bench.units * 2048, 4096))
-        items, local = bench.units * (8 if vector else 2048), (1,) if vector else (64,)
+        items, local = bench.units * (8 if simd else 2048), (1,) if simd else (64,)
         for lanes, chains in FMA_SHAPES:
             kernel = bench.kernel("peaks", "fma_chains", LANES=lanes, CHAINS=chains)
             work = 2.0 * items * steps * lanes * chains
@@ -131,9 +131,9 @@ class Peaks:
         x = stream.buffer(4 * numbers)
         stream.clear(x, 4 * numbers)
         for lanes, chains, streams in READ_SHAPES:
-            pieces: dict[str, int | None] = {"PIECES": None} if vector else {}
+            pieces: dict[str, int | None] = {"PIECES": None} if simd else {}
             kernel = bench.kernel("peaks", "read_sum", LANES=lanes, CHAINS=chains, STREAMS=streams, **pieces)
-            for items in (16, 128) if vector else (4096, 2048 * bench.units):
+            for items in (16, 128) if simd else (4096, 2048 * bench.units):
                 if count := numbers // (lanes * items) // (chains * streams) * (chains * streams):
                     name = f"read: {streams} x {chains // streams} float{lanes} of {items} items"
                     self._add(name, 4.0 * items * count * lanes, kernel, (items,), local, count, x, out)
@@ -154,12 +154,12 @@ class Peaks:
 
 def speed(bench: Bench) -> float:
     """Estimate the device's GFLOP/s in float32 by one shape of the arithmetic peak."""
-    lanes, chains, steps = 16 if bench.vector else 4, 8, TRIAL[bench.profile.shape]
-    items = bench.units * (8 if bench.vector else 2048)
+    lanes, chains, steps = 16 if bench.simd else 4, 8, TRIAL[bench.profile.style]
+    items = bench.units * (8 if bench.simd else 2048)
     with bench.section() as part:
         first, out = part.stream.upload(np.full(256, 0.5, np.float32)), part.stream.buffer(4 * items)
         kernel = part.kernel("peaks", "fma_chains", LANES=lanes, CHAINS=chains)
-        size = (items,), (1,) if bench.vector else (64,)
+        size = (items,), (1,) if bench.simd else (64,)
         clock = Clock(0.0)
         clock.run(part, {"fma": lambda: kernel(*size, steps, 0.999, 0.001, first, out)})
     return 2e-9 * items * steps * lanes * chains / clock.best["fma"]

@@ -94,17 +94,17 @@ def _range(items: int, group: int) -> tuple[tuple[int], tuple[int]]:
 
 def _scalar(name: str, stored: str, p: Problem) -> Ready:
     """Give each row a work-item. stored: whether X is stored by "rows" or "columns"."""
-    group = 64 if p.bench.vector else p.bench.profile.group
+    group = 64 if p.bench.simd else p.bench.profile.group
     kernel, X = p.bench.kernel(name, name, U=p.block), getattr(p, stored)
     return Ready(partial(kernel, *_range(p.n, group), p.n, p.d, p.W, p.at, p.gamma, p.ld, X, p.K), p)
 
 
 def _vectors(local: bool, p: Problem) -> Ready:
     """Give each work-item a vector of rows. local: whether right-hand rows are staged in local memory."""
-    lanes, group = p.bench.lanes, 1 if p.bench.vector else p.bench.profile.group
+    lanes, group = p.bench.lanes, 1 if p.bench.simd else p.bench.profile.group
     more = {}
     if local:
-        group = 16 if p.bench.vector else min(128, group)
+        group = 16 if p.bench.simd else min(128, group)
         more = {"GROUP": group, "DEPTH": STAGED}
     name = "local_memory" if local else "vectorised"
     kernel = p.bench.kernel(name, name, U=p.block, LANES=lanes, **more)
@@ -138,7 +138,7 @@ def _lacks_images(p: Problem) -> str:
 def _images(copy: str, p: Problem) -> Ready:
     """Read right-hand rows from an image. copy: "kernel" or "api", by which a launch fills the image first, or ""."""
     bench, lanes = p.bench, p.bench.lanes
-    group = 1 if bench.vector else bench.profile.group
+    group = 1 if bench.simd else bench.profile.group
     width, lines = _image_size(p)
     image = cl.create_image(bench.context, cl.mem_flags.READ_WRITE, PIXELS, shape=(width, lines * p.W))
     numbers = {"U": p.block, "LANES": lanes}
@@ -201,8 +201,8 @@ class Shape(NamedTuple):
     together: int
 
 
-VECTOR_SHAPES = Shape(8, 2, 4), Shape(16, 2, 8)  # the faster one depends on the processor
-GROUP_SHAPES = Shape(4, 4, 1), Shape(4, 2, 2), Shape(4, 2, 4)
+SIMD_SHAPES = Shape(8, 2, 4), Shape(16, 2, 8)  # the faster one depends on the processor
+WORKGROUP_SHAPES = Shape(4, 4, 1), Shape(4, 2, 2), Shape(4, 2, 4)
 PARTS = 8  # work-groups for each compute unit, at most
 
 
@@ -230,7 +230,7 @@ FORMS = (
 
 def shapes(bench: Bench) -> tuple[Shape, ...]:
     """Return the shapes to try on a device; the fastest one counts."""
-    return VECTOR_SHAPES if bench.vector else GROUP_SHAPES
+    return SIMD_SHAPES if bench.simd else WORKGROUP_SHAPES
 
 
 class Extremes:
@@ -238,12 +238,12 @@ class Extremes:
 
     def __init__(self, bench: Bench, form: Form, most: int, shape: Shape | None = None) -> None:
         self.bench, self.form, self.shape = bench, form, shape or shapes(bench)[0]
-        self.group = 1 if bench.vector else bench.profile.group
+        self.group = 1 if bench.simd else bench.profile.group
         lanes, chains, together = self.shape
         macros: dict[str, int | None] = dict.fromkeys(form.macros)
         macros |= {"GROUP": self.group, "LANES": lanes, "CHAINS": chains, "TOGETHER": together}
         self._stages = [bench.kernel("extremes", name, **macros) for name in ("extremes", "last")]
-        parts = self._parts(most)[0] if bench.vector else PARTS * bench.units
+        parts = self._parts(most)[0] if bench.simd else PARTS * bench.units
         stream, room = bench.stream, 4 * len(form.results) * parts
         self._values, self._indices = stream.buffer(room), stream.buffer(room)
         self.value, self.index = stream.buffer(64), stream.buffer(64)
@@ -251,7 +251,7 @@ class Extremes:
     def _parts(self, n: int) -> tuple[int, int]:
         """Return the number of parts, and for the vector shape the numbers of a part, 128 KB at least."""
         step = self.shape.lanes * self.shape.chains * self.shape.together
-        if not self.bench.vector:  # as many parts as leave few numbers after the last whole step
+        if not self.bench.simd:  # as many parts as leave few numbers after the last whole step
             whole = max(1, n // (self.group * step))
             return whole // -(-whole // (PARTS * self.bench.units)), 0
         piece = -(-max(-(-n // 128), 32768) // step) * step

@@ -174,7 +174,7 @@ def take_profile(name: str, device: str, monkeypatch: pytest.MonkeyPatch) -> Non
     """Kernels of a profile for the test. A CPU's are not tried on a GPU, whose compilers take minutes over them."""
     monkeypatch.setenv("CLSVM_PROFILE", name)
     info = devices.find(device)
-    if info.kind == "gpu" and not simulated(device) and devices.untuned_profile(info).shape == "vector":
+    if info.kind == "gpu" and not simulated(device) and devices.untuned_profile(info).style == "simd":
         pytest.skip("a CPU's kernels are not for a GPU")
 
 

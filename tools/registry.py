@@ -44,7 +44,7 @@ def fixed(profile: Profile) -> Iterator[Variant]:
         for constraint in Constraint:
             yield selection(profile, dtype, constraint)
             yield subproblem(profile, dtype, profile.working_set, constraint)
-            if profile.shape == "vector" and constraint in (Constraint.BIAS, Constraint.NONE):
+            if profile.style == "simd" and constraint in (Constraint.BIAS, Constraint.NONE):
                 yield subproblem(profile, dtype, profile.working_set, constraint, picked_rows())
         for program in update, carry, shard, respond, given, back:
             yield program(profile, dtype)
@@ -65,7 +65,7 @@ def _of_kernel(spec: Spec, dtype: str, profile: Profile) -> Iterator[Variant]:
             yield made
     if spec.element:
         yield zero_sums(spec, dtype, profile)
-    if profile.shape == "vector":
+    if profile.style == "simd":
         for constraint in (Constraint.BIAS, Constraint.NONE):
             yield subproblem(profile, dtype, profile.working_set, constraint, made_rows(spec))
 
@@ -73,7 +73,7 @@ def _of_kernel(spec: Spec, dtype: str, profile: Profile) -> Iterator[Variant]:
 def shapes(profile: Profile, product: str, kind: str) -> list[str]:
     """Return the shape classes in which a product exists for rows in a layout."""
     made = PRODUCTS[product]
-    if (made.vector and profile.shape != "vector") or made.layout not in (None, kind):
+    if (made.simd and profile.style != "simd") or made.layout not in (None, kind):
         return []
     return [shape for shape in profile.tiles if shape not in made.without]
 

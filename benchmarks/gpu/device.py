@@ -72,12 +72,12 @@ def peaks(asked: Asked) -> Iterator[dict[str, Any]]:
 
 def _local(bench: Bench, seconds: float) -> dict[str, Any]:
     """Return GB/s of reads from local memory over all compute units, and the best shape."""
-    group = 1 if bench.vector else min(256, bench.profile.group)
-    groups, steps = (8 if bench.vector else 16) * bench.units, TRIAL[bench.profile.shape]
+    group = 1 if bench.simd else min(256, bench.profile.group)
+    groups, steps = (8 if bench.simd else 16) * bench.units, TRIAL[bench.profile.style]
     work, launches = {}, {}
     with bench.section() as part:
         first, out = part.stream.upload(np.full(4096, 0.5, np.float32)), part.stream.buffer(4 * groups * group)
-        for lanes in (8, 16) if bench.vector else (2, 4):
+        for lanes in (8, 16) if bench.simd else (2, 4):
             for chains in (4, 8):
                 kernel = part.kernel("local_read", "local_read", LANES=lanes, CHAINS=chains, GROUP=group)
                 name = f"{chains} chains of float{lanes}"
@@ -97,7 +97,7 @@ def _latencies(bench: Bench, seconds: float) -> dict[str, float]:
         room, kernel = stream.zeros(64), part.kernel("idle", "idle")
 
         def launch() -> None:
-            kernel((64,), (1,) if bench.vector else (64,), room)
+            kernel((64,), (1,) if bench.simd else (64,), room)
 
         def wait() -> None:
             launch()
@@ -143,7 +143,7 @@ def _copies(bench: Bench, seconds: float) -> dict[str, Any]:
 # Products.
 
 WORKING = {"few": (2, 16), "many": (512, 1024)}  # right-hand rows of products that memory or arithmetic bounds
-LONG = {"vector": 1 << 27, "group": 1 << 28}  # bytes of X for few right-hand rows, more than caches hold
+LONG = {"simd": 1 << 27, "workgroup": 1 << 28}  # bytes of X for few right-hand rows, more than caches hold
 STORED = 1 << 30  # bytes of stored K at most
 LAUNCH = 0.005  # share of the time limit for a launch at most, by a trial with LEAST_ROWS
 LEAST_ROWS = 1024
@@ -224,7 +224,7 @@ def _prepared(
 def _rows(bench: Bench, bound: str, d: int, seconds: float) -> int:
     """Return the number of rows of X that memory allows and a launch computes in its share of the time limit."""
     W, room = max(WORKING[bound]), min(bench.stream.largest, bench.stream.limit // 8)
-    most = min(LONG[bench.profile.shape] // (4 * d) if bound == "few" else STORED // (4 * max(W, d)), room // (4 * d))
+    most = min(LONG[bench.profile.style] // (4 * d) if bound == "few" else STORED // (4 * max(W, d)), room // (4 * d))
     with bench.section() as part:
         clock, laid = Clock(0.0, rounds=1, batch=0.0), Laid(part.stream, _data(LEAST_ROWS, d), _kernel(d))
         clock.run(part, {"few": Product(laid, _working(LEAST_ROWS, W)).launch})

@@ -84,7 +84,7 @@ kernel EXPLICIT void blank(global const int *restrict listed, const int from, co
   for (int u = 0; u < rows; ++u) K[u * ld + i] = 0;
 }
 
-#ifdef VECTOR
+#ifdef SIMD
 #ifdef EXACT
 typedef widev termv;
 #define TERMS(x) to_widev(x)

@@ -47,7 +47,7 @@ kernel EXPLICIT void pattern_csr(const int words, global const long *restrict in
 #define ROWS(s) slots[k + (s)]
 #define NAME(s) slots[2 * k + (s)]
 
-#ifdef VECTOR
+#ifdef SIMD
 #define LANE (int16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
 // Return the smallest of the sixteen values in the lanes of v.
 // Shuffles replace v.lo and v.hi, because Oclgrind 21.10 treats the upper half of sixteen lanes as uninitialised.
@@ -64,7 +64,7 @@ inline int nearest(const int words, const int k, global const uint *restrict x, 
                    global const int *restrict slots, local int *costs, local int *at) {
   int length = 0;
   for (int w = 0; w < words; ++w) length += popcount(x[w]);
-#ifdef VECTOR
+#ifdef SIMD
   int16 best = INT_MAX, where = 0;
   for (int s = 0; s < k; s += LANES) {
     int16 common = 0;

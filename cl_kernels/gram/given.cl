@@ -8,7 +8,7 @@
 // With half_of set, a row u >= known gets only the columns v <= u, because K is symmetric (carry.cl fills the rest).
 // Work-items of pick: V for each row u of Q in work-group style, where V is the number of rows in a lane group.
 // Work-item (l, u) takes the columns known + l, known + l + V, ..., so that consecutive items write consecutive values.
-// In SIMD style (macro VECTOR), where a work-item computes with vectors, one work-item takes a whole row u.
+// In SIMD style (macro SIMD), where a work-item computes with vectors, one work-item takes a whole row u.
 // Arguments of reflect: ends[u] is the number of columns that row u has, a multiple of SIDE, or n if it has all.
 // Row v must have its columns 0 .. v at least. The last n % SIDE rows must have all columns.
 // Work-items of reflect: SIMD style only, one work-item for each SIDE rows u. The work-item copies blocks of K with
@@ -29,7 +29,7 @@ kernel EXPLICIT void pick(SLABS_GIVEN, const int slab_rows, const long ld, globa
   }
 }
 
-#ifdef VECTOR
+#ifdef SIMD
 kernel EXPLICIT void reflect(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict slot_of,
                              global const int *restrict ends, const int n) {
   const int u0 = get_global_id(0) * SIDE;

@@ -31,7 +31,7 @@ kernel OF_ITEMS(64) void pack(const int row0, const int rows, const int d, globa
   const int g = group0 + get_global_id(1);
   const int length = dense ? d : columns_at[g + 1] - columns_at[g];
   global const int *restrict J = columns + (dense ? 0 : columns_at[g]);
-#ifdef VECTOR
+#ifdef SIMD
   int first = 0;  // number of features that are packed already
   int some = -1;  // a valid row, which is read in place of padding rows; -1 if there is none
   for (int lane = 0; lane < V; ++lane) {
@@ -116,7 +116,7 @@ kernel OF_ITEMS(64) void pack(const int row0, const int rows, const int d, globa
 kernel EXPLICIT void norms_lanes(const int group0, const int d, global const real *restrict values,
                         global const long *restrict at, global const int *restrict columns_at, const int dense,
                         global real *restrict xx) {
-#ifdef VECTOR
+#ifdef SIMD
 #define LANES V
 #define ROWS realv
 #define LOAD(p) loadv(0, p)

@@ -33,7 +33,7 @@ kernel EXPLICIT void mark(global const long *restrict indptr, global const INDEX
     // skip a feature to which another work-item has given a line
     if (atomic_max(here, base) > base || atomic_cmpxchg(here, base, base + line) != base) continue;
     global real *to = block + (size_t)line * UB;
-#ifdef VECTOR
+#ifdef SIMD
     for (size_t u = 0; u < UB; u += V) storev((realv)(real)0, 0, to + u);
 #else
     for (size_t u = 0; u < UB; ++u) to[u] = 0;

@@ -17,7 +17,7 @@ kernel OF_GROUP void update(SLABS_GIVEN, const int slab_rows, const long ld, glo
                    const long n, global wide *restrict f, global const wide *restrict D, const int room,
                    global const int *restrict count) {
   const int hits = count[0];
-#ifdef VECTOR
+#ifdef SIMD
   const size_t begin = (size_t)get_global_id(0) * BLOCK;
   if (begin >= n) return;
   const int pieces = (int)min((size_t)BLOCK, n - begin) / V;

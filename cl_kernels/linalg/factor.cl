@@ -12,7 +12,7 @@ kernel OF_GROUP void factor(global real *C, const long at, const long ld, const 
                    global int *restrict failed) {
   global real *S = C + at;
   if (failed[0]) return;
-#ifdef VECTOR
+#ifdef SIMD
   for (int k = 0; k < b; ++k) {
     global real *row = S + k * ld;
     const real pivot = row[k];

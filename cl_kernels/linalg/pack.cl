@@ -12,7 +12,7 @@ kernel OF_ITEMS(64) void pack(global const real *restrict M, const long from, co
   const int i0 = get_global_id(1) * V, begin = triangle ? min(i0, d) : 0, here = min(V, n - i0);
   global const real *restrict m = M + from + i0 * stride;
   global real *restrict block = to + ((size_t)get_global_id(1) * length + to0) * V;
-#ifdef VECTOR
+#ifdef SIMD
   for (int k = 0; k < begin; ++k) storev((realv)(real)0, k, block);
   int k = begin;
   if (here == V && stride == 1)

@@ -6,7 +6,7 @@
 // Work-items: an item solves one column, or V columns in SIMD style. It reads only unknowns x that it wrote itself.
 // All items read the same numbers of U, for ROWS unknowns u at a time. group0 is the lane group of the first item.
 #define ROWS 8
-#ifdef VECTOR
+#ifdef SIMD
 #define LANES V
 #define COLUMN realv
 #define GET(p) loadv(0, p)

@@ -4,7 +4,7 @@
 // consecutive items read and write consecutive addresses.
 // SIMD: the global size is (w / V, h / V), rounded up, and an item transposes V x V numbers in registers.
 #define SIDE 16
-#ifdef VECTOR
+#ifdef SIMD
 kernel EXPLICIT void turn(const int h, const int w, const long ld, global const real *restrict from,
                           global real *restrict to) {
   const int c0 = get_global_id(0) * V, r0 = get_global_id(1) * V;

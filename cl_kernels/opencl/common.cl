@@ -1,7 +1,7 @@
 // Define the types and functions that all kernels share. Options (-D):
 //   REAL64      kernel values (type real) are doubles instead of floats
 //   V           lanes: rows that are stored side by side; in SIMD style also the width of vectors (type realv)
-//   VECTOR      SIMD style: a work-item computes with explicit vectors; otherwise work-group style
+//   SIMD        SIMD style: a work-item computes with explicit vectors; otherwise work-group style
 //   WIDE_PAIR   gradients f and coefficients b (type wide) are unevaluated sums of two floats, for devices without
 //               double precision; otherwise they are doubles
 //   WG          work-items of a work-group in reductions, a power of two
@@ -37,7 +37,7 @@ typedef REAL real;
 #define CAT_(a, b) a##b
 #define CAT(a, b) CAT_(a, b)
 
-#ifdef VECTOR
+#ifdef SIMD
 typedef CAT(REAL, V) realv;
 typedef CAT(double, V) widev;
 #define loadv CAT(vload, V)
@@ -169,7 +169,7 @@ inline wide bottom_of(wide b, wide lo) { return wide_pick(wide_less(wide_of(0), 
 // Define attributes of kernels and functions. OF_ITEMS(count) fixes a kernel's work-group size, so that drivers do not
 // allocate registers for another size. INLINED forces a function inline that has barriers or local pointers, because
 // some compilers would otherwise call it.
-#ifdef VECTOR
+#ifdef SIMD
 #define OF_ITEMS(count) EXPLICIT
 #define INLINED inline
 #else

@@ -8,7 +8,7 @@
 // Launches: carry has the global size (kept, kept), and mirror (W, W - kept). SIMD divides both by SIDE.
 #define SIDE 16
 
-#ifdef VECTOR
+#ifdef SIMD
 kernel EXPLICIT void carry(const int W, const int kept, global real *restrict Q) {
   const int k0 = get_global_id(1) * SIDE, v0 = get_global_id(0) * SIDE;
   for (int k = k0; k < k0 + SIDE; ++k)

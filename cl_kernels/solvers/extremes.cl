@@ -46,7 +46,7 @@ inline wide group_sum(wide value, local wide *values) { return value; }
 #endif
 
 // Define operations on AT_ONCE rows at a time: 8 rows as a vector in SIMD style with doubles, otherwise one row.
-#if defined(VECTOR) && !defined(WIDE_PAIR)
+#if defined(SIMD) && !defined(WIDE_PAIR)
 #define AT_ONCE 8
 typedef double8 some;
 typedef long8 which;

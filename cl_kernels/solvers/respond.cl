@@ -8,7 +8,7 @@ kernel EXPLICIT void respond(const int W, global const real *restrict Q, global 
                     global const wide *restrict q, global wide *restrict f) {
   const size_t base = (size_t)get_global_id(1) * W;
   Q += base * W, b += base, q += base, f += base;
-#ifdef VECTOR
+#ifdef SIMD
   const int first = get_global_id(0) * VECTORS, end = min(first + VECTORS, W / V);
   widev sum[VECTORS];
   for (int v = 0; v < VECTORS; ++v) sum[v] = first + v < end ? loadv(first + v, q) : (widev)0;

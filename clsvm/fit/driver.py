@@ -370,7 +370,7 @@ def _stored_plan(stream: Stream, dtype: str, X: Data, plans: tuple[Plan, Plan], 
     plans: the layout plan for products with all rows, and the plan for rows that are gathered for a subproblem.
     sizes: number of rows of each subproblem.
     """
-    if stream.profile.shape != "vector":
+    if stream.profile.style != "simd":
         return None
     n, itemsize = X.shape[0], np.dtype(dtype).itemsize
 

@@ -70,7 +70,7 @@ def usual(stream: Stream, row: int) -> int:
 
     CPU caches hold a tile of this size, and the tile gives work to all compute units.
     """
-    return OF_UNIT * stream.compute_units if stream.profile.shape == "vector" else max(OF_DEVICE, LEAST * row)
+    return OF_UNIT * stream.compute_units if stream.profile.style == "simd" else max(OF_DEVICE, LEAST * row)
 
 
 class RowTile(NamedTuple):
@@ -236,7 +236,7 @@ class Sums:
             return
         capacity = self.panel.capacity
         # The next kernel reads the tile, so SIMD kernels should leave the tile in the caches.
-        near = not self.keep and self.gram.stream.profile.shape == "vector"
+        near = not self.keep and self.gram.stream.profile.style == "simd"
         store = Store((part.values,), capacity, self._ld, self.gram.slot(capacity), near)
         self.gram.over_rows(part.groups, part.first, self.panel, self._count, store, None)
         self._made = part.places.stop
@@ -249,7 +249,7 @@ class Sums:
         """Compute the rows of T = K(X, U) V that belong to a tile of K."""
         profile = self.gram.stream.profile
         self._filled(part)
-        if profile.shape == "vector":
+        if profile.style == "simd":
             size, local = -(-part.rows // (self.gram.rows.lanes * programs.FORTH)), 1
         else:
             size, local = part.rows // programs.LINE * profile.group, profile.group
@@ -259,7 +259,7 @@ class Sums:
     def _add(self, part: RowTile, exact: bool = False) -> None:
         """Add the product of a tile of K, transposed, and the tile's rows of R to the output buffer."""
         profile, capacity = self.gram.stream.profile, self.panel.capacity
-        group = profile.group if profile.shape == "group" else 1
+        group = profile.group if profile.style == "workgroup" else 1
         given = part.values, np.int64(self._ld), part.rows, self._r, self._count, self.k, capacity, self._out
         (self._exact if exact else self._kernels)["back"]((capacity // programs.OWN * group,), (group,), *given)
 
@@ -490,7 +490,7 @@ class Cross:
         self._streamed = passing = Streamed(stream, self._X, self._plan, self.dtype, beside)
         with stream.scratch():
             cells = passing.laid(stream, slice(0, min(passing.step, PROBE))).cost
-        self.cost = cells + USED * (stream.profile.shape == "vector")
+        self.cost = cells + USED * (stream.profile.style == "simd")
         reading = IN_ORDER * stream.profile.cache_cost
         words = f"making a value of K costs as much as {self.cost:.0f} dense cells, reading it {reading:.0f}"
         kept, held = self.n * (values + beside) + passing.step * row, self.n * (row + beside)

@@ -127,7 +127,7 @@ def _symmetric(gram: Gram, b: Vector) -> Vector:
     """
     stream, rows, problems = gram.stream, gram.rows, len(b)
     n, n_pad, V = rows.n, rows.n_pad, rows.lanes
-    group = stream.profile.group if stream.profile.shape == "group" else 1
+    group = stream.profile.group if stream.profile.style == "workgroup" else 1
     back = stream.variant(programs.back(stream.profile, rows.dtype, exact=True))
     panel, D = gram.panel(BLOCK), np.zeros((problems, n_pad))
     D[:, :n] = b

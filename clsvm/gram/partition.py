@@ -206,7 +206,7 @@ class Clusters:
 
 def options(profile: Profile, dtype: DTypeLike) -> list[str]:
     """Return the -D options of cluster.cl for rows of ``dtype``."""
-    shape = ["-DVECTOR"] if profile.shape == "vector" else [f"-DWG={_GROUP}"]
+    shape = ["-DSIMD"] if profile.style == "simd" else [f"-DWG={_GROUP}"]
     wide = ["-DWIDE_PAIR"] * (profile.wide == "pair")
     return [f"-DINPUT={'float' if np.dtype(dtype) == np.float32 else 'double'}", *shape, *wide]
 
@@ -285,7 +285,7 @@ def _assign(
     k = -(-min(active, share) // _LANES) * _LANES
     walked, placed = stream.upload(walk.astype(np.int32)), stream.upload(order)
     unions, slots, filled = (stream.buffer(4 * m) for m in (pieces * k * words, pieces * 3 * k, clusters * words))
-    items = 1 if stream.profile.shape == "vector" else _GROUP
+    items = 1 if stream.profile.style == "simd" else _GROUP
     kernel = stream.kernel(sources.cl("gram/cluster"), options(stream.profile, np.float32), "assign")
     numbers = n, words, size, min(active, share), k, clusters, share
     kernel((items * pieces,), (items,), *numbers, patterns, walked, unions, slots, filled, placed)

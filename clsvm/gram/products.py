@@ -268,7 +268,7 @@ class Gram(Operator):
         self.stream, self.rows, self.kernel = stream, rows, kernel
         self._layout = LAYOUTS[rows.kind]
         self.reader: Reader = self._layout.reader(self._layout, stream, rows, kernel)
-        self.width, self.by_blocks = self.reader.width, stream.profile.shape == "vector" and not self._layout.shared
+        self.width, self.by_blocks = self.reader.width, stream.profile.style == "simd" and not self._layout.shared
         self._real = np.dtype(rows.dtype)
         self.numbers = kernel.scalars(rows.dtype)
         self._grams: dict[tuple[str, str, str], tuple[DeviceKernel, dict[str, int]]] = {}
@@ -335,7 +335,7 @@ class Gram(Operator):
 
     def tile(self, panel: Panel, tile: Tile) -> None:
         store = Store((tile.out,), panel.capacity, panel.capacity, self.slot(panel.capacity))
-        product = "half tile" if tile.half and self.stream.profile.shape == "vector" else "tile"
+        product = "half tile" if tile.half and self.stream.profile.style == "simd" else "tile"
         most = panel.capacity if tile.most is None else tile.most
         groups = range(tile.known // self.rows.lanes, -(-most // self.rows.lanes))
         passes = self.reader.over_panel(groups, panel, tile.rows, panel, tile.count)
@@ -439,7 +439,7 @@ class Gram(Operator):
         Each section of the panel has its own sums. X are the dense rows in the lane groups ``groups``. The functions
         may be called repeatedly, with new contents of the same buffers.
         """
-        alone = len(groups) == 1 and self.stream.profile.shape == "vector"
+        alone = len(groups) == 1 and self.stream.profile.style == "simd"
         product = "sections, one group" if alone else "sections"
         passes = self.reader.over_rows(groups, panel, count)
         each = (launch for one in passes for launch in self._launches(product, panel, one, 0, None, update))
@@ -476,7 +476,7 @@ class Gram(Operator):
         outcome, apart = [given.arguments() for given in (store, update) if given], update.sections if update else 0
         cells = one.blocks * numbers["UB"] * r.lanes * max(1.0, r.cost)  # cost units of one lane group
         # Each work-group has one work-item, because PoCL would otherwise give several long work-items to one core.
-        if stream.profile.shape == "vector":
+        if stream.profile.style == "simd":
             of_panel = programs.PRODUCTS[product].tile
             items = one.items or self._layout.size(stream, numbers, of_panel, one.groups, cells)
             yield kernel, *_range((items,), (1,), apart), one.first, one.groups, base, one.reads, *outcome, self.numbers

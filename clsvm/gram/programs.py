@@ -40,7 +40,7 @@ class Product(NamedTuple):
         -D options of the product's programs.
     tile
         whether the rows on both sides of K are right-hand rows of panels.
-    vector
+    simd
         whether only devices with SIMD-style kernels, which are CPUs, use the product.
     layout
         the only layout that has the product, or None if all layouts have it.
@@ -52,7 +52,7 @@ class Product(NamedTuple):
 
     options: tuple[str, ...]
     tile: bool = False
-    vector: bool = False
+    simd: bool = False
     layout: str | None = None
     without: tuple[str, ...] = ()
     single: bool = False
@@ -64,16 +64,16 @@ _SECTIONS = "-DUPDATE", f"-DSECTIONS={SECTION}"
 
 PRODUCTS = {
     "rows": Product(("-DSTORE",)),
-    "rows, near": Product(("-DSTORE", "-DNEAR"), vector=True),
+    "rows, near": Product(("-DSTORE", "-DNEAR"), simd=True),
     "rows, slabs": Product(("-DSTORE", f"-DSLABS={SLABS}")),
     "update": Product(("-DUPDATE",)),
     "both": Product(("-DSTORE", "-DUPDATE")),
     "both, slabs": Product(("-DSTORE", "-DUPDATE", f"-DSLABS={SLABS}")),
     "tile": Product(("-DSTORE", "-DNEAR"), tile=True, without=("two",)),
-    "half tile": Product(("-DSTORE", "-DNEAR", "-DHALF"), tile=True, vector=True, without=("two",)),
+    "half tile": Product(("-DSTORE", "-DNEAR", "-DHALF"), tile=True, simd=True, without=("two",)),
     "tile update": Product(("-DUPDATE",), tile=True, without=("two",)),
     "sections": Product(_SECTIONS, layout=DENSE.name, without=("two", "few")),
-    "sections, one group": Product(_SECTIONS, vector=True, layout=DENSE.name, without=("two", "few"), single=True),
+    "sections, one group": Product(_SECTIONS, simd=True, layout=DENSE.name, without=("two", "few"), single=True),
 }
 
 
@@ -103,14 +103,14 @@ def gram(spec: Spec, product: str, kind: str, dtype: str, profile: Profile, d: i
 def update(profile: Profile, dtype: str) -> Variant:
     """Return the program that adds D K to the gradients f, for weights D and stored rows of K."""
     made = *options(profile, dtype), f"-DSLABS={SLABS}", f"-DBLOCK={profile.block}"
-    grouped = [f"-DWG={profile.group}"] * (profile.shape == "group")
+    grouped = [f"-DWG={profile.group}"] * (profile.style == "workgroup")
     return Variant(f"update {dtype}", sources.cl("gram/update"), (*made, *grouped), "update")
 
 
 def update_range(profile: Profile, n: int) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
     """Return the global and local size of :func:`update` over n rows."""
     pieces = -(-n // profile.block)
-    return ((pieces,), None) if profile.shape == "vector" else ((pieces * profile.group,), (profile.group,))
+    return ((pieces,), None) if profile.style == "simd" else ((pieces * profile.group,), (profile.group,))
 
 
 SIDE = 16  # the kernel reflect (given.cl) copies squares of 16 x 16 values of K
@@ -146,7 +146,7 @@ class RowSource(NamedTuple):
 
 def made_rows(spec: Spec) -> RowSource:
     """Return the OpenCL text that computes rows of a subproblem's matrix K from the right-hand rows of a panel."""
-    return RowSource(spec.name or "expression", sources.render("gram/row_vector", kernel=spec))
+    return RowSource(spec.name or "expression", sources.render("gram/row_simd", kernel=spec))
 
 
 def picked_rows() -> RowSource:
@@ -193,7 +193,7 @@ class Units:
     """Describe the matrix units (tensor cores) of a kind of device, which multiply small matrices, and their tiles.
 
     Matrix units compute the inner products of dense rows in products with many right-hand rows. The templates
-    gram/*_matrix_group.mako hold everything that all matrix units share. A fragment is a small matrix that one
+    gram/*_matrix_workgroup.mako hold everything that all matrix units share. A fragment is a small matrix that one
     instruction multiplies.
 
     Attributes
@@ -276,7 +276,7 @@ class Units:
 
     def gram(self, spec: Spec, product: str, profile: Profile, d: int = 0) -> Variant:
         """Return the program of a product (see PRODUCTS) with a kernel function over all rows, dense and float32."""
-        template = sources.render("gram/gram_matrix_group", kernel=spec, units=self.name, unroll=self.unroll)
+        template = sources.render("gram/gram_matrix_workgroup", kernel=spec, units=self.name, unroll=self.unroll)
         text, V = "\n".join((sources.cl(self.text), template.removeprefix(sources.cl()))), profile.lanes
         numbers = {
             "UB": V, "GROUPS": self.groups, "BLOCKS": self.blocks, "DEPTH": self.depth, "WARP_ROWS": self.rows,

@@ -158,7 +158,7 @@ class StoredGram(Operator):
             gram.gather(panel, tile.rows, tile.count)
             gram.tile(panel, tile)
             return
-        size = (1 if profile.shape == "vector" else self.rows.lanes, panel.capacity)
+        size = (1 if profile.style == "simd" else self.rows.lanes, panel.capacity)
         given = tile.rows, panel.capacity, tile.known, int(tile.half), tile.out
         self._pick(size, None, self._store.arguments(), *given)
 
@@ -217,7 +217,7 @@ def computed(gram: Operator, tiles: bool) -> StoredGram:
     """
     stream, rows, profile = gram.stream, gram.rows, gram.stream.profile
     store, n = _store(stream, rows.n_pad, rows.dtype), rows.n_pad
-    half = profile.shape == "vector" and rows.cost / 2 > programs.COPIED * profile.cache_cost
+    half = profile.style == "simd" and rows.cost / 2 > programs.COPIED * profile.cache_cost
     panel, every = gram.panel(min(_AT_A_TIME, store.slab_rows)), np.arange(n, dtype=np.int32)
     listed = stream.buffer(4 * panel.capacity), stream.buffer(4 * panel.capacity), stream.buffer(4)
     fill(gram, panel, listed, store, every, every, half)

@@ -81,7 +81,7 @@ class Shape(NamedTuple):
 
     @classmethod
     def of(cls, profile: Profile, dtype: str, t: int) -> Shape:
-        block = 128 if profile.shape == "vector" else lanes(profile, dtype)
+        block = 128 if profile.style == "simd" else lanes(profile, dtype)
         pad = padded(t, lanes(profile, dtype))
         # Rows whose starts share a cache set would evict one another, so ld is no multiple of 256.
         ld = pad + lanes(profile, dtype) * (pad % 256 == 0)
@@ -203,7 +203,7 @@ class DeviceTiles:
         for k in range(0, w, s.block):
             b = min(s.block, w - k)
             self._rest(of_C, k, b, w, k)
-            size = 1 if self.stream.profile.shape == "vector" else self.stream.profile.group
+            size = 1 if self.stream.profile.style == "simd" else self.stream.profile.group
             self._factor((size,), (size,), self.C, np.int64(k * s.ld + k), np.int64(s.ld), b, k, self._failed)
             if k + b < w:
                 self._packed(of_C.columns(k, k), b, b, k // self.V * s.t + k)
@@ -250,17 +250,17 @@ class DeviceTiles:
         w: columns of C.
         column: all columns from the lane group of this column on are solved.
         """
-        s, vector = self.shape, self.stream.profile.shape == "vector"
+        s, simd = self.shape, self.stream.profile.style == "simd"
         group = column // self.V
         groups = -(-w // self.V) - group
-        size, local = (groups, 1) if vector else (groups * self.V, self.V)
+        size, local = (groups, 1) if simd else (groups * self.V, self.V)
         self._solve((size,), (local,), group, b, k, U.rows(k, k), self.C, np.int64(s.ld), s.t, self.X)
 
     def _turned(self, source: Buffer, to: Buffer, h: int, w: int) -> None:
         """Transpose a tile of h rows and w columns from the buffer ``source`` to the buffer ``to``."""
-        vector = self.stream.profile.shape == "vector"
+        simd = self.stream.profile.style == "simd"
         size, local = (-(-w // self.V), -(-h // self.V)), (1, 1)
-        if not vector:
+        if not simd:
             size, local = (-(-w // SIDE) * SIDE, -(-h // SIDE) * SIDE // 4), (SIDE, SIDE // 4)
         self._turn(size, local, h, w, np.int64(self.shape.ld), source, to)
 
@@ -271,7 +271,7 @@ class DeviceTiles:
         at: number of the first vector in the buffer X; None packs into the buffer of right-hand rows instead.
         triangle: set number k of vector i to zero if k < i.
         """
-        items = 1 if self.stream.profile.shape == "vector" else 64
+        items = 1 if self.stream.profile.style == "simd" else 64
         to = (0, d, self._strip) if at is None else (at, self.shape.t, self.X)
         source, *numbers = vectors
         self._pack((items, -(-n // self.V)), (items, 1), source, (*numbers, n, d, int(triangle), *to[:2]), to[2])
@@ -286,7 +286,7 @@ class DeviceTiles:
         stream, s = self.stream, self.shape
         group = column // self.V
         groups = -(-w // self.V) - group
-        if stream.profile.shape == "vector":
+        if stream.profile.style == "simd":
             size: tuple[int, ...] = (DENSE.size(stream, self._numbers, False, groups, n * d * self.V),)
             local: tuple[int, ...] = (1,)
         else:

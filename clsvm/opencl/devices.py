@@ -374,7 +374,7 @@ def untuned_profile(info: DeviceInfo) -> Profile:
     if name not in PROFILES:
         raise ValueError(f"CLSVM_PROFILE must be one of {', '.join(PROFILES)} (or gpu-pair), got {name!r}")
     profile = PROFILES[name]
-    if profile.shape == "group":
+    if profile.style == "workgroup":
         most = 1 << int(device.max_work_group_size).bit_length() - 1
         profile = replace(profile, group=min(profile.group, most), pair_items=min(profile.pair_items, most))
     return replace(profile, wide="double" if info.fp64 and option != "pair" else "pair")

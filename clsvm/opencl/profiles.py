@@ -50,9 +50,9 @@ class Profile:
     ----------
     name
         key in PROFILES.
-    shape
-        kernel style: "vector" is SIMD style, in which a work-item computes with explicit vectors. "group" is work-group
-        style, in which work-items share local memory.
+    style
+        kernel style. In the style "simd" a work-item computes with explicit vectors. In the style "workgroup"
+        work-items share local memory.
     lanes
         number of rows that are stored side by side, in float32.
     panel
@@ -108,7 +108,7 @@ class Profile:
     """
 
     name: str
-    shape: str
+    style: str
     lanes: int
     panel: int
     cluster: int
@@ -156,7 +156,7 @@ def _vector(columns: int, groups: int, ahead: int = 0) -> Tile:
 
 _CPU = Profile(
     name="cpu",
-    shape="vector",
+    style="simd",
     lanes=16,
     panel=64,
     cluster=1,
@@ -184,7 +184,7 @@ _CPU = Profile(
 )
 _GPU = Profile(
     name="gpu",
-    shape="group",
+    style="workgroup",
     lanes=64,
     panel=64,
     cluster=4,
@@ -254,14 +254,14 @@ _WIDE = [
     for depth in (4, 8, 16)
 ]
 SEARCH: Mapping[str, Mapping[str, Any]] = {
-    "vector": {
+    "simd": {
         "lanes": (8, 16),
         "tiles": {"two": _TWO, "few": [*_FEW, *_MANY[2:4], *_MANY[5:8]], "many": _MANY},
         "panel": (16, 32, 64, 128),
         "block": (128, 256, 512, 1024, 2048),
         "chunks": (2, 4, 8, 16, 32),
     },
-    "group": {
+    "workgroup": {
         "lanes": (32, 64),
         "tiles": {
             "two": [
@@ -329,25 +329,25 @@ def read_tuned() -> dict[str, dict[str, Any]]:
 def with_tuned(profile: Profile, name: str) -> Profile:
     """Return the profile, with the values that ``clsvm tune`` stored under the device key ``name``."""
     values = read_tuned().get(name, {}).get("profile", {})
-    wrong = [field for field, value in values.items() if not _possible(profile.shape, field, value)]
+    wrong = [field for field, value in values.items() if not _possible(profile.style, field, value)]
     if wrong:
         _ignored(tuned_path(), f"{name} has {wrong[0]} = {values[wrong[0]]!r}")
         return profile
     return replace(profile, **{**values, "tiles": {**profile.tiles, **values.get("tiles", {})}})
 
 
-def _possible(shape: str, field: str, value: Any) -> bool:
+def _possible(style: str, field: str, value: Any) -> bool:
     """Return whether ``value`` is a valid tuning result for a profile field: a candidate, or a rate within its limits.
 
-    ``shape`` is the kernel style of the profile.
+    ``style`` is the kernel style of the profile.
     """
     if field == "tiles":
-        known = SEARCH[shape]["tiles"]
+        known = SEARCH[style]["tiles"]
         return isinstance(value, dict) and all(tile in known.get(name, ()) for name, tile in value.items())
     if field in RATES:
         least, most = RATES[field]
         return type(value) is float and least <= value <= most
-    return type(value) is int and value in SEARCH[shape].get(field, ())
+    return type(value) is int and value in SEARCH[style].get(field, ())
 
 
 @cache

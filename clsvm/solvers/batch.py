@@ -152,7 +152,7 @@ def _width(gram: Operator, rows: int) -> int:
     program.
     """
     unit, profile = UNIT, gram.stream.profile
-    if profile.shape == "group":
+    if profile.style == "workgroup":
         unit = min(SMALL, profile.group) if rows <= SMALL else profile.group
     unit = max(gram.width, unit)
     return -(-rows // unit) * unit
@@ -234,7 +234,7 @@ class _Batch:
 
     def _row_arguments(self) -> tuple[Any, ...] | None:
         """Return the arguments by which the SMO kernel computes rows of its tile Q, None if whole tiles are given."""
-        if self.stream.profile.shape != "vector" or self.problem.constraint is Constraint.SPLIT:
+        if self.stream.profile.style != "simd" or self.problem.constraint is Constraint.SPLIT:
             return None
         return self.gram.of_panel(self.panel) if rows_on_demand(self.gram, self.W) else None
 
@@ -523,7 +523,7 @@ def _from_products(gram: Operator, requests: Sequence[GradientRequest]) -> list[
 
 def mirrors(gram: Operator) -> bool:
     """Return whether one half of a tile is computed and then copied to the other: on a CPU, for long rows."""
-    return gram.stream.profile.shape == "vector" and gram.rows.tile_cost >= MIRRORED
+    return gram.stream.profile.style == "simd" and gram.rows.tile_cost >= MIRRORED
 
 
 def tile(gram: Operator, panel: Panel, rows: Buffer, count: Buffer, Q: Buffer, index: int, most: int) -> None:
@@ -549,7 +549,7 @@ def _respond(gram: Operator, shape: tuple[int, int], Q: Buffer, b: Buffer, q: Bu
     shape: (number of tiles, W).
     """
     (tiles, W), profile = shape, gram.stream.profile
-    columns = -(-W // (RESPOND * gram.rows.lanes)) if profile.shape == "vector" else W
+    columns = -(-W // (RESPOND * gram.rows.lanes)) if profile.style == "simd" else W
     gram.stream.variant(respond(profile, gram.rows.dtype))((columns, tiles), None, W, Q, b, q, f)
 
 

@@ -94,7 +94,7 @@ def compute_rows_first(
 
 def prefetches(gram: Operator) -> bool:
     """Return whether both are true: rows of K can be prefetched, and this pays in a solve that needs all rows."""
-    if not gram.resident or gram.stream.profile.shape != "vector":
+    if not gram.resident or gram.stream.profile.style != "simd":
         return False
     return gram.rows.cost * (1 - MIN_GAIN / 2) > MIN_GAIN * programs.COPIED * gram.stream.profile.cache_cost
 
@@ -334,7 +334,7 @@ class KernelRows:
 
         rows: buffer with the positions of the tile's rows on the device.
         """
-        size = (1 if self.state.stream.profile.shape == "vector" else self.state.gram.rows.lanes, W)
+        size = (1 if self.state.stream.profile.style == "simd" else self.state.gram.rows.lanes, W)
         self._pick(size, None, self.cache.store(self.cache.slot_of).arguments(), rows, W, known, 1, Q)
 
     def tile_if_cached(self, positions: Positions, rows: Buffer, W: int, known: int, Q: Buffer) -> bool:

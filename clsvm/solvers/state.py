@@ -42,7 +42,7 @@ def _cl(*names: str) -> str:
 
 def subproblem_items(profile: Profile, working_set: int) -> int:
     """Return the number of work-items of the kernel that solves the dual over a working set of this size."""
-    return 1 if profile.shape == "vector" else min(1 << working_set.bit_length() - 1, profile.pair_items)
+    return 1 if profile.style == "simd" else min(1 << working_set.bit_length() - 1, profile.pair_items)
 
 
 def subproblem(
@@ -58,13 +58,13 @@ def subproblem(
     SIMD-style kernel and the constraint BIAS or NONE.
     """
     items = subproblem_items(profile, working_set)
-    reductions = ("fold",) if profile.shape == "vector" else ("argmin", "least")
+    reductions = ("fold",) if profile.style == "simd" else ("argmin", "least")
     options = [*record.options(profile, dtype), f"-DWG={items}"]
     options += [f"-DEACH={-(-working_set // items)}"] * (items > 1)
     options += ["-DNO_BIAS"] * (constraint is Constraint.NONE) + ["-DSPLIT"] * (constraint is Constraint.SPLIT)
-    names = [f"subproblem_{profile.shape}"]
+    names = [f"subproblem_{profile.style}"]
     if constraint is Constraint.COUPLED:
-        names = ["row_threshold", f"coupled_{profile.shape}"]
+        names = ["row_threshold", f"coupled_{profile.style}"]
     label, text = f"subproblem {constraint.name.lower()} {dtype}", _cl(*reductions, *names)
     if rows:
         label, text = f"{rows.name} {label}", rows.text + text.removeprefix(sources.cl())
@@ -78,7 +78,7 @@ def selection(profile: Profile, dtype: str, constraint: Constraint = Constraint.
     options += ["-DNO_BIAS"] * (not constraint.has_offset)
     options += ["-DSPLIT"] * (constraint is Constraint.SPLIT)
     names = ("extremes", "count", "rowcache", *["coupled"] * (constraint is Constraint.COUPLED))
-    text = _cl(*["argmin"] * (profile.shape == "group"), *names)
+    text = _cl(*["argmin"] * (profile.style == "workgroup"), *names)
     return Variant(f"{', '.join(names)} {constraint.name.lower()} {dtype}", text, tuple(options), "extremes")
 
 
@@ -111,7 +111,7 @@ def squares(profile: Profile, wide: int, high: int) -> tuple[tuple[int, int], tu
 
     Both numbers are multiples of SQUARE.
     """
-    if profile.shape == "vector":
+    if profile.style == "simd":
         return (wide // SQUARE, high // SQUARE), None
     return (wide, high), (SQUARE, SQUARE)
 
@@ -127,7 +127,7 @@ def mirror(stream: Stream, dtype: str) -> Callable[[int, int, Buffer], None]:
 
 def max_working_set(stream: Stream) -> float:
     """Return the most rows of a working set whose SMO state fits in the device's local memory."""
-    return stream.local_memory // VECTOR_STATE if stream.profile.shape == "vector" else np.inf
+    return stream.local_memory // VECTOR_STATE if stream.profile.style == "simd" else np.inf
 
 
 class Limits(NamedTuple):
@@ -278,7 +278,7 @@ class State:
 
 
 def _chunks(profile: Profile, n: int) -> int:
-    least = BINS if profile.shape == "vector" else max(64, 2 * profile.group)  # of a chunk, as each has BINS bins
+    least = BINS if profile.style == "simd" else max(64, 2 * profile.group)  # of a chunk, as each has BINS bins
     return max(1, min(profile.chunks, n // least))
 
 
@@ -328,7 +328,14 @@ class Selection:
         self._extremes = together(stream, initial)
         self.numbers, self.places, self.counters = self._extremes.each
         self.program = selection(profile, dtype, constraint)
-        names = ("extremes", "histogram", "threshold", "collect", "objective", *["share"] * (profile.shape == "group"))
+        names = (
+            "extremes",
+            "histogram",
+            "threshold",
+            "collect",
+            "objective",
+            *["share"] * (profile.style == "workgroup"),
+        )
         self._k = {name: stream.variant(self.program, name) for name in names}
         self._sums = stream.zeros(8 * 3 * pieces)
 

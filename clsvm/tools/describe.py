@@ -219,7 +219,7 @@ def _measured(stream: Stream) -> float:
 
     The measure is the difference in time between products with many and with few columns.
     """
-    n = tune.ROWS[stream.profile.shape]
+    n = tune.ROWS[stream.profile.style]
     made = [tune.dense(stream, n, d) for d in (NARROW, WIDE)]
     for work in made:
         work.launch()  # the first launch builds the program and touches memory, so it is not timed

@@ -44,7 +44,7 @@ from clsvm.solvers.decomposition import Solver
 from clsvm.solvers.result import Settings
 
 WORKING = 256  # number of right-hand rows in the products that measure rates
-ROWS = {"vector": 1 << 12, "group": 1 << 15}  # rows for each kernel style: enough to exceed the processor's caches
+ROWS = {"simd": 1 << 12, "workgroup": 1 << 15}  # rows for each kernel style: enough to exceed the processor's caches
 _REPEATS, _TURNS = 9, 5  # number of rounds in the measurement of a rate, and runs of each product in a round
 _DENSE = 256  # number of columns of dense rows, and of the densely stored columns of hybrid rows
 # CSR rows have few columns, so that copying right-hand rows takes little of the time. A row has about _ENTRIES entries.
@@ -221,7 +221,7 @@ def measure(stream: Stream, rate: Rate, n: int | None = None) -> float | None:
     Return None if the rate is outside its limits in profiles.RATES. Raises DeviceError if the device fails, ValueError
     if it cannot run the product.
     """
-    n = n or ROWS[stream.profile.shape]
+    n = n or ROWS[stream.profile.style]
     of_dense, work = dense(stream, n), rate.prepare(stream, n)
     for one in of_dense, work:
         one.launch()  # the first launch builds the program and touches memory, so it is not timed
@@ -274,7 +274,7 @@ def _values(name: str, lanes: bool = False) -> Callable[[Profile], Iterator[Prof
 
     def candidates(profile: Profile) -> Iterator[Profile]:
         yield profile
-        search = SEARCH[profile.shape]
+        search = SEARCH[profile.style]
         for value in search.get(name, ()):
             yield replace(profile, **{name: value})
         for count in search["lanes"] if lanes else (profile.lanes,):
@@ -439,7 +439,7 @@ def tune(spec: Any = None, seconds: float = 60.0, progress: Callable[[str, float
     profiles.check_tuned_writable()
     info = find(spec)
     start = profile = untuned_profile(info)
-    n = 1 << (14 if profile.shape == "vector" else 17)
+    n = 1 << (14 if profile.style == "simd" else 17)
     result, told = Tuning([], []), progress or (lambda words, share: None)
     families = [family for family in FAMILIES if len(list(family.candidates(profile))) > 1]
     parts = len(families) + bool(RATES)  # each part has an equal share of the time; all rates are one part

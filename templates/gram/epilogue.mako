@@ -32,7 +32,7 @@ time, because a cache line is then not read before it is written. NEAR turns PAS
 #else
 #define UPDATE_PARAMETERS
 #endif
-#if defined(STORE) && defined(VECTOR) && !defined(SUM) && !defined(NEAR) && defined(__clang__) && !defined(NO_FETCH)
+#if defined(STORE) && defined(SIMD) && !defined(SUM) && !defined(NEAR) && defined(__clang__) && !defined(NO_FETCH)
 #define FAR (8 << 20)  // bytes from which a store is larger than a core's own cache
 #define PAST (sizeof(realv) == 64 && (size_t)slab_rows * ld * SLABS * sizeof(real) > FAR && ld % V == 0 && to % V == 0 && (size_t)K0 % 64 == 0)
 #define store_past(value, p) __builtin_nontemporal_store(value, (global realv *)(p))

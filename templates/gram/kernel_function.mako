@@ -14,7 +14,7 @@ inline kv ipow(kv x, int n) {  // x to the power n, with the operations of expre
 // Return e^x within 1.1 ulp. Below x = LEAST return 0, because runtimes take three times as long there.
 //   x = n * ln 2 + r,   e^r = 1 + r + r^2 * q(r),   with a polynomial q of least maximum error on |r| <= (ln 2) / 2
 // n is an integer. The last bits of n + 1.5 * 2^MANTISSA are the bits of n, which are added to the exponent.
-#ifdef VECTOR
+#ifdef SIMD
 #ifdef REAL64
 #define MANTISSA 52
 #define LEAST -708.0
@@ -59,7 +59,7 @@ inline kv exponential(kv x) {
 #endif
 
 inline kv power(kv x, kv y) {
-#if defined(VECTOR) && defined(REAL64)  // PoCL 3.1's pow of eight doubles is wrong beside a lane of 0, infinity or NaN
+#if defined(SIMD) && defined(REAL64)  // PoCL 3.1's pow of eight doubles is wrong beside a lane of 0, infinity or NaN
   return (kv)(pow(x.lo, y.lo), pow(x.hi, y.hi));
 #else
   return pow(x, y);

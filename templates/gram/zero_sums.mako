@@ -8,7 +8,7 @@ kernel EXPLICIT void zero_sums(global const long *restrict indptr, global const 
   kv sum = none;
   for (long e = indptr[i]; e < indptr[i + 1]; ++e) sum = ADD_TERM(sum, none, (kv)data[e]);
   sum += (kv)(real)(d - (int)(indptr[i + 1] - indptr[i])) * ADD_TERM(none, none, none);
-#ifdef VECTOR
+#ifdef SIMD
   zero[i] = sum.s0;
 #else
   zero[i] = sum;

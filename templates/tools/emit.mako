@@ -1,6 +1,6 @@
 ## Render the comment above an emitted program: the formula, how rows are stored, arguments, launch sizes and numbers.
 <%
-    V, tile, group = options["V"], product == "tile", profile.shape == "group"
+    V, tile, workgroup = options["V"], product == "tile", profile.style == "workgroup"
     number = {name: int(value) for name, value in options.items() if value.isdecimal()}
     each = number.get("GROUPS", 1)
     tiles = "groups" if each == 1 else f"groups / {each}, rounded up"
@@ -37,7 +37,7 @@ ${line}
 ${"The first" if later else "One"} kernel, ${entry}. Its arguments, in this order:
 ${"\n".join(arguments)}
 
-% if not group:
+% if not workgroup:
 Launch: one dimension, global size ${tiles}; local size 1.
 % else:
 <% items = layout.items(number) %>\
@@ -62,7 +62,7 @@ ${"\n" if place == "second" else ""}The ${place} kernel, ${name}. Its arguments,
 ${"\n".join(lines)}
 % if name == "residual":
 Launch: two dimensions, global size (rows, problems); any local size.
-% elif group:
+% elif workgroup:
 Launch: one dimension, global size ${f"capacity / {options['OWN']}" if name == "back" else f"rows / {options['LINE']}"} * ${options["WG"]}, local size ${options["WG"]}.
 % elif name == "back":
 Launch: one dimension, global size capacity / ${options["OWN"]}, local size 1.

@@ -90,11 +90,11 @@ def shape(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, devic
     if request.param != own and thrifty(device):
         pytest.skip("kernels of other devices are left to Intel's compiler, the fastest")
     monkeypatch.setenv("CLSVM_PROFILE", request.param)
-    few = {"vector": 16, "group": 16}
+    few = {"simd": 16, "workgroup": 16}
     for name, value in (
         ("bench.READ", 1 << 20), ("bench.CHAIN", 64), ("bench.TRIAL", few), ("gpu.device.TRIAL", few),
         ("gpu.device.COPIED", 1 << 16), ("gpu.device.LEAST_ROWS", 150),
-        ("gpu.device.LONG", {"vector": 1 << 12, "group": 1 << 12}), ("gpu.device.HALF", np.inf),
+        ("gpu.device.LONG", {"simd": 1 << 12, "workgroup": 1 << 12}), ("gpu.device.HALF", np.inf),
         ("gpu.device.WORKING", {"few": (2, 9), "many": (21,)}),
         ("gpu.training.FITS", 1),
         ("gpu.training.SETS", {"two": training.Training("two", small, {"C": 1, "gamma": 0.05})}),
@@ -183,7 +183,7 @@ def test_the_peaks_do_what_they_count(device: str, profile: str) -> None:
     first = np.random.default_rng(0).random(64).astype(np.float32)
     with Bench(device) as bench:
         start, out = bench.stream.upload(first), bench.stream.buffer(64)
-        local = (1,) if bench.vector else (2,)
+        local = (1,) if bench.simd else (2,)
         for name, chains, given, step in (("fma_chains", 3, (5, 0.5, 0.25), lambda v: v * 0.5 + 0.25),):
             bench.kernel("peaks", name, LANES=4, CHAINS=chains)((2,), local, *given, start, out)
             v = first[: 4 * chains].astype(np.float64)

@@ -268,7 +268,7 @@ def test_what_a_value_costs(kind: str, density: Any, working: int, fill: float, 
 
 
 def test_work_groups_wait_for_no_memory_and_have_no_index() -> None:
-    group = replace(SIMPLE, shape="group")
+    group = replace(SIMPLE, style="workgroup")
     assert cost(group, "dense", FEW, 16) == 100
     wide = np.full(5000, 0.5)
     near, far = cost(group, "csr", wide, 512), cost(SIMPLE, "csr", wide, 512)

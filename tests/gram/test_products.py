@@ -212,7 +212,7 @@ def test_half_a_tile_and_its_mirror_image(device: str, profile: str, kind: str, 
         out = stream.upload(np.full((256, 256), -7, dtype))
         gram.tile(panel, Tile(at, count, out, known=known, half=True))
         half = stream.read(out, dtype, (256, 256))
-        if stream.profile.shape == "vector":
+        if stream.profile.style == "simd":
             assert (half[known:, known:] == -7).mean() > 0.2
         mirror = stream.variant(carry(stream.profile, dtype), "mirror")
         mirror(*squares(stream.profile, 256, 256 - known), 256, known, out)

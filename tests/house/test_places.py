@@ -125,9 +125,7 @@ class LinesLayout(Lanes):
     ) -> tuple[str, list[str]]:
         if of_panel:
             return super().program(spec, profile, dtype, shape, of_panel, d)
-        parts = [
-            sources.render(f"gram/{name}", kernel=spec) for name in ("kernel_function", "epilogue", "finish_vector")
-        ]
+        parts = [sources.render(f"gram/{name}", kernel=spec) for name in ("kernel_function", "epilogue", "finish_simd")]
         function, parameters, finish = (part.removeprefix(sources.cl()) for part in parts)
         return sources.cl() + function + parameters + PRODUCTS.replace("FINISH", finish), []
 

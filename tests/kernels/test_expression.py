@@ -145,7 +145,7 @@ class Inputs:
 
 
 PROBE = """
-#ifdef VECTOR
+#ifdef SIMD
 #define AT(p) loadv(i, p)
 #define PUT(value, p) storev(value, i, p)
 #else

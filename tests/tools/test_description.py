@@ -20,7 +20,7 @@ from tests.conftest import take_profile
 COUNTS = (4, 1, 1, 4, 3, 0, 2, 1, 1, 1, 0, 1)  # entries of each column, in its first rows
 X = (np.arange(4)[:, None] < np.array(COUNTS)) * 2.5
 CPU = PROFILES["cpu"]
-SPEED = tune.ROWS["vector"] * 256 * (256 - 32) / 0.4  # 224 cells more a value take 0.4 seconds more
+SPEED = tune.ROWS["simd"] * 256 * (256 - 32) / 0.4  # 224 cells more a value take 0.4 seconds more
 
 
 @pytest.fixture(autouse=True)

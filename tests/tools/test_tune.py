@@ -43,10 +43,10 @@ def write(file: Path, device: str, profile: dict[str, Any], **more: Any) -> None
 def test_a_record_is_used(device: str, file: Path) -> None:
     start = devices.default_profile(devices.find(device))
     assert start == devices.untuned_profile(devices.find(device))
-    write(file, device, {"panel": 64, "chunks": 32, "tiles": {"two": SEARCH[start.shape]["tiles"]["two"][0]}})
+    write(file, device, {"panel": 64, "chunks": 32, "tiles": {"two": SEARCH[start.style]["tiles"]["two"][0]}})
     with Stream(device) as stream:
         assert (stream.profile.chunks, stream.profile.panel) == (32, 64)
-        assert stream.profile.tiles["two"] == SEARCH[start.shape]["tiles"]["two"][0]
+        assert stream.profile.tiles["two"] == SEARCH[start.style]["tiles"]["two"][0]
         assert stream.profile.tiles["many"] == start.tiles["many"]
     write(file, device, {"chunks": 32})
     info = devices.find(device)
@@ -85,7 +85,14 @@ DAMAGED: list[str | dict[str, Any]] = [  # a file's text, or the numbers that it
     '{"clsvm": 1, "devices": {"a": {}}}',
     "[" * 100000,
     b"\x80\x04\x95".decode("latin-1") * 9,
-    *({"lanes": 7}, {"lanes": 16.0}, {"lanes": True}, {"shape": "group"}, {"tiles": 3}, {"chunks": 4, "block": 10**9}),
+    *(
+        {"lanes": 7},
+        {"lanes": 16.0},
+        {"lanes": True},
+        {"style": "workgroup"},
+        {"tiles": 3},
+        {"chunks": 4, "block": 10**9},
+    ),
     *({"csr_cost": 3}, {"csr_cost": float("nan")}, {"clustered_cost": 0.1}, {"cache_cost": 3.0}),
     {"tiles": {"many": {"COLUMNS": 5, "GROUPS": 1, "AHEAD": 0}}},
     {"tiles": {"other": {"COLUMNS": 16, "GROUPS": 1, "AHEAD": 0}}},
@@ -130,7 +137,7 @@ def choose(*values: int) -> Any:
 def others(device: str) -> list[int]:
     """Four numbers of chunks that the device's profile may have, and has not."""
     own = devices.untuned_profile(devices.find(device))
-    return [chunks for chunks in SEARCH[own.shape]["chunks"] if chunks != own.chunks]
+    return [chunks for chunks in SEARCH[own.style]["chunks"] if chunks != own.chunks]
 
 
 class Clock:
@@ -361,7 +368,7 @@ def test_each_rate_measures_its_layout(
 
 TILES = [
     (name, shape, tile)
-    for name, of in (("cpu", "vector"), ("gpu", "group"))
+    for name, of in (("cpu", "simd"), ("gpu", "workgroup"))
     for shape, tiles in SEARCH[of]["tiles"].items()
     for tile in tiles
 ]

@@ -228,8 +228,8 @@ class CsrReader(Reader):
 
     def _range(self, panel: Panel) -> tuple[tuple[int, int], tuple[int, int] | None]:
         """Return the global and local size of the kernels that fill a block."""
-        vector = self.stream.profile.shape == "vector"
-        return (panel.width, 1 if vector else 32), (1, 1) if vector else None
+        simd = self.stream.profile.style == "simd"
+        return (panel.width, 1 if simd else 32), (1, 1) if simd else None
 
 
 class Csr(Layout):
@@ -271,7 +271,7 @@ class Csr(Layout):
         """
         density = survey.density[~whole]
         profile, width = survey.profile, self.width(survey.profile, "float32", shape_class(survey.working))
-        near = CACHED * 64 // width if profile.shape == "vector" else len(density)
+        near = CACHED * 64 // width if profile.style == "simd" else len(density)
         far = np.sort(density)[::-1][near:]
         read = density.sum() + FAR * (far * (1 - (1 - far) ** width)).sum()
         row = profile.csr_cost * (1 + profile.panel / width) / 2 * read
@@ -345,12 +345,12 @@ class Csr(Layout):
         """Return the number of right-hand rows in a block of a panel. For few right-hand rows a SIMD device takes the
         width of one vector, because an entry costs the same for a full block and for an empty one."""
         V = record.lanes(profile, dtype)
-        if profile.shape == "group":  # local memory holds a work-group's tile
+        if profile.style == "workgroup":  # local memory holds a work-group's tile
             return min(profile.panel, 64) if dtype == "float64" else profile.panel
         return V if shape != "many" else profile.panel * V // profile.lanes
 
     def program(self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool, d: int = 0) -> Text:
-        teams = [] if profile.shape == "vector" else [f"-DTEAMS={_teams(self.width(profile, dtype, shape))}"]
+        teams = [] if profile.style == "simd" else [f"-DTEAMS={_teams(self.width(profile, dtype, shape))}"]
         return record.template("csr", spec, profile), [*teams, *["-DLISTED"] * of_panel]
 
     def items(self, numbers: Mapping[str, int]) -> int:
@@ -388,7 +388,7 @@ class Hybrid(Csr):
     def program(self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool, d: int = 0) -> Text:
         text, made = super().program(spec, profile, dtype, shape, of_panel)
         made.append("-DDENSE_COLUMNS")
-        if profile.shape == "vector":  # registers hold the sums of as many rows as in the dense layout
+        if profile.style == "simd":  # registers hold the sums of as many rows as in the dense layout
             held, V = profile.tiles["many"]["COLUMNS"] * profile.tiles["many"]["GROUPS"], record.lanes(profile, dtype)
             of_row = self.width(profile, dtype, shape) // V
             made.append(f"-DAT_ONCE={min(V, 1 << max(0, (held // of_row).bit_length() - 1))}")
@@ -490,7 +490,7 @@ class Inverted(Hybrid):
     elementwise = False  # an element-wise sum also has terms for entries without a match, which the index skips
 
     def suits(self, profile: Profile) -> bool:
-        return profile.shape == "vector"
+        return profile.style == "simd"
 
     def cost(self, survey: Survey) -> float | None:
         if not self.suits(survey.profile) or survey.n < FEWEST:
@@ -535,7 +535,7 @@ class Inverted(Hybrid):
         text, made = super().program(spec, profile, dtype, shape, of_panel)
         if of_panel:
             return text, made
-        return sources.render("gram/gram_inverted_vector", kernel=spec), [*made, f"-DWEIGHED={WEIGHED}"]
+        return sources.render("gram/gram_inverted_simd", kernel=spec), [*made, f"-DWEIGHED={WEIGHED}"]
 
 
 INVERTED = Inverted()

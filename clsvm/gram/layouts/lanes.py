@@ -161,13 +161,13 @@ class Packer:
         self, source: Source, groups: range, order: Buffer, where: Columns, values: Buffer, held: bool = False
     ) -> Any:
         """Write the lane groups ``groups`` to ``values``. Position i gets row order[i] - row0 of the source."""
-        width = 1 if self._profile.shape == "vector" else 64
+        width = 1 if self._profile.style == "simd" else 64
         arguments = *source, groups.start, order, self.centre, where, int(where.dense), values
         return (self._pack.held if held else self._pack)((width, len(groups)), (width, 1), *arguments)
 
     def norms(self, groups: range, where: Columns, values: Buffer, xx: Buffer, held: bool = False) -> Any:
         """Compute the squared norms ``xx`` of the rows in the lane groups ``groups``."""
-        items = len(groups) * (1 if self._profile.shape == "vector" else self._profile.lanes)
+        items = len(groups) * (1 if self._profile.style == "simd" else self._profile.lanes)
         arguments = groups.start, self._d, values, where.at, where.columns_at, int(where.dense), xx
         return (self._norms.held if held else self._norms)((items,), None, *arguments)
 
@@ -284,7 +284,7 @@ class LaneReader(Reader):
         panel.filled = True
         if panel.shape not in self._gathers:
             self._gathers[panel.shape] = stream.variant(gather(stream.profile, r.dtype, r.d, panel.shape))
-        size = (panel.capacity, 1 if stream.profile.shape == "vector" else 32)
+        size = (panel.capacity, 1 if stream.profile.style == "simd" else 32)
         for part in r.parts:
             arguments = part, r.at, int(r.at.dense), self.norms, r.d, count, rows, panel.values, panel.uu
             self._gathers[panel.shape](size, None, *arguments)
@@ -357,20 +357,20 @@ class Lanes(Layout):
         return 2 if shape == "two" else record.lanes(profile, dtype)
 
     def program(self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool, d: int = 0) -> Text:
-        family = "few" if profile.shape == "group" and shape in ("two", "few") else "lanes"
+        family = "few" if profile.style == "workgroup" and shape in ("two", "few") else "lanes"
         text = record.template(family, spec, profile)
         return text, self._options(profile, self.tile(profile, dtype, shape, of_panel), shape, d, of_panel)
 
     def forward_back(self, spec: Spec, profile: Profile, dtype: str, d: int) -> Text | None:
-        if profile.shape != "vector":
+        if profile.style != "simd":
             return None
-        text = sources.render("gram/forward_back_lanes_vector", kernel=spec)
+        text = sources.render("gram/forward_back_lanes_simd", kernel=spec)
         return text, self._options(profile, self.single(profile, dtype, "many"), "many", d, of_panel=False)
 
     def _options(self, profile: Profile, tile: Tile, shape: str, d: int, of_panel: bool) -> list[str]:
         """Return the -D options of a register tile. A tile of rows with many features reads them chunk by chunk."""
         dense, most = of_panel or not self.sparse, CUT.get(shape, np.inf) * CHUNK
-        chunk = [f"-DCHUNK={CHUNK}"] * (dense and profile.shape == "vector" and d > most)
+        chunk = [f"-DCHUNK={CHUNK}"] * (dense and profile.style == "simd" and d > most)
         return [*["-DDENSE"] * dense, *(f"-D{name}={n}" for name, n in tile.items()), *chunk]
 
     def single(self, profile: Profile, dtype: str, shape: str) -> Tile:
@@ -386,7 +386,7 @@ class Lanes(Layout):
         "few" or "many" (profiles.shape_class).
         """
         chosen = {**profile.tiles[shape]}
-        if profile.shape == "vector":
+        if profile.style == "simd":
             return {**chosen, "COLUMNS": min(chosen["COLUMNS"], self.width(profile, dtype, shape))}
         own = self.sparse and not of_panel  # each lane group has its own columns
         if dtype == "float64":  # a double takes two registers
@@ -463,7 +463,7 @@ class Clustered(Lanes):
         if n < 2 or d > MAX_FEATURES or survey.used >= 0.9 * d:
             return None
         profile, cells = survey.profile, survey.profile.clustered_cost * survey.fill * survey.wait()
-        if profile.shape == "vector":
+        if profile.style == "simd":
             cells *= 1 + max(0.0, d - survey.fill - SKIPPED) / SCATTERED
             cells += FIRST * min(d / n, survey.fill / profile.lanes) * max(0.0, 1 - NEAR / d)
         return survey.at_once(cells, CLUSTERED_VALUE, 2)
@@ -512,7 +512,7 @@ class Clustered(Lanes):
         return packed(stream, X, plan.centre, dtype, self.name, (order, there), groups)
 
     def tile(self, profile: Profile, dtype: str, shape: str, of_panel: bool) -> Tile:
-        if of_panel or profile.shape == "group":
+        if of_panel or profile.style == "workgroup":
             return super().tile(profile, dtype, shape, of_panel)
         # A lane group of V rows is too short for the processor's prefetcher, so the kernel prefetches the next group.
         return {**self.single(profile, dtype, shape), "AHEAD": AHEAD}

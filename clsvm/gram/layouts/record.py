@@ -112,7 +112,7 @@ class Survey:
 
         A CPU with few right-hand rows uses the rows faster than the memory delivers them.
         """
-        return times if self.profile.shape == "vector" and shape_class(self.working) != "many" else 1.0
+        return times if self.profile.style == "simd" and shape_class(self.working) != "many" else 1.0
 
     @cached_property
     def fill(self) -> float:
@@ -492,13 +492,13 @@ class Layout(ABC):
 
 def lanes(profile: Profile, dtype: str) -> int:
     """Return V, the number of rows in a lane group. In SIMD style V is half as large for float64 as for float32."""
-    return profile.lanes // 2 if dtype == "float64" and profile.shape == "vector" else profile.lanes
+    return profile.lanes // 2 if dtype == "float64" and profile.style == "simd" else profile.lanes
 
 
 def options(profile: Profile, dtype: str, d: int = 0) -> list[str]:
     """Return the -D options that all programs over rows of ``dtype`` share."""
     made = [f"-DV={lanes(profile, dtype)}", f"-DINDEX={'ushort' if d <= 1 << 16 else 'int'}"]
-    made += ["-DVECTOR"] * (profile.shape == "vector") + ["-DREAL64"] * (dtype == "float64")
+    made += ["-DSIMD"] * (profile.style == "simd") + ["-DREAL64"] * (dtype == "float64")
     return made + ["-DWIDE_PAIR"] * (profile.wide == "pair")
 
 
@@ -512,7 +512,7 @@ def template(family: str, spec: Spec, profile: Profile) -> str:
 
     The family "few" is for few right-hand rows in work-group style.
     """
-    return sources.render(f"gram/gram_{family}_{profile.shape}", kernel=spec)
+    return sources.render(f"gram/gram_{family}_{profile.style}", kernel=spec)
 
 
 def padded(n: int, unit: int) -> int:

@@ -17,7 +17,7 @@
 // Then V x V tiles of the sums are transposed, so that lanes stand for rows.
 // Arguments: indptr, indices and data are the rows in CSR; xx and uu are the squared norms of rows and right-hand rows.
 // For element-wise functions xx and uu are zero(x) and zero(y_u) instead.
-// DENSE_COLUMNS: the sums start with the columns that are stored whole (dense_columns_vector.mako).
+// DENSE_COLUMNS: the sums start with the columns that are stored whole (dense_columns_simd.mako).
 // HALF: the rows are the right-hand rows themselves, and values that follow by symmetry are left out (carry.cl).
 // LISTED: row r of the launch is row rows[r] of X, for tiles among right-hand rows; otherwise it is row r.
 kernel EXPLICIT void gram(
@@ -44,7 +44,7 @@ kernel EXPLICIT void gram(
   }
   const realv x2 = loadv(0, norms);
   real tile[UB * V] __attribute__((aligned(128)));
-<%include file="dense_columns_vector.mako"/>
+<%include file="dense_columns_simd.mako"/>
   bool thin = true;
   for (int r = 0; r < V; ++r) {
     realv sum[UB / V];
@@ -67,7 +67,7 @@ kernel EXPLICIT void gram(
 #else
     const long begin = indptr[row + r], end = indptr[row + r + 1];
 #endif
-<%include file="chain_csr_vector.mako"/>
+<%include file="chain_csr_simd.mako"/>
 #ifdef ELEMENTWISE
 #pragma unroll
     for (int v = 0; v < UB / V; ++v) sum[v] += loadv(v, uu + first) - seen[v];
@@ -84,7 +84,7 @@ kernel EXPLICIT void gram(
     transpose(k);
     const int here = min(V, total - u0);
     realv *value = k;
-<%include file="finish_vector.mako"/>
+<%include file="finish_simd.mako"/>
   }
   FENCED
 }

@@ -1,5 +1,5 @@
 <%include file="kernel_function.mako"/>
-<%namespace name="lanes" file="chain_lanes_vector.mako"/>
+<%namespace name="lanes" file="chain_lanes_simd.mako"/>
 // Compute a row of a subproblem's tile Q = K(ws, ws) of its working set ws, when the solver first needs the row.
 // Most coefficients never change, so most rows of Q are never computed. made[i] says whether row i has been computed.
 //   Q[i][k] = f(<u_k, u_i>, |u_k|^2, |u_i|^2), or f(s) for an element-wise sum s

@@ -75,7 +75,7 @@ ${unroll}
       for (int m = 0; m < U_FRAGMENTS; ++m)
 ${unroll}
         for (int s = 0; s < SUMS; ++s) k[g][m][s] = 0;
-<%include file="chain_matrix_group.mako"/>
-<%include file="finish_matrix_group.mako"/>
+<%include file="chain_matrix_workgroup.mako"/>
+<%include file="finish_matrix_workgroup.mako"/>
   }
 }

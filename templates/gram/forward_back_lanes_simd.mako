@@ -1,5 +1,5 @@
 <%include file="kernel_function.mako"/>
-<%namespace name="lanes" file="tiles_lanes_vector.mako"/>
+<%namespace name="lanes" file="tiles_lanes_simd.mako"/>
 ${lanes.settings()}
 // Compute K(X, U)' H K(X, U) v for several outputs p, in one pass over the rows X in lane groups of V rows.
 // K[u][i] is the kernel value of right-hand row u and row i, and H is given by the weights w and the shares P:
@@ -8,7 +8,7 @@ ${lanes.settings()}
 //   part[p][u] = sum_i K[u][i] * r[p][i] over the rows i of one work-item
 // back.cl computes the same in four kernels. Here, kernel values stay in the caches of one core.
 // A work-item takes BLOCK lane groups, SUB of them at a time. Scratch memory holds K for these, as SUB * V contiguous
-// values for each u. The work-item reads them once for four outputs. tiles_lanes_vector.mako says how rows are read.
+// values for each u. The work-item reads them once for four outputs. tiles_lanes_simd.mako says how rows are read.
 // Arguments: tiles, sums_t, sums_r and parts are scratch memory for K, t, r and part.
 // The argument ``w`` has the weights w of the rows. The argument ``weights`` has the coefficients v.
 // With own = 0, one row of w serves all outputs. shares may be null. absent[i] marks padding rows, where the kernel

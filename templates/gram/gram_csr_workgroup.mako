@@ -31,7 +31,7 @@
 // take consecutive rows.
 // Arguments: indptr, indices and data are the rows in CSR; xx and uu are the squared norms of rows and right-hand rows.
 // For element-wise functions xx and uu are zero(x) and zero(y_u) instead.
-// DENSE_COLUMNS: the sums start with the columns that are stored whole (dense_columns_group.mako).
+// DENSE_COLUMNS: the sums start with the columns that are stored whole (dense_columns_workgroup.mako).
 // LISTED: row r of the launch is row rows[r] of X, for tiles among right-hand rows; otherwise it is row r.
 #ifdef LISTED
 #define ROW(r) rows[row + (r)]
@@ -56,7 +56,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
   block += lane;
 #pragma unroll 1  // an unrolled loop would fill the scalar registers with the ends of all rows
   for (int r0 = 0; r0 < V && here > 0; r0 += ROWS) {
-<%include file="dense_columns_group.mako"/>
+<%include file="dense_columns_workgroup.mako"/>
 #pragma unroll 1
     for (int t = 0; t < SHARE; ++t) {
       long begin = 0, end = 0, longest = 0;
@@ -75,7 +75,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
 #ifdef ELEMENTWISE
       real seen = 0;
 #endif
-<%include file="chain_csr_group.mako"/>
+<%include file="chain_csr_workgroup.mako"/>
 #ifdef ELEMENTWISE
       sum += uu[u0 + lane] - seen;
 #endif
@@ -84,7 +84,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
     barrier(CLK_LOCAL_MEM_FENCE);
     const int r = lid % ROWS, part = lid / ROWS, i = ROW(r0 + r);
     const real x2 = i >= 0 ? xx[i] : (real)0;
-<%include file="finish_csr_group.mako"/>
+<%include file="finish_csr_workgroup.mako"/>
     barrier(CLK_LOCAL_MEM_FENCE);
   }
 }

@@ -4,7 +4,7 @@ The including kernel defines sum, begin and end. Its work-item reads column u of
 Access: local memory holds UB entries of each team's row at a time. All teams loop as often as the longest of their rows
 needs, so that they meet at the same barriers.
 Element-wise kernel functions also need ``seen``, the sum of e(0, u[j]) over the features j of the row's entries.
-gram_csr_group.mako subtracts it.
+gram_csr_workgroup.mako subtracts it.
 </%doc>
 #pragma unroll 1
       for (long done = 0; done < longest; done += UB) {

@@ -72,7 +72,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
     for (int g = 0; g < GROUPS; ++g)
 #pragma unroll
       for (int q = 0; q < 4 * BLOCKS; ++q) k[g][q] = (four)(real)0;
-<%include file="chain_lanes_group.mako"/>
-<%include file="finish_lanes_group.mako"/>
+<%include file="chain_lanes_workgroup.mako"/>
+<%include file="finish_lanes_workgroup.mako"/>
   }
 }

@@ -38,7 +38,7 @@ come before the lane group, because their values follow by symmetry (carry.cl).
 #define LEFT_OUT(group, u) false
 #endif
 </%def>
-<%namespace name="lanes" file="chain_lanes_vector.mako"/>
+<%namespace name="lanes" file="chain_lanes_simd.mako"/>
 <%def name="at_once(body)">
   const int pass = max(1, (int)(PASS_BYTES / (sizeof(real) * UB) / (size_t)max(d, 1))) * UB;
   for (int u1 = 0; u1 < total; u1 += pass)

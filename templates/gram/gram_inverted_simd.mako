@@ -17,7 +17,7 @@
 // X is indexed in blocks b of ``size`` rows. The rows of block b that have feature k, and their values, are the entries
 // start + ends[b][k] .. start + ends[b][k + 1] - 1 of the index, with ascending rows and start = starts_of[b * size].
 // Values are computed where they are stored, by three kernels one after another:
-//   gram   stores the sum of x_i[j] * y_u[j] over the dense columns j (dense_columns_vector.mako). A work-item takes V
+//   gram   stores the sum of x_i[j] * y_u[j] over the dense columns j (dense_columns_simd.mako). A work-item takes V
 //     rows. The kernel is left out if no column is dense.
 //   meet   adds x_i[j] * y_u[j] for each other entry j of y_u and each row x_i with an entry j, then applies f.
 //     A work-item takes one right-hand row y_u and one block of rows x_i, whose sums stay in its core's cache.
@@ -38,7 +38,7 @@ kernel EXPLICIT void gram(
   const int total = count[0];
   if (first >= total) return;
   real tile[UB * V] __attribute__((aligned(128)));
-<%include file="dense_columns_vector.mako"/>
+<%include file="dense_columns_simd.mako"/>
   for (int v = 0; v < UB / V; ++v) {
     realv k[V];
 #pragma unroll

@@ -6,7 +6,7 @@ With DENSE_COLUMNS, few of the entries have a line of their own. If fewer than h
 (``thin``), the kernel first lists such entries among the next RUN, without unpredictable branches.
 Blocks of one vector are not listed, since adding costs less there.
 Element-wise kernel functions also need ``seen``, the sum of e(0, u[j]) over the features j of the row's entries.
-gram_csr_vector.mako subtracts it.
+gram_csr_simd.mako subtracts it.
 </%doc>
 <%def name="add(at, value)">
       global const real *restrict line = block + (size_t)${at} * UB;
