@@ -188,7 +188,7 @@ def _suits_batch(context: FitContext, profile: Profile) -> bool:
     do.
     """
     (one,), options = context.subproblems, context.options
-    if one.problem.constraint is Constraint.COUPLED or profile.wide != "double" or len(one.rows) > profile.alone:
+    if one.problem.constraint is Constraint.COUPLED or profile.wide != "double" or len(one.rows) > profile.batch_rows:
         return False
     defaults = options.working_set_size == options.layout == "auto"
     values = np.dtype(options.dtype).itemsize * len(one.rows) ** 2  # bytes of all of K

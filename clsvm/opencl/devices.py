@@ -376,7 +376,7 @@ def untuned_profile(info: DeviceInfo) -> Profile:
     profile = PROFILES[name]
     if profile.style == "workgroup":
         most = 1 << int(device.max_work_group_size).bit_length() - 1
-        profile = replace(profile, group=min(profile.group, most), pair_items=min(profile.pair_items, most))
+        profile = replace(profile, group=min(profile.group, most), smo_items=min(profile.smo_items, most))
     return replace(profile, wide="double" if info.fp64 and option != "pair" else "pair")
 
 

@@ -61,7 +61,7 @@ class Profile:
         number of lane groups in a cluster of rows. A lane group is ``lanes`` rows that are stored side by side.
     group
         work-items of a work-group in reductions.
-    pair_items
+    smo_items
         most work-items of a work-group that solves the dual over a working set.
     tiles
         register tiles of the gram kernel for each shape class. "wide" is for many right-hand rows, if there are
@@ -72,7 +72,7 @@ class Profile:
         number of parts into which a reduction over rows divides the rows.
     working_set
         most rows of a working set.
-    alone
+    batch_rows
         most rows of a problem that a single work-item or work-group solves. A problem with more rows is solved faster
         by the whole device.
     sync
@@ -87,17 +87,17 @@ class Profile:
         cost of multiplying an entry of a right-hand row by an entry of an inverted index of the rows.
     value_cost
         cost of evaluating the kernel function for a value of K and storing it, over CSR rows.
-    cluster_price
+    cluster_cost
         cost of finding the cluster of a row. One work-group does this, which uses a small part of a GPU.
     cache_cost
         cost of reading a stored value of K.
-    step_cost
+    outer_cost
         cost of the kernel launches and waits of an outer iteration.
-    look_cost
+    selection_cost
         cost of choosing the working set, for each training row.
-    inner_step
+    smo_cost
         cost of an SMO iteration, without its part for the rows of the working set.
-    inner_cost
+    smo_row_cost
         additional cost of an SMO iteration for each row of the working set.
     factor_cost
         cost of a multiply-add of the host's Cholesky factorisation in one thread.
@@ -113,24 +113,24 @@ class Profile:
     panel: int
     cluster: int
     group: int
-    pair_items: int
+    smo_items: int
     tiles: Mapping[str, Tile] = field(hash=False)
     block: int
     chunks: int
     working_set: int
-    alone: int
+    batch_rows: int
     sync: int
     csr_cost: float
     clustered_cost: float
     hybrid_cost: float
     hit_cost: float
     value_cost: float
-    cluster_price: float
+    cluster_cost: float
     cache_cost: float
-    step_cost: float
-    look_cost: float
-    inner_step: float
-    inner_cost: float
+    outer_cost: float
+    selection_cost: float
+    smo_cost: float
+    smo_row_cost: float
     factor_cost: float
     patience: int
     wide: str = "double"
@@ -161,24 +161,24 @@ _CPU = Profile(
     panel=64,
     cluster=1,
     group=1,
-    pair_items=1,
+    smo_items=1,
     tiles={"two": _vector(2, 10, 4), "few": _vector(16, 1, 64), "many": _vector(8, 3)},
     block=512,
     chunks=8,
     working_set=2048,
-    alone=2560,
+    batch_rows=2560,
     sync=1,
     csr_cost=2.4,
     clustered_cost=1.3,
     hybrid_cost=1.0,
     hit_cost=46.0,
     value_cost=45.0,
-    cluster_price=1e4,
+    cluster_cost=1e4,
     cache_cost=45.0,
-    step_cost=6e7,
-    look_cost=1000.0,
-    inner_step=3e3,
-    inner_cost=80.0,
+    outer_cost=6e7,
+    selection_cost=1000.0,
+    smo_cost=3e3,
+    smo_row_cost=80.0,
     factor_cost=3.0,
     patience=100,
 )
@@ -189,7 +189,7 @@ _GPU = Profile(
     panel=64,
     cluster=4,
     group=256,
-    pair_items=256,
+    smo_items=256,
     tiles={
         "two": {"COLUMNS": 2, "RX": 2, "GROUPS": 4, "DEPTH": 32},
         "few": {"COLUMNS": 16, "RX": 2, "GROUPS": 4, "DEPTH": 16},
@@ -199,19 +199,19 @@ _GPU = Profile(
     block=64,
     chunks=128,
     working_set=1024,
-    alone=2048,
+    batch_rows=2048,
     sync=8,
     csr_cost=12.0,
     clustered_cost=1.1,
     hybrid_cost=4.0,
     hit_cost=60.0,
     value_cost=10.0,
-    cluster_price=2e8,
+    cluster_cost=2e8,
     cache_cost=8.0,
-    step_cost=1e9,
-    look_cost=300.0,
-    inner_step=5e7,
-    inner_cost=9e3,
+    outer_cost=1e9,
+    selection_cost=300.0,
+    smo_cost=5e7,
+    smo_row_cost=9e3,
     factor_cost=100.0,
     patience=20,
 )
@@ -234,9 +234,9 @@ PROFILES = {
         _GPU,
         name="nvidia",
         tiles={**_GPU.tiles, "wide": {"GROUPS": 2, "BLOCKS": 2, "DEPTH": 16}},
-        pair_items=1024,
-        inner_step=2.5e7,
-        inner_cost=1e4,
+        smo_items=1024,
+        smo_cost=2.5e7,
+        smo_row_cost=1e4,
         patience=100,
     ),
 }

@@ -95,7 +95,7 @@ class Request(NamedTuple):
 
 def max_rows(stream: Stream) -> int:
     """Return the most rows that a subproblem may have in a batch on this device."""
-    W = int(min(stream.profile.alone, max_working_set(stream)))
+    W = int(min(stream.profile.batch_rows, max_working_set(stream)))
     budget = int(TILES * (stream.limit - stream.held))
     while W > UNIT and min(budget, stream.largest) < 8 * W * W:
         W //= 2

@@ -482,6 +482,6 @@ def cost(profile: Profile, n: int, width: float, value: float, W: int, layout_co
     """
     changed = FRESH * min(W, n * SUPPORT)
     tile = W * W / 2 * max(width, 1)
-    inner = INNER_STEPS * (profile.inner_step + profile.inner_cost * W * (FAR_COST if 4 * W * W > NEAR_BYTES else 1.0))
-    row = n * value + (profile.step_cost + (profile.look_cost + layout_cost) * n + tile) / changed + inner
+    inner = INNER_STEPS * (profile.smo_cost + profile.smo_row_cost * W * (FAR_COST if 4 * W * W > NEAR_BYTES else 1.0))
+    row = n * value + (profile.outer_cost + (profile.selection_cost + layout_cost) * n + tile) / changed + inner
     return float(row * W**-DECLINE)

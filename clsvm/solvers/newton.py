@@ -393,13 +393,13 @@ class Newton:
         profile, rows, n, W = self._stream.profile, self._rows, self._state.n, self._rows.selection.W
         free, cells, width = int(optimality.inside.sum()), self._gram.rows.cost, max(rows.tile_cost, 1.0)
         value = min(cells, profile.cache_cost) if rows.cache.capacity or self._gram.whole else cells
-        iteration = profile.step_cost + profile.look_cost * n + W * W / 2 * width
+        iteration = profile.outer_cost + profile.selection_cost * n + W * W / 2 * width
         steps, computed = int(optimality.steps.sum()), rows.counts.computed
-        cost = computed * n * value + outer * iteration + steps * (profile.inner_step + profile.inner_cost * W)
+        cost = computed * n * value + outer * iteration + steps * (profile.smo_cost + profile.smo_row_cost * W)
         reusable = self._factor is not None and abs(len(self._factor.rows) - free) <= MAX_CHANGED / 2 * free
         work = SOLVES * free**2 if reusable else free**3 / 6
         price = profile.factor_cost * work + (0 if reusable else free * free / 2 * width) + n * free * value + iteration
-        price += SMALL * profile.step_cost
+        price += SMALL * profile.outer_cost
         pays = self._costs.pays(cost, optimality.worst, tol, price, computed > LATE * n)
         return pays and LEAST <= free <= MOST and self._block(0, free, rows.tile_memory.nbytes + self._reserved) > 0
 

@@ -42,7 +42,7 @@ def _cl(*names: str) -> str:
 
 def subproblem_items(profile: Profile, working_set: int) -> int:
     """Return the number of work-items of the kernel that solves the dual over a working set of this size."""
-    return 1 if profile.style == "simd" else min(1 << working_set.bit_length() - 1, profile.pair_items)
+    return 1 if profile.style == "simd" else min(1 << working_set.bit_length() - 1, profile.smo_items)
 
 
 def subproblem(

@@ -195,7 +195,7 @@ def test_commands(ran: Ran, tiny: None, words: str, tmp_path: Path) -> None:
 @pytest.mark.sweep
 def test_figures_of_commands(ran: Ran, tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """What single figures are made of."""
-    _, result, shown = ran("host", "--sets", "synthetic20k", "--rows", str(PROFILES["gpu"].alone + 100))
+    _, result, shown = ran("host", "--sets", "synthetic20k", "--rows", str(PROFILES["gpu"].batch_rows + 100))
     (row,) = result["rows"]
     assert "synthetic20k" in shown
     assert fails(result, "rows", 0, "converged", False)

@@ -107,7 +107,7 @@ def test_a_checkpoint_knows_the_rows_that_weigh_nothing(device: str, tmp_path: P
 
 
 def test_as_many_rows_as_a_work_item_solves(device: str) -> None:
-    most = default_profile(find(device)).alone
+    most = default_profile(find(device)).batch_rows
     rows, y = noisy(most + 1, 3)
     for n, whole in ((most, True), (most + 1, False)):
         report = SVC(gamma=0.3, device=device).fit(rows[:n], y[:n]).fit_report_

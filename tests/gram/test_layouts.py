@@ -231,7 +231,7 @@ def test_rows_in_csr_less_a_centre(missing: int, full: int) -> None:
 
 FEW = np.concatenate([np.ones(10), np.full(90, 0.01)])
 SIMPLE = replace(
-    PROFILES["cpu"], step_cost=0.0, value_cost=0.0, csr_cost=8.0, hybrid_cost=1.5, hit_cost=40.0, clustered_cost=1.2
+    PROFILES["cpu"], outer_cost=0.0, value_cost=0.0, csr_cost=8.0, hybrid_cost=1.5, hit_cost=40.0, clustered_cost=1.2
 )
 N = 20000
 
@@ -327,7 +327,7 @@ def test_the_centre_is_that_of_a_sample_without_rows_far_out() -> None:
 
 def test_clusters_are_estimated_where_they_may_pay(monkeypatch: pytest.MonkeyPatch) -> None:
     X = np.where(np.random.default_rng(0).random((500, 40)) < 0.1, 1.0, 0.0)
-    dear = replace(PROFILES["cpu"], cluster_price=1e9)
+    dear = replace(PROFILES["cpu"], cluster_cost=1e9)
     assert "clustered" in layouts.choose(PROFILES["cpu"], X, kernels.make("rbf").spec).costs
     assert "clustered" not in layouts.choose(dear, X, kernels.make("rbf").spec).costs
     assert (

@@ -181,7 +181,7 @@ def test_a_task(device: str, monkeypatch: pytest.MonkeyPatch, command: Command, 
 
 def test_a_profile(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One record: small working sets, as a small device would have them."""
-    monkeypatch.setitem(PROFILES, "small", replace(PROFILES["gpu"], name="small", working_set=64, alone=64))  # type: ignore[arg-type]
+    monkeypatch.setitem(PROFILES, "small", replace(PROFILES["gpu"], name="small", working_set=64, batch_rows=64))  # type: ignore[arg-type]
     monkeypatch.setenv("CLSVM_PROFILE", "small")
     model = SVC(device=device).fit(X[50:], Y[50:])
     assert model.fit_report_.working_set_size <= 64

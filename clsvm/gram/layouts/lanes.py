@@ -469,7 +469,7 @@ class Clustered(Lanes):
         return survey.at_once(cells, CLUSTERED_VALUE, 2)
 
     def price(self, survey: Survey) -> float:
-        return survey.profile.cluster_price
+        return survey.profile.cluster_cost
 
     def nbytes(self, plan: Plan, X: Data, itemsize: int) -> int:
         whole = super().nbytes(plan, X, itemsize)

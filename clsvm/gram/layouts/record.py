@@ -39,7 +39,7 @@ from clsvm.opencl.stream import Buffer, Stream
 WHOLE = 8  # kernels that choose a working set read 8 rows at once, so padded row counts are multiples of 8
 WORKING = 512  # assumed number of right-hand rows of a product if the caller gives none
 WAIT = 4 / 3  # factor on the cost of a multiply-add if right-hand rows are so few that a CPU waits for rows from memory
-LAUNCHES = 20  # approximate launches of an outer iteration; one launch costs the profile's step_cost / LAUNCHES
+LAUNCHES = 20  # approximate launches of an outer iteration; one launch costs the profile's outer_cost / LAUNCHES
 
 Text = tuple[str, list[str]]  # OpenCL text of a program, and its -D options
 Places = tuple[NDArray[np.int32], NDArray[np.int32]]  # the arrays Rows.order and Rows.position
@@ -125,7 +125,7 @@ class Survey:
         The result is ``values`` times the profile's value_cost, for the kernel function and the store, plus the value's
         share of ``launches`` launches.
         """
-        shared = launches * self.profile.step_cost / LAUNCHES / (self.n * self.working)
+        shared = launches * self.profile.outer_cost / LAUNCHES / (self.n * self.working)
         return values * self.profile.value_cost + shared
 
     def at_once(self, cells: float, values: float, launches: int) -> float:
