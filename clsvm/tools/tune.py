@@ -51,11 +51,11 @@ _DENSE = 256  # number of columns of dense rows, and of the densely stored colum
 _SPARSE, _ENTRIES = 1024, 120
 # Clustered rows are of _KINDS kinds. A kind has _WIDTH columns, and a row has an entry in the share _SHARED of them.
 _KINDS, _WIDTH, _SHARED = 128, 256, 0.9
-_BESIDE = 4  # number of entries of a hybrid row outside its densely stored columns
+_RARE = 4  # number of entries of a hybrid row outside its densely stored columns
 Launch = Callable[[], None]  # runs a product once and waits for it
 _CLEARLY = 0.97  # a candidate wins only if it takes less than this share of the default's time
 _ROUNDS = 3  # each candidate is timed at least this many times
-_NUMBERS = "lanes", "panel", "block", "chunks", "group"  # profile fields that a search may change, beside tiles
+_NUMBERS = "lanes", "panel", "block", "chunks", "group"  # profile fields that a search may change, in addition to tiles
 
 
 @dataclass(frozen=True)
@@ -68,13 +68,13 @@ class Work:
         function that runs the product and waits for it.
     cells
         number of stored entries to which the rate applies, in the product with one right-hand row.
-    beside
+    overhead
         estimated cost of the rest of the product for one right-hand row, in multiply-adds of dense rows.
     """
 
     launch: Launch
     cells: float
-    beside: float
+    overhead: float
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def _clustered(stream: Stream, n: int) -> Work:
 def _hybrid(stream: Stream, n: int) -> Work:
     """Return a product over n hybrid rows, which have densely stored columns and a few sparse entries."""
     rng = np.random.default_rng(0)
-    X = sp.hstack([sp.csr_matrix(rng.random((n, _DENSE), np.float32) + 0.5), text(rng, n, _SPARSE, _BESIDE)], "csr")
+    X = sp.hstack([sp.csr_matrix(rng.random((n, _DENSE), np.float32) + 0.5), text(rng, n, _SPARSE, _RARE)], "csr")
     return _work(stream, X, "hybrid_cost", HYBRID, _DENSE)
 
 
@@ -226,9 +226,9 @@ def measure(stream: Stream, rate: Rate, n: int | None = None) -> float | None:
     for one in of_dense, work:
         one.launch()  # the first launch builds the program and touches memory, so it is not timed
     rounds = [best_of(of_dense.launch, work.launch) for _ in range(_REPEATS)]
-    slower = float(np.median([took / beside for beside, took in rounds]))
-    dense_cells = slower * (of_dense.cells + of_dense.beside)  # time of the product, in multiply-adds of dense rows
-    ratio = float(f"{(dense_cells - work.beside) / work.cells:.2g}")
+    slower = float(np.median([took / dense_took for dense_took, took in rounds]))
+    dense_cells = slower * (of_dense.cells + of_dense.overhead)  # time of the product, in multiply-adds of dense rows
+    ratio = float(f"{(dense_cells - work.overhead) / work.cells:.2g}")
     least, most = LIMITS[rate.field]
     return ratio if least <= ratio <= most else None
 

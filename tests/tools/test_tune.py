@@ -352,7 +352,7 @@ def test_each_rate_measures_its_layout(
             return
         of_dense, work = tune.dense(stream, 64), rate.prepare(stream, 64)
         assert of_dense.cells == 64 * 256
-        seconds = [of_dense.cells + of_dense.beside, 2.0 * work.cells + work.beside]
+        seconds = [of_dense.cells + of_dense.overhead, 2.0 * work.cells + work.overhead]
         ran: list[tune.Launch] = []
 
         def best_of(*launches: tune.Launch, ran: list[tune.Launch] = ran, best: Any = seconds) -> Any:

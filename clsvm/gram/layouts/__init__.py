@@ -156,7 +156,7 @@ def _costs(survey: Survey, offered: Sequence[str], auto: bool) -> tuple[dict[str
     costs: dict[str, float] = {}
     whole: dict[str, float] = {}
     for name in sorted(offered, key=lambda name: name == CLUSTERED.name):
-        share = LAYOUTS[name].price(survey) / survey.n
+        share = LAYOUTS[name].setup_cost(survey) / survey.n
         if auto and name == CLUSTERED.name and share > min(whole.values(), default=np.inf):
             continue
         cost = LAYOUTS[name].cost(survey)

@@ -276,9 +276,9 @@ class Csr(Layout):
         read = density.sum() + FAR * (far * (1 - (1 - far) ** width)).sum()
         row = profile.csr_cost * (1 + profile.panel / width) / 2 * read
         filled = LINE / width * (1 - (1 - np.minimum(density, 1)) ** width).sum() / survey.n
-        return float(row + filled) + survey.beside(VALUE, 3 * -(-survey.working // width))
+        return float(row + filled) + survey.overhead(VALUE, 3 * -(-survey.working // width))
 
-    def price(self, survey: Survey) -> float:
+    def setup_cost(self, survey: Survey) -> float:
         return 0.0 if sp.issparse(survey.X) else CONVERTED * survey.X.shape[1]
 
     def partition(self, profile: Profile, X: Data) -> Partition | None:
@@ -376,7 +376,7 @@ class Hybrid(Csr):
 
     def of_parts(self, survey: Survey, whole: NDArray[np.bool_]) -> float:
         cells = float(survey.profile.hybrid_cost * survey.wait() * whole.sum())
-        return cells + super().of_parts(survey, whole) + survey.beside(BEGUN, 1)
+        return cells + super().of_parts(survey, whole) + survey.overhead(BEGUN, 1)
 
     def gain(self, profile: Profile) -> Gain:
         """Return how much storing a column whole saves, compared with CSR entries."""
@@ -502,7 +502,7 @@ class Inverted(Hybrid):
         blocks = -(-survey.working // self.width(survey.profile, "float32", shape_class(survey.working)))
         found = LIST * survey.wait(COLD)
         cells = _cells(survey.profile, n, number, survey.density[~whole] * n, found, survey.wait())
-        return cells + survey.beside(0.0, (1 + (number > 0)) * blocks)
+        return cells + survey.overhead(0.0, (1 + (number > 0)) * blocks)
 
     def gain(self, profile: Profile) -> Gain:
         """Return how much storing a column whole saves. The number of matching pairs of entries grows as the square of

@@ -468,7 +468,7 @@ class Clustered(Lanes):
             cells += FIRST * min(d / n, survey.fill / profile.lanes) * max(0.0, 1 - NEAR / d)
         return survey.at_once(cells, CLUSTERED_VALUE, 2)
 
-    def price(self, survey: Survey) -> float:
+    def setup_cost(self, survey: Survey) -> float:
         return survey.profile.cluster_cost
 
     def nbytes(self, plan: Plan, X: Data, itemsize: int) -> int:

@@ -119,7 +119,7 @@ class Survey:
         """Return the estimated number of columns that a cluster of similar rows would store in the clustered layout."""
         return partition.sampled_fill(self.X, self.profile.lanes * self.profile.cluster)
 
-    def beside(self, values: float, launches: int) -> float:
+    def overhead(self, values: float, launches: int) -> float:
         """Return the cost of a value of K without the cost of its multiply-adds.
 
         The result is ``values`` times the profile's value_cost, for the kernel function and the store, plus the value's
@@ -134,7 +134,7 @@ class Survey:
         The value takes ``cells`` multiply-adds. The kernel function costs ``values`` times the profile's value_cost.
         The sum is then little more than the larger of the two costs.
         """
-        return math.hypot(cells, values * self.profile.value_cost) + self.beside(0.0, launches)
+        return math.hypot(cells, values * self.profile.value_cost) + self.overhead(0.0, launches)
 
 
 @dataclass(frozen=True)
@@ -415,7 +415,7 @@ class Layout(ABC):
     def cost(self, survey: Survey) -> float | None:
         """Return the cost of a value of K in dense multiply-adds. Return None if the layout should not be chosen."""
 
-    def price(self, survey: Survey) -> float:
+    def setup_cost(self, survey: Survey) -> float:
         """Return what laying out a row costs more than copying it, in dense multiply-adds."""
         return 0.0
 
