@@ -184,10 +184,10 @@ class Laid:
     def __init__(
         self, stream: Stream, X: Any, kernel: Kernel, kind: str = "dense", working: int | str = "auto"
     ) -> None:
-        held, plan = stream.held, layouts.choose(stream.profile, X, kernel.spec, kind, working)
+        held, plan = stream.allocated, layouts.choose(stream.profile, X, kernel.spec, kind, working)
         self.X, self.rows = X, layouts.build(stream, X, plan, "float32")
         stream.finish()
-        self.nbytes = stream.held - held
+        self.nbytes = stream.allocated - held
         self.gram = Gram(stream, self.rows, kernel)
 
 

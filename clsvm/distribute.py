@@ -124,7 +124,7 @@ def memory_share(stream: Stream, left: int) -> Iterator[None]:
 
     ``left`` is the number of parts still to be built on the stream.
     """
-    reserved = (stream.limit - stream.held) * (left - 1) // left
+    reserved = (stream.limit - stream.allocated) * (left - 1) // left
     stream.limit -= reserved
     try:
         yield
@@ -222,8 +222,8 @@ class OnDevices:
         return max(stream.peak for stream in self._streams)
 
     def memory(self) -> tuple[int, int]:
-        left = min(stream.limit - stream.held for stream in self._streams)
-        return max(stream.held for stream in self._streams), left
+        left = min(stream.limit - stream.allocated for stream in self._streams)
+        return max(stream.allocated for stream in self._streams), left
 
 
 def speeds(threads: Sequence[DeviceThread], seconds: Callable[[Stream], float]) -> Vector:

@@ -381,7 +381,7 @@ def _stored_plan(stream: Stream, dtype: str, X: Data, plans: tuple[Plan, Plan], 
     best = min((plan for plan in plans if LAYOUTS[plan.kind].in_order), key=cells)
     long = LAYOUTS[gathered_plan.kind].row_bytes(gathered_plan, X, itemsize) >= LONG_ROWS * itemsize
     shared = sum(size**2 for size in sizes) >= COMMON_VALUES * n**2
-    left = stream.limit - stream.held - LAYOUTS[best.kind].nbytes(best, X, itemsize)
+    left = stream.limit - stream.allocated - LAYOUTS[best.kind].nbytes(best, X, itemsize)
     return best if long and shared and store.nbytes(n, dtype) <= K_SHARE * left else None
 
 
@@ -411,7 +411,7 @@ class _SmallSolver:
         self.gram, self.scale = prepare.products(stream, X, kernel, options, dtype, whole or self.plan)
         if whole and self.plan and self.gram.resident:
             in_place = not LAYOUTS[self.plan.kind].sparse and batch.rows_on_demand(self.gram, max(sizes))
-            if not in_place and store.needs(self.gram) <= stream.limit - stream.held:
+            if not in_place and store.needs(self.gram) <= stream.limit - stream.allocated:
                 self.gram = store.computed(self.gram, tiles=False)
         self.quick = host.computes_quickly(stream, X.shape)
         self.blocks: dict[bool, HostBlocks] = {}  # whether all of K is computed at once -> blocks of K

@@ -51,13 +51,15 @@ def max_coefficients(problem: Problem) -> int:
 def can_solve(stream: Stream, problem: Problem) -> bool:
     """Return whether the host can solve ``problem``: few coefficients, and matrices within memory_limit."""
     size = problem.q.size
-    return size <= max_coefficients(problem) and 8 * (problem.n**2 + COPIES * size**2) <= stream.limit - stream.held
+    return (
+        size <= max_coefficients(problem) and 8 * (problem.n**2 + COPIES * size**2) <= stream.limit - stream.allocated
+    )
 
 
 def computes_quickly(stream: Stream, shape: tuple[int, int]) -> bool:
     """Return whether the host can compute K of (n, d) rows quickly, and memory_limit allows it to keep K."""
     n, d = shape
-    return n <= MOST and n * n * d <= QUICK and 16 * n * n <= stream.limit - stream.held
+    return n <= MOST and n * n * d <= QUICK and 16 * n * n <= stream.limit - stream.allocated
 
 
 def tol_share(
@@ -198,7 +200,7 @@ class HostFit:
         until = began + (np.inf if settings.max_time is None else settings.max_time)
         best = problem.feasible(before.b) if before else settings.start
         stream, K, status = self.stream, values.K, None
-        stream.peak = max(stream.peak, stream.held + 8 * (K.size + COPIES * problem.q.size**2))
+        stream.peak = max(stream.peak, stream.allocated + 8 * (K.size + COPIES * problem.q.size**2))
         start = problem.start if best is None else best
 
         def should_continue(found: active_set.ActiveSetResult) -> bool:

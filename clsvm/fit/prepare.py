@@ -79,7 +79,7 @@ class PreparedFit:
             X = on_device(stream, X, plan)
         self.gram, self._scales = products(stream, X, kernel, options, dtype, plan)
         exactly = exact.of_rows(self.gram, X, plan, options.device) if plan else exact.of_given(X)
-        budget = WHOLE_SHARE * (stream.limit - stream.held)
+        budget = WHOLE_SHARE * (stream.limit - stream.allocated)
         stored = whole and self.gram.resident and store.nbytes(self.gram.rows.n_pad, dtype) <= budget
         if stored:
             self.gram = store.computed(self.gram, tiles=True)
@@ -230,7 +230,7 @@ def on_device(stream: Stream, X: Any, plan: Plan) -> Any:
     if plan.kind != DENSE.name or stream.unified or stream.profile.wide == "pair":
         return X
     (n, d), size, sparse = X.shape, X.dtype.itemsize, sp.issparse(X)
-    if n * (2 * d * size + BESIDE) > SHARED * (stream.limit - stream.held):
+    if n * (2 * d * size + BESIDE) > SHARED * (stream.limit - stream.allocated):
         return X
     if n * d * size > min(stream.largest, exact.FETCHED if sparse else np.inf):
         return X

@@ -81,7 +81,7 @@ def products_of(stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str)
     operator is a :class:`BlockGram`. Raises ValueError if memory_limit cannot hold a few blocks, and the errors of
     layouts.build.
     """
-    left, asked, n, itemsize = stream.limit - stream.held, plan.kind, X.shape[0], np.dtype(dtype).itemsize
+    left, asked, n, itemsize = stream.limit - stream.allocated, plan.kind, X.shape[0], np.dtype(dtype).itemsize
     plain = LAYOUTS[plan.kind].plain
     if plain and n * layouts.row_bytes(plan, X, itemsize) > PLAIN_SHARE * left:
         plan = replace(plan, kind=plain)  # the row cache gains more from this memory than an inverted index does
@@ -89,9 +89,9 @@ def products_of(stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str)
     if not LAYOUTS[plan.kind].in_order or n * layouts.row_bytes(plan, X, itemsize) <= ROWS_SHARE * left:
         with contextlib.suppress(MemoryLimitError, BufferSizeError), stream.tentative():
             gram = Gram(stream, layouts.build(stream, X, plan, dtype), kernel)
-            taken = left - (stream.limit - stream.held)
+            taken = left - (stream.limit - stream.allocated)
             if taken + BESIDE * n > ROWS_SHARE * left:
-                raise MemoryLimitError(stream.limit, stream.held, taken)
+                raise MemoryLimitError(stream.limit, stream.allocated, taken)
             return gram
     return BlockGram(stream, X, plan, kernel, dtype, asked)
 
@@ -124,7 +124,7 @@ class Streamed:
     def __init__(self, stream: Stream, X: Data, plan: Plan, dtype: str, beside: int = 0, again: bool = False) -> None:
         self.stream, self.X, self.dtype, self.itemsize = stream, X, dtype, np.dtype(dtype).itemsize
         self._files = {file: file.size() for file in arrays.mapped(X)}
-        there, left = stream.unified and not self._files and not sp.issparse(X), stream.limit - stream.held
+        there, left = stream.unified and not self._files and not sp.issparse(X), stream.limit - stream.allocated
         self.near = near = there and X.nbytes <= stream.info.largest_buffer
         self.single = layouts.streamed(plan, X, left) if again else layouts.once(plan, X)
         row = layouts.row_bytes(self.single, X, self.itemsize)
@@ -145,7 +145,7 @@ class Streamed:
         row, most = row + OWN, min(most, stream.largest)
         in_turn = ONE if cells is None else ONE * UNEVEN
         blocks = COPY if not stream.unified else in_turn if near else TWO
-        budget = (SHARE / 2 if again else SHARE) * (stream.limit - stream.held)
+        budget = (SHARE / 2 if again else SHARE) * (stream.limit - stream.allocated)
         self.share = int(min(budget, blocks * max(most, whole_tiles(1) * row)))
         room = int(self.share / blocks)
         self.step = min(places, _even(stream, dtype, whole_tiles(min(most, room) // (row + beside))))
@@ -170,7 +170,7 @@ class Streamed:
         """
         with contextlib.ExitStack() as stack:
             if self.ahead:
-                other = stack.enter_context(self.stream.beside(self.share))
+                other = stack.enter_context(self.stream.second_stream(self.share))
                 stack.enter_context(other.recycling())
                 worker = ThreadPoolExecutor(1, "clsvm rows")
                 stack.callback(worker.shutdown)
@@ -382,7 +382,7 @@ class BlockGram(Operator):
     share = WORKING_SHARE
 
     def __init__(self, stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str, asked: str = "") -> None:
-        self.stream, self.kernel, left = stream, kernel, stream.limit - stream.held
+        self.stream, self.kernel, left = stream, kernel, stream.limit - stream.allocated
         self._streamed = streamed = Streamed(stream, X, plan, dtype, again=True)
         # whether each product fills a panel, its right-hand rows, again from rows laid out on the device
         self._rows_stay = not LAYOUTS[streamed.single.kind].shared
@@ -441,7 +441,7 @@ class BlockGram(Operator):
             work(gram, gram.groups, -first)
         if self._blocks:
             return
-        with self.lent():
+        with self.unreserved():
             if self._window:
                 with self._window.passing() as (rows, windows):
                     gram = Gram(self.stream, rows, self.kernel)
@@ -453,8 +453,8 @@ class BlockGram(Operator):
                     gram = Gram(self.stream, laid, self.kernel)
                     work(gram, gram.groups, -rows_there.start)
 
-    def lent(self) -> AbstractContextManager[None]:
-        return self.stream.lent(self._share)
+    def unreserved(self) -> AbstractContextManager[None]:
+        return self.stream.unreserved(self._share)
 
     def _fetched(self, ids: NDArray[np.int32]) -> Gram:
         """Lay out the rows with the row numbers ``ids`` on the device, and return the operator over them."""
@@ -520,7 +520,7 @@ class BlockGram(Operator):
         else:
             ids = ids if len(ids) else self._longest[:1]  # gathering at least one row clears the rest of the panel
             step = max(SAMPLE, self._share // self._row)
-            with self.lent():
+            with self.unreserved():
                 for first in range(0, len(ids), step):
                     with stream.scratch():
                         some = ids[first : first + step]

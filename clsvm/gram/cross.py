@@ -421,7 +421,7 @@ def kernel_matrix(
 
 def _fill(stream: Stream, kernel: Kernel, plan: Plan, dtype: str, X: Data, Y: Data, out: NDArray[Any]) -> None:
     """Write K(X, Y) into ``out``, for some rows of X and some rows of Y at a time."""
-    itemsize, budget = np.dtype(dtype).itemsize, (stream.limit - stream.held) // 4
+    itemsize, budget = np.dtype(dtype).itemsize, (stream.limit - stream.allocated) // 4
     step = whole_tiles(min(CHUNK, budget) // layouts.row_bytes(plan, X, itemsize))
     row = layouts.row_bytes(plan, Y, itemsize) + min(step, X.shape[0]) * itemsize
     capacity = min(whole_tiles(Y.shape[0]), whole_tiles(min(PANEL, budget) // row))
@@ -483,7 +483,7 @@ class Cross:
     def _lay_out(self, keep: bool) -> None:
         """Choose "rows", "kept" or "streamed", and do the work that is done once: lay out the rows, or compute K."""
         stream, itemsize = self._stream, np.dtype(self.dtype).itemsize
-        left, row = stream.limit - stream.held, layouts.row_bytes(self._plan, self._X, itemsize)
+        left, row = stream.limit - stream.allocated, layouts.row_bytes(self._plan, self._X, itemsize)
         # ``values`` are the bytes of K in one row, ``beside`` the bytes of the row's sums and weights
         values, beside = self._panel.capacity * itemsize, 8 * (4 * self.k + 1)
         self._tile = min(usual(stream, values), left // 8)

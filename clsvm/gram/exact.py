@@ -61,7 +61,7 @@ def of_rows(gram: Operator, X: Any, plan: Plan, device: Any) -> Exact:
 
     def exact(rows: NDArray[np.intp], b: Vector) -> Vector:
         support = np.flatnonzero(b.any(axis=0))
-        with gram.lent(), Stream(device, max(1, stream.limit - stream.held), stream.profile) as own:
+        with gram.unreserved(), Stream(device, max(1, stream.limit - stream.allocated), stream.profile) as own:
             few = max(len(rows), len(support)) <= step
             c = by_half(own, kernel, plan, X, rows, support, b[:, support]) if few else None
             if c is None:
@@ -71,7 +71,7 @@ def of_rows(gram: Operator, X: Any, plan: Plan, device: Any) -> Exact:
                     for begin in range(0, len(support), step):
                         some = support[begin : begin + step]
                         c[:, first : first + step] += responses(own, kernel, plan, here, X[some], b[:, some])
-            stream.peak = max(stream.peak, stream.held + own.peak)
+            stream.peak = max(stream.peak, stream.allocated + own.peak)
         return c
 
     return exact
@@ -109,7 +109,7 @@ def by_half(
     pays = layout.in_order and len(support) >= HALVED * len(both) and len(both) <= AMONG * len(rows)
     if not pays or stream.profile.lacks("float64") or len(rows) * len(support) * X.shape[1] <= HOST:
         return None
-    if len(both) * layout.row_bytes(plan, X, 8) > (stream.limit - stream.held) // 2:
+    if len(both) * layout.row_bytes(plan, X, 8) > (stream.limit - stream.allocated) // 2:
         return None
     with contextlib.suppress(MemoryLimitError, BufferSizeError), stream.tentative(), stream.scratch():
         laid = layouts.build(stream, X if len(both) == X.shape[0] else X[both], plan, "float64", both)
@@ -208,11 +208,11 @@ def _in_double(
         down, across = min(side, n), min(side, m)
         return 8 * COPIES * (down * across + (down + across) * min(X.shape[1], (down + across) * most))
 
-    room = min(HOST_BYTES, stream.limit - stream.held)
+    room = min(HOST_BYTES, stream.limit - stream.allocated)
     side = next((1 << k for k in range(20, 0, -1) if needed(1 << k) <= room), 1)
-    if stream.held + needed(side) > stream.limit:
-        raise MemoryLimitError(stream.limit, stream.held, needed(side))
-    stream.peak = max(stream.peak, stream.held + needed(side))
+    if stream.allocated + needed(side) > stream.limit:
+        raise MemoryLimitError(stream.limit, stream.allocated, needed(side))
+    stream.peak = max(stream.peak, stream.allocated + needed(side))
     out = np.zeros((max(1, len(ends)), len(b), n))
     for c, (first, end) in zip(out, pairwise((0, *(ends or (m,)))), strict=True):
         for begin in range(first, end, side):

@@ -221,7 +221,7 @@ class Operator(Protocol):
         """
         raise TypeError("matrix units (tensor cores) need all rows in one set of buffers on the device")
 
-    def lent(self) -> AbstractContextManager[None]:
+    def unreserved(self) -> AbstractContextManager[None]:
         """Return a context in which the caller may use the memory that the operator reserved for its own products."""
         return nullcontext()
 
@@ -400,7 +400,7 @@ class Gram(Operator):
         """
         stream, V, width, itemsize = self.stream, self.rows.lanes, panel.width, self._real.itemsize
         unit = APART // (8 * V)  # sub-buffers of the sums c may begin at multiples of ``unit`` lane groups of V rows
-        room = min(PASSING, (stream.limit - stream.held) // 2)
+        room = min(PASSING, (stream.limit - stream.allocated) // 2)
         step = unit * (room // (width * itemsize * V * unit))
         if step * V < min(FEW, len(groups) * V):
             if self._plain is None:
@@ -433,7 +433,7 @@ class Gram(Operator):
         tiles = -(-one.groups // tile["GROUPS"]) * (1 if update else -(-one.blocks // tile["BLOCKS"]))
         return tiles >= self.at_least
 
-    def held(self, groups: range, panel: Panel, count: Buffer, update: Update) -> list[Callable[[], None]]:
+    def prepared(self, groups: range, panel: Panel, count: Buffer, update: Update) -> list[Callable[[], None]]:
         """Return functions that add D K(U, X) to the sums c of ``update``, for a panel with sections of rows U.
 
         Each section of the panel has its own sums. X are the dense rows in the lane groups ``groups``. The functions
@@ -443,7 +443,7 @@ class Gram(Operator):
         product = "sections, one group" if alone else "sections"
         passes = self.reader.over_rows(groups, panel, count)
         each = (launch for one in passes for launch in self._launches(product, panel, one, 0, None, update))
-        return [kernel.held(*launch) for kernel, *launch in each]
+        return [kernel.prepared(*launch) for kernel, *launch in each]
 
     def _launch(
         self, product: str, panel: Panel, passes: Iterable[Pass], base: int, store: Store | None, update: Update | None

@@ -223,7 +223,7 @@ class Support:
     ) -> None:
         self.kernel, self.plan, self.vectors, self.dtype = kernel, plan, vectors, dtype
         self._ends, self._single = ends or (vectors.shape[0],), layouts.once(plan, vectors)
-        itemsize, budget = np.dtype(dtype).itemsize, stream.limit - stream.held
+        itemsize, budget = np.dtype(dtype).itemsize, stream.limit - stream.allocated
         row = layouts.row_bytes(plan, vectors, itemsize)
         block = LAYOUTS[plan.kind].block_bytes(plan, vectors, itemsize, _TILE)
         room = min(stream.largest, max(0, budget // 8 - block))
@@ -256,12 +256,12 @@ class Support:
             gram.part(panel, piece.at, whole_tiles(piece.size + _TILE - 1), count)
             for piece, count in zip(pieces, sections.each, strict=True)
         ]
-        held, passing = (*panel.buffers(), sections.buffer), (count, rows, *gram.buffers())
+        lasting, passing = (*panel.buffers(), sections.buffer), (count, rows, *gram.buffers())
         if panel.rows_stay:
-            return Load(panel, pieces, parts, sections, (*held, *passing))
+            return Load(panel, pieces, parts, sections, (*lasting, *passing))
         stream.finish()
         stream.free(*passing)
-        return Load(panel, pieces, parts, sections, held)
+        return Load(panel, pieces, parts, sections, lasting)
 
     def responses(self, stream: Stream, X: Data, coefficients: Vector, groups: slice = ALL) -> Vector:
         """Return sums of K(S, X) over the support vectors S, weighted by ``coefficients`` (problems, m), in float64.
@@ -356,7 +356,7 @@ class Support:
         gets most of the memory that the panel leaves. Rows that are first copied to the device get a quarter of the
         free memory.
         """
-        left = stream.limit - stream.held
+        left = stream.limit - stream.allocated
         if self._kept or not stream.unified or sp.issparse(X):
             return left // 4
         return max(left // 4, int(IN_PLACE * (left - self._load - 8 * problems * self._capacity)))
@@ -391,18 +391,18 @@ class SmallBatchPredictor:
         self._written: Vector | None = None  # the coefficients that were last copied to the device
         self._launches: dict[int, list[Callable[[], None]]] = {}  # launches by number of lane groups
         # Programs are built before a call locks its stream, because a fork locks the builder before the streams.
-        self._hold(1)
+        self._prepare(1)
         m = max(piece.which.stop for load in loads for piece in load.pieces)
         self._answered(stream, np.zeros((1, d)), np.zeros((problems, m)))
         own = self._order, self._packer.centre, self._device, self._weights
-        stream.hand_over([*built.buffers(), *own])
+        stream.detach([*built.buffers(), *own])
 
     def responses(self, stream: Stream, X: Data, coefficients: Vector) -> Vector:
         """Return the sums (groups * problems, n) for at most MOST rows X (n, d) and coefficients (problems, m).
 
         Raises ValueError for a row whose squared norm exceeds the range of the dtype.
         """
-        self._hold(-(-X.shape[0] // self._rows.lanes))
+        self._prepare(-(-X.shape[0] // self._rows.lanes))
         with stream.lock:  # a fork waits for this stream
             return self._answered(stream, X.toarray() if sp.issparse(X) else X, coefficients)
 
@@ -421,16 +421,16 @@ class SmallBatchPredictor:
         refuse(found[0].view(rows.dtype)[:n], rows)
         return found[1:, :n]
 
-    def _hold(self, groups: int) -> None:
+    def _prepare(self, groups: int) -> None:
         """Prepare launches over ``groups`` lane groups of rows: pack, compute norms, and sum over support vectors."""
         if groups in self._launches:
             return
-        rows, packer, held = self._rows, self._packer, []
+        rows, packer, prepared = self._rows, self._packer, []
         for part in rows.parts:
             if some := range(part.first, min(groups, part.first + part.groups)):
-                held.append(packer.rows(self._source, some, self._order, rows.at, part.values, held=True))
-                held.append(packer.norms(some, rows.at, part.values, rows.xx, held=True))
+                prepared.append(packer.rows(self._source, some, self._order, rows.at, part.values, prepared=True))
+                prepared.append(packer.norms(some, rows.at, part.values, rows.xx, prepared=True))
         for D, load in zip(self._own, self._loads, strict=True):
             update = Update(self._problems, MOST, self._sums, D, self._capacity, len(load.pieces))
-            held += self._gram.held(range(groups), load.panel, load.sections.buffer, update)
-        self._launches[groups] = held
+            prepared += self._gram.prepared(range(groups), load.panel, load.sections.buffer, update)
+        self._launches[groups] = prepared

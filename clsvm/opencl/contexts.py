@@ -238,7 +238,7 @@ class Kernel:
             self._kernel.set_args(*values)
             cl.enqueue_nd_range_kernel(self._queue, self._kernel, size, local)
 
-    def held(self, size: tuple[int, ...], local: tuple[int, ...] | None, *args: Any) -> Callable[[], None]:
+    def prepared(self, size: tuple[int, ...], local: tuple[int, ...] | None, *args: Any) -> Callable[[], None]:
         """Return a function without arguments that launches the kernel with these sizes and arguments.
 
         A call of the function takes a quarter of the time of an ordinary launch.

@@ -158,7 +158,7 @@ class DeviceCache:
         setting, value, nbytes = self._state
         if setting != stream.setting or nbytes > stream.limit // 2:
             return None
-        stream.hold(nbytes)
+        stream.charge(nbytes)
         stream.reads.append(self)
         return value
 
@@ -167,7 +167,7 @@ class DeviceCache:
 
         The buffers outlive the stream, and are released with the last reference to them.
         """
-        nbytes = stream.hand_over(buffers)
+        nbytes = stream.detach(buffers)
         self._state = stream.setting, value, nbytes
         stream.reads.append(self)
         with pool_lock:

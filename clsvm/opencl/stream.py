@@ -54,12 +54,12 @@ class Stream:
         memory limit of the stream in bytes.
     setting
         context, profile and memory_limit. A value that was cached under another setting is not used.
-    held
+    allocated
         bytes that the stream has allocated now.
     peak
-        largest value that ``held`` has had.
+        largest value that ``allocated`` has had.
     reads
-        caches whose values this stream uses and counts in ``held``. The values outlive the stream.
+        caches whose values this stream uses and counts in ``allocated``. The values outlive the stream.
     compute_units
         number of compute units of the device.
     unified
@@ -77,7 +77,7 @@ class Stream:
         self.largest = min(self._device.max_mem_alloc_size, int(os.environ.get("CLSVM_LARGEST_BUFFER", 2**62)))
         self.limit = memory.parse_bytes(memory_limit) or int(memory.MEMORY_SHARE * memory.free_memory(self._device))
         self.setting = self._context, self.profile, memory_limit
-        self.held = self.peak = 0
+        self.allocated = self.peak = 0
         self.reads: list[memory.DeviceCache] = []
         self.compute_units = int(self._device.max_compute_units)
         self._buffers: dict[int, tuple[Any, int]] = {}
@@ -118,7 +118,7 @@ class Stream:
             raise system.out_of_memory(error) from error
 
     @contextlib.contextmanager
-    def beside(self, nbytes: int) -> Iterator[Stream]:
+    def second_stream(self, nbytes: int) -> Iterator[Stream]:
         """Yield a second stream on the same device for another thread, with a queue of its own.
 
         Both streams have the same OpenCL context and profile. The device can copy or compute for both at once. A stream
@@ -128,51 +128,51 @@ class Stream:
         """
         before, start = self.peak, self.limit - nbytes
         self.reserve(nbytes)
-        self.peak = self.held
+        self.peak = self.allocated
         with self._calling("no further queue"):
             queue = cl.CommandQueue(self._context, self._device)
         other = Stream(queue, self.limit, self.profile)
-        other.hold(start)  # all but nbytes of its limit count as used, so that messages name the user's memory_limit
+        other.charge(start)  # all but nbytes of its limit count as used, so that messages name the user's memory_limit
         other.reads = memory.all_kept()  # this stream counts all cached values already
         try:
             with other:
                 yield other
         finally:
-            self.held -= nbytes
+            self.allocated -= nbytes
             self.peak = max(before, self.peak - nbytes + other.peak - start)  # at least the peak of both streams
 
-    def hold(self, nbytes: int) -> None:
+    def charge(self, nbytes: int) -> None:
         """Count ``nbytes`` more bytes as allocated. A negative number counts as freed."""
-        self.held += nbytes
-        self.peak = max(self.peak, self.held)
+        self.allocated += nbytes
+        self.peak = max(self.peak, self.allocated)
 
     def reserve(self, nbytes: int) -> None:
-        """Count ``nbytes`` as allocated, for later buffers made inside :meth:`lent` or for arrays on the host.
+        """Count ``nbytes`` as allocated, for later buffers made inside :meth:`unreserved` or for arrays on the host.
 
         Raises MemoryLimitError if fewer bytes are free.
         """
-        self._make_room(nbytes)
-        self.hold(nbytes)
+        self._make_available(nbytes)
+        self.charge(nbytes)
 
     @contextlib.contextmanager
-    def lent(self, nbytes: int) -> Iterator[None]:
+    def unreserved(self, nbytes: int) -> Iterator[None]:
         """Make ``nbytes`` bytes that :meth:`reserve` counted available for buffers inside this context."""
-        self.held -= nbytes
+        self.allocated -= nbytes
         try:
             yield
         finally:
-            self.held += nbytes
+            self.allocated += nbytes
 
-    def _make_room(self, nbytes: int) -> None:
+    def _make_available(self, nbytes: int) -> None:
         """Make ``nbytes`` bytes available within the limit, by releasing memory that the process caches if necessary.
 
         Cached memory is the pool of freed buffers and the cached values that this stream does not use. Raises
         MemoryLimitError if the stream itself has allocated too much.
         """
-        if self.held + nbytes > self.limit:
-            raise MemoryLimitError(self.limit, self.held, nbytes)
+        if self.allocated + nbytes > self.limit:
+            raise MemoryLimitError(self.limit, self.allocated, nbytes)
         others = [kept for kept in memory.all_kept() if kept not in self.reads] if memory.keeping else []
-        wanted = self.held + nbytes + sum(kept.nbytes for kept in others)
+        wanted = self.allocated + nbytes + sum(kept.nbytes for kept in others)
         if wanted + memory.spare.nbytes > self.limit:
             memory.spare.release()
         for kept in others if wanted > self.limit else []:
@@ -191,15 +191,17 @@ class Stream:
                 buffer = self._spare[min(fitting)].pop()
                 self._buffers[buffer.int_ptr] = buffer, min(fitting)
                 return buffer
-        if self._spare and self.held + nbytes > self.limit:
+        if self._spare and self.allocated + nbytes > self.limit:
             self._drop_spare()
-        self._make_room(nbytes)
+        self._make_available(nbytes)
         if nbytes > self.largest:
             raise BufferSizeError(f"{self.info} allows buffers of {self.largest} bytes, {nbytes} are needed")
-        nbytes = memory.roomy(nbytes, min(self.largest, (self.limit - self.held) // 16)) if self.unified else nbytes
+        nbytes = (
+            memory.roomy(nbytes, min(self.largest, (self.limit - self.allocated) // 16)) if self.unified else nbytes
+        )
         buffer = memory.spare.take(self._key(nbytes)) or self._made(nbytes)
         self._buffers[buffer.int_ptr] = buffer, nbytes
-        self.hold(nbytes)
+        self.charge(nbytes)
         return buffer
 
     def slab(self, nbytes: int) -> Buffer:
@@ -207,13 +209,13 @@ class Stream:
 
         A slab of this size in the pool is used again. :func:`memory.release_memory` releases the slabs in the pool.
         """
-        self._make_room(nbytes)
+        self._make_available(nbytes)
         buffer = memory.slabs.take(self._key(nbytes))
-        if buffer is None and self.held + nbytes + memory.pooled() > self.limit:
+        if buffer is None and self.allocated + nbytes + memory.pooled() > self.limit:
             memory.released()  # frees slabs and buffers of other sizes in the pools
         buffer = buffer or self._made(nbytes)
         self._slabs.append((self._key(nbytes), buffer))
-        self.hold(nbytes)
+        self.charge(nbytes)
         return buffer
 
     def give_slabs_back(self) -> None:
@@ -224,7 +226,7 @@ class Stream:
         while self._slabs:
             key, slab = self._slabs.pop()
             memory.slabs.put(key, slab)
-            self.held -= key[1]
+            self.allocated -= key[1]
 
     def _key(self, nbytes: int) -> memory.Key:
         return self._context.int_ptr, nbytes
@@ -243,15 +245,15 @@ class Stream:
         if self._spare is None:
             self._done_with(max((self._buffers[buffer.int_ptr][1] for buffer in buffers), default=0))
         for buffer in buffers:
-            kept, nbytes = self._buffers.pop(buffer.int_ptr)
+            owned, nbytes = self._buffers.pop(buffer.int_ptr)
             if self._spare is not None and not self.simulated:
-                self._spare.setdefault(nbytes, []).append(kept)
+                self._spare.setdefault(nbytes, []).append(owned)
             else:
-                self._release(kept, nbytes)
+                self._release(owned, nbytes)
 
     def _release(self, buffer: Buffer, nbytes: int) -> None:
         """Move a buffer to the process's pool of freed buffers if its size allows it, else release it."""
-        self.held -= nbytes
+        self.allocated -= nbytes
         if self.simulated:
             memory.never_released.append(buffer)
         elif self.unified and memory.LEAST <= nbytes <= memory.MOST:
@@ -291,7 +293,7 @@ class Stream:
             for buffer in buffers:
                 self._release(buffer, nbytes)
 
-    def hand_over(self, buffers: Sequence[Buffer]) -> int:
+    def detach(self, buffers: Sequence[Buffer]) -> int:
         """Transfer buffers from the stream to the caller, who releases them. Return their size in bytes."""
         if self.simulated:
             memory.never_released.extend(buffers)
@@ -454,7 +456,7 @@ class Stream:
         """Convert an array in the wide type of the device, doubles or pairs of float32, to float64."""
         return wide if self.profile.wide == "double" else wide.astype(np.float64).sum(axis=-1)
 
-    def held_wide(self, array: NDArray[np.float64]) -> NDArray[np.float64]:
+    def round_wide(self, array: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return ``array`` as float64, rounded to the wide type of the device: double, or a pair of floats."""
         return self.narrow(self.as_wide(array))
 

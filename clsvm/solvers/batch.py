@@ -96,7 +96,7 @@ class Request(NamedTuple):
 def max_rows(stream: Stream) -> int:
     """Return the most rows that a subproblem may have in a batch on this device."""
     W = int(min(stream.profile.batch_rows, max_working_set(stream)))
-    budget = int(TILES * (stream.limit - stream.held))
+    budget = int(TILES * (stream.limit - stream.allocated))
     while W > UNIT and min(budget, stream.largest) < 8 * W * W:
         W //= 2
     return W
@@ -168,7 +168,7 @@ def _batches(gram: Operator, order: list[int], sizes: list[int]) -> Iterator[lis
     while first < len(order):
         W = _width(gram, sizes[order[first]])
         panel = gram.panel_bytes(2 * W) - gram.panel_bytes(W)  # bytes of the rows of one further subproblem
-        capacity = min(int(TILES * (stream.limit - stream.held)), stream.largest) // (itemsize * W * W + 3 * panel)
+        capacity = min(int(TILES * (stream.limit - stream.allocated)), stream.largest) // (itemsize * W * W + 3 * panel)
         unit = batch_size(stream)
         count = max(1, min(max(unit, ROWS // W // unit * unit), capacity))
         yield order[first : first + count]
@@ -219,7 +219,7 @@ class _Batch:
             lo[p, :m], hi[p, :m], q[p, :m] = problem.lo[0], problem.hi[0], problem.q[0]
             b[p, :m] = subproblem.initial[0]
         # Round the numbers as the device does: without double precision they are sums of two floats.
-        lo, hi, q, self.b = map(stream.held_wide, (lo, hi, q, b))
+        lo, hi, q, self.b = map(stream.round_wide, (lo, hi, q, b))
         self.problem = Problem(lo, hi, q, kind.constraint, kind.epsilon)
         wide = map(stream.as_wide, (q, self.b, lo, hi, np.array([kind.epsilon]), q))
         blank = np.zeros((B, W)), np.zeros((B, 4)), np.zeros((B, W), np.uint8)
@@ -456,7 +456,7 @@ def _by_symmetry(gram: Operator, request: GradientRequest) -> bool:
     K fits in memory.
     """
     stream, m = gram.stream, len(np.union1d(request.rows, request.support))
-    W, budget = _tile_size(gram, m), min(stream.largest, int(TILES * (stream.limit - stream.held)))
+    W, budget = _tile_size(gram, m), min(stream.largest, int(TILES * (stream.limit - stream.allocated)))
     return mirrors(gram) and m * m / 2 <= SYMMETRIC * len(request.rows) * len(request.support) and budget >= 8 * W * W
 
 

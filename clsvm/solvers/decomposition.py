@@ -127,7 +127,7 @@ class Solver(Loop):
         W = max(1, requested // unit) * unit
         while unit < W:
             panel, tile = gram.panel_bytes(sets * W), (sets * W) ** 2 * real
-            budget = gram.share * (stream.limit - stream.held - self._other_bytes(W, real))
+            budget = gram.share * (stream.limit - stream.allocated - self._other_bytes(W, real))
             if budget >= panel + tile and max(panel, tile) <= stream.largest and most >= W:
                 break
             eighth = (1 << (W - 1).bit_length()) // 8

@@ -104,7 +104,7 @@ def new_cache(stream: Stream, rows: Rows, nbytes: int, entries: int) -> RowCache
 
     entries: number of rows of K that an outer iteration may need.
     """
-    limit = min(nbytes, int(CACHE_SHARE * (stream.limit - stream.held)))
+    limit = min(nbytes, int(CACHE_SHARE * (stream.limit - stream.allocated)))
     return RowCache(stream, rows.n_pad, np.dtype(rows.dtype).itemsize, limit, entries)
 
 
@@ -131,10 +131,10 @@ class TileMemory:
         self.count = stream.upload(np.array([rows], np.int32))
 
     def _allocate(self) -> None:
-        before = self._stream.held
+        before = self._stream.allocated
         self.panel = self._gram.panel(self._rows, square=True)
         self.Q = self._stream.buffer(np.dtype(self._gram.rows.dtype).itemsize * self.panel.capacity**2)
-        self.nbytes, self.valid = self._stream.held - before, False
+        self.nbytes, self.valid = self._stream.allocated - before, False
 
     @contextmanager
     def released(self) -> Iterator[None]:
@@ -444,7 +444,7 @@ def _cached_rows(stream: Stream, rows: Rows, cache: float | str) -> float:
 
     cache: size of the row cache in MB, or "auto".
     """
-    free = CACHE_SHARE * (stream.limit - stream.held)
+    free = CACHE_SHARE * (stream.limit - stream.allocated)
     budget = free if cache == "auto" else min(free, float(cache) * 1e6)
     return float(budget) / (np.dtype(rows.dtype).itemsize * rows.n_pad)
 

@@ -409,7 +409,7 @@ class Newton:
         The memory of device and host limits the size. freed: bytes that will be freed before the step.
         """
         stream = self._stream
-        left = stream.limit - stream.held
+        left = stream.limit - stream.allocated
         for block in range(min(_round_up(max(before, new)), BLOCK), 0, -ALIGN):
             rows = _round_up(_block_rows(before, new, block))
             device = self._gram.panel_bytes(rows), self._dtype.itemsize * rows**2
@@ -436,10 +436,10 @@ class Newton:
         except (MemoryLimitError, DeviceError, MemoryError):
             change = None
             self.release()
-        if self._factor and self._stream.limit - self._stream.held < needed + self._reserved:
+        if self._factor and self._stream.limit - self._stream.allocated < needed + self._reserved:
             self._factor.drop_columns()
             self._keep(self._factor)
-        if self._stream.limit - self._stream.held < needed + self._reserved:
+        if self._stream.limit - self._stream.allocated < needed + self._reserved:
             self.release()
         if change is None:
             self._costs.record(False)
@@ -455,7 +455,7 @@ class Newton:
         g, x, epsilon = np.where(optimality.inside, optimality.right, 0)[rows], b[0, rows], problem.epsilon > 0
         lowest = np.where(epsilon & (x > 0), 0.0, problem.lo[0, rows])
         highest = np.where(epsilon & (x < 0), 0.0, problem.hi[0, rows])
-        limit = self._stream.limit - self._stream.held
+        limit = self._stream.limit - self._stream.allocated
         with one_thread():
             group, groups = optimality.group[rows], len(problem.totals)
             d = minimum(factor, g, lowest - x, highest - x, group, groups, leaving, limit)
@@ -477,7 +477,7 @@ class Newton:
         """
         state, stream = self._state, self._stream
         problem, b, f = state.now()
-        new_b = stream.held_wide(b + change)
+        new_b = stream.round_wide(b + change)
         self._rows.respond(new_b - b)
         new_f = state.gradients()
         slope = float((f * (new_b - b)).sum()) + problem.epsilon * float(np.abs(new_b).sum() - np.abs(b).sum())

@@ -101,7 +101,7 @@ class WorkingSet:
         stream, real = self.stream, np.dtype(self.dtype).itemsize
         unit = max(WHOLE, *(one.width(stream.profile, self.dtype, "many") for one in LAYOUTS.values()))
         W = max(1, W // unit) * unit
-        budget = min(SHARE * (stream.limit - stream.held), stream.largest)
+        budget = min(SHARE * (stream.limit - stream.allocated), stream.largest)
         while W > WHOLE and (W * (W * real + 3 * row) > budget or max_working_set(stream) < W):
             W = max(WHOLE, W // 2 // WHOLE * WHOLE)
         return W
@@ -140,7 +140,7 @@ class Sharded(Loop):
 
     def __init__(self, shards: Parts, working_set: WorkingSet, problem: Problem, settings: Settings) -> None:
         self._shards, self._working_set, self.problem = shards, working_set, problem
-        lo, hi = map(working_set.stream.held_wide, (problem.lo, problem.hi))
+        lo, hi = map(working_set.stream.round_wide, (problem.lo, problem.hi))
         self._rounded = replace(problem, lo=lo, hi=hi)  # bounds as the device rounds them
         self.settings = replace(settings, exact=self.exact)
         self.n, self.W, self.dtype = problem.n, working_set.W, working_set.dtype
@@ -592,7 +592,7 @@ class Shard:
     def exact(self, rows: Positions, support: Data, b: Vector) -> Vector:
         """Return K(rows, support) b in float64, (1, rows), for coefficients b (1, m) of ``support`` (m, d)."""
         stream, c = self.stream, np.zeros((1, len(rows)))
-        with stream.beside(stream.limit - stream.held) as own:
+        with stream.second_stream(stream.limit - stream.allocated) as own:
             step = max(1, CHECK_BYTES // row_bytes(self.X))
             for first in range(0, len(rows), step):
                 here = self.X[rows[first : first + step]]

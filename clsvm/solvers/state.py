@@ -219,7 +219,7 @@ class State:
         start: coefficients (P, n), or None for 0.
         known_gradient: coefficients near ``start`` and their f, or None.
         """
-        lo, hi, rounded_q = map(self.stream.held_wide, (problem.lo, problem.hi, problem.q))
+        lo, hi, rounded_q = map(self.stream.round_wide, (problem.lo, problem.hi, problem.q))
         self._rounded = replace(problem, lo=lo, hi=hi, q=rounded_q, start=None)  # the numbers as the device rounds them
         b = np.zeros((self.P, self.n)) if start is None else self.padded(start)
         q = self.padded(problem.q)
@@ -263,7 +263,7 @@ class State:
         more if all of K is on the device.
         """
         s, gram, support = self.stream, self.gram, np.flatnonzero(b.any(axis=0))
-        max_vectors = (s.limit - s.held) // (2 * (8 * self.P + 4)) if gram.whole else 0
+        max_vectors = (s.limit - s.allocated) // (2 * (8 * self.P + 4)) if gram.whole else 0
         capacity = max(panel.capacity, min(max_vectors, len(support)))
         for first in range(0, len(support), capacity):
             some = support[first : first + capacity]

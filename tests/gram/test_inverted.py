@@ -95,13 +95,13 @@ def test_sums_take_what_memory_is_left(device: str, dtype: str, few: int, monkey
         gram = Gram(stream, layouts.build(stream, X, plan_of(X, made), dtype), kernel)
         panel, _, count = gathered(stream, gram, 64)
         c, weights = stream.wide(np.zeros((2, gram.rows.n_pad))), stream.wide(D)
-        limit, held = stream.limit, stream.held
+        limit, held = stream.limit, stream.allocated
         for left in (1 << 24, 300_000, 89_000, 500):
             stream.limit = held + left
             stream.write_wide(c, np.zeros((2, gram.rows.n_pad)))
             gram.accumulate(panel, count, None, Update(2, gram.rows.n_pad, c, weights, panel.capacity))
             found.append(stream.read_wide(c, (2, gram.rows.n_pad)))
-            assert stream.held == held
+            assert stream.allocated == held
         stream.limit = limit
     for one in found[1:]:
         np.testing.assert_array_equal(one, found[0])
@@ -112,7 +112,7 @@ def test_the_row_cache_is_worth_more_than_an_index(device: str) -> None:
     with Stream(device) as stream:
         limit = stream.limit
         for left, kind in ((limit, "inverted"), (300_000, "hybrid")):
-            stream.limit = stream.held + left
+            stream.limit = stream.allocated + left
             rows = products_of(stream, X, plan_of(X, made), kernels.make("rbf", gamma=0.1), "float32").rows
             assert rows.kind == kind
             stream.limit = limit

@@ -85,7 +85,7 @@ def nothing_left(stream: Stream) -> bool:
     from clsvm.opencl.contexts import streams
 
     threads = [thread for thread in threading.enumerate() if thread.name.startswith("clsvm rows")]
-    return not (threads or stream._buffers or stream.held) and list(streams) == [stream]
+    return not (threads or stream._buffers or stream.allocated) and list(streams) == [stream]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -254,7 +254,7 @@ def test_sections_of_a_panel(device: str, profile: str, name: str, dtype: str, s
         D, zero = stream.wide(weights), np.zeros((len(sizes) * problems, n_pad))
         c = stream.wide(zero)
         update = Update(problems, n_pad, c, D, panel.capacity, len(sizes))
-        for launch in gram.held(whole, panel, stream.upload(numbers), update):
+        for launch in gram.prepared(whole, panel, stream.upload(numbers), update):
             launch()
         sums = stream.read_wide(c, zero.shape)
         for section, (size, first) in enumerate(zip(sizes, starts, strict=False)):

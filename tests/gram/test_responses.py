@@ -368,11 +368,11 @@ def test_half_of_k_among_rows_and_support_vectors(
             pytest.skip("the device has no doubles")
         expected = exact.responses(stream, kernel, plan, X[rows], X[support], b)
         found = exact.by_half(stream, kernel, plan, X, rows, support, b)
-        held = stream.held
+        held = stream.allocated
         assert exact.by_half(stream, kernel, plan, X, rows[:200], support, b) is None
         stream.limit = held + 400
         assert exact.by_half(stream, kernel, plan, X, rows, support, b) is None
-        assert stream.held == held
+        assert stream.allocated == held
     assert (found is None) == (share < exact.HALVED)
     if found is not None:
         assert not np.array_equal(found, expected)
@@ -414,7 +414,7 @@ def test_the_bits_of_several_panels(
 
 
 def test_few_rows_take_one_launch_for_all_groups(device: str, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    held = calls_of(monkeypatch, Kernel, "held")
+    held = calls_of(monkeypatch, Kernel, "prepared")
     make_model(m=700, k=6, problems=5).decision_function(sparse_rows(1, 30, 2), device)
     assert len(held) == 3  # the row, its norm, the sums
 
@@ -467,7 +467,7 @@ def test_nothing_is_built_while_a_call_holds_its_stream(
 
     watched(SmallBatchPredictor, "responses", lambda self, stream, *given: streams.append(stream))
     watched(Stream, "kernel", lambda self, *given: built.append(self.lock._is_owned()))
-    watched(Kernel, "held", lambda *given: prepared.append(any(one.lock._is_owned() for one in streams[-1:])))
+    watched(Kernel, "prepared", lambda *given: prepared.append(any(one.lock._is_owned() for one in streams[-1:])))
     model.decision_function(X[:2], device)
     before = len(prepared)
     model.decision_function(X, device)

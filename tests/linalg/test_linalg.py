@@ -121,7 +121,7 @@ def test_errors_and_interrupts_reach_all_workers(device: str, monkeypatch: pytes
     """Whatever one of them raises; and what comes to the caller's thread while it waits."""
 
     def broken(self: Any, *_: Any, **__: Any) -> None:
-        if threading.current_thread().name.endswith("(go)") and self.stream.held:
+        if threading.current_thread().name.endswith("(go)") and self.stream.allocated:
             raise RuntimeError("broken")
 
     monkeypatch.setattr("clsvm.linalg.tiles.DeviceTiles.add", broken)

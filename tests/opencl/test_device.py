@@ -309,7 +309,7 @@ def test_large_buffers_go_once_their_queue_is_done(device: str) -> None:
                 buffer = stream.buffer(size)
                 stream.clear(buffer, size)
                 stream.free(buffer)
-        assert stream.held == 0
+        assert stream.allocated == 0
 
 
 def test_large_buffers_are_taken_again(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,10 +321,10 @@ def test_large_buffers_are_taken_again(device: str, monkeypatch: pytest.MonkeyPa
         if not stream.unified:
             pytest.skip("of devices that share the host's memory")
         first, small = stream.buffer(size - 4096), stream.buffer(memory.LEAST - 64)
-        assert stream.held == size + memory.LEAST - 64
+        assert stream.allocated == size + memory.LEAST - 64
         where = first.int_ptr
         stream.free(first, small)
-        assert (stream.held, memory.pooled()) == (0, size)
+        assert (stream.allocated, memory.pooled()) == (0, size)
         again = stream.buffer(size)
         assert (again.int_ptr, memory.pooled()) == (where, 0)
     assert memory.pooled() == size
@@ -335,7 +335,7 @@ def test_large_buffers_are_taken_again(device: str, monkeypatch: pytest.MonkeyPa
     assert memory.pooled() == 2 * size
     with Stream(device, memory_limit=2 * size + 64) as stream:  # (no room to take more than is asked for)
         stream.buffer(size - 128)
-        assert (stream.held, memory.pooled()) == (size - 128, 0)
+        assert (stream.allocated, memory.pooled()) == (size - 128, 0)
     clsvm.release_memory()
     with Stream(device) as stream:  # what is taken from the budget otherwise has room, too
         stream.free(stream.buffer(size))
@@ -354,9 +354,9 @@ def test_large_buffers_are_taken_again(device: str, monkeypatch: pytest.MonkeyPa
         found = {stream.buffer(2 * memory.HUGE - 64 * i) for i in range(3)}
         assert len(found) == 3
         stream.free(*found)
-        held = stream.held
+        held = stream.allocated
         assert {one.int_ptr for one in found} >= {stream.buffer(2 * memory.HUGE - 128).int_ptr, other}
-        assert stream.held == held  # (those that were rounded are recycled, too)
+        assert stream.allocated == held  # (those that were rounded are recycled, too)
     assert clsvm.release_memory() == 2 * memory.HUGE
     assert memory.pooled() == 0
 

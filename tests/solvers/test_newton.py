@@ -273,13 +273,13 @@ def test_no_memory(device: str, layout: str, memory: int | None, monkeypatch: py
     @contextmanager
     def ends(self: newton.Newton, rows: int) -> Iterator[newton.KernelBlock]:
         stream, left = self._stream, next(made)
-        buffer, before = stream.buffer, stream.held
+        buffer, before = stream.buffer, stream.allocated
 
         def some(nbytes: int) -> Any:
             nonlocal left
             left -= 1
             if left < 0:
-                raise MemoryLimitError(stream.limit, stream.held, nbytes)
+                raise MemoryLimitError(stream.limit, stream.allocated, nbytes)
             return buffer(nbytes)
 
         try:
@@ -288,7 +288,7 @@ def test_no_memory(device: str, layout: str, memory: int | None, monkeypatch: py
                 with block(self, rows) as square:
                     yield square
         finally:
-            held.append(stream.held - before)
+            held.append(stream.allocated - before)
 
     monkeypatch.setattr("clsvm.fit.host.MOST", 0)
     monkeypatch.setattr(newton, "LEAST", 4)

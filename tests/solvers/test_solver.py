@@ -184,7 +184,7 @@ def test_a_check_in_float64(device: str, monkeypatch: pytest.MonkeyPatch) -> Non
         real = getattr(Solver, name)
 
         def noting(self: Any, *given: Any) -> Any:
-            held[name] = min(self.stream.held, held.get(name, self.stream.held))
+            held[name] = min(self.stream.allocated, held.get(name, self.stream.allocated))
             held["panel"] = (
                 self.state.gram.panel_bytes(self.tile_memory.panel.capacity) if self.tile_memory else held["panel"]
             )

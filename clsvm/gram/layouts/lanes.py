@@ -148,7 +148,7 @@ class Source(NamedTuple):
 class Packer:
     """Copy rows, less ``centre`` (d,), into lane groups of ``dtype``. The caller frees the buffer ``centre``.
 
-    If its argument ``held`` is true, a method launches nothing, and returns a function for repeated launches.
+    If its argument ``prepared`` is true, a method launches nothing, and returns a function for repeated launches.
     """
 
     def __init__(self, stream: Stream, source: DTypeLike, dtype: str, centre: NDArray[np.float64]) -> None:
@@ -158,18 +158,18 @@ class Packer:
         self.centre = stream.upload(centre.astype(stream.profile.finest))
 
     def rows(
-        self, source: Source, groups: range, order: Buffer, where: Columns, values: Buffer, held: bool = False
+        self, source: Source, groups: range, order: Buffer, where: Columns, values: Buffer, prepared: bool = False
     ) -> Any:
         """Write the lane groups ``groups`` to ``values``. Position i gets row order[i] - row0 of the source."""
         width = 1 if self._profile.style == "simd" else 64
         arguments = *source, groups.start, order, self.centre, where, int(where.dense), values
-        return (self._pack.held if held else self._pack)((width, len(groups)), (width, 1), *arguments)
+        return (self._pack.prepared if prepared else self._pack)((width, len(groups)), (width, 1), *arguments)
 
-    def norms(self, groups: range, where: Columns, values: Buffer, xx: Buffer, held: bool = False) -> Any:
+    def norms(self, groups: range, where: Columns, values: Buffer, xx: Buffer, prepared: bool = False) -> Any:
         """Compute the squared norms ``xx`` of the rows in the lane groups ``groups``."""
         items = len(groups) * (1 if self._profile.style == "simd" else self._profile.lanes)
         arguments = groups.start, self._d, values, where.at, where.columns_at, int(where.dense), xx
-        return (self._norms.held if held else self._norms)((items,), None, *arguments)
+        return (self._norms.prepared if prepared else self._norms)((items,), None, *arguments)
 
 
 def packed(
