@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from clsvm.errors import BuildError, DeviceError, warn
-from clsvm.opencl.memory import POOLS, all_kept, never_released, pool_lock
+from clsvm.opencl.memory import POOLS, filled_caches, never_released, pool_lock
 from clsvm.opencl.runtime import cl
 
 SIMULATOR = "Oclgrind"  # platform name of the OpenCL simulator
@@ -36,12 +36,12 @@ def context_of(device: cl.Device) -> cl.Context:
 @cache
 def _made_context(process: int, device: cl.Device) -> cl.Context:
     if process in _forked and device.platform.name.strip() not in _FORK_SAFE:
-        raise lost(device.platform.name.strip())
+        raise fork_error(device.platform.name.strip())
     _used.append(process)
     return cl.Context([device])
 
 
-def lost(runtime: str) -> DeviceError:
+def fork_error(runtime: str) -> DeviceError:
     """Return the error to raise for a runtime that hangs in a forked child."""
     return DeviceError(
         f"{runtime} does not survive a fork of a process that has used it; start workers with the 'spawn' or "
@@ -59,7 +59,7 @@ def forked() -> bool:
 build_lock, context_lock = threading.RLock(), threading.RLock()
 _LOCKS = build_lock, context_lock, pool_lock
 streams: weakref.WeakSet[Any] = weakref.WeakSet()  # open streams of this process; a fork acquires their locks too
-_still: list[Any] = []  # streams whose locks a fork has acquired
+_forking: list[Any] = []  # streams whose locks a fork has acquired
 _FORK_SAFE = ("Intel(R) OpenCL",)  # runtimes that work in a child forked after use; others hang there
 _used: list[int] = []  # ids of processes that have made a context
 _forked: set[int] = set()  # ids of processes forked from a process that has made a context
@@ -68,16 +68,16 @@ _forked: set[int] = set()  # ids of processes forked from a process that has mad
 def _before_fork() -> None:
     for lock in _LOCKS:
         lock.acquire()
-    _still.extend(streams)
-    for stream in _still:
+    _forking.extend(streams)
+    for stream in _forking:
         stream.lock.acquire()
         with contextlib.suppress(DeviceError):  # the thread of the stream gets the error at its next call
             stream.finish()
 
 
 def _after_fork() -> None:
-    while _still:
-        _still.pop().lock.release()
+    while _forking:
+        _forking.pop().lock.release()
     for lock in reversed(_LOCKS):
         lock.release()
 
@@ -85,7 +85,7 @@ def _after_fork() -> None:
 def _in_child() -> None:
     if _used:
         _forked.add(os.getpid())
-    never_released.extend(kept.empty() for kept in all_kept())  # the parent process owns these buffers
+    never_released.extend(cache.empty() for cache in filled_caches())  # the parent process owns these buffers
     for pool in POOLS:
         pool.forget()
     streams.clear()
@@ -126,7 +126,7 @@ def built(process: int, context: cl.Context, device: cl.Device, text: str, optio
         try:
             program = cached(make)
         except cl.Error as error:
-            log = told(error)
+            log = message_of(error)
     if log:  # raised outside the except block: an error chained to pyopencl's error could not be pickled
         raise BuildError(device.name.strip(), log, text)
     builds += 1
@@ -159,12 +159,12 @@ _OUT_OF_MEMORY = (
 _CURE = "; the device is short of memory: set a smaller memory_limit or cache_size, or end what else uses it"
 
 
-def told(error: cl.Error) -> str:
+def message_of(error: cl.Error) -> str:
     """Return the runtime's message for an error, and advice on memory if the device ran out of it."""
     return f"{error}{_CURE if error.code in _OUT_OF_MEMORY else ''}"
 
 
-class Calling:
+class RuntimeCall:
     """Hold a lock during calls of the OpenCL runtime on one device, and turn their errors into DeviceError.
 
     Use it as a context manager. ``words`` say for the error's message what failed.
@@ -179,7 +179,7 @@ class Calling:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         self._lock.release()
         if isinstance(error, cl.Error):
-            raise DeviceError(f"{self._info}: {self._words} ({told(error)})") from None
+            raise DeviceError(f"{self._info}: {self._words} ({message_of(error)})") from None
 
 
 _local = threading.local()
@@ -222,7 +222,7 @@ class Kernel:
 
     def __init__(self, queue: cl.CommandQueue, info: Any, lock: Any, program: cl.Program, name: str) -> None:
         self._queue, self._program, self._name = queue, program, name
-        self._making, self._starting = (Calling(info, one, f"{name} did not start") for one in (build_lock, lock))
+        self._making, self._starting = (RuntimeCall(info, one, f"{name} did not start") for one in (build_lock, lock))
         made = of_thread("kernels")
         if (program, name) not in made:
             made[program, name] = self._made()

@@ -30,7 +30,7 @@ import numpy as np
 
 from clsvm.errors import DeviceError, install
 from clsvm.opencl import profiles, runtime
-from clsvm.opencl.contexts import build_lock, context_of, forked, lost, quirks
+from clsvm.opencl.contexts import build_lock, context_of, fork_error, forked, quirks
 from clsvm.opencl.profiles import PROFILES, Profile
 from clsvm.opencl.runtime import SETTINGS, cl, unloaded
 
@@ -156,7 +156,7 @@ def no_platform() -> DeviceError:
     Possible causes are a fork, a runtime that does not load, and settings of the user that hide platforms.
     """
     if forked():
-        return lost("the OpenCL runtime")
+        return fork_error("the OpenCL runtime")
     causes = "".join(f"{words}; " for words in unloaded())
     named = " and ".join(f"{name}={value!r}" for name, value in SETTINGS.items())
     where = f" where {named} says; without it those of the system and of pip count" if named else ""

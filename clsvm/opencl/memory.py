@@ -23,8 +23,8 @@ from clsvm import system
 from clsvm.opencl.runtime import cl
 
 HUGE = 4 << 20  # buffers of at least this many bytes get huge pages
-# The pool keeps a freed buffer of LEAST to MOST bytes, and at most KEPT bytes of buffers in all.
-LEAST, MOST, KEPT = 64 << 10, 128 << 20, 256 << 20
+# The pool keeps a freed buffer of LEAST to MOST bytes, and at most POOLED bytes of buffers in all.
+LEAST, MOST, POOLED = 64 << 10, 128 << 20, 256 << 20
 MEMORY_SHARE = 0.5  # the default of memory_limit is this share of the device's free memory
 _UNITS = {
     letter + end: float(base) ** power
@@ -64,7 +64,7 @@ class Pool:
     """
 
     def __init__(self) -> None:
-        self._kept: dict[Key, list[Any]] = {}
+        self._buffers: dict[Key, list[Any]] = {}
         self.nbytes = 0
 
     def put(self, key: Key, buffer: Any, most: float = float("inf")) -> None:
@@ -74,20 +74,20 @@ class Pool:
         longest ago are released first.
         """
         with pool_lock:
-            while self._kept and self.nbytes + key[1] > most:
-                self._drop(next(iter(self._kept)))
-            self._kept[key] = [*self._kept.pop(key, []), buffer]
+            while self._buffers and self.nbytes + key[1] > most:
+                self._drop(next(iter(self._buffers)))
+            self._buffers[key] = [*self._buffers.pop(key, []), buffer]
             self.nbytes += key[1]
 
     def take(self, key: Key) -> Any:
         """Take the buffer that was put last under this key from the pool. Return None if none is left."""
-        if key not in self._kept:  # this usual case needs no lock
+        if key not in self._buffers:  # this usual case needs no lock
             return None
         with pool_lock:
-            kept = self._kept.pop(key, [])
-            buffer = kept.pop() if kept else None
-            if kept:
-                self._kept[key] = kept
+            buffers = self._buffers.pop(key, [])
+            buffer = buffers.pop() if buffers else None
+            if buffers:
+                self._buffers[key] = buffers
             self.nbytes -= key[1] * (buffer is not None)
             return buffer
 
@@ -95,17 +95,17 @@ class Pool:
         """Release all buffers, and return the number of bytes freed."""
         with pool_lock:
             freed = self.nbytes
-            while self._kept:
-                self._drop(next(iter(self._kept)))
+            while self._buffers:
+                self._drop(next(iter(self._buffers)))
             return freed
 
     def forget(self) -> None:
         """Empty the pool in a forked child without releasing the buffers, which belong to the parent."""
-        never_released.append(self._kept)
-        self._kept, self.nbytes = {}, 0
+        never_released.append(self._buffers)
+        self._buffers, self.nbytes = {}, 0
 
     def _drop(self, key: Key) -> None:
-        gone = self._kept.pop(key)
+        gone = self._buffers.pop(key)
         self.nbytes -= key[1] * len(gone)
         for buffer in gone:
             buffer.release()
@@ -114,20 +114,20 @@ class Pool:
 spare, slabs = POOLS = Pool(), Pool()  # pool of freed buffers, and pool of the row cache's slabs (Stream.slab)
 
 
-def pooled() -> int:
+def pooled_bytes() -> int:
     """Return the number of bytes in the pools of this process."""
     return sum(pool.nbytes for pool in POOLS)
 
 
-def roomy(nbytes: int, most: int) -> int:
+def rounded_size(nbytes: int, most: int) -> int:
     """Return the size in bytes to allocate for a buffer of ``nbytes`` bytes.
 
     The size is rounded up by at most an eighth, so that the pool can reuse a buffer for a slightly different request.
     The size stays ``nbytes`` if rounding would exceed ``most`` or the limits of the pool.
     """
     step = 1 << max(0, nbytes.bit_length() - 4)
-    room = -(-nbytes // step) * step
-    return room if nbytes >= LEAST and room <= min(most, MOST) else nbytes
+    rounded = -(-nbytes // step) * step
+    return rounded if nbytes >= LEAST and rounded <= min(most, MOST) else nbytes
 
 
 class DeviceCache:
@@ -171,23 +171,23 @@ class DeviceCache:
         self._state = stream.setting, value, nbytes
         stream.reads.append(self)
         with pool_lock:
-            keeping.add(self)
+            live_caches.add(self)
 
     def empty(self) -> Any:
         """Remove the value from the cache, and return it."""
         (_, value, _), self._state = self._state, (None, None, 0)
         with pool_lock:
-            keeping.discard(self)
+            live_caches.discard(self)
         return value
 
 
-keeping: weakref.WeakSet[DeviceCache] = weakref.WeakSet()
+live_caches: weakref.WeakSet[DeviceCache] = weakref.WeakSet()
 
 
-def all_kept() -> list[DeviceCache]:
+def filled_caches() -> list[DeviceCache]:
     """Return all objects of :class:`DeviceCache` in this process that have a value."""
     with pool_lock:
-        return list(keeping)
+        return list(live_caches)
 
 
 def release_memory() -> int:
@@ -201,13 +201,13 @@ def release_memory() -> int:
     int
         The number of bytes freed.
     """
-    freed = sum(kept.nbytes for kept in all_kept())
-    for kept in all_kept():
-        kept.empty()
-    return freed + released()
+    freed = sum(cache.nbytes for cache in filled_caches())
+    for cache in filled_caches():
+        cache.empty()
+    return freed + release_pools()
 
 
-def released() -> int:
+def release_pools() -> int:
     """Release all buffers in the pools of this process, and return the number of bytes freed."""
     return sum(pool.release() for pool in POOLS)
 
@@ -254,20 +254,20 @@ def free_memory(device: cl.Device) -> int:
     free = int(device.global_mem_size)
     if device.type & cl.device_type.CPU or device.host_unified_memory:
         available = _available()
-        free = free if available is None else min(free, available + pooled())
+        free = free if available is None else min(free, available + pooled_bytes())
     return free
 
 
 def _available() -> int | None:
-    """Return the bytes of memory available on the host, measured at most MOMENT seconds ago."""
-    global _looked
-    if (now := perf_counter()) - _looked[0] > MOMENT:
-        _looked = now, system.available()
-    return _looked[1]
+    """Return the bytes of memory available on the host, measured at most MAX_AGE seconds ago."""
+    global _measured
+    if (now := perf_counter()) - _measured[0] > MAX_AGE:
+        _measured = now, system.available()
+    return _measured[1]
 
 
-MOMENT = 0.05  # a measurement of the available memory is used again for this many seconds
-_looked: tuple[float, int | None] = -MOMENT, None
+MAX_AGE = 0.05  # a measurement of the available memory is used again for this many seconds
+_measured: tuple[float, int | None] = -MAX_AGE, None
 
 
 def in_rows(array: NDArray[Any], ld: int) -> tuple[NDArray[Any], dict[str, Any]]:

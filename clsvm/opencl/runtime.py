@@ -52,7 +52,7 @@ def prepare() -> None:
 
     Further calls are allowed. An absent runtime raises no error.
     """
-    leave_caches()
+    disable_unusable_caches()
     if os.environ.get("OCL_ICD_VENDORS"):
         return
     if sys.platform == "win32":  # the loader reads OCL_ICD_FILENAMES in addition to the drivers in the registry
@@ -157,18 +157,18 @@ def _written(folder: Path, entries: dict[str, str]) -> Path:
     return folder
 
 
-def leave_caches() -> None:
+def disable_unusable_caches() -> None:
     """Tell pyopencl and PoCL to work without a cache of compiled programs that cannot be used, and warn once."""
-    kept = {"PYOPENCL_NO_CACHE": ("pyopencl", "pytools"), "POCL_CACHE_DIR": ("pocl",)}
+    caches = {"PYOPENCL_NO_CACHE": ("pyopencl", "pytools"), "POCL_CACHE_DIR": ("pocl",)}
     faults = {
         setting: words
-        for setting, names in kept.items()
+        for setting, names in caches.items()
         if not os.environ.get(setting) and (words := next(filter(None, map(_fault, map(user_cache_path, names))), ""))
     }
     os.environ.setdefault("PYOPENCL_CACHE_FAILURE_FATAL", "1")  # pyopencl raises KeyError on a failure if this is unset
     if "PYOPENCL_NO_CACHE" in faults:
         os.environ["PYOPENCL_NO_CACHE"] = "1"
-    if "POCL_CACHE_DIR" in faults and (folder := spare()):  # PoCL compiles in its cache, so it needs a folder
+    if "POCL_CACHE_DIR" in faults and (folder := fallback_folder()):  # PoCL compiles in its cache, so it needs a folder
         os.environ["POCL_CACHE_DIR"] = str(folder / "pocl")
     if faults:
         words = "compiled programs are not kept from one process to the next; XDG_CACHE_HOME can name another folder"
@@ -179,12 +179,12 @@ def folders() -> Iterator[Path]:
     """Yield the usable folders for clsvm's files: one in the user's cache, then the temporary folder of the user."""
     if not _fault(own := user_cache_path("clsvm")):
         yield own
-    if other := spare():
+    if other := fallback_folder():
         yield other
 
 
 @cache
-def spare() -> Path | None:
+def fallback_folder() -> Path | None:
     """Return a temporary folder of this user that replaces unusable cache folders, or None if there is none.
 
     All processes of the user share the folder, so no process removes it.

@@ -20,7 +20,7 @@ from numpy.typing import DTypeLike, NDArray
 from clsvm import system
 from clsvm.errors import BufferSizeError, DeviceError, HostMemoryError, MemoryLimitError
 from clsvm.opencl import memory, sources
-from clsvm.opencl.contexts import SIMULATOR, Calling, Kernel, built, context_lock, of_thread, queue_for, streams
+from clsvm.opencl.contexts import SIMULATOR, Kernel, RuntimeCall, built, context_lock, of_thread, queue_for, streams
 from clsvm.opencl.devices import default_profile, find, handle
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.runtime import cl
@@ -71,7 +71,7 @@ class Stream:
     def __init__(self, spec: Any = None, memory_limit: int | str | None = None, profile: Profile | None = None) -> None:
         self.info, self.lock = find(spec), threading.RLock()
         self._device = handle(spec, self.info)
-        with self._calling("no context or queue"):
+        with self._runtime_call("no context or queue"):
             self._queue, self._context = queue_for(spec, self._device)
         self.profile = profile or default_profile(self.info)
         self.largest = min(self._device.max_mem_alloc_size, int(os.environ.get("CLSVM_LARGEST_BUFFER", 2**62)))
@@ -129,11 +129,11 @@ class Stream:
         before, start = self.peak, self.limit - nbytes
         self.reserve(nbytes)
         self.peak = self.allocated
-        with self._calling("no further queue"):
+        with self._runtime_call("no further queue"):
             queue = cl.CommandQueue(self._context, self._device)
         other = Stream(queue, self.limit, self.profile)
         other.charge(start)  # all but nbytes of its limit count as used, so that messages name the user's memory_limit
-        other.reads = memory.all_kept()  # this stream counts all cached values already
+        other.reads = memory.filled_caches()  # this stream counts all cached values already
         try:
             with other:
                 yield other
@@ -171,12 +171,12 @@ class Stream:
         """
         if self.allocated + nbytes > self.limit:
             raise MemoryLimitError(self.limit, self.allocated, nbytes)
-        others = [kept for kept in memory.all_kept() if kept not in self.reads] if memory.keeping else []
-        wanted = self.allocated + nbytes + sum(kept.nbytes for kept in others)
+        others = [cache for cache in memory.filled_caches() if cache not in self.reads] if memory.live_caches else []
+        wanted = self.allocated + nbytes + sum(cache.nbytes for cache in others)
         if wanted + memory.spare.nbytes > self.limit:
             memory.spare.release()
-        for kept in others if wanted > self.limit else []:
-            kept.empty()
+        for cache in others if wanted > self.limit else []:
+            cache.empty()
 
     def buffer(self, nbytes: int) -> Buffer:
         """Return an uninitialised buffer of at least ``nbytes`` bytes.
@@ -186,7 +186,7 @@ class Stream:
         """
         nbytes = max(1, -(-int(nbytes) // 64)) * 64
         if self._spare:
-            most = max(self._loose * nbytes, memory.roomy(nbytes, self.largest))
+            most = max(self._loose * nbytes, memory.rounded_size(nbytes, self.largest))
             if fitting := [size for size, some in self._spare.items() if some and nbytes <= size <= most]:
                 buffer = self._spare[min(fitting)].pop()
                 self._buffers[buffer.int_ptr] = buffer, min(fitting)
@@ -197,7 +197,9 @@ class Stream:
         if nbytes > self.largest:
             raise BufferSizeError(f"{self.info} allows buffers of {self.largest} bytes, {nbytes} are needed")
         nbytes = (
-            memory.roomy(nbytes, min(self.largest, (self.limit - self.allocated) // 16)) if self.unified else nbytes
+            memory.rounded_size(nbytes, min(self.largest, (self.limit - self.allocated) // 16))
+            if self.unified
+            else nbytes
         )
         buffer = memory.spare.take(self._key(nbytes)) or self._made(nbytes)
         self._buffers[buffer.int_ptr] = buffer, nbytes
@@ -211,8 +213,8 @@ class Stream:
         """
         self._make_available(nbytes)
         buffer = memory.slabs.take(self._key(nbytes))
-        if buffer is None and self.allocated + nbytes + memory.pooled() > self.limit:
-            memory.released()  # frees slabs and buffers of other sizes in the pools
+        if buffer is None and self.allocated + nbytes + memory.pooled_bytes() > self.limit:
+            memory.release_pools()  # frees slabs and buffers of other sizes in the pools
         buffer = buffer or self._made(nbytes)
         self._slabs.append((self._key(nbytes), buffer))
         self.charge(nbytes)
@@ -236,7 +238,7 @@ class Stream:
 
         On a CPU a large buffer gets huge pages, which make the first access to its memory about five times faster.
         """
-        with self._calling(f"no memory for {nbytes} bytes"):
+        with self._runtime_call(f"no memory for {nbytes} bytes"):
             huge = self.unified and nbytes >= memory.HUGE and memory.huge_pages(self._context, nbytes)
             return huge or cl.Buffer(self._context, cl.mem_flags.READ_WRITE, nbytes)
 
@@ -257,7 +259,7 @@ class Stream:
         if self.simulated:
             memory.never_released.append(buffer)
         elif self.unified and memory.LEAST <= nbytes <= memory.MOST:
-            memory.spare.put(self._key(nbytes), buffer, memory.KEPT)
+            memory.spare.put(self._key(nbytes), buffer, memory.POOLED)
         else:
             with self.lock:
                 buffer.release()
@@ -340,7 +342,7 @@ class Stream:
 
         ``first`` must be a multiple of the device's alignment. Multiples of APART are allowed on every device.
         """
-        with self._calling("a buffer has no such part"):
+        with self._runtime_call("a buffer has no such part"):
             return buffer.get_sub_region(first, -(-max(1, nbytes) // 64) * 64)
 
     def upload(self, array: NDArray[Any]) -> Buffer:
@@ -363,7 +365,7 @@ class Stream:
             self.finish()
             self.free(buffer)
             return
-        with self._calling("no buffer for an array in place"):
+        with self._runtime_call("no buffer for an array in place"):
             buffer, before = memory.in_place(self._context, array)
         try:
             yield buffer, before // array.itemsize
@@ -377,7 +379,7 @@ class Stream:
         if self.unified or self.simulated or array.nbytes < LEAST_PINNED:
             self._copy(buffer, array)
         else:
-            with self._calling("a copy failed"):
+            with self._runtime_call("a copy failed"):
                 self._write_pinned(buffer, array.reshape(-1).view(np.uint8))
 
     def _write_pinned(self, buffer: Buffer, array: NDArray[np.uint8]) -> None:
@@ -471,15 +473,15 @@ class Stream:
             self._queue.flush()
 
     def finish(self) -> None:
-        with self._calling("the work in its queue failed"):
+        with self._runtime_call("the work in its queue failed"):
             self._queue.finish()
 
     def _copy(self, to: Any, source: Any, **places: Any) -> None:
-        with self._calling("a copy failed"):
+        with self._runtime_call("a copy failed"):
             cl.enqueue_copy(self._queue, to, source, is_blocking=True, **places)
 
-    def _calling(self, words: str) -> Calling:
-        return Calling(self.info, self.lock, words)
+    def _runtime_call(self, words: str) -> RuntimeCall:
+        return RuntimeCall(self.info, self.lock, words)
 
     def kernel(self, text: str, options: Sequence[str], name: str) -> Kernel:
         """Return the kernel ``name`` of a program, which is built once for each context, source text and options."""

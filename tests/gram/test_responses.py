@@ -265,7 +265,7 @@ def test_given_back_with_the_model_and_when_asked(device: str, builds: Builds) -
     assert builds == [300, 70]
     assert model._kept.nbytes == nbytes
     kept = weakref.ref(model._kept), weakref.ref(model._kept._state[1])
-    assert kept[0]() in memory.keeping
+    assert kept[0]() in memory.live_caches
     del model
     gc.collect()
     assert [one() for one in kept] == [None, None]

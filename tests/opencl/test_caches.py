@@ -70,8 +70,8 @@ def test_a_cache_that_others_can_change_is_not_used(tmp_path: Path, monkeypatch:
     for setting in ("PYOPENCL_NO_CACHE", "POCL_CACHE_DIR"):
         monkeypatch.setenv(setting, "")
     monkeypatch.setattr(runtime, "user_cache_path", lambda name: tmp_path / name)
-    monkeypatch.setattr(runtime, "spare", lambda: tmp_path / "spare")
-    runtime.leave_caches()
+    monkeypatch.setattr(runtime, "fallback_folder", lambda: tmp_path / "spare")
+    runtime.disable_unusable_caches()
     assert not os.environ["PYOPENCL_NO_CACHE"] + os.environ["POCL_CACHE_DIR"]
     for name in ("pytools", "pocl"):
         (tmp_path / name).chmod(0o755)
@@ -79,7 +79,7 @@ def test_a_cache_that_others_can_change_is_not_used(tmp_path: Path, monkeypatch:
         (tmp_path / name / "planted").chmod(0o666)
     runtime._fault.cache_clear()
     with pytest.warns(UserWarning, match=r"pytools' is open to others \(all users can write to .*planted") as caught:
-        runtime.leave_caches()
+        runtime.disable_unusable_caches()
     assert len(caught) == 1
     assert os.environ["PYOPENCL_NO_CACHE"] == "1"
     assert os.environ["POCL_CACHE_DIR"] == str(tmp_path / "spare" / "pocl")
@@ -89,7 +89,7 @@ def test_a_cache_that_others_can_change_is_not_used(tmp_path: Path, monkeypatch:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a written folder of ENTRIES in the user's cache."""
     monkeypatch.setattr(runtime, "user_cache_path", lambda name: tmp_path / name)
-    monkeypatch.setattr(runtime, "spare", lambda: tmp_path / "spare")
+    monkeypatch.setattr(runtime, "fallback_folder", lambda: tmp_path / "spare")
     made = runtime._folder(ENTRIES)
     assert made
     assert made.parent == tmp_path / "clsvm"

@@ -313,7 +313,7 @@ def test_large_buffers_go_once_their_queue_is_done(device: str) -> None:
 
 
 def test_large_buffers_are_taken_again(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the next one of about their size, in this stream or another; no more than KEPT bytes of them stay, and none
+    """By the next one of about their size, in this stream or another; no more than POOLED bytes of them stay, and none
     that a limit has no room for."""
     clsvm.release_memory()
     size = 9 << 19  # (in eighths of 4 MB)
@@ -324,32 +324,32 @@ def test_large_buffers_are_taken_again(device: str, monkeypatch: pytest.MonkeyPa
         assert stream.allocated == size + memory.LEAST - 64
         where = first.int_ptr
         stream.free(first, small)
-        assert (stream.allocated, memory.pooled()) == (0, size)
+        assert (stream.allocated, memory.pooled_bytes()) == (0, size)
         again = stream.buffer(size)
-        assert (again.int_ptr, memory.pooled()) == (where, 0)
-    assert memory.pooled() == size
+        assert (again.int_ptr, memory.pooled_bytes()) == (where, 0)
+    assert memory.pooled_bytes() == size
     with Stream(device) as stream:
         assert stream.buffer(size - 128).int_ptr == where
         other = stream.buffer(size)
         assert other.int_ptr != where
-    assert memory.pooled() == 2 * size
+    assert memory.pooled_bytes() == 2 * size
     with Stream(device, memory_limit=2 * size + 64) as stream:  # (no room to take more than is asked for)
         stream.buffer(size - 128)
-        assert (stream.allocated, memory.pooled()) == (size - 128, 0)
+        assert (stream.allocated, memory.pooled_bytes()) == (size - 128, 0)
     clsvm.release_memory()
     with Stream(device) as stream:  # what is taken from the budget otherwise has room, too
         stream.free(stream.buffer(size))
         stream.reserve(stream.limit - size)
-        assert memory.pooled() == size
+        assert memory.pooled_bytes() == size
         stream.reserve(64)
-        assert memory.pooled() == 0
+        assert memory.pooled_bytes() == 0
         stream.reserve(size - stream.limit - 64)
-    monkeypatch.setattr(memory, "KEPT", 2 * memory.HUGE + 64)
+    monkeypatch.setattr(memory, "POOLED", 2 * memory.HUGE + 64)
     with Stream(device) as stream:
         for _ in range(2):
             stream.buffer(size)
         other = stream.buffer(2 * memory.HUGE - 64).int_ptr
-    assert memory.pooled() == 2 * memory.HUGE  # (the last size; others went for it)
+    assert memory.pooled_bytes() == 2 * memory.HUGE  # (the last size; others went for it)
     with Stream(device) as stream, stream.recycling():
         found = {stream.buffer(2 * memory.HUGE - 64 * i) for i in range(3)}
         assert len(found) == 3
@@ -358,7 +358,7 @@ def test_large_buffers_are_taken_again(device: str, monkeypatch: pytest.MonkeyPa
         assert {one.int_ptr for one in found} >= {stream.buffer(2 * memory.HUGE - 128).int_ptr, other}
         assert stream.allocated == held  # (those that were rounded are recycled, too)
     assert clsvm.release_memory() == 2 * memory.HUGE
-    assert memory.pooled() == 0
+    assert memory.pooled_bytes() == 0
 
 
 @pytest.mark.parametrize("form", ["dense", "field", "csr"])
