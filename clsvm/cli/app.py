@@ -131,7 +131,7 @@ def devices(args: Any) -> None:
     for words in unloaded():
         common.console().print(words)
     any_usable = any(r.usable for r in records)
-    common.console().print(rule if any_usable else f"None of these is usable: {machine.cure()}")
+    common.console().print(rule if any_usable else f"None of these is usable: {machine.install_advice()}")
 
 
 def _default() -> tuple[int | None, str]:

@@ -76,7 +76,7 @@ class FalkonRows(ChunkedRows, nystrom.Rows):
     @contextmanager
     def _open_blocks(self, points: InducingPoints, options: nystrom.Options) -> Iterator[Parts]:
         self._points, device, limit = points, options.device, options.memory_limit
-        self._device_options = {"device": devices.first(device), "memory_limit": limit}
+        self._device_options = {"device": devices.first_device(device), "memory_limit": limit}
         self.cost = points.rows.shape[1] + USED
         self.chunks.sent += nbytes(points.rows)
         build = partial(block, points=points, encoding=self.encoding, task=self.task.subset(slice(0, 0)))

@@ -29,7 +29,7 @@ from clsvm.dask.worker import joined
 from clsvm.distribute import split
 from clsvm.gram.layouts.record import Plan
 from clsvm.kernels import Kernel
-from clsvm.opencl.devices import listed
+from clsvm.opencl.devices import device_list
 
 Vector = NDArray[np.float64]
 HEAD = 20  # this many rows are fetched to check the parameters before a fit
@@ -325,7 +325,7 @@ class OverChunks(ChunkPredictions):
         if not is_dask(X):
             y, sample_weight = computed(y=y, sample_weight=sample_weight).values()
             return super()._learn(X, y, sample_weight, started)  # type: ignore[misc]
-        if len(listed(self.device)) > 1:
+        if len(device_list(self.device)) > 1:
             raise ValueError(f"rows in chunks need one device for each worker, got device={self.device!r}")
         rows = self._learn_chunks(X, y, sample_weight, started)
         self.bytes_sent_ = rows.chunks.bytes_sent

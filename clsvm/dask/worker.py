@@ -31,7 +31,7 @@ from clsvm.gram.precision import measures
 from clsvm.kernels import Kernel
 from clsvm.kernels.expression import Extent
 from clsvm.losses import LOSSES
-from clsvm.opencl.devices import listed
+from clsvm.opencl.devices import device_list
 from clsvm.opencl.stream import Stream
 
 Vector = NDArray[np.float64]
@@ -394,7 +394,7 @@ def sample(estimator: Any, d: int, columns: Any) -> Any:
 def share(device: Any, workers: int) -> int:
     """Return the memory limit in bytes for each device if ``workers`` workers share the memory of this computer."""
     limits = []
-    for one in listed(device):
+    for one in device_list(device):
         with Stream(one) as stream:
             limits.append(stream.limit)
     return min(limits) // workers

@@ -272,7 +272,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         """
         decoder = self._fitted_decoder
         if decoder.by_votes:
-            return self.model_.predict(self._prediction_rows(X), devices.first(self.device), self.memory_limit)
+            return self.model_.predict(self._prediction_rows(X), devices.first_device(self.device), self.memory_limit)
         values = getattr(self, "decision_function", self._decision_values)(X)  # a subclass may define its own
         return decoder.by_value(values)
 
@@ -283,7 +283,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         value for each class.
         """
         X = self._prediction_rows(X)
-        return self.model_.decision_function(X, devices.first(self.device), self.memory_limit, shape)
+        return self.model_.decision_function(X, devices.first_device(self.device), self.memory_limit, shape)
 
     @property
     def _fitted_decoder(self) -> Decoder:

@@ -43,7 +43,7 @@ class Machine(KernelEstimator):
 
     def _options(self) -> Options:
         options = Options.of(self._solver_params())
-        one, *others = devices.listed(options.device)
+        one, *others = devices.device_list(options.device)
         return options if others else options.replace(device=one)
 
     def _last_coefficients(self, shape: tuple[int, int]) -> Vector | None:

@@ -119,7 +119,7 @@ class Falkon(KernelEstimator):
 
     def _options(self) -> nystrom.Options:
         given = {name: getattr(self, name) for name in ("dtype", "memory_limit", "layout", "verbose", "callback")}
-        device = devices.separated(self.device)
+        device = devices.split_names(self.device)
         return nystrom.Options(tol=float(self.tol), max_iter=int(self.max_iter), device=device, **given)
 
     def _train(self, X: Any, task: Task, classes: NDArray[Any], started: float) -> None:
@@ -197,7 +197,7 @@ class Falkon(KernelEstimator):
             selection = self._given_centers(selection, X.shape[1], kernel)
             if sp.issparse(selection) != sp.issparse(X):
                 selection = sp.csr_matrix(selection) if sp.issparse(X) else selection.toarray()
-        where = {"device": devices.first(self.device), "memory_limit": self.memory_limit}
+        where = {"device": devices.first_device(self.device), "memory_limit": self.memory_limit}
         return nystrom.choose_centers(X, selection, self.n_centers, weights, random, kernel, float(self.penalty), where)
 
     def _given_centers(self, given: Any, d: int, kernel: Kernel) -> Any:

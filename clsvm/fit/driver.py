@@ -38,7 +38,7 @@ from clsvm.gram.layouts.lanes import DeviceRows
 from clsvm.gram.layouts.record import Plan
 from clsvm.gram.products import Operator
 from clsvm.kernels import Kernel, Precomputed
-from clsvm.opencl.devices import default_profile, find, listed
+from clsvm.opencl.devices import default_profile, device_list, find
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Stream
 from clsvm.parameters import Options
@@ -87,7 +87,7 @@ def solve(
 def _solve(context: FitContext) -> None:
     """Choose the devices, and solve every subproblem whose result the checkpoint does not have."""
     X, options, run, one = context.X, context.options, context.run, len(context.subproblems) == 1
-    named = listed(options.device)
+    named = device_list(options.device)
     if sharded.is_remote(X) or (one and len(named) > 1):
         context.shards = True
         _passes(context, {dtype: [options.device] for dtype in DTYPES})  # sharded.py knows the devices' dtypes
@@ -173,7 +173,7 @@ def _results(context: FitContext) -> list[Result]:
     """
     results, dtype, nothing = context.results, context.options.dtype, (np.inf, np.nan, np.inf, 0.0, 0)
     if missing := [index for index in range(len(context.subproblems)) if index not in results]:
-        device = " and ".join(dict.fromkeys(str(find(one)) for one in listed(context.options.device)))
+        device = " and ".join(dict.fromkeys(str(find(one)) for one in device_list(context.options.device)))
         for one, index in ((context.subproblems[index], index) for index in missing):
             rho = np.zeros((one.problem.problems, one.problem.groups))
             found = checkpoint.result(one.initial, rho, Status.MAX_TIME, dtype, device, nothing)

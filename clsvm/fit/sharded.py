@@ -88,9 +88,9 @@ def in_shards(X: Any, kernel: Kernel | Precomputed, options: Options, dtype: str
         raise ValueError(
             "kernel='precomputed' and Python kernel functions need one device, got rows on several devices"
         )
-    home = X if is_remote(X) else LocalRows(X, devices.listed(options.device))
+    home = X if is_remote(X) else LocalRows(X, devices.device_list(options.device))
     with (
-        Stream(devices.first(options.device), options.memory_limit) as stream,
+        Stream(devices.first_device(options.device), options.memory_limit) as stream,
         home.lay_out(kernel, options, dtype) as laid,
     ):
         yield ShardedFit(stream, laid, home, kernel, options, dtype)

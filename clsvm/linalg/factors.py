@@ -18,7 +18,7 @@ from scipy.linalg import lapack
 from clsvm.errors import BufferSizeError, MemoryLimitError
 from clsvm.linalg import tiles
 from clsvm.linalg.tiles import Plan, Shape
-from clsvm.opencl.devices import listed
+from clsvm.opencl.devices import device_list
 from clsvm.opencl.stream import Stream
 from clsvm.parameters import Number
 
@@ -75,7 +75,7 @@ def plan(
     whole.check("n", n)
     if tile is not None:
         whole.check("tile", tile)
-    dtype, devices = _real(dtype), tuple(listed(device))
+    dtype, devices = _real(dtype), tuple(device_list(device))
     with ExitStack() as stack:
         streams = [stack.enter_context(Stream(one, memory_limit)) for one in devices]
     names = [str(one.info) for one in streams]

@@ -30,7 +30,7 @@ from clsvm.errors import CheckpointError, ClsvmError, warn
 from clsvm.estimators import checks
 from clsvm.fit.checkpoint import UNREADABLE
 from clsvm.models.decoder import Decoder
-from clsvm.opencl.devices import listed
+from clsvm.opencl.devices import device_list
 from clsvm.report import counting
 
 Vector = NDArray[np.float64]
@@ -228,7 +228,7 @@ class Fits:
 
         Fits whose shared work failed come last. They call the method ``fit`` of the estimator.
         """
-        devices, separate = listed(self.estimator.device), list[Job]()
+        devices, separate = device_list(self.estimator.device), list[Job]()
 
         def work(device: Any, pieces: Iterator[Group]) -> Generator[None]:
             for group in pieces:

@@ -28,7 +28,7 @@ from clsvm.gram.responses import ALL, Support, whole_tiles
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.models import decoder
 from clsvm.models.decoder import Decoder, Strip
-from clsvm.opencl.devices import first
+from clsvm.opencl.devices import first_device
 from clsvm.opencl.memory import DeviceCache, parse_bytes
 from clsvm.opencl.stream import Stream
 from clsvm.system import explained
@@ -226,7 +226,7 @@ class KernelModel:
         if X.ndim != 2 or X.shape[1] != d:
             raise ValueError(f"X has {X.shape[1] if X.ndim == 2 else X.shape} features, the model expects {d}")
         self.kernel.check_domain(X)
-        with explained("decision values"), Stream(first(device), memory_limit) as stream:
+        with explained("decision values"), Stream(first_device(device), memory_limit) as stream:
             support, X = self._on_device(stream, self.kernel, X)
 
             def respond(rows: slice, groups: slice, problems: slice) -> Vector:

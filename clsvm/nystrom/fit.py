@@ -111,7 +111,7 @@ def formulate(kernel: Kernel, centers: Centers, options: Options, penalty: float
     values of the kernel function leave the range of float32. Raises ValueError if the function is not a kernel on these
     points, or if float64 is not precise enough.
     """
-    first, limit = devices.first(options.device), options.memory_limit
+    first, limit = devices.first_device(options.device), options.memory_limit
     with rows_of(CENTERS):
         K = kernel_matrix(centers.rows, kernel=kernel, dtype="float64", device=first, memory_limit=limit)
     if not np.isfinite(K).all():
@@ -234,9 +234,9 @@ class LocalRows(Rows):
         self._X = X
 
     def survey(self, kernel: Kernel, options: Options) -> Survey:
-        with Stream(devices.first(options.device), options.memory_limit) as stream:
+        with Stream(devices.first_device(options.device), options.memory_limit) as stream:
             plan = layouts.choose(stream.profile, self._X, kernel.spec, options.layout)
-        found = [devices.find(one) for one in devices.listed(options.device)]
+        found = [devices.find(one) for one in devices.device_list(options.device)]
         finest = min(devices.default_profile(info).finest for info in found)
         device = " and ".join(dict.fromkeys(map(str, found)))
         return Survey(plan, finest, device, measures(kernel, self._X, plan).extent)

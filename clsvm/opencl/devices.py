@@ -160,7 +160,7 @@ def no_platform() -> DeviceError:
     causes = "".join(f"{words}; " for words in unloaded())
     named = " and ".join(f"{name}={value!r}" for name, value in SETTINGS.items())
     where = f" where {named} says; without it those of the system and of pip count" if named else ""
-    words = f"no OpenCL platform was found{where}; {cure()} ('clsvm devices' lists what is visible)"
+    words = f"no OpenCL platform was found{where}; {install_advice()} ('clsvm devices' lists what is visible)"
     return DeviceError(f"{causes}{words}")
 
 
@@ -171,11 +171,11 @@ def _unusable(named: str, infos: Sequence[DeviceInfo]) -> DeviceError:
     """
     causes = "; ".join(dict.fromkeys(info.reason for info in infos))
     whose = f" that {named!r} names" if named else ""
-    helps = "" if any(info.usable for info in devices()) else f"; {cure()}"
+    helps = "" if any(info.usable for info in devices()) else f"; {install_advice()}"
     return DeviceError(f"{causes}; no OpenCL device{whose} is usable{helps}; there are:\n{describe()}")
 
 
-def cure() -> str:
+def install_advice() -> str:
     """Return advice on how to install a device's runtime."""
     return f"{install('cpu')} brings a CPU runtime, a GPU needs its vendor's driver"
 
@@ -215,8 +215,8 @@ def find(spec: Any = None) -> DeviceInfo:
         raise TypeError(f"{_KINDS}, got {spec!r}")
     if not here:
         raise no_platform()
-    given = (first(None) or "" if spec is None else spec).strip()
-    if isinstance(separated(given), list):
+    given = (first_device(None) or "" if spec is None else spec).strip()
+    if isinstance(split_names(given), list):
         raise DeviceError(f"expected one device, got several: {given!r}")
     asked = " ".join(given.split()).lower()
     hits = _matches(asked, here)
@@ -236,7 +236,7 @@ def find(spec: Any = None) -> DeviceInfo:
     return usable[0]
 
 
-def separated(spec: Any) -> Any:
+def split_names(spec: Any) -> Any:
     """Return the list of names in a text with commas, and any other ``spec`` unchanged.
 
     A comma that is part of the name of a visible device does not separate names. Raises DeviceError for an empty name,
@@ -264,13 +264,13 @@ def _one_name(pieces: list[str], here: list[cl.Device]) -> bool:
     return bool(_matches(" ".join(",".join(pieces).split()).lower(), here))
 
 
-def listed(spec: Any) -> list[Any]:
+def device_list(spec: Any) -> list[Any]:
     """Return a list of the devices that a user names by ``spec``: a list, or text with commas between names.
 
     If ``spec`` is None, return the devices that the environment variable CLSVM_DEVICE names. Raises TypeError for an
     empty list, DeviceError for an empty name.
     """
-    spec = separated(os.environ.get("CLSVM_DEVICE") if spec is None else spec)
+    spec = split_names(os.environ.get("CLSVM_DEVICE") if spec is None else spec)
     if not isinstance(spec, list | tuple):
         return [spec]
     if not spec:
@@ -278,9 +278,9 @@ def listed(spec: Any) -> list[Any]:
     return list(spec)
 
 
-def first(spec: Any) -> Any:
+def first_device(spec: Any) -> Any:
     """Return the first of the devices that a user names by ``spec``. Work that is not distributed runs on it."""
-    return listed(spec)[0]
+    return device_list(spec)[0]
 
 
 def handle(spec: Any, info: DeviceInfo) -> cl.Device:
@@ -381,7 +381,7 @@ def untuned_profile(info: DeviceInfo) -> Profile:
 
 
 PROGRAM = "clsvm.small_fit"  # the module that runs the small fit
-INSIDE = "CLSVM_TRIAL"  # environment variable of the small fit's process; every device counts as usable there
+TRIAL = "CLSVM_TRIAL"  # environment variable of the small fit's process; every device counts as usable there
 PASSED, FAILED = "passed", "failed: "  # start of the last output line of the small fit
 SECONDS = 90  # a small fit fails after this many seconds; a slow compiler takes half of them
 
@@ -391,7 +391,7 @@ def fit_failure(index: int, device: cl.Device) -> str:
 
     ``index`` is the position of the device in :func:`visible`.
     """
-    if os.environ.get(INSIDE):
+    if os.environ.get(TRIAL):
         return ""
     name = hashlib.sha256(json.dumps([*identity(device), cl.VERSION_TEXT]).encode()).hexdigest()[:12]
     mark = next((folder / f"fits-{name}" for folder in runtime.folders()), None)
@@ -424,7 +424,7 @@ def _fit(index: int, device: cl.Device) -> str:
     except FileNotFoundError:  # the working directory was removed
         here = [place for place in sys.path if os.path.isabs(place)]
     environment = {name: value for name, value in os.environ.items() if name != "CLSVM_PROFILE"}
-    environment |= {INSIDE: "1", "PYTHONPATH": os.pathsep.join(here)}
+    environment |= {TRIAL: "1", "PYTHONPATH": os.pathsep.join(here)}
     command = [os.fsdecode(python), "-P", "-W", "ignore", "-m", PROGRAM, str(index), json.dumps(identity(device))]
     try:
         done = subprocess.run(

@@ -42,7 +42,7 @@ def test_names_that_find(monkeypatch: pytest.MonkeyPatch) -> None:
     assert devices.find(None) == info
     monkeypatch.setenv("CLSVM_DEVICE", f"{info.index}, nowhere")
     assert devices.find(None) == info
-    assert devices.listed(None) == [str(info.index), "nowhere"]
+    assert devices.device_list(None) == [str(info.index), "nowhere"]
     with pytest.raises(DeviceError, match="expected one device, got several: '0,1'"):
         devices.find("0,1")
 
@@ -95,13 +95,13 @@ def test_a_comma_in_a_name_separates_nothing(monkeypatch: pytest.MonkeyPatch, te
     names = [("rusticl", PIPE), ("rusticl", MESA), ("Maker, Inc.", "card 10,12")]
     here = [Listed(platform, name) for platform, name in names]
     monkeypatch.setattr(devices, "visible", lambda process: here)
-    assert devices.separated(text) == expected
-    assert devices.listed(text) == (expected if isinstance(expected, list) else [expected])
+    assert devices.split_names(text) == expected
+    assert devices.device_list(text) == (expected if isinstance(expected, list) else [expected])
     monkeypatch.setenv("CLSVM_DEVICE", text if isinstance(text, str) else ",".join(text))
-    assert devices.listed(None) == devices.listed(text)
+    assert devices.device_list(None) == devices.device_list(text)
     for missing in (",", f"{PIPE},", f"{PIPE},,{PIPE}", f", {PIPE}"):
         with pytest.raises(DeviceError, match="a name on each side of a comma"):
-            devices.separated(missing)
+            devices.split_names(missing)
 
 
 def test_a_fit_on_a_device_whose_name_has_a_comma(device: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,7 +93,7 @@ def test_a_choice_of_devices_is_among_usable_ones(written: Written, tmp_path: Pa
 def test_one_trial_is_enough(device: str, written: Written, monkeypatch: pytest.MonkeyPatch, inside: bool) -> None:
     """A fit that passed is remembered, and the program that makes it makes no trial itself."""
     if inside:
-        monkeypatch.setenv(devices.INSIDE, "1")
+        monkeypatch.setenv(devices.TRIAL, "1")
     else:
         written("print('passed')")
         assert devices.devices()[int(device)].usable
