@@ -5,7 +5,7 @@
 //   reflect  K[u][v] = K[v][u] for v >= ends[u]
 //   answer   c[u] += sum_k K[rows[u]][right[k]] * D[k] over k < count[0], for u with rows[u] >= 0
 // Arguments of pick: Q is a tile of capacity x capacity values. Its first ``known`` columns are left unchanged.
-// With half_of set, a row u >= known gets only the columns v <= u, because K is symmetric (carry.cl fills the rest).
+// With symmetric set, a row u >= known gets only the columns v <= u, because K is symmetric (carry.cl fills the rest).
 // Work-items of pick: V for each row u of Q in work-group style, where V is the number of rows in a lane group.
 // Work-item (l, u) takes the columns known + l, known + l + V, ..., so that consecutive items write consecutive values.
 // In SIMD style (macro SIMD), where a work-item computes with vectors, one work-item takes a whole row u.
@@ -18,9 +18,9 @@
 
 kernel EXPLICIT void pick(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict slot_of,
                           global const int *restrict rows, const int capacity, const int known,
-                          const int half_of, global real *restrict Q) {
+                          const int symmetric, global real *restrict Q) {
   const int u = get_global_id(1), row = rows[u], s = row >= 0 && slot_of ? slot_of[row] : row;
-  const int end = half_of && u >= known ? u + 1 : capacity;
+  const int end = symmetric && u >= known ? u + 1 : capacity;
   global real *restrict to = Q + (size_t)u * capacity;
   global const real *restrict from = STORED_ROW(max(s, 0));
   for (int v = known + get_global_id(0); v < end; v += get_global_size(0)) {

@@ -5,7 +5,7 @@ function in NumPy.
 
     of_rows: return the function that solvers call to compute some rows of K b.
     responses: compute the sums of K(X, S) with coefficients b, for rows X and support vectors S.
-    by_half: compute these sums from half of a symmetric K.
+    symmetric_sums: compute these sums from half of a symmetric K.
     decided: compute decision values, in float32 for rows where float32 is precise enough, in float64 for the others.
     HostBlocks: compute blocks of K on the host.
 """
@@ -43,9 +43,13 @@ HOST = 1 << 22  # the host computes sums that take at most this many multiply-ad
 HOST_BYTES, COPIES = 64 << 20, 4
 FETCHED = 256 << 20  # largest size in bytes of the rows that the host copies at a time
 CLUSTERED = 1 << 30  # for sums of fewer multiply-adds, clustering the rows takes longer than it saves
-AMONG = 1.25  # by_half pays if rows and support vectors together are at most this multiple of the requested rows
-HALVED = 0.6  # by_half pays if at least this share of the rows and support vectors together are support vectors
-BLOCK = 128  # right-hand rows in a block of by_half; sub-buffers may begin at multiples of 128 values of 4 bytes
+ROWS_FACTOR = (
+    1.25  # symmetric_sums pays if rows and support vectors together are at most this multiple of the requested rows
+)
+SUPPORT_SHARE = (
+    0.6  # symmetric_sums pays if at least this share of the rows and support vectors together are support vectors
+)
+BLOCK = 128  # right-hand rows in a block of symmetric_sums; sub-buffers may begin at multiples of 128 values of 4 bytes
 ALONE = 1024  # BLAS runs in one thread for products of at most this many rows
 AT_A_TIME = 1 << 15  # number of values of K in a block on the host, so that a CPU cache holds the block
 AT_ONCE = 1 << 20  # number of values of K that the host computes without blocks; arrays of this size are small
@@ -63,7 +67,7 @@ def of_rows(gram: Operator, X: Any, plan: Plan, device: Any) -> Exact:
         support = np.flatnonzero(b.any(axis=0))
         with gram.unreserved(), Stream(device, max(1, stream.limit - stream.allocated), stream.profile) as own:
             few = max(len(rows), len(support)) <= step
-            c = by_half(own, kernel, plan, X, rows, support, b[:, support]) if few else None
+            c = symmetric_sums(own, kernel, plan, X, rows, support, b[:, support]) if few else None
             if c is None:
                 c = np.zeros((len(b), len(rows)))
                 for first in range(0, len(rows), step):
@@ -92,7 +96,7 @@ def responses(stream: Stream, kernel: Kernel, plan: Plan, X: Data, support: Data
     return _in_double(stream, kernel, plan, X, (support, b, ()), on_host=cells <= HOST)
 
 
-def by_half(
+def symmetric_sums(
     stream: Stream, kernel: Kernel, plan: Plan, X: Data, rows: NDArray[np.intp], support: NDArray[np.intp], b: Vector
 ) -> Vector | None:
     """Compute :func:`responses` for some rows of X from half of the symmetric K among these rows and support vectors.
@@ -106,7 +110,7 @@ def by_half(
     """
     plan, both = layouts.cheaper(plan, X), np.union1d(rows, support).astype(np.int32)
     layout = LAYOUTS[plan.kind]
-    pays = layout.in_order and len(support) >= HALVED * len(both) and len(both) <= AMONG * len(rows)
+    pays = layout.in_order and len(support) >= SUPPORT_SHARE * len(both) and len(both) <= ROWS_FACTOR * len(rows)
     if not pays or stream.profile.lacks("float64") or len(rows) * len(support) * X.shape[1] <= HOST:
         return None
     if len(both) * layout.row_bytes(plan, X, 8) > (stream.limit - stream.allocated) // 2:

@@ -115,7 +115,7 @@ class Tile(NamedTuple):
         buffer for the values, ``capacity`` of them in each row.
     known
         first column v whose values are computed. Columns are computed in lane groups of V.
-    half
+    symmetric
         whether only values with u < known or u >= v are needed, because the other values of the symmetric matrix mirror
         them.
     most
@@ -126,7 +126,7 @@ class Tile(NamedTuple):
     count: Buffer
     out: Buffer
     known: int = 0
-    half: bool = False
+    symmetric: bool = False
     most: int | None = None
 
 
@@ -335,7 +335,7 @@ class Gram(Operator):
 
     def tile(self, panel: Panel, tile: Tile) -> None:
         store = Store((tile.out,), panel.capacity, panel.capacity, self.slot(panel.capacity))
-        product = "half tile" if tile.half and self.stream.profile.style == "simd" else "tile"
+        product = "symmetric tile" if tile.symmetric and self.stream.profile.style == "simd" else "tile"
         most = panel.capacity if tile.most is None else tile.most
         groups = range(tile.known // self.rows.lanes, -(-most // self.rows.lanes))
         passes = self.reader.over_panel(groups, panel, tile.rows, panel, tile.count)

@@ -6,8 +6,8 @@ X are rows, U the right-hand rows in a panel, and R the right-hand rows in a sec
     update: c += D K(U, X), and store nothing. Macro UPDATE, and STORE too for a layout that computes values in a store.
     both: store K(U, X) and update c in one pass. Macros STORE, UPDATE.
     tile: store K(U, U) among the panel's rows. Macro STORE, over the panel or over listed rows.
-    half tile: store K(U, U) without the values that mirror others. Macros STORE, HALF. Only SIMD-style devices, which
-        are CPUs, use this product, because it saves time on few cores.
+    symmetric tile: store K(U, U) without the values that mirror others. Macros STORE, SYMMETRIC. Only SIMD-style
+        devices, which are CPUs, use this product, because it saves time on few cores.
     tile update: c += D K(R, U) between two panels. Macro UPDATE, over a panel or over listed rows.
     sections: an update for each section of a panel. Macros UPDATE, SECTIONS, for dense lane groups.
 
@@ -70,7 +70,7 @@ PRODUCTS = {
     "both": Product(("-DSTORE", "-DUPDATE")),
     "both, slabs": Product(("-DSTORE", "-DUPDATE", f"-DSLABS={SLABS}")),
     "tile": Product(("-DSTORE", "-DNEAR"), tile=True, without=("two",)),
-    "half tile": Product(("-DSTORE", "-DNEAR", "-DHALF"), tile=True, simd=True, without=("two",)),
+    "symmetric tile": Product(("-DSTORE", "-DNEAR", "-DSYMMETRIC"), tile=True, simd=True, without=("two",)),
     "tile update": Product(("-DUPDATE",), tile=True, without=("two",)),
     "sections": Product(_SECTIONS, layout=DENSE.name, without=("two", "few")),
     "sections, one group": Product(_SECTIONS, simd=True, layout=DENSE.name, without=("two", "few"), single=True),

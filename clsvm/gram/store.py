@@ -159,7 +159,7 @@ class StoredGram(Operator):
             gram.tile(panel, tile)
             return
         size = (1 if profile.style == "simd" else self.rows.lanes, panel.capacity)
-        given = tile.rows, panel.capacity, tile.known, int(tile.half), tile.out
+        given = tile.rows, panel.capacity, tile.known, int(tile.symmetric), tile.out
         self._pick(size, None, self._store.arguments(), *given)
 
     def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None, end: int = 0) -> None:
@@ -217,10 +217,10 @@ def computed(gram: Operator, tiles: bool) -> StoredGram:
     """
     stream, rows, profile = gram.stream, gram.rows, gram.stream.profile
     store, n = _store(stream, rows.n_pad, rows.dtype), rows.n_pad
-    half = profile.style == "simd" and rows.cost / 2 > programs.COPIED * profile.cache_cost
+    symmetric = profile.style == "simd" and rows.cost / 2 > programs.COPIED * profile.cache_cost
     panel, every = gram.panel(min(_AT_A_TIME, store.slab_rows)), np.arange(n, dtype=np.int32)
     listed = stream.buffer(4 * panel.capacity), stream.buffer(4 * panel.capacity), stream.buffer(4)
-    fill(gram, panel, listed, store, every, every, half)
+    fill(gram, panel, listed, store, every, every, symmetric)
     stream.free(*listed, *panel.buffers())
     # upper bound of the cost of a value of K among right-hand rows, over all sizes of working sets
     cost = min(programs.picked_cost(profile, n, 1), rows.tile_cost) if tiles else 1.0
@@ -234,13 +234,13 @@ def fill(
     store: Store,
     rows: Places,
     slot_of: Places,
-    half: bool = True,
+    symmetric: bool = True,
     until: float = np.inf,
 ) -> tuple[int, Places]:
     """Compute the rows of K at the ascending positions ``rows`` and write each into its slot of a store.
 
-    ``panel`` takes some of the rows at a time as right-hand rows, from the last rows to the first. With ``half``, only
-    part of each row is computed:
+    ``panel`` takes some of the rows at a time as right-hand rows, from the last rows to the first. With ``symmetric``,
+    only part of each row is computed:
 
         K[u][.. end] <- products over the lane groups up to the last row u of the panel.
         K[u][end ..] <- K[end ..][u], the mirror image, once all panels are done (reflect in given.cl).
@@ -263,11 +263,11 @@ def fill(
         for buffer, values in ((at, some), (slot, slot_of[some]), (count, np.array([len(some)], np.int32))):
             stream.write(buffer, values)
         gram.gather(panel, at, count)
-        if half:
+        if symmetric:
             ends[some] = min(n, -(-(int(some[-1]) + 1) // unit) * unit)
         gram.accumulate(panel, count, store._replace(slot=slot), None, int(ends[some[0]]))
         stream.finish()
-    if half:
+    if symmetric:
         reflect(gram, store, slot_of, ends)
     return first, ends
 

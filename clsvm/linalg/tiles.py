@@ -223,16 +223,16 @@ class DeviceTiles:
             self._rest(self._of_M, k, b, w, 0)
             self._substitute(self._of_M, k, b, w, 0)
 
-    def add(self, h: int, w: int, d: int, scale: float = 1.0, half: bool = False, triangle: bool = False) -> None:
+    def add(self, h: int, w: int, d: int, scale: float = 1.0, symmetric: bool = False, triangle: bool = False) -> None:
         """Add scale * <M_u, x_i> to every C[u][i], for the rows M_u of M (h, d) and the w vectors x_i in X.
 
-        half: compute only the entries of C on and above the diagonal.
+        symmetric: compute only the entries of C on and above the diagonal.
         triangle: M and the vectors in X are rows of upper triangles, so products with their zeros are left out.
         """
         for u in range(0, h, self.shape.strip):
             some, first = min(self.shape.strip, h - u), u if triangle else 0
             self._packed(self._of_M.rows(u, first), some, d - first, triangle=triangle)
-            self._sum(scale, u, some, d - first, u if half else 0, w, first)
+            self._sum(scale, u, some, d - first, u if symmetric else 0, w, first)
 
     def _rest(self, U: In, k: int, b: int, w: int, column: int) -> None:
         """Subtract from rows k to k + b - 1 of C the products of U with the first k solved rows, which are in X.
@@ -485,7 +485,7 @@ def cholesky(A: Matrix, plan: Plan) -> None:
             table.wait(y, j, i)
             on.load_c(grid.tile(y, j))
             on.load_m(grid.tile(i, y).T)
-            on.add(grid.size(y), w, h, -1.0, half=y == j)
+            on.add(grid.size(y), w, h, -1.0, symmetric=y == j)
             on.store(grid.tile(y, j), triangle=y == j)
             table.done(y, j)
 
@@ -528,7 +528,7 @@ def lauum(U: Matrix, plan: Plan) -> None:
             on.load_rows(row[k - i] if i == j else grid.tile(j, k), triangle=j == k)
             if i != j:
                 on.load_m(row[k - i])
-            on.add(grid.size(i), grid.size(j), grid.size(k), half=i == j, triangle=i == j == k)
+            on.add(grid.size(i), grid.size(j), grid.size(k), symmetric=i == j, triangle=i == j == k)
         on.store(grid.tile(i, j), triangle=i == j)
 
     def work(on: DeviceTiles, mine: range) -> None:

@@ -538,7 +538,7 @@ def tile(gram: Operator, panel: Panel, rows: Buffer, count: Buffer, Q: Buffer, i
     """
     W, real, symmetric = panel.capacity, np.dtype(gram.rows.dtype).itemsize, mirrors(gram)
     out = gram.stream.part(Q, real * index * W * W, real * W * W)
-    gram.tile(panel, Tile(rows, count, out, half=symmetric, most=most))
+    gram.tile(panel, Tile(rows, count, out, symmetric=symmetric, most=most))
     if symmetric:
         mirror(gram.stream, gram.rows.dtype)(W, 0, out)
 

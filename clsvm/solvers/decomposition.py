@@ -234,7 +234,7 @@ class Solver(Loop):
             self.rows.tile(ws, W, known, Q)
         else:
             gram.gather(tile_memory.panel, ws, tile_memory.count)
-            gram.tile(tile_memory.panel, Tile(ws, tile_memory.count, Q, known, half=True))
+            gram.tile(tile_memory.panel, Tile(ws, tile_memory.count, Q, known, symmetric=True))
         self._mirror(W, known, Q)
         tile_memory.valid = True
 

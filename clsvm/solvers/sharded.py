@@ -121,7 +121,7 @@ class WorkingSet:
             here = np.where(at >= 0, np.arange(W), -1).astype(np.int32)
             places, count, ws = stream.upload(at), stream.upload(np.array([W], np.int32)), stream.upload(here)
             gram.gather(panel, places, count)
-            gram.tile(panel, Tile(places, count, self._Q, half=True))
+            gram.tile(panel, Tile(places, count, self._Q, symmetric=True))
             self._mirror(W, 0, self._Q)
             f, b, lo, hi = (stream.wide(np.concatenate([values, np.zeros(W - w)])) for values in numbers)
             state = f, b, lo, hi, self._epsilon, stream.zeros(8 * W), self._counters

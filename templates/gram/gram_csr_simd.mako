@@ -18,7 +18,7 @@
 // Arguments: indptr, indices and data are the rows in CSR; xx and uu are the squared norms of rows and right-hand rows.
 // For element-wise functions xx and uu are zero(x) and zero(y_u) instead.
 // DENSE_COLUMNS: the sums start with the columns that are stored whole (dense_columns_simd.mako).
-// HALF: the rows are the right-hand rows themselves, and values that follow by symmetry are left out (carry.cl).
+// SYMMETRIC: the rows are the right-hand rows themselves, and values that follow by symmetry are left out (carry.cl).
 // LISTED: row r of the launch is row rows[r] of X, for tiles among right-hand rows; otherwise it is row r.
 kernel EXPLICIT void gram(
     const int group0, const int groups, const int base, global const long *restrict indptr,
@@ -30,7 +30,7 @@ kernel EXPLICIT void gram(
   const size_t row = (size_t)(group0 + get_global_id(0)) * V, to = row - base;
   const int total = count[0];
   if (first >= total) return;
-#ifdef HALF
+#ifdef SYMMETRIC
   if (first >= group0 * V && first + UB <= row) return;
 #endif
   real norms[V];

@@ -10,7 +10,7 @@ row u0 + u. The V rows start at row ``row`` and are lane group ``group`` of the 
 DENSE: every lane group holds all d features, and ``columns`` is not read.
 CHUNK: tiles take CHUNK features at a time. The first-level cache holds these for SPAN right-hand rows and TALL * GROUPS
 lane groups. Between chunks the array k holds the sums, so that each value is one sum in the order of the features.
-HALF: the rows are the right-hand rows themselves. Right-hand rows from the launch's first row on are left out if they
+SYMMETRIC: the rows are the right-hand rows themselves. Right-hand rows from the launch's first row on are left out if they
 come before the lane group, because their values follow by symmetry (carry.cl).
 </%doc>
 <%def name="settings()">
@@ -32,7 +32,7 @@ come before the lane group, because their values follow by symmetry (carry.cl).
 #else
 #define COLUMN(j) J[j]
 #endif
-#ifdef HALF
+#ifdef SYMMETRIC
 #define LEFT_OUT(group, u) ((u) >= group0 * V && (u) < (group0 + (group)) * V)
 #else
 #define LEFT_OUT(group, u) false

@@ -210,7 +210,7 @@ def test_half_a_tile_and_its_mirror_image(device: str, profile: str, kind: str, 
         gram = products_of(stream, X, kernel, kind, dtype)
         panel, at, count = gathered(stream, gram, 256, square=True)
         out = stream.upload(np.full((256, 256), -7, dtype))
-        gram.tile(panel, Tile(at, count, out, known=known, half=True))
+        gram.tile(panel, Tile(at, count, out, known=known, symmetric=True))
         half = stream.read(out, dtype, (256, 256))
         if stream.profile.style == "simd":
             assert (half[known:, known:] == -7).mean() > 0.2
@@ -315,7 +315,7 @@ def test_features_in_chunks(
             kept = store(stream, gram, of.panel)
             sums = summed(stream, gram, of, np.random.default_rng(1).normal(size=(1, m)), kept)
             of = gathered(stream, gram, m, square=True)
-            whole, half = (tile(stream, gram, of, half=half)[:m, :m] for half in (False, True))
+            whole, half = (tile(stream, gram, of, symmetric=symmetric)[:m, :m] for symmetric in (False, True))
             found.append((stored(stream, gram, kept)[:m], sums, whole, np.tril(half)))
     for whole, cut in zip(*found, strict=True):
         np.testing.assert_array_equal(whole, cut)

@@ -367,13 +367,13 @@ def test_half_of_k_among_rows_and_support_vectors(
         if stream.profile.lacks("float64"):
             pytest.skip("the device has no doubles")
         expected = exact.responses(stream, kernel, plan, X[rows], X[support], b)
-        found = exact.by_half(stream, kernel, plan, X, rows, support, b)
+        found = exact.symmetric_sums(stream, kernel, plan, X, rows, support, b)
         held = stream.allocated
-        assert exact.by_half(stream, kernel, plan, X, rows[:200], support, b) is None
+        assert exact.symmetric_sums(stream, kernel, plan, X, rows[:200], support, b) is None
         stream.limit = held + 400
-        assert exact.by_half(stream, kernel, plan, X, rows, support, b) is None
+        assert exact.symmetric_sums(stream, kernel, plan, X, rows, support, b) is None
         assert stream.allocated == held
-    assert (found is None) == (share < exact.HALVED)
+    assert (found is None) == (share < exact.SUPPORT_SHARE)
     if found is not None:
         assert not np.array_equal(found, expected)
         assert_allclose(found, expected, rtol=1e-12, atol=1e-12)

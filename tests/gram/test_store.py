@@ -65,10 +65,10 @@ def test_products(device: str, profile: str, dtype: str) -> None:
         np.testing.assert_allclose(stream.read_wide(answers, panel.capacity)[:3], expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("symmetric", [False, True])
 @pytest.mark.parametrize("kind", ["dense", "clustered", "csr"])
 def test_tiles_of_rows_whose_k_is_there(
-    device: str, profile: str, kind: str, half: bool, monkeypatch: pytest.MonkeyPatch
+    device: str, profile: str, kind: str, symmetric: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are picked from K, or made of vectors that are cheap, to the same values; f of more rows than a panel has
     room for comes in one piece."""
@@ -84,8 +84,8 @@ def test_tiles_of_rows_whose_k_is_there(
             assert gram.rows.tile_cost == min(cost, made.rows.tile_cost)
             rows = rng.permutation(100)[:30] if not tiles else tiles[0][0]
             of = gathered(stream, gram, rows, square=True)
-            found = tile(stream, gram, of, half=half)[:30, :30]
-            tiles.append((rows, np.tril(found) if half else found))
+            found = tile(stream, gram, of, symmetric=symmetric)[:30, :30]
+            tiles.append((rows, np.tril(found) if symmetric else found))
         panel, W = of.panel, of.panel.capacity
         assert len(spared) == 1
         np.testing.assert_allclose(tiles[0][1], tiles[1][1], atol=1e-6)
