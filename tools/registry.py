@@ -10,7 +10,7 @@ from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.layouts.csr import INVERTED, invert, scatter, zero_sums
 from clsvm.gram.layouts.lanes import DENSE, gather
 from clsvm.gram.layouts.record import packing
-from clsvm.gram.programs import PRODUCTS, UNITS, back, forward_back, given, gram, made_rows, picked_rows, update
+from clsvm.gram.programs import PRODUCTS, UNITS, back, computed_rows, forward_back, gram, stored, stored_rows, update
 from clsvm.kernels.records import Spec
 from clsvm.linalg.tiles import programs
 from clsvm.opencl import sources
@@ -45,8 +45,8 @@ def fixed(profile: Profile) -> Iterator[Variant]:
             yield selection(profile, dtype, constraint)
             yield subproblem(profile, dtype, profile.working_set, constraint)
             if profile.style == "simd" and constraint in (Constraint.BIAS, Constraint.NONE):
-                yield subproblem(profile, dtype, profile.working_set, constraint, picked_rows())
-        for program in update, carry, shard, respond, given, back:
+                yield subproblem(profile, dtype, profile.working_set, constraint, stored_rows())
+        for program in update, carry, shard, respond, stored, back:
             yield program(profile, dtype)
         yield back(profile, dtype, exact=True)
         yield from programs(profile, dtype)
@@ -67,7 +67,7 @@ def _of_kernel(spec: Spec, dtype: str, profile: Profile) -> Iterator[Variant]:
         yield zero_sums(spec, dtype, profile)
     if profile.style == "simd":
         for constraint in (Constraint.BIAS, Constraint.NONE):
-            yield subproblem(profile, dtype, profile.working_set, constraint, made_rows(spec))
+            yield subproblem(profile, dtype, profile.working_set, constraint, computed_rows(spec))
 
 
 def shapes(profile: Profile, product: str, kind: str) -> list[str]:

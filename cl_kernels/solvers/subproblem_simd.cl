@@ -15,7 +15,7 @@
 // Each group has its own row i, and both rows of a pair are of one group.
 // NO_BIAS: the sum of b is free. An iteration changes the one coefficient k with the largest gain f_k^2 / Q_kk.
 // ROWS: Q is not given. The kernel makes a row of Q when an iteration first needs it, or at the start if the row's
-// coefficient is not 0 (templates/gram/row_simd.mako, cl_kernels/gram/row_given.cl). SPLIT does not support this.
+// coefficient is not 0 (templates/gram/row_simd.mako, cl_kernels/gram/row_stored.cl). SPLIT does not support this.
 // Arguments: ws has W row numbers; -1 stands for no row. f, b, lo and hi (problems, n) are the gradients,
 // coefficients and bounds of all n rows.
 // The solve ends when the largest violation is at most ``tolerance``, or at most ``shrink`` times its first value.

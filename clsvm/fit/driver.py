@@ -499,7 +499,7 @@ class _SmallSolver:
         if self.quick:
             return self._blocks(True)
         if isinstance(kernel, Precomputed) or self.plan is None:
-            return store.given(self.stream, X, "float64")
+            return store.precomputed(self.stream, X, "float64")
         return products_of(self.stream, X, self.plan, kernel, "float64")
 
     def _blocks(self, whole: bool) -> HostBlocks:

@@ -214,7 +214,7 @@ def products(
         largest = float(np.abs(X).max())
         if largest > float(np.finfo(dtype).max):
             raise ValueError(precision.beyond(f"a kernel value of {largest:.3g} is too large", options.dtype))
-        return store.given(stream, X, dtype), Scales(0.0 if X.dtype == dtype == "float32" else largest, largest)
+        return store.precomputed(stream, X, dtype), Scales(0.0 if X.dtype == dtype == "float32" else largest, largest)
     gram = products_of(stream, X, plan, kernel, dtype)
     stream.finish()
     found = precision.measured(stream, gram.rows, kernel, X, plan)

@@ -29,7 +29,7 @@ from clsvm.gram import programs
 from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.layouts.lanes import LaneRows
 from clsvm.gram.layouts.record import Panel, Pass, Reader, Rows
-from clsvm.gram.programs import RowSource, Units, made_rows
+from clsvm.gram.programs import RowSource, Units, computed_rows
 from clsvm.kernels import Kernel
 from clsvm.opencl.contexts import Kernel as DeviceKernel
 from clsvm.opencl.stream import APART, Buffer, Stream
@@ -331,7 +331,7 @@ class Gram(Operator):
         return held if held is None else (*held, *self.numbers)
 
     def row_source(self) -> RowSource:
-        return made_rows(self.kernel.spec)
+        return computed_rows(self.kernel.spec)
 
     def tile(self, panel: Panel, tile: Tile) -> None:
         store = Store((tile.out,), panel.capacity, panel.capacity, self.slot(panel.capacity))

@@ -113,24 +113,27 @@ def update_range(profile: Profile, n: int) -> tuple[tuple[int, ...], tuple[int, 
     return ((pieces,), None) if profile.style == "simd" else ((pieces * profile.group,), (profile.group,))
 
 
-SIDE = 16  # the kernel reflect (given.cl) copies squares of 16 x 16 values of K
+SIDE = 16  # the kernel mirror_rows (stored.cl) copies squares of 16 x 16 values of K
 COPIED = 2.0  # cost of copying a value of K to its mirrored place, as a multiple of the profile's cache_cost
-# Picking a value of K reads up to LINE values, a cache line. Each of them costs PICKED times the profile's cache_cost.
-PICKED, LINE = 0.45, 16
+# Gathering a value of K reads up to LINE values, a cache line. Each costs GATHERED times the profile's cache_cost.
+GATHERED, LINE = 0.45, 16
 
 
-def picked_cost(profile: Profile, n: int, W: int) -> float:
-    """Return the cost in dense multiply-adds of picking a value from stored rows of n values.
+def gather_cost(profile: Profile, n: int, W: int) -> float:
+    """Return the cost in dense multiply-adds of gathering a value from stored rows of n values.
 
-    Picking W values from a row reads a cache line for each value, or the whole row if that is less.
+    Gathering W values from a row reads a cache line for each value, or the whole row if that is less.
     """
-    return PICKED * min(LINE, n / W) * profile.cache_cost
+    return GATHERED * min(LINE, n / W) * profile.cache_cost
 
 
-def given(profile: Profile, dtype: str) -> Variant:
-    """Return the program of products with a stored kernel matrix. Its kernels are pick, reflect and answer."""
+def stored(profile: Profile, dtype: str) -> Variant:
+    """Return the program of products with a stored kernel matrix.
+
+    Its kernels are gather_tile, mirror_rows and add_between.
+    """
     made = *options(profile, dtype), f"-DSLABS={SLABS}"
-    return Variant(f"given {dtype}", sources.cl("gram/given"), made, "pick")
+    return Variant(f"stored {dtype}", sources.cl("gram/stored"), made, "gather_tile")
 
 
 class RowSource(NamedTuple):
@@ -144,14 +147,14 @@ class RowSource(NamedTuple):
     options: tuple[str, ...] = ()
 
 
-def made_rows(spec: Spec) -> RowSource:
+def computed_rows(spec: Spec) -> RowSource:
     """Return the OpenCL text that computes rows of a subproblem's matrix K from the right-hand rows of a panel."""
     return RowSource(spec.name or "expression", sources.render("gram/row_simd", kernel=spec))
 
 
-def picked_rows() -> RowSource:
+def stored_rows() -> RowSource:
     """Return the OpenCL text that copies rows of a subproblem's matrix K from a stored kernel matrix."""
-    return RowSource("given", sources.cl("gram/row_given"), (f"-DSLABS={SLABS}",))
+    return RowSource("stored", sources.cl("gram/row_stored"), (f"-DSLABS={SLABS}",))
 
 
 BLOCK = 32  # number of lane groups of V rows that a work-item of the kernel forward_back takes

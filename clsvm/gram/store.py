@@ -5,7 +5,7 @@ Both use up to SLABS buffers of equal size ("slabs") from a pool that outlives t
 
     RowCache: a ring of slots for rows of K.
     StoredGram: an Operator that reads values from all of K.
-    given: copy all of K from a NumPy array, and return its StoredGram.
+    precomputed: copy all of K from a NumPy array, and return its StoredGram.
     computed: compute all of K from the rows, and return its StoredGram.
     fill: compute some rows of K, and write each into its slot.
 """
@@ -119,7 +119,7 @@ class StoredGram(Operator):
     """Compute products with K (n, n) that the device holds whole in ``store``. A panel is only a list of row numbers.
 
     ``vectors`` is an Operator that computes K from the rows, or None. It computes K among right-hand rows again if that
-    takes less time than picking these values out of the stored rows.
+    takes less time than gathering these values out of the stored rows.
     """
 
     whole = True
@@ -128,8 +128,8 @@ class StoredGram(Operator):
         self.stream, self.rows, self.kernel, self._store, self._vectors = stream, rows, kernel, store, vectors
         self.width = vectors.width if vectors else _WHOLE
         self._update = stream.variant(programs.update(stream.profile, rows.dtype))
-        given = programs.given(stream.profile, rows.dtype)
-        self._pick, self._answer = (stream.variant(given, name) for name in ("pick", "answer"))
+        given = programs.stored(stream.profile, rows.dtype)
+        self._gather_tile, self._add_between = (stream.variant(given, name) for name in ("gather_tile", "add_between"))
 
     def panel_bytes(self, capacity: int) -> int:
         return self._vectors.panel_bytes(capacity) if self._vectors else 0
@@ -146,7 +146,7 @@ class StoredGram(Operator):
         return self._store._replace(slot=panel.rows).arguments()
 
     def row_source(self) -> RowSource:
-        return programs.picked_rows()
+        return programs.stored_rows()
 
     def gather(self, panel: Panel, rows: Buffer, count: Buffer) -> None:
         panel.rows = rows
@@ -154,13 +154,13 @@ class StoredGram(Operator):
     def tile(self, panel: Panel, tile: Tile) -> None:
         profile = self.stream.profile
         gram = self._vectors
-        if gram and programs.picked_cost(profile, self.rows.n_pad, panel.capacity) >= gram.rows.tile_cost:
+        if gram and programs.gather_cost(profile, self.rows.n_pad, panel.capacity) >= gram.rows.tile_cost:
             gram.gather(panel, tile.rows, tile.count)
             gram.tile(panel, tile)
             return
         size = (1 if profile.style == "simd" else self.rows.lanes, panel.capacity)
         given = tile.rows, panel.capacity, tile.known, int(tile.symmetric), tile.out
-        self._pick(size, None, self._store.arguments(), *given)
+        self._gather_tile(size, None, self._store.arguments(), *given)
 
     def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None, end: int = 0) -> None:
         """Add D K(U, X) to the sums c, for the panel's right-hand rows U.
@@ -174,7 +174,7 @@ class StoredGram(Operator):
     def between(self, panel: Panel, at: Buffer, right: Panel, count: Buffer, K: Buffer, update: Update | None) -> None:
         given = self._store._replace(slot=at).arguments()
         assert update  # solvers ask for K(R, U) without an update only if by_blocks is set
-        self._answer((panel.capacity,), None, given, right.rows, count, update.D, update.c)
+        self._add_between((panel.capacity,), None, given, right.rows, count, update.D, update.c)
 
 
 def nbytes(n: int, dtype: str) -> int:
@@ -187,7 +187,7 @@ def needs(gram: Operator) -> int:
     return nbytes(gram.rows.n_pad, gram.rows.dtype) + gram.panel_bytes(_AT_A_TIME)
 
 
-def given(stream: Stream, K: NDArray[Any], dtype: str) -> StoredGram:
+def precomputed(stream: Stream, K: NDArray[Any], dtype: str) -> StoredGram:
     """Copy the symmetric kernel matrix K (n, n), a float32 or float64 array on the host, to the device in ``dtype``,
     and return its operator.
 
@@ -196,7 +196,7 @@ def given(stream: Stream, K: NDArray[Any], dtype: str) -> StoredGram:
     n, ld = len(K), -(-len(K) // _WHOLE) * _WHOLE
     at = np.arange(n, dtype=np.int32)
     order = np.concatenate([at, np.full(ld - n, -1, np.int32)])
-    rows = Rows("given", dtype, n, n, ld, lanes(stream.profile, dtype), n * ld, order, at, None, ld, 1)
+    rows = Rows("precomputed", dtype, n, n, ld, lanes(stream.profile, dtype), n * ld, order, at, None, ld, 1)
     store = _store(stream, ld, dtype)
     for slab, first in zip(store.slabs, range(0, ld, store.slab_rows), strict=False):
         part = np.zeros((store.slab_rows, ld), dtype)
@@ -209,11 +209,11 @@ def given(stream: Stream, K: NDArray[Any], dtype: str) -> StoredGram:
 def computed(gram: Operator, tiles: bool) -> StoredGram:
     """Compute all of K for the rows of ``gram``, and return an operator that reads the stored K for many solves.
 
-    ``tiles`` says whether K among right-hand rows may be computed again where that is cheaper than picking the values
+    ``tiles`` says whether K among right-hand rows may be computed again where that is cheaper than gathering the values
     from K. SIMD-style devices, which are CPUs, compute half of K and mirror it if values are costly. Mirroring also
     keeps K symmetric: K(x, y) and K(y, x) of element-wise sums over sparse rows can differ in the last bit.
 
-    Raises ValueError and DeviceError as :func:`given` does.
+    Raises ValueError and DeviceError as :func:`precomputed` does.
     """
     stream, rows, profile = gram.stream, gram.rows, gram.stream.profile
     store, n = _store(stream, rows.n_pad, rows.dtype), rows.n_pad
@@ -223,7 +223,7 @@ def computed(gram: Operator, tiles: bool) -> StoredGram:
     fill(gram, panel, listed, store, every, every, symmetric)
     stream.free(*listed, *panel.buffers())
     # upper bound of the cost of a value of K among right-hand rows, over all sizes of working sets
-    cost = min(programs.picked_cost(profile, n, 1), rows.tile_cost) if tiles else 1.0
+    cost = min(programs.gather_cost(profile, n, 1), rows.tile_cost) if tiles else 1.0
     return StoredGram(stream, store, replace(rows, tile_cost=cost), gram.kernel, gram if tiles else None)
 
 
@@ -243,7 +243,7 @@ def fill(
     only part of each row is computed:
 
         K[u][.. end] <- products over the lane groups up to the last row u of the panel.
-        K[u][end ..] <- K[end ..][u], the mirror image, once all panels are done (reflect in given.cl).
+        K[u][end ..] <- K[end ..][u], the mirror image, once all panels are done (mirror_rows in stored.cl).
 
     Arguments:
         listed: buffers for a panel's positions, slots and count.
@@ -268,14 +268,14 @@ def fill(
         gram.accumulate(panel, count, store._replace(slot=slot), None, int(ends[some[0]]))
         stream.finish()
     if symmetric:
-        reflect(gram, store, slot_of, ends)
+        mirror_rows(gram, store, slot_of, ends)
     return first, ends
 
 
-def reflect(gram: Operator, store: Store, slot_of: Places, ends: Places) -> None:
+def mirror_rows(gram: Operator, store: Store, slot_of: Places, ends: Places) -> None:
     """Fill K[u][v] from K[v][u] for every v >= ends[u], for rows u that have a slot. The device must be SIMD style."""
     stream, n = gram.stream, len(ends)
-    kernel = stream.variant(programs.given(stream.profile, gram.rows.dtype), "reflect")
+    kernel = stream.variant(programs.stored(stream.profile, gram.rows.dtype), "mirror_rows")
     with stream.scratch():
         there = store._replace(slot=stream.upload(slot_of))
         kernel((n // programs.SIDE,), (1,), there.arguments(), stream.upload(ends), n)

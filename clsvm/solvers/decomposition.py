@@ -12,7 +12,7 @@ Source:   GTSVM (Cotter, Srebro, Keshet 2011) sections 3 and 5.1; working sets o
     until stopped:
         ws   <- half of the last working set, and the rows with the largest violations      state.py
         Q    <- tile K(ws, ws); values among rows that stayed are from the last tile        gram.tile, carry.cl
-                (or whole rows first, and Q from the row cache                              kernel_rows.py, given.cl)
+                (or whole rows first, and Q from the row cache                              kernel_rows.py, stored.cl)
         b_ws <- solution of the dual over ws                                                subproblem_*.cl
         f    <- f + K(., changed) delta, rows from the row cache, or computed; delta is     rowcache.cl, update.cl, gram
                 the change of the coefficients

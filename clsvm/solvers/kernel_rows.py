@@ -212,7 +212,7 @@ class KernelRows:
         self.cache = new_cache(s, state.gram.rows, cache_bytes, selection.sets * selection.W)
         self._plan = s.variant(selection.program, "plan")
         self._update = s.variant(programs.update(s.profile, state.gram.rows.dtype))
-        self._pick = s.variant(programs.given(s.profile, state.gram.rows.dtype))
+        self._gather_tile = s.variant(programs.stored(s.profile, state.gram.rows.dtype))
         self._earlier_rows = 0  # rows computed for earlier problems
         self.rows_before_tile = False  # whether rows are computed before the tile
 
@@ -335,7 +335,7 @@ class KernelRows:
         rows: buffer with the positions of the tile's rows on the device.
         """
         size = (1 if self.state.stream.profile.style == "simd" else self.state.gram.rows.lanes, W)
-        self._pick(size, None, self.cache.store(self.cache.slot_of).arguments(), rows, W, known, 1, Q)
+        self._gather_tile(size, None, self.cache.store(self.cache.slot_of).arguments(), rows, W, known, 1, Q)
 
     def tile_if_cached(self, positions: Positions, rows: Buffer, W: int, known: int, Q: Buffer) -> bool:
         """Make Q by :meth:`tile` if the cache holds the rows at the positions ``positions``, and copying costs less.

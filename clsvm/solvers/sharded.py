@@ -479,7 +479,7 @@ class Shard:
         self.state = State(stream, self.gram, 1)
         self._loaded: tuple[Any, ...] = ()
         program = shard(stream.profile, dtype)
-        self._k = {name: stream.variant(program, name) for name in ("put", "mark", "pick")}
+        self._k = {name: stream.variant(program, name) for name in ("put", "mark", "get")}
         self._k["update"] = stream.variant(programs.update(stream.profile, dtype))
 
     def info(self, working_set: int | str, cache: float | str, n: int) -> ShardInfo:
@@ -560,7 +560,7 @@ class Shard:
 
     def _read_gradients(self, at: Buffer, count: int) -> Vector:
         out = self.stream.buffer(8 * count)
-        self._k["pick"]((count,), None, at, self.state.f, out)
+        self._k["get"]((count,), None, at, self.state.f, out)
         return self.stream.read_wide(out, count)
 
     def prepared(self, rows: Positions) -> Data:

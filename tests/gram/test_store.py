@@ -46,7 +46,7 @@ def test_products(device: str, profile: str, dtype: str) -> None:
     K = np.random.default_rng(0).normal(size=(n, n))
     K = (K + K.T).astype(dtype)
     with Stream(device) as stream:
-        gram, rows = store.given(stream, K, dtype), [32, 0, 7]
+        gram, rows = store.precomputed(stream, K, dtype), [32, 0, 7]
         of = gathered(stream, gram, rows, square=True)
         panel, at, count = of
         found = tile(stream, gram, of)
@@ -79,7 +79,7 @@ def test_tiles_of_rows_whose_k_is_there(
         made, tiles = products(stream, X, kernel, kind), []
         spared = calls_of(monkeypatch, made, "tile")
         for cost in (0.0, np.inf):
-            monkeypatch.setattr(programs, "picked_cost", lambda profile, n, W, cost=cost: cost)
+            monkeypatch.setattr(programs, "gather_cost", lambda profile, n, W, cost=cost: cost)
             gram = store.computed(made, tiles=True)
             assert gram.rows.tile_cost == min(cost, made.rows.tile_cost)
             rows = rng.permutation(100)[:30] if not tiles else tiles[0][0]
@@ -103,7 +103,7 @@ def test_tiles_of_rows_whose_k_is_there(
 def test_few_rows_fill_no_slab(device: str) -> None:
     for n in (1, SLABS - 1, SLABS + 1):
         with Stream(device) as stream:
-            gram = store.given(stream, np.eye(n), "float64")
+            gram = store.precomputed(stream, np.eye(n), "float64")
             assert len(gram._store.slabs) == SLABS
 
 

@@ -38,7 +38,7 @@ def test_tiles_from_all_values(device: str, monkeypatch: pytest.MonkeyPatch, cop
     values are mirror images, or all are computed."""
     take_profile("cpu8", device, monkeypatch)
     monkeypatch.setattr(programs, "COPIED", copied)
-    mirrored = calls_of(monkeypatch, store, "reflect")
+    mirrored = calls_of(monkeypatch, store, "mirror_rows")
     n, d, kernel = 8 * SLABS + 5, 7, kernels.make("rbf", gamma=0.2)
     X = np.random.default_rng(0).normal(size=(n, d))
     with Stream(device) as stream:

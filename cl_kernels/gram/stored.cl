@@ -1,22 +1,22 @@
 // Compute products with stored rows of the kernel matrix K.
 // Row i of K is in slot slot_of[i], or in slot i if slot_of is null. A slot is a row of ``ld`` values in a buffer.
 // Each of the buffers (slabs) has slab_rows slots; STORED_ROW gives the address of a slot.
-//   pick     Q[u][v] = K[rows[u]][rows[v]] for v >= known, or 0 if either row is -1 or row rows[u] has no slot
-//   reflect  K[u][v] = K[v][u] for v >= ends[u]
-//   answer   c[u] += sum_k K[rows[u]][right[k]] * D[k] over k < count[0], for u with rows[u] >= 0
-// Arguments of pick: Q is a tile of capacity x capacity values. Its first ``known`` columns are left unchanged.
+//   gather_tile  Q[u][v] = K[rows[u]][rows[v]] for v >= known, or 0 if either row is -1 or row rows[u] has no slot
+//   mirror_rows  K[u][v] = K[v][u] for v >= ends[u]
+//   add_between  c[u] += sum_k K[rows[u]][right[k]] * D[k] over k < count[0], for u with rows[u] >= 0
+// Arguments of gather_tile: Q is a tile of capacity x capacity values. Its first ``known`` columns are left unchanged.
 // With symmetric set, a row u >= known gets only the columns v <= u, because K is symmetric (carry.cl fills the rest).
-// Work-items of pick: V for each row u of Q in work-group style, where V is the number of rows in a lane group.
+// Work-items of gather_tile: V for each row u of Q in work-group style, where V is the number of rows in a lane group.
 // Work-item (l, u) takes the columns known + l, known + l + V, ..., so that consecutive items write consecutive values.
 // In SIMD style (macro SIMD), where a work-item computes with vectors, one work-item takes a whole row u.
-// Arguments of reflect: ends[u] is the number of columns that row u has, a multiple of SIDE, or n if it has all.
+// Arguments of mirror_rows: ends[u] is the number of columns that row u has, a multiple of SIDE, or n if it has all.
 // Row v must have its columns 0 .. v at least. The last n % SIDE rows must have all columns.
-// Work-items of reflect: SIMD style only, one work-item for each SIDE rows u. The work-item copies blocks of K with
+// Work-items of mirror_rows: SIMD style only, one work-item for each SIDE rows u. The work-item copies blocks of K with
 // SIDE x SIDE values, so that reads and writes take whole cache lines.
-// Arguments of answer: right[k] are row numbers and D[k] their coefficients. One work-item for each u.
+// Arguments of add_between: right[k] are row numbers and D[k] their coefficients. One work-item for each u.
 #define SIDE 16
 
-kernel EXPLICIT void pick(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict slot_of,
+kernel EXPLICIT void gather_tile(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict slot_of,
                           global const int *restrict rows, const int capacity, const int known,
                           const int symmetric, global real *restrict Q) {
   const int u = get_global_id(1), row = rows[u], s = row >= 0 && slot_of ? slot_of[row] : row;
@@ -30,7 +30,7 @@ kernel EXPLICIT void pick(SLABS_GIVEN, const int slab_rows, const long ld, globa
 }
 
 #ifdef SIMD
-kernel EXPLICIT void reflect(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict slot_of,
+kernel EXPLICIT void mirror_rows(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict slot_of,
                              global const int *restrict ends, const int n) {
   const int u0 = get_global_id(0) * SIDE;
   int first = n;
@@ -52,7 +52,7 @@ kernel EXPLICIT void reflect(SLABS_GIVEN, const int slab_rows, const long ld, gl
 }
 #endif
 
-kernel EXPLICIT void answer(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict rows,
+kernel EXPLICIT void add_between(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict rows,
                             global const int *restrict right, global const int *restrict count,
                             global const wide *restrict D, global wide *restrict c) {
   const int u = get_global_id(0), row = rows[u];
