@@ -1,13 +1,13 @@
 // Compute products with stored rows of the kernel matrix K.
 // Row i of K is in slot slot_of[i], or in slot i if slot_of is null. A slot is a row of ``ld`` values in a buffer.
 // Each of the buffers (slabs) has slab_rows slots; STORED_ROW gives the address of a slot.
-//   gather_tile  Q[u][v] = K[rows[u]][rows[v]] for v >= known, or 0 if either row is -1 or row rows[u] has no slot
+//   gather_tile  Q[u][v] = K[rows[u]][rows[v]] for v >= reused, or 0 if either row is -1 or row rows[u] has no slot
 //   mirror_rows  K[u][v] = K[v][u] for v >= ends[u]
 //   add_between  c[u] += sum_k K[rows[u]][right[k]] * D[k] over k < count[0], for u with rows[u] >= 0
-// Arguments of gather_tile: Q is a tile of capacity x capacity values. Its first ``known`` columns are left unchanged.
-// With symmetric set, a row u >= known gets only the columns v <= u, because K is symmetric (carry.cl fills the rest).
+// Arguments of gather_tile: Q is a tile of capacity x capacity values. Its first ``reused`` columns are left unchanged.
+// With symmetric set, a row u >= reused gets only the columns v <= u, because K is symmetric (carry.cl fills the rest).
 // Work-items of gather_tile: V for each row u of Q in work-group style, where V is the number of rows in a lane group.
-// Work-item (l, u) takes the columns known + l, known + l + V, ..., so that consecutive items write consecutive values.
+// Work-item (l, u) takes the columns reused + l, reused + l + V, ..., so that consecutive items write consecutive values.
 // In SIMD style (macro SIMD), where a work-item computes with vectors, one work-item takes a whole row u.
 // Arguments of mirror_rows: ends[u] is the number of columns that row u has, a multiple of SIDE, or n if it has all.
 // Row v must have its columns 0 .. v at least. The last n % SIDE rows must have all columns.
@@ -17,13 +17,13 @@
 #define SIDE 16
 
 kernel EXPLICIT void gather_tile(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict slot_of,
-                          global const int *restrict rows, const int capacity, const int known,
+                          global const int *restrict rows, const int capacity, const int reused,
                           const int symmetric, global real *restrict Q) {
   const int u = get_global_id(1), row = rows[u], s = row >= 0 && slot_of ? slot_of[row] : row;
-  const int end = symmetric && u >= known ? u + 1 : capacity;
+  const int end = symmetric && u >= reused ? u + 1 : capacity;
   global real *restrict to = Q + (size_t)u * capacity;
   global const real *restrict from = STORED_ROW(max(s, 0));
-  for (int v = known + get_global_id(0); v < end; v += get_global_size(0)) {
+  for (int v = reused + get_global_id(0); v < end; v += get_global_size(0)) {
     const int column = rows[v];
     to[v] = s >= 0 && column >= 0 ? from[max(column, 0)] : (real)0;
   }

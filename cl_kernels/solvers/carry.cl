@@ -1,37 +1,37 @@
 // Copy values within the W x W tile Q = K(ws, ws) of a working set ws.
-// The first ``kept`` rows of the working set are the last ``kept`` rows of the working set before it.
-//   carry   Q[k][v] = Q[kept + k][kept + v] for k, v < kept: the values among the rows that both working sets have
-//   mirror  Q[k][v] = Q[v][k] for k >= kept and (v < kept or v > k): computed values, mirrored
+// The first ``reused`` rows of the working set are the last ``reused`` rows of the working set before it.
+//   carry   Q[k][v] = Q[reused + k][reused + v] for k, v < reused: the values among the rows that both working sets have
+//   mirror  Q[k][v] = Q[v][k] for k >= reused and (v < reused or v > k): computed values, mirrored
 // Work-items: a SIMD work-item copies a block of Q with SIDE x SIDE values, so that it reads and writes whole cache
 // lines. In work-group style, SIDE x SIDE items copy such a block. mirror transposes the block in local memory, so that
 // consecutive items read and write consecutive addresses.
-// Launches: carry has the global size (kept, kept), and mirror (W, W - kept). SIMD divides both by SIDE.
+// Launches: carry has the global size (reused, reused), and mirror (W, W - reused). SIMD divides both by SIDE.
 #define SIDE 16
 
 #ifdef SIMD
-kernel EXPLICIT void carry(const int W, const int kept, global real *restrict Q) {
+kernel EXPLICIT void carry(const int W, const int reused, global real *restrict Q) {
   const int k0 = get_global_id(1) * SIDE, v0 = get_global_id(0) * SIDE;
   for (int k = k0; k < k0 + SIDE; ++k)
-    for (int v = v0; v < v0 + SIDE; ++v) Q[(size_t)k * W + v] = Q[(size_t)(kept + k) * W + kept + v];
+    for (int v = v0; v < v0 + SIDE; ++v) Q[(size_t)k * W + v] = Q[(size_t)(reused + k) * W + reused + v];
 }
 
-kernel EXPLICIT void mirror(const int W, const int kept, global real *restrict Q) {
-  const int k0 = kept + get_global_id(1) * SIDE, v0 = get_global_id(0) * SIDE;
-  if (v0 >= kept && v0 < k0) return;
+kernel EXPLICIT void mirror(const int W, const int reused, global real *restrict Q) {
+  const int k0 = reused + get_global_id(1) * SIDE, v0 = get_global_id(0) * SIDE;
+  if (v0 >= reused && v0 < k0) return;
   for (int k = k0; k < k0 + SIDE; ++k)
     for (int v = v0 == k0 ? k + 1 : v0; v < v0 + SIDE; ++v) Q[(size_t)k * W + v] = Q[(size_t)v * W + k];
 }
 #else
 #define OF_SQUARE __attribute__((reqd_work_group_size(SIDE, SIDE, 1)))
-kernel OF_SQUARE void carry(const int W, const int kept, global real *restrict Q) {
+kernel OF_SQUARE void carry(const int W, const int reused, global real *restrict Q) {
   const size_t k = get_global_id(1), v = get_global_id(0);
-  Q[k * W + v] = Q[(kept + k) * W + kept + v];
+  Q[k * W + v] = Q[(reused + k) * W + reused + v];
 }
 
-kernel OF_SQUARE void mirror(const int W, const int kept, global real *restrict Q) {
-  const int k0 = kept + get_group_id(1) * SIDE, v0 = get_group_id(0) * SIDE, x = get_local_id(0), y = get_local_id(1);
+kernel OF_SQUARE void mirror(const int W, const int reused, global real *restrict Q) {
+  const int k0 = reused + get_group_id(1) * SIDE, v0 = get_group_id(0) * SIDE, x = get_local_id(0), y = get_local_id(1);
   local real square[SIDE][SIDE + 1];
-  if (v0 >= kept && v0 < k0) return;
+  if (v0 >= reused && v0 < k0) return;
   square[y][x] = Q[(size_t)(v0 + y) * W + k0 + x];
   barrier(CLK_LOCAL_MEM_FENCE);
   if (v0 != k0 || x > y) Q[(size_t)(k0 + y) * W + v0 + x] = square[x][y];

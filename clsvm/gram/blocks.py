@@ -353,7 +353,7 @@ class Fetched:
     ----------
     at
         buffer with the position of each right-hand row among the laid-out rows, -1 for an empty place.
-    known
+    count
         number of right-hand rows in the panel.
     ids
         ascending row numbers in X of the rows of ``gram``, or None if ``gram`` is None.
@@ -363,7 +363,7 @@ class Fetched:
     """
 
     at: Buffer
-    known: int = 0
+    count: int = 0
     ids: NDArray[np.int32] | None = None
     gram: Gram | None = None
 
@@ -488,7 +488,7 @@ class BlockGram(Operator):
     def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
         made = self._of(panel).part(panel, first, capacity, count)
         at = self.stream.part(panel.fetched.at, 4 * first, 4 * capacity)
-        return replace(made, fetched=replace(panel.fetched, at=at, known=capacity))
+        return replace(made, fetched=replace(panel.fetched, at=at, count=capacity))
 
     def of_panel(self, panel: Panel) -> tuple[Any, ...] | None:
         return self._few.of_panel(panel)
@@ -502,9 +502,9 @@ class BlockGram(Operator):
         The host reads the positions from the device, fetches these rows from X and lays them out.
         """
         stream, fetched = self.stream, panel.fetched
-        fetched.known = known = min(int(stream.read(count, np.int32, 1)[0]), panel.capacity)
-        places, wanted = stream.read(rows, np.int32, known), np.full(panel.capacity, -1, np.int32)
-        wanted[:known] = np.where(places >= 0, self.rows.order[places], -1)
+        fetched.count = number = min(int(stream.read(count, np.int32, 1)[0]), panel.capacity)
+        places, wanted = stream.read(rows, np.int32, number), np.full(panel.capacity, -1, np.int32)
+        wanted[:number] = np.where(places >= 0, self.rows.order[places], -1)
         ids = np.unique(wanted[wanted >= 0])
         if self._rows_stay:
             # rows that were in the panel before are on the device and need no fetch
@@ -548,7 +548,7 @@ class BlockGram(Operator):
         U are the right-hand rows of ``panel``, and X the operator's rows. ``update`` holds the weights D and the sums
         c. ``store`` or ``update`` may be None. A panel without right-hand rows needs no pass.
         """
-        if panel.fetched.known:
+        if panel.fetched.count:
             self._over(lambda gram, groups, base: gram.over_rows(groups, base, panel, count, store, update))
 
     def between(self, panel: Panel, at: Buffer, right: Panel, count: Buffer, K: Buffer, update: Update | None) -> None:

@@ -392,8 +392,8 @@ def kernel_matrix(
     X, Y = check_pairwise_arrays(X, Y, accept_sparse="csr", dtype=_DTYPES, ensure_all_finite=False)
     X, Y = arrays.canonical(X), arrays.canonical(Y)
     if sp.issparse(X) and sp.issparse(Y) and kernel.of_entries and arrays.mostly_empty(X):
-        known = arrays.columns(X, Y)
-        X, Y = arrays.renumbered(X, known), arrays.renumbered(Y, known)
+        columns = arrays.columns(X, Y)
+        X, Y = arrays.renumbered(X, columns), arrays.renumbered(Y, columns)
     for name, rows in (("X", X), ("Y", Y)):
         with naming(name):
             kernel.check_domain(rows)

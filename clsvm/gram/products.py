@@ -113,11 +113,10 @@ class Tile(NamedTuple):
         int32 buffer with the number of rows.
     out
         buffer for the values, ``capacity`` of them in each row.
-    known
+    reused
         first column v whose values are computed. Columns are computed in lane groups of V.
     symmetric
-        whether only values with u < known or u >= v are needed, because the other values of the symmetric matrix mirror
-        them.
+        whether only values with u < reused or u >= v are needed. The other values of the symmetric matrix mirror them.
     most
         upper bound of ``count`` if the host knows one below the panel's capacity, else None.
     """
@@ -125,7 +124,7 @@ class Tile(NamedTuple):
     rows: Buffer
     count: Buffer
     out: Buffer
-    known: int = 0
+    reused: int = 0
     symmetric: bool = False
     most: int | None = None
 
@@ -337,7 +336,7 @@ class Gram(Operator):
         store = Store((tile.out,), panel.capacity, panel.capacity, self.slot(panel.capacity))
         product = "symmetric tile" if tile.symmetric and self.stream.profile.style == "simd" else "tile"
         most = panel.capacity if tile.most is None else tile.most
-        groups = range(tile.known // self.rows.lanes, -(-most // self.rows.lanes))
+        groups = range(tile.reused // self.rows.lanes, -(-most // self.rows.lanes))
         passes = self.reader.over_panel(groups, panel, tile.rows, panel, tile.count)
         self._launch(product, panel, passes, 0, store, None)
 

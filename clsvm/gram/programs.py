@@ -84,8 +84,8 @@ def gram(spec: Spec, product: str, kind: str, dtype: str, profile: Profile, d: i
     kernel function or the product lacks this layout, or if the product has no program for this size class.
     """
     if kind not in layouts.names(spec):
-        known = ", ".join(layouts.names(spec))
-        raise ValueError(f"kernel {spec.name or spec.formula} has the layouts {known}, got {kind!r}")
+        allowed = ", ".join(layouts.names(spec))
+        raise ValueError(f"kernel {spec.name or spec.formula} has the layouts {allowed}, got {kind!r}")
     layout = LAYOUTS[kind]
     made = PRODUCTS["both" if product == "update" and layout.plain else product]
     if made.layout not in (None, kind):

@@ -201,7 +201,7 @@ class Support:
         the buffers that hold the support vectors, which the caller may keep for later calls.
     reach
         object that tells for which rows float32 is precise enough; the model sets it.
-    known
+    columns
         if the support vectors' columns are renumbered, the column of X that each stands for (arrays.numbered).
 
     ``ends`` holds the end of each group of support vectors, if there is more than one. ``keep`` says whether later
@@ -209,7 +209,7 @@ class Support:
     """
 
     reach: Reach | None = None
-    known: NDArray[np.int32] | None = None
+    columns: NDArray[np.int32] | None = None
 
     def __init__(
         self,

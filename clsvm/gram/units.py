@@ -55,7 +55,7 @@ def found(stream: Stream) -> Found:
     return _FOUND[key]
 
 
-def known(stream: Stream) -> list[Units]:
+def candidates(stream: Stream) -> list[Units]:
     """Return the matrix units (tensor cores) listed in UNITS that devices of this platform may have.
 
     A trial must still show whether this device has them (:func:`found`).
@@ -65,7 +65,7 @@ def known(stream: Stream) -> list[Units]:
 
 def _tried(stream: Stream) -> Found:
     words = f"no matrix units are known of {stream.info.platform}"
-    for one in known(stream):
+    for one in candidates(stream):
         try:
             error, lost = measured(stream, one)
         except BuildError as failed:  # the compiler does not know the instructions of these matrix units
@@ -122,7 +122,7 @@ def chosen(gram: Operator, precision: str, many: bool = False) -> tuple[Units | 
     if many:
         return None, "float32: many solves share the rows"
     stream = gram.stream
-    why = [one.why_not(gram.kernel.spec, gram.rows, stream.profile) for one in known(stream)]
+    why = [one.why_not(gram.kernel.spec, gram.rows, stream.profile) for one in candidates(stream)]
     if why and all(why):  # no unit would serve, so no trial is made
         return None, f"float32: {why[0]}"
     unit, words, _ = found(stream)

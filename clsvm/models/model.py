@@ -275,7 +275,7 @@ class KernelModel:
         (:func:`arrays.renumbered`).
         """
         support, vectors = self._kept.get(stream), self.support_vectors
-        columns = support.known if support else None
+        columns = support.columns if support else None
         if support is None and sp.issparse(vectors) and kernel.of_entries and arrays.mostly_empty(vectors):
             columns = arrays.columns(arrays.checked(vectors))
         if columns is not None:
@@ -301,7 +301,7 @@ class KernelModel:
         reach = Reach(kernel, measures(kernel, vectors, plan).extent, weight, vectors.shape[1])
         dtype = self.dtype if reach.own or stream.profile.wide == "pair" else "float64"
         support = Support(stream, kernel, plan, vectors, dtype, ends)
-        support.reach, support.known = reach, columns
+        support.reach, support.columns = reach, columns
         if support.buffers:
             for array in (checked.data, checked.indices, checked.indptr) if sp.issparse(checked) else (checked,):
                 array.flags.writeable = False  # a change on the host would not reach the device's copy

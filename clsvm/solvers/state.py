@@ -119,10 +119,10 @@ def squares(profile: Profile, wide: int, high: int) -> tuple[tuple[int, int], tu
 def mirror(stream: Stream, dtype: str) -> Callable[[int, int, Buffer], None]:
     """Return a function that copies the computed half of a tile Q (W, W) to the other half.
 
-    Its arguments are W, the number ``known`` of leading rows and columns among which Q is complete already, and Q.
+    Its arguments are W, the number ``reused`` of leading rows and columns among which Q is complete already, and Q.
     """
     kernel = stream.variant(carry(stream.profile, dtype), "mirror")
-    return lambda W, known, Q: kernel(*squares(stream.profile, W, W - known), W, known, Q)
+    return lambda W, reused, Q: kernel(*squares(stream.profile, W, W - reused), W, reused, Q)
 
 
 def max_working_set(stream: Stream) -> float:

@@ -246,7 +246,7 @@ def test_more_counted_than_a_panel_holds(device: str, small_blocks: None) -> Non
         panel = gram.panel(64)
         places = stream.upload(np.arange(panel.capacity, dtype=np.int32))
         gram.gather(panel, places, stream.upload(np.array([10 * panel.capacity], np.int32)))
-        assert panel.fetched.known == panel.capacity
+        assert panel.fetched.count == panel.capacity
 
 
 def test_csr_rows_of_very_different_lengths(device: str) -> None:

@@ -198,9 +198,9 @@ def test_places_of_a_block_start_again(device: str) -> None:
             gram.gather(replace(of.panel, nbytes=0), of.places, of.count)
 
 
-@pytest.mark.parametrize("known", [0, 128])
+@pytest.mark.parametrize("reused", [0, 128])
 @pytest.mark.parametrize(("kind", "dtype"), [("dense", "float32"), ("csr", "float32"), ("dense", "float64")])
-def test_half_a_tile_and_its_mirror_image(device: str, profile: str, kind: str, dtype: str, known: int) -> None:
+def test_half_a_tile_and_its_mirror_image(device: str, profile: str, kind: str, dtype: str, reused: int) -> None:
     """What is known stays; what is computed and mirrored is the whole rest."""
     if dtype == "float64" and (profile == "gpu-pair" or not devices.find(device).fp64):
         pytest.skip("no float64")
@@ -210,16 +210,16 @@ def test_half_a_tile_and_its_mirror_image(device: str, profile: str, kind: str, 
         gram = products_of(stream, X, kernel, kind, dtype)
         panel, at, count = gathered(stream, gram, 256, square=True)
         out = stream.upload(np.full((256, 256), -7, dtype))
-        gram.tile(panel, Tile(at, count, out, known=known, symmetric=True))
+        gram.tile(panel, Tile(at, count, out, reused=reused, symmetric=True))
         half = stream.read(out, dtype, (256, 256))
         if stream.profile.style == "simd":
-            assert (half[known:, known:] == -7).mean() > 0.2
+            assert (half[reused:, reused:] == -7).mean() > 0.2
         mirror = stream.variant(carry(stream.profile, dtype), "mirror")
-        mirror(*squares(stream.profile, 256, 256 - known), 256, known, out)
+        mirror(*squares(stream.profile, 256, 256 - reused), 256, reused, out)
         whole = stream.read(out, dtype, (256, 256))
-        assert (whole[:known, :known] == -7).all()
+        assert (whole[:reused, :reused] == -7).all()
         expected = kernel(X[:256], X[:256])
-        expected[:known, :known] = -7
+        expected[:reused, :reused] = -7
         np.testing.assert_allclose(whole, expected, atol=4e-6)
         np.testing.assert_array_equal(whole, whole.T)
 
