@@ -6,7 +6,7 @@
 // The group has WG / BLOCK slices of BLOCK items. Each slice sums a share of the stored rows, HITS loads at a time.
 // Local memory adds the sums of the slices.
 // Arguments: slot[h] is the slot of a stored row. The buffers (slabs) have slab_rows slots of ld values each.
-// A row of f has n numbers, and a row of D has ``room`` numbers.
+// A row of f has n numbers, and a row of D has ``stride`` numbers.
 #ifndef BLOCK
 #define BLOCK 512  // rows of a work-item, a multiple of V (SIMD), or of a work-group
 #endif
@@ -14,7 +14,7 @@
 #define HITS 4
 
 kernel OF_GROUP void update(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict slot, const int problems,
-                   const long n, global wide *restrict f, global const wide *restrict D, const int room,
+                   const long n, global wide *restrict f, global const wide *restrict D, const int stride,
                    global const int *restrict count) {
   const int hits = count[0];
 #ifdef SIMD
@@ -23,7 +23,7 @@ kernel OF_GROUP void update(SLABS_GIVEN, const int slab_rows, const long ld, glo
   const int pieces = (int)min((size_t)BLOCK, n - begin) / V;
   for (int p = 0; p < problems; ++p) {
     global wide *restrict to = f + (size_t)p * n + begin;
-    global const wide *restrict Dp = D + (size_t)p * room;
+    global const wide *restrict Dp = D + (size_t)p * stride;
     int h = 0;
     for (; h + 4 <= hits; h += 4) {
       const int s0 = slot[h], s1 = slot[h + 1], s2 = slot[h + 2], s3 = slot[h + 3];
@@ -58,7 +58,7 @@ kernel OF_GROUP void update(SLABS_GIVEN, const int slab_rows, const long ld, glo
       }
 #pragma unroll
       for (int h = 0; h < HITS; ++h)
-        if (h0 + h < hits) sum = wide_fma(wide_of(k[h]), D[(size_t)p * room + h0 + h], sum);
+        if (h0 + h < hits) sum = wide_fma(wide_of(k[h]), D[(size_t)p * stride + h0 + h], sum);
     }
     sums[lid] = sum;
     barrier(CLK_LOCAL_MEM_FENCE);

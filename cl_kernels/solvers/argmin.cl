@@ -5,27 +5,27 @@
 // Access: RADIX items reduce WG / RADIX values each in local memory. Then every item reduces these RADIX results.
 // There are two barriers. No barrier follows the last read, because the next call writes other entries before its first
 // barrier. A work-group of at most RADIX items has one stage, and a barrier follows its reads.
-// Arguments: ``values`` and ``indices`` have ROOM entries each in local memory, and 2 * ROOM for NAME_2.
-// ROOM is WG + RADIX, or WG in a work-group of at most RADIX items.
+// Arguments: ``values`` and ``indices`` have ENTRIES_EACH entries each in local memory, and 2 * ENTRIES_EACH for NAME_2.
+// ENTRIES_EACH is WG + RADIX, or WG in a work-group of at most RADIX items.
 #define RADIX 16
 #if WG > RADIX
 #define LEAVES RADIX
-#define ROOM (WG + RADIX)
+#define ENTRIES_EACH (WG + RADIX)
 #else
 #define LEAVES WG
-#define ROOM WG
+#define ENTRIES_EACH WG
 #endif
 #define REAL_LESS(a, b) ((a) < (b))
 #define REAL_PICK(c, a, b) ((c) ? (a) : (b))
 
 // Replace entry k of v and at by the smaller of the entries k and k + half_. Four levels reduce RADIX entries.
-#define MEET(LESS, PICK, k, half_)                                                                       \
+#define SMALLER(LESS, PICK, k, half_)                                                                       \
   {                                                                                                      \
     const bool other = LESS(v[k + half_], v[k]) || (!LESS(v[k], v[k + half_]) && at[k + half_] < at[k]); \
     v[k] = PICK(other, v[k + half_], v[k]), at[k] = other ? at[k + half_] : at[k];                       \
   }
-#define MEET_2(LESS, PICK, k, half_) MEET(LESS, PICK, k, half_) MEET(LESS, PICK, k + 1, half_)
-#define MEET_4(LESS, PICK, k, half_) MEET_2(LESS, PICK, k, half_) MEET_2(LESS, PICK, k + 2, half_)
+#define SMALLER_2(LESS, PICK, k, half_) SMALLER(LESS, PICK, k, half_) SMALLER(LESS, PICK, k + 1, half_)
+#define SMALLER_4(LESS, PICK, k, half_) SMALLER_2(LESS, PICK, k, half_) SMALLER_2(LESS, PICK, k + 2, half_)
 
 #define DEFINE_ARGMIN(NAME, T, LESS, PICK)                                                                            \
   /* reduce ``count`` values, a power of two, at a distance of ``stride`` */                                            \
@@ -36,8 +36,8 @@
     _Pragma("unroll") for (int k = 0; k < RADIX; ++k) {                                                               \
       v[k] = values[min(k, count - 1) * stride], at[k] = indices[min(k, count - 1) * stride];                         \
     }                                                                                                                 \
-    MEET_4(LESS, PICK, 0, 8) MEET_4(LESS, PICK, 4, 8) MEET_4(LESS, PICK, 0, 4) MEET_2(LESS, PICK, 0, 2)               \
-    MEET(LESS, PICK, 0, 1)                                                                                            \
+    SMALLER_4(LESS, PICK, 0, 8) SMALLER_4(LESS, PICK, 4, 8) SMALLER_4(LESS, PICK, 0, 4) SMALLER_2(LESS, PICK, 0, 2)               \
+    SMALLER(LESS, PICK, 0, 1)                                                                                            \
     *value = v[0], *index = at[0];                                                                                    \
   }                                                                                                                   \
   INLINED void NAME##_level(const int item, local T *values, local int *indices) {                                    \
@@ -60,21 +60,21 @@
       if (lid < LEAVES) NAME##_level(lid, values, indices);                                                           \
       barrier(CLK_LOCAL_MEM_FENCE);                                                                                   \
     }                                                                                                                 \
-    NAME##_of(LEAVES, 1, values + ROOM - LEAVES, indices + ROOM - LEAVES, value, index);                              \
+    NAME##_of(LEAVES, 1, values + ENTRIES_EACH - LEAVES, indices + ENTRIES_EACH - LEAVES, value, index);                              \
     if (WG == LEAVES) barrier(CLK_LOCAL_MEM_FENCE);                                                                   \
   }                                                                                                                   \
   INLINED void NAME##_2(T *value, int *index, T *other, int *other_index, local T *values, local int *indices) {      \
     const int lid = get_local_id(0);                                                                                  \
     values[lid] = *value, indices[lid] = *index;                                                                      \
-    values[ROOM + lid] = *other, indices[ROOM + lid] = *other_index;                                                  \
+    values[ENTRIES_EACH + lid] = *other, indices[ENTRIES_EACH + lid] = *other_index;                                                  \
     barrier(CLK_LOCAL_MEM_FENCE);                                                                                     \
     if (WG > LEAVES) {                                                                                                \
-      const int item = lid % LEAVES, side = lid / LEAVES * ROOM; /* WG >= 2 LEAVES */                                 \
+      const int item = lid % LEAVES, side = lid / LEAVES * ENTRIES_EACH; /* WG >= 2 LEAVES */                                 \
       if (lid < 2 * LEAVES) NAME##_level(item, values + side, indices + side);                                        \
       barrier(CLK_LOCAL_MEM_FENCE);                                                                                   \
     }                                                                                                                 \
-    NAME##_of(LEAVES, 1, values + ROOM - LEAVES, indices + ROOM - LEAVES, value, index);                              \
-    NAME##_of(LEAVES, 1, values + 2 * ROOM - LEAVES, indices + 2 * ROOM - LEAVES, other, other_index);                \
+    NAME##_of(LEAVES, 1, values + ENTRIES_EACH - LEAVES, indices + ENTRIES_EACH - LEAVES, value, index);                              \
+    NAME##_of(LEAVES, 1, values + 2 * ENTRIES_EACH - LEAVES, indices + 2 * ENTRIES_EACH - LEAVES, other, other_index);                \
     if (WG == LEAVES) barrier(CLK_LOCAL_MEM_FENCE);                                                                   \
   }
 

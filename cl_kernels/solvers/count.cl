@@ -56,7 +56,7 @@ inline float violation_of(const Extremes e) {
 // With two groups, clear the row numbers of the extreme gradients of the group with the smaller violation.
 // Only the other group's two rows then get bin 0 (bin_of), so that even a small working set has both of them.
 // An SMO iteration needs two rows of one group.
-INLINED float look(Extremes *e, const int p, const int pieces, global const wide *numbers, global const int *places,
+INLINED float read_extremes(Extremes *e, const int p, const int pieces, global const wide *numbers, global const int *places,
                   local wide *values, local int *indices) {
   const size_t from = (size_t)p * pieces * GROUPS;
   float violation = 0;
@@ -83,9 +83,9 @@ kernel OF_GROUP void histogram(const int n, const int chunk, global const wide *
   for (int k = get_local_id(0); k < 2 * BINS; k += WG) bins[k] = 0;
   barrier(CLK_LOCAL_MEM_FENCE);
   Extremes e[GROUPS];
-  local wide values[2 * ROOM];
-  local int indices[2 * ROOM];
-  const float scale = look(e, p, pieces, numbers, places, values, indices);
+  local wide values[2 * ENTRIES_EACH];
+  local int indices[2 * ENTRIES_EACH];
+  const float scale = read_extremes(e, p, pieces, numbers, places, values, indices);
   const int end = scale > 0 ? min(n, (piece + 1) * chunk) : 0;
   for (int i = piece * chunk + get_local_id(0); i < end; i += WG) {
     const wide bi = b[base + i];
@@ -191,9 +191,9 @@ kernel OF_GROUP void collect(const int n, const int chunk, global const wide *re
   const size_t base = (size_t)p * n;
   local int scratch[SCAN];
   Extremes e[GROUPS];
-  local wide values[2 * ROOM];
-  local int indices[2 * ROOM];
-  const float scale = look(e, p, pieces, numbers, places, values, indices);
+  local wide values[2 * ENTRIES_EACH];
+  local int indices[2 * ENTRIES_EACH];
+  const float scale = read_extremes(e, p, pieces, numbers, places, values, indices);
   int better_at[2], tie_at[2], last[2], ties[2];
 #pragma unroll
   for (int side = 0; side < 2; ++side) {

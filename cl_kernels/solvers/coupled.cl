@@ -3,14 +3,14 @@
 //   minimise sum_p (1/2 * b[p]' K b[p] + q[p]' b[p]),   lo <= b <= hi,   sum_p b[p][i] = 0 for every row i
 // The violation of row i (GTSVM, section 5.1) is the largest f[p][i] over all p with b[p][i] > lo[p][i], minus the
 // smallest f[p][i] over all p with b[p][i] < hi[p][i].
-//   spread    view[i] = -(violation of row i). count.cl reads ``view`` as the gradient of one problem without bias, and
+//   row_violations  view[i] = -(violation of row i). count.cl reads ``view`` as the gradient of one problem without bias, and
 //             chooses the working set of rows by it
 //   coupled   sums of the objectives for each chunk of rows: quadratic = sum b * (f - q), linear = sum b * q, and
 //             loss = sum_i hi[own][i] * (max_p f[p][i] - f[own][i]) (GTSVM, equation 3), with ``own`` the problem p of
 //             row i's class, the only one with hi[p][i] > 0
-// Work-items: spread has one for each of the n rows, and coupled one work-group for each chunk of ``chunk`` rows.
+// Work-items: row_violations has one for each of the n rows, and coupled one work-group for each chunk of ``chunk`` rows.
 // Consecutive items read consecutive rows of each problem.
-kernel void spread(const int n, const int problems, global const wide *restrict f, global const wide *restrict b,
+kernel void row_violations(const int n, const int problems, global const wide *restrict f, global const wide *restrict b,
                    global const wide *restrict lo, global const wide *restrict hi, global wide *restrict view) {
   const size_t i = get_global_id(0);
   if (i >= n) return;

@@ -19,8 +19,8 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
   const int lid = get_local_id(0);
   global real *F = state, *U = F + (size_t)problems * W, *D = U + (size_t)problems * W;
   global wide *B = delta;
-  local real violations[ROOM];
-  local int indices[ROOM];
+  local real violations[ENTRIES_EACH];
+  local int indices[ENTRIES_EACH];
   for (int k = lid; k < W; k += WG) {
     const int row = ws[k];
     wide lowest = WIDE_MAX, highest = wide_neg(WIDE_MAX);

@@ -40,7 +40,7 @@ INLINED wide group_sum(wide value, local wide *values) {
   return sum;
 }
 #else
-#define ROOM 1
+#define ENTRIES_EACH 1
 inline void wide_argmin_2(wide *m, int *im, wide *M, int *iM, local wide *values, local int *indices) {}
 inline wide group_sum(wide value, local wide *values) { return value; }
 #endif
@@ -72,10 +72,10 @@ typedef int which;
 typedef struct {
   some m, M, sum;
   which im, iM, free;
-} Seen;
+} Partial;
 
-inline Seen nothing_seen(void) {
-  const Seen s = {(some)WIDE_MAX, (some)WIDE_MAX, (some)wide_of(0), (which)INT_MAX, (which)INT_MAX, (which)0};
+inline Partial no_rows(void) {
+  const Partial s = {(some)WIDE_MAX, (some)WIDE_MAX, (some)wide_of(0), (which)INT_MAX, (which)INT_MAX, (which)0};
   return s;
 }
 
@@ -85,7 +85,7 @@ inline Seen nothing_seen(void) {
 // Add the AT_ONCE rows i, i + 1, ... to the results ``s``. right and left are the derivatives of the dual objective to
 // the right and to the left of each row's coefficient b. up and low say which rows can rise and which can fall.
 // A row counts as free if it is in up and in low, and both derivatives are equal.
-inline void see(Seen *s, const int i, const some right, const some left, const which up, const which low) {
+inline void add_rows(Partial *s, const int i, const some right, const some left, const which up, const which low) {
   const some a = PICK(up, right, (some)WIDE_MAX), c = PICK(low, NEG(left), (some)WIDE_MAX);
   const which first = LESS(a, s->m), second = LESS(c, s->M), both = up && low && !LESS(left, right);
   s->m = PICK(first, a, s->m), s->im = first ? (which)i : s->im;
@@ -94,7 +94,7 @@ inline void see(Seen *s, const int i, const some right, const some left, const w
 }
 
 // Find the smallest value of a work-item's lanes v, and its row i; of equal values the smallest row.
-inline void fold(const some v, const which i, wide *value, int *index) {
+inline void reduce_lanes(const some v, const which i, wide *value, int *index) {
 #if AT_ONCE == 1
   *value = v, *index = i;
 #else
@@ -110,13 +110,13 @@ inline void fold(const some v, const which i, wide *value, int *index) {
 }
 
 // Reduce the results s of a chunk's work-items for group g of rows, and write the chunk's ``numbers`` and ``places``.
-inline void __attribute__((always_inline)) tell(const Seen s, const int g, local wide *values, local int *indices,
+inline void __attribute__((always_inline)) write_partial(const Partial s, const int g, local wide *values, local int *indices,
                                                 global wide *numbers, global int *places) {
   const size_t piece = ((size_t)get_global_id(1) * get_num_groups(0) + get_group_id(0)) * GROUPS + g;
   wide m, M, sum;
   int im, iM, free;
-  fold(s.m, s.im, &m, &im);
-  fold(s.M, s.iM, &M, &iM);
+  reduce_lanes(s.m, s.im, &m, &im);
+  reduce_lanes(s.M, s.iM, &M, &iM);
 #if AT_ONCE == 1
   sum = s.sum, free = s.free;
 #else
@@ -141,11 +141,11 @@ kernel OF_GROUP void extremes(const int n, const int chunk, global const wide *r
                      global wide *restrict numbers, global int *restrict places) {
   const size_t base = (size_t)get_global_id(1) * n;
   const int begin = get_group_id(0) * chunk, end = min(n, begin + chunk);
-  local wide values[2 * ROOM];
-  local int indices[2 * ROOM];
+  local wide values[2 * ENTRIES_EACH];
+  local int indices[2 * ENTRIES_EACH];
   f += base, b += base, lo += base, hi += base;
-  Seen s[GROUPS];
-  for (int g = 0; g < GROUPS; ++g) s[g] = nothing_seen();
+  Partial s[GROUPS];
+  for (int g = 0; g < GROUPS; ++g) s[g] = no_rows();
   for (int i = begin + get_local_id(0) * AT_ONCE; i < end; i += WG * AT_ONCE) {
     const some fi = LOAD(f, i), bi = LOAD(b, i), k = (some)epsilon[0], bottom = LOAD(lo, i), top = LOAD(hi, i);
     const which up = LESS(bi, top), low = LESS(bottom, bi);
@@ -155,10 +155,10 @@ kernel OF_GROUP void extremes(const int n, const int chunk, global const wide *r
     const which mine[1] = {up || low};
 #endif
 #pragma unroll
-    for (int g = 0; g < GROUPS; ++g) see(&s[g], i, RIGHT(fi, bi, k), LEFT(fi, bi, k), up && mine[g], low && mine[g]);
+    for (int g = 0; g < GROUPS; ++g) add_rows(&s[g], i, RIGHT(fi, bi, k), LEFT(fi, bi, k), up && mine[g], low && mine[g]);
   }
 #pragma unroll
-  for (int g = 0; g < GROUPS; ++g) tell(s[g], g, values, indices, numbers, places);
+  for (int g = 0; g < GROUPS; ++g) write_partial(s[g], g, values, indices, numbers, places);
 }
 
 // Hold the extreme gradients m and M of a group of rows, and the rows im and iM that have them.
@@ -169,7 +169,7 @@ typedef struct {
 
 // Reduce the extreme gradients m and M of group g of rows over all chunks of rows. The items of a work-group divide the
 // chunks among them, and all get the result ``found``.
-// In local memory, ``values`` and ``indices`` have 2 * ROOM entries each, with ROOM of argmin.cl.
+// In local memory, ``values`` and ``indices`` have 2 * ENTRIES_EACH entries each, with ENTRIES_EACH of argmin.cl.
 INLINED void combine(Extremes *found, const int pieces, const int g, global const wide *numbers,
                      global const int *places, local wide *values, local int *indices) {
   Extremes e = {WIDE_MAX, wide_neg(WIDE_MAX), INT_MAX, INT_MAX};

@@ -10,7 +10,7 @@
 // Hits are read before misses are written, so a row may be read and evicted in one iteration.
 // Then the entries used - stay to used - 1 of each working set become its first entries. All other entries get -1.
 // Work-items: one work-group.
-// Arguments: delta has the changes of the coefficients. hit_D and miss_D are (problems, room).
+// Arguments: delta has the changes of the coefficients. hit_D and miss_D are (problems, stride).
 // in_set[p][row] says whether a row is in working set p.
 // counters of problem 0: [1] is the number of rows computed so far, and [2] the number of ring slots filled so far.
 // The next slot is counters[2] % capacity. [3] counts idle rows: they entered a working set without a change of b.
@@ -20,10 +20,10 @@ kernel EXPLICIT __attribute__((reqd_work_group_size(WG, 1, 1))) void plan(
     global int *restrict slot_of, global int *restrict owner, global int *restrict hits,
     global int *restrict hit_slot, global wide *restrict hit_D,
     global int *restrict misses, global int *restrict miss_row, global int *restrict miss_slot,
-    global wide *restrict miss_D, const int room, global long *restrict counters) {
+    global wide *restrict miss_D, const int stride, global long *restrict counters) {
   const int lid = get_local_id(0), entries = sets * W, problems = sets * each;
   local int scratch[SCAN];
-  for (int k = lid; k < problems * room; k += WG) hit_D[k] = wide_of(0), miss_D[k] = wide_of(0);
+  for (int k = lid; k < problems * stride; k += WG) hit_D[k] = wide_of(0), miss_D[k] = wide_of(0);
   barrier(CLK_GLOBAL_MEM_FENCE);
   int hit_total = 0, miss_total = 0, idle_total = 0;
   for (int e0 = 0; e0 < entries; e0 += WG) {
@@ -43,8 +43,8 @@ kernel EXPLICIT __attribute__((reqd_work_group_size(WG, 1, 1))) void plan(
     if (changed && slot < 0) miss_row[miss] = row;
     for (int p = first; p < first + each && changed && !all; ++p) {
       const wide d = delta[(size_t)p * W + e % W];
-      if (slot >= 0) hit_D[(size_t)p * room + hit] = d;
-      else miss_D[(size_t)p * room + miss] = d;
+      if (slot >= 0) hit_D[(size_t)p * stride + hit] = d;
+      else miss_D[(size_t)p * stride + miss] = d;
     }
     hit_total += hits_here & 0xffff, miss_total += misses_here, idle_total += hits_here >> 16;
   }
@@ -58,7 +58,7 @@ kernel EXPLICIT __attribute__((reqd_work_group_size(WG, 1, 1))) void plan(
   }
   barrier(CLK_GLOBAL_MEM_FENCE);
   for (int k = lid; k < kept; k += WG) owner[miss_slot[k]] = miss_row[k], slot_of[miss_row[k]] = miss_slot[k];
-  for (int k = miss_total + lid; k < room; k += WG) miss_row[k] = -1;
+  for (int k = miss_total + lid; k < stride; k += WG) miss_row[k] = -1;
   for (int p = 0; p < sets; ++p)
     for (int k0 = 0; k0 < used - stay; k0 += WG) {  // the first used - stay rows leave the working set
       const int k = k0 + lid;

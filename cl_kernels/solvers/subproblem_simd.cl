@@ -36,12 +36,12 @@
 #define UP(k) (B[k] < H[k] ? (real)right_of(0, B[k], e) : (real)INFINITY)
 #define LOW(k) (B[k] > L[k] ? (real)left_of(0, B[k], e) : (real)-INFINITY)
 // Move b_i up and b_j down by the step t that minimises the dual objective, within the bounds.
-#define PAIR_STEP \
+#define SMO_STEP \
     const double curve = fmax((double)diagonal[i] + (double)diagonal[j] - 2 * (double)Q[(size_t)i * W + j], TAU); \
-    const double top = top_of(B[i], H[i]), bottom = bottom_of(B[j], L[j]), room_i = top - B[i], room_j = B[j] - bottom; \
-    t = fmin(((double)F[j] + low[j] - ((double)F[i] + up[i])) / curve, fmin(room_i, room_j)); \
-    B[i] = t == room_i ? top : B[i] + t; \
-    B[j] = t == room_j ? bottom : B[j] - t; \
+    const double top = top_of(B[i], H[i]), bottom = bottom_of(B[j], L[j]), slack_i = top - B[i], slack_j = B[j] - bottom; \
+    t = fmin(((double)F[j] + low[j] - ((double)F[i] + up[i])) / curve, fmin(slack_i, slack_j)); \
+    B[i] = t == slack_i ? top : B[i] + t; \
+    B[j] = t == slack_j ? bottom : B[j] - t; \
     up[i] = UP(i), low[i] = LOW(i); \
     up[j] = UP(j), low[j] = LOW(j); \
     ++steps;
@@ -184,7 +184,7 @@ kernel EXPLICIT void subproblem(const int n, const int W, global const int *rest
     FOLD(REAL, max, best, largest)
     if (!(largest > 0)) break;  // all gains underflow to 0
     j = first_place(best, largest, where, lanes), i = first[other[j] < 0];
-    PAIR_STEP
+    SMO_STEP
   }
 #else
   for (;;) {
@@ -228,7 +228,7 @@ kernel EXPLICIT void subproblem(const int n, const int W, global const int *rest
     FOLD(REAL, max, best, largest)
     if (!(largest > 0)) break;  // all gains underflow to 0
     j = first_place(best, largest, where, lanes);
-    PAIR_STEP
+    SMO_STEP
   }
 #endif
   for (int k = 0; k < W; ++k) {

@@ -37,9 +37,9 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
   const int p = get_group_id(0), lid = get_local_id(0);
   const size_t base = (size_t)p * n;
   ws += (size_t)p * W, Q += (size_t)p * W * W, delta += (size_t)p * W, counters += (size_t)p * COUNTERS;
-  local wide values[2 * ROOM];
-  local real gains[2 * ROOM];
-  local int indices[2 * ROOM];
+  local wide values[2 * ENTRIES_EACH];
+  local real gains[2 * ENTRIES_EACH];
+  local int indices[2 * ENTRIES_EACH];
 #if GROUPS == 2
   local int group_of_j;
 #endif
@@ -176,10 +176,10 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     const wide sum = wide_add(wide_of(entries[0]), wide_of(entries[1]));
     const wide cross = wide_of((real)2 * entries[2]);
     const wide curve = wide_max(wide_sub(sum, cross), wide_of(TAU));
-    const wide room_i = pair[0], room_j = pair[1];
+    const wide slack_i = pair[0], slack_j = pair[1];
     t = wide_div(wide_sub(pair[3], pair[2]), curve);
-    t = wide_min(t, wide_min(room_i, room_j));
-    const bool full_i = !wide_less(t, room_i), full_j = !wide_less(t, room_j);
+    t = wide_min(t, wide_min(slack_i, slack_j));
+    const bool full_i = !wide_less(t, slack_i), full_j = !wide_less(t, slack_j);
     for (int e = 0; e < EACH; ++e) {
       const int k = e * WG + lid;
       if (k == i) B[e] = wide_pick(full_i, top_of(B[e], H[e]), wide_add(B[e], t));

@@ -281,10 +281,10 @@ class Coupled(Solver):
         self._scratch = stream.zeros(real * (2 * self.selection.stride + 1) * self.problem.problems)
         b, lo, hi = (stream.wide(np.full(n, bound)) for bound in (0.0, 0.0, 1.0))
         self.view = View(stream.zeros(8 * n), b, lo, hi, self.state.view.epsilon)
-        self._k = {name: stream.variant(self.selection.program, name) for name in ("spread", "coupled")}
+        self._k = {name: stream.variant(self.selection.program, name) for name in ("row_violations", "coupled")}
 
     def _update_optimality(self) -> None:
-        self._k["spread"]((self.n,), None, self.n, self.state.P, self.state.view[:4], self.view.f)
+        self._k["row_violations"]((self.n,), None, self.n, self.state.P, self.state.view[:4], self.view.f)
         super()._update_optimality()
 
     def _solve_set(self) -> None:
