@@ -4,8 +4,8 @@
 // Three kernels run one after another:
 //   count  ends[b][k + 2] = number of entries in column k
 //   sum    ends[b][k + 1] = number of entries in the columns before k
-//   place  writes every entry; then ends[b][k + 1] = number of entries in the columns 0 .. k
-// count and place use ``parts`` work-items for each block, a power of two. Each item reads all entries of the block.
+//   write  writes every entry; then ends[b][k + 1] = number of entries in the columns 0 .. k
+// count and write use ``parts`` work-items for each block, a power of two. Each item reads all entries of the block.
 // It writes only the columns k with k % parts equal to its number, so that no two items write the same address.
 // sum uses one work-item for each block.
 #ifndef INDEX
@@ -29,7 +29,7 @@ kernel void sum(const int columns, global int *restrict ends) {
   for (int k = 2; k < columns + 2; ++k) at[k] += at[k - 1];
 }
 
-kernel void place(const int n, const int size, const int columns, const int parts, global const long *restrict indptr,
+kernel void write(const int n, const int size, const int columns, const int parts, global const long *restrict indptr,
                   global const INDEX *restrict indices, global const real *restrict data, global int *restrict ends,
                   global ushort *restrict rows_of, global real *restrict values) {
   const int b = get_global_id(0) / parts, part = get_global_id(0) % parts;

@@ -1,8 +1,8 @@
 // Fill a block of a panel with the UB right-hand rows y_u, u = first .. first + UB - 1, from CSR rows.
 // A panel holds the right-hand rows of a product. The block has a line of UB numbers for each feature j that one of
 // these rows has, and line 0, which is zero:
-//   y_u[j] = block[line * UB + u - first],   line = max(place[j] - base, 0),   uu[u] = |y_u|^2
-// A number place[j] <= base stems from an earlier block: no right-hand row of this block has feature j.
+//   y_u[j] = block[line * UB + u - first],   line = max(line_of[j] - base, 0),   uu[u] = |y_u|^2
+// A number line_of[j] <= base stems from an earlier block: no right-hand row of this block has feature j.
 // Columns that are stored whole have the lines 1 .. dense_columns; the lines of all other features follow.
 // Right-hand row u is CSR row rows[u]. It is zero if rows[u] < 0 or u >= count[0].
 // Launch (UB, S): work-item (u, s) takes the entries s, s + S, ... of row rows[first + u].
@@ -10,7 +10,7 @@
 //   mark    gives each feature a line and zeroes the line. With by_entry, the line is the number of one of its entries
 //     among all entries of the block; otherwise it is the feature's number. The host takes what needs fewer lines.
 //   fill    writes values and norms
-//   spread  block[(1 + j) * UB + u - first] = dense[rows[u] * dense_columns + j], for columns that are stored whole
+//   copy_dense  block[(1 + j) * UB + u - first] = dense[rows[u] * dense_columns + j], for columns that are stored whole
 #ifndef INDEX
 #define INDEX int
 #endif
@@ -20,7 +20,7 @@
 
 kernel EXPLICIT void mark(global const long *restrict indptr, global const INDEX *restrict indices,
                  global const int *restrict count, global const int *restrict rows, const int first, const int base,
-                 const int dense_columns, const int by_entry, volatile global int *place, global real *restrict block) {
+                 const int dense_columns, const int by_entry, volatile global int *line_of, global real *restrict block) {
   ROW
   if (i < 0) return;
   // before + e is the number of entry e among the entries of all rows of the block, counted from 1
@@ -28,10 +28,10 @@ kernel EXPLICIT void mark(global const long *restrict indptr, global const INDEX
   for (int k = first; k < at; ++k)
     if (rows[k] >= 0) before += indptr[rows[k] + 1] - indptr[rows[k]];
   ENTRIES(e) {
-    volatile global int *here = place + indices[e];
+    volatile global int *entry = line_of + indices[e];
     const int line = dense_columns + (by_entry ? (int)(before + e) : 1 + indices[e]);
     // skip a feature to which another work-item has given a line
-    if (atomic_max(here, base) > base || atomic_cmpxchg(here, base, base + line) != base) continue;
+    if (atomic_max(entry, base) > base || atomic_cmpxchg(entry, base, base + line) != base) continue;
     global real *to = block + (size_t)line * UB;
 #ifdef SIMD
     for (size_t u = 0; u < UB; u += V) storev((realv)(real)0, 0, to + u);
@@ -43,15 +43,15 @@ kernel EXPLICIT void mark(global const long *restrict indptr, global const INDEX
 
 kernel EXPLICIT void fill(global const long *restrict indptr, global const INDEX *restrict indices,
                  global const real *restrict data, global const real *restrict xx, global const int *restrict count,
-                 global const int *restrict rows, const int first, const int base, global const int *restrict place,
+                 global const int *restrict rows, const int first, const int base, global const int *restrict line_of,
                  global real *restrict block, global real *restrict uu) {
   ROW
   uu[at] = i >= 0 ? xx[i] : (real)0;
   if (i < 0) return;
-  ENTRIES(e) block[(size_t)(place[indices[e]] - base) * UB + get_global_id(0)] = data[e];
+  ENTRIES(e) block[(size_t)(line_of[indices[e]] - base) * UB + get_global_id(0)] = data[e];
 }
 
-kernel EXPLICIT void spread(global const real *restrict dense, const int dense_columns, global const int *restrict count,
+kernel EXPLICIT void copy_dense(global const real *restrict dense, const int dense_columns, global const int *restrict count,
                    global const int *restrict rows, const int first, global real *restrict block) {
   ROW
   global const real *restrict x = dense + (size_t)max(i, 0) * dense_columns;

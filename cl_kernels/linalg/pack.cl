@@ -9,15 +9,15 @@
 // registers.
 kernel OF_ITEMS(64) void pack(global const real *restrict M, const long from, const long stride, const long step, const int n,
                  const int d, const int triangle, const int to0, const int length, global real *restrict to) {
-  const int i0 = get_global_id(1) * V, begin = triangle ? min(i0, d) : 0, here = min(V, n - i0);
+  const int i0 = get_global_id(1) * V, begin = triangle ? min(i0, d) : 0, valid = min(V, n - i0);
   global const real *restrict m = M + from + i0 * stride;
   global real *restrict block = to + ((size_t)get_global_id(1) * length + to0) * V;
 #ifdef SIMD
   for (int k = 0; k < begin; ++k) storev((realv)(real)0, k, block);
   int k = begin;
-  if (here == V && stride == 1)
+  if (valid == V && stride == 1)
     for (; k < d; ++k) storev(loadv(0, m + k * step), k, block);
-  if (here == V && step == 1)
+  if (valid == V && step == 1)
     for (; k + V <= d; k += V) {
       realv x[V];
 #pragma unroll
@@ -27,14 +27,14 @@ kernel OF_ITEMS(64) void pack(global const real *restrict M, const long from, co
       for (int r = 0; r < V; ++r) storev(x[r], k + r, block);
     }
   for (; k < d; ++k)
-    for (int r = 0; r < V; ++r) block[(size_t)k * V + r] = r < here ? m[r * stride + k * step] : (real)0;
+    for (int r = 0; r < V; ++r) block[(size_t)k * V + r] = r < valid ? m[r * stride + k * step] : (real)0;
   if (triangle)
     for (int c = begin; c < min(begin + V, d); ++c)
       for (int r = c - i0 + 1; r < V; ++r) block[(size_t)c * V + r] = 0;
 #else
   for (size_t e = get_global_id(0); e < (size_t)d * V; e += get_global_size(0)) {
     const int r = step == 1 ? e / d : e % V, k = step == 1 ? e % d : e / V;
-    const bool there = r < here && (!triangle || k >= i0 + r);
+    const bool there = r < valid && (!triangle || k >= i0 + r);
     block[(size_t)k * V + r] = there ? m[r * stride + k * step] : (real)0;
   }
 #endif

@@ -5,7 +5,7 @@ An entry whose feature none of the right-hand rows has reads line 0 of the block
 With DENSE_COLUMNS, few of the entries have a line of their own. If fewer than half of the last RUN entries had one
 (``thin``), the kernel first lists such entries among the next RUN, without unpredictable branches.
 Blocks of one vector are not listed, since adding costs less there.
-Element-wise kernel functions also need ``seen``, the sum of e(0, u[j]) over the features j of the row's entries.
+Element-wise kernel functions also need ``zero_terms``, the sum of e(0, u[j]) over the features j of the row's entries.
 gram_csr_simd.mako subtracts it.
 </%doc>
 <%def name="add(at, value)">
@@ -22,29 +22,29 @@ gram_csr_simd.mako subtracts it.
         int lines[RUN];
         real values[RUN];
         for (int e = 0; e < length; ++e) {
-          const int here = place[indices[at + e]] - mark;
-          lines[met] = here;
+          const int line_number = line_of[indices[at + e]] - mark;
+          lines[met] = line_number;
           values[met] = data[at + e];
-          met += here > 0;
+          met += line_number > 0;
         }
         for (int e = 0; e < met; ++e) {
 ${add("lines[e]", "values[e]")}
         }
       } else {
         for (int e = 0; e < length; ++e) {
-          const int here = max(place[indices[at + e]] - mark, 0);
-          met += here > 0;
-${add("here", "data[at + e]")}
+          const int line_number = max(line_of[indices[at + e]] - mark, 0);
+          met += line_number > 0;
+${add("line_number", "data[at + e]")}
         }
       }
       thin = 2 * met < length;
     }
 #else
     for (long e = begin; e < end; ++e) {
-${add("max(place[indices[e]] - mark, 0)", "data[e]")}
+${add("max(line_of[indices[e]] - mark, 0)", "data[e]")}
 #ifdef ELEMENTWISE
 #pragma unroll
-      for (int v = 0; v < UB / V; ++v) seen[v] = ADD_TERM(seen[v], (realv)(real)0, loadv(v, line));
+      for (int v = 0; v < UB / V; ++v) zero_terms[v] = ADD_TERM(zero_terms[v], (realv)(real)0, loadv(v, line));
 #endif
     }
 #endif

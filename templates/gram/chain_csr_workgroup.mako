@@ -3,13 +3,13 @@
 The including kernel defines sum, begin and end. Its work-item reads column u of the panel's block.
 Access: local memory holds UB entries of each team's row at a time. All teams loop as often as the longest of their rows
 needs, so that they meet at the same barriers.
-Element-wise kernel functions also need ``seen``, the sum of e(0, u[j]) over the features j of the row's entries.
+Element-wise kernel functions also need ``zero_terms``, the sum of e(0, u[j]) over the features j of the row's entries.
 gram_csr_workgroup.mako subtracts it.
 </%doc>
 #pragma unroll 1
       for (long done = 0; done < longest; done += UB) {
         const long e = begin + done + lane;
-        if (e < end) lines[lid] = max(place[indices[e]] - mark, 0), numbers[lid] = data[e];
+        if (e < end) lines[lid] = max(line_of[indices[e]] - mark, 0), numbers[lid] = data[e];
         barrier(CLK_LOCAL_MEM_FENCE);
         const int staged = (int)min(end - begin - done, (long)UB);
 #pragma unroll 4
@@ -17,7 +17,7 @@ gram_csr_workgroup.mako subtracts it.
           const real u = block[(size_t)lines[team * UB + k] * UB];
           sum = ADD_TERM(sum, numbers[team * UB + k], u);
 #ifdef ELEMENTWISE
-          seen = ADD_TERM(seen, (real)0, u);
+          zero_terms = ADD_TERM(zero_terms, (real)0, u);
 #endif
         }
         barrier(CLK_LOCAL_MEM_FENCE);

@@ -11,9 +11,9 @@ PAST: SIMD kernels write whole cache lines around the caches if the store is lar
 time, because a cache line is then not read before it is written. NEAR turns PAST off for values that are read soon.
 </%doc>
 #ifdef SUM
-#define KEPT(there, k) ((there) + (k))
+#define COMBINED(old, k) ((old) + (k))
 #else
-#define KEPT(there, k) (k)
+#define COMBINED(old, k) (k)
 #endif
 #ifdef STORE
 #define STORE_PARAMETERS , SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict slot

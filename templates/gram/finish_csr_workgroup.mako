@@ -1,6 +1,6 @@
 <%doc>Turn the sums tile[r][u] = <x_r, u> of a work-group kernel into kernel values.
 Then store them and update c (epilogue.mako).
-Row r of the tile is row r0 + r of the lane group, and the first ``here`` right-hand rows are valid.
+Row r of the tile is row r0 + r of the lane group, and the first ``valid`` right-hand rows are valid.
 An item takes one row and the right-hand rows part, part + PARTS, ...
 </%doc>
 #ifdef UPDATE
@@ -11,7 +11,7 @@ An item takes one row and the right-hand rows part, part + PARTS, ...
       const int p = 0;
 #endif
 #pragma unroll 1
-      for (int u = part; u < here; u += PARTS) {
+      for (int u = part; u < valid; u += PARTS) {
         if (p == 0) {
           const real k = kernel_value(tile[r * (UB + 1) + u], x2, uu[u0 + u] KERNEL_ARGUMENTS);
           tile[r * (UB + 1) + u] = k;

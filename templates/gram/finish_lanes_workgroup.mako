@@ -27,8 +27,8 @@ Values of right-hand rows past the last one become 0, since the kernel function 
 #pragma unroll
         for (int g = 0; g < GROUPS; ++g)
           if (g < there) {
-            global four *kept = (global four *)(there_q + g * V + tx * 4);
-            *kept = KEPT(*kept, k[g][q]);
+            global four *stored = (global four *)(there_q + g * V + tx * 4);
+            *stored = COMBINED(*stored, k[g][q]);
           }
       }
     }

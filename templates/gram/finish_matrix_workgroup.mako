@@ -30,8 +30,8 @@ ${unroll}
 ${unroll}
         for (int g = 0; g < X_FRAGMENTS; ++g)
           if (there_u && ROW_AT(g, s) < there * V) {
-            global run *kept = (global run *)(there_u + ROW_AT(g, s));
-            *kept = KEPT(*kept, RUN_OF(k[g][m], s));
+            global run *stored = (global run *)(there_u + ROW_AT(g, s));
+            *stored = COMBINED(*stored, RUN_OF(k[g][m], s));
           }
       }
 #endif

@@ -1,18 +1,18 @@
 <%doc>Turn the sums value[u] = <x, u0 + u> of a SIMD kernel into kernel values, for V rows x and right-hand rows u0 + u.
-Then store them and update c (epilogue.mako). The first ``here`` right-hand rows are valid.
+Then store them and update c (epilogue.mako). The first ``valid`` right-hand rows are valid.
 </%doc>
     // The loops are not unrolled, because the constants of the kernel function would not fit the registers.
 #ifdef STORE
     const bool past = PAST;
 #endif
-    for (int u = 0; u < here; ++u) {
+    for (int u = 0; u < valid; ++u) {
       value[u] = kernel_value(value[u], x2, (realv)uu[u0 + u] KERNEL_ARGUMENTS);
 #ifdef STORE
       const int s = slot[u0 + u];
       if (past) {
         store_past(value[u], STORED_ROW(s) + to);
       } else {
-        storev(KEPT(loadv(0, STORED_ROW(s) + to), value[u]), 0, STORED_ROW(s) + to);
+        storev(COMBINED(loadv(0, STORED_ROW(s) + to), value[u]), 0, STORED_ROW(s) + to);
       }
 #endif
     }
@@ -21,7 +21,7 @@ Then store them and update c (epilogue.mako). The first ``here`` right-hand rows
       global wide *restrict cp = c + (size_t)p * n + to;
       global const wide *restrict Dp = D + (size_t)p * capacity + u0;
       widev sum = loadv(0, cp);
-      for (int u = 0; u < here; ++u) sum = fma(to_widev(value[u]), (widev)Dp[u], sum);
+      for (int u = 0; u < valid; ++u) sum = fma(to_widev(value[u]), (widev)Dp[u], sum);
       storev(sum, 0, cp);
     }
 #endif

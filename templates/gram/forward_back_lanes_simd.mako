@@ -58,8 +58,8 @@ kernel EXPLICIT void forward_back(
     for (int i = 0; i < problems * SUB; ++i) storev((widev)0.0, i, t), storev((realv)(real)0, i, r);
 <%lanes:tiles>
           const int number = group - begin;
-          for (int u = 0; u < here; ++u) value[u] = kernel_value(value[u], x2, (realv)uu[u0 + u] KERNEL_ARGUMENTS);
-          for (int u = here; u < UB; ++u) value[u] = (realv)(real)0;
+          for (int u = 0; u < valid; ++u) value[u] = kernel_value(value[u], x2, (realv)uu[u0 + u] KERNEL_ARGUMENTS);
+          for (int u = valid; u < UB; ++u) value[u] = (realv)(real)0;
           for (int u = 0; u < UB; ++u) storev(value[u], (u0 + u) * SUB + number, K);
           const bool full = (u0 + UB) % RUN == 0 || u0 + UB >= total;
           int p = 0;

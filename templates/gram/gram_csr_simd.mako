@@ -10,7 +10,7 @@
 // Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of the kernel function f, for CSR rows x_i and the UB
 // right-hand rows y_u of one block of a panel (scatter.cl), u = first .. first + UB - 1.
 // An element-wise kernel function is f(s), with a sum s of terms e(x_i[j], y_u[j]) over features j:
-//   y_u[j] = block[max(place[j] - mark, 0) * UB + u - first]
+//   y_u[j] = block[max(line_of[j] - mark, 0) * UB + u - first]
 //   s = sum e(x_i[j], y_u[j]) + zero(y_u) - sum e(0, y_u[j]), where both sums are over the entries of x_i
 //   zero(y_u) = sum e(0, y_u[j]) over all features j (zero_sums.mako)
 // A work-item takes V rows, one after another. Each entry of a row is multiplied by UB / V vectors of the block.
@@ -24,7 +24,7 @@ kernel EXPLICIT void gram(
     const int group0, const int groups, const int base, global const long *restrict indptr,
     global const INDEX *restrict indices, global const real *restrict data, global const real *restrict dense,
     const int dense_columns, global const int *restrict rows,
-    global const real *restrict xx, const int first, const int mark, global const int *restrict count, global const int *restrict place,
+    global const real *restrict xx, const int first, const int mark, global const int *restrict count, global const int *restrict line_of,
     global const real *restrict block, global const real *restrict uu
     STORE_PARAMETERS UPDATE_PARAMETERS KERNEL_PARAMETERS) {
   const size_t row = (size_t)(group0 + get_global_id(0)) * V, to = row - base;
@@ -57,9 +57,9 @@ kernel EXPLICIT void gram(
 #endif
     }
 #ifdef ELEMENTWISE
-    realv seen[UB / V];
+    realv zero_terms[UB / V];
 #pragma unroll
-    for (int v = 0; v < UB / V; ++v) seen[v] = (realv)(real)0;
+    for (int v = 0; v < UB / V; ++v) zero_terms[v] = (realv)(real)0;
 #endif
 #ifdef LISTED
     const int i = rows[row + r];
@@ -70,7 +70,7 @@ kernel EXPLICIT void gram(
 <%include file="chain_csr_simd.mako"/>
 #ifdef ELEMENTWISE
 #pragma unroll
-    for (int v = 0; v < UB / V; ++v) sum[v] += loadv(v, uu + first) - seen[v];
+    for (int v = 0; v < UB / V; ++v) sum[v] += loadv(v, uu + first) - zero_terms[v];
 #endif
 #pragma unroll
     for (int v = 0; v < UB / V; ++v) storev(sum[v], 0, tile + (v * V + r) * V);
@@ -82,7 +82,7 @@ kernel EXPLICIT void gram(
 #pragma unroll
     for (int r = 0; r < V; ++r) k[r] = loadv(v * V + r, tile);
     transpose(k);
-    const int here = min(V, total - u0);
+    const int valid = min(V, total - u0);
     realv *value = k;
 <%include file="finish_simd.mako"/>
   }

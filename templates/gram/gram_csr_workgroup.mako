@@ -18,11 +18,11 @@
 // Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of the kernel function f, for CSR rows x_i and the UB
 // right-hand rows y_u of one block of a panel (scatter.cl), u = first .. first + UB - 1.
 // An element-wise kernel function is f(s), with a sum s of terms e(x_i[j], y_u[j]) over features j:
-//   y_u[j] = block[line * UB + u - first],   line = max(place[j] - mark, 0)
+//   y_u[j] = block[line * UB + u - first],   line = max(line_of[j] - mark, 0)
 //   s = sum e(x_i[j], y_u[j]) + zero(y_u) - sum e(0, y_u[j]), where both sums are over the entries of x_i
 //   zero(y_u) = sum e(0, y_u[j]) over all features j (zero_sums.mako)
 // The block has a line of UB numbers for each feature that one of its right-hand rows has, and line 0, which is zero.
-// scatter.cl writes place[j], the sum of ``mark`` and feature j's line. Numbers up to ``mark`` stem from earlier blocks.
+// scatter.cl writes line_of[j], the sum of ``mark`` and feature j's line. Numbers up to ``mark`` stem from earlier blocks.
 // A work-group has TEAMS * UB items and takes V rows, ROWS at a time. Each of its TEAMS teams of UB items takes
 // ROWS / TEAMS of these rows, one after another.
 // A team copies UB entries of its row, and the numbers of their lines in the block, to local memory.
@@ -42,7 +42,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
     const int group0, const int groups, const int base, global const long *restrict indptr,
     global const INDEX *restrict indices, global const real *restrict data, global const real *restrict dense,
     const int dense_columns, global const int *restrict rows,
-    global const real *restrict xx, const int first, const int mark, global const int *restrict count, global const int *restrict place,
+    global const real *restrict xx, const int first, const int mark, global const int *restrict count, global const int *restrict line_of,
     global const real *restrict block, global const real *restrict uu STORE_PARAMETERS UPDATE_PARAMETERS KERNEL_PARAMETERS) {
   const size_t row = (size_t)(group0 + get_group_id(0)) * V, out = row - base;
   const int total = count[0];
@@ -52,10 +52,10 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
 #ifdef UPDATE
   local wide partial[ITEMS];
 #endif
-  const int u0 = first, here = min(UB, total - u0);
+  const int u0 = first, valid = min(UB, total - u0);
   block += lane;
 #pragma unroll 1  // an unrolled loop would fill the scalar registers with the ends of all rows
-  for (int r0 = 0; r0 < V && here > 0; r0 += ROWS) {
+  for (int r0 = 0; r0 < V && valid > 0; r0 += ROWS) {
 <%include file="dense_columns_workgroup.mako"/>
 #pragma unroll 1
     for (int t = 0; t < SHARE; ++t) {
@@ -73,11 +73,11 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
       real sum = 0;
 #endif
 #ifdef ELEMENTWISE
-      real seen = 0;
+      real zero_terms = 0;
 #endif
 <%include file="chain_csr_workgroup.mako"/>
 #ifdef ELEMENTWISE
-      sum += uu[u0 + lane] - seen;
+      sum += uu[u0 + lane] - zero_terms;
 #endif
       tile[r * (UB + 1) + lane] = sum;
     }

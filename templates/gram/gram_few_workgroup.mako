@@ -95,7 +95,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
           const int s = slot[u0 + q];
           global real *to = STORED_ROW(s) + out;
 #pragma unroll
-          for (int i = 0; i < RX; ++i) to[i] = KEPT(to[i], k[q][i]);
+          for (int i = 0; i < RX; ++i) to[i] = COMBINED(to[i], k[q][i]);
         }
 #endif
 #ifdef UPDATE

@@ -7,7 +7,7 @@
 #define INDEX int  // type of a column number (ushort, int)
 #endif
 #ifndef WEIGHED
-#define WEIGHED 512  // rows of a work-item of weigh, a multiple of V
+#define WEIGHED 512  // rows of a work-item of add_weighted, a multiple of V
 #endif
 #define AHEAD 4  // prefetches run this many entries ahead, since columns of the index are short and scattered
 #define LINES 16  // cache lines of a column that are prefetched at most
@@ -19,9 +19,9 @@
 // Values are computed where they are stored, by three kernels one after another:
 //   gram   stores the sum of x_i[j] * y_u[j] over the dense columns j (dense_columns_simd.mako). A work-item takes V
 //     rows. The kernel is left out if no column is dense.
-//   meet   adds x_i[j] * y_u[j] for each other entry j of y_u and each row x_i with an entry j, then applies f.
+//   match  adds x_i[j] * y_u[j] for each other entry j of y_u and each row x_i with an entry j, then applies f.
 //     A work-item takes one right-hand row y_u and one block of rows x_i, whose sums stay in its core's cache.
-//   weigh  adds sum_u D[p][u] * S[slot[u]][i] to c[p][i] (UPDATE of epilogue.mako). A work-item takes WEIGHED rows i.
+//   add_weighted  adds sum_u D[p][u] * S[slot[u]][i] to c[p][i] (UPDATE of epilogue.mako). A work-item takes WEIGHED rows i.
 <%def name="parameters()">\
 const int group0, const int groups, const int base, global const long *restrict indptr,
     global const INDEX *restrict indices, global const real *restrict data, global const real *restrict dense,
@@ -63,7 +63,7 @@ inline int from_row(global const ushort *restrict at, int h, int stop, const int
   return h;
 }
 
-kernel EXPLICIT void meet(
+kernel EXPLICIT void match(
     ${parameters()}) {
   int which = 0;  // the bits of the item's number in reverse order spread valid right-hand rows over the cores
   for (int bit = 1; bit < UB; bit <<= 1) which = 2 * which + ((get_global_id(0) & bit) != 0);
@@ -71,13 +71,13 @@ kernel EXPLICIT void meet(
   if (u >= count[0]) return;
   // rows low .. high - 1: the whole block, or the part of it within the launch
   const int b = (int)((long)group0 * V / size + get_global_id(0) / UB), begin = b * size;
-  const int low = max(begin, group0 * V), high = min(begin + size, (group0 + groups) * V), here = high - low;
+  const int low = max(begin, group0 * V), high = min(begin + size, (group0 + groups) * V), valid = high - low;
   const int shift = low - begin;
-  const int end_row = shift + here;
+  const int end_row = shift + valid;
   const int s = slot[u], i = rows[u];
   global real *restrict sum = STORED_ROW(s) + (low - base);
   if (!dense_columns)
-    for (int r = 0; r < here; r += V) storev((realv)(real)0, 0, sum + r);
+    for (int r = 0; r < valid; r += V) storev((realv)(real)0, 0, sum + r);
   global const int *restrict end = ends + (size_t)b * (columns + 2);
   global const ushort *restrict at = rows_of + starts_of[begin];
   global const real *restrict x = values + starts_of[begin];
@@ -105,20 +105,20 @@ kernel EXPLICIT void meet(
     for (; h < stop && at[h] < end_row; ++h) sum[at[h] - shift] = fma(x[h], y, sum[at[h] - shift]);
   }
   const realv y2 = (realv)(i >= 0 ? norms[i] : (real)0);
-  for (int r = 0; r < here; r += V)
+  for (int r = 0; r < valid; r += V)
     storev(kernel_value(loadv(0, sum + r), loadv(0, xx + low + r), y2 KERNEL_ARGUMENTS), 0, sum + r);
 }
 
 #ifdef UPDATE
-kernel EXPLICIT void weigh(
+kernel EXPLICIT void add_weighted(
     ${parameters()}) {
-  const int total = count[0], here = min(UB, total - first), low = get_global_id(0) * WEIGHED;
+  const int total = count[0], valid = min(UB, total - first), low = get_global_id(0) * WEIGHED;
   const int pieces = min(WEIGHED, groups * V - low) / V;
   const size_t to = (size_t)group0 * V + low - base;
   for (int p = 0; p < problems; ++p) {
     global wide *restrict cp = c + (size_t)p * n + to;
     global const wide *restrict Dp = D + (size_t)p * capacity + first;
-    for (int u = 0; u < here; ++u) {
+    for (int u = 0; u < valid; ++u) {
       const int s = slot[first + u];
       global const real *restrict k = STORED_ROW(s) + to;
       for (int v = 0; v < pieces; ++v) storev(fma(to_widev(loadv(v, k)), (widev)Dp[u], loadv(v, cp)), v, cp);

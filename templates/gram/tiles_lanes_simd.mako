@@ -5,7 +5,7 @@ rows of a panel. The caller's body receives the sums tile by tile.
 Here x_i is row i of X, and y_u is right-hand row u.
 Access: the panel is read in parts that stay in the second-level cache. Registers hold the sums of GROUPS lane groups
 with COLUMNS right-hand rows of such a part.
-The caller's body receives value[u] for u < here: the inner products, or element-wise sums, of V rows with right-hand
+The caller's body receives value[u] for u < valid: the inner products, or element-wise sums, of V rows with right-hand
 row u0 + u. The V rows start at row ``row`` and are lane group ``group`` of the launch. x2 holds their squared norms.
 DENSE: every lane group holds all d features, and ``columns`` is not read.
 CHUNK: tiles take CHUNK features at a time. The first-level cache holds these for SPAN right-hand rows and TALL * GROUPS
@@ -54,9 +54,9 @@ come before the lane group, because their values follow by symmetry (carry.cl).
 #endif
       for (int u0 = u1; u0 < min(total, u1 + pass); u0 += UB) {
         if (LEFT_OUT(first, u0)) continue;
-        const int here = min(UB, total - u0);
+        const int valid = min(UB, total - u0);
         realv k[GROUPS][UB];
-        for (int v = 0; v < here; v += COLUMNS) {
+        for (int v = 0; v < valid; v += COLUMNS) {
           global const real *restrict block = panel + (size_t)u0 * d + v;
           realv sums[GROUPS][COLUMNS];
 #pragma unroll
@@ -95,16 +95,16 @@ ${body()}
             const int u0 = u1 + v / UB * UB;
             if (LEFT_OUT(first, u0)) continue;
             global const real *restrict block = panel + (size_t)u0 * d + (size_t)begun * UB + v % UB;
-            realv sums[GROUPS][COLUMNS], *kept = k + (first - top) * STRIDE + v;
+            realv sums[GROUPS][COLUMNS], *partial = k + (first - top) * STRIDE + v;
 #pragma unroll
             for (int a = 0; a < GROUPS; ++a)
 #pragma unroll
-              for (int u = 0; u < COLUMNS; ++u) sums[a][u] = begun ? kept[a * STRIDE + u] : (realv)(real)0;
+              for (int u = 0; u < COLUMNS; ++u) sums[a][u] = begun ? partial[a * STRIDE + u] : (realv)(real)0;
 ${lanes.chain("GROUPS", "COLUMNS", "(realv)uj[u]", "global const real *restrict uj = block + (size_t)j * UB;")}
 #pragma unroll
             for (int a = 0; a < GROUPS; ++a)
 #pragma unroll
-              for (int u = 0; u < COLUMNS; ++u) kept[a * STRIDE + u] = sums[a][u];
+              for (int u = 0; u < COLUMNS; ++u) partial[a * STRIDE + u] = sums[a][u];
           }
         }
       }
@@ -113,7 +113,7 @@ ${lanes.chain("GROUPS", "COLUMNS", "(realv)uj[u]", "global const real *restrict 
         const realv x2 = loadv(0, xx + row);
         for (int u0 = u1; u0 < last; u0 += UB) {
           if (LEFT_OUT(top + (group - top) / GROUPS * GROUPS, u0)) continue;
-          const int here = min(UB, total - u0);
+          const int valid = min(UB, total - u0);
           realv *value = k + (group - top) * STRIDE + (u0 - u1);
 ${body()}
         }

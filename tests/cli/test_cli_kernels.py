@@ -133,7 +133,7 @@ def data_of(head: Header, kernel: Kernel, layout_: str, product: str, X: np.ndar
     made: dict[str, Any] = {
         "panel": panel,
         "blocks": blocks,
-        "place": line[h:] + 40,
+        "line_of": line[h:] + 40,
         "dense": rows[:, :h] if h else np.zeros(1),
         "dense_columns": h,
         "mark": 40,

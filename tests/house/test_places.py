@@ -59,9 +59,9 @@ kernel EXPLICIT void gram(
   const size_t row = (size_t)(group0 + get_global_id(0)) * V, to = row - base;
   const realv x2 = loadv(0, xx + row);
   for (int u0 = 0; u0 < count[0]; u0 += UB) {
-    const int here = min(UB, count[0] - u0);
+    const int valid = min(UB, count[0] - u0);
     realv value[UB];
-    for (int u = 0; u < here; ++u) {
+    for (int u = 0; u < valid; ++u) {
       value[u] = (realv)(real)0;
       for (int j = 0; j < d; ++j) {
         real x[V];

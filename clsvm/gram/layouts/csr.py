@@ -136,18 +136,18 @@ class PanelBlock:
 
     Attributes
     ----------
-    place
-        buffer (d,); feature j has line place[j] - base of the block.
+    line_of
+        buffer (d,); feature j has line line_of[j] - base of the block.
     base
-        offset of the current block. If place[j] <= base, no right-hand row of the block has feature j.
+        offset of the current block. If line_of[j] <= base, no right-hand row of the block has feature j.
     """
 
-    place: Buffer
+    line_of: Buffer
     base: int = 0
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
-        return (self.place,)
+        return (self.line_of,)
 
 
 class CsrReader(Reader):
@@ -156,7 +156,7 @@ class CsrReader(Reader):
     def __init__(self, layout: Csr, stream: Stream, rows: CsrRows, kernel: Kernel) -> None:
         super().__init__(layout, stream, rows, kernel)
         self._sparse = rows.d - rows.dense.number
-        self._place_bytes = 4 * max(1, self._sparse)
+        self._line_bytes = 4 * max(1, self._sparse)
         if kernel.spec.element:  # each row's sum against the zero vector takes the place of its norm
             self.norms = stream.buffer(self.real.itemsize * rows.n_pad)
             made = stream.variant(zero_sums(kernel.spec, rows.dtype, stream.profile, rows.d))
@@ -166,18 +166,18 @@ class CsrReader(Reader):
     @cached_property
     def _scatter(self) -> list[DeviceKernel]:
         made = scatter(self.stream.profile, self.rows.dtype, self.rows.d)
-        return [self.stream.variant(made, name) for name in ("mark", "fill", "spread")]
+        return [self.stream.variant(made, name) for name in ("mark", "fill", "copy_dense")]
 
     def panel(self, capacity: int, square: bool = False) -> Panel:
         stream = self.stream
         with stream.tentative():
             made = super().panel(capacity, square)
             stream.clear(made.values, made.width * self.real.itemsize)
-            made.block = PanelBlock(stream.zeros(self._place_bytes))
+            made.block = PanelBlock(stream.zeros(self._line_bytes))
         return made
 
     def panel_bytes(self, capacity: int) -> int:
-        return super().panel_bytes(capacity) + self._place_bytes
+        return super().panel_bytes(capacity) + self._line_bytes
 
     def values_bytes(self, capacity: int) -> int:
         """Return the bytes of a block: a line of zeros, a line for each dense column, and a line for each other feature
@@ -210,18 +210,18 @@ class CsrReader(Reader):
         by_entry = int(lines - 1 < r.d)
         for first in range(0, right.capacity, right.width):
             if block.base > 2**31 - 1 - 2 * lines:  # restart the offsets before they overflow
-                stream.clear(block.place, self._place_bytes)
+                stream.clear(block.line_of, self._line_bytes)
                 block.base = 0
-            base, place = block.base, block.place
-            mark(size, local, csr[:2], listed, which, first, base, dense.number, by_entry, place, right.values)
-            fill(size, local, csr, norms, listed, which, first, base, place, right.values, right.uu)
+            base, line_of = block.base, block.line_of
+            mark(size, local, csr[:2], listed, which, first, base, dense.number, by_entry, line_of, right.values)
+            fill(size, local, csr, norms, listed, which, first, base, line_of, right.values, right.uu)
             if dense.number:
-                self.spread(right, first)
-            reads = (r.csr, r.dense, rows, self.norms, first, base, count, place, right.values, right.uu)
+                self.copy_dense(right, first)
+            reads = (r.csr, r.dense, rows, self.norms, first, base, count, line_of, right.values, right.uu)
             yield Pass(groups.start, len(groups), reads)
             block.base += lines
 
-    def spread(self, panel: Panel, first: int) -> None:
+    def copy_dense(self, panel: Panel, first: int) -> None:
         """Copy the dense columns of the right-hand rows in the block that begins at row ``first`` into the panel."""
         _, dense, _, listed, which = panel.listed
         self._scatter[2](*self._range(panel), dense, listed, which, first, panel.values)
@@ -237,7 +237,7 @@ class Csr(Layout):
 
     name, reader, sparse, shared = "csr", CsrReader, True, False
     panel_words = (
-        "  feature j of right-hand row u:  block[(place[j] - mark) * UB + u % UB]",
+        "  feature j of right-hand row u:  block[(line_of[j] - mark) * UB + u % UB]",
         "Line 0 is zero, for features that no row of the block has. Blocks take a launch each, one after the other.",
     )
     arguments: Mapping[str, str] = {
@@ -248,8 +248,8 @@ class Csr(Layout):
         "dense_columns": "number of dense columns",
         "rows": "not read by this program: any buffer",
         "first": "first right-hand row of the block",
-        "mark": "place less mark is a line of the block",
-        "place": "[d - dense_columns] mark plus the feature's line in the block; mark if no row of the block has it",
+        "mark": "line_of less mark is a line of the block",
+        "line_of": "[d - dense_columns] mark plus the feature's line in the block; mark if no row of the block has it",
         "block": "[lines UB] the right-hand rows of one block",
     }
     panel_arguments: Mapping[str, str] = {
@@ -409,7 +409,7 @@ def _teams(width: int) -> int:
 
 
 def scatter(profile: Profile, dtype: str, d: int = 0) -> Variant:
-    """Return the program that fills a panel's block with right-hand rows. Its kernels are mark, fill and spread."""
+    """Return the program that fills a panel's block with right-hand rows. Its kernels are mark, fill and copy_dense."""
     return Variant(f"scatter {dtype}", sources.cl("gram/scatter"), tuple(options(profile, dtype, d)), "mark")
 
 
@@ -477,10 +477,10 @@ class InvertedReader(CsrReader):
         for first in range(0, panel.capacity, panel.width):
             reads = (csr, r.dense, which, r.xx, norms, first, count, panel.values, r.n_pad, r.index)
             if dense.number:
-                self.spread(panel, first)
+                self.copy_dense(panel, first)
                 yield Pass(begin, number, reads)
-            yield Pass(begin, number, reads, kernel="meet", items=blocks * panel.width)
-            yield Pass(begin, number, reads, kernel="weigh", items=-(-number * V // WEIGHED), sums=True)
+            yield Pass(begin, number, reads, kernel="match", items=blocks * panel.width)
+            yield Pass(begin, number, reads, kernel="add_weighted", items=-(-number * V // WEIGHED), sums=True)
 
 
 class Inverted(Hybrid):
@@ -570,7 +570,7 @@ def _bytes(n: int, columns: int, entries: int, itemsize: int) -> int:
 
 
 def invert(profile: Profile, dtype: str, d: int = 0) -> Variant:
-    """Return the program that makes an inverted index of CSR rows. Its kernels are count, sum and place."""
+    """Return the program that makes an inverted index of CSR rows. Its kernels are count, sum and write."""
     return Variant(f"invert {dtype}", sources.cl("gram/invert"), tuple(options(profile, dtype, d)), "count")
 
 
@@ -587,9 +587,9 @@ def _index(stream: Stream, rows: CsrRows, columns: int) -> Index:
     parts = 1 << (-(-PARTS * units // blocks) - 1).bit_length()
     ends, at = stream.buffer(4 * blocks * (columns + 2)), stream.buffer(2 * entries)
     made, values = invert(stream.profile, rows.dtype, rows.d), stream.buffer(real.itemsize * entries)
-    count, total, place = (stream.variant(made, name) for name in ("count", "sum", "place"))
+    count, total, write = (stream.variant(made, name) for name in ("count", "sum", "write"))
     sizes = n, size, columns, parts
     count((blocks * parts,), (1,), sizes, csr[:2], ends)
     total((blocks,), (1,), columns, ends)
-    place((blocks * parts,), (1,), sizes, csr, ends, at, values)
+    write((blocks * parts,), (1,), sizes, csr, ends, at, values)
     return Index(size, columns, csr.indptr, ends, at, values)
