@@ -10,11 +10,11 @@
 // There are count[0] right-hand rows and ``problems`` outputs.
 // v (coefficients) and out have ``capacity`` numbers for each output, and t and r have ``ld`` numbers.
 // w holds weights of the rows, z targets and shares P; each has n numbers for each output.
-// With own = 0, one row of w serves all outputs. If z is null, z is 0.
+// With per_output = 0, one row of w serves all outputs. If z is null, z is 0.
 // Work-items of forth: a SIMD work-item takes FORTH vectors of V rows i and all u, one after another.
 // A work-group takes LINE rows i. The WG / LINE work-items of a row divide the u among them.
 // Consecutive work-items read consecutive rows.
-// Work-items of back: a SIMD work-item, or a work-group, takes OWN rows u of K.
+// Work-items of back: a SIMD work-item, or a work-group, takes ROWS_EACH rows u of K.
 // Consecutive items of a work-group read consecutive addresses, and local memory adds their sums.
 // forth and back both take OUT outputs at a time, so that each value of K that is read serves OUT outputs.
 // Precision: RUN terms are summed in real, the type of K. Their sum is then added to a wide sum, a double or a pair of
@@ -22,10 +22,10 @@
 // The terms of back are RUN vectors, or RUN numbers of a work-item.
 // EXACT makes v and r wide, and every product and sum. The options alone fix the order of every sum.
 // Launches: forth has ceil(rows / V / FORTH) work-items or rows / LINE work-groups.
-// back has capacity / OWN work-items or work-groups, and residual (rows, problems) work-items.
-// coupled and blank have one work-item for each row. OWN divides capacity; LINE divides rows and WG.
-#ifndef OWN
-#define OWN 4
+// back has capacity / ROWS_EACH work-items or work-groups, and residual (rows, problems) work-items.
+// coupled and blank have one work-item for each row. ROWS_EACH divides capacity; LINE divides rows and WG.
+#ifndef ROWS_EACH
+#define ROWS_EACH 4
 #endif
 #ifndef RUN
 #define RUN 128
@@ -43,14 +43,14 @@ typedef real term;
 #ifndef LINE
 #define LINE 16
 #endif
-#define ROWS_OF_OWN            \
-  global const real *restrict k[OWN]; /* an index past the end repeats the last row, and its sums are dropped */ \
-  for (int a = 0; a < OWN; ++a) k[a] = K + (size_t)min(u + a, count[0] - 1) * ld;
+#define LOAD_ROWS            \
+  global const real *restrict k[ROWS_EACH]; /* an index past the end repeats the last row, and its sums are dropped */ \
+  for (int a = 0; a < ROWS_EACH; ++a) k[a] = K + (size_t)min(u + a, count[0] - 1) * ld;
 
 kernel EXPLICIT void residual(global const wide *restrict t, const long ld, const int first, global const wide *restrict w,
-                              const int own, global const wide *restrict z, const long n, global real *restrict r) {
+                              const int per_output, global const wide *restrict z, const long n, global real *restrict r) {
   const size_t i = get_global_id(0), p = get_global_id(1);
-  const wide weight = w[own * p * n + first + i];
+  const wide weight = w[per_output * p * n + first + i];
   wide one = t[p * ld + i];
   if (z) one = wide_sub(one, z[p * n + first + i]);
   // padding rows have weight 0, and t may be infinite there
@@ -104,23 +104,23 @@ inline double added(const termv sum) {
 
 #define BACK(outputs)                                                                                     \
   {                                                                                                       \
-    double total[OWN][outputs];                                                                           \
-    for (int a = 0; a < OWN; ++a)                                                                         \
+    double total[ROWS_EACH][outputs];                                                                           \
+    for (int a = 0; a < ROWS_EACH; ++a)                                                                         \
       for (int q = 0; q < outputs; ++q) total[a][q] = 0;                                                  \
     for (int v0 = 0; v0 < rows / V; v0 += RUN) {                                                          \
-      termv sum[OWN][outputs];                                                                            \
-      _Pragma("unroll") for (int a = 0; a < OWN; ++a)                                                     \
+      termv sum[ROWS_EACH][outputs];                                                                            \
+      _Pragma("unroll") for (int a = 0; a < ROWS_EACH; ++a)                                                     \
         _Pragma("unroll") for (int q = 0; q < outputs; ++q) sum[a][q] = (termv)(term)0;                   \
       for (int v = v0; v < min(rows / V, v0 + RUN); ++v)                                                  \
         _Pragma("unroll") for (int q = 0; q < outputs; ++q) {                                             \
           const termv rv = loadv(v, r + (size_t)(p + q) * ld);                                            \
-          _Pragma("unroll") for (int a = 0; a < OWN; ++a)                                                 \
+          _Pragma("unroll") for (int a = 0; a < ROWS_EACH; ++a)                                                 \
             sum[a][q] = fma(TERMS(loadv(v, k[a])), rv, sum[a][q]);                                        \
         }                                                                                                 \
-      for (int a = 0; a < OWN; ++a)                                                                       \
+      for (int a = 0; a < ROWS_EACH; ++a)                                                                       \
         for (int q = 0; q < outputs; ++q) total[a][q] += added(sum[a][q]);                                \
     }                                                                                                     \
-    for (int a = 0; a < OWN; ++a)                                                                         \
+    for (int a = 0; a < ROWS_EACH; ++a)                                                                         \
       for (int q = 0; q < outputs; ++q)                                                                   \
         if (u + a < count[0]) out[(size_t)(p + q) * capacity + u + a] += total[a][q];                     \
   }
@@ -161,9 +161,9 @@ kernel EXPLICIT void forth(global const real *restrict K, const long ld, const i
 kernel EXPLICIT void back(global const real *restrict K, const long ld, const int rows, global const term *restrict r,
                           global const int *restrict count, const int problems, const int capacity,
                           global wide *restrict out) {
-  const int u = get_group_id(0) * OWN;
+  const int u = get_group_id(0) * ROWS_EACH;
   if (u >= count[0]) return;
-  ROWS_OF_OWN
+  LOAD_ROWS
   int p = 0;
   for (; p + OUT <= problems; p += OUT) BACK(OUT)
   for (; p + 2 <= problems; p += 2) BACK(2)
@@ -209,39 +209,39 @@ kernel EXPLICIT void back(global const real *restrict K, const long ld, const in
     barrier(CLK_LOCAL_MEM_FENCE);                                                                                    \
   }
 
-// Compute out[p][u] += sum_i K[u][i] * r[p][i] for ``outputs`` outputs from p on, and OWN right-hand rows from u on.
+// Compute out[p][u] += sum_i K[u][i] * r[p][i] for ``outputs`` outputs from p on, and ROWS_EACH right-hand rows from u on.
 // Array k has the rows of K of these right-hand rows. Work-item lid sums over the rows i = lid, lid + WG, ...
 // Then the WG sums for each right-hand row are added in two steps: LINE work-items add WG / LINE sums each, and one
 // work-item adds the LINE results.
 #define BACK(outputs)                                                                                                \
   {                                                                                                                  \
-    wide total[OWN][outputs];                                                                                        \
-    _Pragma("unroll") for (int a = 0; a < OWN; ++a)                                                                  \
+    wide total[ROWS_EACH][outputs];                                                                                        \
+    _Pragma("unroll") for (int a = 0; a < ROWS_EACH; ++a)                                                                  \
       _Pragma("unroll") for (int q = 0; q < outputs; ++q) total[a][q] = wide_of(0);                                  \
     for (int i0 = lid; i0 < rows; i0 += WG * RUN) {                                                                  \
       const int stop = min(rows, i0 + WG * RUN);                                                                     \
-      term sum[OWN][outputs];                                                                                        \
-      _Pragma("unroll") for (int a = 0; a < OWN; ++a)                                                                \
+      term sum[ROWS_EACH][outputs];                                                                                        \
+      _Pragma("unroll") for (int a = 0; a < ROWS_EACH; ++a)                                                                \
         _Pragma("unroll") for (int q = 0; q < outputs; ++q) sum[a][q] = ZERO;                                        \
       _Pragma("unroll 4") for (int i = i0; i < stop; i += WG)                                                        \
         _Pragma("unroll") for (int q = 0; q < outputs; ++q) {                                                        \
           const term ri = r[(size_t)(p + q) * ld + i];                                                               \
-          _Pragma("unroll") for (int a = 0; a < OWN; ++a) sum[a][q] = PLUS(sum[a][q], k[a][i], ri);                  \
+          _Pragma("unroll") for (int a = 0; a < ROWS_EACH; ++a) sum[a][q] = PLUS(sum[a][q], k[a][i], ri);                  \
         }                                                                                                            \
-      _Pragma("unroll") for (int a = 0; a < OWN; ++a)                                                                \
+      _Pragma("unroll") for (int a = 0; a < ROWS_EACH; ++a)                                                                \
         _Pragma("unroll") for (int q = 0; q < outputs; ++q) total[a][q] = wide_add(total[a][q], WIDE(sum[a][q]));    \
     }                                                                                                                \
     _Pragma("unroll") for (int q = 0; q < outputs; ++q) {                                                            \
-      _Pragma("unroll") for (int a = 0; a < OWN; ++a) sums[a * WG + lid] = total[a][q];                              \
+      _Pragma("unroll") for (int a = 0; a < ROWS_EACH; ++a) sums[a * WG + lid] = total[a][q];                              \
       barrier(CLK_LOCAL_MEM_FENCE);                                                                                  \
-      for (int j = lid; j < OWN * LINE; j += WG) {                                                                   \
+      for (int j = lid; j < ROWS_EACH * LINE; j += WG) {                                                                   \
         local wide *part = sums + j / LINE * WG + j % LINE;                                                          \
         wide sum = part[0];                                                                                          \
         for (int s = 1; s < WG / LINE; ++s) sum = wide_add(sum, part[s * LINE]);                                     \
         part[0] = sum;                                                                                               \
       }                                                                                                              \
       barrier(CLK_LOCAL_MEM_FENCE);                                                                                  \
-      if (lid < OWN && u + lid < count[0]) {                                                                         \
+      if (lid < ROWS_EACH && u + lid < count[0]) {                                                                         \
         wide sum = sums[lid * WG];                                                                                   \
         for (int s = 1; s < LINE; ++s) sum = wide_add(sum, sums[lid * WG + s]);                                      \
         global wide *restrict to = out + (size_t)(p + q) * capacity + u + lid;                                       \
@@ -268,10 +268,10 @@ kernel OF_GROUP void forth(global const real *restrict K, const long ld, const i
 
 kernel OF_GROUP void back(global const real *restrict K, const long ld, const int rows, global const term *restrict r,
                  global const int *restrict count, const int problems, const int capacity, global wide *restrict out) {
-  const int u = get_group_id(0) * OWN, lid = get_local_id(0);
+  const int u = get_group_id(0) * ROWS_EACH, lid = get_local_id(0);
   if (u >= count[0]) return;  // the whole group returns
-  ROWS_OF_OWN
-  local wide sums[OWN * WG];
+  LOAD_ROWS
+  local wide sums[ROWS_EACH * WG];
   int p = 0;
   for (; p + OUT <= problems; p += OUT) BACK(OUT)
 #if OUT > 2

@@ -106,14 +106,14 @@ class Weights(NamedTuple):
     ----------
     w
         buffer of the rows' weights.
-    own
+    per_output
         whether each output has its own weights (1) or all outputs share them (0).
     shares
         buffer of the rows' probabilities P (k, n_pad), or None if H is diagonal.
     """
 
     w: Buffer
-    own: int
+    per_output: int
     shares: Buffer
 
 
@@ -130,7 +130,7 @@ class Sums:
     ) -> None:
         self.gram, self.panel, self.m, self.k, self.keep = gram, panel, m, k, keep
         stream, rows, capacity = gram.stream, gram.rows, panel.capacity
-        if capacity % programs.OWN:
+        if capacity % programs.ROWS_EACH:
             raise ValueError(
                 f"a panel of {capacity} right-hand rows is not whole lane groups, each as many rows as a vector has "
                 "lanes: make the panel with square=True"
@@ -156,14 +156,14 @@ class Sums:
         self._listed = stream.upload(self._padding)
         self._one_pass = None if keep else OnePass.of(gram, panel, k, nbytes)
         self._weights = Weights(None, 0, None)
-        self.weigh(None)
+        self.set_weights(None)
 
     def make(self) -> None:
         """Compute all tiles of K and keep them. Later passes do not read the rows X."""
         for part in self._parts:
             self._filled(part)
 
-    def weigh(self, w: Vector | None, shares: Vector | None = None) -> None:
+    def set_weights(self, w: Vector | None, shares: Vector | None = None) -> None:
         """Set the matrices H, one for each row, for later calls of :meth:`forward_back`.
 
         ``w`` holds weights (n,), or (k, n) if each output has its own; None means 1. ``shares`` is None, or holds
@@ -205,7 +205,7 @@ class Sums:
         return self._read()
 
     def forward_back(self, V: Vector) -> Vector:
-        """Return the transpose of K(X, U)' H K(X, U) V' as (k, m), for V (k, m). :meth:`weigh` sets H."""
+        """Return the transpose of K(X, U)' H K(X, U) V' as (k, m), for V (k, m). :meth:`set_weights` sets H."""
         stream, rows, at = self.gram.stream, self.gram.rows, self._weights
         stream.write(self._v, self._padded(V).astype(rows.dtype))
         stream.clear(self._out, 8 * self.k * self.panel.capacity)
@@ -218,7 +218,7 @@ class Sums:
             if at.shares is not None:
                 self._kernels["coupled"]((part.rows,), None, *given, at.shares, n, self.k, self._r)
             else:
-                self._kernels["residual"]((part.rows, self.k), None, *given, at.own, None, n, self._r)
+                self._kernels["residual"]((part.rows, self.k), None, *given, at.per_output, None, n, self._r)
             self._add(part)
         return self._read()
 
@@ -261,7 +261,7 @@ class Sums:
         profile, capacity = self.gram.stream.profile, self.panel.capacity
         group = profile.group if profile.style == "workgroup" else 1
         given = part.values, np.int64(self._ld), part.rows, self._r, self._count, self.k, capacity, self._out
-        (self._exact if exact else self._kernels)["back"]((capacity // programs.OWN * group,), (group,), *given)
+        (self._exact if exact else self._kernels)["back"]((capacity // programs.ROWS_EACH * group,), (group,), *given)
 
     def _read(self) -> Vector:
         return self.gram.stream.read_wide(self._out, (self.k, self.panel.capacity))[:, : self.m]
@@ -532,11 +532,11 @@ class Cross:
                 K[first : first + step] = gram.values(self._panel, self.m)
         return K
 
-    def weigh(self, w: Vector | None = None, shares: Vector | None = None) -> None:
-        """Set the rows' matrices H for later calls of :meth:`forward_back`. The arguments are those of Sums.weigh."""
+    def set_weights(self, w: Vector | None = None, shares: Vector | None = None) -> None:
+        """Set the rows' matrices H for later calls of :meth:`forward_back`. Arguments as in Sums.set_weights."""
         self._weights = w, shares
         for rows, sums in self._blocks:
-            sums.weigh(*_of(rows, w, shares))
+            sums.set_weights(*_of(rows, w, shares))
 
     def forward(self, V: Vector) -> Vector:
         """Return T (k, n), the transpose of K(X, C) V', for V (k, m)."""
@@ -550,15 +550,15 @@ class Cross:
 
     def forward_back(self, V: Vector) -> Vector:
         """Return the transpose of K(X, C)' H K(X, C) V' as (k, m), for V (k, m)."""
-        return self._total(lambda rows, sums: sums.forward_back(V), weighed=True)
+        return self._total(lambda rows, sums: sums.forward_back(V), with_weights=True)
 
-    def _total(self, product: Callable[[slice, Sums], Vector], weighed: bool = False) -> Vector:
+    def _total(self, product: Callable[[slice, Sums], Vector], with_weights: bool = False) -> Vector:
         out = np.zeros((self.k, self.m))
-        self._over(lambda rows, sums: np.add(out, product(rows, sums), out=out), weighed)
+        self._over(lambda rows, sums: np.add(out, product(rows, sums), out=out), with_weights)
         return out
 
-    def _over(self, one: Callable[[slice, Sums], object], weighed: bool = False) -> None:
-        """Call ``one`` with each block of rows and its Sums. With ``weighed``, set H for streamed blocks first."""
+    def _over(self, one: Callable[[slice, Sums], object], with_weights: bool = False) -> None:
+        """Call ``one`` with each block of rows and its Sums. With ``with_weights``, set H for streamed blocks first."""
         self.passes += 1
         for rows, sums in self._blocks:
             one(rows, sums)
@@ -568,8 +568,8 @@ class Cross:
         with self._streamed.passing() as blocks:
             for rows, laid in blocks:
                 sums = self._sums(laid)
-                if weighed:
-                    sums.weigh(*_of(rows, w, shares))
+                if with_weights:
+                    sums.set_weights(*_of(rows, w, shares))
                 one(rows, sums)
 
     def describe(self) -> str:

@@ -149,7 +149,7 @@ def _symmetric(gram: Gram, b: Vector) -> Vector:
         gram.over_rows(range(-(-end // V)), 0, panel, count, store, update)
         if first:
             given = K, np.int64(n_pad), first, weights, count, problems, n_pad, stream.part(c, 8 * first, left)
-            back((BLOCK // programs.OWN * group,), (group,), *given)
+            back((BLOCK // programs.ROWS_EACH * group,), (group,), *given)
     return stream.read_wide(c, (problems, n_pad))[:, :n]
 
 

@@ -176,9 +176,9 @@ def forward_back(spec: Spec, kind: str, dtype: str, profile: Profile, d: int = 0
     return Variant(f"{spec.name or 'expression'} forward_back {kind} {dtype}", made[0], (*shared, *own), "forward_back")
 
 
-# In the kernel back (back.cl) a work-item takes OWN right-hand rows. OWN divides the capacity of every panel.
+# In the kernel back (back.cl) a work-item takes ROWS_EACH right-hand rows, a divisor of the capacity of every panel.
 # In the kernel forth a SIMD work-item takes FORTH vectors of rows, and a work-group takes LINE rows of one lane group.
-OWN, FORTH, LINE = 4, 4, 16
+ROWS_EACH, FORTH, LINE = 4, 4, 16
 
 
 def back(profile: Profile, dtype: str, exact: bool = False) -> Variant:
@@ -186,7 +186,7 @@ def back(profile: Profile, dtype: str, exact: bool = False) -> Variant:
 
     If ``exact``, all sums are in the device's wide type: double, or a pair of floats.
     """
-    own = f"-DOWN={OWN}", f"-DFORTH={FORTH}", f"-DLINE={LINE}", f"-DRUN={RUN}", *["-DEXACT"] * exact
+    own = f"-DROWS_EACH={ROWS_EACH}", f"-DFORTH={FORTH}", f"-DLINE={LINE}", f"-DRUN={RUN}", *["-DEXACT"] * exact
     made = *options(profile, dtype), f"-DWG={profile.group}", *own
     return Variant(f"back {dtype}{' exact' * exact}", sources.cl("gram/back"), made, "back")
 

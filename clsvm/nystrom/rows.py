@@ -243,9 +243,9 @@ class RowBlock:
         loss, shares = self._loss, self._shares
         second = loss.second(self._f, self._y)
         if loss.coupled:
-            self.cross.weigh(shares, second)
+            self.cross.set_weights(shares, second)
         else:
-            self.cross.weigh(shares if loss.quadratic else shares * second)
+            self.cross.set_weights(shares if loss.quadratic else shares * second)
         D = ((second * (1 - second) if loss.coupled else second) * shares).mean(axis=0)
         if self._sample is None:
             return Curvature(float(D.sum()), D[:0], np.zeros(1 if loss.coupled else self.k))

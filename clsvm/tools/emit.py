@@ -51,7 +51,7 @@ _LATER_ARGUMENTS = {  # descriptions of arguments of the second, third and fourt
     "v": "[problems capacity] weights of the right-hand rows",
     "first": "base of the first kernel",
     "w": "[n_pad] weights of all rows, 0 for padding; or [problems n]",
-    "own": "0 if all problems have the same w, 1 if w has a row for each",
+    "per_output": "0 if all problems have the same w, 1 if w has a row for each",
     "z": "[problems n] numbers subtracted from t; may be null, for 0",
     "n": "values from one row of z to the next",
     "out": "[problems capacity] output: sums are added to its content",

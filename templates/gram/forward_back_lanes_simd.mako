@@ -11,7 +11,7 @@ ${lanes.settings()}
 // values for each u. The work-item reads them once for four outputs. tiles_lanes_simd.mako says how rows are read.
 // Arguments: tiles, sums_t, sums_r and parts are scratch memory for K, t, r and part.
 // The argument ``w`` has the weights w of the rows. The argument ``weights`` has the coefficients v.
-// With own = 0, one row of w serves all outputs. shares may be null. absent[i] marks padding rows, where the kernel
+// With per_output = 0, one row of w serves all outputs. shares may be null. absent[i] marks padding rows, where the kernel
 // function may have no value.
 // Precision: RUN terms of t, and SUB vectors of part, are summed in real, the type of K. Their sums are added to wide
 // sums, which are doubles or pairs of floats.
@@ -46,7 +46,7 @@ kernel EXPLICIT void forward_back(
     global const int *restrict columns_at, global const int *restrict columns, global const real *restrict xx,
     const int d, global const int *restrict count, global const real *restrict panel, global const real *restrict uu,
     const int problems, const int capacity, global const real *restrict weights, const long n,
-    global const wide *restrict w, const int own, global const wide *restrict shares,
+    global const wide *restrict w, const int per_output, global const wide *restrict shares,
     global const uchar *restrict absent, global real *restrict tiles, global wide *restrict sums_t,
     global real *restrict sums_r, global wide *restrict parts KERNEL_PARAMETERS) {
   const int item = get_global_id(0), total = count[0], block_end = min((item + 1) * BLOCK, groups);
@@ -91,7 +91,7 @@ kernel EXPLICIT void forward_back(
       widev mean = (widev)0.0;
       for (int p = 0; p < problems && shares; ++p) mean = fma(loadv(0, shares + p * n + row), loadv(p * SUB + a, t), mean);
       for (int p = 0; p < problems; ++p) {
-        const widev weight = loadv(0, w + own * p * n + row);
+        const widev weight = loadv(0, w + per_output * p * n + row);
         widev one = loadv(p * SUB + a, t);
         if (shares) one = loadv(0, shares + p * n + row) * (one - mean);
         // padding rows have weight 0, and t may be infinite there

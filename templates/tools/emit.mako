@@ -63,9 +63,9 @@ ${"\n".join(lines)}
 % if name == "residual":
 Launch: two dimensions, global size (rows, problems); any local size.
 % elif workgroup:
-Launch: one dimension, global size ${f"capacity / {options['OWN']}" if name == "back" else f"rows / {options['LINE']}"} * ${options["WG"]}, local size ${options["WG"]}.
+Launch: one dimension, global size ${f"capacity / {options['ROWS_EACH']}" if name == "back" else f"rows / {options['LINE']}"} * ${options["WG"]}, local size ${options["WG"]}.
 % elif name == "back":
-Launch: one dimension, global size capacity / ${options["OWN"]}, local size 1.
+Launch: one dimension, global size capacity / ${options["ROWS_EACH"]}, local size 1.
 % else:
 Launch: one dimension, global size rows / (V * ${options["FORTH"]}), rounded up; local size 1.
 % endif

@@ -103,7 +103,7 @@ def test_the_same_bits_as_in_turn(
     with Stream(device) as stream:
         plan = layouts.choose(stream.profile, X, KERNEL.spec, kind)
         cross = Cross(stream, X, C, KERNEL, plan, dtype, k)
-        cross.weigh(w)
+        cross.set_weights(w)
         rows = cross._streamed
         assert cross.way == "streamed"
         assert rows.ahead == (form != "dense" or not stream.unified)

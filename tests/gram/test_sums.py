@@ -45,7 +45,7 @@ def test_against_numpy(device: str, profile: str, kind: str, k: int) -> None:
             np.testing.assert_allclose(made.forward(V), V @ K.T, rtol=0, atol=2e-5)
             np.testing.assert_allclose(made.back(R), R @ K, rtol=0, atol=2e-4)
             np.testing.assert_allclose(made.forward_back(V), (V @ K.T) @ K, rtol=0, atol=2e-3)
-        made.weigh(w)
+        made.set_weights(w)
         both = made.forward_back(V)
         np.testing.assert_allclose(both, (w * (V @ K.T)) @ K, rtol=0, atol=2e-3)
         if not slow:
@@ -111,11 +111,11 @@ def test_weights_of_each_output_and_coupled_ones(device: str, profile: str, keep
     K, V, R = kernel(X, X[:m]), rng.normal(size=(k, m)), rng.normal(size=(k, n))
     w, shares = rng.random((k, n)), rng.dirichlet(np.ones(k), n).T
     with sums(device, X, np.arange(m), kernel, "dense", "float32", k, tile_bytes=4 * 64 * 64 * 3, keep=keep) as made:
-        made.weigh(w)
+        made.set_weights(w)
         close = {"rtol": 0, "atol": 2e-3}
         for _ in range(2):  # (the second time they are there)
             np.testing.assert_allclose(made.forward_back(V), (w * (V @ K.T)) @ K, **close)
-        made.weigh(w[0], shares=shares)
+        made.set_weights(w[0], shares=shares)
         T = V @ K.T
         coupled = w[0] * shares * (T - (shares * T).sum(axis=0))
         first = made.forward_back(V)
