@@ -12,7 +12,7 @@ kernel __attribute__((reqd_work_group_size(WARP, 1, 1))) void norms(
   float sums[SUMS];
   for (int s = 0; s < SUMS; ++s) sums[s] = 0;
   for (int j0 = 0; j0 < d; j0 += FRAGMENT_FEATURES) {
-    float u[U_VALUES], u_low[U_VALUES], own[X_VALUES], low[X_VALUES];
+    float u[U_VALUES], u_low[U_VALUES], high[X_VALUES], low[X_VALUES];
     for (int r = 0; r < U_VALUES; ++r) {
       const int j = j0 + U_FEATURE(lane, r);
       const float value = j < d ? x[(size_t)j * V + U_VECTOR(lane, r) % FRAGMENT_ROWS] : 0.0f;
@@ -21,9 +21,9 @@ kernel __attribute__((reqd_work_group_size(WARP, 1, 1))) void norms(
     for (int r = 0; r < X_VALUES; ++r) {
       const int j = j0 + X_FEATURE(lane, r);
       const float value = j < d ? x[(size_t)j * V + X_ROW(lane, r)] : 0.0f;
-      own[r] = high_of(value), low[r] = low_of(value, own[r]);
+      high[r] = high_of(value), low[r] = low_of(value, high[r]);
     }
-    multiplied(sums, u, u_low, own, low EXCHANGING);
+    multiplied(sums, u, u_low, high, low EXCHANGING);
   }
   for (int s = 0; s < SUMS; ++s)
     if (SUM_ROW(lane, s) == SUM_VECTOR(lane, s)) xx[(size_t)group0 * V + first + SUM_ROW(lane, s)] = sums[s];

@@ -189,7 +189,7 @@ INLINED int group_scan(int value, local int *scratch, int *total) {
   *total = value;
   return value;
 #else
-  const int lid = get_local_id(0), own = lid / (WG / SEGMENTS);
+  const int lid = get_local_id(0), segment = lid / (WG / SEGMENTS);
   scratch[lid] = value;
   barrier(CLK_LOCAL_MEM_FENCE);
   if (lid < SEGMENTS) {
@@ -201,9 +201,9 @@ INLINED int group_scan(int value, local int *scratch, int *total) {
   int sum = 0, all = 0;
   for (int k = 0; k < SEGMENTS; ++k) {
     const int there = scratch[WG + k];
-    all += there, sum += k < own ? there : 0;
+    all += there, sum += k < segment ? there : 0;
   }
-  for (int k = own * (WG / SEGMENTS); k <= lid; ++k) sum += scratch[k];
+  for (int k = segment * (WG / SEGMENTS); k <= lid; ++k) sum += scratch[k];
   *total = all;
   barrier(CLK_LOCAL_MEM_FENCE);
   return sum;

@@ -6,7 +6,7 @@
 //   row_violations  view[i] = -(violation of row i). count.cl reads ``view`` as the gradient of one problem without bias, and
 //             chooses the working set of rows by it
 //   coupled   sums of the objectives for each chunk of rows: quadratic = sum b * (f - q), linear = sum b * q, and
-//             loss = sum_i hi[own][i] * (max_p f[p][i] - f[own][i]) (GTSVM, equation 3), with ``own`` the problem p of
+//             loss = sum_i hi[target][i] * (max_p f[p][i] - f[target][i]) (GTSVM, equation 3), with ``target`` the problem p of
 //             row i's class, the only one with hi[p][i] > 0
 // Work-items: row_violations has one for each of the n rows, and coupled one work-group for each chunk of ``chunk`` rows.
 // Consecutive items read consecutive rows of each problem.
@@ -32,7 +32,7 @@ kernel OF_GROUP void coupled(const int n, const int chunk, const int problems, g
   wide quadratic = wide_of(0), linear = wide_of(0), loss = wide_of(0);
   const int end = min(n, (piece + 1) * chunk);
   for (int i = piece * chunk + get_local_id(0); i < end; i += WG) {
-    wide most = wide_neg(WIDE_MAX), own = wide_of(0), cap = wide_of(0);
+    wide most = wide_neg(WIDE_MAX), target = wide_of(0), cap = wide_of(0);
     for (int p = 0; p < problems; ++p) {
       const size_t at = (size_t)p * n + i;
       const wide fi = f[at], bi = b[at];
@@ -41,10 +41,10 @@ kernel OF_GROUP void coupled(const int n, const int chunk, const int problems, g
       linear = wide_add(linear, wide_mul(bi, q[at]));
       most = wide_max(most, fi);
       const bool here = wide_less(wide_of(0), hi[at]);
-      own = wide_pick(here, fi, own), cap = wide_pick(here, hi[at], cap);
+      target = wide_pick(here, fi, target), cap = wide_pick(here, hi[at], cap);
     }
     const bool there = wide_less(wide_of(0), cap);
-    loss = wide_add(loss, wide_pick(there, wide_mul(cap, wide_sub(most, own)), wide_of(0)));
+    loss = wide_add(loss, wide_pick(there, wide_mul(cap, wide_sub(most, target)), wide_of(0)));
   }
   quadratic = group_sum(quadratic, values), linear = group_sum(linear, values);
   loss = group_sum(loss, values);

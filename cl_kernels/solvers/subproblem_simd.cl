@@ -173,9 +173,9 @@ kernel EXPLICIT void subproblem(const int n, const int W, global const int *rest
       const ivec mine = isgreater(load(k, other), (rvec)(real)0);
       const rvec from = select((rvec)least[1], (rvec)least[0], mine);
       const rvec row = select(load(k, Q + (size_t)first[1] * W), load(k, Q + (size_t)first[0] * W), mine);
-      const rvec own = select((rvec)diagonal[first[1]], (rvec)diagonal[first[0]], mine);
+      const rvec of_first = select((rvec)diagonal[first[1]], (rvec)diagonal[first[0]], mine);
       const rvec gap = max(load(k, F) + load(k, low) - from, (rvec)(real)0);
-      const rvec gain = gap * gap / max(own + load(k, diagonal) - (real)2 * row, (rvec)(real)TAU);
+      const rvec gain = gap * gap / max(of_first + load(k, diagonal) - (real)2 * row, (rvec)(real)TAU);
       const ivec more = isgreater(gain, best);
       best = select(best, gain, more);
       where = select(where, (ivec)(k), more);

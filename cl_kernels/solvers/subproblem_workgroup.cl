@@ -140,8 +140,8 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
       if (k < W && other < INT_MAX) Q_i[e] = Q[(size_t)other * W + k];
       if (k < W && other < INT_MAX && wide_less(L[e], B[e])) {
         const real gap = wide_real(wide_sub(left_of(F[e], B[e], epsilon_term), OF(m, g)));
-        const real own = Q[(size_t)other * W + other];
-        const real curve = fmax(own + diagonal[e] - (real)2 * Q_i[e], (real)TAU);
+        const real of_first = Q[(size_t)other * W + other];
+        const real curve = fmax(of_first + diagonal[e] - (real)2 * Q_i[e], (real)TAU);
         const real gain = gap > 0 ? -gap * gap / curve : (real)0;
         if (gain < best) best = gain, partner = k;
       }

@@ -435,7 +435,7 @@ class _SmallSolver:
         request = batch.Request(
             tol=options.tol,
             max_iter=context.steps_left(max((one.steps for one in before if one), default=0)),
-            kernel_scale=scale.own,
+            kernel_scale=scale.in_dtype,
             exact=(lambda: self._double) if checked else None,
             sample=self._blocks(self.quick) if context.X.shape[1] <= WIDE else None,
             sizes=scale.sizes,
@@ -523,5 +523,5 @@ class _SmallSolver:
     def _insufficient(self, index: int) -> bool:
         """Return whether this dtype is too coarse for tol and the device has a finer one."""
         dtype, problem = self.gram.rows.dtype, self.context.subproblems[index].problem
-        insufficient = certificate.precision_insufficient(dtype, self.scale.own, problem, self.worker.options.tol)
+        insufficient = certificate.precision_insufficient(dtype, self.scale.in_dtype, problem, self.worker.options.tol)
         return dtype != self.stream.profile.finest and insufficient

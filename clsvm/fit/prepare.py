@@ -99,7 +99,7 @@ class PreparedFit:
             max_iter=options.max_iter,
             working_set=working_set,
             cache_bytes=cache,
-            kernel_scale=scale.own,
+            kernel_scale=scale.in_dtype,
             exact=exactly,
             sizes=scale.sizes,
         )
@@ -168,7 +168,7 @@ class PreparedFit:
     def _in_range(self, problem: Problem, start: Vector | None) -> bool:
         """Return whether the targets, and f at the start, stay far below the largest number of the device for sums."""
         initial = problem.start if start is None else start
-        size = max(self._scales.own, self._scales.double)
+        size = max(self._scales.in_dtype, self._scales.double)
         weight = 0.0 if initial is None else float(np.abs(initial).sum(axis=1).max()) * size
         return max(float(np.abs(problem.q).max()), weight) < RANGE_SHARE * self.stream.profile.largest
 
@@ -188,7 +188,7 @@ class PreparedFit:
         if gram.units and not self._solver and self.precision_insufficient(problem, self.settings.tol):
             self.precision = f"float32: {gram.units.name} is too coarse for tol"
             gram.use(None)
-            self.settings = replace(self.settings, kernel_scale=self._scales.own)
+            self.settings = replace(self.settings, kernel_scale=self._scales.in_dtype)
 
     def _checked(self, found: Result) -> Result:
         return found.with_precision_status(self._double_error, self.settings.tol, self.settings.gap_tol)

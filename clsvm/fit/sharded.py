@@ -127,7 +127,7 @@ class ShardedFit:
             raise ValueError("multi_class='crammer_singer' needs one device, got rows on several devices")
         options, order, inverse = self._options, self._order, np.argsort(self._order)
         if not self.is_finest and certificate.precision_insufficient(
-            self._dtype, self._scales.own, problem, options.tol
+            self._dtype, self._scales.in_dtype, problem, options.tol
         ):
             return None
         start, save = settings["start"], settings["save"]
@@ -149,7 +149,7 @@ class ShardedFit:
             gap_tol=options.gap_tol,
             working_set=working_set.W,
             cache_bytes=one.cache_bytes,
-            kernel_scale=self._scales.own,
+            kernel_scale=self._scales.in_dtype,
             exact=None,
             sizes=self._scales.sizes,
             **limits,

@@ -64,7 +64,7 @@ LEAST = 1280  # smallest number of rows in a block if memory allows, since fewer
 ONE, TWO, COPY = 1.1, 3, 5
 EVEN = 4096  # block sizes are multiples of the rows that all compute units take at once, if these are at most 4096
 LOOSE = 2  # a freed buffer is used again if it is at most this multiple of the requested size
-OWN = 16  # bytes of a row's norm and positions
+ROW_OVERHEAD = 16  # bytes of a row's norm and positions
 UNEVEN = 1.5  # a block of sparse rows has at most this multiple of the average number of entries of a full block
 ALIGNED = 128  # alignment in bytes of host arrays that become device buffers without a copy
 WAIT = 256 << 20  # bytes of rows that are packed before the host waits for the device, so that Ctrl-C takes effect
@@ -142,7 +142,7 @@ class Streamed:
             cells = np.concatenate([[0], np.cumsum(self.arrangement.cells)])
             places = len(cells) - 1
             row = self.itemsize * int(cells[-1] / places)
-        row, most = row + OWN, min(most, stream.largest)
+        row, most = row + ROW_OVERHEAD, min(most, stream.largest)
         in_turn = ONE if cells is None else ONE * UNEVEN
         blocks = COPY if not stream.unified else in_turn if near else TWO
         budget = (SHARE / 2 if again else SHARE) * (stream.limit - stream.allocated)
@@ -480,10 +480,10 @@ class BlockGram(Operator):
 
         If products read the panel's rows again, the bytes of the longest rows of X are added.
         """
-        own = self._few.panel_bytes(capacity) + 8 * capacity
+        nbytes = self._few.panel_bytes(capacity) + 8 * capacity
         if not self._rows_stay:
-            return own
-        return own + int(self._most_bytes[min(capacity, len(self._longest))]) + LARGER
+            return nbytes
+        return nbytes + int(self._most_bytes[min(capacity, len(self._longest))]) + LARGER
 
     def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
         made = self._of(panel).part(panel, first, capacity, count)

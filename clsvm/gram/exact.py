@@ -65,17 +65,17 @@ def of_rows(gram: Operator, X: Any, plan: Plan, device: Any) -> Exact:
 
     def exact(rows: NDArray[np.intp], b: Vector) -> Vector:
         support = np.flatnonzero(b.any(axis=0))
-        with gram.unreserved(), Stream(device, max(1, stream.limit - stream.allocated), stream.profile) as own:
+        with gram.unreserved(), Stream(device, max(1, stream.limit - stream.allocated), stream.profile) as inner:
             few = max(len(rows), len(support)) <= step
-            c = symmetric_sums(own, kernel, plan, X, rows, support, b[:, support]) if few else None
+            c = symmetric_sums(inner, kernel, plan, X, rows, support, b[:, support]) if few else None
             if c is None:
                 c = np.zeros((len(b), len(rows)))
                 for first in range(0, len(rows), step):
                     here = X[rows[first : first + step]]
                     for begin in range(0, len(support), step):
                         some = support[begin : begin + step]
-                        c[:, first : first + step] += responses(own, kernel, plan, here, X[some], b[:, some])
-            stream.peak = max(stream.peak, stream.allocated + own.peak)
+                        c[:, first : first + step] += responses(inner, kernel, plan, here, X[some], b[:, some])
+            stream.peak = max(stream.peak, stream.allocated + inner.peak)
         return c
 
     return exact

@@ -348,8 +348,8 @@ def sampled_fill(X: Any, size: int) -> float:
 
     A column is used by a row if the row's value there is not zero. Sample rows are sorted by the columns that they use,
     and cut into groups of ``size`` neighbours. ``fill`` is the mean number of columns that a group's rows use together,
-    and ``own`` is the mean number that a single row uses. A cluster has fewer columns than a group: the estimate is
-    own + EXCESS * (fill - own).
+    and ``of_row`` is the mean number that a single row uses. A cluster has fewer columns than a group: the estimate is
+    of_row + EXCESS * (fill - of_row).
     """
     sample = sampled(X, X.shape[1], *_SORTED)
     groups = sample.shape[0] // size
@@ -358,5 +358,5 @@ def sampled_fill(X: Any, size: int) -> float:
     pattern = (sample.toarray() if sp.issparse(sample) else sample) != 0
     order = by_pattern(pattern[:, telling_columns(pattern)])
     fill = float(pattern[order[: groups * size]].reshape(groups, size, -1).any(axis=1).sum(axis=1).mean())
-    own = float(pattern.sum(axis=1).mean())
-    return own + EXCESS * max(0.0, fill - own)
+    of_row = float(pattern.sum(axis=1).mean())
+    return of_row + EXCESS * max(0.0, fill - of_row)

@@ -118,7 +118,7 @@ class Scales(NamedTuple):
 
     Attributes
     ----------
-    own
+    in_dtype
         largest error of a kernel value in its dtype, in units of the dtype's eps.
     double
         largest error of a kernel value in float64, in units of float64's eps.
@@ -128,7 +128,7 @@ class Scales(NamedTuple):
         the extremes of the rows' sizes and entries; None for a precomputed kernel.
     """
 
-    own: float
+    in_dtype: float
     double: float
     sizes: Vector | None = None
     extent: Extent | None = None
@@ -147,12 +147,12 @@ def scales(
     single, double = (kernel.evaluation(extent, extent, one, d) for one in (dtype, "float64"))
     eps, most = float(np.finfo(dtype).eps), float(np.finfo(dtype).max)
     error = error or eps
-    own = kernel.rounding(size, error, least, underflow(dtype, d)) * (error / eps)
+    in_dtype = kernel.rounding(size, error, least, underflow(dtype, d)) * (error / eps)
     wide = kernel.rounding(size, EPS, least, underflow("float64", d))
     if not (single.largest <= most and wide < np.inf):
         raise ValueError(beyond(f"{kernel!r} of these rows (inner products up to {size:.3g}) is too large", asked))
     refuse(kernel, extent, extent, d)
-    return Scales(min(max(own, single.error / eps), BROKEN), max(wide, double.error / EPS), sizes, extent)
+    return Scales(min(max(in_dtype, single.error / eps), BROKEN), max(wide, double.error / EPS), sizes, extent)
 
 
 def measured(stream: Stream, rows: Rows, kernel: Kernel, X: Data, plan: Plan) -> Measures:
@@ -186,7 +186,7 @@ class Reach:
 
     Attributes
     ----------
-    own
+    sufficient
         whether float32 is precise enough for rows within the extremes of the support vectors.
 
     The arguments are ``span``, the extent of the support vectors; ``weight``, the largest sum of absolute coefficients;
@@ -196,7 +196,7 @@ class Reach:
     def __init__(self, kernel: Kernel, span: Extent, weight: float, d: int) -> None:
         self._kernel, self._span, self._weight, self._d = kernel, span, weight, d
         self._found: dict[tuple[str, Extent], bool] = {}
-        self.own = self._holds("float32", span)
+        self.sufficient = self._holds("float32", span)
 
     def _holds(self, dtype: str, rows: Extent) -> bool:
         """Return whether kernel values in ``dtype`` are precise enough for rows with the extremes ``rows``."""

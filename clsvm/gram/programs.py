@@ -94,10 +94,10 @@ def gram(spec: Spec, product: str, kind: str, dtype: str, profile: Profile, d: i
         raise ValueError(f"product {product!r} needs a panel of more right-hand rows, got the size class {shape!r}")
     if made.single:
         profile = replace(profile, tiles={**profile.tiles, shape: DENSE.single(profile, dtype, shape)})
-    text, own = layout.program(spec, profile, dtype, shape, made.tile, d)
+    text, extra = layout.program(spec, profile, dtype, shape, made.tile, d)
     shared = *options(profile, dtype, d), f"-DUB={layout.width(profile, dtype, shape)}"
     label = f"{spec.name or 'expression'} {product} {kind} {dtype} {shape}"
-    return Variant(label, text, (*shared, *made.options, *own), "gram")
+    return Variant(label, text, (*shared, *made.options, *extra), "gram")
 
 
 def update(profile: Profile, dtype: str) -> Variant:
@@ -172,8 +172,10 @@ def forward_back(spec: Spec, kind: str, dtype: str, profile: Profile, d: int = 0
     if made is None:
         return None
     shared = *options(profile, dtype, d), f"-DUB={layout.width(profile, dtype, 'many')}"
-    own = f"-DBLOCK={BLOCK}", f"-DSUB={sub}", f"-DRUN={RUN}", *made[1]
-    return Variant(f"{spec.name or 'expression'} forward_back {kind} {dtype}", made[0], (*shared, *own), "forward_back")
+    extra = f"-DBLOCK={BLOCK}", f"-DSUB={sub}", f"-DRUN={RUN}", *made[1]
+    return Variant(
+        f"{spec.name or 'expression'} forward_back {kind} {dtype}", made[0], (*shared, *extra), "forward_back"
+    )
 
 
 # In the kernel back (back.cl) a work-item takes ROWS_EACH right-hand rows, a divisor of the capacity of every panel.
@@ -186,8 +188,8 @@ def back(profile: Profile, dtype: str, exact: bool = False) -> Variant:
 
     If ``exact``, all sums are in the device's wide type: double, or a pair of floats.
     """
-    own = f"-DROWS_EACH={ROWS_EACH}", f"-DFORTH={FORTH}", f"-DLINE={LINE}", f"-DRUN={RUN}", *["-DEXACT"] * exact
-    made = *options(profile, dtype), f"-DWG={profile.group}", *own
+    extra = f"-DROWS_EACH={ROWS_EACH}", f"-DFORTH={FORTH}", f"-DLINE={LINE}", f"-DRUN={RUN}", *["-DEXACT"] * exact
+    made = *options(profile, dtype), f"-DWG={profile.group}", *extra
     return Variant(f"back {dtype}{' exact' * exact}", sources.cl("gram/back"), made, "back")
 
 
@@ -285,9 +287,9 @@ class Units:
             "UB": V, "GROUPS": self.groups, "BLOCKS": self.blocks, "DEPTH": self.depth, "WARP_ROWS": self.rows,
             "WARP_VECTORS": self.vectors, "TOGETHER": self.together(V), "ITEMS": self.items(V),
         }  # fmt: skip
-        own = *PRODUCTS[product].options, *(f"-D{name}={n}" for name, n in numbers.items()), *self.options
+        extra = *PRODUCTS[product].options, *(f"-D{name}={n}" for name, n in numbers.items()), *self.options
         label = f"{spec.name or 'expression'} {product} dense float32 {self.name}"
-        return Variant(label, text, (*options(profile, "float32", d), *own), "gram")
+        return Variant(label, text, (*options(profile, "float32", d), *extra), "gram")
 
     def norms(self, profile: Profile) -> Variant:
         """Return the program that computes squared norms of dense rows by the matrix units.

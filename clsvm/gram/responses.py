@@ -40,7 +40,7 @@ FEWEST = 512  # smallest number of support vectors in a panel that is refilled, 
 ALL = slice(None)  # select every group of support vectors
 SECTIONS = 16  # from this number of pieces on, one launch for all of them repays building its program
 WEIGHTS = 8 << 20  # largest size in bytes of coefficients on the device at a time; a single piece may exceed it
-OWN = 24  # bytes of a row's norm and positions
+ROW_OVERHEAD = 24  # bytes of a row's norm and positions
 MOST = 64  # largest number of rows of a small batch, which are whole lane groups on every device
 SHARE = 1 / 128  # largest share of the memory budget that a small-batch predictor takes
 PREDICTORS = 8  # largest number of small-batch predictors of a thread; one more replaces them all
@@ -171,8 +171,8 @@ class Load(NamedTuple):
         size = 8 * problems * n
         for at, piece in zip(run, pieces, strict=True):
             sums, before = stream.part(c, size * (piece.group - first), size), 8 * (piece.at - begin)
-            own = stream.part(D, before, 8 * problems * capacity - before)
-            update = Update(problems, n, sums, own, capacity)
+            weights = stream.part(D, before, 8 * problems * capacity - before)
+            update = Update(problems, n, sums, weights, capacity)
             gram.accumulate(self.parts[at], self.sections.each[at], None, update)
         return [D]
 
@@ -232,13 +232,16 @@ class Support:
         self.buffers: tuple[Buffer, ...] = ()
         if stream.profile.lacks(self.dtype):  # the host computes the sums instead (exact.decided)
             return
-        if keep and len(self.pieces) * (self._capacity * (row + OWN) + block) + APART * len(ends) <= budget // 4:
+        if (
+            keep
+            and len(self.pieces) * (self._capacity * (row + ROW_OVERHEAD) + block) + APART * len(ends) <= budget // 4
+        ):
             self._kept = [self._gathered(stream, pieces) for pieces in self.pieces]
             self.buffers = tuple(buffer for load in self._kept for buffer in load.buffers)
         else:
             self._capacity, self.pieces = _pieces(self._ends, min(max(PASSING // row, FEWEST), room // row))
         # bytes of one panel and of the laid-out support vectors from which it is filled
-        self._load = 2 * self._capacity * (row + OWN) + block
+        self._load = 2 * self._capacity * (row + ROW_OVERHEAD) + block
         stream.finish()
 
     def _gathered(self, stream: Stream, pieces: list[Piece]) -> Load:
@@ -285,7 +288,7 @@ class Support:
         problems, n = len(coefficients), X.shape[0]
         if len(among) == len(self._ends) and (few := self._for_few(stream, X, problems)):
             return few.responses(stream, X, coefficients)
-        row = layouts.row_bytes(self.plan, X, np.dtype(self.dtype).itemsize) + OWN + 8 * problems * len(among)
+        row = layouts.row_bytes(self.plan, X, np.dtype(self.dtype).itemsize) + ROW_OVERHEAD + 8 * problems * len(among)
         step = whole_tiles(min(CHUNK, stream.largest, self._room(stream, X, problems)) // row)
         out = np.empty((len(among) * problems, n)) if n > step else None
         with stream.recycling():
@@ -387,15 +390,15 @@ class SmallBatchPredictor:
         self._order = stream.upload(np.arange(self._rows.n_pad, dtype=np.int32))
         size = 8 * problems * self._capacity
         self._weights = stream.buffer(size * len(loads))
-        self._own = [stream.part(self._weights, number * size, size) for number in range(len(loads))]
+        self._weights_of = [stream.part(self._weights, number * size, size) for number in range(len(loads))]
         self._written: Vector | None = None  # the coefficients that were last copied to the device
         self._launches: dict[int, list[Callable[[], None]]] = {}  # launches by number of lane groups
         # Programs are built before a call locks its stream, because a fork locks the builder before the streams.
         self._prepare(1)
         m = max(piece.which.stop for load in loads for piece in load.pieces)
         self._answered(stream, np.zeros((1, d)), np.zeros((problems, m)))
-        own = self._order, self._packer.centre, self._device, self._weights
-        stream.detach([*built.buffers(), *own])
+        lasting = self._order, self._packer.centre, self._device, self._weights
+        stream.detach([*built.buffers(), *lasting])
 
     def responses(self, stream: Stream, X: Data, coefficients: Vector) -> Vector:
         """Return the sums (groups * problems, n) for at most MOST rows X (n, d) and coefficients (problems, m).
@@ -430,7 +433,7 @@ class SmallBatchPredictor:
             if some := range(part.first, min(groups, part.first + part.groups)):
                 prepared.append(packer.rows(self._source, some, self._order, rows.at, part.values, prepared=True))
                 prepared.append(packer.norms(some, rows.at, part.values, rows.xx, prepared=True))
-        for D, load in zip(self._own, self._loads, strict=True):
+        for D, load in zip(self._weights_of, self._loads, strict=True):
             update = Update(self._problems, MOST, self._sums, D, self._capacity, len(load.pieces))
             prepared += self._gram.prepared(range(groups), load.panel, load.sections.buffer, update)
         self._launches[groups] = prepared

@@ -101,11 +101,11 @@ def measured(stream: Stream, one: Units) -> tuple[float, bool]:
         store = Store((out,), WORKING, n_pad, gram.slot(panel.capacity))
         gram.accumulate(panel, count, store, Update(1, n_pad, c, stream.wide(D), panel.capacity))
         stored = stream.read(out, np.float32, (WORKING, n_pad))[:, place].astype(np.float64)
-        sums, own = stream.read_wide(c, n_pad)[place], stream.read(gram.squared, np.float32, n_pad)[place]
+        sums, squared = stream.read_wide(c, n_pad)[place], stream.read(gram.squared, np.float32, n_pad)[place]
     off = np.abs(stored - expected) / (sizes[:WORKING, None] * sizes)
     apart = np.abs(sums - weights @ stored) / (sizes * (np.abs(weights) @ sizes[:WORKING]))
     error = float(np.nan_to_num(np.maximum(off.max(axis=0), apart), nan=np.inf).max())
-    return error, not np.array_equal(np.diag(stored), own[:WORKING])
+    return error, not np.array_equal(np.diag(stored), squared[:WORKING])
 
 
 def chosen(gram: Operator, precision: str, many: bool = False) -> tuple[Units | None, str]:

@@ -23,7 +23,7 @@ from scipy.spatial.distance import cdist
 
 from clsvm import arrays
 from clsvm.kernels.expression import BROKEN, Evaluation, Extent, between, elements, evaluated, inner_products, summary
-from clsvm.kernels.records import BUILTIN, Matrix, Parameter, Spec, own
+from clsvm.kernels.records import BUILTIN, Matrix, Parameter, Spec, user_spec
 
 _TINY, _SMALLEST = float(np.finfo(np.float64).tiny), float(np.finfo(np.float64).smallest_subnormal)
 _DIGITS = 1e-3  # float32 errors are proportional to eps if they are at most this share of the largest value
@@ -124,7 +124,7 @@ class Kernel:
         if isinstance(function, Spec):
             spec = function
         else:
-            spec = BUILTIN[function] if function in BUILTIN else own(function, "", params)
+            spec = BUILTIN[function] if function in BUILTIN else user_spec(function, "", params)
         unknown = params.keys() - {p.name for p in spec.parameters}
         if unknown:
             raise ValueError(f"kernel {spec.name or spec.formula} has no parameter {', '.join(sorted(unknown))}")
@@ -160,7 +160,7 @@ class Kernel:
         """
         if not isinstance(nonnegative, bool):
             raise TypeError(f"nonnegative must be True or False, got {nonnegative!r}")
-        return cls(replace(own(function, element, params), nonnegative=nonnegative), **params)
+        return cls(replace(user_spec(function, element, params), nonnegative=nonnegative), **params)
 
     def _check_numbers(self) -> None:
         """Raise ValueError if e(0, 0), or a number computed from parameters such as 1 / c at c = 0, is not finite."""

@@ -190,7 +190,7 @@ def _name(name: str) -> str:
     return name
 
 
-def own(function: Any, element: Any, params: Mapping[str, Any]) -> Spec:
+def user_spec(function: Any, element: Any, params: Mapping[str, Any]) -> Spec:
     """Return the record of a kernel function that a user defines by the texts ``function`` (f) and ``element`` (e).
 
     ``params`` are the values of its parameters. A parameter is declared an integer if its value is an integer and the

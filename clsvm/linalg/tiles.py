@@ -48,9 +48,9 @@ def programs(profile: Profile, dtype: str) -> list[Variant]:
 
     The product is C[u][i] += scale * <x_i, u>. Its program is made like that of a kernel matrix.
     """
-    text, own = DENSE.program(SCALED, profile, dtype, "many", False)
+    text, extra = DENSE.program(SCALED, profile, dtype, "many", False)
     shared = options(profile, dtype)
-    summed = *shared, f"-DUB={DENSE.width(profile, dtype, 'many')}", "-DSTORE", "-DSUM", *own
+    summed = *shared, f"-DUB={DENSE.width(profile, dtype, 'many')}", "-DSTORE", "-DSUM", *extra
     others = [(name, sources.cl(f"linalg/{name}"), (*shared, f"-DWG={profile.group}"), name) for name in FILES]
     made = [("sum", text, summed, "gram"), *others]
     return [Variant(f"{name} {dtype}", text, given, entry) for name, text, given, entry in made]

@@ -299,7 +299,7 @@ class KernelModel:
         ends = np.cumsum(self.n_support).tolist() if self.of_pairs else ()
         weight = float(np.abs(self.dual_coef).sum(axis=1).max(initial=0.0))
         reach = Reach(kernel, measures(kernel, vectors, plan).extent, weight, vectors.shape[1])
-        dtype = self.dtype if reach.own or stream.profile.wide == "pair" else "float64"
+        dtype = self.dtype if reach.sufficient or stream.profile.wide == "pair" else "float64"
         support = Support(stream, kernel, plan, vectors, dtype, ends)
         support.reach, support.columns = reach, columns
         if support.buffers:

@@ -196,12 +196,12 @@ def queue_for(spec: Any, device: cl.Device) -> tuple[cl.CommandQueue, cl.Context
 
     Raises ValueError for a queue that executes out of order, DeviceError if the context of a given queue is gone.
     """
-    own = context_of(device)
+    context = context_of(device)
     if not isinstance(spec, cl.CommandQueue):
         queues, key = of_thread("queues"), device.int_ptr
         if key not in queues:
-            queues[key] = cl.CommandQueue(own)
-        return queues[key], own
+            queues[key] = cl.CommandQueue(context)
+        return queues[key], context
     if spec.properties & cl.command_queue_properties.OUT_OF_ORDER_EXEC_MODE_ENABLE:
         raise ValueError("device must be an in-order CommandQueue, got one that executes out of order")
     try:

@@ -146,8 +146,8 @@ def _written(folder: Path, entries: dict[str, str]) -> Path:
     if words := files.exposed(folder):
         raise PermissionError(words)
     for present in folder.glob("*.icd"):  # the loader would also load an .icd file that is not in entries
-        own = present.is_file() and not present.is_symlink() and not files.changed_by_others(present)
-        if not own or present.read_text("utf-8", "replace") != entries.get(present.name):
+        private = present.is_file() and not present.is_symlink() and not files.changed_by_others(present)
+        if not private or present.read_text("utf-8", "replace") != entries.get(present.name):
             present.unlink()
     for name, text in entries.items():
         if not (folder / name).exists():
@@ -177,8 +177,8 @@ def disable_unusable_caches() -> None:
 
 def folders() -> Iterator[Path]:
     """Yield the usable folders for clsvm's files: one in the user's cache, then the temporary folder of the user."""
-    if not _fault(own := user_cache_path("clsvm")):
-        yield own
+    if not _fault(cache := user_cache_path("clsvm")):
+        yield cache
     if other := fallback_folder():
         yield other
 

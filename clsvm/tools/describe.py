@@ -208,8 +208,8 @@ def _estimate(kind: str, profile: Profile, plan: Plan, X: arrays.Data, speed: fl
     layout, cost = LAYOUTS[kind], plan.costs.get(kind)
     nbytes = None
     if X.shape[1] <= layout.most:
-        own = replace(plan, kind=kind, partition=layout.partition(profile, X))
-        nbytes = layout.nbytes(own, X, _ITEMSIZE)
+        adapted = replace(plan, kind=kind, partition=layout.partition(profile, X))
+        nbytes = layout.nbytes(adapted, X, _ITEMSIZE)
     cells = None if cost is None else cost * X.shape[0] * min(WORKING, X.shape[0])
     return Estimate(kind, nbytes, cost, None if cells is None else 1e3 * cells / speed)
 

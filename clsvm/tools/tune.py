@@ -138,9 +138,9 @@ def _clustered(stream: Stream, n: int) -> Work:
     A row fills most columns of its kind, so clusters of rows store few zeros.
     """
     rng = np.random.default_rng(0)
-    own = np.stack([rng.permutation(2 * _WIDTH)[:_WIDTH] for _ in range(_KINDS)])
+    columns = np.stack([rng.permutation(2 * _WIDTH)[:_WIDTH] for _ in range(_KINDS)])
     X = np.zeros((n, 2 * _WIDTH), np.float32)
-    np.put_along_axis(X, own[rng.integers(0, _KINDS, n)], rng.random((n, _WIDTH), np.float32) + 0.5, axis=1)
+    np.put_along_axis(X, columns[rng.integers(0, _KINDS, n)], rng.random((n, _WIDTH), np.float32) + 0.5, axis=1)
     X[rng.random(X.shape, np.float32) > _SHARED] = 0
     return _work(stream, X, "clustered_cost", CLUSTERED)
 

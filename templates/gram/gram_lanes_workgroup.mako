@@ -56,8 +56,8 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
   local wide partial[NY * V];
 #endif
   // An item copies values of one lane group and of one panel block. An index past the end repeats the last one.
-  const int own = first + min(lid % (GROUPS * NX) / NX, there - 1);
-  global const four *restrict x = (global const four *)(values + at[own]) + tx;
+  const int loaded = first + min(lid % (GROUPS * NX) / NX, there - 1);
+  global const four *restrict x = (global const four *)(values + at[loaded]) + tx;
 #ifdef DENSE
   const int length = d;
 #else

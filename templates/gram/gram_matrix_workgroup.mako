@@ -63,8 +63,8 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
   global real *local to[COLUMNS];  // address of the stored row of each right-hand row
 #endif
   // An item copies values of one lane group and of one panel block. An index past the end repeats the last one.
-  const int own = first + min(lid % (GROUPS * NX) / NX, there - 1);
-  global const four *restrict x = (global const four *)(values + at[own]) + lid % NX;
+  const int loaded = first + min(lid % (GROUPS * NX) / NX, there - 1);
+  global const four *restrict x = (global const four *)(values + at[loaded]) + lid % NX;
   for (int u0 = get_group_id(1) * COLUMNS; u0 < total; u0 += get_num_groups(1) * COLUMNS) {
     const int block = u0 / UB + (u0 + lid % (BLOCKS * NY) / NY * UB < total ? lid % (BLOCKS * NY) / NY : 0);
     global const four *restrict y = (global const four *)(panel + (size_t)block * d * UB) + lid % NY;

@@ -287,8 +287,8 @@ class Csr(Layout):
         return partition.by_density(partition.counts(X)) if X.shape[1] > ORDERED else None
 
     def row_bytes(self, plan: Plan, X: Data, itemsize: int) -> int:
-        own = 16 + (X.nnz if sp.issparse(X) else X.size) * (4 + itemsize) // max(1, X.shape[0])
-        return own + _whole(plan) * itemsize
+        entries_bytes = 16 + (X.nnz if sp.issparse(X) else X.size) * (4 + itemsize) // max(1, X.shape[0])
+        return entries_bytes + _whole(plan) * itemsize
 
     def nbytes(self, plan: Plan, X: Data, itemsize: int) -> int:
         entry = itemsize + (2 if X.shape[1] <= 1 << 16 else 4)

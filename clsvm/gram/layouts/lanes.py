@@ -388,11 +388,11 @@ class Lanes(Layout):
         chosen = {**profile.tiles[shape]}
         if profile.style == "simd":
             return {**chosen, "COLUMNS": min(chosen["COLUMNS"], self.width(profile, dtype, shape))}
-        own = self.sparse and not of_panel  # each lane group has its own columns
+        columns_differ = self.sparse and not of_panel  # each lane group has its own columns
         if dtype == "float64":  # a double takes two registers
             few = {"RX": 1, "GROUPS": max(1, chosen["GROUPS"] // 2)}
             chosen |= few if "RX" in chosen else {"GROUPS": 1, "BLOCKS": 1, "DEPTH": min(8, chosen["DEPTH"])}
-        return chosen | {name: 1 for name in ("GROUPS", "RX") if own and name in chosen}
+        return chosen | {name: 1 for name in ("GROUPS", "RX") if columns_differ and name in chosen}
 
     def size(self, stream: Stream, numbers: Mapping[str, int], of_panel: bool, groups: int, cells: float) -> int:
         """Return the number of work-items of a SIMD launch.

@@ -193,8 +193,8 @@ class Rows:
         return (self.xx,)
 
     def describe(self) -> str:
-        own = f"{self.kind}, {self.stored / max(self.n, 1):.1f} cells a row of {self.d}, {self.lanes} lanes"
-        return f"{own}, {self.words}" if self.words else own
+        text = f"{self.kind}, {self.stored / max(self.n, 1):.1f} stored entries a row of {self.d}, {self.lanes} lanes"
+        return f"{text}, {self.words}" if self.words else text
 
 
 @dataclass
@@ -248,9 +248,9 @@ class Panel:
 
     def buffers(self) -> tuple[Buffer, ...]:
         """Return all device buffers of the panel's right-hand rows, so that the caller can free them."""
-        own = self.values, self.uu, self.squared, *self.places
+        made = self.values, self.uu, self.squared, *self.places
         parts = [one.buffers for one in (self.block, self.fetched) if one]
-        return (*(buffer for buffer in own if buffer is not None), *chain.from_iterable(parts))
+        return (*(buffer for buffer in made if buffer is not None), *chain.from_iterable(parts))
 
 
 class Pass(NamedTuple):
