@@ -147,10 +147,10 @@ class Streamed:
         blocks = COPY if not stream.unified else in_turn if near else TWO
         budget = (SHARE / 2 if again else SHARE) * (stream.limit - stream.allocated)
         self.share = int(min(budget, blocks * max(most, whole_tiles(1) * row)))
-        room = int(self.share / blocks)
-        self.step = min(places, _even(stream, dtype, whole_tiles(min(most, room) // (row + beside))))
+        limit = int(self.share / blocks)
+        self.step = min(places, _even(stream, dtype, whole_tiles(min(most, limit) // (row + beside))))
         self.slices = [*_cut(places, self.step, cells)]
-        self.ahead = not near and len(self.slices) > 1 and self.step * row <= room and not stream.simulated
+        self.ahead = not near and len(self.slices) > 1 and self.step * row <= limit and not stream.simulated
         self._again, self._passes = again, 0
 
     def following(self) -> list[slice]:
@@ -338,9 +338,9 @@ class Window:
 
 def _aligned(array: NDArray[Any]) -> NDArray[Any]:
     """Return a copy of ``array`` that starts at a multiple of ALIGNED bytes."""
-    room = np.empty(array.nbytes + ALIGNED, np.uint8)
-    first = -room.ctypes.data % ALIGNED
-    made: NDArray[Any] = room[first : first + array.nbytes].view(array.dtype)
+    raw = np.empty(array.nbytes + ALIGNED, np.uint8)
+    first = -raw.ctypes.data % ALIGNED
+    made: NDArray[Any] = raw[first : first + array.nbytes].view(array.dtype)
     made[:] = array
     return made
 

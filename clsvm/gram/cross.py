@@ -285,11 +285,12 @@ class OnePass:
         self._collected = stream.variant(programs.back(stream.profile, gram.rows.dtype), "collected")
 
     @staticmethod
-    def of(gram: Gram, panel: Panel, k: int, room: int) -> OnePass | None:
+    def of(gram: Gram, panel: Panel, k: int, limit: int) -> OnePass | None:
         """Return a OnePass for a panel filled with right-hand rows and for ``k`` outputs.
 
         A work-item's scratch holds K, the sums K V as doubles or pairs of floats and in the dtype of K, and the sums
-        K' H K V. Return None if the layout or the device has no such program, or if the scratch exceeds ``room`` bytes.
+        K' H K V. Return None if the layout or the device has no such program, or if the scratch exceeds ``limit``
+        bytes.
         """
         stream, rows = gram.stream, gram.rows
         sub, real = MOST if k >= SEVERAL else MOST // 2, np.dtype(rows.dtype).itemsize
@@ -298,7 +299,7 @@ class OnePass:
         made = programs.forward_back(gram.kernel.spec, rows.kind, rows.dtype, stream.profile, rows.d, sub)
         held = sub * rows.lanes
         scratch = real * held * panel.capacity, 8 * held * k, real * held * k, 8 * k * panel.capacity
-        items = min(EACH * stream.compute_units, room // sum(scratch), -(-rows.n_pad // (programs.BLOCK * rows.lanes)))
+        items = min(EACH * stream.compute_units, limit // sum(scratch), -(-rows.n_pad // (programs.BLOCK * rows.lanes)))
         return OnePass(gram, panel, k, made, scratch, items) if made and items else None
 
     def add(self, V: Buffer, weights: Weights, out: Buffer, count: Buffer) -> None:

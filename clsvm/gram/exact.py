@@ -212,8 +212,8 @@ def _in_double(
         down, across = min(side, n), min(side, m)
         return 8 * COPIES * (down * across + (down + across) * min(X.shape[1], (down + across) * most))
 
-    room = min(HOST_BYTES, stream.limit - stream.allocated)
-    side = next((1 << k for k in range(20, 0, -1) if needed(1 << k) <= room), 1)
+    limit = min(HOST_BYTES, stream.limit - stream.allocated)
+    side = next((1 << k for k in range(20, 0, -1) if needed(1 << k) <= limit), 1)
     if stream.allocated + needed(side) > stream.limit:
         raise MemoryLimitError(stream.limit, stream.allocated, needed(side))
     stream.peak = max(stream.peak, stream.allocated + needed(side))

@@ -399,8 +399,8 @@ class Gram(Operator):
         """
         stream, V, width, itemsize = self.stream, self.rows.lanes, panel.width, self._real.itemsize
         unit = APART // (8 * V)  # sub-buffers of the sums c may begin at multiples of ``unit`` lane groups of V rows
-        room = min(PASSING, (stream.limit - stream.allocated) // 2)
-        step = unit * (room // (width * itemsize * V * unit))
+        limit = min(PASSING, (stream.limit - stream.allocated) // 2)
+        step = unit * (limit // (width * itemsize * V * unit))
         if step * V < min(FEW, len(groups) * V):
             if self._plain is None:
                 rows = replace(self.rows, kind=self._layout.plain)

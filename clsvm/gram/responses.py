@@ -92,9 +92,9 @@ def _pieces(ends: Sequence[int], most: int) -> tuple[int, list[list[Piece]]]:
     Each piece starts where a sub-buffer may begin.
     """
     sizes = np.diff([0, *ends])
-    room = int((-(-sizes[:-1] // _BEGIN) * _BEGIN).sum() + sizes[-1])
-    panels = -(-room // whole_tiles(most))
-    capacity = whole_tiles(-(-room // max(1, panels)) + _TILE - 1)
+    places = int((-(-sizes[:-1] // _BEGIN) * _BEGIN).sum() + sizes[-1])
+    panels = -(-places // whole_tiles(most))
+    capacity = whole_tiles(-(-places // max(1, panels)) + _TILE - 1)
     loads: list[list[Piece]] = []
     at = capacity
     for group, (first, end) in enumerate(pairwise((0, *ends))):
@@ -226,8 +226,8 @@ class Support:
         itemsize, budget = np.dtype(dtype).itemsize, stream.limit - stream.allocated
         row = layouts.row_bytes(plan, vectors, itemsize)
         block = LAYOUTS[plan.kind].block_bytes(plan, vectors, itemsize, _TILE)
-        room = min(stream.largest, max(0, budget // 8 - block))
-        self._capacity, self.pieces = _pieces(self._ends, min(PANEL, room) // row)
+        limit = min(stream.largest, max(0, budget // 8 - block))
+        self._capacity, self.pieces = _pieces(self._ends, min(PANEL, limit) // row)
         self._kept: list[Load] = []
         self.buffers: tuple[Buffer, ...] = ()
         if stream.profile.lacks(self.dtype):  # the host computes the sums instead (exact.decided)
@@ -239,7 +239,7 @@ class Support:
             self._kept = [self._gathered(stream, pieces) for pieces in self.pieces]
             self.buffers = tuple(buffer for load in self._kept for buffer in load.buffers)
         else:
-            self._capacity, self.pieces = _pieces(self._ends, min(max(PASSING // row, FEWEST), room // row))
+            self._capacity, self.pieces = _pieces(self._ends, min(max(PASSING // row, FEWEST), limit // row))
         # bytes of one panel and of the laid-out support vectors from which it is filled
         self._load = 2 * self._capacity * (row + ROW_OVERHEAD) + block
         stream.finish()
@@ -289,7 +289,7 @@ class Support:
         if len(among) == len(self._ends) and (few := self._for_few(stream, X, problems)):
             return few.responses(stream, X, coefficients)
         row = layouts.row_bytes(self.plan, X, np.dtype(self.dtype).itemsize) + ROW_OVERHEAD + 8 * problems * len(among)
-        step = whole_tiles(min(CHUNK, stream.largest, self._room(stream, X, problems)) // row)
+        step = whole_tiles(min(CHUNK, stream.largest, self._block_bytes(stream, X, problems)) // row)
         out = np.empty((len(among) * problems, n)) if n > step else None
         with stream.recycling():
             for start in range(0, n, step):
@@ -352,7 +352,7 @@ class Support:
         stream.free(sums)
         return found
 
-    def _room(self, stream: Stream, X: Data, problems: int) -> int:
+    def _block_bytes(self, stream: Stream, X: Data, problems: int) -> int:
         """Return how many bytes a block of the rows X may take.
 
         Every block of rows meets all support vectors. If the support vectors pass through one panel each time, a block

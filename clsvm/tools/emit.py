@@ -36,7 +36,7 @@ _ARGUMENTS = {
     "count": "[1] number of right-hand rows",
     "uu": "[capacity] <u,u>",
     "K0": "output: the rows of K, one of ld values for each right-hand row",
-    "slab_rows": "rows that K0 has room for",
+    "slab_rows": "rows that K0 has space for",
     "ld": "values between starts of rows of K0, at least n_pad - base; a multiple of 4",
     "slot": "[count] row of K0 for each right-hand row",
     "problems": "rows of c and of D",
