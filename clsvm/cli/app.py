@@ -181,8 +181,8 @@ def tune(args: Any) -> None:
             args.device, args.seconds, lambda words, done: bar.update(task, description=words, completed=done)
         )
     _show_found(found)
-    kept, more = f"kept in {profiles.tuned_path()}", f"nothing is kept: give --seconds more than {args.seconds:g}"
-    typer.echo(kept if found.kept else more)
+    stored, more = f"stored in {profiles.tuned_path()}", f"nothing is stored: give --seconds more than {args.seconds:g}"
+    typer.echo(stored if found.has_results else more)
 
 
 def _show_kept() -> None:

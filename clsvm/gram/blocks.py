@@ -124,8 +124,8 @@ class Streamed:
     def __init__(self, stream: Stream, X: Data, plan: Plan, dtype: str, beside: int = 0, again: bool = False) -> None:
         self.stream, self.X, self.dtype, self.itemsize = stream, X, dtype, np.dtype(dtype).itemsize
         self._files = {file: file.size() for file in arrays.mapped(X)}
-        there, left = stream.unified and not self._files and not sp.issparse(X), stream.limit - stream.allocated
-        self.near = near = there and X.nbytes <= stream.info.largest_buffer
+        shared, left = stream.unified and not self._files and not sp.issparse(X), stream.limit - stream.allocated
+        self.near = near = shared and X.nbytes <= stream.info.largest_buffer
         self.single = layouts.streamed(plan, X, left) if again else layouts.once(plan, X)
         row = layouts.row_bytes(self.single, X, self.itemsize)
         self.stays, most = again and X.shape[0] * row <= STAY_SHARE * left, BLOCK
@@ -403,30 +403,30 @@ class BlockGram(Operator):
         ]
         self._window: Window | None = None
         near = not (streamed.stays or self._rows_stay) and streamed.near and not stream.profile.lacks("float64")
-        self.rows = self._looked(0 if streamed.stays else FILLED if near else LAID, asked or plan.kind)
+        self.rows = self._first_pass(0 if streamed.stays else FILLED if near else LAID, asked or plan.kind)
         if near:  # a window needs doubles to subtract the centre
             self._window = Window(streamed, self.rows, plan.centre)
 
-    def _looked(self, laid: float, asked: str) -> Rows:
+    def _first_pass(self, laid: float, asked: str) -> Rows:
         """Make a first pass over the blocks of X, and return one Rows that describes all rows.
 
         The Rows have the norms of all rows, and the mean cost of a value of K. ``laid`` is the cost of laying out one
         value in later passes. ``asked`` names the layout that the rows would have if they were resident, for reports.
         """
         norms: list[NDArray[Any]] = []
-        seen: list[Rows] = []
+        laid_out: list[Rows] = []
 
-        def look(gram: Gram, groups: range, base: int) -> None:
+        def record(gram: Gram, groups: range, base: int) -> None:
             norms.append(self.stream.read(gram.rows.xx, gram.rows.dtype, gram.rows.n_pad))
-            seen.append(gram.rows)
+            laid_out.append(gram.rows)
 
-        self._over(look)
-        streamed, one = self._streamed, seen[0]
-        (n, d), n_pad, stored = streamed.X.shape, sum(map(len, norms)), sum(rows.stored for rows in seen)
+        self._over(record)
+        streamed, one = self._streamed, laid_out[0]
+        (n, d), n_pad, stored = streamed.X.shape, sum(map(len, norms)), sum(rows.stored for rows in laid_out)
         stay = "stay" if streamed.stays else "pass through the device"
         other = f", and so not {asked}" * (one.kind != asked)
-        words = f"in {len(seen)} blocks of {streamed.step} rows at most, which {stay}{other}"
-        cost = sum(rows.cost * rows.n for rows in seen) / n
+        words = f"in {len(laid_out)} blocks of {streamed.step} rows at most, which {stay}{other}"
+        cost = sum(rows.cost * rows.n for rows in laid_out) / n
         xx, arranged = self.stream.upload(np.concatenate(norms)), streamed.arrangement
         order, position = (arranged.order, arranged.position) if arranged else in_order(n, n_pad)
         at = n, d, n_pad, one.lanes, stored, order, position, xx, cost, one.tile_cost
@@ -449,9 +449,9 @@ class BlockGram(Operator):
                         work(gram, groups, 0)
                 return
             with self._streamed.passing() as blocks:
-                for rows_there, laid in blocks:
+                for where, laid in blocks:
                     gram = Gram(self.stream, laid, self.kernel)
-                    work(gram, gram.groups, -rows_there.start)
+                    work(gram, gram.groups, -where.start)
 
     def unreserved(self) -> AbstractContextManager[None]:
         return self.stream.unreserved(self._share)

@@ -297,8 +297,8 @@ class OnePass:
         while sub > FEW and sub * real * rows.lanes * panel.capacity > CACHE:
             sub //= 2
         made = programs.forward_back(gram.kernel.spec, rows.kind, rows.dtype, stream.profile, rows.d, sub)
-        held = sub * rows.lanes
-        scratch = real * held * panel.capacity, 8 * held * k, real * held * k, 8 * k * panel.capacity
+        taken = sub * rows.lanes
+        scratch = real * taken * panel.capacity, 8 * taken * k, real * taken * k, 8 * k * panel.capacity
         items = min(EACH * stream.compute_units, limit // sum(scratch), -(-rows.n_pad // (programs.BLOCK * rows.lanes)))
         return OnePass(gram, panel, k, made, scratch, items) if made and items else None
 
@@ -494,8 +494,8 @@ class Cross:
         self.cost = cells + USED * (stream.profile.style == "simd")
         reading = IN_ORDER * stream.profile.cache_cost
         words = f"making a value of K costs as much as {self.cost:.0f} dense cells, reading it {reading:.0f}"
-        kept, held = self.n * (values + beside) + passing.step * row, self.n * (row + beside)
-        if keep and self.cost > reading and kept <= SHARE * left:
+        stored, resident = self.n * (values + beside) + passing.step * row, self.n * (row + beside)
+        if keep and self.cost > reading and stored <= SHARE * left:
             self.way, self.reason = "kept", f"{words}: K is kept, {self.n * values / 1e6:.0f} MB"
             self.cost = reading
         else:
@@ -503,7 +503,7 @@ class Cross:
                 words = "few passes are to come"
             elif self.cost > reading:
                 words += f", and memory does not hold {self.n * values / 1e6:.0f} MB of it"
-            self.way = "rows" if held <= SHARE * left else "streamed"
+            self.way = "rows" if resident <= SHARE * left else "streamed"
             by = f"; rows pass through the device, {passing.step} at a time" if self.way == "streamed" else ""
             self.reason = f"{words}: K is made in every pass{by}"
         if self.way == "rows":

@@ -24,7 +24,7 @@ from clsvm.arrays import Data
 from clsvm.errors import ROW, RowError
 from clsvm.gram.layouts.record import Plan, Rows
 from clsvm.kernels import Kernel, underflow
-from clsvm.kernels.expression import BROKEN, Extent
+from clsvm.kernels.expression import INVALID, Extent
 from clsvm.opencl.stream import Stream
 
 Vector = NDArray[np.float64]
@@ -152,7 +152,7 @@ def scales(
     if not (single.largest <= most and wide < np.inf):
         raise ValueError(beyond(f"{kernel!r} of these rows (inner products up to {size:.3g}) is too large", asked))
     refuse(kernel, extent, extent, d)
-    return Scales(min(max(in_dtype, single.error / eps), BROKEN), max(wide, double.error / EPS), sizes, extent)
+    return Scales(min(max(in_dtype, single.error / eps), INVALID), max(wide, double.error / EPS), sizes, extent)
 
 
 def measured(stream: Stream, rows: Rows, kernel: Kernel, X: Data, plan: Plan) -> Measures:

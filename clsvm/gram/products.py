@@ -326,8 +326,8 @@ class Gram(Operator):
 
         Return None if the panel holds only one block of its rows at a time.
         """
-        held = self.reader.of_panel(panel)
-        return held if held is None else (*held, *self.numbers)
+        arguments = self.reader.of_panel(panel)
+        return arguments if arguments is None else (*arguments, *self.numbers)
 
     def row_source(self) -> RowSource:
         return computed_rows(self.kernel.spec)
@@ -438,8 +438,8 @@ class Gram(Operator):
         Each section of the panel has its own sums. X are the dense rows in the lane groups ``groups``. The functions
         may be called repeatedly, with new contents of the same buffers.
         """
-        alone = len(groups) == 1 and self.stream.profile.style == "simd"
-        product = "sections, one group" if alone else "sections"
+        single = len(groups) == 1 and self.stream.profile.style == "simd"
+        product = "sections, one group" if single else "sections"
         passes = self.reader.over_rows(groups, panel, count)
         each = (launch for one in passes for launch in self._launches(product, panel, one, 0, None, update))
         return [kernel.prepared(*launch) for kernel, *launch in each]

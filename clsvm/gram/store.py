@@ -277,8 +277,8 @@ def mirror_rows(gram: Operator, store: Store, slot_of: Places, ends: Places) -> 
     stream, n = gram.stream, len(ends)
     kernel = stream.variant(programs.stored(stream.profile, gram.rows.dtype), "mirror_rows")
     with stream.scratch():
-        there = store._replace(slot=stream.upload(slot_of))
-        kernel((n // programs.SIDE,), (1,), there.arguments(), stream.upload(ends), n)
+        ready = store._replace(slot=stream.upload(slot_of))
+        kernel((n // programs.SIDE,), (1,), ready.arguments(), stream.upload(ends), n)
 
 
 def _store(stream: Stream, n_pad: int, dtype: str) -> Store:

@@ -203,7 +203,7 @@ class Expression:
         arguments = {node: f"{prefix}{i}" for i, node in enumerate(self.hoisted)}
         times: Counter[Node] = Counter()
         _count(self.tree, arguments, times)
-        known: dict[Node, str] = {}
+        named: dict[Node, str] = {}
         statements: list[str] = []
 
         def render(node: Node) -> str:
@@ -213,7 +213,7 @@ class Expression:
                 return node.name
             if not node.function:
                 return f"((kv)NUMBER({node.number!r}))"
-            if node not in known:
+            if node not in named:
                 if node.function is _WHOLE:
                     base, exponent = node.args
                     text = f"ipow({render(base)}, {arguments[exponent] if exponent.name else exponent.number})"
@@ -221,9 +221,9 @@ class Expression:
                     text = node.function.opencl.format(*map(render, node.args))
                 if times[node] < 2 or node.function.truth:
                     return text
-                known[node] = f"{prefix}_{len(known)}"
-                statements.append(f"const kv {known[node]} = {text};")
-            return known[node]
+                named[node] = f"{prefix}_{len(named)}"
+                statements.append(f"const kv {named[node]} = {text};")
+            return named[node]
 
         value = render(self.tree)
         return statements, value
@@ -350,7 +350,7 @@ class _Reader:
 _COSINES = np.array([1.0, 1 - 1e-6, 0.9, 0.3, 1e-2, 1e-5, -1e-5, -1e-2, -0.3, -0.9, -1.0])
 _POINTS = 6  # number of sample sizes of rows, with the smallest and the largest included
 _STEPS, _MOST = np.linspace(0, 1, _POINTS), float(np.finfo(np.float64).max)
-BROKEN = float(np.finfo(np.float32).max)  # error of a value that is not finite although the exact value is
+INVALID = float(np.finfo(np.float32).max)  # error of a value that is not finite although the exact value is
 
 
 class Extent(NamedTuple):
@@ -388,25 +388,25 @@ class Evaluation(NamedTuple):
     largest
         the largest absolute value of the expression.
     error
-        the largest absolute error; BROKEN if a value is not finite although the exact value is.
+        the largest absolute error; INVALID if a value is not finite although the exact value is.
     outside
         the largest absolute error of the values for which an inner value overflowed or underflowed.
-    left
+    out_of_range
         whether any inner value overflowed or underflowed.
     """
 
     largest: float
     error: float
     outside: float
-    left: bool
+    out_of_range: bool
 
 
 def evaluated(tree: Node, values: Mapping[str, Any], dtype: str) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Return an expression's value, its absolute error in ``dtype``, and whether a subtree's value left the range.
 
     ``values`` maps each name to an array in a wider type, or to a Python number for a parameter. The arrays broadcast.
-    The value is returned in the wider type. The error is BROKEN if only the value in ``dtype`` is not finite, and 0 if
-    the value in the wider type is not finite.
+    The value is returned in the wider type. The error is INVALID if only the value in ``dtype`` is not finite. The
+    error is 0 if the value in the wider type is not finite.
     """
     tiny = np.finfo(dtype).tiny
 
@@ -433,7 +433,7 @@ def evaluated(tree: Node, values: Mapping[str, Any], dtype: str) -> tuple[NDArra
     with np.errstate(all="ignore"):
         wide, narrow, left = np.broadcast_arrays(*walk(tree))
         error = np.abs(narrow - wide)
-    error = np.where(np.isfinite(wide), np.where(np.isfinite(error), error, BROKEN), 0)
+    error = np.where(np.isfinite(wide), np.where(np.isfinite(error), error, INVALID), 0)
     return wide, error, left
 
 
@@ -441,7 +441,7 @@ def summary(wide: NDArray[Any], error: NDArray[Any], left: NDArray[Any]) -> Eval
     """Return the largest value and the largest errors in the arrays that :func:`evaluated` returns."""
     finite = np.abs(wide[np.isfinite(wide)]).max(initial=0.0)
     outside = np.where(left, error, 0).max()
-    return Evaluation(float(finite), min(float(error.max()), BROKEN), min(float(outside), BROKEN), bool(left.any()))
+    return Evaluation(float(finite), min(float(error.max()), INVALID), min(float(outside), INVALID), bool(left.any()))
 
 
 def inner_products(rows: Extent, others: Extent, wide: type) -> dict[str, NDArray[Any]]:

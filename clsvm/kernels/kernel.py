@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
 from clsvm import arrays
-from clsvm.kernels.expression import BROKEN, Evaluation, Extent, between, elements, evaluated, inner_products, summary
+from clsvm.kernels.expression import INVALID, Evaluation, Extent, between, elements, evaluated, inner_products, summary
 from clsvm.kernels.records import BUILTIN, Matrix, Parameter, Spec, user_spec
 
 _TINY, _SMALLEST = float(np.finfo(np.float64).tiny), float(np.finfo(np.float64).smallest_subnormal)
@@ -340,11 +340,11 @@ class Kernel:
                     rows = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
                     found = np.bincount(rows, np.square(X.data, dtype=np.float64), X.shape[0])
                     found = found.astype(np.float64, copy=False)  # bincount returns ints if there are no entries
-                    there = np.bincount(rows, X.data != 0, X.shape[0]) > 0
+                    nonzero = np.bincount(rows, X.data != 0, X.shape[0]) > 0
                 else:
                     found = np.asarray(np.square(X, dtype=np.float64).sum(axis=1))
-                    there = (X != 0).any(axis=1)
-                return np.maximum(found, _SMALLEST, out=found, where=(found < _TINY) & there)
+                    nonzero = (X != 0).any(axis=1)
+                return np.maximum(found, _SMALLEST, out=found, where=(found < _TINY) & nonzero)
             x, _, empty = arrays.both_dense(X, X)
             rest = empty * self._element(0.0, 0.0) if empty else 0.0
             sums = [np.abs(np.broadcast_to(self._element(a, x), x.shape).sum(axis=1) + rest) for a in (0.0, x)]
@@ -368,16 +368,18 @@ class Kernel:
         """
         many = 1 + 0.75 * math.sqrt(terms)
         used = self.spec.expression.names & {"xx", "yy", "dot", "sqdist"}
-        alone = used == {"sqdist"}  # rows of the largest norm then have all possible distances and the largest errors
-        near = np.concatenate([[0.0], 2 * (eps / 2) ** _STEPS[alone]])
+        distance_only = used == {
+            "sqdist"
+        }  # rows of the largest norm then have all possible distances and the largest errors
+        near = np.concatenate([[0.0], 2 * (eps / 2) ** _STEPS[distance_only]])
         if self.spec.element:
             grid = np.concatenate([near, -near]) * size / 2
             grid = grid[(grid >= min(0.0, self._sign)) if self._sign >= 0 else (grid <= 0)]
             value = self.at(s=grid)
-            there = [self.at(s=grid + (max(4, many) * eps * size + floor) * (self._sign or 1))]
+            shifted = [self.at(s=grid + (max(4, many) * eps * size + floor) * (self._sign or 1))]
         else:
-            norms = _SIZES[: 1 if alone else None] * size
-            if least and least < norms.min() and not alone:
+            norms = _SIZES[: 1 if distance_only else None] * size
+            if least and least < norms.min() and not distance_only:
                 norms = np.concatenate([norms, np.geomspace(least, norms.min(), 5)[:-1]])
             i, j = np.triu_indices(len(norms))  # K is symmetric
             xx, yy = norms[i, None], norms[j, None]
@@ -385,14 +387,14 @@ class Kernel:
             both = np.where(xx == yy, xx, np.sqrt(xx) * np.sqrt(yy))
             dot = both * (1 - near)
             value = self.at(xx, yy, dot)
-            there = [self.at(xx, yy, dot - many * eps * both - floor)]
+            shifted = [self.at(xx, yy, dot - many * eps * both - floor)]
             if used & {"xx", "yy"}:
-                there += [self.at(xx * (1 + many * eps), yy, dot), self.at(xx, yy * (1 + many * eps), dot)]
+                shifted += [self.at(xx * (1 + many * eps), yy, dot), self.at(xx, yy * (1 + many * eps), dot)]
             if floor and used & {"xx", "yy", "sqdist"}:
                 lost = np.maximum(norms - floor, 0.0)
-                there += [self.at(lost[i, None], yy, dot), self.at(xx, lost[j, None], dot)]
+                shifted += [self.at(lost[i, None], yy, dot), self.at(xx, lost[j, None], dot)]
         with np.errstate(all="ignore"):
-            found = np.maximum(min(2.0, many) * np.abs(value), sum(np.abs(moved - value) for moved in there) / eps)
+            found = np.maximum(min(2.0, many) * np.abs(value), sum(np.abs(moved - value) for moved in shifted) / eps)
         found = found[~np.isnan(found)]
         return float(found.max()) if found.size else math.inf
 
@@ -407,11 +409,11 @@ class Kernel:
         if dtype == "float64":
             single = self.evaluation(rows, others, "float32", d)
             # if nothing overflows or underflows in float32, the errors differ by the ratio of eps
-            if not single.left and single.error <= _DIGITS * single.largest:
+            if not single.out_of_range and single.error <= _DIGITS * single.largest:
                 return single._replace(error=single.error * float(np.finfo(np.float64).eps / np.finfo(np.float32).eps))
         if dtype == "float32":
             found = self._evaluation(rows, others, dtype, d, np.float64)
-            if not found.left:
+            if not found.out_of_range:
                 return found
         return self._evaluation(rows, others, dtype, d, np.longdouble)
 
@@ -432,14 +434,14 @@ class Kernel:
 
         def moved(error: float) -> float:
             """Return the change of K if each term e(x, y) has this error, or 0 if ``rounding`` covers the error."""
-            if error >= BROKEN or error <= least:
-                return BROKEN if error > least else 0.0
+            if error >= INVALID or error <= least:
+                return INVALID if error > least else 0.0
             change = [np.abs(self.at(s=np.asarray(sums + sign * d * error, np.float64)) - value) for sign in (1, -1)]
-            return min(BROKEN, float(np.nan_to_num(np.maximum(*change), nan=0.0, posinf=BROKEN).max()))
+            return min(INVALID, float(np.nan_to_num(np.maximum(*change), nan=0.0, posinf=INVALID).max()))
 
         error, outside = moved(entries), moved(terms.outside)
         errors = max(whole.error, error), max(whole.outside, outside)
-        return Evaluation(whole.largest, *errors, whole.left or terms.left)
+        return Evaluation(whole.largest, *errors, whole.out_of_range or terms.out_of_range)
 
     def _entry_error(self, high: float, eps: float) -> float:
         """Return the largest change of a term e(x, y) by rounding x = ``high``, over entries y near x and far away."""

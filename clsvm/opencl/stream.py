@@ -540,8 +540,8 @@ def together(stream: Stream, arrays: Sequence[NDArray[Any]]) -> Sections:
     """
     starts = np.cumsum([0, *(-(-max(1, array.nbytes) // APART) * APART for array in arrays)]).tolist()
     if stream.simulated:
-        alone = [stream.upload(array) for array in arrays]
-        return Sections(alone[0], alone, starts, arrays)
+        separate = [stream.upload(array) for array in arrays]
+        return Sections(separate[0], separate, starts, arrays)
     buffer = stream.upload(_whole(arrays, starts))
     each = [stream.part(buffer, first, one.nbytes) for one, first in zip(arrays, starts, strict=False)]
     return Sections(buffer, each, starts, arrays)

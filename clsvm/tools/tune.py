@@ -110,8 +110,8 @@ def product(stream: Stream, X: Any, plan: Plan, working: int, stored: bool = Fal
     gram.gather(panel, at, count)
     c, weights = stream.wide(np.zeros((1, rows.n_pad))), stream.wide(np.ones((1, panel.capacity)))
     update = None if stored else Update(1, rows.n_pad, c, weights, panel.capacity)
-    kept = (stream.buffer(4 * working * rows.n_pad),) if stored else ()
-    store = Store(kept, working, rows.n_pad, gram.slot(panel.capacity)) if stored else None
+    slabs = (stream.buffer(4 * working * rows.n_pad),) if stored else ()
+    store = Store(slabs, working, rows.n_pad, gram.slot(panel.capacity)) if stored else None
 
     def launch() -> None:
         gram.accumulate(panel, count, store, update)
@@ -406,7 +406,7 @@ class Tuning(NamedTuple):
     rates: list[RateResult]
 
     @property
-    def kept(self) -> bool:
+    def has_results(self) -> bool:
         """Return whether a family was searched or a rate was measured, so that there is something to store."""
         return any(one.searched for one in self.families) or any(one.ratio is not None for one in self.rates)
 
@@ -454,7 +454,7 @@ def tune(spec: Any = None, seconds: float = 60.0, progress: Callable[[str, float
         result.rates.append(RateResult(rate.field, rate.words, getattr(profile, rate.field), ratio))
         changed: dict[str, Any] = {} if ratio is None else {rate.field: ratio}
         profile = replace(profile, **changed)
-    if result.kept:
+    if result.has_results:
         ratios = {rate.field: rate.ratio for rate in result.rates if rate.ratio is not None}
         searched = [one for one in result.families if one.searched]
         record = {

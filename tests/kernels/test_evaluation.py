@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from clsvm.kernels import BUILTIN, Kernel, make
-from clsvm.kernels.expression import BROKEN, Extent, between, evaluated, inner_products
+from clsvm.kernels.expression import INVALID, Extent, between, evaluated, inner_products
 
 EPS = {dtype: float(np.finfo(dtype).eps) for dtype in ("float32", "float64")}
 wide = pytest.mark.skipif(np.finfo(np.longdouble).max == np.finfo(np.float64).max, reason="long double is double here")
@@ -19,7 +19,7 @@ def test_a_value_and_its_error() -> None:
     np.testing.assert_allclose(value.astype(float), [15 / 8, 5e29, 5e-31])
     assert left.tolist() == [False, True, True]
     assert error[0] < 1e-6
-    assert error[1] == BROKEN  # inf
+    assert error[1] == INVALID  # inf
     assert error[2] == pytest.approx(5e-31)  # 0
     value, error, left = evaluated(tree, values, "float64")
     assert not left.any()
@@ -68,7 +68,7 @@ def test_entries_of_an_element_wise_kernel() -> None:
     kernel = Kernel.elementwise("x * x * y * y / (1 + x * x * y * y)", "exp(-s)")
     ordinary, far = Extent(4.0, 1.0, 2.0, 0.1), Extent(4.0, 1.0, 1e10, 1e9)
     assert kernel.evaluation(ordinary, ordinary, "float32", 5).error < 1e-6
-    assert kernel.evaluation(far, far, "float32", 5).outside == BROKEN
+    assert kernel.evaluation(far, far, "float32", 5).outside == INVALID
     assert kernel.evaluation(far, far, "float64", 5).error < 1e-14
 
 

@@ -188,7 +188,7 @@ def test_the_fastest_is_kept(device: str, file: Path, clock: Clock, monkeypatch:
     assert record["profile"] == {"chunks": quick}
     assert devices.default_profile(devices.find(device)).chunks == quick
     before = file.read_bytes()
-    assert not tune.tune(device, 0.0).kept
+    assert not tune.tune(device, 0.0).has_results
     assert file.read_bytes() == before  # what was kept stays where there is no time
     monkeypatch.setattr(tune, "_CLEARLY", 0.0)  # nothing is clear
     monkeypatch.setattr(tune, "FAMILIES", (family, alike))
@@ -300,7 +300,7 @@ def test_a_rate_is_the_median_of_rounds(device: str, file: Path, timed: Clock, m
 
 def test_rates_that_have_no_time_stay(device: str, file: Path, timed: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     start = devices.default_profile(devices.find(device))
-    assert not tune.tune(device, 0.0).kept
+    assert not tune.tune(device, 0.0).has_results
     assert not file.exists()
     said = CliRunner().invoke(app, ["tune", "--device", device, "--seconds", "0"]).stdout
     assert re.search(rf"csr_cost .* {start.csr_cost:g} .* not measured", said)
@@ -333,7 +333,7 @@ def test_rates_are_those_of_the_tiles_that_were_found(
     )
     monkeypatch.setattr(tune, "FAMILIES", (family,))
     monkeypatch.setattr(tune, "RATES", (replace(one, prepare=prepare),))
-    assert tune.tune(device, 60.0).kept
+    assert tune.tune(device, 60.0).has_results
     assert [profile.chunks for profile in seen] == [quick]
     profile = devices.default_profile(devices.find(device))
     assert (profile.chunks, profile.csr_cost) == (quick, RATIOS["csr_cost"])
@@ -410,8 +410,8 @@ def test_the_command(device: str, file: Path, clock: Clock, tmp_path: Path, monk
     monkeypatch.setattr(tune, "_CLEARLY", 0.0)
     for words, expected in (
         (["--show"], "0 devices"),
-        (["--device", device, "--seconds", "0"], "nothing is kept: give --seconds more than 0"),
-        (["--device", device, "--seconds", "60"], f"kept in {file}"),
+        (["--device", device, "--seconds", "0"], "nothing is stored: give --seconds more than 0"),
+        (["--device", device, "--seconds", "60"], f"stored in {file}"),
         (["--show"], "1 device"),
         (["--reset"], "deleted"),
         (["--reset"], "there was none"),

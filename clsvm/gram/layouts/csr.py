@@ -389,9 +389,12 @@ class Hybrid(Csr):
         text, made = super().program(spec, profile, dtype, shape, of_panel)
         made.append("-DDENSE_COLUMNS")
         if profile.style == "simd":  # registers hold the sums of as many rows as in the dense layout
-            held, V = profile.tiles["many"]["COLUMNS"] * profile.tiles["many"]["GROUPS"], record.lanes(profile, dtype)
+            registers, V = (
+                profile.tiles["many"]["COLUMNS"] * profile.tiles["many"]["GROUPS"],
+                record.lanes(profile, dtype),
+            )
             of_row = self.width(profile, dtype, shape) // V
-            made.append(f"-DAT_ONCE={min(V, 1 << max(0, (held // of_row).bit_length() - 1))}")
+            made.append(f"-DAT_ONCE={min(V, 1 << max(0, (registers // of_row).bit_length() - 1))}")
         return text, made
 
 
@@ -549,9 +552,9 @@ def _cells(profile: Profile, n: int, dense: int, count: NDArray[Any], found: flo
     down if a CPU waits for memory (Survey.wait).
     """
     share = np.asarray(count, np.float64) / n
-    meeting = float((share**2).sum() + found * share.sum() / min(n, BLOCK))
-    kept = profile.value_cost * (1 + ADDED * (dense > 0))
-    return wait * (dense * profile.hybrid_cost + profile.hit_cost * meeting) + kept
+    matches = float((share**2).sum() + found * share.sum() / min(n, BLOCK))
+    storing = profile.value_cost * (1 + ADDED * (dense > 0))
+    return wait * (dense * profile.hybrid_cost + profile.hit_cost * matches) + storing
 
 
 def _size(n: int, columns: int, entries: int) -> int:

@@ -192,14 +192,14 @@ def packed(
     parts, at = _split(stream, lengths * V * real.itemsize)
     begins = stream.upload(at // real.itemsize)
     where = Columns(begins, *(map(stream.upload, listed) if listed else (begins, begins)))
-    for there, source, order_buffer in _staged(stream, X, order, V):
+    for staged, source, order_buffer in _staged(stream, X, order, V):
         for part in parts:
-            some = range(max(there.start, part.first), min(there.stop, part.first + part.groups))
+            some = range(max(staged.start, part.first), min(staged.stop, part.first + part.groups))
             if some:
                 packer.rows(source, some, order_buffer, where, part.values)
         stream.finish()
-    stored, rows_there = int(lengths.sum()) * V, len(position)
-    cost, sizes = stored / max(1, rows_there), (rows_there, d, len(order), V, stored)
+    stored, count = int(lengths.sum()) * V, len(position)
+    cost, sizes = stored / max(1, count), (count, d, len(order), V, stored)
     xx = stream.buffer(real.itemsize * len(order))
     made = LaneRows(kind, dtype, *sizes, order, position, xx, cost, d, tuple(parts), where)
     for part in parts:
@@ -240,9 +240,9 @@ def _staged(stream: Stream, X: Data, order: NDArray[np.int32], V: int) -> Iterat
         with stream.view(X) as (source, begin):
             yield range(groups), Source(0, n, d, source, begin), order_buffer
     else:
-        there = order >= 0
-        before = np.concatenate([[0], np.cumsum(there)])  # number of the caller's rows before each position
-        order_buffer = stream.upload(np.where(there, before[:-1], -1).astype(np.int32))
+        valid = order >= 0
+        before = np.concatenate([[0], np.cumsum(valid)])  # number of the caller's rows before each position
+        order_buffer = stream.upload(np.where(valid, before[:-1], -1).astype(np.int32))
         chunk = max(1, min(STAGING, stream.largest) // max(1, V * d * X.dtype.itemsize))
         for first in range(0, groups, chunk):
             some = range(first, min(first + chunk, groups))
@@ -375,8 +375,8 @@ class Lanes(Layout):
 
     def single(self, profile: Profile, dtype: str, shape: str) -> Tile:
         """Return the register tile's sizes, by macro name, for a SIMD kernel that holds one lane group at a time."""
-        held = profile.tiles[shape]["COLUMNS"] * profile.tiles[shape]["GROUPS"]
-        columns = math.gcd(self.width(profile, dtype, shape), 1 << held.bit_length() - 1)
+        registers = profile.tiles[shape]["COLUMNS"] * profile.tiles[shape]["GROUPS"]
+        columns = math.gcd(self.width(profile, dtype, shape), 1 << registers.bit_length() - 1)
         return {"COLUMNS": columns, "GROUPS": 1, "AHEAD": 0}
 
     def tile(self, profile: Profile, dtype: str, shape: str, of_panel: bool) -> Tile:
@@ -508,8 +508,8 @@ class Clustered(Lanes):
         first, end = places.start // V, places.start // V + len(order) // V
         begin, stop = columns_at[first], columns_at[end]
         groups = lengths[first:end], columns_at[first : end + 1] - begin, columns[begin:stop]
-        there = np.flatnonzero(order >= 0).astype(np.int32)
-        return packed(stream, X, plan.centre, dtype, self.name, (order, there), groups)
+        position = np.flatnonzero(order >= 0).astype(np.int32)
+        return packed(stream, X, plan.centre, dtype, self.name, (order, position), groups)
 
     def tile(self, profile: Profile, dtype: str, shape: str, of_panel: bool) -> Tile:
         if of_panel or profile.style == "workgroup":
