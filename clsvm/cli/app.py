@@ -81,7 +81,7 @@ def _print(found: Description) -> None:
         nbytes = "-" if one.nbytes is None else f"{one.nbytes / 1e6:.3g}"
         costs = ("-" if value is None else f"{value:.4g}" for value in (one.cost, one.milliseconds))
         layouts.append((one.layout, nbytes, *costs, "yes" if one.layout == found.chosen else ""))
-    of_layouts = "MB on the device", "a value of K in dense cells", "ms", "auto"
+    of_layouts = "MB on the device", "a value of K in dense multiply-adds", "ms", "auto"
     words = f"ms: predicted for a product with {WORKING} rows; -: not estimated, without gain for such rows"
     common.show_table(["layout", *of_layouts], layouts, of_layouts, f"layouts; {words}")
     out.print(f"auto takes       {found.chosen}: {found.reason}")

@@ -19,7 +19,7 @@ same bits.
 host's memory, or memory-mapped, in one of three ways:
 
     rows: X is on the device, and every pass computes K.
-    kept: K is on the device, and X is freed.
+    stored: K is on the device, and X is freed.
     streamed: X passes through the device in every pass, block by block (gram/blocks.py).
 
 Cross chooses the cheapest way that fits the memory. Computing a value of K costs the multiply-adds of a row, the kernel
@@ -446,7 +446,7 @@ class Cross:
     Attributes
     ----------
     way
-        "rows" if X is on the device, "kept" if K is, "streamed" if X passes through the device.
+        "rows" if X is on the device, "stored" if K is, "streamed" if X passes through the device.
     reason
         the estimates that led to this way, in words.
     passes
@@ -482,7 +482,7 @@ class Cross:
         self._lay_out(keep)
 
     def _lay_out(self, keep: bool) -> None:
-        """Choose "rows", "kept" or "streamed", and do the work that is done once: lay out the rows, or compute K."""
+        """Choose "rows", "stored" or "streamed", and do the work that is done once: lay out the rows, or compute K."""
         stream, itemsize = self._stream, np.dtype(self.dtype).itemsize
         left, row = stream.limit - stream.allocated, layouts.row_bytes(self._plan, self._X, itemsize)
         # ``values`` are the bytes of K in one row, ``beside`` the bytes of the row's sums and weights
@@ -493,23 +493,23 @@ class Cross:
             cells = passing.laid(stream, slice(0, min(passing.step, PROBE))).cost
         self.cost = cells + USED * (stream.profile.style == "simd")
         reading = IN_ORDER * stream.profile.cache_cost
-        words = f"making a value of K costs as much as {self.cost:.0f} dense cells, reading it {reading:.0f}"
+        words = f"computing a value of K costs as much as {self.cost:.0f} dense multiply-adds, reading it {reading:.0f}"
         stored, resident = self.n * (values + beside) + passing.step * row, self.n * (row + beside)
         if keep and self.cost > reading and stored <= SHARE * left:
-            self.way, self.reason = "kept", f"{words}: K is kept, {self.n * values / 1e6:.0f} MB"
+            self.way, self.reason = "stored", f"{words}: K is stored, {self.n * values / 1e6:.0f} MB"
             self.cost = reading
         else:
             if not keep:
-                words = "few passes are to come"
+                words = "few passes follow"
             elif self.cost > reading:
                 words += f", and memory does not hold {self.n * values / 1e6:.0f} MB of it"
             self.way = "rows" if resident <= SHARE * left else "streamed"
             by = f"; rows pass through the device, {passing.step} at a time" if self.way == "streamed" else ""
-            self.reason = f"{words}: K is made in every pass{by}"
+            self.reason = f"{words}: K is computed in every pass{by}"
         if self.way == "rows":
             made = layouts.build(stream, self._X, self._plan, self.dtype)
             self._blocks.append((slice(0, self.n), self._sums(made)))
-        for rows in passing.slices if self.way == "kept" else ():
+        for rows in passing.slices if self.way == "stored" else ():
             sums = self._sums(passing.laid(stream, rows))
             self._blocks.append((rows, sums))
             sums.make()
@@ -518,7 +518,7 @@ class Cross:
 
     def _sums(self, rows: Rows) -> Sums:
         gram = Gram(self._stream, rows, self._kernel)
-        return Sums(gram, self._panel, self.m, self.k, self._tile, keep=self.way == "kept")
+        return Sums(gram, self._panel, self.m, self.k, self._tile, keep=self.way == "stored")
 
     def values(self, rows: NDArray[np.intp]) -> NDArray[np.floating]:
         """Return K(X[rows], C) as a host array."""

@@ -66,7 +66,7 @@ def copy_cost(profile: Profile) -> float:
 
 
 def tile_cost(profile: Profile, rows: Rows, n: int, W: int, idle: float | None = None) -> float:
-    """Return the cost of a value of the tile, in dense cells, if whole rows of K are computed before the tile.
+    """Return the cost of a value of the tile, in dense multiply-adds, if whole rows of K are computed before the tile.
 
     A dense cell is the cost unit: the time of one multiply-add in a product of dense rows.
 
@@ -433,7 +433,7 @@ def sizes(
         words.append(f"a row cache of {float(cache):g} MB was asked for")
         return W, int(min(float(cache) * 1e6, stream.limit)), "; ".join(words)
     words.append(
-        f"computing a value of K again costs {cells:.0f} dense cells, reading it {profile.cache_cost:.0f}: "
+        f"computing a value of K again costs {cells:.0f} dense multiply-adds, reading it {profile.cache_cost:.0f}: "
         + ("rows are cached" if use_cache else "no row is cached")
     )
     return W, stream.limit if use_cache else 0, "; ".join(words)

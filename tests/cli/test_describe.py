@@ -42,7 +42,7 @@ def test_it_prints_the_figures(file: str, clsvm: Command, device: str) -> None:
         assert words in out.splitlines()
     for name in ("paper", "code", "cost", "dense", "csr", "clustered", "hybrid", "inverted"):
         assert re.search(rf"│ {name} ", out)
-    assert re.search(r"^auto takes       (\w+): a value of K takes, in dense cells, \1 ", out, re.MULTILINE)
+    assert re.search(r"^auto takes       (\w+): a value of K takes, in dense multiply-adds, \1 ", out, re.MULTILINE)
 
 
 def test_json_has_the_figures_of_the_library(clsvm: Command, device: str) -> None:

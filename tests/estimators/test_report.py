@@ -86,7 +86,7 @@ def test_numpys_numbers_are_plain() -> None:
 
 @pytest.mark.parametrize("layout", ["auto", "csr"])
 def test_a_fit_reports_what_each_layout_would_cost(device: str, layout: str) -> None:
-    """In dense cells a value of K; what kernel functions do not have is not estimated."""
+    """In dense multiply-adds a value of K; what kernel functions do not have is not estimated."""
     X, y = noisy(200, 4)
     wide = np.pad(X, ((0, 0), (0, 36)))  # 40 columns, 4 of them with entries
     with Stream(device) as stream:

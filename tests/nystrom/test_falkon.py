@@ -105,14 +105,14 @@ def test_centres_are_the_direct_solution(device: str, kernel: Kernel, form: Any)
     assert machine.fit_report_.residual <= 1e-6
 
 
-@pytest.mark.parametrize("way", ["rows", "kept", "streamed"])
+@pytest.mark.parametrize("way", ["rows", "stored", "streamed"])
 def test_every_way_through_the_rows(device: str, profile: str, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     """K made, kept or of rows that stream by, dense and CSR, with fewer sampled rows than there are, two outputs."""
     monkeypatch.setattr("clsvm.nystrom.fit.sampled", lambda n, m, *_: 2 * m)
     monkeypatch.setattr("clsvm.gram.blocks.BLOCK", 1 if way == "streamed" else 1 << 28)
     if way == "streamed":
         monkeypatch.setattr("clsvm.gram.cross.SHARE", 0.0)
-    monkeypatch.setattr("clsvm.gram.cross.IN_ORDER", 0.0 if way == "kept" else np.inf)
+    monkeypatch.setattr("clsvm.gram.cross.IN_ORDER", 0.0 if way == "stored" else np.inf)
     kernel, y = make("rbf", gamma=G), np.stack([Y, F], axis=1)
     expected = kernel(X, X[:50]) @ direct(kernel, X, X[:50], y, np.ones(700), 1e-4)
     for form in (np.asarray, sp.csr_matrix):

@@ -69,7 +69,7 @@ def choose(profile: Profile, X: Data, spec: Spec, kind: str = "auto", working: i
         full = _full_columns(X, density) if layout.sparse else np.ones(X.shape[1], bool)
         centre[full] = _mean(X, full)
     reason = ", ".join(f"{name} {cost:.0f}" for name, cost in sorted(whole.items(), key=lambda item: item[1]))
-    words = f"a value of K takes, in dense cells, {reason}"
+    words = f"a value of K takes, in dense multiply-adds, {reason}"
     fill = survey.fill if CLUSTERED.name in costs else None
     return Plan(kind, centre, words, layout.partition(profile, X), costs, fill, whole)
 
