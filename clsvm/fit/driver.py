@@ -406,7 +406,7 @@ class _SmallSolver:
         sizes = [len(context.subproblems[index].rows) for index in first]
         if plan := worker.plan or prepare.planned(stream.profile, X, kernel, options):
             worker.plan = plan
-            self.plan = layouts.gathered(plan, X, stream.limit // 8, options.layout == "auto")
+            self.plan = layouts.gathered_plan(plan, X, stream.limit // 8, options.layout == "auto")
             whole = _stored_plan(stream, dtype, X, (plan, self.plan), sizes)
         self.gram, self.scale = prepare.products(stream, X, kernel, options, dtype, whole or self.plan)
         if whole and self.plan and self.gram.resident:

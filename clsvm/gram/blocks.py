@@ -126,7 +126,7 @@ class Streamed:
         self._files = {file: file.size() for file in arrays.mapped(X)}
         shared, left = stream.unified and not self._files and not sp.issparse(X), stream.limit - stream.allocated
         self.near = near = shared and X.nbytes <= stream.info.largest_buffer
-        self.single = layouts.streamed(plan, X, left) if again else layouts.once(plan, X)
+        self.single = layouts.streamed_plan(plan, X, left) if again else layouts.single_pass_plan(plan, X)
         row = layouts.row_bytes(self.single, X, self.itemsize)
         self.stays, most = again and X.shape[0] * row <= STAY_SHARE * left, BLOCK
         if again and not self.stays:

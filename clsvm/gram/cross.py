@@ -472,7 +472,7 @@ class Cross:
         self.n, self.m = X.shape[0], centres.shape[0]
         self.passes = 0
         with rows_of(CENTERS):
-            laid = layouts.build(stream, centres, layouts.once(plan, centres), dtype)
+            laid = layouts.build(stream, centres, layouts.single_pass_plan(plan, centres), dtype)
         source = Gram(stream, laid, kernel)
         self._panel = source.of_all(square=True)
         if not self._panel.rows_stay:
@@ -528,7 +528,7 @@ class Cross:
         for first in range(0, len(rows), step):
             with self._stream.scratch():
                 X = self._X[rows[first : first + step]]
-                plan = layouts.once(self._plan, X)
+                plan = layouts.single_pass_plan(self._plan, X)
                 gram = Gram(self._stream, layouts.build(self._stream, X, plan, self.dtype), self._kernel)
                 K[first : first + step] = gram.values(self._panel, self.m)
         return K

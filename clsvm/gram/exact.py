@@ -92,7 +92,7 @@ def responses(stream: Stream, kernel: Kernel, plan: Plan, X: Data, support: Data
     The host computes small products, for which building an OpenCL program would take longer.
     """
     cells = X.shape[0] * support.shape[0] * X.shape[1]
-    plan = layouts.once(plan, X) if cells < CLUSTERED else layouts.cheaper(plan, X)
+    plan = layouts.single_pass_plan(plan, X) if cells < CLUSTERED else layouts.cheaper_plan(plan, X)
     return _in_double(stream, kernel, plan, X, (support, b, ()), on_host=cells <= HOST)
 
 
@@ -108,7 +108,7 @@ def symmetric_sums(
     all rows up to the block's end, and adds to the sums of those rows. Values between the block and earlier rows also
     add, transposed, to the sums of the block.
     """
-    plan, both = layouts.cheaper(plan, X), np.union1d(rows, support).astype(np.int32)
+    plan, both = layouts.cheaper_plan(plan, X), np.union1d(rows, support).astype(np.int32)
     layout = LAYOUTS[plan.kind]
     pays = layout.in_order and len(support) >= SUPPORT_SHARE * len(both) and len(both) <= ROWS_FACTOR * len(rows)
     if not pays or stream.profile.lacks("float64") or len(rows) * len(support) * X.shape[1] <= HOST:

@@ -222,7 +222,7 @@ class Support:
         keep: bool = True,
     ) -> None:
         self.kernel, self.plan, self.vectors, self.dtype = kernel, plan, vectors, dtype
-        self._ends, self._single = ends or (vectors.shape[0],), layouts.once(plan, vectors)
+        self._ends, self._single = ends or (vectors.shape[0],), layouts.single_pass_plan(plan, vectors)
         itemsize, budget = np.dtype(dtype).itemsize, stream.limit - stream.allocated
         row = layouts.row_bytes(plan, vectors, itemsize)
         block = LAYOUTS[plan.kind].block_bytes(plan, vectors, itemsize, _TILE)
@@ -310,7 +310,7 @@ class Support:
         if not self._kept or n > MOST or stream.profile.wide != "double" or stream.simulated:
             return None
         nbytes = FIXED + 8 * (MOST * (2 * d + 1 + problems * groups) + problems * vectors)
-        if nbytes > SHARE * stream.limit or layouts.once(self.plan, X).kind != DENSE.name:
+        if nbytes > SHARE * stream.limit or layouts.single_pass_plan(self.plan, X).kind != DENSE.name:
             return None
         made = of_thread("small batches").setdefault((stream.queue, problems, groups), WeakKeyDictionary())
         if self not in made:

@@ -113,7 +113,7 @@ class WorkingSet:
         """
         stream, W, w = self.stream, self.W, X.shape[0]
         with stream.recycling(), stream.scratch():
-            rows = layouts.build(stream, X, layouts.once(self._plan, X), self.dtype)
+            rows = layouts.build(stream, X, layouts.single_pass_plan(self._plan, X), self.dtype)
             gram = Gram(stream, rows, self._kernel)
             panel = gram.panel(W, square=True)
             at = np.full(W, -1, np.int32)
@@ -530,7 +530,7 @@ class Shard:
         If there are ``slots``, also store the kernel values in these slots of the row cache.
         """
         stream, m = self.stream, X.shape[0]
-        plan = layouts.once(centred_plan(self.plan), X)
+        plan = layouts.single_pass_plan(centred_plan(self.plan), X)
         gram = Gram(stream, layouts.build(stream, X, plan, self.dtype), self.kernel)
         panel, count = gram.of_all(), stream.upload(np.array([m], np.int32))
         beyond = 0, panel.capacity - m

@@ -362,7 +362,7 @@ def test_rows_that_clusters_are_not_for() -> None:
         ({"kind": "inverted", "costs": costs | {"hybrid": 3.0}}, True, "hybrid"),
         ({"kind": "hybrid"}, True, "hybrid"),
     ):
-        assert layouts.gathered(replace(plan, **changed), X, free=free).kind == expected  # type: ignore[arg-type]
+        assert layouts.gathered_plan(replace(plan, **changed), X, free=free).kind == expected  # type: ignore[arg-type]
     entries = sp.csr_matrix(X)
     for one, rows, expected in (
         (plan, entries, "csr"),
@@ -370,7 +370,7 @@ def test_rows_that_clusters_are_not_for() -> None:
         (replace(plan, costs={}), entries, "clustered"),
         (replace(plan, kind="csr"), entries, "csr"),
     ):
-        assert layouts.cheaper(one, rows).kind == expected
+        assert layouts.cheaper_plan(one, rows).kind == expected
 
 
 @pytest.mark.parametrize("layout", ["clustered", "inverted", "csr"])

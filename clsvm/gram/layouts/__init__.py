@@ -74,7 +74,7 @@ def choose(profile: Profile, X: Data, spec: Spec, kind: str = "auto", working: i
     return Plan(kind, centre, words, layout.partition(profile, X), costs, fill, whole)
 
 
-def once(plan: Plan, X: Data, limit: float = np.inf) -> Plan:
+def single_pass_plan(plan: Plan, X: Data, limit: float = np.inf) -> Plan:
     """Return the plan for rows X (n, d) that are read once or selected by row number.
 
     An inverted index or a clustering would not repay its cost. Clustered rows become dense rows instead, or CSR if X is
@@ -84,34 +84,34 @@ def once(plan: Plan, X: Data, limit: float = np.inf) -> Plan:
     return _as(plan, layout.plain or (plan.kind if layout.in_order else CSR.name if large else DENSE.name))
 
 
-def gathered(plan: Plan, X: Data, limit: float = np.inf, free: bool = False) -> Plan:
-    """Return the plan of :func:`once`, or CSR if it is faster, for rows that many products select by row number.
+def gathered_plan(plan: Plan, X: Data, limit: float = np.inf, free: bool = False) -> Plan:
+    """Return :func:`single_pass_plan`, or CSR if it is faster, for rows that many products select by row number.
 
     Dense rows become CSR if a value of K then costs much less. ``free`` says that the user chose no layout. An inverted
     index then becomes CSR if no column is worth storing whole.
     """
-    other = once(plan, X, limit)
+    other = single_pass_plan(plan, X, limit)
     sooner = plan.whole.get(CSR.name, np.inf) < SOONER * plan.whole.get(DENSE.name, 0.0)
     of_index = free and plan.kind == INVERTED.name and HYBRID.name not in plan.costs
     entries = of_index if other.kind == HYBRID.name else other.kind == DENSE.name and sooner
     return _as(plan, CSR.name) if entries else other
 
 
-def cheaper(plan: Plan, X: Data) -> Plan:
-    """Return ``plan`` or the plan of :func:`once`, whichever has the lower estimated cost of a value of K.
+def cheaper_plan(plan: Plan, X: Data) -> Plan:
+    """Return ``plan`` or the plan of :func:`single_pass_plan`, whichever has the lower estimated cost of a value of K.
 
     ``plan`` may have a layout that the user chose and that is slow for checks in float64.
     """
-    return min(plan, once(plan, X, 0.0), key=lambda one: plan.costs.get(one.kind, np.inf))
+    return min(plan, single_pass_plan(plan, X, 0.0), key=lambda one: plan.costs.get(one.kind, np.inf))
 
 
-def streamed(plan: Plan, X: Data, limit: float = np.inf) -> Plan:
+def streamed_plan(plan: Plan, X: Data, limit: float = np.inf) -> Plan:
     """Return the plan for rows X (n, d) that every pass over the data converts to the layout anew.
 
     A layout that stores dense columns whole becomes CSR, because separating them from the other columns takes longer
     than it saves.
     """
-    return _as(plan, CSR.name) if LAYOUTS[plan.kind].splits else once(plan, X, limit)
+    return _as(plan, CSR.name) if LAYOUTS[plan.kind].splits else single_pass_plan(plan, X, limit)
 
 
 def _as(plan: Plan, kind: str) -> Plan:
