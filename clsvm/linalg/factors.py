@@ -17,7 +17,7 @@ from scipy.linalg import lapack
 
 from clsvm.errors import BufferSizeError, MemoryLimitError
 from clsvm.linalg import tiles
-from clsvm.linalg.tiles import Plan, Shape
+from clsvm.linalg.tiles import Plan, TileSizes
 from clsvm.opencl.devices import device_list
 from clsvm.opencl.stream import Stream
 from clsvm.parameters import Number
@@ -87,7 +87,7 @@ def plan(
         raise ValueError(f"{lacking}: give the matrix in float32")
     most = int(min(n, tile or usual_tile(n)))
     for t in (most,) if tile else (most, *range((most - 1) // UNIT * UNIT, 0, -UNIT)):
-        each = [Shape.of(one.profile, dtype, t).nbytes(dtype) for one in streams]
+        each = [TileSizes.of(one.profile, dtype, t).nbytes(dtype) for one in streams]
         nbytes = max(map(sum, each)) + TABLES[0] + TABLES[1] * t
         if nbytes <= limit and all(max(buffers) <= one.largest for one, buffers in zip(streams, each, strict=True)):
             return Plan("tiles", t, devices, limit, nbytes, "as asked" if tile else f"three take {nbytes} bytes")
@@ -304,8 +304,8 @@ def solve_triangular(
         return X
     if made.method == "lapack":
         solve = lapack.strtrs if T.dtype == np.float32 else lapack.dtrtrs
-        turned = not T.flags.f_contiguous
-        found, _ = solve(T.T if turned else T, columns, lower=lower != turned, trans=trans != turned)
+        transposed = not T.flags.f_contiguous
+        found, _ = solve(T.T if transposed else T, columns, lower=lower != transposed, trans=trans != transposed)
         columns[...] = found
     elif lower != trans:  # U'X = B
         tiles.solve(U, columns, made)

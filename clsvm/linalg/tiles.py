@@ -13,7 +13,7 @@ j mod W = w. It holds three tiles on its device (:class:`DeviceTiles`):
 Source: Meanti, Carratino, Rosasco, Rudi 2020, appendix C, Algorithms 3 and 4, for lower factors. Their LAUUM has two
 rows of tiles on a device. Here the host has a copy of the current row, so that three tiles are enough.
 
-:class:`Table` makes workers wait for tiles of other workers. Each number of C is one chain of multiply-adds in the
+:class:`Progress` makes workers wait for tiles of other workers. Each number of C is one chain of multiply-adds in the
 order of the factors' rows. So the result has the same bits for any number of workers and any order of tiles.
 """
 
@@ -38,9 +38,9 @@ from clsvm.opencl.stream import Buffer, Stream
 
 Matrix = NDArray[Any]
 STRIP = 512  # most right-hand rows u of a product C[u][i] += <x_i, u> that are packed at a time
-SIDE = 16  # rows and columns that a work-group transposes at a time, SIDE of turn.cl
+SQUARE = 16  # rows and columns that a work-group transposes at a time, SIDE of transpose_tile.cl
 SCALED = Spec("", (Parameter("scale", 1.0),), "scale * dot")
-FILES = ("pack", "turn", "solve", "factor")  # kernel files in cl_kernels/linalg
+FILES = ("pack", "transpose_tile", "solve", "factor")  # kernel files in cl_kernels/linalg
 
 
 def programs(profile: Profile, dtype: str) -> list[Variant]:
@@ -56,7 +56,7 @@ def programs(profile: Profile, dtype: str) -> list[Variant]:
     return [Variant(f"{name} {dtype}", text, given, entry) for name, text, given, entry in made]
 
 
-class Shape(NamedTuple):
+class TileSizes(NamedTuple):
     """Hold the sizes of tiles on a kind of device.
 
     Attributes
@@ -80,7 +80,7 @@ class Shape(NamedTuple):
     strip: int
 
     @classmethod
-    def of(cls, profile: Profile, dtype: str, t: int) -> Shape:
+    def of(cls, profile: Profile, dtype: str, t: int) -> TileSizes:
         block = 128 if profile.style == "simd" else lanes(profile, dtype)
         pad = padded(t, lanes(profile, dtype))
         # Rows whose starts share a cache set would evict one another, so ld is no multiple of 256.
@@ -96,7 +96,7 @@ class Shape(NamedTuple):
         return [np.dtype(dtype).itemsize * number for number in numbers]
 
 
-class In(NamedTuple):
+class View(NamedTuple):
     """Hold a tile in a buffer.
 
     Attributes
@@ -121,7 +121,7 @@ class In(NamedTuple):
 
     def columns(self, j: int, i: int = 0) -> tuple[Any, ...]:
         """Return columns j onward, from row i on, as arguments of kernels that take vectors."""
-        return In(self.buffer, self.right, self.down).rows(j, i)
+        return View(self.buffer, self.right, self.down).rows(j, i)
 
 
 class DeviceTiles:
@@ -132,7 +132,7 @@ class DeviceTiles:
 
     def __init__(self, stream: Stream, dtype: str, t: int) -> None:
         self.stream, self.real = stream, np.dtype(dtype)
-        self.shape = shape = Shape.of(stream.profile, dtype, t)
+        self.shape = shape = TileSizes.of(stream.profile, dtype, t)
         self.V = lanes(stream.profile, dtype)
         *tiles, norms = shape.nbytes(dtype)
         self.C, self.M, self.X, self._strip = map(stream.buffer, tiles)
@@ -140,9 +140,9 @@ class DeviceTiles:
         self._failed = stream.zeros(4)
         product, *others = programs(stream.profile, dtype)
         self._product, self._numbers = stream.variant(product), product.numbers
-        self._pack, self._turn, self._solve, self._factor = map(stream.variant, others)
-        self._of_M = In(self.M, shape.ld, 1)
-        self._tables: dict[tuple[str, int, int], Buffer] = {}
+        self._pack, self._transpose_tile, self._solve, self._factor = map(stream.variant, others)
+        self._of_M = View(self.M, shape.ld, 1)
+        self._uploads: dict[tuple[str, int, int], Buffer] = {}
 
     # -- copies
 
@@ -150,15 +150,15 @@ class DeviceTiles:
         """Copy a tile to C. If the tile is stored in columns, this overwrites M."""
         if _in_columns(tile):
             self.stream.write_rows(self.M, _rows_of(tile.T), self.shape.ld)
-            self._turned(self.M, self.C, *tile.T.shape)
+            self._transpose(self.M, self.C, *tile.T.shape)
         else:
             self.stream.write_rows(self.C, _rows_of(tile), self.shape.ld)
 
     def load_m(self, tile: Matrix) -> None:
         """Copy a tile to M."""
-        turned = _in_columns(tile)
-        self.stream.write_rows(self.M, _rows_of(tile.T if turned else tile), self.shape.ld)
-        self._of_M = In(self.M, 1, self.shape.ld) if turned else In(self.M, self.shape.ld, 1)
+        transposed = _in_columns(tile)
+        self.stream.write_rows(self.M, _rows_of(tile.T if transposed else tile), self.shape.ld)
+        self._of_M = View(self.M, 1, self.shape.ld) if transposed else View(self.M, self.shape.ld, 1)
 
     def load_rows(self, tile: Matrix, triangle: bool = False) -> None:
         """Copy a tile to M, and its rows to X.
@@ -175,9 +175,9 @@ class DeviceTiles:
         triangle: copy only the diagonal and the entries above it.
         """
         h, w = tile.shape
-        source, turned = self.C, _in_columns(tile)
-        if turned:
-            self._turned(self.C, self.M, h, w)
+        source, transposed = self.C, _in_columns(tile)
+        if transposed:
+            self._transpose(self.C, self.M, h, w)
             source, tile = self.M, tile.T
         whole = _in_rows(tile) and not triangle
         to = tile if whole else np.empty(tile.shape, self.real)
@@ -185,7 +185,7 @@ class DeviceTiles:
         if whole:
             return
         for i in range(len(tile)):
-            some = slice(None) if not triangle else slice(i + 1) if turned else slice(i, None)
+            some = slice(None) if not triangle else slice(i + 1) if transposed else slice(i, None)
             tile[i, some] = to[i, some]
 
     def clear(self) -> None:
@@ -199,10 +199,10 @@ class DeviceTiles:
 
         Return 0, or the number of the first pivot that is not positive, counted from 1.
         """
-        s, of_C = self.shape, In(self.C, self.shape.ld, 1)
+        s, of_C = self.shape, View(self.C, self.shape.ld, 1)
         for k in range(0, w, s.block):
             b = min(s.block, w - k)
-            self._rest(of_C, k, b, w, k)
+            self._subtract_solved(of_C, k, b, w, k)
             size = 1 if self.stream.profile.style == "simd" else self.stream.profile.group
             self._factor((size,), (size,), self.C, np.int64(k * s.ld + k), np.int64(s.ld), b, k, self._failed)
             if k + b < w:
@@ -220,7 +220,7 @@ class DeviceTiles:
         """
         for k in range(0, h, self.shape.block):
             b = min(self.shape.block, h - k)
-            self._rest(self._of_M, k, b, w, 0)
+            self._subtract_solved(self._of_M, k, b, w, 0)
             self._substitute(self._of_M, k, b, w, 0)
 
     def add(self, h: int, w: int, d: int, scale: float = 1.0, symmetric: bool = False, triangle: bool = False) -> None:
@@ -234,7 +234,7 @@ class DeviceTiles:
             self._packed(self._of_M.rows(u, first), some, d - first, triangle=triangle)
             self._sum(scale, u, some, d - first, u if symmetric else 0, w, first)
 
-    def _rest(self, U: In, k: int, b: int, w: int, column: int) -> None:
+    def _subtract_solved(self, U: View, k: int, b: int, w: int, column: int) -> None:
         """Subtract from rows k to k + b - 1 of C the products of U with the first k solved rows, which are in X.
 
         w: columns of C.
@@ -244,7 +244,7 @@ class DeviceTiles:
             self._packed(U.columns(k), b, k)
             self._sum(-1.0, k, b, k, column, w)
 
-    def _substitute(self, U: In, k: int, b: int, w: int, column: int) -> None:
+    def _substitute(self, U: View, k: int, b: int, w: int, column: int) -> None:
         """Solve rows k to k + b - 1 of U' Y = C by forward substitution.
 
         w: columns of C.
@@ -256,18 +256,18 @@ class DeviceTiles:
         size, local = (groups, 1) if simd else (groups * self.V, self.V)
         self._solve((size,), (local,), group, b, k, U.rows(k, k), self.C, np.int64(s.ld), s.t, self.X)
 
-    def _turned(self, source: Buffer, to: Buffer, h: int, w: int) -> None:
+    def _transpose(self, source: Buffer, to: Buffer, h: int, w: int) -> None:
         """Transpose a tile of h rows and w columns from the buffer ``source`` to the buffer ``to``."""
         simd = self.stream.profile.style == "simd"
         size, local = (-(-w // self.V), -(-h // self.V)), (1, 1)
         if not simd:
-            size, local = (-(-w // SIDE) * SIDE, -(-h // SIDE) * SIDE // 4), (SIDE, SIDE // 4)
-        self._turn(size, local, h, w, np.int64(self.shape.ld), source, to)
+            size, local = (-(-w // SQUARE) * SQUARE, -(-h // SQUARE) * SQUARE // 4), (SQUARE, SQUARE // 4)
+        self._transpose_tile(size, local, h, w, np.int64(self.shape.ld), source, to)
 
     def _packed(self, vectors: tuple[Any, ...], n: int, d: int, at: int | None = None, triangle: bool = False) -> None:
         """Pack n vectors of d numbers of a tile into lane groups: blocks of V interleaved vectors.
 
-        vectors: the arguments that :meth:`In.rows` or :meth:`In.columns` returns.
+        vectors: the arguments that :meth:`View.rows` or :meth:`View.columns` returns.
         at: number of the first vector in the buffer X; None packs into the buffer of right-hand rows instead.
         triangle: set number k of vector i to zero if k < i.
         """
@@ -292,21 +292,21 @@ class DeviceTiles:
         else:
             size, local = DENSE.grid(self._numbers, groups, -(-n // self.V))
         places = np.arange(s.pad // self.V, dtype=np.int64) * (s.t * self.V) + first * self.V
-        at, count = self._table("at", first, places), self._table("count", n, np.array([n], np.int32))
-        slot = self._table("slot", row, np.arange(row, row + n, dtype=np.int32))
+        at, count = self._uploaded("at", first, places), self._uploaded("count", n, np.array([n], np.int32))
+        slot = self._uploaded("slot", row, np.arange(row, row + n, dtype=np.int32))
         store = Store((self.C,), s.t, s.ld, slot)
         reads = self.X, at, at, at, self._norms, d, count, self._strip, self._norms
         self._product(size, local, group, groups, 0, reads, store.arguments(), self.real.type(scale))
 
-    def _table(self, name: str, number: int, array: NDArray[Any]) -> Buffer:
+    def _uploaded(self, name: str, number: int, array: NDArray[Any]) -> Buffer:
         """Return a buffer with a small array, cached for later calls.
 
         The cache's key is the name, the ``number`` on which the array depends, and the array's length.
         """
         key = name, number, len(array)
-        if key not in self._tables:
-            self._tables[key] = self.stream.upload(array)
-        return self._tables[key]
+        if key not in self._uploads:
+            self._uploads[key] = self.stream.upload(array)
+        return self._uploads[key]
 
 
 def _in_rows(tile: Matrix) -> bool:
@@ -324,11 +324,11 @@ def _rows_of(tile: Matrix) -> Matrix:
     return tile if _in_rows(tile) else np.ascontiguousarray(tile)
 
 
-class Ended(Exception):  # noqa: N818 (a signal; the error itself is another worker's)
+class Aborted(Exception):  # noqa: N818 (a signal; the error itself is another worker's)
     """Tell a worker that another worker has failed."""
 
 
-class Table:
+class Progress:
     """Count the finished steps of each tile.
 
     Workers wait until other workers have finished steps of tiles. A failure of one worker wakes all of them.
@@ -340,7 +340,7 @@ class Table:
         self.error: BaseException | None = None
 
     def wait(self, i: int, j: int, step: int) -> None:
-        """Wait until tile (i, j) has finished ``step`` steps. Raises Ended if a worker has failed."""
+        """Wait until tile (i, j) has finished ``step`` steps. Raises Aborted if a worker has failed."""
         with self._changed:
             self._changed.wait_for(lambda: self.error is not None or self._steps[i, j] >= step)
             self.check()
@@ -352,9 +352,9 @@ class Table:
             self._changed.notify_all()
 
     def check(self) -> None:
-        """Raise Ended if a worker has failed."""
+        """Raise Aborted if a worker has failed."""
         if self.error is not None:
-            raise Ended
+            raise Aborted
 
     def fail(self, error: BaseException) -> None:
         """Record the ``error`` of a worker, so that all workers end."""
@@ -422,7 +422,7 @@ class Plan:
 Work = Callable[[DeviceTiles, range], None]  # function of a worker's tiles and the numbers of its pieces of work
 
 
-def run(work: Work, grid: Grid, pieces: int, plan: Plan, table: Table) -> None:
+def run(work: Work, grid: Grid, pieces: int, plan: Plan, progress: Progress) -> None:
     """Run ``work`` in each worker on its share of the pieces of work, which are numbered from 0 to ``pieces`` - 1.
 
     Worker w of W gets the pieces w, w + W, w + 2 W, ... A single worker works in the caller's thread, because Oclgrind
@@ -434,10 +434,10 @@ def run(work: Work, grid: Grid, pieces: int, plan: Plan, table: Table) -> None:
         try:
             with Stream(plan.devices[one], plan.memory_limit) as stream:
                 work(DeviceTiles(stream, str(grid.matrix.dtype), t), range(one, pieces, workers))
-        except Ended:
+        except Aborted:
             pass
         except BaseException as error:
-            table.fail(error)
+            progress.fail(error)
 
     threads = [threading.Thread(target=go, args=(one,), daemon=True) for one in range(workers)] if workers > 1 else []
     if not threads:
@@ -448,46 +448,46 @@ def run(work: Work, grid: Grid, pieces: int, plan: Plan, table: Table) -> None:
         for thread in threads:
             thread.join()
     except BaseException as error:  # an interrupt, which Python raises in this thread
-        table.fail(error)
+        progress.fail(error)
         for thread in threads:
             thread.join()
         raise
-    if table.error is not None:
-        raise table.error
+    if progress.error is not None:
+        raise progress.error
 
 
 def cholesky(A: Matrix, plan: Plan) -> None:
     """Replace the upper triangle of A by U with U'U = A. Raises LinAlgError if A is not positive definite."""
     grid = Grid(A, plan.tile)
-    table = Table(grid.tiles)
+    progress = Progress(grid.tiles)
 
     def factor(on: DeviceTiles, i: int) -> None:
-        table.wait(i, i, i)
+        progress.wait(i, i, i)
         on.load_c(grid.tile(i, i))
         if failed := on.factor(grid.size(i)):
             order, among = i * grid.t + failed, f" (tile {i}, {i} of {grid.tiles})" * (grid.tiles > 1)
             raise np.linalg.LinAlgError(f"the leading minor of order {order}{among} is not positive definite")
         on.store(grid.tile(i, i), triangle=True)
-        table.done(i, i)
+        progress.done(i, i)
 
     def column(on: DeviceTiles, i: int, j: int) -> None:
         """Perform step i of the tiles (i, j) to (j, j): solve tile (i, j), then update the tiles below it."""
         h, w = grid.size(i), grid.size(j)
-        table.wait(i, j, i)
-        table.wait(i, i, i + 1)
+        progress.wait(i, j, i)
+        progress.wait(i, i, i + 1)
         on.load_c(grid.tile(i, j))
         on.load_m(grid.tile(i, i))
         on.solve(h, w)
         on.store(grid.tile(i, j))
-        table.done(i, j)
+        progress.done(i, j)
         for y in range(i + 1, j + 1):
-            table.wait(i, y, i + 1)
-            table.wait(y, j, i)
+            progress.wait(i, y, i + 1)
+            progress.wait(y, j, i)
             on.load_c(grid.tile(y, j))
             on.load_m(grid.tile(i, y).T)
             on.add(grid.size(y), w, h, -1.0, symmetric=y == j)
             on.store(grid.tile(y, j), triangle=y == j)
-            table.done(y, j)
+            progress.done(y, j)
 
     def work(on: DeviceTiles, mine: range) -> None:
         if 0 in mine:
@@ -499,7 +499,7 @@ def cholesky(A: Matrix, plan: Plan) -> None:
                 if j == i + 1:  # before other columns, since all workers wait for this factor
                     factor(on, j)
 
-    run(work, grid, grid.tiles, plan, table)
+    run(work, grid, grid.tiles, plan, progress)
 
 
 def lauum(U: Matrix, plan: Plan) -> None:
@@ -508,7 +508,7 @@ def lauum(U: Matrix, plan: Plan) -> None:
     Workers wait for one another at a barrier after each row of tiles.
     """
     grid = Grid(U, plan.tile)
-    table, N, rows = Table(grid.tiles), grid.tiles, iter(range(grid.tiles))
+    progress, N, rows = Progress(grid.tiles), grid.tiles, iter(range(grid.tiles))
     row: list[Matrix] = []
 
     def keep() -> None:
@@ -524,7 +524,7 @@ def lauum(U: Matrix, plan: Plan) -> None:
     def entry(on: DeviceTiles, i: int, j: int) -> None:
         on.clear()
         for k in range(j, N):
-            table.check()
+            progress.check()
             on.load_rows(row[k - i] if i == j else grid.tile(j, k), triangle=j == k)
             if i != j:
                 on.load_m(row[k - i])
@@ -539,12 +539,12 @@ def lauum(U: Matrix, plan: Plan) -> None:
                     if j >= i:
                         entry(on, i, j)
         except threading.BrokenBarrierError:
-            raise Ended from None
+            raise Aborted from None
         except BaseException:
             barrier.abort()
             raise
 
-    run(work, grid, N, plan, table)
+    run(work, grid, N, plan, progress)
 
 
 def solve(U: Matrix, B: Matrix, plan: Plan) -> None:
@@ -552,14 +552,14 @@ def solve(U: Matrix, B: Matrix, plan: Plan) -> None:
 
     A worker solves as many columns at a time as a tile has.
     """
-    grid, table = Grid(U, plan.tile), Table(1)
+    grid, progress = Grid(U, plan.tile), Progress(1)
 
     def work(on: DeviceTiles, mine: range) -> None:
         for c in mine:
             columns = B[:, c * grid.t : (c + 1) * grid.t]
             w = columns.shape[1]
             for i in range(grid.tiles):
-                table.check()
+                progress.check()
                 on.load_c(columns[grid.part(i)])
                 for k in range(i):
                     on.load_rows(columns[grid.part(k)].T)
@@ -569,4 +569,4 @@ def solve(U: Matrix, B: Matrix, plan: Plan) -> None:
                 on.solve(grid.size(i), w)
                 on.store(columns[grid.part(i)])
 
-    run(work, grid, -(-B.shape[1] // grid.t), plan, table)
+    run(work, grid, -(-B.shape[1] // grid.t), plan, progress)

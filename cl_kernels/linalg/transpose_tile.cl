@@ -5,7 +5,7 @@
 // SIMD: the global size is (w / V, h / V), rounded up, and an item transposes V x V numbers in registers.
 #define SIDE 16
 #ifdef SIMD
-kernel EXPLICIT void turn(const int h, const int w, const long ld, global const real *restrict from,
+kernel EXPLICIT void transpose_tile(const int h, const int w, const long ld, global const real *restrict from,
                           global real *restrict to) {
   const int c0 = get_global_id(0) * V, r0 = get_global_id(1) * V;
   if (c0 + V <= w && r0 + V <= h) {
@@ -21,7 +21,7 @@ kernel EXPLICIT void turn(const int h, const int w, const long ld, global const 
     for (int r = r0; r < min(r0 + V, h); ++r) to[c * ld + r] = from[r * ld + c];
 }
 #else
-kernel __attribute__((reqd_work_group_size(SIDE, SIDE / 4, 1))) void turn(
+kernel __attribute__((reqd_work_group_size(SIDE, SIDE / 4, 1))) void transpose_tile(
     const int h, const int w, const long ld, global const real *restrict from, global real *restrict to) {
   local real x[SIDE][SIDE + 1];
   const int c0 = get_group_id(0) * SIDE, r0 = get_group_id(1) * SIDE, i = get_local_id(0);
