@@ -39,7 +39,7 @@ FIRST_LOOK = (  # what runs where nothing is asked for: something of every packa
     "tests/examples/test_readme.py",
     "tests/fit/test_honest.py::test_what_is_hard_is_solved",
     "tests/gram/test_products.py::test_shapes",
-    "tests/house",
+    "tests/project",
     "tests/kernels",
     "tests/linalg/test_linalg.py::test_against_numpy",
     "tests/model_selection/test_model_selection.py::test_two_classes",

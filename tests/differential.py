@@ -1,4 +1,4 @@
-"""clsvm and LIBSVM on random nasty problems (nasty.py), every result checked in long double (benchmarks/check.py).
+"""clsvm and LIBSVM on random hard problems (hard_cases.py), every result checked in long double (benchmarks/check.py).
 
     python -m tests.differential --count 5000 --device Intel --profile cpu8
 
@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.check import Checked, check
-from tests.nasty import MAX_TIME, Case, case
+from tests.hard_cases import MAX_TIME, Case, case
 
 HANG = 600.0  # seconds after which a case, whose fit of ours has MAX_TIME, hangs
 STEPS = 5 * 10**6  # that LIBSVM may take for a case

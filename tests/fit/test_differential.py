@@ -1,4 +1,4 @@
-"""Random nasty problems of every task and random kernel expressions: no fit claims what long double does not show.
+"""Random hard problems of every task and random kernel expressions: no fit claims what long double does not show.
 
 ``python -m tests.differential`` takes thousands of the problems; CLSVM_EXPRESSIONS=2000 takes so many expressions, from
 number CLSVM_EXPRESSIONS_SEED on.

@@ -19,7 +19,7 @@ from clsvm.fit import host
 from clsvm.model_selection import SVCSearchCV
 from clsvm.opencl import devices
 from clsvm.report import Status
-from tests import nasty
+from tests import hard_cases
 
 TOL = 1e-3
 
@@ -260,7 +260,7 @@ def test_the_dtype_of_several_machines(device: str) -> None:
 
 def test_objectives_of_a_fit_that_ends_early(device: str) -> None:
     """Coupled classes of rows far from 0, stopped long before the end: what is said of them is of float64 values."""
-    problem = nasty.case(300548)
+    problem = hard_cases.case(300548)
     model = replace(problem, asked={**problem.asked, "max_iter": 200_000}).ours(device)
     assert not model.fit_report_.converged
     dual = float(check.check(model, problem.gram(), problem.y, problem.weights).dual)

@@ -1,4 +1,4 @@
-"""The house: who may import whom, no circles, short files, and that every dependency is declared."""
+"""The project: who may import whom, no circles, short files, and that every dependency is declared."""
 
 from __future__ import annotations
 
