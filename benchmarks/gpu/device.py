@@ -204,7 +204,7 @@ def _prepared(
         for name in [one for one in ("wide", "many") if one in profile.tiles] if shape == "many" else [shape]:
             tiles = {key: tile for key, tile in profile.tiles.items() if (name, key) != ("many", "wide")}
             own = stack.enter_context(Stream(bench.queue, profile=replace(profile, tiles=tiles)))
-            units = matrix_units.found(own).units if name == "wide" else None
+            units = matrix_units.find_units(own).units if name == "wide" else None
             every: list[Units | None] = [None, units] if units else [None]
             for one in every:
                 words = {"UNITS": one.name} if one else dict(profile.tiles[name])

@@ -78,12 +78,12 @@ class PreparedFit:
         elif plan and X.shape[0] > host.MOST:  # the host, which may finish smaller subproblems, needs X
             X = on_device(stream, X, plan)
         self.gram, self._scales = products(stream, X, kernel, options, dtype, plan)
-        exactly = exact.of_rows(self.gram, X, plan, options.device) if plan else exact.of_given(X)
+        exactly = exact.of_rows(self.gram, X, plan, options.device) if plan else exact.of_precomputed(X)
         budget = WHOLE_SHARE * (stream.limit - stream.allocated)
         stored = whole and self.gram.resident and store.nbytes(self.gram.rows.n_pad, dtype) <= budget
         if stored:
             self.gram = store.computed(self.gram, tiles=True)
-        units, self.precision = matrix_units.chosen(self.gram, options.precision, whole)
+        units, self.precision = matrix_units.choose_units(self.gram, options.precision, whole)
         scale = self._scales
         if units and scale.sizes is not None and scale.extent:
             self.gram.use(units)

@@ -46,7 +46,7 @@ from clsvm.gram import layouts, programs
 from clsvm.gram.blocks import Streamed
 from clsvm.gram.exact import COPIES
 from clsvm.gram.layouts.record import Panel, Plan, Rows
-from clsvm.gram.precision import measures, outside, refuse
+from clsvm.gram.precision import check_range, measures, outside
 from clsvm.gram.products import Gram, Store
 from clsvm.gram.responses import CHUNK, PANEL, whole_tiles
 from clsvm.kernels import Kernel
@@ -407,7 +407,7 @@ def kernel_matrix(
         if dtype == "float32" and outside(kernel, of_x, of_y, dtype, X.shape[1]):
             dtype = "float64"  # K is computed in float64; the result still has the caller's dtype
         if dtype == "float64":
-            refuse(kernel, of_x, of_y, X.shape[1])
+            check_range(kernel, of_x, of_y, X.shape[1])
         if stream.profile.lacks(dtype):
             step = max(1, CHUNK // (8 * COPIES * Y.shape[0]))
             for start in range(0, X.shape[0], step):

@@ -6,7 +6,7 @@ function in NumPy.
     of_rows: return the function that solvers call to compute some rows of K b.
     responses: compute the sums of K(X, S) with coefficients b, for rows X and support vectors S.
     symmetric_sums: compute these sums from half of a symmetric K.
-    decided: compute decision values, in float32 for rows where float32 is precise enough, in float64 for the others.
+    decision_values: compute decision values, in float64 for rows where float32 is not precise enough.
     HostBlocks: compute blocks of K on the host.
 """
 
@@ -81,7 +81,7 @@ def of_rows(gram: Operator, X: Any, plan: Plan, device: Any) -> Exact:
     return exact
 
 
-def of_given(K: Any) -> Exact:
+def of_precomputed(K: Any) -> Exact:
     """Return the function that computes rows of K b, for coefficients b and a precomputed kernel matrix K."""
     return lambda rows, b: (K[rows] @ b.T).T
 
@@ -93,7 +93,7 @@ def responses(stream: Stream, kernel: Kernel, plan: Plan, X: Data, support: Data
     """
     cells = X.shape[0] * support.shape[0] * X.shape[1]
     plan = layouts.single_pass_plan(plan, X) if cells < CLUSTERED else layouts.cheaper_plan(plan, X)
-    return _in_double(stream, kernel, plan, X, (support, b, ()), on_host=cells <= HOST)
+    return _in_float64(stream, kernel, plan, X, (support, b, ()), on_host=cells <= HOST)
 
 
 def symmetric_sums(
@@ -153,35 +153,35 @@ def _symmetric(gram: Gram, b: Vector) -> Vector:
     return stream.read_wide(c, (problems, n_pad))[:, :n]
 
 
-def decided(support: Support, stream: Stream, X: Data, coefficients: Vector, groups: slice = ALL) -> Vector:
+def decision_values(support: Support, stream: Stream, X: Data, coefficients: Vector, groups: slice = ALL) -> Vector:
     """Return decision values without the intercept (Support.responses), in float64 if float32 is not precise enough.
 
     The choice depends on the row alone, so a decision value does not depend on the other rows of a call. Values that
     are not finite in float32 are computed again in float64. Raises RowError for a row that float64 cannot evaluate.
     """
-    reach, kernel = support.reach, support.kernel
-    assert reach
+    precision, kernel = support.precision, support.kernel
+    assert precision
     found = measures(kernel, X, support.plan)
     if np.isinf(found.sizes).any():
         raise RowTooLargeError(int(np.argmax(np.isinf(found.sizes))), "float64")
     double, count = support.dtype == "float64", len(support.among(groups))
-    near = np.zeros(X.shape[0], bool) if double else reach(found)
+    near = np.zeros(X.shape[0], bool) if double else precision(found)
     out = np.zeros((count * len(coefficients), X.shape[0]))
     if near.any():
         out[:, near] = support.responses(stream, X if near.all() else X[near], coefficients, groups)
         near &= np.isfinite(out).all(axis=0)
     far = np.flatnonzero(~near)
     if far.size:
-        reach.check(found.some(far), far)
+        precision.check(found.some(far), far)
         rows = X[far] if near.any() else X
         # The host sums (x_j - y_j)^2, which stays precise for rows that are far from one another.
-        rough = kernel.spec.of_distance and not kernel.spec.element and not reach(found.some(far), "float64").all()
+        rough = kernel.spec.of_distance and not kernel.spec.element and not precision(found.some(far), "float64").all()
         try:
             if double and not (rough or stream.profile.lacks("float64")):
                 out[:, far] = support.responses(stream, rows, coefficients, groups)
             else:
                 others = support.vectors_of(groups, coefficients)
-                out[:, far] = _in_double(stream, kernel, support.plan, rows, others, on_host=rough)
+                out[:, far] = _in_float64(stream, kernel, support.plan, rows, others, on_host=rough)
         except RowError as error:
             raise error.offset_by(int(far[error.row]) - error.row) from None
         bad = ~np.isfinite(out).all(axis=0)
@@ -191,7 +191,7 @@ def decided(support: Support, stream: Stream, X: Data, coefficients: Vector, gro
     return out
 
 
-def _in_double(
+def _in_float64(
     stream: Stream, kernel: Kernel, plan: Plan, X: Data, others: tuple[Data, Vector, Sequence[int]], on_host: bool
 ) -> Vector:
     """Return :meth:`Support.responses` in float64.

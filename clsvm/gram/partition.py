@@ -298,7 +298,7 @@ def _assign(
 def _sorted(patterns: NDArray[np.uint32], d: int) -> NDArray[np.intp]:
     """Return an order of the bit sets (n, words) in which neighbours are similar."""
     sample = sampled(patterns, d, *_SAMPLE).astype("<u4").view(np.uint8)
-    columns = telling_columns(np.unpackbits(sample, axis=1, count=d, bitorder="little"))
+    columns = informative_columns(np.unpackbits(sample, axis=1, count=d, bitorder="little"))
     return by_pattern(patterns[:, columns // 32] >> (columns % 32).astype(np.uint32) & 1)
 
 
@@ -320,7 +320,7 @@ def sampled(rows: Any, d: int, most: int, cells: int) -> Any:
     return rows[:: max(1, n // most, n * d // cells)]
 
 
-def telling_columns(patterns: NDArray[Any]) -> NDArray[np.intp]:
+def informative_columns(patterns: NDArray[Any]) -> NDArray[np.intp]:
     """Return the most informative columns of patterns (m, d) of 0 and 1, at most 32, by pivoted Cholesky on their
     covariance.
 
@@ -356,7 +356,7 @@ def sampled_fill(X: Any, size: int) -> float:
     if not groups:
         return float(X.shape[1])
     pattern = (sample.toarray() if sp.issparse(sample) else sample) != 0
-    order = by_pattern(pattern[:, telling_columns(pattern)])
+    order = by_pattern(pattern[:, informative_columns(pattern)])
     fill = float(pattern[order[: groups * size]].reshape(groups, size, -1).any(axis=1).sum(axis=1).mean())
     of_row = float(pattern.sum(axis=1).mean())
     return of_row + EXCESS * max(0.0, fill - of_row)

@@ -3,9 +3,9 @@
 Rounding errors of K follow from the rows' squared norms, and from their entries for element-wise kernel functions.
 
     measures, measured: compute these norms and entries on the host or read them from the device.
-    outside, refuse: test whether intermediate values of K leave the range of a dtype.
+    outside, check_range: test whether intermediate values of K leave the range of a dtype.
     scales: bound the rounding errors of kernel values in a fit.
-    Reach: find the rows whose decision values float32 computes precisely enough.
+    RowPrecision: find the rows whose decision values float32 computes precisely enough.
 
 An Extent (clsvm/kernels/expression.py) holds the extremes of the norms and entries over a set of rows.
 """
@@ -103,7 +103,7 @@ def outside(kernel: Kernel, rows: Extent, others: Extent, dtype: str, d: int) ->
     return found.outside > LOST * found.largest
 
 
-def refuse(kernel: Kernel, rows: Extent, others: Extent, d: int, which: str = "", dtype: str = "float64") -> None:
+def check_range(kernel: Kernel, rows: Extent, others: Extent, d: int, which: str = "", dtype: str = "float64") -> None:
     """Raise ValueError if intermediate values of K between two sets of rows leave the range of ``dtype``."""
     if outside(kernel, rows, others, dtype, d):
         both = rows.joined(others)
@@ -151,7 +151,7 @@ def scales(
     wide = kernel.rounding(size, EPS, least, underflow("float64", d))
     if not (single.largest <= most and wide < np.inf):
         raise ValueError(beyond(f"{kernel!r} of these rows (inner products up to {size:.3g}) is too large", asked))
-    refuse(kernel, extent, extent, d)
+    check_range(kernel, extent, extent, d)
     return Scales(min(max(in_dtype, single.error / eps), INVALID), max(wide, double.error / EPS), sizes, extent)
 
 
@@ -177,7 +177,7 @@ def terms(X: Data) -> int:
     return int(np.diff(X.indptr).max(initial=0)) if sp.issparse(X) else int(X.shape[1])
 
 
-class Reach:
+class RowPrecision:
     """Tell for which rows float32 kernel values keep the error of a decision value below DECISION_ERROR.
 
     Coefficients near 1e4 turn the last bit of K into the third digit of the sum. A row far from the support vectors has
@@ -219,10 +219,10 @@ class Reach:
 
     def check(self, found: Measures, rows: NDArray[np.intp]) -> None:
         """Raise RowError if float64 cannot compute K for a row. ``rows`` holds the numbers of the measured rows."""
-        refuse(self._kernel, self._span, self._span, self._d, " of support vectors")
+        check_range(self._kernel, self._span, self._span, self._d, " of support vectors")
         for extent, which in self._beyond(found):
             try:
-                refuse(self._kernel, extent, self._span, self._d, f" of row {ROW} and support vectors")
+                check_range(self._kernel, extent, self._span, self._d, f" of row {ROW} and support vectors")
             except ValueError as error:
                 raise RowError(str(error), int(rows[which[0]])) from None
 

@@ -23,8 +23,8 @@ from clsvm.arrays import Data
 from clsvm.gram import layouts
 from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.layouts.lanes import DENSE, Packer, Source
-from clsvm.gram.layouts.record import Panel, Plan, refuse
-from clsvm.gram.precision import Reach
+from clsvm.gram.layouts.record import Panel, Plan, check_norms
+from clsvm.gram.precision import RowPrecision
 from clsvm.gram.products import Gram, Update
 from clsvm.kernels import Kernel
 from clsvm.opencl.contexts import of_thread
@@ -199,7 +199,7 @@ class Support:
         the pieces of support vectors in each panel.
     buffers
         the buffers that hold the support vectors, which the caller may keep for later calls.
-    reach
+    precision
         object that tells for which rows float32 is precise enough; the model sets it.
     columns
         if the support vectors' columns are renumbered, the column of X that each stands for (arrays.numbered).
@@ -208,7 +208,7 @@ class Support:
     calls will follow.
     """
 
-    reach: Reach | None = None
+    precision: RowPrecision | None = None
     columns: NDArray[np.int32] | None = None
 
     def __init__(
@@ -230,7 +230,7 @@ class Support:
         self._capacity, self.pieces = _pieces(self._ends, min(PANEL, limit) // row)
         self._kept: list[Load] = []
         self.buffers: tuple[Buffer, ...] = ()
-        if stream.profile.lacks(self.dtype):  # the host computes the sums instead (exact.decided)
+        if stream.profile.lacks(self.dtype):  # the host computes the sums instead (exact.decision_values)
             return
         if (
             keep
@@ -421,7 +421,7 @@ class SmallBatchPredictor:
         for launch in self._launches[-(-n // rows.lanes)]:
             launch()
         found = stream.read(self._device, np.float64, (begin // MOST, MOST))
-        refuse(found[0].view(rows.dtype)[:n], rows)
+        check_norms(found[0].view(rows.dtype)[:n], rows)
         return found[1:, :n]
 
     def _prepare(self, groups: int) -> None:

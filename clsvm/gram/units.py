@@ -43,13 +43,13 @@ class Found(NamedTuple):
 _FOUND: dict[tuple[Any, ...], Found] = {}  # results by context and profile
 
 
-def found(stream: Stream) -> Found:
+def find_units(stream: Stream) -> Found:
     """Return the first matrix units that pass a trial on the device, of those that its platform may have."""
     context, profile, _ = stream.setting
     key = context, profile.name, profile.lanes, UNITS
     try:
         if key not in _FOUND:
-            _FOUND[key] = _tried(stream)
+            _FOUND[key] = _try_units(stream)
     except (DeviceError, MemoryLimitError) as failed:  # not cached, since a later call may find enough memory
         return Found(None, f"a trial of the device's matrix units did not run: {failed}")
     return _FOUND[key]
@@ -58,16 +58,16 @@ def found(stream: Stream) -> Found:
 def candidates(stream: Stream) -> list[Units]:
     """Return the matrix units (tensor cores) listed in UNITS that devices of this platform may have.
 
-    A trial must still show whether this device has them (:func:`found`).
+    A trial must still show whether this device has them (:func:`find_units`).
     """
     return [one for one in UNITS if one.platform in stream.info.platform and "wide" in stream.profile.tiles]
 
 
-def _tried(stream: Stream) -> Found:
+def _try_units(stream: Stream) -> Found:
     words = f"no matrix units are known of {stream.info.platform}"
     for one in candidates(stream):
         try:
-            error, lost = measured(stream, one)
+            error, lost = measure_units(stream, one)
         except BuildError as failed:  # the compiler does not know the instructions of these matrix units
             words = f"{one.name} was not built: {str(failed).strip().splitlines()[0][:200]}"
             continue
@@ -77,7 +77,7 @@ def _tried(stream: Stream) -> Found:
     return Found(None, words)
 
 
-def measured(stream: Stream, one: Units) -> tuple[float, bool]:
+def measure_units(stream: Stream, one: Units) -> tuple[float, bool]:
     """Compute inner products of random rows by matrix units, and sums of them, and compare both with float64.
 
     Return the largest error divided by the product of the norms, and whether a row's inner product with itself differs
@@ -108,7 +108,7 @@ def measured(stream: Stream, one: Units) -> tuple[float, bool]:
     return error, not np.array_equal(np.diag(stored), squared[:WORKING])
 
 
-def chosen(gram: Operator, precision: str, many: bool = False) -> tuple[Units | None, str]:
+def choose_units(gram: Operator, precision: str, many: bool = False) -> tuple[Units | None, str]:
     """Return the matrix units for the products of a fit, or None, and a text that says how kernel values are computed.
 
     The fit uses matrix units only with precision="fast". ``many`` says that many solves share the rows; then no matrix
@@ -125,6 +125,6 @@ def chosen(gram: Operator, precision: str, many: bool = False) -> tuple[Units | 
     why = [one.why_not(gram.kernel.spec, gram.rows, stream.profile) for one in candidates(stream)]
     if why and all(why):  # no unit would serve, so no trial is made
         return None, f"float32: {why[0]}"
-    unit, words, _ = found(stream)
+    unit, words, _ = find_units(stream)
     words = unit.why_not(gram.kernel.spec, gram.rows, stream.profile) if unit else words
     return (unit, unit.name) if unit and not words else (None, f"float32: {words}")

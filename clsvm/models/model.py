@@ -23,7 +23,7 @@ from clsvm.arrays import Data
 from clsvm.errors import RowError
 from clsvm.gram import exact, layouts
 from clsvm.gram.layouts.record import Plan
-from clsvm.gram.precision import Reach, measures
+from clsvm.gram.precision import RowPrecision, measures
 from clsvm.gram.responses import ALL, Support, whole_tiles
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.models import decoder
@@ -230,7 +230,9 @@ class KernelModel:
             support, X = self._on_device(stream, self.kernel, X)
 
             def respond(rows: slice, groups: slice, problems: slice) -> Vector:
-                return exact.decided(support, stream, X if rows == ALL else X[rows], self.dual_coef[problems], groups)
+                return exact.decision_values(
+                    support, stream, X if rows == ALL else X[rows], self.dual_coef[problems], groups
+                )
 
             yield _Sums(X.shape[0], stream.limit, respond)
 
@@ -298,10 +300,10 @@ class KernelModel:
         plan = plan or layouts.choose(stream.profile, vectors, kernel.spec)
         ends = np.cumsum(self.n_support).tolist() if self.of_pairs else ()
         weight = float(np.abs(self.dual_coef).sum(axis=1).max(initial=0.0))
-        reach = Reach(kernel, measures(kernel, vectors, plan).extent, weight, vectors.shape[1])
-        dtype = self.dtype if reach.sufficient or stream.profile.wide == "pair" else "float64"
+        precision = RowPrecision(kernel, measures(kernel, vectors, plan).extent, weight, vectors.shape[1])
+        dtype = self.dtype if precision.sufficient or stream.profile.wide == "pair" else "float64"
         support = Support(stream, kernel, plan, vectors, dtype, ends)
-        support.reach, support.columns = reach, columns
+        support.precision, support.columns = precision, columns
         if support.buffers:
             for array in (checked.data, checked.indices, checked.indptr) if sp.issparse(checked) else (checked,):
                 array.flags.writeable = False  # a change on the host would not reach the device's copy

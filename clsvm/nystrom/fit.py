@@ -25,7 +25,7 @@ from clsvm.errors import rows_of
 from clsvm.gram import layouts
 from clsvm.gram.cross import CENTERS, kernel_matrix, pass_seconds
 from clsvm.gram.layouts.record import Plan
-from clsvm.gram.precision import measures, outside, refuse
+from clsvm.gram.precision import check_range, measures, outside
 from clsvm.kernels import Kernel
 from clsvm.kernels.expression import Extent
 from clsvm.nystrom.newton import Callback, Newton, Result
@@ -122,7 +122,7 @@ def formulate(kernel: Kernel, centers: Centers, options: Options, penalty: float
     given = kernel, rows.extent, measures(kernel, centers.rows, rows.plan).extent
     if (preconditioner.condition > COARSE or outside(*given, dtypes[0], d)) and rows.finest in dtypes:
         dtypes = [rows.finest]
-    refuse(*given, d, dtype=dtypes[0])
+    check_range(*given, d, dtype=dtypes[0])
     return Formulation(kernel, centers, preconditioner, rows, tuple(dtypes))
 
 

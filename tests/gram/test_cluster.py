@@ -109,7 +109,7 @@ def test_pieces_of_sorted_rows(device: str, profile: str, monkeypatch: pytest.Mo
     monkeypatch.setattr(partition, "ACTIVE", 2)
     X = sparse_rows(39, 37, 6).astype(np.float32)
     pattern = X != 0
-    walk = partition.by_pattern(pattern[:, partition.telling_columns(pattern)])
+    walk = partition.by_pattern(pattern[:, partition.informative_columns(pattern)])
     expected = [rows for at in (0, 12, 24, 36) for rows in algorithm_2(pattern, walk[at : at + 12], 3, 2)]
     with Stream(device) as stream:
         stream.profile = replace(stream.profile, chunks=4)
@@ -149,7 +149,7 @@ def test_rows_sorted_by_their_pattern() -> None:
     rng = np.random.default_rng(0)
     half, few = rng.random(500) < 0.5, rng.random(500) < 0.05
     sample = np.stack([np.ones(500), few, half, ~half], axis=1)
-    assert partition.telling_columns(sample).tolist() == [
+    assert partition.informative_columns(sample).tolist() == [
         2,
         1,
     ]  # its complement tells nothing more, the full one nothing

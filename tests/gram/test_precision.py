@@ -81,18 +81,18 @@ def measured(*sizes: float) -> precision.Measures:
 
 def test_the_reach_of_float32() -> None:
     span = Extent(10.0, 1.0)
-    reach = precision.Reach(make("linear"), span, 100.0, 3)
+    reach = precision.RowPrecision(make("linear"), span, 100.0, 3)
     found = measured(0.0, 1e-3, 1.0, 10.0, 11.0, 1e3, 1e30, np.inf)
     assert reach(found).tolist() == [True] * 5 + [False] * 3
     alone = [bool(reach(found.some(np.array([i])))[0]) for i in range(8)]
     assert alone == reach(found).tolist()
-    assert not precision.Reach(make("linear"), Extent(1e6, 1.0), 100.0, 3)(found).any()  # as for their own
-    cosine = precision.Reach(make("cosine"), span, 1.0, 3)
+    assert not precision.RowPrecision(make("linear"), Extent(1e6, 1.0), 100.0, 3)(found).any()  # as for their own
+    cosine = precision.RowPrecision(make("cosine"), span, 1.0, 3)
     assert cosine(measured(1e-20, 1.0, 1e-37, 1e30)).tolist() == [True, True, False, True]
-    product = precision.Reach(Kernel("dot * xx * yy / sqrt(xx * yy) ** 3"), span, 1.0, 3)
+    product = precision.RowPrecision(Kernel("dot * xx * yy / sqrt(xx * yy) ** 3"), span, 1.0, 3)
     assert product(measured(1.0, 1e15, 1e25, 1e-27)).tolist() == [True, True, False, False]
     kernel = Kernel.elementwise("(x * y) ** 4 / (1 + (x * y) ** 4)")
-    reach = precision.Reach(kernel, Extent(2.0, 1.0, 1.0, 0.1), 1.0, 3)
+    reach = precision.RowPrecision(kernel, Extent(2.0, 1.0, 1.0, 0.1), 1.0, 3)
     high = np.array([1.0, 1e8, 1e20, 1.0])
     found = precision.Measures(np.full(4, 2.0), high, np.array([0.1, 0.1, 0.1, 1e-30]))
     assert reach(found).tolist() == [True, True, False, True]  # (what vanishes there is 0 beside 1)

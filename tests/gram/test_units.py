@@ -141,22 +141,22 @@ def test_a_trial_says_what_is_right(device: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(units, "_FOUND", {})
     with Stream(device, profile=GPU) as stream:
         words = f"no matrix units are known of {stream.info.platform}"
-        assert units.found(stream)[:2] == (None, words)
+        assert units.find_units(stream)[:2] == (None, words)
         monkeypatch.setattr(units, "UNITS", (replace(EMULATED, unroll="no OpenCL C"),))
-        assert units.found(stream).why.startswith("emulated tf32 x 3 was not built: ")
+        assert units.find_units(stream).why.startswith("emulated tf32 x 3 was not built: ")
         monkeypatch.setattr(units, "UNITS", (EMULATED,))
         for name, words in (("gram", r"emulated tf32 x 3 is wrong by 0.0001"), ("norms", r".* of equal rows")):
             with monkeypatch.context() as broken:  # (two of the three products)
                 broken.setattr(Units, name, lambda *given, name=name: _without(build[name](*given)))
-                assert re.match(words, units.found(stream).why)
+                assert re.match(words, units.find_units(stream).why)
             monkeypatch.setattr(units, "_FOUND", {})
-        found = units.found(stream)
+        found = units.find_units(stream)
         assert (found.units, found.why) == (EMULATED, "")
         assert 0 < found.error < EMULATED.error
-        monkeypatch.setattr(units, "measured", None)
-        assert units.found(stream) is found
+        monkeypatch.setattr(units, "measure_units", None)
+        assert units.find_units(stream) is found
     with Stream(device, profile=PROFILES["cpu"]) as stream:
-        assert units.found(stream).units is None
+        assert units.find_units(stream).units is None
 
 
 @pytest.fixture
@@ -217,7 +217,7 @@ def test_where_they_are_not_used(device: str, emulated: None, name: str, monkeyp
     with Stream(device) as stream:
         of = blocks.BlockGram if name == "passing" else blocks.products_of
         gram = of(stream, X, layouts.choose(stream.profile, X, kernel.spec, kind), kernel, dtype)
-        assert units.chosen(gram, precision) == (None, words)
+        assert units.choose_units(gram, precision) == (None, words)
 
 
 @pytest.mark.parametrize(

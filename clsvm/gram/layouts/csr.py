@@ -338,7 +338,7 @@ class Csr(Layout):
         lengths, sizes = -np.sort(-np.diff(indptr)), (n, d, n_pad, V, stored + n_pad * number)
         places = record.in_order(n, n_pad)
         made = CsrRows(self.name, dtype, *sizes, *places, xx, cost, cost, csr, columns, lengths)
-        record.refuse(stream.read(xx, dtype, n_pad), made)
+        record.check_norms(stream.read(xx, dtype, n_pad), made)
         return made
 
     def width(self, profile: Profile, dtype: str, shape: str) -> int:

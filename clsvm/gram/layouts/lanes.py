@@ -205,7 +205,7 @@ def packed(
     for part in parts:
         packer.norms(range(part.first, part.first + part.groups), where, part.values, xx)
     stream.free(packer.centre)
-    record.refuse(stream.read(xx, dtype, len(order)), made)
+    record.check_norms(stream.read(xx, dtype, len(order)), made)
     return made
 
 

@@ -527,7 +527,7 @@ def in_order(n: int, n_pad: int) -> Places:
     return np.where(at < n, at, np.int32(-1)), at[:n].copy()
 
 
-def refuse(norms: NDArray[Any], rows: Rows) -> None:
+def check_norms(norms: NDArray[Any], rows: Rows) -> None:
     """Raise RowTooLargeError for the first row whose squared norm is not finite, since K has no values for it."""
     bad = np.flatnonzero(~np.isfinite(norms))
     if bad.size:
