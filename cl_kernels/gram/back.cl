@@ -1,11 +1,11 @@
 // Compute sums over a stored tile of the kernel matrix K, for several outputs p.
 // K[u][i] is the kernel value of right-hand row u and row i of the tile; row u of K starts at K + u * ld.
-//   forth      t[p][i] = sum_u v[p][u] * K[u][i]
-//   residual   r[p][i] = w[p][first + i] * (t[p][i] - z[p][first + i]), rounded to real
-//   coupled    r[p][i] = w[0][first + i] * P[p] * (t[p][i] - sum_q P[q] * t[q][i]), with P[p] = shares[p][first + i]
-//   back       out[p][u] += sum_i K[u][i] * r[p][i]
-//   blank      K[u][i] = 0 for padding rows i, where the kernel function may have no value; ``listed`` has first + i
-//   collected  out[j] += sum_s parts[s * size + j]
+//   forth         t[p][i] = sum_u v[p][u] * K[u][i]
+//   residual      r[p][i] = w[p][first + i] * (t[p][i] - z[p][first + i]), rounded to real
+//   coupled       r[p][i] = w[0][first + i] * P[p] * (t[p][i] - sum_q P[q] * t[q][i]), with P[p] = shares[p][first + i]
+//   back          out[p][u] += sum_i K[u][i] * r[p][i]
+//   zero_padding  K[u][i] = 0 for padding rows i, where the kernel function may have no value; ``listed`` has first + i
+//   add_parts     out[j] += sum_s parts[s * size + j]
 // Arguments: the tile has ``rows`` rows, and its first row is row ``first`` of the matrix X.
 // There are count[0] right-hand rows and ``problems`` outputs.
 // v (coefficients) and out have ``capacity`` numbers for each output, and t and r have ``ld`` numbers.
@@ -23,7 +23,7 @@
 // EXACT makes v and r wide, and every product and sum. The options alone fix the order of every sum.
 // Launches: forth has ceil(rows / V / FORTH) work-items or rows / LINE work-groups.
 // back has capacity / ROWS_EACH work-items or work-groups, and residual (rows, problems) work-items.
-// coupled and blank have one work-item for each row. ROWS_EACH divides capacity; LINE divides rows and WG.
+// coupled and zero_padding have one work-item for each row. ROWS_EACH divides capacity; LINE divides rows and WG.
 #ifndef ROWS_EACH
 #define ROWS_EACH 4
 #endif
@@ -71,14 +71,14 @@ kernel EXPLICIT void coupled(global const wide *restrict t, const long ld, const
 }
 
 // Add the sums of the work-items s in the order of s: out[j] += sum_s parts[s * size + j]. One work-item for each j.
-kernel EXPLICIT void collected(global const wide *restrict parts, const int items, const int size, global wide *restrict out) {
+kernel EXPLICIT void add_parts(global const wide *restrict parts, const int items, const int size, global wide *restrict out) {
   const int j = get_global_id(0);
   wide sum = out[j];
   for (int s = 0; s < items; ++s) sum = wide_add(sum, parts[(size_t)s * size + j]);
   out[j] = sum;
 }
 
-kernel EXPLICIT void blank(global const int *restrict listed, const int from, const int first, const int rows,
+kernel EXPLICIT void zero_padding(global const int *restrict listed, const int from, const int first, const int rows,
                            global real *restrict K, const long ld) {
   const int i = listed[from + get_global_id(0)] - first;
   for (int u = 0; u < rows; ++u) K[u * ld + i] = 0;

@@ -411,7 +411,7 @@ class _SmallSolver:
         self.gram, self.scale = prepare.products(stream, X, kernel, options, dtype, whole or self.plan)
         if whole and self.plan and self.gram.resident:
             in_place = not LAYOUTS[self.plan.kind].sparse and batch.rows_on_demand(self.gram, max(sizes))
-            if not in_place and store.needs(self.gram) <= stream.limit - stream.allocated:
+            if not in_place and store.needed_bytes(self.gram) <= stream.limit - stream.allocated:
                 self.gram = store.computed(self.gram, tiles=False)
         self.quick = host.computes_quickly(stream, X.shape)
         self.blocks: dict[bool, HostBlocks] = {}  # whether all of K is computed at once -> blocks of K

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from clsvm.fit import host
 from clsvm.gram import exact, layouts, precision, store
 from clsvm.gram import units as matrix_units
-from clsvm.gram.blocks import BESIDE, products_of
+from clsvm.gram.blocks import STATE_BYTES, products_of
 from clsvm.gram.layouts.lanes import DENSE, DeviceRows
 from clsvm.gram.layouts.record import Plan
 from clsvm.gram.precision import Scales
@@ -230,7 +230,7 @@ def on_device(stream: Stream, X: Any, plan: Plan) -> Any:
     if plan.kind != DENSE.name or stream.unified or stream.profile.wide == "pair":
         return X
     (n, d), size, sparse = X.shape, X.dtype.itemsize, sp.issparse(X)
-    if n * (2 * d * size + BESIDE) > SHARED * (stream.limit - stream.allocated):
+    if n * (2 * d * size + STATE_BYTES) > SHARED * (stream.limit - stream.allocated):
         return X
     if n * d * size > min(stream.largest, exact.FETCHED if sparse else np.inf):
         return X

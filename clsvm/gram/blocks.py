@@ -55,7 +55,7 @@ Block = tuple[slice, Rows]  # a slice of X and its rows on the device
 # WORKING_SHARE is for a working set if blocks pass through, because a larger working set needs fewer passes.
 ROWS_SHARE, PLAIN_SHARE, STAY_SHARE, SHARE, WORKING_SHARE = 0.8, 0.4, 0.6, 0.5, 0.7
 # bytes of solver state for each row: gradient, coefficient, bounds, and places in the working set and the row cache
-BESIDE = 56
+STATE_BYTES = 56
 BLOCK = 256 << 20  # largest size of a block in bytes, for few passes over X
 # Largest block in bytes for many passes: UNIFIED, which CPU caches hold, if the device shares host memory, else COPIED.
 UNIFIED, COPIED = 2 << 20, 64 << 20
@@ -90,7 +90,7 @@ def products_of(stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str)
         with contextlib.suppress(MemoryLimitError, BufferSizeError), stream.tentative():
             gram = Gram(stream, layouts.build(stream, X, plan, dtype), kernel)
             taken = left - (stream.limit - stream.allocated)
-            if taken + BESIDE * n > ROWS_SHARE * left:
+            if taken + STATE_BYTES * n > ROWS_SHARE * left:
                 raise MemoryLimitError(stream.limit, stream.allocated, taken)
             return gram
     return BlockGram(stream, X, plan, kernel, dtype, asked)
@@ -99,7 +99,7 @@ def products_of(stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str)
 class Streamed:
     """Lay out X (n, d) block by block. X is dense or CSR, in memory or memory-mapped.
 
-    ``beside`` is the number of bytes that the caller allocates for each row of a block. ``again`` announces many
+    ``row_extra`` is the number of bytes that the caller allocates for each row of a block. ``again`` announces many
     passes: blocks are then smaller, every other pass runs backwards, and rows may be clustered.
 
     Attributes
@@ -121,7 +121,9 @@ class Streamed:
         for it and a real device, and ``near`` must be false.
     """
 
-    def __init__(self, stream: Stream, X: Data, plan: Plan, dtype: str, beside: int = 0, again: bool = False) -> None:
+    def __init__(
+        self, stream: Stream, X: Data, plan: Plan, dtype: str, row_extra: int = 0, again: bool = False
+    ) -> None:
         self.stream, self.X, self.dtype, self.itemsize = stream, X, dtype, np.dtype(dtype).itemsize
         self._files = {file: file.size() for file in arrays.mapped(X)}
         shared, left = stream.unified and not self._files and not sp.issparse(X), stream.limit - stream.allocated
@@ -148,7 +150,7 @@ class Streamed:
         budget = (SHARE / 2 if again else SHARE) * (stream.limit - stream.allocated)
         self.share = int(min(budget, blocks * max(most, whole_tiles(1) * row)))
         limit = int(self.share / blocks)
-        self.step = min(places, _even(stream, dtype, whole_tiles(min(most, limit) // (row + beside))))
+        self.step = min(places, _even(stream, dtype, whole_tiles(min(most, limit) // (row + row_extra))))
         self.slices = [*_cut(places, self.step, cells)]
         self.ahead = not near and len(self.slices) > 1 and self.step * row <= limit and not stream.simulated
         self._again, self._passes = again, 0
@@ -226,7 +228,7 @@ class Streamed:
             X.reshape(-1).view(np.uint8)[:: mmap.PAGESIZE].max(initial=0)
         return layouts.build(stream, X, self._plan, self.dtype, range(rows.start, rows.stop))
 
-    def some(self, ids: NDArray[np.int32]) -> Rows:
+    def gathered(self, ids: NDArray[np.int32]) -> Rows:
         """Lay out the rows with the row numbers ``ids`` on the device, as a set of rows separate from the blocks."""
         self.check_files()
         return layouts.build(self.stream, self.X[ids], self.single, self.dtype, ids)
@@ -389,7 +391,7 @@ class BlockGram(Operator):
         lengths = _entries(X) if self._rows_stay else np.zeros(X.shape[0])
         self._longest = np.argsort(-lengths, kind="stable").astype(np.int32)
         self._slots: Slots = {}
-        self._few = self._fetched(np.sort(self._longest[:SAMPLE]))
+        self._few = self._fetch(np.sort(self._longest[:SAMPLE]))
         self.width, row = self._few.width, layouts.row_bytes(streamed.single, X, streamed.itemsize)
         # entry k holds the bytes of the k longest rows of X, an upper bound for a panel of k right-hand rows
         entries = np.concatenate([[0], np.cumsum(lengths[self._longest])])
@@ -420,7 +422,7 @@ class BlockGram(Operator):
             norms.append(self.stream.read(gram.rows.xx, gram.rows.dtype, gram.rows.n_pad))
             laid_out.append(gram.rows)
 
-        self._over(record)
+        self._each_block(record)
         streamed, one = self._streamed, laid_out[0]
         (n, d), n_pad, stored = streamed.X.shape, sum(map(len, norms)), sum(rows.stored for rows in laid_out)
         stay = "stay" if streamed.stays else "pass through the device"
@@ -432,7 +434,7 @@ class BlockGram(Operator):
         at = n, d, n_pad, one.lanes, stored, order, position, xx, cost, one.tile_cost
         return Rows(one.kind, one.dtype, *at, laid=laid * stored / n, words=words)
 
-    def _over(self, work: Callable[[Gram, range, int], None]) -> None:
+    def _each_block(self, work: Callable[[Gram, range, int], None]) -> None:
         """Call ``work`` with each block's Gram, its lane groups and ``base``, the row of X at output index 0.
 
         Buffers that ``work`` makes during a passing block are freed after it.
@@ -456,9 +458,9 @@ class BlockGram(Operator):
     def unreserved(self) -> AbstractContextManager[None]:
         return self.stream.unreserved(self._share)
 
-    def _fetched(self, ids: NDArray[np.int32]) -> Gram:
+    def _fetch(self, ids: NDArray[np.int32]) -> Gram:
         """Lay out the rows with the row numbers ``ids`` on the device, and return the operator over them."""
-        return Gram(self.stream, self._streamed.some(ids), self.kernel, self._slots)
+        return Gram(self.stream, self._streamed.gathered(ids), self.kernel, self._slots)
 
     def panel(self, capacity: int, square: bool = False) -> Panel:
         """Return an empty panel for ``capacity`` right-hand rows of a product.
@@ -470,7 +472,7 @@ class BlockGram(Operator):
             made.fetched = Fetched(self.stream.buffer(4 * made.capacity))
             if self._rows_stay:
                 made.fetched.ids = np.sort(self._longest[:capacity])
-                made.fetched.gram = self._fetched(made.fetched.ids)
+                made.fetched.gram = self._fetch(made.fetched.ids)
             if square:
                 self._few.slot(made.capacity)  # this buffer is made last: later panels use it, and no error may free it
         return made
@@ -512,7 +514,7 @@ class BlockGram(Operator):
                 stream.finish()
                 stream.free(*fetched.gram.buffers())
                 fetched.ids, fetched.gram = ids[:0], None  # stays consistent if laying out fails
-                fetched.ids, fetched.gram = ids, self._fetched(ids)
+                fetched.ids, fetched.gram = ids, self._fetch(ids)
             self._gather(panel, fetched.gram, fetched.ids, wanted, count)
         elif self._window and panel.width == self.rows.lanes:
             stream.write(fetched.at, wanted)
@@ -524,7 +526,7 @@ class BlockGram(Operator):
                 for first in range(0, len(ids), step):
                     with stream.scratch():
                         some = ids[first : first + step]
-                        self._gather(panel, self._fetched(some), some, wanted, count, fresh=not first)
+                        self._gather(panel, self._fetch(some), some, wanted, count, fresh=not first)
 
     def _gather(
         self, panel: Panel, gram: Gram, ids: NDArray[Any], wanted: NDArray[Any], count: Buffer, fresh: bool = True
@@ -549,7 +551,7 @@ class BlockGram(Operator):
         c. ``store`` or ``update`` may be None. A panel without right-hand rows needs no pass.
         """
         if panel.fetched.count:
-            self._over(lambda gram, groups, base: gram.over_rows(groups, base, panel, count, store, update))
+            self._each_block(lambda gram, groups, base: gram.over_rows(groups, base, panel, count, store, update))
 
     def between(self, panel: Panel, at: Buffer, right: Panel, count: Buffer, K: Buffer, update: Update | None) -> None:
         self._of(panel).between(panel, panel.fetched.at, right, count, K, update)

@@ -65,7 +65,7 @@ FEW, MOST = 2, 8
 SEVERAL = 4  # number of outputs from which a work-item's scratch may hold MOST lane groups
 
 
-def usual(stream: Stream, row: int) -> int:
+def usual_tile_bytes(stream: Stream, row: int) -> int:
     """Return the usual size of a tile of K in bytes, for ``row`` bytes in one row of K.
 
     CPU caches hold a tile of this size, and the tile gives work to all compute units.
@@ -136,7 +136,7 @@ class Sums:
                 "lanes: make the panel with square=True"
             )
         V, groups, row = rows.lanes, rows.n_pad // rows.lanes, np.dtype(rows.dtype).itemsize * capacity
-        wanted = usual(stream, row) if tile_bytes is None else tile_bytes
+        wanted = usual_tile_bytes(stream, row) if tile_bytes is None else tile_bytes
         step = max(1, min(groups, wanted // (V * row)))
         self._ld = size = step * V
         firsts, nbytes = range(0, groups, step), row * size
@@ -149,7 +149,7 @@ class Sums:
         self._count = stream.upload(np.array([m], np.int32))
         short, exact = (programs.back(stream.profile, rows.dtype, one) for one in (False, True))
         self._kernels = {
-            name: stream.variant(short, name) for name in ("residual", "coupled", "blank", "forth", "back")
+            name: stream.variant(short, name) for name in ("residual", "coupled", "zero_padding", "forth", "back")
         }
         self._exact = {name: stream.variant(exact, name) for name in ("forth", "back")}
         self._padding = np.flatnonzero(rows.order < 0).astype(np.int32)
@@ -158,10 +158,10 @@ class Sums:
         self._weights = Weights(None, 0, None)
         self.set_weights(None)
 
-    def make(self) -> None:
+    def compute(self) -> None:
         """Compute all tiles of K and keep them. Later passes do not read the rows X."""
         for part in self._parts:
-            self._filled(part)
+            self._compute_tile(part)
 
     def set_weights(self, w: Vector | None, shares: Vector | None = None) -> None:
         """Set the matrices H, one for each row, for later calls of :meth:`forward_back`.
@@ -173,10 +173,12 @@ class Sums:
         stream.finish()
         stream.free(*(buffer for buffer in (old.w, old.shares) if buffer is not None))
         w = np.ones(self.gram.rows.n) if w is None else w
-        coupled = None if shares is None else stream.wide(self._in_place(shares))
-        self._weights = Weights(stream.wide(self._in_place(w)), int(w.ndim > 1), coupled)  # padding rows have w = 0
+        coupled = None if shares is None else stream.wide(self._to_device_order(shares))
+        self._weights = Weights(
+            stream.wide(self._to_device_order(w)), int(w.ndim > 1), coupled
+        )  # padding rows have w = 0
 
-    def _in_place(self, values: Vector) -> Vector:
+    def _to_device_order(self, values: Vector) -> Vector:
         """Move values (..., n) from the caller's order to device order (..., n_pad), with 0 in padding rows."""
         placed = np.zeros((*values.shape[:-1], self.gram.rows.n_pad))
         placed[..., self.gram.rows.position] = values
@@ -194,11 +196,11 @@ class Sums:
 
     def back(self, R: Vector) -> Vector:
         """Return the transpose of K(X, U)' R' as (k, m), for R (k, n)."""
-        stream, placed = self.gram.stream, self._in_place(R)
+        stream, placed = self.gram.stream, self._to_device_order(R)
         stream.clear(self._out, 8 * self.k * self.panel.capacity)
         part_of = np.zeros((self.k, self._ld))
         for part in self._parts:
-            self._filled(part)
+            self._compute_tile(part)
             part_of[:, : part.rows] = placed[:, part.places]
             stream.write_wide(self._r, part_of)
             self._add(part, exact=True)
@@ -227,7 +229,7 @@ class Sums:
         padded[:, : self.m] = V
         return padded
 
-    def _filled(self, part: RowTile) -> None:
+    def _compute_tile(self, part: RowTile) -> None:
         """Compute the values of a tile of K unless an earlier pass has stored them.
 
         Padding rows get the value 0, since the kernel function may be infinite for them.
@@ -243,12 +245,12 @@ class Sums:
         begin, stop = np.searchsorted(self._padding, (part.first, self._made)).tolist()
         if stop > begin:
             where = self._listed, begin, part.first
-            self._kernels["blank"]((stop - begin,), None, where, capacity, part.values, np.int64(self._ld))
+            self._kernels["zero_padding"]((stop - begin,), None, where, capacity, part.values, np.int64(self._ld))
 
     def _forward(self, part: RowTile, exact: bool = False) -> None:
         """Compute the rows of T = K(X, U) V that belong to a tile of K."""
         profile = self.gram.stream.profile
-        self._filled(part)
+        self._compute_tile(part)
         if profile.style == "simd":
             size, local = -(-part.rows // (self.gram.rows.lanes * programs.FORTH)), 1
         else:
@@ -282,7 +284,7 @@ class OnePass:
         self._absent = stream.upload((gram.rows.order < 0).astype(np.uint8))
         self._scratch = [stream.buffer(self._items * nbytes) for nbytes in scratch]
         self._kernel = stream.variant(made)
-        self._collected = stream.variant(programs.back(stream.profile, gram.rows.dtype), "collected")
+        self._add_parts = stream.variant(programs.back(stream.profile, gram.rows.dtype), "add_parts")
 
     @staticmethod
     def of(gram: Gram, panel: Panel, k: int, limit: int) -> OnePass | None:
@@ -312,7 +314,7 @@ class OnePass:
                 groups = min(step, one.groups - first)
                 items = -(-groups // programs.BLOCK)
                 self._kernel((items,), (1,), one.first + first, groups, one.reads, *given, gram.numbers)
-                self._collected((size,), None, self._scratch[-1], items, size, out)
+                self._add_parts((size,), None, self._scratch[-1], items, size, out)
 
 
 _DTYPES = [np.float64, np.float32]
@@ -485,16 +487,16 @@ class Cross:
         """Choose "rows", "stored" or "streamed", and do the work that is done once: lay out the rows, or compute K."""
         stream, itemsize = self._stream, np.dtype(self.dtype).itemsize
         left, row = stream.limit - stream.allocated, layouts.row_bytes(self._plan, self._X, itemsize)
-        # ``values`` are the bytes of K in one row, ``beside`` the bytes of the row's sums and weights
-        values, beside = self._panel.capacity * itemsize, 8 * (4 * self.k + 1)
-        self._tile = min(usual(stream, values), left // 8)
-        self._streamed = passing = Streamed(stream, self._X, self._plan, self.dtype, beside)
+        # ``values`` are the bytes of K in one row, ``sums_bytes`` the bytes of the row's sums and weights
+        values, sums_bytes = self._panel.capacity * itemsize, 8 * (4 * self.k + 1)
+        self._tile = min(usual_tile_bytes(stream, values), left // 8)
+        self._streamed = passing = Streamed(stream, self._X, self._plan, self.dtype, sums_bytes)
         with stream.scratch():
             cells = passing.laid(stream, slice(0, min(passing.step, PROBE))).cost
         self.cost = cells + USED * (stream.profile.style == "simd")
         reading = IN_ORDER * stream.profile.cache_cost
         words = f"computing a value of K costs as much as {self.cost:.0f} dense multiply-adds, reading it {reading:.0f}"
-        stored, resident = self.n * (values + beside) + passing.step * row, self.n * (row + beside)
+        stored, resident = self.n * (values + sums_bytes) + passing.step * row, self.n * (row + sums_bytes)
         if keep and self.cost > reading and stored <= SHARE * left:
             self.way, self.reason = "stored", f"{words}: K is stored, {self.n * values / 1e6:.0f} MB"
             self.cost = reading
@@ -512,7 +514,7 @@ class Cross:
         for rows in passing.slices if self.way == "stored" else ():
             sums = self._sums(passing.laid(stream, rows))
             self._blocks.append((rows, sums))
-            sums.make()
+            sums.compute()
             stream.finish()
             stream.free(*sums.gram.buffers())
 
@@ -542,7 +544,7 @@ class Cross:
     def forward(self, V: Vector) -> Vector:
         """Return T (k, n), the transpose of K(X, C) V', for V (k, m)."""
         T = np.empty((self.k, self.n))
-        self._over(lambda rows, sums: np.copyto(T[:, rows], sums.forward(V)))
+        self._each_block(lambda rows, sums: np.copyto(T[:, rows], sums.forward(V)))
         return T
 
     def back(self, R: Vector) -> Vector:
@@ -555,10 +557,10 @@ class Cross:
 
     def _total(self, product: Callable[[slice, Sums], Vector], with_weights: bool = False) -> Vector:
         out = np.zeros((self.k, self.m))
-        self._over(lambda rows, sums: np.add(out, product(rows, sums), out=out), with_weights)
+        self._each_block(lambda rows, sums: np.add(out, product(rows, sums), out=out), with_weights)
         return out
 
-    def _over(self, one: Callable[[slice, Sums], object], with_weights: bool = False) -> None:
+    def _each_block(self, one: Callable[[slice, Sums], object], with_weights: bool = False) -> None:
         """Call ``one`` with each block of rows and its Sums. With ``with_weights``, set H for streamed blocks first."""
         self.passes += 1
         for rows, sums in self._blocks:

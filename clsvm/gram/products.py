@@ -28,11 +28,11 @@ from numpy.typing import NDArray
 from clsvm.gram import programs
 from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.layouts.lanes import LaneRows
-from clsvm.gram.layouts.record import Panel, Pass, Reader, Rows
+from clsvm.gram.layouts.record import Launch, Panel, Reader, Rows
 from clsvm.gram.programs import RowSource, Units, computed_rows
 from clsvm.kernels import Kernel
 from clsvm.opencl.contexts import Kernel as DeviceKernel
-from clsvm.opencl.stream import APART, Buffer, Stream
+from clsvm.opencl.stream import ALIGNMENT, Buffer, Stream
 
 Slots = dict[int, Buffer]
 # Largest cost of one GPU launch in dense multiply-adds. A small GPU makes 5e11 a second, so a launch takes 0.2 s.
@@ -255,7 +255,7 @@ class Gram(Operator):
         the kernel function's scalar arguments, such as gamma.
     squared
         buffer of the rows' squared norms as the matrix units (tensor cores) compute them, or None.
-    at_least
+    min_tiles
         smallest number of register tiles of the shape "wide" in a product; fewer would leave compute units idle.
 
     ``slots`` maps each capacity to the buffer that :meth:`slot` made for it. Several Grams may share the map.
@@ -274,7 +274,7 @@ class Gram(Operator):
         self._slots: Slots = {} if slots is None else slots
         self._plain: Gram | None = None  # a Gram of the same rows whose kernels sum without a store
         self.squared: Buffer = None  # squared norms as the matrix units (tensor cores) compute them
-        self.at_least = stream.compute_units
+        self.min_tiles = stream.compute_units
 
     def use(self, units: Units | None) -> None:
         """Choose matrix units for later products with many right-hand rows, or None for ordinary arithmetic.
@@ -386,19 +386,21 @@ class Gram(Operator):
         of X.
         """
         if update and not store and self._layout.plain:
-            self._through(groups, base, panel, count, update)
+            self._add_through_store(groups, base, panel, count, update)
             return
         passes = (one for one in self.reader.over_rows(groups, panel, count) if update or not one.sums)
         self._launch(_product(store, update), panel, passes, base, store, update)
 
-    def _through(self, groups: range, base: int, panel: Panel, count: Buffer, update: Update) -> None:
+    def _add_through_store(self, groups: range, base: int, panel: Panel, count: Buffer, update: Update) -> None:
         """Add D K(U, X) to the sums c for a layout whose kernels only store values. ``update`` holds D and c.
 
         A temporary store takes K between one block of right-hand rows U and some rows of X at a time. If half of the
         free memory holds too few rows of X, the kernels of Layout.plain compute the sums without a store.
         """
         stream, V, width, itemsize = self.stream, self.rows.lanes, panel.width, self._real.itemsize
-        unit = APART // (8 * V)  # sub-buffers of the sums c may begin at multiples of ``unit`` lane groups of V rows
+        unit = ALIGNMENT // (
+            8 * V
+        )  # sub-buffers of the sums c may begin at multiples of ``unit`` lane groups of V rows
         limit = min(PASSING, (stream.limit - stream.allocated) // 2)
         step = unit * (limit // (width * itemsize * V * unit))
         if step * V < min(FEW, len(groups) * V):
@@ -423,14 +425,14 @@ class Gram(Operator):
             self._slots[capacity] = self.stream.upload(np.arange(capacity, dtype=np.int32))
         return self._slots[capacity]
 
-    def _wide(self, one: Pass, update: bool) -> bool:
+    def _wide(self, one: Launch, update: bool) -> bool:
         """Return whether the launch has enough register tiles of the shape "wide" to busy every compute unit."""
         profile = self.stream.profile
         if "wide" not in profile.tiles or one.blocks < 2:
             return False
         tile = profile.tiles["wide"]
         tiles = -(-one.groups // tile["GROUPS"]) * (1 if update else -(-one.blocks // tile["BLOCKS"]))
-        return tiles >= self.at_least
+        return tiles >= self.min_tiles
 
     def prepared(self, groups: range, panel: Panel, count: Buffer, update: Update) -> list[Callable[[], None]]:
         """Return functions that add D K(U, X) to the sums c of ``update``, for a panel with sections of rows U.
@@ -445,14 +447,20 @@ class Gram(Operator):
         return [kernel.prepared(*launch) for kernel, *launch in each]
 
     def _launch(
-        self, product: str, panel: Panel, passes: Iterable[Pass], base: int, store: Store | None, update: Update | None
+        self,
+        product: str,
+        panel: Panel,
+        passes: Iterable[Launch],
+        base: int,
+        store: Store | None,
+        update: Update | None,
     ) -> None:
         for one in passes:
             for kernel, *launch in self._launches(product, panel, one, base, store, update):
                 kernel(*launch)
 
     def _launches(
-        self, product: str, panel: Panel, one: Pass, base: int, store: Store | None, update: Update | None
+        self, product: str, panel: Panel, one: Launch, base: int, store: Store | None, update: Update | None
     ) -> Iterator[tuple[Any, ...]]:
         """Yield the kernel, global size, local size and arguments of each launch of a product."""
         stream, r, shape = self.stream, self.rows, panel.shape

@@ -28,7 +28,7 @@ from clsvm.kernels.records import Spec
 from clsvm.opencl import sources
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.sources import Variant
-from clsvm.opencl.stream import APART
+from clsvm.opencl.stream import ALIGNMENT
 
 
 class Product(NamedTuple):
@@ -59,7 +59,7 @@ class Product(NamedTuple):
 
 
 SLABS = 8  # largest number of buffers ("slabs") that hold rows of K
-SECTION = APART // 4  # distance in ints between the numbers of two sections (opencl.stream.together)
+SECTION = ALIGNMENT // 4  # distance in ints between the numbers of two sections (opencl.stream.join_arrays)
 _SECTIONS = "-DUPDATE", f"-DSECTIONS={SECTION}"
 
 PRODUCTS = {

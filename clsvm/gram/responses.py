@@ -28,11 +28,13 @@ from clsvm.gram.precision import RowPrecision
 from clsvm.gram.products import Gram, Update
 from clsvm.kernels import Kernel
 from clsvm.opencl.contexts import of_thread
-from clsvm.opencl.stream import APART, Buffer, Sections, Stream, together
+from clsvm.opencl.stream import ALIGNMENT, Buffer, JoinedArrays, Stream, join_arrays
 
 Vector = NDArray[np.float64]
 _TILE = 64  # a multiple of the rows in a lane group, and of the right-hand rows in a panel's block, for every layout
-_BEGIN = APART // 4  # a group's support vectors begin at a multiple of this in a panel, so that sub-buffers are valid
+_BEGIN = (
+    ALIGNMENT // 4
+)  # a group's support vectors begin at a multiple of this in a panel, so that sub-buffers are valid
 CHUNK = 256 << 20  # bytes of rows to predict that are laid out at a time
 IN_PLACE = 0.8  # share of the free memory that a block of rows may take if kernels read X in the host's memory
 PANEL, PASSING = 32 << 20, 4 << 20  # bytes of a panel of support vectors, if it serves all calls, and if it is refilled
@@ -130,7 +132,7 @@ def _weights(pieces: Sequence[Piece], coefficients: Vector, begin: int, capacity
     return D
 
 
-class Load(NamedTuple):
+class LoadedPanel(NamedTuple):
     """Hold support vectors that were copied into one panel.
 
     Attributes
@@ -150,7 +152,7 @@ class Load(NamedTuple):
     panel: Panel
     pieces: Sequence[Piece]
     parts: list[Panel]
-    sections: Sections
+    sections: JoinedArrays
     buffers: tuple[Buffer, ...]
 
     def add(self, gram: Gram, run: Sequence[int], coefficients: Vector, c: Buffer, n: int, first: int) -> list[Buffer]:
@@ -164,7 +166,7 @@ class Load(NamedTuple):
         capacity = whole_tiles(pieces[-1].at + pieces[-1].size - begin + _TILE - 1)
         D = stream.wide(_weights(pieces, coefficients, begin, capacity))
         if len(run) >= SECTIONS and gram.rows.kind == DENSE.name and not stream.simulated:
-            numbers = together(stream, [piece.numbers(begin, first) for piece in pieces]).buffer
+            numbers = join_arrays(stream, [piece.numbers(begin, first) for piece in pieces]).buffer
             part = gram.part(self.panel, begin, capacity, numbers)
             gram.accumulate(part, numbers, None, Update(problems, n, c, D, capacity, len(pieces)))
             return [D, numbers]
@@ -228,15 +230,16 @@ class Support:
         block = LAYOUTS[plan.kind].block_bytes(plan, vectors, itemsize, _TILE)
         limit = min(stream.largest, max(0, budget // 8 - block))
         self._capacity, self.pieces = _pieces(self._ends, min(PANEL, limit) // row)
-        self._kept: list[Load] = []
+        self._kept: list[LoadedPanel] = []
         self.buffers: tuple[Buffer, ...] = ()
         if stream.profile.lacks(self.dtype):  # the host computes the sums instead (exact.decision_values)
             return
         if (
             keep
-            and len(self.pieces) * (self._capacity * (row + ROW_OVERHEAD) + block) + APART * len(ends) <= budget // 4
+            and len(self.pieces) * (self._capacity * (row + ROW_OVERHEAD) + block) + ALIGNMENT * len(ends)
+            <= budget // 4
         ):
-            self._kept = [self._gathered(stream, pieces) for pieces in self.pieces]
+            self._kept = [self._loaded(stream, pieces) for pieces in self.pieces]
             self.buffers = tuple(buffer for load in self._kept for buffer in load.buffers)
         else:
             self._capacity, self.pieces = _pieces(self._ends, min(max(PASSING // row, FEWEST), limit // row))
@@ -244,7 +247,7 @@ class Support:
         self._load = 2 * self._capacity * (row + ROW_OVERHEAD) + block
         stream.finish()
 
-    def _gathered(self, stream: Stream, pieces: list[Piece]) -> Load:
+    def _loaded(self, stream: Stream, pieces: list[Piece]) -> LoadedPanel:
         """Lay out the support vectors of some pieces on the device, and copy them into a new panel."""
         first, end = pieces[0].which.start, pieces[-1].which.stop
         gram = Gram(stream, layouts.build(stream, self.vectors[first:end], self._single, self.dtype), self.kernel)
@@ -254,17 +257,17 @@ class Support:
             places[at : at + which.stop - which.start] = gram.rows.position[which.start - first : which.stop - first]
         rows, count = stream.upload(places), stream.upload(np.array([panel.capacity], np.int32))
         gram.gather(panel, rows, count)
-        sections = together(stream, [piece.numbers() for piece in pieces])
+        sections = join_arrays(stream, [piece.numbers() for piece in pieces])
         parts = [
             gram.part(panel, piece.at, whole_tiles(piece.size + _TILE - 1), count)
             for piece, count in zip(pieces, sections.each, strict=True)
         ]
         lasting, passing = (*panel.buffers(), sections.buffer), (count, rows, *gram.buffers())
         if panel.rows_stay:
-            return Load(panel, pieces, parts, sections, (*lasting, *passing))
+            return LoadedPanel(panel, pieces, parts, sections, (*lasting, *passing))
         stream.finish()
         stream.free(*passing)
-        return Load(panel, pieces, parts, sections, lasting)
+        return LoadedPanel(panel, pieces, parts, sections, lasting)
 
     def responses(self, stream: Stream, X: Data, coefficients: Vector, groups: slice = ALL) -> Vector:
         """Return sums of K(S, X) over the support vectors S, weighted by ``coefficients`` (problems, m), in float64.
@@ -286,7 +289,7 @@ class Support:
         """Return :meth:`responses` for coefficients within the range of the device's wide numbers."""
         among = self.among(groups)
         problems, n = len(coefficients), X.shape[0]
-        if len(among) == len(self._ends) and (few := self._for_few(stream, X, problems)):
+        if len(among) == len(self._ends) and (few := self._small_batch(stream, X, problems)):
             return few.responses(stream, X, coefficients)
         row = layouts.row_bytes(self.plan, X, np.dtype(self.dtype).itemsize) + ROW_OVERHEAD + 8 * problems * len(among)
         step = whole_tiles(min(CHUNK, stream.largest, self._block_bytes(stream, X, problems)) // row)
@@ -303,7 +306,7 @@ class Support:
                 out[:, start : start + step] = found
         return np.zeros((len(among) * problems, 0)) if out is None else out
 
-    def _for_few(self, stream: Stream, X: Data, problems: int) -> SmallBatchPredictor | None:
+    def _small_batch(self, stream: Stream, X: Data, problems: int) -> SmallBatchPredictor | None:
         """Return this thread's small-batch predictor. Return None for more than MOST rows, for a layout other than
         dense lane groups, or for a predictor that would exceed its share of the memory."""
         (n, d), groups, vectors = X.shape, len(self._ends), len(self._kept) * self._capacity
@@ -343,7 +346,7 @@ class Support:
             among = [at for at, piece in enumerate(pieces) if piece.group in groups]
             if not among:
                 continue
-            load = self._kept[number] if self._kept else self._gathered(stream, pieces)
+            load = self._kept[number] if self._kept else self._loaded(stream, pieces)
             for run in _runs(pieces, among, problems):
                 stream.free(*load.add(gram, run, coefficients, sums, n, groups.start))
             stream.finish()
@@ -374,7 +377,7 @@ class SmallBatchPredictor:
     norms and sums.
     """
 
-    def __init__(self, stream: Stream, support: Support, loads: Sequence[Load], d: int, problems: int) -> None:
+    def __init__(self, stream: Stream, support: Support, loads: Sequence[LoadedPanel], d: int, problems: int) -> None:
         plan, dtype, groups = support.plan, support.dtype, len(support.among(ALL))
         self._loads, self._problems, self._capacity = loads, problems, loads[0].panel.capacity
         built = DENSE.build(stream, np.zeros((MOST, d)), replace(plan, kind=DENSE.name), dtype)
@@ -396,7 +399,7 @@ class SmallBatchPredictor:
         # Programs are built before a call locks its stream, because a fork locks the builder before the streams.
         self._prepare(1)
         m = max(piece.which.stop for load in loads for piece in load.pieces)
-        self._answered(stream, np.zeros((1, d)), np.zeros((problems, m)))
+        self._predict(stream, np.zeros((1, d)), np.zeros((problems, m)))
         lasting = self._order, self._packer.centre, self._device, self._weights
         stream.detach([*built.buffers(), *lasting])
 
@@ -407,9 +410,9 @@ class SmallBatchPredictor:
         """
         self._prepare(-(-X.shape[0] // self._rows.lanes))
         with stream.lock:  # a fork waits for this stream
-            return self._answered(stream, X.toarray() if sp.issparse(X) else X, coefficients)
+            return self._predict(stream, X.toarray() if sp.issparse(X) else X, coefficients)
 
-    def _answered(self, stream: Stream, X: NDArray[np.floating], coefficients: Vector) -> Vector:
+    def _predict(self, stream: Stream, X: NDArray[np.floating], coefficients: Vector) -> Vector:
         rows, n, begin = self._rows, len(X), self._begin
         self._host[begin : begin + X.size] = X.reshape(-1)
         stream.write(self._device, self._host[: begin + X.size])

@@ -87,7 +87,7 @@ class RowCache:
         return self.slab_rows * self._most
 
     @property
-    def coming(self) -> int:
+    def growth_bytes(self) -> int:
         """Return the number of bytes by which the cache's ring of slots may still grow."""
         return (self._most - len(self._slabs)) * self.slab_bytes
 
@@ -182,7 +182,7 @@ def nbytes(n: int, dtype: str) -> int:
     return n * (n + SLABS) * np.dtype(dtype).itemsize
 
 
-def needs(gram: Operator) -> int:
+def needed_bytes(gram: Operator) -> int:
     """Return the number of bytes that :func:`computed` allocates, including its panel of right-hand rows."""
     return nbytes(gram.rows.n_pad, gram.rows.dtype) + gram.panel_bytes(_AT_A_TIME)
 

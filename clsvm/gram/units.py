@@ -92,7 +92,7 @@ def measure_units(stream: Stream, one: Units) -> tuple[float, bool]:
         plan = layouts.choose(stream.profile, X, linear.spec, "dense")
         gram = Gram(stream, layouts.build(stream, X, plan, "float32"), linear)
         gram.use(one)
-        gram.at_least, n_pad, place = 0, gram.rows.n_pad, gram.rows.position
+        gram.min_tiles, n_pad, place = 0, gram.rows.n_pad, gram.rows.position
         panel, count = gram.panel(WORKING), stream.upload(np.array([WORKING], np.int32))
         gram.gather(panel, stream.upload(place[:WORKING]), count)
         D = np.zeros((1, panel.capacity))

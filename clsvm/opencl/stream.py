@@ -1,7 +1,7 @@
 """Give one thread the use of one device: a command queue, kernels, and buffers within a memory limit.
 
-:class:`Stream` allocates buffers, copies arrays to and from them, and makes kernels. :class:`Sections` and
-:func:`together` put several arrays in one buffer. Other modules pass buffers to kernels and streams without reading
+:class:`Stream` allocates buffers, copies arrays to and from them, and makes kernels. :class:`JoinedArrays` and
+:func:`join_arrays` put several arrays in one buffer. Other modules pass buffers to kernels and streams without reading
 them.
 """
 
@@ -30,9 +30,9 @@ Buffer = Any  # a pyopencl buffer, which other modules only pass on
 # A large array is copied to a GPU through two pieces of pinned host memory, which a GPU reads at its bus's full rate.
 # Several threads fill one piece of pinned memory while the device copies the other piece.
 PIECE = 8 << 20  # bytes of a piece of pinned memory
-FILLERS = 4  # at most this many threads fill a piece of pinned memory, and at most half as many as there are cores
+COPY_THREADS = 4  # at most this many threads fill a piece of pinned memory, and at most half as many as there are cores
 LEAST_PINNED = 2 * PIECE  # arrays of at least this many bytes are copied through pinned memory
-APART = 512  # arrays that share a buffer begin at multiples of 512 bytes; no device needs a larger alignment
+ALIGNMENT = 512  # arrays that share a buffer begin at multiples of 512 bytes; no device needs a larger alignment
 
 
 class Stream:
@@ -340,7 +340,7 @@ class Stream:
     def part(self, buffer: Buffer, first: int, nbytes: int) -> Buffer:
         """Return the part of a buffer that begins at byte ``first`` and has ``nbytes`` bytes, rounded up to 64.
 
-        ``first`` must be a multiple of the device's alignment. Multiples of APART are allowed on every device.
+        ``first`` must be a multiple of the device's alignment. Multiples of ALIGNMENT are allowed on every device.
         """
         with self._runtime_call("a buffer has no such part"):
             return buffer.get_sub_region(first, -(-max(1, nbytes) // 64) * 64)
@@ -386,7 +386,7 @@ class Stream:
         """Copy bytes to the start of a buffer through pinned memory, and wait until the copy is done."""
         pieces = self._pinned()
         events: list[Any] = [None] * len(pieces)
-        fillers = max(1, min(FILLERS, cores() // 2))
+        fillers = max(1, min(COPY_THREADS, cores() // 2))
         with ThreadPoolExecutor(fillers, "clsvm copies") if fillers > 1 else contextlib.nullcontext() as pool:
             apply: Callable[..., Any] = pool.map if pool else map
             for number, first in enumerate(range(0, array.size, PIECE)):
@@ -493,7 +493,7 @@ class Stream:
         return self.kernel(variant.text, variant.options, name or variant.entry)
 
 
-class Sections(NamedTuple):
+class JoinedArrays(NamedTuple):
     """Hold several arrays in one device buffer, so that one copy writes or reads all of them.
 
     Under the simulator Oclgrind each array has a separate buffer, because Oclgrind reports copies to a part of a buffer
@@ -533,18 +533,18 @@ class Sections(NamedTuple):
         return [whole[first : first + one.nbytes].view(one.dtype).reshape(one.shape) for one, first in places]
 
 
-def together(stream: Stream, arrays: Sequence[NDArray[Any]]) -> Sections:
-    """Copy several arrays to one new device buffer, and return its :class:`Sections`.
+def join_arrays(stream: Stream, arrays: Sequence[NDArray[Any]]) -> JoinedArrays:
+    """Copy several arrays to one new device buffer, and return its :class:`JoinedArrays`.
 
     One buffer for all arrays takes less time than a buffer for each.
     """
-    starts = np.cumsum([0, *(-(-max(1, array.nbytes) // APART) * APART for array in arrays)]).tolist()
+    starts = np.cumsum([0, *(-(-max(1, array.nbytes) // ALIGNMENT) * ALIGNMENT for array in arrays)]).tolist()
     if stream.simulated:
         separate = [stream.upload(array) for array in arrays]
-        return Sections(separate[0], separate, starts, arrays)
+        return JoinedArrays(separate[0], separate, starts, arrays)
     buffer = stream.upload(_whole(arrays, starts))
     each = [stream.part(buffer, first, one.nbytes) for one, first in zip(arrays, starts, strict=False)]
-    return Sections(buffer, each, starts, arrays)
+    return JoinedArrays(buffer, each, starts, arrays)
 
 
 def _whole(arrays: Sequence[NDArray[Any]], starts: Sequence[int]) -> NDArray[np.uint8]:

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from clsvm.gram.layouts.record import Panel
 from clsvm.gram.products import Operator, Tile, Update
-from clsvm.opencl.stream import Buffer, Stream, together
+from clsvm.opencl.stream import Buffer, Stream, join_arrays
 from clsvm.problem import Constraint, Problem, Subproblem, Vector
 from clsvm.report import Status
 from clsvm.solvers import certificate
@@ -224,7 +224,7 @@ class _Batch:
         wide = map(stream.as_wide, (q, self.b, lo, hi, np.array([kind.epsilon]), q))
         blank = np.zeros((B, W)), np.zeros((B, 4)), np.zeros((B, W), np.uint8)
         numbers = counts([B * W, *(len(subproblem.rows) for subproblem in subproblems)])
-        whole, parts, *_ = together(stream, [*wide, *blank, ws, *numbers])
+        whole, parts, *_ = join_arrays(stream, [*wide, *blank, ws, *numbers])
         self.device = _Device(whole, View(*parts[:5]), parts[11:], *parts[5:11])
         self.panel, self.at = gathered(gram, self.positions, self.device.all)
         values = self._row_arguments()  # arguments by which the SMO kernel computes rows of Q
@@ -509,7 +509,7 @@ def _from_products(gram: Operator, requests: Sequence[GradientRequest]) -> list[
     right, of = gathered(gram, np.stack([_padded(request.support, S) for request in requests]), all_rows)
     D = stream.wide(np.stack([np.pad(request.b, (0, S - len(request.b))) for request in requests]))
     c = stream.wide(np.stack([np.pad(request.q, (0, R - len(request.q))) for request in requests]))
-    count, each, *_ = together(stream, counts([number for some in lengths for number in some]))
+    count, each, *_ = join_arrays(stream, counts([number for some in lengths for number in some]))
     for i, (m, vectors) in enumerate(lengths):
         row_count, support_count, m, vectors = *each[2 * i : 2 * i + 2], _round_up(gram, m), _round_up(gram, vectors)
         left, right_part = gram.part(panel, i * R, m, row_count), gram.part(right, i * S, vectors, support_count)

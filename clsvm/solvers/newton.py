@@ -430,7 +430,7 @@ class Newton:
         Return None if there is no minimum, or no memory to compute it. The factor is kept for the next step if that
         leaves enough memory to the outer iterations.
         """
-        needed = self._rows.tile_memory.nbytes + self._rows.cache.coming
+        needed = self._rows.tile_memory.nbytes + self._rows.cache.growth_bytes
         try:
             change = self._find_change(*self._state.now())
         except (MemoryLimitError, DeviceError, MemoryError):

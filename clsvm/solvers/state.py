@@ -26,7 +26,7 @@ from clsvm.opencl import sources
 from clsvm.opencl.contexts import local
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.sources import Variant
-from clsvm.opencl.stream import Buffer, Stream, together
+from clsvm.opencl.stream import Buffer, Stream, join_arrays
 from clsvm.problem import Constraint, Problem, Vector
 from clsvm.solvers import certificate
 
@@ -325,7 +325,7 @@ class Selection:
         self._histogram = tuple(stream.zeros(4 * size) for size in sizes)  # count.cl's counts, totals, ends, shares
         shape = sets, self.chunks, constraint.groups, 4
         initial = stream.as_wide(np.zeros(shape)), np.zeros(shape, np.int32), np.zeros((problems, 4), np.int64)
-        self._extremes = together(stream, initial)
+        self._extremes = join_arrays(stream, initial)
         self.numbers, self.places, self.counters = self._extremes.each
         self.program = selection(profile, dtype, constraint)
         names = (

@@ -34,7 +34,7 @@ SHAPES = ((190, 37, 130, 1), (128, 16, 128, 1), (200, 3, 65, 1), (70, 1, 70, 1),
 def made(stream: Stream, X: np.ndarray, kernel: kernels.Kernel, used: Units | None = EMULATED) -> Gram:
     """Products that take matrix units wherever there are many working vectors."""
     gram = products(stream, X, kernel, "dense")
-    gram.at_least = 0
+    gram.min_tiles = 0
     gram.use(used)
     return gram
 
@@ -92,7 +92,7 @@ def test_a_row_meets_itself_at_distance_0(device: str, d: int, tile: str) -> Non
     kernel = kernels.Kernel("exp(-gamma * sqdist) + 0 * xx", gamma=50.0)
     with Stream(device, profile=GPU) as stream:
         gram = Gram(stream, layouts.build(stream, X, layouts.Plan("dense", np.zeros(d), ""), "float32"), kernel)
-        gram.at_least = 0
+        gram.min_tiles = 0
         gram.use(TILES[tile])
         K, _, _ = values(stream, gram, 72)
     assert (np.diag(K[:, :72]) == 1).all()

@@ -10,7 +10,7 @@ import pytest
 
 from clsvm import SVC
 from clsvm.opencl import stream as copies
-from clsvm.opencl.stream import APART, Stream, together
+from clsvm.opencl.stream import ALIGNMENT, Stream, join_arrays
 
 
 @pytest.mark.oclgrind
@@ -19,8 +19,8 @@ def test_arrays_that_go_and_come_together(device: str, profile: str) -> None:
     with Stream(device) as stream:
         numbers = stream.as_wide(np.arange(70.0).reshape(7, 10))
         arrays = numbers, np.arange(5, dtype=np.int32), np.zeros((0, 4)), np.array([[1, 2]], np.int64)
-        made = together(stream, arrays)
-        assert stream.simulated or stream.allocated >= 4 * APART
+        made = join_arrays(stream, arrays)
+        assert stream.simulated or stream.allocated >= 4 * ALIGNMENT
         for found, array in zip(made.read(stream), arrays, strict=True):
             np.testing.assert_array_equal(found, array)
             assert found.dtype == array.dtype
@@ -41,7 +41,7 @@ def apart(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Devices have memory of their own, pieces are of 1000 bytes that three threads fill; the sizes of what went
     through them."""
     monkeypatch.setattr(copies, "PIECE", 1000)
-    monkeypatch.setattr(copies, "FILLERS", 3)
+    monkeypatch.setattr(copies, "COPY_THREADS", 3)
     monkeypatch.setattr(copies, "cores", lambda: 8)
     monkeypatch.setattr(copies, "LEAST_PINNED", 2000)
     sizes: list[int] = []

@@ -23,7 +23,7 @@ from clsvm.estimators.base import documented
 from clsvm.fit import driver
 from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.layouts.lanes import LaneReader, Lanes
-from clsvm.gram.layouts.record import Pass, Rows, in_order, lanes, options, padded
+from clsvm.gram.layouts.record import Launch, Rows, in_order, lanes, options, padded
 from clsvm.kernels import BUILTIN
 from clsvm.kernels.records import Parameter, Spec
 from clsvm.opencl import sources
@@ -101,9 +101,9 @@ class LinesReader(LaneReader):
         take = self.stream.kernel(sources.cl() + GATHER, made, "take")
         take((panel.capacity,), None, r.values, r.xx, r.d, count, rows, panel.values, panel.uu)
 
-    def over_rows(self, groups: range, panel: Any, count: Any) -> Iterator[Pass]:
+    def over_rows(self, groups: range, panel: Any, count: Any) -> Iterator[Launch]:
         r = self.rows
-        yield Pass(groups.start, len(groups), (r.values, r.xx, r.d, count, panel.values, panel.uu))
+        yield Launch(groups.start, len(groups), (r.values, r.xx, r.d, count, panel.values, panel.uu))
 
 
 class LinesLayout(Lanes):

@@ -36,7 +36,7 @@ from clsvm.arrays import Data, centred, entries
 from clsvm.errors import BufferSizeError
 from clsvm.gram import partition
 from clsvm.gram.layouts import record
-from clsvm.gram.layouts.record import Layout, Panel, Pass, Plan, Reader, Rows, Survey, Text, options
+from clsvm.gram.layouts.record import Launch, Layout, Panel, Plan, Reader, Rows, Survey, Text, options
 from clsvm.gram.partition import Gain, Partition
 from clsvm.kernels import Kernel
 from clsvm.kernels.records import Spec
@@ -106,7 +106,7 @@ class CsrRows(Rows):
         return int(self.lengths[:rows].sum())
 
 
-class Listed(NamedTuple):
+class PanelRows(NamedTuple):
     """Name the rows of X that are a panel's right-hand rows.
 
     Attributes
@@ -195,13 +195,13 @@ class CsrReader(Reader):
     def gather(self, panel: Panel, rows: Buffer, count: Buffer, fresh: bool = True) -> None:
         if panel.nbytes < self.values_bytes(panel.capacity):
             raise ValueError("the panel was made by shorter rows")
-        panel.listed = Listed(self.rows.csr, self.rows.dense, self.norms, count, rows)
+        panel.listed = PanelRows(self.rows.csr, self.rows.dense, self.norms, count, rows)
 
-    def over_rows(self, groups: range, panel: Panel, count: Buffer) -> Iterator[Pass]:
+    def over_rows(self, groups: range, panel: Panel, count: Buffer) -> Iterator[Launch]:
         # these kernels read every row of X in order, so the list of positions is a dummy
         yield from self.over_panel(groups, panel, self.norms, panel, count)
 
-    def over_panel(self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer) -> Iterator[Pass]:
+    def over_panel(self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer) -> Iterator[Launch]:
         """Yield a launch for each block of right-hand rows. During the launch the panel ``right`` holds that block."""
         stream, r, block, (csr, dense, norms, listed, which) = self.stream, self.rows, right.block, right.listed
         mark, fill, _ = self._scatter
@@ -218,7 +218,7 @@ class CsrReader(Reader):
             if dense.number:
                 self.copy_dense(right, first)
             reads = (r.csr, r.dense, rows, self.norms, first, base, count, line_of, right.values, right.uu)
-            yield Pass(groups.start, len(groups), reads)
+            yield Launch(groups.start, len(groups), reads)
             block.base += lines
 
     def copy_dense(self, panel: Panel, first: int) -> None:
@@ -432,7 +432,7 @@ PARTS = 4  # number of work-items for each compute unit that build an inverted i
 WEIGHED = 512  # number of rows for which one work-item adds values of K to the sums c
 
 
-class Index(NamedTuple):
+class InvertedIndex(NamedTuple):
     """Hold the inverted index of CSR rows on the device, for blocks of ``size`` rows.
 
     Attributes
@@ -463,7 +463,7 @@ class Index(NamedTuple):
 class InvertedRows(CsrRows):
     """Hold rows in CSR, from which panels of right-hand rows are filled, and the rows' inverted index."""
 
-    index: Index
+    index: InvertedIndex
 
     def buffers(self) -> tuple[Buffer, ...]:
         return (*super().buffers(), *self.index[3:])
@@ -472,7 +472,7 @@ class InvertedRows(CsrRows):
 class InvertedReader(CsrReader):
     """Read rows by their inverted index for products over X. Products among right-hand rows read CSR entries."""
 
-    def over_rows(self, groups: range, panel: Panel, count: Buffer) -> Iterator[Pass]:
+    def over_rows(self, groups: range, panel: Panel, count: Buffer) -> Iterator[Launch]:
         r, (csr, dense, norms, _, which) = self.rows, panel.listed
         V, size = r.lanes, r.index.size
         begin, number = groups.start, len(groups)
@@ -481,9 +481,9 @@ class InvertedReader(CsrReader):
             reads = (csr, r.dense, which, r.xx, norms, first, count, panel.values, r.n_pad, r.index)
             if dense.number:
                 self.copy_dense(panel, first)
-                yield Pass(begin, number, reads)
-            yield Pass(begin, number, reads, kernel="match", items=blocks * panel.width)
-            yield Pass(begin, number, reads, kernel="add_weighted", items=-(-number * V // WEIGHED), sums=True)
+                yield Launch(begin, number, reads)
+            yield Launch(begin, number, reads, kernel="match", items=blocks * panel.width)
+            yield Launch(begin, number, reads, kernel="add_weighted", items=-(-number * V // WEIGHED), sums=True)
 
 
 class Inverted(Hybrid):
@@ -577,7 +577,7 @@ def invert(profile: Profile, dtype: str, d: int = 0) -> Variant:
     return Variant(f"invert {dtype}", sources.cl("gram/invert"), tuple(options(profile, dtype, d)), "count")
 
 
-def _index(stream: Stream, rows: CsrRows, columns: int) -> Index:
+def _index(stream: Stream, rows: CsrRows, columns: int) -> InvertedIndex:
     """Return the inverted index of ``rows``. ``columns`` is one more than the last column that has an entry."""
     n, csr, units = rows.n, rows.csr, stream.compute_units
     entries, real = rows.entries(n), np.dtype(rows.dtype)
@@ -595,4 +595,4 @@ def _index(stream: Stream, rows: CsrRows, columns: int) -> Index:
     count((blocks * parts,), (1,), sizes, csr[:2], ends)
     total((blocks,), (1,), columns, ends)
     write((blocks * parts,), (1,), sizes, csr, ends, at, values)
-    return Index(size, columns, csr.indptr, ends, at, values)
+    return InvertedIndex(size, columns, csr.indptr, ends, at, values)

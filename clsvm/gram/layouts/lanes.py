@@ -26,7 +26,7 @@ from numpy.typing import DTypeLike, NDArray
 from clsvm.arrays import Data, centred, entries
 from clsvm.gram import partition
 from clsvm.gram.layouts import record
-from clsvm.gram.layouts.record import Layout, Panel, Pass, Places, Plan, Reader, Rows, Survey, Text, options
+from clsvm.gram.layouts.record import Launch, Layout, Panel, Places, Plan, Reader, Rows, Survey, Text, options
 from clsvm.kernels import Kernel
 from clsvm.kernels.records import Spec
 from clsvm.opencl import sources
@@ -292,21 +292,21 @@ class LaneReader(Reader):
     def of_panel(self, panel: Panel) -> tuple[Any, ...]:
         return panel.values, panel.uu, self.rows.d
 
-    def over_rows(self, groups: range, panel: Panel, count: Buffer) -> Iterator[Pass]:
+    def over_rows(self, groups: range, panel: Panel, count: Buffer) -> Iterator[Launch]:
         r = self.rows
         for part in r.parts:
             first, end = max(groups.start, part.first), min(groups.stop, part.first + part.groups)
             if first < end:
                 reads = (part.values, r.at, self.norms, r.d, count, panel.values, panel.uu)
-                yield Pass(first, end - first, reads, panel.capacity // panel.width)
+                yield Launch(first, end - first, reads, panel.capacity // panel.width)
 
-    def over_panel(self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer) -> Iterator[Pass]:
+    def over_panel(self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer) -> Iterator[Launch]:
         if panel.capacity > self._panels[0]:
             at = np.arange(0, panel.capacity, self.rows.lanes, dtype=np.int64) * max(self.rows.d, 1)
             self._panels = panel.capacity, self.stream.upload(at)
         at = self._panels[1]
         reads = (panel.values, Columns(at, at, at), panel.uu, self.rows.d, count, right.values, right.uu)
-        yield Pass(groups.start, len(groups), reads, right.capacity // right.width)
+        yield Launch(groups.start, len(groups), reads, right.capacity // right.width)
 
 
 _UNREAD = dict.fromkeys(("columns_at", "columns"), "not read by this program: any buffer")

@@ -224,7 +224,7 @@ class Panel:
     block
         for CSR rows, the map from features to places in ``values``, which holds one block of rows.
     listed
-        for CSR rows, the rows of X from which each product fills the blocks (csr.Listed).
+        for CSR rows, the rows of X from which each product fills the blocks (csr.PanelRows).
     """
 
     capacity: int
@@ -253,7 +253,7 @@ class Panel:
         return (*(buffer for buffer in made if buffer is not None), *chain.from_iterable(parts))
 
 
-class Pass(NamedTuple):
+class Launch(NamedTuple):
     """Describe a launch of a product kernel over the lane groups first .. first + groups - 1.
 
     Attributes
@@ -343,14 +343,14 @@ class Reader(ABC):
         return None
 
     @abstractmethod
-    def over_rows(self, groups: range, panel: Panel, count: Buffer) -> Iterator[Pass]:
+    def over_rows(self, groups: range, panel: Panel, count: Buffer) -> Iterator[Launch]:
         """Yield the launches of a product K(X, U) over the lane groups ``groups`` of the rows X.
 
         ``panel`` holds the right-hand rows U. Its contents may change from one launch to the next.
         """
 
     @abstractmethod
-    def over_panel(self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer) -> Iterator[Pass]:
+    def over_panel(self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer) -> Iterator[Launch]:
         """Yield the launches of a product between the rows of two panels.
 
         The left rows are the lane groups ``groups`` of ``panel``, which are the rows of X at the positions ``rows``.
@@ -453,7 +453,7 @@ class Layout(ABC):
         X are rows of d features, or the rows of a panel if ``of_panel``.
 
         The kernel's parameters are, in order: the first lane group, the number of lane groups and the row of X to which
-        output index 0 belongs; then Pass.reads; then STORE_PARAMETERS UPDATE_PARAMETERS KERNEL_PARAMETERS
+        output index 0 belongs; then Launch.reads; then STORE_PARAMETERS UPDATE_PARAMETERS KERNEL_PARAMETERS
         (templates/gram/epilogue.mako).
 
         The kernel obeys the macros V, UB and INDEX of :func:`options`, and the macros of programs.PRODUCTS. These are
