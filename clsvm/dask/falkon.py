@@ -71,7 +71,7 @@ class FalkonRows(ChunkedRows, nystrom.Rows):
     def survey(self, kernel: Kernel, options: nystrom.Options) -> nystrom.Survey:
         plan, finest, device = self.planned(kernel, options)
         extents = self.chunks.map(partial(worker.extent, kernel=kernel, plan=plan), self.chunks.X)
-        return nystrom.Survey(plan, finest, device, reduce(Extent.joined, extents))
+        return nystrom.Survey(plan, finest, device, reduce(Extent.union, extents))
 
     @contextmanager
     def _open_blocks(self, points: InducingPoints, options: nystrom.Options) -> Iterator[Parts]:

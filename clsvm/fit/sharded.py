@@ -112,7 +112,7 @@ class ShardedFit:
         replies = laid.shards.call("info", [settings] * len(laid.shards.sizes))
         self._infos: list[ShardInfo] = replayed(replies, lambda i: call_one(laid.shards, i, "info", *settings))
         sizes = np.concatenate([one.sizes for one in self._infos])
-        extent = reduce(Extent.joined, (one.extent for one in self._infos))
+        extent = reduce(Extent.union, (one.extent for one in self._infos))
         self._scales = precision.scales(kernel, sizes, extent, d, dtype, options.dtype)
         self.is_finest, self.plan, self.device = dtype == laid.finest, laid.plan, laid.device
         self.reason = self._infos[0].reason

@@ -106,7 +106,7 @@ def outside(kernel: Kernel, rows: Extent, others: Extent, dtype: str, d: int) ->
 def check_range(kernel: Kernel, rows: Extent, others: Extent, d: int, which: str = "", dtype: str = "float64") -> None:
     """Raise ValueError if intermediate values of K between two sets of rows leave the range of ``dtype``."""
     if outside(kernel, rows, others, dtype, d):
-        both = rows.joined(others)
+        both = rows.union(others)
         words = f"squared norms{which} from {both.least:.3g} to {both.largest:.3g}"
         if kernel.spec.element:
             words = f"entries{which} from {both.low:.3g} to {both.high:.3g}"
@@ -201,7 +201,7 @@ class RowPrecision:
     def _holds(self, dtype: str, rows: Extent) -> bool:
         """Return whether kernel values in ``dtype`` are precise enough for rows with the extremes ``rows``."""
         if (dtype, rows) not in self._found:
-            info, both = np.finfo(dtype), rows.joined(self._span)
+            info, both = np.finfo(dtype), rows.union(self._span)
             eps, (largest, least, *_) = float(info.eps), both
             error = eps * self._kernel.rounding(largest, eps, least, underflow(dtype, self._d))
             error = max(error, self._kernel.evaluation(rows, self._span, dtype, self._d).error)

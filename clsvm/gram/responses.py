@@ -27,7 +27,7 @@ from clsvm.gram.layouts.record import Panel, Plan, check_norms
 from clsvm.gram.precision import RowPrecision
 from clsvm.gram.products import Gram, Update
 from clsvm.kernels import Kernel
-from clsvm.opencl.contexts import of_thread
+from clsvm.opencl.contexts import thread_dict
 from clsvm.opencl.stream import ALIGNMENT, Buffer, JoinedArrays, Stream, join_arrays
 
 Vector = NDArray[np.float64]
@@ -315,7 +315,7 @@ class Support:
         nbytes = FIXED + 8 * (MOST * (2 * d + 1 + problems * groups) + problems * vectors)
         if nbytes > SHARE * stream.limit or layouts.single_pass_plan(self.plan, X).kind != DENSE.name:
             return None
-        made = of_thread("small batches").setdefault((stream.queue, problems, groups), WeakKeyDictionary())
+        made = thread_dict("small batches").setdefault((stream.queue, problems, groups), WeakKeyDictionary())
         if self not in made:
             if len(made) >= PREDICTORS:
                 made.clear()

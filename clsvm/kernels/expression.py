@@ -6,7 +6,7 @@ reaches the compiler. A subtree that contains only parameters is hoisted: the ho
 passes it as a kernel argument, so that new parameter values need no build. A power with a whole exponent becomes
 products by repeated squaring. A repeated subtree becomes an OpenCL variable.
 
-:func:`evaluated` finds rounding errors: it computes an expression in a dtype and in a wider type, and compares the
+:func:`compare` finds rounding errors: it computes an expression in a dtype and in a wider type, and compares the
 values. The value of each subtree must fit in the dtype. For example xx * yy in dot / sqrt(xx * yy) overflows float32
 long before the quotient does. :func:`inner_products` and :func:`elements` return sample values of the variables.
 """
@@ -119,9 +119,9 @@ class Node:
             return values[self.name]
         if not self.function:
             return self.number
-        return self.applied(argument.evaluate(values) for argument in self.args)
+        return self.apply(argument.evaluate(values) for argument in self.args)
 
-    def applied(self, arguments: Iterable[Any]) -> Any:
+    def apply(self, arguments: Iterable[Any]) -> Any:
         """Return the function's value at the ``arguments``. If all are numbers, the value is a Python number."""
         assert self.function
         # NumPy integers would overflow, and they have no negative powers
@@ -373,7 +373,7 @@ class Extent(NamedTuple):
     high: float = 0.0
     low: float = 0.0
 
-    def joined(self, other: Extent) -> Extent:
+    def union(self, other: Extent) -> Extent:
         """Return the extent of the union of both sets of rows."""
         highest = max(self.largest, other.largest), max(self.high, other.high)
         low = [min((one for one in pair if one > 0), default=0.0) for pair in zip(self, other, strict=True)]
@@ -401,7 +401,7 @@ class Evaluation(NamedTuple):
     out_of_range: bool
 
 
-def evaluated(tree: Node, values: Mapping[str, Any], dtype: str) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+def compare(tree: Node, values: Mapping[str, Any], dtype: str) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Return an expression's value, its absolute error in ``dtype``, and whether a subtree's value left the range.
 
     ``values`` maps each name to an array in a wider type, or to a Python number for a parameter. The arrays broadcast.
@@ -424,10 +424,10 @@ def evaluated(tree: Node, values: Mapping[str, Any], dtype: str) -> tuple[NDArra
             is_number = not isinstance(value, np.ndarray)
             return (value, value, False) if is_number else narrowed(value, value, False)
         wides, narrows, lefts = zip(*map(walk, node.args), strict=True)
-        wide, left = node.applied(wides), reduce(or_, lefts)
+        wide, left = node.apply(wides), reduce(or_, lefts)
         if not isinstance(wide, np.ndarray):  # a function of parameters alone is computed on the host
             return wide, wide, False
-        narrow = node.applied(narrows)
+        narrow = node.apply(narrows)
         return (wide, narrow, left) if node.function.truth else narrowed(wide, narrow, left)
 
     with np.errstate(all="ignore"):
@@ -438,7 +438,7 @@ def evaluated(tree: Node, values: Mapping[str, Any], dtype: str) -> tuple[NDArra
 
 
 def summary(wide: NDArray[Any], error: NDArray[Any], left: NDArray[Any]) -> Evaluation:
-    """Return the largest value and the largest errors in the arrays that :func:`evaluated` returns."""
+    """Return the largest value and the largest errors in the arrays that :func:`compare` returns."""
     finite = np.abs(wide[np.isfinite(wide)]).max(initial=0.0)
     outside = np.where(left, error, 0).max()
     return Evaluation(float(finite), min(float(error.max()), INVALID), min(float(outside), INVALID), bool(left.any()))

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
 from clsvm import arrays
-from clsvm.kernels.expression import INVALID, Evaluation, Extent, between, elements, evaluated, inner_products, summary
+from clsvm.kernels.expression import INVALID, Evaluation, Extent, between, compare, elements, inner_products, summary
 from clsvm.kernels.records import BUILTIN, Matrix, Parameter, Spec, user_spec
 
 _TINY, _SMALLEST = float(np.finfo(np.float64).tiny), float(np.finfo(np.float64).smallest_subnormal)
@@ -422,12 +422,12 @@ class Kernel:
         expression = self.spec.expression.tree
         if not self.spec.element:
             given = {**inner_products(rows, others, wide), **self.params}
-            return summary(*evaluated(expression, given, dtype))
+            return summary(*compare(expression, given, dtype))
         given = {**elements(rows, others, (1,) if self.spec.nonnegative else (1, -1), wide), **self.params}
-        terms = summary(*evaluated(self.spec.element.tree, given, dtype))
+        terms = summary(*compare(self.spec.element.tree, given, dtype))
         sums = between(min(rows.least, others.least) / 2, max(rows.largest, others.largest) / 2, wide)
         sums = np.concatenate([sums * sign for sign in ((self._sign,) if self._sign else (1, -1))] + [[0.0]])
-        whole = summary(*evaluated(expression, {"s": sums, **self.params}, dtype))
+        whole = summary(*compare(expression, {"s": sums, **self.params}, dtype))
         eps = float(np.finfo(dtype).eps)
         value, least = self.at(s=np.asarray(sums, np.float64)), 8 * eps * terms.largest
         entries = max(terms.error, self._entry_error(max(rows.high, others.high), eps))
@@ -482,7 +482,7 @@ class Kernel:
         if isinstance(other, Real) and not isinstance(other, bool):  # type: ignore[unreachable]
             if operator == "+" and other == 0:
                 return self  # sum() starts from 0
-            name = _free(number, self.params)
+            name = _unused_name(number, self.params)
             text = f"{name} {operator} ({self.spec.text})"
             return self._made(text, (*self._parameters(), Parameter(name, Parameter(name, 1.0).check(other))))
         if not isinstance(other, Kernel):
@@ -496,7 +496,7 @@ class Kernel:
         new: dict[str, str] = {}
         for name in (name for name in params if name not in shared):
             taken = {*self.params, *new.values(), *(params if name in self.params else ())}
-            new[name] = _free(name, taken) if name in self.params else name
+            new[name] = _unused_name(name, taken) if name in self.params else name
         theirs = tuple(replace(p, name=new[p.name]) for p in other._parameters() if p.name in new)
         tree = ast.parse(other.spec.text, mode="eval")
         for node in ast.walk(tree):
@@ -564,7 +564,7 @@ class Kernel:
         return _restored, (self.record(),)
 
 
-def _free(name: str, taken: Any) -> str:
+def _unused_name(name: str, taken: Any) -> str:
     """Return ``name`` if it is not among the names ``taken``, else the first free one of name_2, name_3, ..."""
     return next(n for n in chain([name], (f"{name}_{i}" for i in count(2))) if n not in taken)
 

@@ -99,7 +99,7 @@ builds = 0  # programs built by this process; tests check that new kernel parame
 
 
 @cache
-def quirks(device: cl.Device) -> tuple[str, ...]:
+def device_options(device: cl.Device) -> tuple[str, ...]:
     """Return the compiler options that every program needs on this device, in addition to the program's own."""
     if device.platform.name == SIMULATOR:  # Oclgrind 21.10 lacks the prefetch instruction
         return ("-DNO_FETCH",)
@@ -120,7 +120,7 @@ def built(process: int, context: cl.Context, device: cl.Device, text: str, optio
     def make() -> cl.Program:  # ignores the build's warnings here, so that a warning of cached() is still shown
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # some compilers warn although they succeed
-            return cl.Program(context, text).build(options=[*options, *quirks(device)])
+            return cl.Program(context, text).build(options=[*options, *device_options(device)])
 
     with build_lock:
         try:
@@ -185,7 +185,7 @@ class RuntimeCall:
 _local = threading.local()
 
 
-def of_thread(name: str) -> dict[Any, Any]:
+def thread_dict(name: str) -> dict[Any, Any]:
     """Return the dictionary of this thread with the name ``name``. In a forked child it begins empty."""
     table: dict[Any, Any] = _local.__dict__.setdefault(f"{name}{os.getpid()}", {})
     return table
@@ -198,7 +198,7 @@ def queue_for(spec: Any, device: cl.Device) -> tuple[cl.CommandQueue, cl.Context
     """
     context = context_of(device)
     if not isinstance(spec, cl.CommandQueue):
-        queues, key = of_thread("queues"), device.int_ptr
+        queues, key = thread_dict("queues"), device.int_ptr
         if key not in queues:
             queues[key] = cl.CommandQueue(context)
         return queues[key], context
@@ -223,10 +223,10 @@ class Kernel:
     def __init__(self, queue: cl.CommandQueue, info: Any, lock: Any, program: cl.Program, name: str) -> None:
         self._queue, self._program, self._name = queue, program, name
         self._making, self._starting = (RuntimeCall(info, one, f"{name} did not start") for one in (build_lock, lock))
-        made = of_thread("kernels")
+        made = thread_dict("kernels")
         if (program, name) not in made:
             made[program, name] = self._made()
-        self._kernel, self._typed = made[program, name], of_thread("typed kernels")
+        self._kernel, self._typed = made[program, name], thread_dict("typed kernels")
 
     def __call__(self, size: tuple[int, ...], local: tuple[int, ...] | None, *args: Any) -> None:
         values = [*_flat(args)]

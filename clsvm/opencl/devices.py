@@ -30,7 +30,7 @@ import numpy as np
 
 from clsvm.errors import DeviceError, install
 from clsvm.opencl import profiles, runtime
-from clsvm.opencl.contexts import build_lock, context_of, fork_error, forked, quirks
+from clsvm.opencl.contexts import build_lock, context_of, device_options, fork_error, forked
 from clsvm.opencl.profiles import PROFILES, Profile
 from clsvm.opencl.runtime import SETTINGS, cl, unloaded
 
@@ -368,7 +368,7 @@ def untuned_profile(info: DeviceInfo) -> Profile:
     """
     device = visible(os.getpid())[info.index]
     cpu = "cpu" if device.native_vector_width_float >= 16 else "cpu8"
-    gpu = "nvidia" if "-DREDUX" in quirks(device) else "gpu"
+    gpu = "nvidia" if "-DREDUX" in device_options(device) else "gpu"
     name = os.environ.get("CLSVM_PROFILE") or (cpu if info.kind == "cpu" and info.fp64 else gpu)
     name, _, option = name.partition("-")
     if name not in PROFILES:

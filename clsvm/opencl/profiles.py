@@ -322,21 +322,21 @@ def read_tuned() -> dict[str, dict[str, Any]]:
     except OSError:
         return {}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        _ignored(where, str(error) or type(error).__name__)
+        _warn_ignored(where, str(error) or type(error).__name__)
         return {}
 
 
 def with_tuned(profile: Profile, name: str) -> Profile:
     """Return the profile, with the values that ``clsvm tune`` stored under the device key ``name``."""
     values = read_tuned().get(name, {}).get("profile", {})
-    wrong = [field for field, value in values.items() if not _possible(profile.style, field, value)]
+    wrong = [field for field, value in values.items() if not _valid(profile.style, field, value)]
     if wrong:
-        _ignored(tuned_path(), f"{name} has {wrong[0]} = {values[wrong[0]]!r}")
+        _warn_ignored(tuned_path(), f"{name} has {wrong[0]} = {values[wrong[0]]!r}")
         return profile
     return replace(profile, **{**values, "tiles": {**profile.tiles, **values.get("tiles", {})}})
 
 
-def _possible(style: str, field: str, value: Any) -> bool:
+def _valid(style: str, field: str, value: Any) -> bool:
     """Return whether ``value`` is a valid tuning result for a profile field: a candidate, or a rate within its limits.
 
     ``style`` is the kernel style of the profile.
@@ -351,7 +351,7 @@ def _possible(style: str, field: str, value: Any) -> bool:
 
 
 @cache
-def _ignored(where: Path, reason: str) -> None:
+def _warn_ignored(where: Path, reason: str) -> None:
     """Warn that the file is ignored, once in a process for each reason."""
     warn(f"{where} is ignored: {reason[:200]}; 'clsvm tune' makes it anew")
 

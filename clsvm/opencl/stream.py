@@ -20,7 +20,7 @@ from numpy.typing import DTypeLike, NDArray
 from clsvm import system
 from clsvm.errors import BufferSizeError, DeviceError, HostMemoryError, MemoryLimitError
 from clsvm.opencl import memory, sources
-from clsvm.opencl.contexts import SIMULATOR, Kernel, RuntimeCall, built, context_lock, of_thread, queue_for, streams
+from clsvm.opencl.contexts import SIMULATOR, Kernel, RuntimeCall, built, context_lock, queue_for, streams, thread_dict
 from clsvm.opencl.devices import default_profile, find, handle
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.runtime import cl
@@ -405,7 +405,7 @@ class Stream:
 
         The pieces are host memory, so they do not count for memory_limit.
         """
-        made = of_thread("pinned")
+        made = thread_dict("pinned")
         if (self._context, PIECE) not in made:
             made.clear()
             flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR

@@ -29,7 +29,7 @@ from clsvm.gram.partition import Partition
 from clsvm.gram.responses import MOST, SmallBatchPredictor, Support
 from clsvm.models.model import KernelModel
 from clsvm.opencl import devices, memory
-from clsvm.opencl.contexts import Kernel, of_thread
+from clsvm.opencl.contexts import Kernel, thread_dict
 from clsvm.opencl.stream import Stream
 from tests.conftest import calls_of, noisy
 
@@ -449,7 +449,7 @@ def test_few_predictors_of_a_thread(device: str, quick: None) -> None:
     models, X = [make_model() for _ in range(responses.PREDICTORS + 1)], sparse_rows(2, 30, 2)
     values = [model.decision_function(X, device) for model in models]
     with Stream(device) as stream:
-        assert len(of_thread("small batches")[stream.queue, 1, 1]) <= responses.PREDICTORS
+        assert len(thread_dict("small batches")[stream.queue, 1, 1]) <= responses.PREDICTORS
     for model, expected in zip(models, values, strict=True):
         assert_array_equal(model.decision_function(X, device), expected)
 

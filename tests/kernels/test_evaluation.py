@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from clsvm.kernels import BUILTIN, Kernel, make
-from clsvm.kernels.expression import INVALID, Extent, between, evaluated, inner_products
+from clsvm.kernels.expression import INVALID, Extent, between, compare, inner_products
 
 EPS = {dtype: float(np.finfo(dtype).eps) for dtype in ("float32", "float64")}
 wide = pytest.mark.skipif(np.finfo(np.longdouble).max == np.finfo(np.float64).max, reason="long double is double here")
@@ -15,16 +15,16 @@ wide = pytest.mark.skipif(np.finfo(np.longdouble).max == np.finfo(np.float64).ma
 def test_a_value_and_its_error() -> None:
     tree = Kernel("xx * yy / (xx + yy)").spec.expression.tree
     values = {"xx": np.array([3.0, 1e30, 1e-30]), "yy": np.array([5.0, 1e30, 1e-30])}
-    value, error, left = evaluated(tree, values, "float32")
+    value, error, left = compare(tree, values, "float32")
     np.testing.assert_allclose(value.astype(float), [15 / 8, 5e29, 5e-31])
     assert left.tolist() == [False, True, True]
     assert error[0] < 1e-6
     assert error[1] == INVALID  # inf
     assert error[2] == pytest.approx(5e-31)  # 0
-    value, error, left = evaluated(tree, values, "float64")
+    value, error, left = compare(tree, values, "float64")
     assert not left.any()
     assert (error / np.abs(value) < 1e-15).all()
-    value, error, _ = evaluated(Kernel("1 / dot").spec.expression.tree, {"dot": np.array([0.0, 2.0])}, "float32")
+    value, error, _ = compare(Kernel("1 / dot").spec.expression.tree, {"dot": np.array([0.0, 2.0])}, "float32")
     assert np.isinf(value[0])
     assert error.tolist() == [0, 0]  # (what is not finite anyway is no error)
 
@@ -74,7 +74,7 @@ def test_entries_of_an_element_wise_kernel() -> None:
 
 def test_extents() -> None:
     one, other = Extent(4.0, 2.0, 3.0, 1.0), Extent(5.0, 0.0, 2.0, 0.5)
-    assert one.joined(other) == other.joined(one) == Extent(5.0, 2.0, 3.0, 0.5)
+    assert one.union(other) == other.union(one) == Extent(5.0, 2.0, 3.0, 0.5)
     assert between(0.0, 3.0).tolist() == [3.0] * len(between(0.0, 3.0))
     norms = between(1e-300, 1e300)
     assert (norms[0], norms[-1]) == (1e-300, 1e300)

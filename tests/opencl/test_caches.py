@@ -132,7 +132,7 @@ def test_tuning_of_others_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyP
     profiles.write_tuned("some device", {"profile": {}})
     assert profiles.read_tuned() == {"some device": {"profile": {}}}
     profiles.tuned_path().chmod(0o666)
-    profiles._ignored.cache_clear()
+    profiles._warn_ignored.cache_clear()
     with pytest.warns(UserWarning, match=r"tuned\.json is ignored: all users can write to"):
         assert profiles.read_tuned() == {}
     profiles.write_tuned("some device", {"profile": {"lanes": 16}})

@@ -30,7 +30,7 @@ from tests.conftest import noisy, take_profile, thrifty
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     where = tmp_path / "folder" / "tuned.json"
     monkeypatch.setenv("CLSVM_TUNED", str(where))
-    profiles._ignored.cache_clear()
+    profiles._warn_ignored.cache_clear()
     return where
 
 
