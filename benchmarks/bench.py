@@ -31,7 +31,7 @@ TOLERANCE = 1e-4  # the error of a kernel value in float32
 READ_SHAPES = ((16, 8, 1), (16, 8, 4), (16, 16, 4), (8, 8, 1), (8, 8, 4), (4, 8, 1))  # LANES, CHAINS, STREAMS
 FMA_SHAPES = ((16, 8), (16, 10), (16, 12), (16, 16), (8, 12), (8, 16), (4, 8), (4, 16))  # LANES, CHAINS
 READ = 1 << 29  # bytes of the read peak at most, more than caches hold
-LOOK = 1 << 22, 64  # bytes, and multiply-adds of a chain, of the trial that estimates the peaks
+TRIAL_SIZES = 1 << 22, 64  # bytes, and multiply-adds of a chain, of the trial that estimates the peaks
 LAUNCH = 0.02  # seconds of a launch at most, by the trial
 CHAIN = 1 << 15  # multiply-adds of a chain at most
 TRIAL = {"simd": 1 << 13, "workgroup": 1 << 11}  # rounds of a trial launch, by kernel style
@@ -167,11 +167,11 @@ def speed(bench: Bench) -> float:
 
 def peaks_of(bench: Bench) -> Peaks:
     """Return peaks whose launches take at most about LAUNCH seconds."""
-    nbytes, chain = LOOK
+    nbytes, chain = TRIAL_SIZES
     with bench.section() as part:
-        look, clock = Peaks(part, nbytes // 4, chain), Clock(0.0, rounds=1)
-        clock.run(part, look.launches)
-        rates = look.rates(clock)
+        first, clock = Peaks(part, nbytes // 4, chain), Clock(0.0, rounds=1)
+        clock.run(part, first.launches)
+        rates = first.rates(clock)
     chain = max(chain, min(CHAIN, int(chain * LAUNCH / clock.best[rates["fma_shape"]])))
     readable = int(1e9 * rates["read_gbs"] * LAUNCH)
     nbytes = max(nbytes, min(READ, readable, bench.stream.largest, bench.stream.limit // 8))

@@ -23,7 +23,7 @@ import clsvm
 from benchmarks import sets, solvers, table
 from benchmarks.command import DATA, Asked, Command, Part, each_set, number, peers, repeats, sets_of
 from benchmarks.sets import Split
-from benchmarks.solvers import dense, in_turns, timings
+from benchmarks.solvers import dense, interleaved, timings
 from benchmarks.table import Row, Shown, shown
 
 PRECISE: dict[str, Any] = {"max_iter": 5000, "tol": 1e-7}  # else LogisticRegression stops far from the minimum
@@ -121,7 +121,7 @@ def falkon_set(name: str, asked: Asked) -> Row:
         by_name = {"clsvm": ours, "nystroem": make_pipeline(features, linear)}
         calls = {one: partial(clone(by_name[one[0]]).fit, rows_of[one[1]][0], y) for one in entered}
         rows: list[Row] = []
-        for (solver, form, _), (seconds, model) in in_turns(calls, asked.repeats).items():
+        for (solver, form, _), (seconds, model) in interleaved(calls, asked.repeats).items():
             rows.append({"solver": solver, "form": form, "loss": loss} | timings(seconds))
             rows[-1]["score"] = score(model, rows_of[form][1], y_test, classes)
             if solver == "clsvm":

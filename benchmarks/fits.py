@@ -33,7 +33,7 @@ from benchmarks.command import (
     sets_of,
 )
 from benchmarks.sets import Problem
-from benchmarks.solvers import Contestant, in_turns, later, turns
+from benchmarks.solvers import Contestant, interleaved, later, turns
 from benchmarks.table import Row, Shown, shown
 from clsvm.model_selection import SVCSearchCV
 
@@ -167,7 +167,7 @@ def search(asked: Asked) -> Row:
     data, grid = sets.load("a9a", asked.data), GRIDS[asked.grid]
     X, y = solvers.formed(data.X[: asked.rows], "dense float64"), data.y[: asked.rows]
     own = SVCSearchCV(clsvm.SVC(device=asked.device), grid, cv=FOLDS, refit=False)
-    seconds, ours = in_turns({"clsvm": lambda: clone(own).fit(X, y)}, asked.repeats)["clsvm"]
+    seconds, ours = interleaved({"clsvm": lambda: clone(own).fit(X, y)}, asked.repeats)["clsvm"]
     rows = [_found("clsvm", solvers.native(X), ours, seconds, ours)]
     for peer in asked.peers:
         rows += searched(peer, grid, X, y, ours)

@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.command import Asked, Command, Part, option, repeats
-from benchmarks.solvers import in_turns
+from benchmarks.solvers import interleaved
 from benchmarks.table import Row, Shown, shown
 
 NAMED = re.compile(r"\b(SVC|NuSVC|SVR|NuSVR|OneClassSVM)\(")
@@ -49,7 +49,7 @@ def measure(asked: Asked) -> Row:
 
 def _both(path: Path, asked: Asked) -> Row:
     given = {"scikit-learn": (), "accel": ("-m", "clsvm.accel", "--profile")}
-    runs = in_turns({who: partial(_run, path, how, asked.device) for who, how in given.items()}, asked.repeats)
+    runs = interleaved({who: partial(_run, path, how, asked.device) for who, how in given.items()}, asked.repeats)
     (theirs, error), (printed, failed) = (last for _, last in runs.values())
     numbers, differing = differences(theirs, printed)
     return {

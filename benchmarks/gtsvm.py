@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks import check, sets, solvers, table
 from benchmarks.command import DATA, PEERS, Asked, Command, Part, option, sets_of
 from benchmarks.sets import Problem
-from benchmarks.solvers import Contestant, in_turns, later, turns
+from benchmarks.solvers import Contestant, interleaved, later, turns
 from benchmarks.table import Row, Shown, shown
 from clsvm import SVC, arrays, report
 from clsvm.gram import partition
@@ -77,7 +77,7 @@ def _raw(name: str, folder: Path | None) -> Any:
 
 def _clustered(stream: Stream, X: Any, size: int, active: int | None, order: str | None) -> dict[str, float]:
     call = partial(partition.cluster, stream, X, size, active, order)
-    seconds, clusters = in_turns({"clusters": call}, REPEATS)["clusters"]
+    seconds, clusters = interleaved({"clusters": call}, REPEATS)["clusters"]
     return {"nonzeros": nonzeros(clusters), "seconds": later(seconds)}
 
 
@@ -207,7 +207,7 @@ def multiclass(asked: Asked) -> Row:
     problem, rows = _classes(asked), []
     for gap_tol, times in ((GAP, FITS + 1), (TIGHT, 1)):
         fit = partial(_fitted, problem, asked.device, gap_tol, "crammer_singer")
-        seconds, model = in_turns({"clsvm": fit}, times)["clsvm"]
+        seconds, model = interleaved({"clsvm": fit}, times)["clsvm"]
         row = problem.head() | {"classes": len(model.classes_), "gap_tol": gap_tol, "seconds": later(seconds)}
         row |= {"all_seconds": seconds, **multiclass_value(model, problem)}
         rows.append(row | {"paper": TABLE_4.get(problem.name, {})})

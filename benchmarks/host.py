@@ -18,7 +18,7 @@ import numpy as np
 import clsvm
 from benchmarks import sets, table
 from benchmarks.command import DATA, Asked, Command, Part, number, option, sets_of
-from benchmarks.solvers import told
+from benchmarks.solvers import fields_of
 from benchmarks.table import Row, Shown, shown
 from clsvm.opencl.runtime import cl
 
@@ -62,7 +62,7 @@ def _row(name: str, asked: Asked) -> dict[str, Any]:
     entries = float((re.search(r"([\d.]+) cells", report.layout) or ["", X.shape[1]])[1])
     return {
         "set": name, "n": len(y), "d": X.shape[1], "machines": len(pairs), "calls": dict(calls),
-        "multiply_adds": values * entries, **told(report, "outer_steps", "steps", "layout", "converged"),
+        "multiply_adds": values * entries, **fields_of(report, "outer_steps", "steps", "layout", "converged"),
     }  # fmt: skip
 
 

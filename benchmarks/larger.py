@@ -32,7 +32,7 @@ from benchmarks import table
 from benchmarks.boostsvm import cases
 from benchmarks.command import DATA, Asked, Command, Part, each_set, number, repeats, sets_of
 from benchmarks.predict import STATUS, resident
-from benchmarks.solvers import in_turns, later, told
+from benchmarks.solvers import fields_of, interleaved, later
 from benchmarks.table import Row, Shown, shown
 from clsvm import linalg
 from clsvm.linalg.factors import usual_tile
@@ -68,7 +68,7 @@ def larger_set(name: str, asked: Asked) -> Row:
                 found["limited"] = fit(memory_limit=limit, max_time=MOST)
             return found | {"anonymous": peak[0]}
         calls = {"in core": fit, "limited": partial(fit, memory_limit=limit)}
-        for kind, (seconds, row) in in_turns(calls, asked.repeats).items():
+        for kind, (seconds, row) in interleaved(calls, asked.repeats).items():
             found[kind] = row | {"seconds": later(seconds)}
         return found | {"times": found["limited"]["seconds"] / found["in core"]["seconds"]}
 
@@ -78,7 +78,7 @@ KEPT = ("status", "primal", "dual", "violation", "outer_steps", "rows_computed",
 
 def _fit(X: Any, y: Any, cost: float, gamma: float, device: str | None, **given: Any) -> Row:
     report = clsvm.SVC(C=cost, gamma=gamma, cache_size=CACHE, device=device, **given).fit(X, y).fit_report_
-    return {"C": cost, "gamma": gamma, "seconds": report.seconds["total"]} | told(report, *KEPT)
+    return {"C": cost, "gamma": gamma, "seconds": report.seconds["total"]} | fields_of(report, *KEPT)
 
 
 def mapped(path: Path, n: int, d: int, piece: int, made: Callable[[int, Any], Any]) -> tuple[Any, Any]:
@@ -205,7 +205,7 @@ def _growth(X: Any, y: Any, C: Any, asked: Asked) -> Row:
         report = model.fit(X, y).fit_report_
     between = [later - sooner for sooner, later in pairwise(times) if later > sooner]  # (a further solve begins at 0)
     step = float(np.median(between)) if between else report.seconds["solve"] / report.passes
-    kept = told(report, "bytes_held", "layout", "dtype", "sample") | {"seconds": dict(report.seconds)}
+    kept = fields_of(report, "bytes_held", "layout", "dtype", "sample") | {"seconds": dict(report.seconds)}
     return {"n": len(y), "seconds_per_step": step, "times": times, **kept}
 
 
@@ -271,7 +271,7 @@ def _timed(routine: Callable[..., Any], A: NDArray[Any], teams: dict[str, Any], 
     given = {name: where | ({} if name == "LAPACK" else {"tile": tile}) for name, where in teams.items()}
     calls = {name: partial(routine, A, clean=False, **where) for name, where in given.items()}
     spent, found = dict[str, list[float]](), dict[str, NDArray[Any]]()
-    for name, (spent[name], result) in in_turns(calls, count + 1).items():
+    for name, (spent[name], result) in interleaved(calls, count + 1).items():
         found[name] = np.triu(result)
     one, reference = found["one"], found["LAPACK"]
     return {

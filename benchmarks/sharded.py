@@ -20,7 +20,7 @@ import clsvm
 from benchmarks import check, solvers, table
 from benchmarks.command import DATA, Asked, Command, Part, number, option, repeats
 from benchmarks.sets import Problem, covertype
-from benchmarks.solvers import in_turns, later, told
+from benchmarks.solvers import fields_of, interleaved, later
 from benchmarks.table import Row, Shown, shown
 
 SMALL = 400  # rows of a fit whose time is the start of the workers
@@ -75,13 +75,16 @@ def _compared(n: int, asked: Asked) -> Row:
             rows, targets = _chunked(X, y, 2 * count)
             rows = rows.persist()
             given = {"one process": (clsvm, X, y), name: (over_dask, rows, targets)}
-            fits = in_turns({who: partial(_fit, asked, *some) for who, some in given.items()}, asked.repeats)
+            fits = interleaved({who: partial(_fit, asked, *some) for who, some in given.items()}, asked.repeats)
             for who, (seconds, models[who]) in fits.items():
                 spent.setdefault(who, []).extend(seconds)
             for who, some in [*given.items()] * (asked.repeats if asked.centers else 0):
                 centers.setdefault(who, []).append(_centers(asked, *some))
             small = partial(_fit, asked, over_dask, *_chunked(X[:SMALL], y[:SMALL], 8))
-            more[name] = {"question": _question(rows), "start": min(in_turns({"small": small}, 2)["small"][0])}
+            more[name] = {
+                "question": _request_seconds(rows),
+                "start": min(interleaved({"small": small}, 2)["small"][0]),
+            }
     contestants = [_row(who, spent[who], models[who], X, y) | {"centers": centers.get(who, [])} for who in spent]
     for row in contestants[1:]:
         _model(row, contestants[0], more[row["name"]], X.shape[1])
@@ -110,7 +113,7 @@ def _centers(asked: Asked, module: Any, X: Any, y: Any) -> Row:
     return made | {"bytes": getattr(model, "bytes_sent_", {}), "objective": report.objective}
 
 
-def _question(rows: Any) -> float:
+def _request_seconds(rows: Any) -> float:
     """Return the seconds of an empty request to all workers."""
     from clsvm.dask.executor import OnWorkers
     from clsvm.dask.rows import checked_chunks
@@ -131,7 +134,7 @@ def _question(rows: Any) -> float:
 
 def _row(name: str, seconds: list[float], model: Any, X: Any, y: Any) -> Row:
     report, checked = model.fit_report_, _violation(model, X, y) if len(X) <= 10**5 else None
-    kept = told(report, "dual", "violation", "rows_computed", "exact_rows") | {"steps": report.outer_steps}
+    kept = fields_of(report, "dual", "violation", "rows_computed", "exact_rows") | {"steps": report.outer_steps}
     kept |= {"working_set": report.working_set_size, "parts": dict(report.seconds), "support": len(model.support_)}
     kept |= {"recomputed": checked, "bytes": getattr(model, "bytes_sent_", {})}
     return {"name": name, "cold": seconds[0], "seconds": later(seconds), **kept}

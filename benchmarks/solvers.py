@@ -106,7 +106,7 @@ def timed(call: Callable[[], Any]) -> tuple[float, Any]:
         return perf_counter() - began, value
 
 
-def in_turns(calls: Mapping[Any, Callable[[], Any]], repeats: int) -> dict[Any, tuple[list[float], Any]]:
+def interleaved(calls: Mapping[Any, Callable[[], Any]], repeats: int) -> dict[Any, tuple[list[float], Any]]:
     """Return the seconds and the last value of each call, which is made ``repeats`` times, interleaved with the others.
 
     The time of garbage collection before a call does not count.
@@ -123,7 +123,7 @@ def in_turns(calls: Mapping[Any, Callable[[], Any]], repeats: int) -> dict[Any, 
     return {name: (spent[name], last[name]) for name in calls}
 
 
-def told(report: Any, *names: str) -> dict[str, Any]:
+def fields_of(report: Any, *names: str) -> dict[str, Any]:
     """Return attributes of a report by name."""
     return {name: getattr(report, name) for name in names}
 

@@ -27,7 +27,7 @@ from benchmarks.bench import Laid
 from benchmarks.command import DATA, Asked, Command, Part, chosen, each_set, number, option, peers, repeats, several
 from benchmarks.falkon import FALKON_SETS, TOL, score
 from benchmarks.sets import Split
-from benchmarks.solvers import in_turns, timed, told
+from benchmarks.solvers import fields_of, interleaved, timed
 from benchmarks.table import Row, Shown, label, percent, shown
 from clsvm.distribute import call_part
 from clsvm.gram import layouts
@@ -95,7 +95,7 @@ def table5(name: str, asked: Asked) -> Row:
     rows = [fitted(model, split, n, True) | {"note": ""} for model in models]
     if "libsvm" in asked.peers:
         rows.append(_libsvm(SVC(C=recipe.C, gamma=recipe.gamma, cache_size=solvers.CACHE_MB), asked, split))
-    numbers = told(recipe, "gamma", "C", "penalty") | {"paper": PAPER.get(name, {})}
+    numbers = fields_of(recipe, "gamma", "C", "penalty") | {"paper": PAPER.get(name, {})}
     return {"set": name, "n": n, "d": X.shape[1], **numbers, "rows": rows}
 
 
@@ -137,7 +137,7 @@ def curves(name: str, asked: Asked) -> Row:
     some = np.random.default_rng(0).permutation(len(y))[: asked.rows or recipe.most]  # (ijcnn1 is a time series)
     points = _points(name, (X[some], y[some], *tests), asked)
     rows = [{**row, "machine": row.pop("solver")} for row in points]
-    numbers = {"classes": recipe.epsilon is None, **told(recipe, "gamma", "penalty", "C", "epsilon")}
+    numbers = {"classes": recipe.epsilon is None, **fields_of(recipe, "gamma", "penalty", "C", "epsilon")}
     return {"set": name, "n": len(some), "d": X.shape[1], **numbers, "rows": rows}
 
 
@@ -214,7 +214,7 @@ def _pass(d: int, n: int, m: int, asked: Asked) -> Row:
 
 def best(calls: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
     """Return the least seconds of each interleaved call after its first one."""
-    return {name: min(seconds[1:]) for name, (seconds, _) in in_turns(calls, repeats + 1).items()}
+    return {name: min(seconds[1:]) for name, (seconds, _) in interleaved(calls, repeats + 1).items()}
 
 
 def _clsvm_pass(X: Any, V: Any, kernel: str, device: Any, **numbers: float) -> Callable[[], Any]:
@@ -281,7 +281,7 @@ PARTS = (
 
 
 @dataclass(frozen=True)
-class Posed:
+class AblationProblem:
     """A problem: rows X (n, d), signs y (n,), and inducing points C (m, d), which are the rows at ``places``."""
 
     X: Any
@@ -357,34 +357,36 @@ def ablation(asked: Asked) -> Row:
     X, y, X_test, y_test = recipe.make(asked.data)
     n = min(len(y), asked.rows or ROWS)
     places = np.sort(np.random.default_rng(0).permutation(n)[: asked.centers or 2000])
-    posed = Posed(X[:n], y[:n].astype(np.float64), X[places], places, recipe.gamma, recipe.penalty, asked.device)
-    rows = [_ablated(part, posed, X_test, y_test) for part in PARTS]
+    problem = AblationProblem(
+        X[:n], y[:n].astype(np.float64), X[places], places, recipe.gamma, recipe.penalty, asked.device
+    )
+    rows = [_ablated(part, problem, X_test, y_test) for part in PARTS]
     least = min(row["objective"] for row in rows)
     for before, row in zip([rows[0], *rows], rows, strict=False):
         row["above_least"] = row["objective"] / least - 1
         row["gain"] = before["seconds"]["total"] / row["seconds"]["total"]
-    numbers = told(recipe, "gamma", "penalty") | {"tol": TOL, "centers": len(places)}
+    numbers = fields_of(recipe, "gamma", "penalty") | {"tol": TOL, "centers": len(places)}
     return {"study": "ablation", "set": name, "n": n, "d": X.shape[1], **numbers, "rows": rows}
 
 
-def _ablated(part: Added, posed: Posed, X_test: Any, y_test: Any) -> Row:
-    _solve(part, replace(posed, X=posed.X[:WARM], y=posed.y[:WARM], places=None), most=2)  # builds programs
-    found, row = _solve(part, posed, MOST)
-    values = NumPyCross(X_test, posed.C, posed.gamma, "float32").forward(found.alpha)[0]
-    row |= told(found, "steps", "newton_steps", "passes", "residual", "objective", "exact") | {"part": part.name}
+def _ablated(part: Added, problem: AblationProblem, X_test: Any, y_test: Any) -> Row:
+    _solve(part, replace(problem, X=problem.X[:WARM], y=problem.y[:WARM], places=None), most=2)  # builds programs
+    found, row = _solve(part, problem, MOST)
+    values = NumPyCross(X_test, problem.C, problem.gamma, "float32").forward(found.alpha)[0]
+    row |= fields_of(found, "steps", "newton_steps", "passes", "residual", "objective", "exact") | {"part": part.name}
     return row | {"converged": found.status.converged, "error": float(np.mean((values > 0) != (y_test > 0)))}
 
 
-def _solve(part: Added, posed: Posed, most: int) -> tuple[newton.Result, Row]:
+def _solve(part: Added, problem: AblationProblem, most: int) -> tuple[newton.Result, Row]:
     """Return the solution, the seconds of each part, the number of sampled rows and the place of K."""
     with ExitStack() as stack:
         times = [perf_counter()]
-        cross, exact = _products(part, posed, stack)
+        cross, exact = _products(part, problem, stack)
         times.append(perf_counter())
-        P = Preconditioner(kernel_matrix(posed.C, gamma=posed.gamma, dtype="float64", device=posed.device))
-        sample = _sampled(cross, P, posed) if part.more else posed.places
+        P = Preconditioner(kernel_matrix(problem.C, gamma=problem.gamma, dtype="float64", device=problem.device))
+        sample = _sampled(cross, P, problem) if part.more else problem.places
         times.append(perf_counter())
-        task = Task(LOSSES["squared"], posed.y[None], np.ones(cross.n), np.zeros(1), posed.penalty)
+        task = Task(LOSSES["squared"], problem.y[None], np.ones(cross.n), np.zeros(1), problem.penalty)
         blocks: Any = OneBlock(RowBlock(cross, exact, task))
         rows = RowOperator(blocks, task, cross.m, lambda i: (sample,))
         # All rows of the table recompute the residual as often as float32 products need it.
@@ -397,29 +399,29 @@ def _solve(part: Added, posed: Posed, most: int) -> tuple[newton.Result, Row]:
     seconds = {"layout": layout, "preconditioner": made + weighed, "conjugate gradients": solved - weighed}
     seconds["total"] = sum(seconds.values())
     where = cross.describe() if part.ours else f"NumPy, blocks of {BLOCK} rows"
-    return found, {"seconds": seconds, "sample": len(posed.C if sample is None else sample), "layout": where}
+    return found, {"seconds": seconds, "sample": len(problem.C if sample is None else sample), "layout": where}
 
 
-def _products(part: Added, posed: Posed, stack: ExitStack) -> tuple[Any, Callable[[], Any] | None]:
+def _products(part: Added, problem: AblationProblem, stack: ExitStack) -> tuple[Any, Callable[[], Any] | None]:
     """Return K(X, C), and a function that makes K(X, C) in float64."""
     if not part.ours:
-        plain = partial(NumPyCross, posed.X, posed.C, posed.gamma)
+        plain = partial(NumPyCross, problem.X, problem.C, problem.gamma)
         return plain(part.dtype), None if part.dtype == "float64" else partial(plain, "float64")
-    stream = stack.enter_context(Stream(posed.device))
-    kernel = make("rbf", gamma=posed.gamma)
-    given = stream, posed.X, posed.C, kernel, layouts.choose(stream.profile, posed.X, kernel.spec)
+    stream = stack.enter_context(Stream(problem.device))
+    kernel = make("rbf", gamma=problem.gamma)
+    given = stream, problem.X, problem.C, kernel, layouts.choose(stream.profile, problem.X, kernel.spec)
     finest = stream.profile.finest
     finer = None if finest == part.dtype else partial(Cross, *given, finest, 1, keep=False)
     return Cross(*given, part.dtype, 1, keep=part.keep), finer
 
 
-def _sampled(cross: Cross, P: Preconditioner, posed: Posed) -> NDArray[np.intp] | None:
+def _sampled(cross: Cross, P: Preconditioner, problem: AblationProblem) -> NDArray[np.intp] | None:
     """Return the rows of the preconditioner, as many as a fit would draw."""
     s = sampled(cross.n, cross.m, 1, cross.cost, TOL)
     if s <= cross.m:
-        return posed.places
+        return problem.places
     sample = np.sort(np.random.default_rng(1).permutation(cross.n)[:s])
-    P.sample(cross.values(sample), posed.penalty)
+    P.sample(cross.values(sample), problem.penalty)
     return sample
 
 

@@ -29,7 +29,7 @@ FULL = "--full" in sys.argv
 USABLE = [devices.find(None)] if os.environ.get("CLSVM_DEVICE") or not FULL else clsvm.devices()
 USABLE = [d for d in USABLE if d.usable]
 PROFILES = ("cpu", pytest.param("cpu8", marks=pytest.mark.full), "gpu", "gpu-pair")
-FIRST_LOOK = (  # what runs where nothing is asked for: something of every package, on one device, in three minutes
+QUICK_TESTS = (  # what runs where nothing is asked for: something of every package, on one device, in three minutes
     "tests/accel/test_accel.py::test_answers_are_those_of_scikit_learn",
     "tests/benchmarks/test_check.py",
     "tests/cli/test_cli.py::test_the_format_is_libsvms_where_that_is_enough",
@@ -37,7 +37,7 @@ FIRST_LOOK = (  # what runs where nothing is asked for: something of every packa
     "tests/dask/test_dask_svm.py::test_as_in_one_place[SVC",
     "tests/estimators/test_estimators.py::test_as_scikit_learn",
     "tests/examples/test_readme.py",
-    "tests/fit/test_honest.py::test_what_is_hard_is_solved",
+    "tests/fit/test_optimality.py::test_what_is_hard_is_solved",
     "tests/gram/test_products.py::test_shapes",
     "tests/project",
     "tests/kernels",
@@ -55,7 +55,7 @@ FIRST_LOOK = (  # what runs where nothing is asked for: something of every packa
     "tests/solvers/test_tasks.py::test_regression",
     "tests/tools/test_description.py::test_the_layouts_of_a_small_matrix",
 )
-FIRST = re.compile(rf"({'|'.join(map(re.escape, FIRST_LOOK))})(?![\w.])")
+FIRST = re.compile(rf"({'|'.join(map(re.escape, QUICK_TESTS))})(?![\w.])")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -86,7 +86,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not FULL and not by_name:
         kept = [item for item in kept if not item.get_closest_marker("full")]
     if not by_name and not os.environ.get("CLSVM_SWEEP"):
-        kept = _beside_the_slow(share([item for item in kept if not item.get_closest_marker("sweep")]))
+        kept = _interleave_slow(share([item for item in kept if not item.get_closest_marker("sweep")]))
     chosen = set(kept)
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = kept
@@ -126,7 +126,7 @@ def share(items: list[pytest.Item]) -> list[pytest.Item]:
     return [item for item in items if item in chosen]
 
 
-def _beside_the_slow(items: list[pytest.Item]) -> list[pytest.Item]:
+def _interleave_slow(items: list[pytest.Item]) -> list[pytest.Item]:
     """Take a third of a test's cases, at random, or one in k where it is marked sample(k), if a compiler is slow."""
     left_out: set[pytest.Item] = set()
     for cases in _cases(items):

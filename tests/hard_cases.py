@@ -142,7 +142,7 @@ def rows(rng: Random, n: int, words: list[str]) -> Array:
     words += [f"rows {kind}"]
     for wrong in rng.choice(WRONG, size=rng.choice(4, p=[0.35, 0.35, 0.2, 0.1]), replace=False):
         words.append(str(wrong))
-        X = spoilt(rng, X, wrong)
+        X = damaged(rng, X, wrong)
     return X
 
 
@@ -152,7 +152,7 @@ WRONG = (
 )
 
 
-def spoilt(rng: Random, X: Array, wrong: str) -> Array:
+def damaged(rng: Random, X: Array, wrong: str) -> Array:
     """Rows with one of WRONG, in place or anew."""
     n, d = X.shape
     match wrong:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 import clsvm
 from benchmarks.bench import TOLERANCE, TRIAL, Bench, Clock, Laid, Launch, Peaks, Product, peaks_of
 from benchmarks.gpu.command import Asked, ended
-from benchmarks.solvers import told
+from benchmarks.solvers import fields_of
 from clsvm import kernels
 from clsvm.errors import ClsvmError
 from clsvm.gram import units as matrix_units
@@ -41,7 +41,7 @@ def limits(asked: Asked) -> Iterator[dict[str, Any]]:
     there = {name: value for name, value in properties.items() if value is not None}
     yield {"device": str(info), "kind": info.kind, "properties": there}
     profile = devices.default_profile(info)
-    yield {"profile": told(profile, *(one.name for one in fields(profile)))}
+    yield {"profile": fields_of(profile, *(one.name for one in fields(profile)))}
     with Stream(asked.device) as stream:
         yield {"memory_limit": stream.limit, "largest_buffer": stream.largest, "unified": stream.unified}
 

@@ -275,14 +275,14 @@ def test_a_process_that_takes_too_long_is_ended() -> None:
 def test_a_wrong_rung_is_marked(ran: Ran, tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:
     good = ladder.RUNGS[0].prepare
 
-    def spoilt(problem: Any) -> Any:
+    def damaged(problem: Any) -> Any:
         made = good(problem)
         problem.gamma *= 1.01  # what NumPy is asked for from now on
         return made
 
     rungs = ladder.RUNGS[0], replace(ladder.RUNGS[0], name="broken", prepare=lambda problem: 1 / 0)
-    monkeypatch.setattr(ladder, "RUNGS", (replace(rungs[0], name="spoilt", prepare=spoilt), rungs[1]))
+    monkeypatch.setattr(ladder, "RUNGS", (replace(rungs[0], name="damaged", prepare=damaged), rungs[1]))
     code, _, shown = ran("ladder")
     assert code == 1
     assert "broken: ZeroDivisionError" in shown
-    assert "| spoilt* |" in shown
+    assert "| damaged* |" in shown

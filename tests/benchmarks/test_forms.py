@@ -59,12 +59,12 @@ def test_the_fastest_right_form_counts_and_a_faster_wrong_one_is_named() -> None
 class Slow(SVC):
     """LIBSVM by the name of oneDAL, whose float32 is as bad as asked."""
 
-    spoilt = False
+    damaged = False
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Slow:
         super().fit(X, y, sample_weight)
         self._onedal_estimator = True
-        self.bad = Slow.spoilt and X.dtype == np.float32
+        self.bad = Slow.damaged and X.dtype == np.float32
         return self
 
     def predict(self, X: Any) -> Any:
@@ -84,11 +84,11 @@ def onedal(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_search_takes_float64_only_where_float32_is_wrong(onedal: None, monkeypatch: pytest.MonkeyPatch) -> None:
     y, grid = np.where(DENSE[:, 0] > 0, 1, -1), {"C": [1.0, 10.0], "gamma": [0.1]}
     ours = fits.GridSearchCV(SVC(), grid, cv=fits.FOLDS, refit=False).fit(DENSE, y)
-    for spoilt, forms in ((False, FLOATS[:1]), (True, FLOATS)):
-        monkeypatch.setattr(Slow, "spoilt", spoilt)
+    for damaged, forms in ((False, FLOATS[:1]), (True, FLOATS)):
+        monkeypatch.setattr(Slow, "damaged", damaged)
         rows = list(fits.searched("onedal", grid, DENSE, y, ours))
         assert tuple(one["form"] for one in rows) == forms
-        assert [bool(one["misses"]) for one in rows] == [spoilt, False][: len(forms)]
+        assert [bool(one["misses"]) for one in rows] == [damaged, False][: len(forms)]
         assert fits.search_holds({"rows": rows})
 
 
@@ -97,7 +97,7 @@ def test_a_form_that_never_reaches_the_gap_is_named(onedal: None, monkeypatch: p
         return {"gap": 1.0 if getattr(model, "bad", False) else 0.005, "dual": 1.0, "test_error": 0.0}
 
     monkeypatch.setattr(gtsvm, "binary_value", value)
-    monkeypatch.setattr(Slow, "spoilt", True)
+    monkeypatch.setattr(Slow, "damaged", True)
     y = np.where(DENSE[:, 0] > 0, 1.0, -1.0)
     rows = gtsvm.race(sets.Problem("s", DENSE, y, DENSE, y, 1.0, 1.0), None, ["onedal"], 1)
     assert [one["form"] for one in rows] == ["dense float64", *FLOATS]

@@ -43,7 +43,7 @@ KINDS = {
 
 
 @pytest.fixture(autouse=True)
-def pair_steps_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def smo_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are what is counted here."""
     monkeypatch.setattr(newton, "MOST", 0)
     monkeypatch.setattr(host, "SEVERAL", 0)

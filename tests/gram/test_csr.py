@@ -23,7 +23,7 @@ GOOD = sp.random(N, D, density=0.4, format="csr", random_state=0) + sp.csr_matri
 Y = np.arange(N) % 2
 
 
-def spoilt(form: str = "csr", **parts: Callable[[np.ndarray], np.ndarray]) -> Any:
+def damaged(form: str = "csr", **parts: Callable[[np.ndarray], np.ndarray]) -> Any:
     """GOOD in a form with some of its parts changed, as SciPy's attributes allow."""
     X = GOOD.asformat(form, copy=True)
     for name, change in parts.items():
@@ -41,23 +41,26 @@ def longer(lists: np.ndarray) -> np.ndarray:
 
 
 MALFORMED = {
-    "beyond the columns": (spoilt(indices=put(5, D)), f"indices must be < {D}"),
-    "below 0": (spoilt(indices=put(5, -1)), "indices must be >"),
-    "rows that fall": (spoilt(indptr=put(3, 10**5)), "must .*non-decreasing"),
-    "rows that fall to 0": (spoilt(indptr=put(-1, 0)), "must .*non-decreasing"),
-    "rows that fall below 0": (spoilt(indptr=put(-1, -1)), "must .*non-decreasing"),
-    "rows beyond the data": (spoilt(indptr=put(-1, 10**5)), "Last value of index pointer"),
-    "a row too few": (spoilt(indptr=lambda p: p[:-1]), f"index pointer size .*{N}.* should be .*{N + 1}"),
-    "data too short": (spoilt(data=lambda a: a[:-1]), "indices and data should have the same size"),
-    "columns of floats": (spoilt(indices=np.float64), "indices and indptr are of .*float64.*, expected int32 or int64"),
-    "a list too long": (spoilt("lil", data=longer), "a row has another number of values than of column numbers"),
+    "beyond the columns": (damaged(indices=put(5, D)), f"indices must be < {D}"),
+    "below 0": (damaged(indices=put(5, -1)), "indices must be >"),
+    "rows that fall": (damaged(indptr=put(3, 10**5)), "must .*non-decreasing"),
+    "rows that fall to 0": (damaged(indptr=put(-1, 0)), "must .*non-decreasing"),
+    "rows that fall below 0": (damaged(indptr=put(-1, -1)), "must .*non-decreasing"),
+    "rows beyond the data": (damaged(indptr=put(-1, 10**5)), "Last value of index pointer"),
+    "a row too few": (damaged(indptr=lambda p: p[:-1]), f"index pointer size .*{N}.* should be .*{N + 1}"),
+    "data too short": (damaged(data=lambda a: a[:-1]), "indices and data should have the same size"),
+    "columns of floats": (
+        damaged(indices=np.float64),
+        "indices and indptr are of .*float64.*, expected int32 or int64",
+    ),
+    "a list too long": (damaged("lil", data=longer), "a row has another number of values than of column numbers"),
 }
 for form in ("csc", "bsr"):  # are looked at before they are changed
-    MALFORMED[f"{form} beyond"] = spoilt(form, indices=put(2, 10**4)), f"malformed .{form}."
-    MALFORMED[f"{form} falls"] = spoilt(form, indptr=put(-1, 0)), f"malformed .{form}."
+    MALFORMED[f"{form} beyond"] = damaged(form, indices=put(2, 10**4)), f"malformed .{form}."
+    MALFORMED[f"{form} falls"] = damaged(form, indptr=put(-1, 0)), f"malformed .{form}."
 for axis in ("row", "col"):
     for number in (10**6, -1):
-        MALFORMED[f"coo, {axis} {number}"] = spoilt("coo", **{axis: put(3, number)}), "malformed .coo."
+        MALFORMED[f"coo, {axis} {number}"] = damaged("coo", **{axis: put(3, number)}), "malformed .coo."
 
 
 @cache

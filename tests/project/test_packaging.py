@@ -117,8 +117,8 @@ def test_every_import_is_a_declared_dependency() -> None:
 
 def test_the_first_look_is_there_and_has_a_test_of_every_folder() -> None:
     folders = {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")}
-    assert folders == {entry.split("/")[1] for entry in conftest.FIRST_LOOK}
-    for entry in conftest.FIRST_LOOK:
+    assert folders == {entry.split("/")[1] for entry in conftest.QUICK_TESTS}
+    for entry in conftest.QUICK_TESTS:
         path, _, name = entry.partition("[")[0].partition("::")
-        assert (ROOT / path).exists(), f"{entry} of FIRST_LOOK is not there"
-        assert not name or f"\ndef {name}(" in (ROOT / path).read_text(), f"{entry} of FIRST_LOOK is not there"
+        assert (ROOT / path).exists(), f"{entry} of QUICK_TESTS is not there"
+        assert not name or f"\ndef {name}(" in (ROOT / path).read_text(), f"{entry} of QUICK_TESTS is not there"

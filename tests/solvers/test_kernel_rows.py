@@ -25,7 +25,7 @@ from clsvm.solvers.kernel_rows import KernelRows
 from clsvm.solvers.newton import Newton
 from clsvm.solvers.result import Settings
 from tests.conftest import calls_of, noisy, thrifty
-from tests.solvers.claims import gram_of
+from tests.solvers.optimality import gram_of
 
 vectors = pytest.mark.parametrize("profile", ["cpu", "cpu8"], indirect=True)  # of which rows are prefetched
 GIVEN: dict[str, Any] = {"layout": "dense", "working_set_size": 32, "cache_size": 100}

@@ -16,7 +16,7 @@ from sklearn.metrics.pairwise import rbf_kernel
 from clsvm import SVC, SVR, Kernel, NuSVC
 from clsvm.errors import MemoryLimitError
 from clsvm.solvers import newton
-from tests.solvers import claims
+from tests.solvers import optimality
 
 Vector = NDArray[np.float64]
 
@@ -221,7 +221,7 @@ def test_violation_in_every_layout(device: str, layout: str, monkeypatch: pytest
     monkeypatch.setattr(newton, "LEAST", 32)
     model = SVC(C=1e3, gamma=0.3, layout=layout, working_set_size=128, device=device).fit(X, y)
     assert model.fit_report_.seconds["free"] > 0
-    claims.verify(model, rbf_kernel(X.astype(np.float64), gamma=0.3), y)
+    optimality.verify(model, rbf_kernel(X.astype(np.float64), gamma=0.3), y)
     np.testing.assert_array_equal(clone(model).fit(X, y).dual_coef_, model.dual_coef_)
 
 

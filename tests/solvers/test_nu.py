@@ -19,7 +19,7 @@ from clsvm import problem as posed
 from clsvm.estimators import dual
 from clsvm.fit import driver
 from tests.conftest import noisy, simulated, thrifty
-from tests.solvers import claims
+from tests.solvers import optimality
 
 TOL = 1e-5
 
@@ -55,7 +55,7 @@ def test_nu_svc(device: str, profile: str, weighted: bool, form: Any) -> None:
     np.testing.assert_allclose(ours.intercept_, theirs.intercept_, atol=2e-3)
     np.testing.assert_array_equal(ours.n_support_, theirs.n_support_)
     assert ours.fit_report_.gap < 1e-3
-    claims.verify(ours, kernels.make("rbf", gamma=0.3)(X), y, weights, 1e-9)
+    optimality.verify(ours, kernels.make("rbf", gamma=0.3)(X), y, weights, 1e-9)
 
 
 @pytest.mark.parametrize("kernel", ["rbf", "linear"])
@@ -70,7 +70,7 @@ def test_nu_svr(device: str, profile: str, weighted: bool, kernel: str) -> None:
     np.testing.assert_allclose(ours.intercept_, theirs.intercept_, atol=1e-3)
     assert abs(len(ours.support_) - len(theirs.support_)) <= 1
     assert ours.fit_report_.gap < 1e-3
-    claims.verify(ours, ours.model_.kernel(X), y, weights, 1e-9)
+    optimality.verify(ours, ours.model_.kernel(X), y, weights, 1e-9)
 
 
 def test_going_on(device: str) -> None:

@@ -14,7 +14,7 @@ from sklearn.model_selection import cross_val_score
 from clsvm import SVC, SVR, NuSVC, OneClassSVM, kernels
 from clsvm.opencl import devices
 from tests.conftest import simulated, thrifty
-from tests.solvers.claims import both_forms, draw, problems, small, verify
+from tests.solvers.optimality import both_forms, draw, problems, small, verify
 
 TOL = 1e-3
 NUMBERS: dict[str, float] = {"gamma": 0.3, "coef0": 0.5, "degree": 2, "alpha": 1.5}

@@ -21,7 +21,7 @@ from clsvm.kernels import PRECOMPUTED
 from clsvm.opencl.stream import Stream
 from clsvm.solvers import batch
 from tests.conftest import calls_of, take_profile
-from tests.solvers.claims import gram_of
+from tests.solvers.optimality import gram_of
 
 
 def classes(n: int, d: int, k: int, apart: float = 1.5) -> tuple[np.ndarray, np.ndarray]:

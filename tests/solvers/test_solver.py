@@ -22,7 +22,7 @@ from clsvm.problem import Subproblem, c_svc
 from clsvm.solvers import batch
 from clsvm.solvers.decomposition import Solver
 from tests.conftest import noisy, simulated, thrifty
-from tests.solvers import claims
+from tests.solvers import optimality
 
 TOL = 1e-3
 
@@ -31,7 +31,7 @@ def verify(model: SVC, X: Any, y: Any, weights: Any = None) -> None:
     """Check everything that the fit claims; the objective and decision values beside LIBSVM's at a finer tolerance."""
     X = X.toarray() if sp.issparse(X) else np.asarray(X, np.float64)
     K = model.model_.kernel(X)
-    dual, _ = claims.verify(model, K, y, weights)
+    dual, _ = optimality.verify(model, K, y, weights)
     if model.kernel != "rbf":
         return
     used = np.flatnonzero(weights if weights is not None else np.ones(len(X)))
@@ -221,9 +221,9 @@ def test_every_memory_limit_gives_the_optimum_or_an_error(device: str) -> None:
     best, outcomes = SVC(**options).fit(X, y).fit_report_.dual, list[str]()
     for limit in range(200_000, 3_400_000, 160_000):
         model = SVC(**options, memory_limit=limit)
-        outcomes.append(claims.outcome(model, X, y))
+        outcomes.append(optimality.outcome(model, X, y))
         assert outcomes[-1] != "fits" or model.fit_report_.dual == pytest.approx(best, rel=1e-5)
-    assert claims.fits_from_some_limit_on(outcomes)
+    assert optimality.fits_from_some_limit_on(outcomes)
     assert outcomes.count("fits") > 10
 
 

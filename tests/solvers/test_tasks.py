@@ -24,7 +24,7 @@ from clsvm import SVC, SVR, NuSVC, NuSVR, OneClassSVM
 from clsvm.models.decoder import strips, votes
 from clsvm.solvers import batch
 from tests.conftest import take_profile
-from tests.solvers.claims import both_forms, draw, fits_from_some_limit_on, outcome, problems, small, verify
+from tests.solvers.optimality import both_forms, draw, fits_from_some_limit_on, outcome, problems, small, verify
 
 TOL = 1e-4
 FINE = 1e-5  # scikit-learn's tolerance here
