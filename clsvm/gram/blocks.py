@@ -59,7 +59,7 @@ STATE_BYTES = 56
 BLOCK = 256 << 20  # largest size of a block in bytes, for few passes over X
 # Largest block in bytes for many passes: UNIFIED, which CPU caches hold, if the device shares host memory, else COPIED.
 UNIFIED, COPIED = 2 << 20, 64 << 20
-LEAST = 1280  # smallest number of rows in a block if memory allows, since fewer leave cores idle at the block's end
+MIN_ROWS = 1280  # smallest number of rows in a block if memory allows, since fewer leave cores idle at the block's end
 # memory of a pass as a multiple of a block: one block at a time, two at a time, or with float64 copies of the rows
 ONE, TWO, COPY = 1.1, 3, 5
 EVEN = 4096  # block sizes are multiples of the rows that all compute units take at once, if these are at most 4096
@@ -67,7 +67,9 @@ LOOSE = 2  # a freed buffer is used again if it is at most this multiple of the 
 ROW_OVERHEAD = 16  # bytes of a row's norm and positions
 UNEVEN = 1.5  # a block of sparse rows has at most this multiple of the average number of entries of a full block
 ALIGNED = 128  # alignment in bytes of host arrays that become device buffers without a copy
-WAIT = 256 << 20  # bytes of rows that are packed before the host waits for the device, so that Ctrl-C takes effect
+WAIT_BYTES = (
+    256 << 20
+)  # bytes of rows that are packed before the host waits for the device, so that Ctrl-C takes effect
 # Laying out one value of a row costs LAID dense multiply-adds in a new block and FILLED in a Window, measured on a CPU.
 LAID, FILLED = 150, 20
 LARGER = 10 * 64  # bytes by which the buffers of laid-out rows exceed their contents
@@ -132,7 +134,7 @@ class Streamed:
         row = layouts.row_bytes(self.single, X, self.itemsize)
         self.stays, most = again and X.shape[0] * row <= STAY_SHARE * left, BLOCK
         if again and not self.stays:
-            most = max(UNIFIED, LEAST * row) if stream.unified else COPIED
+            most = max(UNIFIED, MIN_ROWS * row) if stream.unified else COPIED
         self.arrangement: Arrangement | None = None
         if again and near and plan.kind == CLUSTERED.name:
             # without memory for clusters, rows keep the order of X
@@ -316,7 +318,7 @@ class Window:
                     yield groups
                     stream.flush()
                     laid += self._cells[some.start] * itemsize
-                    if laid > WAIT:
+                    if laid > WAIT_BYTES:
                         stream.finish()
                         laid = 0
 
@@ -561,5 +563,5 @@ def _entries(X: Data) -> NDArray[np.int64]:
     """Return the number of nonzero entries of each row, (n,)."""
     if sp.issparse(X):
         return np.asarray(np.diff(X.indptr), np.int64)
-    parts = (X[first : first + LEAST] for first in range(0, X.shape[0], LEAST))
+    parts = (X[first : first + MIN_ROWS] for first in range(0, X.shape[0], MIN_ROWS))
     return np.concatenate([np.count_nonzero(part, axis=1) for part in parts])

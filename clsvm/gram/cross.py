@@ -56,13 +56,14 @@ from clsvm.opencl.stream import Buffer, Stream
 Vector = NDArray[np.float64]
 # bytes of a tile of K: for each CPU core with SIMD kernels, and for the whole device with work-group kernels
 OF_UNIT, OF_DEVICE = 8 << 20, 64 << 20
-LEAST = 4096  # smallest number of rows in a tile with work-group kernels, however long the rows are
+MIN_TILE_ROWS = 4096  # smallest number of rows in a tile with work-group kernels, however long the rows are
 # Constants of OnePass:
 EACH = 4  # number of work-items for each compute unit in a launch
 CACHE = 2 << 20  # bytes of K in a work-item's scratch, about as much as a core's cache holds
-# A work-item's scratch holds K of FEW to MOST lane groups of V rows, or of MOST / 2 for fewer than SEVERAL outputs.
-FEW, MOST = 2, 8
-SEVERAL = 4  # number of outputs from which a work-item's scratch may hold MOST lane groups
+# A work-item's scratch holds K of MIN_SUB to MAX_SUB lane groups of V rows.
+# The largest number is MAX_SUB / 2 for fewer than SEVERAL outputs.
+MIN_SUB, MAX_SUB = 2, 8
+SEVERAL = 4  # number of outputs from which a work-item's scratch may hold MAX_SUB lane groups
 
 
 def usual_tile_bytes(stream: Stream, row: int) -> int:
@@ -70,7 +71,7 @@ def usual_tile_bytes(stream: Stream, row: int) -> int:
 
     CPU caches hold a tile of this size, and the tile gives work to all compute units.
     """
-    return OF_UNIT * stream.compute_units if stream.profile.style == "simd" else max(OF_DEVICE, LEAST * row)
+    return OF_UNIT * stream.compute_units if stream.profile.style == "simd" else max(OF_DEVICE, MIN_TILE_ROWS * row)
 
 
 class RowTile(NamedTuple):
@@ -295,8 +296,8 @@ class OnePass:
         bytes.
         """
         stream, rows = gram.stream, gram.rows
-        sub, real = MOST if k >= SEVERAL else MOST // 2, np.dtype(rows.dtype).itemsize
-        while sub > FEW and sub * real * rows.lanes * panel.capacity > CACHE:
+        sub, real = MAX_SUB if k >= SEVERAL else MAX_SUB // 2, np.dtype(rows.dtype).itemsize
+        while sub > MIN_SUB and sub * real * rows.lanes * panel.capacity > CACHE:
             sub //= 2
         made = programs.forward_back(gram.kernel.spec, rows.kind, rows.dtype, stream.profile, rows.d, sub)
         taken = sub * rows.lanes
@@ -325,7 +326,7 @@ USED, IN_ORDER = 20.0, 0.7
 PROBE = 4096  # largest number of rows from which the cost of a value of K is estimated
 TIMED = 8192  # largest number of rows on which the speed of a device is measured
 CENTERS = "the centers (center_selection)"  # what error messages call the inducing points
-SOME = 64 << 20  # largest size in bytes of the values that are copied to the host at a time
+MAX_COPY = 64 << 20  # largest size in bytes of the values that are copied to the host at a time
 
 
 def _checked(X: Any, name: str) -> Any:
@@ -524,7 +525,7 @@ class Cross:
 
     def values(self, rows: NDArray[np.intp]) -> NDArray[np.floating]:
         """Return K(X[rows], C) as a host array."""
-        real, some = np.dtype(self.dtype), min(SOME, self._tile) // (self._panel.capacity * 8)
+        real, some = np.dtype(self.dtype), min(MAX_COPY, self._tile) // (self._panel.capacity * 8)
         step = max(1, min(self._streamed.step, some))
         K = np.empty((len(rows), self.m), real)
         for first in range(0, len(rows), step):

@@ -50,9 +50,9 @@ SUPPORT_SHARE = (
     0.6  # symmetric_sums pays if at least this share of the rows and support vectors together are support vectors
 )
 BLOCK = 128  # right-hand rows in a block of symmetric_sums; sub-buffers may begin at multiples of 128 values of 4 bytes
-ALONE = 1024  # BLAS runs in one thread for products of at most this many rows
-AT_A_TIME = 1 << 15  # number of values of K in a block on the host, so that a CPU cache holds the block
-AT_ONCE = 1 << 20  # number of values of K that the host computes without blocks; arrays of this size are small
+ONE_THREAD = 1024  # BLAS runs in one thread for products of at most this many rows
+BLOCK_VALUES = 1 << 15  # number of values of K in a block on the host, so that a CPU cache holds the block
+WHOLE_VALUES = 1 << 20  # number of values of K that the host computes without blocks; arrays of this size are small
 
 
 def of_rows(gram: Operator, X: Any, plan: Plan, device: Any) -> Exact:
@@ -257,13 +257,13 @@ class HostBlocks:
 
         Otherwise distances are computed for a few rows at a time, so that a CPU cache holds the temporary arrays.
         """
-        few = self._whole and Y is X and X.shape[0] ** 2 <= AT_ONCE
+        few = self._whole and Y is X and X.shape[0] ** 2 <= WHOLE_VALUES
         if few or "sqdist" not in kernel.spec.expression.names:
             return kernel(X, Y)
         if not self._whole:
             X, Y = centred(X, self._centre), centred(Y, self._centre)
         X, Y, _ = both_dense(X, Y)
-        out, step = np.empty((len(X), len(Y))), max(1, AT_A_TIME // max(1, len(Y)))
+        out, step = np.empty((len(X), len(Y))), max(1, BLOCK_VALUES // max(1, len(Y)))
         xx, yy = (np.einsum("ij,ij->i", Z, Z) for Z in (X, Y))
         for some in (slice(first, first + step) for first in range(0, len(X), step)):
             out[some] = kernel(X[some], Y) if self._whole else kernel.at(xx[some, None], yy, X[some] @ Y.T)
@@ -271,8 +271,8 @@ class HostBlocks:
 
 
 def few_threads(m: int) -> AbstractContextManager[Any]:
-    """Return a context that limits BLAS to one thread if ``m``, the rows of a product, are at most ALONE.
+    """Return a context that limits BLAS to one thread if ``m``, the rows of a product, are at most ONE_THREAD.
 
     Several threads would mostly wait for one another.
     """
-    return one_thread() if m <= ALONE else nullcontext()
+    return one_thread() if m <= ONE_THREAD else nullcontext()

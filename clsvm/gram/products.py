@@ -37,9 +37,11 @@ from clsvm.opencl.stream import ALIGNMENT, Buffer, Stream
 Slots = dict[int, Buffer]
 # Largest cost of one GPU launch in dense multiply-adds. A small GPU makes 5e11 a second, so a launch takes 0.2 s.
 # A driver may reset a GPU that also draws the screen if a launch takes 2 s.
-LONGEST = 1e11
+MAX_LAUNCH = 1e11
 PASSING = 8 << 20  # largest size in bytes of a temporary store of kernel values, so that a CPU cache holds the store
-FEW = 4096  # smallest number of rows of X in a temporary store, since each store searches every column's index again
+MIN_STORE_ROWS = (
+    4096  # smallest number of rows of X in a temporary store, since each store searches every column's index again
+)
 
 
 class Store(NamedTuple):
@@ -403,7 +405,7 @@ class Gram(Operator):
         )  # sub-buffers of the sums c may begin at multiples of ``unit`` lane groups of V rows
         limit = min(PASSING, (stream.limit - stream.allocated) // 2)
         step = unit * (limit // (width * itemsize * V * unit))
-        if step * V < min(FEW, len(groups) * V):
+        if step * V < min(MIN_STORE_ROWS, len(groups) * V):
             if self._plain is None:
                 rows = replace(self.rows, kind=self._layout.plain)
                 self._plain = Gram(stream, rows, self.kernel, self._slots)
@@ -489,7 +491,7 @@ class Gram(Operator):
             yield kernel, *_range((items,), (1,), apart), one.first, one.groups, base, one.reads, *outcome, self.numbers
             return
         each = numbers.get("GROUPS", 1)  # lane groups of a tile
-        step = each * max(1, int(LONGEST / (each * cells)))
+        step = each * max(1, int(MAX_LAUNCH / (each * cells)))
         for begin in range(0, one.groups, step):
             some = min(step, one.groups - begin)
             grid = self._layout.grid(numbers, some, 1 if update else one.blocks)

@@ -38,12 +38,12 @@ _BEGIN = (
 CHUNK = 256 << 20  # bytes of rows to predict that are laid out at a time
 IN_PLACE = 0.8  # share of the free memory that a block of rows may take if kernels read X in the host's memory
 PANEL, PASSING = 32 << 20, 4 << 20  # bytes of a panel of support vectors, if it serves all calls, and if it is refilled
-FEWEST = 512  # smallest number of support vectors in a panel that is refilled, since each filling has a cost
+MIN_PANEL = 512  # smallest number of support vectors in a panel that is refilled, since each filling has a cost
 ALL = slice(None)  # select every group of support vectors
 SECTIONS = 16  # from this number of pieces on, one launch for all of them repays building its program
 WEIGHTS = 8 << 20  # largest size in bytes of coefficients on the device at a time; a single piece may exceed it
 ROW_OVERHEAD = 24  # bytes of a row's norm and positions
-MOST = 64  # largest number of rows of a small batch, which are whole lane groups on every device
+MAX_BATCH = 64  # largest number of rows of a small batch, which are whole lane groups on every device
 SHARE = 1 / 128  # largest share of the memory budget that a small-batch predictor takes
 PREDICTORS = 8  # largest number of small-batch predictors of a thread; one more replaces them all
 FIXED = 4096  # bytes of a small-batch predictor's positions and counts
@@ -242,7 +242,7 @@ class Support:
             self._kept = [self._loaded(stream, pieces) for pieces in self.pieces]
             self.buffers = tuple(buffer for load in self._kept for buffer in load.buffers)
         else:
-            self._capacity, self.pieces = _pieces(self._ends, min(max(PASSING // row, FEWEST), limit // row))
+            self._capacity, self.pieces = _pieces(self._ends, min(max(PASSING // row, MIN_PANEL), limit // row))
         # bytes of one panel and of the laid-out support vectors from which it is filled
         self._load = 2 * self._capacity * (row + ROW_OVERHEAD) + block
         stream.finish()
@@ -307,12 +307,12 @@ class Support:
         return np.zeros((len(among) * problems, 0)) if out is None else out
 
     def _small_batch(self, stream: Stream, X: Data, problems: int) -> SmallBatchPredictor | None:
-        """Return this thread's small-batch predictor. Return None for more than MOST rows, for a layout other than
+        """Return this thread's small-batch predictor. Return None for more than MAX_BATCH rows, for a layout other than
         dense lane groups, or for a predictor that would exceed its share of the memory."""
         (n, d), groups, vectors = X.shape, len(self._ends), len(self._kept) * self._capacity
-        if not self._kept or n > MOST or stream.profile.wide != "double" or stream.simulated:
+        if not self._kept or n > MAX_BATCH or stream.profile.wide != "double" or stream.simulated:
             return None
-        nbytes = FIXED + 8 * (MOST * (2 * d + 1 + problems * groups) + problems * vectors)
+        nbytes = FIXED + 8 * (MAX_BATCH * (2 * d + 1 + problems * groups) + problems * vectors)
         if nbytes > SHARE * stream.limit or layouts.single_pass_plan(self.plan, X).kind != DENSE.name:
             return None
         made = thread_dict("small batches").setdefault((stream.queue, problems, groups), WeakKeyDictionary())
@@ -369,7 +369,7 @@ class Support:
 
 
 class SmallBatchPredictor:
-    """Compute decision values without the intercept for at most MOST rows of d features in one call.
+    """Compute decision values without the intercept for at most MAX_BATCH rows of d features in one call.
 
     ``loads`` are the panels of support vectors on the device. A predictor belongs to one queue and one thread. Its
     buffers outlive the stream that made them. One buffer holds the norms, the sums and the rows, because the number of
@@ -380,14 +380,14 @@ class SmallBatchPredictor:
     def __init__(self, stream: Stream, support: Support, loads: Sequence[LoadedPanel], d: int, problems: int) -> None:
         plan, dtype, groups = support.plan, support.dtype, len(support.among(ALL))
         self._loads, self._problems, self._capacity = loads, problems, loads[0].panel.capacity
-        built = DENSE.build(stream, np.zeros((MOST, d)), replace(plan, kind=DENSE.name), dtype)
-        self._begin = MOST * (1 + groups * problems)  # index of the first row in the buffer, in doubles
-        self._host = np.zeros(self._begin + MOST * d)
+        built = DENSE.build(stream, np.zeros((MAX_BATCH, d)), replace(plan, kind=DENSE.name), dtype)
+        self._begin = MAX_BATCH * (1 + groups * problems)  # index of the first row in the buffer, in doubles
+        self._host = np.zeros(self._begin + MAX_BATCH * d)
         self._device = stream.upload(self._host)
-        self._sums = stream.part(self._device, 8 * MOST, 8 * (self._begin - MOST))
-        self._rows = replace(built, xx=stream.part(self._device, 0, 8 * MOST))
+        self._sums = stream.part(self._device, 8 * MAX_BATCH, 8 * (self._begin - MAX_BATCH))
+        self._rows = replace(built, xx=stream.part(self._device, 0, 8 * MAX_BATCH))
         self._gram = Gram(stream, self._rows, support.kernel)
-        rows = stream.part(self._device, 8 * self._begin, 8 * MOST * d)
+        rows = stream.part(self._device, 8 * self._begin, 8 * MAX_BATCH * d)
         self._source = Source(0, self._rows.n_pad, d, rows, 0)
         self._packer = Packer(stream, np.float64, dtype, plan.centre)
         self._order = stream.upload(np.arange(self._rows.n_pad, dtype=np.int32))
@@ -404,7 +404,7 @@ class SmallBatchPredictor:
         stream.detach([*built.buffers(), *lasting])
 
     def responses(self, stream: Stream, X: Data, coefficients: Vector) -> Vector:
-        """Return the sums (groups * problems, n) for at most MOST rows X (n, d) and coefficients (problems, m).
+        """Return the sums (groups * problems, n) for at most MAX_BATCH rows X (n, d) and coefficients (problems, m).
 
         Raises ValueError for a row whose squared norm exceeds the range of the dtype.
         """
@@ -423,7 +423,7 @@ class SmallBatchPredictor:
             self._written = coefficients.copy()
         for launch in self._launches[-(-n // rows.lanes)]:
             launch()
-        found = stream.read(self._device, np.float64, (begin // MOST, MOST))
+        found = stream.read(self._device, np.float64, (begin // MAX_BATCH, MAX_BATCH))
         check_norms(found[0].view(rows.dtype)[:n], rows)
         return found[1:, :n]
 
@@ -437,6 +437,6 @@ class SmallBatchPredictor:
                 prepared.append(packer.rows(self._source, some, self._order, rows.at, part.values, prepared=True))
                 prepared.append(packer.norms(some, rows.at, part.values, rows.xx, prepared=True))
         for D, load in zip(self._weights_of, self._loads, strict=True):
-            update = Update(self._problems, MOST, self._sums, D, self._capacity, len(load.pieces))
+            update = Update(self._problems, MAX_BATCH, self._sums, D, self._capacity, len(load.pieces))
             prepared += self._gram.prepared(range(groups), load.panel, load.sections.buffer, update)
         self._launches[groups] = prepared

@@ -349,7 +349,7 @@ class _Reader:
 
 _COSINES = np.array([1.0, 1 - 1e-6, 0.9, 0.3, 1e-2, 1e-5, -1e-5, -1e-2, -0.3, -0.9, -1.0])
 _POINTS = 6  # number of sample sizes of rows, with the smallest and the largest included
-_STEPS, _MOST = np.linspace(0, 1, _POINTS), float(np.finfo(np.float64).max)
+_STEPS, _LARGEST = np.linspace(0, 1, _POINTS), float(np.finfo(np.float64).max)
 INVALID = float(np.finfo(np.float32).max)  # error of a value that is not finite although the exact value is
 
 
@@ -469,7 +469,7 @@ def between(least: float, largest: float, wide: type = np.longdouble) -> NDArray
     """Return _POINTS numbers of type ``wide`` from ``least`` to ``largest`` in equal ratios."""
     if not 0 < least < largest:
         return np.full(_POINTS, largest, wide)
-    inner = np.exp(math.log(least) * (1 - _STEPS) + math.log(min(largest, _MOST)) * _STEPS)
+    inner = np.exp(math.log(least) * (1 - _STEPS) + math.log(min(largest, _LARGEST)) * _STEPS)
     found: NDArray[Any] = inner.astype(wide)
     found[[0, -1]] = least, largest
     return found

@@ -25,7 +25,10 @@ from clsvm.parameters import Number
 Matrix = NDArray[Any]
 UNIT = 128  # the number of rows of a tile that ``plan`` chooses is a multiple of UNIT
 TABLES = 1 << 14, 64  # bytes of small buffers on the device: a fixed number, and for each row of a tile
-LEAST, PARTS = 1024, 8  # a tile of a matrix (n, n) has about n / PARTS rows, but at least LEAST if memory allows it
+MIN_TILE, PARTS = (
+    1024,
+    8,
+)  # a tile of a matrix (n, n) has about n / PARTS rows, but at least MIN_TILE if memory allows it
 
 
 def plan(
@@ -109,7 +112,7 @@ def _real(dtype: Any) -> str:
 
 def usual_tile(n: int) -> int:
     """Return the number of rows of a tile of a matrix (n, n), if memory does not limit the tile."""
-    return max(LEAST, -(-n // (PARTS * UNIT)) * UNIT)
+    return max(MIN_TILE, -(-n // (PARTS * UNIT)) * UNIT)
 
 
 def _for_lapack(streams: Sequence[Stream]) -> str:

@@ -23,8 +23,8 @@ from clsvm import system
 from clsvm.opencl.runtime import cl
 
 HUGE = 4 << 20  # buffers of at least this many bytes get huge pages
-# The pool keeps a freed buffer of LEAST to MOST bytes, and at most POOLED bytes of buffers in all.
-LEAST, MOST, POOLED = 64 << 10, 128 << 20, 256 << 20
+# The pool keeps a freed buffer of MIN_POOLED to MAX_POOLED bytes, and at most POOL_BYTES bytes of buffers in all.
+MIN_POOLED, MAX_POOLED, POOL_BYTES = 64 << 10, 128 << 20, 256 << 20
 MEMORY_SHARE = 0.5  # the default of memory_limit is this share of the device's free memory
 _UNITS = {
     letter + end: float(base) ** power
@@ -127,7 +127,7 @@ def rounded_size(nbytes: int, most: int) -> int:
     """
     step = 1 << max(0, nbytes.bit_length() - 4)
     rounded = -(-nbytes // step) * step
-    return rounded if nbytes >= LEAST and rounded <= min(most, MOST) else nbytes
+    return rounded if nbytes >= MIN_POOLED and rounded <= min(most, MAX_POOLED) else nbytes
 
 
 class DeviceCache:

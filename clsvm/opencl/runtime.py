@@ -44,7 +44,7 @@ _FOLDERS = (
     "/opt/rocm/lib",
     "/opt/rocm/opencl/lib",
 )
-_LEAST = 16 << 20  # least free bytes on a cache's disk; some OpenCL compilers end the process if the disk is full
+_MIN_FREE = 16 << 20  # least free bytes on a cache's disk; some OpenCL compilers end the process if the disk is full
 
 
 def prepare() -> None:
@@ -212,7 +212,7 @@ def _fault(folder: Path) -> str:
         free = shutil.disk_usage(folder).free
     except OSError as error:
         return f"the cache {str(folder)!r} cannot be written ({error.strerror})"
-    return "" if free >= _LEAST else f"the cache {str(folder)!r} is on a disk with {free} bytes free"
+    return "" if free >= _MIN_FREE else f"the cache {str(folder)!r} is on a disk with {free} bytes free"
 
 
 def _exposed_inside(folder: Path) -> str:

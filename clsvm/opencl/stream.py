@@ -258,8 +258,8 @@ class Stream:
         self.allocated -= nbytes
         if self.simulated:
             memory.never_released.append(buffer)
-        elif self.unified and memory.LEAST <= nbytes <= memory.MOST:
-            memory.spare.put(self._key(nbytes), buffer, memory.POOLED)
+        elif self.unified and memory.MIN_POOLED <= nbytes <= memory.MAX_POOLED:
+            memory.spare.put(self._key(nbytes), buffer, memory.POOL_BYTES)
         else:
             with self.lock:
                 buffer.release()
@@ -270,7 +270,7 @@ class Stream:
         The pool may give the buffer to another queue, and memory with huge pages returns to the system although queued
         work still uses it. An error of the queued work is raised by a later call.
         """
-        if self.unified and nbytes >= memory.LEAST:
+        if self.unified and nbytes >= memory.MIN_POOLED:
             with contextlib.suppress(DeviceError):
                 self.finish()
 

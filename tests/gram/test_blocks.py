@@ -98,7 +98,7 @@ def limited(model: Any, X: Any, y: Any, limit: float, rel: float = 1e-6) -> tupl
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 64 rows or 128, which do not stay, and several fetches for a panel."""
-    numbers = {"STAY_SHARE": 0.0, "UNIFIED": 48 * D * 4, "COPIED": 96 * D * 4, "SAMPLE": 16, "LEAST": 16}
+    numbers = {"STAY_SHARE": 0.0, "UNIFIED": 48 * D * 4, "COPIED": 96 * D * 4, "SAMPLE": 16, "MIN_ROWS": 16}
     for name, number in numbers.items():
         monkeypatch.setattr(blocks, name, number)
 

@@ -30,7 +30,7 @@ def blocks(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of 64 rows, and indices of any number of rows."""
     take_profile("cpu", device, monkeypatch)
     monkeypatch.setattr(csr, "BLOCK", 64)
-    monkeypatch.setattr(csr, "FEWEST", 1)
+    monkeypatch.setattr(csr, "MIN_INDEXED", 1)
 
 
 def rows_of(n: int = 300, d: int = 120, dense: int = 3) -> tuple[sp.csr_matrix, Partition]:
@@ -88,7 +88,7 @@ def test_products_over_some_of_the_rows(
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_sums_take_what_memory_is_left(device: str, dtype: str, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A store for sums is as small as it has to be, down to ``few`` rows at a time; with less there is none."""
-    monkeypatch.setattr(products, "FEW", few)
+    monkeypatch.setattr(products, "MIN_STORE_ROWS", few)
     X, made = rows_of(n=1000)
     kernel, D, found = kernels.make("rbf", gamma=0.1), np.random.default_rng(4).normal(size=(2, 64)), []
     with Stream(device) as stream:
@@ -170,7 +170,7 @@ def test_few_rows_and_work_groups_have_no_index(device: str, monkeypatch: pytest
     X, made = rows_of()
     y = np.sign(X[:, :20].sum(axis=1).A1 + 0.1)
     expected = SVC(gamma=0.1, layout="inverted", device=device).fit(X, y).decision_function(X)
-    monkeypatch.setattr(csr, "FEWEST", 301)
+    monkeypatch.setattr(csr, "MIN_INDEXED", 301)
     with Stream(device) as stream:
         rows = layouts.build(stream, X, plan_of(X, made), "float32")
         assert type(rows) is CsrRows

@@ -273,8 +273,8 @@ def test_long_launches_are_split(device: str, kind: str, monkeypatch: pytest.Mon
     monkeypatch.setenv("CLSVM_PROFILE", "gpu")
     X = np.random.default_rng(5).normal(size=(700, 6))
     kernel, found, launches = make("rbf"), [], []
-    for longest, units in ((products.LONGEST, 1), (1.0, 1), (products.LONGEST, 10**6)):
-        monkeypatch.setattr(products, "LONGEST", longest)
+    for longest, units in ((products.MAX_LAUNCH, 1), (1.0, 1), (products.MAX_LAUNCH, 10**6)):
+        monkeypatch.setattr(products, "MAX_LAUNCH", longest)
         with Stream(device) as stream:
             stream.compute_units = units  # (one: wide tiles)
             gram = products_of(stream, X, kernel, kind)

@@ -26,7 +26,7 @@ from clsvm import SVC, kernels
 from clsvm.errors import RowTooLargeError
 from clsvm.gram import exact, layouts, responses
 from clsvm.gram.partition import Partition
-from clsvm.gram.responses import MOST, SmallBatchPredictor, Support
+from clsvm.gram.responses import MAX_BATCH, SmallBatchPredictor, Support
 from clsvm.models.model import KernelModel
 from clsvm.opencl import devices, memory
 from clsvm.opencl.contexts import Kernel, thread_dict
@@ -388,9 +388,9 @@ def test_few_rows_have_the_bits_of_many(
     """Whatever rows came before."""
     model = replace(make_model(kind, d=21, k=k, problems=problems), dtype=dtype)
     for form in (np.asarray, np.float32, sp.csr_matrix):
-        X = form(sparse_rows(MOST + 40, 21, 2))
+        X = form(sparse_rows(MAX_BATCH + 40, 21, 2))
         whole = model.decision_function(X, device)
-        for rows in (slice(0, MOST), slice(5, 22), slice(30, 31), slice(90, 91), slice(40, 48)):
+        for rows in (slice(0, MAX_BATCH), slice(5, 22), slice(30, 31), slice(90, 91), slice(40, 48)):
             assert_array_equal(model.decision_function(X[rows], device), whole[rows])
 
 
@@ -400,7 +400,7 @@ def test_the_bits_of_several_panels(
     device: str, profile: str, most: int, k: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Groups share a panel, or are cut by its end: for few rows and for many, by a launch each or by one for all."""
-    model, X = make_model(m=700, d=21, k=k, problems=k - 1), sparse_rows(MOST + 9, 21, 2)
+    model, X = make_model(m=700, d=21, k=k, problems=k - 1), sparse_rows(MAX_BATCH + 9, 21, 2)
     whole = model.decision_function(X, device)
     monkeypatch.setattr(responses, "PANEL", most * 21 * 4)
     cut = make_model(m=700, d=21, k=k, problems=k - 1)
@@ -458,7 +458,7 @@ def test_nothing_is_built_while_a_call_holds_its_stream(
     device: str, quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fork waits for the builder first."""
-    model, X = make_model(d=23), sparse_rows(MOST, 23, 2)
+    model, X = make_model(d=23), sparse_rows(MAX_BATCH, 23, 2)
     built, prepared, streams = list[bool](), list[bool](), list[Stream]()
 
     def watched(owner: Any, name: str, seen: Any) -> None:
@@ -471,7 +471,7 @@ def test_nothing_is_built_while_a_call_holds_its_stream(
     model.decision_function(X[:2], device)
     before = len(prepared)
     model.decision_function(X, device)
-    groups = -(-MOST // devices.default_profile(devices.find(device)).lanes)
+    groups = -(-MAX_BATCH // devices.default_profile(devices.find(device)).lanes)
     assert (len(prepared) > before) == (groups > 1)  # for another number of lane groups
     assert before > 0
     assert built

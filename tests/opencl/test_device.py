@@ -313,15 +313,15 @@ def test_large_buffers_go_once_their_queue_is_done(device: str) -> None:
 
 
 def test_large_buffers_are_taken_again(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the next one of about their size, in this stream or another; no more than POOLED bytes of them stay, and none
+    """By the next one of about their size, in this stream or another; no more than POOL_BYTES of them stay, and none
     that a limit has no room for."""
     clsvm.release_memory()
     size = 9 << 19  # (in eighths of 4 MB)
     with Stream(device) as stream:
         if not stream.unified:
             pytest.skip("of devices that share the host's memory")
-        first, small = stream.buffer(size - 4096), stream.buffer(memory.LEAST - 64)
-        assert stream.allocated == size + memory.LEAST - 64
+        first, small = stream.buffer(size - 4096), stream.buffer(memory.MIN_POOLED - 64)
+        assert stream.allocated == size + memory.MIN_POOLED - 64
         where = first.int_ptr
         stream.free(first, small)
         assert (stream.allocated, memory.pooled_bytes()) == (0, size)
@@ -344,7 +344,7 @@ def test_large_buffers_are_taken_again(device: str, monkeypatch: pytest.MonkeyPa
         stream.reserve(64)
         assert memory.pooled_bytes() == 0
         stream.reserve(size - stream.limit - 64)
-    monkeypatch.setattr(memory, "POOLED", 2 * memory.HUGE + 64)
+    monkeypatch.setattr(memory, "POOL_BYTES", 2 * memory.HUGE + 64)
     with Stream(device) as stream:
         for _ in range(2):
             stream.buffer(size)

@@ -422,12 +422,12 @@ def zero_sums(spec: Spec, dtype: str, profile: Profile, d: int = 0) -> Variant:
     return Variant(label, text, tuple(options(profile, dtype, d)), "zero_sums")
 
 
-# A block of the index covers BLOCK rows of X, whose sums fit in a second-level cache, or up to MOST, as 16 bits count.
-BLOCK, MOST = 16384, 1 << 16
+# A block of the index covers BLOCK rows of X, whose sums fit in a second-level cache, or up to MAX_BLOCK (16 bits).
+BLOCK, MAX_BLOCK = 16384, 1 << 16
 ADDED = 2.0  # cost of storing the sums over whole columns and reading them again, as a multiple of value_cost
 LIST = 60.0  # cost of finding a column's entries in a block, as a multiple of the cost of a pair of matching entries
 COLD = 1.75  # factor on LIST if at most 16 right-hand rows search the column, so that no cache holds its entries yet
-FEWEST = 256  # an inverted index is made for at least this many rows
+MIN_INDEXED = 256  # an inverted index is made for at least this many rows
 PARTS = 4  # number of work-items for each compute unit that build an inverted index
 WEIGHED = 512  # number of rows for which one work-item adds values of K to the sums c
 
@@ -496,7 +496,7 @@ class Inverted(Hybrid):
         return profile.style == "simd"
 
     def cost(self, survey: Survey) -> float | None:
-        if not self.suits(survey.profile) or survey.n < FEWEST:
+        if not self.suits(survey.profile) or survey.n < MIN_INDEXED:
             return None
         return MADE * self.of_parts(survey, self.gain(survey.profile).whole(survey.density))
 
@@ -526,7 +526,7 @@ class Inverted(Hybrid):
 
     def build(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> CsrRows:
         n, profile = X.shape[0], stream.profile
-        if not self.suits(profile) or n < FEWEST:
+        if not self.suits(profile) or n < MIN_INDEXED:
             return HYBRID.build(stream, X, plan, dtype)
         dense, rest = self._split(X, plan)
         laid = self._laid(stream, dense, rest, dtype)
@@ -561,7 +561,7 @@ def _size(n: int, columns: int, entries: int) -> int:
     """Return the number of rows in a block of an inverted index: BLOCK, or more if the ends of the columns would
     outnumber the entries."""
     size = BLOCK
-    while size < MOST and -(-n // size) * columns > entries:
+    while size < MAX_BLOCK and -(-n // size) * columns > entries:
         size *= 2
     return size
 
