@@ -186,7 +186,7 @@ class Streamed:
         with self.stream.recycling(LOOSE if self.near else 1):
             for rows in self.following():
                 with self.stream.scratch():
-                    yield rows, self.laid(self.stream, rows)
+                    yield rows, self.lay_out(self.stream, rows)
 
     def _laid_ahead(self, other: Stream, worker: ThreadPoolExecutor) -> Generator[Block, None, None]:
         """Yield blocks that a worker thread lays out on the stream ``other``.
@@ -196,7 +196,7 @@ class Streamed:
         process, used, slices = os.getpid(), None, self.following()
 
         def fetched(rows: slice) -> Rows:
-            laid = self.laid(other, rows)
+            laid = self.lay_out(other, rows)
             other.finish()
             return laid
 
@@ -220,7 +220,7 @@ class Streamed:
         for file, size in self._files.items():
             arrays.check_file(file, size)
 
-    def laid(self, stream: Stream, rows: slice) -> Rows:
+    def lay_out(self, stream: Stream, rows: slice) -> Rows:
         """Lay out the slice ``rows`` of X as one block on ``stream``. The caller frees the block's buffers."""
         self.check_files()
         if self.arrangement:
@@ -402,7 +402,7 @@ class BlockGram(Operator):
         self._share = min(SAMPLE * self._row, left // 4) if streamed.stays else streamed.share
         stream.reserve(self._share)
         self._blocks = [
-            (rows.start, Gram(stream, streamed.laid(stream, rows), kernel))
+            (rows.start, Gram(stream, streamed.lay_out(stream, rows), kernel))
             for rows in (streamed.slices if streamed.stays else ())
         ]
         self._window: Window | None = None
@@ -434,7 +434,7 @@ class BlockGram(Operator):
         xx, arranged = self.stream.upload(np.concatenate(norms)), streamed.arrangement
         order, position = (arranged.order, arranged.position) if arranged else in_order(n, n_pad)
         at = n, d, n_pad, one.lanes, stored, order, position, xx, cost, one.tile_cost
-        return Rows(one.kind, one.dtype, *at, laid=laid * stored / n, words=words)
+        return Rows(one.kind, one.dtype, *at, layout_cost=laid * stored / n, words=words)
 
     def _each_block(self, work: Callable[[Gram, range, int], None]) -> None:
         """Call ``work`` with each block's Gram, its lane groups and ``base``, the row of X at output index 0.

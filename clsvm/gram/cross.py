@@ -314,7 +314,7 @@ class OnePass:
             for first in range(0, one.groups, step):
                 groups = min(step, one.groups - first)
                 items = -(-groups // programs.BLOCK)
-                self._kernel((items,), (1,), one.first + first, groups, one.reads, *given, gram.numbers)
+                self._kernel((items,), (1,), one.first + first, groups, one.arguments, *given, gram.numbers)
                 self._add_parts((size,), None, self._scratch[-1], items, size, out)
 
 
@@ -493,7 +493,7 @@ class Cross:
         self._tile = min(usual_tile_bytes(stream, values), left // 8)
         self._streamed = passing = Streamed(stream, self._X, self._plan, self.dtype, sums_bytes)
         with stream.scratch():
-            cells = passing.laid(stream, slice(0, min(passing.step, PROBE))).cost
+            cells = passing.lay_out(stream, slice(0, min(passing.step, PROBE))).cost
         self.cost = cells + USED * (stream.profile.style == "simd")
         reading = IN_ORDER * stream.profile.cache_cost
         words = f"computing a value of K costs as much as {self.cost:.0f} dense multiply-adds, reading it {reading:.0f}"
@@ -513,7 +513,7 @@ class Cross:
             made = layouts.build(stream, self._X, self._plan, self.dtype)
             self._blocks.append((slice(0, self.n), self._sums(made)))
         for rows in passing.slices if self.way == "stored" else ():
-            sums = self._sums(passing.laid(stream, rows))
+            sums = self._sums(passing.lay_out(stream, rows))
             self._blocks.append((rows, sums))
             sums.compute()
             stream.finish()

@@ -161,10 +161,10 @@ def split(X: sp.csr_matrix, made: Partition) -> tuple[NDArray[np.floating], sp.c
         entries = slice(int(X.indptr[first]), int(X.indptr[last]))
         columns, data = rank.take(X.indices[entries]), X.data[entries]
         sparse = columns >= made.dense
-        whole, rest = np.flatnonzero(~sparse), np.flatnonzero(sparse)  # indices are faster than a mask
+        whole, entry = np.flatnonzero(~sparse), np.flatnonzero(sparse)  # indices are faster than a mask
         row = first + np.searchsorted(ends, whole, "right") - 1
         dense[row, columns.take(whole)] = data.take(whole)
-        return data.take(rest), columns.take(rest) - np.int32(made.dense), np.diff(np.searchsorted(rest, ends))
+        return data.take(entry), columns.take(entry) - np.int32(made.dense), np.diff(np.searchsorted(entry, ends))
 
     ends = np.searchsorted(X.indptr, np.arange(PIECE, X.indptr[-1], PIECE))
     edges = np.unique(np.concatenate([[0], ends, [n]]))

@@ -417,8 +417,8 @@ class Gram(Operator):
             store = Store((stream.buffer(width * size * itemsize),), width, size, slot)
             for begin in range(groups.start, groups.stop, step):
                 some, first = range(begin, min(begin + step, groups.stop)), begin * V
-                rest = update.problems * update.n - (first - base)
-                c = stream.part(update.c, 8 * (first - base), 8 * rest) if first > base else update.c
+                left = update.problems * update.n - (first - base)
+                c = stream.part(update.c, 8 * (first - base), 8 * left) if first > base else update.c
                 self.over_rows(some, first, panel, count, store, update._replace(c=c))
 
     def slot(self, capacity: int) -> Buffer:
@@ -479,8 +479,8 @@ class Gram(Operator):
         if units:
             over = units.norms_range(panel.capacity)
             yield stream.variant(units.norms(stream.profile)), *over, r.d, panel.values, 0, panel.squared
-            values, at, _, d, count, vectors, _ = one.reads
-            one = one._replace(reads=(values, at, self.squared, d, count, vectors, panel.squared))
+            values, at, _, d, count, vectors, _ = one.arguments
+            one = one._replace(arguments=(values, at, self.squared, d, count, vectors, panel.squared))
         kernel, numbers = self._grams[which]
         outcome, apart = [given.arguments() for given in (store, update) if given], update.sections if update else 0
         cells = one.blocks * numbers["UB"] * r.lanes * max(1.0, r.cost)  # cost units of one lane group
@@ -488,11 +488,20 @@ class Gram(Operator):
         if stream.profile.style == "simd":
             of_panel = programs.PRODUCTS[product].tile
             items = one.items or self._layout.size(stream, numbers, of_panel, one.groups, cells)
-            yield kernel, *_range((items,), (1,), apart), one.first, one.groups, base, one.reads, *outcome, self.numbers
+            yield (
+                kernel,
+                *_range((items,), (1,), apart),
+                one.first,
+                one.groups,
+                base,
+                one.arguments,
+                *outcome,
+                self.numbers,
+            )
             return
         each = numbers.get("GROUPS", 1)  # lane groups of a tile
         step = each * max(1, int(MAX_LAUNCH / (each * cells)))
         for begin in range(0, one.groups, step):
             some = min(step, one.groups - begin)
             grid = self._layout.grid(numbers, some, 1 if update else one.blocks)
-            yield kernel, *_range(*grid, apart), one.first + begin, some, base, one.reads, *outcome, self.numbers
+            yield kernel, *_range(*grid, apart), one.first + begin, some, base, one.arguments, *outcome, self.numbers

@@ -346,8 +346,8 @@ class Kernel:
                     nonzero = (X != 0).any(axis=1)
                 return np.maximum(found, _SMALLEST, out=found, where=(found < _TINY) & nonzero)
             x, _, empty = arrays.both_dense(X, X)
-            rest = empty * self._element(0.0, 0.0) if empty else 0.0
-            sums = [np.abs(np.broadcast_to(self._element(a, x), x.shape).sum(axis=1) + rest) for a in (0.0, x)]
+            constant = empty * self._element(0.0, 0.0) if empty else 0.0
+            sums = [np.abs(np.broadcast_to(self._element(a, x), x.shape).sum(axis=1) + constant) for a in (0.0, x)]
         return np.asarray(2 * np.maximum(*sums))
 
     @lru_cache(maxsize=64)  # noqa: B019  a kernel is immutable, and fits to the same rows repeat the call

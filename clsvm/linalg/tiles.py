@@ -295,8 +295,8 @@ class DeviceTiles:
         at, count = self._uploaded("at", first, places), self._uploaded("count", n, np.array([n], np.int32))
         slot = self._uploaded("slot", row, np.arange(row, row + n, dtype=np.int32))
         store = Store((self.C,), s.t, s.ld, slot)
-        reads = self.X, at, at, at, self._norms, d, count, self._strip, self._norms
-        self._product(size, local, group, groups, 0, reads, store.arguments(), self.real.type(scale))
+        arguments = self.X, at, at, at, self._norms, d, count, self._strip, self._norms
+        self._product(size, local, group, groups, 0, arguments, store.arguments(), self.real.type(scale))
 
     def _uploaded(self, name: str, number: int, array: NDArray[Any]) -> Buffer:
         """Return a buffer with a small array, cached for later calls.

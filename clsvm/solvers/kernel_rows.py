@@ -419,7 +419,7 @@ def sizes(
         values = {
             W: min(cells, profile.cache_cost) if gram.whole else _value(profile, cells, n, cached, W) for W in tiles
         }
-        costs = {W: cost(profile, n, tile, values[W], W, rows.laid) for W, tile in tiles.items()}
+        costs = {W: cost(profile, n, tile, values[W], W, rows.layout_cost) for W, tile in tiles.items()}
         W = min(costs, key=lambda size: (costs[size], size))
         words.append(f"a working set of up to {W} costs least by the device's rates")
         if W > MIN_WORKING_SET:

@@ -486,8 +486,8 @@ def _search(spec: Any, family: Family, profile: Profile, n: int, end: float) -> 
         for i, candidate in enumerate(candidates):
             if candidate in candidates[:i]:
                 continue
-            rest = sum(max(0, _ROUNDS - len(took)) * min(took) for _, _, took in timed)
-            if perf_counter() + rest >= end:
+            needed = sum(max(0, _ROUNDS - len(took)) * min(took) for _, _, took in timed)
+            if perf_counter() + needed >= end:
                 break
             try:
                 launch = family.prepare(stack.enter_context(Stream(spec, profile=candidate)), n)

@@ -217,8 +217,8 @@ class CsrReader(Reader):
             fill(size, local, csr, norms, listed, which, first, base, line_of, right.values, right.uu)
             if dense.number:
                 self.copy_dense(right, first)
-            reads = (r.csr, r.dense, rows, self.norms, first, base, count, line_of, right.values, right.uu)
-            yield Launch(groups.start, len(groups), reads)
+            arguments = (r.csr, r.dense, rows, self.norms, first, base, count, line_of, right.values, right.uu)
+            yield Launch(groups.start, len(groups), arguments)
             block.base += lines
 
     def copy_dense(self, panel: Panel, first: int) -> None:
@@ -292,9 +292,9 @@ class Csr(Layout):
 
     def nbytes(self, plan: Plan, X: Data, itemsize: int) -> int:
         entry = itemsize + (2 if X.shape[1] <= 1 << 16 else 4)
-        return X.shape[0] * (8 + _whole(plan) * itemsize) + int(self._rest(plan, X).sum()) * entry
+        return X.shape[0] * (8 + _whole(plan) * itemsize) + int(self._sparse_counts(plan, X).sum()) * entry
 
-    def _rest(self, plan: Plan, X: Data) -> NDArray[np.int64]:
+    def _sparse_counts(self, plan: Plan, X: Data) -> NDArray[np.int64]:
         """Return the number of entries in each column that is not stored whole."""
         count = partition.counts(X)
         return count[plan.partition.order[plan.partition.dense :]] if plan.partition else count
@@ -478,12 +478,12 @@ class InvertedReader(CsrReader):
         begin, number = groups.start, len(groups)
         blocks = -(-groups.stop * V // size) - begin * V // size
         for first in range(0, panel.capacity, panel.width):
-            reads = (csr, r.dense, which, r.xx, norms, first, count, panel.values, r.n_pad, r.index)
+            arguments = (csr, r.dense, which, r.xx, norms, first, count, panel.values, r.n_pad, r.index)
             if dense.number:
                 self.copy_dense(panel, first)
-                yield Launch(begin, number, reads)
-            yield Launch(begin, number, reads, kernel="match", items=blocks * panel.width)
-            yield Launch(begin, number, reads, kernel="add_weighted", items=-(-number * V // WEIGHED), sums=True)
+                yield Launch(begin, number, arguments)
+            yield Launch(begin, number, arguments, kernel="match", items=blocks * panel.width)
+            yield Launch(begin, number, arguments, kernel="add_weighted", items=-(-number * V // WEIGHED), sums=True)
 
 
 class Inverted(Hybrid):
@@ -520,17 +520,17 @@ class Inverted(Hybrid):
         return super().row_bytes(plan, X, itemsize) + _bytes(n, d, stored, itemsize) // max(1, n)
 
     def nbytes(self, plan: Plan, X: Data, itemsize: int) -> int:
-        rest = self._rest(plan, X)
-        columns = max(1, int(np.count_nonzero(rest)))
-        return super().nbytes(plan, X, itemsize) + _bytes(X.shape[0], columns, int(rest.sum()), itemsize)
+        sparse = self._sparse_counts(plan, X)
+        columns = max(1, int(np.count_nonzero(sparse)))
+        return super().nbytes(plan, X, itemsize) + _bytes(X.shape[0], columns, int(sparse.sum()), itemsize)
 
     def build(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> CsrRows:
         n, profile = X.shape[0], stream.profile
         if not self.suits(profile) or n < MIN_INDEXED:
             return HYBRID.build(stream, X, plan, dtype)
-        dense, rest = self._split(X, plan)
-        laid = self._laid(stream, dense, rest, dtype)
-        count = np.bincount(rest.indices, minlength=1)
+        dense, sparse = self._split(X, plan)
+        laid = self._laid(stream, dense, sparse, dtype)
+        count = np.bincount(sparse.indices, minlength=1)
         cost = _cells(profile, n, laid.dense.number, count)
         return InvertedRows(**vars(laid) | {"cost": cost}, index=_index(stream, laid, len(count)))
 

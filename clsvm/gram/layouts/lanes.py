@@ -297,16 +297,16 @@ class LaneReader(Reader):
         for part in r.parts:
             first, end = max(groups.start, part.first), min(groups.stop, part.first + part.groups)
             if first < end:
-                reads = (part.values, r.at, self.norms, r.d, count, panel.values, panel.uu)
-                yield Launch(first, end - first, reads, panel.capacity // panel.width)
+                arguments = (part.values, r.at, self.norms, r.d, count, panel.values, panel.uu)
+                yield Launch(first, end - first, arguments, panel.capacity // panel.width)
 
     def over_panel(self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer) -> Iterator[Launch]:
         if panel.capacity > self._panels[0]:
             at = np.arange(0, panel.capacity, self.rows.lanes, dtype=np.int64) * max(self.rows.d, 1)
             self._panels = panel.capacity, self.stream.upload(at)
         at = self._panels[1]
-        reads = (panel.values, Columns(at, at, at), panel.uu, self.rows.d, count, right.values, right.uu)
-        yield Launch(groups.start, len(groups), reads, right.capacity // right.width)
+        arguments = (panel.values, Columns(at, at, at), panel.uu, self.rows.d, count, right.values, right.uu)
+        yield Launch(groups.start, len(groups), arguments, right.capacity // right.width)
 
 
 _UNREAD = dict.fromkeys(("columns_at", "columns"), "not read by this program: any buffer")

@@ -167,7 +167,7 @@ class Rows:
         cost of a value of K(X, U), in dense multiply-adds.
     tile_cost
         cost of a value of K(U, U) among right-hand rows, in dense multiply-adds.
-    laid
+    layout_cost
         cost of laying out a row again in every product, in dense multiply-adds.
     words
         text that reports add to the description of the rows.
@@ -185,7 +185,7 @@ class Rows:
     xx: Buffer
     cost: float
     tile_cost: float
-    laid: float = field(default=0.0, kw_only=True)
+    layout_cost: float = field(default=0.0, kw_only=True)
     words: str = field(default="", kw_only=True)
 
     def buffers(self) -> tuple[Buffer, ...]:
@@ -262,7 +262,7 @@ class Launch(NamedTuple):
         first lane group.
     groups
         number of lane groups.
-    reads
+    arguments
         the kernel's arguments for the rows and the panel.
     blocks
         number of the panel's blocks of right-hand rows, which work-groups can share.
@@ -276,7 +276,7 @@ class Launch(NamedTuple):
 
     first: int
     groups: int
-    reads: tuple[Any, ...]
+    arguments: tuple[Any, ...]
     blocks: int = 1
     kernel: str = "gram"
     items: int = 0
@@ -453,7 +453,7 @@ class Layout(ABC):
         X are rows of d features, or the rows of a panel if ``of_panel``.
 
         The kernel's parameters are, in order: the first lane group, the number of lane groups and the row of X to which
-        output index 0 belongs; then Launch.reads; then STORE_PARAMETERS UPDATE_PARAMETERS KERNEL_PARAMETERS
+        output index 0 belongs; then Launch.arguments; then STORE_PARAMETERS UPDATE_PARAMETERS KERNEL_PARAMETERS
         (templates/gram/epilogue.mako).
 
         The kernel obeys the macros V, UB and INDEX of :func:`options`, and the macros of programs.PRODUCTS. These are
