@@ -24,7 +24,7 @@ import scipy.sparse as sp
 import clsvm
 from benchmarks import check, command, sets, solvers, table
 from benchmarks.command import DATA, Asked, Command, Part, each_set, number, peers, repeats, sets_of
-from benchmarks.solvers import Answer, at_work, later, turns
+from benchmarks.solvers import Reply, at_work, later, turns
 from benchmarks.table import Row, Shown, shown
 
 SETS = ("mnist", "a9a", "letter", "news20_bydate")
@@ -46,9 +46,9 @@ def train(name: str, asked: Asked) -> Row:
         return {}
     problem = sets.load(name, asked.data)
     given = solvers.parameters(problem) | {"decision_function_shape": "ovo"}
-    answer = solvers.fitting(lambda: problem, asked.solver, form, given, {"device": asked.device})
-    found = {"seconds": answer("fit"), "solution": answer("solution")}
-    model = answer("model")
+    reply = solvers.fitting(lambda: problem, asked.solver, form, given, {"device": asked.device})
+    found = {"seconds": reply("fit"), "solution": reply("solution")}
+    model = reply("model")
     (folder / ("clsvm" if asked.solver == "clsvm" else f"{asked.solver} {form}")).write_bytes(pickle.dumps(model))
     if asked.solver == "clsvm":
         wide = clsvm.from_sklearn(clsvm.to_sklearn(model), device=asked.device, dtype="float64")
@@ -65,14 +65,14 @@ def in_form(model: Any, form: str) -> Any:
     return model
 
 
-def answerer(model: Path, X: Any) -> Answer:
+def answerer(model: Path, X: Any) -> Reply:
     """Return a function that calls a method of the model on X by its name.
 
     The function returns the values, the seconds, the resident bytes before the call and their rise.
     """
     loaded = pickle.loads(model.read_bytes())
 
-    def answer(call: Any) -> tuple[Any, float, int | None, int | None]:
+    def reply(call: Any) -> tuple[Any, float, int | None, int | None]:
         gc.collect()
         with suppress(AttributeError, OSError, TypeError):
             ctypes.CDLL(None).malloc_trim(0)  # returns freed memory, so that memory that is used again counts
@@ -84,7 +84,7 @@ def answerer(model: Path, X: Any) -> Answer:
         seconds, peak = perf_counter() - began, resident("VmHWM")
         return values, seconds, before, None if before is None or peak is None else max(0, peak - before)
 
-    return answer
+    return reply
 
 
 def resident(field: str) -> int | None:
@@ -123,7 +123,7 @@ def predict_set(name: str, asked: Asked) -> Row:
         if one.failed:
             row["failed"] = one.failed
             continue
-        row |= _answered(trained[i], answers[one])
+        row |= _replied(trained[i], answers[one])
         classes, values = (answers[one][call][0][0] for call in CALLS)
         row["accuracy"] = float(np.mean(classes == problem.y_test[: asked.tests]))
         ours = classes if i == 0 else ours
@@ -138,7 +138,7 @@ def predict_set(name: str, asked: Asked) -> Row:
     return problem.head() | told | {"tol": solvers.TOL, "rows": rows}
 
 
-def _answered(trained: Row, answers: dict[str, list[Any]]) -> Row:
+def _replied(trained: Row, answers: dict[str, list[Any]]) -> Row:
     """Return seconds and memory of a solver's predictions. warm: the seconds of predict."""
     every = {call: [seconds for _, seconds, _, _ in answers[call]] for call in CALLS}
     seconds = {call: later(times) for call, times in every.items()}

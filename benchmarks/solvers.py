@@ -24,7 +24,7 @@ CACHE_MB = 2000.0  # the size of every solver's kernel cache
 EPSILON = 0.1  # of SVR, for targets of deviation 1
 THIN = 0.025  # the density above which LIBSVM is faster on an array than on CSR rows
 SPARSE = 0.5  # an upper bound of the same density for oneDAL
-Answer = Callable[[Any], Any]
+Reply = Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def fitted(solver: str, model: Any, X: Any, y: Any) -> float:
 
 def fitting(
     load: Callable[[], Any], solver: str, form: str, given: Mapping[str, Any], ours: Mapping[str, Any], first: int = 0
-) -> Answer:
+) -> Reply:
     """Return a function that fits the SVC or SVR of a problem in one form of its rows, and answers requests.
 
     The requests "fit", a number of first rows and a dictionary of changed parameters give the seconds of a fit. A pair
@@ -155,7 +155,7 @@ def fitting(
         seconds, model = fitted(solver, one, X[rows], y[rows]), one
         return seconds
 
-    def answer(request: Any) -> Any:
+    def reply(request: Any) -> Any:
         if isinstance(request, tuple):
             train, test = request
             seconds, found = fit(train), model.predict(X[test])
@@ -168,7 +168,7 @@ def fitting(
 
     if first:
         fit(slice(first))
-    return answer
+    return reply
 
 
 def solution(model: Any) -> SimpleNamespace:
@@ -181,20 +181,20 @@ def solution(model: Any) -> SimpleNamespace:
 
 
 class TooLongError(Exception):
-    """No answer came within the limit."""
+    """No reply came within the limit."""
 
 
 class Worker:
-    """Answer requests in a fresh process by the function that ``make(*given)`` returns.
+    """Reply requests in a fresh process by the function that ``make(*given)`` returns.
 
-    limit: seconds of an answer, without those of ``make``; 0: no limit, and no process. The first error in the process
+    limit: seconds of a reply, without those of ``make``; 0: no limit, and no process. The first error in the process
     ends it, and is raised as RuntimeError.
     """
 
-    def __init__(self, limit: float, make: Callable[..., Answer], *given: Any, **more: Any) -> None:
+    def __init__(self, limit: float, make: Callable[..., Reply], *given: Any, **more: Any) -> None:
         self.limit = limit
         if not limit:
-            self._answer = make(*given, **more)
+            self._reply = make(*given, **more)
             return
         context = multiprocessing.get_context("spawn")
         self._line, other = context.Pipe()
@@ -203,12 +203,12 @@ class Worker:
         other.close()
         self._received()
 
-    def ask(self, question: Any) -> Any:
-        """Return the answer; end the process and raise TooLongError if the answer takes longer than the limit."""
+    def ask(self, request: Any) -> Any:
+        """Return the reply; end the process and raise TooLongError if the reply takes longer than the limit."""
         if not self.limit:
-            return self._answer(question)
+            return self._reply(request)
         began = perf_counter()
-        self._line.send(question)
+        self._line.send(request)
         in_time = self._line.poll(self.limit) and perf_counter() - began <= self.limit  # (this process may sleep too)
         if not in_time:
             self.end()
@@ -217,13 +217,13 @@ class Worker:
 
     def _received(self) -> Any:
         try:
-            right, answer = self._line.recv()
+            right, reply = self._line.recv()
         except EOFError:
             self._process.join()
             raise RuntimeError(f"the process ended with code {self._process.exitcode}") from None
         if not right:
-            raise RuntimeError(answer)
-        return answer
+            raise RuntimeError(reply)
+        return reply
 
     def end(self) -> None:
         """End the process."""
@@ -233,13 +233,13 @@ class Worker:
             self._line.close()
 
 
-def _serve(line: Connection, make: Callable[..., Answer], given: tuple[Any, ...]) -> None:
+def _serve(line: Connection, make: Callable[..., Reply], given: tuple[Any, ...]) -> None:
     """Serve requests in the process; the first message says whether ``make`` succeeded."""
     try:
-        answer = make(*given)
+        reply = make(*given)
         line.send((True, None))
         while True:
-            line.send((True, answer(line.recv())))
+            line.send((True, reply(line.recv())))
     except EOFError:
         return
     except Exception as error:
@@ -258,21 +258,21 @@ class Contestant:
     failed: str = ""
     too_long: bool = False
 
-    def ask(self, question: Any) -> Any:
-        """Return the worker's answer, or None if the contestant failed, now or before."""
+    def ask(self, request: Any) -> Any:
+        """Return the worker's reply, or None if the contestant failed, now or before."""
         if self.failed:
             return None
         try:
-            return self.worker.ask(question)
+            return self.worker.ask(request)
         except Exception as error:
             self.too_long = isinstance(error, TooLongError)
             told = self.too_long or (isinstance(error, RuntimeError) and self.worker.limit)
             self.failed = str(error) if told else f"{type(error).__name__}: {error}"
             return None
 
-    def time(self, question: Any = "fit") -> Any:
+    def time(self, request: Any = "fit") -> Any:
         """Return and keep the seconds that the worker answers to a request."""
-        if (seconds := self.ask(question)) is not None:
+        if (seconds := self.ask(request)) is not None:
             self.seconds.append(seconds)
         return seconds
 
@@ -294,7 +294,7 @@ def timings(seconds: Sequence[float]) -> dict[str, Any]:
 
 @contextmanager
 def at_work(
-    limit: float, make: Callable[..., Answer], asked: Sequence[tuple[str, str, int, tuple[Any, ...]]]
+    limit: float, make: Callable[..., Reply], asked: Sequence[tuple[str, str, int, tuple[Any, ...]]]
 ) -> Iterator[list[Contestant]]:
     """Yield a contestant for each name, form, number of fits and arguments of ``make``; end their processes."""
     contestants: list[Contestant] = []

@@ -255,14 +255,14 @@ def measure_variants(name: str, asked: Asked) -> Row:
     return case.head() | {"rows": rows, "fits": ended, "split_seconds": seconds}
 
 
-def fitting(variant: str, load: Callable[[], Problem], form: str, given: Row, ours: Row) -> solvers.Answer:
+def fitting(variant: str, load: Callable[[], Problem], form: str, given: Row, ours: Row) -> solvers.Reply:
     """Return the function of solvers.fitting with the variant's layout."""
     one = VARIANTS[variant]
-    answer = solvers.fitting(load, "clsvm", form, given, ours | {"layout": one.layout})
+    reply = solvers.fitting(load, "clsvm", form, given, ours | {"layout": one.layout})
 
     def applied(request: Any) -> Any:
         with one.applied():
-            return answer(request)
+            return reply(request)
 
     return applied
 

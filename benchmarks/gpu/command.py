@@ -29,7 +29,7 @@ from typing import Any
 
 from benchmarks.command import machine, several, versions
 from benchmarks.gpu import summary
-from benchmarks.solvers import Answer, Contestant, Worker
+from benchmarks.solvers import Contestant, Reply, Worker
 from clsvm import files
 
 HELP = "measure a GPU: limits, training, peaks, products; writes JSON and tables into a folder"
@@ -181,7 +181,7 @@ def _process(result: dict[str, Any], record: dict[str, Any], folder: Path, step:
         record["printed"] = log.read_bytes()[before:][-3000:].decode(errors="replace")
 
 
-def _parts(run: str, asked: Asked, arguments: dict[str, Any], log: Path) -> Answer:
+def _parts(run: str, asked: Asked, arguments: dict[str, Any], log: Path) -> Reply:
     """Return a function that returns the next part of a step, and after the last one a part with the status."""
     with log.open("ab") as stream:
         for standard in (sys.stdout, sys.stderr):
@@ -202,7 +202,7 @@ def _parts(run: str, asked: Asked, arguments: dict[str, Any], log: Path) -> Answ
             yield {"status": "failed", "error": error, "traceback": traceback.format_exc()[-WORDS:]}
 
     every = parts()
-    return lambda question: next(every)
+    return lambda request: next(every)
 
 
 def _save(result: dict[str, Any], folder: Path) -> None:
