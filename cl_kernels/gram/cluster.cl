@@ -117,9 +117,9 @@ kernel OF_GROUP void assign(const int n, const int words, const int size, const 
   unions += (size_t)p * k * words;
   slots += (size_t)p * 3 * k;
   for (int s = lid; s < k; s += WG) {
-    const int name = p * share + s, there = s < active && name < last;
+    const int name = p * share + s, present = s < active && name < last;
     for (int w = 0; w < words; ++w) unions[WORD(s, w)] = 0;
-    COLUMNS(s) = 0, ROWS(s) = there ? 0 : -1, NAME(s) = there ? name : -1;
+    COLUMNS(s) = 0, ROWS(s) = present ? 0 : -1, NAME(s) = present ? name : -1;
   }
   if (lid == 0) next = p * share + active;
   barrier(CLK_LOCAL_MEM_FENCE);
@@ -140,9 +140,9 @@ kernel OF_GROUP void assign(const int n, const int words, const int size, const 
       }
       COLUMNS(s) = columns, ROWS(s) = rows;
       if (full) {
-        const int there = next < last;
-        COLUMNS(s) = 0, ROWS(s) = there ? 0 : -1, NAME(s) = there ? next : -1;
-        next += there;
+        const int present = next < last;
+        COLUMNS(s) = 0, ROWS(s) = present ? 0 : -1, NAME(s) = present ? next : -1;
+        next += present;
       }
     }
   }

@@ -46,8 +46,8 @@ kernel OF_ITEMS(64) void pack(const int row0, const int rows, const int d, globa
   real present[V];
   for (int lane = 0; lane < V; ++lane) {
     const int i = order[(size_t)g * V + lane] - row0;
-    const bool there = i >= 0 && i < rows;
-    from[lane] = X + begin + (size_t)(there ? i : some) * d, present[lane] = there;
+    const bool valid = i >= 0 && i < rows;
+    from[lane] = X + begin + (size_t)(valid ? i : some) * d, present[lane] = valid;
   }
   global const INPUT *restrict next[V];
   const int after = min(g + 1, group0 + (int)get_global_size(1) - 1);
@@ -96,10 +96,10 @@ kernel OF_ITEMS(64) void pack(const int row0, const int rows, const int d, globa
 #else
   for (int lane = 0; lane < V; ++lane) {
     const int i = order[(size_t)g * V + lane] - row0;
-    const bool there = i >= 0 && i < rows;
-    global const INPUT *restrict x = X + begin + (there ? (size_t)i * d : 0);
+    const bool valid = i >= 0 && i < rows;
+    global const INPUT *restrict x = X + begin + (valid ? (size_t)i * d : 0);
     global real *restrict to = values + at[g] + lane;
-    if (!there) {
+    if (!valid) {
       for (int j = FIRST; j < length; j += STEP) to[(size_t)j * V] = 0;
     } else if (dense) {
       for (int j = FIRST; j < length; j += STEP) to[(size_t)j * V] = (real)((finest)x[j] - centre[j]);

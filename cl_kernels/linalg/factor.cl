@@ -42,9 +42,9 @@ kernel OF_GROUP void factor(global real *C, const long at, const long ld, const 
     barrier(CLK_GLOBAL_MEM_FENCE);
     for (int j = k + lid; j < b; j += WG) S[k * ld + j] /= root;
     barrier(CLK_GLOBAL_MEM_FENCE);
-    const int rest = b - k - 1;
-    for (int e = lid; e < rest * rest; e += WG) {
-      const int i = k + 1 + e / rest, j = k + 1 + e % rest;
+    const int left = b - k - 1;
+    for (int e = lid; e < left * left; e += WG) {
+      const int i = k + 1 + e / left, j = k + 1 + e % left;
       if (j >= i) S[i * ld + j] = fma(-S[k * ld + i], S[k * ld + j], S[i * ld + j]);
     }
     barrier(CLK_GLOBAL_MEM_FENCE);

@@ -34,8 +34,8 @@ kernel OF_ITEMS(64) void pack(global const real *restrict M, const long from, co
 #else
   for (size_t e = get_global_id(0); e < (size_t)d * V; e += get_global_size(0)) {
     const int r = step == 1 ? e / d : e % V, k = step == 1 ? e % d : e / V;
-    const bool there = r < valid && (!triangle || k >= i0 + r);
-    block[(size_t)k * V + r] = there ? m[r * stride + k * step] : (real)0;
+    const bool inside = r < valid && (!triangle || k >= i0 + r);
+    block[(size_t)k * V + r] = inside ? m[r * stride + k * step] : (real)0;
   }
 #endif
 }

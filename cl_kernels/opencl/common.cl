@@ -200,8 +200,8 @@ INLINED int group_scan(int value, local int *scratch, int *total) {
   barrier(CLK_LOCAL_MEM_FENCE);
   int sum = 0, all = 0;
   for (int k = 0; k < SEGMENTS; ++k) {
-    const int there = scratch[WG + k];
-    all += there, sum += k < segment ? there : 0;
+    const int count = scratch[WG + k];
+    all += count, sum += k < segment ? count : 0;
   }
   for (int k = segment * (WG / SEGMENTS); k <= lid; ++k) sum += scratch[k];
   *total = all;

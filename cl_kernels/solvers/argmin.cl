@@ -46,9 +46,9 @@
     NAME##_of(min(WG / LEAVES, RADIX), LEAVES, values + item, indices + item, &v, &at);                               \
     for (int k = RADIX; k < WG / LEAVES; ++k) { /* only groups of more than RADIX^2 items */                          \
       const T w = values[k * LEAVES + item];                                                                          \
-      const int there = indices[k * LEAVES + item];                                                                   \
-      const bool less = LESS(w, v) || (!LESS(v, w) && there < at);                                                    \
-      v = PICK(less, w, v), at = less ? there : at;                                                                   \
+      const int index_w = indices[k * LEAVES + item];                                                                   \
+      const bool less = LESS(w, v) || (!LESS(v, w) && index_w < at);                                                    \
+      v = PICK(less, w, v), at = less ? index_w : at;                                                                   \
     }                                                                                                                 \
     values[WG + item] = v, indices[WG + item] = at;                                                                   \
   }                                                                                                                   \

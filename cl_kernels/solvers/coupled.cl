@@ -20,8 +20,8 @@ kernel void row_violations(const int n, const int problems, global const wide *r
     m = wide_min(m, wide_pick(wide_less(b[at], hi[at]), f[at], WIDE_MAX));
     M = wide_min(M, wide_pick(wide_less(lo[at], b[at]), wide_neg(f[at]), WIDE_MAX));
   }
-  const bool there = wide_less(m, WIDE_MAX) && wide_less(M, WIDE_MAX);
-  view[i] = wide_pick(there, wide_add(m, M), wide_of(0));
+  const bool valid = wide_less(m, WIDE_MAX) && wide_less(M, WIDE_MAX);
+  view[i] = wide_pick(valid, wide_add(m, M), wide_of(0));
 }
 
 kernel OF_GROUP void coupled(const int n, const int chunk, const int problems, global const wide *restrict f,
@@ -43,8 +43,8 @@ kernel OF_GROUP void coupled(const int n, const int chunk, const int problems, g
       const bool here = wide_less(wide_of(0), hi[at]);
       target = wide_pick(here, fi, target), cap = wide_pick(here, hi[at], cap);
     }
-    const bool there = wide_less(wide_of(0), cap);
-    loss = wide_add(loss, wide_pick(there, wide_mul(cap, wide_sub(most, target)), wide_of(0)));
+    const bool valid = wide_less(wide_of(0), cap);
+    loss = wide_add(loss, wide_pick(valid, wide_mul(cap, wide_sub(most, target)), wide_of(0)));
   }
   quadratic = group_sum(quadratic, values), linear = group_sum(linear, values);
   loss = group_sum(loss, values);

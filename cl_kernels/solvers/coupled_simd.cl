@@ -62,7 +62,7 @@ kernel EXPLICIT void subproblem(const int n, const int problems, const int W, gl
     FOLD(REAL, max, best, violation)
     if (steps == 0) stop = fmax((real)tolerance, (real)shrink * violation);
     if (!(violation > stop) || steps >= limit) break;
-    i = first_place(best, violation, where, lanes);
+    i = first_index(best, violation, where, lanes);
     const int row = ws[i];
     const wide curve = wide_max(wide_of(Q[(size_t)i * W + i]), wide_of(TAU));
     wide factor;

@@ -200,8 +200,8 @@ kernel OF_GROUP void objective(const int n, const int chunk, global const wide *
   const int end = min(n, (piece + 1) * chunk);
   for (int i = piece * chunk + get_local_id(0); i < end; i += WG) {
     const wide bi = b[base + i], qi = q[base + i];
-    const bool there = wide_less(lo[base + i], wide_of(0)) || wide_less(wide_of(0), hi[base + i]);
-    const wide fi = wide_pick(there, f[base + i], wide_of(0));  // f of padding rows may be NaN
+    const bool valid = wide_less(lo[base + i], wide_of(0)) || wide_less(wide_of(0), hi[base + i]);
+    const wide fi = wide_pick(valid, f[base + i], wide_of(0));  // f of padding rows may be NaN
     const int g = GROUPS == 2 && wide_less(lo[base + i], wide_of(0));
     const wide slack = wide_sub(rho[p * GROUPS + g], fi);
     quadratic = wide_add(quadratic, wide_mul(bi, wide_sub(fi, qi)));

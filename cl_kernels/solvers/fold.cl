@@ -27,9 +27,9 @@ typedef CAT(REAL, DW) rvec;
 // Return the smallest index at which an array has ``value``, after a pass over the array in vectors of DW values.
 // In the pass, lane z kept its best value v[z] and the number at[z] of the vector that had it.
 // So v[z] comes from index at[z] * DW + z of the array. lanes[z] is z.
-inline int first_place(const rvec v, const real value, const ivec at, const ivec lanes) {
-  const ivec place = select((ivec)(INT_MAX), at * DW + lanes, isequal(v, (rvec)value));
+inline int first_index(const rvec v, const real value, const ivec at, const ivec lanes) {
+  const ivec index = select((ivec)(INT_MAX), at * DW + lanes, isequal(v, (rvec)value));
   INDEX_TYPE least;
-  FOLD(INDEX_TYPE, min, place, least)
+  FOLD(INDEX_TYPE, min, index, least)
   return (int)least;
 }

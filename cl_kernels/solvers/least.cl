@@ -12,7 +12,7 @@
 #define SUBGROUP 32
 #define PARTS (WG > SUBGROUP ? WG / SUBGROUP : 1)
 #define PART (int)(get_local_id(0) / SUBGROUP)
-#define PLACE (int)(get_local_id(0) % SUBGROUP)
+#define LANE (int)(get_local_id(0) % SUBGROUP)
 inline uint least_of(const uint x) {
   uint y;
   __asm__ volatile("redux.sync.min.u32 %0, %1, 0xffffffff;" : "=r"(y) : "r"(x));
@@ -23,7 +23,7 @@ inline uint least_of(const uint x) {
 #define SUBGROUP (int)get_sub_group_size()
 #define PARTS (int)get_num_sub_groups()
 #define PART (int)get_sub_group_id()
-#define PLACE (int)get_sub_group_local_id()
+#define LANE (int)get_sub_group_local_id()
 #define least_of(x) sub_group_reduce_min((uint)(x))
 #endif
 typedef struct {
@@ -95,12 +95,12 @@ INLINED void least_of_all(const int count, Key *keys, const int halves, local ui
   least_keys(count, keys, halves);
   for (int s = 0; s < count; ++s) {
     local uint *to = parts + 3 * (s * PARTS + PART);
-    if (PLACE == 0) to[0] = keys[s].high, to[1] = keys[s].low, to[2] = keys[s].index;
+    if (LANE == 0) to[0] = keys[s].high, to[1] = keys[s].low, to[2] = keys[s].index;
   }
   barrier(CLK_LOCAL_MEM_FENCE);
   for (int s = 0; s < count; ++s) {
     Key mine = {UINT_MAX, UINT_MAX, UINT_MAX};
-    for (int k = PLACE; k < PARTS; k += SUBGROUP) {
+    for (int k = LANE; k < PARTS; k += SUBGROUP) {
       local const uint *from = parts + 3 * (s * PARTS + k);
       const Key one = {from[0], from[1], from[2]};
       const bool same = one.high == mine.high, both = same && one.low == mine.low;

@@ -50,14 +50,14 @@ kernel EXPLICIT __attribute__((reqd_work_group_size(WG, 1, 1))) void plan(
   }
   barrier(CLK_GLOBAL_MEM_FENCE);
   const long head = counters[2];
-  const int kept = capacity > 0 ? miss_total : 0;
-  for (int k = lid; k < kept; k += WG) {
+  const int cached = capacity > 0 ? miss_total : 0;
+  for (int k = lid; k < cached; k += WG) {
     const int slot = (int)((head + k) % capacity), old = owner[slot];
     if (old >= 0) slot_of[old] = -1;
     miss_slot[k] = slot;
   }
   barrier(CLK_GLOBAL_MEM_FENCE);
-  for (int k = lid; k < kept; k += WG) owner[miss_slot[k]] = miss_row[k], slot_of[miss_row[k]] = miss_slot[k];
+  for (int k = lid; k < cached; k += WG) owner[miss_slot[k]] = miss_row[k], slot_of[miss_row[k]] = miss_slot[k];
   for (int k = miss_total + lid; k < stride; k += WG) miss_row[k] = -1;
   for (int p = 0; p < sets; ++p)
     for (int k0 = 0; k0 < used - stay; k0 += WG) {  // the first used - stay rows leave the working set
@@ -75,6 +75,6 @@ kernel EXPLICIT __attribute__((reqd_work_group_size(WG, 1, 1))) void plan(
     }
   if (lid == 0) {
     hits[0] = hit_total, misses[0] = miss_total;
-    counters[1] += miss_total, counters[3] += idle_total, counters[2] = head + kept;
+    counters[1] += miss_total, counters[3] += idle_total, counters[2] = head + cached;
   }
 }

@@ -129,7 +129,7 @@ kernel EXPLICIT void subproblem(const int n, const int W, global const int *rest
     FOLD(REAL, max, best, largest)
     if (steps == 0) stop = fmax((real)tolerance, (real)shrink * violation);
     if (!(violation > stop) || !(largest > 0) || steps >= limit) break;
-    i = first_place(best, largest, where, lanes);
+    i = first_index(best, largest, where, lanes);
     const double bottom = bottom_of(B[i], L[i]), top = top_of(B[i], H[i]), least = bottom - B[i], most_up = top - B[i];
     const double slope = F[i] + up[i] < 0 ? (double)F[i] + up[i] : (double)F[i] + low[i];
     t = fmin(fmax(-slope / fmax((double)diagonal[i], TAU), least), most_up);
@@ -162,7 +162,7 @@ kernel EXPLICIT void subproblem(const int n, const int W, global const int *rest
       FOLD(REAL, min, m[g], least[g])
       FOLD(REAL, max, M[g], most_low)
       if (isfinite(least[g]) && isfinite(most_low)) violation = fmax(violation, most_low - least[g]);
-      first[g] = isfinite(least[g]) ? first_place(m[g], least[g], at[g], lanes) : 0;
+      first[g] = isfinite(least[g]) ? first_index(m[g], least[g], at[g], lanes) : 0;
     }
     if (steps == 0) stop = fmax((real)tolerance, (real)shrink * violation);
     if (!(violation > stop) || steps >= limit) break;
@@ -183,7 +183,7 @@ kernel EXPLICIT void subproblem(const int n, const int W, global const int *rest
     real largest;
     FOLD(REAL, max, best, largest)
     if (!(largest > 0)) break;  // all gains underflow to 0
-    j = first_place(best, largest, where, lanes), i = first[other[j] < 0];
+    j = first_index(best, largest, where, lanes), i = first[other[j] < 0];
     SMO_STEP
   }
 #else
@@ -209,7 +209,7 @@ kernel EXPLICIT void subproblem(const int n, const int W, global const int *rest
     const real violation = most_low - least;
     if (steps == 0) stop = fmax((real)tolerance, (real)shrink * violation);
     if (!(violation > stop) || steps >= limit) break;
-    i = first_place(m, least, at, lanes);
+    i = first_index(m, least, at, lanes);
     ROW(i)
     Qi = Q + (size_t)i * W;
 
@@ -227,7 +227,7 @@ kernel EXPLICIT void subproblem(const int n, const int W, global const int *rest
     real largest;
     FOLD(REAL, max, best, largest)
     if (!(largest > 0)) break;  // all gains underflow to 0
-    j = first_place(best, largest, where, lanes);
+    j = first_index(best, largest, where, lanes);
     SMO_STEP
   }
 #endif

@@ -534,8 +534,8 @@ class BlockGram(Operator):
         self, panel: Panel, gram: Gram, ids: NDArray[Any], wanted: NDArray[Any], count: Buffer, fresh: bool = True
     ) -> None:
         """Copy rows of ``gram`` with the row numbers ``ids`` into a panel: those that are among ``wanted``."""
-        place = np.searchsorted(ids, wanted).clip(max=len(ids) - 1)
-        at = np.where(ids[place] == wanted, gram.rows.position[place], np.int32(-1))
+        index = np.searchsorted(ids, wanted).clip(max=len(ids) - 1)
+        at = np.where(ids[index] == wanted, gram.rows.position[index], np.int32(-1))
         self.stream.write(panel.fetched.at, at)
         gram.gather(panel, panel.fetched.at, count, fresh)
 

@@ -208,21 +208,21 @@ def _in_float64(
     n, m = X.shape[0], support.shape[0]
     most = max(terms(X), terms(support)) if sp.issparse(X) and sp.issparse(support) else X.shape[1]
 
-    def needed(side: int) -> int:  # bytes of a block of K and of its rows with only the columns that have an entry
-        down, across = min(side, n), min(side, m)
+    def needed(block: int) -> int:  # bytes of a block of K and of its rows with only the columns that have an entry
+        down, across = min(block, n), min(block, m)
         return 8 * COPIES * (down * across + (down + across) * min(X.shape[1], (down + across) * most))
 
     limit = min(HOST_BYTES, stream.limit - stream.allocated)
-    side = next((1 << k for k in range(20, 0, -1) if needed(1 << k) <= limit), 1)
-    if stream.allocated + needed(side) > stream.limit:
-        raise MemoryLimitError(stream.limit, stream.allocated, needed(side))
-    stream.peak = max(stream.peak, stream.allocated + needed(side))
+    block = next((1 << k for k in range(20, 0, -1) if needed(1 << k) <= limit), 1)
+    if stream.allocated + needed(block) > stream.limit:
+        raise MemoryLimitError(stream.limit, stream.allocated, needed(block))
+    stream.peak = max(stream.peak, stream.allocated + needed(block))
     out = np.zeros((max(1, len(ends)), len(b), n))
     for c, (first, end) in zip(out, pairwise((0, *(ends or (m,)))), strict=True):
-        for begin in range(first, end, side):
-            some = slice(begin, min(begin + side, end))
-            for start in range(0, n, side):
-                c[:, start : start + side] += b[:, some] @ kernel(X[start : start + side], support[some]).T
+        for begin in range(first, end, block):
+            some = slice(begin, min(begin + block, end))
+            for start in range(0, n, block):
+                c[:, start : start + block] += b[:, some] @ kernel(X[start : start + block], support[some]).T
     return out.reshape(-1, n)
 
 

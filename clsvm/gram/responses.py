@@ -230,7 +230,7 @@ class Support:
         block = LAYOUTS[plan.kind].block_bytes(plan, vectors, itemsize, _TILE)
         limit = min(stream.largest, max(0, budget // 8 - block))
         self._capacity, self.pieces = _pieces(self._ends, min(PANEL, limit) // row)
-        self._kept: list[LoadedPanel] = []
+        self._resident: list[LoadedPanel] = []
         self.buffers: tuple[Buffer, ...] = ()
         if stream.profile.lacks(self.dtype):  # the host computes the sums instead (exact.decision_values)
             return
@@ -239,8 +239,8 @@ class Support:
             and len(self.pieces) * (self._capacity * (row + ROW_OVERHEAD) + block) + ALIGNMENT * len(ends)
             <= budget // 4
         ):
-            self._kept = [self._loaded(stream, pieces) for pieces in self.pieces]
-            self.buffers = tuple(buffer for load in self._kept for buffer in load.buffers)
+            self._resident = [self._loaded(stream, pieces) for pieces in self.pieces]
+            self.buffers = tuple(buffer for load in self._resident for buffer in load.buffers)
         else:
             self._capacity, self.pieces = _pieces(self._ends, min(max(PASSING // row, MIN_PANEL), limit // row))
         # bytes of one panel and of the laid-out support vectors from which it is filled
@@ -309,8 +309,8 @@ class Support:
     def _small_batch(self, stream: Stream, X: Data, problems: int) -> SmallBatchPredictor | None:
         """Return this thread's small-batch predictor. Return None for more than MAX_BATCH rows, for a layout other than
         dense lane groups, or for a predictor that would exceed its share of the memory."""
-        (n, d), groups, vectors = X.shape, len(self._ends), len(self._kept) * self._capacity
-        if not self._kept or n > MAX_BATCH or stream.profile.wide != "double" or stream.simulated:
+        (n, d), groups, vectors = X.shape, len(self._ends), len(self._resident) * self._capacity
+        if not self._resident or n > MAX_BATCH or stream.profile.wide != "double" or stream.simulated:
             return None
         nbytes = FIXED + 8 * (MAX_BATCH * (2 * d + 1 + problems * groups) + problems * vectors)
         if nbytes > SHARE * stream.limit or layouts.single_pass_plan(self.plan, X).kind != DENSE.name:
@@ -319,7 +319,7 @@ class Support:
         if self not in made:
             if len(made) >= PREDICTORS:
                 made.clear()
-            made[self] = SmallBatchPredictor(stream, self, self._kept, d, problems)
+            made[self] = SmallBatchPredictor(stream, self, self._resident, d, problems)
         found: SmallBatchPredictor = made[self]
         return found
 
@@ -346,11 +346,11 @@ class Support:
             among = [at for at, piece in enumerate(pieces) if piece.group in groups]
             if not among:
                 continue
-            load = self._kept[number] if self._kept else self._loaded(stream, pieces)
+            load = self._resident[number] if self._resident else self._loaded(stream, pieces)
             for run in _runs(pieces, among, problems):
                 stream.free(*load.add(gram, run, coefficients, sums, n, groups.start))
             stream.finish()
-            stream.free(*(() if self._kept else load.buffers))
+            stream.free(*(() if self._resident else load.buffers))
         found = stream.read_wide(sums, (len(groups) * problems, n))[:, :n_pad]
         stream.free(sums)
         return found
@@ -363,7 +363,7 @@ class Support:
         free memory.
         """
         left = stream.limit - stream.allocated
-        if self._kept or not stream.unified or sp.issparse(X):
+        if self._resident or not stream.unified or sp.issparse(X):
             return left // 4
         return max(left // 4, int(IN_PLACE * (left - self._load - 8 * problems * self._capacity)))
 

@@ -92,16 +92,16 @@ def measure_units(stream: Stream, one: Units) -> tuple[float, bool]:
         plan = layouts.choose(stream.profile, X, linear.spec, "dense")
         gram = Gram(stream, layouts.build(stream, X, plan, "float32"), linear)
         gram.use(one)
-        gram.min_tiles, n_pad, place = 0, gram.rows.n_pad, gram.rows.position
+        gram.min_tiles, n_pad, position = 0, gram.rows.n_pad, gram.rows.position
         panel, count = gram.panel(WORKING), stream.upload(np.array([WORKING], np.int32))
-        gram.gather(panel, stream.upload(place[:WORKING]), count)
+        gram.gather(panel, stream.upload(position[:WORKING]), count)
         D = np.zeros((1, panel.capacity))
         D[0, :WORKING] = weights
         out, c = stream.buffer(4 * WORKING * n_pad), stream.wide(np.zeros((1, n_pad)))
         store = Store((out,), WORKING, n_pad, gram.slot(panel.capacity))
         gram.accumulate(panel, count, store, Update(1, n_pad, c, stream.wide(D), panel.capacity))
-        stored = stream.read(out, np.float32, (WORKING, n_pad))[:, place].astype(np.float64)
-        sums, squared = stream.read_wide(c, n_pad)[place], stream.read(gram.squared, np.float32, n_pad)[place]
+        stored = stream.read(out, np.float32, (WORKING, n_pad))[:, position].astype(np.float64)
+        sums, squared = stream.read_wide(c, n_pad)[position], stream.read(gram.squared, np.float32, n_pad)[position]
     off = np.abs(stored - expected) / (sizes[:WORKING, None] * sizes)
     apart = np.abs(sums - weights @ stored) / (sizes * (np.abs(weights) @ sizes[:WORKING]))
     error = float(np.nan_to_num(np.maximum(off.max(axis=0), apart), nan=np.inf).max())

@@ -420,9 +420,9 @@ def _fit(index: int, device: cl.Device) -> str:
     if getattr(sys, "frozen", False) or not python:  # a frozen program would start itself instead of Python
         return ""
     try:
-        here = [str(Path(place).absolute()) for place in sys.path]
+        here = [str(Path(path).absolute()) for path in sys.path]
     except FileNotFoundError:  # the working directory was removed
-        here = [place for place in sys.path if os.path.isabs(place)]
+        here = [path for path in sys.path if os.path.isabs(path)]
     environment = {name: value for name, value in os.environ.items() if name != "CLSVM_PROFILE"}
     environment |= {TRIAL: "1", "PYTHONPATH": os.pathsep.join(here)}
     command = [os.fsdecode(python), "-P", "-W", "ignore", "-m", PROGRAM, str(index), json.dumps(identity(device))]
@@ -435,8 +435,8 @@ def _fit(index: int, device: cl.Device) -> str:
     except OSError:
         return ""
     lines = done.stdout.decode("utf-8", "replace").splitlines()
-    if said := next((line for line in lines if line.startswith((PASSED, FAILED))), ""):
-        return said
+    if verdict := next((line for line in lines if line.startswith((PASSED, FAILED))), ""):
+        return verdict
     if not 0 <= done.returncode < 256:
         ending = f"exit code {done.returncode:#x}"
         with contextlib.suppress(ValueError):

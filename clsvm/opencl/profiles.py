@@ -342,8 +342,8 @@ def _valid(style: str, field: str, value: Any) -> bool:
     ``style`` is the kernel style of the profile.
     """
     if field == "tiles":
-        known = SEARCH[style]["tiles"]
-        return isinstance(value, dict) and all(tile in known.get(name, ()) for name, tile in value.items())
+        allowed = SEARCH[style]["tiles"]
+        return isinstance(value, dict) and all(tile in allowed.get(name, ()) for name, tile in value.items())
     if field in RATES:
         least, most = RATES[field]
         return type(value) is float and least <= value <= most
@@ -380,6 +380,6 @@ def check_tuned_writable() -> None:
 
 def delete_tuned() -> bool:
     """Delete the file of tuning results, and return whether there was one. Raises OSError."""
-    there = tuned_path().exists()
+    existed = tuned_path().exists()
     tuned_path().unlink(missing_ok=True)
-    return there
+    return existed

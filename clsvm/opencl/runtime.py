@@ -68,8 +68,8 @@ def prepare() -> None:
     for name in (*DRIVERS, *named):
         places = (name, *(f"{folder}/{name}" for folder in _FOLDERS))
         library = Path(name).name.split(".so")[0]
-        if library not in listed and (place := next((one for one in places if not load_error(one)), None)):
-            extra[f"clsvm-{library}.icd"] = place
+        if library not in listed and (location := next((one for one in places if not load_error(one)), None)):
+            extra[f"clsvm-{library}.icd"] = location
     if extra and (folder := _folder({**system, **extra})):
         os.environ["OCL_ICD_VENDORS"] = str(folder)
     elif extra and not system:  # no folder can be written, but OCL_ICD_VENDORS may also name one library
@@ -78,8 +78,10 @@ def prepare() -> None:
 
 def unloaded() -> list[str]:
     """Return a line for each library that the loader should load but cannot. The line gives the reason."""
-    place = Path(os.environ.get("OCL_ICD_VENDORS") or SYSTEM_VENDORS)
-    libraries = _entries(place).values() if place.is_dir() else [str(place)] if place != SYSTEM_VENDORS else []
+    location = Path(os.environ.get("OCL_ICD_VENDORS") or SYSTEM_VENDORS)
+    libraries = (
+        _entries(location).values() if location.is_dir() else [str(location)] if location != SYSTEM_VENDORS else []
+    )
     limit = ""
     if sys.platform != "win32" and (most := resource.getrlimit(resource.RLIMIT_AS)[0]) != resource.RLIM_INFINITY:
         limit = f" within an address space of {most >> 10} KiB (ulimit -v)"
@@ -217,9 +219,9 @@ def _fault(folder: Path) -> str:
 
 def _exposed_inside(folder: Path) -> str:
     """Return in words who else can change a file or folder inside ``folder``, or "" if no other user can."""
-    for place in folder.iterdir() if folder.stat().st_mode & 0o011 else ():
+    for location in folder.iterdir() if folder.stat().st_mode & 0o011 else ():
         with contextlib.suppress(FileNotFoundError):  # another process removed it meanwhile
-            if words := files.changed_by_others(place):
+            if words := files.changed_by_others(location):
                 return words
     return ""
 

@@ -104,9 +104,9 @@ def emit(kernel: Kernel, product: str, kind: str, dtype: str, profile: Profile, 
         If there is no such product, layout or dtype; if the kernel function or profile does not allow it; or if the
         layout needs several OpenCL kernels for a value of K.
     """
-    for got, known in ((product, PRODUCTS), (kind, LAYOUTS), (dtype, ("float32", "float64"))):
-        if got not in known:
-            raise ValueError(f"got {got!r}, expected one of {', '.join(known)}")
+    for got, allowed in ((product, PRODUCTS), (kind, LAYOUTS), (dtype, ("float32", "float64"))):
+        if got not in allowed:
+            raise ValueError(f"got {got!r}, expected one of {', '.join(allowed)}")
     if profile.lacks(dtype):
         raise ValueError("float64 needs a device with double precision")
     layout = LAYOUTS[kind]
@@ -153,9 +153,9 @@ def _arguments(text: str, options: dict[str, str], entry: str, words: dict[str, 
     real = "double" if "REAL64" in options else "float"
     wide = "float2" if "WIDE_PAIR" in options else "double"
     names = {"real": real, "term": real, "wide": wide, "INDEX": options["INDEX"]}
-    for place, (type_, name) in enumerate(signature(text, options, entry)):
+    for number, (type_, name) in enumerate(signature(text, options, entry)):
         typed = re.sub(r"\w+", lambda word: names.get(word[0], word[0]), type_)
-        yield f"  {place:2d}{mark}  {typed:22s}  {name:10s}  {words[name]}"
+        yield f"  {number:2d}{mark}  {typed:22s}  {name:10s}  {words[name]}"
 
 
 def signature(text: str, options: dict[str, str], entry: str = "gram") -> list[tuple[str, str]]:
@@ -163,10 +163,10 @@ def signature(text: str, options: dict[str, str], entry: str = "gram") -> list[t
     found = re.search(rf"void {entry}\((.*?)\)\s*\{{", text, re.DOTALL)
     assert found
     parameters = found[1]
-    for part, there in (("STORE", "STORE" in options), ("UPDATE", "UPDATE" in options), ("KERNEL", True)):
+    for part, enabled in (("STORE", "STORE" in options), ("UPDATE", "UPDATE" in options), ("KERNEL", True)):
         if f"{part}_PARAMETERS" in parameters:
             (defined, *_) = re.findall(rf"^#define {part}_PARAMETERS(.*)$", text, re.MULTILINE)
-            parameters = parameters.replace(f"{part}_PARAMETERS", defined if there else "")
+            parameters = parameters.replace(f"{part}_PARAMETERS", defined if enabled else "")
     parameters = parameters.replace("SLABS_GIVEN", "global real *K0")
     pieces = (" ".join(piece.replace("*restrict", "*").replace("*", " * ").split()) for piece in parameters.split(","))
     split = (piece.rsplit(" ", 1) for piece in pieces)

@@ -440,16 +440,16 @@ def tune(spec: Any = None, seconds: float = 60.0, progress: Callable[[str, float
     info = find(spec)
     start = profile = untuned_profile(info)
     n = 1 << (14 if profile.style == "simd" else 17)
-    result, told = Tuning([], []), progress or (lambda words, share: None)
+    result, report = Tuning([], []), progress or (lambda words, share: None)
     families = [family for family in FAMILIES if len(list(family.candidates(profile))) > 1]
     parts = len(families) + bool(RATES)  # each part has an equal share of the time; all rates are one part
     for i, family in enumerate(families):
-        told(family.name, i / parts)
+        report(family.name, i / parts)
         now = perf_counter()
         found, profile = _search(spec, family, profile, n, now + (end - now) / (parts - i))
         result.families.append(found)
     for i, rate in enumerate(RATES):
-        told(rate.words, (len(families) + i / len(RATES)) / parts)
+        report(rate.words, (len(families) + i / len(RATES)) / parts)
         ratio = _measured(spec, rate, profile) if perf_counter() < end else None
         result.rates.append(RateResult(rate.field, rate.words, getattr(profile, rate.field), ratio))
         changed: dict[str, Any] = {} if ratio is None else {rate.field: ratio}

@@ -6,7 +6,7 @@ Values of right-hand rows past the last one become 0, since the kernel function 
 #define VECTOR_OF(q) (u0 + (q) / 4 * UB + ty * 4 + (q) % 4)
 #pragma unroll
     for (int g = 0; g < GROUPS; ++g) {
-      const four x2 = *(global const four *)(xx + row + min(g, there - 1) * V + tx * 4);
+      const four x2 = *(global const four *)(xx + row + min(g, present - 1) * V + tx * 4);
 #pragma unroll
       for (int q = 0; q < 4 * BLOCKS; ++q) {
         const int u = VECTOR_OF(q);
@@ -22,12 +22,12 @@ Values of right-hand rows past the last one become 0, since the kernel function 
     barrier(CLK_LOCAL_MEM_FENCE);
 #pragma unroll
     for (int q = 0; q < 4 * BLOCKS; ++q) {
-      global real *there_q = to[VECTOR_OF(q) - u0];
-      if (there_q) {
+      global real *row_q = to[VECTOR_OF(q) - u0];
+      if (row_q) {
 #pragma unroll
         for (int g = 0; g < GROUPS; ++g)
-          if (g < there) {
-            global four *stored = (global four *)(there_q + g * V + tx * 4);
+          if (g < present) {
+            global four *stored = (global four *)(row_q + g * V + tx * 4);
             *stored = COMBINED(*stored, k[g][q]);
           }
       }
@@ -44,14 +44,14 @@ Values of right-hand rows past the last one become 0, since the kernel function 
           wide s0 = wide_of(0), s1 = wide_of(0), s2 = wide_of(0), s3 = wide_of(0);
 #pragma unroll
           for (int q = 4 * b; q < 4 * b + 4; ++q) {
-            const wide D_own = VECTOR_OF(q) < total ? D[(size_t)p * capacity + VECTOR_OF(q)] : wide_of(0);
-            s0 = wide_fma(wide_of(k[g][q].s0), D_own, s0), s1 = wide_fma(wide_of(k[g][q].s1), D_own, s1);
-            s2 = wide_fma(wide_of(k[g][q].s2), D_own, s2), s3 = wide_fma(wide_of(k[g][q].s3), D_own, s3);
+            const wide weight = VECTOR_OF(q) < total ? D[(size_t)p * capacity + VECTOR_OF(q)] : wide_of(0);
+            s0 = wide_fma(wide_of(k[g][q].s0), weight, s0), s1 = wide_fma(wide_of(k[g][q].s1), weight, s1);
+            s2 = wide_fma(wide_of(k[g][q].s2), weight, s2), s3 = wide_fma(wide_of(k[g][q].s3), weight, s3);
           }
           local wide *sums = partial + ty * V + tx * 4;
           sums[0] = s0, sums[1] = s1, sums[2] = s2, sums[3] = s3;
           barrier(CLK_LOCAL_MEM_FENCE);
-          for (int lane = lid; lane < V && g < there; lane += ITEMS) {
+          for (int lane = lid; lane < V && g < present; lane += ITEMS) {
             global wide *sum_at = c + (size_t)p * n + out + g * V + lane;
             wide sum = *sum_at;
 #pragma unroll

@@ -13,7 +13,7 @@ ${unroll}
 ${unroll}
         for (int s = 0; s < SUMS; ++s) {
           const int u = u0 + VECTOR_AT(m, s);
-          const real x2 = xx[row + min(ROW_AT(g, s), there * V - 1)], u2 = uu[min(u, total - 1)];
+          const real x2 = xx[row + min(ROW_AT(g, s), present * V - 1)], u2 = uu[min(u, total - 1)];
           k[g][m][s] = u < total ? kernel_value(k[g][m][s], x2, u2 KERNEL_ARGUMENTS) : 0.0f;
         }
 #ifdef STORE
@@ -26,11 +26,11 @@ ${unroll}
     for (int m = 0; m < U_FRAGMENTS; ++m)
 ${unroll}
       for (int s = 0; s < SUMS; s += RUN) {
-        global real *there_u = to[VECTOR_AT(m, s)];
+        global real *row_u = to[VECTOR_AT(m, s)];
 ${unroll}
         for (int g = 0; g < X_FRAGMENTS; ++g)
-          if (there_u && ROW_AT(g, s) < there * V) {
-            global run *stored = (global run *)(there_u + ROW_AT(g, s));
+          if (row_u && ROW_AT(g, s) < present * V) {
+            global run *stored = (global run *)(row_u + ROW_AT(g, s));
             *stored = COMBINED(*stored, RUN_OF(k[g][m], s));
           }
       }
@@ -61,7 +61,7 @@ ${unroll}
         barrier(CLK_LOCAL_MEM_FENCE);
         for (int one = lid; one < TOGETHER * EACH; one += ITEMS) {
           const int g = g0 + one / EACH, i = one % EACH / FRAGMENT_ROWS * WARP_ROWS + g * FRAGMENT_ROWS + one % FRAGMENT_ROWS;
-          if (i < there * V) {
+          if (i < present * V) {
             global wide *sum_at = c + (size_t)p * n + out + i;
             wide sum = *sum_at;
             for (int z = 0; z < ITEMS / WARP / ALONG * SHARING; ++z)

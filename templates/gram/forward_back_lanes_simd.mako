@@ -75,9 +75,9 @@ kernel EXPLICIT void forward_back(
                 sum[q] = fma(value[u], (realv)weights[(size_t)(p + q) * capacity + u0 + u], sum[q]);
 #pragma unroll
             for (int q = 0; q < ${outputs}; ++q) {
-              const int place = (p + q) * SUB + number;
-              if (full) storev(loadv(place, t) + to_widev(sum[q]), place, t);
-              storev(full ? (realv)(real)0 : sum[q], place, r);
+              const int index = (p + q) * SUB + number;
+              if (full) storev(loadv(index, t) + to_widev(sum[q]), index, t);
+              storev(full ? (realv)(real)0 : sum[q], index, r);
             }
           }
 % endfor

@@ -105,9 +105,9 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
         for (int i = 0; i < RX; ++i) sum[i] = c[(size_t)p * n + out + i];
 #pragma unroll
         for (int q = 0; q < COLUMNS; ++q) {
-          const wide D_own = u0 + q < total ? D[(size_t)p * capacity + u0 + q] : wide_of(0);
+          const wide weight = u0 + q < total ? D[(size_t)p * capacity + u0 + q] : wide_of(0);
 #pragma unroll
-          for (int i = 0; i < RX; ++i) sum[i] = wide_fma(wide_of(k[q][i]), D_own, sum[i]);
+          for (int i = 0; i < RX; ++i) sum[i] = wide_fma(wide_of(k[q][i]), weight, sum[i]);
         }
 #pragma unroll
         for (int i = 0; i < RX; ++i) c[(size_t)p * n + out + i] = sum[i];

@@ -44,7 +44,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
     global const real *restrict xx, const int d, global const int *restrict count, global const real *restrict panel,
     global const real *restrict uu STORE_PARAMETERS UPDATE_PARAMETERS KERNEL_PARAMETERS) {
   SECTION
-  const int first = group0 + get_group_id(0) * GROUPS, there = min(GROUPS, group0 + groups - first);
+  const int first = group0 + get_group_id(0) * GROUPS, present = min(GROUPS, group0 + groups - first);
   const size_t row = (size_t)first * V, out = row - base;
   const int total = count[0];
   const int lid = get_local_id(0), tx = lid % NX, ty = lid / NX;
@@ -56,7 +56,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
   local wide partial[NY * V];
 #endif
   // An item copies values of one lane group and of one panel block. An index past the end repeats the last one.
-  const int loaded = first + min(lid % (GROUPS * NX) / NX, there - 1);
+  const int loaded = first + min(lid % (GROUPS * NX) / NX, present - 1);
   global const four *restrict x = (global const four *)(values + at[loaded]) + tx;
 #ifdef DENSE
   const int length = d;

@@ -52,7 +52,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
     global const long *restrict at, global const int *restrict columns_at, global const int *restrict columns,
     global const float *restrict xx, const int d, global const int *restrict count, global const float *restrict panel,
     global const float *restrict uu STORE_PARAMETERS UPDATE_PARAMETERS KERNEL_PARAMETERS) {
-  const int first = group0 + get_group_id(0) * GROUPS, there = min(GROUPS, group0 + groups - first);
+  const int first = group0 + get_group_id(0) * GROUPS, present = min(GROUPS, group0 + groups - first);
   const size_t row = (size_t)first * V, out = row - base;
   const int total = count[0];
   const int lid = get_local_id(0), lane = lid % WARP, along = lid / WARP % ALONG, across = lid / WARP / ALONG;
@@ -63,7 +63,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
   global real *local to[COLUMNS];  // address of the stored row of each right-hand row
 #endif
   // An item copies values of one lane group and of one panel block. An index past the end repeats the last one.
-  const int loaded = first + min(lid % (GROUPS * NX) / NX, there - 1);
+  const int loaded = first + min(lid % (GROUPS * NX) / NX, present - 1);
   global const four *restrict x = (global const four *)(values + at[loaded]) + lid % NX;
   for (int u0 = get_group_id(1) * COLUMNS; u0 < total; u0 += get_num_groups(1) * COLUMNS) {
     const int block = u0 / UB + (u0 + lid % (BLOCKS * NY) / NY * UB < total ? lid % (BLOCKS * NY) / NY : 0);

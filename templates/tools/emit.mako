@@ -57,8 +57,8 @@ Numbers of the kernel function, for ${", ".join(f"{name} = {value!r}" for name, 
 % else:
 The kernel function has no numbers of its own.
 % endif
-% for place, (name, lines) in zip(("second", "third", "fourth"), later.items()):
-${"\n" if place == "second" else ""}The ${place} kernel, ${name}. Its arguments, in this order:
+% for ordinal, (name, lines) in zip(("second", "third", "fourth"), later.items()):
+${"\n" if ordinal == "second" else ""}The ${ordinal} kernel, ${name}. Its arguments, in this order:
 ${"\n".join(lines)}
 % if name == "residual":
 Launch: two dimensions, global size (rows, problems); any local size.
