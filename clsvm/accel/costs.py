@@ -44,7 +44,7 @@ class Costs:
     vote
         clsvm's prediction: additional seconds for each row and each pair of classes.
     share
-        the rest of clsvm's time, as a share of LIBSVM's time.
+        clsvm's additional time, as a share of LIBSVM's time.
     first
         seconds that the first call of a process takes to load OpenCL and cached programs.
     max_share
@@ -90,9 +90,8 @@ class Costs:
     def pays(self, theirs: float, least: float, spent: float) -> bool:
         """Return whether clsvm is expected to take less than half of LIBSVM's time.
 
-        ``theirs`` are LIBSVM's estimated seconds, ``least`` clsvm's seconds for a small problem. ``spent`` are the
-        seconds that LIBSVM has taken in this process. Once ``spent`` reaches ``self.first``, the time to load OpenCL
-        no longer counts.
+        ``theirs`` are LIBSVM's estimated seconds, ``least`` clsvm's seconds for a small problem. Loading OpenCL adds
+        ``self.first`` seconds, less the seconds ``spent`` that LIBSVM has already taken in this process.
         """
         return least + self.share * theirs + max(0.0, self.first - spent) < self.max_share * theirs
 

@@ -114,7 +114,7 @@ def run(search: Any, X: Any, y: Any) -> Any:
 
 Method = Callable[..., Any]
 _CLASSIFIERS = ("c_svc", "nu_svc")
-# Only LIBSVM's methods call these inner methods, so LIBSVM has to run a subclass that overrides one of them.
+# clsvm does not call these private methods, so LIBSVM has to run an estimator that overrides one of them.
 _CALLED = {name: getattr(BaseLibSVM, name) for name in ("_compute_kernel", "_warn_from_fit_status")}
 
 
@@ -222,7 +222,7 @@ def _failed(call: log.Call, error: Exception) -> None:
             find(None)
         except DeviceError as lacking:
             _state["broken"] = f"no device: {lacking}"
-            with suppress(RuntimeWarning):  # raised if a filter turns warnings into errors
+            with suppress(RuntimeWarning):  # a filter may turn the warning into an error
                 warn(f"clsvm.accel leaves all fits and predictions to scikit-learn: {lacking}", RuntimeWarning)
 
 
@@ -267,7 +267,7 @@ def _clsvm_model(model: Any) -> Any:
 
 
 def _model_attributes(model: Any) -> tuple[Any, ...]:
-    """Return what LIBSVM reads to predict: the estimator's coefficients, offsets, support vectors, kernel parameters.
+    """Return the coefficients, offsets, support vectors and kernel parameters that LIBSVM reads to predict.
 
     The arrays of coefficients and offsets are copies. The support vectors are not copied.
     """
@@ -294,7 +294,7 @@ def _classes(model: Any) -> int:
 def _bypassed(model: Any) -> str:
     """Return a sentence that names the methods in _CALLED that an estimator overrides, or "" if there are none.
 
-    clsvm would not call these methods.
+    LIBSVM has to run such an estimator, because clsvm would not call these methods.
     """
     theirs = [name for name in _CALLED if getattr(getattr(model, name), "__func__", None) is not _CALLED[name]]
     return f"{type(model).__name__} has a {' and a '.join(theirs)} of its own" if theirs else ""
@@ -303,8 +303,8 @@ def _bypassed(model: Any) -> str:
 def _replace_prediction(original: Method, predict: Callable[[Any, Any, Any], Any]) -> Method:
     """Return a replacement for the prediction method ``original`` of scikit-learn's SVMs.
 
-    The replacement calls ``answer(estimator, model, X)`` with a clsvm model if this is expected to be faster. Otherwise
-    it calls ``original``.
+    The replacement calls ``predict(estimator, clsvm_model, X)`` if clsvm is expected to be faster than LIBSVM.
+    Otherwise the replacement calls ``original``.
     """
     name = original.__name__.removeprefix("_dense_").removeprefix("_sparse_")
 
@@ -379,7 +379,7 @@ def _searched(original: Method) -> Method:
         if type(self) is not GridSearchCV or not isinstance(self.estimator, BaseLibSVM):
             return original(self, X, y, **params)
         with log.call(f"GridSearchCV({type(self.estimator).__name__}).fit", getattr(X, "shape", ())) as call:
-            try:  # after any error scikit-learn's own search runs and reports invalid input
+            try:  # after any error, scikit-learn's own search runs, and reports invalid input
                 self._validate_params()
                 reason = search_refused(self, params)
                 theirs, least = (0.0, 0.0) if reason else seconds(self, X, y)

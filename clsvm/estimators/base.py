@@ -169,8 +169,8 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
     def _solver_params(self) -> dict[str, Any]:
         """Return name -> value for the estimator's parameters that ``_table`` describes.
 
-        A user's subclass may set them in its constructor. A parameter that only the subclass's constructor has is left
-        out, unless the solver reads it.
+        For a user's subclass, parameters that only its own constructor has are left out, except those that the solver
+        reads.
         """
         made: Any = type(self)
         known = (name for name, one in self._table.items() if name in _named(made) or one.solver)
@@ -178,7 +178,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
 
     @property
     def _max_steps(self) -> int:
-        """Return the largest number of solver steps that callbacks hear of. 0 means that a fit is a single step."""
+        """Return the largest number of solver steps that scikit-learn's callbacks see. 0 means a fit of one step."""
         return 0
 
     @property
@@ -214,9 +214,10 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         return arrays.canonical(checked) if X_only else (arrays.canonical(checked[0]), checked[1])
 
     def _solver_rows(self, X: Any, kernel: Kernel | None = None) -> tuple[Any, Kernel | Precomputed]:
-        """Return the rows and the kernel function for a solver; or the matrix K, and PRECOMPUTED as the kernel.
+        """Return the rows and the kernel function that a solver takes.
 
-        ``kernel`` is the kernel function if the caller has already made it.
+        If the kernel is precomputed or a Python function, return the kernel matrix K (n, n) and the object PRECOMPUTED
+        instead. ``kernel`` is the kernel function if the caller has already made it.
         """
         if self._user_kernel:
             warn(_SLOW)
@@ -386,14 +387,14 @@ def without_probability(init: Callable[P, None]) -> Callable[P, None]:
 
 @cache
 def _named(made: type) -> frozenset[str]:
-    """Return the names of the constructor's parameters of a class of clsvm.
+    """Return the names of the constructor's parameters of an estimator class of clsvm.
 
-    For a user's subclass, return those of the class of clsvm from which it is derived.
+    For a user's subclass, the constructor is that of the class of clsvm from which the subclass is derived.
     """
     own_class = next(one for one in made.__mro__ if one.__module__.startswith("clsvm."))
     return frozenset(inspect.signature(own_class).parameters)
 
 
 def _by_name(device: Any) -> str | None:
-    """Return what is pickled for a device: the index as text of a pyopencl object, else ``device`` itself."""
+    """Return the value to pickle in place of ``device``: a device object of pyopencl becomes its index as text."""
     return device if device is None or isinstance(device, str) else str(devices.find(device).index)

@@ -26,8 +26,8 @@ _SCALED = 2000  # after a fit that did not converge, the scales of columns are f
 _MAX_ASYMMETRY = 1e-6  # largest asymmetry of K, as a share of its largest value, that needs no warning
 _SCALE_RATIO, _LARGE_VALUE = 1e3, 1e6  # a ratio of column scales, and a kernel value, that make a problem hard to solve
 Vector = NDArray[np.float64]
-_LARGEST = 1e100  # largest target, and largest sum of all bounds, so that squares of them do not overflow
-# Newer releases of scikit-learn reject weights that are all 0; with this option weights_of raises the error.
+_LARGEST = 1e100  # largest target, and largest sum of the coefficients' bounds, so that their squares do not overflow
+# This option lets scikit-learn's check accept weights that are all 0, for which weights_of raises its own error.
 _ALLOWED = {"allow_all_zero_weights"} & signature(_check_sample_weight).parameters.keys()
 
 
@@ -55,7 +55,7 @@ def own_names(made: type, base: type) -> set[str]:
     """Return the names that the class ``made`` and its mixins define in addition to its base class ``base``."""
 
     class Bare(base):
-        """Define nothing, to show the attributes that every subclass has."""
+        """Define no attribute, to show the attributes that Python gives to every class."""
 
     between = (one for one in made.__mro__ if one not in base.__mro__)
     return {name for one in between for name in vars(one)} - vars(Bare).keys()
@@ -244,8 +244,8 @@ def weighted_classes(
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Return the numbers of the classes that have a row of positive weight, and each row's index (n,) among them.
 
-    ``index`` (n,) is the class of each row, ``weights`` (n,) its weight. Rows of other classes get the index -1. Raises
-    ValueError if fewer than two classes remain.
+    ``index`` (n,) is the class of each row, ``weights`` (n,) its weight. Rows of classes without a positive weight get
+    the index -1. Raises ValueError, with a message that begins with ``error_start``, if fewer than two classes remain.
     """
     left = np.unique(index[weights > 0])
     if len(left) < 2:

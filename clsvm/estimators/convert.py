@@ -63,7 +63,7 @@ def from_sklearn(model: Any, **params: Any) -> Any:
     made.support_, made._n_support = np.array(model.support_, np.int32), np.array(model.n_support_, np.int32)
     made.support_vectors_ = arrays.canonical(_float64(model.support_vectors_))
     kernel: Kernel | Precomputed = PRECOMPUTED
-    vectors = made.support_  # columns of K for a precomputed kernel
+    vectors = made.support_  # for a precomputed kernel: the columns of K of the support vectors
     if model.kernel in BUILTIN:
         given = {"gamma": float(model._gamma), "coef0": float(model.coef0), "degree": model.degree}
         kernel = make(model.kernel, **{p.name: given[p.name] for p in BUILTIN[model.kernel].parameters})
@@ -196,7 +196,8 @@ def _copy(model: Any, made: Any) -> None:
 def _fitted_shell(kind: Any, vectors: Any, classes: NDArray[Any]) -> Any:
     """Return an estimator of the scikit-learn class ``kind``, fitted to one row of each class.
 
-    A task without classes gets two rows. The fit sets the private attributes that the installed release needs.
+    A regression or one-class SVM is fitted to two rows. The fit sets the private attributes that the installed release
+    of scikit-learn needs.
     """
     n, d = max(2, len(classes)), max(1, vectors.shape[1])
     rows = sparse.csr_matrix((np.arange(n), (np.arange(n), np.zeros(n, int))), (n, d), dtype=np.float64)

@@ -28,13 +28,13 @@ from clsvm.problem import Problem, Subproblem, largest_nu, soft_margin
 from clsvm.tasks import CLASSES, TASKS
 
 Vector = NDArray[np.float64]
-# Dual problems solved together, each with the index of its coefficients in the array of all coefficients of the fit.
+# Dual problems to solve together, each with the index of its coefficients in the array of a fit's coefficients.
 Group = list[tuple[Subproblem, Any]]
 _HARD_MARGIN = 1e30  # bound of the coefficients if C is infinite, for a hard margin
 _SAMPLE = 100  # the variance of rows in feature space is estimated from this many rows
 _LARGE = 10.0  # a large C for rows whose variance in feature space is 1
 _MARGIN_FACTOR = 10.0  # the largest C with which possible_nu solves C-SVC is 1 / (_MARGIN_FACTOR * tol)
-_BOUNDED = 1 - 1e-5  # if a nu exceeds this share of the largest nu, a class has all coefficients at their bounds
+_BOUNDED = 1 - 1e-5  # above this share of the largest possible nu, all coefficients of a class are at their bounds
 _STEPS = 100  # possible_nu solves C-SVC with at most this many SMO iterations for each row
 
 
@@ -49,8 +49,8 @@ class Machine(KernelEstimator):
     def _last_coefficients(self, shape: tuple[int, int]) -> Vector | None:
         """Return the coefficients (problems, n) of the last fit, from which a warm start begins.
 
-        ``shape`` is (problems, n). Rows that were added since the last fit have the coefficient 0. Return None without
-        warm_start.
+        ``shape`` is (problems, n). Rows that were added since the last fit have the coefficient 0. Return None if
+        warm_start is False or no fit came before.
         """
         if not self.warm_start or not hasattr(self, "dual_coef_"):
             return None
@@ -125,7 +125,7 @@ class Machine(KernelEstimator):
         vectors: Any = self.support_vectors_
         plan = fit.plan
         if plan and len(plan.centre) != vectors.shape[1]:
-            plan = None  # the plan is for the rows without empty columns, which _solver_rows removes
+            plan = None  # _solver_rows removed empty columns, so this layout fits other columns
         if isinstance(kernel, Precomputed):
             vectors = support
             self._rows_of_fit = X if self._user_kernel else None
@@ -150,16 +150,18 @@ class Machine(KernelEstimator):
         raise NotImplementedError
 
     def _scaled(self, b: Vector, rho: Vector) -> tuple[Vector, Vector]:
-        """Convert the dual solution's coefficients b (problems, n) and offsets rho (problems, groups) to the model's.
+        """Convert coefficients b (problems, n) and offsets rho of dual problems to those of the model.
 
-        The model has one offset for each problem. b may also be an array that is linear in the coefficients.
+        rho is (problems, 1), or (problems, 2) for nu-SVC and nu-SVR. The model has one offset for each problem. b may
+        also hold values that are linear in the coefficients, such as decision values without offset.
         """
-        return b, rho.mean(axis=1)  # a dual problem with two groups has two offsets; the model's is their mean
+        return b, rho.mean(axis=1)  # the mean of two offsets of a dual problem is the model's offset
 
     def _check_margins(self, rho: Vector, fit: FitInput | None = None) -> None:
-        """Warn if the offsets rho (problems, groups) of the dual solution show that a nu-SVC has no margin.
+        """Warn if the offsets rho (problems, 2) of a nu-SVC's dual problems show that there is no margin.
 
-        ``fit`` holds the input from which a larger nu is computed, for advice. None means a warning without advice.
+        Other tasks do not warn. The warning advises a larger nu, which is computed from the input ``fit`` of the fit.
+        If ``fit`` is None, the warning has no advice.
         """
 
     def _solver_rows(self, X: Any, kernel: Kernel | None = None) -> tuple[Any, Kernel | Precomputed]:
@@ -215,9 +217,9 @@ def _start_coefficients(start: Vector, problem: Problem, copies: int) -> Vector:
 
 
 def _repeated(X: Any, given: bool, copies: int) -> Any:
-    """Return the rows X repeated ``copies`` times, all rows once before they come again.
+    """Return the rows X repeated ``copies`` times: all rows, then all rows again.
 
-    If ``given`` is true, X is a kernel matrix, of which both rows and columns are repeated.
+    If ``given`` is true, X is a kernel matrix, whose rows and columns are both repeated.
     """
     if copies == 1:
         return X
@@ -236,12 +238,11 @@ class FitInput(NamedTuple):
 
 
 def possible_nu(fit: FitInput, narrow: NDArray[np.intp], nu: float, options: Options) -> str:
-    """Return advice on a larger nu for the problems of a nu-SVC fit that have no margin.
+    """Return advice on a larger nu, as text, for a nu-SVC fit without a margin.
 
-    ``narrow`` are the numbers of these problems. The advice comes from a solution of C-SVC with a C that is large for
-    these kernel values. This solution also solves nu-SVC for some nu, with the margin 1 / C. A nu much smaller than
-    this one leaves little margin. If all coefficients of a class are at their bounds, no smaller nu has a larger
-    margin.
+    ``narrow`` are the numbers of the dual problems that have no margin. Their rows are fitted by C-SVC with a large C.
+    The solution of C-SVC also solves nu-SVC for some nu, with the margin 1 / C. The advice is this nu. If all
+    coefficients of a class are at their bounds, no smaller nu has a larger margin, and the advice says so.
     """
     most = min(largest_nu(one.problem.lo, one.problem.hi) for one in fit.subproblems)
     limit = f"the sizes of the classes allow at most nu={most:g}"
@@ -280,7 +281,7 @@ def _soft_margin_nu(fit: FitInput, subproblems: list[Subproblem], C: float, opti
 
 
 def _variance(rows: Any, kernel: Kernel | Precomputed) -> float:
-    """Return the variance of a sample of rows in the kernel's feature space. Return 0 for rows on Dask's workers."""
+    """Return the variance of some of the rows in the kernel's feature space. Return 0 for rows on Dask's workers."""
     if sharded.is_remote(rows):
         return 0.0
     some = np.arange(0, rows.shape[0], -(-rows.shape[0] // _SAMPLE))

@@ -285,9 +285,9 @@ class NuSVC(_Classifier):
         return nu_svc(signs, float(self.nu), bounds)
 
     def _scaled(self, b: Vector, rho: Vector) -> tuple[Vector, Vector]:
-        """Divide coefficients b (problems, n) and offsets by half the distance between the margin's two boundaries.
+        """Scale coefficients b (problems, n) and offsets. Decision values become 1 and -1 on the margin's boundaries.
 
-        The boundaries are f = rho[:, 0] and f = rho[:, 1]. Scaled decision values are 1 and -1 on the boundaries.
+        Before scaling, decision values without offset are rho[:, 0] and rho[:, 1] on the two boundaries.
         """
         r = self._margins(rho)
         r = np.where(r > 0, r, 1.0)

@@ -184,7 +184,7 @@ class Fits:
     def _rows_to_store(self, train: Rows, trained_too: bool) -> Rows:
         """Return the numbers of the rows whose decision values are stored, for a fit to the rows ``train``.
 
-        The rows are the test rows of all folds with these training rows, and the training rows too if ``trained_too``
+        These are the test rows of all folds whose training rows are ``train``, and ``train`` itself if ``trained_too``
         is true.
         """
         tests = [test for rows, test in self.splits if np.array_equal(rows, train)]

@@ -2,8 +2,8 @@
 
 SVMs     All fits with one kernel function share the rows of the kernel matrix K on the device. The dual problem of a
          fold is over all n rows, with bounds lo = hi = 0 for the coefficients of rows outside its training set. Each
-         solve starts from the solution of a similar fit. The gradient f = K b + q for coefficients b is known for all
-         rows, so decision values of test rows need no further work.
+         solve starts from the solution of a similar fit. The solver keeps the gradient f = K b + q for all rows, where
+         b are the coefficients and q is the linear term, so decision values of test rows need no further work.
 Falkon   All folds are outputs of one problem over all n rows, with weight 0 for the rows outside a training set. Each
          kernel value between a row and an inducing point is computed once for all folds. One preconditioner from a
          sample of all rows serves all folds.
@@ -43,9 +43,9 @@ from clsvm.solvers.result import Result
 from clsvm.tasks import TASKS
 
 Vector = NDArray[np.float64]
-# most bytes of stored solutions from which other folds start, and from which other candidates start
+# Most bytes of stored solutions of the last fold, and of the current fold, from which other fits start.
 MAX_START_BYTES = 256 << 20
-EQUAL = 1e-12  # coefficients that differ by less than this share count as equal
+EQUAL = 1e-12  # two coefficients count as equal if they differ by less than this share of their size
 MAX_OUTPUTS = 64  # most outputs of a Falkon problem; with more, kernel values are a small part of the work anyway
 # A Falkon solve has 12 arrays (outputs, n), for which the host gives at most 1 GiB.
 MAX_HOST_BYTES, ARRAYS = 1 << 30, 12
@@ -172,9 +172,9 @@ class FoldSolution(NamedTuple):
         return 5 * self.problem.q.nbytes
 
     def distance(self, problem: Problem) -> tuple[float, float]:
-        """Return a measure of the difference to another dual problem, for comparison.
+        """Return how much another dual problem differs from this one, as two numbers to sort by.
 
-        The measure has two parts: |log| of the ratio of the bounds of the coefficients, then the difference of epsilon.
+        The first is |log| of the ratio of the coefficients' bounds. The second is the difference of epsilon.
         """
         return round(abs(log(self.problem.ratio(problem))), 9), abs(self.problem.epsilon - problem.epsilon)
 
@@ -202,7 +202,7 @@ class FoldSolution(NamedTuple):
     def certified(
         self, prepared: prepare.PreparedFit, stored_rows: NDArray[np.intp], settings: dict[str, Any]
     ) -> FoldSolution:
-        """Return this solution after it is certified by kernel values in float64. If that fails, solve on.
+        """Return this solution if kernel values in float64 certify it. Otherwise return the result of a longer solve.
 
         The gradient f of the rows ``stored_rows`` is computed from kernel values in float64. ``settings`` are settings
         of the solver.
@@ -212,7 +212,7 @@ class FoldSolution(NamedTuple):
         b, f = found.b, found.f.copy()
         rows = certificate.rows_to_check(problem, b, f, np.full(problem.n, found.error_bound), settings["tol"])
         rows[stored_rows] = True
-        rows |= found.dtype == "float64"  # the many iterations of such a solve have added rounding errors to every f
+        rows |= found.dtype == "float64"  # the updates of a solve in float64 add rounding errors to all of f
         f[:, rows] = exact(np.flatnonzero(rows), b) + problem.q[:, rows]
         optimality = certificate.of(problem, b, f)
         if found.status is Status.TOLERANCE and optimality.violation <= settings["tol"]:
@@ -299,8 +299,8 @@ class NystromFolds(Fits):
     def _solve_fits(self, part: list[Job], prepared: nystrom.Rows, last: dict[int, Vector]) -> bool:
         """Solve several fits as the outputs of one problem, and store their results.
 
-        The solve starts from the coefficients ``last`` of the same folds. If it stalls and the device has a more
-        precise dtype, store nothing and return False.
+        ``last`` maps a fold to the coefficients (k, m) of its last fit, from which the solve starts. If the solve
+        stalls and the device has a more precise dtype, store nothing and return False. Otherwise return True.
         """
         began, estimator, folds = perf_counter(), part[0].estimator, [job.fold for job in part]
         start = np.concatenate([last[fold] for fold in folds]) if last.keys() >= {*folds} else None
@@ -346,7 +346,7 @@ class NystromFolds(Fits):
 def _parts(jobs: list[Job], most: int) -> list[list[Job]]:
     """Divide the fits of each candidate into parts with equally many fits, at most ``most`` in a part.
 
-    Candidates come in the order of descending penalty. A part with too few fits repeats its last fit.
+    Parts come in the order of descending penalty. A part with fewer fits than the others repeats its last fit.
     """
     by_candidate: dict[int, list[Job]] = defaultdict(list)
     for job in jobs:

@@ -355,7 +355,7 @@ class LookupEstimator(BaseEstimator):
         return self.result_.offsets
 
     def _entries(self, entries: NDArray[Any], numbers: Rows) -> Any:
-        """Return the entries of ``entries`` for some row numbers. ``entries`` has an entry for each of ``rows_``."""
+        """Return the values in ``entries`` for the row ``numbers`` (n, 1). ``entries`` holds those of ``rows_``."""
         return entries[np.searchsorted(self.rows_, np.asarray(numbers)[:, 0])]
 
     def predict(self, numbers: Rows) -> Any:

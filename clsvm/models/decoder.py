@@ -37,13 +37,13 @@ from clsvm.errors import warn
 from clsvm.tasks import ONE_CLASS
 
 Vector = NDArray[np.float64]
-CLASSES = 40  # most classes in a block: larger blocks take more memory for each row, smaller ones more launches
+CLASSES = 40  # most classes in a block of classes: larger blocks take more memory, smaller ones more kernel launches
 Rows = NDArray[np.intp]
 FOLDS = 5
 MIN_PROBABILITY = 1e-7  # probabilities of pairs are clipped to MIN_PROBABILITY ... 1 - MIN_PROBABILITY, as in LIBSVM
 _MARKS = 10  # number of probability marks of a one-class model
-_CELLS = 1 << 22  # probabilities take the rows in blocks: an array of a block has at most this many numbers
-COUPLING_NUMBERS = 8  # coupling allocates this many numbers for each entry of a coupling matrix (k, k)
+_CELLS = 1 << 22  # probabilities are computed for a few rows at a time, in arrays of at most this many numbers
+COUPLING_NUMBERS = 8  # for each row of k classes, coupled() allocates k * k times this many numbers
 
 
 @dataclass(frozen=True)
@@ -174,10 +174,11 @@ def blocks(k: int, most: int) -> list[tuple[slice, slice]]:
 def strips_of_block(own: slice, others: slice, one: Vector, other: Vector, offsets: Vector, k: int) -> Iterator[Strip]:
     """Yield the strips of all pairs of a class in the block ``own`` and a class in the block ``others``.
 
-    A decision value is the sum of two parts, one over the support vectors of each class, and an intercept. ``one`` has
-    the part of the classes in ``own`` against those in ``others``: a row for each pair, a column for each sample.
-    ``other`` has the part of the classes in ``others``. If both blocks are the same, ``other`` is ``one``, which then
-    has no row for a class against itself. ``offsets`` are the intercepts (pairs,) of all pairs of the k classes.
+    The decision value of a pair is a sum over the support vectors of its first class, plus a sum over those of its
+    second class, plus an intercept. ``one`` has the sums for the classes in ``own``, ``other`` those for ``others``.
+    Both have a row for each pair of classes and a column for each sample. ``offsets`` are the intercepts (pairs,) of
+    all pairs of the k classes. If both blocks are the same, ``one`` and ``other`` are one array, without rows for a
+    class against itself.
     """
     same_block = own == others
     one = one.reshape(own.stop - own.start, -1, one.shape[1])
@@ -267,7 +268,7 @@ def platt(values: Vector, positive: NDArray[np.bool_]) -> tuple[float, float]:
     if not scale > 1e-12 * abs(centre):
         share = target.mean()
         return 0.0, float(np.log((1 - share) / share))
-    x = np.tile((values - centre) / scale, 2)[:, None]  # each row occurs with both labels, which its target weights
+    x = np.tile((values - centre) / scale, 2)[:, None]  # each row twice, once with each label, weighted by its target
     weights = np.concatenate([target, 1 - target])
     fitted = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-10)
     fitted.fit(x, np.repeat([True, False], n), sample_weight=weights)
@@ -345,7 +346,7 @@ def of_pairs(values: Vector, A: Vector, B: Vector, k: int) -> Vector:
     Returns
     -------
     probabilities : array of float64 (n, k)
-        Probability of each class. For more than two classes those of pairs are coupled by :func:`coupled`.
+        Probability of each class. For more than two classes, :func:`coupled` computes it from those of pairs.
     """
     first = np.clip(expit(-(values * A + B)), MIN_PROBABILITY, 1 - MIN_PROBABILITY)
     return np.concatenate([first, 1 - first], axis=1) if k == 2 else coupled(first, k)
@@ -355,8 +356,8 @@ def coupled(first: Vector, k: int) -> Vector:
     """Couple the probabilities of pairs of classes to probabilities of k classes.
 
     Let r_st be the probability of class s if the class is s or t. The result p minimises p'Qp with sum_t p_t = 1, where
-    Q_tt = sum_s (r_st)^2 and Q_ts = -r_st * r_ts. The start and the stopping rule are those of LIBSVM, so that digits
-    agree: all (Qp)_t must be within 0.005 / k of p'Qp.
+    Q_tt = sum_s (r_st)^2 and Q_ts = -r_st * r_ts. As in LIBSVM, p starts at 1 / k, and the
+    iteration stops when all (Qp)_t are within 0.005 / k of p'Qp.
 
     Parameters
     ----------
@@ -450,7 +451,7 @@ def folds(y: NDArray[Any], count: int, of_classes: bool) -> list[tuple[Rows, Row
     stratified = of_classes and len(sizes) > 1 and count <= sizes.max()
     splitter = (StratifiedKFold if stratified else KFold)(count, shuffle=True, random_state=0)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The least populated class")  # a small class may be in fewer folds
+        warnings.filterwarnings("ignore", "The least populated class")  # a class may have fewer rows than folds
         return list(splitter.split(np.zeros(len(y)), index))
 
 

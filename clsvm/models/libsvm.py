@@ -116,10 +116,10 @@ def ordered(model: KernelModel, classes: NDArray[Any]) -> KernelModel:
 
 
 def reordered_pairs(order: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-    """Return for each pair of reordered classes its position (pairs,) in the list of ascending pairs, and its sign.
+    """Return the old index (pairs,) of each pair of classes after the classes are reordered, and its sign (pairs,).
 
-    ``order`` (k,) holds the class numbers in their new order. The sign (pairs,) is -1 if reordering has exchanged the
-    two classes of the pair, else 1.
+    ``order`` (k,) holds the old class numbers in the new order. Pairs are listed as (0, 1), (0, 2), ..., (1, 2), ....
+    The sign is -1 if the two classes of the pair have exchanged their order, else 1.
     """
     i, j = np.triu_indices(len(order), 1)
     first, second = np.minimum(order[i], order[j]), np.maximum(order[i], order[j])
@@ -167,7 +167,7 @@ def save_model(model: Any, path: PathLike) -> None:
     order = np.arange(int(counts.sum()))
     if len(classes) == 2 and not model.smaller_first:
         order, counts = np.roll(order, -counts[0]), counts[::-1]
-    if precomputed:  # for a precomputed kernel the file has only the column of K, counted from 1, as feature 0
+    if precomputed:  # a support vector is one number: its column of K, counted from 1, as feature 0
         vectors = sparse.csr_matrix(np.asarray(model.support_vectors, np.int64)[:, None] + 1)[order]
     else:
         vectors = sparse.csr_matrix(model.support_vectors, dtype=np.float64)[order]
@@ -218,7 +218,7 @@ def estimates_of(task: str, k: int) -> dict[str, int]:
 def _flip_signs(
     coef: NDArray[np.float64], rho: NDArray[np.float64], estimates: dict[str, Any]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], dict[str, Any]]:
-    """Return coefficients, rho and probability parameters for two classes whose signs are exchanged."""
+    """Return coefficients, rho and probability parameters of a two-class model after its classes are exchanged."""
     return -coef, 0.0 - rho, {key: 0.0 - values if key == "probB" else values for key, values in estimates.items()}
 
 
@@ -243,7 +243,7 @@ def load_model(path: PathLike) -> KernelModel:
         Labels are int64. Two labels are in ascending order. If the file lists the smaller label first, signs are
         exchanged and ``smaller_first`` is set. More than two labels keep the file's order, since among
         classes with equal votes the first one wins. Support vectors are CSR (n_SV, d) float64, where d is the highest
-        feature number in the file. :func:`match_columns` gives them the number of columns of other rows.
+        feature number in the file. :func:`match_columns` adds columns of zeros if other rows have more columns.
 
     Raises
     ------
@@ -460,7 +460,7 @@ def _split(lines: Lines, count: int) -> tuple[NDArray[np.float64], BinaryIO]:
 
     In the stream each line begins with a 0 instead, which scikit-learn's reader takes for a label.
     """
-    found, rows, features = array("d"), 0, io.BytesIO()  # a list of floats would take too much memory
+    found, rows, features = array("d"), 0, io.BytesIO()  # an array, because a list of floats would take too much memory
     for line in lines:
         words = line.partition(b"#")[0].split(None, count)
         if words:

@@ -206,7 +206,7 @@ class KernelModel:
         for firsts, others in blocks:
             if firsts == others and firsts.stop - firsts.start == 1:
                 continue
-            first = others.start - (firsts != others)  # a class has no coefficients against itself
+            first = others.start - (firsts != others)  # in dual_coef, the rows of later classes begin one row earlier
             first_sums = other_sums = sums.respond(rows, firsts, slice(first, others.stop - 1))
             if firsts != others:
                 other_sums = sums.respond(rows, others, firsts)
@@ -273,8 +273,7 @@ class KernelModel:
     def _on_device(self, stream: Stream, kernel: Kernel, X: Data) -> tuple[Support, Data]:
         """Return the support vectors on the device, and the rows X with the same columns.
 
-        If most columns of the support vectors are empty, both have only the other columns, numbered anew
-        (:func:`arrays.renumbered`).
+        If most columns of the support vectors are empty, these columns are removed from the support vectors and from X.
         """
         support, vectors = self._kept.get(stream), self.support_vectors
         columns = support.columns if support else None

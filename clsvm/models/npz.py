@@ -176,7 +176,7 @@ def _labels(classes: NDArray[Any]) -> NDArray[Any]:
     labels = np.asarray(classes)
     if labels.dtype == object and all(isinstance(label, str) for label in labels):
         labels = labels.astype(str)
-        if labels.tolist() != classes.tolist():  # NumPy drops zero characters at the end
+        if labels.tolist() != classes.tolist():  # NumPy drops zero characters at the end of a text
             raise ValueError(f"NumPy's text arrays drop the zero characters that end the labels {classes.tolist()}")
     if labels.dtype.kind not in "biufU" or (labels.dtype.itemsize > 8 and labels.dtype.kind != "U"):
         raise ValueError(f"labels must be numbers, truth values or text, got {labels.dtype} {labels.tolist()}")

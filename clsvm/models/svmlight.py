@@ -42,7 +42,7 @@ _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, "
 _DAMAGE = (EOFError, OSError, zlib.error, lzma.LZMAError)  # errors of reading a damaged compressed file
 WORD = re.compile(rb"\S+")
 MAX_INDEX = 2**31 - 1  # largest feature number and largest label, which are C ints in LIBSVM
-_ROWS = "X", "X_train"  # names of the rows in a .npz archive that has several arrays
+_ROWS = "X", "X_train"  # names under which a .npz archive of several arrays may hold the rows
 _SCIPY = {"format", "shape", "data"}  # keys that scipy.sparse.save_npz always writes
 _ARCHIVE_DAMAGE = (zipfile.BadZipFile, ValueError, EOFError, KeyError, OverflowError, struct.error)
 
@@ -69,7 +69,7 @@ class Lines:
                 block = block.removeprefix(BOM)
             self._text = io.BytesIO(
                 normalized(block).replace(b"_", b"__")
-            )  # so that 1_0 is an error: float() refuses 1__0
+            )  # float() would read 1_0 as 10, but refuses 1__0
             yield self._text
 
     def read(self) -> bytes:
@@ -202,7 +202,7 @@ def _read_archive(path: PathLike) -> Any:
         found = preferred or [name for name in archive.files if archive[name].ndim == 2]
         if len(found) != 1:
             names = ", ".join(archive.files)
-            raise ValueError(f"the arrays {names}, and none is called {' or '.join(_ROWS)}")
+            raise ValueError(f"several arrays ({names}), none of them called {' or '.join(_ROWS)}")
         return archive[found[0]]
 
 

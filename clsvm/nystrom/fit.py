@@ -36,11 +36,11 @@ from clsvm.opencl.stream import Stream
 from clsvm.report import Display, NystromReport, Status
 
 Vector = NDArray[np.float64]
-COARSE = 1e7  # condition number of K among inducing points above which its float32 rounding errors are too large
+COARSE = 1e7  # above this condition number of the inducing points' K, float32 kernel values are not precise enough
 # On devices without float64, K among inducing points gets the jitter min(SINGLE, SQUARES / penalty) * mean diagonal.
-# With this jitter, float32 rounding moves the Hessian by eps^2 / jitter, which is small relative to the penalty.
+# Rounding errors of float32 kernel values then change the Hessian by eps^2 / jitter, little relative to the penalty.
 SINGLE, SQUARES = 1e-6, 1e-12
-# The report copies these attributes of the result and of the preconditioner under the same names.
+# Attributes of Result and of Preconditioner that the fit report copies under the same names.
 _OF_SOLVE = "objective", "residual", "bound", "steps", "newton_steps", "passes"
 _OF_PRECONDITIONER = "condition", "jitter", "rank"
 
@@ -107,9 +107,9 @@ class Formulation(NamedTuple):
 def formulate(kernel: Kernel, centers: Centers, options: Options, penalty: float, rows: Survey) -> Formulation:
     """Make the formulation that all tasks over these rows share. ``penalty`` is the smallest penalty of the tasks.
 
-    float64 is tried first if float32 is too coarse: if K(C, C) of the inducing points C is ill-conditioned, or if inner
-    values of the kernel function leave the range of float32. Raises ValueError if the function is not a kernel on these
-    points, or if float64 is not precise enough.
+    float64 is tried first if float32 is too coarse: if K(C, C) of the inducing points C is ill-conditioned, or if
+    intermediate values of the kernel function leave the range of float32. Raises ValueError if the function is not a
+    kernel on these points, or if float64 is not precise enough.
     """
     first, limit = devices.first_device(options.device), options.memory_limit
     with rows_of(CENTERS):
@@ -127,7 +127,7 @@ def formulate(kernel: Kernel, centers: Centers, options: Options, penalty: float
 
 
 class Rows(ABC):
-    """Hold the rows X (n, d) of a fit, in one place or several, for any number of tasks with ``k`` outputs.
+    """Hold the rows X (n, d) of a fit, on one device or several, for any number of tasks with ``k`` outputs.
 
     Call :meth:`survey`, enter :meth:`lay_out`, call :meth:`draw`, then :meth:`solve` for each task.
 
@@ -153,7 +153,7 @@ class Rows(ABC):
 
     @abstractmethod
     def survey(self, kernel: Kernel, options: Options) -> Survey:
-        """Describe the rows and the devices of the options: layout, dtype, names, and norms of rows."""
+        """Describe the rows and the devices in ``options``: layout and norms of rows, dtype and names of devices."""
 
     @abstractmethod
     def values(self, rows: NDArray[np.intp]) -> NDArray[np.floating]:
@@ -182,7 +182,7 @@ class Rows(ABC):
     def draw(
         self, random: np.random.RandomState, penalty: float, tol: float, quadratic: bool = True, tasks: int = 1
     ) -> None:
-        """Draw the rows from which the preconditioner is made, and give it their kernel values.
+        """Draw the rows from which the preconditioner is made, and give the preconditioner their kernel values.
 
         penalty: the smallest penalty of the tasks.
         tol: residual at which their solves end.
@@ -218,7 +218,7 @@ class Rows(ABC):
     def decision_values(self, found: Result) -> Vector:
         """Return the decision values f (k, n) of all n rows for k outputs, at the coefficients ``found.alpha``.
 
-        ``found`` is the result of the task solved last. The products with K are those of its gradients.
+        ``found`` is the result of the task solved last. Decision values use the same products with K as gradients.
         """
         return self._operator.decision_values(found.alpha)
 
@@ -337,7 +337,7 @@ class Clock:
     def lap(self, part: str, preconditioner_seconds: float = 0.0) -> None:
         """Add the seconds since the last lap to the ``part`` of a fit.
 
-        preconditioner_seconds: how many of these seconds the preconditioner took; they count for the part
+        preconditioner_seconds: how many of them were spent in the preconditioner. They are added to the part
         "preconditioner" instead.
         """
         now = perf_counter()

@@ -41,12 +41,12 @@ INEXACT = 0.1  # largest residual of a Newton step, relative to the gradient
 FINE = {"float32": 1e-3, "float64": 1e-9}  # smallest residual of a Newton step, relative to the gradient
 ENOUGH = 1e-4  # fraction of the predicted decrease of the objective that a step must reach (Armijo)
 HALVINGS = 30  # most halvings of a step length
-REFINE = 2e-4  # error of f by rounding of K, relative to the largest target, above which gradients use float64
+REFINE = 2e-4  # gradients use float64 if rounding of K may change f(x) by more than this share of the largest target
 LEAST = 1e-300  # replaces 0 in a product with infinity, which would be nan
 EPS = float(np.finfo(np.float64).eps)
-SAFE = 4.0  # a gradient at f = 0 below SAFE times its rounding error is noise, and the coefficients stay 0
-MOST_ROUNDING = 1e-3  # largest relative error of f by rounding of K in a solve that counts as converged
-FEW = 9.0  # rounding errors of f grow by the factor 1 + FEW * m / n for m inducing points and n rows
+SAFE = 4.0  # if the first gradient is below SAFE times its rounding error, the coefficients stay 0
+MOST_ROUNDING = 1e-3  # no convergence if rounding of K may change f(x) by more than this share of the largest target
+FEW = 9.0  # for m inducing points and n rows, rounding errors of f(x) grow by the factor 1 + FEW * m / n
 STALL = 0.5  # a step that does not lower the objective must reduce the gradient's norm by at least this factor
 
 
@@ -100,7 +100,7 @@ class Newton:
     """Minimise the objective F over the coefficients, with sums over rows from a row operator.
 
     :meth:`run` does the solve. A KeyboardInterrupt ends it with the result so far. The argument ``before`` is the
-    result of a solve in another dtype, whose counts and seconds continue.
+    result of an earlier solve in another dtype. Its counts of steps and its seconds are added to those of this solve.
 
     Attributes
     ----------
@@ -159,7 +159,7 @@ class Newton:
         self._set_objective(self._values(self.u))
         if start is not None and has_gradient.any():
             start = start / self.units
-            if self.loss.coupled:  # the outputs' mean does not change the loss; the bound needs a mean of 0
+            if self.loss.coupled:  # the mean over outputs does not change a coupled loss; the bound needs the mean 0
                 start = start - start.mean(axis=0)
             self.u = np.where(has_gradient[:, None], self.P.of_coefficients(start), 0.0)
             self.result.alpha = start * has_gradient[:, None] if self.P.pivots is None else self.P.alpha(self.u)
@@ -219,7 +219,7 @@ class Newton:
         return not self.rows.refined and self._relative_rounding() > REFINE and self.rows.refine()
 
     def _relative_rounding(self) -> float:
-        """Return the largest error of f that rounding of K can cause, relative to the largest target.
+        """Return the largest error of decision values that rounding of K can cause, relative to the largest target.
 
         The ratio is computed for each output, and the largest one is returned.
         """
@@ -232,14 +232,11 @@ class Newton:
         return np.asarray(rounding * np.sqrt(np.square(self.result.alpha).sum(axis=1)))
 
     def _noise(self) -> Vector:
-        """Return a bound of the rounding error of each output's gradient, from the sizes of targets and f."""
+        """Return a bound of the rounding error of each output's gradient, from the sizes of targets and predictions."""
         return SAFE * EPS * self.P.size * self._by_output(self.rows.rounding(), lambda rows: rows.max(axis=1))
 
     def _weigh(self) -> None:
-        """Update the second derivatives of the losses at f in the row operator.
-
-        Then make the preconditioner's factor A from these derivatives.
-        """
+        """Compute the losses' second derivatives at the current f, and the preconditioner's factor A from them."""
         total, at, least = self.rows.weigh()
         at = at if len(at) else np.full(self.rows.m, total / self.rows.m)  # inducing points that are not rows
         scale = total / at.sum() if at.any() else 1.0
@@ -342,30 +339,32 @@ class Newton:
         return sizes
 
     def _upper_bound(self, sizes: Vector) -> Vector:
-        """Return an upper bound of F - F* for each output, or for all together if the loss couples them.
+        """Return an upper bound of F - F* for each output, or for all outputs together if the loss couples them.
 
-        F is the objective and F* its minimum. u, A, B, T are as in preconditioner.py, and D are the weighted second
-        derivatives of the loss. G is the gradient of F with respect to u, and g = A^-T G, with the norms ``sizes``.
+        F is the objective at the current u = T alpha, and F* its minimum. G is the gradient of F with respect to u, and
+        g = A^-T G, for the factors T and A of preconditioner.py. ``sizes`` are the norms |g|.
 
-        The bound is the least of three bounds, plus the change of F and F* that rounding can cause:
+        The bound is the least of three bounds, plus the changes of F and F* that rounding can cause:
 
-            F                      losses are not negative, so F* >= 0
-            |G|^2 / (2 * penalty)  the penalty makes F strongly convex in u
-            |g|^2 / (2 * c)        if the Hessian H >= c A'A for all v with |v - u| <= r = 2 |g| / c in the norm of A'A.
-                                   On that sphere F(v) >= F(u) - |g| r + c r^2 / 2 = F(u), so the minimum is inside
+            F                      since losses are not negative, so that F* >= 0
+            |G|^2 / (2 * penalty)  since the penalty makes F strongly convex in u
+            |g|^2 / (2 * c)        if the Hessian is at least c A'A for all v with |A (v - u)| <= r = 2 |g| / c. On the
+                                   boundary F(v) >= F(u) - |g| r + c r^2 / 2 = F(u), so the minimum is inside
 
-        A'A is penalty * I plus ``scale`` times the sum of D b b' over the sampled rows b of B, D averaged over outputs.
-        H is penalty * I plus the sum of D b b' over all rows, with the D of the output itself. This D is at least
-        ``least`` times the average. So H >= (least / scale) A'A at u. ``curvature`` is half of this factor; the other
-        half allows for the rounding of A.
+        c at u: let D be the second derivative of the loss at a row, times the row's weight, and b the row of
+        K(X, C) T^-1. The Hessian is penalty * I plus the sum of D b b' over all rows. A'A is penalty * I plus ``scale``
+        times the sum over the sampled rows, with the mean of D over outputs. Each output has at least ``least`` times
+        this mean. So the Hessian is at least (least / scale) A'A. ``curvature`` is half of this factor, because A has
+        rounding errors.
 
-        If f changes by at most t from u to v, D does not fall below exp(-2 t) of itself, since |l'''| <= 2 l''. This
-        factor is at least 1/2 if t <= |b| |v - u|_2 <= reach * r / sqrt(penalty) <= log(2) / 2, where ``reach`` is the
-        largest |b|. So for a loss that is not quadratic c is halved, and the third bound holds only within that reach.
+        c away from u: c is halved again if the loss is not quadratic. If f changes by at most t, D falls at most by the
+        factor exp(-2 t), since |l'''| <= 2 l'' for the loss l. This factor is at least 1/2 if t <= log(2) / 2. Here
+        t <= reach * r / sqrt(penalty), where ``reach`` is the largest |b|. For a larger t the third bound is not used.
 
-        Rounding of K moves each f by at most t. It moves F and F* by at most |l'| t + t^2 / 2, since l'' <= 1, and by
-        at most ``steepest`` times t. |l'| <= sqrt(2 l) for every nonnegative function with l'' <= 1. T'T is K(C, C) up
-        to ``error``, which moves |f|^2 by at most error * |alpha|^2.
+        Rounding: if rounding of K changes each f by at most t, then F and F* each change by at most |l'| t + t^2 / 2,
+        since l'' <= 1, and by at most ``steepest`` * t, where ``steepest`` is the largest |l'|. |l'| is at most
+        sqrt(2 l), since l >= 0 and l'' <= 1. T'T differs from K(C, C) by at most ``error``, which changes |f|^2 by at
+        most error * |alpha|^2.
         """
         values, task, c, gradient_norm = self.values, self.rows.task, self.curvature, self._norms(self.G)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):

@@ -1,4 +1,4 @@
-"""The parameters of the Falkon estimators: a table of names, defaults, limits and command-line flags.
+"""Describe the parameters of the Falkon estimators: names, meanings, defaults, limits and command-line flags.
 
 Parameters that are not described below are those of :mod:`clsvm.parameters`. The descriptions become the docstrings of
 the estimators.
@@ -10,7 +10,7 @@ penalty
 loss
     "squared", or "log_cosh" for targets with outliers: log cosh(f - y), which is about |f - y| far from y
 fit_intercept
-    Whether f has an offset. It is the constant of the least loss, for the squared loss the weighted mean of y
+    Whether f has an offset: the constant with the least loss, for the squared loss the weighted mean of y
 center_selection : str or array of shape (m, d)
     How inducing points are drawn from the rows: "uniform" at random; "k-means++" far from one another; "leverage" by
     approximate ridge leverage scores. An array (m, d) gives the inducing points themselves

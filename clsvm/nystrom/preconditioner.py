@@ -10,8 +10,8 @@
 makes A. LAPACK computes the factors, or tiles on a device that is not a CPU (clsvm.linalg).
 
 Sampled rows. Falkon samples only the inducing points, s = m (Rudi, Carratino, Rosasco 2017, section 3). Then B = T',
-and no row of K is needed. If the effective dimension is near m, these are too few: some directions are hardly sampled,
-and conjugate gradients take hundreds of steps. With s = c m rows the condition number is about
+and no row of K is needed. If the effective dimension is near m, m rows are too few: some directions are hardly sampled,
+and conjugate gradients take hundreds of steps. With s = c m rows the Hessian's condition number is about
 ((sqrt c + 1) / (sqrt c - 1))^2 for every penalty (Marchenko and Pastur 1967), 9 for c = 4. :func:`sampled` chooses c.
 
 Singular K. K(C, C) is singular up to rounding if there are more points than features under a linear kernel, equal
@@ -37,10 +37,12 @@ from clsvm import linalg
 from clsvm.threads import all_threads, one_thread
 
 Vector = NDArray[np.float64]
-JITTER, GROWTH = 4.0, 10.0  # jitter in units of eps * m * mean diagonal; growth of pivots' tolerance after a failure
-# largest pivot tolerance relative to K's mean diagonal, for float32 and for float64
+# JITTER: number added to the diagonal of the m inducing points' K, in units of eps * m * mean diagonal.
+# GROWTH: factor by which the tolerance of pivots grows after a Cholesky factorisation has failed.
+JITTER, GROWTH = 4.0, 10.0
+# Largest tolerance of pivots in a Cholesky factorisation, relative to K's mean diagonal, for float32 and for float64.
 MAX_PIVOT_TOL, MAX_PIVOT_TOL_64 = 1e-4, 1e-8
-SINGULAR = 1e10  # condition number of K(C, C) from which on inducing points are left out
+SINGULAR = 1e10  # if K(C, C) has a larger condition number, some inducing points are left out
 SMALL_WORK = 1 << 30  # multiply-adds below which one thread is used
 _BLOCK, _ROWS = 512, 4096  # columns of a matrix copied at a time; sampled rows multiplied at a time
 RATIOS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # candidates for the ratio of sampled rows to inducing points
@@ -48,8 +50,8 @@ FEW_SAMPLE_STEPS = 150  # expected conjugate gradient steps if the inducing poin
 # HOST: cost of a float64 multiply-add on the host, in multiply-adds of a dense product on the device.
 # OUTPUT: cost of using a kernel value for one output, in multiply-adds of a dense product on the device.
 HOST, OUTPUT = 2.0, 3.0
-RESTART_FACTOR = 2.0  # conjugate gradient steps relative to theory, since they restart after each refinement
-SOLVES, MAKES = 3, 8  # a loss that is not quadratic takes the steps of SOLVES linear solves and MAKES factors A
+RESTART_FACTOR = 2.0  # conjugate gradients restart after each refinement, and take this many times the steps of theory
+SOLVES, MAKES = 3, 8  # expected linear solves, and computations of the factor A, for a loss that is not quadratic
 MAX_B_BYTES = 1 << 30  # most bytes of the matrix B of sampled rows
 # B is in float32 if penalty >= MIN_PENALTY * mean diagonal of K and condition <= MAX_CONDITION.
 MIN_PENALTY, MAX_CONDITION = 3e-7, 1e6
@@ -101,7 +103,7 @@ class Preconditioner:
         with _threads(self.m**3 / 3):
             if not self._factor(factors, lower=False) or _condition(factors) > SINGULAR:
                 np.fill_diagonal(factors, diagonal)
-                # K is still intact below the diagonal.
+                # The factorisation has overwritten the upper triangle alone; K is still intact below the diagonal.
                 factors = self._pivoted(factors, MAX_PIVOT_TOL if least else MAX_PIVOT_TOL_64)
         self._factors, self._diagonal_T = factors, factors.diagonal().copy()
         self._diagonal_A = self._diagonal_T
@@ -128,8 +130,9 @@ class Preconditioner:
     def _pivoted(self, K: Vector, most: float) -> Vector:
         """Factor a singular K by Cholesky with pivots, and return T (r, r) for the r points that span the others.
 
-        The argument ``K`` (m, m) holds the matrix in its lower triangle. If the remainder after the pivots is negative,
-        or larger than the tolerance, K is indefinite by at least this amount. The tolerance then grows, up to ``most``.
+        The argument ``K`` (m, m) holds the matrix in its lower triangle. The factorisation ends when no pivot exceeds a
+        tolerance. If the product of the factors differs too much from K, the tolerance grows and K is factored again.
+        Raises ValueError if the tolerance exceeds ``most`` times the mean diagonal, because K is then indefinite.
         """
         signs = np.random.RandomState(0).choice([-1.0, 1.0], self.m)
         product, tol = blas.dsymv(1.0, K, signs, lower=1), self.jitter
@@ -186,7 +189,7 @@ class Preconditioner:
         self._factors, self._diagonal_A = factors, factors.diagonal().copy()
 
     def _gram_of_points(self, scale: Vector) -> Vector:
-        """Compute T D T' in the lower triangle of the buffer.
+        """Compute T D T' in the lower triangle of the factors' buffer, and return the buffer.
 
         scale: square roots of the weights D of the inducing points, (m,).
         """
@@ -199,7 +202,7 @@ class Preconditioner:
         return factors
 
     def _gram_of_rows(self, B: NDArray[np.floating], scale: Vector) -> Vector:
-        """Compute B' D B in the lower triangle of the buffer.
+        """Compute B' D B in the lower triangle of the factors' buffer, and return the buffer.
 
         scale: square roots of the weights D of the sampled rows, (s,).
         """
@@ -234,7 +237,7 @@ class Preconditioner:
         return self._solve(g if self.pivots is None else g[:, self.pivots], self._diagonal_T, lower=0, trans=1)
 
     def u(self, b: Vector) -> Vector:
-        """Return u = A^-1 b (k, r) for b (k, r)."""
+        """Return u = A^-1 b, (k, r), for the preconditioned variable b (k, r)."""
         return self._solve(b, self._diagonal_A, lower=1, trans=1)
 
     def from_u(self, g: Vector) -> Vector:
@@ -242,7 +245,7 @@ class Preconditioner:
         return self._solve(g, self._diagonal_A, lower=1, trans=0)
 
     def of_coefficients(self, alpha: Vector) -> Vector:
-        """Return u = T alpha, or R alpha if K is singular."""
+        """Return u = T alpha for coefficients alpha (k, m), or R alpha if K is singular and K = R'R."""
         with _threads(alpha.size * self.rank):
             if self._R is not None:
                 return np.asarray(alpha @ self._R.T)

@@ -26,7 +26,7 @@ from clsvm.losses import Loss
 from clsvm.opencl.stream import Stream
 
 Vector = NDArray[np.float64]
-# Smallest deviation of targets from the offset, relative to the largest target of the output
+# The deviation of targets from the offset counts as at least this share of the output's largest target.
 MIN_DEVIATION = 1e3 * float(np.finfo(np.float64).eps)
 MAX_BLOCKS, MIN_ROWS = 16, 1024  # most blocks of rows for a list of devices; fewest rows of a block
 
@@ -154,7 +154,7 @@ class InducingPoints(NamedTuple):
 class RowBlock:
     """Hold rows on one device, for one task after another; :meth:`begin_task` begins a task.
 
-    The other methods answer requests of :class:`RowOperator`, whose methods of the same names describe them. The
+    :class:`RowOperator` calls the other methods; its methods with the same names describe them. The
     argument ``more_precise`` is a function that makes products in the most precise dtype, or None. The argument
     ``task`` is the task with the block's own targets, or None.
 
@@ -274,14 +274,14 @@ class RowOperator:
     """Send the solver's requests to all blocks of rows, and add the sums that they return, in the order of the blocks.
 
     The order of addition is fixed, so the bits do not depend on where the blocks are. A block that is lost begins
-    the task again with the current coefficients. Numbers are in the units of the task.
+    the task again with the current coefficients. Targets, f and coefficients are divided by ``units``.
 
     Attributes
     ----------
     task
-        the task without its targets and weights, in units.
+        the task divided by ``units``, without its targets and weights.
     units
-        unit (k,) of each output.
+        unit (k,) of each output (:attr:`Task.units`).
     k
         number of outputs.
     m
@@ -298,7 +298,7 @@ class RowOperator:
         self._blocks, self._task_arguments = blocks, task_arguments
         self.task, self.units = task.subset(slice(0, 0)).in_units(), task.units
         self.k, self.m, self.n = len(task.offset), m, sum(blocks.sizes)
-        self._alpha: Vector | None = None  # coefficients at which the blocks hold f
+        self._alpha: Vector | None = None  # coefficients for which the blocks hold f = K alpha + offset
         self._change: Vector | None = None
         self.refined = self._weighed = False
         replayed(blocks.call("begin_task", [task_arguments(i) for i in range(len(blocks.sizes))]), self._restore)
