@@ -114,7 +114,7 @@ def run(search: Any, X: Any, y: Any) -> Any:
 
 Method = Callable[..., Any]
 _CLASSIFIERS = ("c_svc", "nu_svc")
-# clsvm does not call these private methods, so LIBSVM has to run an estimator that overrides one of them.
+# clsvm does not call these methods of BaseLibSVM, so LIBSVM has to run an estimator that overrides one of them.
 _CALLED = {name: getattr(BaseLibSVM, name) for name in ("_compute_kernel", "_warn_from_fit_status")}
 
 

@@ -27,7 +27,7 @@ _MAX_ASYMMETRY = 1e-6  # largest asymmetry of K, as a share of its largest value
 _SCALE_RATIO, _LARGE_VALUE = 1e3, 1e6  # a ratio of column scales, and a kernel value, that make a problem hard to solve
 Vector = NDArray[np.float64]
 _LARGEST = 1e100  # largest target, and largest sum of the coefficients' bounds, so that their squares do not overflow
-# This option lets scikit-learn's check accept weights that are all 0, for which weights_of raises its own error.
+# With scikit-learn's option allow_all_zero_weights, its check leaves the error for weights of 0 to weights_of.
 _ALLOWED = {"allow_all_zero_weights"} & signature(_check_sample_weight).parameters.keys()
 
 

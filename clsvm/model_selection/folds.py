@@ -187,7 +187,7 @@ class FoldSolution(NamedTuple):
 
         The setting ``start`` has the coefficients b to start from. The setting ``known_gradient`` has scaled
         coefficients of this solution, and the gradient f for them. The solver updates this gradient by one row of K for
-        each coefficient that differs between the two.
+        each coefficient that differs between the two settings.
         """
         old, found = self.problem, self.solution
         responses, ratio = found.f - old.q, old.ratio(problem)
@@ -263,7 +263,7 @@ class NystromFolds(Fits):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self._kernels: dict[int, tuple[Any, str]] = {}  # candidate -> kernel function, hash of how points are drawn
+        self._kernels: dict[int, tuple[Any, str]] = {}  # candidate -> kernel function, hash of center settings
 
     def key(self, job: Job) -> tuple[Any, ...]:
         estimator, options, selection = job.estimator, self.options(job.estimator), job.estimator.center_selection

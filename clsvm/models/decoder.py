@@ -140,7 +140,7 @@ def first_pair(k: int, i: int) -> int:
 class Strip(NamedTuple):
     """Hold the decision values of one class against some later classes, for a few rows.
 
-    Strips of the same rows come in such an order that each class meets the other classes in ascending order.
+    Strips come in an order in which each class meets the other classes in ascending order.
 
     Attributes
     ----------
@@ -587,7 +587,7 @@ def _fits(
         weights = None if sample_weight is None else np.asarray(sample_weight)[train]
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ConvergenceWarning)  # after the loop one warning names all these folds
+                warnings.simplefilter("ignore", ConvergenceWarning)  # one warning for all folds follows after the loop
                 fold.fit(*_safe_split(fold, X, y, train), sample_weight=weights)
         except ValueError as error:
             raise ValueError(f"fold {number} of {FOLDS} for the probabilities: {error}") from None

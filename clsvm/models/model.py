@@ -41,7 +41,7 @@ MAX_BYTES, SHARE = (
     64 << 20,
     4,
 )  # decision values of pairs take at most MAX_BYTES bytes and 1 / SHARE of the memory limit
-COPIES = 4  # numbers allocated for each decision value of a pair: a sum for each class, on device and on host
+COPIES = 4  # numbers allocated for a pair's decision value: the sums of its two classes, on the device and on the host
 
 
 class _Sums(NamedTuple):
@@ -206,7 +206,8 @@ class KernelModel:
         for firsts, others in blocks:
             if firsts == others and firsts.stop - firsts.start == 1:
                 continue
-            first = others.start - (firsts != others)  # in dual_coef, the rows of later classes begin one row earlier
+            # In dual_coef a class has no row against itself, so the row against a later class comes one earlier.
+            first = others.start - (firsts != others)
             first_sums = other_sums = sums.respond(rows, firsts, slice(first, others.stop - 1))
             if firsts != others:
                 other_sums = sums.respond(rows, others, firsts)

@@ -38,7 +38,7 @@ from clsvm.report import Display, NystromReport, Status
 Vector = NDArray[np.float64]
 COARSE = 1e7  # above this condition number of the inducing points' K, float32 kernel values are not precise enough
 # On devices without float64, K among inducing points gets the jitter min(SINGLE, SQUARES / penalty) * mean diagonal.
-# Rounding errors of float32 kernel values then change the Hessian by eps^2 / jitter, little relative to the penalty.
+# With such a jitter, rounding of float32 kernel values changes the Hessian by eps^2 / jitter, far below the penalty.
 SINGLE, SQUARES = 1e-6, 1e-12
 # Attributes of Result and of Preconditioner that the fit report copies under the same names.
 _OF_SOLVE = "objective", "residual", "bound", "steps", "newton_steps", "passes"
@@ -351,7 +351,7 @@ class Clock:
 
 
 LEAST, LARGEST = 100, 5000  # smallest and largest number of inducing points for n_centers="auto"
-CANDIDATES = 20  # rows from which k-means++ chooses, for each inducing point
+CANDIDATES = 20  # k-means++ draws m inducing points from at most CANDIDATES * m rows
 SAMPLE_ROWS, BLOCK = 1000, 1 << 24  # rows drawn for leverage scores; kernel values computed at a time
 
 

@@ -188,7 +188,7 @@ class Newton:
             self.result.newton_steps += 1
             if self._refine():
                 rows.set_alpha(self.result.alpha)
-                self._set_objective(self._values(self.u))  # the more precise f changes the objective
+                self._set_objective(self._values(self.u))  # f is more precise now, which changes the objective
                 size = np.full_like(size, np.inf)
             if not loss.quadratic:
                 self._weigh()

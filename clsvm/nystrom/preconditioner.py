@@ -53,7 +53,7 @@ HOST, OUTPUT = 2.0, 3.0
 RESTART_FACTOR = 2.0  # conjugate gradients restart after each refinement, and take this many times the steps of theory
 SOLVES, MAKES = 3, 8  # expected linear solves, and computations of the factor A, for a loss that is not quadratic
 MAX_B_BYTES = 1 << 30  # most bytes of the matrix B of sampled rows
-# B is in float32 if penalty >= MIN_PENALTY * mean diagonal of K and condition <= MAX_CONDITION.
+# The matrix B is float32 if penalty >= MIN_PENALTY * mean diagonal of K and K's condition number <= MAX_CONDITION.
 MIN_PENALTY, MAX_CONDITION = 3e-7, 1e6
 
 
