@@ -168,7 +168,7 @@ class Falkon(KernelEstimator):
         )
 
     def _estimates(self, outputs: int) -> dict[str, Any]:
-        """Return name -> value of the model's parameters for probabilities, empty if it has none."""
+        """Return name -> value of the model's parameters for probabilities; an empty dictionary if there are none."""
         return {}
 
     def _centers(

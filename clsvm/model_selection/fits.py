@@ -385,7 +385,7 @@ def _without_convergence_warnings() -> warnings.catch_warnings[None]:
 def _pieces(groups: list[Group], workers: int) -> list[Group]:
     """Return groups of fits for a number of workers. If there are fewer groups than workers, split groups by folds.
 
-    Each part of a split group computes its own kernel values, so a group is split only as far as the workers need.
+    Each part of a split group computes its own kernel values, so groups are split only for workers without a group.
     """
     parts, pieces = -(-workers // max(1, sum(group.key != UNSHARED for group in groups))), []
     for group in groups:

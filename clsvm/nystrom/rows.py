@@ -182,7 +182,7 @@ class RowBlock:
     def begin_task(
         self, sample: NDArray[np.intp] | None, total: Vector | None = None, task: Task | None = None
     ) -> None:
-        """Begin a task at f = offset; ``task`` None stands for the block's own task.
+        """Begin a task with f = offset. If ``task`` is None, the task is the block's own.
 
         sample: indices (s,) of the block's rows among the preconditioner's sampled rows, or None.
         total: sum of the weights over the rows of all blocks.
