@@ -132,10 +132,10 @@ inline wide wide_sub(wide a, wide b) { return wide_add(a, wide_neg(b)); }
 inline wide wide_min(wide a, wide b) { return wide_pick(wide_less(b, a), b, a); }
 inline wide wide_max(wide a, wide b) { return wide_pick(wide_less(a, b), b, a); }
 
-// Compute derivatives and limits of the dual objective. The dual of epsilon-SVR has the term epsilon * |b|, so
-// its derivative with respect to a coefficient b jumps at b = 0. f is the derivative without this term.
+// Compute derivatives and limits of the dual objective in a coefficient b. The dual of epsilon-SVR has the term
+// epsilon * |b|, so its derivative jumps at b = 0. The argument f is the derivative without this term.
 //   right_of, left_of   derivative of the dual to the right and to the left of b
-//   top_of, bottom_of   value to which b may rise or fall in one SMO iteration: its bound, or 0 if 0 lies before it
+//   top_of, bottom_of   value to which b may rise or fall in one SMO iteration: 0 if b would cross it, else the bound
 inline wide right_of(wide f, wide b, wide epsilon) {
   return wide_pick(wide_less(b, wide_of(0)), wide_sub(f, epsilon), wide_add(f, epsilon));
 }
@@ -145,8 +145,8 @@ inline wide left_of(wide f, wide b, wide epsilon) {
 inline wide top_of(wide b, wide hi) { return wide_pick(wide_less(b, wide_of(0)), wide_of(0), hi); }
 inline wide bottom_of(wide b, wide lo) { return wide_pick(wide_less(wide_of(0), b), wide_of(0), lo); }
 
-// Define the address of slot s of the row cache, which stores rows of K with ld values in buffers (slabs) of slab_rows
-// slots. Slot s is row s - q * slab_rows of slab q = s / slab_rows, rounded down.
+// Define the address of slot s of the row cache. A slot stores a row of K in ``ld`` values. The row cache consists of
+// buffers (slabs) of slab_rows slots each: slot s is row s - q * slab_rows of slab q = s / slab_rows, rounded down.
 #ifndef SLABS
 #define SLABS 1  // buffers of the row cache (1 or 8)
 #endif
@@ -167,8 +167,8 @@ inline wide bottom_of(wide b, wide lo) { return wide_pick(wide_less(wide_of(0), 
 #endif
 
 // Define attributes of kernels and functions. OF_ITEMS(count) fixes a kernel's work-group size, so that drivers do not
-// allocate registers for another size. INLINED forces a function inline that has barriers or local pointers, because
-// some compilers would otherwise call it.
+// allocate registers for another size. INLINED marks functions with barriers or pointers to local memory, because some
+// compilers would otherwise call them instead of inlining them.
 #ifdef SIMD
 #define OF_ITEMS(count) EXPLICIT
 #define INLINED inline
@@ -179,9 +179,9 @@ inline wide bottom_of(wide b, wide lo) { return wide_pick(wide_less(wide_of(0), 
 #define OF_GROUP OF_ITEMS(WG)
 
 // Return the inclusive prefix sum of one int per work-item, in the order of the items of a work-group.
-// Set *total to the sum over the work-group. ``scratch`` has SCAN ints in local memory.
-// SEGMENTS items each sum a segment of WG / SEGMENTS items. Then every item adds the segments before its own, and the
-// items before it in its segment. There are three barriers.
+// Set *total to the sum over the work-group. ``scratch`` is local memory for SCAN = WG + SEGMENTS ints.
+// First SEGMENTS items (1 or 16) each sum a segment of WG / SEGMENTS items. Then every item adds the sums of the
+// segments before its own, and the ints in its own segment up to its own. There are three barriers.
 #define SEGMENTS (WG < 16 ? 1 : 16)
 #define SCAN (WG + SEGMENTS)
 INLINED int group_scan(int value, local int *scratch, int *total) {

@@ -1,12 +1,14 @@
 // Find the smallest value of a work-group and its index; of equal values the smallest index. All items get the result.
-//   NAME(value, index, values, indices)                     one value for each work-item
-//   NAME_2(value, index, other, other_index, values, ...)   two values for each work-item, reduced separately
+//   NAME(value, index, values, indices)                     each work-item has one value
+//   NAME_2(value, index, other, other_index, values, ...)   each work-item has a ``value`` and an ``other``; the
+//     smallest value and the smallest other are found separately
 // DEFINE_ARGMIN defines both functions for a type of values.
-// Access: RADIX items reduce WG / RADIX values each in local memory. Then every item reduces these RADIX results.
-// There are two barriers. No barrier follows the last read, because the next call writes other entries before its first
-// barrier. A work-group of at most RADIX items has one stage, and a barrier follows its reads.
-// Arguments: ``values`` and ``indices`` have ENTRIES_EACH entries each in local memory, and 2 * ENTRIES_EACH for NAME_2.
-// ENTRIES_EACH is WG + RADIX, or WG in a work-group of at most RADIX items.
+// There are two stages in local memory. First RADIX = 16 work-items reduce WG / RADIX values each. Then every work-item
+// reduces the RADIX results. A work-group of at most RADIX items has only the second stage.
+// A barrier precedes each stage. No barrier follows the second stage, because it reads only entries that the next call
+// does not write before its first barrier. A work-group of at most RADIX items does have a barrier there.
+// Arguments: ``values`` and ``indices`` in local memory have ENTRIES_EACH entries each, and 2 * ENTRIES_EACH for
+// NAME_2.
 #define RADIX 16
 #if WG > RADIX
 #define LEAVES RADIX

@@ -1,29 +1,34 @@
-// Choose the rows of a working set by counting violations in a histogram, without sorting.
+// Choose the rows of a working set by counting violations of the optimality conditions in a histogram, without sorting.
+// Rows whose coefficient can rise are side 0, and rows whose coefficient can fall are side 1. Each side gives the
+// ``quota`` rows with the largest violations. With NO_BIAS all rows are side 0.
 // The kernels run one after another, and after extremes.cl:
-//   histogram  counts rows by side and by the logarithm of their violation, with 128 bins for each factor of 2
-//   threshold  finds for each side the bin in which the count of rows reaches ``quota``
-//   share      counts for each chunk the rows before that bin; if work-groups are single items, threshold does it
-//   collect    writes the rows before that bin, and in row order as many rows of that bin as fit
-// A side is the rows whose coefficient can rise, or the rows whose coefficient can fall. Each side gives the ``quota``
-// rows with the largest violations. With NO_BIAS all rows are one side.
-// Rows with in_set[p][row] = 1 are in the working set already, and rows with lo = hi cannot change. Neither is taken.
-// Work-items: dimension 1 counts problems p, and dimension 0 counts chunks of ``chunk`` rows, a work-group each.
-// Consecutive items read consecutive rows. threshold has one work-group for each problem.
-// Arguments: counts[p][chunk][side][bin], totals[p][side][bin], ends and shares pass from kernel to kernel.
-// numbers and places are the results of extremes.cl. No array of length n leaves the device.
+//   histogram  counts the rows of each side in bins. A bin is a range of violations, with the largest in bin 0.
+//     The bins divide each factor of 2 in the violation into 128 ranges.
+//   threshold  finds the last bin of each side: there the count of rows, from bin 0 on, reaches ``quota``
+//   share      counts in each chunk the rows before the last bin, and in the last bin
+//   collect    chooses all rows before the last bin, and then rows of the last bin until the side has ``quota`` rows
+// Rows that are already in the working set (in_set[p][row] = 1) and rows with equal bounds lo = hi are not chosen.
+// Work-items: dimension 1 counts problems p. Dimension 0 has one work-group for each chunk of ``chunk`` rows.
+// Consecutive items read consecutive rows. threshold has one work-group for each problem. If a work-group is a single
+// item, threshold also does what share does.
+// Arguments: counts[p][chunk][side][bin] are numbers of rows, and totals[p][side][bin] are their sums over the chunks.
+// ends[p][side] holds the last bin, and the number of rows to choose from it. shares[p][side] holds for each chunk the
+// number of rows before the last bin, and then for each chunk the number in it.
+// ``numbers`` and ``places`` are the results of extremes.cl.
 #ifndef BINS
 #define BINS 2048  // bins of a side, a multiple of WG
 #endif
 
-// Select entry e[g] for the group g of a row with the lower bound lo: of two groups, rows with lo < 0 are group 1.
-// A computed index would move the array from registers to memory.
+// Select the entry of array e for the group of a row with the lower bound lo. With two groups, rows with lo < 0 have
+// entry 1, and all other rows entry 0. Constant indices keep the array in registers.
 #define MINE(e, lo) (GROUPS == 2 && wide_less(lo, wide_of(0)) ? (e)[GROUPS - 1] : (e)[0])
 
-// Return side * BINS + bin for row i, or -1 if the row violates nothing. A bin is a class of violations.
-// side is 0 if the row violates because its coefficient can rise, and 1 if it can fall.
-// fi and bi are the row's gradient and coefficient; up and low say whether the coefficient can rise and fall.
-// e holds the extreme gradients m and M (extremes.cl), and scale is 1 / (largest violation).
-// Bin 0 is for the two rows with the gradients m and M. Each later bin has smaller violations than the bin before it.
+// Return side * BINS + bin for row i, or -1 if the row does not violate the optimality conditions.
+// side is 0 if the row violates because its coefficient can rise, and 1 because it can fall.
+// A bin is a range of violations. Each bin has smaller violations than the bin before it. Bin 0 is for the two rows
+// with the extreme gradients m = min f over rows that can rise, and M = max f over rows that can fall (extremes.cl).
+// fi and bi are the row's gradient and coefficient. up and low say whether the coefficient can rise and fall.
+// e holds m and M, and scale is 1 / (largest violation).
 inline int bin_of(const int i, const wide fi, const wide bi, const wide epsilon, const bool up, const bool low,
                   const Extremes e, const float scale) {
   const wide right = right_of(fi, bi, epsilon), left = left_of(fi, bi, epsilon);
@@ -51,11 +56,11 @@ inline float violation_of(const Extremes e) {
   return isfinite(violation) ? violation : 0.0f;  // infinite if a side has no rows
 }
 
-// Read the extreme gradients e of each group of rows of problem p (extremes.cl).
-// Return 1 / (largest violation), or 0 if no row violates anything.
-// With two groups, clear the row numbers of the extreme gradients of the group with the smaller violation.
-// Only the other group's two rows then get bin 0 (bin_of), so that even a small working set has both of them.
-// An SMO iteration needs two rows of one group.
+// Read the extreme gradients of problem p for each group of rows (extremes.cl): m = min f over rows whose coefficient
+// can rise, and M = max f over rows whose coefficient can fall.
+// Return 1 / (largest violation M - m), or 0 if no row violates the optimality conditions.
+// An SMO iteration changes two rows of one group. So of two groups only the one with the larger M - m keeps the numbers
+// of the rows that have m and M. bin_of gives these two rows bin 0, so that even a small working set has both.
 INLINED float read_extremes(Extremes *e, const int p, const int pieces, global const wide *numbers, global const int *places,
                   local wide *values, local int *indices) {
   const size_t from = (size_t)p * pieces * GROUPS;
@@ -109,11 +114,9 @@ kernel OF_GROUP void histogram(const int n, const int chunk, global const wide *
 }
 
 // Count the rows of one side (0: coefficients that can rise, 1: coefficients that can fall) in one chunk of rows.
-// A bin is a class of violations, and bins are in the order of falling violations.
+// ``bins`` has the numbers of rows in each bin, in the order of falling violations.
 // *better receives the number of rows in the bins before bin ``last``, and *ties the number of rows in bin ``last``.
 // Consecutive items of a work-group read consecutive bins.
-// Callers store ends[p][side] = (last bin, number of rows to take from the last bin), and shares[p][side] = *better of
-// each chunk followed by *ties of each chunk.
 INLINED void share_of(const int last, global const int *bins, local int *scratch, global int *better, global int *ties) {
   const int lid = get_local_id(0);
   int mine = 0, total;
@@ -165,8 +168,8 @@ kernel OF_GROUP void threshold(const int pieces, const int quota, global const i
 }
 
 #if WG > 1
-// Write shares[p][side]: for each chunk the number of rows before the last bin and in the last bin (share_of).
-// There is one work-group for each chunk and problem.
+// For each problem p, side and chunk of rows, write to shares[p][side] the number of rows in the bins before the side's
+// last bin, and the number of rows in the last bin (share_of). One work-group takes one chunk of one problem.
 kernel OF_GROUP void share(const int n, const int chunk, global const int *restrict counts, global const int *restrict ends,
                            global int *restrict shares) {
   const int p = get_global_id(1), c = get_group_id(0), pieces = get_num_groups(0);
@@ -179,8 +182,10 @@ kernel OF_GROUP void share(const int n, const int chunk, global const int *restr
 }
 #endif
 
-// Write the chosen rows of each side to ws[p], from entry stay + side * quota on.
-// First come the rows in bins before the side's last bin, and then rows of the last bin.
+// Write the numbers of the ``quota`` chosen rows of each side to the working set ws[p], from entry stay + side * quota
+// on.
+// The first ``stay`` entries are rows of the working set before.
+// First come the rows in bins before the side's last bin, and then rows of the last bin in their order in X.
 kernel OF_GROUP void collect(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
                     global const wide *restrict lo, global const wide *restrict hi,
                     global const wide *restrict epsilon, global uchar *restrict in_set,

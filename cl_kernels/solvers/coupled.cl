@@ -3,12 +3,14 @@
 //   minimise sum_p (1/2 * b[p]' K b[p] + q[p]' b[p]),   lo <= b <= hi,   sum_p b[p][i] = 0 for every row i
 // The violation of row i (GTSVM, section 5.1) is the largest f[p][i] over all p with b[p][i] > lo[p][i], minus the
 // smallest f[p][i] over all p with b[p][i] < hi[p][i].
-//   row_violations  view[i] = -(violation of row i). count.cl reads ``view`` as the gradient of one problem without bias, and
-//             chooses the working set of rows by it
-//   coupled   sums of the objectives for each chunk of rows: quadratic = sum b * (f - q), linear = sum b * q, and
-//             loss = sum_i hi[target][i] * (max_p f[p][i] - f[target][i]) (GTSVM, equation 3), with ``target`` the problem p of
-//             row i's class, the only one with hi[p][i] > 0
-// Work-items: row_violations has one for each of the n rows, and coupled one work-group for each chunk of ``chunk`` rows.
+// Two kernels:
+//   row_violations   computes view[i] = -(violation of row i). count.cl chooses the working set by the array ``view``,
+//     as if it were the gradient of one problem without bias.
+//   coupled   computes three sums over each chunk of rows, from which the host gets the objectives:
+//     sum b * (f - q),   sum b * q,   loss = sum_i hi[y][i] * (max_p f[p][i] - f[y][i])   (GTSVM, equation 3)
+//     Here y is the class of row i, the only problem with hi[y][i] > 0.
+// Work-items: row_violations has one for each of the n rows, and coupled one work-group for each chunk of ``chunk``
+// rows.
 // Consecutive items read consecutive rows of each problem.
 kernel void row_violations(const int n, const int problems, global const wide *restrict f, global const wide *restrict b,
                    global const wide *restrict lo, global const wide *restrict hi, global wide *restrict view) {

@@ -1,16 +1,19 @@
 // Solve coupled problems p (coupled.cl) over a working set ws of W rows, with all other rows fixed.
-// Each SMO iteration solves the row with the largest violation exactly (row_threshold.cl), with Q = K(ws, ws).
+// Each SMO iteration takes the row i with the largest violation, and finds its best coefficients in all problems
+// (row_threshold.cl). Q = K(ws, ws) is the W x W tile of kernel values.
 // Work-items: one work-group of WG items. Item l owns the rows l, l + WG, ... of the working set.
 // An iteration is one pass over the problems and one reduction over the work-group. Consecutive items read consecutive
 // addresses.
-// ``state`` in global memory: F[p][k] are the gradients f of row k in problem p, less (min_p f + max_p f) / 2.
-// U[p][k] is 0 if coefficient b[p][k] may rise, and infinity otherwise. D[p] are the changes of the last iteration.
+// F, U and D are in the memory of ``state``:
+//   F[p][k] is the gradient f of row k of the working set in problem p, less (min_p f + max_p f) / 2 of the row
+//   U[p][k] is 0 if coefficient b[p][k] may rise, and infinity otherwise
+//   D[p] is the change of the coefficient that the last iteration made in problem p
 // B[p][k] are the coefficients, in the memory of delta.
 // Arguments: ws has W row numbers; -1 stands for no row. f, b and hi (problems, n) are the gradients, coefficients
 // and upper bounds of all n rows.
 // The solve ends when the largest violation is at most ``tolerance``, or at most ``shrink`` times its first value.
 // It also ends after ``most`` iterations, or when counters[0], the iterations of all solves, reaches ``budget``.
-// delta[p][k] receives the change of each coefficient.
+// At the end delta[p][k] receives the change of each coefficient by the solve.
 kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     const int n, const int problems, const int W, global const int *restrict ws, global real *restrict Q,
     global const wide *restrict f, global wide *restrict b, global const wide *restrict hi,

@@ -1,15 +1,19 @@
 // Compute the optimality state of a solve: the extreme gradients, and sums for the offset and for the objectives.
 // The host reads it at each convergence check, and count.cl chooses working sets from it.
 // In signed coefficients b_i = y_i * a_i with lo_i <= b_i <= hi_i, and gradients f of the dual objective in b:
-//   up = {i : b_i < hi_i},   low = {i : b_i > lo_i},   m = min_up f,   M = max_low f,   violation = M - m
-// The violation of row i is M - f_i if i is in up, f_i - m if i is in low, and the larger of the two if in both.
+//   up = {i : b_i < hi_i},   low = {i : b_i > lo_i},   m = min_up f,   M = max_low f
+// The violation of a problem is M - m. The violation of row i is M - f_i if i is in up, f_i - m if i is in low, and the
+// larger of the two if i is in both.
 // If the dual has the term epsilon * |b| (common.cl), f_i is the derivative to the right of b_i for rows in up, and the
 // derivative to the left of b_i for rows in low.
-// NO_BIAS: the sum of b is free. The violation of row i is -f_i (up) or f_i (low), and the problem's is the largest.
+// NO_BIAS: the sum of b is free. The violation of row i is -f_i (up) or f_i (low). The problem's is the largest of
+// them.
 // SPLIT: rows with hi > 0 and rows with lo < 0 are two groups, and the sum of b over each group is fixed (nu-SVC,
 // nu-SVR). Each group has its own m, M and offset.
-//   extremes    m, M and their rows; number and sum of f of the free rows, from which the offset is computed
-//   objective   sums from which the host computes the primal and the dual objective
+// Two kernels:
+//   extremes    finds m and M and the rows that have them, and the number and the sum of f of the free rows, which can
+//     rise and fall. The host computes the offset from this sum.
+//   objective   computes sums from which the host gets the primal and the dual objective
 // Work-items: dimension 1 counts problems p. Dimension 0 counts chunks of ``chunk`` rows (a multiple of 8), with a
 // work-group for each. Consecutive items read consecutive rows. Each chunk writes its own results.
 #define NUMBERS 4  // wide numbers of a chunk: m, M, sum of f over free rows, unused
@@ -21,9 +25,9 @@
 #endif
 
 #if WG > 1
-// Return the sum of a value over the work-group of WG items, in all items. A wide number is a double or a pair of
-// floats. ``values`` has SCAN = WG + SEGMENTS wide numbers in local memory.
-// SEGMENTS items add the values of WG / SEGMENTS items each. Then every item adds these SEGMENTS sums.
+// Return the sum of one number from each work-item of a work-group, in all its items.
+// The numbers are doubles or pairs of floats. First SEGMENTS items (1 or 16) add WG / SEGMENTS numbers each. Then every
+// item adds these SEGMENTS sums. ``values`` is local memory for WG + SEGMENTS numbers.
 INLINED wide group_sum(wide value, local wide *values) {
   const int lid = get_local_id(0);
   values[lid] = value;
@@ -82,9 +86,10 @@ inline Partial no_rows(void) {
 #define RIGHT(f, b, epsilon) PICK(LESS(b, (some)wide_of(0)), ADD(f, NEG(epsilon)), ADD(f, epsilon))
 #define LEFT(f, b, epsilon) PICK(LESS((some)wide_of(0), b), ADD(f, epsilon), ADD(f, NEG(epsilon)))
 
-// Add the AT_ONCE rows i, i + 1, ... to the results ``s``. right and left are the derivatives of the dual objective to
-// the right and to the left of each row's coefficient b. up and low say which rows can rise and which can fall.
-// A row counts as free if it is in up and in low, and both derivatives are equal.
+// Update a work-item's results ``s`` by the AT_ONCE rows i, i + 1, ...
+// right and left are the derivatives of the dual objective to the right and to the left of each row's coefficient.
+// up and low say which rows can rise and which can fall.
+// A row counts as free if it can rise and fall, and both derivatives are equal.
 inline void add_rows(Partial *s, const int i, const some right, const some left, const which up, const which low) {
   const some a = PICK(up, right, (some)WIDE_MAX), c = PICK(low, NEG(left), (some)WIDE_MAX);
   const which first = LESS(a, s->m), second = LESS(c, s->M), both = up && low && !LESS(left, right);
@@ -167,9 +172,9 @@ typedef struct {
   int im, iM;
 } Extremes;
 
-// Reduce the extreme gradients m and M of group g of rows over all chunks of rows. The items of a work-group divide the
-// chunks among them, and all get the result ``found``.
-// In local memory, ``values`` and ``indices`` have 2 * ENTRIES_EACH entries each, with ENTRIES_EACH of argmin.cl.
+// Find the extreme gradients m and M of group g of rows, from the results of all chunks of rows.
+// The items of a work-group divide the chunks among them, and all get the result in *found.
+// ``values`` and ``indices`` are local memory for reductions (argmin.cl).
 INLINED void combine(Extremes *found, const int pieces, const int g, global const wide *numbers,
                      global const int *places, local wide *values, local int *indices) {
   Extremes e = {WIDE_MAX, wide_neg(WIDE_MAX), INT_MAX, INT_MAX};
@@ -185,8 +190,9 @@ INLINED void combine(Extremes *found, const int pieces, const int g, global cons
   *found = e;
 }
 
-// Compute three sums for each chunk of rows, at the offset rho. q is the linear term of the dual: f = K b + q.
-//   quadratic = sum b * (f - q),   linear = sum b * q + epsilon * |b|
+// Compute three sums over each chunk of rows, with coefficients b, bounds lo and hi, gradients f and the offset rho.
+// q is the linear term of the dual: f = K b + q.
+//   quadratic = sum b * (f - q),   linear = sum (b * q + epsilon * |b|)
 //   loss = sum max(lo * (rho - f + epsilon), hi * (rho - f - epsilon), 0)
 // Then dual = -(quadratic / 2 + linear) and primal = quadratic / 2 + loss (GTSVM, equations 1 and 2, if sum b = 0).
 kernel OF_GROUP void objective(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,

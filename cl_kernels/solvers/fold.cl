@@ -12,8 +12,9 @@ typedef CAT(REAL, DW) rvec;
 #define load CAT(vload, DW)
 #define store CAT(vstore, DW)
 
-// Set ``out`` to the reduction of all lanes of v by the function OP. Each level halves the vector.
-// The first halves are read from an array, because Oclgrind reports the halves of a vector of 16 as uninitialised.
+// Set ``out`` to the reduction of all lanes of v by the function OP, such as max. Each step halves the vector: it
+// combines the first half with the second.
+// The first step reads both halves from an array, because Oclgrind reports halves of a vector of 16 as uninitialised.
 #define FOLD(type, OP, v, out)                                     \
   {                                                                \
     type lane[16];                                                 \
@@ -24,9 +25,9 @@ typedef CAT(REAL, DW) rvec;
     out = OP(v2.x, v2.y);                                          \
   }
 
-// Return the smallest index at which an array has ``value``, after a pass over the array in vectors of DW values.
-// In the pass, lane z kept its best value v[z] and the number at[z] of the vector that had it.
-// So v[z] comes from index at[z] * DW + z of the array. lanes[z] is z.
+// Return the smallest index of ``value`` in an array, after a pass over the array in vectors of DW values.
+// In the pass, lane z kept its best value v[z], and at[z], the number of the vector that had this value in lane z.
+// So v[z] is the array's entry at[z] * DW + z. Lane z of ``lanes`` is z.
 inline int first_index(const rvec v, const real value, const ivec at, const ivec lanes) {
   const ivec index = select((ivec)(INT_MAX), at * DW + lanes, isequal(v, (rvec)value));
   INDEX_TYPE least;

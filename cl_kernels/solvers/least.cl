@@ -1,12 +1,14 @@
 // Find the smallest value of a work-group and its index, for kernels in which every SMO iteration waits for the result:
 //   wide_least_2(value, index, other, other_index, ...), real_least(value, index, ...), real_least_2(...)
-// The results are the results of argmin.cl, which takes over on devices whose sub-groups lack a minimum instruction.
-// REDUX: use NVIDIA's minimum instruction for 32 items. SUBGROUPS: use OpenCL's, for sub-groups of at least four items.
-// The instruction takes 32-bit unsigned integers, so values are mapped to integers in the same order.
-// A sub-group reduces the high halves, then the low halves of the items that have the smallest high half.
+// A function that ends in _2 finds the smallest ``value`` and the smallest ``other`` separately.
+// The functions use an instruction that finds the minimum of a sub-group. argmin.cl gives the same results on devices
+// without it. REDUX chooses NVIDIA's instruction for 32 items. SUBGROUPS chooses OpenCL's function, for sub-groups of
+// at least four items.
+// The instruction takes 32-bit unsigned integers. So values are mapped to integers in the same order, in two halves of
+// 32 bits. A sub-group reduces the high halves, and then the low halves of the items that have the smallest high half.
 // Last it reduces the indices of the items that have both smallest halves.
 // Access: the results of the sub-groups go to local memory, and every sub-group reduces them again.
-// There is one barrier, and none after the last read. So two calls that share ``values`` need a barrier between them.
+// The only barrier comes before the second reduction, so two calls that share ``values`` need a barrier between them.
 #if (defined(REDUX) && WG >= 32) || (defined(SUBGROUPS) && WG > 1)
 #ifdef REDUX
 #define SUBGROUP 32
@@ -72,9 +74,10 @@ inline wide wide_of_key(const Key one) { return (wide)(unordered(one.high), unor
 #define BOTH_HALVES 0
 #endif
 
-// Replace each of ``count`` keys (1 or 2) by the smallest key of the sub-group, in all its items.
-// A key is a value, as two integer halves, and its index. ``halves`` says whether the low halves are in use.
-// The reductions of both keys are interleaved, because each instruction waits for the one before it.
+// Replace each of ``count`` keys by the smallest key of the sub-group, in all items of the sub-group. count is 1 or 2.
+// A key consists of a value and its index. The value is mapped to an integer in two halves of 32 bits, so that integers
+// have the order of the values. If ``halves`` is 0, the low halves are not used.
+// Two keys are reduced together, step by step, because each step of one reduction waits for the step before it.
 INLINED void least_keys(const int count, Key *keys, const int halves) {
   Key least[2];
   bool first[2];
@@ -86,11 +89,11 @@ INLINED void least_keys(const int count, Key *keys, const int halves) {
   for (int s = 0; s < count; ++s) keys[s] = least[s];
 }
 
-// Replace keys[s] by the smallest keys[s] of the work-group, in all its items, for s < count. count is 1 or 2.
-// A Key has a value's high and low half as ordered integers, and the value's index. Keys compare in this order, so that
-// the smallest of equal values is the one with the smallest index.
-// ``parts`` in local memory has the smallest key of each sub-group as three numbers: high half, low half and index.
-// The numbers of keys[1] follow the numbers of keys[0].
+// Replace each of ``count`` keys by the smallest key of the work-group, in all its items. count is 1 or 2.
+// A key has three integers: a value's high half and low half, and the value's index. Keys compare in this order, so
+// that the smallest of equal values is the one with the smallest index. If ``halves`` is 0, the low halves are not
+// used.
+// ``parts`` in local memory receives the smallest key of each sub-group, first for keys[0] and then for keys[1].
 INLINED void least_of_all(const int count, Key *keys, const int halves, local uint *parts) {
   least_keys(count, keys, halves);
   for (int s = 0; s < count; ++s) {

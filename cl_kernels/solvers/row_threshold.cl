@@ -1,13 +1,13 @@
 // Solve one row i of coupled problems p (coupled.cl) exactly, with the other rows fixed.
-// With the curvature k = K_ii, gradients f_p, coefficients b_p and their changes d_p:
+// With the curvature k = K_ii, gradients f_p, coefficients b_p, upper bounds hi_p and changes d_p of the coefficients:
 //   minimise sum_p (1/2 * k * d_p^2 + f_p * d_p),   b_p + d_p <= hi_p,   sum_p d_p = 0
 // The solution is s_p = hi_p - b_p - d_p = max(0, z_p - t) with z_p = hi_p - b_p + f_p / k and a threshold t.
 // s is the projection of z on the simplex {s >= 0, sum s = sum (hi - b)} (Crammer and Singer 2002, section 5).
 // The lower bounds b_p >= lo_p follow from the other constraints.
 // The threshold t solves sum_p max(0, z_p - t) = sum_p (hi_p - b_p). It is found by iteration (Michelot 1986):
 //   P = {p : z_p > t},   next t = (sum_{p in P} z_p - sum_p (hi_p - b_p)) / |P|,   with all p in the first P
-// Rounding: if the curvature is tiny, f / k is so large that hi - b would be rounded away. So gradients are taken
-// relative to the largest gradient before the division by k.
+// Rounding: with a tiny curvature, f_p / k would be so large that hi_p - b_p is rounded away. So f_p - max_p f_p
+// replaces f_p. This changes all z_p and t by the same number, and leaves the solution unchanged.
 // Work-items: each work-item that calls row_threshold computes the whole row by itself.
 #define TAU 1e-12f  // smallest curvature of a row
 #define SLACK(p) wide_sub(hi[(size_t)(p) * n + row], B[(size_t)(p) * W + i])                  // hi_p - b_p
@@ -15,14 +15,14 @@
 #define Z(p) wide_add(SLACK(p), wide_div(RISE(p), curve))                                     // z_p
 #define SHARE(p) wide_mul(wide_max(wide_sub(Z(p), threshold), wide_of(0)), factor)  // s_p = hi_p - new b_p
 
-// Return the threshold t of one row of coupled problems p. It solves the equation
+// Return the threshold t of row i in coupled problems p. It solves the equation
 //   sum_p max(0, z_p - t) = sum_p (hi_p - b_p),   with z_p = hi_p - b_p + (f_p - max_p f_p) / k
 // Here b_p, hi_p and f_p are the row's coefficient, upper bound and gradient in problem p, and k = ``curve`` is K_ii.
-// Then s_p = factor * max(0, z_p - t), which the macro SHARE(p) computes, and the new coefficients are hi_p - s_p.
+// The macro SHARE(p) then computes s_p = factor * max(0, z_p - t), and the new coefficient is hi_p - s_p.
 // *factor is set to sum_p (hi_p - b_p) / sum_p max(0, z_p - t), which is 1 without rounding errors.
 // *at is set to the problem p with the largest f_p.
-// ``row`` is the number of the row among all n rows, and i its index in the working set of W rows.
-// B and F (problems, W) have b_p and f_p of the rows of the working set. hi (problems, n) has the upper bounds.
+// ``row`` is the row's number among all n rows, and i its index in the working set of W rows.
+// B and F (problems, W) hold b_p and f_p of the rows of the working set. hi (problems, n) holds the upper bounds.
 inline wide row_threshold(const int n, const int W, const int problems, const int row, const int i, const wide curve,
                           global const wide *B, global const wide *hi, global const real *F, int *at, wide *factor) {
   int first = 0;

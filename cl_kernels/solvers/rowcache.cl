@@ -1,19 +1,22 @@
-// Plan which rows of the kernel matrix K the update of the gradients f needs and where they are stored.
-// Then make room in each working set for new rows. The kernel runs after the subproblem is solved.
-// If ``all`` is 1, it runs before the subproblem is solved, and plans for all rows of the working set.
-// There are ``sets`` working sets of W rows, each for ``each`` problems: for one, or for all if they are coupled.
-// An entry of a working set is a row number. If a coefficient of the row changed, the row is a hit or a miss:
-//   slot_of[row] >= 0   hit: the row cache has the row; its slot goes to hit_slot, and its changes to hit_D
-//   slot_of[row] < 0    miss: the row has to be computed; it goes to miss_row, miss_slot and miss_D
+// List the rows of the kernel matrix K that the update of the gradients f needs, after a subproblem is solved.
+// Then make space in each working set for new rows.
+// If ``all`` is 1, the kernel runs before the subproblem is solved, and lists all rows of the working sets.
+// There are ``sets`` working sets of W row numbers. Each belongs to ``each`` problems: to one, or to all coupled
+// problems.
+// A row of a working set is listed if one of its coefficients changed, as a hit or as a miss:
+//   slot_of[row] >= 0   hit: the row cache has the row. hit_slot lists its slot, and hit_D the changes of its
+//     coefficients.
+//   slot_of[row] < 0    miss: the row has to be computed. miss_row lists its number, miss_slot the slot to store it in,
+//     and miss_D the changes.
 // A miss gets the next slot of a ring of ``capacity`` slots. The row that owned the slot is evicted. If capacity is 0,
-// there is no cache, and every row with a changed coefficient is a miss.
+// there is no cache, and every listed row is a miss.
 // Hits are read before misses are written, so a row may be read and evicted in one iteration.
-// Then the entries used - stay to used - 1 of each working set become its first entries. All other entries get -1.
+// A working set has ``used`` rows. Its last ``stay`` rows become its first entries, and all other entries become -1.
 // Work-items: one work-group.
 // Arguments: delta has the changes of the coefficients. hit_D and miss_D are (problems, stride).
 // in_set[p][row] says whether a row is in working set p.
-// counters of problem 0: [1] is the number of rows computed so far, and [2] the number of ring slots filled so far.
-// The next slot is counters[2] % capacity. [3] counts idle rows: they entered a working set without a change of b.
+// counters[1] is the number of rows computed so far, and counters[2] the number of ring slots filled so far.
+// counters[3] is the number of times that a row entered a working set and its coefficient did not change.
 kernel EXPLICIT __attribute__((reqd_work_group_size(WG, 1, 1))) void plan(
     const int n, const int sets, const int each, const int W, const int used, const int stay, const int capacity,
     const int all, global int *restrict ws, global uchar *restrict in_set, global const wide *restrict delta,

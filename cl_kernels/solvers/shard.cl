@@ -1,8 +1,9 @@
-// Write and read numbers of single rows of a shard. rows (count,) holds the rows' positions in the shard.
-//   put   b[rows[k]] = values[k]
-//   mark  in_set[rows[k]] = 1
-//   get  out[k] = f[rows[k]], or 0 if rows[k] is -1
-// Work-items: one for each entry k of rows.
+// Access single rows of a shard, which is a set of training rows on one device. rows[k] is the index of a row in the
+// shard.
+//   put   sets coefficients:                   b[rows[k]] = values[k]
+//   mark  marks rows as in the working set:    in_set[rows[k]] = 1
+//   get   reads gradients:                     out[k] = f[rows[k]], or 0 if rows[k] is -1
+// Work-items: one for each k.
 kernel EXPLICIT void put(global const int *restrict rows, global const wide *restrict values, global wide *restrict b) {
   b[rows[get_global_id(0)]] = values[get_global_id(0)];
 }

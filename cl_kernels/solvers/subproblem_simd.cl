@@ -3,16 +3,17 @@
 //   minimise 1/2 * b' Q b + terms of single coefficients,   lo <= b <= hi,   sum b unchanged
 // b are the signed coefficients, f is the gradient, and Q = K(ws, ws) is the W x W tile of kernel values, row-major.
 // Work-items: one work-item, in SIMD style, solves one problem p. It reads rows of Q in order, in vectors of DW values.
-// An SMO iteration has two passes over the W rows. The first one computes f += t * (Q_i - Q_j), with t the last step,
-// and finds the next i and the largest violation. The second one chooses j, the row k with the largest gain
-// (f_k - f_i)^2 / (Q_ii + Q_kk - 2 * Q_ik).
-// Precision: F is f in the type of Q, less (m + M) / 2 of the row's group with the extreme gradients m and M. Rows that
-// can move then have F near 0, where floats are dense.
-// Rounding of F does not add up over working sets, because f of all rows is updated from the changes of b.
+// An SMO iteration has two passes over the W rows. The first pass updates f by the last iteration's change t of b_i and
+// -t of b_j, f += t * (Q_i - Q_j), and finds the next i and the largest violation. The second pass chooses as j the row
+// k with the largest gain (f_k - f_i)^2 / (Q_ii + Q_kk - 2 * Q_ik).
+// Precision: F is f less the middle of the extreme gradients, in the type of Q. The middle is (m + M) / 2, where m is
+// the smallest f of rows that can rise, and M the largest f of rows that can fall. So F is near 0, where floats are
+// dense.
+// Rounding of F does not add up over working sets, because the changes of b, and not F, update f of all rows.
 // F + up and F + low are the derivatives to the right and to the left of b. up and low are plus or minus epsilon, or
 // infinite at a bound.
 // SPLIT: rows with hi > 0 and rows with lo < 0 are two groups, and the sum of b over each group is fixed.
-// Each group has its own row i, and both rows of a pair are of one group.
+// Each group has its own row i and its own middle, and both rows of a pair are of one group.
 // NO_BIAS: the sum of b is free. An iteration changes the one coefficient k with the largest gain f_k^2 / Q_kk.
 // ROWS: Q is not given. The kernel makes a row of Q when an iteration first needs it, or at the start if the row's
 // coefficient is not 0 (templates/gram/row_simd.mako, cl_kernels/gram/row_stored.cl). SPLIT does not support this.
@@ -20,7 +21,7 @@
 // coefficients and bounds of all n rows.
 // The solve ends when the largest violation is at most ``tolerance``, or at most ``shrink`` times its first value.
 // It also ends after ``most`` iterations, or when counters[0], the iterations of all solves, reaches ``budget``.
-// delta receives the change of each coefficient.
+// At the end delta receives the change of each coefficient by the solve.
 #define TAU 1e-12  // smallest curvature of a pair (LIBSVM's)
 #ifndef ROWS
 #define ROWS_PARAMETERS

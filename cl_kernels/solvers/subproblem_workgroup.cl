@@ -3,11 +3,8 @@
 //   minimise 1/2 * b' Q b + terms of single coefficients,   lo <= b <= hi,   sum b unchanged
 // b are the signed coefficients, f is the gradient, and Q = K(ws, ws) is the W x W tile of kernel values, row-major.
 // Work-items: one work-group of WG items solves one problem p. Item l owns the rows l, l + WG, ... of the working set,
-// EACH rows in all, and keeps them in registers. Consecutive items read consecutive addresses of a row of Q.
-// Row i of Q is read once, for the choice of j and for the update of f. Row j is read while the items that own i and j
-// write their numbers to local memory.
-// An SMO iteration has two reductions (least.cl) and five barriers, or three barriers with sub-group instructions.
-// With NO_BIAS it has one reduction and three barriers, or two with sub-group instructions.
+// and keeps their coefficients, bounds and gradients in registers. Consecutive items read consecutive addresses of a
+// row of Q. Row i of Q is read once, for the choice of j and for the update of f.
 // SPLIT: rows with hi > 0 and rows with lo < 0 are two groups, and the sum of b over each group is fixed.
 // Each group has its own row i, and both rows of a pair are of one group.
 // NO_BIAS: the sum of b is free. An iteration changes the one coefficient k with the largest gain f_k^2 / Q_kk.
@@ -15,7 +12,7 @@
 // coefficients and bounds of all n rows.
 // The solve ends when the largest violation is at most ``tolerance``, or at most ``shrink`` times its first value.
 // It also ends after ``most`` iterations, or when counters[0], the iterations of all solves, reaches ``budget``.
-// delta receives the change of each coefficient.
+// At the end delta receives the change of each coefficient by the solve.
 #ifndef EACH
 #define EACH 1  // rows of the working set that an item owns
 #endif
