@@ -4,26 +4,21 @@
 //   residual      r[p][i] = w[p][first + i] * (t[p][i] - z[p][first + i]), rounded to real
 //   coupled       r[p][i] = w[0][first + i] * P[p] * (t[p][i] - sum_q P[q] * t[q][i]), with P[p] = shares[p][first + i]
 //   back          out[p][u] += sum_i K[u][i] * r[p][i]
-//   zero_padding  K[u][i] = 0 for padding rows i, where the kernel function may have no value; ``listed`` has first + i
+//   zero_padding  K[u][i] = 0 for the padding rows first + i in ``listed``, where the kernel function may be infinite
 //   add_parts     out[j] += sum_s parts[s * size + j]
 // Arguments: the tile has ``rows`` rows, and its first row is row ``first`` of the matrix X.
 // There are count[0] right-hand rows and ``problems`` outputs.
 // v (coefficients) and out have ``capacity`` numbers for each output, and t and r have ``ld`` numbers.
-// w holds weights of the rows, z targets and shares P; each has n numbers for each output.
+// w holds weights of the rows, z targets, and shares[p] the factors P; each has n numbers for each output.
 // With per_output = 0, one row of w serves all outputs. If z is null, z is 0.
 // Work-items of forth: a SIMD work-item takes FORTH vectors of V rows i and all u, one after another.
 // A work-group takes LINE rows i. The WG / LINE work-items of a row divide the u among them.
 // Consecutive work-items read consecutive rows.
 // Work-items of back: a SIMD work-item, or a work-group, takes ROWS_EACH rows u of K.
 // Consecutive items of a work-group read consecutive addresses, and local memory adds their sums.
-// forth and back both take OUT outputs at a time, so that each value of K that is read serves OUT outputs.
-// Precision: RUN terms are summed in real, the type of K. Their sum is then added to a wide sum, a double or a pair of
-// floats.
-// The terms of back are RUN vectors, or RUN numbers of a work-item.
-// EXACT makes v and r wide, and every product and sum. The options alone fix the order of every sum.
-// Launches: forth has ceil(rows / V / FORTH) work-items or rows / LINE work-groups.
-// back has capacity / ROWS_EACH work-items or work-groups, and residual (rows, problems) work-items.
-// coupled and zero_padding have one work-item for each row. ROWS_EACH divides capacity; LINE divides rows and WG.
+// forth and back take up to OUT outputs at a time, so that each value of K that is read serves all of them.
+// Precision: RUN terms are summed in ``real``, the type of K. These sums are added in a wide type: a double, or a pair
+// of floats. With EXACT all numbers and sums but K are wide.
 #ifndef ROWS_EACH
 #define ROWS_EACH 4
 #endif
@@ -181,8 +176,8 @@ kernel EXPLICIT void back(global const real *restrict K, const long ld, const in
 #endif
 
 // Compute t[p][i] = sum_u v[p][u] * K[u][i] for ``outputs`` outputs from p on, and the work-group's LINE rows i.
-// A work-item sums over the right-hand rows u = begin .. end - 1 for one row i. Then the WG / LINE sums of each row are
-// added.
+// A work-item sums over the right-hand rows u = begin .. end - 1 for one row i. Then the sums of the WG / LINE
+// work-items of each row are added.
 #define FORWARD(outputs)                                                                                             \
   {                                                                                                                  \
     wide total[outputs];                                                                                             \
@@ -209,10 +204,11 @@ kernel EXPLICIT void back(global const real *restrict K, const long ld, const in
     barrier(CLK_LOCAL_MEM_FENCE);                                                                                    \
   }
 
-// Compute out[p][u] += sum_i K[u][i] * r[p][i] for ``outputs`` outputs from p on, and ROWS_EACH right-hand rows from u on.
-// Array k has the rows of K of these right-hand rows. Work-item lid sums over the rows i = lid, lid + WG, ...
-// Then the WG sums for each right-hand row are added in two steps: LINE work-items add WG / LINE sums each, and one
-// work-item adds the LINE results.
+// Compute out[p][u] += sum_i K[u][i] * r[p][i] for ``outputs`` outputs from p on, and ROWS_EACH right-hand rows from u
+// on.
+// Work-item lid sums over the rows i = lid, lid + WG, ... Then the WG sums for each right-hand row are added in two
+// steps:
+// LINE work-items add WG / LINE sums each, and one work-item adds the LINE results.
 #define BACK(outputs)                                                                                                \
   {                                                                                                                  \
     wide total[ROWS_EACH][outputs];                                                                                        \

@@ -1,5 +1,5 @@
-// Cluster rows that have similar nonzero columns, greedily in one pass over the rows.
-// This is algorithm 2 of GTSVM (Cotter, Srebro, Keshet 2011); its `max` is a misprint of `min`.
+// Put rows that have similar nonzero columns into clusters, greedily in one pass over the rows.
+// This is algorithm 2 of GTSVM (Cotter, Srebro, Keshet 2011), where ``max`` is a misprint of ``min``.
 // A row's pattern is a bit set in words of 32 bits: bit j of word w stands for column 32 * w + j.
 //   pattern_dense, pattern_csr   compute the patterns of rows
 //   assign                       puts rows into clusters
@@ -38,9 +38,9 @@ kernel EXPLICIT void pattern_csr(const int words, global const long *restrict in
 }
 
 // Define the fields of slot s. A slot stores one active cluster, which rows can still join. There are k slots, a
-// multiple of LANES. WORD is word w of the union of the patterns of the cluster's rows.
-// COLUMNS is the number of bits in that union. ROWS is the cluster's number of rows, or -1 for an unused slot.
-// NAME is the number of the cluster.
+// multiple of LANES.
+// WORD is word w of the union of the patterns of the cluster's rows, and COLUMNS is the number of bits in this union.
+// ROWS is the cluster's number of rows, or -1 for an unused slot. NAME is the index of the cluster.
 // Work-item ``lid`` of the work-group owns the slots lid, lid + WG, ...
 #define WORD(s, w) (((size_t)(s) / LANES * words + (w)) * LANES + (s) % LANES)
 #define COLUMNS(s) slots[s]
@@ -57,8 +57,8 @@ inline int lowest(int16 v) {
 }
 #endif
 
-// Return the slot whose cluster costs least for row x; of equal costs the first slot.
-// With Jx the set of the row's columns and JS the set of the cluster's columns,
+// Return the slot of the cluster that row x joins at the lowest cost; of equal costs the first slot.
+// With Jx the set of the row's nonzero columns, and JS the set of the columns in which the cluster has nonzeros,
 //   cost = (rows in the cluster) * |Jx \ JS| + |JS \ Jx|
 inline int nearest(const int words, const int k, global const uint *restrict x, global const uint *restrict unions,
                    global const int *restrict slots, local int *costs, local int *at) {
@@ -102,11 +102,13 @@ inline int nearest(const int words, const int k, global const uint *restrict x, 
 #endif
 }
 
-// Assign rows to clusters of ``size`` rows. Work-group p, or SIMD work-item p, fills the ``share`` clusters from number
-// p * share on. At most ``active`` of these clusters are active at a time, each stored in one slot.
-// A full cluster leaves its slot to the next cluster. The rows walk[p * share * size ...] are taken one after another.
-// Each row joins the active cluster of least cost (see nearest).
-// order[c * size ...] receives the rows of cluster c, and keeps its old values after the cluster's last row.
+// Assign rows to clusters of ``size`` rows. Work-group p, or SIMD work-item p, fills ``share`` clusters: the clusters
+// with the indices p * share, p * share + 1, ...
+// At most ``active`` of these clusters are active at a time. An active cluster is stored in a slot. When a cluster is
+// full, the next cluster takes its slot.
+// The rows walk[p * share * size], walk[p * share * size + 1], ... are taken one after another. Each row joins the
+// active cluster of least cost (nearest).
+// order[c * size ...] receives the rows of cluster c. If the cluster is not full, the other entries stay unchanged.
 // filled[c] receives the union of the patterns of the cluster's rows.
 kernel OF_GROUP void assign(const int n, const int words, const int size, const int active, const int k,
                             const int clusters, const int share, global const uint *restrict patterns,

@@ -1,11 +1,11 @@
-// Gather rows x_i of d features from lane groups (V rows side by side) into a panel, which holds the right-hand rows of
+// Copy rows x_i of d features from lane groups (V rows side by side) into a panel, which holds the right-hand rows of
 // a product in blocks of UB rows:
 //   panel[((u / UB) * d + j) * UB + u % UB] = x_i[j],   uu[u] = |x_i|^2,   with i = rows[u] and u / UB rounded down
 // Launch (capacity, S): work-item (u, s) copies the stored entries s, s + S, ... of row rows[u].
-// The panel must be zero before the launch. It stays zero for u >= count[0] and for rows[u] < 0.
-// The panel also stays zero for rows outside the lane groups group0 .. group0 + groups - 1.
+// The panel must be zero before the launch. It stays zero for u >= count[0], for rows[u] < 0, and for rows outside the
+// lane groups group0 .. group0 + groups - 1.
 // Arguments: values, at, columns_at and columns hold the rows as pack.cl writes them; xx holds their squared norms.
-// With dense set, every row stores all d features in order, and columns_at and columns are not read.
+// With ``dense`` set, every row stores all d features in order, and columns_at and columns are not read.
 #ifndef UB
 #define UB V
 #endif

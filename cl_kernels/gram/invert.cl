@@ -2,11 +2,12 @@
 // Column k of block b lists, in ascending order, the rows that have an entry in the column, and their values:
 //   rows_of[i], values[i]  for  indptr[b * size] + ends[b][k] <= i < indptr[b * size] + ends[b][k + 1]
 // Three kernels run one after another:
-//   count  ends[b][k + 2] = number of entries in column k
-//   sum    ends[b][k + 1] = number of entries in the columns before k
-//   write  writes every entry; then ends[b][k + 1] = number of entries in the columns 0 .. k
+//   count  sets ends[b][k + 2] to the number of entries in column k
+//   sum    adds these numbers up: ends[b][k + 1] becomes the number of entries in the columns before k
+//   write  writes the entries of each column k from ends[b][k + 1] on, and adds 1 to ends[b][k + 1] for each entry. So
+//     at the end ends[b][k + 1] is the number of entries in the columns 0 .. k.
 // count and write use ``parts`` work-items for each block, a power of two. Each item reads all entries of the block.
-// It writes only the columns k with k % parts equal to its number, so that no two items write the same address.
+// Item m handles only the columns k with k % parts = m, so that no two items write the same address.
 // sum uses one work-item for each block.
 #ifndef INDEX
 #define INDEX int

@@ -1,5 +1,6 @@
 // Compute the squared norms xx[i] = <x_i, x_i> of rows by matrix units (mma.cl, mfma.cl).
-// The operations have the order of the inner products in gram_matrix_workgroup.mako, so that |x - x|^2 is exactly 0.
+// The operations are those of the inner products in gram_matrix_workgroup.mako, in the same order. So the distance
+// |x|^2 + |x|^2 - 2 <x, x> of a row from itself is exactly 0.
 // Rows have d features, in dense lane groups of V rows, from lane group group0 on:
 //   x_i[j] = values[((i / V) * d + j) * V + i % V],   with i counted from the first row of group0 in ``values``
 // Work-items: a work-group is one warp. It multiplies FRAGMENT_ROWS rows with one another and keeps the diagonal.

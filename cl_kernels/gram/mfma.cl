@@ -1,10 +1,10 @@
-// Multiply fragments by AMD's matrix units (v_mfma_f32_32x32x2f32), in float32:
+// Multiply parts of matrices by AMD's matrix units (v_mfma_f32_32x32x2f32), in float32:
 //   sums[u][x] += sum_j u[j] * x[j],   over 2 features j, for 32 right-hand rows u and 32 rows x
 // A fragment is the part of a matrix that one instruction reads. The 64 work-items of a wavefront hold it together.
-// The layout is that of AMD's CDNA manual, with the rows x as its matrix A. An item then has sums of four
-// neighbouring rows x.
-// EMULATED computes the same in OpenCL C. All items of a work-group then call ``multiplied`` together, and exchange
-// their values through local memory.
+// The layout of the fragments is that of AMD's CDNA manual, with the rows x as the manual's matrix A. So a work-item
+// has sums of four neighbouring rows x.
+// EMULATED computes the same sums in OpenCL C. All items of a work-group then call ``multiplied`` together, and
+// exchange their values through local memory.
 #define WARP 64  // work-items that hold a fragment together
 #define FRAGMENT_ROWS 32
 #define FRAGMENT_VECTORS 32
@@ -30,8 +30,9 @@ typedef float4 run;
 #define EXCHANGED (FRAGMENT_FEATURES * (FRAGMENT_ROWS + FRAGMENT_VECTORS))  // numbers that a wavefront exchanges
 #define EXCHANGE local float exchange[ITEMS / WARP * EXCHANGED];
 #define EXCHANGING , exchange + get_local_id(0) / WARP * EXCHANGED
-// The manual's layout: item 32 * k + i holds A[i][k], and item 32 * k + j holds B[k][j].
-// D[i][j] is number (i / 8) * 4 + i % 4 of item (i / 4 % 2) * 32 + j.
+// Compute D = D + A B in the layout of AMD's manual, for the matrices A (32, 2), B (2, 32) and D (32, 32).
+// Work-item 32 * k + i holds A[i][k], and work-item 32 * k + j holds B[k][j].
+// D[i][j] is number (i / 8) * 4 + i % 4 of work-item (i / 4 % 2) * 32 + j, with quotients rounded down.
 INLINED void multiplied(float *sums, const float *u, const float *u_low, const float *x, const float *x_low, local float *exchange) {
   const int lane = get_local_id(0) % WARP, j = lane % 32;
   exchange[lane] = x[0], exchange[WARP + lane] = u[0];

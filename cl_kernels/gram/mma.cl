@@ -1,11 +1,12 @@
-// Multiply fragments by NVIDIA's matrix units (mma.sync m16n8k8), float32 numbers as three products of tf32 numbers:
+// Multiply parts of float32 matrices by NVIDIA's matrix units (mma.sync m16n8k8), which multiply tf32 numbers:
 //   sums[u][x] += sum_j u[j] * x[j],   over 8 features j, for 16 right-hand rows u and 8 rows x
-//   x = high + low,   high is x rounded to 11 bits (to nearest, halves away from 0), low is x - high rounded alike
-//   u[j] * x[j] = low * high' + high * low' + high * high',   with an error of at most 2^-21 * |u[j] * x[j]|
-// Here high and low belong to u[j], and high' and low' to x[j].
-// The error consists of the omitted product low * low' (2^-22) and of the rounding of low (2^-23 for each factor).
-// The units truncate sums instead of rounding them. So a sum within the units has only the three products of eight
-// features, and float32 additions add such sums.
+// Each float32 number is split into two tf32 numbers of 11 bits: high is the number rounded to 11 bits (to nearest,
+// halves away from 0), and low is the number minus high, rounded alike. Three products of tf32 numbers replace each
+// product:
+//   u[j] * x[j] = low_u * high_x + high_u * low_x + high_u * high_x,   with an error of at most 2^-21 * |u[j] * x[j]|
+// The error consists of the omitted product low_u * low_x (2^-22) and of the rounding of low (2^-23 for each factor).
+// The units truncate sums instead of rounding them. So they add only the products of eight features, and float32
+// additions add these sums.
 // A fragment is the part of a matrix that one instruction reads. The 32 work-items of a warp hold it together, in the
 // layout of the PTX manual.
 // EMULATED computes the same in OpenCL C. All items of a work-group then call ``multiplied`` together, and exchange
@@ -38,10 +39,10 @@ inline float high_of(const float x) { return as_float((as_uint(x) + 0x1000u) & 0
 #define EXCHANGING , exchange + get_local_id(0) / WARP * EXCHANGED
 #define EXCHANGING_PARAMETER , local float *exchange
 #define READ(x) as_float(as_uint(x) & 0xffffe000u)
-// Multiply fragments of tf32 numbers, as one instruction does. Number i of item l goes to exchange[32 * i + l].
-// The manual's layout: u[j] of matrix A is number u / 8 + 2 * (j / 4) of item 4 * (u % 8) + j % 4.
-// x[j] of matrix B is number j / 4 of item 4 * x + j % 4.
-// D[u][x] is number 2 * (u / 8) + x % 2 of item 4 * (u % 8) + x / 2.
+// Compute sums[u][x] += sum_j u[j] * x[j] for tf32 numbers, as one instruction does, in the layout of the PTX manual.
+// Work-items put their numbers into local memory: number i of item l goes to exchange[32 * i + l].
+// u[j] is number u / 8 + 2 * (j / 4) of item 4 * (u % 8) + j % 4, and x[j] is number j / 4 of item 4 * x + j % 4.
+// The sum for u and x is number 2 * (u / 8) + x % 2 of item 4 * (u % 8) + x / 2. All quotients are rounded down.
 INLINED void units(float *sums, const float *u, const float *x EXCHANGING_PARAMETER) {
   const int lane = get_local_id(0) % WARP;
   local float *of_x = exchange + WARP * U_VALUES;

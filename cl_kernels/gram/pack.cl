@@ -1,12 +1,11 @@
-// Pack rows into lane groups g of V rows, where the V values of a feature are side by side:
+// Pack rows of X into lane groups g of V rows, where the V values of a feature are side by side:
 //   values[at[g] + j * V + lane] = X[order[g * V + lane] - row0][J[j]] - centre[J[j]],   rounded once
-// J lists the features of lane group g: columns[columns_at[g] ...], or all d features if dense.
+// J lists the features of lane group g: columns[columns_at[g] ...], or all d features if ``dense`` is set.
 // A row number order[...] < 0, or outside row0 .. row0 + rows - 1, marks a padding row, whose values become 0.
 // Row i of X starts at X + begin + i * d.
-// Launch (S, groups): work-item s of a lane group takes its features s, s + S, ...
+// Launch (S, groups): work-item s of a lane group takes the features J[s], J[s + S], ...
 // Consecutive items of a work-group read consecutive columns of X.
-// SIMD launches have S = 1. A work-item reads V dense columns of V rows as vectors along the rows, and transposes them.
-// The work-item reads listed columns one by one, and prefetches the rows of the next lane group meanwhile.
+// SIMD launches have S = 1. A work-item reads V columns of V rows as vectors along the rows, and transposes them.
 #ifndef INPUT
 #define INPUT float  // type of the caller's values
 #endif
@@ -111,8 +110,9 @@ kernel OF_ITEMS(64) void pack(const int row0, const int rows, const int d, globa
 }
 
 // Compute the squared norms xx[i] = <x_i, x_i> of rows in lane groups.
-// The sum has the order of the columns, as every inner product has, so that |x - x|^2 is exactly 0.
-// A work-item takes one row i, or a lane group of V rows in a SIMD launch.
+// The terms are added in the order of the columns, as in every inner product. So the distance |x|^2 + |x|^2 - 2 <x, x>
+// of a row from itself is exactly 0.
+// A work-item takes one row i, or in SIMD style the V rows of a lane group.
 kernel EXPLICIT void norms_lanes(const int group0, const int d, global const real *restrict values,
                         global const long *restrict at, global const int *restrict columns_at, const int dense,
                         global real *restrict xx) {

@@ -1,15 +1,16 @@
 // Fill a block of a panel with the UB right-hand rows y_u, u = first .. first + UB - 1, from CSR rows.
-// A panel holds the right-hand rows of a product. The block has a line of UB numbers for each feature j that one of
-// these rows has, and line 0, which is zero:
+// A panel holds the right-hand rows of a product. A block consists of lines of UB numbers, one for each right-hand row.
+// Each feature j that one of these rows has gets a line. Line 0 is zero, and serves all other features:
 //   y_u[j] = block[line * UB + u - first],   line = max(line_of[j] - base, 0),   uu[u] = |y_u|^2
-// A number line_of[j] <= base stems from an earlier block: no right-hand row of this block has feature j.
+// line_of[j] is ``base`` plus the line of feature j. Smaller numbers stem from earlier blocks, and need not be cleared.
 // Columns that are stored whole have the lines 1 .. dense_columns; the lines of all other features follow.
 // Right-hand row u is CSR row rows[u]. It is zero if rows[u] < 0 or u >= count[0].
 // Launch (UB, S): work-item (u, s) takes the entries s, s + S, ... of row rows[first + u].
 // Three kernels run one after another:
-//   mark    gives each feature a line and zeroes the line. With by_entry, the line is the number of one of its entries
-//     among all entries of the block; otherwise it is the feature's number. The host takes what needs fewer lines.
-//   fill    writes values and norms
+//   mark    gives each feature a line, and sets the line to zero. If ``by_entry`` is 1, all entries of the block's rows
+//     are numbered, and a feature's line is the number of one of its entries. Otherwise it is the number of the
+//     feature. The host chooses the way that needs fewer lines.
+//   fill    writes the entries' values to the lines, and the norms uu
 //   copy_dense  block[(1 + j) * UB + u - first] = dense[rows[u] * dense_columns + j], for columns that are stored whole
 #ifndef INDEX
 #define INDEX int

@@ -1,19 +1,20 @@
-// Compute products with stored rows of the kernel matrix K.
-// Row i of K is in slot slot_of[i], or in slot i if slot_of is null. A slot is a row of ``ld`` values in a buffer.
+// Copy, complete and multiply rows of the kernel matrix K that are stored on the device.
+// Row i of K is in slot slot_of[i], or in slot i if slot_of is null. A slot has ``ld`` values of a buffer.
 // Each of the buffers (slabs) has slab_rows slots; STORED_ROW gives the address of a slot.
-//   gather_tile  Q[u][v] = K[rows[u]][rows[v]] for v >= reused, or 0 if either row is -1 or row rows[u] has no slot
+//   gather_tile  Q[u][v] = K[rows[u]][rows[v]] for v >= reused, or 0 if either row number is -1 or row rows[u] has no
+//     slot
 //   mirror_rows  K[u][v] = K[v][u] for v >= ends[u]
 //   add_between  c[u] += sum_k K[rows[u]][right[k]] * D[k] over k < count[0], for u with rows[u] >= 0
-// Arguments of gather_tile: Q is a tile of capacity x capacity values. Its first ``reused`` columns are left unchanged.
-// With symmetric set, a row u >= reused gets only the columns v <= u, because K is symmetric (carry.cl fills the rest).
-// Work-items of gather_tile: V for each row u of Q in work-group style, where V is the number of rows in a lane group.
-// Work-item (l, u) takes the columns reused + l, reused + l + V, ..., so that consecutive items write consecutive values.
-// In SIMD style (macro SIMD), where a work-item computes with vectors, one work-item takes a whole row u.
-// Arguments of mirror_rows: ends[u] is the number of columns that row u has, a multiple of SIDE, or n if it has all.
-// Row v must have its columns 0 .. v at least. The last n % SIDE rows must have all columns.
-// Work-items of mirror_rows: SIMD style only, one work-item for each SIDE rows u. The work-item copies blocks of K with
+// gather_tile: Q is a tile of capacity x capacity values. Its first ``reused`` columns are left unchanged.
+// With ``symmetric`` set, a row u >= reused gets only the columns v <= u, because K is symmetric (carry.cl fills the
+// rest).
+// In work-group style, V work-items take a row u of Q, with V the number of rows in a lane group. Consecutive items
+// write consecutive values. In SIMD style one work-item takes a whole row u.
+// mirror_rows: ends[u] is the number of columns that row u has, a multiple of SIDE, or n if the row has all columns.
+// Row v must have at least its columns 0 .. v. The last n % SIDE rows must have all columns.
+// The kernel exists in SIMD style only, with one work-item for each SIDE rows u. The work-item copies blocks of K with
 // SIDE x SIDE values, so that reads and writes take whole cache lines.
-// Arguments of add_between: right[k] are row numbers and D[k] their coefficients. One work-item for each u.
+// add_between: right[k] are row numbers, and D[k] their coefficients. There is one work-item for each u.
 #define SIDE 16
 
 kernel EXPLICIT void gather_tile(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict slot_of,

@@ -1,11 +1,11 @@
-// Add stored rows of the kernel matrix K to the gradients f of each problem p:
-//   f[p][i] += sum_h D[p][h] * K[slot[h]][i],   over h < count[0]
+// Add stored rows of the kernel matrix to the gradients f of each problem p:
+//   f[p][i] += sum_h D[p][h] * S[slot[h]][i],   over h < count[0],   where S[s] is the stored row in slot s
 // SIMD: a work-item owns BLOCK rows i. It reads BLOCK consecutive values of each stored row, enough for the prefetcher.
 // Its sums stay in the first-level cache.
 // Work-groups: the WG items own BLOCK rows i, and consecutive items read consecutive addresses.
 // The group has WG / BLOCK slices of BLOCK items. Each slice sums a share of the stored rows, HITS loads at a time.
-// Local memory adds the sums of the slices.
-// Arguments: slot[h] is the slot of a stored row. The buffers (slabs) have slab_rows slots of ld values each.
+// Then the sums of the slices are added in local memory.
+// Arguments: the buffers (slabs) have slab_rows slots of ld values each.
 // A row of f has n numbers, and a row of D has ``stride`` numbers.
 #ifndef BLOCK
 #define BLOCK 512  // rows of a work-item, a multiple of V (SIMD), or of a work-group

@@ -7,19 +7,22 @@
 #ifndef INDEX
 #define INDEX int  // type of a column number (ushort, int)
 #endif
-// Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of the kernel function f, for CSR rows x_i and the UB
-// right-hand rows y_u of one block of a panel (scatter.cl), u = first .. first + UB - 1.
-// An element-wise kernel function is f(s), with a sum s of terms e(x_i[j], y_u[j]) over features j:
-//   y_u[j] = block[max(line_of[j] - mark, 0) * UB + u - first]
-//   s = sum e(x_i[j], y_u[j]) + zero(y_u) - sum e(0, y_u[j]), where both sums are over the entries of x_i
-//   zero(y_u) = sum e(0, y_u[j]) over all features j (zero_sums.mako)
+// Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f, for CSR rows x_i and the UB
+// right-hand rows y_u of one block of a panel, u = first .. first + UB - 1.
+// The block (scatter.cl) consists of lines of UB numbers, one line for each feature that one of these right-hand rows
+// has.
+// Line 0 is zero, and serves all other features:
+//   y_u[j] = block[line * UB + u - first],   line = max(line_of[j] - mark, 0)
+// An element-wise kernel function is f(s), with a sum s of terms e(x_i[j], y_u[j]) over all features j:
+//   s = sum_j e(x_i[j], y_u[j]) + zero(y_u) - sum_j e(0, y_u[j]), where both sums are over the entries j of x_i
+//   zero(y_u) = sum_j e(0, y_u[j]) over all features j (zero_sums.mako)
 // A work-item takes V rows, one after another. Each entry of a row is multiplied by UB / V vectors of the block.
 // Then V x V tiles of the sums are transposed, so that lanes stand for rows.
 // Arguments: indptr, indices and data are the rows in CSR; xx and uu are the squared norms of rows and right-hand rows.
-// For element-wise functions xx and uu are zero(x) and zero(y_u) instead.
+// For element-wise functions xx and uu are zero(x_i) and zero(y_u) instead.
 // DENSE_COLUMNS: the sums start with the columns that are stored whole (dense_columns_simd.mako).
 // SYMMETRIC: the rows are the right-hand rows themselves, and values that follow by symmetry are left out (carry.cl).
-// LISTED: row r of the launch is row rows[r] of X, for tiles among right-hand rows; otherwise it is row r.
+// LISTED: row r of the launch is row rows[r] of X, so that rows can be a subset of X; otherwise it is row r of X.
 kernel EXPLICIT void gram(
     const int group0, const int groups, const int base, global const long *restrict indptr,
     global const INDEX *restrict indices, global const real *restrict data, global const real *restrict dense,

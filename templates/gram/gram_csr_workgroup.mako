@@ -15,24 +15,25 @@
 #define ITEMS (TEAMS * UB)
 #define SHARE (ROWS / TEAMS)  // rows of a team in local memory
 #define PARTS (ITEMS / ROWS)  // work-items that share a row once its sums are in local memory
-// Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of the kernel function f, for CSR rows x_i and the UB
-// right-hand rows y_u of one block of a panel (scatter.cl), u = first .. first + UB - 1.
-// An element-wise kernel function is f(s), with a sum s of terms e(x_i[j], y_u[j]) over features j:
+// Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f, for CSR rows x_i and the UB
+// right-hand rows y_u of one block of a panel, u = first .. first + UB - 1.
+// The block (scatter.cl) consists of lines of UB numbers, one line for each feature that one of these right-hand rows
+// has.
+// Line 0 is zero, and serves all other features:
 //   y_u[j] = block[line * UB + u - first],   line = max(line_of[j] - mark, 0)
-//   s = sum e(x_i[j], y_u[j]) + zero(y_u) - sum e(0, y_u[j]), where both sums are over the entries of x_i
-//   zero(y_u) = sum e(0, y_u[j]) over all features j (zero_sums.mako)
-// The block has a line of UB numbers for each feature that one of its right-hand rows has, and line 0, which is zero.
-// scatter.cl writes line_of[j], the sum of ``mark`` and feature j's line. Numbers up to ``mark`` stem from earlier blocks.
-// A work-group has TEAMS * UB items and takes V rows, ROWS at a time. Each of its TEAMS teams of UB items takes
-// ROWS / TEAMS of these rows, one after another.
-// A team copies UB entries of its row, and the numbers of their lines in the block, to local memory.
-// Item u of the team multiplies the entries by column u of these lines. Consecutive items read consecutive addresses.
-// Local memory transposes the ROWS x UB sums. Then PARTS = TEAMS * UB / ROWS items share a row, and consecutive items
-// take consecutive rows.
+// An element-wise kernel function is f(s), with a sum s of terms e(x_i[j], y_u[j]) over all features j:
+//   s = sum_j e(x_i[j], y_u[j]) + zero(y_u) - sum_j e(0, y_u[j]), where both sums are over the entries j of x_i
+//   zero(y_u) = sum_j e(0, y_u[j]) over all features j (zero_sums.mako)
+// A work-group has TEAMS teams of UB items. It takes V rows, ROWS at a time, and each team takes ROWS / TEAMS of these
+// rows, one after another.
+// A team copies UB entries of its row, and the numbers of their lines, to local memory. Item u of the team multiplies
+// the entries by number u of these lines, so that consecutive items read consecutive addresses.
+// Local memory transposes the ROWS x UB sums. Then several items share a row, and consecutive items take consecutive
+// rows.
 // Arguments: indptr, indices and data are the rows in CSR; xx and uu are the squared norms of rows and right-hand rows.
-// For element-wise functions xx and uu are zero(x) and zero(y_u) instead.
+// For element-wise functions xx and uu are zero(x_i) and zero(y_u) instead.
 // DENSE_COLUMNS: the sums start with the columns that are stored whole (dense_columns_workgroup.mako).
-// LISTED: row r of the launch is row rows[r] of X, for tiles among right-hand rows; otherwise it is row r.
+// LISTED: row r of the launch is row rows[r] of X, so that rows can be a subset of X; otherwise it is row r of X.
 #ifdef LISTED
 #define ROW(r) rows[row + (r)]
 #else

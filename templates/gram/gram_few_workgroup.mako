@@ -22,16 +22,17 @@
 #endif
 #define NX (V / RX)  // work-items along the rows of a lane group
 #define ITEMS (NX * GROUPS)
-// Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2), or f(s) for an element-wise sum s.
+// Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f. An element-wise kernel
+// function is f(s) instead, with a sum s of terms e(x_i[j], y_u[j]) over features j.
 // x_i are rows in lane groups of V rows, and y_u a few right-hand rows of a panel:
 //   x_i[columns[j]] = values[at[g] + j * V + i % V] for lane group g = i / V, and
 //   y_u[j] = panel[((u / UB) * d + j) * UB + u % UB], with quotients rounded down
 // Reading the rows is most of the work. So each value is read once, and multiplied by COLUMNS right-hand rows while it
 // is in a register.
-// A work-group of NX * GROUPS items takes GROUPS lane groups. Each item owns RX neighbouring rows and reads them
+// A work-group of (V / RX) * GROUPS items takes GROUPS lane groups. Each item owns RX neighbouring rows and reads them
 // itself. Consecutive items read consecutive addresses.
 // Local memory holds DEPTH features of the right-hand rows in two buffers, and all items read the same value at once.
-// Work-groups along dimension 1 of the launch share the right-hand rows.
+// Work-groups along dimension 1 of the launch divide the right-hand rows among them.
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
     const int group0, const int groups, const int base, global const real *restrict values,
     global const long *restrict at, global const int *restrict columns_at, global const int *restrict columns,

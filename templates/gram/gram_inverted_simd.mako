@@ -11,17 +11,18 @@
 #endif
 #define AHEAD 4  // prefetches run this many entries ahead, since columns of the index are short and scattered
 #define LINES 16  // cache lines of a column that are prefetched at most
-// Compute kernel values S[slot[u]][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2), for rows x_i of X with an inverted index
-// (invert.cl) and the UB right-hand rows y_u in CSR, u = first .. first + UB - 1.
-// S are stored rows of kernel values: row slot[u] is that of right-hand row number u.
-// X is indexed in blocks b of ``size`` rows. The rows of block b that have feature k, and their values, are the entries
-// start + ends[b][k] .. start + ends[b][k + 1] - 1 of the index, with ascending rows and start = starts_of[b * size].
+// Compute kernel values S[slot[u]][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f, for rows x_i of X with
+// an inverted index (invert.cl) and UB right-hand rows y_u in CSR, u = first .. first + UB - 1.
+// S are stored rows of kernel values: row slot[u] belongs to right-hand row u.
+// X is indexed in blocks b of ``size`` rows. The index lists, for each feature k, the rows of block b that have the
+// feature, and their values. They are the entries start + ends[b][k] .. start + ends[b][k + 1] - 1 of the index, in
+// ascending order of rows, with start = starts_of[b * size].
 // Values are computed where they are stored, by three kernels one after another:
-//   gram   stores the sum of x_i[j] * y_u[j] over the dense columns j (dense_columns_simd.mako). A work-item takes V
-//     rows. The kernel is left out if no column is dense.
+//   gram   stores the sum of x_i[j] * y_u[j] over the columns j that are stored densely (dense_columns_simd.mako). A
+//     work-item takes V rows. The kernel is left out if there are no such columns.
 //   match  adds x_i[j] * y_u[j] for each other entry j of y_u and each row x_i with an entry j, then applies f.
 //     A work-item takes one right-hand row y_u and one block of rows x_i, whose sums stay in its core's cache.
-//   add_weighted  adds sum_u D[p][u] * S[slot[u]][i] to c[p][i] (UPDATE of epilogue.mako). A work-item takes WEIGHED rows i.
+//   add_weighted  c[p][i] += sum_u D[p][u] * S[slot[u]][i] for each problem p. A work-item takes WEIGHED rows i.
 <%def name="parameters()">\
 const int group0, const int groups, const int base, global const long *restrict indptr,
     global const INDEX *restrict indices, global const real *restrict data, global const real *restrict dense,

@@ -2,10 +2,11 @@
 <%include file="epilogue.mako"/>
 <%namespace name="lanes" file="tiles_lanes_simd.mako"/>
 ${lanes.settings()}
-// Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2), or f(s) for an element-wise sum s.
-// x_i are rows in lane groups of V rows, and y_u the right-hand rows of a panel.
-// A work-item takes run * GROUPS consecutive lane groups, with ``run`` such that all work-items together take all.
-// tiles_lanes_simd.mako describes how rows and right-hand rows are read.
+// Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f. An element-wise kernel
+// function is f(s) instead, with a sum s of terms e(x_i[j], y_u[j]) over features j.
+// x_i are rows in lane groups of V rows, and y_u the right-hand rows of a panel. tiles_lanes_simd.mako describes how
+// both are read. The work-items divide the lane groups among them: each takes about the same number of consecutive lane
+// groups.
 kernel EXPLICIT void gram(
     const int group0, const int groups, const int base, global const real *restrict values,
     global const long *restrict at, global const int *restrict columns_at, global const int *restrict columns,

@@ -27,14 +27,15 @@ typedef CAT(REAL, 4) four;
 #define VALUE(sum, x2, u2, s) kernel_value((sum).s, (x2).s, u2 KERNEL_ARGUMENTS)
 #define VALUES(sum, x2, u2) \
   (four)(VALUE(sum, x2, u2, s0), VALUE(sum, x2, u2, s1), VALUE(sum, x2, u2, s2), VALUE(sum, x2, u2, s3))
-// Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2), or f(s) for an element-wise sum s.
-// x_i are rows in lane groups of V rows, and y_u the right-hand rows of a panel:
+// Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f. An element-wise kernel
+// function is f(s) instead, with a sum s of terms e(x_i[j], y_u[j]) over features j.
+// x_i are rows in lane groups of V rows, and y_u the right-hand rows of a panel in blocks of UB rows:
 //   x_i[columns[j]] = values[at[g] + j * V + i % V] for lane group g = i / V, and
 //   y_u[j] = panel[((u / UB) * d + j) * UB + u % UB], with quotients rounded down
-// A work-group of NX * NY items takes GROUPS lane groups. It computes tiles of GROUPS * V rows and BLOCKS panel
-// blocks of UB right-hand rows.
-// Work-groups along dimension 1 of the launch share the tiles. With UPDATE (epilogue.mako) this dimension has size 1.
-// An item owns 4 x 4 values for each pair of lane group and block.
+// A work-group takes GROUPS lane groups. It computes tiles of K with GROUPS * V rows and BLOCKS * UB right-hand rows.
+// It has V / 4 * (UB / 4) items. An item owns 4 x 4 values for each pair of lane group and block.
+// Work-groups along dimension 1 of the launch divide the tiles among them. With UPDATE, which adds the values to sums
+// (epilogue.mako), this dimension has size 1.
 // Local memory holds DEPTH features of the rows and of the right-hand rows in two buffers. The next features are loaded
 // to registers while the current ones are multiplied.
 // Rows and right-hand rows are read in vectors of four values, and consecutive items read consecutive addresses.

@@ -30,20 +30,20 @@
 #define ALONG (GROUPS * V / WARP_ROWS)  // warps along the rows of a tile
 #define X_FRAGMENTS (WARP_ROWS / FRAGMENT_ROWS)
 #define U_FRAGMENTS (WARP_VECTORS / FRAGMENT_VECTORS)
-// Numbers of vectors of four values for each feature in local memory, with two vectors of padding. The padding shifts
+// Define how many vectors of four values local memory has for each feature, two of them as padding. The padding shifts
 // each feature by eight banks, so that four features of eight rows are in different banks.
 #define X_LINE (GROUPS * NX + 2)
 #define U_LINE (BLOCKS * NY + 2)
 typedef float4 four;
-// Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) for rows x_i in dense lane groups of V rows and the
-// right-hand rows y_u of a panel. Matrix units (${units}) compute the inner products.
-// The kernel of matrix_norms.cl has computed the squared norms |x_i|^2 and |y_u|^2.
+// Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f. x_i are rows in dense lane
+// groups of V rows, and y_u the right-hand rows of a panel in blocks of UB rows:
 //   x_i[j] = values[at[g] + j * V + i % V] for lane group g = i / V, and
 //   y_u[j] = panel[((u / UB) * d + j) * UB + u % UB], with quotients rounded down
-// A work-group takes GROUPS lane groups. It computes tiles of GROUPS * V rows and BLOCKS panel blocks of UB right-hand
-// rows.
-// Work-groups along dimension 1 of the launch share the tiles. With UPDATE (epilogue.mako) this dimension has size 1.
+// Matrix units (${units}) compute the inner products. matrix_norms.cl has computed the squared norms.
+// A work-group takes GROUPS lane groups. It computes tiles of K with GROUPS * V rows and BLOCKS * UB right-hand rows.
 // A warp owns WARP_ROWS x WARP_VECTORS values of a tile.
+// Work-groups along dimension 1 of the launch divide the tiles among them. With UPDATE, which adds the values to sums
+// (epilogue.mako), this dimension has size 1.
 // Local memory holds DEPTH features of the rows and of the right-hand rows in two buffers. The next features are loaded
 // to registers while the current ones are multiplied.
 // Rows and right-hand rows are read in vectors of four values, and consecutive items read consecutive addresses.

@@ -1,12 +1,12 @@
 <%include file="kernel_function.mako"/>
 <%namespace name="lanes" file="chain_lanes_simd.mako"/>
-// Compute a row of a subproblem's tile Q = K(ws, ws) of its working set ws, when the solver first needs the row.
-// Most coefficients never change, so most rows of Q are never computed. made[i] says whether row i has been computed.
-//   Q[i][k] = f(<u_k, u_i>, |u_k|^2, |u_i|^2), or f(s) for an element-wise sum s
+// Compute a row of a subproblem's tile Q = K(ws, ws) of its working set ws, when the solver first needs the row:
+//   Q[i][k] = f(<u_k, u_i>, |u_k|^2, |u_i|^2), or f(s) for an element-wise sum s of terms e(u_k[j], u_i[j])
 //   u_k[j] = panel[((k / V) * d + j) * V + k % V],   with d features j and k / V rounded down
-// SIMD only: the work-item that solves the subproblem computes the row from a panel of right-hand rows u_k in its
-// core's cache. It loads V contiguous values and multiplies them by one broadcast value.
-// The operations have the order of the gram kernels, so that the bits are equal.
+// Most coefficients never change, so most rows of Q are never computed. made[i] says whether row i has been computed.
+// SIMD only: the work-item that solves the subproblem computes the row from a panel of the working set's rows u_k in
+// its core's cache. It loads V contiguous values and multiplies them by one broadcast value.
+// The operations are those of the gram kernels in the same order, so that values have the same bits.
 #define ROWS_PARAMETERS , global uchar *restrict made, global const real *restrict panel, global const real *restrict uu, \
     const int d KERNEL_PARAMETERS
 #define ROWS_BEGIN made += (size_t)p * W, panel += (size_t)p * W * d, uu += (size_t)p * W;
