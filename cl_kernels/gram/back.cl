@@ -175,7 +175,7 @@ kernel EXPLICIT void back(global const real *restrict K, const long ld, const in
 #define WIDE(sum) wide_of(sum)
 #endif
 
-// Compute t[p][i] = sum_u v[p][u] * K[u][i] for ``outputs`` outputs from p on, and the work-group's LINE rows i.
+// Compute t[p][i] = sum_u v[p][u] * K[u][i] for ``outputs`` outputs, the first of them p, and LINE rows i.
 // A work-item sums over the right-hand rows u = begin .. end - 1 for one row i. Then the sums of the WG / LINE
 // work-items of each row are added.
 #define FORWARD(outputs)                                                                                             \
@@ -204,11 +204,10 @@ kernel EXPLICIT void back(global const real *restrict K, const long ld, const in
     barrier(CLK_LOCAL_MEM_FENCE);                                                                                    \
   }
 
-// Compute out[p][u] += sum_i K[u][i] * r[p][i] for ``outputs`` outputs from p on, and ROWS_EACH right-hand rows from u
-// on.
+// Compute out[p][u] += sum_i K[u][i] * r[p][i] for ``outputs`` outputs, the first of them p, and for the
+// ROWS_EACH right-hand rows u, u + 1, ...
 // Work-item lid sums over the rows i = lid, lid + WG, ... Then the WG sums for each right-hand row are added in two
-// steps:
-// LINE work-items add WG / LINE sums each, and one work-item adds the LINE results.
+// steps: LINE work-items add WG / LINE sums each, and one work-item adds the LINE results.
 #define BACK(outputs)                                                                                                \
   {                                                                                                                  \
     wide total[ROWS_EACH][outputs];                                                                                        \

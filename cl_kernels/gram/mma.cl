@@ -1,12 +1,12 @@
 // Multiply parts of float32 matrices by NVIDIA's matrix units (mma.sync m16n8k8), which multiply tf32 numbers:
 //   sums[u][x] += sum_j u[j] * x[j],   over 8 features j, for 16 right-hand rows u and 8 rows x
 // Each float32 number is split into two tf32 numbers of 11 bits: high is the number rounded to 11 bits (to nearest,
-// halves away from 0), and low is the number minus high, rounded alike. Three products of tf32 numbers replace each
-// product:
+// halves away from 0), and low is the number minus high, rounded alike. Then three products of tf32 numbers
+// replace each product:
 //   u[j] * x[j] = low_u * high_x + high_u * low_x + high_u * high_x,   with an error of at most 2^-21 * |u[j] * x[j]|
 // The error consists of the omitted product low_u * low_x (2^-22) and of the rounding of low (2^-23 for each factor).
-// The units truncate sums instead of rounding them. So they add only the products of eight features, and float32
-// additions add these sums.
+// The units truncate sums instead of rounding them. To limit this error, they add only the products of eight features.
+// Ordinary float32 additions add these sums.
 // A fragment is the part of a matrix that one instruction reads. The 32 work-items of a warp hold it together, in the
 // layout of the PTX manual.
 // EMULATED computes the same in OpenCL C. All items of a work-group then call ``multiplied`` together, and exchange

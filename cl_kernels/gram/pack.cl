@@ -1,5 +1,5 @@
 // Pack rows of X into lane groups g of V rows, where the V values of a feature are side by side:
-//   values[at[g] + j * V + lane] = X[order[g * V + lane] - row0][J[j]] - centre[J[j]],   rounded once
+//   values[at[g] + j * V + lane] = X[order[g * V + lane] - row0][J[j]] - centre[J[j]],   with one rounding
 // J lists the features of lane group g: columns[columns_at[g] ...], or all d features if ``dense`` is set.
 // A row number order[...] < 0, or outside row0 .. row0 + rows - 1, marks a padding row, whose values become 0.
 // Row i of X starts at X + begin + i * d.

@@ -1,13 +1,11 @@
 // Copy, complete and multiply rows of the kernel matrix K that are stored on the device.
 // Row i of K is in slot slot_of[i], or in slot i if slot_of is null. A slot has ``ld`` values of a buffer.
 // Each of the buffers (slabs) has slab_rows slots; STORED_ROW gives the address of a slot.
-//   gather_tile  Q[u][v] = K[rows[u]][rows[v]] for v >= reused, or 0 if either row number is -1 or row rows[u] has no
-//     slot
+//   gather_tile  Q[u][v] = K[rows[u]][rows[v]] for v >= reused, or 0 if a row number is -1 or row rows[u] has no slot
 //   mirror_rows  K[u][v] = K[v][u] for v >= ends[u]
 //   add_between  c[u] += sum_k K[rows[u]][right[k]] * D[k] over k < count[0], for u with rows[u] >= 0
 // gather_tile: Q is a tile of capacity x capacity values. Its first ``reused`` columns are left unchanged.
-// With ``symmetric`` set, a row u >= reused gets only the columns v <= u, because K is symmetric (carry.cl fills the
-// rest).
+// With ``symmetric`` set, a row u >= reused gets only the columns v <= u, because K is symmetric (see carry.cl).
 // In work-group style, V work-items take a row u of Q, with V the number of rows in a lane group. Consecutive items
 // write consecutive values. In SIMD style one work-item takes a whole row u.
 // mirror_rows: ends[u] is the number of columns that row u has, a multiple of SIDE, or n if the row has all columns.

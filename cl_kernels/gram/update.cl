@@ -1,7 +1,7 @@
 // Add stored rows of the kernel matrix to the gradients f of each problem p:
 //   f[p][i] += sum_h D[p][h] * S[slot[h]][i],   over h < count[0],   where S[s] is the stored row in slot s
-// SIMD: a work-item owns BLOCK rows i. It reads BLOCK consecutive values of each stored row, enough for the prefetcher.
-// Its sums stay in the first-level cache.
+// SIMD: a work-item owns BLOCK rows i. It reads BLOCK consecutive values of each stored row, so that the processor
+// prefetches them. Its sums stay in the first-level cache.
 // Work-groups: the WG items own BLOCK rows i, and consecutive items read consecutive addresses.
 // The group has WG / BLOCK slices of BLOCK items. Each slice sums a share of the stored rows, HITS loads at a time.
 // Then the sums of the slices are added in local memory.

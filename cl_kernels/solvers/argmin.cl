@@ -7,8 +7,7 @@
 // reduces the RADIX results. A work-group of at most RADIX items has only the second stage.
 // A barrier precedes each stage. No barrier follows the second stage, because it reads only entries that the next call
 // does not write before its first barrier. A work-group of at most RADIX items does have a barrier there.
-// Arguments: ``values`` and ``indices`` in local memory have ENTRIES_EACH entries each, and 2 * ENTRIES_EACH for
-// NAME_2.
+// Arguments: ``values`` and ``indices`` in local memory have ENTRIES_EACH entries each, for NAME_2 twice as many.
 #define RADIX 16
 #if WG > RADIX
 #define LEAVES RADIX

@@ -1,13 +1,11 @@
 // Copy kernel values within the W x W tile Q = K(ws, ws) of a working set ws.
 // The first ``reused`` rows of the working set are the last ``reused`` rows of the working set before it.
-//   carry   Q[k][v] = Q[reused + k][reused + v] for k, v < reused: the values among the rows that both working sets
-//     have
+//   carry   Q[k][v] = Q[reused + k][reused + v] for k, v < reused: values among rows of both working sets
 //   mirror  Q[k][v] = Q[v][k] for k >= reused and (v < reused or v > k): values that follow by symmetry
 // Work-items: a SIMD work-item copies a block of SIDE x SIDE values, so that it reads and writes whole cache lines.
 // In work-group style, SIDE x SIDE items copy such a block. mirror transposes the block in local memory, so that
 // consecutive items read and write consecutive addresses.
-// Launches: carry has the global size (reused, reused), and mirror (W, W - reused). In SIMD style both are divided by
-// SIDE.
+// Launches: carry has the global size (reused, reused), and mirror (W, W - reused). SIMD divides both by SIDE.
 #define SIDE 16
 
 #ifdef SIMD

@@ -9,8 +9,7 @@
 //   coupled   computes three sums over each chunk of rows, from which the host gets the objectives:
 //     sum b * (f - q),   sum b * q,   loss = sum_i hi[y][i] * (max_p f[p][i] - f[y][i])   (GTSVM, equation 3)
 //     Here y is the class of row i, the only problem with hi[y][i] > 0.
-// Work-items: row_violations has one for each of the n rows, and coupled one work-group for each chunk of ``chunk``
-// rows.
+// Work-items: row_violations has one for each of the n rows, and coupled one work-group for each chunk of rows.
 // Consecutive items read consecutive rows of each problem.
 kernel void row_violations(const int n, const int problems, global const wide *restrict f, global const wide *restrict b,
                    global const wide *restrict lo, global const wide *restrict hi, global wide *restrict view) {

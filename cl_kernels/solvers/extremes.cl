@@ -1,13 +1,13 @@
 // Compute the optimality state of a solve: the extreme gradients, and sums for the offset and for the objectives.
-// The host reads it at each convergence check, and count.cl chooses working sets from it.
+// The host reads this state at each convergence check, and count.cl chooses working sets from it.
 // In signed coefficients b_i = y_i * a_i with lo_i <= b_i <= hi_i, and gradients f of the dual objective in b:
 //   up = {i : b_i < hi_i},   low = {i : b_i > lo_i},   m = min_up f,   M = max_low f
 // The violation of a problem is M - m. The violation of row i is M - f_i if i is in up, f_i - m if i is in low, and the
 // larger of the two if i is in both.
 // If the dual has the term epsilon * |b| (common.cl), f_i is the derivative to the right of b_i for rows in up, and the
 // derivative to the left of b_i for rows in low.
-// NO_BIAS: the sum of b is free. The violation of row i is -f_i (up) or f_i (low). The problem's is the largest of
-// them.
+// NO_BIAS: the sum of b is free. The violation of row i is -f_i (up) or f_i (low), and the violation of the
+// problem is the largest of these.
 // SPLIT: rows with hi > 0 and rows with lo < 0 are two groups, and the sum of b over each group is fixed (nu-SVC,
 // nu-SVR). Each group has its own m, M and offset.
 // Two kernels:

@@ -76,7 +76,7 @@ inline wide wide_of_key(const Key one) { return (wide)(unordered(one.high), unor
 
 // Replace each of ``count`` keys by the smallest key of the sub-group, in all items of the sub-group. count is 1 or 2.
 // A key consists of a value and its index. The value is mapped to an integer in two halves of 32 bits, so that integers
-// have the order of the values. If ``halves`` is 0, the low halves are not used.
+// have the order of the values. Low halves are used only if ``halves`` is 1.
 // Two keys are reduced together, step by step, because each step of one reduction waits for the step before it.
 INLINED void least_keys(const int count, Key *keys, const int halves) {
   Key least[2];
@@ -91,8 +91,7 @@ INLINED void least_keys(const int count, Key *keys, const int halves) {
 
 // Replace each of ``count`` keys by the smallest key of the work-group, in all its items. count is 1 or 2.
 // A key has three integers: a value's high half and low half, and the value's index. Keys compare in this order, so
-// that the smallest of equal values is the one with the smallest index. If ``halves`` is 0, the low halves are not
-// used.
+// that the smallest of equal values is the one with the smallest index. Low halves are used only if ``halves`` is 1.
 // ``parts`` in local memory receives the smallest key of each sub-group, first for keys[0] and then for keys[1].
 INLINED void least_of_all(const int count, Key *keys, const int halves, local uint *parts) {
   least_keys(count, keys, halves);

@@ -1,11 +1,10 @@
 // List the rows of the kernel matrix K that the update of the gradients f needs, after a subproblem is solved.
 // Then make space in each working set for new rows.
 // If ``all`` is 1, the kernel runs before the subproblem is solved, and lists all rows of the working sets.
-// There are ``sets`` working sets of W row numbers. Each belongs to ``each`` problems: to one, or to all coupled
-// problems.
+// There are ``sets`` working sets of W row numbers. Each belongs to one problem, or to ``each`` coupled problems.
 // A row of a working set is listed if one of its coefficients changed, as a hit or as a miss:
-//   slot_of[row] >= 0   hit: the row cache has the row. hit_slot lists its slot, and hit_D the changes of its
-//     coefficients.
+//   slot_of[row] >= 0   hit: the row cache has the row. hit_slot lists its slot, and hit_D its coefficients'
+//     changes.
 //   slot_of[row] < 0    miss: the row has to be computed. miss_row lists its number, miss_slot the slot to store it in,
 //     and miss_D the changes.
 // A miss gets the next slot of a ring of ``capacity`` slots. The row that owned the slot is evicted. If capacity is 0,

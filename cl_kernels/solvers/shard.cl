@@ -1,5 +1,4 @@
-// Access single rows of a shard, which is a set of training rows on one device. rows[k] is the index of a row in the
-// shard.
+// Access single rows of a shard, which is a set of training rows on one device. rows[k] is a row's index in the shard.
 //   put   sets coefficients:                   b[rows[k]] = values[k]
 //   mark  marks rows as in the working set:    in_set[rows[k]] = 1
 //   get   reads gradients:                     out[k] = f[rows[k]], or 0 if rows[k] is -1

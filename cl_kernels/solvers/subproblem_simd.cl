@@ -1,14 +1,14 @@
 // Solve the dual problem over a working set ws of W rows, with all other rows fixed, by SMO iterations.
 // Second-order information chooses the pair of rows i, j that an iteration changes (Fan, Chen, Lin 2005, WSS 2):
-//   minimise 1/2 * b' Q b + terms of single coefficients,   lo <= b <= hi,   sum b unchanged
+//   minimise 1/2 * b' Q b + c' b + epsilon * sum |b| with a constant c,   lo <= b <= hi,   sum b unchanged
 // b are the signed coefficients, f is the gradient, and Q = K(ws, ws) is the W x W tile of kernel values, row-major.
 // Work-items: one work-item, in SIMD style, solves one problem p. It reads rows of Q in order, in vectors of DW values.
 // An SMO iteration has two passes over the W rows. The first pass updates f by the last iteration's change t of b_i and
 // -t of b_j, f += t * (Q_i - Q_j), and finds the next i and the largest violation. The second pass chooses as j the row
 // k with the largest gain (f_k - f_i)^2 / (Q_ii + Q_kk - 2 * Q_ik).
 // Precision: F is f less the middle of the extreme gradients, in the type of Q. The middle is (m + M) / 2, where m is
-// the smallest f of rows that can rise, and M the largest f of rows that can fall. So F is near 0, where floats are
-// dense.
+// the smallest f of rows that can rise, and M the largest f of rows that can fall. So F of rows that are to change is
+// near 0, where floats have small rounding errors.
 // Rounding of F does not add up over working sets, because the changes of b, and not F, update f of all rows.
 // F + up and F + low are the derivatives to the right and to the left of b. up and low are plus or minus epsilon, or
 // infinite at a bound.

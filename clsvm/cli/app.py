@@ -197,7 +197,7 @@ def _show_kept() -> None:
 
 
 def _show_found(found: Tuning) -> None:
-    """Print the results of a run of the tuner: times of each family of sizes, then rates of the cost model."""
+    """Print the results of a run of the tuner: times of each tuned computation, then measured costs of entries."""
     figures = "default ms", "best ms", "gain"
     rows, figures = [], ("default ms", "best ms", "gain")
     for one in found.families:

@@ -83,7 +83,7 @@ class Option:
 
     @property
     def multiple(self) -> bool:
-        """Return whether the value is a list or tuple. typer makes such values only after it has called callbacks."""
+        """Return whether the value is a list or tuple. typer converts lists and tuples later than other values."""
         return get_origin(self.kind) is not None
 
     def value(self, value: Any) -> Any:

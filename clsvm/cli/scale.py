@@ -192,7 +192,7 @@ def _labels(file: str, y: Array, ranges: Ranges) -> Array:
     if not (math.isfinite((upper - lower) * (high - low)) and np.isfinite(labels).all()):
         worst = y[np.argmin(np.isfinite(labels))]
         raise ValueError(
-            f"{file}: got target {worst:g}, "
+            f"{file}: scaling overflows: got target {worst:g}, "
             f"expected targets that scale from the range {low:g} ... {high:g} to finite numbers"
         )
     return labels
@@ -216,7 +216,7 @@ def _check(file: str, ranges: Ranges, features: Array, low: Array, high: Array) 
         ends = f"{ranges.low[worst]:g} ... {ranges.high[worst]:g}"
         values = f"{extremes[0, worst]:g} ... {extremes[1, worst]:g}"
         raise ValueError(
-            f"{file}: got {values} in feature {ranges.features[worst] + 1}, "
+            f"{file}: scaling overflows: got {values} in feature {ranges.features[worst] + 1}, "
             f"expected values that scale from the feature's range {ends} to finite numbers"
         )
 
@@ -232,7 +232,7 @@ def _rows(X: Array, labels: Array, ranges: Ranges) -> Iterator[tuple[bytes, int]
     lower, upper, features = ranges.lower, ranges.upper, ranges.features
     of_zero = _scaled(0.0, ranges.low, ranges.high, lower, upper)
     full = np.flatnonzero(of_zero)
-    listed = np.append(features, -1)  # searchsorted may return len(features), where -1 matches no column
+    listed = np.append(features, -1)  # column numbers above the last feature are compared with -1, which is no column
     cells = X.indptr + np.arange(X.shape[0] + 1) * len(full)
     begin = 0
     while begin < X.shape[0]:
@@ -246,7 +246,7 @@ def _rows(X: Array, labels: Array, ranges: Ranges) -> Iterator[tuple[bytes, int]
         background = np.arange(count)[:, None] * len(features) + full
         keys = np.concatenate([row * len(features) + column, background.ravel()])
         values = np.concatenate([values, np.tile(of_zero[full], count)])
-        # of equal places np.unique keeps the first: stored values precede scaled zeros in ``keys``
+        # stored values come first, so np.unique drops the scaled zero at the position of a stored value
         keys, first = np.unique(keys, return_index=True)
         values = values[first]
         row, column = np.divmod(keys[values != 0], max(len(features), 1))

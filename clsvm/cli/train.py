@@ -535,7 +535,7 @@ def svm_train(estimator: Any, y: NDArray[Any], weights: NDArray[np.float64] | No
         positions, signs = libsvm.reordered_pairs(order)
         i, j = np.triu_indices(k, 1)
         class_pairs = [(a, b) for a, b in zip(order[i].tolist(), order[j].tolist(), strict=True)]
-    else:  # of two classes the second is the positive one
+    else:  # the second of two classes is the positive one
         positions, signs = np.zeros(1, np.intp), np.array([-1.0 if k == 2 and order[0] == 0 else 1.0])
         class_pairs, duals = [tuple(order.tolist())], duals.sum(keepdims=True)
     rho = signs * (0.0 - model.intercept[positions]) + 0.0

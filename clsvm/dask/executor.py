@@ -59,7 +59,7 @@ class Chunks:
     received: int = 0
 
     def select(self, some: Sequence[int]) -> None:
-        """Keep only the chunks whose numbers are in ``some``."""
+        """Keep only the chunks with the indices ``some``, and forget all others."""
         self.X, self.y, self.weights = ([column[i] for i in some] for column in (self.X, self.y, self.weights))
 
     def map(self, call: Callable[..., Any], *columns: list[Any]) -> list[Any]:
@@ -69,7 +69,7 @@ class Chunks:
     def addresses(self) -> list[str]:
         """Return for every chunk the address of the worker that is to use it.
 
-        Of the workers that hold the chunk it is the one with the fewest chunks so far.
+        If several workers hold a chunk, the worker with the fewest chunks so far is chosen.
         """
         wait(self.X)
         holders, counts, addresses = self.client.who_has(self.X), Counter[str](), []
@@ -154,7 +154,7 @@ class OnWorkers:
         self.client.run(worker.in_thread, worker.forget, self._name, on_error="ignore")
 
     def _build_missing(self, missing: set[int]) -> None:
-        """Build the parts whose numbers are in ``missing`` on live workers, unless they are built already.
+        """Build the parts with the indices ``missing`` on live workers, unless they are built already.
 
         Raises DeviceError if a part is lost more than TRIES times.
         """
@@ -175,7 +175,7 @@ class OnWorkers:
                     self._built.add(i)
 
     def _reassign(self, parts: set[int]) -> set[int]:
-        """Assign parts of lost workers to live workers, and return the numbers of the reassigned parts."""
+        """Assign parts of lost workers to live workers, and return the indices of the reassigned parts."""
         live = live_workers(self.client)
         lost = {i for i in parts if self.addresses[i] not in live}
         for i in lost:

@@ -42,9 +42,9 @@ Vector = NDArray[np.float64]
 def block(
     stream: Stream, X: Data, y: Any, weights: Any, *, points: InducingPoints, encoding: Encoding, task: Task
 ) -> RowBlock:
-    """Build a block of a Falkon fit on a worker, from the rows X (n, d), targets y and weights of a chunk.
+    """Build the object that computes with the rows X (n, d), targets y and weights of a chunk, on a worker.
 
-    ``encoding`` converts y to numbers. ``task`` is the optimization problem, without targets.
+    ``encoding`` converts y to numbers. ``task`` holds the loss, penalty and constant part of the fit, without targets.
     """
     y, weights = encoding.encoded(y, weights)
     return RowBlock.built(stream, X, points, replace(task, y=y, weights=weights))
@@ -60,7 +60,7 @@ class FalkonRows(ChunkedRows, nystrom.Rows):
     encoding
         how targets are converted to numbers, the same for all chunks.
     task
-        optimization problem over a few rows, which have the extreme targets of all chunks.
+        loss, penalty and constant part of the fit, with a few rows that stand for all rows.
     """
 
     weighted: list[int]
@@ -85,7 +85,7 @@ class FalkonRows(ChunkedRows, nystrom.Rows):
             yield parts
 
     def values(self, rows: NDArray[np.intp]) -> NDArray[np.floating]:
-        """Return kernel values (s, m) between s rows with these numbers and the m inducing points.
+        """Return the kernel values (s, m) of s rows and the m inducing points. ``rows`` are the numbers of the s rows.
 
         The rows are fetched from the workers, and the caller computes the values.
         """

@@ -297,7 +297,7 @@ def checked(X: Any) -> Data:
 def typed(chunk: Any) -> Any:
     """Convert an array of Python objects to a pandas object with inferred dtypes. Return other chunks unchanged.
 
-    Such arrays occur because Dask converts nullable columns of a data frame for which NumPy has no dtype.
+    Dask makes such arrays from columns of a data frame that may lack values, since NumPy has no dtype for them.
     """
     if not isinstance(chunk, np.ndarray) or chunk.dtype.kind != "O" or chunk.ndim not in (1, 2):
         return chunk
@@ -384,7 +384,7 @@ def predicted(X: Any, estimator: Any, name: str) -> Any:
 
 
 def sample(estimator: Any, d: int, columns: Any) -> Any:
-    """Return one valid row of d features: a support vector of the estimator, or zeros if it has none."""
+    """Return one row of d features for which the estimator can predict: a support vector, or zeros if there is none."""
     rows = getattr(estimator, "support_vectors_", None)
     if not isinstance(rows, np.ndarray) or not len(rows) or rows.shape[1] != d:
         rows = np.zeros((1, d))

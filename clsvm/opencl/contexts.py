@@ -71,7 +71,7 @@ def _before_fork() -> None:
     _forking.extend(streams)
     for stream in _forking:
         stream.lock.acquire()
-        with contextlib.suppress(DeviceError):  # the thread of the stream gets the error at its next call
+        with contextlib.suppress(DeviceError):  # the thread that uses the stream gets the error at its next call
             stream.finish()
 
 
@@ -117,7 +117,7 @@ def built(process: int, context: cl.Context, device: cl.Device, text: str, optio
     global builds
     log = ""
 
-    def make() -> cl.Program:  # ignores the build's warnings here, so that a warning of cached() is still shown
+    def make() -> cl.Program:  # ignores warnings of the compiler, but not cached()'s own warning
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # some compilers warn although they succeed
             return cl.Program(context, text).build(options=[*options, *device_options(device)])
@@ -127,7 +127,7 @@ def built(process: int, context: cl.Context, device: cl.Device, text: str, optio
             program = cached(make)
         except cl.Error as error:
             log = message_of(error)
-    if log:  # raised outside the except block: an error chained to pyopencl's error could not be pickled
+    if log:  # BuildError must not be chained to pyopencl's error, which cannot be pickled
         raise BuildError(device.name.strip(), log, text)
     builds += 1
     return program
@@ -167,7 +167,7 @@ def message_of(error: cl.Error) -> str:
 class RuntimeCall:
     """Hold a lock during calls of the OpenCL runtime on one device, and turn their errors into DeviceError.
 
-    Use it as a context manager. ``words`` say for the error's message what failed.
+    Use it as a context manager. ``words`` are the part of the error's message that says what failed.
     """
 
     def __init__(self, info: Any, lock: Any, words: str) -> None:

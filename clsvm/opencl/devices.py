@@ -222,8 +222,8 @@ def find(spec: Any = None) -> DeviceInfo:
     hits = _matches(asked, here)
     if not hits:
         raise DeviceError(f"no OpenCL device matches {given!r}; there are:\n{describe()}")
-    info = partial(_info, os.getpid(), tried=len(hits) > 1)  # fit only if there is a choice, since it takes seconds
-    choice = asked in ("", "gpu", "cpu")  # these may match several devices: the first usable one is taken
+    info = partial(_info, os.getpid(), tried=len(hits) > 1)  # run small fits only to choose, since they take seconds
+    choice = asked in ("", "gpu", "cpu")  # such a name may match several devices; the first usable one is taken
     if choice:
         order = {"gpu": 0, "cpu": 1, "other": 2}
         hits.sort(key=lambda i: (order[_kind(here[i])], -here[i].global_mem_size, i))
@@ -247,7 +247,7 @@ def split_names(spec: Any) -> Any:
     here, pieces = visible(os.getpid()), spec.split(",")
     names = []
     while pieces:
-        ends = range(len(pieces), 1, -1)  # try to join the most pieces first
+        ends = range(len(pieces), 1, -1)  # the longest possible name is tried first
         joined = next((end for end in ends if _one_name(pieces[:end], here)), 1)
         names.append(",".join(pieces[:joined]).strip())
         pieces = pieces[joined:]
@@ -257,7 +257,7 @@ def split_names(spec: Any) -> Any:
 
 
 def _one_name(pieces: list[str], here: list[cl.Device]) -> bool:
-    """Return whether the pieces of text, joined by commas, are all or part of the name of one device or platform."""
+    """Return whether ``pieces``, joined by commas, give the name of a device or platform, or a part of such a name."""
     texts = [" ".join(piece.split()).lower() for piece in pieces]
     if not all(texts) or all(_NUMBERED.fullmatch(text) for text in texts):
         return False
@@ -322,8 +322,8 @@ def _named(text: str, here: list[cl.Device]) -> list[int]:
     """Return the indices of all devices that ``text`` names. The texts "gpu" and "cpu" name all devices of a kind.
 
     Other texts are compared first with full names, then with parts of platform names, then with parts of device names.
-    The first comparison that finds a device decides. Device names come last, because a processor's maker appears in
-    the device names of every platform.
+    The first comparison that finds a device decides. Device names come last, because every platform names a
+    processor's maker in its device names, and "intel" is to mean Intel's platform.
     """
     if text in ("gpu", "cpu"):
         return [i for i, device in enumerate(here) if _kind(device) == text]

@@ -54,7 +54,7 @@ def parse_bytes(value: Any, name: str = "memory_limit") -> int | None:
 
 pool_lock = threading.RLock()
 never_released: list[Any] = []
-Key = tuple[int, int]  # key of a pool: context handle, bytes of a buffer
+Key = tuple[int, int]  # key of a pool: handle of the OpenCL context, bytes of a buffer
 
 
 class Pool:
@@ -70,8 +70,8 @@ class Pool:
     def put(self, key: Key, buffer: Any, most: float = float("inf")) -> None:
         """Keep a freed buffer under its key.
 
-        First release other buffers until the pool has at most ``most`` bytes with the new one. Sizes that were used
-        longest ago are released first.
+        First release other buffers, until the pool has at most ``most`` bytes including the new buffer. Buffers of the
+        size that was used longest ago are released first.
         """
         with pool_lock:
             while self._buffers and self.nbytes + key[1] > most:
@@ -226,7 +226,7 @@ def huge_pages(context: cl.Context, nbytes: int) -> Any:
 
 
 def in_place(context: cl.Context, array: NDArray[Any]) -> tuple[Any, int]:
-    """Return (buffer, offset in bytes) for reading a contiguous array without a copy.
+    """Return a buffer by which kernels read a contiguous array without a copy, and the array's offset in it in bytes.
 
     Runtimes copy arrays that are not aligned, so the buffer begins at the aligned address before the array.
     """

@@ -1,4 +1,4 @@
-"""Define device profiles: the sizes and rates that suit a kind of device. PROFILES holds one record for each kind.
+"""Define device profiles: sizes of kernels and costs of operations for a kind of device. PROFILES holds the profiles.
 
 ``clsvm tune`` stores its results for the user's devices in one JSON file in the user's cache folder. Every fit reads
 this file:
@@ -35,14 +35,14 @@ Tile = Mapping[str, int]
 def shape_class(working: int) -> str:
     """Return the shape class of a product with ``working`` right-hand rows: "two", "few" or "many".
 
-    Each shape class has its own register tiles in a profile.
+    A profile has sizes of register tiles for each shape class.
     """
     return "two" if working <= 2 else "few" if working <= 16 else "many"
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Hold the sizes and rates for a kind of device.
+    """Hold the sizes of kernels, and the costs of operations, for a kind of device.
 
     Each cost is a time, in units of the time of one multiply-add in a product of dense rows.
 
@@ -64,8 +64,8 @@ class Profile:
     smo_items
         most work-items of a work-group that solves the dual over a working set.
     tiles
-        register tiles of the gram kernel for each shape class. "wide" is for many right-hand rows, if there are
-        enough tiles for every compute unit.
+        sizes of register tiles, the blocks of kernel values that are computed in registers, for each shape class.
+        "wide" replaces "many" if there are enough such blocks for every compute unit.
     block
         rows that a work-item (SIMD) or a work-group owns when it reads the row cache.
     chunks
@@ -337,7 +337,7 @@ def with_tuned(profile: Profile, name: str) -> Profile:
 
 
 def _valid(style: str, field: str, value: Any) -> bool:
-    """Return whether ``value`` is a valid tuning result for a profile field: a candidate, or a rate within its limits.
+    """Return whether ``value`` is a valid tuning result for a field: a candidate of the tuner, or a rate in its limits.
 
     ``style`` is the kernel style of the profile.
     """

@@ -82,11 +82,10 @@ class Stream:
         self.compute_units = int(self._device.max_compute_units)
         self._buffers: dict[int, tuple[Any, int]] = {}
         self._slabs: list[tuple[memory.Key, Any]] = []
-        self._spare: dict[int, list[Any]] | None = None  # bytes -> freed buffers, inside the context recycling()
+        self._spare: dict[int, list[Any]] | None = None  # bytes -> freed buffers; None outside of recycling()
         self._loose = 1.0
-        # Oclgrind 21.10 reports memory as uninitialised in two cases where this is wrong.
-        # One case is host memory that kernels read in place. So under Oclgrind buffers are copies of arrays.
-        # The other case is a new buffer in a released buffer's memory. So under Oclgrind no buffer is released.
+        # Oclgrind 21.10 wrongly reports host memory that kernels read in place as uninitialised, so arrays are copied.
+        # Oclgrind also reports a new buffer in a released buffer's memory as uninitialised, so no buffer is released.
         self.simulated = self.info.platform == SIMULATOR
         self.unified = self.info.kind == "cpu" and not self.simulated
         with context_lock:
@@ -132,14 +131,14 @@ class Stream:
         with self._runtime_call("no further queue"):
             queue = cl.CommandQueue(self._context, self._device)
         other = Stream(queue, self.limit, self.profile)
-        other.charge(start)  # all but nbytes of its limit count as used, so that messages name the user's memory_limit
+        other.charge(start)  # messages name the user's whole memory_limit, of which nbytes are free
         other.reads = memory.filled_caches()  # this stream counts all cached values already
         try:
             with other:
                 yield other
         finally:
             self.allocated -= nbytes
-            self.peak = max(before, self.peak - nbytes + other.peak - start)  # at least the peak of both streams
+            self.peak = max(before, self.peak - nbytes + other.peak - start)  # an upper bound of both streams' peak
 
     def charge(self, nbytes: int) -> None:
         """Count ``nbytes`` more bytes as allocated. A negative number counts as freed."""
@@ -223,7 +222,7 @@ class Stream:
     def give_slabs_back(self) -> None:
         """Move this stream's slabs to the pool of slabs, so that the pool next gives out the slab allocated first.
 
-        The first slab was used most.
+        Rows of K fill the slabs in the order of allocation, so most of the first slab's memory has been used.
         """
         while self._slabs:
             key, slab = self._slabs.pop()

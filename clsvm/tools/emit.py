@@ -138,7 +138,7 @@ def _wrapped(text: str) -> str:
 def _words(kernel: Kernel, layout: Layout, of_panel: bool) -> dict[str, str]:
     """Return argument name -> description for the OpenCL kernel ``gram`` over rows in a layout.
 
-    ``of_panel`` says whether the left-hand rows are right-hand rows too, as for the product "tile".
+    ``of_panel`` says whether the rows x_i are the right-hand rows themselves, as in the product "tile".
     """
     words = {**_ARGUMENTS, **layout.arguments, **(layout.panel_arguments if of_panel else {})}
     if kernel.spec.element:

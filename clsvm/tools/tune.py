@@ -204,9 +204,9 @@ def _launch(stream: Stream, X: Any, layout: Layout, whole: int = 0) -> Launch:
 
 
 def text(rng: np.random.Generator, n: int, d: int, entries: int, power: int = 3) -> sp.csr_matrix:
-    """Return n CSR rows with d columns and at most ``entries`` entries each, at random places.
+    """Return n CSR rows with d columns and at most ``entries`` entries each, in random columns.
 
-    Columns differ in density as words do in text: that of column j is proportional to j ** (1 / power - 1).
+    Columns differ in density as words do in text: the density of column j is proportional to j ** (1 / power - 1).
     """
     columns: NDArray[np.int32] = np.sort((d * rng.random((n, entries)) ** power).astype(np.int32), axis=1)
     values, ends = np.ones(columns.size, np.float32), np.arange(0, columns.size + 1, entries)

@@ -17,10 +17,11 @@
 #define PARTS (ITEMS / ROWS)  // work-items that share a row once its sums are in local memory
 // Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f, for CSR rows x_i and the UB
 // right-hand rows y_u of one block of a panel, u = first .. first + UB - 1.
-// The block (scatter.cl) consists of lines of UB numbers, one line for each feature that one of these right-hand rows
-// has.
+// The block consists of lines of UB numbers, one line for each feature that one of these right-hand rows has.
 // Line 0 is zero, and serves all other features:
 //   y_u[j] = block[line * UB + u - first],   line = max(line_of[j] - mark, 0)
+// scatter.cl writes the block, and sets line_of[j] to ``mark`` plus the line of feature j. Smaller numbers stem from
+// earlier blocks.
 // An element-wise kernel function is f(s), with a sum s of terms e(x_i[j], y_u[j]) over all features j:
 //   s = sum_j e(x_i[j], y_u[j]) + zero(y_u) - sum_j e(0, y_u[j]), where both sums are over the entries j of x_i
 //   zero(y_u) = sum_j e(0, y_u[j]) over all features j (zero_sums.mako)
@@ -28,8 +29,7 @@
 // rows, one after another.
 // A team copies UB entries of its row, and the numbers of their lines, to local memory. Item u of the team multiplies
 // the entries by number u of these lines, so that consecutive items read consecutive addresses.
-// Local memory transposes the ROWS x UB sums. Then several items share a row, and consecutive items take consecutive
-// rows.
+// Local memory transposes the ROWS x UB sums. Then consecutive items take consecutive rows.
 // Arguments: indptr, indices and data are the rows in CSR; xx and uu are the squared norms of rows and right-hand rows.
 // For element-wise functions xx and uu are zero(x_i) and zero(y_u) instead.
 // DENSE_COLUMNS: the sums start with the columns that are stored whole (dense_columns_workgroup.mako).
