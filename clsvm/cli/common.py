@@ -247,7 +247,9 @@ def kernel_of(
 
 
 def console() -> Console:
-    """Return a console of the package rich on stdout. If stdout is no terminal, any table fits in its lines."""
+    """Return a console of the package rich that writes to stdout.
+
+    If stdout is no terminal, its lines are wide enough for any table."""
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else _PIPE, markup=False, highlight=False)

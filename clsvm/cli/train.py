@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from clsvm.models.model import KernelModel
     from clsvm.report import FitReport, NystromReport
 
-PrintLines = Callable[..., None]  # prints the lines that svm-train prints for a fit to some rows
+PrintLines = Callable[..., None]  # function that prints what svm-train prints about a fit
 _CHECKPOINT = "Write the coefficients to FILE while training, to continue with --resume FILE."
 _ESTIMATORS: dict[str, tuple[str, dict[str, str]]] = {  # value of --machine -> estimator and parameters
     "classes": ("FalkonClassifier", {}),

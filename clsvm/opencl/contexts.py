@@ -54,7 +54,7 @@ def forked() -> bool:
     return os.getpid() in _forked
 
 
-# Before a fork the parent acquires all these locks: a lock that another thread holds would stay locked in the child.
+# A fork waits for _LOCKS, because a lock that another thread holds at the fork would stay locked in the child.
 # The locks are reentrant, because a signal handler may fork in the thread that holds one of them.
 build_lock, context_lock = threading.RLock(), threading.RLock()
 _LOCKS = build_lock, context_lock, pool_lock

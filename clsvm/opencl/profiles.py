@@ -308,7 +308,7 @@ def tuned_state() -> tuple[Path, int]:
 
 
 def read_tuned() -> dict[str, dict[str, Any]]:
-    """Return key -> tuning record. Return an empty dictionary if there is no valid file."""
+    """Return a dictionary: device key -> tuning record. It is empty if there is no valid file."""
     where, modified = tuned_state()
     if modified < 0:
         return {}

@@ -224,5 +224,5 @@ def _measured(stream: Stream) -> float:
     for work in made:
         work.launch()  # the first launch builds the program and touches memory, so it is not timed
     narrow, wide = (took / (n * tune.WORKING) for took in tune.best_of(*(work.launch for work in made)))
-    # Noise can make the difference too small, so a multiply-add counts at least half of the wide product's average.
+    # Noise can make the difference too small. So a multiply-add takes at least half its mean time in the wide product.
     return 1 / max((wide - narrow) / (WIDE - NARROW), wide / WIDE / 2)

@@ -47,9 +47,9 @@ WORKING = 256  # number of right-hand rows in the products that measure rates
 ROWS = {"simd": 1 << 12, "workgroup": 1 << 15}  # rows for each kernel style: enough to exceed the processor's caches
 _REPEATS, _TURNS = 9, 5  # number of rounds in the measurement of a rate, and runs of each product in a round
 _DENSE = 256  # number of columns of dense rows, and of the densely stored columns of hybrid rows
-# CSR rows have few columns, so that copying right-hand rows takes little of the time. A row has about _ENTRIES entries.
+# The CSR rows have few columns, so that copying right-hand rows takes little time. A row has about _ENTRIES entries.
 _SPARSE, _ENTRIES = 1024, 120
-# Clustered rows are of _KINDS kinds. A kind has _WIDTH columns, and a row has an entry in the share _SHARED of them.
+# There are _KINDS kinds of clustered rows. Rows of a kind have entries in the share _SHARED of its _WIDTH columns.
 _KINDS, _WIDTH, _SHARED = 128, 256, 0.9
 _RARE = 4  # number of entries of a hybrid row outside its densely stored columns
 Launch = Callable[[], None]  # runs a product once and waits for it

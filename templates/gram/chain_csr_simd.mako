@@ -1,10 +1,9 @@
 <%doc>Continue the inner products of CSR row x with the UB right-hand rows of a block, in a SIMD kernel:
   sum[v] += data[e] * u[indices[e]],   over the entries begin <= e < end of the row
 The lanes of sum[v] are the V right-hand rows u from first + v * V on.
-An entry whose feature none of the right-hand rows has reads line 0 of the block, which is zero.
-With DENSE_COLUMNS, few of the entries have a line of their own. If fewer than half of the last RUN entries had one
-(``thin``), the kernel first lists such entries among the next RUN, without unpredictable branches.
-Blocks of one vector are not listed, since adding costs less there.
+A block has a line for each feature that a right-hand row of it has. Line 0 is zero, and serves all other features.
+With DENSE_COLUMNS, most entries need only line 0. So if fewer than half of the last RUN entries had another line, the
+kernel first lists the entries with another line among the next RUN, without unpredictable branches, and adds only these.
 Element-wise kernel functions also need ``zero_terms``, the sum of e(0, u[j]) over the features j of the row's entries.
 gram_csr_simd.mako subtracts it.
 </%doc>

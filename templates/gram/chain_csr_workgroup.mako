@@ -1,6 +1,6 @@
 <%doc>Continue the inner product of CSR row x with right-hand row u, in a work-group kernel:
   sum += data[e] * u[indices[e]],   over the entries begin <= e < end of the row
-The including kernel defines sum, begin and end. Its work-item reads column u of the panel's block.
+The kernel that includes this file defines sum, begin and end. A work-item takes one right-hand row u.
 Access: local memory holds UB entries of each team's row at a time. All teams loop as often as the longest of their rows
 needs, so that they meet at the same barriers.
 Element-wise kernel functions also need ``zero_terms``, the sum of e(0, u[j]) over the features j of the row's entries.

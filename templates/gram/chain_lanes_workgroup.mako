@@ -1,10 +1,10 @@
 <%doc>Continue the inner products of a tile of lane groups and panel blocks, in a work-group kernel:
   component r of k[g][4 * b + v] += x_i[j] * y_u[j],   over the features j < length
   row i = g * V + 4 * tx + r,   right-hand row u = b * UB + 4 * ty + v,   r, v = 0 .. 3
-The including kernel defines k, x, y, tx, ty and length.
+The kernel that includes this file defines k, x, y, tx, ty and length.
 Access: local memory holds DEPTH features of the rows and of the right-hand rows at a time.
-An item copies LOADS(side) vectors of four values for each of both. ``side`` is the number of such vectors for a
-feature. Successive vectors of an item are ITEMS / side features apart.
+Values are copied in vectors of four. A feature has ``side`` vectors: GROUPS * NX for rows, and BLOCKS * NY for
+right-hand rows. An item copies LOADS(side) vectors, which are ITEMS / side features apart.
 </%doc>
 #define LOADS(side) ((DEPTH * (side) + ITEMS - 1) / ITEMS)
 #define FEATURE(r, side) (((r) * ITEMS + lid) / (side))

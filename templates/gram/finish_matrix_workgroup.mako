@@ -1,4 +1,5 @@
-<%doc>Turn the sums k[g][m][s] = <x, u> of matrix units into kernel values, then store them and update c (epilogue.mako).
+<%doc>Turn the sums k[g][m][s] = <x, u> of matrix units into kernel values.
+Then store the values, or add them to sums c (epilogue.mako).
 x is the tile's row ROW_AT(g, s), and u is right-hand row u0 + VECTOR_AT(m, s).
 Values of right-hand rows past the last one become 0, since the kernel function may be infinite there.
 Several warps and items have terms of the same entry of c. Local memory adds them, for TOGETHER fragments of rows at a

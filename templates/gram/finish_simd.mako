@@ -1,5 +1,5 @@
 <%doc>Turn the sums value[u] = <x, u0 + u> of a SIMD kernel into kernel values, for V rows x and right-hand rows u0 + u.
-Then store them and update c (epilogue.mako). The first ``valid`` right-hand rows are valid.
+Then store the values, or add them to sums c (epilogue.mako). The first ``valid`` right-hand rows are valid.
 </%doc>
     // The loops are not unrolled, because the constants of the kernel function would not fit the registers.
 #ifdef STORE
