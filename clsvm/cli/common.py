@@ -146,7 +146,7 @@ def row_weights(by_label: Mapping[int, float], y: Array) -> Array | None:
 
 
 def folds_of(y: Array, folds: int, of_classes: bool) -> list[tuple[Array, Array]]:
-    """Return the folds of a cross-validation (-v): for each fold the numbers of its training rows and test rows.
+    """Return the folds of a cross-validation (-v): for each fold the indices of its training and test rows.
 
     Warn if the data has fewer rows than folds. ``of_classes`` says whether y holds class labels.
     """

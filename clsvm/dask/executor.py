@@ -88,8 +88,9 @@ class Chunks:
 class OnWorkers:
     """Implement :class:`clsvm.distribute.Parts` on Dask's workers, with one part for each chunk.
 
-    The version of a part is the number of requests that it has answered. Part and caller count it independently. If a
-    reply was lost on its way, the two versions differ, and the part counts as lost.
+    A part is an object on a worker that computes with the rows of its chunk. The version of a part is the number of
+    requests that it has answered. Part and caller count it independently. If a reply was lost on its way, the two
+    versions differ, and the part counts as lost.
 
     The argument ``build`` of the constructor is a function: build(stream, rows, targets, weights) makes a part.
 
@@ -150,7 +151,7 @@ class OnWorkers:
         return 0, self.memory_limit
 
     def close(self) -> None:
-        """Free the device memory of all parts of this fit on the workers."""
+        """Free the device memory that this fit uses on the workers."""
         self.client.run(worker.in_thread, worker.forget, self._name, on_error="ignore")
 
     def _build_missing(self, missing: set[int]) -> None:

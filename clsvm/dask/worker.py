@@ -164,7 +164,7 @@ Encoding = Numbers | Labels
 
 
 class Recipe(NamedTuple):
-    """Describe how workers build the parts of a fit.
+    """Describe how workers build the parts of a fit, the objects that compute with the rows of a chunk.
 
     Attributes
     ----------
@@ -192,7 +192,7 @@ class Recipe(NamedTuple):
 
 @dataclass
 class _Fit:
-    """Hold the parts of one fit on this worker.
+    """Hold the parts of one fit on this worker, the objects that compute with the rows of a chunk.
 
     Attributes
     ----------
@@ -221,7 +221,7 @@ def in_thread(call: Callable[..., Any], *given: Any) -> Any:
 
 
 def build_part(recipe: Recipe, i: int, *chunk: Any) -> None:
-    """Build part i of a fit on this worker from a chunk's rows, targets and weights, unless it is built already."""
+    """Build part i of a fit from the rows, targets and weights of a chunk, unless this worker has built it already."""
     if recipe.name not in _fits:
         stream = Stream(recipe.device, recipe.memory_limit)
         stream.limit //= 1 if recipe.memory_limit is not None else recipe.neighbours
@@ -240,7 +240,9 @@ def build_part(recipe: Recipe, i: int, *chunk: Any) -> None:
 
 
 class WorkerActor:
-    """Pass the caller's requests to the parts on this worker. Each worker has one such Dask actor."""
+    """Pass the caller's requests to the parts, the objects on this worker that compute with the rows of a chunk.
+
+    Each worker has one such Dask actor."""
 
     def call(self, fit: str, i: int, version: int | None, name: str, given: Request) -> Any:
         """Call the method ``name`` of part i of a fit with the arguments ``given``, and return its reply.

@@ -79,7 +79,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Rate:
-    """Describe a rate of the layouts' cost model, and how to measure it.
+    """Describe a rate, the cost of a stored entry in the cost model of a layout of rows, and how to measure it.
 
     Attributes
     ----------
@@ -248,7 +248,7 @@ def best_of(*launches: Launch) -> list[float]:
 
 @dataclass(frozen=True)
 class Family:
-    """Describe a computation whose time depends on some sizes of the profile, and the sizes to try.
+    """Describe a computation whose time depends on some kernel sizes of the profile, and the sizes to try.
 
     Attributes
     ----------
@@ -400,7 +400,7 @@ class RateResult:
 
 
 class Tuning(NamedTuple):
-    """Hold the results of a run of the tuner: one for each family of sizes, and one for each rate."""
+    """Hold the results of a run of the tuner: one for each :class:`Family`, and one for each :class:`Rate`."""
 
     families: list[FamilyResult]
     rates: list[RateResult]
