@@ -1,7 +1,7 @@
 """Run grid searches over Dask's workers.
 
 pieces   The fits of a search are divided into pieces, which workers run one after another. A piece has all fits with
-         one kernel function. If there are more workers than kernel functions, a piece has only some folds of these.
+         one kernel function. If there are more workers than kernel functions, a piece has only some of these fits.
 data     X and y are sent to every worker once, and again only if all workers that had X and y are lost.
 results  Workers return the decision values of test rows. The caller computes the scores from them.
 """

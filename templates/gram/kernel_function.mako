@@ -1,6 +1,6 @@
 // ${kernel.name or "expression"}: K(x, y) = ${kernel.formula}
-// The host computes the arguments ${", ".join(a.name for a in kernel.arguments) or "(none)"} from the function's
-// parameters.
+// Arguments of the function, which the host computes from the kernel's parameters:
+// ${", ".join(a.name for a in kernel.arguments) or "none"}
 #define KERNEL_PARAMETERS ${"".join(f", const {a.type} {a.name}" for a in kernel.arguments)}
 #define KERNEL_ARGUMENTS ${"".join(f", {a.name}" for a in kernel.arguments)}
 
