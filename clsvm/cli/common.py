@@ -90,9 +90,9 @@ def warn(text: str) -> None:
 def check_files(reads: Sequence[str | None], writes: Sequence[str | None]) -> None:
     """Raise ValueError or OSError if a command would overwrite one of its own files, or could not write a file.
 
-    ``reads`` and ``writes`` are the names of the files to read and to write. None is skipped. A file may be read or
-    written, but not both. A file may be written once, and a pipe may be read once. Pipes, terminals and /dev/null may
-    be written more than once.
+    ``reads`` and ``writes`` are the names of the files to read and to write. None is skipped. No file may be
+    both read and written, or be named twice to be written. No pipe may be named twice to be read. Pipes, terminals and
+    /dev/null may be named several times to be written.
     """
     from clsvm import files
 

@@ -222,7 +222,8 @@ def find(spec: Any = None) -> DeviceInfo:
     hits = _matches(asked, here)
     if not hits:
         raise DeviceError(f"no OpenCL device matches {given!r}; there are:\n{describe()}")
-    info = partial(_info, os.getpid(), tried=len(hits) > 1)  # run small fits only to choose, since they take seconds
+    # Small fits take seconds, so they run only if several devices match.
+    info = partial(_info, os.getpid(), tried=len(hits) > 1)
     choice = asked in ("", "gpu", "cpu")  # such a name may match several devices; the first usable one is taken
     if choice:
         order = {"gpu": 0, "cpu": 1, "other": 2}

@@ -1,4 +1,4 @@
-"""Define device profiles: sizes of kernels and costs of operations for a kind of device. PROFILES holds the profiles.
+"""Define device profiles: sizes of kernels and costs (rates) of operations for a kind of device. PROFILES holds them.
 
 ``clsvm tune`` stores its results for the user's devices in one JSON file in the user's cache folder. Every fit reads
 this file:
@@ -244,7 +244,7 @@ PROFILES = {
 # Least and largest valid value of each rate that the tuner measures. Any other value makes the tuning file invalid.
 RATES = dict.fromkeys(("csr_cost", "clustered_cost", "hybrid_cost"), (0.2, 100.0)) | {"hit_cost": (2.0, 1000.0)}
 # SEARCH holds the tuner's candidates for each kernel style: tiles of each shape class, and values of profile fields.
-# A value that is no candidate makes the tuning file invalid.
+# A tuning file is invalid if it has a value that is no candidate in SEARCH.
 _TWO = [_vector(2, groups, ahead) for groups in (1, 4, 10, 12) for ahead in (0, 4, 64)]
 _FEW = [_vector(columns, 1, ahead) for columns in (16, 8, 4) for ahead in (0, 32, 256)]
 _MANY = [_vector(*tile) for tile in ((16, 1), (8, 1), (8, 2), (8, 3), (4, 1), (4, 3), (4, 4), (4, 5), (4, 6), (2, 8))]

@@ -242,7 +242,7 @@ class Stream:
             return huge or cl.Buffer(self._context, cl.mem_flags.READ_WRITE, nbytes)
 
     def free(self, *buffers: Buffer) -> None:
-        """Free buffers, after waiting for the work in the queue if their memory could be reused at once."""
+        """Free buffers. First wait for queued work if its memory could otherwise be reused before the work is done."""
         if self._spare is None:
             self._done_with(max((self._buffers[buffer.int_ptr][1] for buffer in buffers), default=0))
         for buffer in buffers:

@@ -60,7 +60,7 @@ _NUMBERS = "lanes", "panel", "block", "chunks", "group"  # profile fields that a
 
 @dataclass(frozen=True)
 class Work:
-    """Hold a product K(X, U) whose time shall give the rate of a layout of the rows X.
+    """Hold a product K(X, U) whose time gives the rate of a layout of the rows X: the cost of a stored entry.
 
     Attributes
     ----------
@@ -189,7 +189,10 @@ def _survey(stream: Stream, X: Any) -> Survey:
 
 
 def _cost(layout: Layout, survey: Survey, whole: int = 0) -> float:
-    """Return the estimated cost of a value of K over rows in a layout, in multiply-adds of dense rows."""
+    """Return the estimated cost of computing one value of K from rows in a layout.
+
+    The unit is a multiply-add in a product of dense rows. ``whole`` is the number of densely stored columns.
+    """
     if isinstance(layout, Csr):
         return layout.of_parts(survey, np.arange(len(survey.density)) < whole)
     cost = layout.cost(survey)
@@ -216,10 +219,10 @@ def text(rng: np.random.Generator, n: int, d: int, entries: int, power: int = 3)
 
 
 def measure(stream: Stream, rate: Rate, n: int | None = None) -> float | None:
-    """Measure a rate of the stream's device by products over n rows, and round it to two digits.
+    """Measure a rate by products over n rows on the stream's device, and round it to two digits.
 
-    Return None if the rate is outside its limits in profiles.RATES. Raises DeviceError if the device fails, ValueError
-    if it cannot run the product.
+    A rate is the cost of a stored entry. Return None if the rate is outside its limits in profiles.RATES. Raises
+    DeviceError if the device fails, ValueError if it cannot run the product.
     """
     n = n or ROWS[stream.profile.style]
     of_dense, work = dense(stream, n), rate.prepare(stream, n)
@@ -320,7 +323,7 @@ def _update(stream: Stream, n: int) -> Launch:
 def _selection(stream: Stream, n: int) -> Launch:
     """Return a function that runs a short SVM solve on rows with two features.
 
-    Most of its time is spent on choosing working sets.
+    The solve spends most of its time on choosing working sets.
     """
     n = 8 * n
     rng, kernel = np.random.default_rng(0), make("rbf", gamma=1.0)
@@ -379,7 +382,7 @@ class FamilyResult:
 
 @dataclass(frozen=True)
 class RateResult:
-    """Hold the result of measuring a rate of the cost model.
+    """Hold the result of measuring a rate: the cost of a stored entry in the cost model of a layout.
 
     Attributes
     ----------
@@ -467,7 +470,7 @@ def tune(spec: Any = None, seconds: float = 60.0, progress: Callable[[str, float
 
 
 def _measured(spec: Any, rate: Rate, profile: Profile) -> float | None:
-    """Measure a rate with the sizes of a profile. Return None if the device cannot run the product."""
+    """Measure a rate with the kernel sizes of a profile. Return None if the device cannot run the products."""
     try:
         with Stream(spec, profile=profile) as stream:
             return measure(stream, rate)
@@ -476,7 +479,7 @@ def _measured(spec: Any, rate: Rate, profile: Profile) -> float | None:
 
 
 def _search(spec: Any, family: Family, profile: Profile, n: int, end: float) -> tuple[FamilyResult, Profile]:
-    """Search the sizes of a family until perf_counter() reaches ``end``.
+    """Search the kernel sizes for which a family's computation is fastest, until perf_counter() reaches ``end``.
 
     Return the result, and the profile with the sizes chosen.
     """
