@@ -184,7 +184,7 @@ kernel OF_GROUP void share(const int n, const int chunk, global const int *restr
 
 // Write the numbers of the ``quota`` chosen rows of each side to the working set ws[p], in the entries from
 // stay + side * quota on. The first ``stay`` entries are rows of the working set before.
-// First come the rows in bins before the side's last bin, and then rows of the last bin in their order in X.
+// First come the rows in bins before the side's last bin, and then rows of the last bin in row order.
 kernel OF_GROUP void collect(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
                     global const wide *restrict lo, global const wide *restrict hi,
                     global const wide *restrict epsilon, global uchar *restrict in_set,

@@ -7,8 +7,8 @@
 // -t of b_j, f += t * (Q_i - Q_j), and finds the next i and the largest violation. The second pass chooses as j the row
 // k with the largest gain (f_k - f_i)^2 / (Q_ii + Q_kk - 2 * Q_ik).
 // Precision: F is f less the middle of the extreme gradients, in the type of Q. The middle is (m + M) / 2, where m is
-// the smallest f of rows that can rise, and M the largest f of rows that can fall. So F of rows that are to change is
-// near 0, where floats have small rounding errors.
+// the smallest f of rows that can rise, and M the largest f of rows that can fall. With NO_BIAS the middle is 0.
+// So F of rows that are to change is near 0, where floats have small rounding errors.
 // Rounding of F does not add up over working sets, because the changes of b, and not F, update f of all rows.
 // F + up and F + low are the derivatives to the right and to the left of b. up and low are plus or minus epsilon, or
 // infinite at a bound.
