@@ -111,9 +111,9 @@ def mostly_empty(X: Any) -> bool:
 def renumbered(X: Any, kept_columns: NDArray[np.int32]) -> sp.csr_matrix:
     """Renumber the columns of the CSR matrix X: column ``kept_columns[j]`` (ascending) becomes column j.
 
-    Each row's entries in other columns move to the columns after those, from len(kept_columns) on, in their order,
-    separately for each row. These entries count only in the row's norm. In an inner product they meet no entry, because
-    the other matrix has entries in ``kept_columns`` only.
+    In each row, entries in other columns move to the columns len(kept_columns), len(kept_columns) + 1 and so on. They
+    count only in the row's norm. In an inner product they meet no entry, because the other matrix has entries in
+    ``kept_columns`` only.
     """
     indices, data = X.indices[: X.indptr[-1]], X.data[: X.indptr[-1]]
     index = np.searchsorted(kept_columns, indices)
@@ -134,9 +134,9 @@ def renumbered(X: Any, kept_columns: NDArray[np.int32]) -> sp.csr_matrix:
 
 
 def gathered_columns(X: Data, places: NDArray[np.intp]) -> NDArray[np.float64]:
-    """Return the columns ``places`` of X (n, d), dense or CSR, as a dense float64 array (n, len(places)).
+    """Return the columns of X with the numbers ``places``, as a dense float64 array (n, len(places)).
 
-    For a CSR matrix, memory and time do not depend on d.
+    X (n, d) is dense or CSR. For a CSR matrix, memory and time do not depend on d.
     """
     if not sp.issparse(X):
         return np.ascontiguousarray(X[:, places], np.float64)

@@ -38,9 +38,8 @@ Request = tuple[Any, ...]
 Worker = TypeVar("Worker")
 Piece = TypeVar("Piece")
 TRIES = 3  # the fit fails if a part is lost more than this many times during one request
-EQUAL_SPEED = (
-    1.3  # devices get equal shares of the rows if the fastest is at most this many times as fast as the slowest
-)
+# Devices get equal shares of the rows if the fastest is at most EQUAL_SPEED times as fast as the slowest.
+EQUAL_SPEED = 1.3
 _ENDED = object()  # message of a worker that has ended
 _POLL = 0.2  # seconds between two checks for Ctrl-C
 
@@ -241,8 +240,8 @@ def speeds(threads: Sequence[DeviceThread], seconds: Callable[[Stream], float]) 
 def owners(parts: int, speeds: Vector) -> list[int]:
     """Return for each of the consecutive ``parts`` the index of the device that owns it.
 
-    A device's number of parts suits its speed: each part in turn is counted for the device that would finish first with
-    one part more. Then the first device owns the first parts, the second device the next parts, and so on.
+    The number of parts of each device is chosen first: one part after another is counted for the device that would
+    finish it first. Then the first device owns the first parts, the second device the next parts, and so on.
     """
     counts = np.zeros(len(speeds), int)
     for _ in range(parts):
@@ -258,7 +257,7 @@ def run_pieces(
     Each worker takes its next piece from a common queue, so a faster worker does more pieces. A single worker runs in
     the caller's thread. If a worker raises, the others are ended and the exception is raised here. The workers also end
     if the caller closes this generator. A worker that is to end does so at its next call of
-    :func:`clsvm.threads.go_on`, which raises KeyboardInterrupt.
+    :func:`clsvm.threads.check_interrupt`, which raises KeyboardInterrupt.
     """
     if len(workers) == 1:
         yield from work(workers[0], iter(pieces))

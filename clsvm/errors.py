@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 ROW = "{row}"  # placeholder of the row's number in the message of a RowError
-_NOT_THE_CALLER = ("clsvm", "importlib")  # importlib's frames lie between if the package warns during its import
+_NOT_THE_CALLER = ("clsvm", "importlib")  # clsvm may warn while importlib imports it
 
 
 def warn(words: str, category: type[Warning] = UserWarning) -> None:
@@ -88,7 +88,7 @@ class RowError(ValueError):
         return self.words.replace(ROW, str(self.row))
 
     def offset_by(self, by: int) -> RowError:
-        """Return the error with the row's number increased by ``by``, for a row of a chunk that begins there."""
+        """Return the error with the row's number increased by ``by``, the number of rows before its chunk."""
         return RowError(self.words, self.row + by)
 
 

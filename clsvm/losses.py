@@ -74,9 +74,12 @@ class Loss:
         return _by_name, (self.name,)
 
     def units(self, largest: Vector) -> Vector:
-        """Return the unit (k,) in which each output is solved: a power of 2, so that targets in it are below 2.
+        """Return the unit (k,) in which each output is solved, a power of 2.
 
-        largest: largest deviation (k,) of each output's targets. A loss that is not quadratic has a unit of at most 1.
+        For a quadratic loss, a largest deviation above 0 is at least 1 and less than 2 units. Another loss has a unit of
+        at most 1, and a loss for classes has the unit 1.
+
+        largest: largest deviation (k,) of each output's targets.
         """
         if not self.numbers:
             return np.ones_like(largest)

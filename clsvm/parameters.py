@@ -227,7 +227,10 @@ class Parameter:
 
 
 def described(doc: str | None) -> dict[str, dict[str, Any]]:
-    """Return ``kind`` and ``words`` of the parameters in a module's docstring by name; nothing under python -OO."""
+    """Return for each parameter in the docstring ``doc`` a dict of its type ``kind`` and its description ``words``.
+
+    The result is empty under python -OO, which drops docstrings.
+    """
     found = re.findall(r"^(\w+)(?: : (.+))?\n((?:    .*\n)+)", doc or "", re.MULTILINE)
     return {name: {"kind": kind, "words": " ".join(words.split())} for name, kind, words in found}
 

@@ -255,7 +255,7 @@ def clusters(X: Any, rows: int = 256, device: Any = None, ax: Axes = None) -> ND
     X : array or sparse matrix (n, d)
         Rows.
     rows : int
-        Rows of a cluster. Of the full clusters, one with the median number of features is drawn.
+        Rows of a cluster. A full cluster with the median number of features is drawn.
     device : str, int, Device, CommandQueue or None
         Device that clusters the rows, as for :class:`clsvm.SVC`.
     ax : two matplotlib Axes or None
@@ -411,7 +411,7 @@ def _lowest(scores: NDArray[np.float64]) -> tuple[float | None, bool]:
 
 
 def _write_values(ax: Axes, image: Any, scores: NDArray[np.float64], best: tuple[np.intp, ...] | None) -> None:
-    """Write each cell's score into the heat map; in the cell ``best`` it stands below the star."""
+    """Write each cell's score into the heat map; in the cell ``best``, the score stands below the star."""
     for at, score in np.ndenumerate(scores):
         red, green, blue, _ = image.cmap(image.norm(score)) if np.isfinite(score) else (1, 1, 1, 1)
         ax.annotate(
@@ -427,7 +427,7 @@ def _write_values(ax: Axes, image: Any, scores: NDArray[np.float64], best: tuple
 
 
 def _cluster(X: arrays.Data, size: int, device: Any) -> NDArray[np.int32]:
-    """Cluster X into clusters of ``size`` rows; among the fullest, return the rows of one of median feature count."""
+    """Divide X into clusters of ``size`` rows; return the rows of a full cluster with the median number of features."""
     with Stream(device) as stream:
         found = partition.cluster(stream, X, size)
     order = found.order.reshape(-1, size)

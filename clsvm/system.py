@@ -20,7 +20,7 @@ PROC = Path("/proc")
 _V1 = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
 _V2 = ("memory.max", "memory.current", "inactive_file"), ("memory.high", "memory.current", "inactive_file")
 _UNLIMITED = 1 << 60  # bytes: cgroups of version 1 write "no limit" as a number above this
-_NOT_MAPPED = "failed to map segment", "annot allocate memory"  # in the loader's messages if memory is short
+_NOT_MAPPED = "failed to map segment", "annot allocate memory"  # in ImportErrors if memory is short
 _RLIMITS = {
     "Max address space": ("VmSize", "the limit of address space (ulimit -v)"),
     "Max data size": ("VmData", "the limit of data (ulimit -d)"),
@@ -124,7 +124,7 @@ def _number(path: Path) -> int | None:
 
 
 def _fields(text: str, unit: int = 1024) -> dict[str, int]:
-    """Return a dict in bytes of a text's lines ``name: number``. unit: bytes for each counted unit."""
+    """Return the lines ``name: number`` of a text as a dict, with each number multiplied by ``unit``."""
     words = (line.split()[:2] for line in text.splitlines())
     return {pair[0].rstrip(":"): int(pair[1]) * unit for pair in words if len(pair) == 2 and pair[1].isdecimal()}
 

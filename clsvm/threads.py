@@ -35,8 +35,9 @@ def check_interrupt() -> None:
 class _OneThread:
     """Limit the host's linear algebra to one thread inside the context, for one caller at a time.
 
-    The limit applies to the whole process, hence the lock. One thread keeps the order of sums, and so the bits. For
-    small matrices it is also faster: idle BLAS threads spin on cores that the OpenCL device needs next.
+    The limit applies to the whole process, hence the lock. With one thread, sums keep their order, so that results are
+    reproducible. For small matrices one thread is also faster: idle BLAS threads spin on cores that the OpenCL
+    device needs next.
     """
 
     def __init__(self) -> None:

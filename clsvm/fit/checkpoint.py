@@ -62,7 +62,7 @@ class Checkpoint:
     Attributes
     ----------
     b
-        list of the coefficients (problems, m) of each subproblem; at first the coefficients from which it starts.
+        list of the coefficients (problems, m) of each subproblem, at first those from which the subproblem starts.
     solved
         index of a converged subproblem -> its result, empty if the fit has one subproblem only. A later fit with equal
         tol, gap_tol and dtype takes these results as they are.
@@ -137,7 +137,7 @@ class Checkpoint:
         """
         with self._lock:
             self.b[index], self.changed = b.reshape(self.b[index].shape), True
-            self.solved.pop(index, None)  # an old result is of other coefficients
+            self.solved.pop(index, None)  # an older result belongs to other coefficients
             if ended and ended.status.converged and len(self.b) > 1:
                 self.solved[index] = ended
             if perf_counter() - self._written >= every:

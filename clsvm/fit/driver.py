@@ -49,7 +49,7 @@ from clsvm.solvers.result import Result, ended
 
 DTYPES = "float32", "float64"  # in this order
 PIECES = 4  # pieces of work for each of several devices, so that all devices end at about the same time
-BATCHES = 16  # batches in a piece of work if there is a checkpoint; a new piece clears memory, which takes time
+BATCHES = 16  # batches in a piece of work if there is a checkpoint; each piece takes time to clear memory
 Devices = Mapping[str, Sequence[Any]]  # dtype -> the devices that support it
 
 
@@ -212,8 +212,8 @@ def _batch_limits(devices: Sequence[Any], options: Options) -> tuple[int, int]:
 def _large_pieces(sizes: Sequence[int], large: list[int], n: int, devices: int) -> list[list[int]]:
     """Divide the subproblems with the indices ``large`` into pieces of work, those with most rows first.
 
-    Subproblems over all n rows are divided among the devices, since they share a row cache. Every other subproblem is a
-    piece of its own.
+    Each device gets one piece with subproblems over all n rows, which then share a row cache. Every other subproblem is
+    a piece of its own.
 
     sizes: number of rows of each subproblem.
     """
@@ -256,7 +256,7 @@ def _solve_large(context: FitContext, dtype: str, worker: Worker, pieces: Iterat
             if len(context.subproblems) > 1 and context.seconds_left() <= 0:
                 break
             some, rows = context.subproblems[indices[0]].rows, context.X
-            if copied is not None and len(some) > host.MOST:  # the host, which may finish smaller subproblems, needs X
+            if copied is not None and len(some) > host.MOST:  # the host may finish smaller ones, and then needs X
                 rows = copied[some] if len(some) < len(copied) else copied
             elif len(some) < context.X.shape[0] and not context.shards:
                 rows = context.rows(some)
@@ -364,8 +364,8 @@ def _solve_small(context: FitContext, dtype: str, worker: Worker, pieces: Iterat
 def _stored_plan(stream: Stream, dtype: str, X: Data, plans: tuple[Plan, Plan], sizes: list[int]) -> Plan | None:
     """Return the layout plan with which K of all rows is computed once, or None if that costs more than it saves.
 
-    Computing all of K pays if three conditions hold: the tiles of all subproblems have more values than K has, rows are
-    long, and memory is large enough.
+    Computing all of K pays if three conditions hold: the kernel matrices of all subproblems together have more values
+    than K, rows are long, and memory is large enough.
 
     plans: the layout plan for products with all rows, and the plan for rows that are gathered for a subproblem.
     sizes: number of rows of each subproblem.
@@ -453,9 +453,10 @@ class _SmallSolver:
     def on_host(self, todo: list[int]) -> None:
         """Finish subproblems on the host where that helps, and set the final status of all results.
 
-        The host takes a subproblem if SMO stalled, or if K from differences of rows in float64 has smaller rounding
-        errors. In a fit of few subproblems, the host also takes a subproblem whose relative gap at tol is large. The
-        final status says whether time was over, or whether rounding errors of float64 can hide the tolerance.
+        The host takes a subproblem if SMO stalled. It also takes a subproblem that float64 rounding leaves uncertain,
+        if the host's K has smaller rounding errors. In a fit of few subproblems, it also takes a subproblem whose
+        relative gap at tol is large. The final status says whether time was over, or whether rounding errors of float64
+        can hide the tolerance.
         """
         context, options, rounding = self.context, self.worker.options, host.EPS * self.scale.double
         for index in todo:
@@ -503,7 +504,7 @@ class _SmallSolver:
         return products_of(self.stream, X, self.plan, kernel, "float64")
 
     def _blocks(self, whole: bool) -> HostBlocks:
-        """Return blocks of K on the host. whole: compute all of K at once, rather than block by block."""
+        """Return an object that computes blocks of K on the host. whole: compute all of K at once instead."""
         if whole not in self.blocks:
             X, plan = self.context.X, self.worker.plan
             centre = plan.centre if plan else np.zeros(X.shape[1])
@@ -521,7 +522,7 @@ class _SmallSolver:
         return host.can_solve(self.stream, self.context.subproblems[index].problem)
 
     def _insufficient(self, index: int) -> bool:
-        """Return whether this dtype is too coarse for tol and the device has a finer one."""
+        """Return whether the dtype of kernel values is too coarse for tol and the device has a finer one."""
         dtype, problem = self.gram.rows.dtype, self.context.subproblems[index].problem
         insufficient = certificate.precision_insufficient(dtype, self.scale.in_dtype, problem, self.worker.options.tol)
         return dtype != self.stream.profile.finest and insufficient

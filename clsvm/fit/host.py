@@ -85,7 +85,7 @@ def tol_share(
 
 
 def more_precise(kernel: Kernel | Precomputed, shape: tuple[int, int]) -> bool:
-    """Return whether the host computes |x - y|^2 from the differences x - y, which keeps all digits far from 0."""
+    """Return whether the host computes |x - y|^2 from x - y, which loses no digits for rows far from the origin."""
     n, d = shape
     return isinstance(kernel, Kernel) and kernel.spec.of_distance and n * n * d <= ON_HOST
 

@@ -38,7 +38,7 @@ from clsvm.solvers.result import Result, Settings
 Vector = NDArray[np.float64]
 WHOLE_SHARE = 0.5  # share of the free memory that all of K may take
 SHARED = 0.25  # share of the free memory that a copy of X, the rows in their layout and a solve's arrays may take
-RANGE_SHARE = 1e-3  # largest target, relative to the device's largest number for sums, since sums of targets are larger
+RANGE_SHARE = 1e-3  # targets are at most this share of the largest number that the device's sums can hold
 
 
 class PreparedFit:
@@ -75,7 +75,7 @@ class PreparedFit:
         plan = plan or planned(stream.profile, X, kernel, options)
         if isinstance(X, DeviceRows):
             stream.reserve(X.nbytes)  # another stream allocated it
-        elif plan and X.shape[0] > host.MOST:  # the host, which may finish smaller subproblems, needs X
+        elif plan and X.shape[0] > host.MOST:  # the host may finish problems of fewer rows, and then needs X
             X = on_device(stream, X, plan)
         self.gram, self._scales = products(stream, X, kernel, options, dtype, plan)
         exactly = exact.of_rows(self.gram, X, plan, options.device) if plan else exact.of_precomputed(X)
@@ -160,7 +160,7 @@ class PreparedFit:
         with self._solver.cleared() if self._solver else nullcontext():
             if found is None or host.can_solve(self.stream, problem):
                 return self._on_host.finish(problem, found, share, **settings)
-        if found.unfinished(most):  # memory_limit does not allow K on the host in addition to the solver
+        if found.unfinished(most):  # memory_limit does not leave room for K on the host, so SMO continues
             again = {"start": problem.feasible(found.b), "known_gradient": None}
             found = self.solve_smo(problem, **settings | again).after(found)
         return self._checked(found)

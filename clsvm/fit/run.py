@@ -223,8 +223,8 @@ class FitContext:
     def store(self, index: int, result: Result, last: bool = False) -> None:
         """Keep the result of the subproblem at ``index``.
 
-        The result is final if it did not stall, or if it is the ``last``, in the finest dtype. A stalled subproblem is
-        otherwise solved further in a finer dtype.
+        The result is final if it did not stall, or if no finer dtype is left (``last``). Otherwise the subproblem is
+        solved further in a finer dtype.
         """
         self.results[index] = result
         if last or result.status is not Status.STALLED:

@@ -9,9 +9,9 @@ Source:   Scheinberg 2006 (An efficient implementation of an active set method f
     until stopped, in rounds:
         F    <- the free coefficients, and the coefficients at a bound that violate optimality most
         L L' <- K_FF + a small multiple of the identity, once for this F; K_FF is K among F
-        until a step meets no bound:
+        until a step reaches no bound:
             d    <- the step to the minimum over F with the sums fixed                        L, Schur complement
-            b, f <- b + t d, f + t K d; t = 1, or the first bound on the way, whose coefficient is then fixed
+            b, f <- b + t d, f + t K d; t = 1, or less if a coefficient reaches a bound, which is then fixed
 
 A step moves all free coefficients to their joint minimum. Problems that take SMO millions of iterations (features of
 very different sizes, nearly equal rows with opposite labels, large C) take about one step for each coefficient that
@@ -37,14 +37,14 @@ from clsvm.solvers.newton import Face, Factor, Rows, factor_with_ridge
 
 Flags = NDArray[np.bool_]
 EPS = certificate.EPS
-MIN_JOINED = 16  # coefficients at bounds that first become free in a round, for each direction
+MIN_JOINED = 16  # first limit on the coefficients at bounds that become free in a round, for each direction
 MAX_FIXED = 128  # when this many coefficients have reached bounds, K among the free coefficients is factored anew
-RIDGE, RIDGE_GROWTH = 10 * EPS, 1e3  # relative ridge on the diagonal of K; its factor after a round without progress
+RIDGE, RIDGE_GROWTH = 10 * EPS, 1e3  # relative ridge on K's diagonal; its growth in each round without progress
 ROUNDS = 100  # most rounds of a solve, in addition to one for each coefficient
-PAIRS = 2  # rounds without progress after which every second round moves the most violating pair alone
+PAIRS = 2  # after so many rounds without progress, every second round moves the most violating pair alone
 STUCK = 10  # rounds without a lower violation or dual before the solve ends
-CLOSE = 0.5  # share of tol at which the solve stops
-REFINEMENTS = 1  # refinements of the sums in a step, since the Schur complement may be nearly singular
+CLOSE = 0.5  # the solve stops at a KKT violation of CLOSE * tol
+REFINEMENTS = 1  # iterative refinements of a step, since its Schur complement may be nearly singular
 
 
 class ActiveSetResult(NamedTuple):
@@ -108,7 +108,7 @@ def solve(
         steps += made_steps
         current, noise = state.dual()
         decreased, lowest_dual = current < lowest_dual - noise, min(current, lowest_dual)
-        # More coefficients become free in the next round if most stayed free: each one that meets a bound costs a step.
+        # The next round frees more coefficients only if few reached a bound in this one: each of these costs a step.
         next_max = 2 * max_joined if 4 * fixed <= np.count_nonzero(entering) else max_joined // 2
         if decreased:
             stuck, max_joined = 0, max(MIN_JOINED, next_max)
@@ -127,9 +127,9 @@ class _State:
         self.group, self.total = problem.group.ravel(), problem.totals
 
     def refresh(self) -> None:
-        """Change b so that its fixed sums hold again, and compute f = K b + q.
+        """Correct rounding errors in the fixed sums of b, then compute f = K b + q.
 
-        A sum keeps its rounding error if none of its coefficients is free.
+        A sum is not corrected if all of its coefficients are at bounds.
         """
         sums = np.bincount(self.group, self.b, len(self.total))[: len(self.total)]
         for g in np.flatnonzero(sums != self.total):
@@ -160,13 +160,12 @@ class _State:
 
         The sign is the direction in which a coefficient will move.
 
-        max_joined: most coefficients of each direction.
+        max_joined: most coefficients chosen for each direction.
         least: smallest violation of a chosen coefficient.
         """
         inside, entering, middle = optimality.inside, np.zeros(len(self.b), np.int8), optimality.offset
-        if (
-            optimality.fixed_sums
-        ):  # count from the middle of the extremes, so that some coefficients rise and others fall
+        if optimality.fixed_sums:
+            # Measure violations from the middle of the extreme derivatives, so that some entries rise and others fall.
             with np.errstate(invalid="ignore"):
                 between = (optimality.least + optimality.most) / 2
             middle = np.where(np.isfinite(between), between, optimality.rho)[optimality.group]
@@ -237,7 +236,7 @@ def _descend(state: _State, inside: Flags, entering: NDArray[np.int8], ridge: fl
         d = face.minimum(fixed, zeros)
         if d is None:
             break
-        if sums:  # remove rounding errors from the sums of d
+        if sums:  # remove rounding errors from the sums of the step d, which must be 0
             free_count = np.bincount(group[~fixed], minlength=len(present))
             for _ in range(2):
                 excess = np.bincount(group, d, len(present)) / np.maximum(free_count, 1)
@@ -264,7 +263,7 @@ def _descend(state: _State, inside: Flags, entering: NDArray[np.int8], ridge: fl
             break
         reached = np.flatnonzero(hit)
         if not step and not entering[F][~fixed & ~hit].any():
-            # Fix one coefficient alone: fixing all could prevent every later step.
+            # Fix one of the coefficients at bounds alone, since fixing all of them could prevent every later step.
             reached = reached[[np.abs(d[reached]).argmax()]]
         fixed[reached] = True
         if np.count_nonzero(fixed) >= MAX_FIXED and made_steps:

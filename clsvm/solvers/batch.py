@@ -40,18 +40,19 @@ from clsvm.threads import one_thread
 
 UNIT = 32  # subproblems are padded to a multiple of UNIT rows, so that parts of buffers are aligned
 ALIGN = 128  # float64 products are padded to a multiple of ALIGN rows, so that parts of buffers are aligned
-MIRRORED = 64  # a value of K that costs at least MIRRORED multiply-adds is mirrored rather than computed twice
-SYMMETRIC = 0.6  # half of K among m rows and s support vectors is computed if it has at most SYMMETRIC * m * s values
-FEW_FACTOR, FEW_BYTES = 2, 16 << 20  # m rows are few if FEW_FACTOR * m <= s, and K (m, s) has at most FEW_BYTES bytes
+MIRRORED = 64  # a value of K that costs at least MIRRORED multiply-adds is copied rather than computed a second time
+SYMMETRIC = 0.6  # K of m rows and s support vectors together is used if its half has <= SYMMETRIC * m * s values
+# m rows are few for s support vectors if FEW_FACTOR * m <= s and K (m, s) has at most FEW_BYTES bytes.
+FEW_FACTOR, FEW_BYTES = 2, 16 << 20
 TILES = 0.25  # share of the free memory for the tiles of a batch, or for one tile in float64
 SMALL = 128  # rows of the smallest tile in workgroup-style kernels
 STOP = 0.1  # share of tol at which the SMO kernel stops; the rest is for rounding errors of K
 FEW, STOP_FEW = 256, 0.02  # subproblems of at most FEW rows stop at STOP_FEW * tol, since SMO costs little there
-LAUNCH = 20  # most SMO iterations in a launch, for each row of a subproblem
-PER_UNIT, ROWS = 2, 16384  # a batch has PER_UNIT subproblems for each compute unit, or more up to ROWS rows in all
+LAUNCH = 20  # a launch makes at most LAUNCH * W SMO iterations for a subproblem of W rows
+PER_UNIT, ROWS = 2, 16384  # a batch has PER_UNIT subproblems for each compute unit, or more if these have few rows
 IN_CACHE = 256 << 10  # most bytes of a subproblem's rows that stay in a core's cache
-SAMPLE, SAFETY = 16, 2  # rows sampled for their rounding errors; safety factor on the largest error
-MANY = 2 * certificate.SAMPLE  # for more support vectors than this, certificate.sample draws the sample
+SAMPLE, SAFETY = 16, 2  # rows sampled for their rounding errors; safety factor on the largest of these
+MANY = 2 * certificate.SAMPLE  # for more support vectors than this, certificate.sample chooses the sampled rows
 REUSE = 1.5  # a freed buffer is reused if its size is at most REUSE times the requested size
 Block = Callable[[NDArray[np.intp], NDArray[np.intp]], NDArray[np.float64]]  # K[rows, columns] on the host
 ON_HOST = 1 / 8  # float64 kernel values that the host computes while the device lays out one stored entry
@@ -69,13 +70,13 @@ class Request(NamedTuple):
     kernel_scale
         rounding error of K in units of its dtype's eps.
     exact
-        function that returns the operator in float64, or blocks of K on the host; None for no float64 check.
+        function that returns an operator or a function for float64 values of K; None for no float64 check.
     sample
-        blocks of K on the host for few rows, or None.
+        function that computes K[rows, columns] in float64 on the host, for few rows; or None.
     sizes
         sizes of all rows (n,), from which rounding errors follow, or None. Large subproblems sample rows by them.
     should_stop
-        function that is called after each launch. If it returns True, the batch ends as it is.
+        function that is called after each launch. If it returns True, the batch ends with its results so far.
     callback
         function that is called with the index and the coefficients of each subproblem after each launch, or None.
     description
@@ -134,7 +135,7 @@ def solve(gram: Operator, subproblems: Sequence[Subproblem], request: Request) -
         for indices, W in zip(batches, widths, strict=True):
             batch = _Batch(gram, [subproblems[index] for index in indices], W, Q, request)
             if not batch.row_arguments:
-                if not blank:  # values of a tile outside its rows are never written, but must be finite
+                if not blank:  # the padding of a tile is never written, but its values must be finite
                     stream.clear(Q, nbytes)
                 blank = True
                 batch.tiles()
@@ -159,7 +160,7 @@ def _width(gram: Operator, rows: int) -> int:
 
 
 def _batches(gram: Operator, order: list[int], sizes: list[int]) -> Iterator[list[int]]:
-    """Yield batches, as lists of indices from ``order``, as large as compute units and memory suggest.
+    """Yield batches as lists of indices from ``order``; compute units and memory determine their size.
 
     order: indices of subproblems, those with most rows first.
     sizes: number of rows of each subproblem.
@@ -180,7 +181,7 @@ class _Device(NamedTuple):
 
     state: f, b, lo, hi and epsilon.
     counts: number of rows of each subproblem.
-    linear: q.
+    linear: linear terms q of the rows.
     delta: changes of the coefficients.
     counters: SMO iterations of each subproblem.
     made: which rows of Q the SMO kernel has computed.
@@ -218,7 +219,7 @@ class _Batch:
             ws[p, :m], self.positions[p, :m] = np.arange(m), gram.rows.position[subproblem.rows]
             lo[p, :m], hi[p, :m], q[p, :m] = problem.lo[0], problem.hi[0], problem.q[0]
             b[p, :m] = subproblem.initial[0]
-        # Round the numbers as the device does: without double precision they are sums of two floats.
+        # Round the numbers as the device does, which without double precision stores them as sums of two floats.
         lo, hi, q, self.b = map(stream.round_wide, (lo, hi, q, b))
         self.problem = Problem(lo, hi, q, kind.constraint, kind.epsilon)
         wide = map(stream.as_wide, (q, self.b, lo, hi, np.array([kind.epsilon]), q))
@@ -233,7 +234,7 @@ class _Batch:
         self._smo = SmoKernel(stream, gram.rows.dtype, W, kind.constraint, source)
 
     def _row_arguments(self) -> tuple[Any, ...] | None:
-        """Return the arguments by which the SMO kernel computes rows of its tile Q, None if whole tiles are given."""
+        """Return the arguments by which the SMO kernel computes rows of its tile Q, None if it gets whole tiles."""
         if self.stream.profile.style != "simd" or self.problem.constraint is Constraint.SPLIT:
             return None
         return self.gram.of_panel(self.panel) if rows_on_demand(self.gram, self.W) else None
@@ -321,8 +322,8 @@ class _Batch:
     def _sampled_error(self, subproblems: NDArray[np.bool_]) -> Vector:
         """Estimate sum_i |b_i| * |error of f_i| for some ``subproblems`` (B,) from a sample of support vectors.
 
-        The sample is drawn by certificate.sample. The mean error does not count if the coefficients add up to 0. f does
-        not change.
+        The sample is drawn by certificate.sample. If the coefficients of a subproblem add up to 0, the mean error is
+        subtracted, since it changes no objective. ``self.f`` is the same afterwards.
         """
         represented, before = np.zeros(self.b.shape), self.f.copy()
         for p in np.flatnonzero(subproblems).tolist():
@@ -422,9 +423,9 @@ class GradientRequest(NamedTuple):
     Attributes
     ----------
     rows
-        positions of the requested rows on the device.
+        numbers of the requested rows, in the order in which the device stores rows.
     support
-        positions of the support vectors on the device.
+        numbers of the support vectors in the same order.
     q
         linear terms of the requested rows.
     b
@@ -450,7 +451,7 @@ def responses(gram: Operator, requests: Sequence[GradientRequest]) -> list[Vecto
 
 
 def _by_symmetry(gram: Operator, request: GradientRequest) -> bool:
-    """Return whether to answer a request from K among its rows and support vectors together.
+    """Return whether to compute f of a request from K among its rows and support vectors together.
 
     Half of this K follows by symmetry. Computing the other half pays if it is less work than K(rows, support) and this
     K fits in memory.
@@ -522,7 +523,7 @@ def _from_products(gram: Operator, requests: Sequence[GradientRequest]) -> list[
 
 
 def mirrors(gram: Operator) -> bool:
-    """Return whether one half of a tile is computed and then copied to the other: on a CPU, for long rows."""
+    """Return whether one half of a symmetric tile is copied from the other: on a CPU, for long rows."""
     return gram.stream.profile.style == "simd" and gram.rows.tile_cost >= MIRRORED
 
 
@@ -532,7 +533,7 @@ def tile(gram: Operator, panel: Panel, rows: Buffer, count: Buffer, Q: Buffer, i
     Each tile of Q has W x W values, for a panel with room for W rows.
 
     panel: the rows, in the layout of right-hand rows of a product.
-    rows: buffer with the positions of the rows on the device.
+    rows: buffer with the numbers of the rows, in the order in which the device stores rows.
     count: buffer with the number of rows.
     most: upper bound of the number of rows.
     """
@@ -554,9 +555,11 @@ def _respond(gram: Operator, shape: tuple[int, int], Q: Buffer, b: Buffer, q: Bu
 
 
 def gathered(gram: Operator, positions: NDArray[np.int32], count: Buffer) -> tuple[Panel, Buffer]:
-    """Gather rows into a panel, the layout of right-hand rows of a product; return it and the positions' buffer.
+    """Gather rows into a panel, memory for the right-hand rows of a product.
 
-    positions: position of each row on the device; -1 stands for no row.
+    Return the panel and a buffer with ``positions``.
+
+    positions: number of each row in the order in which the device stores rows; -1 stands for no row.
     count: buffer with the number of positions.
     """
     panel, at = gram.panel(positions.size, square=True), gram.stream.upload(positions.ravel())
@@ -580,5 +583,5 @@ def _tile_size(gram: Operator, rows: int) -> int:
 
 
 def _round_up(gram: Operator, rows: int) -> int:
-    """Return ``rows``, at least 1, rounded up to a multiple of ``gram.width``, the rows in a panel's block."""
+    """Return ``rows`` rounded up to a multiple of ``gram.width``, the number of rows in a block of a panel."""
     return -(-max(1, rows) // gram.width) * gram.width

@@ -4,9 +4,9 @@
 f = K b + q. :func:`evaluate` adds the objectives. :class:`Check` decides which rows' f must be computed again from
 float64 kernel values, because rounding errors of K could change the outcome.
 
-An "entry" is one coefficient of one problem; the entries of all problems follow one another. ``group`` (entries,)
-has for each entry the number of the sum of coefficients to which the entry belongs. If the constraint fixes this sum,
-its multiplier is an offset rho. Otherwise each entry has conditions of its own, and rho is 0.
+An "entry" is one coefficient of one problem; the entries of all problems follow one another. A "group" is a set of
+entries whose sum the constraint fixes. The multiplier of this sum is the group's offset rho. If the constraint fixes
+no sum, the group is the whole problem, rho is 0, and each entry has optimality conditions of its own.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from clsvm.gram.exact import Exact
 from clsvm.problem import Constraint, Problem, Vector
 from clsvm.report import relative_gap
 
-OBJECTIVE = 5e-5  # relative error of an objective that rounding of K may cause
-SAMPLE, FEW = 256, 4  # rows sampled to measure rounding errors; up to FEW * SAMPLE rows, all are computed
+OBJECTIVE = 5e-5  # largest accepted relative error of an objective by rounding of K
+SAMPLE, FEW = 256, 4  # rows sampled to measure rounding errors; at most FEW * SAMPLE rows are all computed instead
 INSUFFICIENT = 100.0  # a dtype is too coarse if rounding errors of K exceed INSUFFICIENT * tol
 EPS = float(np.finfo(np.float64).eps)
-SLACK = 64  # rounding error of a sum of coefficients, in units of eps times the sum of their sizes
+SLACK = 64  # rounding error of a sum of coefficients b, in units of eps * sum |b|
 
 
 def finite(values: NDArray[Any], kernel: Any) -> None:
@@ -45,6 +45,8 @@ def precision_insufficient(dtype: str, scale: float, problem: Problem, tol: floa
 class Extremes(NamedTuple):
     """Hold the optimality conditions of coefficients, by entry and by group.
 
+    An entry is one coefficient of one problem. A group is a set of entries whose sum may be fixed.
+
     Attributes
     ----------
     right
@@ -54,7 +56,7 @@ class Extremes(NamedTuple):
     inside
         whether an entry is free, so that both derivatives are the same, (entries,).
     group
-        number of the sum to which each entry belongs, (entries,).
+        number of the group of each entry, (entries,).
     least
         smallest ``right`` of each group, (groups,).
     most
@@ -94,8 +96,8 @@ class Extremes(NamedTuple):
     def deciding(self, tol: float, bound: float | Vector) -> NDArray[np.bool_]:
         """Return for which entries exact derivatives could change whether the violation is within tol, (entries,).
 
-        In a group whose outcome rounding errors leave open, these are the entries whose exact derivative may be an
-        extreme, and all free entries, which determine the offset.
+        Rounding errors may leave open whether a group's violation is within tol. In such a group, the result marks the
+        entries whose exact derivative may be an extreme, and all free entries, which determine the offset.
 
         bound: bound of the rounding errors of the derivatives, one number or (entries,).
         """
@@ -234,7 +236,7 @@ class Check:
     def remember(self, rows: NDArray[np.bool_], b: Vector, c: Vector) -> None:
         """Keep c = K b (problems, n) for coefficients b.
 
-        rows: which rows of c come from float64 kernel values, (n,).
+        rows: for each of the n rows, whether its entries of c come from float64 kernel values.
         """
         self._errors = np.where(rows, 0.0, self.error_bounds(b))
         self._exact_rows, self._b, self._product = rows, b.copy(), c
@@ -247,7 +249,7 @@ class Check:
     def evaluated(self, at: NDArray[np.intp], b: Vector) -> Vector:
         """Return K b of the rows ``at`` in float64, (problems, rows).
 
-        A row that was computed in float64 before only needs K times the change of b since then, if that is less work.
+        If a row was computed in float64 before, K times the change of b since then is added, if that is less work.
         """
         assert self.exact
         changed = b if self._b is None else b - self._b
@@ -266,10 +268,11 @@ class Check:
 
         A row's f is computed in float64 if its exact value could change whether the violation is within tol, and its
         error bound exceeds a tenth of tol. In dtype float64 all rows are computed, since f has accumulated the rounding
-        of many iterations. If rounding could change an objective by more than OBJECTIVE, support vectors follow. This
-        needs a violation within tol and the argument ``objective``, or ``gap``.
+        of many iterations. If rounding could change an objective by more than OBJECTIVE, f of support vectors is
+        computed too. Objectives are checked if ``gap`` is true, or if the class was made with ``objective`` and the
+        violation is within tol.
 
-        worst: the violation by f itself.
+        worst: KKT violation computed from the argument f.
         gap: whether the duality gap may end the solve.
         """
         errors, f, checked = self.error_bounds(b), f.copy(), np.zeros(problem.n, bool)

@@ -4,10 +4,10 @@ Solves:   minimise 1/2 b'Kb + q'b + epsilon * sum |b|,  lo <= b <= hi,  sum b fi
           one set of rows; :class:`Coupled`: problems that are coupled row by row
 Given:    products with K (gram), the problem (problem.py), settings
 Returns:  b, f = K b + q, rho, and how the solve ended
-Stops:    violation max_low f - min_up f <= tol, relative duality gap <= gap_tol, max_iter SMO iterations, or max_time
+Stops:    KKT violation <= tol, relative duality gap <= gap_tol, max_iter SMO iterations, or max_time
 Source:   GTSVM (Cotter, Srebro, Keshet 2011) sections 3 and 5.1; working sets of half old, half new rows as in
           ThunderSVM and oneDAL; the W x W tile first and whole rows only for coefficients that changed, as in cuML;
-          the choice of pairs inside is LIBSVM's (WSS 2)
+          SMO chooses its pairs of rows as LIBSVM does (WSS 2)
 
     until stopped:
         ws   <- half of the last working set, and the rows with the largest violations      state.py
@@ -18,9 +18,8 @@ Source:   GTSVM (Cotter, Srebro, Keshet 2011) sections 3 and 5.1; working sets o
                 the change of the coefficients
         if SMO converges slowly, a Newton step: all free coefficients to their minimum      newton.py
 
-Of the arrays of length n, only b and f leave the device, and only a few times. The host waits for the device every
-``sync`` outer iterations, to read the violation (smo.py). K is usually in float32, b and f in float64 (or pairs of
-float32).
+The host reads no array of length n but b and f, and these only a few times. It waits for the device every ``sync``
+outer iterations, to read the violation (smo.py). K is usually in float32, b and f in float64 (or pairs of float32).
 """
 
 from __future__ import annotations
@@ -90,7 +89,7 @@ class Solver(Loop):
         return self.W // 2 if self.W >= LEAST else 0
 
     def _set_view(self) -> None:
-        """Set ``view``, the buffers from whose numbers working sets are chosen."""
+        """Set ``view``: buffers with the gradients, coefficients and bounds by which working sets are chosen."""
         self.view = self.state.view
 
     def load(self, problem: Problem, settings: Settings) -> None:
@@ -113,13 +112,13 @@ class Solver(Loop):
         self._update_optimality()
 
     def _working_set(self, gram: Operator) -> tuple[int, int]:
-        """Return the number of rows of a working set, and the number of rows for which memory is allocated.
+        """Return the size of a working set in rows, and the number of rows for which memory is allocated.
 
-        The second number is the requested size, rounded down to a multiple of the rows of a panel's block. It is then
-        reduced in steps of about an eighth, until the rows' panel and the square tile of K among the rows fit in their
-        share of the free memory. The first number is the requested size, made even because half of the rows stay in the
-        next working set, or the second number if that is less. With two fixed sums it is at least 4: a pair of rows for
-        each sum.
+        The number of allocated rows is the requested size, rounded down to whole blocks of a panel. It is then reduced
+        in steps of about an eighth, until the rows' panel and the square tile of K among the rows fit in their share of
+        the free memory. The size is the requested size, or the number of allocated rows if that is less. It is made
+        even, because half of the rows stay in the next working set. With two fixed sums it is at least 4, a pair of
+        rows for each sum.
         """
         stream, rows, unit, sets = self.stream, gram.rows, max(gram.width, WHOLE), self.sets
         real, most = np.dtype(rows.dtype).itemsize, max_working_set(stream)
@@ -220,9 +219,9 @@ class Solver(Loop):
     def _tile(self, stay: int) -> None:
         """Make the tile Q = K(ws, ws) of the working set ws.
 
-        The first ``stay`` rows were in the last working set too. The values of K among them are copied from the last
-        tile. For this ``stay`` must be a multiple of the number of rows of a lane group, and of SQUARE, the side of the
-        squares that carry.cl copies. Half of all other values are computed, and mirrored to the other half.
+        The first ``stay`` rows were in the last working set too, and the values of K among them are copied from the
+        last tile. If ``stay`` is not a multiple of both SQUARE and ``gram.rows.lanes``, they are computed again. Half
+        of all other values are computed, and the other half follow by symmetry.
         """
         gram, tile_memory, half = self.state.gram, self.tile_memory, self.W // 2
         ws, Q, W = self.selection.ws, tile_memory.Q, tile_memory.panel.capacity
@@ -265,8 +264,8 @@ class Coupled(Solver):
     Given:    the arguments of Solver; one working set of rows serves all problems
     Source:   GTSVM (Cotter, Srebro, Keshet 2011) sections 2.2 and 5.1, equation 4; Crammer and Singer 2002
 
-    The working set is chosen by the violation v_i = max_p f_pi - min {f_pi : b_pi < hi_pi} of each row: Selection sees
-    one problem without bias whose gradient is -v. Within the working set, each SMO iteration solves one row exactly.
+    The working set is chosen by the violation v_i = max_p f_pi - min {f_pi : b_pi < hi_pi} of each row: Selection gets
+    -v as the gradient of one problem without bias. Within the working set, each SMO iteration solves one row exactly.
     """
 
     @property

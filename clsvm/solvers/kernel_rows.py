@@ -1,4 +1,4 @@
-"""The rows of K that a solve computes: the row cache, rows computed early, and the sizes of working set and cache.
+"""Compute the rows of K for a solve: row cache, rows computed early, and the sizes of working set and row cache.
 
 An outer iteration needs the tile Q = K(ws, ws) of its working set ws first, and then the rows of K whose coefficients
 changed. Two other orders can be less work:
@@ -40,9 +40,8 @@ Positions = NDArray[np.int32]
 CACHE_SHARE = 0.75  # share of the free memory for the row cache; the float64 check needs the rest
 SINGLE_VALUE = 4.0  # time to read a single value of the row cache, as a multiple of a value's time in a whole row
 IDLE = 0.05  # assumed share of a working set's rows that are idle, before any outer iteration has shown it
-NEW_SHARE = (
-    3 / 8
-)  # share of a tile that is computed: half of the rows stay, and half of all other values follow by symmetry
+# Share of a tile's values that are computed: a quarter is known from the last tile, and half of the rest by symmetry.
+NEW_SHARE = 3 / 8
 FIRST_PREFETCH = 1 / 8  # share of all rows computed before prefetching is first considered; the share doubles each time
 MIN_GAIN = 1.25  # least ratio of expected saving to cost with which rows are prefetched
 MIN_WORKING_SET = 16
@@ -53,8 +52,7 @@ MIN_WORKING_SET = 16
 DECLINE, FRESH, INNER_STEPS = 0.3, 0.65, 1.5
 SUPPORT = 1 / 3  # assumed share of rows whose coefficients ever change
 # STAYING: a row cache of fewer than STAYING * W rows evicts rows that stay in the working set for the next iteration.
-# RECOMPUTED: a row cache of R < STAYING * W rows multiplies the computed rows by RECOMPUTED * (STAYING * W /
-# R)^EVICTION.
+# With a cache of R < STAYING * W rows, a solve computes RECOMPUTED * (STAYING * W / R)^EVICTION times as many rows.
 STAYING, RECOMPUTED, EVICTION = 1.5, 1.6, 0.2
 NEAR_BYTES = 4 << 20  # bytes of a tile above which an SMO iteration takes FAR_COST times as long
 FAR_COST = 1.2
@@ -66,9 +64,9 @@ def copy_cost(profile: Profile) -> float:
 
 
 def tile_cost(profile: Profile, rows: Rows, n: int, W: int, idle: float | None = None) -> float:
-    """Return the cost of a value of the tile, in dense multiply-adds, if whole rows of K are computed before the tile.
+    """Return the cost of a value of the tile if whole rows of K are computed before the tile.
 
-    A dense cell is the cost unit: the time of one multiply-add in a product of dense rows.
+    The cost unit is the time of one multiply-add in a product of dense rows.
 
     n: number of values of a row of K.
     W: number of rows of the working set.
@@ -111,9 +109,8 @@ def new_cache(stream: Stream, rows: Rows, nbytes: int, entries: int) -> RowCache
 class TileMemory:
     """Hold a panel of rows, and the tile Q: the kernel matrix among the rows of the working set.
 
-    The panel is memory for rows in the layout of right-hand rows of a product. Each outer iteration uses it twice. Q is
-    computed from the rows of the working set in it. Then rows whose coefficients changed replace them, for the update
-    of f.
+    The panel is memory for the right-hand rows of a product. Each outer iteration uses the panel twice: first for the
+    rows of the working set, to compute Q, then for the rows whose coefficients changed, to update f.
 
     Attributes
     ----------
@@ -158,7 +155,8 @@ class Counts:
     Attributes
     ----------
     uncached
-        number of rows computed for Newton steps, outside the row cache, less rows that prefetches copied by symmetry.
+        number of rows computed outside the row cache, for Newton steps, less the rows that prefetches copied by
+        symmetry.
     prefetched
         number of rows computed in prefetches, less rows copied by symmetry.
     computed
@@ -184,7 +182,7 @@ class ChangedRows(NamedTuple):
     count
         number of listed rows.
     row
-        positions of the rows on the device, or None if the row cache has the rows.
+        numbers of the rows, in the order in which the device stores rows; None if the row cache has the rows.
     slot
         slots of the rows in the row cache.
     D
@@ -220,7 +218,7 @@ class KernelRows:
         """Reset the counts for a further problem; the row cache keeps its rows."""
         counters = self.counters()
         self._earlier_rows += int(counters[0, 1])
-        counters[:, [0, 1, 3]] = 0  # column 2 stays, since the row cache keeps its rows
+        counters[:, [0, 1, 3]] = 0  # column 2 counts the rows in the row cache, which stay
         self.state.stream.write(self.selection.counters, counters)
         self.counts, self._settings = Counts(), settings
         can_prefetch = self.cache.capacity and self.selection.sets == 1 and prefetches(self.state.gram)
@@ -318,11 +316,11 @@ class KernelRows:
         self.state.respond(uncached, self.tile_memory.panel)
 
     def slots(self) -> Positions:
-        """Return for each position of a row on the device its slot in the row cache, -1 if the cache lacks it."""
+        """Return the row cache's slot of each row, -1 if the cache lacks the row, in the device's order of rows."""
         return self.state.stream.read(self.cache.slot_of, np.int32, self.state.n)
 
     def missing(self) -> Positions:
-        """Return the positions on the device of the rows that the row cache lacks, ascending."""
+        """Return the numbers, in the device's order of rows, of the rows that the row cache lacks, ascending."""
         at = self.state.gram.rows.position
         return np.sort(at[self.slots()[at] < 0])
 
@@ -332,15 +330,17 @@ class KernelRows:
         Q already has the values among its first ``known`` rows. Values Q[u, v] with v >= ``known`` are copied if
         u < ``known`` or u >= v. All others follow by symmetry.
 
-        rows: buffer with the positions of the tile's rows on the device.
+        rows: buffer with the numbers of the tile's rows, in the device's order of rows.
         """
         size = (1 if self.state.stream.profile.style == "simd" else self.state.gram.rows.lanes, W)
         self._gather_tile(size, None, self.cache.store(self.cache.slot_of).arguments(), rows, W, known, 1, Q)
 
     def tile_if_cached(self, positions: Positions, rows: Buffer, W: int, known: int, Q: Buffer) -> bool:
-        """Make Q by :meth:`tile` if the cache holds the rows at the positions ``positions``, and copying costs less.
+        """Copy Q by :meth:`tile` if the cache holds all of its rows, and copying costs less than computing.
 
-        Return whether Q was made.
+        Return whether Q was copied.
+
+        positions: numbers of the rows, in the device's order of rows; the buffer ``rows`` has the same numbers.
         """
         cheaper = copy_cost(self.state.stream.profile) < self.state.gram.rows.tile_cost
         cached = cheaper and self.cache.capacity > 0 and bool((self.slots()[positions] >= 0).all())

@@ -51,13 +51,13 @@ ROW_EXTRA = 16  # bytes for each right-hand row of a product, in addition to the
 TEMPORARIES = 3  # number of arrays (block, block) on the host while a block of the factor is computed
 GROWTH = 3  # memory needed to extend the stored columns of U'^-1, as a multiple of their own memory
 MAX_CHANGED = 0.25  # share of rows that may be added to or dropped from a factor before it is computed anew
-LOW, LATE = 0.5, 4  # a violation is low at LOW times the first one or less, or once LATE * n rows are computed
+LOW, LATE = 0.5, 4  # a violation is low if it is at most LOW times the first one, or if LATE * n rows were computed
 # convergence checks at a low violation before the first Newton step, and between two steps
 CHECKS_BEFORE, CHECKS_BETWEEN = 4, 2
-FAILURE_FACTOR = 4.0  # factor of the price of the next step after a step without gain
+FAILURE_FACTOR = 4.0  # factor by which a step that does not lower the dual raises the assumed cost of the next step
 MIN_SAVING = 4.0  # least ratio of SMO's expected cost to the price of a step that justifies the first step
-SMALL = 8  # cost of a step's small parts, as a multiple of the cost of an outer iteration's launches
-SOLVES = 50  # linear systems that a step solves if it uses the factor of the step before
+SMALL = 8  # cost of a step's small computations, as a multiple of ``Profile.outer_cost``
+SOLVES = 50  # assumed number of linear systems that a step solves if it reuses the factor of the last step
 
 
 class Columns(NamedTuple):
@@ -84,7 +84,7 @@ class Factor:
         """Make an empty factor.
 
         ridge: ridge in units of the mean diagonal of K among the first rows.
-        least: smallest value of this mean.
+        least: value that replaces a smaller mean.
         """
         self.dtype, self.ridge = np.dtype(dtype), 0.0
         self._relative, self._least = ridge, least
@@ -174,7 +174,7 @@ class Factor:
         return Columns(self._columns, self._products, self._column_of[at])
 
     def _bytes(self, columns: int, new: int) -> int:
-        """Return the bytes of ``columns`` columns of U'^-1, ``new`` of them still to compute, with temporary arrays."""
+        """Return the bytes of ``columns`` columns of U'^-1, of which ``new`` must be computed, and of temporary arrays."""
         return self.dtype.itemsize * len(self.rows) * (3 * columns + 2 * new) + 4 * 8 * columns**2
 
 
@@ -207,12 +207,12 @@ def factor_with_ridge(
 class Face:
     """Minimise 1/2 d'Md + g'd over d (m,), with a Cholesky factor of M, fixed sums and some fixed entries of d.
 
-    The sum of d in each group is 0. These sums and the fixed entries are the conditions of a Schur complement of M.
+    The sum of d in each group is 0. A Schur complement of M gives the multipliers of these sums and fixed entries.
 
     g: gradient (m,).
     group: group number of each entry, (m,).
     groups: number of fixed sums, 0 if none is fixed.
-    refinements: number of iterative refinements of the conditions.
+    refinements: number of iterative refinements of the multipliers.
     """
 
     def __init__(self, factor: Factor, g: Vector, group: Rows, groups: int, refinements: int = 0) -> None:
@@ -283,8 +283,9 @@ def _solver(S: Vector, singular: bool) -> Callable[[Vector], Vector] | None:
 def minimum(
     factor: Factor, g: Vector, bottom: Vector, top: Vector, group: Rows, groups: int, fixed: Rows, limit: float = np.inf
 ) -> Vector | None:
-    """Return the change d (m,) of the coefficients in a Newton step, by the loop in the docstring of this module.
+    """Return the change d (m,) of the coefficients in a Newton step.
 
+    Entries of d beyond their bounds are fixed there, and the other entries are computed anew, ROUNDS times at most.
     Return None if there is no minimum, or if it takes more than ``limit`` bytes.
 
     g: derivatives for the rows of the factor, (m,).
@@ -469,7 +470,7 @@ class Newton:
         return change
 
     def apply(self, change: Vector) -> bool:
-        """Add t * ``change`` to the coefficients b, with the t <= 1 of the least dual; return whether the dual fell.
+        """Add t * ``change`` to the coefficients b, with the t <= 1 that minimises the dual; return whether it fell.
 
         If t would be less than SHORT, b does not change.
 
@@ -553,9 +554,9 @@ class Newton:
 
     @contextmanager
     def _kernel_block(self, rows: int) -> Iterator[KernelBlock]:
-        """Yield a function of two arrays of row numbers, with at most ``rows`` numbers in all.
+        """Yield a function of two arrays of row numbers, which together have at most ``rows`` numbers.
 
-        The function returns K between the rows of both arrays, and the lower triangle of K among the second rows.
+        It returns K between the first and the second rows, and the lower triangle of K among the second rows.
         """
         stream, gram = self._stream, self._gram
         panel, made = gram.panel(_round_up(rows), square=True), []

@@ -32,7 +32,7 @@ class Settings:
     max_iter
         most SMO iterations, -1 for no limit.
     working_set
-        rows of a working set.
+        number of rows of a working set.
     cache_bytes
         bytes of the row cache.
     kernel_scale

@@ -11,7 +11,7 @@ Stops:    as decomposition.py (smo.py), by the extremes of all shards
                  the shard replies with its next candidates
 
 An outer iteration sends one request to each shard: the changes of coefficients, and the changed rows that row caches
-lack. Each reply has candidates and numbers of a few rows. No array as long as a shard travels before the end.
+lack. Each reply has the shard's candidates for the next working set. No array as long as a shard is sent.
 
 The caller (:class:`Sharded`) decides which rows of K the shards cache, so that all shards cache the same ones. The
 caller also has the coefficients. If a shard is lost (clsvm.distribute), its replacement gets its part of the problem
@@ -56,9 +56,9 @@ EXACT_BYTES = 64 << 20  # bytes of support vectors at a time in a float64 check
 
 
 def chosen(problem: Problem, rows: Rows, f: Vector, b: Vector, least: Vector, most: Vector, quota: int) -> Rows:
-    """Return which of the c candidates have the largest violations, as indices of ``rows`` (c,), their row numbers.
+    """Return the indices of those among c candidates for the working set that have the largest violations.
 
-    f, b: gradients and coefficients of the candidates, (c,).
+    rows, f, b: row numbers, gradients and coefficients of the candidates, (c,).
     least, most: smallest and largest derivative of the dual over all rows, (groups,).
     quota: most rows of each side (rising, falling) if a sum is fixed, else most rows in all.
     """
@@ -204,7 +204,7 @@ class Sharded(Loop):
         return part, self._b[:, here], self.W, self.settings.cache_bytes
 
     def _split(self, rows: Rows) -> list[NDArray[np.int32]]:
-        """Split row numbers, in any order, by their shards. In a part, numbers count from the shard's first row."""
+        """Split row numbers, in any order, by their shards, and count them from the first row of each shard."""
         shard_of = np.searchsorted(self._ends[1:], rows, side="right")
         return [(rows[shard_of == i] - start).astype(np.int32) for i, start in enumerate(self._ends[:-1])]
 
@@ -325,7 +325,7 @@ def _extremes(each: Sequence[Candidates], groups: int) -> tuple[Vector, Vector]:
 class CacheDirectory:
     """Keep the directory of the shards' row caches: a ring of slots, as rowcache.cl has it on one device.
 
-    computed: number of rows of K so far that were not cached when they were needed.
+    computed: number of rows of K so far that were needed but not cached.
     """
 
     def __init__(self, n: int) -> None:
@@ -368,7 +368,7 @@ class Change(NamedTuple):
     Attributes
     ----------
     staying
-        rows of this shard that stay in the working set.
+        row numbers, in this shard, of its rows that stay in the working set.
     least, most
         smallest and largest derivative of the dual in the other shards, by their last replies, (groups,).
     stay

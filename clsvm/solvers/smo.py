@@ -2,8 +2,8 @@
 
 An outer iteration chooses a working set, solves the dual over it and updates f = K b + q (decomposition.py on one
 device, sharded.py on several). At a convergence check the host reads the KKT violation. If it is within tol, f is
-computed again in float64 for all rows whose exact f could change this. If the float64 violation is larger than tol, the
-loop continues from the float64 values.
+computed again in float64 for all rows whose exact f could change that result. If the float64 violation is larger than
+tol, the loop continues from the float64 values.
 """
 
 from __future__ import annotations
@@ -23,13 +23,12 @@ from clsvm.report import Point, Status, relative_gap
 from clsvm.solvers import certificate
 from clsvm.solvers.result import Result, Settings, ended
 
-# A solve within tol continues towards CLOSE * tol for at most CLOSE_CHECKS convergence checks, to avoid a float64
-# check.
+# To avoid a float64 check, a solve within tol continues towards CLOSE * tol for at most CLOSE_CHECKS checks.
 CLOSE_CHECKS, CLOSE = 3, 0.6
 PATIENCE = 200  # least outer iterations without progress before a solve counts as stalled
 MAX_CERTIFICATES = 20  # a solve counts as stalled after more float64 checks than this that replaced the gradient f
 FEW_ROWS = 4096  # most rows of a solve whose objectives are checked in float64 even if it misses its tolerance
-GAP_ROWS = 512  # the duality gap, which needs a pass over all rows, is computed once for GAP_ROWS working rows
+GAP_ROWS = 512  # the duality gap is computed after working sets of GAP_ROWS rows in all, as it needs all rows
 PARTS = ("select", "subproblem", "tile", "rows", "update", "free", "gap", "exact")  # keys of the seconds of a solve
 
 
@@ -109,7 +108,7 @@ class History:
     best_at
         outer iteration of the smallest violation.
     level
-        dual objective when the solve was last found without progress.
+        dual objective when the violation had last not fallen for many iterations.
     certificates
         number of float64 checks that replaced the gradient f by its float64 values.
     exact_rows

@@ -32,7 +32,7 @@ from clsvm.solvers import certificate
 
 BINS = 2048  # bins of the histogram by which a working set is chosen
 MAX_STEPS = 20  # the solve over a working set of W rows ends after at most MAX_STEPS * W SMO iterations
-SHRINK = 0.1  # the solve over a working set stops at this share of its first violation
+SHRINK = 0.1  # the solve over a working set stops when the KKT violation is this share of the one at its start
 VECTOR_STATE = 64  # bytes of local memory for each row of a working set in the SIMD-style SMO kernel
 
 
@@ -54,8 +54,8 @@ def subproblem(
 ) -> Variant:
     """Return the program that solves the dual over a working set of ``working_set`` rows.
 
-    rows: program text by which the kernel computes rows of its tile Q itself; None if Q is an argument. Text needs a
-    SIMD-style kernel and the constraint BIAS or NONE.
+    rows: program text by which the kernel computes rows of its tile Q itself; None if Q is an argument. Such text
+    needs a SIMD-style kernel and the constraint BIAS or NONE.
     """
     items = subproblem_items(profile, working_set)
     reductions = ("fold",) if profile.style == "simd" else ("argmin", "least")
@@ -91,7 +91,7 @@ def respond(profile: Profile, dtype: str) -> Variant:
 
 
 def shard(profile: Profile, dtype: str) -> Variant:
-    """Return the program with the kernels put, mark and get, which access single rows of a shard."""
+    """Return the program with the kernels put, mark and get, which write and read numbers of single rows of a shard."""
     return Variant(f"shard {dtype}", _cl("shard"), (*record.options(profile, dtype),), "put")
 
 
@@ -198,7 +198,7 @@ class View(NamedTuple):
 
 
 class State:
-    """Hold the numbers lo, hi, q, f and b of ``P`` problems over n rows on the device.
+    """Hold the bounds, linear terms q, gradients f and coefficients b of P problems over n rows on the device.
 
     n counts padding rows too. Each array has P x n numbers of 8 bytes: doubles, or pairs of float32 if the device lacks
     doubles.
@@ -278,7 +278,8 @@ class State:
 
 
 def _chunks(profile: Profile, n: int) -> int:
-    least = BINS if profile.style == "simd" else max(64, 2 * profile.group)  # of a chunk, as each has BINS bins
+    # A chunk has at least this many rows, since each chunk needs memory for BINS bins.
+    least = BINS if profile.style == "simd" else max(64, 2 * profile.group)
     return max(1, min(profile.chunks, n // least))
 
 
