@@ -44,7 +44,7 @@ class Loss:
         function that returns d2l/df2 (k, n). For a coupled loss it returns p (k, n), and the second derivative of a row
         is diag(p) - p p'.
     constant
-        function of y and row weights (n,) that returns the constant f (k,) of the least weighted loss.
+        function of y and row weights (n,) that returns the constant f (k,) that minimises the weighted sum of losses.
     quadratic
         whether the second derivative does not depend on f.
     coupled
@@ -76,8 +76,8 @@ class Loss:
     def units(self, largest: Vector) -> Vector:
         """Return the unit (k,) in which each output is solved, a power of 2.
 
-        For a quadratic loss, a largest deviation above 0 is at least 1 and less than 2 units. Another loss has a unit of
-        at most 1, and a loss for classes has the unit 1.
+        For a quadratic loss, a largest deviation above 0 is at least 1 and less than 2 units. Another loss has a unit
+        of at most 1, and a loss for classes has the unit 1.
 
         largest: largest deviation (k,) of each output's targets.
         """
@@ -132,7 +132,7 @@ def crossing(slope: Callable[[float], float], low: float, high: float) -> float:
 
 
 def _middle(y: Vector, w: Vector) -> Vector:
-    """Return for each output the constant c (k,) at which sum_i w_i tanh(c - y_i) = 0, the best one of log cosh."""
+    """Return c (k,) with sum_i w_i tanh(c - y_i) = 0 for each output, the minimiser of sum_i w_i log cosh(c - y_i)."""
     rows = y[:, w > 0]
     ends = rows.min(axis=1), rows.max(axis=1)
     w = w[w > 0]

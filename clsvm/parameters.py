@@ -29,7 +29,7 @@ tol
 cache_size
     Size of the cache for kernel rows in MB; "auto" takes what memory_limit leaves, if caching pays
 class_weight : dict or 'balanced' or None
-    Factors of C for each class (NuSVC: of the bounds): a dict, "balanced" or None. A class of weight 0 is left out
+    Factors of C for each class, in NuSVC of the bounds: a dict, "balanced" or None. A class of weight 0 is left out
 verbose
     Show progress on stderr: a bar on a terminal, else a line every ten seconds
 max_iter
@@ -46,7 +46,7 @@ device : str or int or Device or CommandQueue or list or None
     binary problems, among several devices. None takes the environment variable CLSVM_DEVICE, else a usable GPU, else a
     usable CPU
 working_set_size
-    Rows solved at a time; "auto" takes the size of the least cost by the device's measured rates
+    Number of rows in a working set; "auto" takes the size of the least estimated cost
 gap_tol
     Stop as soon as the relative duality gap is this small; with None tol alone decides
 dtype
@@ -55,8 +55,8 @@ dtype
     problems of up to 4096 coefficients ("crammer_singer": 600) in float64
 precision
     "float32", or "fast" to compute large products of dense rows by the device's matrix units (tensor cores). They are
-    used if the device has them, a trial product is right, and their rounding errors hide less than 100 tol. The report
-    says what was used. Final checks in float64 and predictions are the same in both cases
+    used if the device has them, a trial product is right, and their rounding errors are small enough for tol. The
+    report says what was used. Final checks in float64 and predictions are the same in both cases
 memory_limit
     Bytes, or text such as "2GB"; None takes half of the device's free memory
 layout

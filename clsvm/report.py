@@ -356,9 +356,9 @@ def labelled(words: str) -> Iterator[None]:
 class TimeEstimate:
     """Estimate when a falling value reaches a goal, on a logarithmic scale.
 
-    The value may go up and down, so its trend is the least-squares line through the second half of the time. The
-    remaining time is the distance of the trend from the goal over the trend's slope. If the trend has passed the goal
-    but the value has not, the value's own distance is taken.
+    The value may go up and down, so its trend is the least-squares line through its values in the second half of the
+    time. The remaining time is the distance of the trend from the goal over the trend's slope. If the trend has passed
+    the goal but the value has not, the distance of the value from the goal is taken.
     """
 
     def __init__(self, goal: float) -> None:

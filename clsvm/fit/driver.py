@@ -456,7 +456,7 @@ class _SmallSolver:
         The host takes a subproblem if SMO stalled. It also takes a subproblem that float64 rounding leaves uncertain,
         if the host's K has smaller rounding errors. In a fit of few subproblems, it also takes a subproblem whose
         relative gap at tol is large. The final status says whether time was over, or whether rounding errors of float64
-        can hide the tolerance.
+        are too large for the tolerance.
         """
         context, options, rounding = self.context, self.worker.options, host.EPS * self.scale.double
         for index in todo:

@@ -1,8 +1,8 @@
 """Prepare rows on a device for solves over them, and run these solves.
 
 Preparing chooses the layout, the precision and the sizes of working set and row cache. :meth:`PreparedFit.solve`
-solves one subproblem and hands it to the host if SMO stalls. If rounding errors of float64 can hide the tolerance, the
-result gets the status PRECISION.
+solves one subproblem and hands it to the host if SMO stalls. If rounding errors of float64 are too large for the
+tolerance, the result gets the status PRECISION.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class PreparedFit:
         self._solver: Solver | None = None
 
     def precision_insufficient(self, problem: Problem, tol: float) -> bool:
-        """Return whether the rounding errors of K in this dtype hide tol."""
+        """Return whether the rounding errors of K in this dtype are too large for tol."""
         return certificate.precision_insufficient(self._dtype, self.settings.kernel_scale, problem, tol)
 
     def solve_smo(self, problem: Problem, **settings: Any) -> Result:

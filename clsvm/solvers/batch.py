@@ -70,7 +70,8 @@ class Request(NamedTuple):
     kernel_scale
         rounding error of K in units of its dtype's eps.
     exact
-        function that returns an operator or a function for float64 values of K; None for no float64 check.
+        function without arguments that returns a source of float64 values of K: an Operator, or a function of row and
+        column numbers on the host. None stands for no float64 check.
     sample
         function that computes K[rows, columns] in float64 on the host, for few rows; or None.
     sizes
@@ -307,7 +308,7 @@ class _Batch:
         """Return which of the B subproblems may have a relative rounding error of the objective above OBJECTIVE, (B,).
 
         bound: error bound of f of each subproblem, (B,).
-        certain: subproblems (B,) whose violation is certain. Their errors are measured with a sample of rows.
+        certain: subproblems (B,) whose violation needs no check. A sample of rows measures their rounding errors.
         """
         level, weight = certificate.dual_size(self.problem, self.b, self.f)
         imprecise = np.asarray(bound * weight > certificate.OBJECTIVE * level)

@@ -174,7 +174,7 @@ class Factor:
         return Columns(self._columns, self._products, self._column_of[at])
 
     def _bytes(self, columns: int, new: int) -> int:
-        """Return the bytes of ``columns`` columns of U'^-1, of which ``new`` must be computed, and of temporary arrays."""
+        """Return the bytes of ``columns`` columns of U'^-1 and of temporary arrays. new: columns yet to be computed."""
         return self.dtype.itemsize * len(self.rows) * (3 * columns + 2 * new) + 4 * 8 * columns**2
 
 
@@ -338,18 +338,18 @@ class CostModel:
     """
 
     def __init__(self) -> None:
-        self._log: list[tuple[float, float]] = []  # (cost of SMO, log of the least violation)
+        self._log: list[tuple[float, float]] = []  # (cost of SMO, log of the least violation) at each check
         self._first = 0.0  # first violation
-        self._stepped, self._price_factor = False, 1.0  # whether a step was made; factor on the next step's price
+        self._stepped, self._price_factor = False, 1.0  # whether a step was made; factor of the next step's price
 
     def pays(self, cost: float, violation: float, tol: float, price: float, late: bool) -> bool:
         """Return whether SMO will cost more to the end than a Newton step of this ``price``.
 
-        The forecast extrapolates from the second half of the convergence checks at which the violation was low.
+        The forecast extrapolates from the second half of the checks since the violation fell to LOW times the first.
 
         cost: cost of SMO so far, in the unit of ``price``.
         violation: the current KKT violation.
-        late: treat any violation as low.
+        late: extrapolate whatever the violation is.
         """
         self._first = self._first or violation
         if not self._log and violation > LOW * self._first and not late:

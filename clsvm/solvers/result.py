@@ -16,7 +16,7 @@ from clsvm.problem import Vector
 from clsvm.report import Point, Progress, Status, relative_gap
 
 TINY = float(np.finfo(np.float64).tiny)
-ROUNDING_SHARE = 0.1  # share of a tolerance that the rounding errors of float64 may hide
+ROUNDING_SHARE = 0.1  # rounding errors of float64 up to this share of a tolerance are accepted
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,7 @@ class Result:
         )
 
     def with_precision_status(self, rounding: float, tol: float, gap_tol: float | None) -> Result:
-        """Return the result, with the status PRECISION if float64 rounding can hide a tenth of the tolerance or more.
+        """Return the result, with the status PRECISION if float64 rounding errors may exceed a tenth of the tolerance.
 
         rounding: the float64 rounding error of f for coefficients with sum |b| = 1.
         """

@@ -1,12 +1,12 @@
 """The state of a solve on the device, the choice of working sets, and the OpenCL programs of solvers.
 
-:class:`State` holds the coefficients b, the gradients f = K b + q and the bounds. Rows are in the device's order, in
-which padding rows take no part in any problem.
+:class:`State` holds the coefficients b, the gradients f = K b + q and the bounds. Rows are in the order in which
+the device stores them. Padding rows take no part in any problem.
 
 :class:`Selection` chooses working sets by counting violations of rows in a histogram, without sorting. The rows that
-stay from the last working set come first. Then come as many rows whose coefficient can rise as rows whose coefficient
-can fall, those with the largest violations. In a problem without bias, the rows with the largest violations come,
-whether they rise or fall. No array of length n leaves the device.
+stay from the last working set come first, then the rows with the largest violations. Half of the new rows have
+coefficients that can rise, and half have coefficients that can fall. In a problem without bias the new rows have the
+largest violations in either direction. No array of length n leaves the device.
 """
 
 from __future__ import annotations
