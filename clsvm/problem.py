@@ -137,9 +137,9 @@ class Problem:
         return replace(self, lo=embed(self.lo), hi=embed(self.hi), q=embed(self.q), start=start)
 
     def ratio(self, other: Problem) -> float:
-        """Return the sum of hi - lo in ``other`` over the sum of hi - lo in this problem.
+        """Return the sum of hi - lo in ``other``, divided by the sum of hi - lo in this problem.
 
-        Both sums are over the coefficients that may differ from 0 in both problems. Return 1 if there are none.
+        Both sums count only coefficients that may differ from 0 in both problems. Return 1 if there are none.
         """
         both = (self.hi > self.lo) & (other.hi > other.lo)
         self_range, other_range = (float((p.hi - p.lo)[both].sum()) for p in (self, other))

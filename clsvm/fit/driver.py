@@ -420,8 +420,8 @@ class _SmallSolver:
     def on_device(self, todo: list[int]) -> None:
         """Solve the subproblems with the indices ``todo`` as one batch.
 
-        A subproblem is left to the host if three things hold: the dtype of this work is too coarse for the tolerance,
-        the device has a finer dtype, and the subproblem is small enough for the host
+        A subproblem is left to the host if three things hold: the dtype of kernel values is too coarse for the
+        tolerance, the device has a finer dtype, and the host can solve the subproblem
         (:func:`clsvm.fit.host.can_solve`).
         """
         context, options, saved, scale = self.context, self.worker.options, self.context.checkpoint, self.scale

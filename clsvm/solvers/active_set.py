@@ -1,7 +1,7 @@
 """The active set method, for problems of a few thousand rows at most on which SMO converges slowly.
 
-Solves:   the problems of decomposition.py, with K and everything else on the host in float64
-Given:    K (m, m), one problem over its rows, feasible coefficients b
+Solves:   minimise 1/2 b'Kb + q'b + epsilon * sum |b|,  lo <= b <= hi,  sums of b fixed or free; on the host in float64
+Given:    K (m, m), one problem over its m rows (or coupled problems), feasible coefficients b
 Returns:  b, f = K b + q, the KKT violation and the number of steps
 Stops:    violation <= tol, or no step lowers the dual, or the caller stops it
 Source:   Scheinberg 2006 (An efficient implementation of an active set method for SVMs); Nocedal and Wright, 16.5

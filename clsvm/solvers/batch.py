@@ -41,7 +41,8 @@ from clsvm.threads import one_thread
 UNIT = 32  # subproblems are padded to a multiple of UNIT rows, so that parts of buffers are aligned
 ALIGN = 128  # float64 products are padded to a multiple of ALIGN rows, so that parts of buffers are aligned
 MIRRORED = 64  # a value of K that costs at least MIRRORED multiply-adds is copied rather than computed a second time
-SYMMETRIC = 0.6  # K of m rows and s support vectors together is used if its half has <= SYMMETRIC * m * s values
+# Half of K among m rows and s support vectors replaces K (m, s) if it has at most SYMMETRIC * m * s values.
+SYMMETRIC = 0.6
 # m rows are few for s support vectors if FEW_FACTOR * m <= s and K (m, s) has at most FEW_BYTES bytes.
 FEW_FACTOR, FEW_BYTES = 2, 16 << 20
 TILES = 0.25  # share of the free memory for the tiles of a batch, or for one tile in float64
@@ -324,7 +325,7 @@ class _Batch:
         """Estimate sum_i |b_i| * |error of f_i| for some ``subproblems`` (B,) from a sample of support vectors.
 
         The sample is drawn by certificate.sample. If the coefficients of a subproblem add up to 0, the mean error is
-        subtracted, since it changes no objective. ``self.f`` is the same afterwards.
+        subtracted, since a constant error of f has no effect. ``self.f`` is the same afterwards.
         """
         represented, before = np.zeros(self.b.shape), self.f.copy()
         for p in np.flatnonzero(subproblems).tolist():

@@ -426,7 +426,7 @@ class Newton:
         return self._dtype.itemsize * (more + block * columns) + cached
 
     def find_change(self) -> Vector | None:
-        """Return the change of the coefficients to their joint minimum, (1, n).
+        """Return the change of the coefficients that takes the free ones to their joint minimum, (1, n).
 
         Return None if there is no minimum, or no memory to compute it. The factor is kept for the next step if that
         leaves enough memory to the outer iterations.

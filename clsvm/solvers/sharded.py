@@ -1,8 +1,8 @@
 """Decomposition over rows in shards: each device or worker has some rows and their f; one device solves working sets.
 
-Solves:   as decomposition.py, one problem (BIAS, NONE or SPLIT)
+Solves:   one problem of decomposition.py (BIAS, NONE or SPLIT); coupled problems are excluded
 Given:    shards (:class:`Shard`) on several devices or machines, and a device for the working set
-Stops:    as decomposition.py (smo.py), by the extremes of all shards
+Stops:    by the same criteria as decomposition.py, from the extreme derivatives of the dual in all shards
 
     until stopped:
         ws    <- half of the last working set, and the most violating candidates of all shards
@@ -408,7 +408,7 @@ class ShardInfo(NamedTuple):
 
     sizes: sizes of its rows, from which rounding errors follow (precision.measured).
     extent: largest and smallest norms of its rows (precision.measured).
-    W: rows of a working set (kernel_rows.sizes).
+    W: number of rows of a working set (kernel_rows.sizes).
     cache_bytes: bytes of the row cache (kernel_rows.sizes).
     reason: why working set and row cache have these sizes, in words.
     row: bytes of a row.
