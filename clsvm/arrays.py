@@ -134,7 +134,7 @@ def renumbered(X: Any, kept_columns: NDArray[np.int32]) -> sp.csr_matrix:
 
 
 def gathered_columns(X: Data, places: NDArray[np.intp]) -> NDArray[np.float64]:
-    """Return the columns of X with the numbers ``places``, as a dense float64 array (n, len(places)).
+    """Return the columns of X whose numbers are ``places``, as a dense float64 array (n, len(places)).
 
     X (n, d) is dense or CSR. For a CSR matrix, memory and time do not depend on d.
     """

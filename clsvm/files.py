@@ -116,7 +116,7 @@ class _Bounded(io.RawIOBase):
 
 @contextlib.contextmanager
 def _naming(path: PathLike) -> Iterator[None]:
-    """Make an OSError raised inside name ``path`` in place of no file or of the temporary file."""
+    """Name ``path`` in an OSError raised inside, if the error names no file or the temporary file."""
     try:
         yield
     except OSError as error:

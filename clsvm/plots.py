@@ -85,8 +85,8 @@ def race(runs: Mapping[str, Any], best: float | None = None, ax: Axes = None) ->
         For each line's name a report with a trace, or pairs (seconds, primal objective) of another solver of the same
         problem.
     best : float or None
-        Objective of the optimum. None takes the highest dual objective of the reports, a lower bound of the optimum, or
-        without a report the lowest objective.
+        Objective of the optimum. None takes the highest dual objective of the reports, which is a lower bound of the
+        optimum. If there is no report, None takes the lowest objective.
     ax : matplotlib Axes or None
         Axes to draw on. None makes a new figure.
 

@@ -35,7 +35,7 @@ EXTRA_STEPS = 4096  # SMO iterations on the device before the host takes over, a
 # If the relative gap exceeds COARSE_GAP at tol, the host solves on to the violation FINE_TOL * tol.
 COARSE_GAP, FINE_TOL = 3e-4, 1e-3
 FEW_ROWS, FEW_COARSE = 256, 1e-5  # FEW_COARSE replaces COARSE_GAP for at most FEW_ROWS rows, which take milliseconds
-SEVERAL = 200  # with more subproblems in a fit, the host does not solve more accurately than tol
+SEVERAL = 200  # in a fit of more subproblems than this, the host does not solve more accurately than tol
 EPS = certificate.EPS
 # K is centred if the largest mean of a row of K is at least CONSTANT_SHARE times the mean diagonal of the centred K.
 CONSTANT_SHARE = 0.25

@@ -105,7 +105,7 @@ class Extremes(NamedTuple):
         if not self.fixed_sums:
             return (-self.right > tol - 2 * errors) | (self.left > tol - 2 * errors)
         low, high = np.full((2, *self.rho.shape), np.inf), np.full((2, *self.rho.shape), -np.inf)
-        for which, sign in enumerate((-1, 1)):  # lower and upper bounds of the extremes
+        for which, sign in enumerate((-1, 1)):  # first lower, then upper bounds of the exact extremes
             np.minimum.at(low[which], self.group, self.right + sign * errors)
             np.maximum.at(high[which], self.group, self.left - sign * errors)
         unverifiable = ~(high[0] - low[0] <= tol)[self.group]
@@ -169,7 +169,7 @@ def of(problem: Problem, b: Vector, f: Vector) -> Extremes:
 def offsets(least: Vector, most: Vector, count: NDArray[Any], sums: NDArray[Any]) -> Vector:
     """Return the offset of each group: the mean derivative of its free entries, ``sums / count``.
 
-    Without free entries the offset is the middle of the interval [most, least]. All arrays have one shape.
+    Without free entries the offset is the middle between ``most`` and ``least``. All arrays have one shape.
     """
     both = np.isfinite(least) & np.isfinite(most)
     with np.errstate(invalid="ignore"):

@@ -52,7 +52,7 @@ TEMPORARIES = 3  # number of arrays (block, block) on the host while a block of 
 GROWTH = 3  # memory needed to extend the stored columns of U'^-1, as a multiple of their own memory
 MAX_CHANGED = 0.25  # share of rows that may be added to or dropped from a factor before it is computed anew
 LOW, LATE = 0.5, 4  # a violation is low if it is at most LOW times the first one, or if LATE * n rows were computed
-# convergence checks at a low violation before the first Newton step, and between two steps
+# least number of convergence checks at a low violation before the first Newton step, and between two steps
 CHECKS_BEFORE, CHECKS_BETWEEN = 4, 2
 FAILURE_FACTOR = 4.0  # factor by which a step that does not lower the dual raises the assumed cost of the next step
 MIN_SAVING = 4.0  # least ratio of SMO's expected cost to the price of a step that justifies the first step
@@ -198,7 +198,7 @@ def factor_with_ridge(
 
     K may be indefinite by rounding, so that a small ridge can fail.
 
-    least: smallest mean diagonal, as in :class:`Factor`.
+    least: value that replaces a smaller mean of K's diagonal, as in :class:`Factor`.
     add_rows: function that adds the rows to an empty factor, and returns whether that succeeded.
     """
     return next((one for one in (Factor(dtype, ridge, least) for ridge in ridges) if add_rows(one)), None)

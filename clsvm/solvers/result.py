@@ -120,7 +120,7 @@ class Result:
     exact_rows
         number of rows whose f comes from float64 kernel values.
     working_set
-        rows of a working set.
+        number of rows of a working set.
     dtype
         dtype of the kernel values.
     precision

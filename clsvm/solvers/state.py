@@ -138,7 +138,7 @@ class Limits(NamedTuple):
     tol
         KKT violation at which the solve ends.
     shrink
-        share of its first violation at which the solve ends.
+        KKT violation at which the solve ends, as a share of the violation at its start.
     steps
         SMO iterations after which the solve ends.
     budget
@@ -404,8 +404,9 @@ class Selection:
     def optimality(self) -> tuple[tuple[Vector, Vector, NDArray[Any], Vector], NDArray[np.int64]]:
         """Read the optimality state over all chunks of rows, and the counters (problems, 4).
 
-        The state has four arrays (working sets, groups). They are the smallest derivative of the dual, the largest
-        derivative, the number of free coefficients, and the sum of the derivatives of free coefficients.
+        The state has four arrays (working sets, groups): the smallest derivative of coefficients that can rise, the
+        largest derivative of coefficients that can fall, the number of free coefficients and the sum of their
+        derivatives.
         """
         numbers, places, counters = self.read_extremes()
         least, most = numbers[..., 0].min(axis=1), numbers[..., 1].max(axis=1)
