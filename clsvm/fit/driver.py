@@ -453,10 +453,10 @@ class _SmallSolver:
     def on_host(self, todo: list[int]) -> None:
         """Finish subproblems on the host where that helps, and set the final status of all results.
 
-        The host takes a subproblem if SMO stalled. It also takes a subproblem that float64 rounding leaves uncertain,
-        if the host's K has smaller rounding errors. In a fit of few subproblems, it also takes a subproblem whose
-        relative gap at tol is large. The final status says whether time was over, or whether rounding errors of float64
-        are too large for the tolerance.
+        The host takes a subproblem if SMO stalled. The host also takes a subproblem whose result float64 rounding
+        leaves uncertain, if K has smaller rounding errors on the host. In a fit of few subproblems, the host also takes
+        a subproblem whose relative gap at tol is large. The final status says whether time was over, or whether
+        rounding errors of float64 are too large for the tolerance.
         """
         context, options, rounding = self.context, self.worker.options, host.EPS * self.scale.double
         for index in todo:

@@ -94,10 +94,10 @@ class Extremes(NamedTuple):
         return np.asarray((self.right < self.offset - tol) | (self.left > self.offset + tol))
 
     def deciding(self, tol: float, bound: float | Vector) -> NDArray[np.bool_]:
-        """Return for which entries exact derivatives could change whether the violation is within tol, (entries,).
+        """Return the entries whose exact derivatives could change whether the violation is within tol, (entries,).
 
-        Rounding errors may leave open whether a group's violation is within tol. In such a group, the result marks the
-        entries whose exact derivative may be an extreme, and all free entries, which determine the offset.
+        If rounding errors leave open whether a group's violation is within tol, the result marks two kinds of the
+        group's entries: entries whose exact derivative may be an extreme, and free entries, which determine the offset.
 
         bound: bound of the rounding errors of the derivatives, one number or (entries,).
         """

@@ -36,7 +36,7 @@ PARTS = ("select", "subproblem", "tile", "rows", "update", "free", "gap", "exact
 class Optimality:
     """Hold the optimality state of a solve, as the host reads it at a convergence check.
 
-    A group is a set of coefficients whose sum is fixed, with an offset of its own.
+    A group is a set of coefficients whose sum the constraint fixes. Each group has an offset.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class Optimality:
 
     @property
     def fixed_sums(self) -> bool:
-        """Return whether the constraint fixes sums of coefficients; otherwise each row has conditions of its own."""
+        """Return whether the constraint fixes sums of coefficients, whose multipliers are the offsets."""
         return self.problem.constraint.has_offset
 
     @cached_property
