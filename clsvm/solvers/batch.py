@@ -1,6 +1,7 @@
 """The batch solver: many small problems at a time, each with all of its kernel matrix on the device.
 
-Solves:   the problems of decomposition.py, one for each Subproblem, over subsets of the rows of one data set
+Solves:   minimise 1/2 b'Kb + q'b + epsilon * sum |b|,  lo <= b <= hi,  sums of b fixed or free, for each Subproblem,
+          over a subset of the rows of one data set
 Given:    products with K over all rows (gram); the rows and the dual problem of each subproblem
 Returns:  b, rho, objectives and violation of each subproblem
 
