@@ -1,22 +1,22 @@
 """Compute products with K for rows X that exceed one buffer or the device's memory.
 
-X stays in the host's memory or in a memory-mapped file. :func:`products_of` chooses between :class:`Gram`, whose rows
-are resident, and :class:`BlockGram`. A BlockGram splits X into blocks of rows:
+X stays in the host's memory or in a memory-mapped file. :func:`products_of` chooses between :class:`Gram`, which has
+all rows on the device, and :class:`BlockGram`, which splits X into blocks of rows:
 
-    staying: the memory holds all blocks, although no single buffer does. Each block is laid out once.
-    passing: the memory holds a few blocks only. Every product lays out all blocks, one after another.
+    staying: device memory holds all blocks, although no single buffer could. Each block is laid out once.
+    passing: device memory holds one or two blocks. Every product lays out all blocks, one after another.
 
-Every other product goes through the blocks backwards, so that its first blocks come from the system's page cache.
-:class:`Streamed` passes blocks in one of three ways:
+Every other product goes through the blocks from last to first. It then begins with the blocks that were read last,
+which the system's page cache still holds. Passing blocks are laid out in one of three ways:
 
-    ahead: a thread lays out the next block on its own queue while the caller computes with the block before it. At most
-        two blocks are on the device.
+    ahead: a thread lays out the next block on its own queue while the caller computes with the current block.
     in turn: each block is laid out, used and freed before the next one.
-    in place: a device that shares the host's memory packs rows from where they stand into one :class:`Window`.
+    in place: on a device that shares the host's memory, kernels read X there and pack each block into the same buffer
+        (:class:`Window`).
 
-The host reads the rows of a working set by number and lays them out as a small set of rows. A panel, the right-hand
-rows of a product in the layout that kernels read, is filled from this set. The row cache and the solver's per-row state
-stay on the device. Values of K have the same bits as for resident rows.
+The right-hand rows of a product are rows of X that a solver selects. The host reads them from X and lays them out on
+the device. A panel, the buffers of a product's right-hand rows, is filled from them. Values of K have the same bits as
+for rows that are all on the device.
 """
 
 from __future__ import annotations
@@ -49,45 +49,46 @@ from clsvm.kernels import Kernel
 from clsvm.opencl.stream import Buffer, Stream
 
 Block = tuple[slice, Rows]  # a slice of X and its rows on the device
-# These are shares of the free memory. ROWS_SHARE is for resident rows and a solve.
-# PLAIN_SHARE is for an inverted index; rows with a larger index take the plain layout instead.
-# STAY_SHARE is for blocks that stay on the device. SHARE is for blocks that pass through it, and for laying them out.
-# WORKING_SHARE is for a working set if blocks pass through, because a larger working set needs fewer passes.
+# ROWS_SHARE: all rows stay on the device if they and the solver's state take at most this share of its free memory.
+# PLAIN_SHARE: an inverted index takes at most this share of the free memory; larger ones are not built.
+# STAY_SHARE: blocks of rows stay on the device if they take at most this share of its free memory together.
+# SHARE: blocks of rows that pass through the device take at most this share of its free memory.
+# WORKING_SHARE: share of the free memory for a working set if X passes in blocks; a larger set needs fewer passes.
 ROWS_SHARE, PLAIN_SHARE, STAY_SHARE, SHARE, WORKING_SHARE = 0.8, 0.4, 0.6, 0.5, 0.7
-# bytes of solver state for each row: gradient, coefficient, bounds, and places in the working set and the row cache
+# bytes of solver state for each row of X: gradient, coefficient, bounds, and indices in working set and row cache
 STATE_BYTES = 56
-BLOCK = 256 << 20  # largest size of a block in bytes, for few passes over X
-# Largest block in bytes for many passes: UNIFIED, which CPU caches hold, if the device shares host memory, else COPIED.
+BLOCK = 256 << 20  # largest size in bytes of a block of rows, unless blocks pass through the device many times
+# If blocks pass through the device many times, the largest size of a block in bytes is UNIFIED or COPIED.
+# UNIFIED is the size for devices that share the host's memory, so that CPU caches hold a block. COPIED is for others.
 UNIFIED, COPIED = 2 << 20, 64 << 20
-MIN_ROWS = 1280  # smallest number of rows in a block if memory allows, since fewer leave cores idle at the block's end
-# memory of a pass as a multiple of a block: one block at a time, two at a time, or with float64 copies of the rows
+MIN_ROWS = 1280  # a block has at least this many rows if memory allows; with fewer, some cores would idle
+# Memory of a pass over X, in multiples of a block: ONE for one block, TWO for two, COPY for two and float64 copies.
 ONE, TWO, COPY = 1.1, 3, 5
-EVEN = 4096  # block sizes are multiples of the rows that all compute units take at once, if these are at most 4096
+EVEN = 4096  # blocks have a multiple of the rows that all compute units take at once, unless these exceed EVEN
 LOOSE = 2  # a freed buffer is used again if it is at most this multiple of the requested size
-ROW_OVERHEAD = 16  # bytes of a row's norm and positions
+ROW_OVERHEAD = 16  # bytes of a row's squared norm and of its index in device order
 UNEVEN = 1.5  # a block of sparse rows has at most this multiple of the average number of entries of a full block
 ALIGNED = 128  # alignment in bytes of host arrays that become device buffers without a copy
-WAIT_BYTES = (
-    256 << 20
-)  # bytes of rows that are packed before the host waits for the device, so that Ctrl-C takes effect
+# The host waits for the device each time kernels have packed WAIT_BYTES bytes of rows, so that Ctrl-C takes effect.
+WAIT_BYTES = 256 << 20
 # Laying out one value of a row costs LAID dense multiply-adds in a new block and FILLED in a Window, measured on a CPU.
 LAID, FILLED = 150, 20
-LARGER = 10 * 64  # bytes by which the buffers of laid-out rows exceed their contents
-SAMPLE = 64  # panel sizes are estimated from this number of rows, which have the most entries
+LARGER = 10 * 64  # bytes by which the buffers of a set of laid-out rows may exceed their contents
+SAMPLE = 64  # the size of a panel is estimated from this many rows of X, those with the most nonzero entries
 
 
 def products_of(stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str) -> Operator:
     """Return the operator for products with K over the rows X (n, d).
 
-    If the memory holds the rows in the layout of ``plan`` and also a solve, the rows are resident. Otherwise the
-    operator is a :class:`BlockGram`. Raises ValueError if memory_limit cannot hold a few blocks, and the errors of
-    layouts.build.
+    The operator is a :class:`Gram` if device memory can hold all rows in the layout of ``plan`` and the solver's state.
+    Otherwise it is a :class:`BlockGram`. Raises ValueError if memory_limit cannot hold a few blocks of rows, and the
+    errors of layouts.build.
     """
     left, asked, n, itemsize = stream.limit - stream.allocated, plan.kind, X.shape[0], np.dtype(dtype).itemsize
     plain = LAYOUTS[plan.kind].plain
     if plain and n * layouts.row_bytes(plan, X, itemsize) > PLAIN_SHARE * left:
-        plan = replace(plan, kind=plain)  # the row cache gains more from this memory than an inverted index does
-    # Reordered rows have only an upper bound of their size until they are laid out.
+        plan = replace(plan, kind=plain)  # the row cache makes better use of the memory than a large inverted index
+    # For clustered rows row_bytes is only an upper bound, so they are laid out first and measured then.
     if not LAYOUTS[plan.kind].in_order or n * layouts.row_bytes(plan, X, itemsize) <= ROWS_SHARE * left:
         with contextlib.suppress(MemoryLimitError, BufferSizeError), stream.tentative():
             gram = Gram(stream, layouts.build(stream, X, plan, dtype), kernel)
@@ -101,26 +102,26 @@ def products_of(stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str)
 class Streamed:
     """Lay out X (n, d) block by block. X is dense or CSR, in memory or memory-mapped.
 
-    ``row_extra`` is the number of bytes that the caller allocates for each row of a block. ``again`` announces many
-    passes: blocks are then smaller, every other pass runs backwards, and rows may be clustered.
+    ``row_extra`` is the number of bytes that the caller allocates for each row of a block. ``again`` says that many
+    passes over X follow: blocks are then smaller, every other pass runs backwards, and rows may be clustered.
 
     Attributes
     ----------
     single
-        the plan for rows that are selected by row number.
+        the layout plan for rows that are selected by row number.
     arrangement
         the order of clustered rows, or None for the order of X.
     stays
-        whether the memory holds all blocks.
+        whether device memory holds all blocks.
     slices
-        the rows of each block, at most ``step`` rows.
+        the slice of rows that each block has, at most ``step`` rows.
     share
         largest number of bytes of the stream's memory budget that a pass takes.
     near
         whether kernels read rows of X directly in the host's memory.
     ahead
-        whether a thread lays out the next block while the caller uses the last one. This needs a second block, memory
-        for it and a real device, and ``near`` must be false.
+        whether a thread lays out the next block while the caller uses the current one. This needs memory for two
+        blocks and a device that is not simulated, and ``near`` must be false.
     """
 
     def __init__(
@@ -137,7 +138,7 @@ class Streamed:
             most = max(UNIFIED, MIN_ROWS * row) if stream.unified else COPIED
         self.arrangement: Arrangement | None = None
         if again and near and plan.kind == CLUSTERED.name:
-            # without memory for clusters, rows keep the order of X
+            # if clustering the rows would exceed the memory budget, they keep the order of X
             with contextlib.suppress(MemoryLimitError), stream.tentative():
                 self.arrangement = CLUSTERED.arranged(stream, X, plan, dtype)
         self._plan = plan if self.arrangement else self.single
@@ -158,7 +159,7 @@ class Streamed:
         self._again, self._passes = again, 0
 
     def following(self) -> list[slice]:
-        """Return the blocks of rows in the order of the next pass."""
+        """Return the slice of rows of each block, in the order in which the next pass over X takes the blocks."""
         self._passes += 1
         return self.slices[::-1] if self._again and self._passes % 2 == 0 else self.slices
 
@@ -167,7 +168,8 @@ class Streamed:
         """Yield an iterator that makes one pass over all blocks.
 
         A block and the buffers that the caller made with it live until the next block is requested. The caller must
-        have finished its queue by then. Leaving the context, also by an error or Ctrl-C, frees all threads and buffers.
+        have waited for its queue by then. Leaving the context, also by an error or Ctrl-C, ends the thread and frees
+        all buffers.
 
         Iterating raises the errors of laying out a block: ValueError if memory_limit is too small or a file was
         truncated, DeviceError, MemoryError.
@@ -189,9 +191,9 @@ class Streamed:
                     yield rows, self.lay_out(self.stream, rows)
 
     def _laid_ahead(self, other: Stream, worker: ThreadPoolExecutor) -> Generator[Block, None, None]:
-        """Yield blocks that a worker thread lays out on the stream ``other``.
+        """Yield the slice and the laid-out rows of each block. A worker thread lays out blocks on the stream ``other``.
 
-        The caller's thread uses that stream only while the worker thread is idle.
+        The caller's thread uses ``other`` only while the worker thread is idle.
         """
         process, used, slices = os.getpid(), None, self.following()
 
@@ -226,7 +228,7 @@ class Streamed:
         if self.arrangement:
             return CLUSTERED.build_part(stream, self.X, self._plan, self.dtype, self.arrangement, rows)
         X = self.X if rows.stop - rows.start == self.X.shape[0] else self.X[rows]
-        if self._files and not sp.issparse(X):  # touch one byte of each page, so that no kernel waits for a disk
+        if self._files and not sp.issparse(X):  # read a byte of each page first, so that no kernel waits for a disk
             X.reshape(-1).view(np.uint8)[:: mmap.PAGESIZE].max(initial=0)
         return layouts.build(stream, X, self._plan, self.dtype, range(rows.start, rows.stop))
 
@@ -237,10 +239,10 @@ class Streamed:
 
 
 def _wait(worker: ThreadPoolExecutor, process: int) -> None:
-    """Wait until the worker's thread is idle, because its buffers are freed next. A forked process has no such thread.
+    """Wait until the thread of ``worker`` is idle, because the buffers that it fills are freed next.
 
-    The pool's shutdown cannot replace this wait: if Ctrl-C interrupts a join, Python before 3.13 counts the thread as
-    ended.
+    Do nothing in a process that was forked from ``process``, since the thread does not exist there. The executor's
+    shutdown is not enough: before Python 3.13, a join that Ctrl-C interrupts marks a running thread as ended.
     """
     if os.getpid() == process:
         worker.submit(int).result()
@@ -272,11 +274,11 @@ def _cut(n: int, step: int, cells: NDArray[np.integer] | None) -> Iterator[slice
 
 
 class Window:
-    """Pack dense rows of X into lane groups of V rows. Kernels read X in the host's memory for that.
+    """Pack dense rows of X into lane groups, each V rows side by side. The kernels read X in the host's memory.
 
-    Each block of X goes into one reused buffer, the window. Single rows go into a panel of right-hand rows.
-
-    ``rows`` describes all of X: it has the position and the norm of each row. No block waits for these to be computed.
+    :meth:`passing` packs one block of X after another into the same buffer, the window. :meth:`gather` packs single
+    rows into a panel, the buffers of a product's right-hand rows. ``rows`` has the position and the squared norm of
+    each row of X, so that packing a block needs to compute neither.
     """
 
     def __init__(self, passing: Streamed, rows: Rows, centre: NDArray[np.float64]) -> None:
@@ -289,7 +291,7 @@ class Window:
             some.start: int(before[of.stop] - before[of.start]) for some, of in zip(slices, groups, strict=True)
         }
         at = np.concatenate([before[of.start : of.stop] - before[of.start] for of in groups])
-        # The order of rows and the columns of lane groups stay in the host's memory. passing() lends them to kernels.
+        # The row order and the column lists of lane groups stay in host memory, where kernels read them in passing().
         self._where = [_aligned(one) for one in (rows.order, at, *(arranged.groups[1:] if arranged else ()))]
         self._packer = Packer(passing.stream, passing.X.dtype, rows.dtype, centre)
         self._panel_at: dict[int, Buffer] = {}
@@ -298,8 +300,8 @@ class Window:
     def passing(self) -> Iterator[tuple[Rows, Iterator[range]]]:
         """Yield the Rows that describe all of X, and an iterator that packs block after block of X into the window.
 
-        The iterator yields the numbers of the block's lane groups, of V rows each. Rows of other blocks have no values
-        meanwhile. The window's memory is freed at the end.
+        The iterator yields the numbers of the lane groups that it has packed. The window then holds values of these
+        lane groups only. Leaving the context frees the window.
         """
         stream, X, rows, itemsize = self._stream, self._passing.X, self._rows, self._passing.itemsize
         n, d = X.shape
@@ -328,7 +330,7 @@ class Window:
     def gather(self, panel: Panel, ids: Buffer) -> None:
         """Copy rows of X into a panel of right-hand rows, stored in lane groups of V rows.
 
-        ``ids`` (capacity,) int32 are row numbers, -1 for a zero row.
+        ``ids`` (capacity,) int32 holds row numbers in X; -1 gives a zero row.
         """
         stream, (n, d), groups = self._stream, self._passing.X.shape, range(panel.capacity // panel.width)
         if panel.capacity not in self._panel_at:
@@ -351,12 +353,12 @@ def _aligned(array: NDArray[Any]) -> NDArray[Any]:
 
 @dataclass
 class Fetched:
-    """Describe the rows of X that the host laid out on the device for a panel, the right-hand rows of a product.
+    """Describe the rows of X that the host laid out on the device to fill a panel of right-hand rows.
 
     Attributes
     ----------
     at
-        buffer with the position of each right-hand row among the laid-out rows, -1 for an empty place.
+        buffer with the position of each right-hand row among the laid-out rows, -1 for a right-hand row that is zero.
     count
         number of right-hand rows in the panel.
     ids
@@ -378,9 +380,9 @@ class Fetched:
 
 
 class BlockGram(Operator):
-    """Compute products over rows X (n, d), dense or CSR, that stay in the host's memory or a file.
+    """Compute products with K over rows X (n, d), dense or CSR, that stay in the host's memory or a file.
 
-    ``asked`` names the layout that the rows would have if they were resident, for reports.
+    ``asked`` names the layout that the rows would have if the device held all of them. Reports mention it.
     """
 
     share = WORKING_SHARE
@@ -388,14 +390,14 @@ class BlockGram(Operator):
     def __init__(self, stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str, asked: str = "") -> None:
         self.stream, self.kernel, left = stream, kernel, stream.limit - stream.allocated
         self._streamed = streamed = Streamed(stream, X, plan, dtype, again=True)
-        # whether each product fills a panel, its right-hand rows, again from rows laid out on the device
+        # _rows_stay: every product fills its panel again from laid-out rows, so these must stay on the device
         self._rows_stay = not LAYOUTS[streamed.single.kind].shared
         lengths = _entries(X) if self._rows_stay else np.zeros(X.shape[0])
         self._longest = np.argsort(-lengths, kind="stable").astype(np.int32)
         self._slots: Slots = {}
         self._few = self._fetch(np.sort(self._longest[:SAMPLE]))
         self.width, row = self._few.width, layouts.row_bytes(streamed.single, X, streamed.itemsize)
-        # entry k holds the bytes of the k longest rows of X, an upper bound for a panel of k right-hand rows
+        # _most_bytes[k]: bytes of the k rows of X with the most entries, so k rows of X never take more
         entries = np.concatenate([[0], np.cumsum(lengths[self._longest])])
         self._most_bytes = row * (entries * X.shape[0] / max(1, entries[-1]))
         self._row = 2 * row + (0 if stream.unified or sp.issparse(X) else X.dtype.itemsize * X.shape[1])
@@ -408,14 +410,14 @@ class BlockGram(Operator):
         self._window: Window | None = None
         near = not (streamed.stays or self._rows_stay) and streamed.near and not stream.profile.lacks("float64")
         self.rows = self._first_pass(0 if streamed.stays else FILLED if near else LAID, asked or plan.kind)
-        if near:  # a window needs doubles to subtract the centre
+        if near:  # packing rows into a window subtracts the centre in double precision
             self._window = Window(streamed, self.rows, plan.centre)
 
     def _first_pass(self, laid: float, asked: str) -> Rows:
-        """Make a first pass over the blocks of X, and return one Rows that describes all rows.
+        """Make a first pass over the blocks of X, and return one :class:`Rows` that describes all rows.
 
-        The Rows have the norms of all rows, and the mean cost of a value of K. ``laid`` is the cost of laying out one
-        value in later passes. ``asked`` names the layout that the rows would have if they were resident, for reports.
+        The result has the norms of all rows, and the mean cost of a value of K. ``laid`` is the cost of laying out one
+        value of X in a later pass, in dense multiply-adds. ``asked`` is the constructor's argument.
         """
         norms: list[NDArray[Any]] = []
         laid_out: list[Rows] = []
@@ -437,9 +439,10 @@ class BlockGram(Operator):
         return Rows(one.kind, one.dtype, *at, layout_cost=laid * stored / n, words=words)
 
     def _each_block(self, work: Callable[[Gram, range, int], None]) -> None:
-        """Call ``work`` with each block's Gram, its lane groups and ``base``, the row of X at output index 0.
+        """Call ``work`` for each block, with the block's Gram, its lane groups and a row number ``base``.
 
-        Buffers that ``work`` makes during a passing block are freed after it.
+        Index 0 of the product's output belongs to row ``base``, counted from the Gram's first row. If blocks pass
+        through the device, the buffers that ``work`` makes for a block are freed after it.
         """
         for first, gram in self._blocks:
             work(gram, gram.groups, -first)
@@ -467,7 +470,7 @@ class BlockGram(Operator):
     def panel(self, capacity: int, square: bool = False) -> Panel:
         """Return an empty panel for ``capacity`` right-hand rows of a product.
 
-        If every product reads the panel's rows again, memory for these rows is allocated too.
+        If every product fills the panel from laid-out rows again, memory for these laid-out rows is allocated too.
         """
         with self.stream.tentative():
             made = self._few.panel(capacity, square)
@@ -476,13 +479,14 @@ class BlockGram(Operator):
                 made.fetched.ids = np.sort(self._longest[:capacity])
                 made.fetched.gram = self._fetch(made.fetched.ids)
             if square:
-                self._few.slot(made.capacity)  # this buffer is made last: later panels use it, and no error may free it
+                # This buffer is made last: an error would free all buffers made here, but later panels share this one.
+                self._few.slot(made.capacity)
         return made
 
     def panel_bytes(self, capacity: int) -> int:
-        """Return the bytes of a panel and of the positions of its rows.
+        """Return the largest size in bytes of a panel for ``capacity`` right-hand rows, with the rows' positions.
 
-        If products read the panel's rows again, the bytes of the longest rows of X are added.
+        If every product fills the panel from laid-out rows again, the size of these laid-out rows is added.
         """
         nbytes = self._few.panel_bytes(capacity) + 8 * capacity
         if not self._rows_stay:
@@ -511,7 +515,7 @@ class BlockGram(Operator):
         wanted[:number] = np.where(places >= 0, self.rows.order[places], -1)
         ids = np.unique(wanted[wanted >= 0])
         if self._rows_stay:
-            # rows that were in the panel before are on the device and need no fetch
+            # nothing is fetched if all wanted rows are still laid out on the device
             if not np.isin(ids, fetched.ids, assume_unique=True).all():
                 stream.finish()
                 stream.free(*fetched.gram.buffers())
@@ -522,7 +526,8 @@ class BlockGram(Operator):
             stream.write(fetched.at, wanted)
             self._window.gather(panel, fetched.at)
         else:
-            ids = ids if len(ids) else self._longest[:1]  # gathering at least one row clears the rest of the panel
+            # If no row is wanted, a row is laid out all the same, because the call that copies rows clears the panel.
+            ids = ids if len(ids) else self._longest[:1]
             step = max(SAMPLE, self._share // self._row)
             with self.unreserved():
                 for first in range(0, len(ids), step):
@@ -533,7 +538,7 @@ class BlockGram(Operator):
     def _gather(
         self, panel: Panel, gram: Gram, ids: NDArray[Any], wanted: NDArray[Any], count: Buffer, fresh: bool = True
     ) -> None:
-        """Copy rows of ``gram`` with the row numbers ``ids`` into a panel: those that are among ``wanted``."""
+        """Copy into a panel the rows of ``gram`` whose row numbers ``ids`` are among the ``wanted`` ones."""
         index = np.searchsorted(ids, wanted).clip(max=len(ids) - 1)
         at = np.where(ids[index] == wanted, gram.rows.position[index], np.int32(-1))
         self.stream.write(panel.fetched.at, at)
@@ -550,7 +555,7 @@ class BlockGram(Operator):
         """Add D K(U, X) to the sums c, and write K(U, X) into ``store``, in one pass over all blocks of X.
 
         U are the right-hand rows of ``panel``, and X the operator's rows. ``update`` holds the weights D and the sums
-        c. ``store`` or ``update`` may be None. A panel without right-hand rows needs no pass.
+        c. ``store`` or ``update`` may be None. If the panel has no right-hand rows, no pass is made.
         """
         if panel.fetched.count:
             self._each_block(lambda gram, groups, base: gram.over_rows(groups, base, panel, count, store, update))

@@ -1,7 +1,7 @@
-"""Compute K between two sets of rows: its values (:func:`kernel_matrix`), and sums over it for k outputs in one pass.
+"""Compute K between two sets of rows: its values (:func:`kernel_matrix`), and its products with k vectors in one pass.
 
-X are n rows, and U are the m right-hand rows, which a panel holds in the layout that kernels read. All arrays are
-float64 on the host, with rows in the caller's order.
+X are n rows. U are m right-hand rows, which a panel holds in the layout that kernels read. All arrays are float64 on
+the host, with rows in the caller's order.
 
     forward: T (n, k) = K(X, U) V, given V (m, k).
     back: out (m, k) = K(X, U)' R, given R (n, k).
@@ -10,10 +10,10 @@ float64 on the host, with rows in the caller's order.
 Each row has its own k x k matrix H: a weight w, one weight for each output, or w (diag(P) - P P') for the row's
 probabilities P (k,). In code, arrays have one row for each output: V is (k, m) and T is (k, n).
 
-A tile is a block of rows of K(X, U). Each tile is computed, used and dropped, or stored for later passes. forward_back
-sums a few terms in the dtype of K and adds these sums in wide numbers, which are doubles or pairs of floats. forward
-and back use wide numbers for all sums, as gradients need. The order of all sums is fixed, so repeated calls return the
-same bits.
+A tile is a block of rows of K(X, U). A tile is dropped after its use, or stored for later passes. forward_back sums a
+few terms at a time in the dtype of K, and adds these sums in wide numbers, which are doubles or pairs of floats.
+forward and back use wide numbers for all sums, as gradients need. The order of all sums is fixed, so repeated calls
+return the same bits.
 
 :class:`Sums` computes these products for rows on the device. :class:`Cross` computes them for any number of rows in the
 host's memory, or memory-mapped, in one of three ways:
@@ -23,8 +23,8 @@ host's memory, or memory-mapped, in one of three ways:
     streamed: X passes through the device in every pass, block by block (gram/blocks.py).
 
 Cross chooses the cheapest way that fits the memory. Computing a value of K costs the multiply-adds of a row, the kernel
-function and the use of the value. Reading a stored value costs a share of the profile's ``cache_cost``. The ways differ
-only in the order of sums.
+function and the use of the value. Reading a stored value costs a share of the profile's ``cache_cost``. The results of
+the three ways differ only by the order of sums.
 """
 
 from __future__ import annotations
@@ -54,39 +54,39 @@ from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Buffer, Stream
 
 Vector = NDArray[np.float64]
-# bytes of a tile of K: for each CPU core with SIMD kernels, and for the whole device with work-group kernels
+# bytes of a tile of K: OF_UNIT for each CPU core with SIMD kernels, OF_DEVICE for a whole GPU with work-group kernels
 OF_UNIT, OF_DEVICE = 8 << 20, 64 << 20
-MIN_TILE_ROWS = 4096  # smallest number of rows in a tile with work-group kernels, however long the rows are
+MIN_TILE_ROWS = 4096  # with work-group kernels a tile of K has at least this many rows, even if they are long
 # Constants of OnePass:
 EACH = 4  # number of work-items for each compute unit in a launch
-CACHE = 2 << 20  # bytes of K in a work-item's scratch, about as much as a core's cache holds
-# A work-item's scratch holds K of MIN_SUB to MAX_SUB lane groups of V rows.
-# The largest number is MAX_SUB / 2 for fewer than SEVERAL outputs.
+CACHE = 2 << 20  # bytes of kernel values in a work-item's scratch memory, about as much as a core's cache holds
+# A work-item's scratch memory holds the rows of K of MIN_SUB to MAX_SUB lane groups, each of V rows.
+# With fewer than SEVERAL outputs, a work-item's scratch memory holds at most MAX_SUB / 2 lane groups.
 MIN_SUB, MAX_SUB = 2, 8
-SEVERAL = 4  # number of outputs from which a work-item's scratch may hold MAX_SUB lane groups
+SEVERAL = 4  # with at least this many outputs, a work-item's scratch memory may hold MAX_SUB lane groups
 
 
 def usual_tile_bytes(stream: Stream, row: int) -> int:
-    """Return the usual size of a tile of K in bytes, for ``row`` bytes in one row of K.
+    """Return the usual size in bytes of a tile of K, if one row of K has ``row`` bytes.
 
-    CPU caches hold a tile of this size, and the tile gives work to all compute units.
+    A tile of this size fits in the caches of a CPU, or keeps all compute units of a GPU busy.
     """
     return OF_UNIT * stream.compute_units if stream.profile.style == "simd" else max(OF_DEVICE, MIN_TILE_ROWS * row)
 
 
 class RowTile(NamedTuple):
-    """Name a tile of K: the kernel values between some lane groups of V rows and all right-hand rows.
+    """Describe a tile of K: the kernel values between all right-hand rows and some lane groups, each of V rows.
 
     Attributes
     ----------
     groups
-        the lane groups of the tile.
+        numbers of the tile's lane groups.
     first
-        position of the tile's first row.
+        position of the tile's first row among all rows of K.
     rows
         number of rows in the tile.
     values
-        buffer of the tile's values.
+        buffer of the tile's kernel values.
     """
 
     groups: range
@@ -119,11 +119,11 @@ class Weights(NamedTuple):
 
 
 class Sums:
-    """Compute products between the rows of a Gram and a filled panel of ``m`` right-hand rows, for ``k`` outputs.
+    """Compute products with K for ``k`` outputs, between the rows of a Gram and ``m`` right-hand rows in a panel.
 
-    ``tile_bytes`` is the size of a tile of K. ``keep`` says whether all of K is stored in the first pass, in buffers
-    of the process's pool. Raises ValueError if memory_limit is too small, or if the panel's capacity is not whole lane
-    groups of rows, because the panel was not made with ``square``.
+    ``tile_bytes`` is the size of a tile of K. ``keep`` says whether the first pass stores all of K. Raises ValueError
+    if memory_limit is too small, or if the panel was made without ``square`` and does not hold a whole number of lane
+    groups.
     """
 
     def __init__(
@@ -160,15 +160,15 @@ class Sums:
         self.set_weights(None)
 
     def compute(self) -> None:
-        """Compute all tiles of K and keep them. Later passes do not read the rows X."""
+        """Compute and store all tiles of K, so that later passes need not read the rows X."""
         for part in self._parts:
             self._compute_tile(part)
 
     def set_weights(self, w: Vector | None, shares: Vector | None = None) -> None:
-        """Set the matrices H, one for each row, for later calls of :meth:`forward_back`.
+        """Set each row's matrix H (k, k) for later calls of :meth:`forward_back`.
 
-        ``w`` holds weights (n,), or (k, n) if each output has its own; None means 1. ``shares`` is None, or holds
-        probabilities P (k, n), which couple the outputs. With P, all outputs share the weights (n,).
+        H is diagonal with the row's weight ``w`` (n,), or with a weight for each output, ``w`` (k, n); None means 1.
+        If ``shares`` holds probabilities P (k, n), H is w (diag(P) - P P'), and ``w`` must have the shape (n,).
         """
         stream, old = self.gram.stream, self._weights
         stream.finish()
@@ -260,7 +260,7 @@ class Sums:
         (self._exact if exact else self._kernels)["forth"]((size,), (local,), *given)
 
     def _add(self, part: RowTile, exact: bool = False) -> None:
-        """Add the product of a tile of K, transposed, and the tile's rows of R to the output buffer."""
+        """Add K' R to the output buffer, for one tile of K and the rows of R that belong to the tile."""
         profile, capacity = self.gram.stream.profile, self.panel.capacity
         group = profile.group if profile.style == "workgroup" else 1
         given = part.values, np.int64(self._ld), part.rows, self._r, self._count, self.k, capacity, self._out
@@ -273,9 +273,9 @@ class Sums:
 class OnePass:
     """Compute K(X, U)' H K(X, U) V in one pass over the rows, with values of K private to each work-item.
 
-    A work-item computes K for some lane groups of V rows, in scratch memory that fits in its core's cache. From this
-    memory it forms both T = K V and K' H T. The sums of the work-items are added in a fixed order, so the bits do not
-    depend on the number of work-items.
+    A work-item computes K for a few lane groups, each of V rows, in scratch memory that fits in its core's cache. From
+    these values it computes T = K V and then K' H T. Each work-item takes BLOCK lane groups, and their sums are added
+    in the order of the rows. The result therefore has the same bits for any number of work-items.
     """
 
     def __init__(self, gram: Gram, panel: Panel, k: int, made: Variant, scratch: Sequence[int], items: int) -> None:
@@ -291,9 +291,9 @@ class OnePass:
     def of(gram: Gram, panel: Panel, k: int, limit: int) -> OnePass | None:
         """Return a OnePass for a panel filled with right-hand rows and for ``k`` outputs.
 
-        A work-item's scratch holds K, the sums K V as doubles or pairs of floats and in the dtype of K, and the sums
-        K' H K V. Return None if the layout or the device has no such program, or if the scratch exceeds ``limit``
-        bytes.
+        A work-item's scratch memory holds values of K, the sums K V in wide numbers and in the dtype of K, and the
+        sums K' H K V. Return None if the layout or the device has no program for this, or if one work-item's scratch
+        memory exceeds ``limit`` bytes.
         """
         stream, rows = gram.stream, gram.rows
         sub, real = MAX_SUB if k >= SEVERAL else MAX_SUB // 2, np.dtype(rows.dtype).itemsize
@@ -319,14 +319,14 @@ class OnePass:
 
 
 _DTYPES = [np.float64, np.float32]
-SHARE = 0.7  # share of the free memory that the rows or K may take, since a pass needs little other memory
+SHARE = 0.7  # largest share of the free memory for the rows X or for a stored K; a pass needs little other memory
 # USED is the cost of using a value of K in a SIMD pass after computing it, in dense multiply-adds, measured on a CPU.
 # IN_ORDER is the cost of reading rows of K in order, as a share of the profile's cache_cost for scattered rows.
 USED, IN_ORDER = 20.0, 0.7
 PROBE = 4096  # largest number of rows from which the cost of a value of K is estimated
 TIMED = 8192  # largest number of rows on which the speed of a device is measured
 CENTERS = "the centers (center_selection)"  # what error messages call the inducing points
-MAX_COPY = 64 << 20  # largest size in bytes of the values that are copied to the host at a time
+MAX_COPY = 64 << 20  # largest size in bytes of the kernel values that are copied to the host at a time
 
 
 def _checked(X: Any, name: str) -> Any:
@@ -347,8 +347,8 @@ def kernel_matrix(
 ) -> NDArray[Any]:
     """Compute the kernel matrix K(X, Y) on a device.
 
-    Values are computed in float64 and rounded if an intermediate value leaves the range of float32. The host computes
-    float64 values if the device has no double precision.
+    If an intermediate value would leave the range of float32, values are computed in float64 and then rounded. The host
+    computes float64 values if the device has no double precision.
 
     Parameters
     ----------
@@ -443,13 +443,13 @@ def _fill(stream: Stream, kernel: Kernel, plan: Plan, dtype: str, X: Data, Y: Da
 
 
 class Cross:
-    """Compute sums over K(X, C) in ``dtype`` for ``k`` outputs. X (n, d) are the rows and C (m, d) the inducing points,
+    """Compute products with K(X, C) in ``dtype`` for ``k`` outputs. X (n, d) are rows and C (m, d) inducing points,
     dense or CSR.
 
     Attributes
     ----------
     way
-        "rows" if X is on the device, "stored" if K is, "streamed" if X passes through the device.
+        "rows" if X is on the device, "stored" if K is, "streamed" if X passes through the device in blocks.
     reason
         the estimates that led to this way, in words.
     passes
@@ -488,7 +488,7 @@ class Cross:
         """Choose "rows", "stored" or "streamed", and do the work that is done once: lay out the rows, or compute K."""
         stream, itemsize = self._stream, np.dtype(self.dtype).itemsize
         left, row = stream.limit - stream.allocated, layouts.row_bytes(self._plan, self._X, itemsize)
-        # ``values`` are the bytes of K in one row, ``sums_bytes`` the bytes of the row's sums and weights
+        # ``values``: bytes of one row of K; ``sums_bytes``: bytes of the sums and weights that belong to the row
         values, sums_bytes = self._panel.capacity * itemsize, 8 * (4 * self.k + 1)
         self._tile = min(usual_tile_bytes(stream, values), left // 8)
         self._streamed = passing = Streamed(stream, self._X, self._plan, self.dtype, sums_bytes)
@@ -537,7 +537,7 @@ class Cross:
         return K
 
     def set_weights(self, w: Vector | None = None, shares: Vector | None = None) -> None:
-        """Set the rows' matrices H for later calls of :meth:`forward_back`. Arguments as in Sums.set_weights."""
+        """Set each row's matrix H for later calls of :meth:`forward_back`, from the arguments of Sums.set_weights."""
         self._weights = w, shares
         for rows, sums in self._blocks:
             sums.set_weights(*_of(rows, w, shares))
@@ -562,7 +562,7 @@ class Cross:
         return out
 
     def _each_block(self, one: Callable[[slice, Sums], object], with_weights: bool = False) -> None:
-        """Call ``one`` with each block of rows and its Sums. With ``with_weights``, set H for streamed blocks first."""
+        """Call ``one`` with each block of rows and its Sums. If ``with_weights``, set H for streamed blocks first."""
         self.passes += 1
         for rows, sums in self._blocks:
             one(rows, sums)

@@ -43,22 +43,20 @@ HOST = 1 << 22  # the host computes sums that take at most this many multiply-ad
 HOST_BYTES, COPIES = 64 << 20, 4
 FETCHED = 256 << 20  # largest size in bytes of the rows that the host copies at a time
 CLUSTERED = 1 << 30  # for sums of fewer multiply-adds, clustering the rows takes longer than it saves
-ROWS_FACTOR = (
-    1.25  # symmetric_sums pays if rows and support vectors together are at most this multiple of the requested rows
-)
-SUPPORT_SHARE = (
-    0.6  # symmetric_sums pays if at least this share of the rows and support vectors together are support vectors
-)
-BLOCK = 128  # right-hand rows in a block of symmetric_sums; sub-buffers may begin at multiples of 128 values of 4 bytes
+# symmetric_sums is faster than responses if |R union S| <= ROWS_FACTOR * |R|, for rows R and support vectors S.
+# symmetric_sums also needs |S| >= SUPPORT_SHARE * |R union S|, for requested rows R and support vectors S.
+ROWS_FACTOR = 1.25
+SUPPORT_SHARE = 0.6
+BLOCK = 128  # symmetric_sums takes this many right-hand rows at a time; sub-buffers begin at multiples of 512 bytes
 ONE_THREAD = 1024  # BLAS runs in one thread for products of at most this many rows
 BLOCK_VALUES = 1 << 15  # number of values of K in a block on the host, so that a CPU cache holds the block
-WHOLE_VALUES = 1 << 20  # number of values of K that the host computes without blocks; arrays of this size are small
+WHOLE_VALUES = 1 << 20  # the host computes K in one piece, not in blocks, if K has at most this many values
 
 
 def of_rows(gram: Operator, X: Any, plan: Plan, device: Any) -> Exact:
     """Return the function that computes rows of K b, for coefficients b, in float64 within the stream's memory budget.
 
-    X may be memory-mapped. The function then reads a limited number of rows and of support vectors at a time.
+    The function reads a limited number of rows and of support vectors at a time, since X may be memory-mapped.
     """
     stream, kernel = gram.stream, gram.kernel
     step = max(1, FETCHED // max(1, X.nnz * 12 // X.shape[0] if sp.issparse(X) else X.shape[1] * X.itemsize))
@@ -87,7 +85,7 @@ def of_precomputed(K: Any) -> Exact:
 
 
 def responses(stream: Stream, kernel: Kernel, plan: Plan, X: Data, support: Data, b: Vector) -> Vector:
-    """Return the sums of K(X, support) with coefficients b (problems, m), as (problems, n) in float64.
+    """Return b K(support, X) in float64 (problems, n), for coefficients b (problems, m) of the support vectors.
 
     The host computes small products, for which building an OpenCL program would take longer.
     """
@@ -99,14 +97,14 @@ def responses(stream: Stream, kernel: Kernel, plan: Plan, X: Data, support: Data
 def symmetric_sums(
     stream: Stream, kernel: Kernel, plan: Plan, X: Data, rows: NDArray[np.intp], support: NDArray[np.intp], b: Vector
 ) -> Vector | None:
-    """Compute :func:`responses` for some rows of X from half of the symmetric K among these rows and support vectors.
+    """Return b K(X[support], X[rows]) in float64, for coefficients b (problems, m), computing half of a symmetric K.
 
-    The sums agree with :func:`responses` up to rounding. Return None if this takes longer than :func:`responses` or
-    exceeds memory.
+    K is the kernel matrix of the rows and the support vectors together. The sums agree with :func:`responses` up to
+    rounding. Return None if :func:`responses` would be faster, or if memory is too small.
 
-    A panel holds one block of the rows after another as right-hand rows. The product computes K between the block and
-    all rows up to the block's end, and adds to the sums of those rows. Values between the block and earlier rows also
-    add, transposed, to the sums of the block.
+    Blocks of rows are the right-hand rows one after another. K between a block and all rows up to the block's end is
+    computed and added to the sums of these rows. Its values for the rows before the block are also added, transposed,
+    to the sums of the block.
     """
     plan, both = layouts.cheaper_plan(plan, X), np.union1d(rows, support).astype(np.int32)
     layout = LAYOUTS[plan.kind]
@@ -124,10 +122,10 @@ def symmetric_sums(
 
 
 def _symmetric(gram: Gram, b: Vector) -> Vector:
-    """Return the sums (problems, n) of K with coefficients b (problems, n), from half of the symmetric K.
+    """Return b K (problems, n) for coefficients b (problems, n), computing only half of the symmetric K of ``gram``.
 
-    The rows of ``gram`` must stand in the caller's order. The caller frees the buffers by Stream.scratch. Raises
-    MemoryLimitError if the memory budget cannot hold one block.
+    The layout of ``gram`` must keep the caller's order of rows. The caller's Stream.scratch frees the buffers. Raises
+    MemoryLimitError if the memory budget cannot hold one block of rows.
     """
     stream, rows, problems = gram.stream, gram.rows, len(b)
     n, n_pad, V = rows.n, rows.n_pad, rows.lanes
@@ -156,8 +154,9 @@ def _symmetric(gram: Gram, b: Vector) -> Vector:
 def decision_values(support: Support, stream: Stream, X: Data, coefficients: Vector, groups: slice = ALL) -> Vector:
     """Return decision values without the intercept (Support.responses), in float64 if float32 is not precise enough.
 
-    The choice depends on the row alone, so a decision value does not depend on the other rows of a call. Values that
-    are not finite in float32 are computed again in float64. Raises RowError for a row that float64 cannot evaluate.
+    The dtype is chosen for each row by itself, so a decision value does not depend on the other rows of a call. Values
+    that are not finite in float32 are computed again in float64. Raises RowError for a row for which float64 has too
+    small a range.
     """
     precision, kernel = support.precision, support.kernel
     assert precision
@@ -174,7 +173,7 @@ def decision_values(support: Support, stream: Stream, X: Data, coefficients: Vec
     if far.size:
         precision.check(found.some(far), far)
         rows = X[far] if near.any() else X
-        # The host sums (x_j - y_j)^2, which stays precise for rows that are far from one another.
+        # The host computes |x - y|^2 as the sum of (x_j - y_j)^2, which stays precise for distant rows x and y.
         rough = kernel.spec.of_distance and not kernel.spec.element and not precision(found.some(far), "float64").all()
         try:
             if double and not (rough or stream.profile.lacks("float64")):
@@ -196,19 +195,19 @@ def _in_float64(
 ) -> Vector:
     """Return :meth:`Support.responses` in float64.
 
-    ``others`` holds the support vectors, their coefficients and the ends of their groups. The host computes the sums if
-    ``on_host`` is set, or if the device lacks doubles or memory. The host takes blocks of rows and of support vectors
-    within the free part of the memory budget. Raises MemoryLimitError if the budget cannot hold the smallest block.
+    ``others`` holds the support vectors, their coefficients, and the end of each group of support vectors. The host
+    computes the sums if ``on_host`` is set, or if the device lacks doubles or memory. It computes one block of K after
+    another within the free part of the memory budget. Raises MemoryLimitError if the budget is too small for a block.
     """
     support, b, ends = others
     if not (on_host or stream.profile.lacks("float64")):
-        # The free part of the memory budget, or the largest device buffer, may be too small for one tile of K.
+        # If the memory budget or the largest device buffer is too small for one tile of K, the host computes the sums.
         with contextlib.suppress(MemoryLimitError, BufferSizeError), stream.tentative():
             return Support(stream, kernel, plan, support, "float64", ends, keep=False).responses(stream, X, b)
     n, m = X.shape[0], support.shape[0]
     most = max(terms(X), terms(support)) if sp.issparse(X) and sp.issparse(support) else X.shape[1]
 
-    def needed(block: int) -> int:  # bytes of a block of K and of its rows with only the columns that have an entry
+    def needed(block: int) -> int:  # bytes of a block of K and of its rows, whose empty columns are left out
         down, across = min(block, n), min(block, m)
         return 8 * COPIES * (down * across + (down + across) * min(X.shape[1], (down + across) * most))
 
@@ -230,10 +229,10 @@ class HostBlocks:
     """Compute blocks of K (n, n) in float64 on the host. X holds the rows (n, d), or K itself for a precomputed kernel.
 
     If ``whole`` is set, all of K is computed and stored once the requested blocks have n^2 values in total. Distances
-    are then summed from differences, so that a value of dense rows has the same bits in every block.
+    are sums of (x_j - y_j)^2, so that for dense rows a value of K has the same bits in every block.
 
-    Otherwise distances come from norms and inner products of the rows less ``centre`` (d,). These distances are as
-    precise as on a device, and many times faster to compute for long rows.
+    If ``whole`` is not set, distances are computed from norms and inner products of the rows, from which ``centre``
+    (d,) is subtracted. They are as precise as on a device, and for long rows much faster to compute.
     """
 
     def __init__(self, X: Any, kernel: Kernel | Precomputed, centre: Vector, whole: bool) -> None:
@@ -271,8 +270,8 @@ class HostBlocks:
 
 
 def few_threads(m: int) -> AbstractContextManager[Any]:
-    """Return a context that limits BLAS to one thread if ``m``, the rows of a product, are at most ONE_THREAD.
+    """Return a context that limits BLAS to one thread if a product has at most ONE_THREAD rows, given as ``m``.
 
-    Several threads would mostly wait for one another.
+    For so few rows, several threads would mostly wait for one another.
     """
     return one_thread() if m <= ONE_THREAD else nullcontext()

@@ -1,28 +1,28 @@
 """Partition the columns of sparse rows by density, and cluster rows by sparsity.
 
-Partition: the densest columns are stored whole, and the others as sparse entries. A walk goes through the columns in
-the order of rising density. A rule stops the walk. The columns before the stop are sparse, and the others dense.
-Columns are then numbered by falling density, so that columns which are read often stand together. Entries of a row keep
-their order.
+Partition: the densest columns are stored whole, and the others as sparse entries. Columns are made sparse one after
+another, in order of rising density, until a rule stops before a column. That column and all denser ones are stored
+whole. Columns are then numbered by falling density, so that columns which are read often stand together. Entries of a
+row keep their order. The rules:
 
-    paper: stop before a column that is more than 50 % full, or that raises the walked columns above 5 % together.
-    code: stop also when four times the walked entries exceed the cells of the other columns, as the paper's code does.
+    paper: stop before a column with more than 50 % nonzeros, or if the sparse columns would have more than 5 %.
+    code: stop also if four times the sparse entries exceed the number of values in the columns left.
     cost: stop before a column that is read faster whole, by the profile's measured costs (:class:`Gain`).
 
-Reference: Xie et al. 2023 (BoostSVM), algorithms 1 and 2, and the published code. Here counts are exact, and empty
-columns do not count: they would dilute the 5 %.
+Reference: Xie et al. 2023 (BoostSVM), algorithms 1 and 2, for the rule paper; their published code for the rule code.
+Here counts are exact, and empty columns do not count, since they would lower the density of the sparse columns.
 
 Clusters: the device groups rows with similar sparsity patterns in one pass. Each row joins the active cluster S of
-least cost. Let Jx be the columns of the row, JS the columns of the cluster, and |S| the number of its rows:
+least cost. Let Jx be the columns in which the row is not 0, JS the union of these columns over the cluster's rows, and
+|S| the number of the cluster's rows:
 
     cost = |S| |Jx - JS| + |JS - Jx|.
 
 A full cluster is no longer active, and a new one takes its place. Reference: GTSVM, section 5.3, algorithm 2, where the
 initial ``max(k, n / l)`` is a misprint for ``min(k, n / l)``.
 
-The paper visits rows in random order. That order is best while the active clusters are a good part of all clusters.
-Otherwise it is better to sort the rows by a few informative columns, and pieces of this order can be clustered in
-parallel. On a9a and MNIST the two orders do equally well with about eight times as many clusters as active ones.
+The paper visits rows in random order. That order is best while the active clusters are a large share of all clusters.
+Otherwise it is better to sort the rows by a few informative columns. Pieces of this order are clustered in parallel.
 """
 
 from __future__ import annotations
@@ -43,22 +43,23 @@ from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Buffer, Stream
 
 SPARSE, FULL = 0.05, 0.5  # rule "paper": largest density of all sparse columns together, and of a single sparse column
-LEFT = 4  # rule "code": stop if LEFT times the entries of the sparse columns exceeds the values of the other columns
+LEFT = 4  # rule "code": stop if LEFT times the number of sparse entries exceeds the number of values in other columns
 PIECE = 1 << 19  # stored entries of a CSR matrix that a thread splits at a time into dense and sparse columns
 RULES = ("paper", "code", "cost")
 
 
 @dataclass(frozen=True)
 class Gain:
-    """Compute what storing a column whole saves.
+    """Compute how much cost is saved if a column of sparse rows is stored whole.
 
-    The saving is (entry * density)^power - 1 for a column with the share ``density`` of nonzero rows. Its unit is the
-    cost of a value of a whole column.
+    The saving is (entry * density)^power - 1 for a column in which the share ``density`` of the rows is not 0. Its unit
+    is the cost of one value of a column that is stored whole.
 
     Attributes
     ----------
     entry
-        cost of an entry, divided by the cost of a value of a whole column. If ``power`` is 2, the square root of this.
+        cost of a sparse entry, divided by the cost of a value of a column stored whole. If ``power`` is 2, ``entry`` is
+        the square root of this ratio.
     power
         1 for CSR entries, 2 for an inverted index.
     least
@@ -94,7 +95,7 @@ class Partition:
         return {"order": self.order, "dense": self.dense}
 
     def widened(self, d: int) -> Partition:
-        """Return the partition with empty columns appended, up to d."""
+        """Return the partition for rows of d columns. New columns are empty and follow the present ones."""
         if d <= len(self.order):
             return self
         return Partition(np.concatenate([self.order, np.arange(len(self.order), d, dtype=np.int32)]), self.dense)
@@ -113,14 +114,14 @@ def by_density(count: NDArray[np.int64]) -> Partition:
 
 
 def _rising(count: NDArray[np.int64]) -> NDArray[np.intp]:
-    """Return the order of rising counts. Counts below 2^16 are cast to 16 bits, which are sorted ten times as fast."""
+    """Return column indices in order of rising count. Counts below 2^16 are cast to 16 bits, to sort faster."""
     short = np.uint16 if int(count.max(initial=0)) < 1 << 16 else np.int64
     return np.argsort(count.astype(short), kind="stable")
 
 
 def partition(count: NDArray[np.int64], n: int, rule: str, gain: Gain) -> Partition:
-    """Return the partition of columns with ``count`` (d,) entries in n rows, by a rule of RULES. ``gain`` serves the
-    rule "cost".
+    """Partition d columns by a rule of RULES, given each column's number of entries ``count`` (d,) in n rows. Only the
+    rule "cost" uses ``gain``.
 
     Raises ValueError for an unknown rule.
     """
@@ -134,7 +135,7 @@ def partition(count: NDArray[np.int64], n: int, rule: str, gain: Gain) -> Partit
 
 
 def _walked(rising: NDArray[np.int64], n: int, rule: str, gain: Gain) -> int:
-    """Return the number of columns before the rule stops. ``rising`` holds the nonempty columns' counts in order."""
+    """Return how many columns a rule makes sparse. ``rising`` holds the nonempty columns' entry counts, ascending."""
     if rule == "cost":
         return len(rising) - int(gain.whole(rising / max(1, n)).sum())
     columns, total = np.arange(1, len(rising) + 1), np.cumsum(rising)
@@ -145,10 +146,10 @@ def _walked(rising: NDArray[np.int64], n: int, rule: str, gain: Gain) -> int:
 
 
 def split(X: sp.csr_matrix, made: Partition) -> tuple[NDArray[np.floating], sp.csr_matrix]:
-    """Split CSR rows X (n, d) by a partition. Return the dense columns (n, dense), and the others in CSR with each
-    row's entries in their order.
+    """Split CSR rows X (n, d) by a partition. Return the dense columns (n, dense) as an array, and the other columns in
+    CSR with each row's entries in their old order.
 
-    Each thread splits some rows at a time. Raises ValueError if the partition has another number of columns.
+    Each thread splits some rows at a time. Raises ValueError if the partition is for another number of columns.
     """
     n, d = X.shape
     if len(made.order) != d:
@@ -156,7 +157,7 @@ def split(X: sp.csr_matrix, made: Partition) -> tuple[NDArray[np.floating], sp.c
     dense, rank = np.zeros((n, made.dense), X.dtype), made.rank
 
     def part(first: int, last: int) -> tuple[NDArray[np.floating], NDArray[np.int32], NDArray[np.intp]]:
-        """Return the values and columns of the sparse entries of some rows, and the number of them in each row."""
+        """Return the values and columns of the sparse entries in rows first .. last - 1, and each row's entry count."""
         ends = X.indptr[first : last + 1] - X.indptr[first]
         entries = slice(int(X.indptr[first]), int(X.indptr[last]))
         columns, data = rank.take(X.indices[entries]), X.data[entries]
@@ -176,14 +177,14 @@ def split(X: sp.csr_matrix, made: Partition) -> tuple[NDArray[np.floating], sp.c
     return dense, sp.csr_matrix(joined, shape=(n, d - made.dense))
 
 
-ACTIVE = 64  # clusters that a row can join at any time, the paper's default
+ACTIVE = 64  # number of active clusters, which are those that a row can join; the paper's default
 _GROUP = 64  # number of work-items of a work-group that assigns rows to clusters
-_LANES = 16  # active clusters whose bit sets are stored side by side
-EXCESS = 0.85  # columns of a cluster that a row does not use, over the same number for groups of sorted neighbours
-_CROSSING = 8  # a sorted walk is better from this number of clusters on, counted as a multiple of ACTIVE
-_SAMPLE = 2048, 1 << 22  # most rows and values of the sample from which informative columns are found
+_LANES = 16  # number of active clusters whose bit sets of columns are stored side by side
+EXCESS = 0.85  # mean number of a cluster's columns that a row lacks, divided by the mean for neighbours in sorted order
+_CROSSING = 8  # with at least this multiple of ACTIVE clusters, sorted rows are clustered better than rows at random
+_SAMPLE = 2048, 1 << 22  # largest number of rows, and of values, in the sample that finds informative columns
 _TELLING = 32  # largest number of informative columns
-_SORTED = 8192, 1 << 24  # most rows and values of the sample by which the number of columns in a cluster is estimated
+_SORTED = 8192, 1 << 24  # largest number of rows, and of values, in the sample for a cluster's number of columns
 _STAGING = 256 << 20  # bytes of dense rows that are copied to the device at a time
 
 
@@ -194,9 +195,9 @@ class Clusters:
     Attributes
     ----------
     order
-        (clusters * size,) int32, the rows of one cluster after another, -1 at places without a row.
+        (clusters * size,) int32, the row numbers of one cluster after another; -1 fills up a cluster with fewer rows.
     mask
-        (clusters, d) bool, the columns that each cluster uses.
+        (clusters, d) bool, whether any row of the cluster is not 0 in the column.
     """
 
     size: int
@@ -222,16 +223,19 @@ def cluster(
     """Cluster the rows of X (n, d), C-contiguous float32 or float64, or CSR with int32 indices, into clusters of
     ``size`` rows.
 
-    ``active`` is the number of clusters that a row can join, None for all of them. ``order`` is the order of the walk:
-    "random" as in the paper, "sorted" by similarity with pieces of the walk in parallel, or None for the better one.
-    Entries of dense rows that equal ``centre`` (d,) count as zero. The same rows have the same clusters on all devices
-    of equal profiles.
+    ``active`` is the number of clusters that a row can join, None for all of them. ``order`` is the order in which rows
+    join clusters: "random" as in the paper, "sorted" by similarity with pieces of the rows in parallel, or None for the
+    better one. Entries of dense rows that equal ``centre`` (d,) count as zero. Clusters of given rows are equal on all
+    devices with the same profile.
 
-    Raises ValueError if costs would exceed 31 bits, or if the memory budget cannot hold one bit for each value of X.
+    Raises ValueError if the cost of joining a cluster could exceed 31 bits, or if the memory budget cannot hold one bit
+    for each value of X.
     """
     n, d = X.shape
     if (size + 1) * d >= 2**31:
-        raise ValueError(f"clusters of {size} rows of {d} features cost up to {(size + 1) * d}, at most {2**31 - 1}")
+        raise ValueError(
+            f"clusters of {size} rows of {d} features cost up to {(size + 1) * d}, expected at most {2**31 - 1}"
+        )
     clusters = -(-n // size)
     if not n * d:
         places = np.arange(clusters * size, dtype=np.int32)
@@ -254,7 +258,10 @@ def _words(d: int) -> int:
 
 
 def _patterns(stream: Stream, X: Any, centre: NDArray[np.float64] | None) -> Buffer:
-    """Return bit sets (n, words) uint32 on the device. Bit j of row i is set if X[i, j] differs from the centre."""
+    """Return bit sets (n, words) uint32 on the device, one for each row of X.
+
+    Bit j of row i is set if X[i, j] is not 0; for dense X with a ``centre``, if X[i, j] differs from centre[j].
+    """
     n, d = X.shape
     name = "pattern_csr" if sp.issparse(X) else "pattern_dense"
     kernel = stream.kernel(sources.cl("gram/cluster"), options(stream.profile, X.dtype), name)
@@ -277,7 +284,7 @@ def _patterns(stream: Stream, X: Any, centre: NDArray[np.float64] | None) -> Buf
 def _assign(
     stream: Stream, patterns: Buffer, n: int, d: int, size: int, active: int, walk: NDArray[Any], pieces: int
 ) -> Clusters:
-    """Run the clustering over the rows in the order ``walk``, separately for each of ``pieces`` parts of it."""
+    """Cluster the rows in the order ``walk``, cut into ``pieces`` parts that are clustered independently."""
     clusters, words = -(-n // size), _words(d)
     order = np.full(clusters * size, -1, np.int32)
     share = -(-clusters // pieces)
@@ -305,7 +312,7 @@ def _sorted(patterns: NDArray[np.uint32], d: int) -> NDArray[np.intp]:
 def by_pattern(bits: NDArray[Any]) -> NDArray[np.intp]:
     """Return the order that sorts rows of 0 and 1, which have at most 32 columns.
 
-    The first column counts most, and equal rows keep their order.
+    Rows are compared by the first column first. Equal rows keep their order.
     """
     weights = np.uint32(1) << np.arange(bits.shape[1], dtype=np.uint32)[::-1]
     return np.argsort(bits.astype(np.uint32) @ weights, kind="stable")
@@ -324,7 +331,7 @@ def informative_columns(patterns: NDArray[Any]) -> NDArray[np.intp]:
     """Return the most informative columns of patterns (m, d) of 0 and 1, at most 32, by pivoted Cholesky on their
     covariance.
 
-    Return fewer columns if these determine the remaining ones. A sample of the rows gives the covariance.
+    Return fewer columns if these determine the remaining ones. The covariance is that of a sample of the rows.
     """
     pattern = np.asarray(sampled(patterns, patterns.shape[1], *_SAMPLE), np.float32)
     pattern = pattern - pattern.mean(axis=0)

@@ -35,7 +35,7 @@ DECISION_ERROR = 5e-3  # largest accepted error bound of a decision value comput
 
 
 class Measures(NamedTuple):
-    """Hold the measures of n rows that bound rounding errors.
+    """Hold numbers of n rows, by which the rounding errors of kernel values are bounded.
 
     Attributes
     ----------
@@ -137,11 +137,11 @@ class Scales(NamedTuple):
 def scales(
     kernel: Kernel, sizes: Vector, extent: Extent, d: int, dtype: str, asked: str, error: float | None = None
 ) -> Scales:
-    """Return the rounding errors of kernel values in ``dtype`` for rows of d features with the given sizes.
+    """Return the rounding errors of kernel values in ``dtype``, for rows of d features with the given sizes and extent.
 
-    ``error`` is the relative error of an inner product; None means the dtype's eps. Raises ValueError if kernel values
-    exceed the range of the dtype, or if intermediate values leave the range of float64. The message names the dtype
-    that the user ``asked`` for.
+    ``error`` is the relative error of an inner product; None means the dtype's eps. ``asked`` is the dtype that the
+    user requested, for error messages. Raises ValueError if kernel values exceed the range of ``dtype``, or if
+    intermediate values leave the range of float64.
     """
     size, least, *_ = extent
     single, double = (kernel.evaluation(extent, extent, one, d) for one in (dtype, "float64"))
@@ -180,9 +180,10 @@ def terms(X: Data) -> int:
 class RowPrecision:
     """Tell for which rows float32 kernel values keep the error of a decision value below DECISION_ERROR.
 
-    Coefficients near 1e4 turn the last bit of K into the third digit of the sum. A row far from the support vectors has
-    larger errors in K. The result for a row depends on the measures of that row alone. Measures that exceed the
-    extremes of the support vectors are rounded to an eighth of an octave, so that few different extents need a test.
+    With coefficients near 1e4, an error in the last bit of a kernel value changes the third digit of the sum. A row far
+    from the support vectors has larger errors in K. The result for a row depends on the measures of that row alone.
+    Measures beyond the extremes of the support vectors are rounded to numbers 2^(i / 8) with a whole i, so that few
+    different extents need a test.
 
     Attributes
     ----------
@@ -227,7 +228,7 @@ class RowPrecision:
                 raise RowError(str(error), int(rows[which[0]])) from None
 
     def _beyond(self, found: Measures) -> Iterator[tuple[Extent, NDArray[np.intp]]]:
-        """Yield each rounded extent that exceeds the extremes of the support vectors, with the indices of its rows."""
+        """Yield each rounded extent beyond the extremes of the support vectors, and the indices of its rows."""
         span, (sizes, high, low) = self._span, found
         if not len(high) and sizes.max(initial=0.0) <= span.largest and sizes.min(initial=np.inf) >= span.least:
             return
@@ -244,7 +245,10 @@ class RowPrecision:
 
 
 def _stepped(numbers: Vector, limit: float, rounded: Callable[..., Vector]) -> Vector:
-    """Return log2 of the numbers beyond a limit, in eighths; nan for other numbers. Rounding is away from the limit."""
+    """Return 8 * log2 of the numbers beyond ``limit``, rounded away from the limit to whole numbers, else nan.
+
+    If ``rounded`` is numpy.ceil, numbers above the limit are beyond it. Otherwise positive numbers below it are.
+    """
     beyond = numbers > limit if rounded is np.ceil else (numbers < limit) & (numbers > 0)
     octaves = np.full(len(numbers), np.nan)
     octaves[beyond] = rounded(8 * np.log2(numbers[beyond]))

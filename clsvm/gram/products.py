@@ -10,8 +10,8 @@ U, one row for each problem.
 :class:`Operator` names these products for the solvers. :class:`Gram` computes them from rows that one device holds.
 Rows are stored in lane groups of V rows, which kernels compute side by side (layouts/record.py).
 
-One chain of operations in column order computes every value K(x, u). The bits of a value therefore depend on neither
-the layout nor the other rows of a product. Two kinds of values are exceptions: element-wise sums depend on the layout,
+Every value K(x, u) is computed by one chain of operations in the order of the columns. Its bits therefore depend on
+neither the layout nor the other rows of a product. There are two exceptions: element-wise sums depend on the layout,
 and matrix units (tensor cores) round in their own way.
 """
 
@@ -39,13 +39,12 @@ Slots = dict[int, Buffer]
 # A driver may reset a GPU that also draws the screen if a launch takes 2 s.
 MAX_LAUNCH = 1e11
 PASSING = 8 << 20  # largest size in bytes of a temporary store of kernel values, so that a CPU cache holds the store
-MIN_STORE_ROWS = (
-    4096  # smallest number of rows of X in a temporary store, since each store searches every column's index again
-)
+# A temporary store of kernel values has at least this many rows of X, since each searches every column's index again.
+MIN_STORE_ROWS = 4096
 
 
 class Store(NamedTuple):
-    """Name the buffers that receive rows of K, and where in them each row goes.
+    """Name the buffers that receive rows of K, and the place of each row in them.
 
     Attributes
     ----------
@@ -116,7 +115,7 @@ class Tile(NamedTuple):
     out
         buffer for the values, ``capacity`` of them in each row.
     reused
-        first column v whose values are computed. Columns are computed in lane groups of V.
+        first column v to compute; the columns before it are in ``out`` already. Columns are computed in lane groups.
     symmetric
         whether only values with u < reused or u >= v are needed. The other values of the symmetric matrix mirror them.
     most
@@ -132,8 +131,9 @@ class Tile(NamedTuple):
 
 
 class Operator(Protocol):
-    """Give solvers the products with a kernel matrix, however it is made. An operator belongs to one stream and one
-    thread.
+    """Compute products with a kernel matrix for solvers, whether the matrix is stored or computed from rows.
+
+    An operator belongs to one stream and one thread.
 
     Attributes
     ----------
@@ -144,8 +144,8 @@ class Operator(Protocol):
     share
         the share of the free memory that a working set may take.
     by_blocks
-        whether every product fills the panel's blocks of right-hand rows again, so that fewer right-hand rows cost
-        less.
+        whether every product fills the panel again, one block of right-hand rows after another. Products with fewer
+        right-hand rows then cost less.
     units
         the matrix units (tensor cores) that compute products with many right-hand rows, or None.
     width
@@ -194,10 +194,10 @@ class Operator(Protocol):
         """
 
     def gather(self, panel: Panel, rows: Buffer, count: Buffer) -> None:
-        """Copy the rows of X at the positions rows[0 .. count - 1] into a panel; -1 stands for an empty place."""
+        """Copy the rows of X at the positions rows[0 .. count - 1] into a panel. Position -1 gives a zero row."""
 
     def tile(self, panel: Panel, tile: Tile) -> None:
-        """Write the values of K among the right-hand rows of a filled square panel to ``tile.out``, in their dtype."""
+        """Write the values of K among the right-hand rows of a filled square panel to ``tile.out``."""
 
     def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None, end: int = 0) -> None:
         """Add D K(U, X) to the sums c, and write K(U, X) into ``store``.
@@ -239,7 +239,7 @@ Range = tuple[int, ...]
 
 
 def _range(size: Range, local: Range, sections: int) -> tuple[Range, Range]:
-    """Return a launch's global and local size. If there are ``sections``, a third dimension of that size is added."""
+    """Return a launch's global and local size. If ``sections`` is not 0, it is the global size of a third dimension."""
     if not sections:
         return size, local
     between = (1,) * (2 - len(size))
@@ -258,7 +258,7 @@ class Gram(Operator):
     squared
         buffer of the rows' squared norms as the matrix units (tensor cores) compute them, or None.
     min_tiles
-        smallest number of register tiles of the shape "wide" in a product; fewer would leave compute units idle.
+        smallest number of wide register tiles for which a product uses them; fewer would leave compute units idle.
 
     ``slots`` maps each capacity to the buffer that :meth:`slot` made for it. Several Grams may share the map.
     """
@@ -274,7 +274,7 @@ class Gram(Operator):
         self.numbers = kernel.scalars(rows.dtype)
         self._grams: dict[tuple[str, str, str], tuple[DeviceKernel, dict[str, int]]] = {}
         self._slots: Slots = {} if slots is None else slots
-        self._plain: Gram | None = None  # a Gram of the same rows whose kernels sum without a store
+        self._plain: Gram | None = None  # a Gram of the same rows whose kernels add to sums without storing K
         self.squared: Buffer = None  # squared norms as the matrix units (tensor cores) compute them
         self.min_tiles = stream.compute_units
 
@@ -307,10 +307,10 @@ class Gram(Operator):
         return self.reader.part(panel, first, capacity, count)
 
     def gather(self, panel: Panel, rows: Buffer, count: Buffer, fresh: bool = True) -> None:
-        """Copy rows of X into a panel, as right-hand rows. The panel must be made for rows with as many entries.
+        """Copy the rows of X at the positions ``rows`` into a panel, as right-hand rows.
 
-        ``rows`` are positions in X. With ``fresh`` the rest of the panel becomes zero. Otherwise rows that other Grams
-        wrote into the panel remain.
+        The panel must have been made for rows with at least as many entries. With ``fresh`` the rest of the panel
+        becomes zero. Otherwise rows that other Grams wrote into the panel remain.
         """
         self.reader.gather(panel, rows, count, fresh)
 
@@ -397,12 +397,11 @@ class Gram(Operator):
         """Add D K(U, X) to the sums c for a layout whose kernels only store values. ``update`` holds D and c.
 
         A temporary store takes K between one block of right-hand rows U and some rows of X at a time. If half of the
-        free memory holds too few rows of X, the kernels of Layout.plain compute the sums without a store.
+        free memory is too small for MIN_STORE_ROWS rows of X, the kernels of Layout.plain add to c without a store.
         """
         stream, V, width, itemsize = self.stream, self.rows.lanes, panel.width, self._real.itemsize
-        unit = ALIGNMENT // (
-            8 * V
-        )  # sub-buffers of the sums c may begin at multiples of ``unit`` lane groups of V rows
+        # sub-buffers of the sums c may begin at multiples of ``unit`` lane groups, each of V rows
+        unit = ALIGNMENT // (8 * V)
         limit = min(PASSING, (stream.limit - stream.allocated) // 2)
         step = unit * (limit // (width * itemsize * V * unit))
         if step * V < min(MIN_STORE_ROWS, len(groups) * V):
@@ -428,7 +427,7 @@ class Gram(Operator):
         return self._slots[capacity]
 
     def _wide(self, one: Launch, update: bool) -> bool:
-        """Return whether the launch has enough register tiles of the shape "wide" to busy every compute unit."""
+        """Return whether a launch with wide register tiles has enough of them to keep every compute unit busy."""
         profile = self.stream.profile
         if "wide" not in profile.tiles or one.blocks < 2:
             return False
@@ -437,10 +436,10 @@ class Gram(Operator):
         return tiles >= self.min_tiles
 
     def prepared(self, groups: range, panel: Panel, count: Buffer, update: Update) -> list[Callable[[], None]]:
-        """Return functions that add D K(U, X) to the sums c of ``update``, for a panel with sections of rows U.
+        """Return functions that together add D K(U, X) to the sums c of ``update``, each by one launch.
 
-        Each section of the panel has its own sums. X are the dense rows in the lane groups ``groups``. The functions
-        may be called repeatedly, with new contents of the same buffers.
+        The right-hand rows U are in sections of the panel, each with its own sums. X are the dense rows in the lane
+        groups ``groups``. The functions may be called again after new data is written to the same buffers.
         """
         single = len(groups) == 1 and self.stream.profile.style == "simd"
         product = "sections, one group" if single else "sections"

@@ -1,15 +1,17 @@
 """Name the OpenCL programs that compute products with K, one for each product, layout, dtype and device profile.
 
 X are rows, U the right-hand rows in a panel, and R the right-hand rows in a second panel. c are sums with weights D.
+Each product sets macros by -D options:
 
     rows: store K(U, X). Macro STORE.
-    update: c += D K(U, X), and store nothing. Macro UPDATE, and STORE too for a layout that computes values in a store.
+    update: c += D K(U, X), and store nothing. Macro UPDATE, and also STORE if kernels of the layout can only store K.
     both: store K(U, X) and update c in one pass. Macros STORE, UPDATE.
-    tile: store K(U, U) among the panel's rows. Macro STORE, over the panel or over listed rows.
+    tile: store K(U, U) among the panel's rows. Macro STORE.
     symmetric tile: store K(U, U) without the values that mirror others. Macros STORE, SYMMETRIC. Only SIMD-style
         devices, which are CPUs, use this product, because it saves time on few cores.
-    tile update: c += D K(R, U) between two panels. Macro UPDATE, over a panel or over listed rows.
-    sections: an update for each section of a panel. Macros UPDATE, SECTIONS, for dense lane groups.
+    tile update: c += D K(R, U) between two panels. Macro UPDATE.
+    sections: c += D K(U, X) for each section of a panel, a range of rows U with its own sums c. Macros UPDATE,
+        SECTIONS. Only the dense layout has this product.
 
 A :class:`Variant` is a program text with its -D options. The library runs variants; tools write them out for C programs
 and cross-compile them.
@@ -59,7 +61,7 @@ class Product(NamedTuple):
 
 
 SLABS = 8  # largest number of buffers ("slabs") that hold rows of K
-SECTION = ALIGNMENT // 4  # distance in ints between the numbers of two sections (opencl.stream.join_arrays)
+SECTION = ALIGNMENT // 4  # ints from the start of one section's numbers to the next one's (opencl.stream.join_arrays)
 _SECTIONS = "-DUPDATE", f"-DSECTIONS={SECTION}"
 
 PRODUCTS = {
@@ -89,7 +91,7 @@ def gram(spec: Spec, product: str, kind: str, dtype: str, profile: Profile, d: i
     layout = LAYOUTS[kind]
     made = PRODUCTS["both" if product == "update" and layout.plain else product]
     if made.layout not in (None, kind):
-        raise ValueError(f"product {product!r} has the layout {made.layout}, got {kind!r}")
+        raise ValueError(f"product {product!r} needs the layout {made.layout}, got {kind!r}")
     if shape in made.without:
         raise ValueError(f"product {product!r} needs a panel of more right-hand rows, got the size class {shape!r}")
     if made.single:
@@ -114,8 +116,8 @@ def update_range(profile: Profile, n: int) -> tuple[tuple[int, ...], tuple[int, 
 
 
 SIDE = 16  # the kernel mirror_rows (stored.cl) copies squares of 16 x 16 values of K
-COPIED = 2.0  # cost of copying a value of K to its mirrored place, as a multiple of the profile's cache_cost
-# Gathering a value of K reads up to LINE values, a cache line. Each costs GATHERED times the profile's cache_cost.
+COPIED = 2.0  # cost of copying a value K[u][v] to K[v][u], as a multiple of the profile's cache_cost
+# Gathering one value of K reads a cache line of at most LINE values. Each of these costs GATHERED * cache_cost.
 GATHERED, LINE = 0.45, 16
 
 
@@ -164,8 +166,8 @@ RUN = 128  # number of terms that are summed in the dtype of K before their sum 
 def forward_back(spec: Spec, kind: str, dtype: str, profile: Profile, d: int = 0, sub: int = 4) -> Variant | None:
     """Return the program that computes K' H K V in one pass over the rows of K.
 
-    A work-item holds K of ``sub`` lane groups of V rows in scratch memory; ``sub`` divides BLOCK. Return None if the
-    layout and the profile have no such program.
+    A work-item holds the rows of K of ``sub`` lane groups, each of V rows, in scratch memory; ``sub`` divides BLOCK.
+    Return None if the layout has no such program for the profile.
     """
     layout = LAYOUTS[kind]
     made = layout.forward_back(spec, profile, dtype, d)
@@ -198,7 +200,7 @@ class Units:
     """Describe the matrix units (tensor cores) of a kind of device, which multiply small matrices, and their tiles.
 
     Matrix units compute the inner products of dense rows in products with many right-hand rows. The templates
-    gram/*_matrix_workgroup.mako hold everything that all matrix units share. A fragment is a small matrix that one
+    gram/*_matrix_workgroup.mako hold the code that all matrix units share. A fragment is a small matrix that one
     instruction multiplies.
 
     Attributes
@@ -258,7 +260,7 @@ class Units:
     def together(self, lanes: int) -> int:
         """Return how many fragments of a warp write their sums over right-hand rows to local memory at a time.
 
-        The sums take the memory that held features before.
+        The sums take the place of features in local memory, whose size limits the number of fragments.
         """
         staged = 32 * self.depth * ((self.groups + self.blocks) * lanes // 4 + 4)
         across, each = self.blocks * lanes // self.vectors, self.groups * lanes // self.rows * self.fragment
@@ -306,9 +308,8 @@ class Units:
 
 # The method "tf32 x 3" omits at most 2^-21 of each product (cl_kernels/gram/mma.cl).
 # NVIDIA's units also truncate sums of eight terms toward one side, which adds an error of the same size.
-# AMD's units round as float32 does. Growth of the errors with the number of terms is not counted.
-# On an H100 NVIDIA's units took 1.07 of the time of ordinary arithmetic at 128 features, and 0.85 of it at 784.
-# AMD's units have the same value of ``least``.
+# AMD's units round as float32 does. The value of ``error`` does not grow with the number of terms of an inner product.
+# On an H100, matrix units took 1.07 times as long as ordinary arithmetic for 128 features, and 0.85 times for 784.
 UNITS: tuple[Units, ...] = (
     Units(
         name="tf32 x 3", text="gram/mma", platform="NVIDIA", warp=32, fragment=8, sharing=8, groups=2, blocks=2,

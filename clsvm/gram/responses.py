@@ -3,8 +3,8 @@
     c (problems, n) = coefficients (problems, m) K(S, X)
 
 S are the m support vectors and X the n rows to predict. :class:`Support` passes any number of rows through bounded
-memory. :class:`SmallBatchPredictor` serves calls for few rows: it keeps buffers, positions and programs ready, since
-these take longer than the sums. A row's sum has the same bits in either class.
+memory. :class:`SmallBatchPredictor` serves calls for few rows: it keeps buffers and programs ready, since preparing
+them takes longer than computing the sums. A row's sum has the same bits in either class.
 """
 
 from __future__ import annotations
@@ -32,42 +32,41 @@ from clsvm.opencl.stream import ALIGNMENT, Buffer, JoinedArrays, Stream, join_ar
 
 Vector = NDArray[np.float64]
 _TILE = 64  # a multiple of the rows in a lane group, and of the right-hand rows in a panel's block, for every layout
-_BEGIN = (
-    ALIGNMENT // 4
-)  # a group's support vectors begin at a multiple of this in a panel, so that sub-buffers are valid
+# In a panel, the support vectors of a group begin at a multiple of _BEGIN rows, where a sub-buffer may begin.
+_BEGIN = ALIGNMENT // 4
 CHUNK = 256 << 20  # bytes of rows to predict that are laid out at a time
 IN_PLACE = 0.8  # share of the free memory that a block of rows may take if kernels read X in the host's memory
-PANEL, PASSING = 32 << 20, 4 << 20  # bytes of a panel of support vectors, if it serves all calls, and if it is refilled
+PANEL, PASSING = 32 << 20, 4 << 20  # bytes of a panel of support vectors: PANEL if it is kept, PASSING if refilled
 MIN_PANEL = 512  # smallest number of support vectors in a panel that is refilled, since each filling has a cost
 ALL = slice(None)  # select every group of support vectors
-SECTIONS = 16  # from this number of pieces on, one launch for all of them repays building its program
-WEIGHTS = 8 << 20  # largest size in bytes of coefficients on the device at a time; a single piece may exceed it
-ROW_OVERHEAD = 24  # bytes of a row's norm and positions
-MAX_BATCH = 64  # largest number of rows of a small batch, which are whole lane groups on every device
+SECTIONS = 16  # for at least this many pieces of support vectors, building a program for one joint launch pays
+WEIGHTS = 8 << 20  # largest size in bytes of the coefficients on the device at a time, unless a single piece has more
+ROW_OVERHEAD = 24  # bytes of a row's squared norm and of its index in device order
+MAX_BATCH = 64  # largest number of rows of a small batch; 64 rows are whole lane groups on every device
 SHARE = 1 / 128  # largest share of the memory budget that a small-batch predictor takes
-PREDICTORS = 8  # largest number of small-batch predictors of a thread; one more replaces them all
-FIXED = 4096  # bytes of a small-batch predictor's positions and counts
+PREDICTORS = 8  # largest number of small-batch predictors of a thread; before one more is made, all are discarded
+FIXED = 4096  # bytes of a small-batch predictor besides its rows, their norms and sums, and the coefficients
 
 
 def whole_tiles(rows: int) -> int:
-    """Round ``rows`` down to a multiple of _TILE rows, but not to 0.
+    """Round ``rows`` down to a multiple of _TILE = 64 rows, but at least to 64.
 
-    Sums are then grouped in the same way under any memory budget.
+    Blocks of such sizes make the order of sums independent of the memory budget.
     """
     return max(1, rows // _TILE) * _TILE
 
 
 class Piece(NamedTuple):
-    """Name consecutive support vectors of one group that are consecutive right-hand rows of a panel.
+    """Describe consecutive support vectors of one group, which are consecutive right-hand rows of a panel.
 
     Attributes
     ----------
     which
-        the slice of all support vectors that the piece has.
+        the slice of the model's support vectors that are in the piece.
     at
         position in the panel of the piece's first support vector.
     group
-        number of the group.
+        number of the group of support vectors.
     """
 
     which: slice
@@ -111,9 +110,9 @@ def _pieces(ends: Sequence[int], most: int) -> tuple[int, list[list[Piece]]]:
 
 
 def _runs(pieces: Sequence[Piece], among: Sequence[int], problems: int) -> Iterator[list[int]]:
-    """Split the piece numbers ``among`` into runs, and yield the runs.
+    """Yield runs of the piece numbers ``among``, so that the coefficients of a run take at most WEIGHTS bytes.
 
-    The coefficients of a run take at most WEIGHTS bytes, unless the run is a single piece.
+    A piece with more coefficients is a run by itself. There are coefficients for each of ``problems`` problems.
     """
     run: list[int] = []
     for at in among:
@@ -125,7 +124,10 @@ def _runs(pieces: Sequence[Piece], among: Sequence[int], problems: int) -> Itera
 
 
 def _weights(pieces: Sequence[Piece], coefficients: Vector, begin: int, capacity: int) -> Vector:
-    """Return the coefficients (problems, capacity) at the panel's positions from ``begin`` on, 0 between the pieces."""
+    """Return an array (problems, capacity) of the coefficients at the panel positions from ``begin`` on.
+
+    Positions that belong to none of the pieces have the coefficient 0.
+    """
     D = np.zeros((len(coefficients), capacity))
     for piece in pieces:
         D[:, piece.at - begin : piece.at - begin + piece.size] = coefficients[:, piece.which]
@@ -144,7 +146,7 @@ class LoadedPanel(NamedTuple):
     parts
         a view of the panel for each piece.
     sections
-        the buffer with the numbers of each piece (Piece.numbers).
+        the device arrays with each piece's size, position and group number (Piece.numbers).
     buffers
         the buffers to free with the panel.
     """
@@ -159,7 +161,7 @@ class LoadedPanel(NamedTuple):
         """Add the terms of the pieces numbered ``run`` to the sums c (groups * problems, n).
 
         The first group of c has the number ``first``. For dense rows, one launch serves many pieces. Return the buffers
-        to free once the launches are done.
+        that the caller frees once the launches have finished.
         """
         stream, problems, pieces = gram.stream, len(coefficients), [self.pieces[at] for at in run]
         begin = pieces[0].at
@@ -184,8 +186,8 @@ class Support:
 
     The support vectors are the right-hand rows of products with the rows to predict, which ``plan`` lays out. Panels of
     support vectors stay on the device if they take at most a quarter of the free memory. Otherwise all support vectors
-    pass through one panel in every call. Sums do not depend on that choice. Rows are clustered but support vectors are
-    not, since a sum over clusters would need a stored K (GTSVM, section 5.4).
+    pass through one panel in every call. Sums do not depend on that choice. The rows to predict may be clustered. The
+    support vectors are not, since a sum over clusters would need a stored K (GTSVM, section 5.4).
 
     Attributes
     ----------
@@ -204,7 +206,7 @@ class Support:
     precision
         object that tells for which rows float32 is precise enough; the model sets it.
     columns
-        if the support vectors' columns are renumbered, the column of X that each stands for (arrays.numbered).
+        if the support vectors' columns are renumbered, the column of X that each stands for (arrays.renumbered).
 
     ``ends`` holds the end of each group of support vectors, if there is more than one. ``keep`` says whether later
     calls will follow.
@@ -279,7 +281,7 @@ class Support:
         """
         if stream.profile.wide == "double":
             return self._summed(stream, X, coefficients, groups)
-        # a pair of float32 holds neither 1e-45 nor 1e60, so each problem is scaled by a power of two
+        # a pair of float32 holds neither 1e-45 nor 1e60, so coefficients are scaled by a power of two for each problem
         sizes = np.abs(coefficients).max(axis=1, initial=0.0)
         units = np.where(sizes > 0, np.ldexp(0.5, np.frexp(sizes)[1]), 1.0)
         scaled = np.tile(units, len(self.among(groups)))[:, None]
@@ -358,9 +360,9 @@ class Support:
     def _block_bytes(self, stream: Stream, X: Data, problems: int) -> int:
         """Return how many bytes a block of the rows X may take.
 
-        Every block of rows meets all support vectors. If the support vectors pass through one panel each time, a block
-        gets most of the memory that the panel leaves. Rows that are first copied to the device get a quarter of the
-        free memory.
+        Each block of rows needs all support vectors. If these are copied into one panel again for each block, few large
+        blocks are best, so a block gets most of the memory that the panel leaves. A block that is first copied to the
+        device gets a quarter of the free memory.
         """
         left = stream.limit - stream.allocated
         if self._resident or not stream.unified or sp.issparse(X):
@@ -372,16 +374,16 @@ class SmallBatchPredictor:
     """Compute decision values without the intercept for at most MAX_BATCH rows of d features in one call.
 
     ``loads`` are the panels of support vectors on the device. A predictor belongs to one queue and one thread. Its
-    buffers outlive the stream that made them. One buffer holds the norms, the sums and the rows, because the number of
-    copies costs more time than their bytes. One copy to the device writes the rows and zero sums; one copy back reads
-    norms and sums.
+    buffers outlive the stream that made them. One buffer holds the norms, the sums and the rows, because a copy of few
+    bytes takes as long as one of many. One copy to the device writes the rows and sets the sums to zero. One copy to
+    the host reads norms and sums.
     """
 
     def __init__(self, stream: Stream, support: Support, loads: Sequence[LoadedPanel], d: int, problems: int) -> None:
         plan, dtype, groups = support.plan, support.dtype, len(support.among(ALL))
         self._loads, self._problems, self._capacity = loads, problems, loads[0].panel.capacity
         built = DENSE.build(stream, np.zeros((MAX_BATCH, d)), replace(plan, kind=DENSE.name), dtype)
-        self._begin = MAX_BATCH * (1 + groups * problems)  # index of the first row in the buffer, in doubles
+        self._begin = MAX_BATCH * (1 + groups * problems)  # index of the first row's first value in the buffer
         self._host = np.zeros(self._begin + MAX_BATCH * d)
         self._device = stream.upload(self._host)
         self._sums = stream.part(self._device, 8 * MAX_BATCH, 8 * (self._begin - MAX_BATCH))
@@ -396,7 +398,7 @@ class SmallBatchPredictor:
         self._weights_of = [stream.part(self._weights, number * size, size) for number in range(len(loads))]
         self._written: Vector | None = None  # the coefficients that were last copied to the device
         self._launches: dict[int, list[Callable[[], None]]] = {}  # launches by number of lane groups
-        # Programs are built before a call locks its stream, because a fork locks the builder before the streams.
+        # Build programs before a call takes its stream's lock: a fork takes the builder's lock first, then streams'.
         self._prepare(1)
         m = max(piece.which.stop for load in loads for piece in load.pieces)
         self._predict(stream, np.zeros((1, d)), np.zeros((problems, m)))
@@ -404,7 +406,9 @@ class SmallBatchPredictor:
         stream.detach([*built.buffers(), *lasting])
 
     def responses(self, stream: Stream, X: Data, coefficients: Vector) -> Vector:
-        """Return the sums (groups * problems, n) for at most MAX_BATCH rows X (n, d) and coefficients (problems, m).
+        """Return the sums of K over each group of support vectors, weighted by ``coefficients`` (problems, m).
+
+        The result is (groups * problems, n), for at most MAX_BATCH rows X (n, d).
 
         Raises ValueError for a row whose squared norm exceeds the range of the dtype.
         """

@@ -56,9 +56,9 @@ class RowCache:
     def __init__(self, stream: Stream, ld: int, itemsize: int, limit: int, entries: int) -> None:
         self._stream, self.ld = stream, ld
         row = ld * itemsize
-        # A slab is a buffer of cached rows of K. Slab sizes are multiples of a power of two, which later fits reuse.
-        # The power is near the largest slab's size, or an eighth of this size if the device has memory of its own.
-        # No slab is larger than SLABS slabs of equal size need to be for all rows of K.
+        # A slab is a buffer of cached rows of K. Its size is a multiple of a power of two, so that later fits reuse it.
+        # The power of two is near the largest size of a slab, or near an eighth of it if the device has its own memory.
+        # No slab is larger than about an eighth of K, since SLABS = 8 slabs then hold all rows of K.
         all_rows = 1 << (-(-ld // SLABS) * row - 1).bit_length()
         most = max(limit // SLABS, 1)
         unit = 1 << max(0, most.bit_length() - (1 if stream.unified else 4))
@@ -71,7 +71,7 @@ class RowCache:
         rows = max(1, self.slab_rows * self._most)
         self.owner = stream.upload(np.full(rows, -1, np.int32))
         while self._most and self.capacity < entries:
-            if not self._grow():  # no ring at all, since one outer iteration would overrun a smaller ring
+            if not self._grow():  # cache nothing, since the rows of one outer iteration would not fit
                 stream.give_slabs_back()
                 self._slabs.clear()
                 self._most = 0
@@ -92,15 +92,15 @@ class RowCache:
         return (self._most - len(self._slabs)) * self.slab_bytes
 
     def store(self, slot: Buffer) -> Store:
-        """Return the ring as a Store. The buffer ``slot`` holds the slot of each right-hand row's row of K."""
+        """Return a Store of the cached rows of K. The buffer ``slot`` has the slot of row K(u, X) for each row u."""
         return Store(_all_slabs(self._slabs), self.slab_rows, self.ld, slot)
 
     def reserve(self, computed: int, steps: int) -> None:
-        """Allocate more buffers for rows of K, so that the next ``steps`` outer iterations evict no row.
+        """Allocate more buffers for rows of K, so that the next ``steps`` outer iterations evict no cached row.
 
-        The ring of slots grows up to :attr:`most` slots, or until the memory budget is used up.
-        ``computed`` is the number of rows of K computed so far, each of which took the next slot of the ring.
-        An outer iteration computes at most as many rows as the constructor's argument ``entries``.
+        The cache grows up to :attr:`most` rows, or until the memory budget is used up. ``computed`` is the number of
+        rows of K that were computed so far, each of which took the next slot. An outer iteration computes at most
+        ``entries`` rows, the constructor's argument.
         """
         while len(self._slabs) < self._most and computed + steps * self._entries > self.capacity:
             if not self._grow():
@@ -109,7 +109,7 @@ class RowCache:
     def _grow(self) -> bool:
         try:
             self._slabs.append(self._stream.slab(self.slab_bytes))
-        except (ValueError, DeviceError):  # the memory budget is used up, so the ring keeps its size
+        except (ValueError, DeviceError):  # the memory budget is used up, so the cache keeps its size
             self._most = len(self._slabs)
             return False
         return True
@@ -222,7 +222,7 @@ def computed(gram: Operator, tiles: bool) -> StoredGram:
     listed = stream.buffer(4 * panel.capacity), stream.buffer(4 * panel.capacity), stream.buffer(4)
     fill(gram, panel, listed, store, every, every, symmetric)
     stream.free(*listed, *panel.buffers())
-    # upper bound of the cost of a value of K among right-hand rows, over all sizes of working sets
+    # upper bound of the cost of a value of K among right-hand rows, however many these are
     cost = min(programs.gather_cost(profile, n, 1), rows.tile_cost) if tiles else 1.0
     return StoredGram(stream, store, replace(rows, tile_cost=cost), gram.kernel, gram if tiles else None)
 
@@ -240,18 +240,16 @@ def fill(
     """Compute the rows of K at the ascending positions ``rows`` and write each into its slot of a store.
 
     ``panel`` takes some of the rows at a time as right-hand rows, from the last rows to the first. With ``symmetric``,
-    only part of each row is computed:
-
-        K[u][.. end] <- products over the lane groups up to the last row u of the panel.
-        K[u][end ..] <- K[end ..][u], the mirror image, once all panels are done (mirror_rows in stored.cl).
+    only the first ``end`` values of a row u are computed, up to the last row of the panel. Once all panels are done,
+    the other values K[u][v] are copied from K[v][u] (mirror_rows in stored.cl).
 
     Arguments:
         listed: buffers for a panel's positions, slots and count.
         slot_of: (n_pad,) slot of each row.
         until: value of time.perf_counter() after which no further panel is started.
 
-    Return the index in ``rows`` of the first row that was computed, and the end of the computed values of each row
-    (n_pad,).
+    Return the index in ``rows`` of the first row that was computed, and how many leading values of each row are
+    computed rather than copied (n_pad,).
     """
     stream, n, first = gram.stream, gram.rows.n_pad, len(rows)
     ends, unit = np.full(n, n, np.int32), max(programs.SIDE, gram.rows.lanes)

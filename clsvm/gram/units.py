@@ -16,10 +16,10 @@ from clsvm.gram.programs import UNITS, Units
 from clsvm.kernels import make
 from clsvm.opencl.stream import Stream
 
-# rows, right-hand rows and features of the trial product, chosen so that tiles and fragments are not full
+# Numbers of rows, right-hand rows and features of the trial product. None of them fills whole tiles of K.
 ROWS, WORKING, FEATURES = 190, 130, 37
 
-ROUNDED = 2.0**-21  # rounding error of a float32 inner product of FEATURES terms, over the product of the norms
+ROUNDED = 2.0**-21  # rounding error of a float32 inner product of FEATURES terms, divided by the vectors' norms
 
 
 class Found(NamedTuple):
@@ -44,7 +44,7 @@ _FOUND: dict[tuple[Any, ...], Found] = {}  # results by context and profile
 
 
 def find_units(stream: Stream) -> Found:
-    """Return the first matrix units that pass a trial on the device, of those that its platform may have."""
+    """Try the matrix units that the device's platform may have, and return the first that are precise on the device."""
     context, profile, _ = stream.setting
     key = context, profile.name, profile.lanes, UNITS
     try:
@@ -80,8 +80,8 @@ def _try_units(stream: Stream) -> Found:
 def measure_units(stream: Stream, one: Units) -> tuple[float, bool]:
     """Compute inner products of random rows by matrix units, and sums of them, and compare both with float64.
 
-    Return the largest error divided by the product of the norms, and whether a row's inner product with itself differs
-    from its squared norm. Raises BuildError and DeviceError.
+    Return the largest error, divided by the norms of the two rows. Return also whether a row's inner product with
+    itself differs from the squared norm that the matrix units compute. Raises BuildError and DeviceError.
     """
     rng, linear = np.random.default_rng(0), make("linear")
     X = rng.normal(size=(ROWS, FEATURES)).astype(np.float32)
@@ -123,7 +123,7 @@ def choose_units(gram: Operator, precision: str, many: bool = False) -> tuple[Un
         return None, "float32: many solves share the rows"
     stream = gram.stream
     why = [one.why_not(gram.kernel.spec, gram.rows, stream.profile) for one in candidates(stream)]
-    if why and all(why):  # no unit would serve, so no trial is made
+    if why and all(why):  # no matrix units can compute these products, so no trial is made
         return None, f"float32: {why[0]}"
     unit, words, _ = find_units(stream)
     words = unit.why_not(gram.kernel.spec, gram.rows, stream.profile) if unit else words

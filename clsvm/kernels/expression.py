@@ -124,7 +124,7 @@ class Node:
     def apply(self, arguments: Iterable[Any]) -> Any:
         """Return the function's value at the ``arguments``. If all are numbers, the value is a Python number."""
         assert self.function
-        # NumPy integers would overflow, and they have no negative powers
+        # integers become floats, since NumPy integers overflow and have no negative powers
         value = self.function.numpy(*(float(a) if isinstance(a, int) else a for a in arguments))
         # NumPy scalars would turn float32 arrays into float64
         return float(value) if isinstance(value, np.floating) or getattr(value, "shape", None) == () else value
@@ -237,16 +237,16 @@ def _count(node: Node, arguments: Mapping[Node, str], times: Counter[Node]) -> N
 
 
 def _parse(text: Any) -> ast.expr:
-    """Return Python's syntax tree of a text. Raises ValueError for a very long text or for foreign characters."""
+    """Return Python's syntax tree of a text. Raises ValueError for a text that is not an expression."""
     if not isinstance(text, str):
         raise TypeError(f"an expression is text, got {text!r}")
     if len(text) > _MAX_LENGTH:
-        raise ValueError(f"expression has {len(text)} characters, at most {_MAX_LENGTH} are taken")
+        raise ValueError(f"expression has {len(text)} characters, at most {_MAX_LENGTH} are allowed")
     if bad := re.search(r"[^\w.+\-*/(),<>=! \n]", text, re.ASCII):
         hint = " (a power is written a ** b)" if bad[0] == "^" else ""
         words = f"character {bad[0]!r} at column {bad.start() + 1} of {text[:80]!r} is not part of the language"
         raise ValueError(words + hint)
-    blanks = len(text) - len(text.lstrip())  # Python would take leading blanks for an indent
+    blanks = len(text) - len(text.lstrip())  # number of leading blanks, which Python would take for an indent
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -348,9 +348,9 @@ class _Reader:
 
 
 _COSINES = np.array([1.0, 1 - 1e-6, 0.9, 0.3, 1e-2, 1e-5, -1e-5, -1e-2, -0.3, -0.9, -1.0])
-_POINTS = 6  # number of sample sizes of rows, with the smallest and the largest included
+_POINTS = 6  # number of row sizes in a sample, which includes the smallest and the largest
 _STEPS, _LARGEST = np.linspace(0, 1, _POINTS), float(np.finfo(np.float64).max)
-INVALID = float(np.finfo(np.float32).max)  # error of a value that is not finite although the exact value is
+INVALID = float(np.finfo(np.float32).max)  # error of a value that is inf or nan while the exact value is finite
 
 
 class Extent(NamedTuple):
@@ -388,7 +388,7 @@ class Evaluation(NamedTuple):
     largest
         the largest absolute value of the expression.
     error
-        the largest absolute error; INVALID if a value is not finite although the exact value is.
+        the largest absolute error; INVALID if a value is not finite although the exact value is finite.
     outside
         the largest absolute error of the values for which an inner value overflowed or underflowed.
     out_of_range
@@ -402,7 +402,7 @@ class Evaluation(NamedTuple):
 
 
 def compare(tree: Node, values: Mapping[str, Any], dtype: str) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Return an expression's value, its absolute error in ``dtype``, and whether a subtree's value left the range.
+    """Return an expression's value, its absolute error in ``dtype``, and whether a subtree's value left its range.
 
     ``values`` maps each name to an array in a wider type, or to a Python number for a parameter. The arrays broadcast.
     The value is returned in the wider type. The error is INVALID if only the value in ``dtype`` is not finite. The
@@ -466,7 +466,7 @@ def elements(rows: Extent, others: Extent, signs: Sequence[int], wide: type) -> 
 
 
 def between(least: float, largest: float, wide: type = np.longdouble) -> NDArray[Any]:
-    """Return _POINTS numbers of type ``wide`` from ``least`` to ``largest`` in equal ratios."""
+    """Return _POINTS numbers of type ``wide`` from ``least`` to ``largest`` in a geometric sequence."""
     if not 0 < least < largest:
         return np.full(_POINTS, largest, wide)
     inner = np.exp(math.log(least) * (1 - _STEPS) + math.log(min(largest, _LARGEST)) * _STEPS)

@@ -29,9 +29,9 @@ _TINY, _SMALLEST = float(np.finfo(np.float64).tiny), float(np.finfo(np.float64).
 _DIGITS = 1e-3  # float32 errors are proportional to eps if they are at most this share of the largest value
 _CELLS = 1 << 18  # number of terms e(x_j, y_j) that the host computes at a time
 _SAMPLE = 500  # rows on which Kernel.check tests a kernel function
-# exponents of the distances that Kernel.rounding tests: the first array for pairs of norms, the second for one norm
+# Kernel.rounding tests distances (eps / 2)^step: with steps of the first array for many norms, of the second for one.
 _STEPS = np.linspace(1, 0, 200), np.linspace(1, 0, 1000)
-_SIZES = np.concatenate([[1.0], np.geomspace(1e-6, 0.9, 9)])  # squared norms in Kernel.rounding, over the largest
+_SIZES = np.concatenate([[1.0], np.geomspace(1e-6, 0.9, 9)])  # squared norms in Kernel.rounding, over the largest one
 
 
 class Check(NamedTuple):
@@ -241,7 +241,7 @@ class Kernel:
         Returns
         -------
         ndarray of shape (n, m)
-            The values K(x_i, y_j), by the oracle of a built-in function, else by the expressions.
+            The values K(x_i, y_j): by a NumPy function for a built-in kernel, else from the expression.
 
         Raises
         ------
@@ -332,8 +332,8 @@ class Kernel:
         return Check.of(self(X[picked]))
 
     def sizes(self, X: Any) -> NDArray[np.float64]:
-        """Return each row's size (n,): its squared norm, positive for a nonzero row, or a bound of its element-wise
-        sums."""
+        """Return each row's size (n,), which bounds rounding errors of K: its squared norm, kept positive for a nonzero
+        row, or for an element-wise kernel function a bound of the row's sums."""
         with np.errstate(over="ignore", under="ignore"):
             if not self.spec.element:
                 if sp.issparse(X):
@@ -368,9 +368,8 @@ class Kernel:
         """
         many = 1 + 0.75 * math.sqrt(terms)
         used = self.spec.expression.names & {"xx", "yy", "dot", "sqdist"}
-        distance_only = used == {
-            "sqdist"
-        }  # rows of the largest norm then have all possible distances and the largest errors
+        # a function of sqdist alone takes all its values on rows of the largest norm, where its errors are largest
+        distance_only = used == {"sqdist"}
         near = np.concatenate([[0.0], 2 * (eps / 2) ** _STEPS[distance_only]])
         if self.spec.element:
             grid = np.concatenate([near, -near]) * size / 2
@@ -408,7 +407,7 @@ class Kernel:
         """
         if dtype == "float64":
             single = self.evaluation(rows, others, "float32", d)
-            # if nothing overflows or underflows in float32, the errors differ by the ratio of eps
+            # if nothing overflows or underflows, errors of float64 and float32 have the ratio of their eps
             if not single.out_of_range and single.error <= _DIGITS * single.largest:
                 return single._replace(error=single.error * float(np.finfo(np.float64).eps / np.finfo(np.float32).eps))
         if dtype == "float32":
@@ -444,7 +443,7 @@ class Kernel:
         return Evaluation(whole.largest, *errors, whole.out_of_range or terms.out_of_range)
 
     def _entry_error(self, high: float, eps: float) -> float:
-        """Return the largest change of a term e(x, y) by rounding x = ``high``, over entries y near x and far away."""
+        """Return how much rounding x = ``high`` changes a term e(x, y) at most, for y near x and far from x."""
         farthest = 1 if self.spec.nonnegative else 2
         y = high * (1 - farthest * np.concatenate([[0.0], eps ** np.linspace(1, 0, 40)]))
         change = np.abs(self._element(high * (1 - eps), y) - self._element(high, y))
@@ -574,7 +573,7 @@ def _restored(record: Mapping[str, Any]) -> Kernel:
 
 
 def underflow(dtype: str, d: int) -> float:
-    """Return the largest error of an inner product of d terms if a device flushes subnormal ``dtype`` terms to 0."""
+    """Return the largest error of an inner product of d terms in ``dtype`` if a device flushes subnormal terms to 0."""
     return d * float(np.finfo(dtype).tiny)
 
 

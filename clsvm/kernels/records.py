@@ -214,7 +214,7 @@ def user_spec(function: Any, element: Any, params: Mapping[str, Any]) -> Spec:
 
 # Oracles: each built-in function in NumPy, written independently of the expressions.
 
-_FEW, _LONG = 1024, 8  # rows at most, and columns at least, for which half of the distances are computed and mirrored
+_FEW, _LONG = 1024, 8  # at most _FEW rows of at least _LONG columns: half of the distances are computed, then mirrored
 
 
 def _distances(X: Matrix, Y: Matrix, metric: str) -> Matrix:
@@ -224,7 +224,7 @@ def _distances(X: Matrix, Y: Matrix, metric: str) -> Matrix:
 
 
 def _decay(metric: str) -> Oracle:
-    """Return the oracle exp(-gamma * distance). The oracle reuses its array, because a new one takes longer to fill."""
+    """Return the oracle exp(-gamma * distance). It overwrites its distances, as filling a new array takes longer."""
 
     def oracle(X: Matrix, Y: Matrix, gamma: float) -> Matrix:
         distances = _distances(X, Y, metric)

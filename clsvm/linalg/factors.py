@@ -1,4 +1,4 @@
-"""Public functions for Cholesky factors, their products U U' and triangular solves, by tiles on devices or by LAPACK.
+"""Compute Cholesky factors U, products U U' and triangular solves, by tiles on devices or by LAPACK on the host.
 
 :func:`plan` chooses the method and the size of the tiles. The other functions check their arrays, ask for a plan, and
 call LAPACK or clsvm.linalg.tiles.
@@ -24,11 +24,9 @@ from clsvm.parameters import Number
 
 Matrix = NDArray[Any]
 UNIT = 128  # the number of rows of a tile that ``plan`` chooses is a multiple of UNIT
-TABLES = 1 << 14, 64  # bytes of small buffers on the device: a fixed number, and for each row of a tile
-MIN_TILE, PARTS = (
-    1024,
-    8,
-)  # a tile of a matrix (n, n) has about n / PARTS rows, but at least MIN_TILE if memory allows it
+TABLES = 1 << 14, 64  # bytes of small device buffers: TABLES[0], and TABLES[1] for each row of a tile
+# A tile of a matrix (n, n) has about n / PARTS rows, but at least MIN_TILE if memory allows it.
+MIN_TILE, PARTS = 1024, 8
 
 
 def plan(
@@ -132,8 +130,8 @@ def cholesky(
 ) -> Matrix:
     """Compute the Cholesky factor of a symmetric positive definite matrix A: U with U'U = A, or L with L L' = A.
 
-    The result has the same bits for any number of workers on devices of one kind. If the work fails, a matrix that it
-    was to overwrite has undefined content.
+    The result has the same bits for any number of workers on devices of one kind. If the function fails and
+    ``overwrite_a`` is set, the content of A is undefined.
 
     Parameters
     ----------
@@ -143,7 +141,7 @@ def cholesky(
         Whether to return L instead of U.
     overwrite_a : bool, default=False
         Whether the factor replaces A, which may be a memory-mapped file. No copy is made if A is in C or Fortran order.
-        C order is faster; for ``lower`` Fortran order is.
+        C order is faster for U, and Fortran order for L.
     clean : bool, default=True
         Whether to set the other triangle of the result to zero. Otherwise it keeps its content.
     device, memory_limit, tile
@@ -259,7 +257,7 @@ def solve_triangular(
 ) -> Matrix:
     """Solve T X = B, or T'X = B, for a triangular matrix T.
 
-    Several workers share the columns of B, in parts as wide as a tile.
+    Workers share the columns of B, each working on as many columns at a time as a tile has.
 
     Parameters
     ----------
@@ -297,7 +295,7 @@ def solve_triangular(
     if not X.flags.writeable:
         raise ValueError("B is read-only and cannot be overwritten")
     if len(zeros := np.flatnonzero(T.diagonal() == 0)):
-        raise np.linalg.LinAlgError(f"T is singular: number {zeros[0]} of its diagonal is 0")
+        raise np.linalg.LinAlgError(f"T is singular: entry {zeros[0]} of its diagonal is 0")
     for name, entries in (("the diagonal of T", T.diagonal()), ("B", X)):
         if not np.isfinite(entries).all():
             raise ValueError(f"{name} must be of finite numbers in {T.dtype}, got NaN or infinity")
@@ -312,7 +310,7 @@ def solve_triangular(
         columns[...] = found
     elif lower != trans:  # U'X = B
         tiles.solve(U, columns, made)
-    else:  # U X = B becomes U'X = B if rows and columns are reversed
+    else:  # with rows and columns in reverse order, U X = B has the form U'X = B
         tiles.solve(U[::-1, ::-1].T, columns[::-1], made)
     if not np.isfinite(X).all() and not all(np.isfinite(U[i, i:]).all() for i in range(len(U))):
         raise ValueError("T must be of finite numbers in the triangle that is read, got NaN or infinity")
@@ -320,7 +318,7 @@ def solve_triangular(
 
 
 def _numbers(given: Any, name: str) -> Matrix:
-    """Return an array of real numbers. Raises TypeError for sparse and masked arrays and for other entries."""
+    """Return ``given`` as an array of real numbers. Raises TypeError for a sparse or masked array or other entries."""
     if sparse.issparse(given) or np.ma.isMaskedArray(given):
         raise TypeError(f"{name} must be a dense array without a mask, got a {type(given).__name__}")
     try:

@@ -1,20 +1,22 @@
-"""Cholesky factors, products U U' and triangular solves of a matrix in tiles, by one or several workers.
+"""Compute Cholesky factors, products U U' and triangular solves of a matrix in tiles, by one or several workers.
 
-The matrix stays on the host. A worker is a thread with its own stream; worker w of W has the columns j of tiles with
-j mod W = w. It holds three tiles on its device (:class:`DeviceTiles`):
+The matrix stays on the host, divided into square tiles. A worker is a thread with its own stream. Worker w of W
+computes the columns of tiles with the numbers w, w + W, w + 2 W, ... It has three tiles on its device
+(:class:`DeviceTiles`):
 
-    C   the tile that is computed, stored in rows; the starts of two rows are ``ld`` numbers apart
-    M   a tile as it is stored in the matrix, in rows or in columns
+    C   the tile that is computed, stored in rows; the starts of consecutive rows are ``ld`` numbers apart
+    M   a second tile, stored in rows or in columns as in the matrix
     X   the columns or the rows of a third tile, in lane groups (gram/layouts/lanes.py)
 
     Cholesky, U' U = A:   U_ii = chol(A_ii);   U_ij = U_ii^-T A_ij;   A_yj -= U_iy' U_ij,  i < y <= j
     LAUUM, B = U U':      B_ij = sum_{k >= j} U_ik U_jk'
 
 Source: Meanti, Carratino, Rosasco, Rudi 2020, appendix C, Algorithms 3 and 4, for lower factors. Their LAUUM has two
-rows of tiles on a device. Here the host has a copy of the current row, so that three tiles are enough.
+rows of tiles on a device. Here the host copies a row of tiles before it is overwritten, so that a device needs three
+tiles only.
 
-:class:`Progress` makes workers wait for tiles of other workers. Each number of C is one chain of multiply-adds in the
-order of the factors' rows. So the result has the same bits for any number of workers and any order of tiles.
+:class:`Progress` makes workers wait for tiles of other workers. Each number of C is computed by one chain of
+multiply-adds in a fixed order, so the result has the same bits for any number of workers.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from clsvm.opencl.stream import Buffer, Stream
 
 Matrix = NDArray[Any]
 STRIP = 512  # most right-hand rows u of a product C[u][i] += <x_i, u> that are packed at a time
-SQUARE = 16  # rows and columns that a work-group transposes at a time, SIDE of transpose_tile.cl
+SQUARE = 16  # a work-group transposes squares of 16 x 16 numbers (SIDE in transpose_tile.cl)
 SCALED = Spec("", (Parameter("scale", 1.0),), "scale * dot")
 FILES = ("pack", "transpose_tile", "solve", "factor")  # kernel files in cl_kernels/linalg
 
@@ -97,14 +99,14 @@ class TileSizes(NamedTuple):
 
 
 class View(NamedTuple):
-    """Hold a tile in a buffer.
+    """Describe a tile in a buffer by its strides.
 
     Attributes
     ----------
     down
-        numbers from one row to the next.
+        distance from one row to the next, in numbers.
     right
-        numbers from one column to the next.
+        distance from one column to the next, in numbers.
     """
 
     buffer: Buffer
@@ -114,13 +116,13 @@ class View(NamedTuple):
     def rows(self, i: int, j: int = 0) -> tuple[Any, ...]:
         """Return rows i onward, from column j on, as arguments of kernels that take vectors.
 
-        The arguments are the buffer, the place of the first number, the step to the next vector, and the step to the
-        next number of a vector.
+        Each of these rows is a vector. The arguments are the buffer, the index of the first number, the distance to the
+        next vector, and the distance to the next number of a vector.
         """
         return self.buffer, *map(np.int64, (i * self.down + j * self.right, self.down, self.right))
 
     def columns(self, j: int, i: int = 0) -> tuple[Any, ...]:
-        """Return columns j onward, from row i on, as arguments of kernels that take vectors."""
+        """Return columns j onward, from row i on, as arguments of kernels that take vectors (see :meth:`rows`)."""
         return View(self.buffer, self.right, self.down).rows(j, i)
 
 
@@ -235,9 +237,9 @@ class DeviceTiles:
             self._sum(scale, u, some, d - first, u if symmetric else 0, w, first)
 
     def _subtract_solved(self, U: View, k: int, b: int, w: int, column: int) -> None:
-        """Subtract from rows k to k + b - 1 of C the products of U with the first k solved rows, which are in X.
+        """Subtract sum_{r < k} U[r][i] * Y[r] from each row i = k .. k + b - 1 of C, for solved rows Y[r] in X.
 
-        w: columns of C.
+        w: number of columns of C.
         column: first column that is computed.
         """
         if k:
@@ -247,8 +249,8 @@ class DeviceTiles:
     def _substitute(self, U: View, k: int, b: int, w: int, column: int) -> None:
         """Solve rows k to k + b - 1 of U' Y = C by forward substitution.
 
-        w: columns of C.
-        column: all columns from the lane group of this column on are solved.
+        w: number of columns of C.
+        column: the equations are solved for the columns of C from the lane group of this column on.
         """
         s, simd = self.shape, self.stream.profile.style == "simd"
         group = column // self.V
@@ -280,8 +282,8 @@ class DeviceTiles:
         """Add scale * <x_i, u> to C[row + u][i], for the n packed right-hand vectors u of d numbers.
 
         column: the vectors x_i in X start with the lane group of this column.
-        w: columns of C.
-        first: numbers at the start of each x_i that are skipped.
+        w: number of columns of C.
+        first: how many numbers at the start of each x_i are skipped.
         """
         stream, s = self.stream, self.shape
         group = column // self.V
@@ -324,14 +326,14 @@ def _rows_of(tile: Matrix) -> Matrix:
     return tile if _in_rows(tile) else np.ascontiguousarray(tile)
 
 
-class Aborted(Exception):  # noqa: N818 (a signal; the error itself is another worker's)
+class Aborted(Exception):  # noqa: N818 (this only stops a worker; the error is another worker's)
     """Tell a worker that another worker has failed."""
 
 
 class Progress:
-    """Count the finished steps of each tile.
+    """Count the finished steps of each tile, so that workers can wait for tiles of other workers.
 
-    Workers wait until other workers have finished steps of tiles. A failure of one worker wakes all of them.
+    If one worker fails, all waiting workers wake and end.
     """
 
     def __init__(self, N: int) -> None:
@@ -364,7 +366,7 @@ class Progress:
 
 
 class Grid(NamedTuple):
-    """Divide the upper triangle of a matrix (n, n) into tiles of t x t; the last ones are smaller."""
+    """Divide the upper triangle of a matrix (n, n) into tiles of t x t. The last tiles may be smaller."""
 
     matrix: Matrix
     t: int
@@ -471,7 +473,7 @@ def cholesky(A: Matrix, plan: Plan) -> None:
         progress.done(i, i)
 
     def column(on: DeviceTiles, i: int, j: int) -> None:
-        """Perform step i of the tiles (i, j) to (j, j): solve tile (i, j), then update the tiles below it."""
+        """Perform step i in column j of tiles: compute U_ij, then update the tiles (y, j) with i < y <= j."""
         h, w = grid.size(i), grid.size(j)
         progress.wait(i, j, i)
         progress.wait(i, i, i + 1)
@@ -550,7 +552,7 @@ def lauum(U: Matrix, plan: Plan) -> None:
 def solve(U: Matrix, B: Matrix, plan: Plan) -> None:
     """Replace B (n, k) by the solution X of U' X = B, for an upper triangle U.
 
-    A worker solves as many columns at a time as a tile has.
+    A worker solves for as many columns of B at a time as a tile has.
     """
     grid, progress = Grid(U, plan.tile), Progress(1)
 

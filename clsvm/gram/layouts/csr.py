@@ -46,8 +46,8 @@ from clsvm.opencl.profiles import Profile, shape_class
 from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Buffer, Stream
 
-ORDERED = 8192  # number of columns whose positions in a block of right-hand rows fit in a first-level cache
-VALUE = 1.4  # cost of the kernel function and store of a value, as a multiple of the profile's value_cost
+ORDERED = 8192  # for at most this many columns, a first-level cache holds the map from columns to lines of a block
+VALUE = 1.4  # cost of computing the kernel function and storing its value, as a multiple of the profile's value_cost
 CONVERTED = 1000.0  # cost of testing one value of a dense row for 0, in dense multiply-adds
 LINE = 12000.0  # cost of filling in one feature of a block of right-hand rows, in dense multiply-adds
 CACHED = 4096  # number of features of 64 right-hand rows that a second-level cache holds

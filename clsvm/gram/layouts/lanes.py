@@ -38,7 +38,7 @@ from clsvm.opencl.stream import Buffer, Stream
 MAX_FEATURES = 16384  # largest number of columns of clustered rows, and of dense rows that are mostly zero
 TILES = 4  # a work-item takes at least this many register tiles, if there are enough of them
 WORTH = 1 << 20  # a work-item makes at least this many multiply-adds, which take some microseconds
-UNEVEN = 8  # with fewer rounds of work, each work-item gets one register tile in products among a panel's rows
+UNEVEN = 8  # in K(U, U) of a panel, a work-item takes one register tile if a compute unit has fewer than UNEVEN * TILES
 CHUNK = 128  # features in a chunk: a first-level cache holds 128 features of a tile's rows and of the right-hand rows
 # by shape class: rows with more chunks of features than this number are multiplied chunk by chunk
 CUT = {"many": 1, "few": 4}
@@ -278,7 +278,7 @@ class LaneReader(Reader):
 
     def gather(self, panel: Panel, rows: Buffer, count: Buffer, fresh: bool = True) -> None:
         r, stream = self.rows, self.stream
-        if fresh and not (r.at.dense and panel.filled):  # dense rows write every feature of the panel
+        if fresh and not (r.at.dense and panel.filled):  # dense rows overwrite all features of a filled panel
             stream.clear(panel.values, panel.nbytes)
             stream.clear(panel.uu, panel.capacity * self.real.itemsize)
         panel.filled = True

@@ -39,7 +39,7 @@ from clsvm.opencl.stream import Buffer, Stream
 WHOLE = 8  # kernels that choose a working set read 8 rows at once, so padded row counts are multiples of 8
 WORKING = 512  # assumed number of right-hand rows of a product if the caller gives none
 WAIT = 4 / 3  # factor on the cost of a multiply-add if right-hand rows are so few that a CPU waits for rows from memory
-LAUNCHES = 20  # approximate launches of an outer iteration; one launch costs the profile's outer_cost / LAUNCHES
+LAUNCHES = 20  # approximate number of launches in an outer iteration; each costs the profile's outer_cost / LAUNCHES
 
 Text = tuple[str, list[str]]  # OpenCL text of a program, and its -D options
 Places = tuple[NDArray[np.int32], NDArray[np.int32]]  # the arrays Rows.order and Rows.position
@@ -222,7 +222,7 @@ class Panel:
     places
         buffers of the rows' positions and number, if they are freed with the panel.
     block
-        for CSR rows, the map from features to places in ``values``, which holds one block of rows.
+        for CSR rows, the map from features to lines of ``values``, which holds one block of rows.
     listed
         for CSR rows, the rows of X from which each product fills the blocks (csr.PanelRows).
     """
@@ -329,7 +329,7 @@ class Reader(ABC):
 
     @abstractmethod
     def gather(self, panel: Panel, rows: Buffer, count: Buffer, fresh: bool = True) -> None:
-        """Copy the rows of X at the positions rows[0 .. count - 1] into a panel; -1 stands for an empty place.
+        """Copy the rows of X at the positions rows[0 .. count - 1] into a panel. Position -1 gives a zero row.
 
         The panel must have been made for rows with at least as many entries. With ``fresh`` the rest of the panel
         becomes zero; otherwise it keeps its contents.
