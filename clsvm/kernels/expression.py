@@ -402,11 +402,11 @@ class Evaluation(NamedTuple):
 
 
 def compare(tree: Node, values: Mapping[str, Any], dtype: str) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Return an expression's value, its absolute error in ``dtype``, and whether a subtree's value left its range.
+    """Return an expression's value, its absolute error in ``dtype``, and where a subtree's value left the range.
 
     ``values`` maps each name to an array in a wider type, or to a Python number for a parameter. The arrays broadcast.
-    The value is returned in the wider type. The error is INVALID if only the value in ``dtype`` is not finite. The
-    error is 0 if the value in the wider type is not finite.
+    The value is returned in the wider type. The error is INVALID if only the value in ``dtype`` is not finite, and 0 if
+    the value in the wider type is not finite. The range is that of ``dtype``.
     """
     tiny = np.finfo(dtype).tiny
 

@@ -163,7 +163,7 @@ class Kernel:
         return cls(replace(user_spec(function, element, params), nonnegative=nonnegative), **params)
 
     def _check_numbers(self) -> None:
-        """Raise ValueError if e(0, 0), or a number computed from parameters such as 1 / c at c = 0, is not finite."""
+        """Raise ValueError if a number computed from parameters, or the element-wise term e(0, 0), is not finite."""
         for argument, number in zip(self.spec.arguments, self.numbers, strict=True):
             if not math.isfinite(number):
                 given = ", ".join(f"{name}={value:g}" for name, value in self.params.items())
@@ -214,7 +214,7 @@ class Kernel:
         return ""
 
     def get_params(self, deep: bool = True) -> dict[str, float | int]:
-        """Return the parameters. By this method scikit-learn gives an estimator parameters like ``kernel__gamma``."""
+        """Return the parameters. scikit-learn calls this to give estimators parameters like ``kernel__gamma``."""
         return self.params
 
     def set_params(self, /, **params: Any) -> Kernel:
@@ -257,7 +257,7 @@ class Kernel:
         return self.evaluate(X, Y, empty)
 
     def evaluate(self, X: Matrix, Y: Matrix, empty: int = 0) -> Matrix:
-        """Compute K (n, m) by the expressions for dense float64 X (n, d) and Y (m, d).
+        """Compute K (n, m) from the kernel function's expressions, for dense float64 X (n, d) and Y (m, d).
 
         X and Y may omit ``empty`` columns that are 0 in both; element-wise sums count e(0, 0) for each of them.
         """
@@ -332,8 +332,8 @@ class Kernel:
         return Check.of(self(X[picked]))
 
     def sizes(self, X: Any) -> NDArray[np.float64]:
-        """Return each row's size (n,), which bounds rounding errors of K: its squared norm, kept positive for a nonzero
-        row, or for an element-wise kernel function a bound of the row's sums."""
+        """Return each row's size (n,), which bounds rounding errors of K. It is the squared norm, kept positive for a
+        nonzero row, or for an element-wise kernel function a bound of the row's sums."""
         with np.errstate(over="ignore", under="ignore"):
             if not self.spec.element:
                 if sp.issparse(X):
@@ -358,10 +358,10 @@ class Kernel:
 
         The result is infinite if K is finite nowhere on a grid of norms and distances. These errors are added:
 
-        - the value: ``eps`` times the value, or up to twice that with ``terms``;
-        - the arguments: ``eps`` times the norms for <x,y>, <x,x> and <y,y>, twice that for |x-y|^2, and
-          4 * ``eps`` * ``size`` for the element-wise sum;
-        - ``floor``: the loss of an inner product whose terms underflow (:func:`underflow`).
+        - the rounding of K itself: ``eps`` * |K|, or up to twice that if ``terms`` is given;
+        - the change of K if its arguments are rounded: <x,y>, <x,x> and <y,y> by ``eps`` times the norms, |x-y|^2 by
+          twice that, and the element-wise sum by 4 * ``eps`` * ``size``;
+        - the change of K if inner products lose ``floor``, because terms underflow (:func:`underflow`).
 
         ``least`` is the smallest nonzero size of a row. ``terms`` is the number of terms of an inner product, if its
         rounding counts. This rounding grows as the square root of ``terms``, unless most terms are alike.
@@ -450,7 +450,7 @@ class Kernel:
         return float(np.nan_to_num(change, nan=0.0, posinf=0.0).max(initial=0.0))
 
     def at(self, xx: Any = 0.0, yy: Any = 0.0, dot: Any = 0.0, s: Any = 0.0) -> Matrix:
-        """Return f at squared norms xx, yy and inner products dot, or at element-wise sums s. The arrays broadcast."""
+        """Return K for squared norms xx and yy and inner products dot, or for element-wise sums s. Arrays broadcast."""
         values = {"xx": xx, "yy": yy, "dot": dot, "sqdist": np.maximum(xx + yy - 2 * dot, 0), "s": s, **self.params}
         with np.errstate(all="ignore"):
             return np.asarray(self.spec.expression.evaluate(values), np.float64)

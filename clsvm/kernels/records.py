@@ -224,7 +224,7 @@ def _distances(X: Matrix, Y: Matrix, metric: str) -> Matrix:
 
 
 def _decay(metric: str) -> Oracle:
-    """Return the oracle exp(-gamma * distance). It overwrites its distances, as filling a new array takes longer."""
+    """Return a NumPy function for exp(-gamma * distance). To save time, it overwrites its array of distances."""
 
     def oracle(X: Matrix, Y: Matrix, gamma: float) -> Matrix:
         distances = _distances(X, Y, metric)
@@ -250,7 +250,7 @@ def _cosine(X: Matrix, Y: Matrix) -> Matrix:
 
 
 def _by_feature(term: Callable[[Matrix, Matrix], Matrix]) -> Oracle:
-    """Return the oracle sum_j term(x_j, y_j), which adds one feature j at a time."""
+    """Return a NumPy function for sum_j term(x_j, y_j), which adds one feature j at a time."""
 
     def oracle(X: Matrix, Y: Matrix) -> Matrix:
         K = np.zeros((len(X), len(Y)))

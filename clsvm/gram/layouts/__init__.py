@@ -6,7 +6,7 @@ Other functions adapt a plan to rows that are read only once, or that are select
 LAYOUTS holds one record for each layout. A new layout needs a module in this folder, kernel templates, its record in
 LAYOUTS, and its name and help texts in clsvm/parameters.py. A cost rate of the layout is a field of opencl/profiles.py
 that tools/tune.py measures. Some functions name single layouts, such as CSR or DENSE; docs/design/additions.md lists
-all places.
+them.
 """
 
 from __future__ import annotations

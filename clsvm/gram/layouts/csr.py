@@ -282,7 +282,7 @@ class Csr(Layout):
         return 0.0 if sp.issparse(survey.X) else CONVERTED * survey.X.shape[1]
 
     def partition(self, profile: Profile, X: Data) -> Partition | None:
-        """Return the columns in order of falling density, or None if X has few. Positions that are read most often then
+        """Return the columns in order of falling density, or None if X has few. Columns that are read often then
         share cache lines. A row's entries keep their order, and values of K keep their bits."""
         return partition.by_density(partition.counts(X)) if X.shape[1] > ORDERED else None
 
@@ -343,7 +343,7 @@ class Csr(Layout):
 
     def width(self, profile: Profile, dtype: str, shape: str) -> int:
         """Return the number of right-hand rows in a block of a panel. For few right-hand rows a SIMD device takes the
-        width of one vector, because an entry costs the same for a full block and for an empty one."""
+        width of one vector, because the time of an entry does not depend on how many rows of the block are used."""
         V = record.lanes(profile, dtype)
         if profile.style == "workgroup":  # local memory holds a work-group's tile
             return min(profile.panel, 64) if dtype == "float64" else profile.panel

@@ -148,7 +148,7 @@ class Source(NamedTuple):
 class Packer:
     """Copy rows, less ``centre`` (d,), into lane groups of ``dtype``. The caller frees the buffer ``centre``.
 
-    If its argument ``prepared`` is true, a method launches nothing, and returns a function for repeated launches.
+    With ``prepared``, a method launches nothing. It returns a function that launches the kernel at each call.
     """
 
     def __init__(self, stream: Stream, source: DTypeLike, dtype: str, centre: NDArray[np.float64]) -> None:
@@ -351,8 +351,8 @@ class Lanes(Layout):
     def width(self, profile: Profile, dtype: str, shape: str) -> int:
         """Return the number of right-hand rows in a block of a panel: V, or 2 for two right-hand rows.
 
-        A block of 2 lets a cache line hold several features of the pair instead of empty rows. A long panel then leaves
-        the first-level cache to X.
+        A block of 2 lets a cache line hold several features of the pair instead of empty rows. A long panel then takes
+        less of the first-level cache, which X needs too.
         """
         return 2 if shape == "two" else record.lanes(profile, dtype)
 

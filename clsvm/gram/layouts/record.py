@@ -416,7 +416,7 @@ class Layout(ABC):
         """Return the cost of a value of K in dense multiply-adds. Return None if the layout should not be chosen."""
 
     def setup_cost(self, survey: Survey) -> float:
-        """Return what laying out a row costs more than copying it, in dense multiply-adds."""
+        """Return the extra cost of laying out a row, compared with copying it, in dense multiply-adds."""
         return 0.0
 
     def partition(self, profile: Profile, X: Data) -> Partition | None:
@@ -432,7 +432,7 @@ class Layout(ABC):
         return X.shape[0] * self.row_bytes(plan, X, itemsize)
 
     def block_bytes(self, plan: Plan, X: Data, itemsize: int, width: int) -> int:
-        """Return how many more bytes rows of X take as a panel of right-hand rows, in blocks of ``width`` rows."""
+        """Return the bytes that a panel of rows of X takes besides their row_bytes, in blocks of ``width`` rows."""
         return 0
 
     @abstractmethod
