@@ -3,7 +3,7 @@
 Both use up to SLABS buffers of equal size ("slabs") from a pool that outlives the fit. Kernels receive them as a
 :class:`products.Store`.
 
-    RowCache: a ring of slots for rows of K.
+    RowCache: a cache of rows of K, in which a new row replaces the oldest one.
     StoredGram: an Operator that reads values from all of K.
     precomputed: copy all of K from a NumPy array, and return its StoredGram.
     computed: compute all of K from the rows, and return its StoredGram.
@@ -34,7 +34,7 @@ _AT_A_TIME = 512  # number of rows of K that one product computes
 
 
 class RowCache:
-    """Keep the rows of K that were computed last in a ring of slots, within a memory limit.
+    """Cache the rows of K that were computed last, in a ring of slots within a memory limit.
 
     The device decides which row a slot holds (cl_kernels/solvers/rowcache.cl). The host adds slabs as rows arrive. One
     outer iteration requests at most ``entries`` rows. If the ring cannot hold so many rows, its capacity is 0.
@@ -78,17 +78,17 @@ class RowCache:
 
     @property
     def capacity(self) -> int:
-        """Return the number of slots for rows of K that the cache's ring has now."""
+        """Return the number of rows of K that fit in the buffers allocated so far."""
         return self.slab_rows * len(self._slabs)
 
     @property
     def most(self) -> int:
-        """Return the number of slots for rows of K to which the cache's ring may grow."""
+        """Return the number of rows of K to which the cache may grow."""
         return self.slab_rows * self._most
 
     @property
     def growth_bytes(self) -> int:
-        """Return the number of bytes by which the cache's ring of slots may still grow."""
+        """Return the number of bytes by which the cache may still grow."""
         return (self._most - len(self._slabs)) * self.slab_bytes
 
     def store(self, slot: Buffer) -> Store:

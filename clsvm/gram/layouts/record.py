@@ -65,7 +65,7 @@ class Plan:
     fill
         the estimated number of columns that a cluster of similar rows stores in the clustered layout, or None.
     whole
-        ``costs`` with each value's share of laying out a row. The layout of the lowest one was chosen.
+        ``costs`` with each value's share of laying out a row. The layout with the lowest of them was chosen.
     """
 
     kind: str
@@ -158,7 +158,7 @@ class Rows:
     stored
         number of values that the layout stores, with padding.
     order
-        (n_pad,) the caller's row at each position, -1 for padding.
+        (n_pad,) the number of the caller's row at each position, -1 for padding.
     position
         (n,) the position of each of the caller's rows.
     xx
@@ -376,7 +376,7 @@ class Layout(ABC):
     shared
         whether a panel holds all its right-hand rows at once, so that several work-groups can share them.
     splits
-        whether columns with few zeros are stored whole, without the sparse entries of the other columns.
+        whether columns with few zeros are stored whole, apart from the sparse entries of the other columns.
     elementwise
         whether kernel functions of element-wise sums can use the layout.
     plain
@@ -432,7 +432,7 @@ class Layout(ABC):
         return X.shape[0] * self.row_bytes(plan, X, itemsize)
 
     def block_bytes(self, plan: Plan, X: Data, itemsize: int, width: int) -> int:
-        """Return the bytes that a panel of rows of X takes besides their row_bytes, in blocks of ``width`` rows."""
+        """Return the bytes that a panel of rows of X takes besides row_bytes for each row, in blocks of ``width``."""
         return 0
 
     @abstractmethod
@@ -453,7 +453,7 @@ class Layout(ABC):
         X are rows of d features, or the rows of a panel if ``of_panel``.
 
         The kernel's parameters are, in order: the first lane group, the number of lane groups and the row of X to which
-        output index 0 belongs; then Launch.arguments; then STORE_PARAMETERS UPDATE_PARAMETERS KERNEL_PARAMETERS
+        output index 0 belongs; then Launch.arguments; then STORE_PARAMETERS, UPDATE_PARAMETERS, KERNEL_PARAMETERS
         (templates/gram/epilogue.mako).
 
         The kernel obeys the macros V, UB and INDEX of :func:`options`, and the macros of programs.PRODUCTS. These are
