@@ -307,7 +307,7 @@ class Units:
 
 
 # The method "tf32 x 3" omits at most 2^-21 of each product (cl_kernels/gram/mma.cl).
-# NVIDIA's units also truncate sums of eight terms toward one side, which adds an error of the same size.
+# NVIDIA's units also round all sums of eight terms in the same direction, which adds an error of the same size.
 # AMD's units round as float32 does. The value of ``error`` does not grow with the number of terms of an inner product.
 # On an H100, matrix units took 1.07 times as long as ordinary arithmetic for 128 features, and 0.85 times for 784.
 UNITS: tuple[Units, ...] = (

@@ -158,9 +158,9 @@ class LoadedPanel(NamedTuple):
     buffers: tuple[Buffer, ...]
 
     def add(self, gram: Gram, run: Sequence[int], coefficients: Vector, c: Buffer, n: int, first: int) -> list[Buffer]:
-        """Add the terms of the pieces numbered ``run`` to the sums c (groups * problems, n).
+        """Add the kernel sums over the pieces of support vectors numbered ``run`` to c (groups * problems, n).
 
-        The first group of c has the number ``first``. For dense rows, one launch serves many pieces. Return the buffers
+        The first rows of c are for group ``first``. For dense rows, one launch serves many pieces. Return the buffers
         that the caller frees once the launches have finished.
         """
         stream, problems, pieces = gram.stream, len(coefficients), [self.pieces[at] for at in run]

@@ -505,7 +505,7 @@ def cholesky(A: Matrix, plan: Plan) -> None:
 
 
 def lauum(U: Matrix, plan: Plan) -> None:
-    """Replace the upper triangle of U by that of U U'.
+    """Replace the upper triangle of U by the upper triangle of U U'.
 
     Workers wait for one another at a barrier after each row of tiles.
     """

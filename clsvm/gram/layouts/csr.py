@@ -422,11 +422,11 @@ def zero_sums(spec: Spec, dtype: str, profile: Profile, d: int = 0) -> Variant:
     return Variant(label, text, tuple(options(profile, dtype, d)), "zero_sums")
 
 
-# A block of the index covers BLOCK rows of X, whose sums fit in a second-level cache, or up to MAX_BLOCK (16 bits).
+# A block of the index has BLOCK rows, so that a cache holds their sums, or at most MAX_BLOCK, numbered by 16 bits.
 BLOCK, MAX_BLOCK = 16384, 1 << 16
 ADDED = 2.0  # cost of storing the sums over whole columns and reading them again, as a multiple of value_cost
 LIST = 60.0  # cost of finding a column's entries in a block, as a multiple of the cost of a pair of matching entries
-COLD = 1.75  # factor on LIST if at most 16 right-hand rows search the column, so that no cache holds its entries yet
+COLD = 1.75  # factor on LIST if so few right-hand rows (16) search a column that no cache holds its entries yet
 MIN_INDEXED = 256  # an inverted index is made for at least this many rows
 PARTS = 4  # number of work-items for each compute unit that build an inverted index
 WEIGHED = 512  # number of rows for which one work-item adds values of K to the sums c
