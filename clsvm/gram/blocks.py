@@ -50,7 +50,7 @@ from clsvm.opencl.stream import Buffer, Stream
 
 Block = tuple[slice, Rows]  # a slice of X and its rows on the device
 # ROWS_SHARE: all rows stay on the device if they and the solver's state take at most this share of its free memory.
-# PLAIN_SHARE: an inverted index takes at most this share of the free memory; larger ones are not built.
+# PLAIN_SHARE: an inverted index is built only if the rows and the index take at most this share of the free memory.
 # STAY_SHARE: blocks of rows stay on the device if they take at most this share of its free memory together.
 # SHARE: blocks of rows that pass through the device take at most this share of its free memory.
 # WORKING_SHARE: share of the free memory for a working set if X passes in blocks; a larger set needs fewer passes.

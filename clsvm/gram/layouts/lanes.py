@@ -38,7 +38,7 @@ from clsvm.opencl.stream import Buffer, Stream
 MAX_FEATURES = 16384  # largest number of columns of clustered rows, and of dense rows that are mostly zero
 TILES = 4  # a work-item takes at least this many register tiles, if there are enough of them
 WORTH = 1 << 20  # a work-item makes at least this many multiply-adds, which take some microseconds
-UNEVEN = 8  # in K(U, U) of a panel, a work-item takes one register tile if a compute unit has fewer than UNEVEN * TILES
+UNEVEN = 8  # in K(U, U), work-items take one register tile each if a compute unit has fewer than UNEVEN * TILES tiles
 CHUNK = 128  # features in a chunk: a first-level cache holds 128 features of a tile's rows and of the right-hand rows
 # by shape class: rows with more chunks of features than this number are multiplied chunk by chunk
 CUT = {"many": 1, "few": 4}
