@@ -1,4 +1,4 @@
-"""The site: MyST pages of this folder, and the reference of every public name from its docstring."""
+"""Configure Sphinx: the site has the MyST pages of this folder, and a reference made from public docstrings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ sphinx_gallery_conf = {
     "image_scrapers": ("gallery_of_files.pictures",),
     "reset_argv": "gallery_of_files.arguments",
     "abort_on_example_error": True,
-    # Without a device, or with CLSVM_GALLERY=0, pages have the scripts alone.
+    # Without a device, or with CLSVM_GALLERY=0, the pages show the scripts without running them.
     "plot_gallery": os.environ.get("CLSVM_GALLERY") != "0" and any(info.usable for info in devices.devices()),
     "download_all_examples": False,
     "show_memory": False,
@@ -50,13 +50,13 @@ _SPAN = re.compile(r"(``.*?``|`[^`]*`|:\w+:`[^`]*`)", re.DOTALL)
 
 
 def _escaped(text: str) -> str:
-    """Formulas and names of the docstrings as plain text: to reStructuredText |x| is a substitution, b_ a target."""
+    """Escape formulas and names of a docstring, because |x| and b_ have a meaning in reStructuredText."""
     text = re.sub(r"([|*\\])", r"\\\1", text)
     return re.sub(r"(\w)_(?!\w)", r"\1\\_", text)
 
 
 def _plain(_app: object, _what: str, _name: str, of: object, _options: object, lines: list[str]) -> None:
-    """Escape what stands outside of backticks, in docstrings of ours: those of scikit-learn are reStructuredText."""
+    """Escape the text outside of backticks in clsvm's docstrings. scikit-learn's docstrings are reStructuredText."""
     if not getattr(of, "__module__", "clsvm").startswith("clsvm"):
         return
     parts = _SPAN.split("\n".join(lines))
@@ -64,12 +64,12 @@ def _plain(_app: object, _what: str, _name: str, of: object, _options: object, l
 
 
 def _skip(_app: object, _what: str, _name: str, of: object, _skipped: bool, _options: object) -> bool | None:
-    """Leave out what scikit-learn gives our classes."""
+    """Leave out the members that clsvm's classes inherit from scikit-learn."""
     home = getattr(getattr(of, "fget", of), "__module__", None)
     return True if isinstance(home, str) and home.startswith("sklearn") else None
 
 
 def setup(app: object) -> None:
-    """Sphinx calls it."""
+    """Connect the functions above to Sphinx's events. Sphinx calls this function."""
     app.connect("autodoc-process-docstring", _plain)  # type: ignore[attr-defined]
     app.connect("autodoc-skip-member", _skip)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""What sphinx-gallery asks of scripts that write pictures to ``--out FOLDER``: their arguments, and the pictures."""
+"""Give sphinx-gallery the arguments and pictures of the scripts that write pictures to ``--out FOLDER``."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def _flags(command: Any) -> Iterator[Row]:
 
 
 def read(name: str) -> Any:
-    """Return a result."""
+    """Return the content of a result file."""
     return json.loads((ROOT / "benchmarks" / "results" / name).read_text("utf-8"))
 
 
@@ -126,7 +126,7 @@ WRITERS: dict[str, Callable[..., str]] = {
 
 
 class Generated(SphinxDirective):
-    """Make a table of what the code knows; see the module."""
+    """Make the table that the argument of the directive names; the module's docstring lists the arguments."""
 
     required_arguments = 1
     final_argument_whitespace = True

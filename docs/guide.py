@@ -25,7 +25,7 @@ def figure(width: float, height: float, panels: int = 1):
 
 
 def boundary(model, X, y, ax) -> None:
-    """Draw what a model decides, and the rows coloured by class."""
+    """Draw the decision values of a model, and the rows coloured by class."""
     plots.boundary(model, X, y, ax=ax)
     ax.scatter(*X.T, c=y, cmap="RdBu", s=16, edgecolors="white", linewidths=0.3, zorder=3)
 
