@@ -204,7 +204,7 @@ class Newton:
     def _by_output(self, values: Vector, of: Callable[[Vector], Vector]) -> Vector:
         """Apply ``of`` to ``values`` (k, ...), which have a row for each output.
 
-        If the loss is coupled, the rows are joined to a single one first.
+        If the loss couples the outputs, all rows are joined to a single row first.
         """
         return of(values.reshape(1, -1) if self.loss.coupled else values)
 

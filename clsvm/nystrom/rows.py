@@ -258,7 +258,7 @@ class RowBlock:
         return self.cross.forward_back(V)
 
     def values(self, rows: NDArray[np.intp]) -> NDArray[np.floating]:
-        """Return K (s, m) between some rows and the inducing points, on the host."""
+        """Return K (s, m) between the rows with the numbers ``rows`` (s,) and the inducing points, on the host."""
         return self.cross.values(rows)
 
     def decision_values(self, alpha: Vector) -> Vector:
