@@ -558,8 +558,8 @@ def _cells(profile: Profile, n: int, dense: int, count: NDArray[Any], found: flo
 
 
 def _size(n: int, columns: int, entries: int) -> int:
-    """Return the number of rows in a block of an inverted index: BLOCK, or more if the ends of the columns would
-    outnumber the entries."""
+    """Return the number of rows in a block of an inverted index: BLOCK, or more if the index would store more
+    ends of columns than entries."""
     size = BLOCK
     while size < MAX_BLOCK and -(-n // size) * columns > entries:
         size *= 2
@@ -578,7 +578,7 @@ def invert(profile: Profile, dtype: str, d: int = 0) -> Variant:
 
 
 def _index(stream: Stream, rows: CsrRows, columns: int) -> InvertedIndex:
-    """Return the inverted index of ``rows``. ``columns`` is one more than the last column that has an entry."""
+    """Return the inverted index of ``rows``. ``columns`` is one more than the last column number in use."""
     n, csr, units = rows.n, rows.csr, stream.compute_units
     entries, real = rows.entries(n), np.dtype(rows.dtype)
     size = _size(n, columns, entries)

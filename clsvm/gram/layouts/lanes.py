@@ -433,7 +433,7 @@ class Arrangement(NamedTuple):
     position
         (n,) position of each row.
     cells
-        (n_pad,) number of stored values at each position.
+        (n_pad,) number of values that the row at each position stores.
     groups
         the argument ``groups`` of :func:`packed`, which lists the features of each lane group.
     """

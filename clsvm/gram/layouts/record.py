@@ -457,7 +457,7 @@ class Layout(ABC):
         (templates/gram/epilogue.mako).
 
         The kernel obeys the macros V, UB and INDEX of :func:`options`, and the macros of programs.PRODUCTS. These are
-        STORE, UPDATE, SYMMETRIC and SLABS, as finish_*.mako implement them, and SECTIONS. With SECTIONS the panel holds
+        STORE, UPDATE, SYMMETRIC and SLABS, which finish_*.mako implement, and SECTIONS. With SECTIONS the panel holds
         several sections of right-hand rows, each with its own sums. The kernel's body begins with the macro SECTION,
         which moves the pointers to the work-item's section.
         """
