@@ -157,7 +157,7 @@ class Rows(ABC):
 
     @abstractmethod
     def values(self, rows: NDArray[np.intp]) -> NDArray[np.floating]:
-        """Return K (s, m) between the rows with the ascending numbers ``rows`` (s,) and the inducing points, on the host."""
+        """Return K (s, m) between the rows with the ascending numbers ``rows`` and the inducing points, on the host."""
 
     @abstractmethod
     def describe(self) -> str:
