@@ -68,6 +68,11 @@ class Case:
         return made.fit(self.X, self.y, self.weights)
 
     @property
+    def weighing(self) -> Any:
+        """The labels of the rows that weigh something."""
+        return self.y if self.weights is None else self.y[self.weights > 0]
+
+    @property
     def has_peer(self) -> bool:
         """Whether LIBSVM solves the same problem. (Of several classes, one whose rows all weigh nothing is left out of
         scikit-learn's coefficients.)"""
@@ -75,8 +80,7 @@ class Case:
             return False
         if self.y is None or self.task not in ("SVC", "NuSVC") or len(classes := np.unique(self.y)) == 2:
             return True
-        heavy = self.y if self.weights is None else self.y[self.weights > 0]
-        return self.own.get("multi_class", "ovo") == "ovo" and np.array_equal(np.unique(heavy), classes)
+        return self.own.get("multi_class", "ovo") == "ovo" and np.array_equal(np.unique(self.weighing), classes)
 
     def theirs(self, steps: int) -> Any:
         """scikit-learn's estimator, which is LIBSVM's, fitted in so many steps at most."""

@@ -89,7 +89,8 @@ class PreparedFit:
             self.gram.use(units)
             given = scale.sizes, scale.extent, X.shape[1], dtype, options.dtype, units.error
             scale = precision.scales(self.gram.kernel, *given)
-        working_set, cache, self.reason = sizes(stream, self.gram, options.working_set_size, options.cache_size)
+        chosen = sizes(stream, self.gram, options.working_set_size, options.cache_size)
+        working_set, self.reason = chosen.working_set, chosen.reason
         if stored and options.working_set_size == "auto":
             working_set = max(MIN_WORKING_SET, working_set // 2)
             self.reason += "; half of it, since solves begin near their end"
@@ -98,7 +99,8 @@ class PreparedFit:
             gap_tol=options.gap_tol,
             max_iter=options.max_iter,
             working_set=working_set,
-            cache_bytes=cache,
+            cache_bytes=chosen.cache_bytes,
+            cache_after=chosen.cache_after,
             kernel_scale=scale.in_dtype,
             exact=exactly,
             sizes=scale.sizes,

@@ -37,7 +37,8 @@ class RowCache:
     """Cache the rows of K that were computed last, in a ring of slots within a memory limit.
 
     The device decides which row a slot holds (cl_kernels/solvers/rowcache.cl). The host adds slabs as rows arrive. One
-    outer iteration requests at most ``entries`` rows. If the ring cannot hold so many rows, its capacity is 0.
+    outer iteration requests at most ``entries`` rows. If the ring cannot hold so many rows, its capacity is 0. With
+    ``later`` the capacity is 0 until :meth:`reserve` is called.
 
     Attributes
     ----------
@@ -53,7 +54,7 @@ class RowCache:
         int32 buffer with the row that each slot holds, or -1.
     """
 
-    def __init__(self, stream: Stream, ld: int, itemsize: int, limit: int, entries: int) -> None:
+    def __init__(self, stream: Stream, ld: int, itemsize: int, limit: int, entries: int, later: bool = False) -> None:
         self._stream, self.ld = stream, ld
         row = ld * itemsize
         # A slab is a buffer of cached rows of K. Its size is a multiple of a power of two, so that later fits reuse it.
@@ -70,9 +71,14 @@ class RowCache:
         self.slot_of = stream.upload(np.full(ld, -1, np.int32))
         rows = max(1, self.slab_rows * self._most)
         self.owner = stream.upload(np.full(rows, -1, np.int32))
-        while self._most and self.capacity < entries:
+        if not later:
+            self._begin()
+
+    def _begin(self) -> None:
+        """Allocate slots for the rows of one outer iteration, or give up the ring if the memory is too small."""
+        while self._most and self.capacity < self._entries:
             if not self._grow():  # cache nothing, since the rows of one outer iteration would not fit
-                stream.give_slabs_back()
+                self._stream.give_slabs_back()
                 self._slabs.clear()
                 self._most = 0
 
@@ -102,6 +108,7 @@ class RowCache:
         rows of K that were computed so far, each of which took the next slot. An outer iteration computes at most
         ``entries`` rows, the constructor's argument.
         """
+        self._begin()
         while len(self._slabs) < self._most and computed + steps * self._entries > self.capacity:
             if not self._grow():
                 return

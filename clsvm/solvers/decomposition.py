@@ -74,7 +74,7 @@ class Solver(Loop):
         self._carry = stream.variant(carry(stream.profile, self.dtype))
         self._mirror = mirror(stream, self.dtype)
         self._set_view()
-        self.rows = KernelRows(self.state, self.selection, self.tile_memory, settings.cache_bytes)
+        self.rows = KernelRows(self.state, self.selection, self.tile_memory, settings)
         self.newton: Newton | None = None
         self.load(problem, settings)
 

@@ -44,6 +44,8 @@ IDLE = 0.05  # assumed share of a working set's rows that are idle, before any o
 NEW_SHARE = 3 / 8
 FIRST_PREFETCH = 1 / 8  # share of all rows computed before prefetching is first considered; the share doubles each time
 MIN_GAIN = 1.25  # least ratio of expected saving to cost with which rows are prefetched
+REUSED = 1 / 2  # share of all rows that a solve computes before it caches rows whose values are cheap to compute
+FUNCTION = 1 / 2  # cost of a value's kernel function in an update of f, as a multiple of the profile's value_cost
 MIN_WORKING_SET = 16
 # DECLINE: the number of rows whose coefficients change in a solve is proportional to W^-DECLINE, for W working rows.
 # FRESH: the coefficients of FRESH * W rows change in an outer iteration with a working set of W rows.
@@ -97,13 +99,14 @@ def prefetches(gram: Operator) -> bool:
     return gram.rows.cost * (1 - MIN_GAIN / 2) > MIN_GAIN * programs.COPIED * gram.stream.profile.cache_cost
 
 
-def new_cache(stream: Stream, rows: Rows, nbytes: int, entries: int) -> RowCache:
+def new_cache(stream: Stream, rows: Rows, nbytes: int, entries: int, later: bool = False) -> RowCache:
     """Return a row cache of at most ``nbytes`` bytes.
 
     entries: number of rows of K that an outer iteration may need.
+    later: whether the cache takes no memory before the first RowCache.reserve.
     """
     limit = min(nbytes, int(CACHE_SHARE * (stream.limit - stream.allocated)))
-    return RowCache(stream, rows.n_pad, np.dtype(rows.dtype).itemsize, limit, entries)
+    return RowCache(stream, rows.n_pad, np.dtype(rows.dtype).itemsize, limit, entries, later)
 
 
 class TileMemory:
@@ -198,16 +201,19 @@ class ChangedRows(NamedTuple):
 class KernelRows:
     """Update the gradients f by the rows of K whose coefficients changed, through a row cache.
 
-    Rows that the cache lacks are computed and stored in it. The cache takes at most ``cache_bytes`` bytes.
+    Rows that the cache lacks are computed and stored in it. The settings limit its bytes, and say after how many
+    computed rows it begins to store rows.
     """
 
-    def __init__(self, state: State, selection: Selection, tile_memory: TileMemory, cache_bytes: int) -> None:
+    def __init__(self, state: State, selection: Selection, tile_memory: TileMemory, settings: Settings) -> None:
         self.state, self.selection, self.tile_memory = state, selection, tile_memory
         s, P, capacity = state.stream, state.P, tile_memory.panel.capacity
         self.hits = ChangedRows(s.zeros(4), None, s.zeros(4 * capacity), s.zeros(8 * P * capacity))
         self.misses = ChangedRows(s.zeros(4), s.zeros(4 * capacity), s.zeros(4 * capacity), s.zeros(8 * P * capacity))
         self.delta = s.zeros(8 * P * selection.stride)  # changes of the coefficients of working sets
-        self.cache = new_cache(s, state.gram.rows, cache_bytes, selection.sets * selection.W)
+        entries, self._cache_after = selection.sets * selection.W, settings.cache_after
+        self.cache = new_cache(s, state.gram.rows, settings.cache_bytes, entries, self._cache_after > 0)
+        self._uncached_rows = 0  # rows computed before the cache began to store rows
         self._plan = s.variant(selection.program, "plan")
         self._update = s.variant(programs.update(s.profile, state.gram.rows.dtype))
         self._gather_tile = s.variant(programs.stored(s.profile, state.gram.rows.dtype))
@@ -245,7 +251,10 @@ class KernelRows:
         """
         state, selection, counts, cache = self.state, self.selection, self.counts, self.cache
         computed = self._earlier_rows + rows - counts.uncached
-        cache.reserve(computed, sync)
+        if not cache.capacity:
+            self._uncached_rows = computed
+        if computed >= self._cache_after:
+            cache.reserve(computed - self._uncached_rows, sync)
         counts.computed = rows - counts.prefetched
         if started and self.prefetch_pays(computed):
             computed_now, mirrored = self.prefetch(deadline)
@@ -253,7 +262,8 @@ class KernelRows:
             counts.prefetched += computed_now - mirrored
             computed += computed_now
         # Rows are computed before the tile only if the cache can evict none of them between tile and update.
-        all_cached = selection.sets == 1 and min(computed + sync * selection.W, state.n) <= cache.capacity
+        stored = computed - self._uncached_rows
+        all_cached = selection.sets == 1 and min(stored + sync * selection.W, state.n) <= cache.capacity
         arguments = state.stream.profile, state.gram.rows, state.n, selection.W, counts.idle, counts.outer
         self.rows_before_tile = all_cached and compute_rows_first(*arguments, computed < state.gram.rows.n)
 
@@ -394,25 +404,49 @@ class KernelRows:
         return len(made), int((n - ends[made]).sum()) // n
 
 
-def sizes(
-    stream: Stream, gram: Operator, working_set: int | str, cache: float | str, n: int | None = None
-) -> tuple[int, int, str]:
-    """Return the working set size, the bytes of the row cache, and the reason in words.
+class Sizes(NamedTuple):
+    """Hold the sizes that a solve uses.
 
-    A size that is given as a number is taken. "auto" takes the size with the least cost (:func:`cost`), by the device's
-    measured rates (profiles.py). The cost unit is one multiply-add in a product of dense rows. Rows of K are cached if
-    reading a value, at ``Profile.cache_cost``, costs less than computing it, at ``Rows.cost``. With a large working set
-    a solve computes fewer rows in fewer launches. With a small one the tile and each SMO iteration cost less.
+    Attributes
+    ----------
+    working_set
+        number of rows of a working set.
+    cache_bytes
+        most bytes of the row cache.
+    cache_after
+        number of rows of K that are computed before the row cache begins to store rows.
+    reason
+        the reason for the sizes in words.
+    """
+
+    working_set: int
+    cache_bytes: int
+    cache_after: int
+    reason: str
+
+
+def sizes(stream: Stream, gram: Operator, working_set: int | str, cache: float | str, n: int | None = None) -> Sizes:
+    """Return the sizes of the working set and the row cache.
+
+    A size that is given as a number is taken. "auto" takes the working set with the least cost (:func:`cost`), by the
+    device's measured rates (profiles.py). The cost unit is one multiply-add in a product of dense rows. With a large
+    working set a solve computes fewer rows in fewer launches. With a small one the tile and each SMO iteration cost
+    less.
+
+    Rows of K are cached if reading a value, at ``Profile.cache_cost``, costs less than computing it. If computing is
+    cheaper, new memory would cost more than it saves in a short solve. Rows are then cached only after a share REUSED
+    of all rows was computed, since a solve that computes so many rows computes rows again.
 
     working_set: number of rows, or "auto".
     cache: size of the row cache in MB, or "auto".
     n: number of rows of the problem, by default all rows of ``gram``.
     """
     profile, rows, words = stream.profile, gram.rows, []
-    cells = rows.cost
-    use_cache = cells > profile.cache_cost if cache == "auto" else float(cache) > 0
+    n, cells = n or rows.n, rows.cost
+    computing = cells + FUNCTION * profile.value_cost
+    use_cache = computing > profile.cache_cost if cache == "auto" else float(cache) > 0
     if working_set == "auto":
-        n, cached = n or rows.n, _cached_rows(stream, rows, cache) if use_cache else 0.0
+        cached = _cached_rows(stream, rows, cache) if use_cache else 0.0
         tiles = dict.fromkeys(_sizes(profile.working_set), rows.tile_cost)
         if use_cache and not gram.whole and cached >= rows.n_pad:
             tiles = {W: min(own, tile_cost(profile, rows, n, W)) for W, own in tiles.items()}
@@ -428,15 +462,16 @@ def sizes(
         W = int(working_set)
         words.append(f"a working set of {W} was asked for")
     if gram.whole:
-        return W, 0, "; ".join([*words, "all of K is on the device"])
+        return Sizes(W, 0, 0, "; ".join([*words, "all of K is on the device"]))
     if cache != "auto":
         words.append(f"a row cache of {float(cache):g} MB was asked for")
-        return W, int(min(float(cache) * 1e6, stream.limit)), "; ".join(words)
+        return Sizes(W, int(min(float(cache) * 1e6, stream.limit)), 0, "; ".join(words))
+    after = 0 if use_cache else int(REUSED * n)
     words.append(
-        f"computing a value of K again costs {cells:.0f} dense multiply-adds, reading it {profile.cache_cost:.0f}: "
-        + ("rows are cached" if use_cache else "no row is cached")
+        f"computing a value of K again costs {computing:.0f} dense multiply-adds, reading it {profile.cache_cost:.0f}: "
+        + (f"rows are cached after {after} were computed" if after else "rows are cached")
     )
-    return W, stream.limit if use_cache else 0, "; ".join(words)
+    return Sizes(W, stream.limit, after, "; ".join(words))
 
 
 def _cached_rows(stream: Stream, rows: Rows, cache: float | str) -> float:

@@ -35,6 +35,8 @@ class Settings:
         number of rows of a working set.
     cache_bytes
         bytes of the row cache.
+    cache_after
+        number of rows of K that are computed before the row cache begins to store rows.
     kernel_scale
         rounding error of K in units of its dtype's eps.
     exact
@@ -63,6 +65,7 @@ class Settings:
     max_iter: int = -1
     working_set: int = 0
     cache_bytes: int = 0
+    cache_after: int = 0
     kernel_scale: float = 1.0
     exact: Exact | None = None
     sizes: Vector | None = None

@@ -478,15 +478,15 @@ class Shard:
         self.n = X.shape[0]
         self.state = State(stream, self.gram, 1)
         self._loaded: tuple[Any, ...] = ()
-        program = shard(stream.profile, dtype)
-        self._k = {name: stream.variant(program, name) for name in ("put", "mark", "get")}
+        self._k = {name: stream.variant(shard(stream.profile, dtype), name) for name in ("put", "mark", "get")}
         self._k["update"] = stream.variant(programs.update(stream.profile, dtype))
 
     def info(self, working_set: int | str, cache: float | str, n: int) -> ShardInfo:
         """Describe the shard, for a problem of n rows over all shards."""
         found = precision.measured(self.stream, self.gram.rows, self.kernel, self.X, self.plan)
-        chosen = sizes(self.stream, self.gram, working_set, cache, n)
-        return ShardInfo(found.sizes, found.extent, *chosen, row_bytes(self.X), self.gram.rows.describe())
+        W, nbytes, after, reason = sizes(self.stream, self.gram, working_set, cache, n)
+        given = W, 0 if after else nbytes, reason  # a shard caches rows from the start or never
+        return ShardInfo(found.sizes, found.extent, *given, row_bytes(self.X), self.gram.rows.describe())
 
     def load(self, problem: Problem, b: Vector, W: int, cache_bytes: int) -> None:
         """Load the shard's part of a problem, with coefficients b (1, n) and gradients f = q.

@@ -122,6 +122,42 @@ def test_a_ring_without_room_stays(device: str, profile: str) -> None:
         assert one._read().rows == 0
 
 
+def test_a_cache_that_begins_later(device: str) -> None:
+    """Its rows have the bits of products, and a solve computes fewer rows than without a cache."""
+    X, y = noisy(400, 5, seed=1)
+    computed = {}
+    for cache, after in ((10**8, 0), (10**8, 300), (0, 0)):
+        with Stream(device) as stream:
+            gram = gram_of(stream, X, kernels.make("rbf", gamma=0.3), "dense", "float32")
+            problem = c_svc(np.where(y > 0, 1.0, -1.0)[None], np.full((1, 400), 10.0))
+            settings = Settings(1e-3, working_set=32, cache_bytes=cache, cache_after=after)
+            one = Solver(stream, gram, problem, settings)
+            assert (one.rows.cache.capacity > 0) == (cache > 0 and not after)
+            found = one.run()
+            assert found.status.converged
+            computed[cache, after] = found.rows_computed
+            if cache:
+                assert 0 < len(kept(one)) <= found.rows_computed - one.rows._uncached_rows
+                np.testing.assert_array_equal(kept(one), all_rows(one)[one.rows.slots()[gram.rows.position] >= 0])
+    first, later, never = computed.values()
+    assert first <= 400
+    assert 300 <= later <= 300 + 32 * PROFILES["gpu"].sync + 400
+    assert later < never
+
+
+def test_when_rows_are_cached(device: str) -> None:
+    """At once where a value costs more than a stored one, else after half of all rows were computed."""
+    with Stream(device) as stream:
+        stream.profile = replace(stream.profile, cache_cost=45.0, value_cost=30.0)
+        gram = gram_of(stream, np.ones((500, 2)), kernels.make("rbf", gamma=0.3), "dense", "float32")
+        for cost, after in ((31.0, 0), (29.0, 250)):
+            gram.rows = replace(gram.rows, cost=cost)
+            found = kernel_rows.sizes(stream, gram, "auto", "auto")
+            assert (found.cache_bytes, found.cache_after) == (stream.limit, after)
+            assert kernel_rows.sizes(stream, gram, "auto", 1.0).cache_after == 0
+            assert kernel_rows.sizes(stream, gram, "auto", 0).cache_bytes == 0
+
+
 @vectors
 @pytest.mark.parametrize("name", ["svc", "svr", "nu", "all at once"])
 def test_fits_end_as_without_prefetching(device: str, profile: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
