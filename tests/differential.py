@@ -79,7 +79,7 @@ def broken(problem: Case, ours: Result, theirs: Result | None) -> Iterator[tuple
     if ours.error:
         refused = ours.error == "ValueError"
         of_one_class = problem.task in ("SVC", "NuSVC") and len(np.unique(problem.weighing)) < 2
-        if not (refused and (of_one_class or theirs is not None and theirs.error == "ValueError")):
+        if not (refused and (of_one_class or (theirs is not None and theirs.error == "ValueError"))):
             yield ("refused" if refused else ours.error), ours.words.strip().splitlines()[-1]
         return
     if ours.words:
