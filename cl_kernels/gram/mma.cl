@@ -10,7 +10,7 @@
 // A fragment is the part of a matrix that one instruction reads. The 32 work-items of a warp hold it together, in the
 // layout of the PTX manual.
 // EMULATED computes the same in OpenCL C. All items of a work-group then call ``multiplied`` together, and exchange
-// their values through local memory. It clears the bits that the units ignore, and truncates each exact sum once.
+// their values through local memory. EMULATED clears the bits that the units ignore, and truncates each exact sum once.
 #define WARP 32  // work-items that hold a fragment together
 #define FRAGMENT_ROWS 8
 #define FRAGMENT_VECTORS 16

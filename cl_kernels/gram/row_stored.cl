@@ -2,7 +2,7 @@
 //   Q[i][k] = K[number[i]][number[k]],   with the W row numbers ``number`` of the working set ws
 // Most coefficients never change, so most rows of Q are never copied. made[i] says whether row i of Q has been copied.
 // All of K is on the device, with row i in slot i.
-// SIMD only: the work-item that solves the subproblem copies the row, and reads values of one row of K.
+// SIMD only: the work-item that solves the subproblem copies the row itself, from one row of K.
 #define ROWS_PARAMETERS , global uchar *restrict made, SLABS_GIVEN, const int slab_rows, const long ld, \
     global const int *restrict number
 #define ROWS_BEGIN made += (size_t)p * W, number += (size_t)p * W;

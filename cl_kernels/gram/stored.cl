@@ -12,7 +12,7 @@
 // Row v must have at least its columns 0 .. v. The last n % SIDE rows must have all columns.
 // The kernel exists in SIMD style only, with one work-item for each SIDE rows u. The work-item copies blocks of K with
 // SIDE x SIDE values, so that reads and writes take whole cache lines.
-// add_between: right[k] are row numbers, and D[k] their coefficients. There is one work-item for each u.
+// add_between: right[k] are row numbers, and D[k] the coefficients of these rows. There is one work-item for each u.
 #define SIDE 16
 
 kernel EXPLICIT void gather_tile(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict slot_of,

@@ -1,6 +1,6 @@
 // Pack n vectors of d numbers of a matrix M into blocks of V vectors, the layout that products of matrices read:
 //   to[((i / V) * length + to0 + k) * V + i % V] = M[from + i * stride + k * step],   i < n,  k < d
-// Entries of vectors i >= n are 0. With ``triangle`` set, the entries k < i are 0 too.
+// Vectors i >= n are filled with zeros. With ``triangle`` set, the entries k < i of vector i are 0 too.
 // Arguments: a vector is a row of M if step is 1, and a column of M if stride is 1. One of both is 1.
 // A block has memory for ``length`` entries of each vector. Entry 0 of a vector is stored as entry to0.
 // Work-items: the global size is (S, blocks). The S items of a block take its numbers one after another, in their

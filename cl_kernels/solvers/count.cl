@@ -14,7 +14,7 @@
 // Arguments: counts[p][chunk][side][bin] are numbers of rows, and totals[p][side][bin] are their sums over the chunks.
 // ends[p][side] holds the last bin, and the number of rows to choose from it. shares[p][side] holds for each chunk the
 // number of rows before the last bin, and then for each chunk the number in it.
-// ``numbers`` and ``places`` are the results of extremes.cl.
+// ``numbers`` and ``places`` hold the extreme gradients of each chunk and the rows that have them (extremes.cl).
 #ifndef BINS
 #define BINS 2048  // bins of a side, a multiple of WG
 #endif

@@ -131,7 +131,7 @@ class Stream:
         with self._runtime_call("no further queue"):
             queue = cl.CommandQueue(self._context, self._device)
         other = Stream(queue, self.limit, self.profile)
-        other.charge(start)  # messages name the user's whole memory_limit, of which nbytes are free
+        other.charge(start)  # nbytes are free; messages name the user's memory_limit
         other.reads = memory.filled_caches()  # this stream counts all cached values already
         try:
             with other:
@@ -450,7 +450,7 @@ class Stream:
         self.write(buffer, self.as_wide(array))
 
     def as_wide(self, array: NDArray[np.float64]) -> NDArray[Any]:
-        """Return ``array`` in the wide type of the device, on the host: as it is, or as pairs (..., 2) of float32."""
+        """Return ``array`` in the wide type of the device, on the host: float64, or pairs (..., 2) of float32."""
         return array if self.profile.wide == "double" else memory.pairs(array)
 
     def narrow(self, wide: NDArray[Any]) -> NDArray[np.float64]:

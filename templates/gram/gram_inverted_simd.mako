@@ -15,7 +15,7 @@
 // an inverted index (invert.cl) and UB right-hand rows y_u in CSR, u = first .. first + UB - 1.
 // S are stored rows of kernel values: row slot[u] belongs to right-hand row u.
 // X is indexed in blocks b of ``size`` rows. The index lists, for each feature k, the rows of block b that have the
-// feature, and their values. They are the entries start + ends[b][k] .. start + ends[b][k + 1] - 1 of the index, in
+// feature, and their values. These are the entries start + ends[b][k] .. start + ends[b][k + 1] - 1 of the index, in
 // ascending order of rows, with start = starts_of[b * size].
 // Values are computed where they are stored, by three kernels one after another:
 //   gram   stores the sum of x_i[j] * y_u[j] over the columns j that are stored densely (dense_columns_simd.mako). A
