@@ -249,7 +249,7 @@ class Check:
     def evaluated(self, at: NDArray[np.intp], b: Vector) -> Vector:
         """Return K b of the rows ``at`` in float64, (problems, rows).
 
-        If a row was computed in float64 before, K times the change of b since then is added, if that is less work.
+        If a row was computed in float64 before, K times the change of b is added to that value if this is less work.
         """
         assert self.exact
         changed = b if self._b is None else b - self._b
@@ -269,8 +269,8 @@ class Check:
         A row's f is computed in float64 if its exact value could change whether the violation is within tol, and its
         error bound exceeds a tenth of tol. In dtype float64 all rows are computed, since f has accumulated the rounding
         of many iterations. If rounding could change an objective by more than OBJECTIVE, f of support vectors is
-        computed too. Objectives are checked if ``gap`` is true, or if the class was made with ``objective`` and the
-        violation is within tol.
+        computed too. For this, ``gap`` must be true, or this check was made with ``objective`` and the violation is
+        within tol.
 
         worst: KKT violation computed from the argument f.
         gap: whether the duality gap may end the solve.

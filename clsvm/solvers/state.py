@@ -91,7 +91,7 @@ def respond(profile: Profile, dtype: str) -> Variant:
 
 
 def shard(profile: Profile, dtype: str) -> Variant:
-    """Return the program with the kernels put, mark and get, which write and read numbers of single rows of a shard."""
+    """Return the program with the kernels put, mark and get, for coefficients and gradients of single rows of a shard."""
     return Variant(f"shard {dtype}", _cl("shard"), (*record.options(profile, dtype),), "put")
 
 
