@@ -14,8 +14,8 @@ Crammer and Singer's multiclass SVM has one problem p for each class, with gradi
 C_i * (max_p f_pi - f_ci), if c is the class of the row and C_i its bound.
 
 If the constraint is sum_i b_i = total, the primal problem also has the term - rho * total. ``epsilon`` is that of
-epsilon-SVR and 0 for other tasks. The coefficients alpha_i and alpha*_i of a row become one, b_i = alpha_i - alpha*_i,
-and their epsilon terms become epsilon * |b_i|.
+epsilon-SVR and 0 for other tasks. The coefficients alpha_i and alpha*_i of a row are combined in
+b_i = alpha_i - alpha*_i, and their epsilon terms in epsilon * |b_i|.
 """
 
 from __future__ import annotations

@@ -288,7 +288,7 @@ class NystromReport(Record):
     dtype : str
         Dtype of kernel values, "float32" or "float64".
     trace : tuple of :class:`Point`
-        State at each computation of the gradient; its violation is the residual.
+        State at each computation of the gradient. The violation of a point is the residual.
     """
 
     parts = MappingProxyType({name: (name,) for name in ("layout", "preconditioner", "solve")} | {"other": ()})

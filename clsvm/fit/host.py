@@ -133,8 +133,9 @@ class KernelValues(NamedTuple):
 
 
 class HostFit:
-    """Solve subproblems over the rows X, or over X = K, on the host, as :class:`prepare.PreparedFit` does on a device.
+    """Solve subproblems on the host, as :class:`prepare.PreparedFit` does on a device.
 
+    X: the rows, or the kernel matrix if the kernel is precomputed.
     plan: the layout of the rows on the device.
     rounding: the error of the device's float64 kernel values, in units of eps.
 

@@ -206,7 +206,7 @@ class Solver(Loop):
         """Measure the seconds of a part of an iteration.
 
         If the host waits for the device in every iteration anyway, it waits for each part too, so that the seconds of
-        each part are right. With few rows the host does not wait.
+        each part are right. With at most UNTIMED rows the host does not wait.
         """
         started = perf_counter()
         yield

@@ -315,8 +315,8 @@ def _restore_sums(
     """Return the change d (m,) of the coefficients, with the sum of each group restored to 0.
 
     A row of ``sums`` (groups, m) marks the entries of a group. The rounding error of the sum is spread over the group's
-    free entries, which are between ``bottom`` and ``top``. The entries in ``fixed`` are fixed, and not free. Return
-    None if the free entries are too close to their bounds for that.
+    free entries: entries between ``bottom`` and ``top`` that are not marked in ``fixed``. Return None if the free
+    entries are too close to their bounds for that.
     """
     for one in sums:
         for _ in range(ROUNDS):

@@ -339,7 +339,7 @@ class CacheDirectory:
     def slots(self, rows: Rows, capacity: int) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
         """Return the slot of each row, and whether it was cached; afterwards all rows are cached.
 
-        Return no slots if the caches have no ``capacity``.
+        Return no slots if ``capacity``, the number of slots of a cache, is 0.
         """
         slots = self._slot_of[rows]
         hit = slots >= 0

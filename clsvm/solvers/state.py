@@ -91,7 +91,10 @@ def respond(profile: Profile, dtype: str) -> Variant:
 
 
 def shard(profile: Profile, dtype: str) -> Variant:
-    """Return the program with the kernels put, mark and get, for coefficients and gradients of single rows of a shard."""
+    """Return the program with the kernels put, mark and get, which work on single rows of a shard.
+
+    The kernels set coefficients, mark rows as in the working set, and read gradients.
+    """
     return Variant(f"shard {dtype}", _cl("shard"), (*record.options(profile, dtype),), "put")
 
 
