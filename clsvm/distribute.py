@@ -240,8 +240,8 @@ def speeds(threads: Sequence[DeviceThread], seconds: Callable[[Stream], float]) 
 def owners(parts: int, speeds: Vector) -> list[int]:
     """Return for each of the consecutive ``parts`` the index of the device that owns it.
 
-    Each device gets a number of parts that suits its speed: one part after another goes to the device that would finish
-    first with one part more. The parts are then numbered so that each device owns consecutive parts.
+    The speeds determine how many parts a device owns: one part after another is counted for the device that would
+    finish first with it. The first device then owns the first parts, the second device the next parts, and so on.
     """
     counts = np.zeros(len(speeds), int)
     for _ in range(parts):

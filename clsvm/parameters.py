@@ -61,7 +61,7 @@ memory_limit
     Bytes, or text such as "2GB"; None takes half of the device's free memory
 layout
     Layout of the rows on the device: "dense"; "clustered", similar sparse rows side by side; "csr", the stored entries
-    alone; "hybrid", dense columns whole and the others as entries; "inverted", as hybrid with an inverted index, on
+    alone; "hybrid", dense columns whole and other columns as entries; "inverted", as hybrid with an inverted index, on
     CPUs; "auto" takes the layout of the least estimated cost
 multi_class
     For more than two classes: "ovo", a binary classifier for each pair; "ovr", a binary classifier for each class

@@ -174,7 +174,7 @@ class Factor:
         return Columns(self._columns, self._products, self._column_of[at])
 
     def _bytes(self, columns: int, new: int) -> int:
-        """Return the bytes of ``columns`` columns of U'^-1 and of temporary arrays. new: columns yet to be computed."""
+        """Return the bytes of ``columns`` columns of U'^-1 and of temporary arrays. new: columns to compute."""
         return self.dtype.itemsize * len(self.rows) * (3 * columns + 2 * new) + 4 * 8 * columns**2
 
 
@@ -470,9 +470,9 @@ class Newton:
         return change
 
     def apply(self, change: Vector) -> bool:
-        """Add t * ``change`` to the coefficients b, with the t <= 1 that minimises the dual; return whether it fell.
+        """Add t * ``change`` to the coefficients b, with the t <= 1 that minimises the dual.
 
-        If t would be less than SHORT, b does not change.
+        If t would be less than SHORT, b does not change. Return whether the dual fell.
 
         change: change of the coefficients to their joint minimum, (1, n).
         """

@@ -112,7 +112,7 @@ def carry(profile: Profile, dtype: str) -> Variant:
 def squares(profile: Profile, wide: int, high: int) -> tuple[tuple[int, int], tuple[int, int] | None]:
     """Return the global and local size for a kernel of carry.cl over an array of wide x high values.
 
-    Both numbers are multiples of SQUARE.
+    ``wide`` and ``high`` are multiples of SQUARE.
     """
     if profile.style == "simd":
         return (wide // SQUARE, high // SQUARE), None
