@@ -260,7 +260,7 @@ _FLAGS = {
 
 
 def _parameter(name: str, default: Any, limits: Limits = _ANY, solver: Callable[[Any], Any] | None = None) -> Parameter:
-    """Return a parameter with its description from the module's docstring and its flag."""
+    """Return a parameter, with its description from the module's docstring and its command-line flag."""
     return Parameter(name, default, limits=limits, solver=solver, flag=_FLAGS.get(name), **_DESCRIBED.get(name, {}))
 
 

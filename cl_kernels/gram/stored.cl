@@ -5,10 +5,11 @@
 //   mirror_rows  K[u][v] = K[v][u] for v >= ends[u]
 //   add_between  c[u] += sum_k K[rows[u]][right[k]] * D[k] over k < count[0], for u with rows[u] >= 0
 // gather_tile: Q is a tile of capacity x capacity values. Its first ``reused`` columns are left unchanged.
-// With ``symmetric`` set, a row u >= reused gets only the columns v <= u, because K is symmetric (see carry.cl).
-// In work-group style, V work-items take a row u of Q, with V the number of rows in a lane group. Consecutive items
-// write consecutive values. In SIMD style one work-item takes a whole row u.
-// mirror_rows: ends[u] is the number of columns that row u has, a multiple of SIDE, or n if the row has all columns.
+// With ``symmetric`` set, a row u >= reused gets only the columns v <= u. carry.cl mirrors the others, since Q is
+// symmetric.
+// In work-group style, V work-items take a row u of Q (V is a constant of the device). Consecutive items write
+// consecutive values. In SIMD style one work-item takes a whole row u.
+// mirror_rows: ends[u] is the number of columns that row u has, a multiple of SIDE = 16, or n for all columns.
 // Row v must have at least its columns 0 .. v. The last n % SIDE rows must have all columns.
 // The kernel exists in SIMD style only, with one work-item for each SIDE rows u. The work-item copies blocks of K with
 // SIDE x SIDE values, so that reads and writes take whole cache lines.

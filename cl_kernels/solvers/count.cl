@@ -1,19 +1,19 @@
 // Choose the rows of a working set by counting violations of the optimality conditions in a histogram, without sorting.
-// Rows whose coefficient can rise are side 0, and rows whose coefficient can fall are side 1. Each side gives the
-// ``quota`` rows with the largest violations. With NO_BIAS all rows are side 0.
+// Side 0 are the rows whose coefficient should rise, and side 1 the rows whose coefficient should fall. From each side
+// the ``quota`` rows with the largest violations are chosen. With NO_BIAS all rows are side 0.
 // The kernels run one after another, and after extremes.cl:
-//   histogram  counts the rows of each side in bins. A bin is a range of violations, with the largest in bin 0.
-//     The bins divide each factor of 2 in the violation into 128 ranges.
-//   threshold  finds the last bin of each side: there the count of rows, from bin 0 on, reaches ``quota``
-//   share      counts in each chunk the rows before the last bin, and in the last bin
-//   collect    chooses all rows before the last bin, and then rows of the last bin until the side has ``quota`` rows
+//   histogram  counts the rows of each side by their violation. A bin of the histogram is a range of violations. Bin 0
+//     has the largest violations. A factor of 2 in the violation is divided into 128 bins.
+//   threshold  finds the last bin of each side: bins 0 to the last one together hold at least ``quota`` rows
+//   share      counts in each chunk of rows those in earlier bins than the last one, and those in the last bin
+//   collect    chooses all rows in earlier bins, and then rows in the last bin until the side has ``quota`` rows
 // Rows that are already in the working set (in_set[p][row] = 1) and rows with equal bounds lo = hi are not chosen.
 // Work-items: dimension 1 counts problems p. Dimension 0 has one work-group for each chunk of ``chunk`` rows.
 // Consecutive items read consecutive rows. threshold has one work-group for each problem. If a work-group is a single
 // item, threshold also does what share does.
 // Arguments: counts[p][chunk][side][bin] are numbers of rows, and totals[p][side][bin] are their sums over the chunks.
-// ends[p][side] holds the last bin, and the number of rows to choose from it. shares[p][side] holds for each chunk the
-// number of rows before the last bin, and then for each chunk the number in it.
+// ends[p][side] holds the last bin, and the number of rows to choose from it. shares[p][side] has two numbers for each
+// chunk: first for all chunks the number of rows in earlier bins, and then for all chunks the number in the last bin.
 // ``numbers`` and ``places`` hold the extreme gradients of each chunk and the rows that have them (extremes.cl).
 #ifndef BINS
 #define BINS 2048  // bins of a side, a multiple of WG

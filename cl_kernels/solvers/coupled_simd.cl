@@ -4,10 +4,11 @@
 // Work-items: one, in SIMD style. An iteration is one pass over the problems and the W rows, in vectors of DW rows.
 // The pass computes F[p] += D[p] * Q[i], and finds the largest and the smallest gradient of each row over the problems.
 // F, U and D are in the memory of ``state``:
-//   F[p][k] is the gradient f of row k of the working set in problem p, less (min_p f + max_p f) / 2 of the row
+//   F[p][k] is the gradient f of row k of the working set in problem p. At the start the middle of the row's gradients,
+//     (min_p f + max_p f) / 2, is subtracted, which changes no difference between problems.
 //   U[p][k] is 0 if coefficient b[p][k] may rise, and infinity otherwise
 //   D[p] is the change of the coefficient that the last iteration made in problem p
-// B[p][k] are the coefficients, in the memory of delta.
+// B[p][k] are the coefficients. They lie in the memory of delta, which receives the changes only at the end.
 // Arguments: ws has W row numbers; -1 stands for no row. f, b and hi (problems, n) are the gradients, coefficients
 // and upper bounds of all n rows.
 // The solve ends when the largest violation is at most ``tolerance``, or at most ``shrink`` times its first value.

@@ -15,7 +15,7 @@
 //     rise and fall. The host computes the offset from this sum.
 //   objective   computes sums from which the host gets the primal and the dual objective
 // Work-items: dimension 1 counts problems p. Dimension 0 counts chunks of ``chunk`` rows (a multiple of 8), with a
-// work-group for each. Consecutive items read consecutive rows. Each chunk writes its own results.
+// work-group for each. Consecutive items read consecutive rows. Each chunk writes its own numbers.
 #define NUMBERS 4  // wide numbers of a chunk: m, M, sum of f over free rows, unused
 #define PLACES 4   // ints of a chunk: row of m, row of M, number of free rows, unused
 #ifdef SPLIT

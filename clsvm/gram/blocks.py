@@ -58,8 +58,8 @@ ROWS_SHARE, PLAIN_SHARE, STAY_SHARE, SHARE, WORKING_SHARE = 0.8, 0.4, 0.6, 0.5, 
 # bytes of solver state for each row of X: gradient, coefficient, bounds, and indices in working set and row cache
 STATE_BYTES = 56
 BLOCK = 256 << 20  # largest size in bytes of a block of rows, unless blocks pass through the device many times
-# If blocks pass through the device many times, the largest size of a block in bytes is UNIFIED or COPIED.
-# UNIFIED is the size for devices that share the host's memory, so that CPU caches hold a block. COPIED is for others.
+# UNIFIED: largest bytes of a block that passes many times through a device which shares the host's memory.
+# COPIED: largest bytes of a block that is copied many times to a device with memory of its own.
 UNIFIED, COPIED = 2 << 20, 64 << 20
 MIN_ROWS = 1280  # a block has at least this many rows if memory allows; with fewer, some cores would idle
 # Memory of a pass over X, in multiples of a block: ONE for one block, TWO for two, COPY for two and float64 copies.
@@ -274,7 +274,7 @@ def _cut(n: int, step: int, cells: NDArray[np.integer] | None) -> Iterator[slice
 
 
 class Window:
-    """Pack dense rows of X into lane groups, each V rows side by side. The kernels read X in the host's memory.
+    """Pack dense rows of X into lane groups, each V rows side by side. The packing kernel reads X in host memory.
 
     :meth:`passing` packs one block of X after another into the same buffer, the window. :meth:`gather` packs single
     rows into a panel, the buffers of a product's right-hand rows. ``rows`` has the position and the squared norm of
@@ -291,7 +291,7 @@ class Window:
             some.start: int(before[of.stop] - before[of.start]) for some, of in zip(slices, groups, strict=True)
         }
         at = np.concatenate([before[of.start : of.stop] - before[of.start] for of in groups])
-        # The row order and the column lists of lane groups stay in host memory, where kernels read them in passing().
+        # The order of the rows and the columns of each group stay in host memory; the method passing lends them.
         self._where = [_aligned(one) for one in (rows.order, at, *(arranged.groups[1:] if arranged else ()))]
         self._packer = Packer(passing.stream, passing.X.dtype, rows.dtype, centre)
         self._panel_at: dict[int, Buffer] = {}

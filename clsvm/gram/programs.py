@@ -270,7 +270,7 @@ class Units:
         return number
 
     def why_not(self, spec: Spec, rows: Rows, profile: Profile) -> str:
-        """Return the reason why the units cannot compute these rows' values of a kernel function, or "" if they can."""
+        """Return why the matrix units cannot compute the values of a kernel function over ``rows``, or ""."""
         if spec.element:
             return "the kernel function is no function of inner products"
         if rows.kind != DENSE.name or rows.dtype != "float32":

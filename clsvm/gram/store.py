@@ -229,7 +229,7 @@ def computed(gram: Operator, tiles: bool) -> StoredGram:
     listed = stream.buffer(4 * panel.capacity), stream.buffer(4 * panel.capacity), stream.buffer(4)
     fill(gram, panel, listed, store, every, every, symmetric)
     stream.free(*listed, *panel.buffers())
-    # upper bound of the cost of a value of K among right-hand rows, however many these are
+    # largest cost of a value in a tile of K, for a tile of any size
     cost = min(programs.gather_cost(profile, n, 1), rows.tile_cost) if tiles else 1.0
     return StoredGram(stream, store, replace(rows, tile_cost=cost), gram.kernel, gram if tiles else None)
 

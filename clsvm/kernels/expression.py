@@ -348,7 +348,7 @@ class _Reader:
 
 
 _COSINES = np.array([1.0, 1 - 1e-6, 0.9, 0.3, 1e-2, 1e-5, -1e-5, -1e-2, -0.3, -0.9, -1.0])
-_POINTS = 6  # number of row sizes in a sample, which includes the smallest and the largest
+_POINTS = 6  # number of squared norms at which an expression is evaluated to estimate its rounding errors
 _STEPS, _LARGEST = np.linspace(0, 1, _POINTS), float(np.finfo(np.float64).max)
 INVALID = float(np.finfo(np.float32).max)  # error of a value that is inf or nan while the exact value is finite
 

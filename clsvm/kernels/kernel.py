@@ -259,7 +259,8 @@ class Kernel:
     def evaluate(self, X: Matrix, Y: Matrix, empty: int = 0) -> Matrix:
         """Compute K (n, m) from the kernel function's expressions, for dense float64 X (n, d) and Y (m, d).
 
-        X and Y may omit ``empty`` columns that are 0 in both; element-wise sums count e(0, 0) for each of them.
+        X and Y may lack ``empty`` columns that are 0 in both. If K is a function of a sum of terms e(x_j, y_j) over the
+        columns j, each such column adds the term e(0, 0).
         """
         names, values = self.spec.expression.names, dict[str, Any](self.params)
         if self.spec.element:
@@ -354,17 +355,18 @@ class Kernel:
     def rounding(
         self, size: float, eps: float, least: float | None = None, floor: float = 0.0, terms: int = 0
     ) -> float:
-        """Return the largest rounding error of K(x, y) in units of ``eps``, for rows of at most the given ``size``.
+        """Return the largest rounding error of a kernel value K(x, y), divided by ``eps``.
 
-        The result is infinite if K is finite nowhere on a grid of norms and distances. These errors are added:
+        The rows x and y have at most the given ``size``. K is evaluated on a grid of norms and distances. The result is
+        infinite if no value on the grid is finite. These errors are added:
 
         - the rounding of K itself: ``eps`` * |K|, or up to twice that if ``terms`` is given;
         - the change of K if its arguments are rounded: <x,y>, <x,x> and <y,y> by ``eps`` times the norms, |x-y|^2 by
           twice that, and the element-wise sum by 4 * ``eps`` * ``size``;
-        - the change of K if inner products lose ``floor``, because terms underflow (:func:`underflow`).
+        - the change of K if an inner product is wrong by ``floor``, because terms underflow (:func:`underflow`).
 
-        ``least`` is the smallest nonzero size of a row. ``terms`` is the number of terms of an inner product, if its
-        rounding counts. This rounding grows as the square root of ``terms``, unless most terms are alike.
+        ``least`` is the smallest nonzero size of a row. ``terms`` is the number of terms of an inner product, or 0 if
+        the rounding of its sum is left out. This rounding grows as the square root of ``terms``.
         """
         many = 1 + 0.75 * math.sqrt(terms)
         used = self.spec.expression.names & {"xx", "yy", "dot", "sqdist"}

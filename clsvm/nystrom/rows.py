@@ -60,7 +60,7 @@ class Task:
 
     @property
     def deviation(self) -> Vector:
-        """Return the largest deviation (k,) of a target from the offset, over rows with positive weight."""
+        """Return max_i |y_i - offset| of each output, (k,), over the rows i with positive weight."""
         if self.largest is not None:
             return self.largest
         return deviation(np.where(self.weights > 0, self.y, self.offset[:, None]), self.offset)

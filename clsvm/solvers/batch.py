@@ -182,13 +182,13 @@ def _batches(gram: Operator, order: list[int], sizes: list[int]) -> Iterator[lis
 class _Device(NamedTuple):
     """Name the arrays of a batch on the device, all parts of the buffer ``whole``.
 
-    state: f, b, lo, hi and epsilon.
+    state: gradients f, coefficients b, their bounds lo and hi, and epsilon.
     counts: number of rows of each subproblem.
     linear: linear terms q of the rows.
     delta: changes of the coefficients.
     counters: SMO iterations of each subproblem.
-    made: which rows of Q the SMO kernel has computed.
-    ws: working set of each subproblem, all of its rows.
+    made: which rows of each tile Q of kernel values the SMO kernel has computed.
+    ws: row numbers of each subproblem, whose working set is all of its rows.
     all: number of rows of the whole batch, with padding.
     """
 

@@ -320,8 +320,9 @@ def rows_to_check(problem: Problem, b: Vector, f: Vector, errors: Vector, tol: f
 def sample(rows: NDArray[np.intp], b: Vector, sizes: Vector) -> tuple[NDArray[np.intp], Vector]:
     """Return about SAMPLE of the ``rows``, ascending, and for each the number of rows that it represents.
 
-    A quarter of the sample are the rows with the largest ``sizes`` (n,), from which rounding errors follow. The others
-    are spread evenly over the order of falling |b|, for coefficients b (problems, n).
+    A quarter of the sample are the rows with the largest ``sizes`` (n,), since their kernel values have the largest
+    rounding errors. The others are taken at equal steps from the rest, sorted by falling max_p |b_p| over the
+    problems p, for coefficients b (problems, n).
     """
     by_size = rows[np.argsort(-sizes[rows], kind="stable")]
     largest, others = by_size[: SAMPLE // 4], by_size[SAMPLE // 4 :]

@@ -148,7 +148,7 @@ class Solver(Loop):
         return self.state.now()
 
     def _update_optimality(self) -> None:
-        """Compute the optimality state of all rows on the device."""
+        """Compute the extreme derivatives of the dual over all rows, and the free rows, on the device."""
         self.selection.find_extremes(self.view)
 
     def _replace(self, f: Vector) -> None:

@@ -345,7 +345,8 @@ class CostModel:
     def pays(self, cost: float, violation: float, tol: float, price: float, late: bool) -> bool:
         """Return whether SMO will cost more to the end than a Newton step of this ``price``.
 
-        The forecast extrapolates from the second half of the checks since the violation fell to LOW times the first.
+        The method records the violation at each convergence check, once it is below LOW times the first violation. The
+        forecast assumes that the violation falls at the rate of the second half of these checks.
 
         cost: cost of SMO so far, in the unit of ``price``.
         violation: the current KKT violation.

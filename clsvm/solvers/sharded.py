@@ -235,7 +235,7 @@ class Sharded(Loop):
             self._solve()
 
     def _request_candidates(self) -> None:
-        """Request new candidates for the working set from all shards, by the current extremes."""
+        """Request from each shard its rows with the largest violations, as candidates for the working set."""
         self._candidates = self._call("step", [(change,) for change in self._unchanged()])
 
     def _solve(self) -> None:

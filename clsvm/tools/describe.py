@@ -25,7 +25,7 @@ from clsvm.opencl.stream import Stream
 from clsvm.tools import tune
 
 TENTHS = 10  # Description.deciles divides the columns into this many groups
-NARROW, WIDE = 32, 256  # columns of dense rows in the two products whose times give the speed of the device
+NARROW, WIDE = 32, 256  # columns in two products of dense rows; the speed follows from the difference of their times
 _ITEMSIZE = 4  # bytes of a float32
 
 

@@ -111,7 +111,9 @@ def emit(kernel: Kernel, product: str, kind: str, dtype: str, profile: Profile, 
         raise ValueError("float64 needs a device with double precision")
     layout = LAYOUTS[kind]
     if layout.plain:
-        raise ValueError(f"got {kind!r}, whose values several kernels make; expected a layout with one kernel")
+        raise ValueError(
+            f"got {kind!r}, which needs several kernels for a value of K; expected a layout that needs one"
+        )
     back = programs.back(profile, dtype) if product == "forward-back" else None
     variant = programs.gram(kernel.spec, "rows" if back else product, kind, dtype, profile, d)
     made = dict.fromkeys((*variant.options, *(back.options if back else ())))

@@ -374,7 +374,7 @@ class Lanes(Layout):
         return [*["-DDENSE"] * dense, *(f"-D{name}={n}" for name, n in tile.items()), *chunk]
 
     def single(self, profile: Profile, dtype: str, shape: str) -> Tile:
-        """Return the register tile's sizes, by macro name, for a SIMD kernel that holds one lane group at a time."""
+        """Return the sizes of a SIMD kernel's register tile, by macro name, for a tile of one lane group (V rows)."""
         registers = profile.tiles[shape]["COLUMNS"] * profile.tiles[shape]["GROUPS"]
         columns = math.gcd(self.width(profile, dtype, shape), 1 << registers.bit_length() - 1)
         return {"COLUMNS": columns, "GROUPS": 1, "AHEAD": 0}

@@ -380,8 +380,9 @@ class Layout(ABC):
     elementwise
         whether kernel functions of element-wise sums can use the layout.
     plain
-        name of a simpler layout whose kernels can read the same rows, or "". Its kernels sum values of K without a
-        store, which the kernels of this layout need. Rows in the simpler layout take less memory and time to build.
+        name of a simpler layout that can hold the same rows X, or "". X takes less memory and time to lay out in it.
+        Its kernels can multiply values of K by weights and sum them at once. The kernels of this layout store the
+        values first.
 
     clsvm/tools/emit.py prints these attributes in the headers of C programs:
 
