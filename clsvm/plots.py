@@ -223,7 +223,7 @@ def breakdown(reports: Mapping[str, Record], ax: Axes = None) -> Axes:
         )
     kinds = {type(report).__name__: report.parts for report in reports.values()}
     if len(kinds) > 1:
-        raise ValueError(f"got reports of {' and '.join(kinds)}, expected one kind: their parts differ")
+        raise ValueError(f"got reports of {' and '.join(kinds)}, expected one kind: each divides the time differently")
     ((_, kind),) = kinds.items()
     ax = _axes(ax)
     parts = [by_part(report.seconds, kind) for report in reports.values()]

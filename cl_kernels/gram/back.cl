@@ -1,21 +1,23 @@
-// Compute sums over a stored tile of the kernel matrix K, for several outputs p.
-// K[u][i] is the kernel value of right-hand row u and row i of the tile; row u of K starts at K + u * ld.
+// Compute sums over a stored tile of the kernel matrix K(X, U), for several outputs p.
+// The tile has the values of all right-hand rows u of U, and of ``rows`` rows of X from row ``first`` on. K[u][i] is
+// the kernel value of row u of U and row first + i of X. Row u of the tile starts at K + u * ld.
 //   forth         t[p][i] = sum_u v[p][u] * K[u][i]
 //   residual      r[p][i] = w[p][first + i] * (t[p][i] - z[p][first + i]), rounded to real
 //   coupled       r[p][i] = w[0][first + i] * P[p] * (t[p][i] - sum_q P[q] * t[q][i]), with P[p] = shares[p][first + i]
 //   back          out[p][u] += sum_i K[u][i] * r[p][i]
-//   zero_padding  K[u][i] = 0 for the padding rows first + i in ``listed``, where the kernel function may be infinite
+//   zero_padding  K[u][i] = 0 if row first + i of X is in ``listed``. The list has X's padding rows, for which the
+//                 kernel function may be infinite.
 //   add_parts     out[j] += sum_s parts[s * size + j]
-// Arguments: the tile has ``rows`` rows, and its first row is row ``first`` of the matrix X.
-// There are count[0] right-hand rows and ``problems`` outputs.
-// v (coefficients) and out have ``capacity`` numbers for each output, and t and r have ``ld`` numbers.
+// Arguments: there are count[0] right-hand rows and ``problems`` outputs.
+// In memory, v (coefficients) and out have ``capacity`` numbers for each output. t and r have ``ld`` numbers for each.
 // w holds weights of the rows, z targets, and shares[p] the factors P; each has n numbers for each output.
 // With per_output = 0, one row of w serves all outputs. If z is null, z is 0.
-// Work-items of forth: a SIMD work-item takes FORTH vectors of V rows i and all u, one after another.
-// A work-group takes LINE rows i. The WG / LINE work-items of a row divide the u among them.
-// Consecutive work-items read consecutive rows.
-// Work-items of back: a SIMD work-item, or a work-group, takes ROWS_EACH rows u of K.
-// Consecutive items of a work-group read consecutive addresses, and local memory adds their sums.
+// FORTH, LINE, ROWS_EACH, OUT and RUN are constants. A vector has V lanes, and a work-group has WG items.
+// SIMD style: a work-item of forth takes FORTH vectors of V rows i, and goes through all rows u. A work-item of back
+// takes ROWS_EACH rows u, and goes through all rows i.
+// Work-group style: a group of forth takes LINE rows i. WG / LINE items share each row i, and divide the
+// rows u among them. A group of back takes ROWS_EACH rows u, and its items divide the rows i among them. Consecutive
+// items read consecutive rows i. The items' sums are added in local memory.
 // forth and back take up to OUT outputs at a time, so that each value of K that is read serves all of them.
 // Precision: RUN terms are summed in ``real``, the type of K. These sums are added in a wide type: a double, or a pair
 // of floats. With EXACT all numbers and sums but K are wide.

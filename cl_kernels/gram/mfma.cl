@@ -1,5 +1,5 @@
 // Multiply parts of matrices by AMD's matrix units (v_mfma_f32_32x32x2f32), in float32:
-//   sums[u][x] += sum_j u[j] * x[j],   over 2 features j, for 32 right-hand rows u and 32 rows x
+//   sums[u][x] += sum_j u[j] * x[j],   over 2 features j, for 32 rows x and 32 right-hand rows u of K(X, U)
 // A fragment is the part of a matrix that one instruction reads. The 64 work-items of a wavefront hold it together.
 // The layout of the fragments is that of AMD's CDNA manual, with the rows x as the manual's matrix A. So a work-item
 // has sums of four neighbouring rows x.
@@ -9,7 +9,7 @@
 #define FRAGMENT_ROWS 32
 #define FRAGMENT_VECTORS 32
 #define FRAGMENT_FEATURES 2
-#define X_VALUES 1  // numbers of an item in the fragment of rows; U_VALUES: of right-hand rows; SUMS: of sums
+#define X_VALUES 1  // values of X that a work-item holds in a fragment; U_VALUES: values of U; SUMS: sums
 #define U_VALUES 1
 #define SUMS 16
 #define X_ROW(lane, r) ((lane) % 32)

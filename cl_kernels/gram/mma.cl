@@ -1,5 +1,5 @@
 // Multiply parts of float32 matrices by NVIDIA's matrix units (mma.sync m16n8k8), which multiply tf32 numbers:
-//   sums[u][x] += sum_j u[j] * x[j],   over 8 features j, for 16 right-hand rows u and 8 rows x
+//   sums[u][x] += sum_j u[j] * x[j],   over 8 features j, for 8 rows x and 16 right-hand rows u of K(X, U)
 // Each float32 number is split into two tf32 numbers of 11 bits: high is the number rounded to 11 bits (to nearest,
 // halves away from 0), and low is the number minus high, rounded alike. Then three products of tf32 numbers
 // replace each product:
@@ -15,7 +15,7 @@
 #define FRAGMENT_ROWS 8
 #define FRAGMENT_VECTORS 16
 #define FRAGMENT_FEATURES 8
-#define X_VALUES 2  // numbers of an item in the fragment of rows; U_VALUES: of right-hand rows; SUMS: of sums
+#define X_VALUES 2  // values of X that a work-item holds in a fragment; U_VALUES: values of U; SUMS: sums
 #define U_VALUES 4
 #define SUMS 4
 #define X_ROW(lane, r) ((lane) / 4)
@@ -39,10 +39,13 @@ inline float high_of(const float x) { return as_float((as_uint(x) + 0x1000u) & 0
 #define EXCHANGING , exchange + get_local_id(0) / WARP * EXCHANGED
 #define EXCHANGING_PARAMETER , local float *exchange
 #define READ(x) as_float(as_uint(x) & 0xffffe000u)
-// Compute sums[u][x] += sum_j u[j] * x[j] for tf32 numbers, as one instruction does, in the layout of the PTX manual.
-// Work-items put their numbers into local memory: number i of item l goes to exchange[32 * i + l].
-// u[j] is number u / 8 + 2 * (j / 4) of item 4 * (u % 8) + j % 4, and x[j] is number j / 4 of item 4 * x + j % 4.
-// The sum for u and x is number 2 * (u / 8) + x % 2 of item 4 * (u % 8) + x / 2. All quotients are rounded down.
+// Compute S[a][b] += sum_j U[a][j] * X[b][j] for tf32 numbers, as the instruction mma.sync m16n8k8 does.
+// a = 0 .. 15 are right-hand rows, b = 0 .. 7 rows, and j = 0 .. 7 features. The 32 work-items of a warp hold the three
+// matrices together, as the PTX manual says. Item ``lane`` holds, with quotients rounded down:
+//   u[r] = U[lane / 4 + 8 * (r % 2)][lane % 4 + 4 * (r / 2)] for r < 4
+//   x[r] = X[lane / 4][lane % 4 + 4 * r] for r < 2
+//   sums[s] = S[lane / 4 + 8 * (s / 2)][2 * (lane % 4) + s % 2] for s < 4
+// The items exchange their numbers through local memory: exchange[32 * r + lane] = u[r], of_x[32 * r + lane] = x[r].
 INLINED void units(float *sums, const float *u, const float *x EXCHANGING_PARAMETER) {
   const int lane = get_local_id(0) % WARP;
   local float *of_x = exchange + WARP * U_VALUES;

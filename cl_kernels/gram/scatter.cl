@@ -1,6 +1,6 @@
 // Fill a block of a panel with the UB right-hand rows y_u, u = first .. first + UB - 1, from CSR rows.
-// A panel holds the right-hand rows of a product. A block consists of lines of UB numbers, one for each right-hand row.
-// Each feature j that one of these rows has gets a line. Line 0 is zero, and serves all other features:
+// A panel holds the right-hand rows U of a product K(X, U). A block consists of lines of UB numbers, one for each
+// right-hand row. Each feature j that one of these rows has gets a line. Line 0 is zero, and serves all other features:
 //   y_u[j] = block[line * UB + u - first],   line = max(line_of[j] - base, 0),   uu[u] = |y_u|^2
 // line_of[j] is ``base`` plus the line of feature j. Smaller numbers stem from earlier blocks, and need not be cleared.
 // Columns that are stored whole have the lines 1 .. dense_columns; the lines of all other features follow.

@@ -1,7 +1,9 @@
 // Copy kernel values within the W x W tile Q = K(ws, ws) of a working set ws.
-// The first ``reused`` rows of the working set are the last ``reused`` rows of the working set before it.
-//   carry   Q[k][v] = Q[reused + k][reused + v] for k, v < reused: values among rows of both working sets
-//   mirror  Q[k][v] = Q[v][k] for k >= reused and (v < reused or v > k): values that follow by symmetry
+// carry moves values that the tile of the working set before has too. Half of the rows stay in the working set: its
+// first ``reused`` rows are the last ``reused`` rows of the working set before, and W = 2 * reused.
+//   carry   Q[k][v] = Q[reused + k][reused + v] for k, v < reused
+// mirror fills in the values of Q that follow by symmetry. Here ``reused`` may also be 0:
+//   mirror  Q[k][v] = Q[v][k] for k >= reused and (v < reused or v > k)
 // Work-items: a SIMD work-item copies a block of SIDE x SIDE values, so that it reads and writes whole cache lines.
 // In work-group style, SIDE x SIDE items copy such a block. mirror transposes the block in local memory, so that
 // consecutive items read and write consecutive addresses.

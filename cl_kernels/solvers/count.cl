@@ -1,20 +1,26 @@
-// Choose the rows of a working set by counting violations of the optimality conditions in a histogram, without sorting.
-// Side 0 are the rows whose coefficient should rise, and side 1 the rows whose coefficient should fall. From each side
-// the ``quota`` rows with the largest violations are chosen. With NO_BIAS all rows are side 0.
-// The kernels run one after another, and after extremes.cl:
-//   histogram  counts the rows of each side by their violation. A bin of the histogram is a range of violations. Bin 0
-//     has the largest violations. A factor of 2 in the violation is divided into 128 bins.
-//   threshold  finds the last bin of each side: bins 0 to the last one together hold at least ``quota`` rows
-//   share      counts in each chunk of rows those in earlier bins than the last one, and those in the last bin
-//   collect    chooses all rows in earlier bins, and then rows in the last bin until the side has ``quota`` rows
+// Choose the rows of a working set: count the rows of each side in a histogram of their violations, and choose those
+// with the largest violations, without sorting.
+// Side: side 0 has the rows that violate the optimality conditions because their coefficient can rise. Side 1 has the
+// rows that violate them because it can fall. On each side ``quota`` rows are chosen. With NO_BIAS side 0 has all rows.
+// Bin: a range of violations. Bin 0 is for the two rows with the extreme gradients. From bin 1 on violations fall, and
+// a factor of 2 in the violation is divided into 128 bins.
+// Last bin of a side: the first bin such that it and the bins before it together have at least ``quota`` rows. All rows
+// in earlier bins are chosen, and rows in the last bin until there are ``quota`` rows. If the side has fewer rows than
+// that, all are chosen, and the last bin is BINS.
+// Chunk c: the rows c * chunk .. (c + 1) * chunk - 1.
 // Rows that are already in the working set (in_set[p][row] = 1) and rows with equal bounds lo = hi are not chosen.
-// Work-items: dimension 1 counts problems p. Dimension 0 has one work-group for each chunk of ``chunk`` rows.
-// Consecutive items read consecutive rows. threshold has one work-group for each problem. If a work-group is a single
-// item, threshold also does what share does.
-// Arguments: counts[p][chunk][side][bin] are numbers of rows, and totals[p][side][bin] are their sums over the chunks.
-// ends[p][side] holds the last bin, and the number of rows to choose from it. shares[p][side] has two numbers for each
-// chunk: first for all chunks the number of rows in earlier bins, and then for all chunks the number in the last bin.
-// ``numbers`` and ``places`` hold the extreme gradients of each chunk and the rows that have them (extremes.cl).
+// Four kernels run one after another, and after extremes.cl, for each problem p:
+//   histogram  counts[p][c][side][bin] = number of rows of chunk c;   totals[p][side][bin] = their sum over the chunks
+//   threshold  ends[p][side] = the side's last bin, and the number of rows to choose from it
+//   share      shares[p][side][0][c] = number of rows of chunk c in earlier bins than the last one
+//              shares[p][side][1][c] = number of rows of chunk c in the last bin
+//   collect    writes the numbers of the chosen rows to the working set. Sums of shares over the chunks before c tell
+//              where chunk c begins to write.
+// Work-items: dimension 1 counts problems p. In dimension 0 work-group c takes chunk c, and consecutive items read
+// consecutive rows. threshold has one work-group for each problem. If a work-group is a single item, threshold computes
+// shares too, and sums ``counts`` instead of reading ``totals``.
+// Arguments: ``numbers`` and ``places`` hold the extreme gradients of each chunk and the rows that have them
+// (extremes.cl).
 #ifndef BINS
 #define BINS 2048  // bins of a side, a multiple of WG
 #endif
@@ -113,9 +119,8 @@ kernel OF_GROUP void histogram(const int n, const int chunk, global const wide *
   }
 }
 
-// Count the rows of one side (0: coefficients that can rise, 1: coefficients that can fall) in one chunk of rows.
-// ``bins`` has the numbers of rows in each bin, in the order of falling violations.
-// *better receives the number of rows in the bins before bin ``last``, and *ties the number of rows in bin ``last``.
+// Add up a histogram: *better = bins[0] + ... + bins[last - 1], and *ties = bins[last], or 0 if last = BINS.
+// bins[k] is the number of rows of one chunk and one side in bin k, a range of violations of the optimality conditions.
 // Consecutive items of a work-group read consecutive bins.
 INLINED void share_of(const int last, global const int *bins, local int *scratch, global int *better, global int *ties) {
   const int lid = get_local_id(0);
@@ -168,8 +173,12 @@ kernel OF_GROUP void threshold(const int pieces, const int quota, global const i
 }
 
 #if WG > 1
-// For each problem p, side and chunk of rows, write to shares[p][side] the number of rows in the bins before the side's
-// last bin, and the number of rows in the last bin (share_of). One work-group takes one chunk of one problem.
+// Count for each problem p, side s and chunk c of rows how many rows can be chosen for the working set:
+//   shares[p][s][0][c] = counts[p][c][s][0] + ... + counts[p][c][s][last - 1]
+//   shares[p][s][1][c] = counts[p][c][s][last]
+// Side 0 are the rows whose coefficient should rise, and side 1 the rows whose coefficient should fall.
+// counts[p][c][s][bin] is a histogram of the rows' violations, which fall from bin to bin. Rows in bins before ``last``
+// are all chosen, and rows in bin ``last`` as far as needed. One work-group takes one chunk c of one problem p.
 kernel OF_GROUP void share(const int n, const int chunk, global const int *restrict counts, global const int *restrict ends,
                            global int *restrict shares) {
   const int p = get_global_id(1), c = get_group_id(0), pieces = get_num_groups(0);
@@ -182,9 +191,11 @@ kernel OF_GROUP void share(const int n, const int chunk, global const int *restr
 }
 #endif
 
-// Write the numbers of the ``quota`` chosen rows of each side to the working set ws[p], in the entries from
-// stay + side * quota on. The first ``stay`` entries are rows of the working set before.
-// First come the rows in bins before the side's last bin, and then rows of the last bin in row order.
+// Write the numbers of the chosen rows to the working set ws[p] of problem p: first ``stay`` rows of the working set
+// before, which are there already, then ``quota`` rows of side 0, and last ``quota`` rows of side 1.
+// Side 0 are the rows whose coefficient should rise, and side 1 the rows whose coefficient should fall. A histogram
+// divides each side into bins by the rows' violations, which fall from bin to bin. ends[p][side] has the last bin from
+// which rows are chosen. All rows in the bins before it come first, and then rows in the last bin, in row order.
 kernel OF_GROUP void collect(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
                     global const wide *restrict lo, global const wide *restrict hi,
                     global const wide *restrict epsilon, global uchar *restrict in_set,

@@ -1,14 +1,18 @@
 // Find the smallest value of a work-group and its index, for kernels in which every SMO iteration waits for the result:
-//   wide_least_2(value, index, other, other_index, ...), real_least(value, index, ...), real_least_2(...)
-// A function that ends in _2 finds the smallest ``value`` and the smallest ``other`` separately.
+//   wide_least_2(value, index, other, other_index, values, unused), real_least_2(...) with the same arguments
+//   real_least(value, index, values, unused)
+// Each item passes its ``value`` and ``index``, and gets the smallest value and its index. A function that ends in _2
+// also finds the smallest ``other``. ``values`` is a buffer in local memory. ``real`` is the type of kernel values,
+// float or double. ``wide`` is the type of gradients, a double or a pair of floats.
 // The functions use an instruction that finds the minimum of a sub-group. argmin.cl gives the same results on devices
 // without it. REDUX chooses NVIDIA's instruction for 32 items. SUBGROUPS chooses OpenCL's function, for sub-groups of
 // at least four items.
-// The instruction takes 32-bit unsigned integers. So values are mapped to integers in the same order, in two halves of
-// 32 bits. A sub-group reduces the high halves, and then the low halves of the items that have the smallest high half.
-// Last it reduces the indices of the items that have both smallest halves.
-// Access: the results of the sub-groups go to local memory, and every sub-group reduces them again.
-// The only barrier comes before the second reduction, so two calls that share ``values`` need a barrier between them.
+// The instruction takes 32-bit unsigned integers. So values are mapped to integers in the same order. A float gives one
+// such integer. A double or a pair of floats gives two, the high and the low half of 64 bits.
+// A sub-group reduces the high halves, and then the low halves of the items that have the smallest high half. Last it
+// reduces the indices of the items that have the smallest value.
+// Access: each sub-group writes its result to ``values``, and after a barrier every sub-group reduces these results.
+// There is no barrier after that, so two calls that share ``values`` need a barrier between them.
 #if (defined(REDUX) && WG >= 32) || (defined(SUBGROUPS) && WG > 1)
 #ifdef REDUX
 #define SUBGROUP 32

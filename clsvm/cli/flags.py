@@ -260,7 +260,10 @@ def _memory(text: str | None) -> str | None:
 
 
 def data(words: str, name: str = "file") -> Option:
-    """Return the option for an argument that names a data file. ``words`` describe the file's content in the help."""
+    """Return the :class:`Option` that describes a positional argument, the path of a data file.
+
+    ``name`` is the argument's name. ``words`` describe the file's content in the help text.
+    """
     return Option(name, "", REQUIRED, f"{words}, {TEXT}.", read=to_read)
 
 

@@ -44,7 +44,8 @@ def block(
 ) -> RowBlock:
     """Build the object that computes with the rows X (n, d), targets y and weights of a chunk, on a worker.
 
-    ``encoding`` converts y to numbers. ``task`` holds the loss, penalty and constant part of the fit, without targets.
+    ``encoding`` converts y to numbers. ``task`` holds the loss, the penalty lambda and the constant part of the
+    decision function, which all chunks share. The targets and weights of the chunk replace those of ``task``.
     """
     y, weights = encoding.encoded(y, weights)
     return RowBlock.built(stream, X, points, replace(task, y=y, weights=weights))

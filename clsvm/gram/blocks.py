@@ -14,9 +14,9 @@ which the system's page cache still holds. Passing blocks are laid out in one of
     in place: on a device that shares the host's memory, kernels read X there and pack each block into the same buffer
         (:class:`Window`).
 
-The right-hand rows of a product are rows of X that a solver selects. The host reads them from X and lays them out on
-the device. A panel, the buffers of a product's right-hand rows, is filled from them. Values of K have the same bits as
-for rows that are all on the device.
+The right-hand rows U of a product K(X, U) are rows of X that a solver selects. The host reads them from X and lays them
+out on the device. A panel, the buffer of U, is filled from them. Values of K have the same bits as for rows that are
+all on the device.
 """
 
 from __future__ import annotations
@@ -277,8 +277,8 @@ class Window:
     """Pack dense rows of X into lane groups, each V rows side by side. The packing kernel reads X in host memory.
 
     :meth:`passing` packs one block of X after another into the same buffer, the window. :meth:`gather` packs single
-    rows into a panel, the buffers of a product's right-hand rows. ``rows`` has the position and the squared norm of
-    each row of X, so that packing a block needs to compute neither.
+    rows into a panel, the buffer of the right-hand rows U of a product K(X, U). ``rows`` has the squared norm of each
+    row of X, and its position in the order of the lane groups. Both are computed once, before any block is packed.
     """
 
     def __init__(self, passing: Streamed, rows: Rows, centre: NDArray[np.float64]) -> None:
@@ -328,7 +328,7 @@ class Window:
             yield LaneRows(**vars(rows), parts=(part,), at=where), blocks()
 
     def gather(self, panel: Panel, ids: Buffer) -> None:
-        """Copy rows of X into a panel of right-hand rows, stored in lane groups of V rows.
+        """Copy rows of X into a panel, the buffer of the right-hand rows of a product, in lane groups of V rows.
 
         ``ids`` (capacity,) int32 holds row numbers in X; -1 gives a zero row.
         """
@@ -375,7 +375,7 @@ class Fetched:
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
-        """Return the buffers that are to be freed with the panel."""
+        """Return the buffers that are to be freed with the panel, the buffer of the right-hand rows of a product."""
         return (self.at, *self.gram.buffers()) if self.gram else (self.at,)
 
 
@@ -390,7 +390,7 @@ class BlockGram(Operator):
     def __init__(self, stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str, asked: str = "") -> None:
         self.stream, self.kernel, left = stream, kernel, stream.limit - stream.allocated
         self._streamed = streamed = Streamed(stream, X, plan, dtype, again=True)
-        # _rows_stay: every product fills its panel again from laid-out rows, so these must stay on the device
+        # _rows_stay: whether each product K(X, U) copies U anew from laid-out rows, which then stay on the device
         self._rows_stay = not LAYOUTS[streamed.single.kind].shared
         lengths = _entries(X) if self._rows_stay else np.zeros(X.shape[0])
         self._longest = np.argsort(-lengths, kind="stable").astype(np.int32)
@@ -545,7 +545,7 @@ class BlockGram(Operator):
         gram.gather(panel, panel.fetched.at, count, fresh)
 
     def _of(self, panel: Panel) -> Gram:
-        """Return the Gram that computes values among the right-hand rows of a panel."""
+        """Return the Gram that computes K(U, U) among the right-hand rows U of a panel."""
         return panel.fetched.gram or self._few
 
     def tile(self, panel: Panel, tile: Tile) -> None:

@@ -1,7 +1,7 @@
 """Compute K between two sets of rows: its values (:func:`kernel_matrix`), and its products with k vectors in one pass.
 
-X are n rows. U are m right-hand rows, which a panel holds in the layout that kernels read. All arrays are float64 on
-the host, with rows in the caller's order.
+X are n rows. U are m rows, the right-hand rows of the products below. A panel is the buffer that holds U in the layout
+that kernels read. All arrays are float64 on the host, with rows in the caller's order.
 
     forward: T (n, k) = K(X, U) V, given V (m, k).
     back: out (m, k) = K(X, U)' R, given R (n, k).
@@ -60,7 +60,7 @@ MIN_TILE_ROWS = 4096  # with work-group kernels a tile of K has at least this ma
 # Constants of OnePass:
 EACH = 4  # number of work-items for each compute unit in a launch
 CACHE = 2 << 20  # bytes of kernel values in a work-item's scratch memory, about as much as a core's cache holds
-# A work-item's scratch memory holds the rows of K of MIN_SUB to MAX_SUB lane groups, each of V rows.
+# A work-item's scratch memory holds the kernel values of MIN_SUB to MAX_SUB lane groups. A lane group is V rows of X.
 # With fewer than SEVERAL outputs, a work-item's scratch memory holds at most MAX_SUB / 2 lane groups.
 MIN_SUB, MAX_SUB = 2, 8
 SEVERAL = 4  # with at least this many outputs, a work-item's scratch memory may hold MAX_SUB lane groups
@@ -75,7 +75,7 @@ def usual_tile_bytes(stream: Stream, row: int) -> int:
 
 
 class RowTile(NamedTuple):
-    """Describe a tile of K: the kernel values between all right-hand rows and some lane groups, each of V rows.
+    """Describe a tile of K(X, U): the kernel values between all right-hand rows U and some lane groups of V rows of X.
 
     Attributes
     ----------

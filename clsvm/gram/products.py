@@ -1,7 +1,7 @@
 """Compute products with a kernel matrix K that is never stored whole.
 
-X are the n training rows. U are the right-hand rows, which a panel holds. D (problems, capacity) holds the weights of
-U, one row for each problem.
+X are the n training rows. U are the right-hand rows of a product K(X, U). A panel is the buffer that holds U. D
+(problems, capacity) holds the weights of U, one row for each problem.
 
     gather: copy U and its squared norms into the panel, given the positions of U in X.
     tile: compute T = K(U, U).

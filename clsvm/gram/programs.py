@@ -1,6 +1,7 @@
 """Name the OpenCL programs that compute products with K, one for each product, layout, dtype and device profile.
 
-X are rows, U the right-hand rows in a panel, and R the right-hand rows in a second panel. c are sums with weights D.
+X are rows, and U the right-hand rows of a product K(X, U). A panel is the buffer that holds U. A second panel holds
+other right-hand rows R. c are sums with weights D.
 Each product sets macros by -D options:
 
     rows: store K(U, X). Macro STORE.
@@ -117,7 +118,8 @@ def update_range(profile: Profile, n: int) -> tuple[tuple[int, ...], tuple[int, 
 
 SIDE = 16  # the kernel mirror_rows (stored.cl) copies squares of 16 x 16 values of K
 COPIED = 2.0  # cost of copying a value K[u][v] to K[v][u], as a multiple of the profile's cache_cost
-# Gathering one value of K reads a cache line of at most LINE values. Each of these costs GATHERED * cache_cost.
+# Gathering one value of K reads its cache line of at most LINE values. Each of the line's values costs
+# GATHERED * cache_cost.
 GATHERED, LINE = 0.45, 16
 
 
@@ -181,7 +183,7 @@ def forward_back(spec: Spec, kind: str, dtype: str, profile: Profile, d: int = 0
 
 
 # In the kernel back (back.cl) a work-item takes ROWS_EACH right-hand rows, a divisor of the capacity of every panel.
-# In the kernel forth a SIMD work-item takes FORTH vectors of rows, and a work-group takes LINE rows of one lane group.
+# In the kernel forth (back.cl) a SIMD work-item takes FORTH vectors of rows. A work-group takes LINE rows.
 ROWS_EACH, FORTH, LINE = 4, 4, 16
 
 

@@ -2,9 +2,10 @@
 
     c (problems, n) = coefficients (problems, m) K(S, X)
 
-S are the m support vectors and X the n rows to predict. :class:`Support` passes any number of rows through bounded
-memory. :class:`SmallBatchPredictor` serves calls for few rows: it keeps buffers and programs ready, since preparing
-them takes longer than computing the sums. A row's sum has the same bits in either class.
+S are the m support vectors and X the n rows to predict. A panel is a buffer that holds support vectors on the device.
+:class:`Support` passes any number of rows through bounded memory. :class:`SmallBatchPredictor` serves calls for few
+rows: it keeps buffers and programs ready, since preparing them takes longer than computing the sums. A row's sum has
+the same bits in either class.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ _TILE = 64  # a multiple of the rows in a lane group, and of the right-hand rows
 _BEGIN = ALIGNMENT // 4
 CHUNK = 256 << 20  # bytes of rows to predict that are laid out at a time
 IN_PLACE = 0.8  # share of the free memory that a block of rows may take if kernels read X in the host's memory
-PANEL, PASSING = 32 << 20, 4 << 20  # bytes of a panel of support vectors: PANEL if it is kept, PASSING if refilled
-MIN_PANEL = 512  # smallest number of support vectors in a panel that is refilled, since each filling has a cost
+PANEL, PASSING = 32 << 20, 4 << 20  # bytes of a buffer of support vectors: PANEL if it is kept, PASSING if refilled
+MIN_PANEL = 512  # smallest number of support vectors in a buffer that is refilled, since each filling has a cost
 ALL = slice(None)  # select every group of support vectors
 SECTIONS = 16  # for at least this many pieces of support vectors, building a program for one joint launch pays
 WEIGHTS = 8 << 20  # largest size in bytes of the coefficients on the device at a time, unless a single piece has more

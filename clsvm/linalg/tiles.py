@@ -39,7 +39,7 @@ from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Buffer, Stream
 
 Matrix = NDArray[Any]
-STRIP = 512  # most right-hand rows u of a product C[u][i] += <x_i, u> that are packed at a time
+STRIP = 512  # most right-hand rows y_u of a product C[u][i] += <x_i, y_u> that are packed at a time
 SQUARE = 16  # a work-group transposes squares of 16 x 16 numbers (SIDE in transpose_tile.cl)
 SCALED = Spec("", (Parameter("scale", 1.0),), "scale * dot")
 FILES = ("pack", "transpose_tile", "solve", "factor")  # kernel files in cl_kernels/linalg
@@ -48,7 +48,8 @@ FILES = ("pack", "transpose_tile", "solve", "factor")  # kernel files in cl_kern
 def programs(profile: Profile, dtype: str) -> list[Variant]:
     """Return the OpenCL programs for tiles: one for the product, and one for each kernel file in FILES.
 
-    The product is C[u][i] += scale * <x_i, u>. Its program is made like that of a kernel matrix.
+    The product is C[u][i] += scale * <x_i, y_u>, for rows x_i and right-hand rows y_u. Its program comes from the
+    template that also makes the programs of kernel matrices K(X, U).
     """
     text, extra = DENSE.program(SCALED, profile, dtype, "many", False)
     shared = options(profile, dtype)
@@ -72,7 +73,7 @@ class TileSizes(NamedTuple):
     block
         rows of a tile that are factored at a time.
     strip
-        rows of the buffer for the right-hand rows U of a product C[u][i] += <x_i, u>.
+        rows of the buffer for the right-hand rows y_u of a product C[u][i] += <x_i, y_u>.
     """
 
     t: int

@@ -71,9 +71,9 @@ class Task:
         return self.loss.units(self.deviation)
 
     def in_units(self) -> Task:
-        """Return the task with targets, offset and loss divided by the unit of each output.
+        """Return the task with the targets, offset and loss of each output divided by the output's unit.
 
-        The division prevents overflow and underflow.
+        The unit is a power of 2 (:attr:`units`), by which targets are divided to prevent overflow and underflow.
         """
         units, largest = self.units, self.deviation
         y, offset = self.y / units[:, None], self.offset / units

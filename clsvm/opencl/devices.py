@@ -222,7 +222,7 @@ def find(spec: Any = None) -> DeviceInfo:
     hits = _matches(asked, here)
     if not hits:
         raise DeviceError(f"no OpenCL device matches {given!r}; there are:\n{describe()}")
-    # Small fits take seconds, so they run only if several devices match.
+    # A small fit, which tests whether a device works, takes seconds. It runs only if several devices match the name.
     info = partial(_info, os.getpid(), tried=len(hits) > 1)
     choice = asked in ("", "gpu", "cpu")  # such a name may match several devices; the first usable one is taken
     if choice:

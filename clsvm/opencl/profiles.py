@@ -33,7 +33,7 @@ Tile = Mapping[str, int]
 
 
 def shape_class(working: int) -> str:
-    """Return the shape class of a product with ``working`` right-hand rows: "two", "few" or "many".
+    """Return the shape class of a product K(X, U) with ``working`` right-hand rows U: "two", "few" or "many".
 
     A profile has sizes of register tiles for each shape class.
     """
@@ -56,7 +56,8 @@ class Profile:
     lanes
         number of rows that are stored side by side, in float32.
     panel
-        number of right-hand rows that are stored side by side, in CSR products with more than 16 right-hand rows.
+        number of right-hand rows U of a product K(X, U) that are stored side by side, for CSR rows X and more than 16
+        right-hand rows.
     cluster
         number of lane groups in a cluster of rows. A lane group is ``lanes`` rows that are stored side by side.
     group
@@ -64,8 +65,10 @@ class Profile:
     smo_items
         most work-items of a work-group that solves the dual over a working set.
     tiles
-        sizes of register tiles, the blocks of kernel values that are computed in registers, for each shape class.
-        "wide" replaces "many" if there are enough such blocks for every compute unit.
+        sizes of register tiles, the blocks of values of K(X, U) that are computed in registers. There is an entry for
+        each class of the number of right-hand rows U: "two" (at most 2), "few" (at most 16) and "many". On some
+        devices a fourth entry, "wide", has larger tiles. It replaces "many" if X and U have enough rows for each
+        compute unit to get such a tile.
     block
         rows that a work-item (SIMD) or a work-group owns when it reads the row cache.
     chunks
@@ -84,7 +87,7 @@ class Profile:
     hybrid_cost
         cost of an entry of a column that CSR rows store densely.
     hit_cost
-        cost of multiplying an entry of a right-hand row by an entry of an inverted index of the rows.
+        cost of multiplying an entry of a row of U by an entry of an inverted index of the rows X, in K(X, U).
     value_cost
         cost of evaluating the kernel function for a value of K and storing it, over CSR rows.
     cluster_cost

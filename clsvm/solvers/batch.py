@@ -359,7 +359,10 @@ class _Batch:
         return np.asarray(np.abs(self.f - before).max(axis=1))
 
     def _respond(self) -> None:
-        """Compute f = K b + q of all subproblems from their tiles."""
+        """Compute the gradients f = K b + q of all subproblems from their tiles of K.
+
+        b are the coefficients, and q is the linear term of the dual.
+        """
         device, shape = self.device, self.b.shape
         _respond(self.gram, shape, self.Q, device.state.b, device.linear, device.state.f)
         f = self.stream.read_wide(device.state.f, shape)
@@ -535,7 +538,7 @@ def tile(gram: Operator, panel: Panel, rows: Buffer, count: Buffer, Q: Buffer, i
 
     Each tile of Q has W x W values, for a panel with room for W rows.
 
-    panel: the rows, in the layout of right-hand rows of a product.
+    panel: the buffer of the rows, in the layout of the right-hand rows U of a product K(X, U).
     rows: buffer with the numbers of the rows, in the order in which the device stores rows.
     count: buffer with the number of rows.
     most: upper bound of the number of rows.
@@ -548,7 +551,9 @@ def tile(gram: Operator, panel: Panel, rows: Buffer, count: Buffer, Q: Buffer, i
 
 
 def _respond(gram: Operator, shape: tuple[int, int], Q: Buffer, b: Buffer, q: Buffer, f: Buffer) -> None:
-    """Compute f = Q b + q for several tiles Q of W x W values.
+    """Compute the gradients f = Q b + q for several tiles Q of K, each of W x W values.
+
+    Each tile has its own coefficients b and linear term q, of W numbers each.
 
     shape: (number of tiles, W).
     """
@@ -558,7 +563,7 @@ def _respond(gram: Operator, shape: tuple[int, int], Q: Buffer, b: Buffer, q: Bu
 
 
 def gathered(gram: Operator, positions: NDArray[np.int32], count: Buffer) -> tuple[Panel, Buffer]:
-    """Gather rows into a panel, memory for the right-hand rows of a product.
+    """Gather rows of X into a panel, the buffer of the right-hand rows U of a product K(X, U).
 
     Return the panel and a buffer with ``positions``.
 

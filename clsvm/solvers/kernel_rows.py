@@ -335,10 +335,10 @@ class KernelRows:
         return np.sort(at[self.slots()[at] < 0])
 
     def tile(self, rows: Buffer, W: int, known: int, Q: Buffer) -> None:
-        """Copy values of the tile Q (W, W) from rows in the row cache.
+        """Copy values of the tile Q (W, W), the kernel matrix among ``rows``, from rows of K in the row cache.
 
-        Q already has the values among its first ``known`` rows. Values Q[u, v] with v >= ``known`` are copied if
-        u < ``known`` or u >= v. All others follow by symmetry.
+        Q is symmetric, and already has the values among its first ``known`` rows. Two parts are copied: Q[u, v] for
+        u < ``known`` <= v, and Q[u, v] for ``known`` <= v <= u. The caller sets the others to Q[u, v] = Q[v, u].
 
         rows: buffer with the numbers of the tile's rows, in the device's order of rows.
         """

@@ -26,7 +26,7 @@ from clsvm.solvers.result import Result, Settings, ended
 # To avoid a float64 check, a solve within tol continues towards CLOSE * tol for at most CLOSE_CHECKS checks.
 CLOSE_CHECKS, CLOSE = 3, 0.6
 PATIENCE = 200  # least outer iterations without progress before a solve counts as stalled
-MAX_CERTIFICATES = 20  # a solve counts as stalled after more float64 checks than this that replaced the gradient f
+MAX_CERTIFICATES = 20  # most float64 checks that a solution may fail; after one more, the solve counts as stalled
 FEW_ROWS = 4096  # most rows of a solve whose objectives are checked in float64 even if it misses its tolerance
 GAP_ROWS = 512  # the duality gap is computed after working sets of GAP_ROWS rows in all, as it needs all rows
 PARTS = ("select", "subproblem", "tile", "rows", "update", "free", "gap", "exact")  # keys of the seconds of a solve

@@ -121,19 +121,25 @@ def product(stream: Stream, X: Any, plan: Plan, working: int, stored: bool = Fal
 
 
 def dense(stream: Stream, n: int, d: int = _DENSE) -> Work:
-    """Return a product over n dense rows with d columns. The time of its multiply-adds is the unit of all rates."""
+    """Return a product K(X, U) to be timed, over n dense rows X with d columns.
+
+    The time of one of its multiply-adds is the unit of all rates.
+    """
     X = np.random.default_rng(0).random((n, d), np.float32)
     survey = _survey(stream, X)
     return Work(_launch(stream, X, DENSE), float(n * d), n * (_cost(DENSE, survey) - d))
 
 
 def _csr(stream: Stream, n: int) -> Work:
-    """Return a product over n CSR rows that resemble text: a few columns are dense and most columns are sparse."""
+    """Return a product K(X, U) to be timed, over n CSR rows X that resemble text.
+
+    A few columns of X are dense, and most columns are sparse.
+    """
     return _work(stream, text(np.random.default_rng(0), n, _SPARSE, _ENTRIES), "csr_cost", CSR)
 
 
 def _clustered(stream: Stream, n: int) -> Work:
-    """Return a product over n clustered rows of a few kinds.
+    """Return a product K(X, U) to be timed, over n rows X of a few kinds in the layout "clustered".
 
     A row fills most columns of its kind, so clusters of rows store few zeros.
     """
@@ -146,14 +152,17 @@ def _clustered(stream: Stream, n: int) -> Work:
 
 
 def _hybrid(stream: Stream, n: int) -> Work:
-    """Return a product over n hybrid rows, which have densely stored columns and a few sparse entries."""
+    """Return a product K(X, U) to be timed, over n rows X in the layout "hybrid".
+
+    The rows have densely stored columns and a few sparse entries.
+    """
     rng = np.random.default_rng(0)
     X = sp.hstack([sp.csr_matrix(rng.random((n, _DENSE), np.float32) + 0.5), text(rng, n, _SPARSE, _RARE)], "csr")
     return _work(stream, X, "hybrid_cost", HYBRID, _DENSE)
 
 
 def _inverted(stream: Stream, n: int) -> Work:
-    """Return a product over an inverted index of the same n rows as :func:`_csr`.
+    """Return a product K(X, U) to be timed, over an inverted index of the same n rows X as in :func:`_csr`.
 
     Raises ValueError if the device's kernel style has no inverted index.
     """
@@ -171,7 +180,7 @@ RATES = (
 
 
 def _work(stream: Stream, X: Any, field: str, layout: Layout, whole: int = 0) -> Work:
-    """Return a product over rows X in a layout that stores the first ``whole`` columns densely.
+    """Return a product K(X, U) to be timed, over rows X in a layout that stores the first ``whole`` columns densely.
 
     The estimated cost is about linear in the rate ``field``. Its slope gives the number of entries with this rate, and
     the remainder is the cost of everything else.

@@ -1,4 +1,4 @@
-<%doc>Continue the inner products of CSR row x with the UB right-hand rows of a block, in a SIMD kernel:
+<%doc>Continue the inner products of CSR row x with UB right-hand rows u of a product K(X, U), in a SIMD kernel:
   sum[v] += data[e] * u[indices[e]],   over the entries begin <= e < end of the row
 The lanes of sum[v] are the V right-hand rows u from first + v * V on.
 A block has a line for each feature that a right-hand row of it has. Line 0 is zero, and serves all other features.

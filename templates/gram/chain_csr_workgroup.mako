@@ -1,4 +1,4 @@
-<%doc>Continue the inner product of CSR row x with right-hand row u, in a work-group kernel:
+<%doc>Continue the inner product of CSR row x with right-hand row u of a product K(X, U), in a work-group kernel:
   sum += data[e] * u[indices[e]],   over the entries begin <= e < end of the row
 The kernel that includes this file defines sum, begin and end. A work-item takes one right-hand row u.
 Access: local memory holds UB entries of each team's row at a time. All teams loop as often as the longest of their rows

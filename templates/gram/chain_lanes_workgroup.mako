@@ -1,4 +1,5 @@
-<%doc>Continue the inner products of a tile of lane groups and panel blocks, in a work-group kernel:
+<%doc>Continue the inner products of rows x_i and right-hand rows y_u of a product K(X, U), in a work-group kernel. The
+rows are in lane groups g of V rows, and the right-hand rows in blocks b of UB rows:
   component r of k[g][4 * b + v] += x_i[j] * y_u[j],   over the features j < length
   row i = g * V + 4 * tx + r,   right-hand row u = b * UB + 4 * ty + v,   r, v = 0 .. 3
 The kernel that includes this file defines k, x, y, tx, ty and length.

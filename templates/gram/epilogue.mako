@@ -1,12 +1,12 @@
-<%doc>Define the parameters and macros by which a gram kernel writes its kernel values K[u][row], for right-hand row u
-and row ``row`` of X. The files finish_*.mako use them. Output index 0 belongs to row ``base`` of X.
+<%doc>Define the parameters and macros by which a kernel for a product K(X, U) writes its values K[u][row], for
+right-hand row u of U and row ``row`` of X. The files finish_*.mako use them. Row ``base`` of X has output index 0.
 STORE: the kernel writes K[u][row] to entry row - base of slot[u] in a store.
 The store has SLABS buffers of slab_rows slots, and a slot has ld values. With SUM, values are added to stored values.
 UPDATE: the kernel adds c[p][row - base] += sum_u D[p][u] * K[u][row] for each problem p.
 c and D hold doubles, or pairs of floats. A row of D has ``capacity`` numbers, and a row of c has n.
-SECTIONS: the panel holds several sections of right-hand rows, each with its own array c. Item s of the launch's
-dimension 2 takes section s. Three numbers from count[SECTIONS * s] on are the section's number of right-hand rows, its
-first right-hand row, and the number of its array c.
+SECTIONS: the panel, the buffer of U, holds several sections of right-hand rows, each with its own array c. Item s of
+the launch's dimension 2 takes section s. Three numbers from count[SECTIONS * s] on are the section's number of
+right-hand rows, its first right-hand row, and the number of its array c.
 PAST: SIMD kernels write whole cache lines around the caches if the store is larger than the caches. A cache line
 is then not read before it is written. NEAR turns PAST off for values that are read soon.
 </%doc>

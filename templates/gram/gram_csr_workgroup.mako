@@ -16,7 +16,8 @@
 #define SHARE (ROWS / TEAMS)  // rows of a team in local memory
 #define PARTS (ITEMS / ROWS)  // work-items that share a row once its sums are in local memory
 // Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f, for CSR rows x_i and the UB
-// right-hand rows y_u of one block of a panel, u = first .. first + UB - 1.
+// right-hand rows y_u, u = first .. first + UB - 1, of one block of a panel, the buffer of the right-hand rows U of a
+// product K(X, U).
 // The block consists of lines of UB numbers, one line for each feature that one of these right-hand rows has.
 // Line 0 is zero, and serves all other features:
 //   y_u[j] = block[line * UB + u - first],   line = max(line_of[j] - mark, 0)

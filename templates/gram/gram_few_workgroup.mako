@@ -24,7 +24,8 @@
 #define ITEMS (NX * GROUPS)
 // Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f. An element-wise kernel
 // function is f(s) instead, with a sum s of terms e(x_i[j], y_u[j]) over features j.
-// x_i are rows in lane groups of V rows, and y_u a few right-hand rows of a panel:
+// x_i are rows of X in lane groups of V rows. y_u are the right-hand rows of a product K(X, U) with few rows U, which a
+// panel holds:
 //   x_i[columns[j]] = values[at[g] + j * V + i % V] for lane group g = i / V, and
 //   y_u[j] = panel[((u / UB) * d + j) * UB + u % UB], with quotients rounded down
 // Reading the rows is most of the work. So each value is read once, and multiplied by COLUMNS right-hand rows while it

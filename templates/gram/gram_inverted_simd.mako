@@ -12,7 +12,7 @@
 #define AHEAD 4  // prefetches run this many entries ahead, since columns of the index are short and scattered
 #define LINES 16  // cache lines of a column that are prefetched at most
 // Compute kernel values S[slot[u]][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f, for rows x_i of X with
-// an inverted index (invert.cl) and UB right-hand rows y_u in CSR, u = first .. first + UB - 1.
+// an inverted index (invert.cl) and UB right-hand rows y_u of a product K(X, U) in CSR, u = first .. first + UB - 1.
 // S are stored rows of kernel values: row slot[u] belongs to right-hand row u.
 // X is indexed in blocks b of ``size`` rows. The index lists, for each feature k, the rows of block b that have the
 // feature, and their values. These are the entries start + ends[b][k] .. start + ends[b][k + 1] - 1 of the index, in

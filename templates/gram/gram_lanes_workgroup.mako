@@ -29,7 +29,8 @@ typedef CAT(REAL, 4) four;
   (four)(VALUE(sum, x2, u2, s0), VALUE(sum, x2, u2, s1), VALUE(sum, x2, u2, s2), VALUE(sum, x2, u2, s3))
 // Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f. An element-wise kernel
 // function is f(s) instead, with a sum s of terms e(x_i[j], y_u[j]) over features j.
-// x_i are rows in lane groups of V rows, and y_u the right-hand rows of a panel in blocks of UB rows:
+// x_i are rows of X in lane groups of V rows. y_u are the right-hand rows of a product K(X, U). A panel, the buffer of
+// these rows, holds them in blocks of UB rows:
 //   x_i[columns[j]] = values[at[g] + j * V + i % V] for lane group g = i / V, and
 //   y_u[j] = panel[((u / UB) * d + j) * UB + u % UB], with quotients rounded down
 // A work-group takes GROUPS lane groups. It computes tiles of K with GROUPS * V rows and BLOCKS * UB right-hand rows.

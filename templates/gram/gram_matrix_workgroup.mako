@@ -35,8 +35,9 @@
 #define X_LINE (GROUPS * NX + 2)
 #define U_LINE (BLOCKS * NY + 2)
 typedef float4 four;
-// Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f. x_i are rows in dense lane
-// groups of V rows, and y_u the right-hand rows of a panel in blocks of UB rows:
+// Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f. x_i are rows of X in dense
+// lane groups of V rows. y_u are the right-hand rows of a product K(X, U). A panel, their buffer, holds them in
+// blocks of UB rows:
 //   x_i[j] = values[at[g] + j * V + i % V] for lane group g = i / V, and
 //   y_u[j] = panel[((u / UB) * d + j) * UB + u % UB], with quotients rounded down
 // Matrix units (${units}) compute the inner products. matrix_norms.cl has computed the squared norms.

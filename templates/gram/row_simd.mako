@@ -4,8 +4,8 @@
 //   Q[i][k] = f(<u_k, u_i>, |u_k|^2, |u_i|^2), or f(s) for an element-wise sum s of terms e(u_k[j], u_i[j])
 //   u_k[j] = panel[((k / V) * d + j) * V + k % V],   with d features j and k / V rounded down
 // Most coefficients never change, so most rows of Q are never computed. made[i] says whether row i has been computed.
-// SIMD only: the work-item that solves the subproblem computes the row from a panel of the working set's rows u_k in
-// its core's cache. It loads V contiguous values and multiplies them by one broadcast value.
+// SIMD only: the work-item that solves the subproblem computes the row. The buffer ``panel`` holds the rows u_k of the
+// working set, and stays in the core's cache. The item multiplies V contiguous values by one broadcast value at a time.
 // The operations are those of the gram kernels in the same order, so that values have the same bits.
 #define ROWS_PARAMETERS , global uchar *restrict made, global const real *restrict panel, global const real *restrict uu, \
     const int d KERNEL_PARAMETERS

@@ -1,5 +1,5 @@
-<%doc>Compute tiles of kernel values in a SIMD kernel, for the lane groups begin .. end - 1 of a launch and all right-hand
-rows of a panel. The caller's body receives the sums tile by tile.
+<%doc>Compute tiles of a product K(X, U) in a SIMD kernel, for the lane groups begin .. end - 1 of a launch and all
+right-hand rows U, which a panel holds. The caller's body receives the sums tile by tile.
   x_i[columns[j]] = values[at[g] + j * V + i % V]             contiguous loads of V values of lane group g = i / V
   y_u[j]          = panel[((u / UB) * d + j) * UB + u % UB]   one value at a time, broadcast to V lanes
 Here x_i is row i of X, and y_u is right-hand row u.

@@ -4,10 +4,10 @@
     hybrid: the densest columns are stored whole, and the other entries in CSR.
     inverted: a hybrid with an inverted index of the CSR entries.
 
-A panel holds one block of right-hand rows at a time, with only the features that these rows have. Each product fills
-the panel again from the rows, block by block (cl_kernels/gram/scatter.cl). One chain of operations over the dense
-columns and then over the entries computes a value of K. A value therefore has the same bits in all three layouts if
-they order columns alike (partition.Partition).
+A panel is the buffer of the right-hand rows U of a product K(X, U). Here it holds one block of U at a time, with only
+the features of these rows. Each product fills the panel again from the rows, block by block
+(cl_kernels/gram/scatter.cl). One chain of operations over the dense columns and then over the entries computes a value
+of K. A value therefore has the same bits in all three layouts if they order columns alike (partition.Partition).
 
 The inverted index lists, for each column, the rows that have an entry in it. An entry of a right-hand row then meets
 only the entries of its column, whereas the other sparse layouts read all entries of X. That is far less work if few
@@ -107,7 +107,7 @@ class CsrRows(Rows):
 
 
 class PanelRows(NamedTuple):
-    """Name the rows of X that are a panel's right-hand rows.
+    """Name the rows of X that are the right-hand rows U of a product K(X, U), which a panel holds.
 
     Attributes
     ----------
@@ -132,7 +132,7 @@ class PanelRows(NamedTuple):
 
 @dataclass
 class PanelBlock:
-    """Map features to lines of a panel's block. A line holds one feature of all right-hand rows in the block.
+    """Map features to lines of a block of right-hand rows. A line holds one feature of all rows in the block.
 
     Attributes
     ----------
@@ -151,7 +151,7 @@ class PanelBlock:
 
 
 class CsrReader(Reader):
-    """Read CSR rows for products. A panel holds one block of right-hand rows at a time."""
+    """Read CSR rows X for products K(X, U). A panel, the buffer of U, holds one block of the rows U at a time."""
 
     def __init__(self, layout: Csr, stream: Stream, rows: CsrRows, kernel: Kernel) -> None:
         super().__init__(layout, stream, rows, kernel)
@@ -202,7 +202,7 @@ class CsrReader(Reader):
         yield from self.over_panel(groups, panel, self.norms, panel, count)
 
     def over_panel(self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer) -> Iterator[Launch]:
-        """Yield a launch for each block of right-hand rows. During the launch the panel ``right`` holds that block."""
+        """Yield a launch for each block of the right-hand rows. During it, the panel ``right`` holds that block."""
         stream, r, block, (csr, dense, norms, listed, which) = self.stream, self.rows, right.block, right.listed
         mark, fill, _ = self._scatter
         size, local = self._range(right)
@@ -222,7 +222,7 @@ class CsrReader(Reader):
             block.base += lines
 
     def copy_dense(self, panel: Panel, first: int) -> None:
-        """Copy the dense columns of the right-hand rows in the block that begins at row ``first`` into the panel."""
+        """Copy the dense columns of the right-hand rows first .. first + width - 1 into the panel."""
         _, dense, _, listed, which = panel.listed
         self._scatter[2](*self._range(panel), dense, listed, which, first, panel.values)
 
@@ -412,12 +412,12 @@ def _teams(width: int) -> int:
 
 
 def scatter(profile: Profile, dtype: str, d: int = 0) -> Variant:
-    """Return the program that fills a panel's block with right-hand rows. Its kernels are mark, fill and copy_dense."""
+    """Return the program that copies a block of right-hand rows into a panel, by kernels mark, fill and copy_dense."""
     return Variant(f"scatter {dtype}", sources.cl("gram/scatter"), tuple(options(profile, dtype, d)), "mark")
 
 
 def zero_sums(spec: Spec, dtype: str, profile: Profile, d: int = 0) -> Variant:
-    """Return the program that computes each CSR row's element-wise sum against the zero vector."""
+    """Return the program that computes sum_j e(0, x_j) over all features j, for CSR rows x and terms e of ``spec``."""
     text, label = sources.render("gram/zero_sums", kernel=spec), f"{spec.name or 'expression'} zero sums csr {dtype}"
     return Variant(label, text, tuple(options(profile, dtype, d)), "zero_sums")
 
@@ -461,7 +461,7 @@ class InvertedIndex(NamedTuple):
 
 @dataclass(frozen=True)
 class InvertedRows(CsrRows):
-    """Hold rows in CSR, from which panels of right-hand rows are filled, and the rows' inverted index."""
+    """Hold rows X in CSR, from which products K(X, U) copy their right-hand rows U, and the inverted index of X."""
 
     index: InvertedIndex
 
@@ -470,7 +470,7 @@ class InvertedRows(CsrRows):
 
 
 class InvertedReader(CsrReader):
-    """Read rows by their inverted index for products over X. Products among right-hand rows read CSR entries."""
+    """Read rows X by their inverted index for products K(X, U). Products K(U, U) read CSR entries."""
 
     def over_rows(self, groups: range, panel: Panel, count: Buffer) -> Iterator[Launch]:
         r, (csr, dense, norms, _, which) = self.rows, panel.listed

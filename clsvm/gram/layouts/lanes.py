@@ -7,7 +7,8 @@ similar sparsity into the same group and stores the features that any of these r
 the clusters.
 
 Kernels read the caller's rows in the host's memory if the device shares it. Otherwise they read a copy of some rows at
-a time, or of all rows (:class:`DeviceRows`). A panel, the right-hand rows of a product, has dense lane groups too.
+a time, or of all rows (:class:`DeviceRows`). A panel, the buffer of the right-hand rows U of a product K(X, U), has
+dense lane groups too.
 
 References: Catanzaro 2011, listings 3 and 4; GTSVM (Cotter, Srebro and Keshet 2011), section 5.3.
 """

@@ -166,9 +166,10 @@ class Rows:
     cost
         cost of a value of K(X, U), in dense multiply-adds.
     tile_cost
-        cost of a value of K(U, U) among right-hand rows, in dense multiply-adds.
+        cost of a value of K(U, U) among the right-hand rows U of a product K(X, U), in dense multiply-adds.
     layout_cost
-        cost of laying out a row again in every product, in dense multiply-adds.
+        cost of laying out one row on the device, in dense multiply-adds, if each product lays out all rows anew because
+        the device cannot hold them. It is 0 if the rows stay on the device.
     words
         text that reports add to the description of the rows.
     """
@@ -199,7 +200,7 @@ class Rows:
 
 @dataclass
 class Panel:
-    """Hold up to ``capacity`` right-hand rows of a product, in blocks of ``width`` rows.
+    """Hold up to ``capacity`` right-hand rows U of a product K(X, U), in blocks of ``width`` rows.
 
     Attributes
     ----------
@@ -243,7 +244,7 @@ class Panel:
 
     @property
     def rows_stay(self) -> bool:
-        """Return whether products read the right-hand rows in X again, so the buffers of X must outlive the panel."""
+        """Return whether each product copies the right-hand rows from X anew, so that X must outlive the panel."""
         return self.block is not None
 
     def buffers(self) -> tuple[Buffer, ...]:
@@ -286,14 +287,14 @@ class Launch(NamedTuple):
 class Reader(ABC):
     """Read the rows of a layout for products with one kernel function.
 
-    A Reader fills panels with right-hand rows, and yields the launches of products over the rows.
+    A Reader copies the right-hand rows U of a product K(X, U) into panels, and yields the launches over the rows X.
 
     Attributes
     ----------
     norms
         buffer of the rows' squared norms; for element-wise sums over CSR rows, each row's sum with the zero vector.
     width
-        number of right-hand rows in a block of a panel; the sizes of working sets are multiples of it.
+        number of right-hand rows in a block of a panel. The sizes of working sets are multiples of it.
     """
 
     def __init__(self, layout: Any, stream: Stream, rows: Any, kernel: Kernel) -> None:
@@ -313,16 +314,16 @@ class Reader(ABC):
         return Panel(capacity, width, values, uu, nbytes, shape)
 
     def panel_bytes(self, capacity: int) -> int:
-        """Return the size of a panel for ``capacity`` right-hand rows in bytes."""
+        """Return the size in bytes of a panel, the buffers of ``capacity`` right-hand rows U of a product K(X, U)."""
         return self.values_bytes(capacity) + capacity * self.real.itemsize
 
     @abstractmethod
     def values_bytes(self, capacity: int) -> int:
-        """Return the size in bytes of the values of a panel for ``capacity`` right-hand rows."""
+        """Return the bytes of the buffer of values for ``capacity`` right-hand rows U of a product K(X, U)."""
 
     @abstractmethod
     def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
-        """Return a view of ``capacity`` right-hand rows of a filled panel, from row ``first`` on.
+        """Return a view of a filled panel, which holds right-hand rows U: the ``capacity`` rows from row ``first`` on.
 
         The view consists of whole blocks. The buffer ``count`` holds the number of its valid rows.
         """
@@ -331,8 +332,8 @@ class Reader(ABC):
     def gather(self, panel: Panel, rows: Buffer, count: Buffer, fresh: bool = True) -> None:
         """Copy the rows of X at the positions rows[0 .. count - 1] into a panel. Position -1 gives a zero row.
 
-        The panel must have been made for rows with at least as many entries. With ``fresh`` the rest of the panel
-        becomes zero; otherwise it keeps its contents.
+        The panel holds the right-hand rows U of a product K(X, U). It must have been made for rows with at least as
+        many entries. With ``fresh`` the rest of the panel becomes zero; otherwise it keeps its contents.
         """
 
     def of_panel(self, panel: Panel) -> tuple[Any, ...] | None:
@@ -433,7 +434,10 @@ class Layout(ABC):
         return X.shape[0] * self.row_bytes(plan, X, itemsize)
 
     def block_bytes(self, plan: Plan, X: Data, itemsize: int, width: int) -> int:
-        """Return the bytes that a panel of rows of X takes besides row_bytes for each row, in blocks of ``width``."""
+        """Return the bytes that a panel of rows of X takes in addition to :meth:`row_bytes` for each row.
+
+        A panel is the buffer of the right-hand rows of a product. It has blocks of ``width`` rows.
+        """
         return 0
 
     @abstractmethod
@@ -442,9 +446,9 @@ class Layout(ABC):
 
     @abstractmethod
     def width(self, profile: Profile, dtype: str, shape: str) -> int:
-        """Return the number of right-hand rows that stand side by side in a block of a panel.
+        """Return the number of right-hand rows U of a product K(X, U) that stand side by side in a block of a panel.
 
-        ``shape`` is the size class of the panel: "two", "few" or "many" (profiles.shape_class).
+        ``shape`` is the size class of U: "two", "few" or "many" rows (profiles.shape_class).
         """
 
     @abstractmethod
