@@ -31,7 +31,7 @@ from clsvm.solvers.result import Result, Settings
 from clsvm.solvers.sharded import Shard, Sharded, ShardInfo, WorkingSet, centred_plan
 
 Vector = NDArray[np.float64]
-WORKING = 256  # right-hand rows of the product by which the speed of a device is measured
+WORKING = 256  # right-hand rows U of the product K(X, U) by which the speed of a device is measured
 
 
 class ShardSet(NamedTuple):

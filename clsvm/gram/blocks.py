@@ -74,7 +74,7 @@ WAIT_BYTES = 256 << 20
 # Laying out one value of a row costs LAID dense multiply-adds in a new block and FILLED in a Window, measured on a CPU.
 LAID, FILLED = 150, 20
 LARGER = 10 * 64  # bytes by which the buffers of a set of laid-out rows may exceed their contents
-SAMPLE = 64  # the size of a panel is estimated from this many rows of X, those with the most nonzero entries
+SAMPLE = 64  # memory for right-hand rows is estimated from this many rows of X, those with the most nonzeros
 
 
 def products_of(stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str) -> Operator:
@@ -353,7 +353,7 @@ def _aligned(array: NDArray[Any]) -> NDArray[Any]:
 
 @dataclass
 class Fetched:
-    """Describe the rows of X that the host laid out on the device to fill a panel of right-hand rows.
+    """Describe the rows of X that the host laid out on the device to fill a panel, the buffer of right-hand rows.
 
     Attributes
     ----------
@@ -505,7 +505,7 @@ class BlockGram(Operator):
         return self._few.row_source()
 
     def gather(self, panel: Panel, rows: Buffer, count: Buffer) -> None:
-        """Fill a panel with the rows of X at the positions ``rows``.
+        """Fill a panel, the buffer of the right-hand rows of a product, with the rows of X at the positions ``rows``.
 
         The host reads the positions from the device, fetches these rows from X and lays them out.
         """
@@ -526,7 +526,7 @@ class BlockGram(Operator):
             stream.write(fetched.at, wanted)
             self._window.gather(panel, fetched.at)
         else:
-            # If no row is wanted, a row is laid out all the same, because the call that copies rows clears the panel.
+            # If no row is wanted, a row is laid out all the same, because the call that copies rows zeroes the others.
             ids = ids if len(ids) else self._longest[:1]
             step = max(SAMPLE, self._share // self._row)
             with self.unreserved():
@@ -538,7 +538,7 @@ class BlockGram(Operator):
     def _gather(
         self, panel: Panel, gram: Gram, ids: NDArray[Any], wanted: NDArray[Any], count: Buffer, fresh: bool = True
     ) -> None:
-        """Copy into a panel the rows of ``gram`` whose row numbers ``ids`` are among the ``wanted`` ones."""
+        """Copy into a panel, a buffer, the rows of ``gram`` whose row numbers ``ids`` are among the ``wanted`` ones."""
         index = np.searchsorted(ids, wanted).clip(max=len(ids) - 1)
         at = np.where(ids[index] == wanted, gram.rows.position[index], np.int32(-1))
         self.stream.write(panel.fetched.at, at)

@@ -289,7 +289,7 @@ class OnePass:
 
     @staticmethod
     def of(gram: Gram, panel: Panel, k: int, limit: int) -> OnePass | None:
-        """Return a OnePass for a panel filled with right-hand rows and for ``k`` outputs.
+        """Return a OnePass for ``k`` outputs, and for a panel that holds the right-hand rows U of products K(X, U).
 
         A work-item's scratch memory holds values of K, the sums K V in wide numbers and in the dtype of K, and the
         sums K' H K V. Return None if the layout or the device has no program for this, or if one work-item's scratch

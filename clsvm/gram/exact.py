@@ -47,7 +47,7 @@ CLUSTERED = 1 << 30  # for sums of fewer multiply-adds, clustering the rows take
 # symmetric_sums also needs |S| >= SUPPORT_SHARE * |R union S|, for requested rows R and support vectors S.
 ROWS_FACTOR = 1.25
 SUPPORT_SHARE = 0.6
-BLOCK = 128  # symmetric_sums takes this many right-hand rows at a time, a multiple of the alignment of sub-buffers
+BLOCK = 128  # symmetric_sums takes this many rows of K at a time, a multiple of the alignment of sub-buffers
 ONE_THREAD = 1024  # BLAS runs in one thread for products of at most this many rows
 BLOCK_VALUES = 1 << 15  # number of values of K in a block on the host, so that a CPU cache holds the block
 WHOLE_VALUES = 1 << 20  # the host computes K in one piece, not in blocks, if K has at most this many values
@@ -102,8 +102,8 @@ def symmetric_sums(
     K is the kernel matrix of the rows and the support vectors together. The sums agree with :func:`responses` up to
     rounding. Return None if :func:`responses` would be faster, or if memory is too small.
 
-    Blocks of rows are the right-hand rows one after another. K between a block and all rows up to the block's end is
-    computed and added to the sums of these rows. Its values for the rows before the block are also added, transposed,
+    Rows are taken in blocks, one after another. K between a block and all rows up to the block's end is computed and
+    added to the sums of these rows. Its values for the rows before the block are also added, transposed,
     to the sums of the block.
     """
     plan, both = layouts.cheaper_plan(plan, X), np.union1d(rows, support).astype(np.int32)

@@ -55,7 +55,7 @@ class Store(NamedTuple):
     ld
         number of values in each row of K.
     slot
-        int32 buffer; K(u, X) of right-hand row u becomes stored row slot[u], counted over all slabs.
+        int32 buffer. Row u of K(U, X), for right-hand rows U, becomes stored row slot[u], counted over all slabs.
     near
         whether the next kernel reads the values, so that SIMD kernels leave them in the CPU's caches.
     """
@@ -104,7 +104,7 @@ class Update(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """Describe the square matrix out[u, v] = K(row u, row v) among the right-hand rows of a panel.
+    """Describe the square matrix out[u, v] = K(row u, row v) among the right-hand rows U that a panel holds.
 
     Attributes
     ----------
@@ -169,14 +169,15 @@ class Operator(Protocol):
     width: int
 
     def panel(self, capacity: int, square: bool = False) -> Panel:
-        """Return an empty panel for at least ``capacity`` right-hand rows. Pass ``square`` for a panel that
-        :meth:`tile` accepts."""
+        """Return an empty panel for at least ``capacity`` right-hand rows U of a product K(X, U).
+
+        Pass ``square`` for a panel that :meth:`tile` accepts."""
 
     def panel_bytes(self, capacity: int) -> int:
-        """Return the size of a panel for ``capacity`` right-hand rows in bytes."""
+        """Return the size in bytes of a panel for ``capacity`` right-hand rows U of a product K(X, U)."""
 
     def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
-        """Return a view of ``capacity`` right-hand rows of a filled panel, from row ``first`` on.
+        """Return a view of a filled panel, which holds right-hand rows U: the ``capacity`` rows from row ``first`` on.
 
         The view consists of whole blocks. The buffer ``count`` holds the number of its valid rows.
         """
@@ -197,7 +198,7 @@ class Operator(Protocol):
         """Copy the rows of X at the positions rows[0 .. count - 1] into a panel. Position -1 gives a zero row."""
 
     def tile(self, panel: Panel, tile: Tile) -> None:
-        """Write the values of K among the right-hand rows of a filled square panel to ``tile.out``."""
+        """Write K(U, U) among the right-hand rows U of a filled square panel to ``tile.out``."""
 
     def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None, end: int = 0) -> None:
         """Add D K(U, X) to the sums c, and write K(U, X) into ``store``.
@@ -307,7 +308,7 @@ class Gram(Operator):
         return self.reader.part(panel, first, capacity, count)
 
     def gather(self, panel: Panel, rows: Buffer, count: Buffer, fresh: bool = True) -> None:
-        """Copy the rows of X at the positions ``rows`` into a panel, as right-hand rows.
+        """Copy the rows of X at the positions ``rows`` into a panel, as the right-hand rows U of a product K(X, U).
 
         The panel must have been made for rows with at least as many entries. With ``fresh`` the rest of the panel
         becomes zero. Otherwise rows that other Grams wrote into the panel remain.
@@ -352,7 +353,7 @@ class Gram(Operator):
         self.over_rows(groups, 0, panel, count, store, update)
 
     def of_all(self, capacity: int = 0, square: bool = False) -> Panel:
-        """Return a panel whose right-hand rows are all rows of X in the caller's order.
+        """Return a panel that holds all rows of X in the caller's order, as the right-hand rows of a product K(X, X).
 
         The panel has a capacity of at least ``capacity`` rows.
         """
@@ -421,7 +422,7 @@ class Gram(Operator):
                 self.over_rows(some, first, panel, count, store, update._replace(c=c))
 
     def slot(self, capacity: int) -> Buffer:
-        """Return the int32 buffer 0, 1, ..., capacity - 1, by which right-hand row u goes to row u of a store."""
+        """Return the int32 buffer 0, 1, ..., capacity - 1, by which row u of K(U, X) goes to row u of a store."""
         if capacity not in self._slots:
             self._slots[capacity] = self.stream.upload(np.arange(capacity, dtype=np.int32))
         return self._slots[capacity]

@@ -152,7 +152,7 @@ class RowSource(NamedTuple):
 
 
 def computed_rows(spec: Spec) -> RowSource:
-    """Return the OpenCL text that computes rows of a subproblem's matrix K from the right-hand rows of a panel."""
+    """Return the OpenCL text that computes rows of a subproblem's matrix K from the rows that a panel holds."""
     return RowSource(spec.name or "expression", sources.render("gram/row_simd", kernel=spec))
 
 
@@ -182,7 +182,7 @@ def forward_back(spec: Spec, kind: str, dtype: str, profile: Profile, d: int = 0
     )
 
 
-# In the kernel back (back.cl) a work-item takes ROWS_EACH right-hand rows, a divisor of the capacity of every panel.
+# In the kernel back (back.cl) a work-item takes ROWS_EACH right-hand rows u of K(X, U), a divisor of the capacity of U.
 # In the kernel forth (back.cl) a SIMD work-item takes FORTH vectors of rows. A work-group takes LINE rows.
 ROWS_EACH, FORTH, LINE = 4, 4, 16
 
@@ -260,7 +260,7 @@ class Units:
         return self.warp * (self.groups * lanes // self.rows) * (self.blocks * lanes // self.vectors)
 
     def together(self, lanes: int) -> int:
-        """Return how many fragments of a warp write their sums over right-hand rows to local memory at a time.
+        """Return how many fragments of a warp write their sums over the rows U of K(X, U) to local memory at a time.
 
         The sums take the place of features in local memory, whose size limits the number of fragments.
         """

@@ -32,7 +32,7 @@ from clsvm.opencl.contexts import thread_dict
 from clsvm.opencl.stream import ALIGNMENT, Buffer, JoinedArrays, Stream, join_arrays
 
 Vector = NDArray[np.float64]
-_TILE = 64  # a multiple of the rows in a lane group, and of the right-hand rows in a panel's block, for every layout
+_TILE = 64  # a multiple of the rows in a lane group, and of the support vectors in a block of a panel, for every layout
 # In a panel, the support vectors of a group begin at a multiple of _BEGIN rows, where a sub-buffer may begin.
 _BEGIN = ALIGNMENT // 4
 CHUNK = 256 << 20  # bytes of rows to predict that are laid out at a time
@@ -58,7 +58,7 @@ def whole_tiles(rows: int) -> int:
 
 
 class Piece(NamedTuple):
-    """Describe consecutive support vectors of one group, which are consecutive right-hand rows of a panel.
+    """Describe consecutive support vectors of one group, which stand one after another in a panel, a device buffer.
 
     Attributes
     ----------
@@ -88,9 +88,11 @@ class Piece(NamedTuple):
 
 
 def _pieces(ends: Sequence[int], most: int) -> tuple[int, list[list[Piece]]]:
-    """Distribute support vectors to panels: return the capacity of a panel, and the pieces in each panel.
+    """Distribute support vectors to panels, the device buffers that hold them.
 
-    The capacity is at most about ``most`` right-hand rows. ``ends`` holds the end of each group of support vectors.
+    Return the capacity of a panel in support vectors, and the pieces in each panel.
+
+    The capacity is at most about ``most`` support vectors. ``ends`` holds the end of each group of support vectors.
     Each piece starts where a sub-buffer may begin.
     """
     sizes = np.diff([0, *ends])
@@ -125,7 +127,9 @@ def _runs(pieces: Sequence[Piece], among: Sequence[int], problems: int) -> Itera
 
 
 def _weights(pieces: Sequence[Piece], coefficients: Vector, begin: int, capacity: int) -> Vector:
-    """Return an array (problems, capacity) of the coefficients at the panel positions from ``begin`` on.
+    """Return an array (problems, capacity) of the coefficients of the support vectors in a panel, from ``begin`` on.
+
+    A panel is the device buffer of the support vectors.
 
     Positions that belong to none of the pieces have the coefficient 0.
     """
@@ -251,7 +255,7 @@ class Support:
         stream.finish()
 
     def _loaded(self, stream: Stream, pieces: list[Piece]) -> LoadedPanel:
-        """Lay out the support vectors of some pieces on the device, and copy them into a new panel."""
+        """Lay out the support vectors of some pieces on the device, and copy them into a panel, a new buffer."""
         first, end = pieces[0].which.start, pieces[-1].which.stop
         gram = Gram(stream, layouts.build(stream, self.vectors[first:end], self._single, self.dtype), self.kernel)
         panel = gram.panel(self._capacity)
@@ -374,10 +378,10 @@ class Support:
 class SmallBatchPredictor:
     """Compute decision values without the intercept for at most MAX_BATCH rows of d features in one call.
 
-    ``loads`` are the panels of support vectors on the device. A predictor belongs to one queue and one thread. Its
-    buffers outlive the stream that made them. One buffer holds the norms, the sums and the rows, because a copy of few
-    bytes takes as long as one of many. One copy to the device writes the rows and sets the sums to zero. One copy to
-    the host reads norms and sums.
+    ``loads`` are the panels, the device buffers that hold the support vectors. A predictor belongs to one queue and one
+    thread. Its buffers outlive the stream that made them. One buffer holds the norms, the sums and the rows, because a
+    copy of few bytes takes as long as one of many. One copy to the device writes the rows and sets the sums to zero.
+    One copy to the host reads norms and sums.
     """
 
     def __init__(self, stream: Stream, support: Support, loads: Sequence[LoadedPanel], d: int, problems: int) -> None:

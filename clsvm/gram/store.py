@@ -190,7 +190,7 @@ def nbytes(n: int, dtype: str) -> int:
 
 
 def needed_bytes(gram: Operator) -> int:
-    """Return the number of bytes that :func:`computed` allocates, including its panel of right-hand rows."""
+    """Return the number of bytes that :func:`computed` allocates, including its panel, a buffer of rows of X."""
     return nbytes(gram.rows.n_pad, gram.rows.dtype) + gram.panel_bytes(_AT_A_TIME)
 
 
@@ -216,8 +216,10 @@ def precomputed(stream: Stream, K: NDArray[Any], dtype: str) -> StoredGram:
 def computed(gram: Operator, tiles: bool) -> StoredGram:
     """Compute all of K for the rows of ``gram``, and return an operator that reads the stored K for many solves.
 
-    ``tiles`` says whether K among right-hand rows may be computed again where that is cheaper than gathering the values
-    from K. SIMD-style devices, which are CPUs, compute half of K and mirror it if values are costly. Mirroring also
+    ``tiles`` says whether K(U, U) among the right-hand rows U of a product K(X, U) may be computed again where that is
+    cheaper than gathering the values from K.
+
+    SIMD-style devices, which are CPUs, compute half of K and mirror it if values are costly. Mirroring also
     keeps K symmetric: K(x, y) and K(y, x) of element-wise sums over sparse rows can differ in the last bit.
 
     Raises ValueError and DeviceError as :func:`precomputed` does.
@@ -246,9 +248,9 @@ def fill(
 ) -> tuple[int, Places]:
     """Compute the rows of K at the ascending positions ``rows`` and write each into its slot of a store.
 
-    ``panel`` takes some of the rows at a time as right-hand rows, from the last rows to the first. With ``symmetric``,
-    only the first ``end`` values of a row u are computed, up to the last row of the panel. Once all panels are done,
-    the other values K[u][v] are copied from K[v][u] (mirror_rows in stored.cl).
+    ``panel`` holds some of the rows at a time, as the right-hand rows U of a product K(X, U), from the last rows to the
+    first. With ``symmetric``, only the first ``end`` values of a row u are computed, up to the last row of the panel.
+    Once all panels are done, the other values K[u][v] are copied from K[v][u] (mirror_rows in stored.cl).
 
     Arguments:
         listed: buffers for a panel's positions, slots and count.

@@ -16,7 +16,7 @@ from clsvm.gram.programs import UNITS, Units
 from clsvm.kernels import make
 from clsvm.opencl.stream import Stream
 
-# Numbers of rows, right-hand rows and features of the trial product. None of them fills whole tiles of K.
+# Numbers of rows X, right-hand rows U and features of the trial product K(X, U). None of them fills whole tiles of K.
 ROWS, WORKING, FEATURES = 190, 130, 37
 
 ROUNDED = 2.0**-21  # rounding error of a float32 inner product of FEATURES terms, divided by the vectors' norms

@@ -138,7 +138,7 @@ class TileMemory:
 
     @contextmanager
     def released(self) -> Iterator[None]:
-        """Free the memory of the panel and of the tile Q until the context ends.
+        """Free the panel, which holds the rows of the working set, and the tile Q until the context ends.
 
         The next outer iteration fills both again.
         """

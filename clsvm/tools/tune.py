@@ -43,11 +43,11 @@ from clsvm.problem import c_svc
 from clsvm.solvers.decomposition import Solver
 from clsvm.solvers.result import Settings
 
-WORKING = 256  # number of right-hand rows in the products that measure rates
+WORKING = 256  # number of right-hand rows U in the products K(X, U) that measure rates
 ROWS = {"simd": 1 << 12, "workgroup": 1 << 15}  # rows for each kernel style: enough to exceed the processor's caches
 _REPEATS, _TURNS = 9, 5  # number of rounds in the measurement of a rate, and runs of each product in a round
 _DENSE = 256  # number of columns of dense rows, and of the densely stored columns of hybrid rows
-# The CSR rows have few columns, so that copying right-hand rows takes little time. A row has about _ENTRIES entries.
+# The CSR rows have few columns, so that copying rows takes little time. A row has about _ENTRIES entries.
 _SPARSE, _ENTRIES = 1024, 120
 # There are _KINDS kinds of clustered rows. Rows of a kind have entries in the share _SHARED of its _WIDTH columns.
 _KINDS, _WIDTH, _SHARED = 128, 256, 0.9
@@ -304,7 +304,7 @@ def _gram(working: int, d: int, density: float = 1.0) -> Callable[[Stream, int],
 
     def prepare(stream: Stream, n: int) -> Launch:
         rng = np.random.default_rng(0)
-        # A product with few right-hand rows is limited by reading memory, so X must exceed the processor's caches.
+        # A product K(X, U) with few rows U is limited by reading memory, so X must exceed the processor's caches.
         n = max(n * 256 // d, working) if working > 16 else n * 4
         dense = density == 1
         X: Any = rng.random((n, d), np.float32) if dense else text(rng, n, d, int(d * density), power=1)

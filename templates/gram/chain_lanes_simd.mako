@@ -1,4 +1,5 @@
-<%doc>Continue the inner products of ``groups`` lane groups x[a] with ``columns`` right-hand rows y_u, in a SIMD kernel:
+<%doc>Continue the inner products of ``groups`` lane groups x[a] of X with ``columns`` right-hand rows y_u of a product
+K(X, U), in a SIMD kernel:
   sums[a][u] += x[a][j] * y_u[j],   over the features j < length, in each of the V lanes
 The argument ``other`` is code for y_u[j], and ``begin`` is code that runs once for each feature j.
 </%doc>

@@ -1,4 +1,5 @@
-<%doc>Turn the sums tile[r][u] of a work-group kernel, <x_r, y_u> of row x_r and right-hand row y_u, into kernel values.
+<%doc>Turn the sums tile[r][u] of a work-group kernel, <x_r, y_u> of row x_r and right-hand row y_u, into values of
+K(X, U).
 Then store the values, or add them to sums c (epilogue.mako).
 Row r of the tile is row r0 + r of the lane group, and the first ``valid`` right-hand rows are valid.
 An item takes one row and the right-hand rows part, part + PARTS, ...

@@ -1,4 +1,4 @@
-<%doc>Turn the sums k[g][4 * b + v] = <x, u> of a work-group kernel into kernel values.
+<%doc>Turn the sums k[g][4 * b + v] = <x, u> of a work-group kernel into values of K(X, U).
 Then store the values, or add them to sums c (epilogue.mako).
 The four rows x of k[g][...] are g * V + 4 * tx .. g * V + 4 * tx + 3, and u is right-hand row u0 + b * UB + 4 * ty + v.
 Values of right-hand rows past the last one become 0, since the kernel function may be infinite there.

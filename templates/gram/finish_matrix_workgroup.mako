@@ -1,4 +1,4 @@
-<%doc>Turn the sums k[g][m][s] = <x, u> of matrix units into kernel values.
+<%doc>Turn the sums k[g][m][s] = <x, u> of matrix units into values of K(X, U).
 Then store the values, or add them to sums c (epilogue.mako).
 x is the tile's row ROW_AT(g, s), and u is right-hand row u0 + VECTOR_AT(m, s).
 Values of right-hand rows past the last one become 0, since the kernel function may be infinite there.

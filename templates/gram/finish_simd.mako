@@ -1,4 +1,4 @@
-<%doc>Turn the sums value[u] = <x, u0 + u> of a SIMD kernel into kernel values, for V rows x and right-hand rows u0 + u.
+<%doc>Turn the sums value[u] = <x, u0 + u> of a SIMD kernel into values of K(X, U), for V rows x and rows u0 + u of U.
 Then store the values, or add them to sums c (epilogue.mako). The first ``valid`` right-hand rows are valid.
 </%doc>
     // The loops are not unrolled, because the constants of the kernel function would not fit the registers.

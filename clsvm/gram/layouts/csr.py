@@ -49,8 +49,8 @@ from clsvm.opencl.stream import Buffer, Stream
 ORDERED = 8192  # for at most this many columns, a first-level cache holds the map from columns to lines of a block
 VALUE = 1.4  # cost of computing the kernel function and storing its value, as a multiple of the profile's value_cost
 CONVERTED = 1000.0  # cost of testing one value of a dense row for 0, in dense multiply-adds
-LINE = 12000.0  # cost of filling in one feature of a block of right-hand rows, in dense multiply-adds
-CACHED = 4096  # number of features of 64 right-hand rows that a second-level cache holds
+LINE = 12000.0  # cost of copying one feature of a block of right-hand rows U of K(X, U), in dense multiply-adds
+CACHED = 4096  # number of features of 64 right-hand rows U of K(X, U) that a second-level cache holds
 FAR = 3.0  # extra cost of an entry whose feature is not in a second-level cache, as a multiple of an entry's cost
 TEAM_ITEMS = 256  # work-items of a work-group
 # Costs of storing some columns whole:
@@ -132,14 +132,14 @@ class PanelRows(NamedTuple):
 
 @dataclass
 class PanelBlock:
-    """Map features to lines of a block of right-hand rows. A line holds one feature of all rows in the block.
+    """Map features to lines of a block of right-hand rows U of K(X, U). A line holds one feature of all these rows.
 
     Attributes
     ----------
     line_of
         buffer (d,); feature j has line line_of[j] - base of the block.
     base
-        offset of the current block. If line_of[j] <= base, no right-hand row of the block has feature j.
+        offset of the current block. If line_of[j] <= base, no row of the block has feature j.
     """
 
     line_of: Buffer
@@ -202,7 +202,7 @@ class CsrReader(Reader):
         yield from self.over_panel(groups, panel, self.norms, panel, count)
 
     def over_panel(self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer) -> Iterator[Launch]:
-        """Yield a launch for each block of the right-hand rows. During it, the panel ``right`` holds that block."""
+        """Yield a launch of a product for each block of its right-hand rows, which the panel ``right`` then holds."""
         stream, r, block, (csr, dense, norms, listed, which) = self.stream, self.rows, right.block, right.listed
         mark, fill, _ = self._scatter
         size, local = self._range(right)
@@ -222,7 +222,7 @@ class CsrReader(Reader):
             block.base += lines
 
     def copy_dense(self, panel: Panel, first: int) -> None:
-        """Copy the dense columns of the right-hand rows first .. first + width - 1 into the panel."""
+        """Copy the dense columns of the right-hand rows first .. first + width - 1 of a product into the panel."""
         _, dense, _, listed, which = panel.listed
         self._scatter[2](*self._range(panel), dense, listed, which, first, panel.values)
 
@@ -262,7 +262,7 @@ class Csr(Layout):
         return self.of_parts(survey, np.zeros(len(survey.density), bool))
 
     def of_parts(self, survey: Survey, whole: NDArray[np.bool_]) -> float:
-        """Return the cost of a value of K from the entries in columns that are not ``whole`` (d,), in dense
+        """Return the cost of a value of K(X, U) from the entries in columns that are not ``whole`` (d,), in dense
         multiply-adds.
 
         Half of an entry's cost is shared by all right-hand rows of a block. A CPU's cache holds the block's densest
@@ -342,7 +342,7 @@ class Csr(Layout):
         return made
 
     def width(self, profile: Profile, dtype: str, shape: str) -> int:
-        """Return the number of right-hand rows in a block of a panel. For few right-hand rows a SIMD device takes the
+        """Return the number of rows U of K(X, U) in a block of a panel. For few rows U a SIMD device takes the
         width of one vector, because the time of an entry does not depend on how many rows of the block are used."""
         V = record.lanes(profile, dtype)
         if profile.style == "workgroup":  # local memory holds a work-group's tile
@@ -407,7 +407,7 @@ def _whole(plan: Plan) -> int:
 
 
 def _teams(width: int) -> int:
-    """Return the number of rows that a work-group takes at a time, for ``width`` right-hand rows in a block."""
+    """Return the number of rows X that a work-group takes at a time in K(X, U), for ``width`` rows U in a block."""
     return max(1, TEAM_ITEMS // width)
 
 

@@ -43,17 +43,17 @@ UNEVEN = 8  # in K(U, U), work-items take one register tile each if a compute un
 CHUNK = 128  # features in a chunk: a first-level cache holds 128 features of a tile's rows and of the right-hand rows
 # by shape class: rows with more chunks of features than this number are multiplied chunk by chunk
 CUT = {"many": 1, "few": 4}
-WAIT = 1.5  # factor on the cost of a multiply-add if a CPU with few right-hand rows waits for dense rows
+WAIT = 1.5  # factor on the cost of a multiply-add of K(X, U) if U has few rows and a CPU waits for dense X
 # cost of the kernel function over dense rows and over clustered rows, as a multiple of the profile's value_cost
 DENSE_VALUE, CLUSTERED_VALUE = 1.5, 1.4
 # Constants of clustered rows:
 AHEAD = 64  # a row's values are prefetched this number of features ahead of their use
 # A work-item takes at most RUN lane groups of V rows, and a compute unit gets at least SHARE work-items.
 RUN, SHARE = 16, 8
-SKIPPED = 1024  # a cluster of rows may lack this many of a panel's features at no cost
+SKIPPED = 1024  # a cluster of rows X may lack this many features of the rows U of K(X, U) at no cost
 SCATTERED = 1280  # if a cluster lacks this many features more, the cost of a multiply-add doubles
-FIRST = 600.0  # cost of reading a feature of a panel's right-hand rows for the first time, in dense multiply-adds
-NEAR = 256  # a cache holds this many features of a panel's right-hand rows, which do not have the cost FIRST
+FIRST = 600.0  # cost of reading a feature of the rows U of K(X, U) for the first time, in dense multiply-adds
+NEAR = 256  # a cache holds this many features of the rows U of K(X, U), which do not have the cost FIRST
 STAGING = 256 << 20  # bytes of rows that are copied at a time to a device that does not share the host's memory
 
 
@@ -350,7 +350,7 @@ class Lanes(Layout):
         return packed(stream, X, plan.centre, dtype, self.name, record.in_order(n, n_pad), [lengths])
 
     def width(self, profile: Profile, dtype: str, shape: str) -> int:
-        """Return the number of right-hand rows in a block of a panel: V, or 2 for two right-hand rows.
+        """Return the number of right-hand rows U of K(X, U) in a block of a panel: V, or 2 for two right-hand rows.
 
         A block of 2 lets a cache line hold several features of the pair instead of empty rows. A long panel then takes
         less of the first-level cache, which X needs too.
@@ -383,8 +383,8 @@ class Lanes(Layout):
     def tile(self, profile: Profile, dtype: str, shape: str, of_panel: bool) -> Tile:
         """Return the sizes of a gram kernel's register tile, by macro name.
 
-        A tile has at most as many right-hand rows as a panel's block. ``shape`` is the size class of the panel: "two",
-        "few" or "many" (profiles.shape_class).
+        A tile of K(X, U) has at most as many right-hand rows U as a block of a panel. ``shape`` is the size class of
+        U: "two", "few" or "many" rows (profiles.shape_class).
         """
         chosen = {**profile.tiles[shape]}
         if profile.style == "simd":
@@ -419,7 +419,7 @@ DENSE = Lanes()
 
 
 def gather(profile: Profile, dtype: str, d: int = 0, shape: str = "many") -> Variant:
-    """Return the program that copies rows into a panel, which stores right-hand rows in lane groups of V rows."""
+    """Return the program that copies rows into a panel, which stores the rows U of K(X, U) in lane groups of V rows."""
     made = *options(profile, dtype, d), f"-DUB={DENSE.width(profile, dtype, shape)}"
     return Variant(f"gather {dtype} {shape}", sources.cl("gram/gather"), made, "gather")
 

@@ -37,8 +37,8 @@ from clsvm.opencl.profiles import Profile, shape_class
 from clsvm.opencl.stream import Buffer, Stream
 
 WHOLE = 8  # kernels that choose a working set read 8 rows at once, so padded row counts are multiples of 8
-WORKING = 512  # assumed number of right-hand rows of a product if the caller gives none
-WAIT = 4 / 3  # factor on the cost of a multiply-add if right-hand rows are so few that a CPU waits for rows from memory
+WORKING = 512  # assumed number of right-hand rows U of a product K(X, U) if the caller gives none
+WAIT = 4 / 3  # factor on the cost of a multiply-add of K(X, U) if U has so few rows that a CPU waits for X from memory
 LAUNCHES = 20  # approximate number of launches in an outer iteration; each costs the profile's outer_cost / LAUNCHES
 
 Text = tuple[str, list[str]]  # OpenCL text of a program, and its -D options
@@ -108,9 +108,9 @@ class Survey:
         return float(self.density.sum())
 
     def wait(self, times: float = WAIT) -> float:
-        """Return the factor by which multiply-adds slow down: ``times`` for few right-hand rows on a CPU, else 1.
+        """Return the factor by which the multiply-adds of K(X, U) slow down: ``times`` for few rows U on a CPU, else 1.
 
-        A CPU with few right-hand rows uses the rows faster than the memory delivers them.
+        With few rows U a CPU uses the rows X faster than the memory delivers them.
         """
         return times if self.profile.style == "simd" and shape_class(self.working) != "many" else 1.0
 
@@ -339,7 +339,7 @@ class Reader(ABC):
     def of_panel(self, panel: Panel) -> tuple[Any, ...] | None:
         """Return a panel's values, squared norms and feature count in the format of lane groups of V rows.
 
-        Return None if the panel holds only one block of right-hand rows at a time.
+        A panel holds the right-hand rows U of a product K(X, U). Return None if it holds only one block of U at a time.
         """
         return None
 
@@ -375,7 +375,8 @@ class Layout(ABC):
     in_order
         whether rows keep the caller's order. Otherwise :meth:`row_bytes` is an upper bound.
     shared
-        whether a panel holds all its right-hand rows at once, so that several work-groups can share them.
+        whether a panel holds all right-hand rows U of a product K(X, U) at once, so that several work-groups can share
+        them.
     splits
         whether columns with few zeros are stored whole, apart from the sparse entries of the other columns.
     elementwise
@@ -388,7 +389,7 @@ class Layout(ABC):
     clsvm/tools/emit.py prints these attributes in the headers of C programs:
 
         rows_words: lines that say how rows lie in memory.
-        panel_words: lines that say how right-hand rows lie in memory.
+        panel_words: lines that say how the right-hand rows U of a product K(X, U) lie in memory.
         arguments: the meaning of the kernel arguments that differ between layouts.
         panel_arguments: the meaning of these arguments in a launch over a panel.
 
@@ -479,7 +480,7 @@ class Layout(ABC):
         """Return the number of work-items in a work-group. ``numbers`` are the kernel's -D options by name."""
 
     def grid(self, numbers: Mapping[str, int], groups: int, blocks: int) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Return the global and local size of a work-group launch over lane groups and blocks of right-hand rows.
+        """Return the global and local size of a work-group launch over lane groups of X and blocks of U, for K(X, U).
 
         ``numbers`` are the kernel's -D options by name.
         """
@@ -515,7 +516,7 @@ def packing(profile: Profile, source: DTypeLike, d: int, dtype: str) -> list[str
 def template(family: str, spec: Spec, profile: Profile) -> str:
     """Return the OpenCL text of the kernel gram of a template family, such as "lanes" or "csr".
 
-    The family "few" is for few right-hand rows in work-group style.
+    The family "few" is for products K(X, U) with few right-hand rows U, in work-group style.
     """
     return sources.render(f"gram/gram_{family}_{profile.style}", kernel=spec)
 
