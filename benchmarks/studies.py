@@ -305,7 +305,7 @@ class NumPyCross:
         self.n, self.m, self.k, self.passes, self.dtype = len(X), len(C), 1, 0, dtype
         self.weigh()
 
-    def weigh(self, w: Any = None, shares: Any = None) -> None:
+    def set_weights(self, w: Any = None, shares: Any = None) -> None:
         """Set the weights w (n,) of :meth:`forward_back`; ``shares``, for losses that couple outputs, is ignored."""
         self._w = np.ones(self.n) if w is None else w.reshape(self.n)
 

@@ -263,5 +263,5 @@ def test_values_that_overflow(name: str, clsvm: Command, tmp_path: Path) -> None
     (tmp_path / "ranges").write_text(ranges)
     code, out, err = clsvm("scale", *flags, *(["-r", "ranges"] if ranges else []), "data")
     assert (code, out) == (1, "")
-    assert err.startswith("clsvm: error: data: got ")
+    assert err.startswith("clsvm: error: data: scaling overflows: got ")
     assert message in err

@@ -180,7 +180,7 @@ WRONG: tuple[tuple[Any, tuple[Any, ...], type[Exception], str], ...] = (
     (PRODUCT, (np.ones((0, 0)),), ValueError, r"U must be a square matrix of at .* got shape \(0, 0\)"),
     (SOLVE, (ONE, np.ones(4)), ValueError, r"B must be \(n,\) or \(n, k\) with n = 3"),
     (SOLVE, (ONE, 1.0), ValueError, r"B must be \(n,\) or .*got shape \(\)"),
-    (SOLVE, (np.diag([1.0, 0]), np.ones(2)), ValueError, "T is singular: number 1 of its"),
+    (SOLVE, (np.diag([1.0, 0]), np.ones(2)), ValueError, "T is singular: entry 1 of its"),
     (PRODUCT, (ONE + 0j,), TypeError, "U must be of real numbers, got complex128"),
     (FACTOR, (ONE.astype(str),), TypeError, "A must be of real numbers, got <U"),
     (FACTOR, (scipy.sparse.eye(3),), TypeError, "A must be a dense array .*, got a dia_matrix"),
