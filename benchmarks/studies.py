@@ -303,7 +303,7 @@ class NumPyCross:
         self._X, self._C, self._gamma, self._real = X.astype(dtype), C.astype(dtype), gamma, np.dtype(dtype)
         self._cc = np.square(self._C).sum(axis=1)
         self.n, self.m, self.k, self.passes, self.dtype = len(X), len(C), 1, 0, dtype
-        self.weigh()
+        self.set_weights()
 
     def set_weights(self, w: Any = None, shares: Any = None) -> None:
         """Set the weights w (n,) of :meth:`forward_back`; ``shares``, for losses that couple outputs, is ignored."""
