@@ -37,9 +37,9 @@ class Costs:
         LIBSVM's prediction: additional seconds for each kernel value and each class after the second.
     fit
         clsvm's fit: fixed seconds.
-    predict
+    answer
         clsvm's prediction: fixed seconds.
-    class_pair
+    machine
         clsvm's fit: additional seconds for each pair of classes.
     vote
         clsvm's prediction: additional seconds for each row and each pair of classes.
@@ -57,8 +57,8 @@ class Costs:
     value_cell: float = 1e-9
     term: float = 1e-9
     fit: float = 5e-3
-    predict: float = 1e-3
-    class_pair: float = 3e-4
+    answer: float = 1e-3
+    machine: float = 3e-4
     vote: float = 8e-9
     share: float = 0.2
     first: float = 0.4
@@ -74,7 +74,7 @@ class Costs:
 
     def fixed_fit_seconds(self, classes: int) -> float:
         """Return the estimated seconds that clsvm's fit takes even for few rows."""
-        return self.fit + self.class_pair * classes * (classes - 1) / 2
+        return self.fit + self.machine * classes * (classes - 1) / 2
 
     def libsvm_predict_seconds(self, rows: int, support: int, cells: float, classes: int) -> float:
         """Return LIBSVM's estimated seconds for the decision values of ``rows`` rows with ``support`` support vectors.
@@ -85,7 +85,7 @@ class Costs:
 
     def fixed_predict_seconds(self, rows: int, classes: int) -> float:
         """Return the estimated seconds that clsvm needs for decision values even with few support vectors."""
-        return self.predict + self.vote * rows * (classes * (classes - 1) / 2 if classes > 2 else 0)
+        return self.answer + self.vote * rows * (classes * (classes - 1) / 2 if classes > 2 else 0)
 
     def pays(self, theirs: float, least: float, spent: float) -> bool:
         """Return whether clsvm is expected to take less than half of LIBSVM's time.

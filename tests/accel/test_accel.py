@@ -34,7 +34,7 @@ from tests.callbacks import Noted
 
 ROOT = Path(__file__).parents[2]
 ALWAYS = costs.Costs(
-    fit=0, predict=0, class_pair=0, vote=0, share=0, first=0
+    fit=0, answer=0, machine=0, vote=0, share=0, first=0
 )  # every call that can go to a device goes there
 
 
@@ -476,7 +476,7 @@ def test_pairs_of_classes_count_in_an_answer() -> None:
     assert not pays(20000, 3, 100)
     assert pays(20000, 100, 100)
     assert pays(20000, 5000, 2)
-    assert made.fixed_predict_seconds(20000, 2) == made.predict
+    assert made.fixed_predict_seconds(20000, 2) == made.answer
 
 
 @pytest.mark.usefixtures("eager")
