@@ -265,7 +265,7 @@ class KernelRows:
         stored = computed - self._uncached_rows
         all_cached = selection.sets == 1 and min(stored + sync * selection.W, state.n) <= cache.capacity
         arguments = state.stream.profile, state.gram.rows, state.n, selection.W, counts.idle, counts.outer
-        self.rows_before_tile = all_cached and compute_rows_first(*arguments, computed < state.gram.rows.n)
+        self.rows_before_tile = all_cached and compute_rows_first(*arguments, stored < state.gram.rows.n)
 
     @property
     def tile_cost(self) -> float:
