@@ -389,7 +389,7 @@ def without_probability(init: Callable[P, None]) -> Callable[P, None]:
 def _named(made: type) -> frozenset[str]:
     """Return the names of the constructor's parameters of an estimator class of clsvm.
 
-    For a user's subclass, the constructor is that of the class of clsvm from which the subclass is derived.
+    If a user derives a class from an estimator of clsvm, the names are those of the estimator's constructor.
     """
     own_class = next(one for one in made.__mro__ if one.__module__.startswith("clsvm."))
     return frozenset(inspect.signature(own_class).parameters)

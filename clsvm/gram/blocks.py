@@ -59,7 +59,7 @@ ROWS_SHARE, PLAIN_SHARE, STAY_SHARE, SHARE, WORKING_SHARE = 0.8, 0.4, 0.6, 0.5, 
 STATE_BYTES = 56
 BLOCK = 256 << 20  # largest size in bytes of a block of rows, unless blocks pass through the device many times
 # UNIFIED: largest bytes of a block that passes many times through a device which shares the host's memory.
-# COPIED: largest bytes of a block that is copied many times to a device with memory of its own.
+# COPIED: largest bytes of a block that is copied many times to the memory of a separate device.
 UNIFIED, COPIED = 2 << 20, 64 << 20
 MIN_ROWS = 1280  # a block has at least this many rows if memory allows; with fewer, some cores would idle
 # Memory of a pass over X, in multiples of a block: ONE for one block, TWO for two, COPY for two and float64 copies.

@@ -61,7 +61,7 @@ MIN_TILE_ROWS = 4096  # with work-group kernels a tile of K has at least this ma
 EACH = 4  # number of work-items for each compute unit in a launch
 CACHE = 2 << 20  # bytes of kernel values in a work-item's scratch memory, about as much as a core's cache holds
 # A work-item's scratch memory holds the kernel values of MIN_SUB to MAX_SUB lane groups. A lane group is V rows of X.
-# With fewer than SEVERAL outputs, a work-item's scratch memory holds at most MAX_SUB / 2 lane groups.
+# A work-item's scratch memory holds at most MAX_SUB / 2 lane groups if there are fewer than SEVERAL outputs.
 MIN_SUB, MAX_SUB = 2, 8
 SEVERAL = 4  # with at least this many outputs, a work-item's scratch memory may hold MAX_SUB lane groups
 
@@ -175,9 +175,8 @@ class Sums:
         stream.free(*(buffer for buffer in (old.w, old.shares) if buffer is not None))
         w = np.ones(self.gram.rows.n) if w is None else w
         coupled = None if shares is None else stream.wide(self._to_device_order(shares))
-        self._weights = Weights(
-            stream.wide(self._to_device_order(w)), int(w.ndim > 1), coupled
-        )  # padding rows have w = 0
+        # padding rows have w = 0
+        self._weights = Weights(stream.wide(self._to_device_order(w)), int(w.ndim > 1), coupled)
 
     def _to_device_order(self, values: Vector) -> Vector:
         """Move values (..., n) from the caller's order to device order (..., n_pad), with 0 in padding rows."""

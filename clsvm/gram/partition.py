@@ -177,7 +177,7 @@ def split(X: sp.csr_matrix, made: Partition) -> tuple[NDArray[np.floating], sp.c
     return dense, sp.csr_matrix(joined, shape=(n, d - made.dense))
 
 
-ACTIVE = 64  # number of active clusters, which are those that a row can join; the paper's default
+ACTIVE = 64  # number of active clusters, the paper's default; a row can join only an active cluster
 _GROUP = 64  # number of work-items of a work-group that assigns rows to clusters
 _LANES = 16  # number of active clusters whose bit sets of columns are stored side by side
 EXCESS = 0.85  # mean number of a cluster's columns that a row lacks, divided by the mean for neighbours in sorted order

@@ -33,7 +33,7 @@ from clsvm.opencl.stream import ALIGNMENT, Buffer, JoinedArrays, Stream, join_ar
 
 Vector = NDArray[np.float64]
 _TILE = 64  # a multiple of the rows in a lane group, and of the support vectors in a block of a panel, for every layout
-# In a panel, the support vectors of a group begin at a multiple of _BEGIN rows, where a sub-buffer may begin.
+# Each group of support vectors begins at a multiple of _BEGIN rows of its panel, where a sub-buffer may begin.
 _BEGIN = ALIGNMENT // 4
 CHUNK = 256 << 20  # bytes of rows to predict that are laid out at a time
 IN_PLACE = 0.8  # share of the free memory that a block of rows may take if kernels read X in the host's memory

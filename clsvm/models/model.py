@@ -37,10 +37,8 @@ from clsvm.tasks import ONE_CLASS, TASKS
 Vector = NDArray[np.float64]
 
 
-MAX_BYTES, SHARE = (
-    64 << 20,
-    4,
-)  # decision values of pairs take at most MAX_BYTES bytes and 1 / SHARE of the memory limit
+# Decision values of pairs take at most MAX_BYTES bytes and 1 / SHARE of the memory limit.
+MAX_BYTES, SHARE = 64 << 20, 4
 COPIES = 4  # numbers allocated for a pair's decision value: the sums of its two classes, on the device and on the host
 
 

@@ -67,9 +67,8 @@ class Lines:
             self._block = block = block + self._stream.readline()
             if not self._lines_before:
                 block = block.removeprefix(BOM)
-            self._text = io.BytesIO(
-                normalized(block).replace(b"_", b"__")
-            )  # float() would read 1_0 as 10, but refuses 1__0
+            # float() would read 1_0 as 10, but refuses 1__0
+            self._text = io.BytesIO(normalized(block).replace(b"_", b"__"))
             yield self._text
 
     def read(self) -> bytes:

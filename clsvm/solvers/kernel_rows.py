@@ -228,9 +228,8 @@ class KernelRows:
         self.state.stream.write(self.selection.counters, counters)
         self.counts, self._settings = Counts(), settings
         can_prefetch = self.cache.capacity and self.selection.sets == 1 and prefetches(self.state.gram)
-        self._next_prefetch = (
-            FIRST_PREFETCH * self.state.gram.rows.n if can_prefetch else np.inf
-        )  # least computed rows for a prefetch
+        # least number of computed rows for a prefetch
+        self._next_prefetch = FIRST_PREFETCH * self.state.gram.rows.n if can_prefetch else np.inf
 
     def counters(self) -> NDArray[np.int64]:
         """Return the counters (P, 4) of the P problems, as the kernels count them.

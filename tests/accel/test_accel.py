@@ -33,9 +33,8 @@ from clsvm.accel import costs, log, patches
 from tests.callbacks import Noted
 
 ROOT = Path(__file__).parents[2]
-ALWAYS = costs.Costs(
-    fit=0, answer=0, machine=0, vote=0, share=0, first=0
-)  # every call that can go to a device goes there
+# every call that can go to a device goes there
+ALWAYS = costs.Costs(fit=0, answer=0, machine=0, vote=0, share=0, first=0)
 
 
 @pytest.fixture
