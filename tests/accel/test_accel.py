@@ -60,7 +60,7 @@ def rows(task: str, n: int = 240) -> tuple[Any, Any]:
 MODELS = {
     "SVC": svm.SVC(C=3, gamma=0.2),
     "SVC poly": svm.SVC(kernel="poly", degree=2, coef0=1, C=0.1, class_weight="balanced", break_ties=True),
-    "NuSVC": svm.NuSVC(nu=0.3, gamma="auto"),
+    "NuSVC": svm.NuSVC(nu=0.3, gamma="auto", class_weight={1: 2}),  # (which LIBSVM has no use for)
     "SVR": svm.SVR(C=2),
     "NuSVR": svm.NuSVR(nu=0.4, kernel="linear"),
     "OneClassSVM": svm.OneClassSVM(nu=0.2),
@@ -320,13 +320,6 @@ def test_a_kernel_of_words() -> None:
 
     words = ["a", "aaa", "bbbb", "c"]
     assert svm.SVC(kernel=kernel).fit(words, [0, 1, 1, 0]).predict(words).tolist() == [0, 1, 1, 0]
-
-
-@pytest.mark.usefixtures("eager")
-def test_class_weights_of_nu_svc_do_nothing_as_in_libsvm() -> None:
-    X, y = rows("SVC", 120)
-    one, other = (svm.NuSVC(nu=0.3, class_weight=weight).fit(X, y) for weight in (None, {1: 2}))
-    np.testing.assert_array_equal(one.dual_coef_, other.dual_coef_)
 
 
 @pytest.mark.parametrize("change", [{"cv": "once"}, {"verbose": 1}, {"n_jobs": 0}, {"n_jobs": "x"}])

@@ -87,10 +87,13 @@ def test_lines_labels_and_predictions(command: Command, tmp_path: Path, seed: in
     heads = [re.findall("^(?:svm_type|label|nr_class).*", (tmp_path / m).read_text(), re.MULTILINE) for m in HELD]
     assert heads[0] == heads[1]
     (tmp_path / "fresh").write_bytes(drawn(seed + 5).text.encode())  # (f is 0 at support vectors of one class)
+    found = []
     for model in HELD:
         told = run("svm-predict", "fresh", model, "by_them")
         assert command("predict", "fresh", model, "by_us").out == told or case.task > 2
-        np.testing.assert_allclose(np.loadtxt("by_us"), np.loadtxt("by_them"), rtol=2e-5, atol=2e-5)
+        found.append(np.loadtxt("by_us"))
+        np.testing.assert_allclose(found[-1], np.loadtxt("by_them"), rtol=2e-5, atol=2e-5)
+    assert case.task > 2 or (found[0] == found[1]).mean() > 0.9
 
 
 HELD = "ours", "theirs"
@@ -108,7 +111,7 @@ def test_folds_and_probabilities(command: Command, tmp_path: Path, seed: int) ->
     (tmp_path / "data").write_bytes(case.text.encode())
     assert command("train", *case.flags, "-b", "1", "-q", "data", "ours").code == 0
     run("svm-train", *case.flags, "-b", "1", "-q", "data", "theirs")
-    heads = []
+    heads, shares = [], []
     for model in HELD:
         told = run("svm-predict", "data", model, "by_them")
         assert command("predict", "data", model).out.splitlines()[0] == told.splitlines()[0]  # (of -b 0)
@@ -121,10 +124,12 @@ def test_folds_and_probabilities(command: Command, tmp_path: Path, seed: int) ->
         (head, *mine), (other, *theirs) = (Path(name).read_text().splitlines() for name in ("by_us", "by_them"))
         assert (ours.out, head) == (told, other)
         heads.append(head)
+        shares.append(np.loadtxt("by_us", skiprows=1)[:, 1:])
         for line, peer in zip(mine, theirs, strict=True):
             assert line.split()[0] == peer.split()[0]
             assert [*map(float, line.split()[1:])] == pytest.approx([*map(float, peer.split()[1:])], abs=1e-5)
     assert len(set(heads)) <= 1
+    assert not shares or np.abs(shares[0] - shares[1]).mean() < 0.05
     out = [command("train", *case.flags, "-v", "3", "data").out, run("svm-train", *case.flags, "-v", "3", "data")]
     assert out[0].count("obj = ") == out[1].count("obj = ")
     ends = [re.findall(r"^Cross Validation .* =", text, re.MULTILINE) for text in out]

@@ -298,16 +298,6 @@ def test_numbers_are_in_the_comment_alone() -> None:
     assert "#define INDEX int\n" in text
 
 
-def test_what_emit_refuses() -> None:
-    for args, words in {
-        ("spam", "dense", "float32"): "got 'spam', expected one of rows",
-        ("rows", "clustered", "float32"): "laplacian has the layouts dense, csr",
-        ("rows", "dense", "half"): "expected one of float32",
-    }.items():
-        with pytest.raises(ValueError, match=words):
-            emit.emit(kernels.make("laplacian"), *args, PROFILES["gpu"])
-
-
 def test_emit_writes_a_file_or_stdout(run: Command, tmp_path: Path) -> None:
     flags = ["emit", "--kernel", EXPRESSION, "--param", "c=2", "--profile", "gpu", "--product", "both"]
     result = run(*flags)

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from clsvm.cli import scale
@@ -89,24 +88,3 @@ def test_a_pipe_is_read_once(command: Command, rows: bytes, fed: Callable[..., R
     assert (result.code, "/dev/stdin is named twice and can be read once" in result.err) == (1, True)
     assert fed(rows, "scale", "-r", "-", "-").code == 1
     assert command("train", "-q", "data", "/dev/null").code == 0
-
-
-@pytest.mark.parametrize(
-    ("first", "expected"),
-    [((0, 1), "0 1"), ((1, 0), "1 0"), ((-1, 1), "1 -1"), ((-1, 2), "-1 2"), ((5, -3, 2), "5 -3 2")],
-)
-def test_labels_stand_in_the_order_of_their_rows(
-    command: Command, tmp_path: Path, first: tuple[int, ...], expected: str
-) -> None:
-    """But of -1 and +1 the latter is first, as svm-train has it."""
-    X, _ = noisy(60, 3)
-    index = np.arange(60) % len(first)
-    write_text(tmp_path / "data", X + 2 * (index[:, None] == np.arange(3)), np.array(first)[index])
-    assert command("train", "-q", "-b", "1", "data", "m").code == 0
-    assert f"\nlabel {expected}\n" in (tmp_path / "m").read_text()
-    assert float(command("predict", "-b", "1", "data", "m", "out").out.split()[2].rstrip("%")) > 75
-    head, *lines = (tmp_path / "out").read_text().splitlines()
-    assert head == f"labels {expected}"
-    for line in lines:
-        label, *shares = line.split()
-        assert head.split()[1 + int(np.argmax([float(share) for share in shares]))] == label

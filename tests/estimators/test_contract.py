@@ -18,18 +18,15 @@ import sklearn.svm
 from sklearn import config_context
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
-from sklearn.ensemble import StackingClassifier
 from sklearn.exceptions import ConvergenceWarning, UnsetMetadataPassedError
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401 (HalvingGridSearchCV)
-from sklearn.linear_model import LogisticRegression
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.model_selection import (
     GridSearchCV,
     cross_val_predict,
     cross_validate,
 )
-from sklearn.multiclass import OneVsOneClassifier, OutputCodeClassifier
-from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import clsvm
@@ -279,22 +276,6 @@ def test_a_fit_that_did_not_converge_names_the_scale_of_the_columns(form: Callab
         assert "Scaler" not in str(seen[0].message)
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("backend", ["threading", "loky"])
-def test_grid_search_in_parallel(backend: str) -> None:
-    """Two at once, as threads or as processes, find what one finds, to the last bit."""
-    X, y = PLACE
-    grid = {"machine__C": [0.1, 10.0], "machine__gamma": ["scale", 0.1]}
-    search = GridSearchCV(Pipeline([("scale", StandardScaler()), ("machine", SVR())]), grid, cv=3)
-    alone = clone(search).fit(X, y)
-    with joblib.parallel_config(backend, n_jobs=2):
-        both = clone(search).fit(X, y)
-    np.testing.assert_array_equal(both.cv_results_["mean_test_score"], alone.cv_results_["mean_test_score"])
-    assert np.ptp(alone.cv_results_["mean_test_score"]) > 0.01
-    assert both.best_params_ == alone.best_params_
-    np.testing.assert_array_equal(both.predict(X), alone.predict(X))
-
-
 @pytest.fixture
 def routing() -> Iterator[None]:
     with config_context(enable_metadata_routing=True):
@@ -318,22 +299,6 @@ def test_sample_weights_are_routed(name: str, routing: None) -> None:
         same_bits(fitted, clone(model).fit(X[train], y[train], sample_weight=weights[train]), X)
     with pytest.raises(UnsetMetadataPassedError, match="sample_weight"):
         cross_validate(model, X, y, **options)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        OneVsOneClassifier,
-        lambda model: OutputCodeClassifier(model, code_size=3, random_state=0),
-        lambda model: StackingClassifier([("machine", model)], LogisticRegression(), cv=3),
-    ],
-    ids=["one-vs-one", "output-code", "stacking"],
-)
-def test_classifiers_of_classifiers(make: Callable[[Any], Any]) -> None:
-    X, y = IRIS
-    ours, theirs = (make(model).fit(X, y).predict(X) for model in pair("SVC"))
-    assert (ours != theirs).mean() <= 0.02
-    assert (ours == y).mean() > 0.9
 
 
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])

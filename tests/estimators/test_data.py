@@ -46,18 +46,3 @@ def test_as_libsvm(name: str, data_folder: Path) -> None:
     ours, theirs = model.decision_function(p.X_test), reference.decision_function(p.X_test)
     assert np.abs(ours - theirs).max() <= 1e-2
     assert abs(np.mean((ours > 0) == (p.y_test > 0)) - np.mean((theirs > 0) == (p.y_test > 0))) <= 1e-3
-
-
-@pytest.mark.sweep
-def test_text(data_folder: Path) -> None:
-    """News groups: 130107 features, 158 of them set a row. Entries times a panel, and rows of unit length."""
-    from sklearn.preprocessing import normalize
-
-    from clsvm.models import svmlight
-
-    X, y = svmlight.read_problem(str(data_folder / "news20_bydate.xz"), n_features=130107)
-    X, y = normalize(X)[:1500], np.where(y[:1500] < 10, 1.0, -1.0)
-    model = SVC(C=10.0, gamma=1.0, tol=TOL).fit(X, y)
-    assert model.fit_report_.layout.startswith(("csr", "hybrid"))
-    reference = Reference(C=10.0, gamma=1.0, tol=TOL).fit(X, y)
-    assert np.abs(model.decision_function(X) - reference.decision_function(X)).max() <= 1e-2

@@ -18,13 +18,14 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import clsvm
+from benchmarks.check import check as checked
 from clsvm import SVC, SVR, NuSVC, NuSVR, OneClassSVM, kernels
 from clsvm.errors import DeviceError
 from clsvm.estimators import svm
 from clsvm.fit import driver
 from clsvm.opencl import devices
 from clsvm.report import Status
-from tests.conftest import noisy
+from tests.conftest import calls_of, noisy
 
 X, SIGNS = noisy(200, 6)
 Y = (SIGNS > 0).astype(int)
@@ -167,13 +168,6 @@ def test_numbers_beyond_the_dtype(scale: float, parameters: dict[str, Any], matc
     message(ValueError, match, FEW[0] * scale, FEW[1], **parameters)
 
 
-def objective(model: Any, gram: np.ndarray) -> float:
-    """The dual objective of a fitted model of either library, in float64, from its public attributes."""
-    b = np.zeros(len(gram))
-    b[model.support_] = np.asarray(model.dual_coef_.todense() if sp.issparse(model.dual_coef_) else model.dual_coef_)
-    return float(np.abs(b).sum() - b @ gram @ b / 2)
-
-
 @pytest.mark.parametrize(
     "parameters",
     [
@@ -194,7 +188,7 @@ def test_settings_that_change_nothing(parameters: dict[str, Any], capfd: pytest.
     expected = SVC(gamma=0.3).fit(X, Y)
     model = SVC(gamma=0.3, **parameters).fit(X, Y)
     assert model.fit_report_.converged
-    assert objective(model, gram) == pytest.approx(objective(expected, gram), rel=1e-6)
+    assert checked(model, gram, Y).dual == pytest.approx(checked(expected, gram, Y).dual, rel=1e-6)
     np.testing.assert_allclose(model.decision_function(X), expected.decision_function(X), atol=2e-3)
     said = capfd.readouterr()
     assert said.out == ""
@@ -381,8 +375,9 @@ def test_as_scikit_learn(data: str, kernel: str) -> None:
     ours = SVC(**parameters).fit(*train)
     theirs = sklearn.svm.SVC(**parameters, tol=1e-6).fit(*train)
     gram = ours.model_.kernel(train[0], train[0])
-    assert objective(ours, gram) == pytest.approx(objective(theirs, gram), rel=1e-5)
-    assert ours.fit_report_.dual == pytest.approx(objective(ours, gram), rel=1e-5)
+    dual = checked(ours, gram, train[1]).dual
+    assert dual == pytest.approx(checked(theirs, gram, train[1]).dual, rel=1e-5)
+    assert ours.fit_report_.dual == pytest.approx(dual, rel=1e-5)
     np.testing.assert_allclose(ours.decision_function(test[0]), theirs.decision_function(test[0]), atol=1e-2)
     assert ours.score(*test) == pytest.approx(theirs.score(*test), abs=2e-3)
     assert set(theirs.support_) ^ set(ours.support_) <= set(np.flatnonzero(near(theirs, *train)))
@@ -520,17 +515,11 @@ def test_max_iter_says_that_it_did_not_converge(steps: int) -> None:
 def test_the_numbers_of_the_report() -> None:
     model = SVC(tol=1e-5, dtype="float64").fit(X, Y)
     report = model.fit_report_
-    gram = model.model_.kernel(X, X)
-    b = np.zeros(200)
-    b[model.support_] = model.dual_coef_
-    f = gram @ b - SIGNS
-    up, low = b < np.where(Y, 1, 0), b > np.where(Y, 0, -1)
-    slack = np.maximum(0, 1 - SIGNS * (gram @ b + model.intercept_)).sum()
-    assert report.violation == pytest.approx(f[low].max() - f[up].min(), abs=1e-9)
+    found = checked(model, model.model_.kernel(X, X), Y)
+    assert report.violation == pytest.approx(found.violation, abs=1e-9)
     assert report.violation <= 1e-5
-    assert report.dual == pytest.approx(objective(model, gram), rel=1e-9)
-    assert report.primal == pytest.approx(b @ gram @ b / 2 + slack, rel=1e-9)
-    assert report.gap == pytest.approx(2 * (report.primal - report.dual) / (report.primal + report.dual), rel=1e-9)
+    for name in ("primal", "dual", "gap"):
+        assert getattr(report, name) == pytest.approx(getattr(found, name), rel=1e-9), name
     assert (report.status, report.converged) == ("converged: the KKT violation is within tol", True)
     assert report.seconds["total"] >= max(report.seconds.values()) > 0
     assert report.steps == model.n_iter_[0] > 0
@@ -558,15 +547,9 @@ def test_pairs_in_parts(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = model(gamma=0.2, tol=1e-4).fit(X, index)
     monkeypatch.setattr(svm, "MIN_PROBLEMS", 4)
     monkeypatch.setattr(svm, "COEFFICIENTS", 1)
-    calls, solve = [], driver.solve
-
-    def counted(X: Any, members: Any, *given: Any) -> Any:
-        calls.append(len(members))
-        return solve(X, members, *given)
-
-    monkeypatch.setattr(driver, "solve", counted)
+    solves = calls_of(monkeypatch, driver, "solve")
     parts = model(gamma=0.2, tol=1e-4).fit(X, index)
-    assert calls == [4, 4, 4, 3]
+    assert [len(call.given[1]) for call in solves] == [4, 4, 4, 3]
     for name in ("support_", "dual_coef_", "intercept_", "n_iter_"):
         np.testing.assert_array_equal(getattr(parts, name), getattr(whole, name))
     for name in ("status", "violation", "steps", "dtype"):

@@ -11,7 +11,7 @@ import pytest
 from sklearn.datasets import load_iris
 
 import clsvm
-from clsvm import SVC, SVR, NuSVC, NuSVR, OneClassSVM
+from clsvm import SVC
 
 X, KINDS = load_iris(return_X_y=True)
 NAMES = ["sepal length", "sepal width", "petal length", "petal width"]
@@ -45,21 +45,6 @@ def test_mapped_files(tmp_path: Path) -> None:
         model = SVC().fit(rows, KINDS)
         assert_same_machine(model, rows)
         assert_same_machine(pickle.loads(pickle.dumps(model)), rows)
-
-
-@pytest.mark.parametrize("estimator", [SVC(), NuSVC(nu=0.3), SVR(), NuSVR(), OneClassSVM(nu=0.2)])
-@pytest.mark.filterwarnings("ignore:Attribute `prob:FutureWarning")
-def test_onnx(estimator: Any) -> None:
-    """By way of scikit-learn's machine, which skl2onnx knows: the same answers, in float32."""
-    convert, runtime = pytest.importorskip("skl2onnx"), pytest.importorskip("onnxruntime")
-    model = estimator.fit(X[:, :3], X[:, 3] if "SVR" in type(estimator).__name__ else KINDS)
-    rows = X[:, :3].astype(np.float32)
-    graph = convert.to_onnx(clsvm.to_sklearn(model), rows[:1], target_opset=17)
-    first, *scores = runtime.InferenceSession(graph.SerializeToString()).run(None, {"X": rows})
-    if isinstance(model, OneClassSVM):
-        np.testing.assert_allclose(scores[0].ravel(), model.decision_function(rows), atol=1e-4)
-    else:
-        np.testing.assert_allclose(first.ravel(), model.predict(rows), atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["SVC", "FalkonClassifier"])

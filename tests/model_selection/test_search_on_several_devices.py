@@ -18,7 +18,6 @@ from sklearn.exceptions import ConvergenceWarning, FitFailedWarning
 from clsvm import SVC, SVR, FalkonClassifier, NuSVR, OneClassSVM
 from clsvm.fit import prepare
 from clsvm.model_selection import FalkonSearchCV, SVCSearchCV, folds
-from clsvm.model_selection.fits import Group, Job, _pieces
 from tests.conftest import calls_of, noisy
 
 X, Y = noisy(300, 4)
@@ -68,19 +67,6 @@ def test_folds_of_one_kernel_function(device: str, monkeypatch: pytest.MonkeyPat
     two = searched([device] * 2, grid=grid, refit=False)
     np.testing.assert_array_equal(scores(one), scores(two))
     assert (alone, len(made) - alone) == (1, 2)
-
-
-def test_folds_go_to_as_many_pieces_as_needed() -> None:
-    def groups(*sizes: int) -> list[Group]:
-        return [Group((i,), [Job(0, fold, None) for fold in range(size)]) for i, size in enumerate(sizes)]
-
-    def shared(made: list[Group]) -> list[tuple[int, list[int]]]:
-        return [(piece.key[0], [job.fold for job in piece.jobs]) for piece in made]
-
-    assert shared(_pieces(groups(5, 5), 2)) == [(0, [0, 1, 2, 3, 4]), (1, [0, 1, 2, 3, 4])]
-    assert shared(_pieces(groups(5), 2)) == [(0, [0, 1, 2]), (0, [3, 4])]
-    assert shared(_pieces(groups(2, 1), 4)) == [(0, [0]), (0, [1]), (1, [0])]
-    assert _pieces([], 3) == []
 
 
 def test_warnings_are_as_they_were(device: str) -> None:

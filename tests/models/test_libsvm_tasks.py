@@ -11,7 +11,7 @@ import pytest
 from scipy import sparse
 from sklearn.datasets import load_iris
 
-from clsvm import SVC, SVR, load_model, save_model
+from clsvm import SVR, load_model, save_model
 from clsvm.models import libsvm
 from tests.conftest import Command
 from tests.models.test_libsvm import needs_libsvm, write_text
@@ -97,6 +97,8 @@ def test_values_are_written_with_every_digit(command: Command, tmp_path: Path) -
     )
     assert (result.out, result.err) == (said, "")
     assert command("predict", "-q", "data", "m") == (0, "", "")
+    said = "clsvm: warning: -w7 is for classes (-s 0, 1)\n"
+    assert command("train", "-q", "-s", "2", "-w7", "0.1", "data", "m") == (0, "", said)
 
 
 def test_a_regression_without_an_offset(command: Command, tmp_path: Path) -> None:
@@ -115,16 +117,6 @@ def test_regression_without_support_vectors(command: Command, tmp_path: Path) ->
     result = command("predict", "data", "m")
     assert (result.code, result.err) == (0, "")
     assert result.out.endswith("Squared correlation coefficient = nan (regression)\n")
-
-
-def test_weights_of_three_classes(command: Command, tmp_path: Path) -> None:
-    _, X, y = data_of("c_svc", tmp_path)
-    assert command("train", "-q", "-w7", "0.01", "-w2", "3", "-c", "0.5", "data", "m") == (0, "", "")
-    fitted = SVC(C=0.5, gamma="auto", class_weight={7: 0.01, 2: 3}).fit(sparse.csr_matrix(X), y)
-    found = libsvm.ordered(libsvm.load_model("m"), fitted.classes_)  # (the file has them in the order of its rows)
-    np.testing.assert_array_equal(found.dual_coef, fitted.dual_coef_)
-    result = command("train", "-q", "-s", "2", "-w7", "0.1", "data", "m")
-    assert result == (0, "", "clsvm: warning: -w7 is for classes (-s 0, 1)\n")
 
 
 # Cross-validation
@@ -165,17 +157,6 @@ def test_more_folds_than_rows(command: Command, tmp_path: Path) -> None:
     (tmp_path / "rare").write_text("1 1:1\n1 1:1.1\n1 1:0.9\n1 1:0.8\n2 1:5\n2 1:5.1\n2 1:5.2\n2 1:5.3\n3 1:9\n")
     result = command("train", "-q", "-v", "4", "-c", "100", "rare")
     assert result == (0, "Cross Validation Accuracy = 88.8889%\n", "")
-
-
-def test_weights_reach_the_folds(command: Command, tmp_path: Path) -> None:
-    """A class whose errors cost nothing is never predicted."""
-    data_of("c_svc", tmp_path)
-    flags = ["train", "-v", "3", "-c", "1", "-g", "0.1"]
-    whole, without = (
-        number("Accuracy", command(*flags, *more, "data").out.replace("%", "")) for more in ([], ["-w2", "1e-4"])
-    )
-    assert whole > 90
-    assert without < 70
 
 
 def test_folds_that_do_not_converge_say_so(command: Command, tmp_path: Path) -> None:

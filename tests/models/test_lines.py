@@ -122,15 +122,3 @@ def test_models_from_a_pipe(holding: Callable[[bytes], str], tmp_path: Path, k: 
     for nothing in (b"", b"P", b"PK"):
         with pytest.raises(ValueError, match="got "):
             load_model(holding(nothing))
-
-
-def test_classes_in_another_order() -> None:
-    model, X = model_of(4)
-    for seed in range(3):
-        order = np.random.default_rng(seed).permutation(4)
-        found = libsvm.ordered(model, model.classes[order])
-        places, signs = libsvm.reordered_pairs(order)
-        assert found.classes.tolist() == order.tolist()
-        np.testing.assert_allclose(
-            found.decision_function(X), signs * model.decision_function(X)[:, places], rtol=1e-6, atol=1e-9
-        )

@@ -303,6 +303,13 @@ def test_probabilities_come_back(tmp_path: Path, task: str, k: int, write: Any) 
         np.testing.assert_allclose(read.predict_proba(X), model.predict_proba(X), atol=1e-6)
 
 
+def test_classes_in_another_order() -> None:
+    model, order, X = with_estimates("c_svc", 4), [2, 0, 3, 1], np.random.default_rng(0).normal(size=(40, 5))
+    found = libsvm.ordered(model, model.classes[order])
+    np.testing.assert_array_equal(found.predict(X), model.predict(X))
+    np.testing.assert_allclose(found.predict_proba(X), model.predict_proba(X)[:, order], atol=1e-6)
+
+
 def test_numbers_of_another_task_are_refused(tmp_path: Path) -> None:
     classes, one, values = with_estimates("c_svc", 4), with_estimates("one_class", 0), with_estimates("epsilon_svr", 0)
     both = libsvm.save_model, save_model

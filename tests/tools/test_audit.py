@@ -176,17 +176,6 @@ def test_the_worst_kernel_comes_first(monkeypatch: pytest.MonkeyPatch, capsys: A
     assert not any(label.startswith("poly") for label in other)
 
 
-@needs_clang
-def test_an_audit_of_a_real_kernel(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    zero = [one for one in registry.fixed(PROFILES["gpu"]) if one.label == "zero"]
-    monkeypatch.setattr(audit, "programs", lambda target, specs: zero)
-    assert audit.main(["--targets", "gfx906"]) == 0
-    out, err = capsys.readouterr()
-    assert err == ""
-    assert re.search(r"^│ gfx906 +│ zero +│ zero ", out, re.MULTILINE)
-    assert out.endswith("1 programs, 1 targets, 1 kernels: 0 with problems\n")
-
-
 @pytest.mark.parametrize("words", [["--targets", "gfx906,spam"], ["--kernels", "spam"], ["--jobs", "0"]])
 def test_wrong_words(words: list[str], capsys: Any) -> None:
     with pytest.raises(SystemExit):
