@@ -1,7 +1,5 @@
 """A callback for scikit-learn 1.9 and later that notes every call it gets, for tests of several packages."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 

@@ -1,7 +1,5 @@
 """What the tests share: the devices and profiles they run on, and small data sets."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

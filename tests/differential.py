@@ -6,8 +6,6 @@ prints how many cases each solved and what broke a rule, with the seed that show
 one again. A fit that hangs ends the run, with the place where it hung.
 """
 
-from __future__ import annotations
-
 import argparse
 import faulthandler
 import multiprocessing

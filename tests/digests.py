@@ -8,8 +8,6 @@ machines, on the profiles of CPUs and GPUs (``--profiles gpu-pair`` on a device 
 interface alone. A tuner's file would change sums, so it is left out of sight.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import os

@@ -3,8 +3,6 @@
 An expression is homogeneous by construction: its value is moderate at any scale of the rows, its inner terms are not.
 """
 
-from __future__ import annotations
-
 import warnings
 from typing import Any, NamedTuple
 

@@ -4,8 +4,6 @@ Equal rows with opposite labels, columns of very different size or nearly the sa
 zeros, C from 1e-6 to 1e8, weights with zeros, classes of one row, three to forty classes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """scikit-learn's machines under clsvm.accel: the same answers, classes and pickles; who did what, and why."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import gc

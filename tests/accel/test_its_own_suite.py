@@ -1,7 +1,5 @@
 """scikit-learn's own tests of its SVMs, with all that clsvm can do solved by clsvm, in a process of its own."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

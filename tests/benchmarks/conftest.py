@@ -1,7 +1,5 @@
 """What the tests of the benchmarks share."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The one checker of solutions: right by the definitions, and blind to nothing that can be wrong with a solution."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Each command on a tiny case: ours is right, its table comes out, and it fails where ours is wrong."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re

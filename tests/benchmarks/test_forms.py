@@ -1,7 +1,5 @@
 """The forms of rows that each peer is tried with, and which of them counts."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -61,7 +59,7 @@ class Slow(SVC):
 
     damaged = False
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Slow:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         super().fit(X, y, sample_weight)
         self._onedal_estimator = True
         self.bad = Slow.damaged and X.dtype == np.float32

@@ -2,8 +2,6 @@
 ladder's kernels against NumPy.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import subprocess

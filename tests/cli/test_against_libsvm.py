@@ -1,7 +1,5 @@
 """``clsvm train`` and ``predict`` beside LIBSVM's programs: random cases by seed."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

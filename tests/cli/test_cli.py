@@ -1,7 +1,5 @@
 """The command line: what it prints where, exit codes, files."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -1,7 +1,5 @@
 """``clsvm devices``; ``--device a,b`` of the commands that take several devices, and of those that take one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """``clsvm falkon``: what it prints where, its files, what it refuses."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

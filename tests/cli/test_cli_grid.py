@@ -1,7 +1,5 @@
 """``clsvm grid``: grid.py's lines, the folds of ``clsvm train -v``, and what it refuses."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

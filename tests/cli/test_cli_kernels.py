@@ -1,7 +1,5 @@
 """``clsvm kernels``, and that what it emits runs by its own comment alone."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """``clsvm describe``: what it prints of each kind of file, its picture, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What commands refuse: wrong command lines, with exit code 2, and what fails, with exit code 1; nothing is done."""
 
-from __future__ import annotations
-
 import lzma
 import re
 from pathlib import Path

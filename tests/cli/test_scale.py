@@ -1,7 +1,5 @@
 """``clsvm scale``: what it prints and keeps, by hand and byte for byte as svm-scale where that is installed."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Standard input and output as files of the commands, each of which is read once, and the order of labels."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

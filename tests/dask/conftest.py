@@ -1,7 +1,5 @@
 """Workers of Dask for these tests, and rows; without Dask they are left out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec

@@ -1,7 +1,5 @@
 """Workers of Dask that are killed (-9) in the middle of a fit: the result stands."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Iterator

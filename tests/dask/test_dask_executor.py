@@ -1,8 +1,6 @@
 """The executor over Dask's workers where things go wrong: nobody there, parts lost again and again, a worker that takes
 over with too little room."""
 
-from __future__ import annotations
-
 from time import perf_counter, sleep
 from types import SimpleNamespace
 from typing import Any

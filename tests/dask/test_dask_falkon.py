@@ -1,7 +1,5 @@
 """Falkon models over Dask's workers: as in one place, whoever has the rows."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

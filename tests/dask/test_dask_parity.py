@@ -1,7 +1,5 @@
 """Dask's estimators against their twins for rows in one place: methods, labels, weights, scores and errors."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Searches over Dask's workers, and scikit-learn's loops over joblib's Dask backend: the scores of one place."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Exact SVMs over Dask's workers: as in one place, whoever has the rows."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import dask.array as da

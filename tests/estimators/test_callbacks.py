@@ -1,7 +1,5 @@
 """Callbacks of scikit-learn 1.9 and later in fits of clsvm's estimators: which hooks they hear, and what they get."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import warnings

@@ -1,7 +1,5 @@
 """The estimators under the rest of scikit-learn, beside its own in the same place."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import pickle

@@ -1,7 +1,5 @@
 """scikit-learn's fitted estimators as ours and ours as scikit-learn's: the same answers, both ways."""
 
-from __future__ import annotations
-
 import pickle
 from typing import Any
 

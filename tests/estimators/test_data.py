@@ -1,7 +1,5 @@
 """Real data: the solution of LIBSVM at the same tolerance, certified from scratch in float64. Needs CLSVM_DATA."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

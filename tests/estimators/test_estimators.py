@@ -1,7 +1,5 @@
 """clsvm.SVC under scikit-learn's contract: its own checks, its conventions, and whatever a user may hand over."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from collections.abc import Callable

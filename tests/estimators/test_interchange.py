@@ -1,7 +1,5 @@
 """Rows and models of other libraries: data frames, sparse arrays, mapped files, and ONNX where that is installed."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 from typing import Any

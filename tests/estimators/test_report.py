@@ -1,7 +1,5 @@
 """The report of a fit: its points, parts and JSON; and the display that shows the points while they come."""
 
-from __future__ import annotations
-
 import io
 import json
 import math

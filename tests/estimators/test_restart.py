@@ -1,7 +1,5 @@
 """Going on from where a fit was: warm starts and checkpoints; one problem and several."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 from typing import Any

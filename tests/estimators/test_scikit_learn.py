@@ -1,7 +1,5 @@
 """scikit-learn's own tests of its support vector machines, as they are installed, with our classes in place of its."""
 
-from __future__ import annotations
-
 import importlib.util
 import inspect
 import os

@@ -1,7 +1,5 @@
 """The scripts of examples/ run, and what they print and draw is within bounds."""
 
-from __future__ import annotations
-
 import ast
 import re
 import runpy

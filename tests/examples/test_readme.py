@@ -1,7 +1,5 @@
 """The Python blocks of README and of the pages run, in their order, one after the other in one namespace a page."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

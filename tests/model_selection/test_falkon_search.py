@@ -1,7 +1,5 @@
 """The search that shares K(X, C) among folds and penalties: against scikit-learn's over the same estimators."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Folds of NuSVR and OneClassSVM, whose coefficients add up to something: they share rows, and keep their own sums."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

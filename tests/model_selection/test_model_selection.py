@@ -1,7 +1,5 @@
 """The grid search that shares rows: against scikit-learn's over the same estimators, fit by fit."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import warnings

@@ -1,7 +1,5 @@
 """The pictures: what their artists hold."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

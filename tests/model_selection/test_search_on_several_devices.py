@@ -1,7 +1,5 @@
 """Grid searches over several devices: kernel functions from a queue, or folds; the same scores."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -5,8 +5,6 @@ The n-th file is always the same one. CLSVM_FUZZ=100000 reads so many in place o
 and prints what it saw.
 """
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import io

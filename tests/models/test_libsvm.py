@@ -1,7 +1,5 @@
 """LIBSVM's text formats: against LIBSVM's own programs where they are installed, and against damaged files."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import lzma

@@ -1,7 +1,5 @@
 """``-t 4``, kernel values in LIBSVM's files: training, prediction and models, both ways with Debian's svm-train."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import tracemalloc

@@ -1,7 +1,5 @@
 """LIBSVM's files and flags for every task: more than two classes, regression, one class, with its programs as peers."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

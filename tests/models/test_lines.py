@@ -1,7 +1,5 @@
 """Svmlight text as LIBSVM's programs read it, from a file and from a pipe, which can be read once."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Our model files: every kernel function and label comes back bit for bit, and nothing but a model or an error."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

@@ -1,7 +1,5 @@
 """Machines of many classes: what is made of the values of all pairs, a few rows and classes at a time."""
 
-from __future__ import annotations
-
 import tracemalloc
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Probabilities as LIBSVM has them: the mathematics alone, fits with folds, files and commands beside LIBSVM's own."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -307,7 +305,8 @@ def test_classes_in_another_order() -> None:
     model, order, X = with_estimates("c_svc", 4), [2, 0, 3, 1], np.random.default_rng(0).normal(size=(40, 5))
     found = libsvm.ordered(model, model.classes[order])
     np.testing.assert_array_equal(found.predict(X), model.predict(X))
-    np.testing.assert_allclose(found.predict_proba(X), model.predict_proba(X)[:, order], atol=1e-6)
+    expected = model.predict_proba(X)[:, order]  # (couplings end within 0.005 / k)
+    np.testing.assert_allclose(found.predict_proba(X), expected, atol=2e-3)
 
 
 def test_numbers_of_another_task_are_refused(tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 CLSVM_BOUNDS=100 takes so many fits of each loss.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Machines on centres against dense algebra in float64: scikit-learn's KernelRidge, least squares, Newton, SciPy."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

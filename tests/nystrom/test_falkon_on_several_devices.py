@@ -1,7 +1,5 @@
 """Machines on centres over several devices: the same bits by any of them, errors and interrupts that end all."""
 
-from __future__ import annotations
-
 import threading
 from itertools import pairwise
 from typing import Any

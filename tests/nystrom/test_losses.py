@@ -1,7 +1,5 @@
 """Losses: derivatives against differences, constants against a search."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.optimize import minimize

@@ -1,7 +1,5 @@
 """The preconditioner against NumPy: factors, solves, what is indefinite, how many rows are sampled."""
 
-from __future__ import annotations
-
 import threading
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Targets and weights of any size, and several outputs at once: each fit is that of the scaled, or of one output."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

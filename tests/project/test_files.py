@@ -1,7 +1,5 @@
 """Files that appear whole: on Ctrl-C, on a full disk, and after writers that were killed."""
 
-from __future__ import annotations
-
 import os
 import stat
 import subprocess

@@ -1,7 +1,5 @@
 """The project: who may import whom, no circles, short files, and that every dependency is declared."""
 
-from __future__ import annotations
-
 import ast
 import graphlib
 import re

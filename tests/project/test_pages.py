@@ -1,7 +1,5 @@
 """README is short, links lead somewhere, and the reference has every public name with what users need to know."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import importlib.util

@@ -1,7 +1,5 @@
 """What the sdist, the wheel made of it, and an editable install carry."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The cross-compilation of kernels for devices that are not here, how compilers' words are read, and the command."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from typing import Any

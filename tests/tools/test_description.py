@@ -1,7 +1,5 @@
 """What describe says of rows: by hand, and as the choice of a layout has it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The tuner and its file: what it may hold, who reads it, and that every tile it may choose computes the same."""
 
-from __future__ import annotations
-
 import json
 import re
 import warnings
