@@ -34,7 +34,7 @@ QUICK_TESTS = (  # what runs where nothing is asked for: something of every pack
     "tests/cli/test_cli.py::test_train_prints_svm_trains_lines_and_the_report",
     "tests/dask/test_dask_svm.py::test_as_in_one_place[SVC",
     "tests/estimators/test_estimators.py::test_as_scikit_learn",
-    "tests/examples/test_readme.py",
+    "tests/examples/test_examples.py::test_blocks_run",
     "tests/fit/test_optimality.py::test_what_is_hard_is_solved",
     "tests/gram/test_products.py::test_shapes",
     "tests/project",

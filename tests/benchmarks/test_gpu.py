@@ -182,9 +182,8 @@ def test_the_peaks_do_what_they_count(device: str, profile: str) -> None:
     with Bench(device) as bench:
         start, out = bench.stream.upload(first), bench.stream.buffer(64)
         local = (1,) if bench.simd else (2,)
-        for name, chains, given, step in (("fma_chains", 3, (5, 0.5, 0.25), lambda v: v * 0.5 + 0.25),):
-            bench.kernel("peaks", name, LANES=4, CHAINS=chains)((2,), local, *given, start, out)
-            v = first[: 4 * chains].astype(np.float64)
-            for _ in range(int(given[0])):
-                v = step(v)
-            np.testing.assert_allclose(bench.stream.read(out, np.float32, 2), [v.sum()] * 2, rtol=1e-6)
+        bench.kernel("peaks", "fma_chains", LANES=4, CHAINS=3)((2,), local, 5, 0.5, 0.25, start, out)
+        v = first[:12].astype(np.float64)
+        for _ in range(5):
+            v = v * 0.5 + 0.25
+        np.testing.assert_allclose(bench.stream.read(out, np.float32, 2), [v.sum()] * 2, rtol=1e-6)

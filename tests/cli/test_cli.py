@@ -21,7 +21,7 @@ from clsvm.estimators.svm import SVC
 from clsvm.models import libsvm, npz, svmlight
 from clsvm.models.model import KernelModel
 from clsvm.report import FitReport
-from tests.conftest import Command
+from tests.conftest import Command, calls_of
 from tests.estimators.test_report import Terminal
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -250,9 +250,7 @@ def on_a_terminal(monkeypatch: pytest.MonkeyPatch, *words: str) -> str:
     return stderr.getvalue()
 
 
-def test_folds_are_shown_by_their_numbers(
-    clsvm: Command, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_folds_are_shown_by_their_numbers(clsvm: Command, monkeypatch: Any, capsys: Any) -> None:
     shown = on_a_terminal(monkeypatch, "train", "-v", "3", "-b", "1", "breast_cancer.train")
     for number in (1, 2, 3):
         for words in ("", ", probabilities"):
@@ -273,17 +271,10 @@ def test_predictions_have_a_bar_and_do_not_depend_on_it(
 ) -> None:
     clsvm("train", "-q", *flags, "breast_cancer.train", "m")
     clsvm("predict", *flags, "breast_cancer.test", "m", "at once")
-    name, sizes = "predict_proba" if flags else "predict", []
-    real = getattr(KernelModel, name)
-
-    def predict(self: KernelModel, X: Any, *args: Any, **kwargs: Any) -> Any:
-        sizes.append(X.shape[0])
-        return real(self, X, *args, **kwargs)
-
-    monkeypatch.setattr(KernelModel, name, predict)
+    calls = calls_of(monkeypatch, KernelModel, "predict_proba" if flags else "predict")
     monkeypatch.setattr("clsvm.cli.train._PIECE", 50)
     shown = on_a_terminal(monkeypatch, "predict", *flags, "breast_cancer.test", "m", "in pieces")
-    assert sizes == [50, 50, 43]
+    assert [call.given[1].shape[0] for call in calls] == [50, 50, 43]
     assert "predicting, 143 of 143" in shown
     assert (tmp_path / "in pieces").read_bytes() == (tmp_path / "at once").read_bytes()
 

@@ -40,22 +40,14 @@ def test_its_lines(clsvm: Command, device: str, tmp_path: Path) -> None:
     assert f"Accuracy = {rate:g}%" in out
 
 
-def test_one_of_the_two(clsvm: Command, device: str, tmp_path: Path) -> None:
-    code, out, err = clsvm(
-        "grid", "-log2g", "null", "-log2c", "0,1,1", "-v", "2", "-out", "null", "-q", "iris", "--device", device
-    )
-    assert (code, err) == (0, "")
-    assert float(out.split()[0]) in (1, 2)
-    assert len(out.split()) == 2
-    assert not (tmp_path / "iris.out").exists()
-
-
-def test_weights(clsvm: Command, device: str) -> None:
-    code, out, err = clsvm(
-        "grid", "-log2g", "null", "-log2c", "-9,-9,1", "-v", "2", "-w1", "1e6", "-w7", "2", "iris", "--device", device
-    )
+def test_one_of_the_two_and_weights(clsvm: Command, device: str, tmp_path: Path) -> None:
+    asked = ("-log2g", "null", "-log2c", "-9,-9,1", "-v", "2", "-out", "null", "-q", "-w1", "1e6", "-w7", "2")
+    code, out, err = clsvm("grid", *asked, "iris", "--device", device)
     assert (code, err) == (0, "clsvm: warning: no row has the label 7 of -w7\n")
-    assert 30 < float(out.split()[-1]) < 80  # (most rows go to class 1)
+    c, rate = map(float, out.split())
+    assert c == 2**-9
+    assert 30 < rate < 80  # (most rows go to class 1)
+    assert not (tmp_path / "iris.out").exists()
 
 
 SMALL = ("-log2c", "0,2,2", "-log2g", "-1,-3,-2", "-v", "2")

@@ -179,9 +179,7 @@ def test_errors_and_warnings_come_here(client: Any) -> None:
         client.run(again)
 
 
-def test_ctrl_c_and_a_checkpoint(
-    client: Any, sent: dict[str, list[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_and_a_checkpoint(client: Any, sent: dict[str, list[Any]], tmp_path: Path, monkeypatch: Any) -> None:
     """Pieces are cancelled; the file has what came back, and the search goes on from there."""
     file = tmp_path / "search"
     with monkeypatch.context() as patch:

@@ -300,15 +300,17 @@ def test_sample_weights_are_routed(name: str, routing: None) -> None:
 
 
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+@pytest.mark.filterwarnings("error")
 def test_no_support_vectors(sparse: bool) -> None:
-    """A tube around everything: the model is its offset."""
+    """A tube around everything: the model is its offset, whoever made it."""
     X, y = np.eye(4)[[1, 3, 2, 3]], np.array([0.04, 0.04, 0.10, 0.16])
     rows = sp.csr_matrix(X) if sparse else X
     ours, theirs = (model.fit(rows, y) for model in pair("SVR", kernel="linear"))
-    for name in ("support_", "support_vectors_", "dual_coef_", "coef_"):
-        assert getattr(ours, name).shape == getattr(theirs, name).shape, name
-    assert ours.support_vectors_.shape == (0, 4)
-    np.testing.assert_array_equal(ours.predict(rows), theirs.predict(rows))
+    for model in (ours, clsvm.from_sklearn(theirs), clsvm.to_sklearn(ours)):
+        for name in ("support_", "support_vectors_", "dual_coef_", "coef_"):
+            assert getattr(model, name).shape == getattr(theirs, name).shape, name
+        assert model.support_vectors_.shape == (0, 4)
+        np.testing.assert_array_equal(model.predict(rows), theirs.predict(rows))
 
 
 def test_a_subclass_that_fixes_parameters(device: str) -> None:
@@ -342,3 +344,31 @@ def test_answers_are_of_the_fit(device: str) -> None:
 
     two = y < 2
     assert (Shifted(device=device).fit(X[two], y[two]).predict(X[two]) == 1).all()
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_data_frames(library: str) -> None:
+    """Their columns' names are kept, and asked for; labels may be a column."""
+    frames = pytest.importorskip(library)
+    X, y = IRIS
+    rows = frames.DataFrame(dict(zip("abcd", X.T.copy(), strict=True)))
+    model = SVC().fit(rows, frames.Series(y))
+    same_bits(model, SVC().fit(X, y), rows)
+    np.testing.assert_array_equal(model.feature_names_in_, list("abcd"))
+    with pytest.raises(ValueError, match="feature names should match"):
+        model.predict(rows[list("dcba")])
+
+
+@pytest.mark.parametrize("name", ["SVC", "FalkonClassifier"])
+@pytest.mark.parametrize("form", ["None", "nan", "string"])
+def test_missing_labels(name: str, form: str) -> None:
+    """A missing label is refused with its value, in a list, an array or a column."""
+    pandas = pytest.importorskip("pandas")
+    labels = ["no", "yes"] * 5
+    y: Any = {
+        "None": [*labels[:-1], None],
+        "nan": np.array([*labels[:-1], np.nan], dtype=object),
+        "string": pandas.Series([*labels[:-1], pandas.NA], dtype="string"),
+    }[form]
+    with pytest.raises(ValueError, match=r"y must have a value for each row, got (None|nan|<NA>): missing"):
+        getattr(clsvm, name)().fit(np.arange(20.0).reshape(10, 2), y)

@@ -12,6 +12,7 @@ from sklearn import svm
 from clsvm import SVC, NuSVC, from_sklearn
 from clsvm.errors import CheckpointError, MemoryLimitError
 from clsvm.fit import checkpoint, driver, host
+from clsvm.problem import Constraint, Problem, c_svc, crammer_singer
 from clsvm.solvers import batch, newton
 from tests.conftest import noisy
 
@@ -196,9 +197,7 @@ def test_solved_ones_are_not_solved_again(
 
 
 @pytest.mark.parametrize("small", [True, False])
-def test_one_in_progress_stays_where_it_stands(
-    device: str, tmp_path: Path, small: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_in_progress_stays_where_it_stands(device: str, tmp_path: Path, small: bool, monkeypatch: Any) -> None:
     """Small ones are told of after each launch, a large one where it is interrupted."""
     file = tmp_path / "state"
     if not small:
@@ -299,9 +298,7 @@ def test_a_checkpoint_of_another_fit_is_refused(device: str, tmp_path: Path) -> 
             machine("ovo", device, checkpoint=file).fit(X, Y)
 
 
-def test_memory_that_holds_no_batch_leaves_what_is_solved(
-    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_that_holds_no_batch_leaves_what_is_solved(device: str, tmp_path: Path, monkeypatch: Any) -> None:
     file, whole = tmp_path / "state", machine("ovo", device).fit(X, Y).fit_report_
     with monkeypatch.context() as within:
         within.setattr(batch, "ROWS", 1)
@@ -388,6 +385,26 @@ def test_warm_start_ends_at_the_same_objective(device: str, options: dict[str, A
     again = model.fit(X, y).fit_report_  # nothing changed: it is there already
     assert again.dual == pytest.approx(warm.dual, rel=1e-7)
     assert again.steps < warm.steps
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_a_start_is_made_into_is_feasible(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    n, k = 30, 4
+    C = rng.choice([0.0, 0.5, 2.0], n)
+    signs = rng.choice([-1.0, 1.0], n)
+    problems: list[Problem] = [
+        c_svc(signs[None], C[None]), c_svc(signs[None], C[None], False), crammer_singer(rng.integers(0, k, n), C, k)
+    ]  # fmt: skip
+    for problem in problems:
+        b = problem.feasible(rng.normal(size=problem.q.shape) * 2)
+        assert (b >= problem.lo).all()
+        assert (b <= problem.hi + 1e-12).all()
+        if problem.constraint is not Constraint.NONE:
+            axis = 1 if problem.constraint is Constraint.BIAS else 0
+            np.testing.assert_allclose(b.sum(axis=axis), 0, atol=1e-12)
+        np.testing.assert_allclose(problem.feasible(b), b, atol=1e-12)
+        assert np.abs(b).sum() > 0
 
 
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])

@@ -1,4 +1,4 @@
-"""The scripts of examples/ run, and what they print and draw is within bounds."""
+"""The scripts of examples/ run, and what they print and draw is within bounds; the blocks of README and pages run."""
 
 import ast
 import re
@@ -6,6 +6,7 @@ import runpy
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -151,6 +152,19 @@ def test_example_says_what_it_shows_and_how_to_run_it(name: str) -> None:
     text = ast.get_docstring(ast.parse(SCRIPTS[name].read_text(encoding="utf-8"))) or ""
     assert f"\npython examples/{name}.py" in text.replace("    ", "")
     assert "pip install '.[plot]'" in text
+
+
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PAGES = [page for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if BLOCK.search(page.read_text())]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In their order, one after the other in one namespace a page."""
+    monkeypatch.chdir(tmp_path)
+    text, names = page.read_text("utf-8"), dict[str, Any](__name__=page.stem)
+    for found in BLOCK.finditer(text):  # (shifted, so that a traceback names the page's own line)
+        exec(compile("\n" * text.count("\n", 0, found.start(1)) + found.group(1), str(page), "exec"), names)
 
 
 def test_the_bounds_are_of_examples() -> None:

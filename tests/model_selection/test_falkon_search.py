@@ -145,21 +145,15 @@ def test_failures(device: str) -> None:
         FalkonSearchCV(SVC(device=device), {"C": [1]}).fit(X, Y)
     with pytest.raises(TypeError, match=r"vector machines, .*Falkon"):
         SVCSearchCV(machine, {"penalty": [1e-3]}).fit(X, Y)
-    with pytest.warns(FitFailedWarning, match="3 fits failed"):
-        search = FalkonSearchCV(machine, {"penalty": [1e-3, -1]}, cv=3, refit=False).fit(X, Y)
-    assert np.isnan(search.cv_results_["mean_test_score"]).tolist() == [False, True]
+    for name, values in (
+        ("penalty", [1e-3, -1]),
+        *(("center_selection", [CENTERS, np.hstack([CENTERS, CENTERS])[:, :columns]]) for columns in (1, 5)),
+    ):  # what the estimator refuses is scikit-learn's error_score
+        with pytest.warns(FitFailedWarning, match="3 fits failed"):
+            search = FalkonSearchCV(machine, {name: values}, cv=3, refit=False).fit(X, Y)
+        assert np.isnan(search.cv_results_["mean_test_score"]).tolist() == [False, True]
     with pytest.warns(UserWarning, match="6 of 6 fold fits did not converge"):
         FalkonSearchCV(machine, {"max_iter": [1], "penalty": [1e-8, 1e-9]}, cv=3, refit=False).fit(X, Y)
-
-
-@pytest.mark.parametrize("columns", [1, 5])
-def test_centres_of_other_columns(device: str, columns: int) -> None:
-    """Refused as the estimator does, by scikit-learn's error_score."""
-    centers = np.hstack([CENTERS, CENTERS])[:, :columns]
-    search = FalkonSearchCV(FalkonRegressor(device=device), {"center_selection": [CENTERS, centers]}, cv=3, refit=False)
-    with pytest.warns(FitFailedWarning, match="3 fits failed"):
-        search.fit(X, Y)
-    assert np.isnan(search.cv_results_["mean_test_score"]).tolist() == [False, True]
 
 
 def error(estimator: Any, X: Any, y: Any) -> float:

@@ -247,9 +247,7 @@ def test_pipeline(device: str) -> None:
     assert ours.score(X, y) == theirs.score(X, y) > 0.7
 
 
-def test_lines_where_there_is_no_terminal(
-    device: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_lines_where_there_is_no_terminal(device: str, monkeypatch: Any, capsys: Any) -> None:
     X, y = noisy(60, 3)
     search = SVCSearchCV(SVC(device=device), {"C": [1, 2]}, cv=3, verbose=1, refit=False)
     monkeypatch.setattr("clsvm.report.EVERY", 1e9)

@@ -1,4 +1,4 @@
-"""LIBSVM's files and flags for every task: more than two classes, regression, one class, with its programs as peers."""
+"""LIBSVM's files and flags: votes of more than two classes, regression, folds."""
 
 import re
 import subprocess
@@ -16,27 +16,14 @@ from tests.models.test_libsvm import needs_libsvm, write_text
 
 pytestmark = pytest.mark.full
 
-TYPES = {"c_svc": 0, "nu_svc": 1, "one_class": 2, "epsilon_svr": 3, "nu_svr": 4}
-LABELS = np.array([7, -3, 2])
-VALUES = ("epsilon_svr", "nu_svr")
 
-
-def rows_of(task: str) -> tuple[np.ndarray, np.ndarray]:
-    """Irises, shuffled: three kinds of them, one kind against the rest for one class, or the width of a petal."""
-    X, y = load_iris(return_X_y=True)
-    order = np.random.default_rng(1).permutation(len(y))
-    X, y = (X[order] - X.mean(axis=0)) / X.std(axis=0), y[order]
-    if task in VALUES:
-        return X[:, :3], np.round(3 * X[:, 3] + 50, 3)
-    return (X + 2, np.where(y == 1, 1, -1)) if task == "one_class" else (X, LABELS[y])
-
-
-def data_of(task: str, folder: Path) -> tuple[Path, np.ndarray, np.ndarray]:
-    """Writes ``data``, and ``fresh``: rows between those, whose decision values are not those of a support vector."""
-    X, y = rows_of(task)
-    rng = np.random.default_rng(9)
-    write_text(folder / "fresh", X[rng.permutation(150)] * rng.uniform(0.5, 1.2, (150, 1)), y)
-    return write_text(folder / "data", X, y), X, y
+def regression(folder: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Write ``data``, the width of irises' petals by the other columns; return its rows and targets."""
+    X, _ = load_iris(return_X_y=True)
+    X = X[np.random.default_rng(1).permutation(len(X))]
+    X = (X - X.mean(axis=0)) / X.std(axis=0)
+    write_text(folder / "data", X[:, :3], y := np.round(3 * X[:, 3] + 50, 3))
+    return X[:, :3], y
 
 
 def svm_predict(data: Path, model: Path, out: Path) -> np.ndarray:
@@ -83,7 +70,7 @@ def number(key: str, text: str) -> float:
 
 
 def test_values_are_written_with_every_digit(command: Command, tmp_path: Path) -> None:
-    _, X, y = data_of("epsilon_svr", tmp_path)
+    X, y = regression(tmp_path)
     assert command("train", "-q", "-s", "3", "data", "m") == (0, "", "")
     result = command("predict", "data", "m", "out")
     expected = libsvm.load_model("m").predict(X)
@@ -100,14 +87,14 @@ def test_values_are_written_with_every_digit(command: Command, tmp_path: Path) -
 
 
 def test_a_regression_without_an_offset(command: Command, tmp_path: Path) -> None:
-    _, X, y = data_of("epsilon_svr", tmp_path)
+    X, y = regression(tmp_path)
     assert command("train", "-q", "-s", "3", "--no-bias", "data", "m") == (0, "", "")
     fitted = SVR(bias=False, gamma="auto").fit(sparse.csr_matrix(X), y)
     np.testing.assert_array_equal(libsvm.load_model("m").dual_coef, fitted.dual_coef_)
 
 
 def test_regression_without_support_vectors(command: Command, tmp_path: Path) -> None:
-    data_of("epsilon_svr", tmp_path)
+    regression(tmp_path)
     result = command("train", "-s", "3", "-p", "1000", "data", "m")
     assert (result.code, result.err) == (0, "")
     assert "obj = 0.000000, rho = -" in result.out
@@ -158,7 +145,7 @@ def test_more_folds_than_rows(command: Command, tmp_path: Path) -> None:
 
 
 def test_folds_that_do_not_converge_say_so(command: Command, tmp_path: Path) -> None:
-    data_of("epsilon_svr", tmp_path)
+    regression(tmp_path)
     result = command("train", "-s", "3", "-q", "-v", "2", "--max-iter", "1", "--working-set-size", "2", "data")
     assert result.code == 0
     words = "not converged: max_iter was reached before the tolerance"

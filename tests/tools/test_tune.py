@@ -56,9 +56,7 @@ def test_a_record_is_used(device: str, file: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [PermissionError(13, "no"), OSError(5, "the disk fails")])
-def test_a_file_that_cannot_be_read_is_none(
-    error: OSError, device: str, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_cannot_be_read_is_none(error: OSError, device: str, file: Path, monkeypatch: Any) -> None:
     """Another user's home, say: fits go on without it."""
     write(file, device, {"chunks": 32})
     real = Path.stat
@@ -195,9 +193,7 @@ def test_the_fastest_is_kept(device: str, file: Path, clock: Clock, monkeypatch:
 
 
 @pytest.mark.parametrize("seconds", [0.0, 5.0, 40.0, 75.0, 1000.0])
-def test_compiles_count_as_time(
-    seconds: float, device: str, file: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compiles_count_as_time(seconds: float, device: str, file: Path, clock: Clock, monkeypatch: Any) -> None:
     """Ten seconds for each compile, one for each launch: no candidate begins when the time is over, and what had no
     time for the default and another one is not searched."""
     compiled: list[tuple[str, int]] = []
@@ -224,9 +220,7 @@ def test_compiles_count_as_time(
 
 @pytest.mark.parametrize("family", tune.FAMILIES, ids=lambda family: family.name)
 @pytest.mark.parametrize("name", ["cpu", "gpu"])
-def test_each_family_runs_its_default(
-    device: str, name: str, family: tune.Family, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_family_runs_its_default(device: str, name: str, family: tune.Family, monkeypatch: Any) -> None:
     take_profile(name, device, monkeypatch)
     with Stream(device) as stream:
         candidates = list(family.candidates(stream.profile))
@@ -314,9 +308,7 @@ def test_rates_that_have_no_time_stay(device: str, file: Path, timed: Clock, mon
     assert devices.default_profile(devices.find(device)) == replace(start, csr_cost=RATIOS["csr_cost"])
 
 
-def test_rates_are_those_of_the_tiles_that_were_found(
-    device: str, file: Path, timed: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rates_are_those_of_the_tiles_that_were_found(device: str, file: Path, timed: Clock, monkeypatch: Any) -> None:
     """The search comes first, leaves them time, and what it finds is in the profile that is measured."""
     seen: list[Profile] = []
     one = tune.RATES[0]
@@ -339,9 +331,7 @@ def test_rates_are_those_of_the_tiles_that_were_found(
 
 @pytest.mark.parametrize("rate", tune.RATES, ids=lambda rate: rate.field)
 @pytest.mark.parametrize("name", ["cpu", "gpu"])
-def test_each_rate_measures_its_layout(
-    device: str, name: str, rate: tune.Rate, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_rate_measures_its_layout(device: str, name: str, rate: tune.Rate, monkeypatch: Any) -> None:
     take_profile(name, device, monkeypatch)
     with Stream(device) as stream:
         if (name, rate.field) == ("gpu", "hit_cost"):
