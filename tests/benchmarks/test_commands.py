@@ -12,17 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import (
-    falkon,
-    fits,
-    gallery,
-    gtsvm,
-    ladder,
-    larger,
-    sets,
-    solvers,
-    studies,
-)
+from benchmarks import falkon, fits, gallery, gtsvm, ladder, larger, sets, solvers, studies
 from benchmarks.boostsvm import cases, products
 from benchmarks.command import Asked, main, page, part_of
 from clsvm.opencl.profiles import PROFILES
@@ -31,10 +21,7 @@ from tests.benchmarks.conftest import Ran
 pytestmark = pytest.mark.full
 BROKEN = ["it is broken"]
 ROWS = "sets", 0, "rows"
-SHAPES = {
-    "real-sim": cases.Shape(400, 300, 0.05),
-    "e2006": cases.Shape(150, 400, 0.25, target="numbers"),
-}
+SHAPES = {"real-sim": cases.Shape(400, 300, 0.05), "e2006": cases.Shape(150, 400, 0.25, target="numbers")}
 SCRIPT = "from sklearn.svm import SVC\nprint('score', SVC().fit([[0.0], [1.0]], [0, 1]).score([[0.0]], [0]))\n"
 
 
@@ -148,10 +135,7 @@ DONE: dict[str, tuple[str, tuple[tuple[Any, ...], ...]]] = {  # a command: what 
     ),
     "study ablation --centers 60": ("| + K kept where that is faster |", (("rows", 0, "above_least", 0.01),)),
     "study features --rows 500 --centers 40 --repeats 2": ("| 784 |", (("rows", 0, "apart", 0.1),)),
-    "study growth --rows 40000 --centers 20 --memory-limit 20MB": (
-        "| 40000 |",
-        (("rows", 0, "bytes_held", 10**9),),
-    ),
+    "study growth --rows 40000 --centers 20 --memory-limit 20MB": ("| 40000 |", (("rows", 0, "bytes_held", 10**9),)),
     "study curves --sets kin40k,covtype --rows 500 --centers 200": (
         "| FalkonRegressor | 500 | 200 |",
         ((*ROWS, 0, "converged", False),),

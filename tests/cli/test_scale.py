@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from clsvm.cli import scale
+from tests.cli.test_cli import ROOT, shell
 from tests.conftest import Command, Result
 
 pytestmark = pytest.mark.full
 
-ROOT = Path(__file__).resolve().parents[2]
 DATA = "1 1:1 3:0.1 5:3\n-1 1:2 2:5 4:0 5:3\n0.1 3:1e-3 5:3 7:7\n"
 SCALED = "1 2:-1 3:1 7:-1 \n-1 1:1 2:1 3:-1 7:-1 \n0.10000000000000001 1:-1 2:-1 3:-0.98 7:1 \n"
 needs_libsvm = pytest.mark.skipif(
@@ -110,17 +110,12 @@ def test_no_more_values_are_held_at_a_time_than_said(monkeypatch: pytest.MonkeyP
 def test_a_reader_that_goes_ends_it_quietly(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("".join(f"{i} 1:{i} 2:{i}\n" for i in range(20000)))
     code = "import clsvm.cli.scale; clsvm.cli.scale._CELLS = 100; from clsvm.cli.app import main; main()"
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, "scale", tmp_path / "data"],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    process = shell("scale", tmp_path / "data", cwd=ROOT, code=code)
     assert process.stdout is not None
     assert process.stderr is not None
-    assert process.stdout.readline() == b"0 1:-1 2:-1 \n"
+    assert process.stdout.readline() == "0 1:-1 2:-1 \n"
     process.stdout.close()
-    assert process.stderr.read() == b""
+    assert process.stderr.read() == ""
     process.stderr.close()
     assert process.wait(60) == 1
 

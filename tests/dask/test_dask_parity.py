@@ -140,10 +140,7 @@ def test_labels_of_pandas(name: str, dtype: str) -> None:
     assert model.classes_.dtype == alone.classes_.dtype
     assert model.score(TABLE, there) == model.score(FRAME, column) > 0.9
     missing = column.where(np.arange(60) != 5)
-    for fit, rows, y in (
-        (alone.fit, FRAME, missing),
-        (model.fit, TABLE, dd.from_pandas(missing, npartitions=3)),
-    ):
+    for fit, rows, y in ((alone.fit, FRAME, missing), (model.fit, TABLE, dd.from_pandas(missing, npartitions=3))):
         with pytest.raises(ValueError, match=r"y must have a value for each row, got (<NA>|nan)|y contains NaN"):
             fit(rows, y)
 

@@ -19,11 +19,7 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
 from sklearn.exceptions import ConvergenceWarning, UnsetMetadataPassedError
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401 (HalvingGridSearchCV)
 from sklearn.metrics.pairwise import rbf_kernel
-from sklearn.model_selection import (
-    GridSearchCV,
-    cross_val_predict,
-    cross_validate,
-)
+from sklearn.model_selection import GridSearchCV, cross_val_predict, cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -38,7 +34,6 @@ from tests.conftest import thrifty
 IRIS = load_iris(return_X_y=True)
 TWO = (IRIS[0][50:, :2], IRIS[1][50:])  # versicolor and virginica, which overlap
 DIABETES = tuple(part[:200] for part in load_diabetes(return_X_y=True))
-NU = {"NuSVC": {"nu": 0.7}}  # sepals overlap: with a smaller one there is no margin, and the model is anybody's
 PLACE = IRIS[0][:, :2], IRIS[0][:, 2]  # a regression in the plane
 
 CLASSES = pytest.mark.parametrize("name", ["SVC", "NuSVC", "SVR", "NuSVR", "OneClassSVM"])

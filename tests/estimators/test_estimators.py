@@ -64,13 +64,7 @@ def message(error: type[Exception], match: str, *args: Any, **parameters: Any) -
     [
         (sp.csr_matrix(with_value(-np.inf).astype(float)), FEW[1], None, ValueError, "contains infinity"),
         (with_value("word"), FEW[1], None, ValueError, "could not convert string to float: 'word'"),
-        (
-            sp.csr_matrix((40, 2**31)),
-            FEW[1],
-            None,
-            ValueError,
-            "X has 2147483648 features, expected less than",
-        ),
+        (sp.csr_matrix((40, 2**31)), FEW[1], None, ValueError, "X has 2147483648 features, expected less than"),
         (FEW[0], np.where(FEW[1], np.nan, 1), None, ValueError, "contains NaN"),
         (FEW[0], np.array([1, "a"] * 20, object), None, ValueError, "Unknown label type: unknown"),
         (*FEW, -np.ones(40), ValueError, "all samples have zero or negative weights"),

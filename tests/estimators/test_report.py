@@ -103,9 +103,6 @@ def test_a_fit_reports_what_each_layout_would_cost(device: str, layout: str) -> 
 
 
 def test_parts_are_sums_of_seconds() -> None:
-    assert report.by_part(made().seconds) == {
-        "clustering": 1.0, "selection": 2.0, "gram": 4.0, "subproblem": 3.0, "update": 5.0, "other": 15.0,
-    }  # fmt: skip
     assert report.by_part({"cluster": 1.0, "gram": 2.0, "update": 3.0, "gap": 4.0}) == {
         "clustering": 1.0, "selection": 0, "gram": 2.0, "subproblem": 0, "update": 3.0, "other": 4.0,
     }  # fmt: skip

@@ -26,11 +26,7 @@ def classes(n: int, k: int = 4) -> tuple[np.ndarray, np.ndarray]:
 
 
 X, Y = classes(360)
-KINDS = {
-    "ovo": (SVC, {"C": 2.0}),
-    "ovr": (SVC, {"C": 2.0, "multi_class": "ovr"}),
-    "nu": (NuSVC, {"nu": 0.3}),
-}
+KINDS = {"ovo": (SVC, {"C": 2.0}), "ovr": (SVC, {"C": 2.0, "multi_class": "ovr"}), "nu": (NuSVC, {"nu": 0.3})}
 
 
 @pytest.fixture(autouse=True)
@@ -80,8 +76,7 @@ def interrupted_at(monkeypatch: pytest.MonkeyPatch, ended: bool, call: int) -> l
 
 
 @pytest.mark.parametrize(
-    ("kind", "changed"),
-    [("ovo", {"C": 2.02}), ("ovr", {"C": 2.02}), ("nu", {"nu": 0.302}), ("ovo", {"gamma": 0.302})],
+    ("kind", "changed"), [("ovo", {"C": 2.02}), ("ovr", {"C": 2.02}), ("nu", {"nu": 0.302}), ("ovo", {"gamma": 0.302})]
 )
 def test_warm_start_takes_few_steps_to_the_same_objective(
     device: str, size: str, kind: str, changed: dict[str, Any]

@@ -111,6 +111,8 @@ def test_breakdown_stacks_shares() -> None:
     np.testing.assert_allclose(widths[:, 1], [0.25, 0, 0, 0, 0.5, 0.25])
     assert [label.get_text() for label in ax.get_yticklabels()] == ["a9a (30 s)", "mnist (4 s)"]
     assert ax.yaxis_inverted(), "the first is on top"
+    ax = plots.breakdown({"a": made(seconds={"total": 0.0})})
+    assert [bar.get_width() for group in ax.containers for bar in group] == [0.0] * len(PARTS)
 
 
 @pytest.mark.parametrize("names", [["a"], ["a", "a longer name of a data set"]])
@@ -123,11 +125,6 @@ def test_the_legend_of_a_breakdown_is_whole(names: list[str]) -> None:
         assert whole.x0 <= box.x0 < box.x1 <= whole.x1
         assert whole.y0 <= box.y0 < box.y1 <= whole.y1
         assert ax.bbox.width > 0.4 * whole.width
-
-
-def test_breakdown_of_no_time() -> None:
-    ax = plots.breakdown({"a": made(seconds={"total": 0.0})})
-    assert [bar.get_width() for group in ax.containers for bar in group] == [0.0] * len(PARTS)
 
 
 def test_race_is_error_over_time_of_reports_and_of_others() -> None:
