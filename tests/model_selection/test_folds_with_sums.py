@@ -184,6 +184,14 @@ def test_where_the_next_problem_begins(case: str) -> None:
         np.testing.assert_array_equal(start[alike], other[alike])
 
 
+def test_the_nearest_problem_is_gone_on_from(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the first fold one of the same C where there is one, in others that of the same candidate."""
+    starts = calls_of(monkeypatch, folds.FoldSolution, "start")
+    search("NuSVR", device, tol=1e-3, gamma=0.4)
+    pairs = [(one.problem.hi.max(), problem.hi.max()) for (one, problem), *_ in starts]
+    assert pairs == [(1, 10), (1, 1), (10, 10)] + [(1, 1), (10, 10), (1, 1), (10, 10)] * 2  # (weights are 2 at most)
+
+
 def test_how_much_wider_bounds_are() -> None:
     """By the rows that both problems have, whatever others weigh."""
     weights = np.array([1, 2, 9, 1.0])
