@@ -33,51 +33,25 @@ def fitted() -> SVC:
     return SVC(gamma=0.05, C=10).fit(X, y)
 
 
-@pytest.mark.parametrize("k", [3, 8])
-@pytest.mark.parametrize("most", [1, 3, 96])
-def test_strips_of_blocks_are_those_of_all_values(k: int, most: int) -> None:
-    """In any blocks, to the last bit, and as scikit-learn counts them; a value of 0 is a vote as well."""
-    rng, n = np.random.default_rng(k), 50
-    values = np.round(rng.normal(size=(n, k * (k - 1) // 2)), 1)
-    parts = np.zeros((k, k - 1, n))
-    for p, (i, j) in enumerate(decoder.pairs(k)):
-        assert decoder.first_pair(k, i) + j - i - 1 == p
-        parts[i, j - 1] = values[:, p]
-
-    def strips() -> Any:
-        for own, others in decoder.blocks(k, most):
-            first = others.start - (own != others)
-            one, other = parts[own, first : others.stop - 1], parts[others, own.start : own.stop]
-            if own == others:
-                other = one
-            if one.size:
-                at = np.zeros(values.shape[1])
-                yield from decoder.strips_of_block(own, others, one.reshape(-1, n), other.reshape(-1, n), at, k)
-
-    np.testing.assert_array_equal(decoder.pair_values(strips(), n, k), values)
-    expected = _ovr_decision_function(values < 0, -values, k)
-    np.testing.assert_array_equal(decoder.ovr_values(strips(), n, k), expected)
-    np.testing.assert_array_equal(decoder.ovr_values(decoder.strips(values, k), n, k), expected)
-    won = np.zeros((n, k), int)
-    for p, (i, j) in enumerate(decoder.pairs(k)):
-        won[np.arange(n), np.where(values[:, p] > 0, i, j)] += 1
-    np.testing.assert_array_equal(decoder.votes(strips(), n, k), won)
-
-
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
 def test_no_value_depends_on_the_pieces(device: str, form: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor on whether a launch takes one class or all of them."""
+    """Nor on whether a launch takes one class or all of them. A value of 0 is a vote as well."""
     k, (X, y, T) = 18, of_classes(18, 3, 100)
     model, rows = SVC(gamma=0.05, C=10).fit(form(X), y).model_, form(T)
     expected = model.decision_function(rows, device)
-    ovr, labels = model.decision_function(rows, device, shape="ovr"), model.predict(rows, device)
-    np.testing.assert_array_equal(ovr, _ovr_decision_function(expected < 0, -expected, k))
-    for piece, sections in ((1 << 16, 1), (1 << 17, 99), (1 << 26, 99)):
+    ovr, won = _ovr_decision_function(expected < 0, -expected, k), np.zeros((len(T), k), int)
+    for p, (i, j) in enumerate(decoder.pairs(k)):
+        won[np.arange(len(T)), np.where(expected[:, p] > 0, i, j)] += 1
+    nothing = replace(model, dual_coef=0 * model.dual_coef, intercept=0 * model.intercept)
+    ovr_of_nothing = _ovr_decision_function(np.zeros_like(expected, bool), np.zeros_like(expected), k)
+    for piece, sections in ((1 << 14, 2), (1 << 16, 1), (1 << 17, 99), (1 << 26, 99)):
         monkeypatch.setattr(models, "MAX_BYTES", piece)
         monkeypatch.setattr(responses, "SECTIONS", sections)
         np.testing.assert_array_equal(model.decision_function(rows, device), expected)
         np.testing.assert_array_equal(model.decision_function(rows, device, shape="ovr"), ovr)
-        np.testing.assert_array_equal(model.predict(rows, device), labels)
+        np.testing.assert_array_equal(model.predict(rows, device), won.argmax(axis=1))
+        np.testing.assert_array_equal(nothing.predict(rows, device), k - 1)
+        np.testing.assert_array_equal(nothing.decision_function(rows, device, shape="ovr"), ovr_of_nothing)
         np.testing.assert_array_equal(model.decision_function(rows[:5], device), expected[:5])
 
 

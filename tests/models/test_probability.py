@@ -137,9 +137,8 @@ def test_folds_of_every_pair(k: int, form: Any) -> None:
     X, y = irises(k)
     y, X = NAMES[y], form(X)
     weights = np.random.default_rng(0).uniform(0.1, 3, len(y))
-    model = SVC(C=0.5, gamma=0.3, class_weight=dict(zip(NAMES[:k], (0.1, 3, 1), strict=False)), tol=1e-6).fit(
-        X, y, weights
-    )
+    model = SVC(C=0.5, gamma=0.3, class_weight=dict(zip(NAMES[:k], (0.1, 3, 1), strict=False)), tol=1e-6)
+    model.fit(X, y, weights)
     got = decoder.calibrated(model, X, y, weights)
     A, B = by_hand(model, X, y, weights)
     np.testing.assert_allclose(got.probA, A, rtol=1e-3)
@@ -163,17 +162,12 @@ def test_classes_that_a_fold_lacks() -> None:
     assert np.isfinite([got.probA, got.probB]).all()
     np.testing.assert_array_equal(got.predict_proba(X).argmax(axis=1)[:100], y[:100])
     fold = next(test for _, test in decoder.folds(y, 5, True) if 100 in test)
+    one = SVC(C=10.0, decision_function_shape="ovo")
     for p, own in ((1, 0), (2, 1)):  # the pairs with it: 1 for the rows of that fold, its own one among them
         values = np.zeros(101)
         for train, test in decoder.folds(y, 5, True):
-            values[test] = (
-                1
-                if 100 in test
-                else SVC(C=10.0)
-                .fit(X[train], y[train])
-                .set_params(decision_function_shape="ovo")
-                .decision_function(X[test])[:, p]
-            )
+            known = 100 not in test
+            values[test] = one.fit(X[train], y[train]).decision_function(X[test])[:, p] if known else 1
         rows = np.isin(y, (own, 2))
         assert decoder.platt(values[rows], y[rows] == own) == pytest.approx((got.probA[p], got.probB[p]))
     assert len(fold) > 15

@@ -48,6 +48,10 @@ def test_scikit_learn_checks(estimator: Any, check: Any) -> None:
     check(estimator)
 
 
+def machine_on(device: str, made: Any = FalkonRegressor, **given: Any) -> Any:
+    return made(**{"center_selection": CENTRES, "gamma": G, "device": device} | given)
+
+
 def direct(kernel: Kernel, rows: Any, centres: Any, y: Any, w: Any, penalty: float) -> np.ndarray:
     """(m, k) coefficients: the normal equations as least squares, which loses no digits."""
     K, M = kernel(rows, centres), kernel(centres)
@@ -90,9 +94,8 @@ def test_all_rows_as_centres_are_kernel_ridge(device: str, profile: str, dtype: 
 def test_centres_are_the_direct_solution(device: str, kernel: Kernel, form: Any) -> None:
     """Three outputs at once, weights, an offset, any kernel function."""
     y, w = np.stack([Y, Y**2, -F], axis=1), R.integers(0, 3, len(X)).astype(float)
-    machine = FalkonRegressor(
-        center_selection=form(CENTRES), kernel=kernel, penalty=1e-4, dtype="float64", tol=1e-6, device=device
-    ).fit(form(X), y, w)
+    given = {"kernel": kernel, "penalty": 1e-4, "dtype": "float64", "tol": 1e-6}
+    machine = machine_on(device, center_selection=form(CENTRES), **given).fit(form(X), y, w)
     mean = w @ y / w.sum()
     alpha = direct(kernel, X, CENTRES, y - mean, w, 1e-4)
     np.testing.assert_allclose(machine.intercept_, mean)
@@ -114,9 +117,7 @@ def test_every_way_through_the_rows(device: str, profile: str, monkeypatch: pyte
     kernel, y = make("rbf", gamma=G), np.stack([Y, F], axis=1)
     expected = kernel(X, X[:50]) @ direct(kernel, X, X[:50], y, np.ones(700), 1e-4)
     for form in (np.asarray, sp.csr_matrix):
-        machine = FalkonRegressor(
-            center_selection=form(X[:50]), penalty=1e-4, gamma=G, fit_intercept=False, tol=1e-6, device=device
-        )
+        machine = machine_on(device, center_selection=form(X[:50]), penalty=1e-4, fit_intercept=False, tol=1e-6)
         machine.fit(form(X), y)
         assert f", {way};" in machine.fit_report_.layout
         assert machine.fit_report_.sample == 100
@@ -147,9 +148,8 @@ def minimised(loss: Any, w: np.ndarray, penalty: float, k: int = 1) -> np.ndarra
 @pytest.mark.parametrize("k", [2, 3])
 def test_logistic_probabilities(device: str, profile: str, penalty: float, k: int) -> None:
     w = R.integers(0, 3, len(X)).astype(float)
-    machine = LogisticFalkonClassifier(
-        center_selection=CENTRES, penalty=penalty, gamma=G, fit_intercept=False, device=device, tol=1e-6
-    ).fit(X, SIGNS if k == 2 else CLASSES, w)
+    machine = machine_on(device, LogisticFalkonClassifier, penalty=penalty, fit_intercept=False, tol=1e-6)
+    machine.fit(X, SIGNS if k == 2 else CLASSES, w)
 
     def logistic(f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return np.logaddexp(0, -SIGNS * f[:, 0]), (-SIGNS * expit(-SIGNS * f[:, 0]))[:, None]
@@ -168,9 +168,9 @@ def test_logistic_probabilities(device: str, profile: str, penalty: float, k: in
 
 def test_class_weights(device: str) -> None:
     y = (X[:, 0] > 1.0).astype(int)
-    given: dict[str, Any] = {"gamma": G, "device": device, "center_selection": CENTRES, "penalty": 1e-3}
-    balanced = LogisticFalkonClassifier(class_weight="balanced", **given).fit(X, y)
-    by_hand = LogisticFalkonClassifier(**given).fit(X, y, len(y) / (2 * np.bincount(y))[y])
+    balanced = machine_on(device, LogisticFalkonClassifier, class_weight="balanced", penalty=1e-3).fit(X, y)
+    weights = len(y) / (2 * np.bincount(y))[y]
+    by_hand = machine_on(device, LogisticFalkonClassifier, penalty=1e-3).fit(X, y, weights)
     np.testing.assert_allclose(balanced.decision_function(X), by_hand.decision_function(X), atol=1e-6)
 
 
@@ -213,9 +213,7 @@ def test_an_interrupt_keeps_what_was_found(device: str, monkeypatch: pytest.Monk
         if step == 6:
             raise KeyboardInterrupt
 
-    machine = LogisticFalkonClassifier(
-        center_selection=CENTRES, gamma=G, penalty=1e-7, device=device, callback=callback, tol=1e-9
-    )
+    machine = machine_on(device, LogisticFalkonClassifier, penalty=1e-7, callback=callback, tol=1e-9)
     with pytest.raises(KeyboardInterrupt):
         machine.fit(X, SIGNS)
     assert [step for step, *_ in seen] == [1, 2, 3, 4, 5, 6]
@@ -223,7 +221,7 @@ def test_an_interrupt_keeps_what_was_found(device: str, monkeypatch: pytest.Monk
     assert "interrupted" in machine.fit_report_.status
     assert not machine.fit_report_.converged
     assert machine.score(X, SIGNS) > 0.7
-    squared = FalkonRegressor(center_selection=CENTRES, gamma=G, penalty=1e-7, device=device, callback=callback)
+    squared = machine_on(device, penalty=1e-7, callback=callback)
     monkeypatch.setattr("clsvm.nystrom.fit.sampled", lambda n, m, *_: m)  # (so that one solve takes many steps)
     with pytest.raises(KeyboardInterrupt):
         squared.fit(X, Y)
@@ -306,18 +304,15 @@ def test_where_nothing_is_to_be_learnt(device: str) -> None:
 def test_kernel_values_beyond_the_dtype_are_refused(device: str, profile: str) -> None:
     """No gradient, no convergence: a row far out whose K overflows."""
     rows = np.r_[np.linspace(0, 1, 60), 1200.0][:, None]
-    machine = FalkonRegressor(
-        kernel=Kernel("exp(dot)"), center_selection=rows[:3] + 0.5, penalty=1e-3, fit_intercept=False, device=device
-    )
+    given = {"kernel": Kernel("exp(dot)"), "center_selection": rows[:3] + 0.5, "penalty": 1e-3}
+    machine = machine_on(device, **given, fit_intercept=False)
     with pytest.raises(ValueError, match=r"finite|beyond|too large"):
         machine.fit(rows, np.ones(61))
 
 
 def test_a_start_that_needs_finer_numbers(device: str) -> None:
     """A warm start that is within a larger tolerance is looked at in float64, too, where float32 hides it."""
-    machine = FalkonRegressor(
-        center_selection=X[:60, :2], gamma=2.0, penalty=1e-10, tol=1e-6, warm_start=True, device=device
-    )
+    machine = machine_on(device, center_selection=X[:60, :2], gamma=2.0, penalty=1e-10, tol=1e-6, warm_start=True)
     signs = np.sign(R.normal(size=200))
     first = machine.fit(X[:200, :2], signs).fit_report_
     again = machine.set_params(tol=1e-2).fit(X[:200, :2], signs).fit_report_
@@ -336,9 +331,8 @@ def test_steps_go_on_in_finer_numbers(device: str, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(newton.Newton, "_run", stalled)
     seen: list[tuple[int, float]] = []
-    machine = LogisticFalkonClassifier(
-        center_selection=CENTRES, gamma=G, device=device, callback=lambda step, _, seconds: seen.append((step, seconds))
-    )
+    callback = lambda step, _, seconds: seen.append((step, seconds))  # noqa: E731
+    machine = machine_on(device, LogisticFalkonClassifier, callback=callback)
     report = machine.fit(X, CLASSES).fit_report_
     steps, seconds = zip(*seen, strict=True)
     assert [*steps] == [*range(1, report.steps + 1)]
@@ -428,11 +422,8 @@ def test_odd_input(device: str) -> None:
         with pytest.raises(ValueError, match="all samples with positive weights belong to the same class"):
             machine.fit(X, SIGNS, (SIGNS > 0).astype(float))
     mixed = FalkonRegressor(center_selection=CENTRES, **given).fit(sp.csr_matrix(X), Y)
-    np.testing.assert_allclose(
-        mixed.predict(sp.csr_matrix(X)),
-        FalkonRegressor(center_selection=sp.csr_matrix(CENTRES), **given).fit(X, Y).predict(X),
-        atol=1e-4,
-    )
+    other = FalkonRegressor(center_selection=sp.csr_matrix(CENTRES), **given).fit(X, Y)
+    np.testing.assert_allclose(mixed.predict(sp.csr_matrix(X)), other.predict(X), atol=1e-4)
     with pytest.raises(ValueError, match="y must be numbers of at most 1e"):
         FalkonRegressor(**given).fit(X, Y * 1e150)
     with pytest.raises(ValueError, match="NaN"):
@@ -453,18 +444,16 @@ def test_coarse_kernel_values_are_made_in_float64(device: str) -> None:
 
 
 def test_reports(device: str, capsys: pytest.CaptureFixture[str]) -> None:
-    machine = FalkonClassifier(n_centers=100, random_state=0, device=device, verbose=True).fit(
-        *load_digits(return_X_y=True)
-    )
+    machine = FalkonClassifier(n_centers=100, random_state=0, device=device, verbose=True)
+    machine.fit(*load_digits(return_X_y=True))
     report = machine.fit_report_
     assert "residual" in capsys.readouterr().err
     assert pickle.loads(pickle.dumps(report)).to_dict() == report.to_dict()
     assert json.loads(json.dumps(report.to_dict()))["steps"] == report.steps == machine.n_iter_
     assert [point.violation for point in report.trace][-1] == report.residual <= 1e-5
     assert report.objective < report.trace[0].primal
-    assert sum(value for name, value in report.seconds.items() if name != "total") == pytest.approx(
-        report.seconds["total"]
-    )
+    parts = [value for name, value in report.seconds.items() if name != "total"]
+    assert sum(parts) == pytest.approx(report.seconds["total"])
     assert "converged: the residual is within tol" in str(report)
 
 
