@@ -1,6 +1,8 @@
 """What is a record: a kernel function, a layout, a task, a device's profile, a parameter is added in one place, here
 from outside."""
 
+from __future__ import annotations  # (documentation is written from the texts of annotations)
+
 import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
