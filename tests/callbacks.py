@@ -4,11 +4,11 @@ from typing import Any, NamedTuple
 
 
 class Call(NamedTuple):
-    """A call of a hook: its name, the task's, whether it got the data, and predictions of the fitted estimator."""
+    """A call of a hook: its name, the task's, the estimator, and predictions of the fitted one."""
 
     hook: str
     task: str
-    data: bool
+    estimator: Any
     predicted: Any
 
 
@@ -17,7 +17,6 @@ class Noted:
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
-        self.estimators: list[Any] = []
         self.metadata: Any = None
 
     def setup(self, estimator: Any, context: Any) -> None:
@@ -27,7 +26,7 @@ class Noted:
         self._note("teardown", estimator, context)
 
     def on_fit_task_begin(self, estimator: Any, context: Any, *, X: Any = None) -> None:
-        self._note("begin", estimator, context, X)
+        self._note("begin", estimator, context)
 
     def on_fit_task_end(
         self, estimator: Any, context: Any, *, X: Any = None, metadata: Any = None, fitted_estimator: Any = None
@@ -37,8 +36,7 @@ class Noted:
 
     def _note(self, hook: str, estimator: Any, context: Any, X: Any = None, fitted: Any = None) -> None:
         predicted = None if fitted is None else fitted.predict(X)
-        self.calls.append(Call(hook, context.task_name, X is not None, predicted))
-        self.estimators.append(estimator)
+        self.calls.append(Call(hook, context.task_name, estimator, predicted))
 
     @property
     def names(self) -> list[tuple[str, str]]:

@@ -35,7 +35,7 @@ def test_a_fit_of_a_machine_is_one_task(estimator: Any, y: Any) -> None:
     heard = Noted()
     model = estimator.set_callbacks(heard).fit(X, y)
     assert heard.names == FIT
-    assert all(one is model for one in heard.estimators)
+    assert all(call.estimator is model for call in heard.calls)
     np.testing.assert_array_equal(heard.calls[2].predicted, model.predict(X))
     plain = clone(estimator).set_callbacks().fit(X, y)
     np.testing.assert_array_equal(model.dual_coef_, plain.dual_coef_)
