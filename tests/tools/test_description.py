@@ -103,9 +103,3 @@ def test_every_layout_that_is_estimated_is_listed(d: int, device: str) -> None:
     if d == 20000:
         assert Estimate("clustered", None, None, None) in found.layouts
         assert found.cluster_columns is None
-
-
-@pytest.mark.parametrize("wrong", [np.zeros((0, 3)), np.zeros((3, 0)), np.array([[np.nan]]), np.ones(3)], ids=str)
-def test_what_no_estimator_takes_is_refused(wrong: Any, device: str) -> None:
-    with pytest.raises(ValueError, match=r"0 sample|0 feature|NaN|2D array"):
-        describe(wrong, device)
