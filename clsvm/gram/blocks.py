@@ -39,7 +39,6 @@ from clsvm import arrays
 from clsvm.arrays import Data
 from clsvm.errors import BufferSizeError, DeviceError, MemoryLimitError
 from clsvm.gram import layouts
-from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.layouts.lanes import CLUSTERED, Arrangement, Columns, LaneRows, Packer, Part, Source
 from clsvm.gram.layouts.record import Panel, Plan, Rows, in_order, lanes
 from clsvm.gram.products import Gram, Operator, Slots, Store, Tile, Update
@@ -85,11 +84,11 @@ def products_of(stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str)
     errors of layouts.build.
     """
     left, asked, n, itemsize = stream.limit - stream.allocated, plan.kind, X.shape[0], np.dtype(dtype).itemsize
-    plain = LAYOUTS[plan.kind].plain
+    plain = layouts.LAYOUTS[plan.kind].plain
     if plain and n * layouts.row_bytes(plan, X, itemsize) > PLAIN_SHARE * left:
         plan = replace(plan, kind=plain)  # the row cache makes better use of the memory than a large inverted index
     # For clustered rows row_bytes is only an upper bound, so they are laid out first and measured then.
-    if not LAYOUTS[plan.kind].in_order or n * layouts.row_bytes(plan, X, itemsize) <= ROWS_SHARE * left:
+    if not layouts.LAYOUTS[plan.kind].in_order or n * layouts.row_bytes(plan, X, itemsize) <= ROWS_SHARE * left:
         with contextlib.suppress(MemoryLimitError, BufferSizeError), stream.tentative():
             gram = Gram(stream, layouts.build(stream, X, plan, dtype), kernel)
             taken = left - (stream.limit - stream.allocated)
@@ -144,7 +143,8 @@ class Streamed:
         self._plan = plan if self.arrangement else self.single
         places, cells = X.shape[0], X.indptr if sp.issparse(X) else None
         if self.arrangement:
-            cells = np.concatenate([[0], np.cumsum(self.arrangement.cells)])
+            cells = np.repeat(self.arrangement.groups[0], lanes(stream.profile, dtype))
+            cells = np.concatenate([[0], np.cumsum(cells)])
             places = len(cells) - 1
             row = self.itemsize * int(cells[-1] / places)
         row, most = row + ROW_OVERHEAD, min(most, stream.largest)
@@ -163,9 +163,8 @@ class Streamed:
         self._passes += 1
         return self.slices[::-1] if self._again and self._passes % 2 == 0 else self.slices
 
-    @contextlib.contextmanager
-    def passing(self) -> Iterator[Iterator[Block]]:
-        """Yield an iterator that makes one pass over all blocks.
+    def passing(self) -> AbstractContextManager[Iterator[Block]]:
+        """Return a context with an iterator that makes one pass over all blocks.
 
         A block and the buffers that the caller made with it live until the next block is requested. The caller must
         have waited for its queue by then. Leaving the context, also by an error or Ctrl-C, ends the thread and frees
@@ -174,15 +173,7 @@ class Streamed:
         Iterating raises the errors of laying out a block: ValueError if memory_limit is too small or a file was
         truncated, DeviceError, MemoryError.
         """
-        with contextlib.ExitStack() as stack:
-            if self.ahead:
-                other = stack.enter_context(self.stream.second_stream(self.share))
-                stack.enter_context(other.recycling())
-                worker = ThreadPoolExecutor(1, "clsvm rows")
-                stack.callback(worker.shutdown)
-                stack.callback(_wait, worker, os.getpid())
-            blocks = self._laid_ahead(other, worker) if self.ahead else self._laid_in_turn()
-            yield stack.enter_context(contextlib.closing(blocks))
+        return contextlib.closing(self._laid_ahead() if self.ahead else self._laid_in_turn())
 
     def _laid_in_turn(self) -> Generator[Block, None, None]:
         with self.stream.recycling(LOOSE if self.near else 1):
@@ -190,10 +181,10 @@ class Streamed:
                 with self.stream.scratch():
                     yield rows, self.lay_out(self.stream, rows)
 
-    def _laid_ahead(self, other: Stream, worker: ThreadPoolExecutor) -> Generator[Block, None, None]:
-        """Yield the slice and the laid-out rows of each block. A worker thread lays out blocks on the stream ``other``.
+    def _laid_ahead(self) -> Generator[Block, None, None]:
+        """Yield the slice and the laid-out rows of each block. A worker thread lays out blocks on a second stream.
 
-        The caller's thread uses ``other`` only while the worker thread is idle.
+        The caller's thread uses the second stream only while the worker thread is idle.
         """
         process, used, slices = os.getpid(), None, self.following()
 
@@ -202,20 +193,28 @@ class Streamed:
             other.finish()
             return laid
 
-        coming = worker.submit(fetched, slices[0])
-        for rows, following in zip(slices, [*slices[1:], None], strict=True):
-            if os.getpid() != process:
-                raise DeviceError(
-                    "a forked process cannot stream rows: only its parent has the thread that lays out rows"
-                )
-            made = coming.result()
-            if used is not None:
-                other.free(*used.buffers())
-            if following is not None:
-                coming = worker.submit(fetched, following)
-            with self.stream.scratch():
-                yield rows, made
-            used = made
+        worker = ThreadPoolExecutor(1, "clsvm rows")
+        with self.stream.second_stream(self.share) as other, other.recycling(), worker:
+            try:
+                coming = worker.submit(fetched, slices[0])
+                for rows, following in zip(slices, [*slices[1:], None], strict=True):
+                    if os.getpid() != process:
+                        words = "a forked process cannot stream rows"
+                        raise DeviceError(f"{words}: only its parent has the thread that lays out rows")
+                    made = coming.result()
+                    if used is not None:
+                        other.free(*used.buffers())
+                    if following is not None:
+                        coming = worker.submit(fetched, following)
+                    with self.stream.scratch():
+                        yield rows, made
+                    used = made
+            finally:
+                # Wait until the thread is idle, because the buffers that it fills are freed next. The executor's
+                # shutdown is not enough: before Python 3.13, a join that Ctrl-C interrupts marks a running thread as
+                # ended. A forked process has no such thread.
+                if os.getpid() == process:
+                    worker.submit(int).result()
 
     def check_files(self) -> None:
         """Raise ValueError if a file that X is mapped from was truncated, since reading it would kill the process."""
@@ -236,16 +235,6 @@ class Streamed:
         """Lay out the rows with the row numbers ``ids`` on the device, as a set of rows separate from the blocks."""
         self.check_files()
         return layouts.build(self.stream, self.X[ids], self.single, self.dtype, ids)
-
-
-def _wait(worker: ThreadPoolExecutor, process: int) -> None:
-    """Wait until the thread of ``worker`` is idle, because the buffers that it fills are freed next.
-
-    Do nothing in a process that was forked from ``process``, since the thread does not exist there. The executor's
-    shutdown is not enough: before Python 3.13, a join that Ctrl-C interrupts marks a running thread as ended.
-    """
-    if os.getpid() == process:
-        worker.submit(int).result()
 
 
 def _even(stream: Stream, dtype: str, step: int) -> int:
@@ -391,7 +380,7 @@ class BlockGram(Operator):
         self.stream, self.kernel, left = stream, kernel, stream.limit - stream.allocated
         self._streamed = streamed = Streamed(stream, X, plan, dtype, again=True)
         # _rows_stay: whether each product K(X, U) copies U anew from laid-out rows, which then stay on the device
-        self._rows_stay = not LAYOUTS[streamed.single.kind].shared
+        self._rows_stay = not layouts.LAYOUTS[streamed.single.kind].shared
         lengths = _entries(X) if self._rows_stay else np.zeros(X.shape[0])
         self._longest = np.argsort(-lengths, kind="stable").astype(np.int32)
         self._slots: Slots = {}
@@ -434,8 +423,8 @@ class BlockGram(Operator):
         words = f"in {len(laid_out)} blocks of {streamed.step} rows at most, which {stay}{other}"
         cost = sum(rows.cost * rows.n for rows in laid_out) / n
         xx, arranged = self.stream.upload(np.concatenate(norms)), streamed.arrangement
-        order, position = (arranged.order, arranged.position) if arranged else in_order(n, n_pad)
-        at = n, d, n_pad, one.lanes, stored, order, position, xx, cost, one.tile_cost
+        places = arranged.places if arranged else in_order(n, n_pad)
+        at = n, d, n_pad, one.lanes, stored, *places, xx, cost, one.tile_cost
         return Rows(one.kind, one.dtype, *at, layout_cost=laid * stored / n, words=words)
 
     def _each_block(self, work: Callable[[Gram, range, int], None]) -> None:
@@ -498,11 +487,8 @@ class BlockGram(Operator):
         at = self.stream.part(panel.fetched.at, 4 * first, 4 * capacity)
         return replace(made, fetched=replace(panel.fetched, at=at, count=capacity))
 
-    def of_panel(self, panel: Panel) -> tuple[Any, ...] | None:
-        return self._few.of_panel(panel)
-
-    def row_source(self) -> RowSource:
-        return self._few.row_source()
+    def row_source(self, panel: Panel) -> tuple[RowSource, tuple[Any, ...]] | None:
+        return self._few.row_source(panel)
 
     def gather(self, panel: Panel, rows: Buffer, count: Buffer) -> None:
         """Fill a panel, the buffer of the right-hand rows of a product, with the rows of X at the positions ``rows``.

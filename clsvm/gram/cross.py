@@ -132,10 +132,8 @@ class Sums:
         self.gram, self.panel, self.m, self.k, self.keep = gram, panel, m, k, keep
         stream, rows, capacity = gram.stream, gram.rows, panel.capacity
         if capacity % programs.ROWS_EACH:
-            raise ValueError(
-                f"a panel of {capacity} right-hand rows is not whole lane groups, each as many rows as a vector has "
-                "lanes: make the panel with square=True"
-            )
+            words = f"a panel of {capacity} right-hand rows is not whole lane groups, each as many rows as a vector has"
+            raise ValueError(f"{words} lanes: make the panel with square=True")
         V, groups, row = rows.lanes, rows.n_pad // rows.lanes, np.dtype(rows.dtype).itemsize * capacity
         wanted = usual_tile_bytes(stream, row) if tile_bytes is None else tile_bytes
         step = max(1, min(groups, wanted // (V * row)))
@@ -148,11 +146,9 @@ class Sums:
         self._t, self._r = stream.buffer(8 * k * size), stream.buffer(8 * k * size)
         self._v, self._out = stream.buffer(8 * k * capacity), stream.buffer(8 * k * capacity)
         self._count = stream.upload(np.array([m], np.int32))
-        short, exact = (programs.back(stream.profile, rows.dtype, one) for one in (False, True))
-        self._kernels = {
-            name: stream.variant(short, name) for name in ("residual", "coupled", "zero_padding", "forth", "back")
-        }
-        self._exact = {name: stream.variant(exact, name) for name in ("forth", "back")}
+        names = "residual", "coupled", "zero_padding", "forth", "back"
+        made = {exact: programs.back(stream.profile, rows.dtype, exact) for exact in (False, True)}
+        self._kernels = {(name, exact): stream.variant(made[exact], name) for name in names for exact in made}
         self._padding = np.flatnonzero(rows.order < 0).astype(np.int32)
         self._listed = stream.upload(self._padding)
         self._one_pass = None if keep else OnePass.of(gram, panel, k, nbytes)
@@ -218,9 +214,9 @@ class Sums:
             self._forward(part)
             given, n = (self._t, np.int64(self._ld), part.first, at.w), np.int64(rows.n_pad)
             if at.shares is not None:
-                self._kernels["coupled"]((part.rows,), None, *given, at.shares, n, self.k, self._r)
+                self._kernels["coupled", False]((part.rows,), None, *given, at.shares, n, self.k, self._r)
             else:
-                self._kernels["residual"]((part.rows, self.k), None, *given, at.per_output, None, n, self._r)
+                self._kernels["residual", False]((part.rows, self.k), None, *given, at.per_output, None, n, self._r)
             self._add(part)
         return self._read()
 
@@ -244,8 +240,8 @@ class Sums:
         self._made = part.places.stop
         begin, stop = np.searchsorted(self._padding, (part.first, self._made)).tolist()
         if stop > begin:
-            where = self._listed, begin, part.first
-            self._kernels["zero_padding"]((stop - begin,), None, where, capacity, part.values, np.int64(self._ld))
+            given = self._listed, begin, part.first, capacity, part.values, np.int64(self._ld)
+            self._kernels["zero_padding", False]((stop - begin,), None, *given)
 
     def _forward(self, part: RowTile, exact: bool = False) -> None:
         """Compute the rows of T = K(X, U) V that belong to a tile of K."""
@@ -256,14 +252,14 @@ class Sums:
         else:
             size, local = part.rows // programs.LINE * profile.group, profile.group
         given = part.values, np.int64(self._ld), part.rows, self._v, self._count, self.k, self.panel.capacity, self._t
-        (self._exact if exact else self._kernels)["forth"]((size,), (local,), *given)
+        self._kernels["forth", exact]((size,), (local,), *given)
 
     def _add(self, part: RowTile, exact: bool = False) -> None:
         """Add K' R to the output buffer, for one tile of K and the rows of R that belong to the tile."""
         profile, capacity = self.gram.stream.profile, self.panel.capacity
         group = profile.group if profile.style == "workgroup" else 1
         given = part.values, np.int64(self._ld), part.rows, self._r, self._count, self.k, capacity, self._out
-        (self._exact if exact else self._kernels)["back"]((capacity // programs.ROWS_EACH * group,), (group,), *given)
+        self._kernels["back", exact]((capacity // programs.ROWS_EACH * group,), (group,), *given)
 
     def _read(self) -> Vector:
         return self.gram.stream.read_wide(self._out, (self.k, self.panel.capacity))[:, : self.m]
@@ -460,15 +456,7 @@ class Cross:
     """
 
     def __init__(
-        self,
-        stream: Stream,
-        X: Data,
-        centres: Data,
-        kernel: Kernel,
-        plan: Plan,
-        dtype: str,
-        k: int,
-        keep: bool = True,
+        self, stream: Stream, X: Data, centres: Data, kernel: Kernel, plan: Plan, dtype: str, k: int, keep: bool = True
     ) -> None:
         self._stream, self._X, self._kernel, self._plan, self.dtype, self.k = stream, X, kernel, plan, dtype, k
         self.n, self.m = X.shape[0], centres.shape[0]
@@ -510,17 +498,19 @@ class Cross:
             self.reason = f"{words}: K is computed in every pass{by}"
         if self.way == "rows":
             made = layouts.build(stream, self._X, self._plan, self.dtype)
-            self._blocks.append((slice(0, self.n), self._sums(made)))
+            self._blocks.append((slice(0, self.n), self._sums(slice(0, self.n), made)))
         for rows in passing.slices if self.way == "stored" else ():
-            sums = self._sums(passing.lay_out(stream, rows))
+            sums = self._sums(rows, passing.lay_out(stream, rows))
             self._blocks.append((rows, sums))
             sums.compute()
             stream.finish()
             stream.free(*sums.gram.buffers())
 
-    def _sums(self, rows: Rows) -> Sums:
-        gram = Gram(self._stream, rows, self._kernel)
-        return Sums(gram, self._panel, self.m, self.k, self._tile, keep=self.way == "stored")
+    def _sums(self, places: slice, rows: Rows) -> Sums:
+        gram, keep = Gram(self._stream, rows, self._kernel), self.way == "stored"
+        made = Sums(gram, self._panel, self.m, self.k, self._tile, keep)
+        made.set_weights(*_of(places, *self._weights))
+        return made
 
     def values(self, rows: NDArray[np.intp]) -> NDArray[np.floating]:
         """Return K(X[rows], C) as a host array."""
@@ -553,27 +543,22 @@ class Cross:
 
     def forward_back(self, V: Vector) -> Vector:
         """Return the transpose of K(X, C)' H K(X, C) V' as (k, m), for V (k, m)."""
-        return self._total(lambda rows, sums: sums.forward_back(V), with_weights=True)
+        return self._total(lambda rows, sums: sums.forward_back(V))
 
-    def _total(self, product: Callable[[slice, Sums], Vector], with_weights: bool = False) -> Vector:
+    def _total(self, product: Callable[[slice, Sums], Vector]) -> Vector:
         out = np.zeros((self.k, self.m))
-        self._each_block(lambda rows, sums: np.add(out, product(rows, sums), out=out), with_weights)
+        self._each_block(lambda rows, sums: np.add(out, product(rows, sums), out=out))
         return out
 
-    def _each_block(self, one: Callable[[slice, Sums], object], with_weights: bool = False) -> None:
-        """Call ``one`` with each block of rows and its Sums. If ``with_weights``, set H for streamed blocks first."""
+    def _each_block(self, one: Callable[[slice, Sums], object]) -> None:
+        """Call ``one`` with each block of rows and its Sums."""
         self.passes += 1
         for rows, sums in self._blocks:
             one(rows, sums)
-        if self.way != "streamed":
-            return
-        w, shares = self._weights
-        with self._streamed.passing() as blocks:
-            for rows, laid in blocks:
-                sums = self._sums(laid)
-                if with_weights:
-                    sums.set_weights(*_of(rows, w, shares))
-                one(rows, sums)
+        if self.way == "streamed":
+            with self._streamed.passing() as blocks:
+                for rows, laid in blocks:
+                    one(rows, self._sums(rows, laid))
 
     def describe(self) -> str:
         """Return a text that says whether K is stored or computed in every pass, and why."""

@@ -25,9 +25,8 @@ from numpy.typing import NDArray
 from clsvm.arrays import Data, both_dense, centred
 from clsvm.errors import ROW, BufferSizeError, MemoryLimitError, RowError, RowTooLargeError
 from clsvm.gram import layouts, programs
-from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.layouts.record import Plan
-from clsvm.gram.precision import measures, terms
+from clsvm.gram.precision import measures
 from clsvm.gram.products import Gram, Operator, Store, Update
 from clsvm.gram.responses import ALL, Support
 from clsvm.kernels import Kernel, Precomputed
@@ -107,7 +106,7 @@ def symmetric_sums(
     to the sums of the block.
     """
     plan, both = layouts.cheaper_plan(plan, X), np.union1d(rows, support).astype(np.int32)
-    layout = LAYOUTS[plan.kind]
+    layout = layouts.LAYOUTS[plan.kind]
     pays = layout.in_order and len(support) >= SUPPORT_SHARE * len(both) and len(both) <= ROWS_FACTOR * len(rows)
     if not pays or stream.profile.lacks("float64") or len(rows) * len(support) * X.shape[1] <= HOST:
         return None
@@ -205,7 +204,9 @@ def _in_float64(
         with contextlib.suppress(MemoryLimitError, BufferSizeError), stream.tentative():
             return Support(stream, kernel, plan, support, "float64", ends, keep=False).responses(stream, X, b)
     n, m = X.shape[0], support.shape[0]
-    most = max(terms(X), terms(support)) if sp.issparse(X) and sp.issparse(support) else X.shape[1]
+    most = X.shape[1]  # largest number of columns in which a row has entries
+    if sp.issparse(X) and sp.issparse(support):
+        most = max(int(np.diff(rows.indptr).max(initial=0)) for rows in (X, support))
 
     def needed(block: int) -> int:  # bytes of a block of K and of its rows, whose empty columns are left out
         down, across = min(block, n), min(block, m)

@@ -172,11 +172,6 @@ def beyond(what: str, dtype: str) -> str:
     return f"{what} for {dtype}: scale X" + (" or take dtype='float64'" * (dtype == "float32"))
 
 
-def terms(X: Data) -> int:
-    """Return the largest number of terms of an inner product between rows of X."""
-    return int(np.diff(X.indptr).max(initial=0)) if sp.issparse(X) else int(X.shape[1])
-
-
 class RowPrecision:
     """Tell for which rows float32 kernel values keep the error of a decision value below DECISION_ERROR.
 

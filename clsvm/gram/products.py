@@ -119,7 +119,7 @@ class Tile(NamedTuple):
     symmetric
         whether only values with u < reused or u >= v are needed. The other values of the symmetric matrix mirror them.
     most
-        upper bound of ``count`` if the host knows one below the panel's capacity, else None.
+        upper bound of ``count`` if the host knows one below the panel's capacity, else 0.
     """
 
     rows: Buffer
@@ -127,7 +127,7 @@ class Tile(NamedTuple):
     out: Buffer
     reused: int = 0
     symmetric: bool = False
-    most: int | None = None
+    most: int = 0
 
 
 class Operator(Protocol):
@@ -182,16 +182,11 @@ class Operator(Protocol):
         The view consists of whole blocks. The buffer ``count`` holds the number of its valid rows.
         """
 
-    def of_panel(self, panel: Panel) -> tuple[Any, ...] | None:
-        """Return the kernel arguments from which :meth:`row_source` computes values of K among the panel's rows.
+    def row_source(self, panel: Panel) -> tuple[RowSource, tuple[Any, ...]] | None:
+        """Return the OpenCL text that computes rows of K among the panel's rows, and the arguments that it reads.
 
-        Return None if the panel holds only one block of its rows at a time.
-        """
-
-    def row_source(self) -> RowSource:
-        """Return the OpenCL text that computes rows of a subproblem's K from the arguments of :meth:`of_panel`.
-
-        Only solvers on CPUs include the text in their programs.
+        Return None if the panel holds only one block of its rows at a time. Only solvers on CPUs include the text in
+        their programs.
         """
 
     def gather(self, panel: Panel, rows: Buffer, count: Buffer) -> None:
@@ -234,17 +229,6 @@ def _product(store: Store | None, update: Update | None) -> str:
         return "sections" if update and update.sections else "update"
     slabs, near = len(store.slabs) > 1, store.near and not update
     return ("both" if update else "rows") + ", near" * near + ", slabs" * slabs
-
-
-Range = tuple[int, ...]
-
-
-def _range(size: Range, local: Range, sections: int) -> tuple[Range, Range]:
-    """Return a launch's global and local size. If ``sections`` is not 0, it is the global size of a third dimension."""
-    if not sections:
-        return size, local
-    between = (1,) * (2 - len(size))
-    return (*size, *between, sections), (*local, *between, 1)
 
 
 class Gram(Operator):
@@ -324,29 +308,22 @@ class Gram(Operator):
         """Return the numbers of all lane groups, each V rows of X."""
         return range(self.rows.n_pad // self.rows.lanes)
 
-    def of_panel(self, panel: Panel) -> tuple[Any, ...] | None:
-        """Return the panel's values, squared norms and feature count, and the kernel function's scalar arguments.
-
-        Return None if the panel holds only one block of its rows at a time.
-        """
-        arguments = self.reader.of_panel(panel)
-        return arguments if arguments is None else (*arguments, *self.numbers)
-
-    def row_source(self) -> RowSource:
-        return computed_rows(self.kernel.spec)
+    def row_source(self, panel: Panel) -> tuple[RowSource, tuple[Any, ...]] | None:
+        if panel.rows_stay:
+            return None
+        return computed_rows(self.kernel.spec), (panel.values, panel.uu, self.rows.d, *self.numbers)
 
     def tile(self, panel: Panel, tile: Tile) -> None:
         store = Store((tile.out,), panel.capacity, panel.capacity, self.slot(panel.capacity))
         product = "symmetric tile" if tile.symmetric and self.stream.profile.style == "simd" else "tile"
-        most = panel.capacity if tile.most is None else tile.most
-        groups = range(tile.reused // self.rows.lanes, -(-most // self.rows.lanes))
+        groups = range(tile.reused // self.rows.lanes, -(-(tile.most or panel.capacity) // self.rows.lanes))
         passes = self.reader.over_panel(groups, panel, tile.rows, panel, tile.count)
-        self._launch(product, panel, passes, 0, store, None)
+        _run(self._launches(product, panel, passes, 0, store, None))
 
     def between(self, panel: Panel, at: Buffer, right: Panel, count: Buffer, K: Buffer, update: Update | None) -> None:
         store = None if update else Store((K,), right.capacity, panel.capacity, self.slot(right.capacity))
         passes = self.reader.over_panel(range(panel.capacity // self.rows.lanes), panel, at, right, count)
-        self._launch("tile update" if update else "tile", right, passes, 0, store, update)
+        _run(self._launches("tile update" if update else "tile", right, passes, 0, store, update))
 
     def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None, end: int = 0) -> None:
         groups = range(end // self.rows.lanes) if end else self.groups
@@ -362,7 +339,7 @@ class Gram(Operator):
         places = stream.upload(self.rows.position), stream.upload(np.array([n], np.int32))
         self.gather(panel, *places)
         if panel.rows_stay:
-            panel.places = places
+            panel.others = (*panel.others, *places)
         else:
             stream.finish()
             stream.free(*places)
@@ -392,7 +369,7 @@ class Gram(Operator):
             self._add_through_store(groups, base, panel, count, update)
             return
         passes = (one for one in self.reader.over_rows(groups, panel, count) if update or not one.sums)
-        self._launch(_product(store, update), panel, passes, base, store, update)
+        _run(self._launches(_product(store, update), panel, passes, base, store, update))
 
     def _add_through_store(self, groups: range, base: int, panel: Panel, count: Buffer, update: Update) -> None:
         """Add D K(U, X) to the sums c for a layout whose kernels only store values. ``update`` holds D and c.
@@ -445,63 +422,50 @@ class Gram(Operator):
         single = len(groups) == 1 and self.stream.profile.style == "simd"
         product = "sections, one group" if single else "sections"
         passes = self.reader.over_rows(groups, panel, count)
-        each = (launch for one in passes for launch in self._launches(product, panel, one, 0, None, update))
-        return [kernel.prepared(*launch) for kernel, *launch in each]
-
-    def _launch(
-        self,
-        product: str,
-        panel: Panel,
-        passes: Iterable[Launch],
-        base: int,
-        store: Store | None,
-        update: Update | None,
-    ) -> None:
-        for one in passes:
-            for kernel, *launch in self._launches(product, panel, one, base, store, update):
-                kernel(*launch)
+        launches = self._launches(product, panel, passes, 0, None, update)
+        return [kernel.prepared(*launch) for kernel, *launch in launches]
 
     def _launches(
-        self, product: str, panel: Panel, one: Launch, base: int, store: Store | None, update: Update | None
+        self, product: str, panel: Panel, over: Iterable[Launch], base: int, store: Store | None, update: Update | None
     ) -> Iterator[tuple[Any, ...]]:
         """Yield the kernel, global size, local size and arguments of each launch of a product."""
-        stream, r, shape = self.stream, self.rows, panel.shape
-        if shape == "many" and self._wide(one, bool(update)):
-            shape = "wide"
-        units = self.units if shape == "wide" and panel.squared and not programs.PRODUCTS[product].tile else None
-        which = product, units.name if units else shape, one.kernel
-        if which not in self._grams:
+        stream, r, of_panel = self.stream, self.rows, programs.PRODUCTS[product].tile
+        simd, sections = stream.profile.style == "simd", max(1, update.sections) if update else 1
+        outcome = [given.arguments() for given in (store, update) if given]
+        for one in over:
+            shape = "wide" if panel.shape == "many" and self._wide(one, bool(update)) else panel.shape
+            units = self.units if shape == "wide" and panel.squared and not of_panel else None
             if units:
-                made = units.gram(self.kernel.spec, product, stream.profile, r.d)
+                whole = units.norms_range(panel.capacity)
+                yield stream.variant(units.norms(stream.profile)), *whole, r.d, panel.values, 0, panel.squared
+                values, at, _, d, count, vectors, _ = one.arguments
+                one = one._replace(arguments=(values, at, self.squared, d, count, vectors, panel.squared))
+            kernel, numbers = self._program(product, shape, units, one.kernel)
+            cells = one.blocks * numbers["UB"] * r.lanes * max(1.0, r.cost)  # cost units of one lane group
+            each = numbers.get("GROUPS", 1)  # lane groups of a tile
+            step = max(1, one.groups) if simd else each * max(1, int(MAX_LAUNCH / (each * cells)))
+            for begin in range(0, one.groups, step):
+                some = min(step, one.groups - begin)
+                if simd:  # one work-item in each work-group, since PoCL would give several long ones to one core
+                    grid = (one.items or self._layout.size(stream, numbers, of_panel, some, cells), 1), (1, 1)
+                else:
+                    grid = self._layout.grid(numbers, some, 1 if update else one.blocks)
+                size, local = (*grid[0], sections), (*grid[1], 1)  # the third dimension counts sections
+                yield kernel, size, local, one.first + begin, some, base, one.arguments, *outcome, self.numbers
+
+    def _program(self, product: str, shape: str, units: Units | None, name: str) -> tuple[DeviceKernel, dict[str, int]]:
+        """Return the kernel ``name`` of a product, and the program's -D options that are numbers."""
+        which = product, units.name if units else shape, name
+        if which not in self._grams:
+            spec, profile, r = self.kernel.spec, self.stream.profile, self.rows
+            if units:
+                made = units.gram(spec, product, profile, r.d)
             else:
-                made = programs.gram(self.kernel.spec, product, r.kind, r.dtype, stream.profile, r.d, shape)
-            self._grams[which] = stream.variant(made, one.kernel), made.numbers
-        if units:
-            over = units.norms_range(panel.capacity)
-            yield stream.variant(units.norms(stream.profile)), *over, r.d, panel.values, 0, panel.squared
-            values, at, _, d, count, vectors, _ = one.arguments
-            one = one._replace(arguments=(values, at, self.squared, d, count, vectors, panel.squared))
-        kernel, numbers = self._grams[which]
-        outcome, apart = [given.arguments() for given in (store, update) if given], update.sections if update else 0
-        cells = one.blocks * numbers["UB"] * r.lanes * max(1.0, r.cost)  # cost units of one lane group
-        # Each work-group has one work-item, because PoCL would otherwise give several long work-items to one core.
-        if stream.profile.style == "simd":
-            of_panel = programs.PRODUCTS[product].tile
-            items = one.items or self._layout.size(stream, numbers, of_panel, one.groups, cells)
-            yield (
-                kernel,
-                *_range((items,), (1,), apart),
-                one.first,
-                one.groups,
-                base,
-                one.arguments,
-                *outcome,
-                self.numbers,
-            )
-            return
-        each = numbers.get("GROUPS", 1)  # lane groups of a tile
-        step = each * max(1, int(MAX_LAUNCH / (each * cells)))
-        for begin in range(0, one.groups, step):
-            some = min(step, one.groups - begin)
-            grid = self._layout.grid(numbers, some, 1 if update else one.blocks)
-            yield kernel, *_range(*grid, apart), one.first + begin, some, base, one.arguments, *outcome, self.numbers
+                made = programs.gram(spec, product, r.kind, r.dtype, profile, r.d, shape)
+            self._grams[which] = self.stream.variant(made, name), made.numbers
+        return self._grams[which]
+
+
+def _run(launches: Iterator[tuple[Any, ...]]) -> None:
+    for kernel, *launch in launches:
+        kernel(*launch)

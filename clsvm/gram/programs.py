@@ -24,7 +24,6 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from clsvm.gram import layouts
-from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.layouts.lanes import DENSE
 from clsvm.gram.layouts.record import Rows, options
 from clsvm.kernels.records import Spec
@@ -89,7 +88,7 @@ def gram(spec: Spec, product: str, kind: str, dtype: str, profile: Profile, d: i
     if kind not in layouts.names(spec):
         allowed = ", ".join(layouts.names(spec))
         raise ValueError(f"kernel {spec.name or spec.formula} has the layouts {allowed}, got {kind!r}")
-    layout = LAYOUTS[kind]
+    layout = layouts.LAYOUTS[kind]
     made = PRODUCTS["both" if product == "update" and layout.plain else product]
     if made.layout not in (None, kind):
         raise ValueError(f"product {product!r} needs the layout {made.layout}, got {kind!r}")
@@ -118,9 +117,9 @@ def update_range(profile: Profile, n: int) -> tuple[tuple[int, ...], tuple[int, 
 
 SIDE = 16  # the kernel mirror_rows (stored.cl) copies squares of 16 x 16 values of K
 COPIED = 2.0  # cost of copying a value K[u][v] to K[v][u], as a multiple of the profile's cache_cost
-# Gathering one value of K reads its cache line of at most LINE values. Each of the line's values costs
+# Gathering one value of K reads its cache line of at most CACHE_LINE values. Each of the line's values costs
 # GATHERED * cache_cost.
-GATHERED, LINE = 0.45, 16
+GATHERED, CACHE_LINE = 0.45, 16
 
 
 def gather_cost(profile: Profile, n: int, W: int) -> float:
@@ -128,7 +127,7 @@ def gather_cost(profile: Profile, n: int, W: int) -> float:
 
     Gathering W values from a row reads a cache line for each value, or the whole row if that is less.
     """
-    return GATHERED * min(LINE, n / W) * profile.cache_cost
+    return GATHERED * min(CACHE_LINE, n / W) * profile.cache_cost
 
 
 def stored(profile: Profile, dtype: str) -> Variant:
@@ -171,15 +170,14 @@ def forward_back(spec: Spec, kind: str, dtype: str, profile: Profile, d: int = 0
     A work-item holds the rows of K of ``sub`` lane groups, each of V rows, in scratch memory; ``sub`` divides BLOCK.
     Return None if the layout has no such program for the profile.
     """
-    layout = LAYOUTS[kind]
+    layout = layouts.LAYOUTS[kind]
     made = layout.forward_back(spec, profile, dtype, d)
     if made is None:
         return None
     shared = *options(profile, dtype, d), f"-DUB={layout.width(profile, dtype, 'many')}"
     extra = f"-DBLOCK={BLOCK}", f"-DSUB={sub}", f"-DRUN={RUN}", *made[1]
-    return Variant(
-        f"{spec.name or 'expression'} forward_back {kind} {dtype}", made[0], (*shared, *extra), "forward_back"
-    )
+    label = f"{spec.name or 'expression'} forward_back {kind} {dtype}"
+    return Variant(label, made[0], (*shared, *extra), "forward_back")
 
 
 # In the kernel back (back.cl) a work-item takes ROWS_EACH right-hand rows u of K(X, U), a divisor of the capacity of U.

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 
 from clsvm.arrays import Data
 from clsvm.gram import layouts
-from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.layouts.lanes import DENSE, Packer, Source
 from clsvm.gram.layouts.record import Panel, Plan, check_norms
 from clsvm.gram.precision import RowPrecision
@@ -234,18 +233,15 @@ class Support:
         self._ends, self._single = ends or (vectors.shape[0],), layouts.single_pass_plan(plan, vectors)
         itemsize, budget = np.dtype(dtype).itemsize, stream.limit - stream.allocated
         row = layouts.row_bytes(plan, vectors, itemsize)
-        block = LAYOUTS[plan.kind].block_bytes(plan, vectors, itemsize, _TILE)
+        block = layouts.LAYOUTS[plan.kind].block_bytes(plan, vectors, itemsize, _TILE)
         limit = min(stream.largest, max(0, budget // 8 - block))
         self._capacity, self.pieces = _pieces(self._ends, min(PANEL, limit) // row)
         self._resident: list[LoadedPanel] = []
         self.buffers: tuple[Buffer, ...] = ()
         if stream.profile.lacks(self.dtype):  # the host computes the sums instead (exact.decision_values)
             return
-        if (
-            keep
-            and len(self.pieces) * (self._capacity * (row + ROW_OVERHEAD) + block) + ALIGNMENT * len(ends)
-            <= budget // 4
-        ):
+        needed = len(self.pieces) * (self._capacity * (row + ROW_OVERHEAD) + block) + ALIGNMENT * len(ends)
+        if keep and needed <= budget // 4:
             self._resident = [self._loaded(stream, pieces) for pieces in self.pieces]
             self.buffers = tuple(buffer for load in self._resident for buffer in load.buffers)
         else:
@@ -300,18 +296,16 @@ class Support:
             return few.responses(stream, X, coefficients)
         row = layouts.row_bytes(self.plan, X, np.dtype(self.dtype).itemsize) + ROW_OVERHEAD + 8 * problems * len(among)
         step = whole_tiles(min(CHUNK, stream.largest, self._block_bytes(stream, X, problems)) // row)
-        out = np.empty((len(among) * problems, n)) if n > step else None
+        out = np.empty((len(among) * problems, n))
         with stream.recycling():
             for start in range(0, n, step):
                 rows = layouts.build(stream, X[start : start + step], self.plan, self.dtype, range(start, n))
                 gram = Gram(stream, rows, self.kernel)
                 found = self._sums(stream, gram, coefficients, among)
-                found = found[:, : rows.n] if LAYOUTS[rows.kind].in_order else found[:, rows.position]
+                in_order = layouts.LAYOUTS[rows.kind].in_order
+                out[:, start : start + step] = found[:, : rows.n] if in_order else found[:, rows.position]
                 stream.free(*gram.buffers())
-                if out is None:
-                    return found
-                out[:, start : start + step] = found
-        return np.zeros((len(among) * problems, 0)) if out is None else out
+        return out
 
     def _small_batch(self, stream: Stream, X: Data, problems: int) -> SmallBatchPredictor | None:
         """Return this thread's small-batch predictor. Return None for more than MAX_BATCH rows, for a layout other than
@@ -387,7 +381,7 @@ class SmallBatchPredictor:
     def __init__(self, stream: Stream, support: Support, loads: Sequence[LoadedPanel], d: int, problems: int) -> None:
         plan, dtype, groups = support.plan, support.dtype, len(support.among(ALL))
         self._loads, self._problems, self._capacity = loads, problems, loads[0].panel.capacity
-        built = DENSE.build(stream, np.zeros((MAX_BATCH, d)), replace(plan, kind=DENSE.name), dtype)
+        built = DENSE.build(stream, np.zeros((MAX_BATCH, d)), plan, dtype)
         self._begin = MAX_BATCH * (1 + groups * problems)  # index of the first row's first value in the buffer
         self._host = np.zeros(self._begin + MAX_BATCH * d)
         self._device = stream.upload(self._host)

@@ -76,11 +76,10 @@ class RowCache:
 
     def _begin(self) -> None:
         """Allocate slots for the rows of one outer iteration, or give up the ring if the memory is too small."""
-        while self._most and self.capacity < self._entries:
-            if not self._grow():  # cache nothing, since the rows of one outer iteration would not fit
-                self._stream.give_slabs_back()
-                self._slabs.clear()
-                self._most = 0
+        if not self._grow(self._entries):  # cache nothing, since the rows of one outer iteration would not fit
+            self._stream.give_slabs_back()
+            self._slabs.clear()
+            self._most = 0
 
     @property
     def capacity(self) -> int:
@@ -109,16 +108,16 @@ class RowCache:
         ``entries`` rows, the constructor's argument.
         """
         self._begin()
-        while len(self._slabs) < self._most and computed + steps * self._entries > self.capacity:
-            if not self._grow():
-                return
+        self._grow(computed + steps * self._entries)
 
-    def _grow(self) -> bool:
-        try:
-            self._slabs.append(self._stream.slab(self.slab_bytes))
-        except (ValueError, DeviceError):  # the memory budget is used up, so the cache keeps its size
-            self._most = len(self._slabs)
-            return False
+    def _grow(self, rows: int) -> bool:
+        """Allocate slabs for ``rows`` rows, at most ``most``. Return False if the memory budget is used up before."""
+        while len(self._slabs) < self._most and self.capacity < rows:
+            try:
+                self._slabs.append(self._stream.slab(self.slab_bytes))
+            except (ValueError, DeviceError):  # the cache keeps its size
+                self._most = len(self._slabs)
+                return False
         return True
 
 
@@ -149,11 +148,8 @@ class StoredGram(Operator):
     def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
         return replace(panel, capacity=capacity, rows=self.stream.part(panel.rows, 4 * first, 4 * capacity))
 
-    def of_panel(self, panel: Panel) -> tuple[Any, ...]:
-        return self._store._replace(slot=panel.rows).arguments()
-
-    def row_source(self) -> RowSource:
-        return programs.stored_rows()
+    def row_source(self, panel: Panel) -> tuple[RowSource, tuple[Any, ...]]:
+        return programs.stored_rows(), self._store._replace(slot=panel.rows).arguments()
 
     def gather(self, panel: Panel, rows: Buffer, count: Buffer) -> None:
         panel.rows = rows
@@ -176,7 +172,7 @@ class StoredGram(Operator):
         """
         if update:
             size = programs.update_range(self.stream.profile, update.n)
-            self._update(*size, self.of_panel(panel), update.arguments(), count)
+            self._update(*size, self._store._replace(slot=panel.rows).arguments(), update.arguments(), count)
 
     def between(self, panel: Panel, at: Buffer, right: Panel, count: Buffer, K: Buffer, update: Update | None) -> None:
         given = self._store._replace(slot=at).arguments()

@@ -231,16 +231,12 @@ class _Batch:
         whole, parts, *_ = join_arrays(stream, [*wide, *blank, ws, *numbers])
         self.device = _Device(whole, View(*parts[:5]), parts[11:], *parts[5:11])
         self.panel, self.at = gathered(gram, self.positions, self.device.all)
-        values = self._row_arguments()  # arguments by which the SMO kernel computes rows of Q
-        self.row_arguments = (self.device.made, *values) if values else ()
-        source = gram.row_source() if values else None
+        # the SMO kernel computes rows of its tile Q from the panel, or gets whole tiles
+        possible = stream.profile.style == "simd" and kind.constraint is not Constraint.SPLIT
+        given = gram.row_source(self.panel) if possible and rows_on_demand(gram, W) else None
+        source, values = given or (None, ())
+        self.row_arguments = (self.device.made, *values) if given else ()
         self._smo = SmoKernel(stream, gram.rows.dtype, W, kind.constraint, source)
-
-    def _row_arguments(self) -> tuple[Any, ...] | None:
-        """Return the arguments by which the SMO kernel computes rows of its tile Q, None if it gets whole tiles."""
-        if self.stream.profile.style != "simd" or self.problem.constraint is Constraint.SPLIT:
-            return None
-        return self.gram.of_panel(self.panel) if rows_on_demand(self.gram, self.W) else None
 
     def tiles(self) -> None:
         """Compute the tiles K among the rows of each subproblem of the batch."""

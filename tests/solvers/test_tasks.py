@@ -296,8 +296,8 @@ def test_rows_that_the_subproblem_makes(device: str, monkeypatch: pytest.MonkeyP
     X, y = rng.normal(size=(61, 3)), rng.integers(0, 3, 61)
     options: dict[str, Any] = {"gamma": 0.3, "kernel": kernel, "device": device, "dtype": dtype}
     made: list[Any] = []
-    real = batch._Batch._row_arguments
-    monkeypatch.setattr(batch._Batch, "_row_arguments", lambda self: made.append(real(self)) or made[-1])
+    real = batch.SmoKernel
+    monkeypatch.setattr(batch, "SmoKernel", lambda *given: made.append(given[-1]) or real(*given))
     for bias in (True, False):
         fits = []
         for most in (batch.IN_CACHE, 0):

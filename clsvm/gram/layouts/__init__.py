@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -21,8 +20,9 @@ from numpy.typing import NDArray
 
 from clsvm.arrays import Data, centred
 from clsvm.errors import RowTooLargeError
+from clsvm.gram import partition
 from clsvm.gram.layouts.csr import CSR, HYBRID, INVERTED
-from clsvm.gram.layouts.lanes import CLUSTERED, DENSE, MAX_FEATURES
+from clsvm.gram.layouts.lanes import CLUSTERED, DENSE
 from clsvm.gram.layouts.record import WORKING, Layout, Plan, Rows, Survey
 from clsvm.kernels.records import Spec
 from clsvm.opencl.profiles import Profile
@@ -67,7 +67,8 @@ def choose(profile: Profile, X: Data, spec: Spec, kind: str = "auto", working: i
     centre = np.zeros(X.shape[1])
     if spec.of_distance and X.shape[0]:
         full = _full_columns(X, density) if layout.sparse else np.ones(X.shape[1], bool)
-        centre[full] = _mean(X, full)
+        if full.any():
+            centre[full] = _mean(X, full)
     reason = ", ".join(f"{name} {cost:.0f}" for name, cost in sorted(whole.items(), key=lambda item: item[1]))
     words = f"a value of K takes, in dense multiply-adds, {reason}"
     fill = survey.fill if CLUSTERED.name in costs else None
@@ -116,10 +117,9 @@ def streamed_plan(plan: Plan, X: Data, limit: float = np.inf) -> Plan:
 
 def _as(plan: Plan, kind: str) -> Plan:
     """Return the plan for the layout ``kind``. CSR keeps the plan's order of columns and stores no column whole."""
-    partition = plan.partition
-    if partition and kind == CSR.name:
-        partition = replace(partition, dense=0)
-    return replace(plan, kind=kind, partition=partition)
+    if plan.partition and kind == CSR.name:
+        plan = replace(plan, partition=replace(plan.partition, dense=0))
+    return replace(plan, kind=kind)
 
 
 def build(stream: Stream, X: Data, plan: Plan, dtype: str, ids: Sequence[int] | NDArray[np.int32] = ()) -> Rows:
@@ -167,30 +167,20 @@ def _costs(survey: Survey, offered: Sequence[str], auto: bool) -> tuple[dict[str
 
 def _density(X: Data) -> NDArray[np.float64]:
     """Return for each feature of X (n, d) the share of sampled rows in which the feature is not 0, (d,)."""
-    step = max(1, X.shape[0] // _SAMPLE)
-    sample: Any = X[::step] if step > 1 else X
-    if sp.issparse(sample) and X.shape[1] > MAX_FEATURES:
-        return np.bincount(sample.indices, minlength=X.shape[1]) / max(sample.shape[0], 1)
-    cells = sample.toarray() if sp.issparse(sample) else sample
-    return np.asarray((cells != 0).mean(axis=0))
+    step = X.shape[0] // _SAMPLE
+    sample = X[::step] if step > 1 else X
+    return partition.counts(sample) / max(1, sample.shape[0])
 
 
 def _full_columns(X: Data, density: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Return a mask (d,) of the columns without a zero. A sparse layout can shift them without adding entries."""
     full: NDArray[np.bool_] = density == 1
-    candidates = np.flatnonzero(full)
-    if not candidates.size:
-        return full
-    if sp.issparse(X):
-        full[candidates] = np.bincount(X.indices[X.data != 0], minlength=X.shape[1])[candidates] == X.shape[0]
-    else:
-        full[candidates] = (X[:, candidates] != 0).all(axis=0)
+    if full.any():
+        full[full] = partition.counts(X[:, full]) == X.shape[0]
     return full
 
 
 def _mean(X: Data, columns: NDArray[np.bool_]) -> NDArray[np.float64]:
-    if not columns.any():
-        return np.zeros(0)
     if sp.issparse(X):
         return (np.bincount(X.indices, X.data, minlength=X.shape[1]) / X.shape[0])[columns]  # bincount sums in float64
     if (step := X.shape[0] // _MEANT) > 1:  # an outlier would move the mean of a sample far from the other rows
@@ -198,5 +188,4 @@ def _mean(X: Data, columns: NDArray[np.bool_]) -> NDArray[np.float64]:
         with np.errstate(over="ignore"):
             sizes = np.einsum("ij,ij->i", some, some)
         X = some if sizes.max() <= _FAR * np.median(sizes) else X
-    mean = X.mean(axis=0, dtype=np.float64) if columns.all() else X[:, columns].mean(axis=0, dtype=np.float64)
-    return np.asarray(mean)
+    return np.asarray((X if columns.all() else X[:, columns]).mean(axis=0, dtype=np.float64))

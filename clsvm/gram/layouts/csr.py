@@ -145,10 +145,6 @@ class PanelBlock:
     line_of: Buffer
     base: int = 0
 
-    @property
-    def buffers(self) -> tuple[Buffer, ...]:
-        return (self.line_of,)
-
 
 class CsrReader(Reader):
     """Read CSR rows X for products K(X, U). A panel, the buffer of U, holds one block of the rows U at a time."""
@@ -174,6 +170,7 @@ class CsrReader(Reader):
             made = super().panel(capacity, square)
             stream.clear(made.values, made.width * self.real.itemsize)
             made.block = PanelBlock(stream.zeros(self._line_bytes))
+            made.others = (made.block.line_of,)
         return made
 
     def panel_bytes(self, capacity: int) -> int:
@@ -351,7 +348,8 @@ class Csr(Layout):
 
     def program(self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool, d: int = 0) -> Text:
         teams = [] if profile.style == "simd" else [f"-DTEAMS={_teams(self.width(profile, dtype, shape))}"]
-        return record.template("csr", spec, profile), [*teams, *["-DLISTED"] * of_panel]
+        text = sources.render(f"gram/gram_csr_{profile.style}", kernel=spec)
+        return text, [*teams, *["-DLISTED"] * of_panel]
 
     def items(self, numbers: Mapping[str, int]) -> int:
         return numbers["UB"] * _teams(numbers["UB"])
@@ -389,12 +387,10 @@ class Hybrid(Csr):
         text, made = super().program(spec, profile, dtype, shape, of_panel)
         made.append("-DDENSE_COLUMNS")
         if profile.style == "simd":  # registers hold the sums of as many rows as in the dense layout
-            registers, V = (
-                profile.tiles["many"]["COLUMNS"] * profile.tiles["many"]["GROUPS"],
-                record.lanes(profile, dtype),
-            )
+            tile, V = profile.tiles["many"], record.lanes(profile, dtype)
             of_row = self.width(profile, dtype, shape) // V
-            made.append(f"-DAT_ONCE={min(V, 1 << max(0, (registers // of_row).bit_length() - 1))}")
+            at_once = tile["COLUMNS"] * tile["GROUPS"] // of_row
+            made.append(f"-DAT_ONCE={min(V, 1 << max(0, at_once.bit_length() - 1))}")
         return text, made
 
 
@@ -582,10 +578,9 @@ def _index(stream: Stream, rows: CsrRows, columns: int) -> InvertedIndex:
     n, csr, units = rows.n, rows.csr, stream.compute_units
     entries, real = rows.entries(n), np.dtype(rows.dtype)
     size = _size(n, columns, entries)
-    if rows.entries(size) >= 1 << 31:  # entries of a block are numbered by 31 bits
-        raise BufferSizeError(
-            f"got {size} rows with {rows.entries(size)} entries in a block, expected fewer than {1 << 31}"
-        )
+    most = rows.entries(size)
+    if most >= 1 << 31:  # entries of a block are numbered by 31 bits
+        raise BufferSizeError(f"got {size} rows with {most} entries in a block, expected fewer than {1 << 31}")
     blocks = -(-n // size)
     parts = 1 << (-(-PARTS * units // blocks) - 1).bit_length()
     ends, at = stream.buffer(4 * blocks * (columns + 2)), stream.buffer(2 * entries)

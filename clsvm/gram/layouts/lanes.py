@@ -173,43 +173,6 @@ class Packer:
         return (self._norms.prepared if prepared else self._norms)((items,), None, *arguments)
 
 
-def packed(
-    stream: Stream,
-    X: Data,
-    centre: NDArray[np.float64],
-    dtype: str,
-    kind: str,
-    places: Places,
-    groups: Sequence[NDArray[Any]],
-) -> LaneRows:
-    """Lay out X in lane groups and return the rows.
-
-    ``groups`` begins with the number of features of each lane group. If some groups do not store all features, two
-    arrays follow: each group's first index in the list of features, and that list.
-    """
-    d, (order, position), (lengths, *listed) = X.shape[1], places, groups
-    V, real = record.lanes(stream.profile, dtype), np.dtype(dtype)
-    packer = Packer(stream, X.dtype, dtype, centre)
-    parts, at = _split(stream, lengths * V * real.itemsize)
-    begins = stream.upload(at // real.itemsize)
-    where = Columns(begins, *(map(stream.upload, listed) if listed else (begins, begins)))
-    for staged, source, order_buffer in _staged(stream, X, order, V):
-        for part in parts:
-            some = range(max(staged.start, part.first), min(staged.stop, part.first + part.groups))
-            if some:
-                packer.rows(source, some, order_buffer, where, part.values)
-        stream.finish()
-    stored, count = int(lengths.sum()) * V, len(position)
-    cost, sizes = stored / max(1, count), (count, d, len(order), V, stored)
-    xx = stream.buffer(real.itemsize * len(order))
-    made = LaneRows(kind, dtype, *sizes, order, position, xx, cost, d, tuple(parts), where)
-    for part in parts:
-        packer.norms(range(part.first, part.first + part.groups), where, part.values, xx)
-    stream.free(packer.centre)
-    record.check_norms(stream.read(xx, dtype, len(order)), made)
-    return made
-
-
 def _split(stream: Stream, sizes: NDArray[np.int64]) -> tuple[list[Part], NDArray[np.int64]]:
     """Assign consecutive lane groups of ``sizes`` bytes to buffers, none larger than the device's largest allocation.
 
@@ -290,9 +253,6 @@ class LaneReader(Reader):
             arguments = part, r.at, int(r.at.dense), self.norms, r.d, count, rows, panel.values, panel.uu
             self._gathers[panel.shape](size, None, *arguments)
 
-    def of_panel(self, panel: Panel) -> tuple[Any, ...]:
-        return panel.values, panel.uu, self.rows.d
-
     def over_rows(self, groups: range, panel: Panel, count: Buffer) -> Iterator[Launch]:
         r = self.rows
         for part in r.parts:
@@ -347,7 +307,37 @@ class Lanes(Layout):
         V = record.lanes(stream.profile, dtype)
         n_pad = record.padded(n, V)
         lengths = np.full(n_pad // V, d, np.int64)
-        return packed(stream, X, plan.centre, dtype, self.name, record.in_order(n, n_pad), [lengths])
+        return self._packed(stream, X, plan, dtype, record.in_order(n, n_pad), [lengths])
+
+    def _packed(
+        self, stream: Stream, X: Data, plan: Plan, dtype: str, places: Places, groups: Sequence[NDArray[Any]]
+    ) -> LaneRows:
+        """Lay out X in lane groups and return the rows.
+
+        ``groups`` begins with the number of features of each lane group. If some groups do not store all features, two
+        arrays follow: each group's first index in the list of features, and that list.
+        """
+        d, (order, position), (lengths, *listed) = X.shape[1], places, groups
+        V, real = record.lanes(stream.profile, dtype), np.dtype(dtype)
+        packer = Packer(stream, X.dtype, dtype, plan.centre)
+        parts, at = _split(stream, lengths * V * real.itemsize)
+        begins = stream.upload(at // real.itemsize)
+        where = Columns(begins, *(map(stream.upload, listed) if listed else (begins, begins)))
+        for staged, source, order_buffer in _staged(stream, X, order, V):
+            for part in parts:
+                some = range(max(staged.start, part.first), min(staged.stop, part.first + part.groups))
+                if some:
+                    packer.rows(source, some, order_buffer, where, part.values)
+            stream.finish()
+        stored, count = int(lengths.sum()) * V, len(position)
+        cost, sizes = stored / max(1, count), (count, d, len(order), V, stored)
+        xx = stream.buffer(real.itemsize * len(order))
+        made = LaneRows(self.name, dtype, *sizes, order, position, xx, cost, d, tuple(parts), where)
+        for part in parts:
+            packer.norms(range(part.first, part.first + part.groups), where, part.values, xx)
+        stream.free(packer.centre)
+        record.check_norms(stream.read(xx, dtype, len(order)), made)
+        return made
 
     def width(self, profile: Profile, dtype: str, shape: str) -> int:
         """Return the number of right-hand rows U of K(X, U) in a block of a panel: V, or 2 for two right-hand rows.
@@ -359,7 +349,7 @@ class Lanes(Layout):
 
     def program(self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool, d: int = 0) -> Text:
         family = "few" if profile.style == "workgroup" and shape in ("two", "few") else "lanes"
-        text = record.template(family, spec, profile)
+        text = sources.render(f"gram/gram_{family}_{profile.style}", kernel=spec)
         return text, self._options(profile, self.tile(profile, dtype, shape, of_panel), shape, d, of_panel)
 
     def forward_back(self, spec: Spec, profile: Profile, dtype: str, d: int) -> Text | None:
@@ -429,19 +419,13 @@ class Arrangement(NamedTuple):
 
     Attributes
     ----------
-    order
-        (n_pad,) number of the row at each position, -1 for padding.
-    position
-        (n,) position of each row.
-    cells
-        (n_pad,) number of values that the row at each position stores.
+    places
+        (n_pad,) number of the row at each position, -1 for padding; and (n,) position of each row.
     groups
-        the argument ``groups`` of :func:`packed`, which lists the features of each lane group.
+        number of features of each lane group, the group's first index in the list of features, and that list.
     """
 
-    order: NDArray[np.int32]
-    position: NDArray[np.int32]
-    cells: NDArray[np.int64]
+    places: Places
     groups: tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int32]]
 
 
@@ -479,8 +463,7 @@ class Clustered(Lanes):
     def build(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> LaneRows:
         if sp.issparse(X):
             X, plan = entries(centred(X, plan.centre)), replace(plan, centre=np.zeros(X.shape[1]))
-        order, position, _, groups = self.arranged(stream, X, plan, dtype)
-        return packed(stream, X, plan.centre, dtype, self.name, (order, position), groups)
+        return self._packed(stream, X, plan, dtype, *self.arranged(stream, X, plan, dtype))
 
     def arranged(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> Arrangement:
         """Cluster the dense rows X (n, d). Return each row's position in cluster order, for :meth:`build_part`."""
@@ -498,19 +481,19 @@ class Clustered(Lanes):
             raise ValueError(f"the clustered layout of {n} rows needs {lengths.sum()} columns, at most {2**31 - 1}")
         columns_at = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
         groups = lengths, columns_at, np.nonzero(mask)[1].astype(np.int32)
-        return Arrangement(order, position, np.repeat(lengths, V), groups)
+        return Arrangement((order, position), groups)
 
     def build_part(
         self, stream: Stream, X: Data, plan: Plan, dtype: str, arrangement: Arrangement, places: slice
     ) -> LaneRows:
         """Lay out the rows at the positions ``places`` of an arrangement, a range of whole lane groups."""
         lengths, columns_at, columns = arrangement.groups
-        V, order = record.lanes(stream.profile, dtype), arrangement.order[places]
+        V, order = record.lanes(stream.profile, dtype), arrangement.places[0][places]
         first, end = places.start // V, places.start // V + len(order) // V
         begin, stop = columns_at[first], columns_at[end]
         groups = lengths[first:end], columns_at[first : end + 1] - begin, columns[begin:stop]
         position = np.flatnonzero(order >= 0).astype(np.int32)
-        return packed(stream, X, plan.centre, dtype, self.name, (order, position), groups)
+        return self._packed(stream, X, plan, dtype, (order, position), groups)
 
     def tile(self, profile: Profile, dtype: str, shape: str, of_panel: bool) -> Tile:
         if of_panel or profile.style == "workgroup":

@@ -20,7 +20,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,7 +31,6 @@ from clsvm.gram import partition
 from clsvm.gram.partition import Partition
 from clsvm.kernels import Kernel
 from clsvm.kernels.records import Spec
-from clsvm.opencl import sources
 from clsvm.opencl.profiles import Profile, shape_class
 from clsvm.opencl.stream import Buffer, Stream
 
@@ -220,8 +218,8 @@ class Panel:
         whether the panel was filled before, so that its buffers hold valid numbers.
     squared
         buffer of squared norms as the matrix units (tensor cores) compute them, or None.
-    places
-        buffers of the rows' positions and number, if they are freed with the panel.
+    others
+        further buffers that are freed with the panel.
     block
         for CSR rows, the map from features to lines of ``values``, which holds one block of rows.
     listed
@@ -238,7 +236,7 @@ class Panel:
     fetched: Any = None
     filled: bool = False
     squared: Buffer = None
-    places: tuple[Buffer, ...] = ()
+    others: tuple[Buffer, ...] = ()
     block: Any = None
     listed: Any = None
 
@@ -249,9 +247,8 @@ class Panel:
 
     def buffers(self) -> tuple[Buffer, ...]:
         """Return all device buffers of the panel's right-hand rows, so that the caller can free them."""
-        made = self.values, self.uu, self.squared, *self.places
-        parts = [one.buffers for one in (self.block, self.fetched) if one]
-        return (*(buffer for buffer in made if buffer is not None), *chain.from_iterable(parts))
+        made = self.values, self.uu, self.squared, *self.others, *(self.fetched.buffers if self.fetched else ())
+        return tuple(buffer for buffer in made if buffer is not None)
 
 
 class Launch(NamedTuple):
@@ -335,13 +332,6 @@ class Reader(ABC):
         The panel holds the right-hand rows U of a product K(X, U). It must have been made for rows with at least as
         many entries. With ``fresh`` the rest of the panel becomes zero; otherwise it keeps its contents.
         """
-
-    def of_panel(self, panel: Panel) -> tuple[Any, ...] | None:
-        """Return a panel's values, squared norms and feature count in the format of lane groups of V rows.
-
-        A panel holds the right-hand rows U of a product K(X, U). Return None if it holds only one block of U at a time.
-        """
-        return None
 
     @abstractmethod
     def over_rows(self, groups: range, panel: Panel, count: Buffer) -> Iterator[Launch]:
@@ -511,14 +501,6 @@ def options(profile: Profile, dtype: str, d: int = 0) -> list[str]:
 def packing(profile: Profile, source: DTypeLike, d: int, dtype: str) -> list[str]:
     """Return the -D options of kernels that read the caller's rows, which have the dtype ``source`` and d features."""
     return [*options(profile, dtype, d), f"-DINPUT={'float' if np.dtype(source) == np.float32 else 'double'}"]
-
-
-def template(family: str, spec: Spec, profile: Profile) -> str:
-    """Return the OpenCL text of the kernel gram of a template family, such as "lanes" or "csr".
-
-    The family "few" is for products K(X, U) with few right-hand rows U, in work-group style.
-    """
-    return sources.render(f"gram/gram_{family}_{profile.style}", kernel=spec)
 
 
 def padded(n: int, unit: int) -> int:
