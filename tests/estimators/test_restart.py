@@ -12,7 +12,6 @@ from sklearn import svm
 from clsvm import SVC, NuSVC, from_sklearn
 from clsvm.errors import CheckpointError, MemoryLimitError
 from clsvm.fit import checkpoint, driver, host
-from clsvm.problem import Constraint, Problem, c_svc, crammer_singer
 from clsvm.solvers import batch, newton
 from tests.conftest import noisy
 
@@ -380,26 +379,6 @@ def test_warm_start_ends_at_the_same_objective(device: str, options: dict[str, A
     again = model.fit(X, y).fit_report_  # nothing changed: it is there already
     assert again.dual == pytest.approx(warm.dual, rel=1e-7)
     assert again.steps < warm.steps
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_what_a_start_is_made_into_is_feasible(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    n, k = 30, 4
-    C = rng.choice([0.0, 0.5, 2.0], n)
-    signs = rng.choice([-1.0, 1.0], n)
-    problems: list[Problem] = [
-        c_svc(signs[None], C[None]), c_svc(signs[None], C[None], False), crammer_singer(rng.integers(0, k, n), C, k)
-    ]  # fmt: skip
-    for problem in problems:
-        b = problem.feasible(rng.normal(size=problem.q.shape) * 2)
-        assert (b >= problem.lo).all()
-        assert (b <= problem.hi + 1e-12).all()
-        if problem.constraint is not Constraint.NONE:
-            axis = 1 if problem.constraint is Constraint.BIAS else 0
-            np.testing.assert_allclose(b.sum(axis=axis), 0, atol=1e-12)
-        np.testing.assert_allclose(problem.feasible(b), b, atol=1e-12)
-        assert np.abs(b).sum() > 0
 
 
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])

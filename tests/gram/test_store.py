@@ -197,7 +197,7 @@ def test_bad_calls(device: str) -> None:
         _ = model.coef_
     with pytest.raises(ValueError, match="precision must be 'float32' or 'fast', got 'half'"):
         SVR(precision="half", device=device).fit(K, [0.0, 1.0] * 3)
-    with pytest.raises(ValueError, match="'ovo', 'ovr' or 'crammer_singer', got 'all'"):
+    with pytest.raises(ValueError, match="multi_class must be 'ovo', 'ovr' or 'crammer_singer', got 'all'"):
         SVC(multi_class="all", device=device).fit(K, [0, 1] * 3)
     with pytest.raises(ValueError, match="memory_limit"):
         SVC(kernel="precomputed", device=device, memory_limit="1MB").fit(np.eye(1200), [0, 1] * 600)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,23 +12,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from benchmarks import check
-from clsvm import Kernel
-from clsvm.gram import layouts
-from clsvm.gram.products import Gram
-from clsvm.opencl.stream import Stream
 
 small = settings(
     max_examples=6, deadline=None, derandomize=True, phases=(Phase.explicit, Phase.generate),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )  # fmt: skip
-problems = given(
-    seed=st.integers(0, 10**6),
-    n=st.integers(8, 90),
-    d=st.integers(1, 7),
-    weighted=st.booleans(),
-    number=st.sampled_from([0.3, 1.0, 10.0]),
-    flag=st.booleans(),
-)
 both_forms = pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 
 
@@ -41,10 +30,29 @@ def draw(seed: int, n: int, d: int, k: int, sparse: bool = False) -> tuple[Any, 
     return sp.csr_matrix(X) if sparse else X, y, rng
 
 
-def gram_of(stream: Stream, X: Any, kernel: Kernel, kind: str = "dense", dtype: str = "float32") -> Gram:
-    """Products with K of rows in a layout."""
-    plan = layouts.choose(stream.profile, X, kernel.spec, kind)
-    return Gram(stream, layouts.build(stream, X, plan, dtype), kernel)
+@dataclass(frozen=True)
+class Drawn:
+    """The sizes of a random problem, a number and a choice that a test gives a meaning."""
+
+    seed: int
+    n: int
+    d: int
+    weighted: bool
+    number: float
+    flag: bool
+
+    def rows(self, k: int, sparse: bool) -> tuple[Any, np.ndarray, Any, np.random.Generator]:
+        """X, y of k classes, weights or None, and what further numbers come from."""
+        X, y, rng = draw(self.seed, self.n, self.d, k, sparse)
+        return X, y, rng.choice([0.5, 1.0, 2.0], self.n) if self.weighted else None, rng
+
+
+problems = given(
+    drawn=st.builds(
+        Drawn, st.integers(0, 10**6), st.integers(8, 90), st.integers(1, 7), st.booleans(),
+        st.sampled_from([0.3, 1.0, 10.0]), st.booleans(),
+    )
+)  # fmt: skip
 
 
 def verify(model: Any, K: np.ndarray, y: Any, weights: Any = None, rounding: float = 1e-12) -> tuple[float, np.ndarray]:

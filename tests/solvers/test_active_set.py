@@ -38,6 +38,7 @@ TARGETS = X[:, 1] + np.sin(3 * X[:, 0])
 ONES = np.ones(60)
 PROBLEMS = {
     "classes": posed.c_svc(SIGNS[None], 10 * ONES[None]),
+    "weights of 0": posed.c_svc(SIGNS[None], np.resize([0.0, 0.5, 2.0], (1, 60))),
     "no offset": posed.c_svc(SIGNS[None], 10 * ONES[None], bias=False),
     "several sums": posed.c_svc(np.stack([SIGNS, np.roll(SIGNS, 7)]), np.stack([ONES, 5 * ONES])),
     "regression": posed.epsilon_svr(TARGETS, 20 * ONES, 0.1),
@@ -49,13 +50,17 @@ PROBLEMS = {
 }
 
 
+def assert_feasible(problem: Problem, b: Any, slack: float = 0.0) -> None:
+    assert (b >= problem.lo - slack).all()
+    assert (b <= problem.hi + slack).all()
+    sums = np.bincount(problem.group.ravel(), b.ravel())[: len(problem.totals)]
+    np.testing.assert_allclose(sums, problem.totals, atol=1e-12 * max(1.0, float(problem.hi.max())))
+
+
 def solved(K: Any, problem: Problem, tol: float = TOL) -> active_set.ActiveSetResult:
     start = np.zeros(problem.q.shape) if problem.start is None else problem.start
     found = active_set.solve(K, problem, start, tol)
-    assert (found.b >= problem.lo).all()
-    assert (found.b <= problem.hi).all()
-    sums = np.bincount(problem.group.ravel(), found.b.ravel())[: len(problem.totals)]
-    np.testing.assert_allclose(sums, problem.totals, atol=1e-12 * max(1.0, float(problem.hi.max())))
+    assert_feasible(problem, found.b)
     np.testing.assert_allclose(found.f, found.b @ K + problem.q, rtol=1e-12, atol=1e-12 * np.abs(found.f).max())
     assert found.violation == certificate.of(problem, found.b, found.f).violation
     return found
@@ -63,19 +68,23 @@ def solved(K: Any, problem: Problem, tol: float = TOL) -> active_set.ActiveSetRe
 
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_every_constraint(name: str) -> None:
-    """For K, where the bounds alone decide, and where all rows are one."""
-    problem = PROBLEMS[name]
+    """For K, where the bounds alone decide, where all rows are one, and at a stationary point of an indefinite K."""
+    problem, tilted = PROBLEMS[name], np.tanh(X @ X.T - 1)
+    assert np.linalg.eigvalsh(tilted)[0] < -0.1
     times = problem.q.shape[1] // len(K)  # (nu-SVR's rows are there twice)
-    for values in (K, np.zeros_like(K), np.ones_like(K)):
+    for values in (K, np.zeros_like(K), np.ones_like(K), tilted):
         assert solved(np.tile(values, (times, times)), problem).violation <= TOL
 
 
-@pytest.mark.parametrize("C", [1e4, 1e8])
-def test_equal_rows_with_opposite_labels(C: float) -> None:
-    problem = posed.c_svc(np.array([[1.0, -1.0]]), np.full((1, 2), C), bias=False)
-    found = solved(np.ones((2, 2)), problem)
-    np.testing.assert_array_equal(found.b, [[C, -C]])
-    assert found.steps <= 3
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_what_a_start_is_made_into_is_feasible(name: str) -> None:
+    """Whatever comes in, and what is so already stays."""
+    problem = PROBLEMS[name]
+    for seed, size in enumerate((0, 1, 1, 2, 2, 9)):
+        b = problem.feasible(size * np.random.default_rng(seed).normal(size=problem.q.shape))
+        assert_feasible(problem, b, slack=1e-12)
+        np.testing.assert_allclose(problem.feasible(b), b, atol=1e-12)
+        assert not size or np.abs(b).sum() > 0
 
 
 def test_most_of_what_joins_stays(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,12 +96,6 @@ def test_most_of_what_joins_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     found = solved(np.exp(-0.3 * cdist(Z, Z, "sqeuclidean")), posed.c_svc(signs[None], np.full((1, 800), 1e3)), 1e-3)
     assert found.violation <= 1e-3
     assert sum(call.result[1] for call in descents) < 800
-
-
-def test_an_indefinite_matrix_ends_at_a_stationary_point() -> None:
-    tilted = np.tanh(X @ X.T - 1)
-    assert np.linalg.eigvalsh(tilted)[0] < -0.1
-    assert solved(tilted, PROBLEMS["classes"]).violation <= TOL
 
 
 def test_it_ends_when_it_is_told_to_or_cannot_go_on() -> None:

@@ -25,7 +25,7 @@ from clsvm.solvers.kernel_rows import KernelRows
 from clsvm.solvers.newton import Newton
 from clsvm.solvers.result import Settings
 from tests.conftest import calls_of, noisy, thrifty
-from tests.solvers.optimality import gram_of
+from tests.gram.panels import products
 
 vectors = pytest.mark.parametrize("profile", ["cpu", "cpu8"], indirect=True)  # of which rows are prefetched
 GIVEN: dict[str, Any] = {"layout": "dense", "working_set_size": 32, "cache_size": 100}
@@ -55,7 +55,7 @@ def rows_of(n: int) -> tuple[Any, Any]:
 def solver(
     stream: Stream, X: Any, y: Any, kind: str = "dense", dtype: str = "float32", W: int = 32, cache: int = 10**8
 ) -> Solver:
-    gram = gram_of(stream, X, kernels.make("rbf", gamma=0.01), kind, dtype)
+    gram = products(stream, X, kernels.make("rbf", gamma=0.01), kind, dtype)
     problem = c_svc(np.where(y > 0, 1.0, -1.0)[None], np.ones((1, len(y))))
     return Solver(stream, gram, problem, Settings(1e-3, working_set=W, cache_bytes=cache))
 
@@ -128,7 +128,7 @@ def test_a_cache_that_begins_later(device: str) -> None:
     computed = {}
     for cache, after in ((10**8, 0), (10**8, 300), (0, 0)):
         with Stream(device) as stream:
-            gram = gram_of(stream, X, kernels.make("rbf", gamma=0.3), "dense", "float32")
+            gram = products(stream, X, kernels.make("rbf", gamma=0.3), "dense", "float32")
             problem = c_svc(np.where(y > 0, 1.0, -1.0)[None], np.full((1, 400), 10.0))
             settings = Settings(1e-3, working_set=32, cache_bytes=cache, cache_after=after)
             one = Solver(stream, gram, problem, settings)
@@ -151,7 +151,7 @@ def test_when_rows_are_cached(device: str) -> None:
     """At once where a value costs more than a stored one, else after half of all rows were computed."""
     with Stream(device) as stream:
         stream.profile = replace(stream.profile, cache_cost=45.0, value_cost=30.0)
-        gram = gram_of(stream, np.ones((500, 2)), kernels.make("rbf", gamma=0.3), "dense", "float32")
+        gram = products(stream, np.ones((500, 2)), kernels.make("rbf", gamma=0.3), "dense", "float32")
         for cost, after in ((31.0, 0), (29.0, 250)):
             gram.rows = replace(gram.rows, cost=cost)
             found = kernel_rows.sizes(stream, gram, "auto", "auto")

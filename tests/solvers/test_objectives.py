@@ -14,7 +14,7 @@ from sklearn.model_selection import cross_val_score
 from clsvm import SVC, SVR, NuSVC, OneClassSVM, kernels
 from clsvm.opencl import devices
 from tests.conftest import simulated, thrifty
-from tests.solvers.optimality import both_forms, draw, problems, small, verify
+from tests.solvers.optimality import Drawn, both_forms, draw, problems, small, verify
 
 TOL = 1e-3
 NUMBERS: dict[str, float] = {"gamma": 0.3, "coef0": 0.5, "degree": 2, "alpha": 1.5}
@@ -30,9 +30,13 @@ def make(name: str) -> kernels.Kernel:
     return kernels.make(name, **{p.name: NUMBERS[p.name] for p in kernels.BUILTIN[name].parameters})
 
 
+def classes_of(seed: int, objective: str) -> int:
+    return 3 + seed % 3 if objective == "Crammer-Singer" else 2
+
+
 def rows(seed: int, n: int, d: int, objective: str, sparse: bool = False) -> tuple[Any, np.ndarray, np.ndarray]:
     """Rows, labels of as many classes as suit an objective, weights."""
-    X, y, rng = draw(seed, n, d, (3 + seed % 3) if objective == "Crammer-Singer" else 2, sparse)
+    X, y, rng = draw(seed, n, d, classes_of(seed, objective), sparse)
     return X, y, rng.choice([0.5, 1.0, 2.0], n)
 
 
@@ -46,21 +50,10 @@ def verify_rows(model: Any, kernel: kernels.Kernel, X: Any, y: Any, weights: Any
 @both_forms
 @small
 @problems
-def test_random_problems(
-    device: str,
-    objective: str,
-    name: str,
-    sparse: bool,
-    seed: int,
-    n: int,
-    d: int,
-    weighted: bool,
-    number: float,
-    flag: bool,
-) -> None:
-    (X, y, weights), kernel = rows(seed, n, d, objective, sparse), make(name)
-    model = SVC(C=number, kernel=kernel, tol=TOL, device=device, working_set_size=32, **OBJECTIVES[objective])
-    verify_rows(model.fit(X, y, weights if weighted else None), kernel, X, y, weights if weighted else None)
+def test_random_problems(device: str, objective: str, name: str, sparse: bool, drawn: Drawn) -> None:
+    (X, y, weights, _), kernel = drawn.rows(classes_of(drawn.seed, objective), sparse), make(name)
+    model = SVC(C=drawn.number, kernel=kernel, tol=TOL, device=device, working_set_size=32, **OBJECTIVES[objective])
+    verify_rows(model.fit(X, y, weights), kernel, X, y, weights)
 
 
 @pytest.mark.full
@@ -146,8 +139,6 @@ def test_decision_values_of_crammer_and_singer(device: str) -> None:
     assert model.n_support_.sum() == len(model.support_)
     assert model.intercept_.shape == (4,)
     assert not model.intercept_.any()
-    with pytest.raises(ValueError, match="multi_class must be 'ovo', 'ovr' or 'crammer_singer', got 'all'"):
-        SVC(device=device, multi_class="all").fit(X, names)
 
 
 def test_two_classes_by_crammer_and_singer(device: str) -> None:

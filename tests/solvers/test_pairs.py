@@ -21,7 +21,7 @@ from clsvm.kernels import PRECOMPUTED
 from clsvm.opencl.stream import Stream
 from clsvm.solvers import batch
 from tests.conftest import calls_of, take_profile
-from tests.solvers.optimality import gram_of
+from tests.gram.panels import products
 
 
 def classes(n: int, d: int, k: int, apart: float = 1.5) -> tuple[np.ndarray, np.ndarray]:
@@ -42,7 +42,7 @@ def test_tiles_from_all_values(device: str, monkeypatch: pytest.MonkeyPatch, cop
     n, d, kernel = 8 * SLABS + 5, 7, kernels.make("rbf", gamma=0.2)
     X = np.random.default_rng(0).normal(size=(n, d))
     with Stream(device) as stream:
-        gram = gram_of(stream, X, kernel, dtype=dtype)
+        gram = products(stream, X, kernel, dtype=dtype)
         shared = store.computed(gram, tiles=False)
         assert bool(mirrored) == (copied == 0)
         rows = np.full(32, -1, np.int32)
@@ -254,7 +254,7 @@ def test_half_of_the_values_among_rows_and_support_vectors(
         if not stream.info.fp64:
             pytest.skip("no double precision")
         rows = sp.csr_matrix(X) if sparse else X
-        gram = gram_of(stream, rows, kernel, "csr" if sparse else "dense", "float64")
+        gram = products(stream, rows, kernel, "csr" if sparse else "dense", "float64")
         position = gram.rows.position
         asked, expected = [], []
         for here, support in parts:

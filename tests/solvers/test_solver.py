@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import SVC as Reference
 
 from benchmarks import check
@@ -112,16 +110,6 @@ def test_odd_rows(device: str, name: str) -> None:
 
 
 @pytest.mark.oclgrind
-def test_rows_of_half_a_pass(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four doubles a vector, eight rows a pass: 66 rows are 17 vectors and no more, unless they are padded."""
-    monkeypatch.setitem(PROFILES, "short", replace(PROFILES["cpu8"], name="short", lanes=8))
-    monkeypatch.setenv("CLSVM_PROFILE", "short")
-    X, y = noisy(66, 4)
-    model = SVC(gamma=0.3, device=device, dtype="float64", working_set_size=16).fit(X, y)
-    verify(model, X, y)
-
-
-@pytest.mark.oclgrind
 def test_small_fit(device: str, profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every kernel of a fit and a prediction, small enough for a simulator: choice, store, eviction and all."""
     X, y = noisy(70, 4)
@@ -201,16 +189,6 @@ def test_a_check_in_float64(device: str, monkeypatch: pytest.MonkeyPatch) -> Non
     assert model.fit_report_.exact_rows > 0
     exact = model.model_.kernel(X, X[model.support_]) @ model.dual_coef_[0] + model.intercept_[0]
     np.testing.assert_allclose(model.decision_function(X), exact, rtol=0, atol=1e-6)
-
-
-def test_a_tolerance_beyond_reach_ends(device: str) -> None:
-    X, y = noisy(60, 3)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        report = SVC(C=10.0, gamma=0.4, tol=1e-300, device=device).fit(X, y).fit_report_
-    assert report.converged == (report.violation <= 1e-300)
-    if not report.converged:
-        assert "rounding in float64" in report.status
 
 
 @pytest.mark.full
