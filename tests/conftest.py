@@ -18,6 +18,7 @@ import clsvm
 from clsvm.opencl import devices
 from clsvm.opencl.contexts import SIMULATOR
 from clsvm.opencl.runtime import cl
+from clsvm.opencl.stream import Stream
 
 os.environ["CLSVM_TUNED"] = os.path.join(
     tempfile.gettempdir(), "clsvm-tests-have-no-tuned.json"
@@ -46,8 +47,8 @@ QUICK_TESTS = (  # what runs where nothing is asked for: something of every pack
     "tests/nystrom/test_falkon.py::test_all_rows_as_centres_are_kernel_ridge",
     "tests/nystrom/test_falkon.py::test_logistic_probabilities",
     "tests/opencl/test_device.py",
-    "tests/solvers/test_nu.py::test_nu_svc",
-    "tests/solvers/test_nu.py::test_nu_svr",
+    "tests/solvers/test_tasks.py::test_nu_svc",
+    "tests/solvers/test_tasks.py::test_nu_svr",
     "tests/solvers/test_tasks.py::test_one_class",
     "tests/solvers/test_tasks.py::test_pairs",
     "tests/solvers/test_tasks.py::test_regression",
@@ -190,6 +191,17 @@ def profile(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, dev
     """Kernels as CPUs have them (of 512-bit, of 256-bit vectors), as a GPU has them, and as one without double does."""
     take_profile(request.param, device, monkeypatch)
     return str(request.param)
+
+
+@pytest.fixture
+def stream(request: pytest.FixtureRequest, device: str) -> Iterator[Stream]:
+    """Work on the device, by kernels of the test's profile, where it has the test's dtype."""
+    if "profile" in request.fixturenames:
+        request.getfixturevalue("profile")
+    with Stream(device) as made:
+        if made.profile.lacks(request.node.callspec.params.get("dtype", "float32")):
+            pytest.skip("no double precision")
+        yield made
 
 
 @pytest.fixture(scope="session")

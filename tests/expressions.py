@@ -1,4 +1,4 @@
-"""Random kernel expressions over rows of any size, fitted and checked in long double (tests/fit/test_differential.py).
+"""Random kernel expressions over rows of any size, fitted and checked in long double (tests/fit/test_optimality.py).
 
 An expression is homogeneous by construction: its value is moderate at any scale of the rows, its inner terms are not.
 """

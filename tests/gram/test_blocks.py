@@ -114,6 +114,7 @@ def test_the_same_bits_as_in_one_piece(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     small_blocks: None,
+    stream: Stream,
 ) -> None:
     if thrifty(device) and (form in ("mapped", "clustered") or profile == "gpu-pair" or (stays and form == "hybrid")):
         pytest.skip("dense and CSR rows show it; pairs of floats differ in arithmetic alone")
@@ -121,30 +122,28 @@ def test_the_same_bits_as_in_one_piece(
     kernel = make("laplacian", gamma=0.05) if form == "element-wise" else RBF
     if stays:
         monkeypatch.setattr(blocks, "STAY_SHARE", 0.8)
-    with Stream(device) as stream:
-        whole = made(stream, products(stream, X, kernel, kind))
-        largest, stream.largest = stream.largest, 96 * D * 4 if stays else stream.largest
-        gram = in_blocks(stream, X, kind, kernel)
-        stream.largest = largest
-        assert ("which stay" in gram.rows.describe()) == stays
-        assert ("and so not hybrid" in gram.rows.describe()) == (form == "hybrid")
-        some = made(stream, gram)
+    whole = made(stream, products(stream, X, kernel, kind))
+    largest, stream.largest = stream.largest, 96 * D * 4 if stays else stream.largest
+    gram = in_blocks(stream, X, kind, kernel)
+    stream.largest = largest
+    assert ("which stay" in gram.rows.describe()) == stays
+    assert ("and so not hybrid" in gram.rows.describe()) == (form == "hybrid")
+    some = made(stream, gram)
     close = 2e-5 if form == "hybrid" else 0  # (in another order of columns)
     for one, expected in zip(some, whole, strict=True):
         assert_allclose(one, expected, rtol=close, atol=close)
 
 
-def test_rows_beyond_the_largest_buffer_of_a_device(device: str, small_blocks: None) -> None:
+def test_rows_beyond_the_largest_buffer_of_a_device(small_blocks: None, stream: Stream) -> None:
     """No buffer stands for all of them, so they are not read where they are."""
     X, kind = rows_of("dense")
-    with Stream(device) as stream:
-        near = in_blocks(stream, X, kind)
-        stream.info = replace(stream.info, largest_buffer=X.nbytes - 1)
-        far = in_blocks(stream, X, kind)
-        assert (near._window is None) == (stream.profile.wide == "pair" or not stream.unified)
-        assert far._window is None
-        for one, expected in zip(made(stream, far), made(stream, near), strict=True):
-            assert_array_equal(one, expected)
+    near = in_blocks(stream, X, kind)
+    stream.info = replace(stream.info, largest_buffer=X.nbytes - 1)
+    far = in_blocks(stream, X, kind)
+    assert (near._window is None) == (stream.profile.wide == "pair" or not stream.unified)
+    assert far._window is None
+    for one, expected in zip(made(stream, far), made(stream, near), strict=True):
+        assert_array_equal(one, expected)
 
 
 @pytest.mark.sample(9)
@@ -240,13 +239,12 @@ def test_what_fits_is_in_one_piece(device: str) -> None:
             assert stream.allocated >= 4 * 4096
 
 
-def test_more_counted_than_a_panel_holds(device: str, small_blocks: None) -> None:
-    with Stream(device) as stream:
-        gram = in_blocks(stream, *rows_of("dense"))
-        panel = gram.panel(64)
-        places = stream.upload(np.arange(panel.capacity, dtype=np.int32))
-        gram.gather(panel, places, stream.upload(np.array([10 * panel.capacity], np.int32)))
-        assert panel.fetched.count == panel.capacity
+def test_more_counted_than_a_panel_holds(small_blocks: None, stream: Stream) -> None:
+    gram = in_blocks(stream, *rows_of("dense"))
+    panel = gram.panel(64)
+    places = stream.upload(np.arange(panel.capacity, dtype=np.int32))
+    gram.gather(panel, places, stream.upload(np.array([10 * panel.capacity], np.int32)))
+    assert panel.fetched.count == panel.capacity
 
 
 def test_csr_rows_of_very_different_lengths(device: str) -> None:

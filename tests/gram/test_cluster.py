@@ -84,26 +84,24 @@ def sparse_rows(n: int, d: int, seed: int, density: float = 0.3) -> np.ndarray:
 @example(n=0, d=5, size=4, active=64, seed=0, density=0.4, csr=True)
 @example(n=7, d=5, size=16, active=64, seed=0, density=0.0, csr=False)  # fewer rows than a cluster holds
 def test_is_algorithm_2(
-    device: str, profile: str, n: int, d: int, size: int, active: int | None, seed: int, density: float, csr: bool
+    profile: str, n: int, d: int, size: int, active: int | None, seed: int, density: float, csr: bool, stream: Stream
 ) -> None:
     X = sparse_rows(n, d, seed, density)
     X = X.astype(np.float32) if profile == "gpu-pair" or seed % 2 else X
-    with Stream(device) as stream:
-        check(stream, sp.csr_matrix(X) if csr else X, size, active)
+    check(stream, sp.csr_matrix(X) if csr else X, size, active)
 
 
 @pytest.mark.oclgrind
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
-def test_small_clusters(device: str, profile: str, form: Any) -> None:
+def test_small_clusters(profile: str, form: Any, stream: Stream) -> None:
     """More slots than work-items, then clusters that do not fill up; a word that is not full."""
     X = sparse_rows(70, 37, 1).astype(np.float32)
-    with Stream(device) as stream:
-        for size, active in ((1, None), (16, 3)):
-            check(stream, form(X), size, active)
+    for size, active in ((1, None), (16, 3)):
+        check(stream, form(X), size, active)
 
 
 @pytest.mark.oclgrind
-def test_pieces_of_sorted_rows(device: str, profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_of_sorted_rows(profile: str, monkeypatch: pytest.MonkeyPatch, stream: Stream) -> None:
     """With many clusters for the active ones rows come sorted, and each piece is clustered on its own."""
     monkeypatch.setattr(partition, "_CROSSING", 1)
     monkeypatch.setattr(partition, "ACTIVE", 2)
@@ -111,32 +109,29 @@ def test_pieces_of_sorted_rows(device: str, profile: str, monkeypatch: pytest.Mo
     pattern = X != 0
     walk = partition.by_pattern(pattern[:, partition.informative_columns(pattern)])
     expected = [rows for at in (0, 12, 24, 36) for rows in algorithm_2(pattern, walk[at : at + 12], 3, 2)]
-    with Stream(device) as stream:
-        stream.profile = replace(stream.profile, chunks=4)
-        assert members(partition.cluster(stream, X, 3, 2)) == expected
+    stream.profile = replace(stream.profile, chunks=4)
+    assert members(partition.cluster(stream, X, 3, 2)) == expected
 
 
-def test_explicit_zeros_and_a_centre(device: str) -> None:
+def test_explicit_zeros_and_a_centre(stream: Stream) -> None:
     X = sp.csr_matrix(sparse_rows(40, 20, 3))
     X.data[::3] = 0
     centre = np.where(np.arange(20) < 5, 2.0, 0.0)
-    with Stream(device) as stream:
-        assert members(partition.cluster(stream, np.zeros((3, 0)), 2)) == [[0, 1], [2]]  # (no column)
-        check(stream, X, 4, 3)
-        moved = partition.cluster(stream, X.toarray() + centre, 4, 3, "random", centre)
-        np.testing.assert_array_equal(moved.order, partition.cluster(stream, X, 4, 3, "random").order)
+    assert members(partition.cluster(stream, np.zeros((3, 0)), 2)) == [[0, 1], [2]]  # (no column)
+    check(stream, X, 4, 3)
+    moved = partition.cluster(stream, X.toarray() + centre, 4, 3, "random", centre)
+    np.testing.assert_array_equal(moved.order, partition.cluster(stream, X, 4, 3, "random").order)
 
 
-def test_sorted_pieces_keep_every_row_and_repeat(device: str) -> None:
+def test_sorted_pieces_keep_every_row_and_repeat(stream: Stream) -> None:
     """Many clusters for the active ones: the rows come sorted, in pieces; better than the paper's order there."""
     X = sparse_rows(6000, 40, 4)
-    with Stream(device) as stream:
-        first, again = (partition.cluster(stream, X, 4) for _ in range(2))
-        np.testing.assert_array_equal(first.order, again.order)
-        assert sorted(first.order.tolist()) == list(range(6000))
-        assert gtsvm.nonzeros(first) < gtsvm.nonzeros(partition.cluster(stream, X, 4, order="random"))
-        few = partition.cluster(stream, X[:1500], 4)
-        np.testing.assert_array_equal(few.order, partition.cluster(stream, X[:1500], 4, order="random").order)
+    first, again = (partition.cluster(stream, X, 4) for _ in range(2))
+    np.testing.assert_array_equal(first.order, again.order)
+    assert sorted(first.order.tolist()) == list(range(6000))
+    assert gtsvm.nonzeros(first) < gtsvm.nonzeros(partition.cluster(stream, X, 4, order="random"))
+    few = partition.cluster(stream, X[:1500], 4)
+    np.testing.assert_array_equal(few.order, partition.cluster(stream, X[:1500], 4, order="random").order)
 
 
 def test_rows_sorted_by_their_pattern() -> None:
@@ -156,31 +151,29 @@ def test_rows_sorted_by_their_pattern() -> None:
 
 
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
-def test_the_layout_stores_what_the_clusters_use(device: str, profile: str, form: Any) -> None:
+def test_the_layout_stores_what_the_clusters_use(device: str, profile: str, form: Any, stream: Stream) -> None:
     """Padding stands where clusters are not full, also where rows come to the device a few at a time."""
     X = sparse_rows(150, 37, 5).astype(np.float32)
     rbf = kernels.Kernel("rbf", gamma=0.1)
-    with Stream(device) as stream:
-        stream.profile = replace(stream.profile, lanes=16 if profile.startswith("cpu") else 32, cluster=2)
-        plan = layouts.choose(stream.profile, form(X), rbf.spec, "clustered")
-        rows = layouts.build(stream, form(X), plan, "float32")
-        V = rows.lanes
-        found = partition.cluster(stream, form(X), 2 * V)
-        np.testing.assert_array_equal(rows.order, found.order)
-        np.testing.assert_array_equal(rows.order[rows.position], np.arange(150))
-        assert rows.stored == 2 * V * found.mask.sum()
-        assert "clustered" in rows.describe()
-        gram = Gram(stream, rows, rbf)
-        K = gram.values(gram.of_all(), 150)
+    stream.profile = replace(stream.profile, lanes=16 if profile.startswith("cpu") else 32, cluster=2)
+    plan = layouts.choose(stream.profile, form(X), rbf.spec, "clustered")
+    rows = layouts.build(stream, form(X), plan, "float32")
+    V = rows.lanes
+    found = partition.cluster(stream, form(X), 2 * V)
+    np.testing.assert_array_equal(rows.order, found.order)
+    np.testing.assert_array_equal(rows.order[rows.position], np.arange(150))
+    assert rows.stored == 2 * V * found.mask.sum()
+    assert "clustered" in rows.describe()
+    gram = Gram(stream, rows, rbf)
+    K = gram.values(gram.of_all(), 150)
     np.testing.assert_allclose(K, rbf(X, X), atol=1e-5)
 
 
 @pytest.mark.parametrize(
     ("name", "limits"), [("a9a", (60.4, 51.0, 48.0)), ("mnist8", (426, 375, 362))], ids=["a9a", "mnist"]
 )
-def test_table_2(device: str, data_folder: Path, name: str, limits: tuple[float, ...]) -> None:
+def test_table_2(data_folder: Path, name: str, limits: tuple[float, ...], stream: Stream) -> None:
     """At most 5 % more than the paper's averages, which another random order moves by less."""
     X = arrays.canonical(sets.load(name, data_folder).X)
-    with Stream(device) as stream:
-        for active, limit in zip(gtsvm.ACTIVE, limits, strict=True):
-            assert gtsvm.nonzeros(partition.cluster(stream, X, gtsvm.SIZE, active, "random")) <= limit
+    for active, limit in zip(gtsvm.ACTIVE, limits, strict=True):
+        assert gtsvm.nonzeros(partition.cluster(stream, X, gtsvm.SIZE, active, "random")) <= limit

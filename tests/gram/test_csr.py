@@ -145,13 +145,6 @@ def test_support_vectors_are_looked_at_too() -> None:
         model.decision_function(GOOD)
 
 
-@pytest.mark.parametrize("form", ["csr", "csc", "bsr", "coo", "lil", "dok", "dia"])
-@pytest.mark.parametrize("kind", [sp.csr_matrix, sp.csr_array])
-def test_what_fits_is_taken(form: str, kind: Any) -> None:
-    X = kind(GOOD).asformat(form)
-    np.testing.assert_array_equal(arrays.checked(X).toarray(), GOOD.toarray())
-
-
 def test_room_behind_the_entries_is_no_fault() -> None:
     X = GOOD.copy()
     X.indices, X.data = np.append(X.indices, 10**6).astype(np.int32), np.append(X.data, 7.0)

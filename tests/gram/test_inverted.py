@@ -49,7 +49,7 @@ def plan_of(X: sp.csr_matrix, made: Partition) -> layouts.Plan:
 @pytest.mark.parametrize(("dense", "parts"), [(0, 1), (3, 64)])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_products_over_some_of_the_rows(
-    device: str, dtype: str, dense: int, parts: int, monkeypatch: pytest.MonkeyPatch
+    dtype: str, dense: int, parts: int, monkeypatch: pytest.MonkeyPatch, stream: Stream
 ) -> None:
     """Whole blocks and parts of them, stored or passing by a store of a few rows, to the bits of hybrid rows; values
     that no launch has to touch stay as they were; however many items make the index."""
@@ -59,23 +59,22 @@ def test_products_over_some_of_the_rows(
     chosen = [5, -1, 299, *range(100, 170)]
     D = np.random.default_rng(4).normal(size=(2, 128))
     found: dict[str, list[Any]] = {"inverted": [], "hybrid": []}
-    with Stream(device) as stream:
-        for kind, out in found.items():
-            gram = Gram(stream, layouts.build(stream, X, replace(plan_of(X, made), kind=kind), dtype), kernel)
-            panel, _, count = gathered(stream, gram, chosen)
-            V, n_pad = gram.rows.lanes, gram.rows.n_pad
-            slot = stream.upload(np.arange(panel.capacity, dtype=np.int32)[::-1])
-            for groups in (range(n_pad // V), range(1, 64 // V), range(64 // V - 1, 192 // V + 1)):
-                size, base = len(groups) * V, groups.start * V
-                K = stream.upload(np.full((panel.capacity, size + 8), 7, real))
-                store = Store((K,), panel.capacity, size + 8, slot)
-                c, weights = stream.wide(np.ones((2, size + 4))), stream.wide(D[:, : panel.capacity])
-                update = Update(2, size + 4, c, weights, D[:, : panel.capacity].shape[1])
-                gram.over_rows(groups, base, panel, count, store, update)
-                monkeypatch.setattr(products, "PASSING", 64 * panel.width * real.itemsize)
-                gram.over_rows(groups, base, panel, count, None, update)
-                out.append(stream.read(K, real, (panel.capacity, size + 8)))
-                out.append(stream.read_wide(c, (2, size + 4)))
+    for kind, out in found.items():
+        gram = Gram(stream, layouts.build(stream, X, replace(plan_of(X, made), kind=kind), dtype), kernel)
+        panel, _, count = gathered(stream, gram, chosen)
+        V, n_pad = gram.rows.lanes, gram.rows.n_pad
+        slot = stream.upload(np.arange(panel.capacity, dtype=np.int32)[::-1])
+        for groups in (range(n_pad // V), range(1, 64 // V), range(64 // V - 1, 192 // V + 1)):
+            size, base = len(groups) * V, groups.start * V
+            K = stream.upload(np.full((panel.capacity, size + 8), 7, real))
+            store = Store((K,), panel.capacity, size + 8, slot)
+            c, weights = stream.wide(np.ones((2, size + 4))), stream.wide(D[:, : panel.capacity])
+            update = Update(2, size + 4, c, weights, D[:, : panel.capacity].shape[1])
+            gram.over_rows(groups, base, panel, count, store, update)
+            monkeypatch.setattr(products, "PASSING", 64 * panel.width * real.itemsize)
+            gram.over_rows(groups, base, panel, count, None, update)
+            out.append(stream.read(K, real, (panel.capacity, size + 8)))
+            out.append(stream.read_wide(c, (2, size + 4)))
     for one, other in zip(found["inverted"], found["hybrid"], strict=True):
         np.testing.assert_array_equal(one, other)
     there = np.array(chosen)[[0, *range(2, len(chosen))]]
@@ -86,60 +85,44 @@ def test_products_over_some_of_the_rows(
 
 @pytest.mark.parametrize("few", [64, 4096])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_sums_take_what_memory_is_left(device: str, dtype: str, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sums_take_what_memory_is_left(dtype: str, few: int, monkeypatch: pytest.MonkeyPatch, stream: Stream) -> None:
     """A store for sums is as small as it has to be, down to ``few`` rows at a time; with less there is none."""
     monkeypatch.setattr(products, "MIN_STORE_ROWS", few)
     X, made = rows_of(n=1000)
     kernel, D, found = kernels.make("rbf", gamma=0.1), np.random.default_rng(4).normal(size=(2, 64)), []
-    with Stream(device) as stream:
-        gram = Gram(stream, layouts.build(stream, X, plan_of(X, made), dtype), kernel)
-        panel, _, count = gathered(stream, gram, 64)
-        c, weights = stream.wide(np.zeros((2, gram.rows.n_pad))), stream.wide(D)
-        limit, held = stream.limit, stream.allocated
-        for left in (1 << 24, 300_000, 89_000, 500):
-            stream.limit = held + left
-            stream.write_wide(c, np.zeros((2, gram.rows.n_pad)))
-            gram.accumulate(panel, count, None, Update(2, gram.rows.n_pad, c, weights, panel.capacity))
-            found.append(stream.read_wide(c, (2, gram.rows.n_pad)))
-            assert stream.allocated == held
-        stream.limit = limit
+    gram = Gram(stream, layouts.build(stream, X, plan_of(X, made), dtype), kernel)
+    panel, _, count = gathered(stream, gram, 64)
+    c, weights = stream.wide(np.zeros((2, gram.rows.n_pad))), stream.wide(D)
+    limit, held = stream.limit, stream.allocated
+    for left in (1 << 24, 300_000, 89_000, 500):
+        stream.limit = held + left
+        stream.write_wide(c, np.zeros((2, gram.rows.n_pad)))
+        gram.accumulate(panel, count, None, Update(2, gram.rows.n_pad, c, weights, panel.capacity))
+        found.append(stream.read_wide(c, (2, gram.rows.n_pad)))
+        assert stream.allocated == held
+    stream.limit = limit
     for one in found[1:]:
         np.testing.assert_array_equal(one, found[0])
 
 
-def test_the_row_cache_is_worth_more_than_an_index(device: str) -> None:
+def test_the_row_cache_is_worth_more_than_an_index(stream: Stream) -> None:
     X, made = rows_of(n=1500)
-    with Stream(device) as stream:
-        limit = stream.limit
-        for left, kind in ((limit, "inverted"), (300_000, "hybrid")):
-            stream.limit = stream.allocated + left
-            rows = products_of(stream, X, plan_of(X, made), kernels.make("rbf", gamma=0.1), "float32").rows
-            assert rows.kind == kind
-            stream.limit = limit
-
-
-def test_working_vectors_of_other_rows(device: str) -> None:
-    """They have columns in which none of the rows has an entry; a tile among them is of their entries."""
-    X, made = rows_of()
-    other, kernel = rows_of(n=80)[0], kernels.make("rbf", gamma=0.1)
-    other = sp.hstack([other[:, :110], np.full((80, 1), 2.0), other[:, 111:]], "csr", np.float32)
-    with Stream(device) as stream:
-        gram = Gram(stream, layouts.build(stream, X, plan_of(X, made), "float32"), kernel)
-        source = Gram(stream, layouts.build(stream, other, plan_of(X, made), "float32"), kernel)
-        assert gram.rows.index.columns <= 97
-        found = gram.values(gathered(stream, source, 80).panel, 80)
-    np.testing.assert_allclose(found, kernel(X.toarray(), other.toarray()), atol=2e-6)
+    limit = stream.limit
+    for left, kind in ((limit, "inverted"), (300_000, "hybrid")):
+        stream.limit = stream.allocated + left
+        rows = products_of(stream, X, plan_of(X, made), kernels.make("rbf", gamma=0.1), "float32").rows
+        assert rows.kind == kind
+        stream.limit = limit
 
 
 @pytest.mark.parametrize("form", ["dense", "empty"])
-def test_rows_of_one_part(device: str, form: str) -> None:
+def test_rows_of_one_part(form: str, stream: Stream) -> None:
     """Every column is dense, or there is no entry at all."""
     rng = np.random.default_rng(5)
     X = sp.csr_matrix(rng.normal(size=(70, 12)) if form == "dense" else np.zeros((70, 12)))
     made, kernel = Partition(np.arange(12, dtype=np.int32), 12 * (form == "dense")), kernels.make("rbf", gamma=0.1)
-    with Stream(device) as stream:
-        gram = Gram(stream, layouts.build(stream, X, plan_of(X, made), "float32"), kernel)
-        found = gram.values(gathered(stream, gram, 70).panel, 70)
+    gram = Gram(stream, layouts.build(stream, X, plan_of(X, made), "float32"), kernel)
+    found = gram.values(gathered(stream, gram, 70).panel, 70)
     np.testing.assert_allclose(found, kernel(X.toarray(), X.toarray()), atol=2e-6)
 
 

@@ -91,7 +91,7 @@ def nothing_left(stream: Stream) -> bool:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("form", ["dense", "csr", "mapped", "mapped csr"])
 def test_the_same_bits_as_in_turn(
-    device: str, profile: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, form: str, dtype: str
+    profile: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, form: str, dtype: str, stream: Stream
 ) -> None:
     """Every product, with weights of two outputs, and against NumPy."""
     if (profile, dtype) == ("gpu-pair", "float64"):
@@ -100,18 +100,17 @@ def test_the_same_bits_as_in_turn(
     X, kind, k = rows_of(form, tmp_path, dtype), "csr" if "csr" in form else "dense", 2
     rng, C = np.random.default_rng(2), X[:30]
     V, R, w = rng.normal(size=(k, 30)), rng.normal(size=(k, N)), rng.random((k, N))
-    with Stream(device) as stream:
-        plan = layouts.choose(stream.profile, X, KERNEL.spec, kind)
-        cross = Cross(stream, X, C, KERNEL, plan, dtype, k)
-        cross.set_weights(w)
-        rows = cross._streamed
-        assert cross.way == "streamed"
-        assert rows.ahead == (form != "dense" or not stream.unified)
-        assert len(rows.slices) > 3
-        found = []
-        for ahead in (rows.ahead, False):
-            rows.ahead = ahead
-            found.append((cross.forward(V), cross.back(R), cross.forward_back(V)))
+    plan = layouts.choose(stream.profile, X, KERNEL.spec, kind)
+    cross = Cross(stream, X, C, KERNEL, plan, dtype, k)
+    cross.set_weights(w)
+    rows = cross._streamed
+    assert cross.way == "streamed"
+    assert rows.ahead == (form != "dense" or not stream.unified)
+    assert len(rows.slices) > 3
+    found = []
+    for ahead in (rows.ahead, False):
+        rows.ahead = ahead
+        found.append((cross.forward(V), cross.back(R), cross.forward_back(V)))
     for one, in_turn in zip(*found, strict=True):
         np.testing.assert_array_equal(one, in_turn)
     K = KERNEL(X, C)
@@ -200,19 +199,18 @@ def test_an_error_of_the_thread_is_the_callers(
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows shortens no file that is mapped")
 @pytest.mark.parametrize("form", ["mapped", "mapped csr"])
-def test_a_file_that_became_shorter_is_no_crash(device: str, tmp_path: Path, form: str) -> None:
-    with Stream(device) as stream:
-        rows = streamed(stream, rows_of(form, tmp_path))
-        os.truncate(tmp_path / "X", 100)
-        with (
-            pytest.raises(ValueError, match=r"memory-mapped file had \d+ bytes and now has 100"),
-            rows.passing() as blocks,
-        ):
-            next(blocks)
-        assert nothing_left(stream)
+def test_a_file_that_became_shorter_is_no_crash(tmp_path: Path, form: str, stream: Stream) -> None:
+    rows = streamed(stream, rows_of(form, tmp_path))
+    os.truncate(tmp_path / "X", 100)
+    with (
+        pytest.raises(ValueError, match=r"memory-mapped file had \d+ bytes and now has 100"),
+        rows.passing() as blocks,
+    ):
+        next(blocks)
+    assert nothing_left(stream)
 
 
-def test_an_interrupt_amid_a_block(device: str, tmp_path: Path) -> None:
+def test_an_interrupt_amid_a_block(tmp_path: Path, stream: Stream) -> None:
     def third(rows: Streamed) -> None:
         with rows.passing() as blocks:
             for at, _ in blocks:
@@ -220,10 +218,9 @@ def test_an_interrupt_amid_a_block(device: str, tmp_path: Path) -> None:
                 if at.start == 2 * STEP:
                     raise KeyboardInterrupt
 
-    with Stream(device) as stream:
-        with pytest.raises(KeyboardInterrupt):
-            third(streamed(stream, rows_of("mapped", tmp_path)))
-        assert nothing_left(stream)
+    with pytest.raises(KeyboardInterrupt):
+        third(streamed(stream, rows_of("mapped", tmp_path)))
+    assert nothing_left(stream)
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs signals to threads")
@@ -250,38 +247,38 @@ def test_an_interrupt_while_waiting_for_a_block(device: str, monkeypatch: pytest
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_fork_amid_a_pass_does_not_hang(device: str, tmp_path: Path) -> None:
+def test_a_fork_amid_a_pass_does_not_hang(tmp_path: Path, stream: Stream) -> None:
     """The child has no thread that would lay out its next block."""
-    with Stream(device) as stream:
-        rows = streamed(stream, rows_of("mapped", tmp_path))
-        with rows.passing() as blocks:
-            next(blocks)
-            process = os.fork()
-            if process == 0:
-                signal.alarm(20)
-                try:
-                    next(blocks)
-                except DeviceError:
-                    os._exit(0)
-                os._exit(1)
-            assert os.waitpid(process, 0)[1] == 0
-            assert len(list(blocks)) == len(rows.slices) - 1
-        assert nothing_left(stream)
+    rows = streamed(stream, rows_of("mapped", tmp_path))
+    with rows.passing() as blocks:
+        next(blocks)
+        process = os.fork()
+        if process == 0:
+            signal.alarm(20)
+            try:
+                next(blocks)
+            except DeviceError:
+                os._exit(0)
+            os._exit(1)
+        assert os.waitpid(process, 0)[1] == 0
+        assert len(list(blocks)) == len(rows.slices) - 1
+    assert nothing_left(stream)
 
 
-def test_no_thread_where_there_is_nothing_to_gain(device: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_no_thread_where_there_is_nothing_to_gain(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stream: Stream
+) -> None:
     """One block alone, the simulator, and memory that holds no two blocks of as few rows as there can be."""
     threads = set()
     watched(monkeypatch, lambda number, stream: threads.add(threading.current_thread()))
     X = rows_of("mapped", tmp_path)
-    with Stream(device) as stream:
-        slow = stream.simulated
-        for some, limit, is_slow, blocks in ((X[:100], 10**6, slow, 1), (X, 10**6, True, 6), (X, 8000, slow, 11)):
-            stream.simulated, stream.limit = is_slow, limit
-            rows = streamed(stream, some)
-            stream.simulated = slow
-            assert not rows.ahead
-            assert passed(rows) == blocks
+    slow = stream.simulated
+    for some, limit, is_slow, blocks in ((X[:100], 10**6, slow, 1), (X, 10**6, True, 6), (X, 8000, slow, 11)):
+        stream.simulated, stream.limit = is_slow, limit
+        rows = streamed(stream, some)
+        stream.simulated = slow
+        assert not rows.ahead
+        assert passed(rows) == blocks
     assert threads == {threading.current_thread()}
 
 

@@ -119,22 +119,30 @@ POWERS, RATIO = "(1 + dot) ** 20 / (1 + xx) ** 10 / (1 + yy) ** 10", "dot / sqrt
 
 
 @pytest.mark.parametrize(
-    ("text", "scale"),
-    [(POWERS, 30.0), *((RATIO, scale) for scale in (1e-13, 1e-11, 3e9, 1e10, 1e15))],
+    ("kernel", "scale", "close"),
+    [
+        (Kernel(POWERS), 30.0, 1e-5),
+        *((Kernel(RATIO), scale, 1e-5) for scale in (1e-13, 1e-11, 3e9, 1e10, 1e15)),
+        *(("cosine", scale, 1e-7) for scale in (1.6e-19, 1e-25)),
+        ("rbf", 1e-19, 1e-7),
+    ],
 )
-def test_inner_values_that_leave_float32s_range(device: str, text: str, scale: float) -> None:
+def test_inner_values_that_leave_float32s_range(device: str, kernel: Any, scale: float, close: float) -> None:
     """K is moderate, what it is computed of is not: float64 is taken, for the fit, for answers and for K itself."""
     X, y = noisy(60, 3)
-    if thrifty(device) and scale not in (30.0, 1e-13):
+    if thrifty(device) and (1e-13 < scale < 30 or scale > 30):
         pytest.skip("a slow compiler is spared most")
     X = X * scale
-    kernel = Kernel(text)
-    true = long_values(kernel, X, X)
-    np.testing.assert_allclose(kernel_matrix(X, kernel=kernel, device=device), true.astype(float), atol=1e-5)
     model = SVC(C=10, kernel=kernel, device=device).fit(X, y)
+    kernel = model.model_.kernel
+    true = long_values(kernel, X, X)
+    for dtype, most in (("float32", close), ("float64", 1e-12)):
+        K = kernel_matrix(X, kernel=kernel, device=device, dtype=dtype)
+        assert K.dtype == dtype
+        np.testing.assert_allclose(K, true.astype(float), atol=most)
     assert model.fit_report_.converged
     assert check(model, true, y).violation <= 1.2e-3
-    np.testing.assert_allclose(model.decision_function(X), decided(model, X).astype(float), atol=1e-5)
+    np.testing.assert_allclose(model.decision_function(X), decided(model, X).astype(float), atol=min(1e-5, 10 * close))
 
 
 @pytest.mark.parametrize(
@@ -157,11 +165,6 @@ def test_a_support_vector_far_from_the_others(device: str, kernel: Kernel, far: 
     np.testing.assert_allclose(model.decision_function(X), K @ model.dual_coef_[0] + model.intercept_, atol=5e-3)
 
 
-def test_values_that_a_type_does_not_hold_are_errors(device: str) -> None:
-    with pytest.raises(ValueError, match=r"is inf in float32 for row 1 of X and row 0 of Y"):
-        kernel_matrix(np.array([[1e-3], [1e13]]), np.array([[1e13]]), "poly", device=device)
-
-
 def test_answers_that_are_not_finite_are_errors(device: str) -> None:
     """A row far from those of the fit is answered in float64, and refused where that does not hold it either."""
     X, y = noisy(60, 3)
@@ -173,25 +176,6 @@ def test_answers_that_are_not_finite_are_errors(device: str) -> None:
     pole = SVC(kernel=Kernel("dot + where(xx + yy > 1e9, log(dot), 0)"), device=device).fit(X, y)
     with pytest.raises(ValueError, match="is not finite for row 2 and some support vectors"):
         pole.predict(np.concatenate([X[:2], X[:1] * 1e6]))
-
-
-@pytest.mark.parametrize(("name", "scale"), [("cosine", 1.6e-19), ("cosine", 1e-25), ("rbf", 1e-19)])
-def test_products_below_the_smallest_float32(device: str, name: str, scale: float) -> None:
-    X, y = noisy(60, 3)
-    X = X * scale
-    model = SVC(C=10, kernel=name, device=device).fit(X, y)
-    assert model.fit_report_.converged
-    expected = decided(model, X)
-    np.testing.assert_allclose(model.decision_function(X), expected.astype(float), atol=1e-6)
-    given = {"gamma": model.model_.kernel.params["gamma"]} if name == "rbf" else {}
-    for dtype, most in (("float32", 1e-7), ("float64", 1e-12)):
-        K = kernel_matrix(X, X, name, device=device, dtype=dtype, **given)
-        assert K.dtype == dtype
-        np.testing.assert_allclose(K, make(name, **given)(X), atol=most)
-    if name == "cosine":
-        words = r"squared norms from \S+ to \S+ leave the range of float64 inside Kernel\('cosine'\): scale X"
-        with pytest.raises(ValueError, match=words):
-            kernel_matrix(X / scale * 1e-160, kernel=name, device=device)
 
 
 def test_small_rows_where_it_does_not_matter(device: str) -> None:

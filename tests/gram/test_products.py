@@ -1,8 +1,11 @@
-"""Every kernel function, layout, shape and dtype against the records' own oracles: tile, stored rows and update."""
+"""Every kernel function, layout, shape and dtype against the records' own oracles: tile, stored rows and update; and
+products that are summed at once, forward, back and both, against NumPy."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -19,11 +22,10 @@ from clsvm.gram.layouts import LAYOUTS, lanes, record
 from clsvm.gram.products import Store, Tile, Update
 from clsvm.gram.programs import SECTION, SLABS
 from clsvm.gram.programs import gram as gram_program
-from clsvm.opencl import devices
 from clsvm.opencl.profiles import PROFILES, shape_class
 from clsvm.opencl.stream import Stream
 from clsvm.solvers.state import carry, squares
-from tests.conftest import take_profile, thrifty
+from tests.conftest import simulated, take_profile, thrifty
 from tests.gram.panels import chain, gathered, store, stored, summed, tile
 from tests.gram.panels import products as products_of
 
@@ -179,49 +181,47 @@ def test_rows_are_padded_to_whole_passes(device: str, monkeypatch: pytest.Monkey
             np.testing.assert_array_equal(rows.order[rows.position], np.arange(n))
 
 
-def test_places_of_a_block_start_again(device: str) -> None:
+def test_places_of_a_block_start_again(stream: Stream) -> None:
     """The numbers that tell a block's features from those of earlier ones are used up some time."""
     rng = np.random.default_rng(3)
     X = sp.random(200, 3000, 0.01, "csr", rng=rng)
     kernel = make("rbf")
-    with Stream(device) as stream:
-        gram = products_of(stream, X, kernel, "csr")
-        of = gathered(stream, gram, 150, square=True)
-        lines = of.panel.nbytes // (4 * of.panel.width)
-        for base in (0, 2**31 - 1 - 4 * lines, 0):  # before, across the end, and after it
-            of.panel.block.base = base or of.panel.block.base
-            gram.gather(*of)
-            found = tile(stream, gram, of)[:150, :150]
-            np.testing.assert_allclose(found, kernel(X[:150].toarray(), X[:150].toarray()), atol=4e-6)
-        assert 0 < of.panel.block.base < 2**31 - 1 - 4 * lines
-        with pytest.raises(ValueError, match="made by shorter rows"):
-            gram.gather(replace(of.panel, nbytes=0), of.places, of.count)
+    gram = products_of(stream, X, kernel, "csr")
+    of = gathered(stream, gram, 150, square=True)
+    lines = of.panel.nbytes // (4 * of.panel.width)
+    for base in (0, 2**31 - 1 - 4 * lines, 0):  # before, across the end, and after it
+        of.panel.block.base = base or of.panel.block.base
+        gram.gather(*of)
+        found = tile(stream, gram, of)[:150, :150]
+        np.testing.assert_allclose(found, kernel(X[:150].toarray(), X[:150].toarray()), atol=4e-6)
+    assert 0 < of.panel.block.base < 2**31 - 1 - 4 * lines
+    with pytest.raises(ValueError, match="made by shorter rows"):
+        gram.gather(replace(of.panel, nbytes=0), of.places, of.count)
 
 
 @pytest.mark.parametrize("reused", [0, 128])
 @pytest.mark.parametrize(("kind", "dtype"), [("dense", "float32"), ("csr", "float32"), ("dense", "float64")])
-def test_half_a_tile_and_its_mirror_image(device: str, profile: str, kind: str, dtype: str, reused: int) -> None:
+def test_half_a_tile_and_its_mirror_image(
+    device: str, profile: str, kind: str, dtype: str, reused: int, stream: Stream
+) -> None:
     """What is known stays; what is computed and mirrored is the whole rest."""
-    if dtype == "float64" and (profile == "gpu-pair" or not devices.find(device).fp64):
-        pytest.skip("no float64")
     X = np.random.default_rng(4).normal(size=(260, 5))
     kernel = make("rbf")
-    with Stream(device) as stream:
-        gram = products_of(stream, X, kernel, kind, dtype)
-        panel, at, count = gathered(stream, gram, 256, square=True)
-        out = stream.upload(np.full((256, 256), -7, dtype))
-        gram.tile(panel, Tile(at, count, out, reused=reused, symmetric=True))
-        half = stream.read(out, dtype, (256, 256))
-        if stream.profile.style == "simd":
-            assert (half[reused:, reused:] == -7).mean() > 0.2
-        mirror = stream.variant(carry(stream.profile, dtype), "mirror")
-        mirror(*squares(stream.profile, 256, 256 - reused), 256, reused, out)
-        whole = stream.read(out, dtype, (256, 256))
-        assert (whole[:reused, :reused] == -7).all()
-        expected = kernel(X[:256], X[:256])
-        expected[:reused, :reused] = -7
-        np.testing.assert_allclose(whole, expected, atol=4e-6)
-        np.testing.assert_array_equal(whole, whole.T)
+    gram = products_of(stream, X, kernel, kind, dtype)
+    panel, at, count = gathered(stream, gram, 256, square=True)
+    out = stream.upload(np.full((256, 256), -7, dtype))
+    gram.tile(panel, Tile(at, count, out, reused=reused, symmetric=True))
+    half = stream.read(out, dtype, (256, 256))
+    if stream.profile.style == "simd":
+        assert (half[reused:, reused:] == -7).mean() > 0.2
+    mirror = stream.variant(carry(stream.profile, dtype), "mirror")
+    mirror(*squares(stream.profile, 256, 256 - reused), 256, reused, out)
+    whole = stream.read(out, dtype, (256, 256))
+    assert (whole[:reused, :reused] == -7).all()
+    expected = kernel(X[:256], X[:256])
+    expected[:reused, :reused] = -7
+    np.testing.assert_allclose(whole, expected, atol=4e-6)
+    np.testing.assert_array_equal(whole, whole.T)
 
 
 @pytest.mark.parametrize(
@@ -231,40 +231,37 @@ def test_half_a_tile_and_its_mirror_image(device: str, profile: str, kind: str, 
         ("laplacian", "float64", (40, 130, 2)),
     ],
 )
-def test_sections_of_a_panel(device: str, profile: str, name: str, dtype: str, sizes: tuple[int, ...]) -> None:
+def test_sections_of_a_panel(profile: str, name: str, dtype: str, sizes: tuple[int, ...], stream: Stream) -> None:
     """One launch has the bits of an update for each of them, with the numbers of vectors and sums in any order."""
-    with Stream(device) as stream:
-        if stream.profile.lacks(dtype):
-            pytest.skip("the host computes these values")
-        rng, problems, apart = np.random.default_rng(5), 2, SECTION
-        X, kernel = rng.normal(size=(19, 3)), make(name)
-        gram = products_of(stream, X, kernel, "dense", dtype)
-        rows, n_pad = gram.rows, gram.rows.n_pad
-        starts = np.cumsum([0, *(-(-size // apart) * apart for size in sizes)])
-        panel = gram.panel(int(starts[-1]))
-        numbers, at = np.zeros((len(sizes), apart), np.int32), np.full(panel.capacity, -1, np.int32)
-        weights = np.zeros((problems, panel.capacity))
-        groups = rng.permutation(len(sizes))
-        for section, (size, first) in enumerate(zip(sizes, starts, strict=False)):
-            numbers[section, :3] = size, first, groups[section]
-            at[first : first + size] = rows.position[rng.integers(0, len(X), size)]
-            weights[:, first : first + size] = rng.normal(size=(problems, size))
-        gram.gather(panel, stream.upload(at), stream.upload(np.array([panel.capacity], np.int32)))
-        whole = range(n_pad // rows.lanes)
-        D, zero = stream.wide(weights), np.zeros((len(sizes) * problems, n_pad))
-        c = stream.wide(zero)
-        update = Update(problems, n_pad, c, D, panel.capacity, len(sizes))
-        for launch in gram.prepared(whole, panel, stream.upload(numbers), update):
-            launch()
-        sums = stream.read_wide(c, zero.shape)
-        for section, (size, first) in enumerate(zip(sizes, starts, strict=False)):
-            count, own = stream.upload(np.array([size], np.int32)), stream.wide(np.zeros((problems, n_pad)))
-            part = gram.part(panel, int(first), apart * -(-size // apart), count)
-            D = stream.wide(np.ascontiguousarray(weights[:, first : first + part.capacity]))
-            gram.accumulate(part, count, None, Update(problems, n_pad, own, D, part.capacity))
-            at_group = slice(groups[section] * problems, (groups[section] + 1) * problems)
-            np.testing.assert_array_equal(sums[at_group], stream.read_wide(own, (problems, n_pad)))
-        assert sums.all()
+    rng, problems, apart = np.random.default_rng(5), 2, SECTION
+    X, kernel = rng.normal(size=(19, 3)), make(name)
+    gram = products_of(stream, X, kernel, "dense", dtype)
+    rows, n_pad = gram.rows, gram.rows.n_pad
+    starts = np.cumsum([0, *(-(-size // apart) * apart for size in sizes)])
+    panel = gram.panel(int(starts[-1]))
+    numbers, at = np.zeros((len(sizes), apart), np.int32), np.full(panel.capacity, -1, np.int32)
+    weights = np.zeros((problems, panel.capacity))
+    groups = rng.permutation(len(sizes))
+    for section, (size, first) in enumerate(zip(sizes, starts, strict=False)):
+        numbers[section, :3] = size, first, groups[section]
+        at[first : first + size] = rows.position[rng.integers(0, len(X), size)]
+        weights[:, first : first + size] = rng.normal(size=(problems, size))
+    gram.gather(panel, stream.upload(at), stream.upload(np.array([panel.capacity], np.int32)))
+    whole = range(n_pad // rows.lanes)
+    D, zero = stream.wide(weights), np.zeros((len(sizes) * problems, n_pad))
+    c = stream.wide(zero)
+    update = Update(problems, n_pad, c, D, panel.capacity, len(sizes))
+    for launch in gram.prepared(whole, panel, stream.upload(numbers), update):
+        launch()
+    sums = stream.read_wide(c, zero.shape)
+    for section, (size, first) in enumerate(zip(sizes, starts, strict=False)):
+        count, own = stream.upload(np.array([size], np.int32)), stream.wide(np.zeros((problems, n_pad)))
+        part = gram.part(panel, int(first), apart * -(-size // apart), count)
+        D = stream.wide(np.ascontiguousarray(weights[:, first : first + part.capacity]))
+        gram.accumulate(part, count, None, Update(problems, n_pad, own, D, part.capacity))
+        at_group = slice(groups[section] * problems, (groups[section] + 1) * problems)
+        np.testing.assert_array_equal(sums[at_group], stream.read_wide(own, (problems, n_pad)))
+    assert sums.all()
 
 
 @pytest.mark.parametrize("kind", ["dense", "clustered", "csr"])
@@ -410,3 +407,138 @@ def test_work_items_have_enough_to_do() -> None:
     ):
         assert lanes.DENSE.size(stream, {"GROUPS": 2}, of_panel, groups, cells) == items
         assert lanes.DENSE.size(stream, {}, of_panel, groups, cells) == groups
+
+
+# Products that are summed at once
+
+
+@contextmanager
+def sums(
+    device: str, X: Any, centres: Any, kernel: kernels.Kernel, kind: str, dtype: str, k: int, **options: Any
+) -> Iterator[Sums]:
+    with Stream(device) as stream:
+        gram = products_of(stream, X, kernel, kind, dtype)
+        yield Sums(gram, gathered(stream, gram, centres, square=True).panel, len(centres), k, **options)
+
+
+@pytest.mark.oclgrind
+@pytest.mark.parametrize("k", [1, 2, 4, 7])
+@pytest.mark.parametrize("kind", ["dense", "clustered", "csr", "hybrid", "inverted"])
+def test_against_numpy(device: str, profile: str, kind: str, k: int) -> None:
+    """Over tiles of a few rows, for outputs in fours and alone."""
+    slow = simulated(device)
+    if slow and (k != 7 or (profile == "gpu-pair" and kind != "dense")):
+        pytest.skip("seven outputs go by fours and alone; pairs of floats differ in arithmetic alone")
+    rng, n = np.random.default_rng(9), 40 if slow else 301
+    X = rng.normal(size=(n, 6)) * (rng.random((n, 6)) < 0.6)
+    m = 9 if slow else 23
+    centres = rng.choice(n, m, replace=False)
+    kernel = kernels.make("rbf", gamma=0.4)
+    K = kernel(X, X[centres])
+    V, R, w = rng.normal(size=(k, m)), rng.normal(size=(k, n)), rng.random(n)
+    with sums(device, X, centres, kernel, kind, "float32", k, tile_bytes=4 * 64 * 64 * 3) as made:
+        if not slow:
+            np.testing.assert_allclose(made.forward(V), V @ K.T, rtol=0, atol=2e-5)
+            np.testing.assert_allclose(made.back(R), R @ K, rtol=0, atol=2e-4)
+            np.testing.assert_allclose(made.forward_back(V), (V @ K.T) @ K, rtol=0, atol=2e-3)
+        made.set_weights(w)
+        both = made.forward_back(V)
+        np.testing.assert_allclose(both, (w * (V @ K.T)) @ K, rtol=0, atol=2e-3)
+        if not slow:
+            np.testing.assert_array_equal(made.forward_back(V), both)
+
+
+@pytest.mark.parametrize("kind", ["dense", "csr"])
+@pytest.mark.parametrize("name", ["cpu", "gpu"])
+def test_in_float64(device: str, name: str, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """Every digit that sums of doubles have."""
+    take_profile(name, device, monkeypatch)
+    rng, n = np.random.default_rng(3), 1500
+    X, centres = rng.normal(size=(n, 3)), np.arange(40)
+    for kernel in (kernels.make("rbf", gamma=0.2), kernels.make("laplacian", gamma=0.2)):
+        K, V = kernel(X, X[centres]), rng.normal(size=(3, 40))
+        with sums(device, X, centres, kernel, kind, "float64", 3) as made:
+            np.testing.assert_allclose(made.forward_back(V), (V @ K.T) @ K, rtol=1e-11, atol=1e-9)
+
+
+def test_sums_stay_accurate(device: str, profile: str) -> None:
+    """Of many rows in float32: short sums lose less than K itself."""
+    rng, n = np.random.default_rng(5), 60000
+    X, centres = rng.random((n, 2)), np.arange(30)
+    kernel = kernels.make("rbf", gamma=0.5)
+    V = rng.normal(size=(2, 30))
+    with sums(device, X, centres, kernel, "dense", "float32", 2) as made:
+        K = kernel(X, X[centres])
+        expected = (V @ K.T) @ K
+        found = made.forward_back(V)
+    assert np.abs(found - expected).max() <= 2e-6 * np.abs(np.abs(V @ K.T) @ K).max()
+
+
+@pytest.mark.parametrize("kind", ["dense", "clustered"])
+@pytest.mark.parametrize("k", [1, 6])
+def test_the_same_bits_whatever_room_there_is(device: str, profile: str, kind: str, k: int) -> None:
+    """Of one pass: many launches of one work-item or one of many; the last block and lane group are not whole."""
+    if profile.startswith("gpu"):
+        pytest.skip("tiles are summed in wide numbers: another tile is another order")
+    rng, n, m = np.random.default_rng(8), 2777, 150
+    X = rng.random((n, 7)) * (rng.random((n, 7)) < 0.5)
+    kernel, V = kernels.make("rbf", gamma=1.5), rng.normal(size=(k, m))
+    K = kernel(X, X[:m])
+    found = []
+    for room in (1 << 17 if k == 1 else 1 << 18, 1 << 20, None):
+        with sums(device, X, np.arange(m), kernel, kind, "float32", k, tile_bytes=room) as made:
+            found.append(made.forward_back(V))
+    np.testing.assert_allclose(found[0], (V @ K.T) @ K, rtol=0, atol=3e-6 * np.abs(np.abs(V @ K.T) @ K).max())
+    np.testing.assert_array_equal(found[1], found[0])
+    np.testing.assert_array_equal(found[2], found[0])
+
+
+@pytest.mark.oclgrind
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("k", [1, 5])
+def test_weights_of_each_output_and_coupled_ones(device: str, profile: str, keep: bool, k: int) -> None:
+    """H of a row is a number, one for each output, or couples them; from values that are made or that were kept."""
+    slow = simulated(device)
+    if slow and (profile == "gpu-pair" or k == 1):
+        pytest.skip("enough of it is simulated without")
+    rng, n, m = np.random.default_rng(2), 70 if slow else 333, 7 if slow else 30
+    X = rng.normal(size=(n, 4))
+    kernel = kernels.make("rbf", gamma=0.3)
+    K, V, R = kernel(X, X[:m]), rng.normal(size=(k, m)), rng.normal(size=(k, n))
+    w, shares = rng.random((k, n)), rng.dirichlet(np.ones(k), n).T
+    with sums(device, X, np.arange(m), kernel, "dense", "float32", k, tile_bytes=4 * 64 * 64 * 3, keep=keep) as made:
+        made.set_weights(w)
+        close = {"rtol": 0, "atol": 2e-3}
+        for _ in range(2):  # (the second time they are there)
+            np.testing.assert_allclose(made.forward_back(V), (w * (V @ K.T)) @ K, **close)
+        made.set_weights(w[0], shares=shares)
+        T = V @ K.T
+        coupled = w[0] * shares * (T - (shares * T).sum(axis=0))
+        first = made.forward_back(V)
+        np.testing.assert_allclose(first, coupled @ K, **close)
+        if not slow:
+            np.testing.assert_array_equal(made.forward_back(V), first)
+            np.testing.assert_allclose(made.forward(V), T, rtol=0, atol=2e-5)
+            np.testing.assert_allclose(made.back(R), R @ K, rtol=0, atol=2e-4)
+
+
+@pytest.mark.parametrize("kind", ["dense", "clustered", "csr", "hybrid", "inverted"])
+def test_no_value_at_zero_rows(device: str, profile: str, kind: str) -> None:
+    """Padding rows are zero, for which a kernel function need not have a value."""
+    rng = np.random.default_rng(4)
+    X = rng.random((77, 5)) + 0.1
+    kernel = kernels.Kernel("dot / sqrt(xx * yy)")
+    K, V = kernel(X, X[:11]), rng.normal(size=(2, 11))
+    for keep in (False, True):
+        with sums(device, X, np.arange(11), kernel, kind, "float32", 2, keep=keep) as made:
+            for _ in range(2):
+                np.testing.assert_allclose(made.forward_back(V), (V @ K.T) @ K, rtol=0, atol=2e-3)
+            np.testing.assert_allclose(made.back(V @ K.T), (V @ K.T) @ K, rtol=0, atol=2e-3)
+
+
+def test_a_panel_of_two_is_refused(stream: Stream) -> None:
+    X = np.eye(5)
+    gram = products_of(stream, X, kernels.make("rbf"), "auto")
+    if (panel := gram.panel(2)).capacity % 4:
+        with pytest.raises(ValueError, match="a panel of 2 right-hand rows is not whole lane groups"):
+            Sums(gram, panel, 2, 1)

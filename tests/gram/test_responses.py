@@ -315,17 +315,6 @@ def test_kernel_objects_belong_to_a_thread(device: str) -> None:
     assert here is not there
 
 
-def test_another_setting_lays_out_anew(device: str, monkeypatch: pytest.MonkeyPatch, builds: Builds) -> None:
-    model, X = make_model(), sparse_rows(70, 30, 1)
-    values = model.decision_function(X, device)
-    for limit, profile in ("100MB", ""), (None, ""), (10**8, ""), (10**8, "gpu"):
-        if profile:
-            monkeypatch.setenv("CLSVM_PROFILE", profile)
-        builds.clear()
-        assert_allclose(model.decision_function(X, device, limit), values, rtol=1e-6 if profile else 0)
-        assert builds == [300, 70]
-
-
 def test_the_estimator_s_attributes_are_copies_of_no_consequence(device: str) -> None:
     X, y = noisy(200, 6)
     estimator = SVC(device=device).fit(X, y)
@@ -352,7 +341,7 @@ def test_no_rows_and_no_support_vectors(device: str) -> None:
 @pytest.mark.parametrize("share", [0.9, 0.4])
 @pytest.mark.parametrize("kind", ["csr", "hybrid", "inverted", "dense"])
 def test_half_of_k_among_rows_and_support_vectors(
-    device: str, profile: str, kind: str, share: float, monkeypatch: pytest.MonkeyPatch
+    device: str, profile: str, kind: str, share: float, monkeypatch: pytest.MonkeyPatch, stream: Stream
 ) -> None:
     """The same to rounding where most rows are support vectors; not where few are, where many rows would be computed
     for nothing, or where they take too much memory."""
@@ -363,16 +352,15 @@ def test_half_of_k_among_rows_and_support_vectors(
     plan = layouts.Plan(kind, np.zeros(60), "", partition if kind != "dense" else None)
     rows, support = np.flatnonzero(rng.random(400) < 0.95), np.flatnonzero(rng.random(400) < share)
     b = rng.normal(size=(3, len(support)))
-    with Stream(device) as stream:
-        if stream.profile.lacks("float64"):
-            pytest.skip("the device has no doubles")
-        expected = exact.responses(stream, kernel, plan, X[rows], X[support], b)
-        found = exact.symmetric_sums(stream, kernel, plan, X, rows, support, b)
-        held = stream.allocated
-        assert exact.symmetric_sums(stream, kernel, plan, X, rows[:200], support, b) is None
-        stream.limit = held + 400
-        assert exact.symmetric_sums(stream, kernel, plan, X, rows, support, b) is None
-        assert stream.allocated == held
+    if stream.profile.lacks("float64"):
+        pytest.skip("the device has no doubles")
+    expected = exact.responses(stream, kernel, plan, X[rows], X[support], b)
+    found = exact.symmetric_sums(stream, kernel, plan, X, rows, support, b)
+    held = stream.allocated
+    assert exact.symmetric_sums(stream, kernel, plan, X, rows[:200], support, b) is None
+    stream.limit = held + 400
+    assert exact.symmetric_sums(stream, kernel, plan, X, rows, support, b) is None
+    assert stream.allocated == held
     assert (found is None) == (share < exact.SUPPORT_SHARE)
     if found is not None:
         assert not np.array_equal(found, expected)
@@ -397,7 +385,7 @@ def test_few_rows_have_the_bits_of_many(
 @pytest.mark.parametrize("k", [6, 20])
 @pytest.mark.parametrize("most", [64, 192, 300, 520])
 def test_the_bits_of_several_panels(
-    device: str, profile: str, most: int, k: int, monkeypatch: pytest.MonkeyPatch
+    device: str, profile: str, most: int, k: int, monkeypatch: pytest.MonkeyPatch, stream: Stream
 ) -> None:
     """Groups share a panel, or are cut by its end: for few rows and for many, by a launch each or by one for all."""
     model, X = make_model(m=700, d=21, k=k, problems=k - 1), sparse_rows(MAX_BATCH + 9, 21, 2)
@@ -406,8 +394,7 @@ def test_the_bits_of_several_panels(
     cut = make_model(m=700, d=21, k=k, problems=k - 1)
     assert_array_equal(cut.decision_function(X, device), whole)
     assert_array_equal(cut.decision_function(X[:3], device), whole[:3])
-    with Stream(device) as stream:
-        pieces = cut._kept.get(stream).pieces
+    pieces = cut._kept.get(stream).pieces
     assert len(pieces) > 1
     assert len({piece.group for some in pieces for piece in some}) == k
     assert sum(piece.size for some in pieces for piece in some) == 700

@@ -38,66 +38,62 @@ def of_classes(n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.oclgrind
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_products(device: str, profile: str, dtype: str) -> None:
+def test_products(device: str, profile: str, dtype: str, stream: Stream) -> None:
     """The methods that solvers call, on one row more than whole vectors have; rows of -1 are no rows."""
-    if dtype == "float64" and profile == "gpu-pair":
-        pytest.skip("a device without double has no float64 values")
     n = 33
     K = np.random.default_rng(0).normal(size=(n, n))
     K = (K + K.T).astype(dtype)
-    with Stream(device) as stream:
-        gram, rows = store.precomputed(stream, K, dtype), [32, 0, 7]
-        of = gathered(stream, gram, rows, square=True)
-        panel, at, count = of
-        found = tile(stream, gram, of)
-        np.testing.assert_array_equal(found[:3, :3], K[np.ix_(rows, rows)])
-        assert not found[3:].any()
-        assert not found[:, 3:].any()
-        weights = np.zeros((2, panel.capacity))
-        weights[:, :3] = [[1, -2, 0.5], [0, 3, 1]]
-        D, c = stream.wide(weights), stream.zeros(8 * 2 * gram.rows.n_pad)
-        gram.accumulate(panel, count, None, Update(2, gram.rows.n_pad, c, D, panel.capacity))
-        sums = stream.read_wide(c, (2, gram.rows.n_pad))[:, :n]
-        np.testing.assert_allclose(sums, weights[:, :3] @ K[rows].astype(np.float64), rtol=1e-12, atol=1e-12)
-        answers = stream.zeros(8 * panel.capacity)
-        gram.between(panel, at, panel, count, None, Update(1, panel.capacity, answers, D, panel.capacity))
-        expected = K[np.ix_(rows, rows)].astype(np.float64) @ weights[0, :3]
-        np.testing.assert_allclose(stream.read_wide(answers, panel.capacity)[:3], expected, rtol=1e-12, atol=1e-12)
+    gram, rows = store.precomputed(stream, K, dtype), [32, 0, 7]
+    of = gathered(stream, gram, rows, square=True)
+    panel, at, count = of
+    found = tile(stream, gram, of)
+    np.testing.assert_array_equal(found[:3, :3], K[np.ix_(rows, rows)])
+    assert not found[3:].any()
+    assert not found[:, 3:].any()
+    weights = np.zeros((2, panel.capacity))
+    weights[:, :3] = [[1, -2, 0.5], [0, 3, 1]]
+    D, c = stream.wide(weights), stream.zeros(8 * 2 * gram.rows.n_pad)
+    gram.accumulate(panel, count, None, Update(2, gram.rows.n_pad, c, D, panel.capacity))
+    sums = stream.read_wide(c, (2, gram.rows.n_pad))[:, :n]
+    np.testing.assert_allclose(sums, weights[:, :3] @ K[rows].astype(np.float64), rtol=1e-12, atol=1e-12)
+    answers = stream.zeros(8 * panel.capacity)
+    gram.between(panel, at, panel, count, None, Update(1, panel.capacity, answers, D, panel.capacity))
+    expected = K[np.ix_(rows, rows)].astype(np.float64) @ weights[0, :3]
+    np.testing.assert_allclose(stream.read_wide(answers, panel.capacity)[:3], expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("symmetric", [False, True])
 @pytest.mark.parametrize("kind", ["dense", "clustered", "csr"])
 def test_tiles_of_rows_whose_k_is_there(
-    device: str, profile: str, kind: str, symmetric: bool, monkeypatch: pytest.MonkeyPatch
+    profile: str, kind: str, symmetric: bool, monkeypatch: pytest.MonkeyPatch, stream: Stream
 ) -> None:
     """They are picked from K, or made of vectors that are cheap, to the same values; f of more rows than a panel has
     room for comes in one piece."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(100, 7)) * (rng.random((100, 7)) < 0.5)
     kernel = clsvm.kernels.make("rbf", gamma=0.3)
-    with Stream(device) as stream:
-        made, tiles = products(stream, X, kernel, kind), []
-        spared = calls_of(monkeypatch, made, "tile")
-        for cost in (0.0, np.inf):
-            monkeypatch.setattr(programs, "gather_cost", lambda profile, n, W, cost=cost: cost)
-            gram = store.computed(made, tiles=True)
-            assert gram.rows.tile_cost == min(cost, made.rows.tile_cost)
-            rows = rng.permutation(100)[:30] if not tiles else tiles[0][0]
-            of = gathered(stream, gram, rows, square=True)
-            found = tile(stream, gram, of, symmetric=symmetric)[:30, :30]
-            tiles.append((rows, np.tril(found) if symmetric else found))
-        panel, W = of.panel, of.panel.capacity
-        assert len(spared) == 1
-        np.testing.assert_allclose(tiles[0][1], tiles[1][1], atol=1e-6)
-        state, b = State(stream, gram, 2), np.zeros((2, 100))
-        b[:, : 2 * W] = rng.normal(size=(2, min(100, 2 * W)))
-        problem = c_svc(np.ones((2, 100)), np.ones((2, 100)))
-        state.load(problem, None, None)
-        pieces = calls_of(monkeypatch, gram, "accumulate")
-        state.respond(b, panel)
-        assert len(pieces) == 1
-        expected = b @ rbf(X, X) + problem.q
-        np.testing.assert_allclose(state.gradients(), expected, atol=1e-4)
+    made, tiles = products(stream, X, kernel, kind), []
+    spared = calls_of(monkeypatch, made, "tile")
+    for cost in (0.0, np.inf):
+        monkeypatch.setattr(programs, "gather_cost", lambda profile, n, W, cost=cost: cost)
+        gram = store.computed(made, tiles=True)
+        assert gram.rows.tile_cost == min(cost, made.rows.tile_cost)
+        rows = rng.permutation(100)[:30] if not tiles else tiles[0][0]
+        of = gathered(stream, gram, rows, square=True)
+        found = tile(stream, gram, of, symmetric=symmetric)[:30, :30]
+        tiles.append((rows, np.tril(found) if symmetric else found))
+    panel, W = of.panel, of.panel.capacity
+    assert len(spared) == 1
+    np.testing.assert_allclose(tiles[0][1], tiles[1][1], atol=1e-6)
+    state, b = State(stream, gram, 2), np.zeros((2, 100))
+    b[:, : 2 * W] = rng.normal(size=(2, min(100, 2 * W)))
+    problem = c_svc(np.ones((2, 100)), np.ones((2, 100)))
+    state.load(problem, None, None)
+    pieces = calls_of(monkeypatch, gram, "accumulate")
+    state.respond(b, panel)
+    assert len(pieces) == 1
+    expected = b @ rbf(X, X) + problem.q
+    np.testing.assert_allclose(state.gradients(), expected, atol=1e-4)
 
 
 def test_few_rows_fill_no_slab(device: str) -> None:

@@ -209,15 +209,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", list(REFUSED))
-def test_where_they_are_not_used(device: str, emulated: None, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_they_are_not_used(emulated: None, name: str, monkeypatch: pytest.MonkeyPatch, stream: Stream) -> None:
     function, kind, dtype, precision, words = REFUSED[name]
     X, kernel = rows(100)[0], kernels.make(function, gamma=0.02)
     if name == "few features":
         monkeypatch.setattr(units, "UNITS", (replace(EMULATED, least=X.shape[1] + 1),))
-    with Stream(device) as stream:
-        of = blocks.BlockGram if name == "passing" else blocks.products_of
-        gram = of(stream, X, layouts.choose(stream.profile, X, kernel.spec, kind), kernel, dtype)
-        assert units.choose_units(gram, precision) == (None, words)
+    of = blocks.BlockGram if name == "passing" else blocks.products_of
+    gram = of(stream, X, layouts.choose(stream.profile, X, kernel.spec, kind), kernel, dtype)
+    assert units.choose_units(gram, precision) == (None, words)
 
 
 @pytest.mark.parametrize(

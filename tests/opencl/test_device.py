@@ -1,4 +1,5 @@
-"""Finding devices, memory budgets, build errors, and the expressions that become device code."""
+"""Finding devices, memory budgets, build errors, several arrays in one buffer, and large arrays on their way to a
+device with memory of its own."""
 
 from __future__ import annotations
 
@@ -19,9 +20,11 @@ import pytest
 import scipy.sparse as sp
 
 import clsvm
+from clsvm import SVC
 from clsvm.errors import BuildError, DeviceError
 from clsvm.opencl import contexts, devices, memory, runtime, sources
-from clsvm.opencl.stream import Stream
+from clsvm.opencl import stream as copies
+from clsvm.opencl.stream import ALIGNMENT, Stream, join_arrays
 from tests.conftest import USABLE, noisy
 
 
@@ -102,15 +105,6 @@ def test_a_comma_in_a_name_separates_nothing(monkeypatch: pytest.MonkeyPatch, te
     for missing in (",", f"{PIPE},", f"{PIPE},,{PIPE}", f", {PIPE}"):
         with pytest.raises(DeviceError, match="a name on each side of a comma"):
             devices.split_names(missing)
-
-
-def test_a_fit_on_a_device_whose_name_has_a_comma(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    X, y = noisy(60, 3)
-    info = devices.find(device)
-    monkeypatch.setattr(devices, "_names", lambda one: ("rusticl", PIPE.lower()) if one is raw else ("", ""))
-    raw = devices.visible(os.getpid())[info.index]
-    for spec in (PIPE, [PIPE]):
-        assert clsvm.SVC(device=spec).fit(X, y).fit_report_.device == str(info)
 
 
 def test_a_device_is_listed_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +199,7 @@ def test_budget_and_release(device: str) -> None:
     assert memory.release_memory() == 0
 
 
-def test_wide_numbers(profile: str, device: str) -> None:
+def test_wide_numbers(profile: str, stream: Stream) -> None:
     """Sums of many float32 products keep far more than float32's digits, also where double is missing."""
     rng = np.random.default_rng(0)
     a, b = rng.normal(size=1000) * 10.0 ** rng.integers(-4, 5, 1000), rng.normal(size=1000)
@@ -214,12 +208,11 @@ def test_wide_numbers(profile: str, device: str) -> None:
         "  const int i = get_global_id(0); o[4*i] = wide_add(a[i], b[i]); o[4*i+1] = wide_mul(a[i], b[i]);"
         "  o[4*i+2] = wide_div(a[i], b[i]); o[4*i+3] = wide_pick(wide_less(a[i], b[i]), a[i], b[i]); }"
     )
-    with Stream(device) as stream:
-        kernel = stream.kernel(text, ["-DWIDE_PAIR"] * (profile == "gpu-pair"), "ops")
-        x, y, out = stream.wide(a), stream.wide(b), stream.zeros(8 * 4000)
-        a, b = stream.read_wide(x, 1000), stream.read_wide(y, 1000)
-        kernel((1000,), None, x, y, out)
-        got = stream.read_wide(out, (1000, 4)).T
+    kernel = stream.kernel(text, ["-DWIDE_PAIR"] * (profile == "gpu-pair"), "ops")
+    x, y, out = stream.wide(a), stream.wide(b), stream.zeros(8 * 4000)
+    a, b = stream.read_wide(x, 1000), stream.read_wide(y, 1000)
+    kernel((1000,), None, x, y, out)
+    got = stream.read_wide(out, (1000, 4)).T
     for values, expected in zip(got, (a + b, a * b, a / b, np.minimum(a, b)), strict=True):
         assert np.max(np.abs(values - expected) / np.abs(expected)) < 1e-13
 
@@ -296,20 +289,19 @@ def test_a_view_is_of_the_array_wherever_it_stands(device: str, offset: int) -> 
     np.testing.assert_array_equal(whole[begin:], array)
 
 
-def test_large_buffers_go_once_their_queue_is_done(device: str) -> None:
+def test_large_buffers_go_once_their_queue_is_done(stream: Stream) -> None:
     """Their memory is the host's own, which the system takes at once: work in the queue would write where it was."""
     nbytes = 4 * memory.HUGE
-    with Stream(device) as stream:
-        for _ in range(20):
-            buffer = stream.buffer(nbytes)
-            stream.clear(buffer, nbytes)
+    for _ in range(20):
+        buffer = stream.buffer(nbytes)
+        stream.clear(buffer, nbytes)
+        stream.free(buffer)
+    with stream.recycling():
+        for size in (nbytes, 2 * nbytes):
+            buffer = stream.buffer(size)
+            stream.clear(buffer, size)
             stream.free(buffer)
-        with stream.recycling():
-            for size in (nbytes, 2 * nbytes):
-                buffer = stream.buffer(size)
-                stream.clear(buffer, size)
-                stream.free(buffer)
-        assert stream.allocated == 0
+    assert stream.allocated == 0
 
 
 def test_large_buffers_are_taken_again(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -372,7 +364,7 @@ def test_rows_that_are_not_aligned_are_read_right(device: str, form: str) -> Non
     elif form == "field":
         fields = np.zeros(60, [("tag", "u1"), ("rows", "f8", 4)])
         fields["rows"], given = X, fields["rows"]
-    made, expected = (clsvm.SVC(device=device, gamma=0.5).fit(some, y) for some in (given, rows))
+    made, expected = (SVC(device=device, gamma=0.5).fit(some, y) for some in (given, rows))
     np.testing.assert_array_equal(made.dual_coef_, expected.dual_coef_)
     np.testing.assert_array_equal(expected.decision_function(given), expected.decision_function(rows))
     np.testing.assert_array_equal(clsvm.kernel_matrix(given, device=device), clsvm.kernel_matrix(rows, device=device))
@@ -385,7 +377,7 @@ def _child_s_exit(device: str) -> int | None:
     process = os.fork()
     if not process:
         with contextlib.suppress(DeviceError):
-            clsvm.SVC(kernel=clsvm.Kernel("dot + 0.25 * dot * dot"), device=device).fit(X, y)
+            SVC(kernel=clsvm.Kernel("dot + 0.25 * dot * dot"), device=device).fit(X, y)
             clsvm.release_memory()
         os._exit(0)
     for _ in range(600):
@@ -402,7 +394,7 @@ def _child_s_exit(device: str) -> int | None:
 @pytest.mark.parametrize("name", ["build_lock", "context_lock", "pool_lock", "a stream's"])
 def test_a_fork_waits_for_what_other_threads_are_at(device: str, name: str) -> None:
     """And not for what its own thread has, in the midst of a build, as a signal's handler may."""
-    clsvm.SVC(device=device).fit(*noisy(80, 3))
+    SVC(device=device).fit(*noisy(80, 3))
     taken, done = threading.Event(), []
     stream = Stream(device)
     lock = getattr(contexts, name, stream.lock)
@@ -424,3 +416,98 @@ def test_a_fork_waits_for_what_other_threads_are_at(device: str, name: str) -> N
         assert _child_s_exit(device) == 0
     finally:
         lock.release()
+
+
+@pytest.mark.oclgrind
+def test_arrays_that_go_and_come_together(profile: str, stream: Stream) -> None:
+    """Each part is a buffer like any other; what kernels write there comes back with one copy."""
+    numbers = stream.as_wide(np.arange(70.0).reshape(7, 10))
+    arrays = numbers, np.arange(5, dtype=np.int32), np.zeros((0, 4)), np.array([[1, 2]], np.int64)
+    made = join_arrays(stream, arrays)
+    assert stream.simulated or stream.allocated >= 4 * ALIGNMENT
+    for found, array in zip(made.read(stream), arrays, strict=True):
+        np.testing.assert_array_equal(found, array)
+        assert found.dtype == array.dtype
+    np.testing.assert_array_equal(stream.read(made.each[1], np.int32, 5), arrays[1])
+    stream.write(made.each[3], np.array([[-3, 4]], np.int64))
+    stream.clear(made.each[1], 20)
+    wide, places, _, counters = made.read(stream)
+    np.testing.assert_array_equal(stream.narrow(wide), np.arange(70.0).reshape(7, 10))
+    assert not places.any()
+    np.testing.assert_array_equal(counters, [[-3, 4]])
+    made.write(stream, (numbers, arrays[1] + 1, arrays[2], arrays[3]))
+    np.testing.assert_array_equal(stream.read(made.each[1], np.int32, 5), arrays[1] + 1)
+    np.testing.assert_array_equal(made.read(stream)[3], [[1, 2]])
+
+
+@pytest.fixture
+def apart(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Devices have memory of their own, pieces are of 1000 bytes that three threads fill; the sizes of what went
+    through them."""
+    monkeypatch.setattr(copies, "PIECE", 1000)
+    monkeypatch.setattr(copies, "COPY_THREADS", 3)
+    monkeypatch.setattr(copies, "cores", lambda: 8)
+    monkeypatch.setattr(copies, "LEAST_PINNED", 2000)
+    sizes: list[int] = []
+    write, init = Stream._write_pinned, Stream.__init__
+
+    def counted(self: Stream, to: Any, array: np.ndarray) -> None:
+        sizes.append(array.nbytes)
+        write(self, to, array)
+
+    def made(self: Stream, *given: Any, **options: Any) -> None:
+        init(self, *given, **options)
+        self.unified = self.simulated = False
+
+    monkeypatch.setattr(Stream, "_write_pinned", counted)
+    monkeypatch.setattr(Stream, "__init__", made)
+    return sizes
+
+
+@pytest.mark.parametrize("size", [1999, 2000, 2001, 3000, 12345])
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
+def test_an_array_comes_whole(apart: list[int], size: int, dtype: Any, stream: Stream) -> None:
+    """Whatever part of the last piece it fills, and the first bytes of a larger buffer alone are written."""
+    nbytes = np.dtype(dtype).itemsize * size
+    array = np.random.default_rng(size).integers(0, 250, size).astype(dtype)
+    buffer = stream.upload(array)
+    np.testing.assert_array_equal(stream.read(buffer, dtype, size), array)
+    larger = stream.zeros(nbytes + 4096)
+    stream.write(larger, array[::-1])  # (what is not contiguous is, on its way)
+    np.testing.assert_array_equal(stream.read(larger, dtype, size), array[::-1])
+    assert not stream.read(larger, np.uint8, 4096, offset=nbytes).any()
+    assert apart == [nbytes] * 2 * (nbytes >= 2000)
+
+
+def test_threads_have_pieces_of_their_own(device: str, apart: list[int]) -> None:
+    arrays = [np.random.default_rng(seed).integers(0, 250, 50_000).astype(np.uint8) for seed in range(4)]
+    wrong: list[int] = []
+
+    def copies(place: int) -> None:
+        with Stream(device) as stream:
+            for _ in range(5):
+                buffer = stream.upload(arrays[place])
+                wrong.extend([place] * (not np.array_equal(stream.read(buffer, np.uint8, 50_000), arrays[place])))
+                stream.free(buffer)
+
+    threads = [threading.Thread(target=copies, args=(place,)) for place in range(len(arrays))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert len(apart) == 20
+
+
+def test_a_fit_is_the_same(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the bit that of a device that reads the host's memory."""
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(400, 30))
+    y = (X[:, 0] + rng.normal(size=400) > 0).astype(int)
+    one = SVC(device=device).fit(X, y)
+    with monkeypatch.context() as patch:
+        sizes = apart.__wrapped__(patch)
+        other = SVC(device=device).fit(X, y)
+    assert max(sizes) >= X.nbytes
+    np.testing.assert_array_equal(one.dual_coef_, other.dual_coef_)
+    np.testing.assert_array_equal(one.decision_function(X), other.decision_function(X))

@@ -184,12 +184,11 @@ def test_an_estimator_explains_what_the_host_refused(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("code", ["MEM_OBJECT_ALLOCATION_FAILURE", "OUT_OF_RESOURCES", "OUT_OF_HOST_MEMORY"])
-def test_the_runtime_is_out_of_memory(device: str, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+def test_the_runtime_is_out_of_memory(monkeypatch: pytest.MonkeyPatch, code: str, stream: Stream) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise cl.Error(cl._cl._ErrorRecord("it failed", getattr(cl.status_code, code), "buffer"))
 
-    with Stream(device) as stream:
-        monkeypatch.setattr(cl, "enqueue_copy", refuse)
-        with pytest.raises(DeviceError, match="set a smaller memory_limit"):
-            stream.upload(np.zeros(9))
-        monkeypatch.undo()
+    monkeypatch.setattr(cl, "enqueue_copy", refuse)
+    with pytest.raises(DeviceError, match="set a smaller memory_limit"):
+        stream.upload(np.zeros(9))
+    monkeypatch.undo()

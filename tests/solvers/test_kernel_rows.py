@@ -1,9 +1,11 @@
 """Rows of K that come before they are asked for: prefetched, or whole rows of a working set before its tile. Their
-bits, that fits end as they do without, and when it is done."""
+bits, that fits end as they do without, and when it is done. The rows that a working set takes, against NumPy's choice.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,12 +20,13 @@ from clsvm.gram import layouts
 from clsvm.gram.products import Gram
 from clsvm.opencl.profiles import PROFILES
 from clsvm.opencl.stream import Stream
-from clsvm.problem import c_svc
+from clsvm.problem import Constraint, c_svc
 from clsvm.solvers import kernel_rows, newton
 from clsvm.solvers.decomposition import Solver
 from clsvm.solvers.kernel_rows import KernelRows
 from clsvm.solvers.newton import Newton
 from clsvm.solvers.result import Settings
+from clsvm.solvers.state import Selection
 from tests.conftest import calls_of, noisy, thrifty
 from tests.gram.panels import products
 
@@ -79,47 +82,44 @@ def all_rows(one: Solver) -> NDArray[Any]:
 @vectors
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("kind", ["dense", "clustered", "csr", "hybrid", "inverted"])
-def test_prefetched_rows_have_their_bits(device: str, profile: str, kind: str, dtype: str) -> None:
+def test_prefetched_rows_have_their_bits(device: str, profile: str, kind: str, dtype: str, stream: Stream) -> None:
     """After a step, by several panels."""
     if thrifty(device) and (kind, dtype) not in (("dense", "float32"), ("clustered", "float64")):
         pytest.skip("other layouts are left to Intel's compiler")
     X, y = far_apart(325, 80, 0.4)
-    with Stream(device) as stream:
-        one = solver(stream, X if kind in ("dense", "clustered") else sp.csr_matrix(X), y, kind, dtype)
-        one._step()
-        before = one._read().rows
-        assert 0 < before < 325
-        assert one.rows.prefetch()[0] == 325 - before
-        assert one._read().rows == 325
-        assert not len(one.rows.missing())
-        np.testing.assert_array_equal(kept(one), all_rows(one))
-        np.testing.assert_array_equal(kept(one), kept(one).T)
+    one = solver(stream, X if kind in ("dense", "clustered") else sp.csr_matrix(X), y, kind, dtype)
+    one._step()
+    before = one._read().rows
+    assert 0 < before < 325
+    assert one.rows.prefetch()[0] == 325 - before
+    assert one._read().rows == 325
+    assert not len(one.rows.missing())
+    np.testing.assert_array_equal(kept(one), all_rows(one))
+    np.testing.assert_array_equal(kept(one), kept(one).T)
 
 
 @vectors
-def test_what_is_there_when_time_is_over_stays(device: str, profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_there_when_time_is_over_stays(profile: str, monkeypatch: pytest.MonkeyPatch, stream: Stream) -> None:
     X, y = far_apart(325, 80)
     clock = iter((0.0, 1.0, 2.0))
     monkeypatch.setattr("clsvm.gram.store.perf_counter", lambda: next(clock))
-    with Stream(device) as stream:
-        one = solver(stream, X, y)
-        assert one.rows.prefetch(deadline=2.0)[0]
-        some = 2 * one.tile_memory.panel.capacity
-        assert one._read().rows == some
-        np.testing.assert_array_equal(kept(one), all_rows(one)[-some:])
+    one = solver(stream, X, y)
+    assert one.rows.prefetch(deadline=2.0)[0]
+    some = 2 * one.tile_memory.panel.capacity
+    assert one._read().rows == some
+    np.testing.assert_array_equal(kept(one), all_rows(one)[-some:])
 
 
 @vectors
-def test_a_ring_without_room_stays(device: str, profile: str) -> None:
+def test_a_ring_without_room_stays(profile: str, stream: Stream) -> None:
     X, y = far_apart(300)
-    with Stream(device) as stream:
-        one = solver(stream, X, y, cache=4 * 304 * 200)
-        assert one.rows.cache.most < 300
-        assert not one.rows.prefetch_pays(299)
-        before = one.rows.slots()
-        assert one.rows.prefetch() == (0, 0)
-        np.testing.assert_array_equal(one.rows.slots(), before)
-        assert one._read().rows == 0
+    one = solver(stream, X, y, cache=4 * 304 * 200)
+    assert one.rows.cache.most < 300
+    assert not one.rows.prefetch_pays(299)
+    before = one.rows.slots()
+    assert one.rows.prefetch() == (0, 0)
+    np.testing.assert_array_equal(one.rows.slots(), before)
+    assert one._read().rows == 0
 
 
 def test_a_cache_that_begins_later(device: str) -> None:
@@ -147,17 +147,16 @@ def test_a_cache_that_begins_later(device: str) -> None:
     assert later < never
 
 
-def test_when_rows_are_cached(device: str) -> None:
+def test_when_rows_are_cached(stream: Stream) -> None:
     """At once where a value costs more than a stored one, else after half of all rows were computed."""
-    with Stream(device) as stream:
-        stream.profile = replace(stream.profile, cache_cost=45.0, value_cost=30.0)
-        gram = products(stream, np.ones((500, 2)), kernels.make("rbf", gamma=0.3), "dense", "float32")
-        for cost, after in ((31.0, 0), (29.0, 250)):
-            gram.rows = replace(gram.rows, cost=cost)
-            found = kernel_rows.sizes(stream, gram, "auto", "auto")
-            assert (found.cache_bytes, found.cache_after) == (stream.limit, after)
-            assert kernel_rows.sizes(stream, gram, "auto", 1.0).cache_after == 0
-            assert kernel_rows.sizes(stream, gram, "auto", 0).cache_bytes == 0
+    stream.profile = replace(stream.profile, cache_cost=45.0, value_cost=30.0)
+    gram = products(stream, np.ones((500, 2)), kernels.make("rbf", gamma=0.3), "dense", "float32")
+    for cost, after in ((31.0, 0), (29.0, 250)):
+        gram.rows = replace(gram.rows, cost=cost)
+        found = kernel_rows.sizes(stream, gram, "auto", "auto")
+        assert (found.cache_bytes, found.cache_after) == (stream.limit, after)
+        assert kernel_rows.sizes(stream, gram, "auto", 1.0).cache_after == 0
+        assert kernel_rows.sizes(stream, gram, "auto", 0).cache_bytes == 0
 
 
 @vectors
@@ -178,15 +177,16 @@ def test_fits_end_as_without_prefetching(device: str, profile: str, name: str, m
 
 
 @vectors
-def test_prefetched_rows_are_not_in_the_cost_model(device: str, profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prefetched_rows_are_not_in_the_cost_model(
+    profile: str, monkeypatch: pytest.MonkeyPatch, stream: Stream
+) -> None:
     """A step over all free coefficients is due by the rows of working sets; then none is missing for a tile."""
     rows, lacks = [], []
     monkeypatch.setattr(Newton, "should_run", lambda self, *given: rows.append(self._rows.counts.computed) or False)
     monkeypatch.setattr(kernel_rows, "compute_rows_first", lambda *given: lacks.append(given[-1]) or False)
-    with Stream(device) as stream:
-        one = solver(stream, *far_apart(500))
-        one.run()
-        assert not len(one.rows.missing())
+    one = solver(stream, *far_apart(500))
+    one.run()
+    assert not len(one.rows.missing())
     assert max(np.diff(rows)) <= 32
     assert lacks[0]
     assert not lacks[-1]
@@ -194,28 +194,27 @@ def test_prefetched_rows_are_not_in_the_cost_model(device: str, profile: str, mo
 
 @vectors
 def test_at_the_start_of_a_problem_prefetching_is_not_looked_at(
-    device: str, profile: str, monkeypatch: pytest.MonkeyPatch
+    profile: str, monkeypatch: pytest.MonkeyPatch, stream: Stream
 ) -> None:
     """There all coefficients violate, and rows of the problem before count as computed."""
     (X, y), begun, found = far_apart(500), [], []
     other = np.where(np.random.default_rng(1).random(500) < 0.5, 1.0, -1.0)
-    with Stream(device) as stream:
-        one = solver(stream, X, y)
-        looks = lambda self, computed: begun.append(one.coefficients().any()) or False  # noqa: E731
-        monkeypatch.setattr(KernelRows, "prefetch_pays", looks)
-        found.append(one.run())
-        one.load(c_svc(other[None], np.ones((1, 500))), one.settings)
-        found.append(one.run())
-        assert len(begun) > 2
-        assert all(begun)
-        monkeypatch.undo()
-        found.append(solver(stream, X, other).run())
+    one = solver(stream, X, y)
+    looks = lambda self, computed: begun.append(one.coefficients().any()) or False  # noqa: E731
+    monkeypatch.setattr(KernelRows, "prefetch_pays", looks)
+    found.append(one.run())
+    one.load(c_svc(other[None], np.ones((1, 500))), one.settings)
+    found.append(one.run())
+    assert len(begun) > 2
+    assert all(begun)
+    monkeypatch.undo()
+    found.append(solver(stream, X, other).run())
     np.testing.assert_array_equal(found[1].b, found[2].b)
 
 
 @vectors
 def test_where_few_rows_are_asked_for_nothing_is_prefetched(
-    device: str, profile: str, monkeypatch: pytest.MonkeyPatch
+    device: str, profile: str, monkeypatch: pytest.MonkeyPatch, stream: Stream
 ) -> None:
     """Nor where a value costs little more than a copy of it: such a solve does not even look."""
     X, _ = far_apart(500)
@@ -225,8 +224,7 @@ def test_where_few_rows_are_asked_for_nothing_is_prefetched(
     assert SVC(gamma=1e-3, device=device, **GIVEN).fit(X, y).fit_report_.converged
     X, y = far_apart(500, 20)
     assert SVC(gamma=0.1, device=device, **GIVEN).fit(X, y).fit_report_.converged
-    with Stream(device) as stream:
-        assert not kernel_rows.prefetches(solver(stream, X, y).state.gram)
+    assert not kernel_rows.prefetches(solver(stream, X, y).state.gram)
 
 
 @pytest.mark.parametrize("name", MACHINES)
@@ -260,56 +258,54 @@ def test_fits_end_as_without_rows_before_the_tile(
 
 
 @pytest.mark.oclgrind
-def test_a_tile_from_rows_has_its_bits(device: str, profile: str) -> None:
+def test_a_tile_from_rows_has_its_bits(device: str, profile: str, stream: Stream) -> None:
     """Of a first working set and of one of which a half stays; where rows are missing there are zeros."""
     if thrifty(device) and profile == "gpu":
         pytest.skip("the same kernels as of gpu-pair, which do more: a slow device has those")
     X, y = rows_of(100)
-    with Stream(device) as stream:
-        made = solver(stream, X, y, "csr", cache=10**7)
-        W = made.tile_memory.panel.capacity
-        made.rows.cache.reserve(len(y), 1)  # (no row leaves)
-        for step in range(3):
-            made._update_optimality()
-            if step == 2:  # some places are empty
-                ws = stream.read(made.selection.ws, np.int32, W)
-                ws[5:9] = -1
-                stream.write(made.selection.ws, ws)
-            made.selection.choose(made.view, made.stay if step else 0)
-            Q = []
-            for first in (False, True):
-                made.rows.rows_before_tile = first
-                if first:
-                    made.rows.plan(made.W, all_rows=True)
-                    made.rows.compute_misses(add=False)
-                made._tile(0)
-                Q.append(stream.read(made.tile_memory.Q, np.float32, (W, W)))
-            there = stream.read(made.selection.ws, np.int32, W) >= 0
-            np.testing.assert_array_equal(Q[0][there][:, there], Q[1][there][:, there])
-            assert not Q[1][~there].any()
-            made._solve_set()
-            made.rows.plan(made.stay)
-            assert not stream.read(made.rows.misses.count, np.int32, 1)[0]  # (all that changed are there)
+    made = solver(stream, X, y, "csr", cache=10**7)
+    W = made.tile_memory.panel.capacity
+    made.rows.cache.reserve(len(y), 1)  # (no row leaves)
+    for step in range(3):
+        made._update_optimality()
+        if step == 2:  # some places are empty
+            ws = stream.read(made.selection.ws, np.int32, W)
+            ws[5:9] = -1
+            stream.write(made.selection.ws, ws)
+        made.selection.choose(made.view, made.stay if step else 0)
+        Q = []
+        for first in (False, True):
+            made.rows.rows_before_tile = first
+            if first:
+                made.rows.plan(made.W, all_rows=True)
+                made.rows.compute_misses(add=False)
+            made._tile(0)
+            Q.append(stream.read(made.tile_memory.Q, np.float32, (W, W)))
+        there = stream.read(made.selection.ws, np.int32, W) >= 0
+        np.testing.assert_array_equal(Q[0][there][:, there], Q[1][there][:, there])
+        assert not Q[1][~there].any()
+        made._solve_set()
+        made.rows.plan(made.stay)
+        assert not stream.read(made.rows.misses.count, np.int32, 1)[0]  # (all that changed are there)
 
 
-def test_rows_that_change_nothing_are_counted(device: str, profile: str) -> None:
+def test_rows_that_change_nothing_are_counted(profile: str, stream: Stream) -> None:
     """Those beyond the half that stays, before the tile and after alike; none of the places that are empty."""
     X, y = rows_of(300)
-    with Stream(device) as stream:
-        made = solver(stream, X, y, "csr", W=64)
-        made.selection.choose(made.view, 0)
-        delta, ws = np.zeros(made.selection.stride), stream.read(made.selection.ws, np.int32, made.selection.stride)
-        delta[:-4:3], ws[-4:] = 1, -1
-        stream.write(made.selection.ws, ws)
-        stream.write_wide(made.rows.delta, delta)
-        made.rows.plan(made.W, all_rows=True)
-        assert made.rows.counters()[0, 3] == 0
-        assert int(stream.read(made.rows.misses.count, np.int32, 1)[0]) == (ws >= 0).sum()
-        made.rows.plan(made.stay)
-        assert made.rows.counters()[0, 3] == ((delta == 0) & (ws >= 0))[made.stay :].sum()
-        assert made.rows.counters()[0, 1] == (ws >= 0).sum()
-        counts = [int(stream.read(one.count, np.int32, 1)[0]) for one in (made.rows.misses, made.rows.hits)]
-        assert counts == [0, (delta != 0).sum()]
+    made = solver(stream, X, y, "csr", W=64)
+    made.selection.choose(made.view, 0)
+    delta, ws = np.zeros(made.selection.stride), stream.read(made.selection.ws, np.int32, made.selection.stride)
+    delta[:-4:3], ws[-4:] = 1, -1
+    stream.write(made.selection.ws, ws)
+    stream.write_wide(made.rows.delta, delta)
+    made.rows.plan(made.W, all_rows=True)
+    assert made.rows.counters()[0, 3] == 0
+    assert int(stream.read(made.rows.misses.count, np.int32, 1)[0]) == (ws >= 0).sum()
+    made.rows.plan(made.stay)
+    assert made.rows.counters()[0, 3] == ((delta == 0) & (ws >= 0))[made.stay :].sum()
+    assert made.rows.counters()[0, 1] == (ws >= 0).sum()
+    counts = [int(stream.read(one.count, np.int32, 1)[0]) for one in (made.rows.misses, made.rows.hits)]
+    assert counts == [0, (delta != 0).sum()]
 
 
 def test_newton_steps_take_rows_that_are_there(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -371,3 +367,119 @@ def test_where_rows_before_the_tile_pay(device: str) -> None:
         there: Any = SimpleNamespace(cost=1e6, tile_cost=cost)
         assert not kernel_rows.compute_rows_first(of, there, 1000, 64, 64, 1)
         assert kernel_rows.compute_rows_first(of, there, 1000, 64, 64, 1, missing=False) == first
+
+
+# The choice of a working set
+
+
+Rows = NDArray[np.float64]
+BIN = 2.0**-7  # counting tells violations apart by this, relatively
+
+
+def state(n: int, seed: int) -> tuple[Rows, Rows, Rows, Rows]:
+    """f, b, lo, hi (1, n) on numbers that float32 holds: rows at each bound, free rows, inert rows at the end."""
+    rng = np.random.default_rng(seed)
+    lo, hi = -(rng.random(n) < 0.6).astype(np.float64), (rng.random(n) < 0.6).astype(np.float64)
+    lo[-n // 8 :] = hi[-n // 8 :] = 0
+    b = rng.choice([0.0, 0.5, 1.0], n)
+    b = lo + b * (hi - lo)
+    f = (rng.permutation(n) - n // 2) / 1024
+    return f[None], b[None], lo[None], hi[None]
+
+
+def violations(of: tuple[Rows, Rows, Rows, Rows], constraint: Constraint) -> tuple[Rows, Rows, float, float]:
+    """Each row's violation on either side, -1 on the one where it does not stand; m and M."""
+    f, b, lo, hi = (values[0] for values in of)
+    up, low = b < hi, b > lo
+    m, M = float(f[up].min()), float(f[low].max())
+    if constraint is Constraint.NONE:
+        alone = np.where(up & (f < 0), -f, np.where(low & (f > 0), f, -1.0))
+        return alone, np.full(len(f), -1.0), m, M
+    rise, fall = np.where(up, M - f, -1.0), np.where(low, f - m, -1.0)
+    other = fall > rise
+    return np.where(other, -1.0, rise), np.where(other, fall, -1.0), m, M
+
+
+def chosen(device: str, of: tuple[Rows, ...], constraint: Constraint, W: int, kept: Rows) -> Rows:
+    with Stream(device) as stream:
+        n = of[0].shape[1]
+        made = Selection(stream, "float32", constraint, 1, n, W)
+        made.clear()
+        first = np.full(W, -1, np.int32)
+        first[: len(kept)] = kept
+        in_set = np.zeros(n, np.uint8)
+        in_set[kept] = 1
+        made.ws, made.in_set = stream.upload(first), stream.upload(in_set)
+        view = (*(stream.wide(values) for values in of), stream.wide(np.zeros(1)))
+        made.find_extremes(view)  # type: ignore[arg-type]
+        made.choose(view, len(kept))  # type: ignore[arg-type]
+        ws = stream.read(made.ws, np.int32, W)
+        marked = stream.read(made.in_set, np.uint8, n)
+        numbers, places, _ = made.read_extremes()
+        *_, m, M = violations(of, constraint)  # type: ignore[arg-type]
+        assert (numbers[..., 0].min(), numbers[..., 1].max()) == (m, M)
+        f, b, lo, hi = (values[0] for values in of)
+        free = (b > lo) & (b < hi)
+        assert places[..., 2].sum() == free.sum()
+        np.testing.assert_allclose(numbers[..., 2].sum(), f[free].sum(), rtol=1e-6, atol=1e-9)
+    assert list(ws[: len(kept)]) == list(kept)
+    rows = ws[ws >= 0]
+    assert len(set(rows)) == len(rows)
+    assert set(np.flatnonzero(marked)) == set(rows)
+    return np.asarray(ws[len(kept) :])
+
+
+@pytest.mark.oclgrind
+@pytest.mark.parametrize("constraint", [Constraint.BIAS, Constraint.NONE])
+def test_the_largest_violations(device: str, profile: str, constraint: Constraint) -> None:
+    for seed, (n, W, keep) in enumerate([(160, 16, 8), (640, 32, 16), (1600, 64, 0)][: 1 if thrifty(device) else None]):
+        of = state(n, seed)
+        kept = np.random.default_rng(seed).permutation(n)[:keep]
+        ws = chosen(device, of, constraint, W, kept)
+        one_sided_derivatives = violations(of, constraint)[:2]
+        quota = (W - keep) // (2 if constraint is Constraint.BIAS else 1)
+        for side in range(W - keep, 0, -quota):
+            got, violation = ws[len(ws) - side :][:quota], one_sided_derivatives[(W - keep - side) // quota].copy()
+            violation[kept] = -1
+            best = np.argsort(-violation, kind="stable")[:quota]
+            least = violation[best].min()
+            assert least > 0
+            assert len(got) == quota
+            assert violation[got].min() >= least * (1 - BIN)
+            assert set(np.flatnonzero(violation > least * (1 + BIN))) <= set(got)
+
+
+def test_fewer_violators_than_places(device: str, profile: str) -> None:
+    f, b, lo, hi = state(320, 5)
+    b[:] = np.where(f < -0.15, lo, np.where(f > 0.15, hi, np.where(f < 0, hi, lo)))  # a few rows stand wrong
+    wrong = np.flatnonzero(((f < 0) & (b < hi) | (f > 0) & (b > lo))[0])
+    ws = chosen(device, (f, b, lo, hi), Constraint.NONE, 64, np.zeros(0, np.int32))
+    assert 0 < len(wrong) < 64
+    assert sorted(ws[ws >= 0]) == list(wrong)
+
+
+@pytest.mark.parametrize("profile", ["cpu", "gpu"])
+def test_cost_of_working_sets(profile: str) -> None:
+    """More rows call for larger sets, dearer steps as well, wider rows for smaller ones."""
+    of = PROFILES[profile]
+    tried = kernel_rows._sizes(of.working_set)
+    assert tried[0] == 16
+    assert tried[-1] == of.working_set
+
+    def best(n: int, width: float = 100, value: float = 30) -> int:
+        return min(tried, key=lambda W: kernel_rows.cost(of, n, width, value, W))
+
+    assert best(300) <= best(10**5)
+    assert best(10**4, width=1e5) < best(10**4)
+    assert best(10**5, value=2000) >= best(10**5, value=2)
+
+
+def test_a_small_row_cache_calls_for_sets_that_it_holds() -> None:
+    """A value is cheap where its row is kept; of sets larger than the row cache, rows that stay are computed again."""
+    of = PROFILES["cpu"]
+    value = partial(kernel_rows._value, of, 5000.0, 6000)
+    assert value(2000.0, 256) == value(6000.0, 2048) == of.cache_cost
+    assert value(0.0, 16) == value(0.0, 2048) == 5000
+    assert of.cache_cost < value(400.0, 256) < 5000 < value(400.0, 512) < value(400.0, 2048)
+    tried = kernel_rows._sizes(2048)
+    assert min(tried, key=lambda W: kernel_rows.cost(of, 6000, 5000, value(400.0, W), W)) == 256

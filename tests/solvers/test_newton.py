@@ -121,19 +121,6 @@ def test_columns_of_the_inverse(dtype: type) -> None:
     right(some.columns(first, room), first, 3)
 
 
-def test_minimum_of_a_factor_that_grew() -> None:
-    """What it keeps does not change what is found."""
-    m, rng = 60, np.random.default_rng(2)
-    K, g, group, gone = kernel(m, gamma=5.0), rng.normal(size=m), np.arange(m) % 2, np.array([4, 30])
-    grown, bound = made(K[:40, :40]), np.full(m, 0.5)
-    before = gone[gone < 40]
-    assert newton.minimum(grown, g[:40], -bound[:40], bound[:40], group[:40], 2, before) is not None
-    assert grown.cached_bytes
-    assert grown.extend(np.arange(40, m), K[:40, 40:], np.tril(K[40:, 40:]))
-    found = newton.minimum(grown, g, -bound, bound, group, 2, gone)
-    np.testing.assert_allclose(found, newton.minimum(made(K), g, -bound, bound, group, 2, gone), atol=1e-7)
-
-
 def test_indefinite() -> None:
     """The ridge grows where K is indefinite by little, and no factor is made where it is so by much."""
 

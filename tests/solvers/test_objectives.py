@@ -1,24 +1,27 @@
-"""Every objective of the solver on small random problems, checked in float64: with an offset, without, and Crammer and
-Singer's; every kernel function, dense and sparse."""
+"""Every objective of the solver, checked in float64: with an offset, without, and Crammer and Singer's; every kernel
+function, dense and sparse; and the same steps where sub-groups find smallest values by an instruction (least.cl)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 from sklearn.base import clone
+from sklearn.datasets import make_classification
 from sklearn.model_selection import cross_val_score
 
 from clsvm import SVC, SVR, NuSVC, OneClassSVM, kernels
 from clsvm.opencl import devices
-from tests.conftest import simulated, thrifty
-from tests.solvers.optimality import Drawn, both_forms, draw, problems, small, verify
+from clsvm.opencl.runtime import cl
+from clsvm.opencl.stream import Stream
+from tests.conftest import simulated, take_profile, thrifty
+from tests.solvers.optimality import both_forms, draw, verify
 
 TOL = 1e-3
 NUMBERS: dict[str, float] = {"gamma": 0.3, "coef0": 0.5, "degree": 2, "alpha": 1.5}
-PAPERS = ("rbf", "poly", "sigmoid")  # the kernel functions of GTSVM
 OBJECTIVES = {
     "offset": {"bias": True},
     "no offset": {"bias": False},
@@ -30,13 +33,9 @@ def make(name: str) -> kernels.Kernel:
     return kernels.make(name, **{p.name: NUMBERS[p.name] for p in kernels.BUILTIN[name].parameters})
 
 
-def classes_of(seed: int, objective: str) -> int:
-    return 3 + seed % 3 if objective == "Crammer-Singer" else 2
-
-
 def rows(seed: int, n: int, d: int, objective: str, sparse: bool = False) -> tuple[Any, np.ndarray, np.ndarray]:
     """Rows, labels of as many classes as suit an objective, weights."""
-    X, y, rng = draw(seed, n, d, classes_of(seed, objective), sparse)
+    X, y, rng = draw(seed, n, d, 3 + seed % 3 if objective == "Crammer-Singer" else 2, sparse)
     return X, y, rng.choice([0.5, 1.0, 2.0], n)
 
 
@@ -46,19 +45,7 @@ def verify_rows(model: Any, kernel: kernels.Kernel, X: Any, y: Any, weights: Any
 
 @pytest.mark.full
 @pytest.mark.parametrize("objective", OBJECTIVES)
-@pytest.mark.parametrize("name", PAPERS)
-@both_forms
-@small
-@problems
-def test_random_problems(device: str, objective: str, name: str, sparse: bool, drawn: Drawn) -> None:
-    (X, y, weights, _), kernel = drawn.rows(classes_of(drawn.seed, objective), sparse), make(name)
-    model = SVC(C=drawn.number, kernel=kernel, tol=TOL, device=device, working_set_size=32, **OBJECTIVES[objective])
-    verify_rows(model.fit(X, y, weights), kernel, X, y, weights)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("objective", OBJECTIVES)
-@pytest.mark.parametrize("name", [name for name in kernels.BUILTIN if name not in PAPERS])
+@pytest.mark.parametrize("name", kernels.BUILTIN)
 def test_every_kernel_function(device: str, objective: str, name: str) -> None:
     if thrifty(device):
         pytest.skip("one program a function and layout")
@@ -177,3 +164,48 @@ def test_kernel_functions_without_a_value_at_zero(
     else:
         known = clone(model).set_params(kernel="cosine").fit(X, y)
         np.testing.assert_allclose(model.decision_function(X), known.decision_function(X), atol=5e-3)
+
+
+def sub_groups(device: str) -> bool:
+    raw = [one for platform in cl.get_platforms() for one in platform.get_devices()][int(device)]
+    return "subgroup" in raw.extensions and "NVIDIA" not in raw.platform.name
+
+
+@pytest.mark.parametrize("profile", ["gpu", "nvidia"])
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        SVC(C=10.0, gamma=0.05),
+        pytest.param(SVC(kernel="poly", degree=2, C=3.0), marks=pytest.mark.sweep),
+        NuSVC(nu=0.4, gamma=0.05),
+        SVC(dtype="float64", gamma=0.1),
+        SVC(multi_class="crammer_singer", gamma=0.1),
+    ],
+    ids=["pairs", "poly", "two sums", "float64", "coupled"],
+)
+def test_sub_groups_take_the_same_steps(
+    device: str, profile: str, estimator: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not sub_groups(device):
+        pytest.skip("the device has no sub-groups by OpenCL's own functions")
+    take_profile(profile, device, monkeypatch)
+    classes = 3 if getattr(estimator, "multi_class", "") == "crammer_singer" else 2
+    X, y = make_classification(1500, 12, n_informative=6, n_classes=classes, flip_y=0.1, random_state=1)
+    estimator.set_params(device=device)
+    expected = estimator.fit(X, y)
+    report, coef = expected.fit_report_, expected.dual_coef_.copy()
+    programs = []
+    before = Stream.kernel
+
+    def kernel(self: Stream, text: str, options: Sequence[str], name: str) -> Any:
+        if "SUBGROUPS" in text:
+            programs.append(name)
+            options = *options, "-DSUBGROUPS", "-cl-std=CL2.0"
+        return before(self, text, options, name)
+
+    monkeypatch.setattr(Stream, "kernel", kernel)
+    found = estimator.fit(X, y)
+    assert programs
+    assert report.converged
+    assert found.fit_report_.steps == report.steps
+    np.testing.assert_array_equal(found.dual_coef_, coef)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -12,12 +11,8 @@ import scipy.sparse as sp
 from sklearn.svm import SVC as Reference
 
 from benchmarks import check
-from clsvm import SVC, Kernel, NuSVC, kernels
-from clsvm.fit import driver
+from clsvm import SVC, Kernel, NuSVC
 from clsvm.opencl.profiles import PROFILES
-from clsvm.parameters import Options
-from clsvm.problem import Subproblem, c_svc
-from clsvm.solvers import batch
 from clsvm.solvers.decomposition import Solver
 from tests.conftest import noisy, simulated, thrifty
 from tests.solvers import optimality
@@ -210,15 +205,3 @@ def test_functions_that_are_not_symmetric_are_refused(device: str) -> None:
     for kernel in (Kernel("exp(-0.1 * sqdist) * (1 + xx)"), Kernel.elementwise("x")):
         with pytest.raises(ValueError, match="is not symmetric"):
             SVC(kernel=kernel, device=device).fit(X, y)
-
-
-def test_a_solver_used_again_counts_from_nothing(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    X, y = noisy(400, 5)
-    problem = c_svc(np.where(y == y.max(), 1.0, -1.0)[None], np.ones((1, 400)))
-    asked = Options(tol=TOL, working_set_size=64, cache_size=0, device=device)
-    monkeypatch.setattr(batch, "max_rows", lambda stream: 0)
-    posed = [Subproblem(np.arange(400), problem)] * 2
-    first, again = driver.solve(X, posed, kernels.make("rbf", gamma=0.3), asked, perf_counter()).results
-    assert first.rows_computed > 0
-    for name in ("rows_computed", "steps", "outer_steps", "dual"):
-        assert getattr(again, name) == getattr(first, name), name
