@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from benchmarks import gtsvm, sets
 from clsvm import arrays, kernels
-from clsvm.gram import layouts, partition
-from clsvm.gram.products import Gram
+from clsvm.gram import partition
 from clsvm.opencl.stream import Stream
+from tests.gram.panels import products
 
 
 def algorithm_2(pattern: np.ndarray, walk: np.ndarray, size: int, active: int | None) -> list[list[int]]:
@@ -144,27 +144,23 @@ def test_rows_sorted_by_their_pattern() -> None:
     rng = np.random.default_rng(0)
     half, few = rng.random(500) < 0.5, rng.random(500) < 0.05
     sample = np.stack([np.ones(500), few, half, ~half], axis=1)
-    assert partition.informative_columns(sample).tolist() == [
-        2,
-        1,
-    ]  # its complement tells nothing more, the full one nothing
+    # its complement tells nothing more, the full one nothing
+    assert partition.informative_columns(sample).tolist() == [2, 1]
 
 
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
-def test_the_layout_stores_what_the_clusters_use(device: str, profile: str, form: Any, stream: Stream) -> None:
+def test_the_layout_stores_what_the_clusters_use(profile: str, form: Any, stream: Stream) -> None:
     """Padding stands where clusters are not full, also where rows come to the device a few at a time."""
     X = sparse_rows(150, 37, 5).astype(np.float32)
     rbf = kernels.Kernel("rbf", gamma=0.1)
     stream.profile = replace(stream.profile, lanes=16 if profile.startswith("cpu") else 32, cluster=2)
-    plan = layouts.choose(stream.profile, form(X), rbf.spec, "clustered")
-    rows = layouts.build(stream, form(X), plan, "float32")
-    V = rows.lanes
+    gram = products(stream, form(X), rbf, "clustered")
+    rows, V = gram.rows, gram.rows.lanes
     found = partition.cluster(stream, form(X), 2 * V)
     np.testing.assert_array_equal(rows.order, found.order)
     np.testing.assert_array_equal(rows.order[rows.position], np.arange(150))
     assert rows.stored == 2 * V * found.mask.sum()
     assert "clustered" in rows.describe()
-    gram = Gram(stream, rows, rbf)
     K = gram.values(gram.of_all(), 150)
     np.testing.assert_allclose(K, rbf(X, X), atol=1e-5)
 

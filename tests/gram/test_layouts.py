@@ -22,7 +22,7 @@ from clsvm.models.npz import load_model, save_model
 from clsvm.opencl.profiles import PROFILES, Profile
 from clsvm.opencl.stream import Stream
 from tests.conftest import noisy, take_profile
-from tests.gram.panels import chain, gathered
+from tests.gram.panels import chain, gathered, products
 
 
 def walk(count: list[int], n: int, rule: str, gain: Gain) -> int:
@@ -80,9 +80,7 @@ def test_counts_and_split(form: Any) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", ["rbf", "linear", "laplacian"])
-def test_the_bits_of_any_layout_with_this_order(
-    device: str, profile: str, name: str, dtype: str, stream: Stream
-) -> None:
+def test_the_bits_of_any_layout_with_this_order(profile: str, name: str, dtype: str, stream: Stream) -> None:
     rng, n, d = np.random.default_rng(1), 300, 80
     X = sp.csr_matrix(rng.normal(size=(n, d)) * (rng.random((n, d)) < rng.random(d))).astype(np.float32)
     kernel = kernels.make(name, **({"gamma": 0.1} if name != "linear" else {}))
@@ -117,13 +115,12 @@ def test_many_columns_are_numbered_by_density(
     kernel, found = kernels.make(name, gamma=0.1), []
     for columns in (d, d - 1):
         monkeypatch.setattr("clsvm.gram.layouts.csr.ORDERED", columns)
-        plan = layouts.choose(stream.profile, X, kernel.spec, "csr")
-        gram = Gram(stream, layouts.build(stream, X, plan, "float32"), kernel)
+        gram = products(stream, X, kernel, "csr")
         found.append(gram.values(gathered(stream, gram, 70, square=True).panel, 70))
-    assert plan.partition
-    falling = np.bincount(X.indices, minlength=d)[plan.partition.order]
-    assert (np.diff(falling) <= 0).all()
-    assert plan.partition.dense == 0
+    made = layouts.choose(stream.profile, X, kernel.spec, "csr").partition
+    assert made
+    assert (np.diff(np.bincount(X.indices, minlength=d)[made.order]) <= 0).all()
+    assert made.dense == 0
     np.testing.assert_array_equal(*found)
 
 
@@ -317,13 +314,11 @@ def test_the_centre_is_that_of_a_sample_without_rows_far_out() -> None:
 
 
 def test_clusters_are_estimated_where_they_may_pay(monkeypatch: pytest.MonkeyPatch) -> None:
-    X = np.where(np.random.default_rng(0).random((500, 40)) < 0.1, 1.0, 0.0)
+    X, spec = np.where(np.random.default_rng(0).random((500, 40)) < 0.1, 1.0, 0.0), kernels.make("rbf").spec
     dear = replace(PROFILES["cpu"], cluster_cost=1e9)
-    assert "clustered" in layouts.choose(PROFILES["cpu"], X, kernels.make("rbf").spec).costs
-    assert "clustered" not in layouts.choose(dear, X, kernels.make("rbf").spec).costs
-    assert (
-        "clustered" in layouts.choose(dear, X, kernels.make("rbf").spec, "dense").costs
-    )  # (asked for: all that there is)
+    assert "clustered" in layouts.choose(PROFILES["cpu"], X, spec).costs
+    assert "clustered" not in layouts.choose(dear, X, spec).costs
+    assert "clustered" in layouts.choose(dear, X, spec, "dense").costs  # (asked for: all that there is)
 
 
 @pytest.mark.parametrize(("share", "chosen"), [(1.01, "dense"), (0.99, "csr")])

@@ -15,7 +15,6 @@ from benchmarks.check import check
 from clsvm import SVC, Kernel, kernel_matrix
 from clsvm.gram import exact, layouts, precision
 from clsvm.kernels import BUILTIN, make, underflow
-from clsvm.kernels.expression import Extent
 from clsvm.opencl import devices
 from clsvm.opencl.stream import Stream
 from tests.conftest import noisy, thrifty
@@ -73,29 +72,6 @@ def test_far_rows_of_several_classes(device: str, profile: str) -> None:
         assert (np.sign(together[:, 0]) != 0).all()
         slope, level = model.model_.decision_function(X[:5] * 2e4) / 2e4, together[5:] / 1e4
         np.testing.assert_allclose(slope, level, atol=1e-3)
-
-
-def measured(*sizes: float) -> precision.Measures:
-    return precision.Measures(np.array(sizes), np.zeros(0), np.zeros(0))
-
-
-def test_the_reach_of_float32() -> None:
-    span = Extent(10.0, 1.0)
-    reach = precision.RowPrecision(make("linear"), span, 100.0, 3)
-    found = measured(0.0, 1e-3, 1.0, 10.0, 11.0, 1e3, 1e30, np.inf)
-    assert reach(found).tolist() == [True] * 5 + [False] * 3
-    alone = [bool(reach(found.some(np.array([i])))[0]) for i in range(8)]
-    assert alone == reach(found).tolist()
-    assert not precision.RowPrecision(make("linear"), Extent(1e6, 1.0), 100.0, 3)(found).any()  # as for their own
-    cosine = precision.RowPrecision(make("cosine"), span, 1.0, 3)
-    assert cosine(measured(1e-20, 1.0, 1e-37, 1e30)).tolist() == [True, True, False, True]
-    product = precision.RowPrecision(Kernel("dot * xx * yy / sqrt(xx * yy) ** 3"), span, 1.0, 3)
-    assert product(measured(1.0, 1e15, 1e25, 1e-27)).tolist() == [True, True, False, False]
-    kernel = Kernel.elementwise("(x * y) ** 4 / (1 + (x * y) ** 4)")
-    reach = precision.RowPrecision(kernel, Extent(2.0, 1.0, 1.0, 0.1), 1.0, 3)
-    high = np.array([1.0, 1e8, 1e20, 1.0])
-    found = precision.Measures(np.full(4, 2.0), high, np.array([0.1, 0.1, 0.1, 1e-30]))
-    assert reach(found).tolist() == [True, True, False, True]  # (what vanishes there is 0 beside 1)
 
 
 def test_measures_of_rows() -> None:

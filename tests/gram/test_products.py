@@ -201,9 +201,7 @@ def test_places_of_a_block_start_again(stream: Stream) -> None:
 
 @pytest.mark.parametrize("reused", [0, 128])
 @pytest.mark.parametrize(("kind", "dtype"), [("dense", "float32"), ("csr", "float32"), ("dense", "float64")])
-def test_half_a_tile_and_its_mirror_image(
-    device: str, profile: str, kind: str, dtype: str, reused: int, stream: Stream
-) -> None:
+def test_half_a_tile_and_its_mirror_image(profile: str, kind: str, dtype: str, reused: int, stream: Stream) -> None:
     """What is known stays; what is computed and mirrored is the whole rest."""
     X = np.random.default_rng(4).normal(size=(260, 5))
     kernel = make("rbf")

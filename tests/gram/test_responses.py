@@ -341,7 +341,7 @@ def test_no_rows_and_no_support_vectors(device: str) -> None:
 @pytest.mark.parametrize("share", [0.9, 0.4])
 @pytest.mark.parametrize("kind", ["csr", "hybrid", "inverted", "dense"])
 def test_half_of_k_among_rows_and_support_vectors(
-    device: str, profile: str, kind: str, share: float, monkeypatch: pytest.MonkeyPatch, stream: Stream
+    profile: str, kind: str, share: float, monkeypatch: pytest.MonkeyPatch, stream: Stream
 ) -> None:
     """The same to rounding where most rows are support vectors; not where few are, where many rows would be computed
     for nothing, or where they take too much memory."""

@@ -38,7 +38,7 @@ def of_classes(n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.oclgrind
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_products(device: str, profile: str, dtype: str, stream: Stream) -> None:
+def test_products(profile: str, dtype: str, stream: Stream) -> None:
     """The methods that solvers call, on one row more than whole vectors have; rows of -1 are no rows."""
     n = 33
     K = np.random.default_rng(0).normal(size=(n, n))

@@ -62,7 +62,7 @@ def v2(folder: str, most: Any, used: Any, cache: int = 0, high: Any = "max") -> 
     return {f"{folder}/{name}": value for name, value in names.items()}
 
 
-CASES = {
+CASES: dict[str, tuple[Any, ...]] = {  # files, groups, mounts, what is left, and limits of the process
     "no cgroup": ({}, "", "", HOST),
     "v1, cache": (v1("a", 900 * MB, 800 * MB, 500 * MB), "4:cpu,memory:/a\n", V1, 600 * MB),
     "v1, above": (v1("a/b", NONE, 0) | v1("a", 700 * MB, 300 * MB), "4:memory:/a/b\n", V1, 400 * MB),
@@ -91,24 +91,22 @@ CASES = {
 }
 
 
+def limit(what: str, most: Any) -> str:
+    return f"Max {what}         {most:<20} unlimited            bytes\n"
+
+
+CASES |= {
+    "no limit of the process": ({}, "", "", HOST, limit("address space", "unlimited")),
+    "address space": ({}, "", "", 300 * MB - 100_000 * 1024, limit("address space", 300 * MB)),
+    "data size": ({}, "", "", 300 * MB - 50_000 * 1024, limit("data size    ", 300 * MB)),
+    "less than there is": ({}, "", "", 0, limit("address space", 1000)),
+}
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_the_least_limit_counts(tmp_path: Path, case: str) -> None:
-    files, groups, mounts, expected = CASES[case]
-    assert system.available(tree(tmp_path, files, groups, mounts)) == expected
-
-
-@pytest.mark.parametrize(
-    ("what", "most", "expected"),
-    [
-        ("address space", "unlimited", HOST),
-        ("address space", 300_000_000, 300_000_000 - 100_000 * 1024),
-        ("data size    ", 300_000_000, 300_000_000 - 50_000 * 1024),
-        ("address space", 1000, 0),
-    ],
-)
-def test_limits_of_the_process(tmp_path: Path, what: str, most: Any, expected: int) -> None:
-    limits = f"Max {what}         {most:<20} unlimited            bytes\n"
-    assert system.available(tree(tmp_path, {}, "", limits=limits)) == expected
+    files, groups, mounts, expected, *limits = CASES[case]
+    assert system.available(tree(tmp_path, files, groups, mounts, *limits)) == expected
 
 
 def test_a_system_that_tells_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,12 @@ from tests.solvers import optimality
 Vector = NDArray[np.float64]
 
 
+@pytest.fixture(autouse=True)
+def no_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not done by Newton steps would be the host's."""
+    monkeypatch.setattr("clsvm.fit.host.MOST", 0)
+
+
 def kernel(m: int, seed: int = 0, gamma: float = 0.5) -> NDArray[np.float64]:
     X = np.random.default_rng(seed).normal(size=(m, 4))
     return np.asarray(np.exp(-gamma * ((X[:, None] - X) ** 2).sum(axis=2)))
@@ -188,7 +194,6 @@ def test_fewer_working_sets(device: str, profile: str, task: str, monkeypatch: p
     """The same optimum, in at most half of the working sets."""
     X, y = hard(400 if task == "svr" else 1500)  # (without the step SVR takes long)
     machine = clone(ESTIMATORS[task]).set_params(gamma=0.3, working_set_size=128, device=device)
-    monkeypatch.setattr("clsvm.fit.host.MOST", 0)  # (what is not done by then would be the host's)
     reports = []
     for least in (32, 10**9):
         monkeypatch.setattr(newton, "LEAST", least)
@@ -204,7 +209,6 @@ def test_fewer_working_sets(device: str, profile: str, task: str, monkeypatch: p
 def test_violation_in_every_layout(device: str, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = hard(600)
     X = X * (np.random.default_rng(1).random(X.shape) < 0.6)
-    monkeypatch.setattr("clsvm.fit.host.MOST", 0)
     monkeypatch.setattr(newton, "LEAST", 32)
     model = SVC(C=1e3, gamma=0.3, layout=layout, working_set_size=128, device=device).fit(X, y)
     assert model.fit_report_.seconds["free"] > 0
@@ -232,11 +236,9 @@ def test_a_step_at_every_look(device: str, name: str, monkeypatch: pytest.Monkey
     X = X * 1e-2 if name == "small values" else np.repeat(X, 40, axis=1) / 6 if name == "in blocks" else X
     rows = np.exp(-0.3 * ((X[:, None] - X) ** 2).sum(axis=2)) if name == "given" else X
     given = {"C": 10.0, "working_set_size": 64, "device": device} | KERNELS[name]
-    monkeypatch.setattr("clsvm.fit.host.MOST", 0)
-    monkeypatch.setattr(newton, "MOST", 0)
-    alone = SVC(**given, max_iter=100_000).fit(rows, y).fit_report_
-    monkeypatch.undo()
-    monkeypatch.setattr("clsvm.fit.host.MOST", 0)
+    with monkeypatch.context() as without:
+        without.setattr(newton, "MOST", 0)
+        alone = SVC(**given, max_iter=100_000).fit(rows, y).fit_report_
     monkeypatch.setattr(newton, "LEAST", 4)
     turns = cycle((True, False))
     monkeypatch.setattr(newton.CostModel, "pays", lambda *given: next(turns))
@@ -277,7 +279,6 @@ def test_no_memory(device: str, layout: str, memory: int | None, monkeypatch: py
         finally:
             held.append(stream.allocated - before)
 
-    monkeypatch.setattr("clsvm.fit.host.MOST", 0)
     monkeypatch.setattr(newton, "LEAST", 4)
     monkeypatch.setattr(newton, "ALIGN", 32)
     monkeypatch.setattr(newton.Newton, "_kernel_block", ends)
@@ -300,7 +301,6 @@ def test_little_memory(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
         blocks.append((len(one.rows), block))
         return grown(self, one, rows, block)
 
-    monkeypatch.setattr("clsvm.fit.host.MOST", 0)
     monkeypatch.setattr(newton.Newton, "_grow", seen)
     monkeypatch.setattr(newton, "ALIGN", 32)
     whole = SVC(**given, device=device).fit(X, y).fit_report_
