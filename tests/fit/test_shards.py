@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import check
@@ -19,7 +19,7 @@ from clsvm.errors import DeviceError
 from clsvm.fit import sharded
 from clsvm.problem import Constraint, Problem
 from clsvm.solvers import certificate
-from clsvm.solvers.sharded import CacheDirectory, Candidates, Change, Sharded, chosen
+from clsvm.solvers.sharded import Candidates, Change, Sharded, chosen
 from tests.conftest import calls_of, noisy, simulated, thrifty
 
 X, SIGNS = noisy(700, 6)
@@ -215,23 +215,6 @@ def test_every_shard_has_rows(speeds: list[float], more: int) -> None:
     ends = sharded._ends(n, np.array(speeds))
     assert ends[-1] == n
     assert (np.diff([0, *ends]) > 0).all()
-
-
-@given(st.lists(st.sets(st.integers(0, 29), max_size=8), max_size=40), st.integers(8, 20))
-@settings(deadline=None)
-def test_directory(steps: list[set[int]], capacity: int) -> None:
-    """A row that counts as kept is the last that went to its slot; a ring's slots are taken in turn."""
-    directory, at = CacheDirectory(30), dict[int, int]()  # what each slot holds
-    for some in steps:
-        rows = np.array(sorted(some), np.intp)
-        slots, hit = directory.slots(rows, capacity)
-        assert all(at[int(slot)] == row for row, slot in zip(rows[hit], slots[hit], strict=True))
-        assert len(set(slots[~hit].tolist())) == (~hit).sum()
-        at |= {int(slot): int(row) for row, slot in zip(rows[~hit], slots[~hit], strict=True)}
-        assert not set(rows[~hit].tolist()) - {row for slot, row in at.items()}
-    directory.clear()
-    assert not directory.slots(np.arange(8), capacity)[1].any()
-    assert directory.slots(np.arange(8), 0)[0].size == 0
 
 
 @pytest.mark.parametrize("constraint", [Constraint.BIAS, Constraint.NONE, Constraint.SPLIT])
