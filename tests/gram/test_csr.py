@@ -13,7 +13,7 @@ import pytest
 import scipy.sparse as sp
 
 import clsvm
-from clsvm import SVC, arrays
+from clsvm import SVC
 from clsvm.kernels import make
 from clsvm.model_selection import SVCSearchCV
 from clsvm.models import decoder
@@ -149,17 +149,3 @@ def test_room_behind_the_entries_is_no_fault() -> None:
     X = GOOD.copy()
     X.indices, X.data = np.append(X.indices, 10**6).astype(np.int32), np.append(X.data, 7.0)
     np.testing.assert_array_equal(fitted().decision_function(X), fitted().decision_function(GOOD))
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_entries_of_dense_rows(dtype: type) -> None:
-    """Those that are not 0, each where it stands, as SciPy has them; rows without any too."""
-    X = np.random.default_rng(0).normal(size=(7, 5)).astype(dtype)
-    X[np.random.default_rng(1).random(X.shape) < 0.5] = -0.0
-    X[3], X[4] = 0, np.arange(5)
-    found, expected = arrays.entries(X), sp.csr_matrix(X)
-    assert found.has_canonical_format
-    for name in ("data", "indices", "indptr"):
-        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
-        assert getattr(found, name).dtype == getattr(expected, name).dtype
-    assert arrays.entries(X[:, :0]).shape == (7, 0)

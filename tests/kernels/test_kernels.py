@@ -7,7 +7,6 @@ import copy
 import json
 import math
 import pickle
-import warnings
 from collections.abc import Callable
 from fractions import Fraction
 from functools import reduce
@@ -19,7 +18,6 @@ import scipy.sparse as sp
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler, StandardScaler
 
@@ -489,14 +487,6 @@ def test_values_that_are_no_numbers_are_refused_in_fit(device: str, text: str, C
     words = "is nan for some rows|is not finite for some pairs|is too large for float32: scale X"
     with pytest.raises(ValueError, match=words):
         SVC(kernel=Kernel(text), C=C, device=device).fit(Z, np.arange(120) % classes)
-
-
-@pytest.mark.parametrize("text", ["-dot", "7", "0 * dot"])
-def test_what_is_no_kernel_ends_too(device: str, text: str) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        model = SVC(kernel=Kernel(text), device=device, max_iter=5000).fit(X, SIGNS)
-    assert model.predict(X).shape == (120,)
 
 
 # Errors of inner values

@@ -18,7 +18,7 @@ from clsvm.errors import BufferSizeError, MemoryLimitError
 from clsvm.linalg import factors, tiles
 from clsvm.opencl import devices
 from clsvm.opencl.stream import Stream
-from tests.conftest import USABLE, halves
+from tests.conftest import halves
 
 EXACT = {"float32": 1e-5, "float64": 1e-13}
 ONE = np.eye(3)
@@ -90,14 +90,6 @@ def test_the_same_bits_by_any_workers(device: str, dtype: str) -> None:
             assert_array_equal(linalg.lauum(U, **where), B)
             assert_array_equal(linalg.lauum(U.copy(), overwrite=True, **where), B)
             assert_array_equal(linalg.solve_triangular(U, A, **where), X)
-
-
-def test_two_runtimes_agree() -> None:
-    if len(USABLE) < 2:
-        pytest.skip("one device alone")
-    A = definite(500)
-    both = linalg.cholesky(A, device=[str(one.index) for one in USABLE[:2]], tile=100)
-    assert apart(both, scipy.linalg.cholesky(A)) < 1e-12
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
