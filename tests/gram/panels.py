@@ -27,7 +27,7 @@ class Gathered(NamedTuple):
     count: Any
 
 
-def products(stream: Stream, X: Any, kernel: Kernel, kind: str, dtype: str = "float32") -> Gram:
+def products(stream: Stream, X: Any, kernel: Kernel, kind: str = "dense", dtype: str = "float32") -> Gram:
     plan = layouts.choose(stream.profile, X, kernel.spec, kind)
     return Gram(stream, layouts.build(stream, X, plan, dtype), kernel)
 
