@@ -1,7 +1,5 @@
 """Fits in float64 on a device without double precision: the host solves what is small, and the rest is refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

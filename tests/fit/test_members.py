@@ -1,8 +1,6 @@
 """Machines of several classes over several devices: pieces from a queue, the same bits by any of them, one report. And
 large members on a device with memory of its own: what they share goes there once."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,8 +1,6 @@
 """One problem of few rows, which a batch takes: what its report says, and that nothing asked is lost on the way; and a
 checkpoint by itself."""
 
-from __future__ import annotations
-
 import threading
 import time
 import warnings

@@ -5,8 +5,6 @@ hard problems of every task and random kernel expressions.
 expressions, from number CLSVM_EXPRESSIONS_SEED on.
 """
 
-from __future__ import annotations
-
 import os
 import warnings
 from collections import Counter

@@ -1,7 +1,5 @@
 """Exact SVMs over several devices: rows in shards, the same optimum by the same rule, whatever is lost on the way."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Rows on a device, panels of them, and tiles of K, for tests of products."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

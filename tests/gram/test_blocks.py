@@ -1,7 +1,5 @@
 """Products of rows that pass through a device in blocks, or stay there in several, beside those of rows in one go."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple

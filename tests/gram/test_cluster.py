@@ -1,7 +1,5 @@
 """Clusters of rows of like sparsity: GTSVM's Algorithm 2 on the device against itself in plain NumPy."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

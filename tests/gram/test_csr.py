@@ -1,7 +1,5 @@
 """Sparse rows: what does not fit together is refused wherever rows come in."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from functools import cache

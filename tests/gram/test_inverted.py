@@ -1,7 +1,5 @@
 """Rows as an inverted index: its blocks, products over some of the rows, what it costs, and what has none."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Layouts: the partition of columns by their density, as walks; what a value of K costs in each layout; the choice."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """kernel_matrix: K(X, Y) from a device, whatever the layout, the memory and the shape of the input."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Rows that pass through a device block by block, the next one laid out while one is computed with."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

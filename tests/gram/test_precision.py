@@ -1,7 +1,5 @@
 """Rows of any size and of any number of columns: float64 where float32 is too coarse, and memory for what is there."""
 
-from __future__ import annotations
-
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager

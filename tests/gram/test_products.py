@@ -1,8 +1,6 @@
 """Every kernel function, layout, shape and dtype against the records' own oracles: tile, stored rows and update; and
 products that are summed at once, forward, back and both, against NumPy."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

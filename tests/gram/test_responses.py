@@ -1,8 +1,6 @@
 """Decision values of finished models: what stays on the device between calls, and that no value depends on it, on the
 memory or on the batch; few rows, with nothing made anew."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import multiprocessing

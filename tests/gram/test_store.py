@@ -1,8 +1,6 @@
 """Kernel values that are given, as a matrix or by a function of the caller's; and machines of one class against the
 rest. Against the same machines on rows, and scikit-learn's."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

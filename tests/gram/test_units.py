@@ -1,8 +1,6 @@
 """Matrix units: their arithmetic, emulated in OpenCL C, through the very kernels that a GPU runs; and what decides
 whether they are used."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

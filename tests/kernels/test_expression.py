@@ -3,8 +3,6 @@
 CLSVM_EXPRESSIONS=2000 draws that many random expressions anew for each shape, dtype and form.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import re

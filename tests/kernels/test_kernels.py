@@ -1,8 +1,6 @@
 """Kernel objects: built-ins on the devices, values that do not change, composition, scikit-learn's ways, refusals; and
 the errors of expressions evaluated in a type, inner value by value."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math

@@ -1,7 +1,5 @@
 """Factors in tiles against NumPy: right, the same bits by any workers, errors that reach all of them."""
 
-from __future__ import annotations
-
 import threading
 import time
 from pathlib import Path

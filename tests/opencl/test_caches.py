@@ -1,7 +1,5 @@
 """Folders that processes share: nothing is loaded from one that others can change, and nothing is left behind."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,8 +1,6 @@
 """Finding devices, memory budgets, build errors, several arrays in one buffer, and large arrays on their way to a
 device with memory of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pickle

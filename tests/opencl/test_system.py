@@ -1,7 +1,5 @@
 """Limits of the process's memory, in made-up trees of the system's files, and errors where memory ends."""
 
-from __future__ import annotations
-
 import pickle
 import resource
 import subprocess

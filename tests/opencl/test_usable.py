@@ -1,7 +1,5 @@
 """Whether fits work on a device: the fit itself, and the process of its own that a broken runtime may end."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Random problems, and what a fit claims of them recomputed from scratch in float64 (benchmarks/check.py)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,8 +1,6 @@
 """What the host does in float64. The active set method by itself: every constraint, singular and indefinite matrices,
 slow cases of pair steps. The certificate: what it evaluates, and what it leaves."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any

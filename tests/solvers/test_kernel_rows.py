@@ -1,8 +1,6 @@
 """Rows of K that come before they are asked for: prefetched, or whole rows of a working set before its tile. Their
 bits, that fits end as they do without, and when it is done; the sizes of working sets."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace

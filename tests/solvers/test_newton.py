@@ -1,7 +1,5 @@
 """Newton steps over all free coefficients: the minimum they find, the factor they keep, when they pay, their gain."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import cycle

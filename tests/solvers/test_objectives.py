@@ -2,8 +2,6 @@
 function, dense and sparse. The rows that the choice of a working set takes, against NumPy's choice from the same state,
 and the same steps where sub-groups find smallest values by an instruction (least.cl)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Small problems side by side: what their tiles are made of, and what of it is checked in float64. No bit and no
 objective depends on the former."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

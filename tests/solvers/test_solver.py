@@ -1,7 +1,5 @@
 """Training end to end on small data: against an independent check in float64, and against scikit-learn's LIBSVM."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Classification of more than two classes by pairs, regression and one-class machines, nu-SVC and nu-SVR: every claim
 of a fit recomputed in float64, and held against scikit-learn's estimators."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from itertools import combinations
