@@ -175,19 +175,14 @@ def test_what_the_system_refuses(tmp_path: Path) -> None:
     "change",
     [
         {"intercept": np.array([np.nan])},
-        {"dual_coef": np.zeros(9)},
-        {"dual_coef": np.zeros((1, 8))},
-        {"n_support": np.array([5, 5])},
-        {"classes": np.array([1, 0])},
         {"classes": np.array([np.nan, 1.0])},
-        {"dtype": "float16"},
-        {"support_vectors": np.full((9, 7), np.inf)},
         {"plan": Plan("dense", np.zeros(6), "")},
         {"kernel": kernels.make("chi2"), "support_vectors": -np.ones((9, 7))},
     ],
     ids=lambda change: "+".join(change),
 )
 def test_what_could_not_be_read_is_not_written(tmp_path: Path, change: dict[str, Any]) -> None:
+    """By the checks of a file that is read, of which the tables below have more."""
     with pytest.raises(ValueError, match=r"m: got .*, expected "):
         save_model(replace(make_model(), **change), tmp_path / "m")
     assert not (tmp_path / "m").exists()
