@@ -44,33 +44,11 @@ def test_falkon(clsvm: Command, device: str) -> None:
     np.testing.assert_array_equal(load_model("model").dual_coef, own.dual_coef_)
 
 
-@pytest.mark.parametrize("command_words", [("train",), ("falkon", "train")])
-@pytest.mark.parametrize("names", ["{},", ",{}", ",", "{},,{}"])
-def test_a_name_that_is_missing(clsvm: Command, device: str, command_words: tuple[str, ...], names: str) -> None:
-    """It would be the default device."""
-    got = names.format(device, device)
-    done = clsvm(*command_words, "iris", "model", "--device", got)
-    assert (done.code, done.out) == (1, "")
-    assert done.err == f"clsvm: error: device must have a name on each side of a comma, got '{got}'\n"
-    assert not Path("model").exists()
-
-
 def test_help_says_who_takes_several(clsvm: Command) -> None:
     for words, several in (("train", True), ("falkon train", True), ("describe", False), ("tune", False)):
         text = " ".join(clsvm(*words.split(), "--help").out.split())
         assert "see 'clsvm devices'." in text
         assert ("Several: gpu:0,gpu:1." in text) == several
-
-
-def test_a_name_with_a_comma(clsvm: Command, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    index = int(device)
-    monkeypatch.setattr("clsvm.opencl.devices._matches", lambda asked, here: [index] if asked == "a (b, c)" else [])
-    done = clsvm("train", "-g", "0.1", "--device", "a (b, c)", "iris", "model")
-    assert done.code == 0, done.err
-    assert clsvm("predict", "iris", "model", "--device", "A (b,  c)").out.startswith("Accuracy = 9")
-    monkeypatch.setenv("CLSVM_DEVICE", "a (b, c)")
-    assert clsvm("describe", "iris").code == 0
-    assert "no OpenCL device matches 'b'" in clsvm("describe", "iris", "--device", "b").err
 
 
 def test_devices_and_the_default(clsvm: Command, monkeypatch: pytest.MonkeyPatch) -> None:

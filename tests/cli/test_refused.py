@@ -96,6 +96,8 @@ FAILURES = {
     "train --resume none good m": "there is no checkpoint 'none'",
     "train --checkpoint one good m": "'one' exists; go on from it with --resume",
     "train --device no-such-device good m": "no-such-device",
+    "train --device 0, good m": "device must have a name on each side of a comma, got '0,'",
+    "falkon train --device ,0 good m": "device must have a name on each side of a comma, got ',0'",
     "predict good none": "none: No such file",
     "predict good good": "good, line 1: got .*, expected a key",
     "predict good cut": "cut: got a damaged file .*, expected one that clsvm wrote",
