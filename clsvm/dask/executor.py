@@ -21,7 +21,6 @@ from distributed import Client, Future, wait
 from distributed.protocol import pickle
 
 from clsvm.dask import worker
-from clsvm.dask.worker import Recipe
 from clsvm.distribute import Lost, Request, count_losses
 from clsvm.errors import DeviceError
 
@@ -79,11 +78,6 @@ class Chunks:
             addresses.append(address)
         return addresses
 
-    @property
-    def bytes_sent(self) -> dict[str, int]:
-        """Return the bytes sent "to the workers" and received "back", for the estimators' attribute bytes_sent_."""
-        return {"to the workers": self.sent, "back": self.received}
-
 
 class OnWorkers:
     """Implement :class:`clsvm.distribute.Parts` on Dask's workers, with one part for each chunk.
@@ -98,8 +92,6 @@ class OnWorkers:
     ----------
     sizes
         number of rows of each chunk.
-    device
-        device that each worker uses.
     memory_limit
         memory limit of each worker's device.
     addresses
@@ -114,13 +106,12 @@ class OnWorkers:
         device: Any,
         memory_limit: int | str | None,
     ) -> None:
-        self._chunks, self.client, self.sizes = chunks, chunks.client, sizes
-        self.device, self.memory_limit = device, memory_limit
+        self._chunks, self.client, self.sizes, self.memory_limit = chunks, chunks.client, sizes, memory_limit
         self.addresses = chunks.addresses()
         self._name = uuid.uuid4().hex
         chunks_each = -(-len(sizes) // max(1, len(workers(self.client))))
-        recipe = Recipe(self._name, build, device, memory_limit, neighbours(self.client), chunks_each)
-        self._recipe = self.client.submit(_identity, recipe, pure=False)
+        recipe = self._name, build, device, memory_limit, neighbours(self.client), chunks_each
+        self._recipe = self.client.submit(worker.Recipe, *recipe, pure=False)
         self._built: set[int] = set()
         self._versions: list[int | None] = [None] * len(sizes)
         self._actors: dict[str, Any] = {}
@@ -224,13 +215,9 @@ class OnWorkers:
         return Lost()
 
 
-def _identity(recipe: Any) -> Any:
-    return recipe
-
-
 def workers(client: Client) -> list[str]:
     """Return the addresses of the live Dask workers."""
-    return sorted(client.run_on_scheduler(_addresses))
+    return sorted(client.nthreads())
 
 
 def live_workers(client: Client) -> list[str]:
@@ -274,10 +261,6 @@ def results(client: Client, futures: list[Future[Any]]) -> list[Any]:
 def neighbours(client: Client) -> int:
     """Return the largest number of workers on one computer."""
     return max(Counter(address.rpartition(":")[0] for address in workers(client)).values(), default=1)
-
-
-def _addresses(dask_scheduler: Any) -> list[str]:
-    return list(dask_scheduler.workers)
 
 
 def pickled(given: Any) -> int:

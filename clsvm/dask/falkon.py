@@ -22,21 +22,17 @@ from numpy.typing import NDArray
 
 import clsvm.estimators.falkon as local
 from clsvm.arrays import Data, stacked
-from clsvm.dask import worker
 from clsvm.dask.executor import OnWorkers, nbytes
 from clsvm.dask.rows import ChunkedRows, OverChunks, checked_chunks
-from clsvm.dask.worker import Encoding, Labels, Numbers, Summary
+from clsvm.dask.worker import Encoding, Labels, Numbers, Summary, extent, slope_at
 from clsvm.distribute import Parts, split
 from clsvm.gram.cross import USED, kernel_matrix
-from clsvm.kernels import Kernel
-from clsvm.kernels.expression import Extent
+from clsvm.kernels import Extent, Kernel
 from clsvm.losses import LOSSES, crossing
 from clsvm.nystrom import fit as nystrom
-from clsvm.nystrom.rows import InducingPoints, RowBlock, Task, deviation
+from clsvm.nystrom.rows import InducingPoints, RowBlock, Task, Vector, deviation
 from clsvm.opencl import devices
 from clsvm.opencl.stream import Stream
-
-Vector = NDArray[np.float64]
 
 
 def block(
@@ -71,7 +67,7 @@ class FalkonRows(ChunkedRows, nystrom.Rows):
 
     def survey(self, kernel: Kernel, options: nystrom.Options) -> nystrom.Survey:
         plan, finest, device = self.planned(kernel, options)
-        extents = self.chunks.map(partial(worker.extent, kernel=kernel, plan=plan), self.chunks.X)
+        extents = self.chunks.map(partial(extent, kernel=kernel, plan=plan), self.chunks.X)
         return nystrom.Survey(plan, finest, device, reduce(Extent.union, extents))
 
     @contextmanager
@@ -90,8 +86,8 @@ class FalkonRows(ChunkedRows, nystrom.Rows):
 
         The rows are fetched from the workers, and the caller computes the values.
         """
-        X = stacked([some for some, _ in self.take_rows(split(rows, self.sizes)) if some.shape[0]])
-        return kernel_matrix(X, self._points.rows, self._points.kernel, dtype="float64", **self._device_options)
+        points = self._points
+        return kernel_matrix(self[rows], points.rows, points.kernel, dtype="float64", **self._device_options)
 
     def describe(self) -> str:
         return f"{self._points.plan.kind}, {len(self.sizes)} chunks on {len(set(self._addresses))} workers"
@@ -183,7 +179,7 @@ class FalkonRegressor(ChunkedFalkon, local.FalkonRegressor):
         """
 
         def slope(at: float) -> float:
-            of_chunk = partial(worker.slope_at, self.loss, output, at)
+            of_chunk = partial(slope_at, self.loss, output, at)
             return float(sum(rows.chunks.map(of_chunk, rows.chunks.y, rows.chunks.weights)))
 
         return crossing(slope, float(low), float(high))

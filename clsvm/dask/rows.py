@@ -25,13 +25,11 @@ from sklearn.utils.validation import check_is_fitted
 from clsvm.arrays import Data, stacked
 from clsvm.dask import worker
 from clsvm.dask.executor import Chunks, nbytes, results
-from clsvm.dask.worker import joined
 from clsvm.distribute import split
 from clsvm.gram.layouts.record import Plan
 from clsvm.kernels import Kernel
 from clsvm.opencl.devices import device_list
 
-Vector = NDArray[np.float64]
 HEAD = 20  # this many rows are fetched to check the parameters before a fit
 PREDICTIONS = "predict", "predict_proba", "predict_log_proba", "decision_function", "score_samples"
 
@@ -104,10 +102,8 @@ class ChunkedRows:
         """Fetch the rows of X that a slice or an array of row numbers selects."""
         numbers = np.arange(*rows.indices(self.shape[0])) if isinstance(rows, slice) else rows
         indices, inverse = np.unique(numbers, return_inverse=True)
-        found = [some for some, _ in self.take_rows(split(indices, self.sizes)) if some.shape[0]]
-        if not found:
-            found = [self.chunks.client.submit(worker.take, self.chunks.X[0], indices).result()[0]]
-        return stacked(found)[inverse]
+        found = [some for some, _ in self.take_rows(split(indices, self.sizes))]
+        return stacked([some for some in found if some.shape[0]] or found[:1])[inverse]
 
     def planned(self, kernel: Kernel, options: Any) -> tuple[Plan, str, str]:
         """Have a worker choose the layout for the largest chunk.
@@ -116,9 +112,7 @@ class ChunkedRows:
         """
         given = kernel, options.layout, options.device, options.memory_limit
         largest = self.chunks.X[int(np.argmax(self.sizes))]
-        delayed = self.chunks.client.submit(worker.in_thread, worker.choose, largest, *given, pure=False)
-        chosen: tuple[Plan, str, str] = delayed.result()
-        return chosen
+        return self.chunks.client.submit(worker.in_thread, worker.choose, largest, *given, pure=False).result()
 
 
 def client_for(words: str) -> Client:
@@ -231,7 +225,7 @@ def _concatenated(found: Any, name: str) -> Any:
         return found
     if any(map(sp.issparse, found)):
         return stacked(found)
-    return joined([worker.values(one, name) for one in found], name)
+    return worker.joined([worker.values(one, name) for one in found], name)
 
 
 def _sizes(one: Any) -> tuple[float, ...]:
@@ -328,7 +322,7 @@ class OverChunks(ChunkPredictions):
         if len(device_list(self.device)) > 1:
             raise ValueError(f"rows in chunks need one device for each worker, got device={self.device!r}")
         rows = self._learn_chunks(X, y, sample_weight, started)
-        self.bytes_sent_ = rows.chunks.bytes_sent
+        self.bytes_sent_ = {"to the workers": rows.chunks.sent, "back": rows.chunks.received}
         return rows
 
     def _learn_chunks(self, X: Any, y: Any, sample_weight: Any, started: float) -> ChunkedRows:

@@ -12,6 +12,7 @@ import copy
 import warnings
 from collections.abc import Generator
 from concurrent.futures import CancelledError
+from contextlib import nullcontext
 from typing import Any, Self
 
 import joblib
@@ -100,10 +101,9 @@ class DistributedFits(Fits):
 def _result_of(future: Future[Any]) -> tuple[Results, Warned] | None:
     """Return the results and warnings of fits that a worker ran, or None if Dask has lost the fits or their data."""
     try:
-        result: tuple[Results, Warned] | None = None if future.status in LOST_STATES else future.result()
+        return None if future.status in LOST_STATES else future.result()
     except CancelledError:
         return None
-    return result
 
 
 def _run_fits(fits: Fits, jobs: Jobs, among: int) -> tuple[Results, Warned]:
@@ -163,12 +163,9 @@ class SearchOverWorkers(ChunkPredictions):
         client_for(NEEDS)
         X, y, *_ = (found := computed(**{"X": X, "y": y} | params)).values()
         params = {name: found[name] for name in params}
-        if self._needs_grid_search():  # type: ignore[attr-defined]
-            with joblib.parallel_config(backend="dask", n_jobs=-1):
-                super().fit(X, y, **params)  # type: ignore[misc]
-        else:
-            super().fit(X, y, **params)  # type: ignore[misc]
-        return self
+        over_joblib = self._needs_grid_search()  # type: ignore[attr-defined]
+        with joblib.parallel_config(backend="dask", n_jobs=-1) if over_joblib else nullcontext():
+            return super().fit(X, y, **params)  # type: ignore[misc]
 
     def score(self, X: Any, y: Any = None, **params: Any) -> float:
         """Return the best estimator's score on X (n, d) and y (n,).

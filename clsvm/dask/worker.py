@@ -21,21 +21,16 @@ from sklearn.utils.validation import _check_y
 
 from clsvm import arrays
 from clsvm.arrays import Data
-from clsvm.distribute import Lost, Request, call_part, memory_share
+from clsvm.distribute import Lost, Request, Vector, call_part, memory_share
 from clsvm.errors import MemoryLimitError
 from clsvm.estimators import checks
-from clsvm.estimators.checks import check_values, variance
 from clsvm.gram import layouts
 from clsvm.gram.layouts.record import Plan
 from clsvm.gram.precision import measures
-from clsvm.kernels import Kernel
-from clsvm.kernels.expression import Extent
+from clsvm.kernels import Extent, Kernel
 from clsvm.losses import LOSSES
 from clsvm.opencl.devices import device_list
 from clsvm.opencl.stream import Stream
-
-Vector = NDArray[np.float64]
-
 
 _thread = ThreadPoolExecutor(1, "clsvm-dask")  # the only thread of a worker that uses devices
 
@@ -139,10 +134,8 @@ class Labels(NamedTuple):
         all_classes, indices = np.unique(joined([one.keys for one in chunks]), return_inverse=True)
         if len(all_classes) < 2:
             raise ValueError(f"The number of classes has to be greater than one; got {len(all_classes)} class")
-        sums, counts = (
-            np.bincount(indices, np.concatenate(column))
-            for column in ([one.weights for one in chunks], [one.counts for one in chunks])
-        )
+        sums = np.bincount(indices, np.concatenate([one.weights for one in chunks]))
+        counts = np.bincount(indices, np.concatenate([one.counts for one in chunks]))
         if isinstance(class_weight, str) and class_weight == "balanced":
             by_class = counts.sum() / (len(all_classes) * counts)
         else:
@@ -322,8 +315,7 @@ def describe(X: Data) -> ChunkInfo:
     """Return the description of a chunk X (n, d): its size, its sparsity, and the mean and deviation of its values."""
     cells = X.shape[0] * X.shape[1]
     mean = float(X.sum(dtype=np.float64)) / max(1, cells)
-    n, d = X.shape
-    return ChunkInfo(n, d, sp.issparse(X), mean, variance(X) * cells if cells else 0.0)
+    return ChunkInfo(*X.shape, sp.issparse(X), mean, checks.variance(X) * cells if cells else 0.0)
 
 
 def take(
@@ -344,7 +336,7 @@ def choose(X: Data, kernel: Kernel, layout: str, device: Any, memory_limit: int 
     Return the layout plan, the most precise dtype of the device, and the name of the device. Raises ValueError if the
     kernel function is not defined for these rows.
     """
-    check_values(kernel, X)
+    checks.check_values(kernel, X)
     with Stream(device, memory_limit) as stream:
         plan = layouts.choose(stream.profile, X, kernel.spec, layout)
         return plan, stream.profile.finest, str(stream.info)

@@ -293,13 +293,13 @@ class _Reader:
             case ast.Name(id=name):
                 return self._name(node, name)
             case ast.UnaryOp(op=op, operand=operand) if type(op) in _OPERATORS:
-                return self._call(node, _OPERATORS[type(op)], [operand], depth)
+                return self._call(_OPERATORS[type(op)], [operand], depth)
             case ast.BinOp(op=ast.Pow(), left=left, right=right):
                 return self._power(node, left, right, depth)
             case ast.BinOp(op=op, left=left, right=right) if type(op) in _OPERATORS:
-                return self._call(node, _OPERATORS[type(op)], [left, right], depth)
+                return self._call(_OPERATORS[type(op)], [left, right], depth)
             case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _OPERATORS:
-                return self._call(node, _OPERATORS[type(op)], [left, right], depth)
+                return self._call(_OPERATORS[type(op)], [left, right], depth)
             case ast.Compare(ops=ops) if len(ops) > 1:
                 raise self.refuse(node, "a chain of comparisons (write where(a < b, where(b < c, ...), ...))")
             case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
@@ -307,7 +307,7 @@ class _Reader:
                     raise self.refuse(node, f"unknown function {name[:40]!r} (known: {', '.join(FUNCTIONS)})")
                 if len(args) != FUNCTIONS[name].arity:
                     raise self.refuse(node, f"{name} takes {FUNCTIONS[name].arity} arguments, got {len(args)}")
-                return self._call(node, FUNCTIONS[name], args, depth)
+                return self._call(FUNCTIONS[name], args, depth)
         source = self.source[: node.end_col_offset]
         if token := _FOREIGN.search(source, node.col_offset):
             node.col_offset, node.end_col_offset = token.span()
@@ -323,7 +323,7 @@ class _Reader:
         name = name[:40]
         raise self.refuse(node, f"unknown name {name!r} (known: {known}; a parameter needs its value, {name}=...)")
 
-    def _call(self, node: ast.expr, function: Function, args: list[ast.expr], depth: int) -> Node:
+    def _call(self, function: Function, args: list[ast.expr], depth: int) -> Node:
         made = tuple(self.read(argument, depth) for argument in args)
         for i, argument in enumerate(made):
             wanted = function is FUNCTIONS["where"] and i == 0
@@ -337,7 +337,7 @@ class _Reader:
 
         A small whole exponent or an integer parameter makes repeated products; other exponents make ``power``.
         """
-        made = self._call(node, FUNCTIONS["power"], [left, right], depth)
+        made = self._call(FUNCTIONS["power"], [left, right], depth)
         base, exponent = made.args
         if exponent.name in self.e.integers:
             return Node(_WHOLE, made.args)

@@ -59,7 +59,6 @@ class Parameter:
         """Return ``value`` as a Python number. Raises TypeError for another type, ValueError outside the limits."""
         if isinstance(value, bool | np.bool_) or not isinstance(value, Integral if self.integer else Real):
             raise TypeError(f"{self.name} must be {'an integer' if self.integer else 'a number'}, got {value!r}")
-        number: float | int
         try:
             number = int(value) if self.integer else float(value)  # type: ignore[call-overload]
             finite = math.isfinite(number)

@@ -11,18 +11,16 @@ from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 from scipy.linalg import lapack
 
 from clsvm.errors import BufferSizeError, MemoryLimitError
 from clsvm.linalg import tiles
-from clsvm.linalg.tiles import Plan, TileSizes
+from clsvm.linalg.tiles import Matrix, Plan, TileSizes
 from clsvm.opencl.devices import device_list
 from clsvm.opencl.stream import Stream
 from clsvm.parameters import Number
 
-Matrix = NDArray[Any]
 UNIT = 128  # the number of rows of a tile that ``plan`` chooses is a multiple of UNIT
 TABLES = 1 << 14, 64  # bytes of small device buffers: TABLES[0], and TABLES[1] for each row of a tile
 # A tile of a matrix (n, n) has about n / PARTS rows, but at least MIN_TILE if memory allows it.

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -35,7 +36,6 @@ from clsvm.gram.products import Store
 from clsvm.kernels.records import Parameter, Spec
 from clsvm.opencl import sources
 from clsvm.opencl.profiles import Profile
-from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Buffer, Stream
 
 Matrix = NDArray[Any]
@@ -45,7 +45,7 @@ SCALED = Spec("", (Parameter("scale", 1.0),), "scale * dot")
 FILES = ("pack", "transpose_tile", "solve", "factor")  # kernel files in cl_kernels/linalg
 
 
-def programs(profile: Profile, dtype: str) -> list[Variant]:
+def programs(profile: Profile, dtype: str) -> list[sources.Variant]:
     """Return the OpenCL programs for tiles: one for the product, and one for each kernel file in FILES.
 
     The product is C[u][i] += scale * <x_i, y_u>, for rows x_i and right-hand rows y_u. Its program comes from the
@@ -56,7 +56,7 @@ def programs(profile: Profile, dtype: str) -> list[Variant]:
     summed = *shared, f"-DUB={DENSE.width(profile, dtype, 'many')}", "-DSTORE", "-DSUM", *extra
     others = [(name, sources.cl(f"linalg/{name}"), (*shared, f"-DWG={profile.group}"), name) for name in FILES]
     made = [("sum", text, summed, "gram"), *others]
-    return [Variant(f"{name} {dtype}", text, given, entry) for name, text, given, entry in made]
+    return [sources.Variant(f"{name} {dtype}", text, given, entry) for name, text, given, entry in made]
 
 
 class TileSizes(NamedTuple):
@@ -169,8 +169,7 @@ class DeviceTiles:
         triangle: set entries below the diagonal to zero in X.
         """
         self.load_m(tile)
-        h, w = tile.shape
-        self._packed(self._of_M.rows(0), h, w, 0, triangle)
+        self._packed(self._of_M.rows(0), *tile.shape, 0, triangle)
 
     def store(self, tile: Matrix, triangle: bool = False) -> None:
         """Copy C to a tile. M may be overwritten.
@@ -442,19 +441,15 @@ def run(work: Work, grid: Grid, pieces: int, plan: Plan, progress: Progress) -> 
         except BaseException as error:
             progress.fail(error)
 
-    threads = [threading.Thread(target=go, args=(one,), daemon=True) for one in range(workers)] if workers > 1 else []
-    if not threads:
+    if workers == 1:
         go(0)
-    for thread in threads:
-        thread.start()
-    try:
-        for thread in threads:
-            thread.join()
-    except BaseException as error:  # an interrupt, which Python raises in this thread
-        progress.fail(error)
-        for thread in threads:
-            thread.join()
-        raise
+    else:
+        with ThreadPoolExecutor(workers, "clsvm tiles") as threads:
+            try:
+                wait([threads.submit(go, one) for one in range(workers)])
+            except BaseException as error:  # an interrupt, which Python raises in this thread
+                progress.fail(error)
+                raise
     if progress.error is not None:
         raise progress.error
 

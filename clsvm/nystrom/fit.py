@@ -26,16 +26,14 @@ from clsvm.gram import layouts
 from clsvm.gram.cross import CENTERS, kernel_matrix, pass_seconds
 from clsvm.gram.layouts.record import Plan
 from clsvm.gram.precision import check_range, measures, outside
-from clsvm.kernels import Kernel
-from clsvm.kernels.expression import Extent
+from clsvm.kernels import Extent, Kernel
 from clsvm.nystrom.newton import Callback, Newton, Result
 from clsvm.nystrom.preconditioner import Preconditioner, sampled
-from clsvm.nystrom.rows import InducingPoints, RowBlock, RowOperator, Task, blocks
+from clsvm.nystrom.rows import InducingPoints, RowBlock, RowOperator, Task, Vector, blocks
 from clsvm.opencl import devices
 from clsvm.opencl.stream import Stream
 from clsvm.report import Display, NystromReport, Status
 
-Vector = NDArray[np.float64]
 COARSE = 1e7  # above this condition number of the inducing points' K, float32 kernel values are not precise enough
 # On devices without float64, K among inducing points gets the jitter min(SINGLE, SQUARES / penalty) * mean diagonal.
 # With such a jitter, rounding of float32 kernel values changes the Hessian by eps^2 / jitter, far below the penalty.

@@ -33,10 +33,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clsvm.nystrom.preconditioner import Preconditioner
-from clsvm.nystrom.rows import RowOperator
+from clsvm.nystrom.rows import RowOperator, Vector
 from clsvm.report import Point, Progress, Status
 
-Vector = NDArray[np.float64]
 INEXACT = 0.1  # largest residual of a Newton step, relative to the gradient
 FINE = {"float32": 1e-3, "float64": 1e-9}  # smallest residual of a Newton step, relative to the gradient
 ENOUGH = 1e-4  # fraction of the predicted decrease of the objective that a step must reach (Armijo)
@@ -127,10 +126,11 @@ class Newton:
         self.squares = self._by_output(np.square(self.units), lambda rows: rows.max(axis=1))
         self.progress, self.callback, self.fine = progress, callback, FINE[rows.dtype]
         self.u, alpha, self.began = np.zeros((rows.k, preconditioner.rank)), np.zeros((rows.k, rows.m)), perf_counter()
-        self.result, self.earlier_passes = Result(alpha), 0
+        self.result = Result(alpha)
         if before:
-            self.result = Result(alpha, steps=before.steps, newton_steps=before.newton_steps, trace=before.trace)
-            self.earlier_passes = before.passes
+            self.result = Result(
+                alpha, steps=before.steps, newton_steps=before.newton_steps, passes=before.passes, trace=before.trace
+            )
             self.began -= before.trace[-1].seconds
         self.G, self.curvature, self.values = np.empty(0), np.empty(0), np.empty(0)
         self.interrupted = False
@@ -145,7 +145,7 @@ class Newton:
         except KeyboardInterrupt:
             result.status = Status.INTERRUPTED
         result.alpha = result.alpha * self.units
-        result.passes, result.exact = self.earlier_passes + self.rows.passes, self.rows.refined
+        result.passes, result.exact = result.passes + self.rows.passes, self.rows.refined
         return result
 
     def _run(self, start: Vector | None) -> Status:
@@ -269,7 +269,7 @@ class Newton:
         """Solve H d = right by conjugate gradients, for the preconditioned Hessian H of the objective; return d (k, r).
 
         The solve ends if |right - H d| <= eta * |right| for each output, with its eta (k, 1). If the loss is coupled,
-        the condition is for all outputs together.
+        the condition is for all outputs together. A KeyboardInterrupt in a step or in the callback ends the solve, too.
         """
 
         def dots(a: Vector, b: Vector) -> Vector:
@@ -279,23 +279,24 @@ class Newton:
         rr = dots(r, r)
         goal = eta**2 * rr
         p = np.where(rr > goal, p, 0.0)
-        while (rr > goal).any() and self.result.steps < self.max_iter and not self.interrupted:
-            try:
+        try:
+            while (rr > goal).any() and self.result.steps < self.max_iter:
                 q = self._hessian(p)
-            except KeyboardInterrupt:
-                self.interrupted = True
-                break
-            self.result.steps += 1
-            curve = dots(p, q)
-            with np.errstate(divide="ignore", invalid="ignore"):
-                t = np.where((rr > goal) & (curve > 0), rr / curve, 0.0)
-            if not t.any():
-                break
-            d, r = d + t * p, r - t * q
-            new = dots(r, r)
-            p = r + np.where(rr > goal, new / np.maximum(rr, 1e-300), 0.0) * p
-            rr = np.where(rr > goal, new, rr)
-            self._report_step(d)
+                self.result.steps += 1
+                curve = dots(p, q)
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    t = np.where((rr > goal) & (curve > 0), rr / curve, 0.0)
+                if not t.any():
+                    break
+                d, r = d + t * p, r - t * q
+                new = dots(r, r)
+                p = r + np.where(rr > goal, new / np.maximum(rr, 1e-300), 0.0) * p
+                rr = np.where(rr > goal, new, rr)
+                if self.callback:
+                    now, alpha = perf_counter() - self.began, self.result.alpha + self.P.alpha(self.P.u(d))
+                    self.callback(self.result.steps, (alpha * self.units).T, now)
+        except KeyboardInterrupt:
+            self.interrupted = True
         return d
 
     def _line_search(self, step: Vector, gd: Vector) -> tuple[Vector, NDArray[np.bool_]]:
@@ -331,8 +332,8 @@ class Newton:
         result.residual = float(np.divide(sizes * self.tol, goal, out=np.zeros_like(sizes), where=goal > 0).max())
         result.bound = float((self._upper_bound(sizes) * self.squares).sum())
         nan, now = float("nan"), perf_counter() - self.began
-        rows_read, counts = (self.earlier_passes + self.rows.passes) * self.rows.n, (result.steps, result.newton_steps)
-        point = Point(now, *counts, result.objective, nan, nan, result.residual, rows_read)
+        rows_read = (result.passes + self.rows.passes) * self.rows.n  # result.passes are those of the solve before
+        point = Point(now, result.steps, result.newton_steps, result.objective, nan, nan, result.residual, rows_read)
         result.trace.append(point)
         if self.progress:
             self.progress(point)
@@ -379,15 +380,3 @@ class Newton:
         jitter_term = self.P.error * self._by_output(self.result.alpha, lambda rows: np.square(rows).sum(axis=1))
         rounding = np.minimum(2 * t * np.sqrt(2 * values) + np.square(t), 2 * np.maximum(t, LEAST) * task.loss.steepest)
         return least + rounding + self.penalty / 2 * jitter_term
-
-    def _report_step(self, d: Vector) -> None:
-        """Call the callback after a conjugate gradient step. A KeyboardInterrupt in the callback ends the solve.
-
-        d: the Newton step as computed so far, (k, r).
-        """
-        if self.callback:
-            now = perf_counter() - self.began
-            try:
-                self.callback(self.result.steps, ((self.result.alpha + self.P.alpha(self.P.u(d))) * self.units).T, now)
-            except KeyboardInterrupt:
-                self.interrupted = True

@@ -139,16 +139,14 @@ class InducingPoints(NamedTuple):
     k: int
     finest: str
 
-    def cross(self, stream: Stream, X: Data) -> Cross:
-        """Lay out rows X (n, d) of the data on the device, for products with K(X, C) in ``dtype``."""
-        return Cross(stream, X, self.rows, self.kernel, self.plan, self.dtype, self.k)
+    def cross(self, stream: Stream, X: Data, more_precise: bool = False) -> Cross:
+        """Lay out rows X (n, d) of the data on the device, for products with K(X, C) in ``dtype``.
 
-    def more_precise(self, stream: Stream, X: Data) -> Cross:
-        """Lay out rows X (n, d) of the data for products with K(X, C) in the most precise dtype.
-
-        K is not stored, since few products follow.
+        If ``more_precise`` is true, products are in the dtype ``finest``, and K is not stored, since few products
+        follow.
         """
-        return Cross(stream, X, self.rows, self.kernel, self.plan, self.finest, self.k, keep=False)
+        dtype = self.finest if more_precise else self.dtype
+        return Cross(stream, X, self.rows, self.kernel, self.plan, dtype, self.k, keep=not more_precise)
 
 
 class RowBlock:
@@ -176,7 +174,7 @@ class RowBlock:
     @classmethod
     def built(cls, stream: Stream, X: Data, points: InducingPoints, task: Task | None = None) -> RowBlock:
         """Lay out rows X (n, d) as a block."""
-        more_precise = None if points.dtype == points.finest else partial(points.more_precise, stream, X)
+        more_precise = None if points.dtype == points.finest else partial(points.cross, stream, X, more_precise=True)
         return cls(points.cross(stream, X), more_precise, task)
 
     def begin_task(

@@ -95,8 +95,6 @@ def _in_child() -> None:
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)
 
-builds = 0  # programs built by this process; tests check that new kernel parameters need no build
-
 
 @cache
 def device_options(device: cl.Device) -> tuple[str, ...]:
@@ -114,8 +112,6 @@ def built(process: int, context: cl.Context, device: cl.Device, text: str, optio
 
     Each process builds it once. Raises BuildError if the compiler rejects the text.
     """
-    global builds
-    log = ""
 
     def make() -> cl.Program:  # ignores warnings of the compiler, but not cached()'s own warning
         with warnings.catch_warnings():
@@ -124,13 +120,11 @@ def built(process: int, context: cl.Context, device: cl.Device, text: str, optio
 
     with build_lock:
         try:
-            program = cached(make)
+            return cached(make)
         except cl.Error as error:
             log = message_of(error)
-    if log:  # BuildError must not be chained to pyopencl's error, which cannot be pickled
-        raise BuildError(device.name.strip(), log, text)
-    builds += 1
-    return program
+    # BuildError must not be chained to pyopencl's error, which cannot be pickled.
+    raise BuildError(device.name.strip(), log, text)
 
 
 def cached(make: Callable[[], Any]) -> Any:
@@ -187,8 +181,7 @@ _local = threading.local()
 
 def thread_dict(name: str) -> dict[Any, Any]:
     """Return the dictionary of this thread with the name ``name``. In a forked child it begins empty."""
-    table: dict[Any, Any] = _local.__dict__.setdefault(f"{name}{os.getpid()}", {})
-    return table
+    return _local.__dict__.setdefault(f"{name}{os.getpid()}", {})
 
 
 def queue_for(spec: Any, device: cl.Device) -> tuple[cl.CommandQueue, cl.Context]:

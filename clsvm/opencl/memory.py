@@ -13,6 +13,7 @@ import re
 import threading
 import weakref
 from collections.abc import Sequence
+from functools import lru_cache
 from time import perf_counter
 from typing import Any
 
@@ -33,10 +34,10 @@ _UNITS = {
 } | {"": 1.0, "b": 1.0}
 
 
-def parse_bytes(value: Any, name: str = "memory_limit") -> int | None:
+def parse_bytes(value: Any) -> int | None:
     """Return the number of bytes that ``value`` gives as a number or as text such as "2GB" or "512 MiB".
 
-    Return None for None. Raises TypeError or ValueError for another type or value; the message begins with ``name``.
+    Return None for None. Raises TypeError or ValueError for another type or value.
     """
     if value is None:
         return None
@@ -46,9 +47,9 @@ def parse_bytes(value: Any, name: str = "memory_limit") -> int | None:
     elif isinstance(value, int | float | np.number) and not isinstance(value, bool):
         number = float(value)
     else:
-        raise TypeError(f"{name} must be None, a number of bytes or text like '2GB', got {value!r}")
+        raise TypeError(f"memory_limit must be None, a number of bytes or text like '2GB', got {value!r}")
     if not 1 <= number < 2**60:
-        raise ValueError(f"{name} must be a positive number of bytes or text like '2GB', got {value!r}")
+        raise ValueError(f"memory_limit must be a positive number of bytes or text like '2GB', got {value!r}")
     return int(number)
 
 
@@ -81,8 +82,6 @@ class Pool:
 
     def take(self, key: Key) -> Any:
         """Take the buffer that was put last under this key from the pool. Return None if none is left."""
-        if key not in self._buffers:  # this usual case needs no lock
-            return None
         with pool_lock:
             buffers = self._buffers.pop(key, [])
             buffer = buffers.pop() if buffers else None
@@ -253,21 +252,18 @@ def free_memory(device: cl.Device) -> int:
     """
     free = int(device.global_mem_size)
     if device.type & cl.device_type.CPU or device.host_unified_memory:
-        available = _available()
+        available = _available(int(perf_counter() / MAX_AGE))
         free = free if available is None else min(free, available + pooled_bytes())
     return free
 
 
-def _available() -> int | None:
-    """Return the bytes of memory available on the host, measured at most MAX_AGE seconds ago."""
-    global _measured
-    if (now := perf_counter()) - _measured[0] > MAX_AGE:
-        _measured = now, system.available()
-    return _measured[1]
+MAX_AGE = 0.05  # a measurement of the available memory is used again for at most this many seconds
 
 
-MAX_AGE = 0.05  # a measurement of the available memory is used again for this many seconds
-_measured: tuple[float, int | None] = -MAX_AGE, None
+@lru_cache(1)
+def _available(period: int) -> int | None:
+    """Return the bytes of memory available on the host, measured once in each ``period`` of MAX_AGE seconds."""
+    return system.available()
 
 
 def in_rows(array: NDArray[Any], ld: int) -> tuple[NDArray[Any], dict[str, Any]]:

@@ -44,7 +44,8 @@ def shape_class(working: int) -> str:
 class Profile:
     """Hold the sizes of kernels, and the costs of operations, for a kind of device.
 
-    Each cost is a time, in units of the time of one multiply-add in a product of dense rows.
+    Each cost is a time, in units of the time of one multiply-add in a product of dense rows. The defaults suit a CPU
+    with 512-bit vectors.
 
     Attributes
     ----------
@@ -53,6 +54,11 @@ class Profile:
     style
         kernel style. In the style "simd" a work-item computes with explicit vectors. In the style "workgroup"
         work-items share local memory.
+    tiles
+        sizes of register tiles, the blocks of values of K(X, U) that are computed in registers. There is an entry for
+        each class of the number of right-hand rows U: "two" (at most 2), "few" (at most 16) and "many". On some
+        devices a fourth entry, "wide", has larger tiles. It replaces "many" if X and U have enough rows for each
+        compute unit to get such a tile.
     lanes
         number of rows that are stored side by side, in float32.
     panel
@@ -64,11 +70,6 @@ class Profile:
         work-items of a work-group in reductions.
     smo_items
         most work-items of a work-group that solves the dual over a working set.
-    tiles
-        sizes of register tiles, the blocks of values of K(X, U) that are computed in registers. There is an entry for
-        each class of the number of right-hand rows U: "two" (at most 2), "few" (at most 16) and "many". On some
-        devices a fourth entry, "wide", has larger tiles. It replaces "many" if X and U have enough rows for each
-        compute unit to get such a tile.
     block
         rows that a work-item (SIMD) or a work-group owns when it reads the row cache.
     chunks
@@ -112,30 +113,30 @@ class Profile:
 
     name: str
     style: str
-    lanes: int
-    panel: int
-    cluster: int
-    group: int
-    smo_items: int
     tiles: Mapping[str, Tile] = field(hash=False)
-    block: int
-    chunks: int
-    working_set: int
-    batch_rows: int
-    sync: int
-    csr_cost: float
-    clustered_cost: float
-    hybrid_cost: float
-    hit_cost: float
-    value_cost: float
-    cluster_cost: float
-    cache_cost: float
-    outer_cost: float
-    selection_cost: float
-    smo_cost: float
-    smo_row_cost: float
-    factor_cost: float
-    patience: int
+    lanes: int = 16
+    panel: int = 64
+    cluster: int = 1
+    group: int = 1
+    smo_items: int = 1
+    block: int = 512
+    chunks: int = 8
+    working_set: int = 2048
+    batch_rows: int = 2560
+    sync: int = 1
+    csr_cost: float = 2.4
+    clustered_cost: float = 1.3
+    hybrid_cost: float = 1.0
+    hit_cost: float = 46.0
+    value_cost: float = 45.0
+    cluster_cost: float = 1e4
+    cache_cost: float = 45.0
+    outer_cost: float = 6e7
+    selection_cost: float = 1000.0
+    smo_cost: float = 3e3
+    smo_row_cost: float = 80.0
+    factor_cost: float = 3.0
+    patience: int = 100
     wide: str = "double"
 
     def lacks(self, dtype: str) -> bool:
@@ -157,48 +158,20 @@ def _vector(columns: int, groups: int, ahead: int = 0) -> Tile:
     return {"COLUMNS": columns, "GROUPS": groups, "AHEAD": ahead}
 
 
-_CPU = Profile(
-    name="cpu",
-    style="simd",
-    lanes=16,
-    panel=64,
-    cluster=1,
-    group=1,
-    smo_items=1,
-    tiles={"two": _vector(2, 10, 4), "few": _vector(16, 1, 64), "many": _vector(8, 3)},
-    block=512,
-    chunks=8,
-    working_set=2048,
-    batch_rows=2560,
-    sync=1,
-    csr_cost=2.4,
-    clustered_cost=1.3,
-    hybrid_cost=1.0,
-    hit_cost=46.0,
-    value_cost=45.0,
-    cluster_cost=1e4,
-    cache_cost=45.0,
-    outer_cost=6e7,
-    selection_cost=1000.0,
-    smo_cost=3e3,
-    smo_row_cost=80.0,
-    factor_cost=3.0,
-    patience=100,
-)
+_CPU = Profile("cpu", "simd", {"two": _vector(2, 10, 4), "few": _vector(16, 1, 64), "many": _vector(8, 3)})
 _GPU = Profile(
     name="gpu",
     style="workgroup",
-    lanes=64,
-    panel=64,
-    cluster=4,
-    group=256,
-    smo_items=256,
     tiles={
         "two": {"COLUMNS": 2, "RX": 2, "GROUPS": 4, "DEPTH": 32},
         "few": {"COLUMNS": 16, "RX": 2, "GROUPS": 4, "DEPTH": 16},
         "many": {"GROUPS": 1, "BLOCKS": 1, "DEPTH": 16},
         "wide": {"GROUPS": 2, "BLOCKS": 2, "DEPTH": 8},
     },
+    lanes=64,
+    cluster=4,
+    group=256,
+    smo_items=256,
     block=64,
     chunks=128,
     working_set=1024,

@@ -79,9 +79,8 @@ def prepare() -> None:
 def unloaded() -> list[str]:
     """Return a line for each library that the loader should load but cannot. The line gives the reason."""
     location = Path(os.environ.get("OCL_ICD_VENDORS") or SYSTEM_VENDORS)
-    libraries = (
-        _entries(location).values() if location.is_dir() else [str(location)] if location != SYSTEM_VENDORS else []
-    )
+    is_folder = location == SYSTEM_VENDORS or location.is_dir()
+    libraries = [*_entries(location).values()] if is_folder else [str(location)]
     limit = ""
     if sys.platform != "win32" and (most := resource.getrlimit(resource.RLIMIT_AS)[0]) != resource.RLIM_INFINITY:
         limit = f" within an address space of {most >> 10} KiB (ulimit -v)"

@@ -16,6 +16,7 @@ from mako.lookup import TemplateLookup
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 ROOT = _PACKAGE if (_PACKAGE / "cl_kernels").is_dir() else _PACKAGE.parent
+_TEMPLATES = TemplateLookup(directories=[str(ROOT / "templates")], strict_undefined=True)
 
 
 @cache
@@ -39,12 +40,7 @@ def filled(name: str, **holes: Any) -> str:
 
     A variable that is missing raises an error with its name.
     """
-    return str(_lookup().get_template(f"{name}.mako").render_unicode(**holes))
-
-
-@cache
-def _lookup() -> TemplateLookup:
-    return TemplateLookup(directories=[str(ROOT / "templates")], strict_undefined=True)
+    return str(_TEMPLATES.get_template(f"{name}.mako").render_unicode(**holes))
 
 
 @dataclass(frozen=True)

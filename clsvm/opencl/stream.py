@@ -60,8 +60,12 @@ class Stream:
         largest value that ``allocated`` has had.
     reads
         caches whose values this stream uses and counts in ``allocated``. The values outlive the stream.
+    queue
+        address of the OpenCL command queue.
     compute_units
         number of compute units of the device.
+    local_memory
+        bytes of local memory that a work-group can use.
     unified
         whether kernels read the host's memory without a copy.
     simulated
@@ -79,7 +83,8 @@ class Stream:
         self.setting = self._context, self.profile, memory_limit
         self.allocated = self.peak = 0
         self.reads: list[memory.DeviceCache] = []
-        self.compute_units = int(self._device.max_compute_units)
+        self.queue, self.compute_units = int(self._queue.int_ptr), int(self._device.max_compute_units)
+        self.local_memory = int(self._device.local_mem_size)
         self._buffers: dict[int, tuple[Any, int]] = {}
         self._slabs: list[tuple[memory.Key, Any]] = []
         self._spare: dict[int, list[Any]] | None = None  # bytes -> freed buffers; None outside of recycling()
@@ -90,16 +95,6 @@ class Stream:
         self.unified = self.info.kind == "cpu" and not self.simulated
         with context_lock:
             streams.add(self)
-
-    @property
-    def queue(self) -> int:
-        """Return the address of the OpenCL command queue as a number."""
-        return int(self._queue.int_ptr)
-
-    @property
-    def local_memory(self) -> int:
-        """Return the bytes of local memory that a work-group can use."""
-        return int(self._device.local_mem_size)
 
     def __enter__(self) -> Stream:
         return self
@@ -190,16 +185,13 @@ class Stream:
                 buffer = self._spare[min(fitting)].pop()
                 self._buffers[buffer.int_ptr] = buffer, min(fitting)
                 return buffer
-        if self._spare and self.allocated + nbytes > self.limit:
-            self._drop_spare()
+            if self.allocated + nbytes > self.limit:
+                self._drop_spare()
         self._make_available(nbytes)
         if nbytes > self.largest:
             raise BufferSizeError(f"{self.info} allows buffers of {self.largest} bytes, {nbytes} are needed")
-        nbytes = (
-            memory.rounded_size(nbytes, min(self.largest, (self.limit - self.allocated) // 16))
-            if self.unified
-            else nbytes
-        )
+        if self.unified:
+            nbytes = memory.rounded_size(nbytes, min(self.largest, (self.limit - self.allocated) // 16))
         buffer = memory.spare.take(self._key(nbytes)) or self._made(nbytes)
         self._buffers[buffer.int_ptr] = buffer, nbytes
         self.charge(nbytes)
@@ -412,8 +404,7 @@ class Stream:
             asked = cl.map_flags.WRITE, 0, (PIECE,), np.dtype(np.uint8)
             mapped = [cl.enqueue_map_buffer(self._queue, one, *asked)[0] for one in buffers]
             made[self._context, PIECE] = buffers, mapped
-        pieces: list[NDArray[np.uint8]] = made[self._context, PIECE][1]
-        return pieces
+        return made[self._context, PIECE][1]
 
     def read(self, buffer: Buffer, dtype: DTypeLike, shape: int | tuple[int, ...], offset: int = 0) -> NDArray[Any]:
         """Return the buffer's content from byte ``offset`` on as an array, after all queued work is done.

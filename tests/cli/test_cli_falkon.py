@@ -78,10 +78,14 @@ def test_kernels_of_ones_own(clsvm: Command, device: str) -> None:
 def test_an_interrupt_writes_what_was_found(clsvm: Command, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from clsvm.nystrom import newton
 
-    def tell(self: Any, d: Any) -> None:
-        self.interrupted = self.result.steps == 2
+    hessian = newton.Newton._hessian
 
-    monkeypatch.setattr(newton.Newton, "_report_step", tell)
+    def interrupted(self: Any, d: Any) -> Any:
+        if self.result.steps == 2:
+            raise KeyboardInterrupt
+        return hessian(self, d)
+
+    monkeypatch.setattr(newton.Newton, "_hessian", interrupted)
     done = clsvm("falkon", "train", "breast_cancer.train", "model", "--machine", "logistic", "--device", device)
     assert done.code == 130
     assert "it was interrupted before the tolerance" in done.err

@@ -92,9 +92,9 @@ def test_a_worker_dies_before_it_answers_for_anything() -> None:
             self.made = (*self.made, Made())
             return self.made[-1]
 
-        def run_on_scheduler(self, call: Any) -> list[str]:
+        def nthreads(self) -> dict[str, int]:
             self.there -= 1
-            return ["home"] if self.there else []
+            return {"home": 1} if self.there else {}
 
     parts = object.__new__(executor.OnWorkers)
     client: Any = Client()

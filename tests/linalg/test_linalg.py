@@ -111,7 +111,7 @@ def test_errors_and_interrupts_reach_all_workers(device: str, monkeypatch: pytes
     """Whatever one of them raises; and what comes to the caller's thread while it waits."""
 
     def broken(self: Any, *_: Any, **__: Any) -> None:
-        if threading.current_thread().name.endswith("(go)") and self.stream.allocated:
+        if threading.current_thread().name.startswith("clsvm tiles") and self.stream.allocated:
             raise RuntimeError("broken")
 
     monkeypatch.setattr("clsvm.linalg.tiles.DeviceTiles.add", broken)
@@ -119,19 +119,15 @@ def test_errors_and_interrupts_reach_all_workers(device: str, monkeypatch: pytes
         with pytest.raises(RuntimeError, match="broken"):
             work(definite(600), device=[device] * 2, tile=100)
     monkeypatch.undo()
-    joined, raised = threading.Thread.join, list[bool]()
 
-    def interrupted(self: threading.Thread, *given: Any) -> None:
-        if not raised:
-            raised.append(True)
-            raise KeyboardInterrupt
-        joined(self, *given)
+    def interrupted(futures: Any) -> None:
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(tiles.threading.Thread, "join", interrupted)
+    monkeypatch.setattr(tiles, "wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
         linalg.cholesky(definite(600), device=[device] * 2, tile=50)
     monkeypatch.undo()
-    assert not [t for t in threading.enumerate() if t.name.endswith("(go)")]
+    assert not [t for t in threading.enumerate() if t.name.startswith("clsvm tiles")]
 
 
 def test_memory(device: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

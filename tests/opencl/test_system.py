@@ -111,7 +111,7 @@ def test_a_system_that_tells_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """The device's own size is the limit then."""
     assert system.available(tmp_path) is None
     monkeypatch.setattr(system, "available", lambda: None)
-    monkeypatch.setattr(memory, "_measured", (-1.0, None))
+    monkeypatch.setattr(memory, "MAX_AGE", 1e-9)
     device = cl.get_platforms()[0].get_devices()[0]
     assert memory.free_memory(device) == device.global_mem_size
 
@@ -122,7 +122,7 @@ def test_the_default_budget_is_a_share_of_the_least(monkeypatch: pytest.MonkeyPa
     if cpu is None:
         pytest.skip("no device shares the host's memory")
     monkeypatch.setattr(system, "available", lambda: 10 * MB)
-    monkeypatch.setattr(memory, "_measured", (-1.0, None))
+    monkeypatch.setattr(memory, "MAX_AGE", 1e-9)
     with Stream(cpu.index) as stream:
         assert stream.limit <= (10 * MB + memory.pooled_bytes()) // 2
 
