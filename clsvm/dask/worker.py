@@ -315,7 +315,8 @@ def describe(X: Data) -> ChunkInfo:
     """Return the description of a chunk X (n, d): its size, its sparsity, and the mean and deviation of its values."""
     cells = X.shape[0] * X.shape[1]
     mean = float(X.sum(dtype=np.float64)) / max(1, cells)
-    return ChunkInfo(*X.shape, sp.issparse(X), mean, checks.variance(X) * cells if cells else 0.0)
+    n, d = X.shape
+    return ChunkInfo(n, d, sp.issparse(X), mean, checks.variance(X) * cells if cells else 0.0)
 
 
 def take(

@@ -248,8 +248,7 @@ def _parse(text: Any) -> ast.expr:
         raise ValueError(words + hint)
     blanks = len(text) - len(text.lstrip())  # number of leading blanks, which Python would take for an indent
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             parsed = ast.parse(text.replace("\n", " ").strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         offset = getattr(error, "offset", 1)  # 0 means the end of the text

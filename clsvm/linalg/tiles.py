@@ -169,7 +169,8 @@ class DeviceTiles:
         triangle: set entries below the diagonal to zero in X.
         """
         self.load_m(tile)
-        self._packed(self._of_M.rows(0), *tile.shape, 0, triangle)
+        h, w = tile.shape
+        self._packed(self._of_M.rows(0), h, w, 0, triangle)
 
     def store(self, tile: Matrix, triangle: bool = False) -> None:
         """Copy C to a tile. M may be overwritten.

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, solve_triangular
 from sklearn.cluster import kmeans_plusplus
+from sklearn.utils import gen_batches
 
 from clsvm.arrays import Data
 from clsvm.distribute import OnDevices, Parts, open_streams, owners, speeds, split
@@ -439,15 +440,13 @@ def _leverage(
     K = kernel_matrix(sample_rows, kernel=kernel, dtype="float64", **where)
     factor, lower = cho_factor(K + penalty * s * np.eye(s), lower=True)
     scores, step = np.empty(len(eligible)), max(1, BLOCK // s)
-    for first in range(0, len(eligible), step):
-        rows = X[eligible[first : first + step]]
+    for some in gen_batches(len(eligible), step):
+        rows = X[eligible[some]]
         cross = solve_triangular(factor, kernel_matrix(sample_rows, rows, kernel, **where), lower=lower)
-        scores[first : first + step] = _diagonal(kernel, rows) - np.square(cross).sum(axis=0)
+        scores[some] = _diagonal(kernel, rows) - np.square(cross).sum(axis=0)
     return np.maximum(scores, 1e-3 * max(float(scores.mean()), 1e-300))
 
 
 def _diagonal(kernel: Kernel, X: Data) -> NDArray[np.float64]:
     """Return K(x, x) for each row x of X."""
-    step = 256
-    parts = (np.diagonal(kernel(X[i : i + step])) for i in range(0, X.shape[0], step))
-    return np.concatenate([*parts])
+    return np.concatenate([np.diagonal(kernel(X[some])) for some in gen_batches(X.shape[0], 256)])

@@ -123,7 +123,7 @@ class Newton:
     ) -> None:
         self.rows, self.P, self.tol, self.max_iter = rows, preconditioner, tol, max_iter
         self.loss, self.penalty, self.units = rows.task.loss, rows.task.penalty, rows.units[:, None]
-        self.squares = self._by_output(np.square(self.units), lambda rows: rows.max(axis=1))
+        self.squares = self._joined(np.square(self.units)).max(axis=1)
         self.progress, self.callback, self.fine = progress, callback, FINE[rows.dtype]
         self.u, alpha, self.began = np.zeros((rows.k, preconditioner.rank)), np.zeros((rows.k, rows.m)), perf_counter()
         self.result = Result(alpha)
@@ -153,7 +153,7 @@ class Newton:
         self._weigh()
         slope = rows.slope()
         g = self._gradient(slope)
-        has_gradient = self._by_output(slope, lambda a: np.abs(a).max(axis=1)) > self._noise()
+        has_gradient = np.abs(self._joined(slope)).max(axis=1) > self._noise()
         # An output whose gradient is rounding noise keeps alpha = 0.
         goal = np.where(has_gradient, self.tol * self._norms(g), np.inf)
         self._set_objective(self._values(self.u))
@@ -201,15 +201,12 @@ class Newton:
                 return Status.STALLED
         return Status.RESIDUAL
 
-    def _by_output(self, values: Vector, of: Callable[[Vector], Vector]) -> Vector:
-        """Apply ``of`` to ``values`` (k, ...), which have a row for each output.
-
-        If the loss couples the outputs, all rows are joined to a single row first.
-        """
-        return of(values.reshape(1, -1) if self.loss.coupled else values)
+    def _joined(self, values: Vector) -> Vector:
+        """Return the values (k, ...) of k outputs, joined to a single row if the loss couples the outputs."""
+        return values.reshape(1, -1) if self.loss.coupled else values
 
     def _norms(self, g: Vector) -> Vector:
-        return self._by_output(g, lambda rows: np.linalg.norm(rows, axis=1))
+        return np.linalg.norm(self._joined(g), axis=1)
 
     def _refine(self) -> bool:
         """Compute gradients by the most precise products from now on if rounding errors of K are too large.
@@ -233,7 +230,7 @@ class Newton:
 
     def _noise(self) -> Vector:
         """Return a bound of the rounding error of each output's gradient, from the sizes of targets and predictions."""
-        return SAFE * EPS * self.P.size * self._by_output(self.rows.rounding(), lambda rows: rows.max(axis=1))
+        return SAFE * EPS * self.P.size * self._joined(self.rows.rounding()).max(axis=1)
 
     def _weigh(self) -> None:
         """Compute the losses' second derivatives at the current f, and the preconditioner's factor A from them."""
@@ -254,7 +251,7 @@ class Newton:
 
         s: None for the current f, or step lengths (k, 1) along the change of f that the row operator has computed.
         """
-        squares = self._by_output(u, lambda rows: np.square(rows).sum(axis=1))
+        squares = np.square(self._joined(u)).sum(axis=1)
         return self.rows.losses(s) + self.penalty / 2 * squares
 
     def _set_objective(self, values: Vector) -> None:
@@ -273,7 +270,7 @@ class Newton:
         """
 
         def dots(a: Vector, b: Vector) -> Vector:
-            return self._by_output(a * b, lambda rows: rows.sum(axis=1))[:, None]
+            return self._joined(a * b).sum(axis=1)[:, None]
 
         d, r, p = np.zeros_like(right), right, right
         rr = dots(r, r)
@@ -308,7 +305,7 @@ class Newton:
         step: change of u = T alpha, (k, r).
         gd: gradient times step, element by element, (k, r). The sum over an output is the slope of F along the step.
         """
-        before, slope = self.values, self._by_output(gd, lambda rows: rows.sum(axis=1))
+        before, slope = self.values, self._joined(gd).sum(axis=1)
         s, noise = np.ones(len(before)), 1e-14 * np.abs(before)
         for _ in range(HALVINGS):
             values = self._values(self.u + s[:, None] * step, s[:, None])
@@ -376,7 +373,7 @@ class Newton:
             curvature_bound = np.where(c > 0, np.square(sizes) / (2 * c), np.inf)
         least = np.minimum(np.minimum(values, np.square(gradient_norm) / (2 * self.penalty)), curvature_bound)
         f_error = self._rounding_of_f() + 4 * EPS * (task.deviation + np.abs(task.offset))
-        t = self._by_output(f_error[:, None], lambda rows: rows.max(axis=1))
-        jitter_term = self.P.error * self._by_output(self.result.alpha, lambda rows: np.square(rows).sum(axis=1))
+        t = self._joined(f_error[:, None]).max(axis=1)
+        jitter_term = self.P.error * np.square(self._joined(self.result.alpha)).sum(axis=1)
         rounding = np.minimum(2 * t * np.sqrt(2 * values) + np.square(t), 2 * np.maximum(t, LEAST) * task.loss.steepest)
         return least + rounding + self.penalty / 2 * jitter_term

@@ -114,8 +114,7 @@ def built(process: int, context: cl.Context, device: cl.Device, text: str, optio
     """
 
     def make() -> cl.Program:  # ignores warnings of the compiler, but not cached()'s own warning
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # some compilers warn although they succeed
+        with warnings.catch_warnings(action="ignore"):  # some compilers warn although they succeed
             return cl.Program(context, text).build(options=[*options, *device_options(device)])
 
     with build_lock:
