@@ -45,35 +45,27 @@ if TYPE_CHECKING:
     from clsvm.opencl.devices import devices
     from clsvm.opencl.memory import release_memory
 
-_HOMES = {
-    "SVC": "estimators.svm",
-    "SVR": "estimators.svm",
-    "NuSVC": "estimators.svm",
-    "NuSVR": "estimators.svm",
-    "OneClassSVM": "estimators.svm",
-    "FalkonRegressor": "estimators.falkon",
-    "FalkonClassifier": "estimators.falkon",
-    "LogisticFalkonClassifier": "estimators.falkon",
-    "Kernel": "kernels",
-    "kernel_matrix": "gram.cross",
-    "load_model": "models.npz",
-    "save_model": "models.npz",
-    "from_sklearn": "estimators.convert",
-    "to_sklearn": "estimators.convert",
-    "devices": "opencl.devices",
-    "release_memory": "opencl.memory",
-    "BuildError": "errors",
-    "ClsvmError": "errors",
-    "DeviceError": "errors",
-}
 _MODULES = ("libsvm", "linalg", "model_selection", "plots", "probability")
+_HOMES = {  # module: its public names
+    "errors": ("BuildError", "ClsvmError", "DeviceError"),
+    "estimators.convert": ("from_sklearn", "to_sklearn"),
+    "estimators.falkon": ("FalkonClassifier", "FalkonRegressor", "LogisticFalkonClassifier"),
+    "estimators.svm": ("SVC", "SVR", "NuSVC", "NuSVR", "OneClassSVM"),
+    "gram.cross": ("kernel_matrix",),
+    "kernels": ("Kernel",),
+    "models.npz": ("load_model", "save_model"),
+    "opencl.devices": ("devices",),
+    "opencl.memory": ("release_memory",),
+}
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name on its first use, so that ``import clsvm`` and the command line start fast."""
-    if name in _HOMES or name in _MODULES:
-        from importlib import import_module
+    from importlib import import_module
 
-        home = import_module(f"clsvm.{_HOMES.get(name, name)}")
-        return home if name in _MODULES else getattr(home, name)
+    if name in _MODULES:
+        return import_module(f"clsvm.{name}")
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"clsvm.{home}"), name)
     raise AttributeError(f"module 'clsvm' has no attribute {name!r}")

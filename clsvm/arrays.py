@@ -117,20 +117,14 @@ def renumbered(X: Any, kept_columns: NDArray[np.int32]) -> sp.csr_matrix:
     """
     indices, data = X.indices[: X.indptr[-1]], X.data[: X.indptr[-1]]
     index = np.searchsorted(kept_columns, indices)
-    is_kept = (
-        kept_columns[np.minimum(index, len(kept_columns) - 1)] == indices
-        if len(kept_columns)
-        else np.zeros(len(index), bool)
-    )
+    is_kept = np.append(kept_columns, -1)[index] == indices
     rows, others = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr)), np.flatnonzero(~is_kept)
     first = np.searchsorted(rows[others], rows[others])  # index in ``others`` of the first entry of the same row
     number = np.arange(len(others)) - first
     index[others] = len(kept_columns) + number
     width = len(kept_columns) + int(number.max(initial=-1)) + 1
     made = sp.csr_matrix((data, index.astype(np.int32), X.indptr), shape=(X.shape[0], width))
-    if others.size:
-        made = made.sorted_indices()
-    return made
+    return made.sorted_indices() if others.size else made
 
 
 def gathered_columns(X: Data, places: NDArray[np.intp]) -> NDArray[np.float64]:
@@ -219,12 +213,6 @@ def centred(X: Data, centre: NDArray[np.float64]) -> Data:
     shifts = centre[X.indices]
     if np.count_nonzero(shifts) == X.shape[0] * len(columns):
         return sp.csr_matrix((X.data - shifts, X.indices, X.indptr), shape=X.shape)
-    shift = sp.csr_matrix(
-        (
-            np.tile(centre[columns], X.shape[0]),
-            np.tile(columns.astype(np.int32), X.shape[0]),
-            np.arange(X.shape[0] + 1, dtype=np.int64) * len(columns),
-        ),
-        shape=X.shape,
-    )
-    return sp.csr_matrix(X - shift)
+    values, indices = np.tile(centre[columns], X.shape[0]), np.tile(columns.astype(np.int32), X.shape[0])
+    starts = np.arange(X.shape[0] + 1, dtype=np.int64) * len(columns)
+    return sp.csr_matrix(X - sp.csr_matrix((values, indices, starts), shape=X.shape))

@@ -78,7 +78,10 @@ class MemoryLimitError(ValueError):
 
 
 class RowError(ValueError):
-    """A row has a value that cannot be computed. words: the message, with ROW in place of the row's number."""
+    """A row has a value that cannot be computed. words: the message, with ROW in place of the row's number.
+
+    A function that computes a part of the rows counts ``row`` from the first of them. Its caller corrects the number.
+    """
 
     def __init__(self, words: str, row: int) -> None:
         super().__init__(words, row)
@@ -86,10 +89,6 @@ class RowError(ValueError):
 
     def __str__(self) -> str:
         return self.words.replace(ROW, str(self.row))
-
-    def offset_by(self, by: int) -> RowError:
-        """Return the error with the row's number increased by ``by``, the number of rows before its chunk."""
-        return RowError(self.words, self.row + by)
 
 
 class RowTooLargeError(RowError):
@@ -101,9 +100,6 @@ class RowTooLargeError(RowError):
         super().__init__(f"the squared norm of row {ROW}{of} is too large for {dtype}: scale X{too}{advice}", row)
         self.args = row, dtype, where
         self.dtype, self.where = dtype, where
-
-    def offset_by(self, by: int) -> RowTooLargeError:
-        return RowTooLargeError(self.row + by, self.dtype, self.where)
 
 
 @contextmanager

@@ -88,7 +88,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, cast
 
@@ -98,17 +98,17 @@ def _is_bool(value: Any) -> bool:
     return isinstance(value, bool) or (type(value).__module__, type(value).__name__[:4]) == ("numpy", "bool")
 
 
+@dataclass(frozen=True)
 class Limits:
-    """Describe the valid values of a parameter.
+    """Describe the valid values of a parameter; all values are valid by default.
 
-    expected: description of the valid values. error: type of the exception for other values.
+    expected: description of the valid values. ok: function that returns whether a value is valid. error: type of the
+    exception for other values.
     """
 
-    expected = ""
+    expected: str = ""
+    ok: Callable[[Any], bool] = lambda value: True
     error: type[Exception] = TypeError
-
-    def ok(self, value: Any) -> bool:
-        return True
 
     def check(self, name: str, value: Any) -> None:
         """Raise TypeError or ValueError for an invalid value of the parameter ``name``."""
@@ -121,7 +121,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Number(Limits):
+class Number:
     """Allow a number within bounds.
 
     above: exclusive lower bound, or None. least, most: inclusive bounds, or None. whole: whether the number is an
@@ -136,7 +136,7 @@ class Number(Limits):
     alternatives: tuple[str | None, ...] = ()
 
     @property
-    def expected(self) -> str:  # type: ignore[override]
+    def expected(self) -> str:
         bounds = f"> {self.above}" if self.above is not None else f">= {self.least}"
         endless = self.infinite or self.whole
         return bounds + (f" and <= {self.most}" if self.most is not None else "" if endless else " and finite")
@@ -146,6 +146,7 @@ class Number(Limits):
         return "an integer" if self.whole else "a number"
 
     def check(self, name: str, value: Any) -> None:
+        """Raise TypeError or ValueError for an invalid value of the parameter ``name``."""
         if any(value is word or (isinstance(value, str) and value == word) for word in self.alternatives):
             return
         words = "".join(f" or {word!r}" for word in self.alternatives)
@@ -159,6 +160,7 @@ class Number(Limits):
             raise ValueError(f"{name} must be {self.expected}{words}, got {value!r}")
 
     def read(self, text: str) -> Any:
+        """Convert a word of the command line to a value. Raises ValueError for an invalid word."""
         try:
             return text if text in self.alternatives else int(text) if self.whole else float(text)
         except ValueError:
@@ -166,37 +168,14 @@ class Number(Limits):
             raise ValueError(f"got {text!r}, expected {self._kind} {self.expected}{words}") from None
 
 
-@dataclass(frozen=True)
-class Choice(Limits):
+def choice(*words: str) -> Limits:
     """Allow one of a fixed set of words."""
-
-    words: tuple[str, ...]
-    error = ValueError
-
-    @property
-    def expected(self) -> str:  # type: ignore[override]
-        return f"{', '.join(map(repr, self.words[:-1]))} or {self.words[-1]!r}"
-
-    def ok(self, value: Any) -> bool:
-        return isinstance(value, str) and value in self.words
+    expected = f"{', '.join(map(repr, words[:-1]))} or {words[-1]!r}"
+    return Limits(expected, lambda value: isinstance(value, str) and value in words, ValueError)
 
 
-class Boolean(Limits):
-    """Allow True and False."""
-
-    expected = "True or False"
-
-    def ok(self, value: Any) -> bool:
-        return _is_bool(value)
-
-
-class FileName(Limits):
-    """Allow the name of a file, or None."""
-
-    expected = "the name of a file or None"
-
-    def ok(self, value: Any) -> bool:
-        return value is None or isinstance(value, str | os.PathLike)
+ANY, BOOLEAN = Limits(), Limits("True or False", _is_bool)
+_FILE_NAME = Limits("the name of a file or None", lambda value: value is None or isinstance(value, str | os.PathLike))
 
 
 @dataclass(frozen=True)
@@ -220,7 +199,7 @@ class Parameter:
     name: str
     default: Any
     words: str = ""
-    limits: Limits = field(default_factory=Limits)
+    limits: Limits | Number = ANY
     solver: Callable[[Any], Any] | None = None
     flag: Flag | None = None
     kind: str = ""
@@ -239,9 +218,9 @@ def _same(value: Any) -> Any:
     return value
 
 
-_ANY, _BOOLEAN, _AUTO = Limits(), Boolean(), ("auto",)
+_AUTO = ("auto",)
 _DESCRIBED = described(__doc__)
-_LAYOUTS = Choice(("auto", "dense", "csr", "clustered", "hybrid", "inverted"))
+_LAYOUTS = choice("auto", "dense", "csr", "clustered", "hybrid", "inverted")
 _FLAGS = {
     "C": Flag("-c", "C: the weight of the loss."),
     "nu": Flag("-n", "nu of nu-SVC, one-class SVM and nu-SVR: about the share of rows that are errors."),
@@ -259,7 +238,9 @@ _FLAGS = {
 }
 
 
-def _parameter(name: str, default: Any, limits: Limits = _ANY, solver: Callable[[Any], Any] | None = None) -> Parameter:
+def _parameter(
+    name: str, default: Any, limits: Limits | Number = ANY, solver: Callable[[Any], Any] | None = None
+) -> Parameter:
     """Return a parameter, with its description from the module's docstring and its command-line flag."""
     return Parameter(name, default, limits=limits, solver=solver, flag=_FLAGS.get(name), **_DESCRIBED.get(name, {}))
 
@@ -274,27 +255,27 @@ PARAMETERS: dict[str, Parameter] = {
         _parameter("degree", 3),
         _parameter("gamma", "scale"),
         _parameter("coef0", 0.0),
-        _parameter("shrinking", True, _BOOLEAN),
+        _parameter("shrinking", True, BOOLEAN),
         _parameter("tol", 1e-3, Number(above=0), float),
         _parameter("cache_size", "auto", Number(least=0, alternatives=_AUTO), _same),
         _parameter("class_weight", None),
         _parameter("verbose", False, solver=_same),
         _parameter("max_iter", -1, Number(least=-1, whole=True), lambda value: min(int(value), 2**62)),
-        _parameter("decision_function_shape", "ovr", Choice(("ovr", "ovo"))),
-        _parameter("break_ties", False, _BOOLEAN),
+        _parameter("decision_function_shape", "ovr", choice("ovr", "ovo")),
+        _parameter("break_ties", False, BOOLEAN),
         _parameter("random_state", None),
         _parameter("device", None, solver=_same),
         _parameter("working_set_size", "auto", Number(least=2, whole=True, alternatives=_AUTO), _same),
         _parameter("gap_tol", None, Number(above=0, alternatives=(None,)), _same),
-        _parameter("dtype", "float32", Choice(("float32", "float64")), _same),
-        _parameter("precision", "float32", Choice(("float32", "fast")), _same),
+        _parameter("dtype", "float32", choice("float32", "float64"), _same),
+        _parameter("precision", "float32", choice("float32", "fast"), _same),
         _parameter("memory_limit", None, solver=_same),
         _parameter("layout", "auto", _LAYOUTS, _same),
-        _parameter("multi_class", "ovo", Choice(("ovo", "ovr", "crammer_singer"))),
-        _parameter("bias", True, _BOOLEAN),
+        _parameter("multi_class", "ovo", choice("ovo", "ovr", "crammer_singer")),
+        _parameter("bias", True, BOOLEAN),
         _parameter("max_time", None, Number(above=0, alternatives=(None,)), _same),
-        _parameter("warm_start", False, _BOOLEAN),
-        _parameter("checkpoint", None, FileName(), _same),
+        _parameter("warm_start", False, BOOLEAN),
+        _parameter("checkpoint", None, _FILE_NAME, _same),
         _parameter("checkpoint_every", 60.0, Number(least=0), float),
     )
 }
@@ -318,12 +299,11 @@ class Options:
         def __getattr__(self, name: str) -> Any: ...
 
     def __init__(self, **given: Any) -> None:
-        of_solver = {name: one for name, one in PARAMETERS.items() if one.solver}
-        if unknown := sorted(given.keys() - of_solver.keys()):
-            raise TypeError(f"got {', '.join(unknown)}, expected {', '.join(of_solver)}")
-        for name, one in of_solver.items():
-            assert one.solver
-            self.__dict__[name] = one.solver(given.get(name, one.default))
+        readers = {name: one.solver for name, one in PARAMETERS.items() if one.solver}
+        if unknown := sorted(given.keys() - readers.keys()):
+            raise TypeError(f"got {', '.join(unknown)}, expected {', '.join(readers)}")
+        for name, read in readers.items():
+            self.__dict__[name] = read(given.get(name, PARAMETERS[name].default))
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"options are immutable: the method replace({name}={value!r}) returns a changed copy")

@@ -26,6 +26,7 @@ from sklearn.utils.validation import (
     _num_samples,
     check_consistent_length,
     check_is_fitted,
+    check_random_state,
     column_or_1d,
     validate_data,
 )
@@ -38,6 +39,7 @@ from clsvm.gram import precision
 from clsvm.kernels import PRECOMPUTED, Kernel, Precomputed
 from clsvm.kernels.records import BUILTIN
 from clsvm.models.decoder import Decoder
+from clsvm.models.model import KernelModel
 from clsvm.opencl import devices, memory
 from clsvm.parameters import PARAMETERS, Parameter
 from clsvm.system import explained
@@ -94,11 +96,8 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
         given = state.get("device")
-        if isinstance(given, list | tuple):
-            state = {**state, "device": [_by_name(one) for one in given]}
-        elif given is not None:
-            state = {**state, "device": _by_name(given)}
-        return state
+        device = [_by_name(one) for one in given] if isinstance(given, list | tuple) else _by_name(given)
+        return {**state, "device": device}
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit the estimator to training data.
@@ -165,6 +164,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
             raise ValueError(words)
         if not (isinstance(self.kernel, str | Kernel) or self._user_kernel):
             raise TypeError(f"kernel must be a name ({names}), a Kernel or a function, got {self.kernel!r}")
+        check_random_state(getattr(self, "random_state", None))
 
     def _solver_params(self) -> dict[str, Any]:
         """Return name -> value for the estimator's parameters that ``_table`` describes.
@@ -287,9 +287,23 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         return self.model_.decision_function(X, devices.first_device(self.device), self.memory_limit, shape)
 
     @property
+    def _labels(self) -> NDArray[Any]:
+        """Return the class labels (k,) of the fitted estimator, (0,) for a task without classes."""
+        return getattr(self, "classes_", np.zeros(0))
+
+    def _kernel_model(self, kernel: Kernel | Precomputed, support_vectors: Any, **others: Any) -> KernelModel:
+        """Return the model of the fitted estimator, whose coefficients, intercepts and classes are already set.
+
+        ``others`` are further attributes of the model.
+        """
+        return KernelModel(
+            kernel, support_vectors, self.dual_coef_, self.intercept_, self._labels, task=self._task, **others
+        )
+
+    @property
     def _fitted_decoder(self) -> Decoder:
         """Return the decoder that turns decision values of the fitted estimator into predictions."""
-        return Decoder(TASKS[self._task].kind, getattr(self, "classes_", np.zeros(0)))
+        return Decoder(TASKS[self._task].kind, self._labels)
 
     def _decoder(self, y: Any, sample_weight: Any) -> Decoder:
         """Return the decoder of predictions that an estimator fitted to y and sample_weight would have."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import warnings
 from typing import Any
@@ -19,7 +20,6 @@ from clsvm.kernels import PRECOMPUTED, Kernel, Precomputed, make
 from clsvm.kernels.records import BUILTIN
 from clsvm.models.model import KernelModel
 from clsvm.parameters import PARAMETERS
-from clsvm.tasks import CLASSES, TASKS
 
 _OURS = {getattr(svm, name): getattr(estimators, name) for name in ("SVC", "NuSVC", "SVR", "NuSVR", "OneClassSVM")}
 _THEIRS = {ours: theirs for theirs, ours in _OURS.items()}
@@ -68,25 +68,16 @@ def from_sklearn(model: Any, **params: Any) -> Any:
         given = {"gamma": float(model._gamma), "coef0": float(model.coef0), "degree": model.degree}
         kernel = make(model.kernel, **{p.name: given[p.name] for p in BUILTIN[model.kernel].parameters})
         vectors = made.support_vectors_
-    classes = model.classes_ if TASKS[made._task].kind == CLASSES else np.zeros(0)
-    dual_coef = model.dual_coef_.toarray() if sparse.issparse(model.dual_coef_) else model.dual_coef_
-    made.dual_coef_ = _float64(dual_coef).reshape(max(1, len(classes) - 1), len(made.support_))
     made.intercept_ = _float64(model.intercept_)
     _copy(model, made)
+    classes = made._labels
+    dual_coef = model.dual_coef_.toarray() if sparse.issparse(model.dual_coef_) else model.dual_coef_
+    made.dual_coef_ = _float64(dual_coef).reshape(max(1, len(classes) - 1), len(made.support_))
     A, B = (np.array(getattr(model, name, ()), np.float64) for name in ("_probA", "_probB"))
-    made.model_ = KernelModel(
-        kernel=kernel,
-        support_vectors=vectors,
-        dual_coef=made.dual_coef_,
-        intercept=made.intercept_,
-        classes=classes,
-        n_support=made._n_support,
-        plan=None if len(made.support_) else Plan("dense", np.zeros(model.n_features_in_), "no support vectors"),
-        dtype=made.dtype,
-        task=made._task,
-        probA=A if A.size else None,
-        probB=_flip_sign(B, classes) if B.size else None,
-    )
+    plan = None if len(made.support_) else Plan("dense", np.zeros(model.n_features_in_), "no support vectors")
+    given = {"n_support": made._n_support, "plan": plan, "dtype": made.dtype}
+    estimates = {"probA": A if A.size else None, "probB": _flip_sign(B, classes) if B.size else None}
+    made.model_ = made._kernel_model(kernel, vectors, **given, **estimates)
     return made
 
 
@@ -187,8 +178,7 @@ def _copy(model: Any, made: Any) -> None:
     """
     for name in _COPIED:
         if hasattr(model, name):
-            value = getattr(model, name)
-            setattr(made, name, value.copy() if isinstance(value, np.ndarray) else value)
+            setattr(made, name, copy.copy(getattr(model, name)))
     if hasattr(model, "offset_"):
         made.offset_ = -made.intercept_
 

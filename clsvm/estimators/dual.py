@@ -21,7 +21,6 @@ from clsvm.estimators.base import KernelEstimator
 from clsvm.fit import driver, sharded
 from clsvm.fit.run import Fitted
 from clsvm.kernels import Kernel, Precomputed
-from clsvm.models.model import KernelModel
 from clsvm.opencl import devices
 from clsvm.parameters import Options
 from clsvm.problem import Problem, Subproblem, largest_nu, soft_margin
@@ -105,7 +104,6 @@ class Machine(KernelEstimator):
         ``coefficients`` has a column for each of n training rows. ``index`` (n,) is each row's class.
         """
         report, of_classes = fit.report, TASKS[self._task].kind == CLASSES
-        classes = self.classes_ if of_classes else np.zeros(0)
         support = np.flatnonzero(coefficients.any(axis=0))
         support = support[np.argsort(index[support], kind="stable")]  # ordered by class, as in scikit-learn
         self._ends = fit.rho, fit.dual  # offsets and dual objectives for the lines that svm-train prints
@@ -116,7 +114,7 @@ class Machine(KernelEstimator):
             self.support_vectors_ = np.empty((0, 0))
         else:  # rows for a kernel that is a Python function can be any objects
             self.support_vectors_ = _safe_indexing(X, support) if self._user_kernel else X[support]
-        self._n_support = np.bincount(index[support], minlength=max(1, len(classes))).astype(np.int32)
+        self._n_support = np.bincount(index[support], minlength=max(1, len(self._labels))).astype(np.int32)
         self.dual_coef_ = coefficients[:, support]
         self.intercept_ = 0.0 - self._scaled(np.zeros((len(fit.rho), 1)), fit.rho)[1]
         self.fit_status_ = 0 if report.converged else 1
@@ -129,17 +127,7 @@ class Machine(KernelEstimator):
         if isinstance(kernel, Precomputed):
             vectors = support
             self._rows_of_fit = X if self._user_kernel else None
-        self.model_ = KernelModel(
-            kernel=kernel,
-            support_vectors=vectors,
-            dual_coef=self.dual_coef_,
-            intercept=self.intercept_,
-            classes=classes,
-            n_support=self._n_support,
-            plan=plan,
-            dtype=self.dtype,
-            task=self._task,
-        )
+        self.model_ = self._kernel_model(kernel, vectors, n_support=self._n_support, plan=plan, dtype=self.dtype)
 
     def _formulate(self, y: Any, sample_weight: Any) -> tuple[NDArray[Any], list[Subproblem]]:
         """Return the classes and the dual problems of a fit to y (n,).

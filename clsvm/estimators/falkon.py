@@ -28,7 +28,6 @@ from clsvm.gram.layouts.record import Plan
 from clsvm.kernels import Kernel
 from clsvm.losses import LOSSES
 from clsvm.models.decoder import Decoder, log_logistic, logistic
-from clsvm.models.model import KernelModel
 from clsvm.nystrom import fit as nystrom
 from clsvm.nystrom.parameters import TABLE
 from clsvm.nystrom.rows import Task
@@ -130,13 +129,21 @@ class Falkon(KernelEstimator):
         if len(classes):
             self.classes_ = classes
         if self._callback_task:
-            options = replace(
-                options,
-                callback=_solver_callback(self._callback_task, partial(self._attributes_after, kernel), self.callback),
-            )
+            options = replace(options, callback=self._solver_callback(self._callback_task, kernel))
         alpha, report, plan = nystrom.train(X, task, kernel, centers, options, start, random, started)
         self.fit_report_ = report
         self._set_model(kernel, alpha, report.steps, plan, report.dtype)
+
+    def _solver_callback(self, callback_task: FitTask, kernel: Kernel) -> Callable[[int, Vector, float], None]:
+        """Return a callback for the solver: it calls the user's callback, then scikit-learn's callbacks."""
+        callback_task.step()
+
+        def stepped(step: int, coefficients: Vector, seconds: float) -> None:
+            if self.callback:
+                self.callback(step, coefficients, seconds)
+            callback_task.step(partial(self._attributes_after, kernel, step, coefficients))
+
+        return stepped
 
     def _attributes_after(self, kernel: Kernel, step: int, coefficients: Vector) -> dict[str, Any]:
         """Return the attributes that the estimator would have if the fit ended now, for scikit-learn's callbacks.
@@ -151,21 +158,10 @@ class Falkon(KernelEstimator):
     def _set_model(self, kernel: Kernel, alpha: Vector, steps: int, plan: Plan | None, dtype: str) -> None:
         """Set the attributes that hold the model, with coefficients alpha (k, m), and the number of steps."""
         self.dual_coef_, self.n_iter_ = alpha, steps
-        classes = getattr(self, "classes_", np.zeros(0))
-        count = np.zeros(max(1, len(classes)), np.int32)
+        count = np.zeros(max(1, len(self._labels)), np.int32)
         count[0] = self.centers_.shape[0]  # inducing points have no class
-        self.model_ = KernelModel(
-            kernel=kernel,
-            support_vectors=self.centers_,
-            dual_coef=alpha,
-            intercept=self.intercept_,
-            classes=classes,
-            n_support=count,
-            plan=plan,
-            dtype=dtype,
-            task=self._task,
-            **self._estimates(len(alpha)),
-        )
+        others = {"n_support": count, "plan": plan, "dtype": dtype, **self._estimates(len(alpha))}
+        self.model_ = self._kernel_model(kernel, self.centers_, **others)
 
     def _estimates(self, outputs: int) -> dict[str, Any]:
         """Return name -> value of the model's parameters for probabilities; an empty dictionary if there are none."""
@@ -224,26 +220,11 @@ class Falkon(KernelEstimator):
         if self._precomputed or self._user_kernel:
             raise ValueError(f"kernel must be a name or a Kernel, got {self.kernel!r}: Falkon needs a function of rows")
         super()._check_numbers()
-        check_random_state(self.random_state)
 
     @property
     def support_vectors_(self) -> Any:
         """Return the inducing points (m, d)."""
         return self.centers_
-
-
-def _solver_callback(
-    callback_task: FitTask, attributes: Callable[[int, Vector], dict[str, Any]], given: _Callback
-) -> Callable[..., None]:
-    """Return a callback for the solver: it calls the user's callback ``given``, then scikit-learn's callbacks."""
-    callback_task.step()
-
-    def stepped(step: int, coefficients: Vector, seconds: float) -> None:
-        if given:
-            given(step, coefficients, seconds)
-        callback_task.step(partial(attributes, step, coefficients))
-
-    return stepped
 
 
 def _scaled(weights: Vector) -> Vector:
@@ -318,7 +299,6 @@ class FalkonRegressor(RegressorMixin, Falkon):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
-        tags.target_tags.single_output = True
         return tags
 
     def _loss(self, outputs: int) -> str:

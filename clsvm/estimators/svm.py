@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, OutlierMixin, RegressorMixin
-from sklearn.utils.validation import check_is_fitted, check_random_state
+from sklearn.utils.validation import check_is_fitted
 
 from clsvm.errors import warn
 from clsvm.estimators import checks, dual
@@ -32,7 +32,11 @@ class _Classifier(ClassifierMixin, Machine):
     """Fit a classifier. This is the base class of SVC and NuSVC, which define the dual problem of two classes."""
 
     _weights_error = "Invalid input"  # start of the error message for weights that leave fewer than two classes
-    _strategy = "ovo"  # value of the parameter multi_class
+
+    @property
+    def _strategy(self) -> str:
+        """Return the value of the parameter multi_class. A classifier without it solves each pair of classes."""
+        return getattr(self, "multi_class", "ovo")
 
     def _problem(self, signs: Vector, bounds: Vector) -> Problem:
         """Return the dual problem of two classes.
@@ -139,10 +143,6 @@ class _Classifier(ClassifierMixin, Machine):
         made = [dual[j - 1, part[i]] @ rows[part[i]] + dual[i, part[j]] @ rows[part[j]] for i, j in pairs(len(ends))]
         return np.stack(made)
 
-    def _check_numbers(self) -> None:
-        super()._check_numbers()
-        check_random_state(self.random_state)
-
 
 @documented
 class SVC(_Classifier):
@@ -223,10 +223,6 @@ class SVC(_Classifier):
         checkpoint_every: float = 60.0,
     ) -> None:
         set_parameters(self, locals())
-
-    @property
-    def _strategy(self) -> str:  # type: ignore[override]
-        return self.multi_class
 
     def _problem(self, signs: Vector, bounds: Vector) -> Problem:
         return c_svc(signs[None], bounds[None], bool(self.bias))

@@ -181,7 +181,8 @@ def decision_values(support: Support, stream: Stream, X: Data, coefficients: Vec
                 others = support.vectors_of(groups, coefficients)
                 out[:, far] = _in_float64(stream, kernel, support.plan, rows, others, on_host=rough)
         except RowError as error:
-            raise error.offset_by(int(far[error.row]) - error.row) from None
+            error.row = int(far[error.row])
+            raise
         bad = ~np.isfinite(out).all(axis=0)
         if bad.any():
             words = f"{kernel!r} is not finite for row {ROW} and some support vectors"

@@ -195,7 +195,8 @@ class KernelModel:
                 try:
                     out[rows] = reduce(self._strips(sums, rows, blocks), rows.stop - start, k)
                 except RowError as error:
-                    raise error.offset_by(start) from None
+                    error.row += start
+                    raise
         return out
 
     def _strips(self, sums: _Sums, rows: slice, blocks: list[tuple[slice, slice]]) -> Iterator[Strip]:

@@ -40,32 +40,25 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from clsvm.parameters import PARAMETERS, Boolean, Choice, Flag, Limits, Number, Parameter, described
+from clsvm.parameters import ANY, BOOLEAN, PARAMETERS, Flag, Limits, Number, Parameter, choice, described
 
 SELECTIONS = ("uniform", "k-means++", "leverage")
 
 
-class Selection(Limits):
+class _Selection(Limits):
     """Accept the name of a center_selection, or inducing points as rows (m, d)."""
-
-    expected = f"{', '.join(map(repr, SELECTIONS))} or rows (m, d)"
 
     def check(self, name: str, value: Any) -> None:
         if isinstance(value, str) and value not in SELECTIONS:
             raise ValueError(f"{name} must be {self.expected}, got {value!r}")
         super().check(name, value)
 
-    def ok(self, value: Any) -> bool:
-        return hasattr(value, "shape") or isinstance(value, str | list | tuple)
 
-
-class FunctionOrNone(Limits):
-    """Accept a function or None."""
-
-    expected = "a function or None"
-
-    def ok(self, value: Any) -> bool:
-        return value is None or callable(value)
+_SELECTION = _Selection(
+    f"{', '.join(map(repr, SELECTIONS))} or rows (m, d)",
+    lambda value: hasattr(value, "shape") or isinstance(value, str | list | tuple),
+)
+_CALLBACK = Limits("a function or None", lambda value: value is None or callable(value))
 
 
 _DESCRIBED = described(__doc__)
@@ -76,17 +69,17 @@ _FLAGS = {
     "max_iter": Flag("--max-iter", "Stop after so many conjugate gradient steps."),
     "tol": Flag("--tol", "Stop when the residual is at most this."),
 }
-_FALKON: tuple[tuple[str, Any, Limits], ...] = (
+_FALKON: tuple[tuple[str, Any, Limits | Number], ...] = (
     ("n_centers", "auto", Number(least=1, whole=True, alternatives=("auto",))),
     ("penalty", 1e-6, Number(above=0)),
-    ("loss", "squared", Choice(("squared", "log_cosh"))),
-    ("fit_intercept", True, Boolean()),
-    ("center_selection", "uniform", Selection()),
+    ("loss", "squared", choice("squared", "log_cosh")),
+    ("fit_intercept", True, BOOLEAN),
+    ("center_selection", "uniform", _SELECTION),
     ("max_iter", 500, Number(least=1, whole=True)),
     ("tol", 1e-5, Number(above=0)),
-    ("random_state", None, Limits()),
-    ("warm_start", False, Boolean()),
-    ("callback", None, FunctionOrNone()),
+    ("random_state", None, ANY),
+    ("warm_start", False, BOOLEAN),
+    ("callback", None, _CALLBACK),
 )
 _SHARED = "kernel", "degree", "gamma", "coef0", "device", "memory_limit", "layout", "verbose", "class_weight", "dtype"
 _DEVICES = ". Devices in a list share the rows according to their speeds; the first one predicts"
