@@ -34,8 +34,6 @@ class Loss:
     ----------
     name
         name by which estimators take the loss.
-    words
-        formula for the documentation.
     value
         function that returns l: (k, n), or (1, n) for a coupled loss.
     derivative
@@ -58,7 +56,6 @@ class Loss:
     """
 
     name: str
-    words: str
     value: Function
     derivative: Function
     second: Function
@@ -107,8 +104,7 @@ def _log_cosh(f: Vector, y: Vector, unit: Vector | float) -> Vector:
 
 def _log_cosh_in(unit: Vector | float) -> Loss:
     return Loss(
-        "log_cosh",
-        "log cosh(f - y): like (f - y)^2 / 2 near y, like |f - y| far from it",
+        "log_cosh",  # log cosh(f - y): like (f - y)^2 / 2 near y, like |f - y| far from it
         partial(_log_cosh, unit=unit),
         lambda f, y: np.tanh((f - y) * unit) / unit,
         lambda f, y: 1 - np.square(np.tanh((f - y) * unit)),
@@ -154,8 +150,7 @@ def _shares(y: Vector, w: Vector) -> Vector:
 
 _LOSSES = (
     Loss(
-        "squared",
-        "(f - y)^2 / 2",
+        "squared",  # (f - y)^2 / 2
         lambda f, y: np.asarray(np.square(f - y) / 2),
         lambda f, y: f - y,
         lambda f, y: np.ones_like(f),
@@ -165,8 +160,7 @@ _LOSSES = (
     ),
     _log_cosh_in(1.0),
     Loss(
-        "logistic",
-        "log(1 + exp(-y f)), y = +1 or -1",
+        "logistic",  # log(1 + exp(-y f)), y = +1 or -1
         lambda f, y: np.asarray(np.logaddexp(0, -y * f)),
         lambda f, y: -y * expit(-y * f),
         lambda f, y: expit(f) * expit(-f),
@@ -174,8 +168,7 @@ _LOSSES = (
         steepest=1.0,
     ),
     Loss(
-        "softmax",
-        "log sum_c exp(f_c) - f_y",
+        "softmax",  # log sum_c exp(f_c) - f_y
         lambda f, y: np.asarray(logsumexp(f, axis=0, keepdims=True) - (f * y).sum(axis=0, keepdims=True)),
         lambda f, y: softmax(f, axis=0) - y,
         lambda f, y: softmax(f, axis=0),

@@ -87,10 +87,11 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 
 def _is_bool(value: Any) -> bool:
@@ -281,41 +282,21 @@ PARAMETERS: dict[str, Parameter] = {
 }
 
 
-def check(given: Mapping[str, Any], table: Mapping[str, Parameter] = PARAMETERS) -> None:
-    """Raise TypeError or ValueError for a given parameter that violates its limits in the table."""
-    for name, one in table.items():
-        if name in given:
-            one.limits.check(name, given[name])
-
-
-class Options:
+class Options(SimpleNamespace):
     """Hold the value of each parameter that the solver uses, as an attribute; parameters not given have their defaults.
 
     Raises TypeError for an unknown parameter.
     """
 
-    if TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any: ...
-
     def __init__(self, **given: Any) -> None:
         readers = {name: one.solver for name, one in PARAMETERS.items() if one.solver}
         if unknown := sorted(given.keys() - readers.keys()):
             raise TypeError(f"got {', '.join(unknown)}, expected {', '.join(readers)}")
-        for name, read in readers.items():
-            self.__dict__[name] = read(given.get(name, PARAMETERS[name].default))
+        super().__init__(**{name: read(given.get(name, PARAMETERS[name].default)) for name, read in readers.items()})
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"options are immutable: the method replace({name}={value!r}) returns a changed copy")
 
-    def __repr__(self) -> str:
-        return f"Options({', '.join(f'{name}={value!r}' for name, value in self.__dict__.items())})"
-
     def replace(self, **changed: Any) -> Options:
         """Return a copy with some values changed."""
         return Options(**{**self.__dict__, **changed})
-
-    @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Options:
-        """Return the options among the parameters of an estimator."""
-        return cls(**{name: value for name, value in given.items() if name in PARAMETERS and PARAMETERS[name].solver})

@@ -31,7 +31,7 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from clsvm import arrays, kernels, parameters
+from clsvm import arrays, kernels
 from clsvm.errors import warn
 from clsvm.estimators.callbacks import CallbackSupportMixin, FitTask, fit_task
 from clsvm.estimators.checks import check_missing, check_values, scaling_advice, shape_text, symmetric, variance
@@ -154,7 +154,8 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
 
     def _check_numbers(self) -> None:
         """Raise ValueError or TypeError if a parameter is invalid. The message names its valid values."""
-        parameters.check(self._solver_params(), self._table)
+        for name, value in self._solver_params().items():
+            self._table[name].limits.check(name, value)
         memory.parse_bytes(self.memory_limit)
         names = f"{', '.join(BUILTIN)}, precomputed"
         if isinstance(self.kernel, str) and not self._precomputed and self.kernel not in BUILTIN:

@@ -26,6 +26,7 @@ _SCALED = 2000  # after a fit that did not converge, the scales of columns are f
 _MAX_ASYMMETRY = 1e-6  # largest asymmetry of K, as a share of its largest value, that needs no warning
 _SCALE_RATIO, _LARGE_VALUE = 1e3, 1e6  # a ratio of column scales, and a kernel value, that make a problem hard to solve
 Vector = NDArray[np.float64]
+Indices = NDArray[np.intp]
 _LARGEST = 1e100  # largest target, and largest sum of the coefficients' bounds, so that their squares do not overflow
 # With scikit-learn's option allow_all_zero_weights, its check leaves the error for weights of 0 to weights_of.
 _ALLOWED = {"allow_all_zero_weights"} & signature(_check_sample_weight).parameters.keys()
@@ -108,7 +109,7 @@ class Labels(NamedTuple):
     """Hold the distinct labels ``classes`` (k,), sorted, and for each row the index of its class, ``indices`` (n,)."""
 
     classes: NDArray[Any]
-    indices: NDArray[np.intp]
+    indices: Indices
 
 
 def check_missing(y: Any, name: str = "y") -> None:
@@ -219,13 +220,11 @@ class ClassBounds:
 
     classes: NDArray[Any]
     weights: Vector
-    index: NDArray[np.intp]
+    index: Indices
     bounds: Vector
 
 
-def class_bounds(
-    C: float, class_weight: Any, sample_weight: Any, y: Any, error_start: str = "Invalid input"
-) -> ClassBounds:
+def class_bounds(C: float, class_weight: Any, sample_weight: Any, y: Any, error_start: str) -> ClassBounds:
     """Return the classes of labels y (n,), and the bounds of the coefficients of a classification.
 
     A class without a row of positive weight is left out. Raises ValueError if fewer than two classes remain. The
@@ -239,9 +238,7 @@ def class_bounds(
     return ClassBounds(classes[left], weights[left], index, np.maximum(bounds, 0))
 
 
-def weighted_classes(
-    index: NDArray[np.intp], weights: Vector, error_start: str
-) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def weighted_classes(index: Indices, weights: Vector, error_start: str) -> tuple[Indices, Indices]:
     """Return the numbers of the classes that have a row of positive weight, and each row's index (n,) among them.
 
     ``index`` (n,) is the class of each row, ``weights`` (n,) its weight. Rows of classes without a positive weight get

@@ -18,12 +18,13 @@ from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from clsvm.errors import ClsvmError
 from clsvm.estimators.base import KernelEstimator
+from clsvm.estimators.checks import Indices
 from clsvm.fit import driver, sharded
 from clsvm.fit.run import Fitted
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.opencl import devices
-from clsvm.parameters import Options
-from clsvm.problem import Problem, Subproblem, largest_nu, soft_margin
+from clsvm.parameters import PARAMETERS, Options
+from clsvm.problem import Subproblem, largest_nu, soft_margin
 from clsvm.tasks import CLASSES, TASKS
 
 Vector = NDArray[np.float64]
@@ -41,7 +42,8 @@ class Machine(KernelEstimator):
     """Fit an SVM by its dual problem. This is the base class of the SVM estimators, which define the dual problem."""
 
     def _options(self) -> Options:
-        options = Options.of(self._solver_params())
+        given = self._solver_params()
+        options = Options(**{name: given[name] for name in given if PARAMETERS[name].solver})
         one, *others = devices.device_list(options.device)
         return options if others else options.replace(device=one)
 
@@ -64,29 +66,21 @@ class Machine(KernelEstimator):
         return start
 
     def _fit_groups(
-        self,
-        X: Any,
-        groups: Iterable[Group],
-        shape: tuple[int, int],
-        started: float,
-        index: Any = None,
-        same_classes: bool = True,
+        self, X: Any, groups: Iterable[Group], count: int, index: Indices, started: float, same_classes: bool = True
     ) -> None:
         """Solve the dual problems, one group in ``groups`` after another, and set the learnt attributes.
 
-        ``shape`` is the shape of the array of all coefficients, with a column for each of n rows. ``index`` is each
-        row's class (n,), if any. ``same_classes`` says whether a warm start may use the coefficients of the last fit.
+        The array of all coefficients has ``count`` lines, and a column for each of n rows. ``index`` (n,) is each row's
+        class. ``same_classes`` says whether a warm start may use the coefficients of the last fit.
         """
         rows, kernel = self._solver_rows(X)
-        copies = TASKS[self._task].copies
+        copies, shape = TASKS[self._task].copies, (count, len(index))
         before = self._last_coefficients(shape) if same_classes else None
         coefficients, fit = np.zeros(shape), None
         for group in groups:
             subproblems = [one for one, _ in group]
             if before is not None:
-                subproblems = [
-                    replace(one, start=_start_coefficients(before[at], one.problem, copies)) for one, at in group
-                ]
+                subproblems = [_started(one, before[at], copies) for one, at in group]
             fit = driver.solve(rows, subproblems, kernel, self._options(), started, fit)
             rho = np.concatenate([result.rho for result in fit.results])
             self._check_margins(rho, FitInput(rows, kernel, subproblems, started))
@@ -94,10 +88,10 @@ class Machine(KernelEstimator):
                 b, _ = self._scaled(result.b, result.rho)
                 coefficients[at] = b.reshape(len(b), copies, -1).sum(axis=1)
         assert fit
-        self._set_learnt(X, kernel, fit, coefficients, np.zeros(shape[1], np.intp) if index is None else index)
+        self._set_learnt(X, kernel, fit, coefficients, index)
 
     def _set_learnt(
-        self, X: Any, kernel: Kernel | Precomputed, fit: Fitted, coefficients: Vector, index: NDArray[np.intp]
+        self, X: Any, kernel: Kernel | Precomputed, fit: Fitted, coefficients: Vector, index: Indices
     ) -> None:
         """Set the learnt attributes except classes_ after the solve ``fit``.
 
@@ -129,8 +123,8 @@ class Machine(KernelEstimator):
             self._rows_of_fit = X if self._user_kernel else None
         self.model_ = self._kernel_model(kernel, vectors, n_support=self._n_support, plan=plan, dtype=self.dtype)
 
-    def _formulate(self, y: Any, sample_weight: Any) -> tuple[NDArray[Any], list[Subproblem]]:
-        """Return the classes and the dual problems of a fit to y (n,).
+    def _formulate(self, y: Any, sample_weight: Any) -> list[Subproblem]:
+        """Return the dual problems of a fit to y (n,).
 
         For a one-class SVM y is None, and sample_weight (n,) is given. nu-SVR's dual problem has each row twice. Raises
         NotImplementedError for Crammer and Singer's problem, which couples all classes.
@@ -162,9 +156,9 @@ class Machine(KernelEstimator):
 
     def _fit_whole(self, X: Any, y: Any, sample_weight: Any, started: float) -> None:
         """Fit a task that has a single dual problem over all rows, such as a regression."""
-        _, (subproblem,) = self._formulate(y, sample_weight)
-        shape = 1, subproblem.problem.n // TASKS[self._task].copies
-        self._fit_groups(X, [[(subproblem, ...)]], shape, started)
+        (subproblem,) = self._formulate(y, sample_weight)
+        index = np.zeros(subproblem.problem.n // TASKS[self._task].copies, np.intp)
+        self._fit_groups(X, [[(subproblem, ...)]], 1, index, started)
 
     @property
     def n_support_(self) -> NDArray[np.int32]:
@@ -192,16 +186,16 @@ class Machine(KernelEstimator):
         return _HARD_MARGIN if np.isinf(C) else C
 
 
-def _start_coefficients(start: Vector, problem: Problem, copies: int) -> Vector:
-    """Return the start coefficients of a dual problem whose rows are repeated ``copies`` times.
+def _started(one: Subproblem, start: Vector, copies: int) -> Subproblem:
+    """Return the dual problem ``one``, whose rows are repeated ``copies`` times, with the coefficients to start from.
 
     ``start`` (problems, n) has one coefficient for each row. Of two copies of a row, the one with a negative lower
     bound takes a negative coefficient, and the other one takes a positive coefficient.
     """
-    if copies == 1:
-        return start
-    start = np.tile(start, copies)
-    return np.where(problem.lo < 0, np.minimum(start, 0), np.maximum(start, 0))
+    if copies > 1:
+        start = np.tile(start, copies)
+        start = np.where(one.problem.lo < 0, np.minimum(start, 0), np.maximum(start, 0))
+    return replace(one, start=start)
 
 
 def _repeated(X: Any, given: bool, copies: int) -> Any:
@@ -225,7 +219,7 @@ class FitInput(NamedTuple):
     started: float
 
 
-def possible_nu(fit: FitInput, narrow: NDArray[np.intp], nu: float, options: Options) -> str:
+def possible_nu(fit: FitInput, narrow: Indices, nu: float, options: Options) -> str:
     """Return advice on a larger nu, as text, for a nu-SVC fit without a margin.
 
     ``narrow`` are the numbers of the dual problems that have no margin. Their rows are fitted by C-SVC with a large C.

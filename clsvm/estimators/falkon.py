@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.random import RandomState
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import _get_feature_names, check_array, check_random_state
@@ -23,7 +24,6 @@ from clsvm.errors import naming
 from clsvm.estimators import checks
 from clsvm.estimators.base import DTYPES, KernelEstimator, documented, set_parameters
 from clsvm.estimators.callbacks import FitTask
-from clsvm.estimators.checks import check_values
 from clsvm.gram.layouts.record import Plan
 from clsvm.kernels import Kernel
 from clsvm.losses import LOSSES
@@ -62,8 +62,11 @@ class Falkon(KernelEstimator):
     _checks: Mapping[str, Any] = MappingProxyType({})  # options of scikit-learn's check of y
 
     def _loss(self, outputs: int) -> str:
-        """Return the name of the loss function for this number of outputs: a key of clsvm.losses.LOSSES."""
-        raise NotImplementedError
+        """Return the name of the loss function for this number of outputs: a key of clsvm.losses.LOSSES.
+
+        An estimator without the parameter loss has the squared loss.
+        """
+        return getattr(self, "loss", "squared")
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit the estimator to training data; X may be memory-mapped and larger than the device's memory.
@@ -168,13 +171,13 @@ class Falkon(KernelEstimator):
         return {}
 
     def _centers(
-        self, X: Any, kernel: Kernel, task: Task, random: np.random.RandomState
+        self, X: Any, kernel: Kernel, task: Task, random: RandomState
     ) -> tuple[nystrom.Centers, Vector | None]:
         """Return the inducing points, and the coefficients (k, m) to start from.
 
         A warm start takes both from the last fit. Otherwise the coefficients are None.
         """
-        check_values(kernel, X)
+        checks.check_values(kernel, X)
         if not (self.warm_start and hasattr(self, "centers_")):
             return self._choose_centers(X, kernel, task.weights, random), None
         before, index, k = self.centers_, self.center_indices_, len(task.y)
@@ -185,9 +188,7 @@ class Falkon(KernelEstimator):
         same = same and not (X[index] != before).sum()
         return nystrom.Centers(before, index if same else None, f"{before.shape[0]} of the fit before"), self.dual_coef_
 
-    def _choose_centers(
-        self, X: Any, kernel: Kernel, weights: Vector, random: np.random.RandomState
-    ) -> nystrom.Centers:
+    def _choose_centers(self, X: Any, kernel: Kernel, weights: Vector, random: RandomState) -> nystrom.Centers:
         selection = self.center_selection
         if not isinstance(selection, str):
             selection = self._given_centers(selection, X.shape[1], kernel)
@@ -301,9 +302,6 @@ class FalkonRegressor(RegressorMixin, Falkon):
         tags.target_tags.multi_output = True
         return tags
 
-    def _loss(self, outputs: int) -> str:
-        return str(self.loss)
-
     def _formulate(self, y: Any, sample_weight: Any) -> Targets:
         y = checks.check_size(np.asarray(y, np.float64))
         if not np.isfinite(y).all():
@@ -359,10 +357,7 @@ class FalkonClassifier(ClassifierMixin, Falkon):
     ) -> None:
         set_parameters(self, locals())
 
-    def _loss(self, outputs: int) -> str:
-        return "squared"
-
-    def _targets(self, index: NDArray[np.intp], k: int) -> Vector:
+    def _targets(self, index: checks.Indices, k: int) -> Vector:
         """Return the targets -1 and 1, (k, n), of k outputs from the class number of each row, ``index`` (n,).
 
         For two classes there is one output, (1, n).
@@ -419,7 +414,7 @@ class LogisticFalkonClassifier(FalkonClassifier):
     def _loss(self, outputs: int) -> str:
         return "logistic" if outputs == 1 else "softmax"
 
-    def _targets(self, index: NDArray[np.intp], k: int) -> Vector:
+    def _targets(self, index: checks.Indices, k: int) -> Vector:
         signs = super()._targets(index, k)
         return signs if k == 2 else (signs > 0).astype(np.float64)
 

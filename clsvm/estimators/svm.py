@@ -56,7 +56,7 @@ class _Classifier(ClassifierMixin, Machine):
             raise ValueError(f"warm_start: the fit before had the classes {before}, got {classes}")
         self.classes_, self.class_weight_ = classes, box.weights
         count = k if coupled or (k > 2 and self._strategy == "ovr") else k - 1
-        self._fit_groups(X, self._groups(box), (count, len(box.index)), started, box.index, same_classes)
+        self._fit_groups(X, self._groups(box), count, box.index, started, same_classes)
         return X
 
     def _groups(self, box: checks.ClassBounds) -> Iterator[Group]:
@@ -84,7 +84,7 @@ class _Classifier(ClassifierMixin, Machine):
             return [(1, 0)]
         return [*pairs(k)] if self._strategy == "ovo" else [(i, None) for i in range(k)]
 
-    def _subproblems(self, index: NDArray[np.intp], class_pairs: Sequence[Pair], bounds: Vector) -> list[Subproblem]:
+    def _subproblems(self, index: checks.Indices, class_pairs: Sequence[Pair], bounds: Vector) -> list[Subproblem]:
         """Return the dual problem for each pair of classes in ``class_pairs``, over the rows of its classes.
 
         ``index`` (n,) is each row's class, -1 for rows left out. ``bounds`` (n,) are the bounds of the coefficients.
@@ -96,11 +96,11 @@ class _Classifier(ClassifierMixin, Machine):
             made.append(Subproblem(rows, self._problem(np.where(index[rows] == i, 1.0, -1.0), bounds[rows])))
         return made
 
-    def _formulate(self, y: Any, sample_weight: Any) -> tuple[NDArray[Any], list[Subproblem]]:
+    def _formulate(self, y: Any, sample_weight: Any) -> list[Subproblem]:
         if self._strategy == "crammer_singer":
             raise NotImplementedError
         box = self._class_bounds(y, sample_weight)
-        return box.classes, self._subproblems(box.index, self._class_pairs(len(box.classes)), box.bounds)
+        return self._subproblems(box.index, self._class_pairs(len(box.classes)), box.bounds)
 
     def _decoder(self, y: Any, sample_weight: Any) -> Decoder:
         classes = self._class_bounds(y, sample_weight).classes
@@ -302,7 +302,7 @@ class NuSVC(_Classifier):
             warn(words + (dual.possible_nu(fit, narrow, float(self.nu), self._options()) if fit else ""))
 
 
-def _pair_groups(class_pairs: Sequence[Pair], counts: NDArray[np.intp], whole: bool) -> Iterator[Sequence[Pair]]:
+def _pair_groups(class_pairs: Sequence[Pair], counts: checks.Indices, whole: bool) -> Iterator[Sequence[Pair]]:
     """Divide binary problems into groups that are made and solved together, and yield the class pairs of each group.
 
     ``class_pairs`` are the positive and negative class of each problem. ``counts`` (k,) are the numbers of rows of the
@@ -315,9 +315,7 @@ def _pair_groups(class_pairs: Sequence[Pair], counts: NDArray[np.intp], whole: b
         yield class_pairs[some[0] : some[-1] + 1]
 
 
-def _dual_coef_index(
-    pair: Pair, rows: NDArray[np.intp], index: NDArray[np.intp]
-) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def _dual_coef_index(pair: Pair, rows: checks.Indices, index: checks.Indices) -> tuple[checks.Indices, checks.Indices]:
     """Return the positions (line, column) of a binary problem's coefficients in the array of all coefficients.
 
     The array has a column for each of n samples. For each class against the rest it has k lines, one for each class.
@@ -343,10 +341,10 @@ class _Regressor(RegressorMixin, Machine):
         self._fit_whole(X, y, sample_weight, started)
         return X
 
-    def _formulate(self, y: Any, sample_weight: Any) -> tuple[NDArray[Any], list[Subproblem]]:
+    def _formulate(self, y: Any, sample_weight: Any) -> list[Subproblem]:
         weights = checks.weights_of(sample_weight, y)
         problem = self._problem(checks.numbers_of(y), weights)
-        return np.zeros(0), [Subproblem(np.arange(problem.n), problem)]
+        return [Subproblem(np.arange(problem.n), problem)]
 
 
 @documented
@@ -558,9 +556,9 @@ class OneClassSVM(OutlierMixin, Machine):
         self.offset_ = -self.intercept_
         return X
 
-    def _formulate(self, y: Any, sample_weight: Any) -> tuple[NDArray[Any], list[Subproblem]]:
+    def _formulate(self, y: Any, sample_weight: Any) -> list[Subproblem]:
         weights = checks.bounds_of(1.0, checks.weights_of(sample_weight, sample_weight))
-        return np.zeros(0), [Subproblem(np.arange(len(weights)), one_class(float(self.nu), weights))]
+        return [Subproblem(np.arange(len(weights)), one_class(float(self.nu), weights))]
 
     def decision_function(self, X: Any) -> Vector:
         """Return the decision values of the rows of X: positive inside the boundary, negative outside.

@@ -232,7 +232,8 @@ class Fits:
 
         def work(device: Any, pieces: Iterator[Group]) -> Generator[None]:
             for group in pieces:
-                yield from self._run_group(group._replace(jobs=self._with_device(device, group.jobs)), separate)
+                jobs = [self._with_device(job, device) for job in group.jobs]
+                yield from self._run_group(group._replace(jobs=jobs), separate)
 
         yield from run_pieces(devices, _pieces(groups, len(devices)), work)
         yield from run_pieces(devices, [Group(UNSHARED, [job]) for job in separate], work)
@@ -250,14 +251,11 @@ class Fits:
                 pass
         return copied.results
 
-    def _with_device(self, device: Any, jobs: list[Job]) -> list[Job]:
-        """Return the fits with this device set in their estimators, unless the candidate itself sets a device."""
-        return [
-            job
-            if "device" in self.candidates[job.candidate]
-            else job._replace(estimator=clone(job.estimator).set_params(device=device))
-            for job in jobs
-        ]
+    def _with_device(self, job: Job, device: Any) -> Job:
+        """Return the fit with this device set in its estimator, unless the candidate itself sets a device."""
+        if "device" in self.candidates[job.candidate]:
+            return job
+        return job._replace(estimator=clone(job.estimator).set_params(device=device))
 
     def _run_group(self, group: Group, separate: list[Job]) -> Iterator[None]:
         """Run the fits of a group with shared work, or one by one if shared work fails.

@@ -11,7 +11,6 @@ Falkon   All folds are outputs of one problem over all n rows, with weight 0 for
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -28,10 +27,10 @@ from sklearn.utils.validation import check_random_state
 
 from clsvm.estimators.checks import check_values
 from clsvm.estimators.dual import Machine
-from clsvm.fit import prepare
+from clsvm.fit.prepare import PreparedFit
 from clsvm.gram.precision import DECISION_ERROR
 from clsvm.kernels import Kernel
-from clsvm.model_selection.fits import FIT_ERRORS, Fits, FoldResult, Group, Job
+from clsvm.model_selection.fits import FIT_ERRORS, Fits, FoldResult, Group, Job, Rows
 from clsvm.nystrom import fit as nystrom
 from clsvm.nystrom.rows import Task
 from clsvm.opencl.stream import Stream
@@ -56,11 +55,8 @@ class Folds(Fits):
 
     def key(self, job: Job) -> tuple[Any, ...]:
         estimator, options = job.estimator, self.options(job.estimator)
-        same_kernel_kind = (estimator._precomputed, estimator._user_kernel) == (
-            self.estimator._precomputed,
-            self.estimator._user_kernel,
-        )
-        if not same_kernel_kind or not self.shareable(job) or estimator.checkpoint is not None:
+        kernel_kinds = {(one._precomputed, one._user_kernel) for one in (estimator, self.estimator)}
+        if len(kernel_kinds) > 1 or not self.shareable(job) or estimator.checkpoint is not None:
             raise NotImplementedError
         limit = options.dtype, options.working_set_size, options.cache_size, options.device, options.memory_limit
         return self._kernel(job), getattr(estimator, "bias", True), *limit
@@ -82,7 +78,7 @@ class Folds(Fits):
         options = self.options(first)
         rows, kernel = first._solver_rows(self.rows, known if isinstance(known, Kernel) else None)
         with Stream(options.device, options.memory_limit) as stream:
-            prepared: prepare.PreparedFit | None = None
+            prepared: PreparedFit | None = None
             last: dict[int, list[FoldSolution]] = {}  # candidate -> solutions for the last fold that was solved
             for fold, jobs in groupby(sorted(group.jobs, key=_order), key=lambda job: job.fold):
                 this_fold: list[list[FoldSolution]] = []  # solutions of other candidates for this fold
@@ -90,15 +86,13 @@ class Folds(Fits):
                     began, subproblems, solved = perf_counter(), self._subproblems(job, stream), list[FoldSolution]()
                     similar = [last[job.candidate]] if job.candidate in last else this_fold
                     if subproblems:
-                        prepared = prepared or prepare.PreparedFit(
-                            stream, rows, kernel, options, options.dtype, whole=True
-                        )
+                        prepared = prepared or PreparedFit(stream, rows, kernel, options, options.dtype, whole=True)
                         with suppress(*FIT_ERRORS):
                             solved = self._solve_fits(job, subproblems, prepared, similar)
                     if not solved:
                         separate.append(job)
                         continue
-                    limit = MAX_START_BYTES // sum(map(FoldSolution.nbytes, solved))
+                    limit = MAX_START_BYTES // sum(5 * one.problem.q.nbytes for one in solved)  # lo, hi, q, b and f
                     last.pop(job.candidate, None)
                     if len(last) < limit:
                         last[job.candidate] = solved
@@ -118,18 +112,14 @@ class Folds(Fits):
         small enough to be solved in one batch.
         """
         try:
-            _, subproblems = job.estimator._formulate(*self.targets(job.fold))
+            subproblems = job.estimator._formulate(*self.targets(job.fold))
         except FIT_ERRORS:
             return []
         small = len(subproblems) > 1 and max(len(one.rows) for one in subproblems) <= batch.max_rows(stream)
         return [] if small else subproblems
 
     def _solve_fits(
-        self,
-        job: Job,
-        subproblems: list[Subproblem],
-        prepared: prepare.PreparedFit,
-        similar: Sequence[list[FoldSolution]],
+        self, job: Job, subproblems: list[Subproblem], prepared: PreparedFit, similar: Sequence[list[FoldSolution]]
     ) -> list[FoldSolution]:
         """Solve the dual problems ``subproblems`` of a fit over all n rows, and return their solutions.
 
@@ -147,9 +137,8 @@ class Folds(Fits):
         same_count, solved = len(nearest) == len(problems), list[FoldSolution]()
         for i, problem in enumerate(problems):
             start = nearest[i].start(problem) if same_count else {}
-            one = FoldSolution(
-                problem, prepared.solve_smo(problem, **_solve_settings(options, perf_counter() - began), **start)
-            )
+            settings = _solve_settings(options, perf_counter() - began)
+            one = FoldSolution(problem, prepared.solve_smo(problem, **settings, **start))
             if one.decision_error(estimator) > DECISION_ERROR:
                 if not one.solution.status.converged:
                     return []
@@ -166,10 +155,6 @@ class FoldSolution(NamedTuple):
 
     problem: Problem
     solution: Result
-
-    def nbytes(self) -> int:
-        """Return the number of bytes of the arrays of problem and solution: lo, hi, q, b and f."""
-        return 5 * self.problem.q.nbytes
 
     def distance(self, problem: Problem) -> tuple[float, float]:
         """Return how much another dual problem differs from this one, as two numbers to sort by.
@@ -199,9 +184,7 @@ class FoldSolution(NamedTuple):
         similar = np.where(np.abs(b - similar) <= EQUAL * np.abs(b), b, similar)
         return {"start": b, "known_gradient": (similar, responses * ratio + problem.q)}
 
-    def certified(
-        self, prepared: prepare.PreparedFit, stored_rows: NDArray[np.intp], settings: dict[str, Any]
-    ) -> FoldSolution:
+    def certified(self, prepared: PreparedFit, stored_rows: Rows, settings: dict[str, Any]) -> FoldSolution:
         """Return this solution if kernel values in float64 certify it. Otherwise return the result of a longer solve.
 
         The gradient f of the rows ``stored_rows`` is computed from kernel values in float64. ``settings`` are settings
@@ -309,9 +292,8 @@ class NystromFolds(Fits):
             raise KeyboardInterrupt
         if found.status is Status.STALLED and prepared.has_finer_dtype:
             return False
-        f, alpha = (
-            some.reshape(len(part), -1, some.shape[1]) for some in (prepared.decision_values(found), found.alpha)
-        )
+        f = prepared.decision_values(found).reshape(len(part), -1, self.n)
+        alpha = found.alpha.reshape(len(part), -1, found.alpha.shape[1])
         jobs = list(dict.fromkeys(part))
         seconds = (perf_counter() - began) / len(jobs)
         for i, job in enumerate(jobs):
@@ -348,13 +330,11 @@ def _parts(jobs: list[Job], most: int) -> list[list[Job]]:
 
     Parts come in the order of descending penalty. A part with fewer fits than the others repeats its last fit.
     """
-    by_candidate: dict[int, list[Job]] = defaultdict(list)
-    for job in jobs:
-        by_candidate[job.candidate].append(job)
-    fullest = max(map(len, by_candidate.values()))
+    by_candidate = [list(same) for _, same in groupby(jobs, key=lambda job: job.candidate)]
+    fullest = max(map(len, by_candidate))
     most = -(-fullest // -(-fullest // most))
     parts = []
-    for same in sorted(by_candidate.values(), key=lambda same: -float(same[0].estimator.penalty)):
+    for same in sorted(by_candidate, key=lambda same: -float(same[0].estimator.penalty)):
         for first in range(0, len(same), most):
             some = same[first : first + most]
             parts.append(some + some[-1:] * (most - len(some)))

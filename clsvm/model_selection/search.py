@@ -29,14 +29,11 @@ from clsvm.errors import warn
 from clsvm.estimators import checks
 from clsvm.estimators.base import KernelEstimator, set_parameters
 from clsvm.estimators.callbacks import registered
-from clsvm.estimators.checks import own_names
 from clsvm.estimators.dual import Machine
 from clsvm.estimators.falkon import Falkon
 from clsvm.model_selection.fits import Fits, FoldResult, Rows
 from clsvm.model_selection.folds import Folds, NystromFolds
 from clsvm.models.decoder import log_logistic, logistic
-
-Vector = NDArray[np.float64]
 
 
 class _SearchCV(GridSearchCV):
@@ -154,11 +151,8 @@ class _SearchCV(GridSearchCV):
             return isinstance(estimator[-1], self._estimator_class)
         if not isinstance(estimator, self._estimator_class):
             return False
-        if registered(self, estimator):
-            return True
-        made = type(estimator)
-        own_class = next(one for one in made.__mro__ if one.__module__.startswith("clsvm."))
-        return made is not own_class and bool(own_names(made, own_class) - {"__init__"})
+        own_class = next(one for one in type(estimator).__mro__ if one.__module__.startswith("clsvm."))
+        return registered(self, estimator) or bool(checks.own_names(type(estimator), own_class) - {"__init__"})
 
 
 class SVCSearchCV(_SearchCV):
@@ -254,10 +248,9 @@ class LookupSearch(GridSearchCV):
     work: Callable[[], None]
 
     def _run_search(self, evaluate_candidates: Callable[[Any], Any]) -> None:
+        scorer = check_scoring(self.estimator, scoring=self.scoring)
         # Without scoring, only predictions are needed, for the estimator's method ``score``.
-        self.folds.needs_values = self.scoring is not None and _reads_values(
-            check_scoring(self.estimator, scoring=self.scoring)
-        )
+        self.folds.needs_values = self.scoring is not None and _reads_values(scorer)
         self.work()
         evaluate_candidates([{"candidate": number} for number in range(len(self.folds.candidates))])
 

@@ -39,6 +39,7 @@ from clsvm.tasks import ONE_CLASS
 Vector = NDArray[np.float64]
 CLASSES = 40  # most classes in a block of classes: larger blocks take more memory, smaller ones more kernel launches
 Rows = NDArray[np.intp]
+Watch = Callable[[Any, Rows], object]  # called with a fold's fitted estimator and the numbers of its training rows
 FOLDS = 5
 MIN_PROBABILITY = 1e-7  # probabilities of pairs are clipped to MIN_PROBABILITY ... 1 - MIN_PROBABILITY, as in LIBSVM
 _MARKS = 10  # number of probability marks of a one-class model
@@ -456,11 +457,7 @@ def folds(y: NDArray[Any], count: int, of_classes: bool) -> list[tuple[Rows, Row
 
 
 def calibrated(
-    estimator: Any,
-    X: Any,
-    y: Any = None,
-    sample_weight: Any = None,
-    watch: Callable[[Any, Rows], object] = lambda fold, rows: None,
+    estimator: Any, X: Any, y: Any = None, sample_weight: Any = None, watch: Watch = lambda fold, rows: None
 ) -> Any:
     """Fit probabilities for a fitted estimator, and return its model with their parameters.
 
@@ -526,9 +523,7 @@ def calibrated(
     return replace(model, **_sigmoids(estimator, X, y, sample_weight, watch))
 
 
-def _sigmoids(
-    estimator: Any, X: Any, y: NDArray[Any], sample_weight: Any, watch: Callable[[Any, Rows], object]
-) -> dict[str, Vector]:
+def _sigmoids(estimator: Any, X: Any, y: NDArray[Any], sample_weight: Any, watch: Watch) -> dict[str, Vector]:
     """Return probA and probB of each pair of classes, fitted to decision values of a cross-validation."""
     from sklearn.utils import _safe_indexing
 
@@ -561,9 +556,7 @@ def _sigmoids(
     return {"probA": A, "probB": -B if k == 2 else B}  # of two classes the second is the model's positive class
 
 
-def _fits(
-    estimator: Any, X: Any, y: NDArray[Any], sample_weight: Any, watch: Callable[[Any, Rows], object]
-) -> Iterator[tuple[Any, Any, Rows]]:
+def _fits(estimator: Any, X: Any, y: NDArray[Any], sample_weight: Any, watch: Watch) -> Iterator[tuple[Any, Any, Rows]]:
     """Yield for each fold: the estimator fitted to the other folds, the fold's rows, and their row numbers.
 
     If the other folds have a single class, an array (1,) with its label replaces the estimator. A matrix of kernel

@@ -26,13 +26,14 @@ from clsvm.files import PathLike
 from clsvm.gram.layouts.record import Plan
 from clsvm.kernels import PRECOMPUTED, Kernel
 from clsvm.models.model import KernelModel
-from clsvm.models.svmlight import MAX_INDEX, WORD, Lines, T, diagnose, load, number, shown, without_bom
+from clsvm.models.svmlight import MAX_INDEX, WORD, Form, Lines, T, diagnose, load, number, shown, without_bom
 from clsvm.system import explained
 from clsvm.tasks import CLASSES, ONE_CLASS, TASKS, of_libsvm
 
 _KERNELS = {"linear": "linear", "polynomial": "poly", "rbf": "rbf", "sigmoid": "sigmoid"}  # LIBSVM's name: clsvm's
 _NAMES = {ours: theirs for theirs, ours in _KERNELS.items()} | {"precomputed": "precomputed"}
 _KEYS = ("svm_type", "kernel_type", "degree", "gamma", "coef0", "nr_class", "total_sv", "rho", "label", "nr_sv")
+Vector = NDArray[np.float64]
 ESTIMATES = ("probA", "probB", "prob_density_marks")  # keys of probability parameters, in the file's order
 
 
@@ -91,22 +92,19 @@ def ordered(model: KernelModel, classes: NDArray[Any]) -> KernelModel:
         return replace(model, smaller_first=bool(order[0] == 0))
     if not model.of_pairs:
         return model
-    k, ends = len(order), np.cumsum(model.n_support)
-    blocks = [np.arange(end - count, end) for end, count in zip(ends, model.n_support, strict=True)]
-    coef = []
-    for new, old in enumerate(order):
-        others = np.flatnonzero(np.arange(k) != new)
-        other_classes = order[others]
-        signs_of_class = np.where((others > new) == (other_classes > old), 1.0, -1.0)
-        coef.append(
-            signs_of_class[:, None] * model.dual_coef[other_classes - (other_classes > old)][:, blocks[old]] + 0.0
-        )
-    positions, signs = reordered_pairs(order)
+    blocks = np.split(np.arange(model.dual_coef.shape[1]), np.cumsum(model.n_support)[:-1])
     vectors = np.concatenate([blocks[old] for old in order])
+    # for each coefficient the number of the support vector's class, and of the other class of the pair, new and old
+    own, line = np.repeat(np.arange(len(order)), model.n_support[order]), np.arange(len(order) - 1)[:, None]
+    other = line + (line >= own)
+    old_own, old_other = order[own], order[other]
+    swapped = (other > own) != (old_other > old_own)
+    coef = model.dual_coef[old_other - (old_other > old_own), vectors]
+    positions, signs = reordered_pairs(order)
     return replace(
         model,
         support_vectors=model.support_vectors[vectors],
-        dual_coef=np.concatenate(coef, axis=1),
+        dual_coef=np.where(swapped, -coef, coef) + 0.0,
         intercept=signs * model.intercept[positions],
         classes=model.classes[order],
         n_support=model.n_support[order],
@@ -115,7 +113,7 @@ def ordered(model: KernelModel, classes: NDArray[Any]) -> KernelModel:
     )
 
 
-def reordered_pairs(order: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+def reordered_pairs(order: NDArray[np.intp]) -> tuple[NDArray[np.intp], Vector]:
     """Return the old index (pairs,) of each pair of classes after the classes are reordered, and its sign (pairs,).
 
     ``order`` (k,) holds the old class numbers in the new order. Pairs are listed as (0, 1), (0, 2), ..., (1, 2), ....
@@ -199,11 +197,10 @@ def save_model(model: Any, path: PathLike) -> None:
 def _estimates(model: KernelModel) -> dict[str, Any]:
     """Return key -> the model's parameters of probabilities. Raises ValueError if their shapes do not fit the task."""
     found = {key: np.asarray(value) for key in ESTIMATES if (value := getattr(model, key)) is not None}
-    if found and {key: values.shape for key, values in found.items()} != {
-        key: (count,) for key, count in estimates_of(model.task, len(model.classes)).items()
-    }:
+    lengths = estimates_of(model.task, len(model.classes))
+    if found and {key: values.shape for key, values in found.items()} != {key: (n,) for key, n in lengths.items()}:
         shown = ", ".join(f"{key} {values.shape}" for key, values in found.items())
-        raise ValueError(f"got {shown}, expected {estimates_of(model.task, len(model.classes))} of {model.task}")
+        raise ValueError(f"got {shown}, expected {lengths} of {model.task}")
     return found
 
 
@@ -215,14 +212,12 @@ def estimates_of(task: str, k: int) -> dict[str, int]:
     return {"prob_density_marks": 10} if kind == ONE_CLASS else {"probA": 1}
 
 
-def _flip_signs(
-    coef: NDArray[np.float64], rho: NDArray[np.float64], estimates: dict[str, Any]
-) -> tuple[NDArray[np.float64], NDArray[np.float64], dict[str, Any]]:
+def _flip_signs(coef: Vector, rho: Vector, estimates: dict[str, Any]) -> tuple[Vector, Vector, dict[str, Any]]:
     """Return coefficients, rho and probability parameters of a two-class model after its classes are exchanged."""
     return -coef, 0.0 - rho, {key: 0.0 - values if key == "probB" else values for key, values in estimates.items()}
 
 
-def _digits(values: NDArray[np.float64]) -> str:
+def _digits(values: Vector) -> str:
     return " ".join(f"{value:.17g}" for value in values.tolist())
 
 
@@ -263,14 +258,14 @@ def load_model(path: PathLike) -> KernelModel:
 def read_model(path: PathLike, stream: BinaryIO) -> KernelModel:
     """Read a model as :func:`load_model` does, from a stream that :func:`clsvm.files.bounded` returned for ``path``."""
     header = _Header(path, stream)
-    task = header.word("svm_type")
+    (task,) = header.words("svm_type", 1)
     if task not in of_libsvm():
         header.fault("svm_type", f"svm_type {task}", ", ".join(of_libsvm()))
-    name = header.word("kernel_type")
-    precomputed = name == PRECOMPUTED.name
-    if not (precomputed or name in _KERNELS):
+    (name,) = header.words("kernel_type", 1)
+    if name not in _NAMES.values():
         supported = ", ".join(_NAMES.values())
         header.fault("kernel_type", f"kernel_type {name}", f"a kernel function that is known here: {supported}")
+    precomputed = name == PRECOMPUTED.name
     (k,) = header.numbers("nr_class", int, 1)
     of_classes = TASKS[task].kind == CLASSES
     if k < 2 or (k > 2 and not of_classes):
@@ -377,9 +372,6 @@ class _Header:
             self.fault(key, f"{found} values of {key}", f"{count}")
         return [word.decode("ascii", "replace") for word in line.split()]
 
-    def word(self, key: str) -> str:
-        return self.words(key, 1)[0]
-
     def numbers(self, key: str, kind: type[T], count: int) -> list[T]:
         words = self.words(key, count)
         read: Callable[[str], Any] = int if kind is int else lambda word: number(word.encode())
@@ -406,7 +398,7 @@ def _kernel(header: _Header, name: str) -> kernels.Kernel:
 
 def _support_vectors(
     header: _Header, stream: BinaryIO, total: int, count: int, lowest: int
-) -> tuple[sparse.csr_matrix, NDArray[np.float64]]:
+) -> tuple[sparse.csr_matrix, Vector]:
     """Read the lines below the line SV. Return the support vectors (total, d) and the coefficients (count, total).
 
     A line holds ``count`` coefficients, then index:value for each feature. Features are numbered from ``lowest``. A
@@ -417,19 +409,18 @@ def _support_vectors(
         if line := stream.readline():
             header.fail(below, f"got {shown(line.rstrip())}, expected the end of the file: total_sv is 0")
         return sparse.csr_matrix((0, 0)), np.zeros((count, 0))
-    lines = Lines(stream, header.end)
+    lines, form = Lines(stream, header.end), Form(None, lowest, "coefficient", count)
     try:
         if count == 1:
-            vectors, first = load(lines, None, lowest)
+            vectors, first = load(lines, form)
             coef = first[np.newaxis]
         else:
             coef, features = _split(lines, count)
-            vectors, _ = load(Lines(features), None, lowest)
+            vectors, _ = load(Lines(features), form)
     except files.NotTextError:
         raise
     except (ValueError, OverflowError) as error:
-        words = diagnose(header.path, None, str(error), lines.at(), header.end, "coefficient", count, lowest)
-        raise ValueError(words) from None
+        raise ValueError(diagnose(header.path, form, str(error), lines.at(), header.end)) from None
     if coef.shape[1] != total:
         expected = f"{total}, which total_sv says in line {header.lines['total_sv'][0]}"
         header.fail(below + min(coef.shape[1], total), f"got {coef.shape[1]} support vectors, expected {expected}")
@@ -455,7 +446,7 @@ def _kernel_columns(header: _Header, vectors: sparse.csr_matrix) -> NDArray[np.i
     return np.asarray(serials, np.intp) - 1
 
 
-def _split(lines: Lines, count: int) -> tuple[NDArray[np.float64], BinaryIO]:
+def _split(lines: Lines, count: int) -> tuple[Vector, BinaryIO]:
     """Return the coefficients at the start of each line, (count, rows), and a stream of the lines without them.
 
     In the stream each line begins with a 0 instead, which scikit-learn's reader takes for a label.

@@ -35,7 +35,7 @@ from clsvm.system import explained
 from clsvm.tasks import ONE_CLASS, TASKS
 
 Vector = NDArray[np.float64]
-
+Reduction = Callable[[Iterator[Strip], int, int], NDArray[Any]]  # strips, number of rows and of classes -> results
 
 # Decision values of pairs take at most MAX_BYTES bytes and 1 / SHARE of the memory limit.
 MAX_BYTES, SHARE = 64 << 20, 4
@@ -157,23 +157,18 @@ class KernelModel:
             If X has another number of features than the support vectors, if X has negative values for which the kernel
             function is not defined, or if memory_limit is too small.
         """
-        if self.of_pairs:
-            k, count = len(self.classes), len(self.intercept)
-            reduction = (decoder.ovr_values, (k,), 2 * k) if shape == "ovr" else (decoder.pair_values, (count,), count)
-            return self._reduce_pairs(X, device, memory_limit, *reduction)
+        k, count = len(self.classes), len(self.intercept)
         with self._sums_for(X, device, memory_limit) as sums:
+            if self.of_pairs and shape == "ovr":
+                return self._reduce_pairs(sums, decoder.ovr_values, (k,), 2 * k)
+            if self.of_pairs:
+                return self._reduce_pairs(sums, decoder.pair_values, (count,), count)
             values: Vector = np.add(sums.respond(ALL, ALL, ALL).T, self.intercept, order="C")
-        return values[:, 0] if self._single else values
+        single = len(self.dual_coef) == 1 and k in (0, 2)
+        return values[:, 0] if single else values
 
     def _reduce_pairs(
-        self,
-        X: Data,
-        device: Any,
-        memory_limit: int | str | None,
-        reduce: Callable[[Iterator[Strip], int, int], NDArray[Any]],
-        shape: tuple[int, ...],
-        numbers_per_row: int,
-        dtype: Any = np.float64,
+        self, sums: _Sums, reduce: Reduction, shape: tuple[int, ...], numbers_per_row: int, dtype: Any = np.float64
     ) -> NDArray[Any]:
         """Reduce the decision values of pairs of classes by ``reduce``. Return an array (n, *shape) of ``dtype``.
 
@@ -181,22 +176,20 @@ class KernelModel:
         the number of classes. ``reduce`` is called for a few rows at a time, so that decision values of pairs take only
         a part of the memory limit. ``numbers_per_row`` is the number of values that ``reduce`` allocates for each row.
         """
-        k = len(self.classes)
-        with self._sums_for(X, device, memory_limit) as sums:
-            out = np.empty((sums.n, *shape), dtype)
-            budget = min(MAX_BYTES, sums.limit // SHARE)
-            tile = whole_tiles(1)
-            max_classes = int(np.sqrt(budget // (8 * COPIES * tile)))
-            blocks = decoder.blocks(k, max_classes if sums.n <= tile else min(max_classes, decoder.CLASSES))
-            step = int(budget // (8 * (COPIES * blocks[0][0].stop ** 2 + numbers_per_row)))
-            step = whole_tiles(step) if step >= tile else max(1, step)
-            for start in range(0, sums.n, step):
-                rows = slice(start, min(start + step, sums.n))
-                try:
-                    out[rows] = reduce(self._strips(sums, rows, blocks), rows.stop - start, k)
-                except RowError as error:
-                    error.row += start
-                    raise
+        k, out = len(self.classes), np.empty((sums.n, *shape), dtype)
+        budget = min(MAX_BYTES, sums.limit // SHARE)
+        tile = whole_tiles(1)
+        max_classes = int(np.sqrt(budget // (8 * COPIES * tile)))
+        blocks = decoder.blocks(k, max_classes if sums.n <= tile else min(max_classes, decoder.CLASSES))
+        step = int(budget // (8 * (COPIES * blocks[0][0].stop ** 2 + numbers_per_row)))
+        step = whole_tiles(step) if step >= tile else max(1, step)
+        for start in range(0, sums.n, step):
+            rows = slice(start, min(start + step, sums.n))
+            try:
+                out[rows] = reduce(self._strips(sums, rows, blocks), rows.stop - start, k)
+            except RowError as error:
+                error.row += start
+                raise
         return out
 
     def _strips(self, sums: _Sums, rows: slice, blocks: list[tuple[slice, slice]]) -> Iterator[Strip]:
@@ -217,7 +210,9 @@ class KernelModel:
         """Check the rows X, and yield an object that computes sums over the support vectors for them."""
         X = arrays.canonical(X)
         if isinstance(self.kernel, Precomputed):
-            self._check_kernel_values(X)
+            needed = self.support_vectors.max(initial=-1) + 1
+            if X.ndim != 2 or X.shape[1] < needed:
+                raise ValueError(f"X must be kernel values, {needed} columns or more; got {X.shape}")
             limit = parse_bytes(memory_limit) or np.inf
             with explained("decision values"):
                 yield _Sums(X.shape[0], limit, lambda rows, *some: self._host_sums(X[rows], *some))
@@ -230,9 +225,8 @@ class KernelModel:
             support, X = self._on_device(stream, self.kernel, X)
 
             def respond(rows: slice, groups: slice, problems: slice) -> Vector:
-                return exact.decision_values(
-                    support, stream, X if rows == ALL else X[rows], self.dual_coef[problems], groups
-                )
+                some = X if rows == ALL else X[rows]
+                return exact.decision_values(support, stream, some, self.dual_coef[problems], groups)
 
             yield _Sums(X.shape[0], stream.limit, respond)
 
@@ -240,16 +234,6 @@ class KernelModel:
     def of_pairs(self) -> bool:
         """Return whether the model has one problem for each pair of classes."""
         return len(self.classes) > 2 and len(self.intercept) != len(self.dual_coef)
-
-    @property
-    def _single(self) -> bool:
-        return len(self.dual_coef) == 1 and len(self.classes) in (0, 2)
-
-    def _check_kernel_values(self, K: Data) -> None:
-        """Raise ValueError unless the kernel values K have a column for each support vector."""
-        needed = self.support_vectors.max(initial=-1) + 1
-        if K.ndim != 2 or K.shape[1] < needed:
-            raise ValueError(f"X must be kernel values, {needed} columns or more; got {K.shape}")
 
     def _host_sums(self, K: Data, groups: slice, problems: slice) -> Vector:
         """Return sums of coefficients times given kernel values K (n, columns), (classes * problems, n).
@@ -343,7 +327,8 @@ class KernelModel:
             def winners(strips: Iterator[Strip], n: int, k: int) -> NDArray[np.intp]:
                 return decoder.votes(strips, n, k).argmax(axis=1)
 
-            return np.asarray(self.classes[self._reduce_pairs(X, device, memory_limit, winners, (), 2 * k, np.intp)])
+            with self._sums_for(X, device, memory_limit) as sums:
+                return np.asarray(self.classes[self._reduce_pairs(sums, winners, (), 2 * k, np.intp)])
         values = self.decision_function(X, device, memory_limit)
         return Decoder(TASKS[self.task].kind, self.classes).by_value(values)
 
@@ -385,7 +370,8 @@ class KernelModel:
             def coupled(strips: Iterator[Strip], n: int, k: int) -> Vector:
                 return decoder.of_pairs(decoder.pair_values(strips, n, k), A, B, k)
 
-            return self._reduce_pairs(X, device, memory_limit, coupled, (k,), decoder.COUPLING_NUMBERS * k**2)
+            with self._sums_for(X, device, memory_limit) as sums:
+                return self._reduce_pairs(sums, coupled, (k,), decoder.COUPLING_NUMBERS * k**2)
         values = self.decision_function(X, device, memory_limit)
         if A is None or B is None:
             return decoder.of_one_class(values, np.asarray(marks))

@@ -164,11 +164,7 @@ def _arrays(model: KernelModel) -> dict[str, Any]:
     if plan.partition and _splits(plan.kind):
         made |= {"order": plan.partition.order, "dense": np.int32(plan.partition.dense)}
     arrays = {name: np.asarray(value) for name, value in made.items()}
-    # np.ascontiguousarray turns a single value into a vector, so the shape () is restored.
-    return {
-        name: np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(array.shape)
-        for name, array in arrays.items()
-    }
+    return {name: np.asarray(array, array.dtype.newbyteorder("<"), "C") for name, array in arrays.items()}
 
 
 def _labels(classes: NDArray[Any]) -> NDArray[Any]:
@@ -258,7 +254,7 @@ def _shown(name: str, array: NDArray[Any]) -> str:
 def _checked(path: PathLike, arrays: Mapping[str, NDArray[Any]]) -> KernelModel:
     """Check every array of a model file, and return the model. Raises ValueError if an array is wrong."""
     file = _Checks(path, arrays)
-    is_clsvm = "format" in arrays and arrays["format"].dtype.kind == "U" and str(arrays["format"]) == FORMAT
+    is_clsvm = str(arrays.get("format")) == FORMAT
     file.require(is_clsvm, f"an archive of {', '.join(arrays)[:200] or 'nothing'}", f"format {FORMAT!r}")
     version = int(file.array("version", "int64", ()))
     file.require(version == VERSION, f"version {version} of {FORMAT!r}", f"version {VERSION}")
@@ -316,9 +312,8 @@ def _estimates(file: _Checks, task: str, k: int, pairs: bool) -> dict[str, Any]:
     k is the number of classes. ``pairs`` says whether there is a problem for each pair of classes.
     """
     present, lengths = file.arrays.keys() & set(ESTIMATES), estimates_of(task, k) if pairs else {}
-    file.require(
-        present in (set(), lengths.keys()), f"{', '.join(sorted(present))} of {task}", ", ".join(lengths) or "none"
-    )
+    expected = ", ".join(lengths) or "none"
+    file.require(present in (set(), lengths.keys()), f"{', '.join(sorted(present))} of {task}", expected)
     found = {name: file.array(name, "float64", (lengths[name],)) for name in present}
     ascending = (np.diff(found.get("prob_density_marks", ())) >= 0).all()
     file.require(ascending, "prob_density_marks out of order", "ascending marks")
@@ -370,9 +365,8 @@ def _plan(file: _Checks, kernel: Kernel, d: int) -> Plan | None:
     if not kind:
         file.array("centre", "float64", (0,))
         return None
-    file.require(
-        kind in supported, f"layout {kind[:40]!r}", f"one that the kernel function has: {', '.join(supported)}"
-    )
+    expected = f"one that the kernel function has: {', '.join(supported)}"
+    file.require(kind in supported, f"layout {kind[:40]!r}", expected)
     centre = file.array("centre", "float64", (d,))
     fits = kernel.spec.of_distance or not centre.any()
     file.require(fits, f"a centre for {kernel.spec.formula}", "none: it does not depend on x - y alone")

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar, cast
+from typing import Any, BinaryIO, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -150,22 +150,22 @@ def read_problem(path: PathLike, n_features: int | None = None) -> tuple[sparse.
     OSError
         If the file cannot be opened.
     """
-    return _read(path, n_features)
+    return _read(path, Form(n_features))
 
 
-def _read(path: PathLike, n_features: int | None, lowest: int = 1) -> tuple[sparse.csr_matrix, NDArray[np.float64]]:
-    """Read a data file in svmlight text whose columns are numbered from ``lowest``, 0 or 1. Return X and y."""
+def _read(path: PathLike, form: Form) -> tuple[sparse.csr_matrix, NDArray[np.float64]]:
+    """Read a data file in svmlight text, and return X and y."""
     with explained(f"reading {path}"), _open(path) as stream:
         lines = Lines(stream)
         try:
-            return load(lines, n_features, lowest)
+            return load(lines, form)
         except NotTextError:
             raise
         except (ValueError, OverflowError, *_DAMAGE) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise
             cause = str(error)
-    raise ValueError(diagnose(path, n_features, cause, lines.at(), lowest=lowest))
+    raise ValueError(diagnose(path, form, cause, lines.at()))
 
 
 def read_rows(path: PathLike, n_features: int | None = None) -> Any:
@@ -239,7 +239,7 @@ def read_kernel(
     OSError
         If the file cannot be opened.
     """
-    X, y = _read(path, None, 0)
+    X, y = _read(path, Form(lowest=0))
     serials, width = arrays.gathered_columns(X, np.zeros(1, np.intp))[:, 0], X.shape[1] - 1
     invalid = np.flatnonzero(~((serials >= 1) & (serials == np.rint(serials)) & (serials <= max(width, 1))))
     if len(invalid) and numbered:
@@ -301,15 +301,35 @@ def _open(path: PathLike) -> BinaryIO:
     return bounded(cast(BinaryIO, opener(path, "rb")), path)
 
 
-def load(lines: Lines, n_features: int | None, lowest: int = 1) -> tuple[sparse.csr_matrix, NDArray[np.float64]]:
-    """Read all rows X and labels y from ``lines`` by scikit-learn's compiled reader.
+class Form(NamedTuple):
+    """Describe the lines of a file: numbers such as a label, then index:value for each feature.
 
-    ``n_features`` is the number of columns of X, or None for the highest index. Columns are numbered from ``lowest``.
+    Attributes
+    ----------
+    n_features
+        number of columns, or None for the highest index.
+    lowest
+        number of the first column, 0 or 1.
+    first
+        name of the numbers at the start of a line, for messages.
+    numbers
+        how many numbers there are at the start of a line.
+    """
+
+    n_features: int | None = None
+    lowest: int = 1
+    first: str = "label"
+    numbers: int = 1
+
+
+def load(lines: Lines, form: Form) -> tuple[sparse.csr_matrix, NDArray[np.float64]]:
+    """Read all rows X and labels y from ``lines``, which begin with one number, by scikit-learn's compiled reader.
+
     Errors do not name the wrong line; :func:`diagnose` finds it.
     """
     from sklearn.datasets import load_svmlight_file
 
-    X, y = load_svmlight_file(lines, n_features=n_features, zero_based=not lowest)
+    X, y = load_svmlight_file(lines, n_features=form.n_features, zero_based=not form.lowest)
     if not (len(y) and np.isfinite(y).all() and np.isfinite(X.data).all() and X.shape[1] <= MAX_INDEX):
         raise ValueError("no rows, or a number that is not finite, or an index too high")
     small = np.int32 if X.nnz <= MAX_INDEX else np.int64
@@ -317,43 +337,33 @@ def load(lines: Lines, n_features: int | None, lowest: int = 1) -> tuple[sparse.
     return sparse.csr_matrix(parts, shape=X.shape), y
 
 
-def diagnose(
-    path: PathLike,
-    n_features: int | None,
-    cause: str,
-    at: tuple[int, bytes],
-    skip: int = 0,
-    first: str = "label",
-    count: int = 1,
-    lowest: int = 1,
-) -> str:
+def diagnose(path: PathLike, form: Form, cause: str, at: tuple[int, bytes], skip: int = 0) -> str:
     """Return an error message that names the first wrong line of a file, after :func:`load` has failed.
 
-    The first ``skip`` lines are not checked. Each other line begins with ``count`` numbers, which the message calls
-    ``first``. Columns are numbered from ``lowest`` to ``n_features``. ``cause`` is the message of :func:`load`, which
-    is returned if no line is wrong. A pipe cannot be read again, so only the line at which the reader failed is
-    checked: its number and text are ``at``.
+    The first ``skip`` lines are not checked. ``cause`` is the message of :func:`load`, which is returned if no line is
+    wrong. A pipe cannot be read again, so only the line at which the reader failed is checked: its number and text are
+    ``at``.
     """
     rows, number = 0, skip
     if not os.path.isfile(path):  # a pipe cannot be read again
-        fault = _fault(at[1], n_features, first, count, lowest)
+        fault = _fault(at[1], form)
         return f"{path}, line {at[0]}: {fault}" if fault else f"{path}: {cause}"
     with _open(path) as stream:
         try:
-            for number, line in enumerate(without_bom(stream), 1):
-                if number <= skip:
-                    continue
-                if fault := _fault(line, n_features, first, count, lowest):
+            for number, line in enumerate(islice(without_bom(stream), skip, None), skip + 1):
+                if fault := _fault(line, form):
                     return f"{path}, line {number}: {fault}"
                 rows += bool(line.partition(b"#")[0].strip())
         except _DAMAGE as error:
             return f"{path}, line {number + 1}: got a damaged or truncated stream ({error}), expected compressed text"
     if not rows:
-        return f"{path}, line {number + 1}: got the end of the file and no rows, expected '{first} index:value ...'"
+        got = "the end of the file and no rows"
+        return f"{path}, line {number + 1}: got {got}, expected '{form.first} index:value ...'"
     return f"{path}: {cause}"
 
 
-def _fault(line: bytes, n_features: int | None, first: str, count: int, lowest: int) -> str | None:
+def _fault(line: bytes, form: Form) -> str | None:
+    n_features, lowest, first, count = form
     words = (match[0] for match in WORD.finditer(normalized(line.partition(b"#")[0])))
     numbers = list(islice(words, count))
     for word in numbers:
