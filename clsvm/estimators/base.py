@@ -43,7 +43,7 @@ from clsvm.models.model import KernelModel
 from clsvm.opencl import devices, memory
 from clsvm.parameters import PARAMETERS, Parameter
 from clsvm.system import explained
-from clsvm.tasks import TASKS
+from clsvm.tasks import CLASSES, TASKS
 
 _SLOW = "kernel is a Python function: it is evaluated for all pairs of rows on the host; a clsvm Kernel runs on devices"
 DTYPES = [np.float64, np.float32]
@@ -154,7 +154,8 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
 
     def _check_numbers(self) -> None:
         """Raise ValueError or TypeError if a parameter is invalid. The message names its valid values."""
-        for name, value in self._solver_params().items():
+        given = self._solver_params()
+        for name, value in given.items():
             self._table[name].limits.check(name, value)
         memory.parse_bytes(self.memory_limit)
         names = f"{', '.join(BUILTIN)}, precomputed"
@@ -165,7 +166,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
             raise ValueError(words)
         if not (isinstance(self.kernel, str | Kernel) or self._user_kernel):
             raise TypeError(f"kernel must be a name ({names}), a Kernel or a function, got {self.kernel!r}")
-        check_random_state(getattr(self, "random_state", None))
+        check_random_state(given.get("random_state"))
 
     def _solver_params(self) -> dict[str, Any]:
         """Return name -> value for the estimator's parameters that ``_table`` describes.
@@ -290,7 +291,8 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
     @property
     def _labels(self) -> NDArray[Any]:
         """Return the class labels (k,) of the fitted estimator, (0,) for a task without classes."""
-        return getattr(self, "classes_", np.zeros(0))
+        none = np.zeros(0)
+        return getattr(self, "classes_", none) if TASKS[self._task].kind == CLASSES else none
 
     def _kernel_model(self, kernel: Kernel | Precomputed, support_vectors: Any, **others: Any) -> KernelModel:
         """Return the model of the fitted estimator, whose coefficients, intercepts and classes are already set.

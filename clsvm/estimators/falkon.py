@@ -62,11 +62,8 @@ class Falkon(KernelEstimator):
     _checks: Mapping[str, Any] = MappingProxyType({})  # options of scikit-learn's check of y
 
     def _loss(self, outputs: int) -> str:
-        """Return the name of the loss function for this number of outputs: a key of clsvm.losses.LOSSES.
-
-        An estimator without the parameter loss has the squared loss.
-        """
-        return getattr(self, "loss", "squared")
+        """Return the name of the loss function for this number of outputs: a key of clsvm.losses.LOSSES."""
+        return "squared"
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit the estimator to training data; X may be memory-mapped and larger than the device's memory.
@@ -301,6 +298,9 @@ class FalkonRegressor(RegressorMixin, Falkon):
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
+
+    def _loss(self, outputs: int) -> str:
+        return str(self.loss)
 
     def _formulate(self, y: Any, sample_weight: Any) -> Targets:
         y = checks.check_size(np.asarray(y, np.float64))

@@ -32,11 +32,7 @@ class _Classifier(ClassifierMixin, Machine):
     """Fit a classifier. This is the base class of SVC and NuSVC, which define the dual problem of two classes."""
 
     _weights_error = "Invalid input"  # start of the error message for weights that leave fewer than two classes
-
-    @property
-    def _strategy(self) -> str:
-        """Return the value of the parameter multi_class. A classifier without it solves each pair of classes."""
-        return getattr(self, "multi_class", "ovo")
+    _strategy = "ovo"  # value of the parameter multi_class
 
     def _problem(self, signs: Vector, bounds: Vector) -> Problem:
         """Return the dual problem of two classes.
@@ -223,6 +219,10 @@ class SVC(_Classifier):
         checkpoint_every: float = 60.0,
     ) -> None:
         set_parameters(self, locals())
+
+    @property
+    def _strategy(self) -> str:  # type: ignore[override]
+        return self.multi_class
 
     def _problem(self, signs: Vector, bounds: Vector) -> Problem:
         return c_svc(signs[None], bounds[None], bool(self.bias))
