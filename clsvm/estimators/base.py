@@ -22,14 +22,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import (
-    _num_samples,
-    check_consistent_length,
-    check_is_fitted,
-    check_random_state,
-    column_or_1d,
-    validate_data,
-)
+from sklearn.utils import validation
 
 from clsvm import arrays, kernels
 from clsvm.errors import warn
@@ -166,7 +159,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
             raise ValueError(words)
         if not (isinstance(self.kernel, str | Kernel) or self._user_kernel):
             raise TypeError(f"kernel must be a name ({names}), a Kernel or a function, got {self.kernel!r}")
-        check_random_state(given.get("random_state"))
+        validation.check_random_state(given.get("random_state"))
 
     def _solver_params(self) -> dict[str, Any]:
         """Return name -> value for the estimator's parameters that ``_table`` describes.
@@ -208,11 +201,10 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
             check_missing(y)
         if self._user_kernel:
             arrays.check_files(X)
-            check_consistent_length(X, None if X_only else y)
-            return X if X_only else (X, column_or_1d(y, warn=True))
-        sparse = False if self._precomputed else "csr"
-        X = arrays.checked(X)
-        checked = validate_data(self, X, y, reset=reset, accept_sparse=sparse, dtype=DTYPES, order="C", **asked)
+            validation.check_consistent_length(X, None if X_only else y)
+            return X if X_only else (X, validation.column_or_1d(y, warn=True))
+        form = {"accept_sparse": False if self._precomputed else "csr", "dtype": DTYPES, "order": "C"}
+        checked = validation.validate_data(self, arrays.checked(X), y, reset=reset, **form, **asked)
         return arrays.canonical(checked) if X_only else (arrays.canonical(checked[0]), checked[1])
 
     def _solver_rows(self, X: Any, kernel: Kernel | None = None) -> tuple[Any, Kernel | Precomputed]:
@@ -244,7 +236,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         if np.iscomplexobj(K):
             raise ValueError(f"the kernel function must return real numbers, got {K.dtype}")
         K = np.ascontiguousarray(K, np.float64)
-        expected = _num_samples(X), _num_samples(Y)
+        expected = validation._num_samples(X), validation._num_samples(Y)
         if K.shape != expected:
             raise ValueError(f"the kernel function must return {shape_text(expected)} values, got {K.shape}")
         if not np.isfinite(K).all():
@@ -318,7 +310,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         For a kernel that is a Python function, return the kernel values between X and the training rows. Raises
         ValueError, or NotFittedError if the estimator is not fitted.
         """
-        check_is_fitted(self)
+        validation.check_is_fitted(self)
         X = self._rows(X)
         if self._user_kernel:
             X = self._evaluated(X, self._rows_of_fit)
