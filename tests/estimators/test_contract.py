@@ -25,7 +25,7 @@ from sklearn.preprocessing import StandardScaler
 
 import clsvm
 from clsvm import SVC, SVR, NuSVC, NuSVR, OneClassSVM
-from clsvm.estimators import dual
+from clsvm.estimators import base
 from clsvm.model_selection import SVCSearchCV
 from clsvm.models import decoder
 from clsvm.opencl import devices
@@ -219,11 +219,11 @@ def test_a_fit_that_is_interrupted_leaves_the_one_before(name: str, rows: int, m
     model = getattr(clsvm, name)().fit(X, y)
     before, values = dict(vars(model)), values_of(model, X)
 
-    def interrupted(**_: Any) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(dual, "KernelModel", interrupted)
+        patched.setattr(base, "KernelModel", interrupted)
         with pytest.raises(KeyboardInterrupt):
             model.fit(X[:90, :2], 7 - y[:90])
     assert vars(model).keys() == before.keys()
