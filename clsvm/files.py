@@ -11,7 +11,6 @@ import contextlib
 import errno
 import io
 import os
-import secrets
 import shutil
 import stat
 import sys
@@ -143,7 +142,7 @@ def _scratch(target: Path) -> Iterator[BinaryIO]:
 
 def _new(target: Path) -> BinaryIO:
     while True:
-        stream = open(target.with_name(f"{_PREFIX}{secrets.token_hex(8)}{_SUFFIX}"), "xb")  # noqa: SIM115
+        stream = open(target.with_name(f"{_PREFIX}{os.urandom(8).hex()}{_SUFFIX}"), "xb")  # noqa: SIM115
         if sys.platform != "win32":
             with contextlib.suppress(OSError):  # a file system without locks, where _sweep deletes nothing
                 fcntl.flock(stream, fcntl.LOCK_EX)
@@ -199,8 +198,6 @@ def exposed(path: PathLike) -> str:
     In a folder with the sticky bit only a file's owner can. On Windows the result is always "". Raises OSError if
     ``path`` is missing.
     """
-    if sys.platform == "win32":
-        return ""
     given, real = Path(os.path.abspath(path)), Path(os.path.realpath(path))
     above = {place for one in (given, real) for place in one.parents}
     for place in sorted({given, real} | above):

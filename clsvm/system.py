@@ -11,7 +11,6 @@ import errno
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from clsvm.errors import HostMemoryError
 
@@ -27,27 +26,23 @@ _RLIMITS = {
 }
 
 
-class MemoryLimit(NamedTuple):
-    """Hold the bytes that one limit of this process's memory leaves free, and the limit's name for messages."""
-
-    free: int
-    name: str
-
-
 def available(proc: Path = PROC) -> int | None:
     """Return the bytes that this process can still allocate: the minimum over all limits, None if none is known."""
-    return min((limit.free for limit in memory_limits(proc)), default=None)
+    return min((free for free, _ in memory_limits(proc)), default=None)
 
 
-def memory_limits(proc: Path = PROC) -> list[MemoryLimit]:
-    """Return every limit that can be read: the system's free memory, each cgroup's limit, the process's own limits.
+def memory_limits(proc: Path = PROC) -> list[tuple[int, str]]:
+    """Return the bytes that each limit of this process's memory leaves free, with the limit's name for messages.
+
+    The limits are the system's free memory, the limits of cgroups and the process's own limits, as far as they can be
+    read.
 
     Parameters
     ----------
     proc : Path
         The folder of the proc file system. Its mount table says where the cgroups are.
     """
-    return [MemoryLimit(max(0, free), name) for free, name in (*_system(proc), *_cgroups(proc), *_ulimits(proc))]
+    return [(max(0, free), name) for free, name in (*_system(proc), *_cgroups(proc), *_ulimits(proc))]
 
 
 def _system(proc: Path) -> Iterator[tuple[int, str]]:
@@ -158,8 +153,6 @@ def out_of_memory(error: Exception, what: str = "") -> HostMemoryError:
 
     error: the original error. what: the work that failed, or "".
     """
-    if isinstance(error, HostMemoryError):
-        return error
     request = str(error) or "the system refused a request for memory, whose size it does not tell"
     with contextlib.suppress(OSError, MemoryError):
         if found := memory_limits():

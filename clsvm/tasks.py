@@ -65,11 +65,6 @@ def of_libsvm() -> tuple[str, ...]:
     return tuple(task.name for task in TASKS.values() if task.number is not None)
 
 
-def of_number(number: int) -> Task | None:
-    """Return the task with this value of svm-train's flag -s, or None."""
-    return next((task for task in TASKS.values() if task.number == number), None)
-
-
 def listed(joint: str = "or", *parameters: str) -> str:
     """List LIBSVM's tasks that have all of ``parameters``, as text: "0 C-SVC, 1 nu-SVC, ... or 4 nu-SVR".
 

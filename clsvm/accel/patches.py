@@ -28,8 +28,9 @@ from sklearn.model_selection import GridSearchCV, ParameterGrid, check_cv
 from sklearn.model_selection._search import BaseSearchCV
 from sklearn.svm._base import BaseLibSVM
 from sklearn.utils import parallel
+from sklearn.utils.validation import _num_samples
 
-from clsvm.accel import costs, log
+from clsvm.accel import log
 from clsvm.accel.costs import COSTS, PYTHON, cells, nonpositive_weight, number_of_classes, refused
 from clsvm.errors import DeviceError, warn
 from clsvm.estimators.callbacks import registered
@@ -62,7 +63,7 @@ def search_refused(search: Any, params: dict[str, Any]) -> str:
     kernels = {one["kernel"] for one in grid if isinstance(one.get("kernel"), str)}
     if search.estimator.kernel == "precomputed" or "precomputed" in kernels:
         return "kernel='precomputed'"
-    reasons = [costs.refused(search.estimator, one.get("kernel", search.estimator.kernel)) for one in grid]
+    reasons = (refused(search.estimator, one.get("kernel", search.estimator.kernel)) for one in grid)
     return next(filter(None, reasons), "")
 
 
@@ -85,13 +86,13 @@ def seconds(search: Any, X: Any, y: Any) -> tuple[float, float]:
 
     clsvm's seconds are a lower bound: the time that its fits would take for a few rows.
     """
-    rows = X.shape[0] if hasattr(X, "shape") else len(X)
-    width = costs.cells(X) if hasattr(X, "shape") and len(X.shape) == 2 else float(len(X[0]))
+    rows = _num_samples(X)
+    width = cells(X) if hasattr(X, "shape") and len(X.shape) == 2 else float(len(X[0]))
     classifier = is_classifier(search.estimator)
     folds = check_cv(search.cv, y, classifier=classifier).get_n_splits(X, y)
     classes = len(np.unique(y)) if classifier and y is not None else 1
     part, fits = rows * (folds - 1) // max(1, folds), len(ParameterGrid(search.param_grid)) * folds
-    return fits * costs.COSTS.libsvm_fit_seconds(part, width, classes), fits * costs.COSTS.fixed_fit_seconds(classes)
+    return fits * COSTS.libsvm_fit_seconds(part, width, classes), fits * COSTS.fixed_fit_seconds(classes)
 
 
 def run(search: Any, X: Any, y: Any) -> Any:
@@ -129,27 +130,17 @@ class _CachedModel(NamedTuple):
         weak reference to the estimator.
     model
         the clsvm model, a :class:`KernelModel`.
-    dual_coef
-        coefficients of the estimator.
-    intercept
-        offsets of the estimator.
-    vectors
-        support vectors of the estimator.
-    kernel
-        kernel parameters of the estimator.
+    attributes
+        attributes of the estimator, as :func:`_model_attributes` returns them.
     """
 
     owner: ref[Any]
     model: Any
-    dual_coef: Any
-    intercept: Any
-    vectors: Any
-    kernel: Any
+    attributes: tuple[Any, ...]
 
 
-_cached_models: dict[
-    int, _CachedModel
-] = {}  # cached models by id(estimator), since a subclass may define equality without a hash
+# cached models by id(estimator), since a subclass may define equality without a hash
+_cached_models: dict[int, _CachedModel] = {}
 _state: dict[str, Any] = {"broken": "", "spent": 0.0}  # reason why no device is usable; seconds spent in LIBSVM
 
 
@@ -170,12 +161,7 @@ def _fit(original: Method) -> Method:
 
 
 def _run_faster(
-    call: log.Call,
-    reason: str,
-    theirs: float,
-    least: float,
-    ours: Callable[[], Any],
-    libsvm: Callable[[], Any],
+    call: log.Call, reason: str, theirs: float, least: float, ours: Callable[[], Any], libsvm: Callable[[], Any]
 ) -> Any:
     """Run a call by ``ours()`` if clsvm can and is expected to be faster, else by ``libsvm()``. Return the result.
 
@@ -253,7 +239,7 @@ def _clsvm_model(model: Any) -> Any:
     which LIBSVM reads, differ from the public coefficients, because a caller has changed some of them.
     """
     key, now = id(model), _model_attributes(model)
-    if (cached := _cached_models.get(key)) and cached.owner() is model and all(map(_same, cached[2:], now)):
+    if (cached := _cached_models.get(key)) and cached.owner() is model and all(map(_same, cached.attributes, now)):
         return cached.model
     import clsvm
 
@@ -262,7 +248,7 @@ def _clsvm_model(model: Any) -> Any:
     if not (np.array_equal(now[0], public[0]) and np.array_equal(now[1], public[1])):
         raise ValueError("the estimator's private coefficients differ from dual_coef_ and intercept_")
     clsvm_model = clsvm.from_sklearn(model).model_
-    _cached_models[key] = _CachedModel(ref(model, lambda _: _cached_models.pop(key, None)), clsvm_model, *now)
+    _cached_models[key] = _CachedModel(ref(model, lambda _: _cached_models.pop(key, None)), clsvm_model, now)
     return clsvm_model
 
 

@@ -21,6 +21,8 @@ import typer
 
 from clsvm.cli import common, flags, grid, scale, train
 from clsvm.cli.flags import Option, app
+from clsvm.errors import DeviceError, HostMemoryError
+from clsvm.system import explained
 
 if TYPE_CHECKING:
     from clsvm.kernels import Kernel
@@ -139,7 +141,6 @@ def _default() -> tuple[int | None, str]:
 
     The index is None if there is no default device.
     """
-    from clsvm.errors import DeviceError
     from clsvm.opencl.devices import find
 
     named = os.environ.get("CLSVM_DEVICE")
@@ -198,7 +199,6 @@ def _show_kept() -> None:
 
 def _show_found(found: Tuning) -> None:
     """Print the results of a run of the tuner: times of each tuned computation, then measured costs of entries."""
-    figures = "default ms", "best ms", "gain"
     rows, figures = [], ("default ms", "best ms", "gain")
     for one in found.families:
         numbers = f"{1e3 * one.default:.3g}", f"{1e3 * one.best:.3g}", f"{one.default / one.best:.2f}"
@@ -209,8 +209,7 @@ def _show_found(found: Tuning) -> None:
     for rate in found.rates:
         measured = "not measured" if rate.ratio is None else f"{rate.ratio:g}"
         rates.append((rate.field, f"{rate.words}, over a dense cell's", f"{rate.default:g}", measured))
-    if rates:
-        common.show_table(("rate", "time of", "default", "measured"), rates, ("default", "measured"))
+    common.show_table(("rate", "time of", "default", "measured"), rates, ("default", "measured"))
     if not all(one.searched for one in found.families):
         typer.echo("what is not searched had no time for two candidates: it stays the default")
     if any(rate.ratio is None for rate in found.rates):
@@ -355,9 +354,6 @@ def options(
 
 def main() -> None:
     """Run the command ``clsvm``. If the host lacks memory, print one message and exit with code 1."""
-    from clsvm.errors import HostMemoryError
-    from clsvm.system import explained
-
     try:
         with explained():
             app(prog_name="clsvm")

@@ -18,6 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from clsvm import files
+from clsvm.errors import ClsvmError
+from clsvm.system import explained
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -39,9 +43,6 @@ def reporting(ctx: typer.Context, checkpoint: str | None = None) -> Iterator[Non
     An error ends the command with exit code 1, Ctrl-C with exit code 130. With --debug Python prints its tracebacks
     instead. ``checkpoint`` is the file from which an interrupted command can continue. The message of Ctrl-C names it.
     """
-    from clsvm.errors import ClsvmError
-    from clsvm.system import explained
-
     if ctx.find_root().params.get("debug"):
         yield
         return
@@ -94,8 +95,6 @@ def check_files(reads: Sequence[str | None], writes: Sequence[str | None]) -> No
     both read and written, or be named twice to be written. No pipe may be named twice to be read. Pipes, terminals and
     /dev/null may be named several times to be written.
     """
-    from clsvm import files
-
     sources, targets = [name for name in reads if name], [name for name in writes if name]
     for i, source in enumerate(sources):
         if not os.path.isfile(source) and os.path.exists(source) and source in sources[:i]:
@@ -104,7 +103,6 @@ def check_files(reads: Sequence[str | None], writes: Sequence[str | None]) -> No
         others = [] if os.path.exists(out) and not os.path.isfile(out) else [*sources, *targets[:i]]
         if os.path.realpath(out) in map(os.path.realpath, others):
             raise ValueError(f"{out} would be overwritten: the command names this file twice; name two different files")
-    for out in targets:
         files.check_writable(out)
 
 
@@ -118,11 +116,10 @@ def training_rows(file: str, kernel_values: bool, of_classes: bool, hint: str = 
     from clsvm import arrays
     from clsvm.models import svmlight
 
-    X: Any
     columns = None
     if kernel_values:
-        columns, X, y = svmlight.read_kernel(file, dense=False)
-        X = arrays.gathered_columns(X, columns)
+        columns, K, y = svmlight.read_kernel(file, dense=False)
+        X = arrays.gathered_columns(K, columns)
     else:
         X, y = svmlight.read_problem(file)
     if of_classes and (y == y[0]).all():
@@ -172,8 +169,6 @@ def draw(figure: Any, path: str, picture: str, *given: Any) -> None:
     ``given`` are the arguments of this function. After an error no partial file is left. Do nothing if ``figure`` is
     None.
     """
-    from clsvm import files
-
     if figure is None:
         return
     from clsvm import plots
@@ -188,8 +183,6 @@ def write_file(path: str | None, lines: Iterable[str], end: str = "\n") -> None:
 
     Raises OSError if the file cannot be written. No partial file is left then.
     """
-    from clsvm import files
-
     if path is not None:
         with files.atomic_write(path) as stream:
             stream.writelines(f"{line}{end}".encode() for line in lines)

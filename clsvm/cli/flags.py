@@ -45,7 +45,8 @@ class Option:
     metavar
         placeholder for the value in the help, or None.
     read
-        function that converts the value; it may raise BadParameter. None leaves the value unchanged.
+        function that converts the value; it raises ValueError or TypeError for an invalid one. None leaves the value
+        unchanged.
     least
         smallest valid number, or None.
     ok
@@ -70,11 +71,8 @@ class Option:
 
     def parameter(self) -> inspect.Parameter:
         """Return the function parameter from which typer makes the flag or argument."""
-        settings: dict[str, Any] = {"help": self.help, "metavar": self.metavar}
-        if not self.multiple:
-            settings["callback"] = self.value
-        if self.least is not None:
-            settings["min"] = self.least
+        callback = None if self.multiple else self.value
+        settings: dict[str, Any] = {"help": self.help, "metavar": self.metavar, "min": self.least, "callback": callback}
         made = typer.Option(self.flag, hidden=self.hidden, **settings) if self.flag else typer.Argument(**settings)
         kind: Any = self.kind or (str if self.default in (None, REQUIRED) else type(self.default))
         kind = kind | None if self.default is None else kind
@@ -88,9 +86,12 @@ class Option:
 
     def value(self, value: Any) -> Any:
         """Check a value from the command line, and return it after conversion. Raises BadParameter if it is invalid."""
-        if value is not None and self.ok is not None and not (math.isfinite(value) and self.ok(value)):
-            raise typer.BadParameter(f"got {value:g}, expected {self.expected}", param_hint=self.flag)
-        return value if self.read is None else self.read(value)
+        try:
+            if value is not None and self.ok is not None and not (math.isfinite(value) and self.ok(value)):
+                raise ValueError(f"got {value:g}, expected {self.expected}")
+            return value if self.read is None else self.read(value)
+        except (ValueError, TypeError) as error:
+            raise typer.BadParameter(str(error).replace(" or None", "")) from None  # no word on a command line is None
 
 
 app = typer.Typer(
@@ -189,11 +190,11 @@ def one_of(flag: str | None, got: str, known: Collection[str], words: str = "") 
 
 
 def with_suffix(suffix: str) -> Callable[[str | None], str | None]:
-    """Return a function for :attr:`Option.read` that raises BadParameter unless a file name ends in ``suffix``."""
+    """Return a function for :attr:`Option.read` that raises ValueError unless a file name ends in ``suffix``."""
 
     def check(name: str | None) -> str | None:
         if name is not None and not name.lower().endswith(suffix):
-            raise typer.BadParameter(f"got {name!r}, expected a name that ends in {suffix}")
+            raise ValueError(f"got {name!r}, expected a name that ends in {suffix}")
         return name
 
     return check
@@ -234,14 +235,14 @@ def _weights(words: Sequence[str] | None) -> dict[int, float]:
 def _kernel_name(text: str | None) -> str | None:
     """Return the name of the kernel for the value of -t, which is LIBSVM's number of a kernel or a name.
 
-    Raises BadParameter for another value.
+    Raises ValueError for another value.
     """
     from clsvm.kernels.records import BUILTIN
 
     name = _KERNELS.get(text or "", text)
     if name is not None and name not in (*BUILTIN, "precomputed"):
         expected = f"0 linear, 1 poly, 2 rbf, 3 sigmoid, 4 precomputed, or a name: {', '.join(BUILTIN)}"
-        raise typer.BadParameter(f"got {text!r}, expected one of {expected}")
+        raise ValueError(f"got {text!r}, expected one of {expected}")
     return name
 
 
@@ -249,10 +250,7 @@ def _memory(text: str | None) -> str | None:
     if text is not None:
         from clsvm.opencl.memory import parse_bytes
 
-        try:
-            parse_bytes(text)
-        except ValueError as error:
-            raise typer.BadParameter(str(error)) from None
+        parse_bytes(text)
     return text
 
 
@@ -285,11 +283,8 @@ def _of_parameter(one: Parameter) -> Option:
     is_text = isinstance(one.default, str)
 
     def checked(value: Any) -> Any:
-        try:
-            value = one.limits.read(value) if is_text else value
-            one.limits.check(one.name, value)
-        except (ValueError, TypeError) as error:
-            raise typer.BadParameter(str(error).replace(" or None", "")) from None
+        value = one.limits.read(value) if is_text else value
+        one.limits.check(one.name, value)
         return value
 
     kind = float if one.default is None else None

@@ -10,7 +10,6 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,21 +25,21 @@ from clsvm.parameters import PARAMETERS
 MOST = 10_000  # a range has fewer than this many values of C or gamma
 
 
-def _powers(flag: str, text: str) -> list[float] | None:
+def _powers(text: str) -> list[float] | None:
     """Return the numbers begin, begin + step, ..., end for the text ``begin,end,step``. Return None for ``null``.
 
-    Raises BadParameter for another text. ``flag`` names the flag in the message.
+    Raises ValueError for another text.
     """
     if text == "null":
         return None
     try:
         begin, end, step = map(float, text.split(","))
     except ValueError:
-        raise typer.BadParameter(f"got {text!r}, expected begin,end,step or null", param_hint=flag) from None
+        raise ValueError(f"got {text!r}, expected begin,end,step or null") from None
     count = (end - begin) / step if step else -1.0
     if not 0 <= count < MOST:
         words = f"expected a step that leads from {begin:g} to {end:g}, in less than {MOST} values"
-        raise typer.BadParameter(f"got {text!r}, {words}", param_hint=flag)
+        raise ValueError(f"got {text!r}, {words}")
     return [begin + k * step for k in range(int(count + 1e-9) + 1)]
 
 
@@ -57,9 +56,9 @@ class GridCommand(flags.LibsvmCommand):
 
 
 def _by_range(value: float | None) -> None:
-    """Raise BadParameter if -c or -g is given, because the grid search chooses C and gamma."""
+    """Raise ValueError if -c or -g is given, because the grid search chooses C and gamma."""
     if value is not None:
-        raise typer.BadParameter("C and gamma are searched: use -log2c and -log2g")
+        raise ValueError("C and gamma are searched: use -log2c and -log2g")
 
 
 def _is_zero(value: int) -> bool:
@@ -70,10 +69,10 @@ SOLVER = [one for one in flags.of_estimators(short=True) if one.name != "C"]
 RANGE = "BEGIN,END,STEP"
 OPTIONS = (
     flags.data("Training data of classes"),
-    Option("c", "-log2c", "-5,15,2", "Exponents of 2 for C; null: C = 1.", str, RANGE, partial(_powers, "-log2c")),
+    Option("c", "-log2c", "-5,15,2", "Exponents of 2 for C; null: C = 1.", str, RANGE, _powers),
     Option(
         "g", "-log2g", "3,-15,-2", "Exponents of 2 for gamma; null: gamma = 1 / number of features.", str, RANGE,
-        read=partial(_powers, "-log2g"),
+        read=_powers,
     ),
     replace(flags.FOLDS, default=5, help="Folds of the cross-validation."),
     Option("out", "-out", None, "File of rates. Default: FILE's name + .out; null: nowhere", str, "FILE", to_write),

@@ -21,12 +21,12 @@ from typing import Any, NamedTuple, NoReturn
 
 import typer
 
+from clsvm import files
 from clsvm.cli import common, flags
 from clsvm.cli.common import Array, warn
 from clsvm.cli.flags import Option
 
 _CELLS = 1 << 18  # about this many values are scaled and written at a time
-_HIGHEST = 2**31 - 1  # largest feature number, which is a C int in LIBSVM
 _SHOWN = 10  # a warning names at most this many features
 
 
@@ -56,7 +56,7 @@ class Ranges(NamedTuple):
     features: Array
     low: Array
     high: Array
-    target: tuple[float, float, float, float] | None
+    target: tuple[float, ...] | None
 
     def varied(self) -> Ranges:
         """Return the ranges without the constant features, whose ``low`` and ``high`` are equal."""
@@ -65,37 +65,27 @@ class Ranges(NamedTuple):
 
 
 def _limits(words: tuple[str, str] | None) -> tuple[float, float] | None:
-    """Return the lower and upper limit of scaled targets that -y gives. Return None without -y.
-
-    Raises BadParameter unless they are two finite numbers, the second one larger.
-    """
-    if words is None:
-        return None
+    """Return the lower and upper limit of scaled targets that -y gives, or None without -y."""
     try:
-        lower, upper = float(words[0]), float(words[1])
+        return None if words is None else (float(words[0]), float(words[1]))
     except ValueError:
-        got = " ".join(words)
+        got = " ".join(words or ())
         raise typer.BadParameter(f"got {got!r}, expected two numbers, such as 0 1", param_hint="-y") from None
-    if not math.isfinite(lower):
-        raise typer.BadParameter(f"got {lower:g}, expected two finite numbers", param_hint="-y")
-    _above(lower, upper, "-y", f"a second number above {lower:g}, the first")
-    return lower, upper
 
 
-def _above(lower: float, upper: float, flag: str, expected: str) -> None:
-    if not lower < upper < math.inf:
-        raise typer.BadParameter(f"got {upper:g}, expected {expected}", param_hint=flag)
+def _check_limits(flags: str, lower: float, upper: float) -> None:
+    """Raise BadParameter, which names ``flags``, unless both limits are finite and the upper one is larger."""
+    if not -math.inf < lower < upper < math.inf:
+        expected = "expected two finite numbers, the second the larger"
+        raise typer.BadParameter(f"got {lower:g} and {upper:g}, {expected}", param_hint=flags)
 
 
 @flags.command(
     "Scale each feature of FILE by its minimum and maximum and print the rows as svmlight text.",
     flags.data("Data"),
-    Option("lower", "-l", -1.0, "Scaled minimum of each feature.", ok=math.isfinite, expected="a finite number"),
+    Option("lower", "-l", -1.0, "Scaled minimum of each feature."),
     Option("upper", "-u", 1.0, "Scaled maximum of each feature."),
-    Option(
-        "target", "-y", None, "Also scale targets, to these limits.", tuple[str, str], "LOWER UPPER",
-        read=_limits,
-    ),
+    Option("target", "-y", None, "Also scale targets, to these limits.", tuple[str, str], "LOWER UPPER", read=_limits),
     Option("save", "-s", None, "Write minima and maxima to this file.", str, "RANGES", read=flags.to_write),
     Option(
         "restore", "-r", None, "Scale by a file of -s or svm-scale; its limits replace -l and -u.", str, "RANGES",
@@ -105,7 +95,9 @@ def _above(lower: float, upper: float, flag: str, expected: str) -> None:
 )  # fmt: skip
 def scale(args: Any) -> None:
     """Run ``clsvm scale``: scale the features of a data file, and print the rows as svmlight text."""
-    _above(args.lower, args.upper, "-u", f"a number above {args.lower:g}, the lower limit")
+    _check_limits("-l, -u", args.lower, args.upper)
+    if args.target is not None:
+        _check_limits("-y", *args.target)
     file, save, restore = args.file, args.save, args.restore
     if save is not None and restore is not None:
         raise typer.BadParameter("expected one of -s and -r, got both", param_hint="-s")
@@ -123,8 +115,7 @@ def scale(args: Any) -> None:
         unknown = np.setdiff1d(ranges.features, restored.features, assume_unique=True)
         if len(unknown):
             warn(f"{restore} does not have {_named(unknown)} of {file}: left out")
-        ranges = restored.varied()
-        ranges = ranges if ranges.target is not None else ranges._replace(target=target)
+        ranges = restored.varied()._replace(target=restored.target or target)
     labels = _labels(file, y, ranges)
     _check(file, ranges, features, low, high)
     common.write_file(save, _written(ranges))
@@ -295,8 +286,11 @@ class _Line(NamedTuple):
     def shown(self) -> str:
         return repr(b" ".join(self.words)[:40].decode("utf-8", "replace")) if self.words else "the end of the file"
 
-    def numbers(self, what: str, count: int) -> list[float]:
-        """Return the ``count`` finite numbers of the line. Raises ValueError that says ``what`` was expected."""
+    def numbers(self, what: str, count: int, equal: bool = False) -> list[float]:
+        """Return the ``count`` finite numbers of the line. Raises ValueError that says ``what`` was expected.
+
+        The last number must not be smaller than the one before. The two may be equal only if ``equal`` is true.
+        """
         from clsvm.models.svmlight import number
 
         try:
@@ -305,25 +299,17 @@ class _Line(NamedTuple):
             values = []
         if len(values) != count or not all(map(math.isfinite, values)):
             self.fail(self.shown(), what)
+        low, high = values[-2:]
+        if high < low or (high == low and not equal):
+            self.fail(f"{low:g} and {high:g}", f"{what}, the last the larger")
         return values
-
-    def pair(self, what: str, equal: bool = False) -> tuple[float, float]:
-        """Return the two numbers of the line. Raises ValueError if the second number is smaller than the first.
-
-        Equal numbers also raise ValueError, unless ``equal`` is true. ``what`` names the expected numbers in messages.
-        """
-        first, second = self.numbers(what, 2)
-        if second < first or (second == first and not equal):
-            self.fail(f"{first:g} and {second:g}", f"{what}, the second the larger")
-        return first, second
 
 
 def _read(path: str) -> Ranges:
     """Read a range file that ``clsvm scale -s`` or svm-scale wrote. Raises ValueError that names a malformed line."""
     import numpy as np
 
-    from clsvm import files
-    from clsvm.models.svmlight import without_bom
+    from clsvm.models.svmlight import MAX_INDEX, without_bom
 
     with files.bounded(open(path, "rb"), path, "a file of ranges") as stream:
         every = [line.split() for line in without_bom(stream)]
@@ -331,21 +317,18 @@ def _read(path: str) -> Ranges:
     lines = chain(filled, repeat(_Line(path, len(every) + 1, [])))
     target, line = None, next(lines)
     if line.words == [b"y"]:
-        ends = next(lines).pair("the targets' lower and upper limit")
-        target = *ends, *next(lines).pair("the targets' minimum and maximum", equal=True)
+        limits = next(lines).numbers("the targets' lower and upper limit", 2)
+        target = *limits, *next(lines).numbers("the targets' minimum and maximum", 2, equal=True)
         line = next(lines)
     if line.words != [b"x"]:
         line.fail(line.shown(), "x" if target else "x or y")
-    lower, upper = next(lines).pair("the features' lower and upper limit")
-    features, spans, last = list[int](), list[tuple[float, float]](), 0
+    lower, upper = next(lines).numbers("the features' lower and upper limit", 2)
+    spans, last = list[list[float]](), 0
     while (line := next(lines)).words:
-        index, low, high = line.numbers("a feature's number, minimum and maximum", 3)
-        if not (index == int(index) and last < index <= _HIGHEST):
-            line.fail(f"feature {index:.17g}" + f" after {last}" * bool(last), f"{last + 1} to {_HIGHEST}, ascending")
-        if low > high:
-            line.fail(f"minimum {low:g} above maximum {high:g}", "a minimum and a maximum")
-        last = int(index)
-        features.append(last - 1)
-        spans.append((low, high))
-    low_high = np.array(spans).reshape(-1, 2)
-    return Ranges(lower, upper, np.array(features, np.int64), low_high[:, 0], low_high[:, 1], target)
+        spans.append(line.numbers("a feature's number, minimum and maximum", 3, equal=True))
+        number = spans[-1][0]
+        if not (number == int(number) and last < number <= MAX_INDEX):
+            line.fail(f"feature {number:.17g}" + f" after {last}" * bool(last), f"{last + 1} to {MAX_INDEX}, ascending")
+        last = int(number)
+    numbers, low, high = np.array(spans).reshape(-1, 3).T
+    return Ranges(lower, upper, numbers.astype(np.int64) - 1, low, high, target)

@@ -11,6 +11,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import chain, combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,12 +22,9 @@ from clsvm.cli.common import Array, warn
 from clsvm.cli.flags import REQUIRED, Option
 from clsvm.nystrom.parameters import TABLE
 from clsvm.parameters import PARAMETERS
-from clsvm.tasks import CLASSES, NUMBERS, TASKS, Task, listed, of_number
+from clsvm.tasks import CLASSES, NUMBERS, TASKS, Task, listed
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from clsvm.kernels import Kernel
     from clsvm.models.model import KernelModel
     from clsvm.report import FitReport, NystromReport
@@ -48,10 +46,10 @@ _AT_BOUND = 1 - 1e-6  # a coefficient counts as bounded if it has at least this 
 
 
 def _task(number: int) -> Task:
-    task = of_number(number)
-    if task is None:
-        raise typer.BadParameter(f"got {number}, expected {listed()}", param_hint="-s")
-    return task
+    for task in TASKS.values():
+        if task.number == number:
+            return task
+    raise ValueError(f"got {number}, expected {listed()}")
 
 
 class _Data(NamedTuple):
@@ -490,12 +488,9 @@ def _probable(model: KernelModel, X: Any, where: tuple[Any, Any]) -> tuple[Array
     else:
         labels, head = model.predict(X, *where), "label normal outlier"
 
-    def lines() -> Iterator[str]:
-        yield head
-        for label, row in zip(labels.tolist(), found.tolist(), strict=True):
-            yield " ".join([_label(label), *(f"{p:g}" for p in row)])
-
-    return np.asarray(labels), lines()
+    rows = zip(labels.tolist(), found.tolist(), strict=True)
+    lines = (" ".join([_label(label), *(f"{p:g}" for p in row)]) for label, row in rows)
+    return np.asarray(labels), chain([head], lines)
 
 
 def _label(label: bool | int | float | str) -> str:
@@ -503,16 +498,13 @@ def _label(label: bool | int | float | str) -> str:
     return label if isinstance(label, str) else f"{label:.0f}" if label == int(label) else repr(label)
 
 
-def order_of_labels(y: NDArray[Any]) -> NDArray[Any]:
+def order_of_labels(y: Array) -> list[Any]:
     """Return the distinct labels in y (n,) in svm-train's order: by first occurrence, except that +1 precedes -1."""
-    import numpy as np
-
-    labels, first = np.unique(y, return_index=True)
-    listed: NDArray[Any] = labels[np.argsort(first)]
-    return listed[::-1] if listed.tolist() == [-1, 1] else listed
+    listed = list(dict.fromkeys(y.tolist()))
+    return listed[::-1] if listed == [-1, 1] else listed
 
 
-def svm_train(estimator: Any, y: NDArray[Any], weights: NDArray[np.float64] | None = None) -> Iterator[str]:
+def svm_train(estimator: Any, y: Array, weights: Array | None) -> Iterator[str]:
     """Yield the lines that svm-train prints about a fit: lines for each binary problem, then a classifier's total nSV.
 
     ``estimator`` is a fitted SVM, and y (n,) are the labels or targets that it was fitted to. ``weights`` (n,) are the
@@ -533,8 +525,7 @@ def svm_train(estimator: Any, y: NDArray[Any], weights: NDArray[np.float64] | No
     steps = np.atleast_1d(estimator.n_iter_)
     if model.of_pairs:
         positions, signs = libsvm.reordered_pairs(order)
-        i, j = np.triu_indices(k, 1)
-        class_pairs = [(a, b) for a, b in zip(order[i].tolist(), order[j].tolist(), strict=True)]
+        class_pairs = list(combinations(order.tolist(), 2))
     else:  # the second of two classes is the positive one
         positions, signs = np.zeros(1, np.intp), np.array([-1.0 if k == 2 and order[0] == 0 else 1.0])
         class_pairs, duals = [tuple(order.tolist())], duals.sum(keepdims=True)

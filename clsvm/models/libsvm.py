@@ -81,7 +81,7 @@ def class_order(model: KernelModel) -> list[int]:
     return order[::-1] if len(order) == 2 and not model.smaller_first else order
 
 
-def ordered(model: KernelModel, classes: NDArray[Any]) -> KernelModel:
+def ordered(model: KernelModel, classes: NDArray[Any] | list[Any]) -> KernelModel:
     """Return the same model with its classes in another order, such as svm-train's order of first occurrence.
 
     ``classes`` holds the model's labels in the order that LIBSVM's file is to have. A model with one problem for each

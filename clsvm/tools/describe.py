@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.utils import check_array
 
@@ -156,7 +155,7 @@ def describe(X: Any, device: Any = None) -> Description:
     X = check_array(arrays.checked(X), accept_sparse="csr", dtype=[np.float64, np.float32])
     d = X.shape[1]
     X = arrays.without_empty(arrays.canonical(X))  # fits remove empty columns too
-    count, lengths = partition.counts(X), _lengths(X)
+    count = partition.counts(X)
     with Stream(device) as stream:
         profile = stream.profile
         plan = layouts.choose(profile, X, make("rbf").spec)
@@ -169,7 +168,7 @@ def describe(X: Any, device: Any = None) -> Description:
         occurring=int(np.count_nonzero(count)),
         entries=entries,
         mean=entries / n,
-        longest=int(lengths.max()),
+        longest=int((X != 0).sum(axis=1).max()),
         density=entries / n / d,
         deciles=deciles(count, n),
         splits=tuple(_split(count, n, rule, HYBRID.gain(profile)) for rule in RULES),
@@ -190,13 +189,6 @@ def deciles(count: NDArray[np.int64], n: int) -> tuple[float | None, ...]:
     """
     falling = np.sort(count[count > 0])[::-1] / n
     return tuple(float(tenth.mean()) if len(tenth) else None for tenth in np.array_split(falling, TENTHS))
-
-
-def _lengths(X: arrays.Data) -> NDArray[np.int64]:
-    """Return the number of nonzero values of each row."""
-    if not sp.issparse(X):
-        return np.count_nonzero(X, axis=1)
-    return np.diff(np.concatenate([[0], np.cumsum(X.data != 0)])[X.indptr])
 
 
 def _split(count: NDArray[np.int64], n: int, rule: str, gain: Gain) -> Split:

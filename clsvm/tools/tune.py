@@ -494,10 +494,7 @@ def _search(spec: Any, family: Family, profile: Profile, n: int, end: float) -> 
     """
     timed: list[tuple[Profile, Launch, list[float]]] = []  # of each candidate: profile, launch, seconds of runs
     with ExitStack() as stack:
-        candidates = list(family.candidates(profile))
-        for i, candidate in enumerate(candidates):
-            if candidate in candidates[:i]:
-                continue
+        for candidate in dict.fromkeys(family.candidates(profile)):
             needed = sum(max(0, _ROUNDS - len(took)) * min(took) for _, _, took in timed)
             if perf_counter() + needed >= end:
                 break

@@ -129,14 +129,14 @@ def test_the_default_budget_is_a_share_of_the_least(monkeypatch: pytest.MonkeyPa
 
 def test_a_limit_of_the_process_that_is_real() -> None:
     """A child under a real limit sees it."""
-    code = "from clsvm import system; print(min(system.memory_limits()))"
+    code = "from clsvm import system; print(*min(system.memory_limits()))"
 
     def limited() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (2**31, resource.RLIM_INFINITY))
 
     done = subprocess.run([sys.executable, "-c", code], preexec_fn=limited, capture_output=True, text=True)
     assert "ulimit -v" in done.stdout, done
-    assert int(done.stdout.split("free=")[1].split(",")[0]) < 2**31
+    assert int(done.stdout.split()[0]) < 2**31
 
 
 @pytest.mark.parametrize(
