@@ -28,11 +28,10 @@ _TICKS = 12  # most labels of an axis
 _STEPS, _MARGIN = 200, 0.08  # grid points along a side of a boundary's plane; its margin as a share of the rows' extent
 _VALUES = 10  # most cells along an axis of a heat map that shows their values
 Axes = Any  # matplotlib's type; the package may be missing
-Figure = Any
 
 
-def figure() -> Figure:
-    """Return an empty figure that can be saved without a display. Raises ImportError without matplotlib."""
+def figure() -> Any:
+    """Return an empty matplotlib figure that can be saved without a display. Raises ImportError without matplotlib."""
     return _matplotlib("figure").Figure(layout="constrained")
 
 
@@ -58,9 +57,8 @@ def convergence(report: Record, ax: Axes = None) -> Axes:
     ImportError
         If matplotlib is not installed.
     """
-    ax, label = _axes(ax), "seconds"
-    if not report.trace:
-        label = "seconds (no trace was kept: the end alone)"
+    ax = _axes(ax)
+    label = "seconds" if report.trace else "seconds (no trace was kept: the end alone)"
     for name, (traced, ended) in report.curves.items():
         points = [(point.seconds, getattr(point, traced)) for point in report.trace]
         points = points or [(report.seconds["total"], getattr(report, ended))]
@@ -412,18 +410,12 @@ def _lowest(scores: NDArray[np.float64]) -> tuple[float | None, bool]:
 
 def _write_values(ax: Axes, image: Any, scores: NDArray[np.float64], best: tuple[np.intp, ...] | None) -> None:
     """Write each cell's score into the heat map; in the cell ``best``, the score stands below the star."""
+    style = {"textcoords": "offset points", "ha": "center", "va": "center", "fontsize": "small"}
     for at, score in np.ndenumerate(scores):
         red, green, blue, _ = image.cmap(image.norm(score)) if np.isfinite(score) else (1, 1, 1, 1)
-        ax.annotate(
-            f"{score:.3g}" if np.isfinite(score) else "failed",
-            at[::-1],
-            xytext=(0, -12 if at == best else 0),
-            textcoords="offset points",
-            ha="center",
-            va="center",
-            fontsize="small",
-            color="black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "white",  # by perceived brightness
-        )
+        colour = "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "white"  # by perceived brightness
+        words = f"{score:.3g}" if np.isfinite(score) else "failed"
+        ax.annotate(words, at[::-1], xytext=(0, -12 if at == best else 0), color=colour, **style)
 
 
 def _cluster(X: arrays.Data, size: int, device: Any) -> NDArray[np.int32]:

@@ -100,15 +100,8 @@ def run(search: Any, X: Any, y: Any) -> Any:
     from clsvm.accel.strict import Search, made
     from clsvm.model_selection.search import copy_attributes
 
-    found = Search(
-        made(search.estimator),
-        search.param_grid,
-        scoring=search.scoring,
-        refit=False,
-        cv=search.cv,
-        error_score=search.error_score,
-        return_train_score=search.return_train_score,
-    ).fit(X, y)
+    shared = {name: getattr(search, name) for name in ("scoring", "cv", "error_score", "return_train_score")}
+    found = Search(made(search.estimator), search.param_grid, refit=False, **shared).fit(X, y)
     copy_attributes(search, found, X, y)
     return search
 

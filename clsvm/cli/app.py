@@ -22,6 +22,7 @@ import typer
 from clsvm.cli import common, flags, grid, scale, train
 from clsvm.cli.flags import Option, app
 from clsvm.errors import DeviceError, HostMemoryError
+from clsvm.parameters import PARAMETERS
 from clsvm.system import explained
 
 if TYPE_CHECKING:
@@ -302,10 +303,7 @@ def check(args: Any) -> None:
     FUNCTION, flags.ELEMENT, flags.PARAM,
     Option("product", "--product", "rows", "rows, update, both, forward-back or tile."),
     Option("layout", "--layout", "dense", "Layout of the rows: dense, clustered, csr or hybrid."),
-    Option(
-        "dtype", "--dtype", "float32", "Type of kernel values: float32 or float64.",
-        read=lambda text: flags.one_of(None, text, ("float32", "float64"), "float32 or float64"),
-    ),
+    flags.of_parameter(PARAMETERS["dtype"]),
     flags.DEVICE,
     Option("profile", "--profile", None, "Kind of device, cpu or gpu, instead of --device."),
     Option("features", "--features", 0, "Number of features, if above 65536.", least=0),

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from types import SimpleNamespace
-from typing import Annotated, Any, get_origin
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
@@ -71,18 +71,12 @@ class Option:
 
     def parameter(self) -> inspect.Parameter:
         """Return the function parameter from which typer makes the flag or argument."""
-        callback = None if self.multiple else self.value
-        settings: dict[str, Any] = {"help": self.help, "metavar": self.metavar, "min": self.least, "callback": callback}
+        settings: dict[str, Any] = {"help": self.help, "metavar": self.metavar, "min": self.least}
         made = typer.Option(self.flag, hidden=self.hidden, **settings) if self.flag else typer.Argument(**settings)
         kind: Any = self.kind or (str if self.default in (None, REQUIRED) else type(self.default))
         kind = kind | None if self.default is None else kind
         hint = Annotated[kind, made]
         return inspect.Parameter(self.name, inspect.Parameter.KEYWORD_ONLY, default=self.default, annotation=hint)
-
-    @property
-    def multiple(self) -> bool:
-        """Return whether the value is a list or tuple. typer converts lists and tuples later than other values."""
-        return get_origin(self.kind) is not None
 
     def value(self, value: Any) -> Any:
         """Check a value from the command line, and return it after conversion. Raises BadParameter if it is invalid."""
@@ -91,7 +85,8 @@ class Option:
                 raise ValueError(f"got {value:g}, expected {self.expected}")
             return value if self.read is None else self.read(value)
         except (ValueError, TypeError) as error:
-            raise typer.BadParameter(str(error).replace(" or None", "")) from None  # no word on a command line is None
+            words = str(error).replace(" or None", "")  # no word on a command line means None
+            raise typer.BadParameter(words, param_hint=self.flag) from None
 
 
 app = typer.Typer(
@@ -119,8 +114,7 @@ def command(
         @wraps(function)
         def run(ctx: typer.Context, **given: Any) -> None:
             with reporting(ctx, given.get("resume") or given.get("checkpoint")):
-                several = {option.name: option.value(given[option.name]) for option in options if option.multiple}
-                function(SimpleNamespace(**{**given, **several}))
+                function(SimpleNamespace(**{option.name: option.value(given[option.name]) for option in options}))
 
         ctx = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
         listed = [ctx, *(option.parameter() for option in options)]
@@ -178,14 +172,10 @@ def to_write(name: str | None) -> str | None:
     return "/dev/stdout" if name == "-" else name
 
 
-def one_of(flag: str | None, got: str, known: Collection[str], words: str = "") -> str:
-    """Return the value ``got`` of a flag if it is among ``known``, else raise BadParameter.
-
-    ``words`` is the text that the error shows after "expected", by default the names in ``known``.
-    """
+def one_of(flag: str, got: str, known: Collection[str]) -> str:
+    """Return the value ``got`` of a flag if it is among ``known``, else raise BadParameter."""
     if got not in known:
-        expected = words or f"one of {', '.join(known)}"
-        raise typer.BadParameter(f"got {got!r}, expected {expected}", param_hint=flag)
+        raise typer.BadParameter(f"got {got!r}, expected one of {', '.join(known)}", param_hint=flag)
     return got
 
 
@@ -210,9 +200,9 @@ def numbers(words: Sequence[str] | None) -> dict[str, float | int]:
         except ValueError:
             equals = ""
         if not (equals and name.isidentifier()):
-            raise typer.BadParameter(f"got {word!r}, expected name=number, such as alpha=0.5", param_hint="--param")
+            raise ValueError(f"got {word!r}, expected name=number, such as alpha=0.5")
         if name in found:
-            raise typer.BadParameter(f"got {name} twice, expected it once", param_hint="--param")
+            raise ValueError(f"got {name} twice, expected it once")
         found[name] = value
     return found
 
@@ -226,9 +216,9 @@ def _weights(words: Sequence[str] | None) -> dict[int, float]:
             weight = weights[int(label)] = float(text)
         except ValueError:
             expected = "expected an integer label and a weight, such as -w-1 0.5"
-            raise typer.BadParameter(f"got '-w{label} {text}', {expected}", param_hint="-wi") from None
+            raise ValueError(f"got '-w{label} {text}', {expected}") from None
         if not 0 < weight < math.inf:
-            raise typer.BadParameter(f"got {weight:g}, expected a weight above 0", param_hint=f"-w{label}")
+            raise ValueError(f"got '-w{label} {text}', expected a weight above 0")
     return weights
 
 
@@ -271,10 +261,10 @@ def of_estimators(table: Mapping[str, Parameter] = PARAMETERS, short: bool = Fal
     If ``short`` is true, return options for the parameters with LIBSVM's one-letter flags instead.
     """
     flags = [one for one in table.values() if one.flag and one.flag.name.startswith("--") != short]
-    return [_of_parameter(one) for one in flags]
+    return [of_parameter(one) for one in flags]
 
 
-def _of_parameter(one: Parameter) -> Option:
+def of_parameter(one: Parameter) -> Option:
     """Return the option for an estimator parameter.
 
     typer converts text to a number. If the value may be a word such as "auto" or a number, ``one.limits`` converts it.
@@ -300,14 +290,10 @@ DEVICES = Option("device", "--device", None, f"{_ONE_DEVICE} Several: gpu:0,gpu:
 MEMORY_LIMIT = Option("memory_limit", "--memory-limit", None, _MEMORY, read=_memory)
 QUIET = Option("quiet", "-q", False, "Print warnings and errors only.")
 MODEL_OUT = Option("model", "", None, _MODEL_OUT, read=to_write)
-REPORT = Option(
-    "report", "--report", None, "Write the fit's report as JSON.", str, "FILE.json", read=with_suffix(".json")
-)
-PLOT = Option("plot", "--plot", None, "Draw gap and violation over time.", str, "FILE.png", read=with_suffix(".png"))
+REPORT = Option("report", "--report", None, "Write the fit's report as JSON.", str, "FILE.json", with_suffix(".json"))
+PLOT = Option("plot", "--plot", None, "Draw gap and violation over time.", str, "FILE.png", with_suffix(".png"))
 ELEMENT = Option("element", "--element", None, _ELEMENT, str, "EXPR")
-PARAM = Option(
-    "param", "--param", None, "A parameter of the kernel; repeatable.", list[str], "NAME=VALUE", read=numbers
-)
+PARAM = Option("param", "--param", None, "A parameter of the kernel; repeatable.", list[str], "NAME=VALUE", numbers)
 
 # Flags of svm-train, which LIBSVM's grid.py passes on to svm-train
 _KERNEL = (
@@ -323,7 +309,7 @@ COEF0 = Option(
     "coef0", "-r", None, "coef0 of the kernel. Default: 0", float, ok=math.isfinite, expected="a finite number"
 )
 WEIGHTS = Option(
-    "weights", "-wi", None, "Multiply C of a label by WEIGHT: -w1 2 -w-1 0.5.", list[str], "WEIGHT", read=_weights
+    "weights", "-wi", None, "Multiply C of a label by WEIGHT: -w1 2 -w-1 0.5.", list[str], "WEIGHT", _weights
 )
 SHRINKING = Option("shrinking", "-h", 1, "Shrinking, 0 or 1: accepted, without effect.", **_BINARY)
 PROBABILITY = Option(

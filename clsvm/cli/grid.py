@@ -176,17 +176,9 @@ def _points(args: Any, powers: dict[str, list[float]], known: list[Point]) -> It
         return
     names = {"c": "C", "g": "gamma"}
     values = [{names[name]: [2.0**power] for name, power in at.items()} for at in todo]
-    solver = {one.name: vars(args)[one.name] for one in SOLVER if PARAMETERS[one.name].solver}
-    svc = clsvm.SVC(
-        kernel=args.kernel or "rbf",
-        degree=args.degree,
-        coef0=args.coef0,
-        gamma=1.0 / X.shape[1],
-        class_weight=by_class,
-        device=args.device,
-        memory_limit=args.memory_limit,
-        **solver,
-    )
+    of_solver = [one.name for one in SOLVER if PARAMETERS[one.name].solver]
+    given = {name: vars(args)[name] for name in ("degree", "coef0", "device", "memory_limit", *of_solver)}
+    svc = clsvm.SVC(kernel=args.kernel or "rbf", gamma=1.0 / X.shape[1], class_weight=by_class, **given)
     folds, shown = common.folds_of(index, args.folds, True), int(not args.quiet and sys.stderr.isatty())
     found = SVCSearchCV(svc, values, cv=folds, refit=False, verbose=shown).fit(X, index).cv_results_
     scores = np.stack([found[f"split{k}_test_score"] for k in range(len(folds))], axis=1)

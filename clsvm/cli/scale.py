@@ -69,8 +69,7 @@ def _limits(words: tuple[str, str] | None) -> tuple[float, float] | None:
     try:
         return None if words is None else (float(words[0]), float(words[1]))
     except ValueError:
-        got = " ".join(words or ())
-        raise typer.BadParameter(f"got {got!r}, expected two numbers, such as 0 1", param_hint="-y") from None
+        raise ValueError(f"got {' '.join(words or ())!r}, expected two numbers, such as 0 1") from None
 
 
 def _check_limits(flags: str, lower: float, upper: float) -> None:
@@ -86,10 +85,10 @@ def _check_limits(flags: str, lower: float, upper: float) -> None:
     Option("lower", "-l", -1.0, "Scaled minimum of each feature."),
     Option("upper", "-u", 1.0, "Scaled maximum of each feature."),
     Option("target", "-y", None, "Also scale targets, to these limits.", tuple[str, str], "LOWER UPPER", read=_limits),
-    Option("save", "-s", None, "Write minima and maxima to this file.", str, "RANGES", read=flags.to_write),
+    Option("save", "-s", None, "Write minima and maxima to this file.", str, "RANGES", flags.to_write),
     Option(
         "restore", "-r", None, "Scale by a file of -s or svm-scale; its limits replace -l and -u.", str, "RANGES",
-        read=flags.to_read,
+        flags.to_read,
     ),
     cls=flags.LibsvmCommand,
 )  # fmt: skip

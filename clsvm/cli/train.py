@@ -314,7 +314,7 @@ def _more_lines(model: KernelModel, report: FitReport, rows: int) -> Iterator[st
     flags.MODEL_OUT,
     Option(
         "machine", "--machine", "classes", "classes (least squares), logistic (with probabilities of two classes), "
-        "numbers, or log-cosh: numbers with outliers.", read=lambda text: flags.one_of(None, text, _ESTIMATORS),
+        "numbers, or log-cosh: numbers with outliers.", read=lambda text: flags.one_of("--machine", text, _ESTIMATORS),
     ),
     Option("function", "--kernel", None, "A name of 'clsvm kernels list', or an expression: rbf.", str, "NAME|EXPR"),
     Option(
@@ -324,7 +324,7 @@ def _more_lines(model: KernelModel, report: FitReport, rows: int) -> Iterator[st
     flags.ELEMENT, flags.PARAM,
     Option("no_intercept", "--no-intercept", False, "Fit no offset."),
     *OF_TABLE,
-    Option("seed", "--seed", 0, "Seed of the random choice of inducing points.", least=0),
+    Option("random_state", "--seed", 0, "Seed of the random choice of inducing points.", least=0),
     flags.QUIET, flags.DEVICES, flags.MEMORY_LIMIT, flags.REPORT,
     to=FALKON, name="train",
 )  # fmt: skip
@@ -346,17 +346,10 @@ def falkon_train(args: Any) -> None:
     common.check_files([args.file], [target, args.report])
     X, y = svmlight.read_problem(args.file)
     name, params = _ESTIMATORS[args.machine]
-    estimator = getattr(clsvm, name)(
-        kernel=kernel,
-        gamma=args.gamma or "scale",
-        fit_intercept=not args.no_intercept,
-        random_state=args.seed,
-        verbose=not args.quiet and sys.stderr.isatty(),
-        device=args.device,
-        memory_limit=args.memory_limit,
-        **params,
-        **{option.name: vars(args)[option.name] for option in OF_TABLE},
-    )
+    options = "random_state", "device", "memory_limit", *(option.name for option in OF_TABLE)
+    estimator = getattr(clsvm, name)(kernel=kernel, gamma=args.gamma or "scale", fit_intercept=not args.no_intercept)
+    estimator.set_params(**params, **{name: vars(args)[name] for name in options})
+    estimator.set_params(verbose=not args.quiet and sys.stderr.isatty())
     warnings.simplefilter("ignore", ConvergenceWarning)  # said below
     stopped = False
     try:

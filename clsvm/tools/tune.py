@@ -36,7 +36,6 @@ from clsvm.gram.programs import SLABS
 from clsvm.kernels import make
 from clsvm.opencl import profiles
 from clsvm.opencl.devices import find, tuning_key, untuned_profile
-from clsvm.opencl.profiles import RATES as LIMITS
 from clsvm.opencl.profiles import SEARCH, Profile
 from clsvm.opencl.stream import Stream
 from clsvm.problem import c_svc
@@ -241,7 +240,7 @@ def measure(stream: Stream, rate: Rate, n: int | None = None) -> float | None:
     slower = float(np.median([took / dense_took for dense_took, took in rounds]))
     dense_cells = slower * (of_dense.cells + of_dense.overhead)  # time of the product, in multiply-adds of dense rows
     ratio = float(f"{(dense_cells - work.overhead) / work.cells:.2g}")
-    least, most = LIMITS[rate.field]
+    least, most = profiles.RATES[rate.field]
     return ratio if least <= ratio <= most else None
 
 

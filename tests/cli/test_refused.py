@@ -71,7 +71,7 @@ USAGE = {
     "kernels emit": "expected one of them",
     "kernels emit --kernel rbf --product spam": "rows, update, both, forward-back, tile",
     "kernels emit --kernel chi2 --layout clustered": "expected one of dense, csr",
-    "kernels emit --kernel rbf --dtype half": "float32 or float64",
+    "kernels emit --kernel rbf --dtype half": "dtype must be 'float32' or 'float64', got 'half'",
     "kernels emit --kernel rbf --profile spam": "cpu",
     "kernels emit --kernel rbf --profile cpu --device 0": "got both",
     "scale": "missing argument 'file'",
