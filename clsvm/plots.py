@@ -103,10 +103,8 @@ def race(runs: Mapping[str, Any], best: float | None = None, ax: Axes = None) ->
     known = [y for some in points.values() for _, y in some]
     if not known:
         names = ", ".join(map(str, runs)) if isinstance(runs, Mapping) else type(runs).__name__
-        raise ValueError(
-            f"got no objective in {names or 'no run'}, "
-            "expected a FitReport with a trace, or pairs (seconds, objective), for each name"
-        )
+        expected = "expected a FitReport with a trace, or pairs (seconds, objective), for each name"
+        raise ValueError(f"got no objective in {names or 'no run'}, {expected}")
     if best is None:
         bounds = [run.dual for run in runs.values() if isinstance(run, FitReport) and np.isfinite(run.dual)]
         best = max(bounds) if bounds else min(known)
@@ -216,13 +214,12 @@ def breakdown(reports: Mapping[str, Record], ax: Axes = None) -> Axes:
     Cotter, Srebro, Keshet (2011), figure 2.
     """
     if not isinstance(reports, Mapping) or not reports:
-        raise ValueError(
-            f"got {reports!r}, expected at least one FitReport by name, such as {{'a9a': model.fit_report_}}"
-        )
+        example = "{'a9a': model.fit_report_}"
+        raise ValueError(f"got {reports!r}, expected at least one FitReport by name, such as {example}")
     kinds = {type(report).__name__: report.parts for report in reports.values()}
     if len(kinds) > 1:
         raise ValueError(f"got reports of {' and '.join(kinds)}, expected one kind: each divides the time differently")
-    ((_, kind),) = kinds.items()
+    (kind,) = kinds.values()
     ax = _axes(ax)
     parts = [by_part(report.seconds, kind) for report in reports.values()]
     totals = np.array([sum(one.values()) for one in parts])

@@ -224,7 +224,7 @@ FUNCTION = Option("function", "--kernel", None, "A name of 'list', or an express
 def _kernel(args: Any, function: str | None, hint: str = "--kernel") -> Kernel:
     if function is None and args.element is None:
         raise typer.BadParameter("expected one of them", param_hint=f"{hint} / --element")
-    return common.kernel_of(function, args.element, args.param, hint=hint)
+    return common.kernel_of(function, args.element, args.param, {}, hint)
 
 
 @flags.command("List the built-in kernel functions with their parameters.", to=GROUP, name="list")
@@ -320,9 +320,8 @@ def emit(args: Any) -> None:
     if args.profile is not None and args.device is not None:
         raise typer.BadParameter("expected --device or --profile, got both", param_hint="--profile")
     flags.one_of("--product", args.product, tool.PRODUCTS)
-    flags.one_of(
-        "--layout", args.layout, [name for name in layouts.names(kernel.spec) if not layouts.LAYOUTS[name].plain]
-    )
+    kinds = [name for name in layouts.names(kernel.spec) if not layouts.LAYOUTS[name].plain]
+    flags.one_of("--layout", args.layout, kinds)
     if args.profile is not None:
         flags.one_of("--profile", args.profile, PROFILES)
     profile = PROFILES[args.profile] if args.profile is not None else default_profile(find(args.device))

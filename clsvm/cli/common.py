@@ -197,28 +197,24 @@ def as_json(record: Any) -> Iterator[str]:
 
 
 def kernel_of(
-    function: str | None,
-    element: str | None,
-    params: Mapping[str, float | int],
-    flags: Mapping[str, float | int | None] | None = None,
-    hint: str = "--kernel",
+    function: str | None, element: str | None, params: Mapping[str, Any], flags: Mapping[str, Any], hint: str
 ) -> Kernel:
     """Return the kernel function that a command line describes. Raises typer.BadParameter for an invalid one.
 
-    ``function`` is the name of a built-in function, or an expression. None is valid if ``element`` is given, and means
-    "s". ``element`` is the expression of --element, which is summed over features to s. ``params`` maps names to
-    values of --param. ``flags`` maps parameter names to the values of -g, -r and -d, or to None for flags that are not
-    given. A built-in function ignores parameters that it does not have. In an expression the defaults of gamma, coef0
-    and degree are 1, 0 and 3. ``hint`` is the flag that errors name.
+    ``function`` is the name of a built-in function, or an expression. None means "s", and needs ``element``.
+    ``element`` is the expression of --element, which is summed over features to s. ``params`` maps names to values of
+    --param. ``flags`` maps parameter names to the values of -g, -r and -d, or to None for flags that are not given. A
+    built-in function ignores parameters that it does not have. In an expression the defaults of gamma, coef0 and degree
+    are 1, 0 and 3. ``hint`` is the flag that errors name.
     """
     from clsvm.kernels import Kernel
     from clsvm.kernels.records import BUILTIN
 
-    given = {name: value for name, value in (flags or {}).items() if value is not None}
+    given = {name: value for name, value in flags.items() if value is not None}
     if both := sorted(params.keys() & given.keys()):
         words = f"got {both[0]} here and by {_KERNEL_FLAGS[both[0]]}, expected it once"
         raise typer.BadParameter(words, param_hint="--param")
-    function = "s" if function is None and element is not None else function or ""
+    function = "s" if function is None else function
     if function in BUILTIN and element is None:
         named = {p.name for p in BUILTIN[function].parameters}
         values = {name: given[name] for name in given.keys() & named}

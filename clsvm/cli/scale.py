@@ -181,10 +181,8 @@ def _labels(file: str, y: Array, ranges: Ranges) -> Array:
     labels = _scaled(y, low, high, lower, upper)
     if not (math.isfinite((upper - lower) * (high - low)) and np.isfinite(labels).all()):
         worst = y[np.argmin(np.isfinite(labels))]
-        raise ValueError(
-            f"{file}: scaling overflows: got target {worst:g}, "
-            f"expected targets that scale from the range {low:g} ... {high:g} to finite numbers"
-        )
+        expected = f"expected targets that scale from the range {low:g} ... {high:g} to finite numbers"
+        raise ValueError(f"{file}: scaling overflows: got target {worst:g}, {expected}")
     return labels
 
 
@@ -203,12 +201,10 @@ def _check(file: str, ranges: Ranges, features: Array, low: Array, high: Array) 
     finite &= np.isfinite(_scaled(extremes, ranges.low, ranges.high, ranges.lower, ranges.upper)).all(axis=0)
     if not finite.all():
         worst = int(np.argmin(finite))
+        got = f"got {extremes[0, worst]:g} ... {extremes[1, worst]:g} in feature {ranges.features[worst] + 1}"
         ends = f"{ranges.low[worst]:g} ... {ranges.high[worst]:g}"
-        values = f"{extremes[0, worst]:g} ... {extremes[1, worst]:g}"
-        raise ValueError(
-            f"{file}: scaling overflows: got {values} in feature {ranges.features[worst] + 1}, "
-            f"expected values that scale from the feature's range {ends} to finite numbers"
-        )
+        expected = f"expected values that scale from the feature's range {ends} to finite numbers"
+        raise ValueError(f"{file}: scaling overflows: {got}, {expected}")
 
 
 def _rows(X: Array, labels: Array, ranges: Ranges) -> Iterator[tuple[bytes, int]]:

@@ -335,7 +335,7 @@ def falkon_train(args: Any) -> None:
     function = "rbf" if args.function is None and args.element is None else args.function
     kernel: Any = function
     if function not in BUILTIN or args.element is not None or args.param:
-        kernel = common.kernel_of(function, args.element, args.param, {"gamma": args.gamma})
+        kernel = common.kernel_of(function, args.element, args.param, {"gamma": args.gamma}, "--kernel")
     target = args.model if args.model is not None else Path(args.file).name + ".model"
 
     from sklearn.exceptions import ConvergenceWarning

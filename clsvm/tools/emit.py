@@ -111,9 +111,8 @@ def emit(kernel: Kernel, product: str, kind: str, dtype: str, profile: Profile, 
         raise ValueError("float64 needs a device with double precision")
     layout = LAYOUTS[kind]
     if layout.plain:
-        raise ValueError(
-            f"got {kind!r}, which needs several kernels for a value of K; expected a layout that needs one"
-        )
+        reason = "which needs several kernels for a value of K; expected a layout that needs one"
+        raise ValueError(f"got {kind!r}, {reason}")
     back = programs.back(profile, dtype) if product == "forward-back" else None
     variant = programs.gram(kernel.spec, "rows" if back else product, kind, dtype, profile, d)
     made = dict.fromkeys((*variant.options, *(back.options if back else ())))
