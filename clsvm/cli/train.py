@@ -111,8 +111,7 @@ def train(args: Any) -> None:
     if args.folds is not None and args.model is not None:
         warn(f"-v writes no model: {args.model} stays as it is")
     if args.checkpoint is not None and args.resume is None and Path(args.checkpoint).exists():
-        words = f"{args.checkpoint!r} exists; go on from it with --resume, or delete it"
-        raise FileExistsError(f"--checkpoint: {words}")
+        raise FileExistsError(f"--checkpoint: {args.checkpoint!r} exists; go on from it with --resume, or delete it")
     figure = common.new_figure(args.plot)
     rows = _read(args)
     estimator = _estimator(args, kernel, rows.X.shape[1])
@@ -151,9 +150,8 @@ def train(args: Any) -> None:
 
 def _check_conflicts(args: Any) -> None:
     """Raise BadParameter for flags that contradict each other."""
-    task, number, given = args.task, args.task.number, vars(args)
-    written = [name for name in ("report", "plot", "checkpoint", "resume") if given[name] is not None]
-    without = written if args.folds is not None else []
+    task, number = args.task, args.task.number
+    written = [name for name in ("report", "plot", "checkpoint", "resume") if vars(args)[name] is not None]
     expression = args.function is not None or args.element is not None
     resumed = args.resume is not None and args.checkpoint not in (None, args.resume)
     of_pairs = "probabilities are fitted for pairs of classes, which --crammer-singer does not have"
@@ -161,7 +159,7 @@ def _check_conflicts(args: Any) -> None:
         ("--crammer-singer", args.coupled and task.estimator != "SVC", f"it is for classes (-s 0), got -s {number}"),
         ("--no-bias", args.no_bias and "bias" not in task.parameters, f"the model of -s {number} has an offset"),
         ("-b", args.coupled and args.probability, of_pairs),
-        *((f"--{name}", True, "it goes without -v, which keeps none of its fits") for name in without),
+        *((f"--{one}", args.folds is not None, "it goes without -v, which keeps none of its fits") for one in written),
         ("--resume", resumed, "what is resumed is the checkpoint: give one of the two"),
         ("-t", args.kernel is not None and expression, "a kernel's name goes without --kernel and --element"),
     ]  # fmt: skip
@@ -213,7 +211,6 @@ def _cross_validate(args: Any, estimator: Any, rows: _Data, print_lines: PrintLi
 
     With -b 1 the prediction is the most probable class.
     """
-    import numpy as np
     from sklearn.base import clone
     from sklearn.utils.metaestimators import _safe_split
 
@@ -222,7 +219,7 @@ def _cross_validate(args: Any, estimator: Any, rows: _Data, print_lines: PrintLi
 
     X, y = rows.X, rows.targets
     of_classes = args.task.kind == CLASSES
-    predicted = np.zeros(len(y))
+    predicted = y.copy()  # the folds replace each value
     for number, (train, test) in enumerate(common.folds_of(y, args.folds, of_classes), 1):
         if of_classes and (y[train] == y[train[0]]).all():
             predicted[test] = y[train[0]]  # the training rows have only one class
@@ -466,8 +463,6 @@ def _probable(model: KernelModel, X: Any, where: tuple[Any, Any]) -> tuple[Array
     probable class. A one-class model predicts by the sign of its decision value. ``where`` is the device and the memory
     limit.
     """
-    import numpy as np
-
     from clsvm.models import libsvm
     from clsvm.opencl.devices import find
 
@@ -483,7 +478,7 @@ def _probable(model: KernelModel, X: Any, where: tuple[Any, Any]) -> tuple[Array
 
     rows = zip(labels.tolist(), found.tolist(), strict=True)
     lines = (" ".join([_label(label), *(f"{p:g}" for p in row)]) for label, row in rows)
-    return np.asarray(labels), chain([head], lines)
+    return labels, chain([head], lines)
 
 
 def _label(label: bool | int | float | str) -> str:
