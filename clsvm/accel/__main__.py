@@ -11,18 +11,17 @@ from clsvm import accel
 from clsvm.accel import log
 
 
-def main(argv: list[str] | None = None) -> None:
+def main() -> None:
     """Run a script or module with scikit-learn's SVMs accelerated.
 
-    ``argv`` are the arguments of the command line, by default those of the process. With --profile, print a table of
-    calls and seconds on stderr at the end.
+    With --profile, print a table of calls and seconds on stderr at the end.
     """
     parser = argparse.ArgumentParser(prog="python -m clsvm.accel", description=__doc__)
     parser.add_argument("--profile", action="store_true", help="print a table of calls and seconds at the end")
     parser.add_argument("-m", dest="module", action="store_true", help="run a module")
     parser.add_argument("target", help="a script, or the name of a module")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script or module")
-    args = parser.parse_args(argv)
+    args = parser.parse_args()
     if not args.module and not Path(args.target).is_file():
         parser.error(f"there is no script {args.target}")
     accel.install()

@@ -64,28 +64,22 @@ class Costs:
     first: float = 0.4
     max_share: float = 0.5
 
-    def libsvm_fit_seconds(self, rows: int, cells: float, classes: int) -> float:
-        """Return LIBSVM's estimated seconds for a fit to ``rows`` rows, summed over all pairs of classes.
+    def fit_seconds(self, rows: int, cells: float, classes: int) -> tuple[float, float]:
+        """Return the estimated seconds of a fit to ``rows`` rows: LIBSVM's, and clsvm's even for few rows.
 
-        ``cells`` is the mean number of stored features of a row.
+        LIBSVM's seconds are summed over all pairs of classes. ``cells`` is the mean number of stored features of a row.
         """
         pairs = rows**2 * (1 if classes < 2 else 2 * (classes - 1) / classes)
-        return pairs * (self.pair + self.pair_cell * cells)
+        return pairs * (self.pair + self.pair_cell * cells), self.fit + self.machine * classes * (classes - 1) / 2
 
-    def fixed_fit_seconds(self, classes: int) -> float:
-        """Return the estimated seconds that clsvm's fit takes even for few rows."""
-        return self.fit + self.machine * classes * (classes - 1) / 2
+    def predict_seconds(self, rows: int, support: int, cells: float, classes: int) -> tuple[float, float]:
+        """Return the estimated seconds of the decision values of ``rows`` rows with ``support`` support vectors.
 
-    def libsvm_predict_seconds(self, rows: int, support: int, cells: float, classes: int) -> float:
-        """Return LIBSVM's estimated seconds for the decision values of ``rows`` rows with ``support`` support vectors.
-
-        ``cells`` is the mean number of stored features of a row.
+        The pair has LIBSVM's seconds, and those that clsvm needs even with few support vectors. ``cells`` is the mean
+        number of stored features of a row.
         """
-        return rows * support * (self.value + self.value_cell * cells + self.term * max(0, classes - 2))
-
-    def fixed_predict_seconds(self, rows: int, classes: int) -> float:
-        """Return the estimated seconds that clsvm needs for decision values even with few support vectors."""
-        return self.answer + self.vote * rows * (classes * (classes - 1) / 2 if classes > 2 else 0)
+        libsvm = rows * support * (self.value + self.value_cell * cells + self.term * max(0, classes - 2))
+        return libsvm, self.answer + self.vote * rows * (classes * (classes - 1) / 2 if classes > 2 else 0)
 
     def pays(self, theirs: float, least: float, spent: float) -> bool:
         """Return whether clsvm is expected to take less than half of LIBSVM's time.

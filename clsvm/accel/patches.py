@@ -92,7 +92,8 @@ def seconds(search: Any, X: Any, y: Any) -> tuple[float, float]:
     folds = check_cv(search.cv, y, classifier=classifier).get_n_splits(X, y)
     classes = len(np.unique(y)) if classifier and y is not None else 1
     part, fits = rows * (folds - 1) // max(1, folds), len(ParameterGrid(search.param_grid)) * folds
-    return fits * COSTS.libsvm_fit_seconds(part, width, classes), fits * COSTS.fixed_fit_seconds(classes)
+    theirs, least = COSTS.fit_seconds(part, width, classes)
+    return fits * theirs, fits * least
 
 
 def run(search: Any, X: Any, y: Any) -> Any:
@@ -107,6 +108,8 @@ def run(search: Any, X: Any, y: Any) -> Any:
 
 
 Method = Callable[..., Any]
+Function = Callable[[], Any]
+Seconds = tuple[float, float]  # LIBSVM's estimated seconds for a call, and clsvm's for a small problem
 _CLASSIFIERS = ("c_svc", "nu_svc")
 # clsvm does not call these methods of BaseLibSVM, so LIBSVM has to run an estimator that overrides one of them.
 _CALLED = {name: getattr(BaseLibSVM, name) for name in ("_compute_kernel", "_warn_from_fit_status")}
@@ -146,22 +149,18 @@ def _fit(original: Method) -> Method:
             classes = number_of_classes(y) if self._impl in _CLASSIFIERS else 1
             reason = _bypassed(self) or refused(self, self.kernel) or nonpositive_weight(self, sample_weight)
             width = 0.0 if reason or kernel == "precomputed" else cells(X)
-            theirs = COSTS.libsvm_fit_seconds(len(y), width, classes)
             ours = functools.partial(_learn, self, X, y, sample_weight, kernel)
-            return _run_faster(call, reason, theirs, COSTS.fixed_fit_seconds(classes), ours, libsvm)
+            return _run_faster(call, reason, COSTS.fit_seconds(len(y), width, classes), ours, libsvm)
 
     return fit
 
 
-def _run_faster(
-    call: log.Call, reason: str, theirs: float, least: float, ours: Callable[[], Any], libsvm: Callable[[], Any]
-) -> Any:
+def _run_faster(call: log.Call, reason: str, estimated: Seconds, ours: Function, libsvm: Function) -> Any:
     """Run a call by ``ours()`` if clsvm can and is expected to be faster, else by ``libsvm()``. Return the result.
 
-    LIBSVM also runs the call if clsvm fails. ``reason`` says why clsvm cannot run the call, or "". ``theirs``
-    are LIBSVM's estimated seconds, ``least`` clsvm's seconds for a small problem.
+    LIBSVM also runs the call if clsvm fails. The other arguments are those of :func:`_clsvm_is_faster`.
     """
-    if _clsvm_is_faster(call, reason, theirs, least):
+    if _clsvm_is_faster(call, reason, estimated):
         try:
             return ours()
         except Exception as error:
@@ -172,16 +171,17 @@ def _run_faster(
     return found
 
 
-def _clsvm_is_faster(call: log.Call, reason: str, theirs: float, least: float) -> bool:
+def _clsvm_is_faster(call: log.Call, reason: str, estimated: Seconds) -> bool:
     """Return whether clsvm can run a call and is expected to be faster. Record the reason in ``call``.
 
-    ``reason`` says why clsvm cannot run the call, or "". ``theirs`` are LIBSVM's estimated seconds, ``least``
-    clsvm's seconds for a small problem.
+    ``reason`` says why clsvm cannot run the call, or "". ``estimated`` are LIBSVM's estimated seconds, and clsvm's
+    seconds for a small problem.
     """
     if reason := reason or _state["broken"]:
         call.why = reason
         return False
     loaded = "pyopencl" in sys.modules
+    theirs, least = estimated
     pays = COSTS.pays(theirs, least, COSTS.first if loaded else _state["spent"])
     call.who = log.OURS if pays else log.THEIRS
     call.why = f"LIBSVM is expected to take {theirs:.2g} s" + ", OpenCL is not loaded yet" * (not loaded and not pays)
@@ -290,15 +290,13 @@ def _replace_prediction(original: Method, predict: Callable[[Any, Any, Any], Any
     @functools.wraps(original)
     def replacement(self: Any, X: Any) -> Any:
         with log.call(f"{type(self).__name__}.{name}", getattr(X, "shape", ())) as call:
-            support, classes, theirs, least = len(self.support_), _classes(self), 0.0, 0.0
+            support, estimated = len(self.support_), (0.0, 0.0)
             reason = _bypassed(self) or (PYTHON if callable(self.kernel) else "")
             reason = reason or ("" if support else "there is no support vector")
             if not reason:  # X may lack a shape if the kernel is a Python function
-                theirs = COSTS.libsvm_predict_seconds(X.shape[0], support, cells(X), classes)
-                least = COSTS.fixed_predict_seconds(X.shape[0], classes)
-            return _run_faster(
-                call, reason, theirs, least, lambda: predict(self, _clsvm_model(self), X), lambda: original(self, X)
-            )
+                estimated = COSTS.predict_seconds(X.shape[0], support, cells(X), _classes(self))
+            libsvm = functools.partial(original, self, X)
+            return _run_faster(call, reason, estimated, lambda: predict(self, _clsvm_model(self), X), libsvm)
 
     return replacement
 
@@ -361,8 +359,7 @@ def _searched(original: Method) -> Method:
             try:  # after any error, scikit-learn's own search runs, and reports invalid input
                 self._validate_params()
                 reason = search_refused(self, params)
-                theirs, least = (0.0, 0.0) if reason else seconds(self, X, y)
-                if _clsvm_is_faster(call, reason, theirs, least):
+                if _clsvm_is_faster(call, reason, (0.0, 0.0) if reason else seconds(self, X, y)):
                     return run(self, X, y)
             except Exception as error:
                 _failed(call, error)

@@ -276,13 +276,10 @@ def _shown(kernel: Kernel) -> Iterator[str]:
     "Check symmetry, finite values and eigenvalues of the kernel matrix on a sample of the rows of FILE."
     "\n\nA gamma without a value is 1 / number of features. Exit code 1 if that matrix is not positive semidefinite.",
     flags.data("Rows"),
-    FUNCTION,
-    flags.ELEMENT,
-    flags.PARAM,
+    FUNCTION, flags.ELEMENT, flags.PARAM,
     Option("rows", "--rows", 500, "Rows of the sample.", least=1),
-    Option("seed", "--seed", 0, "Seed of the sample.", least=0),
-    to=GROUP,
-)
+    Option("seed", "--seed", 0, "Seed of the sample.", least=0), to=GROUP,
+)  # fmt: skip
 def check(args: Any) -> None:
     """Run ``clsvm kernels check``: check the kernel matrix of some rows of a file by :meth:`clsvm.Kernel.check`."""
     from clsvm.models import svmlight

@@ -74,7 +74,6 @@ class Option:
         settings: dict[str, Any] = {"help": self.help, "metavar": self.metavar, "min": self.least}
         made = typer.Option(self.flag, hidden=self.hidden, **settings) if self.flag else typer.Argument(**settings)
         kind: Any = self.kind or (str if self.default in (None, REQUIRED) else type(self.default))
-        kind = kind | None if self.default is None else kind
         hint = Annotated[kind, made]
         return inspect.Parameter(self.name, inspect.Parameter.KEYWORD_ONLY, default=self.default, annotation=hint)
 

@@ -121,9 +121,8 @@ class Point(NamedTuple):
 
 @flags.command(
     "Find C and gamma for FILE by cross-validation, as LIBSVM's grid.py does. The last line names them.",
-    *OPTIONS,
-    cls=GridCommand,
-)
+    *OPTIONS, cls=GridCommand,
+)  # fmt: skip
 def grid(args: Any) -> None:
     """Run ``clsvm grid``: find C and gamma by :class:`clsvm.model_selection.SVCSearchCV`, and print their accuracy."""
     powers = {name: values for name, values in (("c", args.c), ("g", args.g)) if values}

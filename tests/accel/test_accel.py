@@ -457,14 +457,12 @@ def test_pairs_of_classes_count_in_an_answer() -> None:
     made = costs.Costs()
 
     def pays(rows: int, per: int, k: int) -> bool:
-        return made.pays(
-            made.libsvm_predict_seconds(rows, per * k, 40, k), made.fixed_predict_seconds(rows, k), made.first
-        )
+        return made.pays(*made.predict_seconds(rows, per * k, 40, k), made.first)
 
     assert not pays(20000, 3, 100)
     assert pays(20000, 100, 100)
     assert pays(20000, 5000, 2)
-    assert made.fixed_predict_seconds(20000, 2) == made.answer
+    assert made.predict_seconds(20000, 1, 40, 2)[1] == made.answer
 
 
 @pytest.mark.usefixtures("eager")
