@@ -39,7 +39,7 @@ class Option:
     default
         default value, or REQUIRED.
     help
-        help text.
+        help text; "" hides the flag.
     kind
         type of the value. If it is None, the type is that of ``default``, or str.
     metavar
@@ -53,8 +53,6 @@ class Option:
         function that returns whether a number is valid, or None.
     expected
         description of valid numbers, for the message if ``ok`` returns False.
-    hidden
-        whether the help omits the flag.
     """
 
     name: str
@@ -67,12 +65,11 @@ class Option:
     least: float | None = None
     ok: Callable[[Any], bool] | None = None
     expected: str = ""
-    hidden: bool = False
 
     def parameter(self) -> inspect.Parameter:
         """Return the function parameter from which typer makes the flag or argument."""
         settings: dict[str, Any] = {"help": self.help, "metavar": self.metavar, "min": self.least}
-        made = typer.Option(self.flag, hidden=self.hidden, **settings) if self.flag else typer.Argument(**settings)
+        made = typer.Option(self.flag, hidden=not self.help, **settings) if self.flag else typer.Argument(**settings)
         kind: Any = self.kind or (str if self.default in (None, REQUIRED) else type(self.default))
         hint = Annotated[kind, made]
         return inspect.Parameter(self.name, inspect.Parameter.KEYWORD_ONLY, default=self.default, annotation=hint)
@@ -118,7 +115,6 @@ def command(
         ctx = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
         listed = [ctx, *(option.parameter() for option in options)]
         run.__signature__ = inspect.Signature(listed)  # type: ignore[attr-defined]
-        run.__annotations__ = {one.name: one.annotation for one in listed}
         to.command(name, cls=cls, help=words)(run)
         return run
 

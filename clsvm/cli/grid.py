@@ -84,8 +84,8 @@ OPTIONS = (
     replace(flags.KERNEL, help="Kernel, as 'clsvm train' has it. Default: 2"),
     replace(flags.DEGREE, default=3, help="degree of the kernel.", ok=None, least=0),
     replace(flags.COEF0, default=0.0, help="coef0 of the kernel."),
-    Option("cost", "-c", None, "", float, hidden=True, read=_by_range),
-    Option("gamma", "-g", None, "", float, hidden=True, read=_by_range),
+    Option("cost", "-c", None, "", float, read=_by_range),
+    Option("gamma", "-g", None, "", float, read=_by_range),
     *SOLVER,
     flags.WEIGHTS, flags.SHRINKING,
     replace(
