@@ -58,15 +58,6 @@ def test_what_a_batch_does_not_do_is_the_solver_s(device: str, tmp_path: Path, a
     assert whole.selection == "all rows are one working set"
 
 
-def test_what_memory_does_not_hold_whole_has_the_report_of_its_solver(device: str) -> None:
-    report = SVC(gamma=0.3, device=device, memory_limit="500kB").fit(X, Y).fit_report_
-    assert report.converged
-    assert "all rows are one working set" not in report.selection
-    assert report.working_set_size < 400
-    assert report.trace[-1].outer == report.outer_steps > 1
-    assert report.seconds["total"] == pytest.approx(sum(v for k, v in report.seconds.items() if k != "total"))
-
-
 def test_no_time_leaves_what_there_was(device: str) -> None:
     model = SVC(gamma=0.3, device=device, warm_start=True).fit(X, Y)
     before, support = model.dual_coef_.copy(), model.support_.copy()

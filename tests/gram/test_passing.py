@@ -118,7 +118,7 @@ def test_the_same_bits_as_in_turn(
 
 @pytest.mark.parametrize("form", ["mapped", "csr"])
 def test_the_next_block_is_laid_out_meanwhile(
-    device: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, form: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, form: str, stream: Stream
 ) -> None:
     """By another thread and queue, and the one before is gone by then: two blocks at most."""
     begun = [threading.Event() for _ in range(20)]
@@ -128,14 +128,13 @@ def test_the_next_block_is_laid_out_meanwhile(
         seen.append((held(stream), threading.current_thread()))
         begun[number].set()
 
-    with Stream(device) as stream:
-        rows = streamed(stream, rows_of(form, tmp_path))
-        watched(monkeypatch, watch)
-        with rows.passing() as blocks:
-            for number, (_, laid) in enumerate(blocks):
-                assert laid.n <= STEP
-                assert number + 1 == len(rows.slices) or begun[number + 1].wait(20)
-        assert nothing_left(stream)
+    rows = streamed(stream, rows_of(form, tmp_path))
+    watched(monkeypatch, watch)
+    with rows.passing() as blocks:
+        for number, (_, laid) in enumerate(blocks):
+            assert laid.n <= STEP
+            assert number + 1 == len(rows.slices) or begun[number + 1].wait(20)
+    assert nothing_left(stream)
     (first, thread), *others = seen
     assert len(seen) == len(rows.slices)
     assert first == 0
@@ -178,21 +177,20 @@ def test_the_limit_holds_for_both_blocks(
 @pytest.mark.parametrize("error", [MemoryError("no more"), DeviceError("gone"), ValueError("too large")])
 @pytest.mark.parametrize("number", [0, 2])
 def test_an_error_of_the_thread_is_the_callers(
-    device: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception, number: int
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception, number: int, stream: Stream
 ) -> None:
     def watch(at: int, stream: Stream) -> None:
         stream.buffer(1000)  # (left over by what failed)
         if at == number:
             raise error
 
-    with Stream(device) as stream:
-        rows, seen = streamed(stream, rows_of("mapped", tmp_path)), []
-        watched(monkeypatch, watch)
-        with pytest.raises(type(error), match=str(error)), rows.passing() as blocks:
-            seen.extend(rows for rows, _ in blocks)
-        assert seen == rows.slices[:number]
-        assert nothing_left(stream)
-        assert passed(rows) == len(rows.slices)
+    rows, seen = streamed(stream, rows_of("mapped", tmp_path)), []
+    watched(monkeypatch, watch)
+    with pytest.raises(type(error), match=str(error)), rows.passing() as blocks:
+        seen.extend(rows for rows, _ in blocks)
+    assert seen == rows.slices[:number]
+    assert nothing_left(stream)
+    assert passed(rows) == len(rows.slices)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows shortens no file that is mapped")
@@ -200,10 +198,7 @@ def test_an_error_of_the_thread_is_the_callers(
 def test_a_file_that_became_shorter_is_no_crash(tmp_path: Path, form: str, stream: Stream) -> None:
     rows = streamed(stream, rows_of(form, tmp_path))
     os.truncate(tmp_path / "X", 100)
-    with (
-        pytest.raises(ValueError, match=r"memory-mapped file had \d+ bytes and now has 100"),
-        rows.passing() as blocks,
-    ):
+    with pytest.raises(ValueError, match=r"memory-mapped file had \d+ bytes and now has 100"), rows.passing() as blocks:
         next(blocks)
     assert nothing_left(stream)
 
@@ -222,7 +217,9 @@ def test_an_interrupt_amid_a_block(tmp_path: Path, stream: Stream) -> None:
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs signals to threads")
-def test_an_interrupt_while_waiting_for_a_block(device: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_interrupt_while_waiting_for_a_block(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stream: Stream
+) -> None:
     """Ctrl-C twice: the thread is waited for all the same, since it works with buffers that are freed then."""
     ended = threading.Event()
 
@@ -234,14 +231,13 @@ def test_an_interrupt_while_waiting_for_a_block(device: str, monkeypatch: pytest
             ended.wait(0.3)
             ended.set()
 
-    with Stream(device) as stream:
-        rows = streamed(stream, rows_of("mapped", tmp_path))
-        watched(monkeypatch, watch)
-        with pytest.raises(KeyboardInterrupt), rows.passing() as blocks:
-            for _ in blocks:
-                pass
-        assert ended.is_set()
-        assert nothing_left(stream)
+    rows = streamed(stream, rows_of("mapped", tmp_path))
+    watched(monkeypatch, watch)
+    with pytest.raises(KeyboardInterrupt), rows.passing() as blocks:
+        for _ in blocks:
+            pass
+    assert ended.is_set()
+    assert nothing_left(stream)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -121,17 +121,6 @@ def test_classifiers(device: str, make: Callable[..., Any], k: int, dtype: str) 
     np.testing.assert_array_equal(by_function.support_vectors_, X[by_function.support_])
 
 
-def test_larger_than_a_working_set(device: str) -> None:
-    X, y = noisy(2500, 3)
-    K = rbf(X, X)
-    ours = SVC(kernel="precomputed", device=device, working_set_size=128).fit(K[:2000, :2000], y[:2000])
-    theirs = SVC(gamma=0.3, device=device).fit(X[:2000], y[:2000])
-    assert ours.fit_report_.converged
-    assert ours.fit_report_.outer_steps > 1
-    assert ours.fit_report_.dual == pytest.approx(theirs.fit_report_.dual, rel=1e-5)
-    np.testing.assert_allclose(ours.decision_function(K[2000:, :2000]), theirs.decision_function(X[2000:]), atol=5e-3)
-
-
 @pytest.mark.parametrize("most", [4096, 32])
 @pytest.mark.parametrize("sparse", [False, True])
 def test_one_against_the_rest(device: str, monkeypatch: pytest.MonkeyPatch, most: int, sparse: bool) -> None:
