@@ -1,9 +1,9 @@
 """One problem of few rows, which a batch takes: what its report says, and that nothing asked is lost on the way; and a
 checkpoint by itself."""
 
-import threading
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -122,11 +122,8 @@ def test_one_thread_writes_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(np, "savez", writing)
     with open_checkpoint(*posed(tmp_path / "state", 4)) as made:
         assert made
-        threads = [threading.Thread(target=made.save, args=(place, np.full(2, 0.5 + place))) for place in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(lambda place: made.save(place, np.full(2, 0.5 + place)), range(4)))
     assert len(most) == 5
     assert max(most) == 1
     with open_checkpoint(*posed(tmp_path / "state", 4)) as again:

@@ -8,6 +8,7 @@ import os
 import pickle
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -186,19 +187,16 @@ def test_no_batch_and_no_memory_changes_a_bit(
 def test_threads_share_what_is_kept(device: str, builds: Builds) -> None:
     model, X = make_model("clustered"), sparse_rows(70, 30, 1)
     expected = make_model("clustered").decision_function(X, device)
+    start = threading.Barrier(4)
+
+    def work(_: int) -> list[np.ndarray]:
+        start.wait(60)
+        return [model.decision_function(X, device) for _ in range(20)]
+
     for _ in range(2):  # at first all find nothing laid out
         builds.clear()
-        start, got = threading.Barrier(4), list[np.ndarray]()
-
-        def work(start: threading.Barrier = start, got: list[np.ndarray] = got) -> None:
-            start.wait(60)
-            got.extend(model.decision_function(X, device) for _ in range(20))
-
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
+        with ThreadPoolExecutor(4) as threads:
+            got = [values for some in threads.map(work, range(4)) for values in some]
         assert len(got) == 80
         for values in got:
             assert_array_equal(values, expected)
@@ -296,18 +294,14 @@ def test_given_back_when_another_needs_the_memory(device: str) -> None:
 
 def test_kernel_objects_belong_to_a_thread(device: str) -> None:
     """Their arguments are theirs, so another thread's would do its work."""
-    made: list[Any] = []
 
-    def work() -> None:
+    def work() -> list[Any]:
         with Stream(device) as stream:
-            text = "kernel void nothing(global float *x) {}"
-            made.extend(stream.kernel(text, (), "nothing")._kernel for _ in range(2))
+            return [stream.kernel("kernel void nothing(global float *x) {}", (), "nothing")._kernel for _ in range(2)]
 
-    work()
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join(60)
-    here, again, there, there_again = made
+    here, again = work()
+    with ThreadPoolExecutor(1) as thread:
+        there, there_again = thread.submit(work).result()
     assert here is again
     assert there is there_again
     assert here is not there

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -480,11 +481,8 @@ def test_threads_have_pieces_of_their_own(device: str, apart: list[int]) -> None
                 wrong.extend([place] * (not np.array_equal(stream.read(buffer, np.uint8, 50_000), arrays[place])))
                 stream.free(buffer)
 
-    threads = [threading.Thread(target=copies, args=(place,)) for place in range(len(arrays))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(len(arrays)) as threads:
+        list(threads.map(copies, range(len(arrays))))
     assert not wrong
     assert len(apart) == 20
 
