@@ -15,9 +15,7 @@ from clsvm import SVC, SVR, Kernel, NuSVC, NuSVR, OneClassSVM
 from clsvm.distribute import Lost, OnDevices
 from clsvm.errors import DeviceError
 from clsvm.fit import sharded
-from clsvm.problem import Constraint, Problem
-from clsvm.solvers import certificate
-from clsvm.solvers.sharded import Candidates, Change, Sharded, chosen
+from clsvm.solvers.sharded import Candidates, Change, Sharded
 from tests.conftest import calls_of, noisy, simulated, thrifty
 
 X, SIGNS = noisy(700, 6)
@@ -213,27 +211,3 @@ def test_every_shard_has_rows(speeds: list[float], more: int) -> None:
     ends = sharded._ends(n, np.array(speeds))
     assert ends[-1] == n
     assert (np.diff([0, *ends]) > 0).all()
-
-
-@pytest.mark.parametrize("constraint", [Constraint.BIAS, Constraint.NONE, Constraint.SPLIT])
-def test_candidates(constraint: Constraint) -> None:
-    """The largest violations of each side."""
-    rng = np.random.default_rng(0)
-    lo, hi = np.where(rng.random(200) < 0.5, -1.0, 0.0)[None], np.zeros((1, 200))
-    hi[lo == 0] = 1.0
-    problem = Problem(lo, hi, np.zeros((1, 200)), constraint)
-    b, f = np.clip(rng.normal(size=200), lo[0], hi[0]), rng.normal(size=200)
-    seen = certificate.of(problem, b[None], f[None])
-    took = chosen(problem, np.arange(200), f, b, seen.least, seen.most, 10)
-    right, left = np.where(b < hi[0], f, np.inf), np.where(b > lo[0], f, -np.inf)
-    if constraint is Constraint.NONE:
-        worst = np.maximum(np.maximum(-right, left), 0)
-        assert set(took) == set(np.argsort(-worst, kind="stable")[:10])
-        return
-    group = seen.group
-    rise, fall = seen.most[group] - right, left - seen.least[group]
-    for some, violations, other in ((took[:10], rise, fall), (took[10:], fall, rise)):
-        own = np.flatnonzero((violations > 0) & (violations > other) | ((violations == other) & (some is took[:10])))
-        assert len(some) == 10
-        assert set(some) <= set(own)
-        assert violations[some].min() >= np.sort(violations[own])[-10]
