@@ -56,26 +56,6 @@ def test_rules_are_walks(count: list[int], rule: str, gain: Gain) -> None:
     np.testing.assert_array_equal(made.order[made.rank], np.arange(len(count)))
 
 
-@pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
-def test_counts_and_split(form: Any) -> None:
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(50, 12)) * (rng.random((50, 12)) < np.linspace(0, 0.9, 12))
-    given = form(X)
-    if sp.issparse(given):
-        given.data[::7] = 0  # stored zeros are none
-        X = given.toarray()
-    count = partition.counts(given)
-    np.testing.assert_array_equal(count, (X != 0).sum(axis=0))
-    made = partition.partition(count, 50, "cost", Gain(2.0))
-    assert 0 < made.dense < 12
-    dense, rest = partition.split(sp.csr_matrix(given), made)
-    np.testing.assert_array_equal(np.hstack([dense, rest.toarray()]), X[:, made.order])
-    came = made.order[made.dense :][rest.indices]  # the columns as they were
-    np.testing.assert_array_equal(
-        sp.csr_matrix((rest.data, came, rest.indptr), shape=(50, 12)).has_sorted_indices, True
-    )
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", ["rbf", "linear", "laplacian"])
 def test_the_bits_of_any_layout_with_this_order(profile: str, name: str, dtype: str, stream: Stream) -> None:
