@@ -1,6 +1,7 @@
 """clsvm.SVC under scikit-learn's contract: its own checks, its conventions, and whatever a user may hand over."""
 
 import copy
+import os
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -36,8 +37,13 @@ EXPECTED = {f"check_sample_weight_equivalence_on_{form}_data": _VARIANCE for for
 OF_NU = {"check_class_weight_classifiers": "scikit-learn's own NuSVC fails it, too"}
 
 
+FALKON = [clsvm.FalkonRegressor(loss="log_cosh"), clsvm.LogisticFalkonClassifier()]
+if os.environ.get("CLSVM_SWEEP"):  # (these take the same ways)
+    FALKON += [clsvm.FalkonRegressor(), clsvm.FalkonClassifier()]
+
+
 @parametrize_with_checks(
-    [SVC(), SVR(), OneClassSVM(), NuSVC(), NuSVR()],
+    [SVC(), SVR(), OneClassSVM(), NuSVC(), NuSVR(), *FALKON],
     expected_failed_checks=lambda estimator: EXPECTED | (OF_NU if isinstance(estimator, NuSVC) else {}),
 )
 def test_scikit_learn_checks(estimator: Any, check: Callable[[Any], None]) -> None:

@@ -1,7 +1,6 @@
 """Machines on centres against dense algebra in float64: scikit-learn's KernelRidge, least squares, Newton, SciPy."""
 
 import json
-import os
 import pickle
 import warnings
 from pathlib import Path
@@ -18,7 +17,6 @@ from sklearn.datasets import load_digits
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.model_selection import cross_val_score
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from clsvm import FalkonClassifier, FalkonRegressor, Kernel, LogisticFalkonClassifier, load_model, save_model
 from clsvm.kernels import make
@@ -33,19 +31,6 @@ SIGNS = np.where(F + 0.5 * R.normal(size=700) > 0, 1.0, -1.0)
 CLASSES = np.digitize(F + 0.3 * R.normal(size=700), [-0.6, 0.6])
 CENTRES = X[:60] + 0.01
 G = 0.15
-_VARIANCE = "gamma='scale' is 1 / (d var(X)) of the rows as they are, repeated ones too, as in scikit-learn's"
-
-
-@parametrize_with_checks(
-    [FalkonRegressor(loss="log_cosh"), LogisticFalkonClassifier()]
-    + [FalkonRegressor(), FalkonClassifier()] * bool(os.environ.get("CLSVM_SWEEP")),  # (these take the same ways)
-    expected_failed_checks=lambda _: {
-        "check_sample_weight_equivalence_on_dense_data": _VARIANCE,
-        "check_sample_weight_equivalence_on_sparse_data": _VARIANCE,
-    },
-)
-def test_scikit_learn_checks(estimator: Any, check: Any) -> None:
-    check(estimator)
 
 
 def machine_on(device: str, made: Any = FalkonRegressor, **given: Any) -> Any:
