@@ -211,6 +211,7 @@ def without(*names: str) -> Callable[[Arrays], None]:
     return lambda arrays: [arrays.pop(name) for name in names] and None
 
 
+THREE = {"classes": np.arange(3), "n_support": np.array([4, 4, 1], np.int32), "dual_coef": np.ones((2, 9))}
 BAD: dict[str, tuple[Arrays | Callable[[Arrays], None], str]] = {
     "other archive": (lambda arrays: arrays.clear(), "an archive of nothing, expected format 'clsvm model'"),
     "other format": ({"format": np.array("spam")}, "an archive of .*, expected format 'clsvm model'"),
@@ -247,17 +248,9 @@ BAD: dict[str, tuple[Arrays | Callable[[Arrays], None], str]] = {
     "classes out of order": ({"classes": np.array([1, -1])}, r"classes \[1, -1\], expected different"),
     "unknown task": ({"task": np.array("spam")}, "task 'spam', expected c_svc, nu_svc, one_class, epsilon_svr, nu_svr"),
     "classes of a regression": ({"task": np.array("nu_svr")}, r"classes int64 of shape \(2,\), expected no labels"),
-    "offsets of pairs": (
-        {"classes": np.arange(3), "n_support": np.array([4, 4, 1], np.int32), "dual_coef": np.ones((2, 9))},
-        r"intercept float64 of shape \(1,\), expected .*\(3,\)",
-    ),
+    "offsets of pairs": (THREE, r"intercept float64 of shape \(1,\), expected .*\(3,\)"),
     "one class in two pairs": (
-        {
-            "classes": np.array([2, 1, 2]),
-            "n_support": np.array([4, 4, 1], np.int32),
-            "dual_coef": np.ones((2, 9)),
-            "intercept": np.zeros(3),
-        },
+        THREE | {"classes": np.array([2, 1, 2]), "intercept": np.zeros(3)},
         r"classes \[2, 1, 2\], expected different labels$",
     ),
     "unknown layout": ({"layout": np.array("spam")}, "layout 'spam', expected one that"),
