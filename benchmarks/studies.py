@@ -388,7 +388,7 @@ def _solve(part: Added, problem: AblationProblem, most: int) -> tuple[newton.Res
         times.append(perf_counter())
         task = Task(LOSSES["squared"], problem.y[None], np.ones(cross.n), np.zeros(1), problem.penalty)
         blocks: Any = OneBlock(RowBlock(cross, exact, task))
-        rows = RowOperator(blocks, task, cross.m, lambda i: (sample,))
+        rows = RowOperator(blocks, task, cross.m, lambda i: (sample, task.total, None))
         # All rows of the table recompute the residual as often as float32 products need it.
         solver = newton.Newton(rows, P, TOL, most)
         solver.fine = newton.FINE["float32"]

@@ -177,9 +177,7 @@ class RowBlock:
         more_precise = None if points.dtype == points.finest else partial(points.cross, stream, X, more_precise=True)
         return cls(points.cross(stream, X), more_precise, task)
 
-    def begin_task(
-        self, sample: NDArray[np.intp] | None, total: Vector | None = None, task: Task | None = None
-    ) -> None:
+    def begin_task(self, sample: NDArray[np.intp] | None, total: Vector, task: Task | None) -> None:
         """Begin a task with f = offset. If ``task`` is None, the task is the block's own.
 
         sample: indices (s,) of the block's rows among the preconditioner's sampled rows, or None.
@@ -189,7 +187,7 @@ class RowBlock:
         assert task is not None
         self._task, self._sample, self._gradient_products = task.in_units(), sample, self.cross
         self._loss, self._units = self._task.loss, task.units
-        self._shares = task.weights / (task.total if total is None else total)
+        self._shares = task.weights / total
         offset = self._task.offset[:, None]
         # If the loss depends on f - y, subtract the offset from both, since smaller numbers are more precise.
         self._shift = offset if self._loss.numbers else np.zeros_like(offset)
@@ -199,15 +197,12 @@ class RowBlock:
 
     @property
     def passes(self) -> int:
-        return self.cross.passes + (self._gradient_products.passes if self.refined else 0)
+        refined = self._gradient_products is not self.cross
+        return self.cross.passes + (self._gradient_products.passes if refined else 0)
 
     @property
     def dtype(self) -> str:
         return self._gradient_products.dtype
-
-    @property
-    def refined(self) -> bool:
-        return self._gradient_products is not self.cross
 
     def refine(self) -> bool:
         if self._make_more_precise is None:
