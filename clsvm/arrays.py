@@ -17,6 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+_PARTS = ("data", "indices", "indptr", "offsets", "row", "col")  # attributes of sparse matrices that hold arrays
 _MANY = 1 << 17  # a matrix of at most this many columns keeps its empty columns
 
 
@@ -39,9 +40,8 @@ def checked(X: Any, name: str = "X") -> Any:
 def mapped(X: Any) -> Iterator[mmap.mmap]:
     """Yield the memory-mapped files that hold data of X, which is an array, a list of rows or a sparse matrix."""
     rows = isinstance(X, list | tuple) and len(X) and isinstance(X[0], np.ndarray)
-    parts = [getattr(X, part, None) for part in _PARTS] if sp.issparse(X) else X if rows else [X]
-    for array in (*parts, *(_coordinates(X) if sp.issparse(X) and X.format == "coo" else ())):
-        base: Any = array
+    parts: Any = [getattr(X, part, None) for part in _PARTS] if sp.issparse(X) else X if rows else [X]
+    for base in parts:
         while isinstance(base, np.ndarray):
             base = base.base
         if isinstance(base, mmap.mmap):
@@ -78,19 +78,11 @@ def _check(X: Any, name: str) -> None:
             if (X.indptr[1:] < X.indptr[:-1]).any():  # SciPy skips this check if indptr[-1] is 0
                 raise ValueError("indptr must be a non-decreasing sequence")
         elif X.format == "coo":
-            sp.coo_matrix((X.data, _coordinates(X)), shape=X.shape)
+            sp.coo_matrix((X.data, (X.row, X.col)), shape=X.shape)
         elif X.format == "lil" and any(len(at) != len(values) for at, values in zip(X.rows, X.data, strict=True)):
             raise ValueError("a row has another number of values than of column numbers")
     except ValueError as error:
         raise ValueError(f"{name} is malformed ({X.format}): {error}") from None
-
-
-def _coordinates(X: Any) -> tuple[Any, ...]:
-    """Return the row numbers and column numbers of the entries of a COO matrix."""
-    return getattr(X, "coords", None) or (X.row, X.col)
-
-
-_PARTS = ("data", "indices", "indptr", "offsets")
 
 
 def columns(*parts: Any) -> NDArray[np.int32]:

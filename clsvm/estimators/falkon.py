@@ -160,12 +160,10 @@ class Falkon(KernelEstimator):
         self.dual_coef_, self.n_iter_ = alpha, steps
         count = np.zeros(max(1, len(self._labels)), np.int32)
         count[0] = self.centers_.shape[0]  # inducing points have no class
-        others = {"n_support": count, "plan": plan, "dtype": dtype, **self._estimates(len(alpha))}
+        others: dict[str, Any] = {"n_support": count, "plan": plan, "dtype": dtype}
+        if self._loss(len(alpha)) == "logistic":  # P = 1 / (1 + exp(-f)); model files have no softmax of more classes
+            others |= {"probA": np.array([-1.0]), "probB": np.zeros(1)}
         self.model_ = self._kernel_model(kernel, self.centers_, **others)
-
-    def _estimates(self, outputs: int) -> dict[str, Any]:
-        """Return name -> value of the model's parameters for probabilities; an empty dictionary if there are none."""
-        return {}
 
     def _centers(
         self, X: Any, kernel: Kernel, task: Task, random: RandomState
@@ -417,13 +415,6 @@ class LogisticFalkonClassifier(FalkonClassifier):
     def _targets(self, index: checks.Indices, k: int) -> Vector:
         signs = super()._targets(index, k)
         return signs if k == 2 else (signs > 0).astype(np.float64)
-
-    def _estimates(self, outputs: int) -> dict[str, Any]:
-        """Return the sigmoid parameters of the probability 1 / (1 + exp(-f)) for two classes.
-
-        Return an empty dictionary for more classes, because model files have no softmax.
-        """
-        return {"probA": np.array([-1.0]), "probB": np.zeros(1)} if outputs == 1 else {}
 
     def predict_proba(self, X: Any) -> Vector:
         """Return the probability of each class for the rows of X.

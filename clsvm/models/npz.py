@@ -145,9 +145,8 @@ def _arrays(model: KernelModel) -> dict[str, Any]:
         raise ValueError(f"clsvm's model files hold kernel functions, got {model.kernel!r}")
     record = json.dumps(model.kernel.record())
     made: dict[str, Any] = {"format": FORMAT, "version": VERSION, "kernel": record, "dtype": model.dtype}
-    made["task"] = model.task
-    made |= {"dual_coef": model.dual_coef, "intercept": model.intercept, "classes": _labels(model.classes)}
-    made["n_support"] = np.asarray(model.n_support, np.int32)
+    made |= {"task": model.task, "dual_coef": model.dual_coef, "intercept": model.intercept}
+    made |= {"classes": _labels(model.classes), "n_support": np.asarray(model.n_support, np.int32)}
     made |= {name: value for name in ESTIMATES if (value := getattr(model, name)) is not None}
     vectors = model.support_vectors
     if sparse.issparse(vectors):
