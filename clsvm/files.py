@@ -200,10 +200,8 @@ def exposed(path: PathLike) -> str:
     """
     given, real = Path(os.path.abspath(path)), Path(os.path.realpath(path))
     above = {place for one in (given, real) for place in one.parents}
-    for place in sorted({given, real} | above):
-        if words := changed_by_others(place, place in above):
-            return words
-    return ""
+    found = (changed_by_others(place, place in above) for place in sorted({given, real} | above))
+    return next(filter(None, found), "")
 
 
 def changed_by_others(path: Path, above: bool = False) -> str:
