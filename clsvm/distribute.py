@@ -18,8 +18,8 @@ import contextvars
 import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol, TypeVar, cast
@@ -131,26 +131,23 @@ def memory_share(stream: Stream, left: int) -> Iterator[None]:
         stream.limit += reserved
 
 
-class _Caller:
-    """Run calls in the caller's own thread, with the interface of an executor."""
+class _Caller(Executor):
+    """Run calls in the caller's own thread."""
 
-    def submit(self, call_part: Callable[..., Any], *given: Any) -> Future[Any]:
+    def submit(self, call: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
         done: Future[Any] = Future()
         try:
-            done.set_result(call_part(*given))
+            done.set_result(call(*given, **named))
         except BaseException as error:
             done.set_exception(error)
         return done
-
-    def shutdown(self) -> None:
-        """Return at once, because each call ended in :meth:`submit`."""
 
 
 @dataclass
 class DeviceThread:
     """Hold a thread and the stream of a device, which only this thread uses."""
 
-    thread: ThreadPoolExecutor | _Caller
+    thread: Executor
     stream: Stream
 
 
@@ -166,25 +163,18 @@ def open_streams(device: Any, memory_limit: int | str | None) -> Iterator[list[D
             yield [DeviceThread(_Caller(), stream)]
         return
     threads: list[DeviceThread] = []
-    try:
+    with ExitStack() as stack:
         for one in device:
             # Oclgrind 21.10 crashes in any thread but the caller's.
-            thread = _Caller() if find(one).platform == SIMULATOR else ThreadPoolExecutor(1, "clsvm")
-            try:
-                threads.append(DeviceThread(thread, thread.submit(Stream, one, memory_limit).result()))
-            except BaseException:
-                thread.shutdown()
-                raise
+            in_caller = find(one).platform == SIMULATOR
+            thread = stack.enter_context(_Caller() if in_caller else ThreadPoolExecutor(1, "clsvm"))
+            threads.append(DeviceThread(thread, thread.submit(Stream, one, memory_limit).result()))
+            stack.callback(thread.submit, threads[-1].stream.__exit__)
         if memory_limit is None:
             counts = Counter(one.stream.info.index for one in threads)
             for one in threads:
                 one.stream.limit //= counts[one.stream.info.index]
         yield threads
-    finally:
-        for one in threads:
-            one.thread.submit(one.stream.__exit__)
-        for one in threads:
-            one.thread.shutdown()
 
 
 class OnDevices:

@@ -414,7 +414,6 @@ class _SmallSolver:
             if not in_place and store.needed_bytes(self.gram) <= stream.limit - stream.allocated:
                 self.gram = store.computed(self.gram, tiles=False)
         self.quick = host.computes_quickly(stream, X.shape)
-        self.blocks: dict[bool, HostBlocks] = {}  # whether all of K is computed at once -> blocks of K
         self.rows, self.began = 0, perf_counter()  # rows of K so far and start time, for the progress display
 
     def on_device(self, todo: list[int]) -> None:
@@ -437,7 +436,7 @@ class _SmallSolver:
             max_iter=context.steps_left(max((one.steps for one in before if one), default=0)),
             kernel_scale=scale.in_dtype,
             exact=(lambda: self._double) if checked else None,
-            sample=self._blocks(self.quick) if context.X.shape[1] <= WIDE else None,
+            sample=self._host_blocks if context.X.shape[1] <= WIDE else None,
             sizes=scale.sizes,
             should_stop=lambda: context.seconds_left() <= 0,
             callback=None if saved is None else lambda at, b: saved.save(capable[at], b, options.checkpoint_every),
@@ -498,18 +497,16 @@ class _SmallSolver:
         """Make K in float64 for checks: on the host if that is quick, else on the device."""
         X, kernel = self.context.X, self.context.kernel
         if self.quick:
-            return self._blocks(True)
+            return self._host_blocks
         if isinstance(kernel, Precomputed) or self.plan is None:
             return store.precomputed(self.stream, X, "float64")
         return products_of(self.stream, X, self.plan, kernel, "float64")
 
-    def _blocks(self, whole: bool) -> HostBlocks:
-        """Return an object that computes blocks of K on the host. whole: compute all of K at once instead."""
-        if whole not in self.blocks:
-            X, plan = self.context.X, self.worker.plan
-            centre = plan.centre if plan else np.zeros(X.shape[1])
-            self.blocks[whole] = HostBlocks(X, self.context.kernel, centre, whole)
-        return self.blocks[whole]
+    @cached_property
+    def _host_blocks(self) -> HostBlocks:
+        """Make an object that computes blocks of K on the host, or all of K at once if that is quick."""
+        X, plan = self.context.X, self.worker.plan
+        return HostBlocks(X, self.context.kernel, plan.centre if plan else np.zeros(X.shape[1]), self.quick)
 
     def _report_progress(self, violation: float, index: int, rows: int) -> None:
         self.rows += rows

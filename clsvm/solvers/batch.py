@@ -179,34 +179,17 @@ def _batches(gram: Operator, order: list[int], sizes: list[int]) -> Iterator[lis
         first += count
 
 
-class _Device(NamedTuple):
-    """Name the arrays of a batch on the device, all parts of the buffer ``whole``.
-
-    state: gradients f, coefficients b, their bounds lo and hi, and epsilon.
-    counts: number of rows of each subproblem.
-    linear: linear terms q of the rows.
-    delta: changes of the coefficients.
-    counters: SMO iterations of each subproblem.
-    made: which rows of each tile Q of kernel values the SMO kernel has computed.
-    ws: row numbers of each subproblem, whose working set is all of its rows.
-    all: number of rows of the whole batch, with padding.
-    """
-
-    whole: Buffer
-    state: View
-    counts: Sequence[Buffer]
-    linear: Buffer
-    delta: Buffer
-    counters: Buffer
-    made: Buffer
-    ws: Buffer
-    all: Buffer
-
-
 class _Batch:
     """Solve B subproblems, each padded to W rows, with their tiles in the buffer Q.
 
     The tile of a subproblem is the kernel matrix among its rows, padded to W x W.
+
+    Attributes
+    ----------
+    positions
+        numbers of each subproblem's rows in the order in which the device stores rows, -1 for padding, (B, W).
+    row_arguments
+        arguments by which the SMO kernel computes rows of Q when it needs them; empty if it gets whole tiles.
     """
 
     f: Vector
@@ -228,26 +211,28 @@ class _Batch:
         wide = map(stream.as_wide, (q, self.b, lo, hi, np.array([kind.epsilon]), q))
         blank = np.zeros((B, W)), np.zeros((B, 4)), np.zeros((B, W), np.uint8)
         numbers = counts([B * W, *(len(subproblem.rows) for subproblem in subproblems)])
-        whole, parts, *_ = join_arrays(stream, [*wide, *blank, ws, *numbers])
-        self.device = _Device(whole, View(*parts[:5]), parts[11:], *parts[5:11])
-        self.panel, self.at = gathered(gram, self.positions, self.device.all)
+        # all arrays of the batch on the device are parts of one buffer
+        self._buffer, parts, *_ = join_arrays(stream, [*wide, *blank, ws, *numbers])
+        self._state, (self._linear, self._delta, self._counters, made, self._ws) = View(*parts[:5]), parts[5:10]
+        all_rows, *self._row_counts = parts[10:]
+        self.panel, self.at = gathered(gram, self.positions, all_rows)
         # the SMO kernel computes rows of its tile Q from the panel, or gets whole tiles
         possible = stream.profile.style == "simd" and kind.constraint is not Constraint.SPLIT
         given = gram.row_source(self.panel) if possible and rows_on_demand(gram, W) else None
         source, values = given or (None, ())
-        self.row_arguments = (self.device.made, *values) if given else ()
+        self.row_arguments = (made, *values) if given else ()
         self._smo = SmoKernel(stream, gram.rows.dtype, W, kind.constraint, source)
 
     def tiles(self) -> None:
         """Compute the tiles K among the rows of each subproblem of the batch."""
         stream, gram, W = self.stream, self.gram, self.W
-        for p, (subproblem, count) in enumerate(zip(self.subproblems, self.device.counts, strict=True)):
+        for p, (subproblem, count) in enumerate(zip(self.subproblems, self._row_counts, strict=True)):
             part, rows = gram.part(self.panel, p * W, W, count), stream.part(self.at, 4 * p * W, 4 * W)
             tile(gram, part, rows, count, self.Q, p, len(subproblem.rows))
 
     def free(self) -> None:
         self.stream.finish()
-        self.stream.free(self.device.whole, self.at, *self.panel.buffers())
+        self.stream.free(self._buffer, self.at, *self.panel.buffers())
 
     def run(self, indices: Sequence[int]) -> list[Result]:
         """Solve the subproblems of the batch; return their results.
@@ -265,12 +250,12 @@ class _Batch:
             self._respond()
         while True:
             self._solve(limits)
-            self.b = self.stream.read_wide(self.device.state.b, (B, W))
+            self.b = self.stream.read_wide(self._state.b, (B, W))
             if request.callback:
                 for index, b, subproblem in zip(indices, self.b, self.subproblems, strict=True):
                     request.callback(index, b[: len(subproblem.rows)].copy())
             self._respond()
-            before, steps = steps, self.stream.read(self.device.counters, np.int64, (B, 4))[:, 0]
+            before, steps = steps, self.stream.read(self._counters, np.int64, (B, 4))[:, 0]
             optimality, bound, unchanged = certificate.of(self.problem, self.b, self.f), self._bound(), steps == before
             violation = optimality.violations.reshape(B, -1).max(axis=1)
             error = 2 * bound  # error bound of the violation
@@ -293,9 +278,8 @@ class _Batch:
 
     def _solve(self, limits: Limits) -> None:
         """Launch the SMO kernel on all subproblems of the batch."""
-        (B, W), device = self.b.shape, self.device
-        state = device.state, device.delta, device.counters
-        self._smo(B, W, device.ws, self.Q, state, limits, self.row_arguments)
+        (B, W), state = self.b.shape, (self._state, self._delta, self._counters)
+        self._smo(B, W, self._ws, self.Q, state, limits, self.row_arguments)
 
     def _bound(self) -> Vector:
         """Return the error bound of f of each subproblem, (B,)."""
@@ -332,7 +316,7 @@ class _Batch:
         self._respond_exactly(represented > 0)
         change = self.f - before
         self.f = before
-        self.stream.write_wide(self.device.state.f, before)
+        self.stream.write_wide(self._state.f, before)
         mean = (change * represented).sum(axis=1) / np.maximum(represented.sum(axis=1), 1)
         change -= np.where([subproblem.problem.balanced for subproblem in self.subproblems], mean, 0)[:, None]
         return np.asarray((np.abs(change * self.b) * represented).sum(axis=1))
@@ -359,9 +343,8 @@ class _Batch:
 
         b are the coefficients, and q is the linear term of the dual.
         """
-        device, shape = self.device, self.b.shape
-        _respond(self.gram, shape, self.Q, device.state.b, device.linear, device.state.f)
-        f = self.stream.read_wide(device.state.f, shape)
+        _respond(self.gram, self.b.shape, self.Q, self._state.b, self._linear, self._state.f)
+        f = self.stream.read_wide(self._state.f, self.b.shape)
         self.f = np.where(self.positions >= 0, f, 0.0)  # padding rows may have no valid kernel value
         certificate.finite(self.f, self.gram.kernel)
 
@@ -383,7 +366,7 @@ class _Batch:
                 requests.append(GradientRequest(at[p, mask_p], at[p, used], q[p, mask_p], self.b[p, used]))
             for p, values in zip(some, responses(gram, requests), strict=True):
                 self.f[p, mask[p]] = values
-        self.stream.write_wide(self.device.state.f, self.f)
+        self.stream.write_wide(self._state.f, self.f)
 
     def _by_host(self, block: Block, mask: NDArray[np.bool_]) -> None:
         """Compute the gradients f where ``mask`` (B, W) is true, from blocks of K on the host."""

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
-from scipy.linalg import blas, lapack
+from scipy.linalg import get_blas_funcs, get_lapack_funcs, lapack
 
 from clsvm.errors import DeviceError, MemoryLimitError
 from clsvm.gram.products import Tile
@@ -87,6 +87,8 @@ class Factor:
         least: value that replaces a smaller mean.
         """
         self.dtype, self.ridge = np.dtype(dtype), 0.0
+        self._trsm, self._syrk, self._trsv = get_blas_funcs(("trsm", "syrk", "trsv"), dtype=self.dtype)
+        self._potrf = get_lapack_funcs("potrf", dtype=self.dtype)
         self._relative, self._least = ridge, least
         self.rows: Rows = np.zeros(0, np.intp)
         self._blocks: list[tuple[Matrix, Matrix]] = []
@@ -116,16 +118,15 @@ class Factor:
         """
         if not self._blocks:
             self.ridge = self._relative * max(self._least, float(block.diagonal().mean()))
-        potrf, trsm, syrk, _ = _routines(self.dtype)
         M = np.array(block.T, self.dtype, order="F")
         M[np.diag_indices(len(M))] += self.ridge
         above = self.forward(cross)
         if len(above):
-            M = syrk(-1.0, above, 1.0, M, trans=1, lower=0, overwrite_c=1)
-        diagonal, failed = potrf(M, lower=0, clean=0, overwrite_a=1)
+            M = self._syrk(-1.0, above, 1.0, M, trans=1, lower=0, overwrite_c=1)
+        diagonal, failed = self._potrf(M, lower=0, clean=0, overwrite_a=1)
         if failed:
             return False
-        more = trsm(-1.0, diagonal, above.T @ self._columns, lower=0, trans_a=1)
+        more = self._trsm(-1.0, diagonal, above.T @ self._columns, lower=0, trans_a=1)
         columns, products = np.asfortranarray(np.vstack([self._columns, more])), self._products + more.T @ more
         self._blocks.append((above, diagonal))
         self.rows = np.concatenate([self.rows, rows])
@@ -135,20 +136,18 @@ class Factor:
 
     def forward(self, R: Matrix) -> Matrix:
         """Return U'^-1 R for a matrix R (m, k), by forward substitution."""
-        _, trsm, _, _ = _routines(self.dtype)
         out, m = np.empty(R.shape, self.dtype, order="F"), 0
         for above, diagonal in self._blocks:
             new = slice(m, m + len(diagonal))
-            out[new] = trsm(1.0, diagonal, R[new] - above.T @ out[:m] if m else R[new], lower=0, trans_a=1)
+            out[new] = self._trsm(1.0, diagonal, R[new] - above.T @ out[:m] if m else R[new], lower=0, trans_a=1)
             m = new.stop
         return out
 
     def back(self, w: Matrix) -> Vector:
         """Return U^-1 w for one vector w, by back substitution."""
-        _, _, _, trsv = _routines(self.dtype)
         left, found = w, []
         for above, diagonal in reversed(self._blocks):
-            found.append(trsv(diagonal, left[len(above) :]))
+            found.append(self._trsv(diagonal, left[len(above) :]))
             left = left[: len(above)] - above @ found[-1]
         return np.concatenate(found[::-1]).astype(np.float64)
 
@@ -176,13 +175,6 @@ class Factor:
     def _bytes(self, columns: int, new: int) -> int:
         """Return the bytes of ``columns`` columns of U'^-1 and of temporary arrays. new: columns to compute."""
         return self.dtype.itemsize * len(self.rows) * (3 * columns + 2 * new) + 4 * 8 * columns**2
-
-
-def _routines(dtype: Any) -> tuple[Any, Any, Any, Any]:
-    """Return LAPACK's potrf and BLAS's trsm, syrk and trsv for a dtype."""
-    if dtype == np.float64:
-        return lapack.dpotrf, blas.dtrsm, blas.dsyrk, blas.dtrsv
-    return lapack.spotrf, blas.strsm, blas.ssyrk, blas.strsv
 
 
 def ridges(dtype: DTypeLike, rows: int) -> Iterator[float]:

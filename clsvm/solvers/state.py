@@ -332,14 +332,8 @@ class Selection:
         self._extremes = join_arrays(stream, initial)
         self.numbers, self.places, self.counters = self._extremes.each
         self.program = selection(profile, dtype, constraint)
-        names = (
-            "extremes",
-            "histogram",
-            "threshold",
-            "collect",
-            "objective",
-            *["share"] * (profile.style == "workgroup"),
-        )
+        names = ["extremes", "histogram", "threshold", "collect", "objective"]
+        names += ["share"] * (profile.style == "workgroup")
         self._k = {name: stream.variant(self.program, name) for name in names}
         self._sums = stream.zeros(8 * 3 * pieces)
 
