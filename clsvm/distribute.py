@@ -275,14 +275,11 @@ def run_pieces(
             ended = error
         messages.put(ended)
 
-    started: list[threading.Thread] = []
-    try:
+    with ThreadPoolExecutor(len(workers), "clsvm") as threads, ExitStack() as stack:
+        stack.callback(stop.set)
         for worker in workers:
-            context = contextvars.copy_context()  # the context holds the prefix of progress lines
-            thread = threading.Thread(target=context.run, args=(run, worker), name="clsvm")
-            thread.start()
-            started.append(thread)
-        left = len(started)
+            threads.submit(contextvars.copy_context().run, run, worker)  # the context has the prefix of progress lines
+        left = len(workers)
         while left:
             try:
                 message = messages.get(timeout=_POLL)
@@ -293,7 +290,3 @@ def run_pieces(
             left -= message is _ENDED
             if message is None:
                 yield
-    finally:
-        stop.set()
-        for thread in started:
-            thread.join()

@@ -18,7 +18,7 @@ from datetime import timedelta
 from numbers import Integral, Real
 from time import perf_counter
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, Protocol, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 
 class Status(enum.Enum):
@@ -75,16 +75,6 @@ class Point(NamedTuple):
     gap: float
     violation: float
     rows: int = 0
-
-
-class Progress(Protocol):
-    """Show the progress of a running fit."""
-
-    def __call__(self, point: Point) -> None:
-        """Show the solver's state at a convergence check."""
-
-    def phase(self, words: str) -> None:
-        """Show the name of the current phase of the fit until the next point."""
 
 
 # Part of a fit in GTSVM's figure 2 -> keys of ``FitReport.seconds`` that it sums; "other" has all other seconds.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from threadpoolctl import ThreadpoolController
 
@@ -59,11 +59,9 @@ class _OneThread:
                 finally:
                     self._limited = False
 
-    @contextmanager
-    def all(self) -> Iterator[None]:
-        """Use all threads inside the context; no other thread can set the limit meanwhile."""
-        with self._lock:
-            yield
+    def all(self) -> AbstractContextManager[object]:
+        """Return a context that uses all threads; no other thread can set the limit meanwhile."""
+        return self._lock
 
     def forked(self) -> None:
         """Reset the lock in a forked child, where no thread of the parent runs."""

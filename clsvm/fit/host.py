@@ -163,13 +163,8 @@ class HostFit:
                 found = precision.measures(kernel, X, plan)
                 rounding = precision.scales(kernel, found.sizes, found.extent, X.shape[1], "float64", "float64").double
         self.stream, self.plan, self._X, self._kernel, self._rounding = stream, plan, X, kernel, rounding
-        self._options = options
+        self._options, self.device = options, str(stream.info)
         self._values: KernelValues | None = None
-
-    @property
-    def device(self) -> str:
-        """Return the name of the device."""
-        return str(self.stream.info)
 
     def solve(self, problem: Problem, **settings: Any) -> Result:
         """Solve ``problem`` from ``start``. Raises ValueError for a problem too large for the host or memory_limit."""

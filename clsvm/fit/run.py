@@ -22,7 +22,7 @@ from clsvm.gram.layouts.record import Plan
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.parameters import Options
 from clsvm.problem import Subproblem
-from clsvm.report import FitReport, Point, Progress, Status, relative_gap
+from clsvm.report import Display, FitReport, Point, Status, relative_gap
 from clsvm.solvers.result import Result
 
 # Attributes of results that Fitted reads, all in one pass: a fit may have many thousand results.
@@ -49,7 +49,7 @@ class Worker:
     """
 
     options: Options
-    progress: Progress | None = None
+    progress: Display | None = None
     plan: Plan | None = None
     reason: str = ""
     seconds: dict[str, float] = field(default_factory=dict)

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from clsvm.nystrom.preconditioner import Preconditioner
 from clsvm.nystrom.rows import RowOperator, Vector
-from clsvm.report import Point, Progress, Status
+from clsvm.report import Display, Point, Status
 
 INEXACT = 0.1  # largest residual of a Newton step, relative to the gradient
 FINE = {"float32": 1e-3, "float64": 1e-9}  # smallest residual of a Newton step, relative to the gradient
@@ -117,7 +117,7 @@ class Newton:
         preconditioner: Preconditioner,
         tol: float,
         max_iter: int,
-        progress: Progress | None = None,
+        progress: Display | None = None,
         callback: Callback | None = None,
         before: Result | None = None,
     ) -> None:

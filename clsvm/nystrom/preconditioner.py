@@ -262,7 +262,7 @@ class Preconditioner:
         return np.asarray(found, np.float64)
 
 
-def _threads(work: float) -> AbstractContextManager[None]:
+def _threads(work: float) -> AbstractContextManager[object]:
     """Return a context with one thread if ``work`` is small, else with all threads.
 
     work: number of multiply-adds. Bits of results are reproducible, since nothing else decides the number of threads.

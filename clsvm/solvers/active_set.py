@@ -139,11 +139,12 @@ class _State:
             def at_bound(b: Vector, lo: Vector = lo, hi: Vector = hi) -> Flags:
                 return np.asarray((b == lo) | (b == hi) | ((b == 0) & (self.epsilon > 0)))
 
-            snapped_b = certificate.snapped(b, lo, hi, self.epsilon)
-            if at_bound(snapped_b).all() and abs(snapped_b.sum() - self.total[g]) <= 2 * certificate.slack(b):
+            slack = certificate.slack(b)
+            snapped_b = certificate.snapped(b, lo, hi, self.epsilon, slack)
+            excess = snapped_b.sum() - self.total[g]
+            if at_bound(snapped_b).all() and abs(excess) <= 2 * slack:
                 self.b[in_group] = snapped_b
                 continue  # a correction would make a coefficient at its bound seem free
-            excess = snapped_b.sum() - self.total[g]
             distance = b - lo if excess > 0 else hi - b
             order = np.lexsort((-distance, at_bound(b)))  # free coefficients first, then by distance from the bound
             b[order] -= np.sign(excess) * np.diff(np.minimum(np.cumsum(distance[order]), abs(excess)), prepend=0.0)

@@ -425,34 +425,25 @@ class GradientRequest(NamedTuple):
 
 def responses(gram: Operator, requests: Sequence[GradientRequest]) -> list[Vector]:
     """Return f = K b + q of the rows of each request in ``requests``, by the float64 operator ``gram``."""
-    by_symmetry = [_by_symmetry(gram, request) for request in requests]
-    few_rows = [not half and _few_rows(gram, request) for half, request in zip(by_symmetry, requests, strict=True)]
-    methods = list(zip(requests, by_symmetry, few_rows, strict=True))
-    products = iter(_from_products(gram, [request for request, *special in methods if not any(special)]))
-    return [
-        _from_tile(gram, request) if symmetric else _from_transpose(gram, request) if few else next(products)
-        for request, symmetric, few in methods
-    ]
+    methods = [(request, _method(gram, request)) for request in requests]
+    products = iter(_from_products(gram, [request for request, method in methods if method is None]))
+    return [method(gram, request) if method else next(products) for request, method in methods]
 
 
-def _by_symmetry(gram: Operator, request: GradientRequest) -> bool:
-    """Return whether to compute f of a request from K among its rows and support vectors together.
+def _method(gram: Operator, request: GradientRequest) -> Callable[[Operator, GradientRequest], Vector] | None:
+    """Return the function for f of this one request, None if f comes from the products of several requests.
 
-    Half of this K follows by symmetry. Computing the other half pays if it is less work than K(rows, support) and this
-    K fits in memory.
+    Half of K among all rows and support vectors of the request follows by symmetry. Computing the other half pays if it
+    is less work than K(rows, support) and this K fits in memory. If the request has few rows in comparison with its
+    support vectors, the product K(support, rows) is faster than K(rows, support).
     """
-    stream, m = gram.stream, len(np.union1d(request.rows, request.support))
+    stream, rows, support = gram.stream, len(request.rows), len(request.support)
+    m = len(np.union1d(request.rows, request.support))
     W, budget = _tile_size(gram, m), min(stream.largest, int(TILES * (stream.limit - stream.allocated)))
-    return mirrors(gram) and m * m / 2 <= SYMMETRIC * len(request.rows) * len(request.support) and budget >= 8 * W * W
-
-
-def _few_rows(gram: Operator, request: GradientRequest) -> bool:
-    """Return whether a request has few rows in comparison with its support vectors.
-
-    The product K(support, rows) is then faster than K(rows, support).
-    """
-    rows, support = len(request.rows), len(request.support)
-    return FEW_FACTOR * rows <= support and 8 * rows * support <= FEW_BYTES and gram.by_blocks
+    if mirrors(gram) and m * m / 2 <= SYMMETRIC * rows * support and budget >= 8 * W * W:
+        return _from_tile
+    few = FEW_FACTOR * rows <= support and 8 * rows * support <= FEW_BYTES
+    return _from_transpose if few and gram.by_blocks else None
 
 
 def _from_tile(gram: Operator, request: GradientRequest) -> Vector:

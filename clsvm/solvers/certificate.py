@@ -93,15 +93,14 @@ class Extremes(NamedTuple):
         """Return which entries have a derivative on the wrong side of their offset by more than tol, (entries,)."""
         return np.asarray((self.right < self.offset - tol) | (self.left > self.offset + tol))
 
-    def deciding(self, tol: float, bound: float | Vector) -> NDArray[np.bool_]:
+    def deciding(self, tol: float, errors: Vector) -> NDArray[np.bool_]:
         """Return the entries whose exact derivatives could change whether the violation is within tol, (entries,).
 
         If rounding errors leave open whether a group's violation is within tol, the result marks two kinds of the
         group's entries: entries whose exact derivative may be an extreme, and free entries, which determine the offset.
 
-        bound: bound of the rounding errors of the derivatives, one number or (entries,).
+        errors: bounds of the rounding errors of the derivatives, (entries,).
         """
-        errors = np.broadcast_to(bound, self.right.shape)
         if not self.fixed_sums:
             return (-self.right > tol - 2 * errors) | (self.left > tol - 2 * errors)
         low, high = np.full((2, *self.rho.shape), np.inf), np.full((2, *self.rho.shape), -np.inf)
@@ -128,14 +127,13 @@ def slack(b: Vector) -> float:
     return SLACK * EPS * float(np.abs(b).sum())
 
 
-def snapped(b: Vector, lo: Vector, hi: Vector, epsilon: float, within: float | Vector | None = None) -> Vector:
+def snapped(b: Vector, lo: Vector, hi: Vector, epsilon: float, distance: float | Vector) -> Vector:
     """Return b (entries,) with coefficients near a bound moved to the bound.
 
     If epsilon is not 0, coefficients near 0 are moved to 0.
 
-    within: the distance that counts as near; by default the rounding error of the sum of b.
+    distance: the distance that counts as near.
     """
-    distance = slack(b) if within is None else within
     b = np.where(b - lo <= distance, lo, np.where(hi - b <= distance, hi, b))
     return np.where((np.abs(b) <= distance) & (lo < 0) & (hi > 0), 0.0, b) if epsilon else b
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from clsvm.gram.exact import Exact
 from clsvm.parameters import Options
 from clsvm.problem import Vector
-from clsvm.report import Point, Progress, Status, relative_gap
+from clsvm.report import Display, Point, Status, relative_gap
 
 TINY = float(np.finfo(np.float64).tiny)
 ROUNDING_SHARE = 0.1  # rounding errors of float64 up to this share of a tolerance are accepted
@@ -69,7 +69,7 @@ class Settings:
     kernel_scale: float = 1.0
     exact: Exact | None = None
     sizes: Vector | None = None
-    progress: Progress | None = None
+    progress: Display | None = None
     max_time: float | None = None
     start: Vector | None = None
     known_gradient: tuple[Vector, Vector] | None = None

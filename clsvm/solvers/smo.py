@@ -62,25 +62,18 @@ class Optimality:
     steps: NDArray[np.int64]
     rows: int
 
-    @property
-    def fixed_sums(self) -> bool:
-        """Return whether the constraint fixes sums of coefficients, whose multipliers are the offsets."""
-        return self.problem.constraint.has_offset
-
     @cached_property
     def worst(self) -> float:
         """Return the largest KKT violation of all problems."""
-        m, M = self.least, self.most
+        m, M, fixed = self.least, self.most, self.problem.constraint.has_offset
         with np.errstate(invalid="ignore"):
-            violation = (
-                np.where(np.isfinite(m) & np.isfinite(M), M - m, 0) if self.fixed_sums else np.maximum(-m, M)[:, :1]
-            )
+            violation = np.where(np.isfinite(m) & np.isfinite(M), M - m, 0) if fixed else np.maximum(-m, M)
         return float(np.maximum(violation, 0).max())
 
     @property
     def rho(self) -> Vector:
         """Return the offset of each group, (problems, groups)."""
-        if not self.fixed_sums:
+        if not self.problem.constraint.has_offset:
             return np.zeros((self.problem.problems, 1))
         return certificate.offsets(self.least, self.most, self.inside, self.sums)
 
@@ -367,7 +360,8 @@ class Loop(ABC):
 
     def _result(self, status: Status) -> Result:
         history, optimality, (b, f) = self.history, self._read(), self.solution()
-        rho = certificate.of(self.problem, b, f).rho.reshape(len(b), -1) if optimality.fixed_sums else optimality.rho
+        fixed = self.problem.constraint.has_offset
+        rho = certificate.of(self.problem, b, f).rho.reshape(len(b), -1) if fixed else optimality.rho
         objectives = self._objectives(rho)
         history.trace.append(self._point(optimality, objectives))
         return Result(
