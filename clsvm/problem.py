@@ -85,9 +85,14 @@ class Problem:
         return self.constraint.groups
 
     @property
+    def initial(self) -> Vector:
+        """Return feasible coefficients (problems, n), whose sums define ``total``."""
+        return np.zeros_like(self.q) if self.start is None else self.start
+
+    @property
     def total(self) -> Vector:
         """Return the sum of coefficients of each group of each problem, (problems, groups)."""
-        start = np.zeros_like(self.q) if self.start is None else self.start
+        start = self.initial
         if self.groups == 1:
             return np.asarray(start.sum(axis=1, keepdims=True))
         return np.stack([np.maximum(start, 0).sum(axis=1), np.minimum(start, 0).sum(axis=1)], axis=1)
@@ -225,8 +230,7 @@ class Subproblem:
     @property
     def initial(self) -> Vector:
         """Return the coefficients (problems, m) to start from."""
-        start = self.problem.start if self.start is None else self.start
-        return np.zeros_like(self.problem.q) if start is None else start
+        return self.problem.initial if self.start is None else self.start
 
     def embedded(self, n: int) -> Subproblem:
         """Return the subproblem over all n rows of the data set; rows outside the subproblem take no part."""

@@ -19,11 +19,10 @@ from clsvm import files
 from clsvm.errors import CheckpointError
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.parameters import Options
-from clsvm.problem import Constraint, Subproblem
+from clsvm.problem import Constraint, Subproblem, Vector
 from clsvm.report import Status
 from clsvm.solvers.result import Result
 
-Vector = NDArray[np.float64]
 # errors that NumPy raises for files that are not checkpoints
 UNREADABLE = OSError, ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile
 _SHOWN = "problems", "kernel"  # entries of the file that error messages quote; other entries are digests

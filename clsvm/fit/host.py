@@ -22,13 +22,12 @@ from clsvm.gram.products import Gram
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.opencl.stream import Stream
 from clsvm.parameters import Options
-from clsvm.problem import Constraint, Problem
+from clsvm.problem import Constraint, Problem, Vector
 from clsvm.report import Point, Status
 from clsvm.solvers import active_set, certificate
 from clsvm.solvers.result import Result, Settings, ended
 from clsvm.threads import check_interrupt
 
-Vector = NDArray[np.float64]
 MOST, COUPLED = 4096, 600  # most coefficients of a problem; most for Crammer and Singer's coupled problems
 COPIES = 4  # matrices as large as K that a solve needs in memory, beside K
 EXTRA_STEPS = 4096  # SMO iterations on the device before the host takes over, added to the profile's ``patience``
@@ -194,10 +193,11 @@ class HostFit:
         settings = Settings(options.tol, options.gap_tol, **asked)
         values = self._values = self._values or self._kernel_values(problem)
         until = began + (np.inf if settings.max_time is None else settings.max_time)
-        best = problem.feasible(before.b) if before else settings.start
+        best = problem.initial if settings.start is None else settings.start
+        if before:
+            best = problem.feasible(before.b)
         stream, K, status = self.stream, values.K, None
         stream.peak = max(stream.peak, stream.allocated + 8 * (K.size + COPIES * problem.q.size**2))
-        start = problem.start if best is None else best
 
         def should_continue(found: active_set.ActiveSetResult) -> bool:
             nonlocal status, best
@@ -213,10 +213,10 @@ class HostFit:
 
         try:
             with few_threads(K.shape[0]):
-                given = np.zeros(problem.q.shape) if start is None else start, tol_share * settings.tol, should_continue
-                found = active_set.solve(K, problem, *given, np.inf if settings.max_iter < 0 else settings.max_iter)
+                most = np.inf if settings.max_iter < 0 else settings.max_iter
+                found = active_set.solve(K, problem, best, tol_share * settings.tol, should_continue, most)
         except KeyboardInterrupt:
-            if settings.save and best is not None:
+            if settings.save:
                 settings.save(best)
             raise
         b, f = found.b, found.f + values.offset_shift(found.b)

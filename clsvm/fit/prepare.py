@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
 from clsvm.fit import host
 from clsvm.gram import exact, layouts, precision, store
@@ -28,14 +27,13 @@ from clsvm.kernels import Kernel, Precomputed
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Stream
 from clsvm.parameters import Options
-from clsvm.problem import Constraint, Problem
+from clsvm.problem import Constraint, Problem, Vector
 from clsvm.report import Status
 from clsvm.solvers import certificate
 from clsvm.solvers.decomposition import Coupled, Solver
 from clsvm.solvers.kernel_rows import MIN_WORKING_SET, sizes
 from clsvm.solvers.result import Result, Settings
 
-Vector = NDArray[np.float64]
 WHOLE_SHARE = 0.5  # share of the free memory that all of K may take
 SHARED = 0.25  # share of the free memory that a copy of X, the rows in their layout and a solve's arrays may take
 RANGE_SHARE = 1e-3  # targets are at most this share of the largest number that the device's sums can hold
@@ -140,12 +138,10 @@ class PreparedFit:
         began, found, most = perf_counter(), None, settings["max_iter"]
         small, in_range, share = host.can_solve(self.stream, problem), self._in_range(problem, settings["start"]), None
         if not (in_range or small):
-            words = (
-                f"targets or sums of weights beyond {RANGE_SHARE * self.stream.profile.largest:.3g} for a problem of"
-            )
+            largest = f"{RANGE_SHARE * self.stream.profile.largest:.3g}"
             raise ValueError(
-                f"{words} {problem.q.size} coefficients need a device with double precision, {self.stream.info} has "
-                "none: make y or sample_weight smaller"
+                f"targets or sums of weights beyond {largest} for a problem of {problem.q.size} coefficients need a "
+                f"device with double precision, {self.stream.info} has none: make y or sample_weight smaller"
             )
         if in_range and (self.is_finest or not self.precision_insufficient(problem, self.settings.tol)):
             patience = self.stream.profile.patience * problem.q.size + host.EXTRA_STEPS
@@ -169,9 +165,8 @@ class PreparedFit:
 
     def _in_range(self, problem: Problem, start: Vector | None) -> bool:
         """Return whether the targets, and f at the start, stay far below the largest number of the device for sums."""
-        initial = problem.start if start is None else start
-        size = max(self._scales.in_dtype, self._scales.double)
-        weight = 0.0 if initial is None else float(np.abs(initial).sum(axis=1).max()) * size
+        initial, size = problem.initial if start is None else start, max(self._scales.in_dtype, self._scales.double)
+        weight = float(np.abs(initial).sum(axis=1).max()) * size
         return max(float(np.abs(problem.q).max()), weight) < RANGE_SHARE * self.stream.profile.largest
 
     def _host_share(self, found: Result | None, most: int) -> float | None:

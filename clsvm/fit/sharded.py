@@ -25,12 +25,11 @@ from clsvm.kernels.expression import Extent
 from clsvm.opencl import devices
 from clsvm.opencl.stream import Stream
 from clsvm.parameters import Options
-from clsvm.problem import Constraint, Problem
+from clsvm.problem import Constraint, Problem, Vector
 from clsvm.solvers import certificate
 from clsvm.solvers.result import Result, Settings
 from clsvm.solvers.sharded import Shard, Sharded, ShardInfo, WorkingSet, centred_plan
 
-Vector = NDArray[np.float64]
 WORKING = 256  # right-hand rows U of the product K(X, U) by which the speed of a device is measured
 
 
@@ -106,8 +105,8 @@ class ShardedFit:
     def __init__(
         self, stream: Stream, laid: ShardSet, home: RemoteRows, kernel: Kernel, options: Options, dtype: str
     ) -> None:
-        self._stream, self._shard_set, self._kernel, self._options, self._dtype = stream, laid, kernel, options, dtype
-        self._order, n, d = home.order, *home.shape
+        self._stream, self._shards, self._order, (n, d) = stream, laid.shards, home.order, home.shape
+        self._kernel, self._options, self._dtype = kernel, options, dtype
         settings = options.working_set_size, options.cache_size, n
         replies = laid.shards.call("info", [settings] * len(laid.shards.sizes))
         self._infos: list[ShardInfo] = replayed(replies, lambda i: call_one(laid.shards, i, "info", *settings))
@@ -125,7 +124,7 @@ class ShardedFit:
         """
         if problem.constraint is Constraint.COUPLED:
             raise ValueError("multi_class='crammer_singer' needs one device, got rows on several devices")
-        options, order, inverse = self._options, self._order, np.argsort(self._order)
+        one, options, order, inverse = self._infos[0], self._options, self._order, np.argsort(self._order)
         if not self.is_finest and certificate.precision_insufficient(
             self._dtype, self._scales.in_dtype, problem, options.tol
         ):
@@ -135,34 +134,28 @@ class ShardedFit:
             "start": None if start is None else start[:, order],
             "save": save and (lambda b: save(b[:, inverse])),
         }
-        found = self._solve(problem.embedded(inverse, problem.n), settings)
-        found = replace(found, b=found.b[:, inverse], f=found.f[:, inverse])
-        return found.with_precision_status(certificate.EPS * self._scales.double, options.tol, options.gap_tol)
-
-    def _solve(self, problem: Problem, limits: dict[str, Any]) -> Result:
-        """Solve a problem whose rows are in the order of the shards."""
-        one, options, plan = self._infos[0], self._options, centred_plan(self._shard_set.plan)
-        given = self._stream, self._kernel, plan, self._dtype, problem
+        given = self._stream, self._kernel, centred_plan(self.plan), self._dtype, problem
         working_set = WorkingSet(*given, min(one.W, problem.n), max(info.row for info in self._infos))
-        settings = Settings(
+        merged = Settings(
             tol=options.tol,
             gap_tol=options.gap_tol,
             working_set=working_set.W,
             cache_bytes=one.cache_bytes,
             kernel_scale=self._scales.in_dtype,
-            exact=None,
             sizes=self._scales.sizes,
-            **limits,
+            **settings,
         )
-        return Sharded(self._shard_set.shards, working_set, problem, settings).run()
+        found = Sharded(self._shards, working_set, problem.embedded(inverse, problem.n), merged).run()
+        found = replace(found, b=found.b[:, inverse], f=found.f[:, inverse])
+        return found.with_precision_status(certificate.EPS * self._scales.double, options.tol, options.gap_tol)
 
     def peak(self) -> int:
         """Return the largest number of bytes that a device had allocated."""
-        return max(self._stream.peak, self._shard_set.shards.peak())
+        return max(self._stream.peak, self._shards.peak())
 
     def describe(self) -> str:
         """Return the layout of the shards in words."""
-        few, many = min(self._shard_set.shards.sizes), max(self._shard_set.shards.sizes)
+        few, many = min(self._shards.sizes), max(self._shards.sizes)
         return f"{len(self._infos)} shards of {few} to {many} rows: {self._infos[0].layout}"
 
 

@@ -95,7 +95,7 @@ class Solver(Loop):
     def load(self, problem: Problem, settings: Settings) -> None:
         """Set the state to the start of ``problem``, which has the shape and constraint of the problem before it."""
         self.problem, self.settings = problem, settings
-        start = problem.start if settings.start is None else settings.start
+        start = problem.initial if settings.start is None else settings.start
         change = self.state.load(problem, start, settings.known_gradient)
         self.rows.begin(settings)
         self.selection.clear()
@@ -107,8 +107,7 @@ class Solver(Loop):
         if settings.known_exact is not None and settings.known_gradient is not None:
             b, f = settings.known_gradient
             self.check.remember(settings.known_exact, b, f - problem.q)
-        if change is not None:
-            self.state.respond(change, self.tile_memory.panel)
+        self.state.respond(change, self.tile_memory.panel)
         self._update_optimality()
 
     def _working_set(self, gram: Operator) -> tuple[int, int]:

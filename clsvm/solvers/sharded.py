@@ -145,8 +145,7 @@ class Sharded(Loop):
         self.settings = replace(settings, exact=self.exact)
         self.n, self.W, self.dtype = problem.n, working_set.W, working_set.dtype
         self._ends = np.cumsum([0, *shards.sizes])  # shard i has rows _ends[i] up to _ends[i + 1]
-        start = problem.start if settings.start is None else settings.start
-        self._b = np.zeros((1, self.n)) if start is None else start.copy()
+        self._b = (problem.initial if settings.start is None else settings.start).copy()
         self._steps, self._directory = 0, CacheDirectory(self.n)
         self._staying: Rows = np.zeros(0, np.intp)
         self._staying_X: Data = None
@@ -209,14 +208,12 @@ class Sharded(Loop):
         return [(rows[shard_of == i] - start).astype(np.int32) for i, start in enumerate(self._ends[:-1])]
 
     def _fetch_rows(self, name: str, rows: Rows, call: Call) -> Data:
-        """Return some rows of X, in the order of the row numbers ``rows``.
+        """Return the rows of X with the ascending row numbers ``rows``.
 
         name: "original" for rows as given, "prepared" for rows that are centred and cast.
         """
         found = call(name, [(part,) if len(part) else None for part in self._split(rows)])
-        shard_of = np.searchsorted(self._ends[1:], rows, side="right")
-        order = np.argsort(np.argsort(shard_of, kind="stable"), kind="stable")
-        return stacked([one for one in found if one is not None])[order]
+        return stacked([one for one in found if one is not None])
 
     def _support_vectors(self, name: str, b: Vector, step: int, call: Call) -> Iterator[tuple[Rows, Data]]:
         """Yield the support vectors of coefficients b (1, n), at most ``step`` at a time: row numbers and rows."""
@@ -477,7 +474,6 @@ class Shard:
         stream.finish()
         self.n = X.shape[0]
         self.state = State(stream, self.gram, 1)
-        self._loaded: tuple[Any, ...] = ()
         self._k = {name: stream.variant(shard(stream.profile, dtype), name) for name in ("put", "mark", "get")}
         self._k["update"] = stream.variant(programs.update(stream.profile, dtype))
 
@@ -489,18 +485,13 @@ class Shard:
         return ShardInfo(found.sizes, found.extent, *given, row_bytes(self.X), self.gram.rows.describe())
 
     def load(self, problem: Problem, b: Vector, W: int, cache_bytes: int) -> None:
-        """Load the shard's part of a problem, with coefficients b (1, n) and gradients f = q.
+        """Load the shard's part of its only problem, with coefficients b (1, n) and gradients f = q.
 
         W: rows of a working set. cache_bytes: bytes of the row cache.
         """
         self.state.load(problem, b, (b, problem.q))
-        given = problem.constraint, W, cache_bytes
-        if self._loaded and self._loaded != given:
-            raise RuntimeError("all problems of a shard must have one constraint, working set size and cache size")
-        if not self._loaded:
-            self.selection = Selection(self.stream, self.dtype, problem.constraint, 1, self.state.n, W)
-            self.cache = new_cache(self.stream, self.gram.rows, cache_bytes, W)
-            self._loaded = given
+        self.selection = Selection(self.stream, self.dtype, problem.constraint, 1, self.state.n, W)
+        self.cache = new_cache(self.stream, self.gram.rows, cache_bytes, W)
 
     def step(self, change: Change) -> Candidates:
         """Apply the ``change`` of an outer iteration, and return the next candidates."""

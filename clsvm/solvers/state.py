@@ -212,25 +212,22 @@ class State:
         lo, hi, self.q, self.f, self.b = (stream.buffer(8 * problems * self.n) for _ in range(5))
         self.view = View(self.f, self.b, lo, hi, stream.buffer(8))
 
-    def load(
-        self, problem: Problem, start: Vector | None, known_gradient: tuple[Vector, Vector] | None
-    ) -> Vector | None:
+    def load(self, problem: Problem, start: Vector, known_gradient: tuple[Vector, Vector] | None) -> Vector:
         """Set the state to the start of ``problem``.
 
-        Return the coefficients d whose product K d must still be added to f, or None.
+        Return the coefficients d whose product K d must still be added to f.
 
-        start: coefficients (P, n), or None for 0.
+        start: coefficients (P, n).
         known_gradient: coefficients near ``start`` and their f, or None.
         """
         lo, hi, rounded_q = map(self.stream.round_wide, (problem.lo, problem.hi, problem.q))
         self._rounded = replace(problem, lo=lo, hi=hi, q=rounded_q, start=None)  # the numbers as the device rounds them
-        b = np.zeros((self.P, self.n)) if start is None else self.padded(start)
-        q = self.padded(problem.q)
-        known_b, f = (None, q) if known_gradient is None else (known_gradient[0], self.padded(known_gradient[1]))
-        view = View(f, b, self.padded(problem.lo), self.padded(problem.hi), np.array([problem.epsilon]))
-        for buffer, array in zip((*self.view, self.q), (*view, q), strict=True):
+        known_b, f = known_gradient or (0, problem.q)
+        arrays = map(self.padded, (f, start, problem.lo, problem.hi, problem.q))
+        for buffer, array in zip((*self.view[:4], self.q), arrays, strict=True):
             self.stream.write_wide(buffer, array)
-        return start if start is None or known_b is None else start - known_b
+        self.stream.write_wide(self.view.epsilon, np.array([problem.epsilon]))
+        return start - known_b
 
     def padded(self, values: Vector) -> Vector:
         """Return values (P, n) in the caller's order as (P, n_pad) in the device's order, zero in padding rows."""

@@ -86,7 +86,7 @@ def test_tiles_of_rows_whose_k_is_there(
     state, b = State(stream, gram, 2), np.zeros((2, 100))
     b[:, : 2 * W] = rng.normal(size=(2, min(100, 2 * W)))
     problem = c_svc(np.ones((2, 100)), np.ones((2, 100)))
-    state.load(problem, None, None)
+    state.load(problem, problem.initial, None)
     pieces = calls_of(monkeypatch, gram, "accumulate")
     state.respond(b, panel)
     assert len(pieces) == 1
