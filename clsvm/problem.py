@@ -132,14 +132,9 @@ class Problem:
 
         The other rows take no part in the problem.
         """
-
-        def embed(values: Vector) -> Vector:
-            out = np.zeros((self.problems, n))
-            out[:, rows] = values
-            return out
-
-        start = None if self.start is None else embed(self.start)
-        return replace(self, lo=embed(self.lo), hi=embed(self.hi), q=embed(self.q), start=start)
+        start = None if self.start is None else _embedded(self.start, rows, n)
+        lo, hi, q = (_embedded(values, rows, n) for values in (self.lo, self.hi, self.q))
+        return replace(self, lo=lo, hi=hi, q=q, start=start)
 
     def ratio(self, other: Problem) -> float:
         """Return the sum of hi - lo in ``other``, divided by the sum of hi - lo in this problem.
@@ -234,9 +229,7 @@ class Subproblem:
 
     def embedded(self, n: int) -> Subproblem:
         """Return the subproblem over all n rows of the data set; rows outside the subproblem take no part."""
-        start = None if self.start is None else np.zeros((self.problem.problems, n))
-        if start is not None:
-            start[:, self.rows] = self.start
+        start = None if self.start is None else _embedded(self.start, self.rows, n)
         return Subproblem(np.arange(n), self.problem.embedded(self.rows, n), start)
 
     def with_start(self, b: Vector | None) -> Subproblem:
@@ -247,6 +240,13 @@ class Subproblem:
         if b is None or not b.any():
             return replace(self, start=None)
         return replace(self, start=self.problem.feasible(b.reshape(self.problem.q.shape)))
+
+
+def _embedded(values: Vector, rows: NDArray[np.intp], n: int) -> Vector:
+    """Return an array (problems, n) with ``values`` in the columns ``rows`` and 0 in the others."""
+    out = np.zeros((len(values), n))
+    out[:, rows] = values
+    return out
 
 
 def filled(b: Vector, hi: Vector, total: float) -> Vector:

@@ -223,9 +223,8 @@ class FitReport(Record):
     precision: str = "float32"
 
     def __str__(self) -> str:
-        gap = f"{self.gap:.3g}" if math.isfinite(self.gap) else str(self.gap)
         return (
-            f"{self.status}; primal {self.primal:.9g}, dual {self.dual:.9g}, gap {gap}, "
+            f"{self.status}; primal {self.primal:.9g}, dual {self.dual:.9g}, gap {self.gap:.3g}, "
             f"violation {self.violation:.3g}, {self.steps} steps, {self.rows_computed} rows, "
             f"{self.seconds.get('total', 0):.2f} s on {self.device}"
         )

@@ -42,7 +42,7 @@ from clsvm.opencl.devices import default_profile, device_list, find
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Stream
 from clsvm.parameters import Options
-from clsvm.problem import Constraint, Subproblem
+from clsvm.problem import Constraint, Problem, Subproblem
 from clsvm.report import Display, Point, Status
 from clsvm.solvers import batch, certificate
 from clsvm.solvers.result import Result, ended
@@ -419,12 +419,10 @@ class _SmallSolver:
     def on_device(self, todo: list[int]) -> None:
         """Solve the subproblems with the indices ``todo`` as one batch.
 
-        A subproblem is left to the host if three things hold: the dtype of kernel values is too coarse for the
-        tolerance, the device has a finer dtype, and the host can solve the subproblem
-        (:func:`clsvm.fit.host.can_solve`).
+        A subproblem is left to the host if :meth:`_needs_host` says so.
         """
         context, options, saved, scale = self.context, self.worker.options, self.context.checkpoint, self.scale
-        capable = [index for index in todo if not (self._insufficient(index) and self._host_can_solve(index))]
+        capable = [index for index in todo if not self._needs_host(context.subproblems[index].problem)]
         before = [context.results.get(index) for index in capable]
         restarted = [
             replace(context.subproblems[index], start=one.b) if one else context.subproblems[index]
@@ -459,13 +457,13 @@ class _SmallSolver:
         """
         context, options, rounding = self.context, self.worker.options, host.EPS * self.scale.double
         for index in todo:
-            before = context.results.get(index)
+            one, before = context.subproblems[index], context.results.get(index)
             if before is None and self.gram.rows.dtype == "float32" and self.stream.profile.wide == "double":
                 continue  # SMO in float64 on the device comes first
-            shape = len(context.subproblems[index].rows), context.X.shape[1]
+            shape = len(one.rows), context.X.shape[1]
             result = before and before.with_precision_status(rounding, options.tol, options.gap_tol)
             share = host.tol_share(context.kernel, shape, before, result, self.quick and context.few)
-            if share is not None and self._host_can_solve(index) and context.seconds_left() > 0:
+            if share is not None and host.can_solve(self.stream, one.problem) and context.seconds_left() > 0:
                 result = self._one_on_host(index, share)
                 self._report_progress(result.violation, index, result.b.shape[1])
             if result:
@@ -515,11 +513,11 @@ class _SmallSolver:
             steps = sum(one.steps for one in list(self.context.results.values()))  # copied: other threads add results
             self.worker.progress(Point(now, steps, index, nan, nan, nan, violation, self.rows))
 
-    def _host_can_solve(self, index: int) -> bool:
-        return host.can_solve(self.stream, self.context.subproblems[index].problem)
+    def _needs_host(self, problem: Problem) -> bool:
+        """Return whether the host takes the problem at once, since kernel values are too coarse for the tolerance.
 
-    def _insufficient(self, index: int) -> bool:
-        """Return whether the dtype of kernel values is too coarse for tol and the device has a finer one."""
-        dtype, problem = self.gram.rows.dtype, self.context.subproblems[index].problem
-        insufficient = certificate.precision_insufficient(dtype, self.scale.in_dtype, problem, self.worker.options.tol)
-        return dtype != self.stream.profile.finest and insufficient
+        The device must have a finer dtype, and the host must be able to solve the problem.
+        """
+        dtype, tol = self.gram.rows.dtype, self.worker.options.tol
+        insufficient = certificate.precision_insufficient(dtype, self.scale.in_dtype, problem, tol)
+        return dtype != self.stream.profile.finest and insufficient and host.can_solve(self.stream, problem)

@@ -106,14 +106,6 @@ class KernelValues(NamedTuple):
     scale: float
     shift: Vector | None = None
 
-    def offset_shift(self, b: Vector) -> Vector | float:
-        """Return b'shift (problems, 1), the constant by which centring K lowers all gradients f of a problem.
-
-        Return 0 if K is not centred. ``shift`` (m,) is what was subtracted from the rows and columns of K. The
-        coefficients b (problems, m) must have the sum 0 in each problem.
-        """
-        return 0.0 if self.shift is None else (b @ self.shift)[:, None]
-
     def centred(self, problem: Problem) -> KernelValues:
         """Return K less the means of its rows and columns, if the problem's coefficients add up to 0.
 
@@ -219,7 +211,9 @@ class HostFit:
             if settings.save:
                 settings.save(best)
             raise
-        b, f = found.b, found.f + values.offset_shift(found.b)
+        b, f = found.b, found.f
+        if values.shift is not None:  # centring K lowers all gradients f of a problem by b'shift
+            f = f + (b @ values.shift)[:, None]
         at = certificate.evaluate(problem, b, f)
         seconds, primal, dual = perf_counter() - began, float(at.primal.sum()), float(at.dual.sum())
         result = Result(

@@ -95,7 +95,6 @@ class PreparedFit:
         self.settings = Settings(
             tol=options.tol,
             gap_tol=options.gap_tol,
-            max_iter=options.max_iter,
             working_set=working_set,
             cache_bytes=chosen.cache_bytes,
             cache_after=chosen.cache_after,

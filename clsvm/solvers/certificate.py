@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clsvm.gram.exact import Exact
 from clsvm.problem import Constraint, Problem, Vector
 from clsvm.report import relative_gap
+from clsvm.solvers.result import Settings
 
 OBJECTIVE = 5e-5  # largest accepted relative error of an objective by rounding of K
 SAMPLE, FEW = 256, 4  # rows sampled to measure rounding errors; at most FEW * SAMPLE rows are all computed instead
@@ -201,30 +201,19 @@ class Check:
     contribute to the row's bound.
 
     dtype: dtype of kernel values.
-    kernel_scale: rounding error of a kernel value in units of eps of dtype.
-    exact: function that computes K b in float64, None if K is exact enough.
-    sizes: sizes of the rows (n,), from which rounding errors follow; rows are sampled by them.
-    objective: whether to check the rounding errors of the objectives too.
+    settings: the settings of the solve. If a report follows, the rounding errors of the objectives are checked too.
     """
 
-    def __init__(
-        self,
-        dtype: str,
-        kernel_scale: float,
-        exact: Exact | None = None,
-        sizes: Vector | None = None,
-        objective: bool = True,
-    ) -> None:
-        self.exact = exact
-        self._kernel_error, self._sizes, self._objective = (dtype, kernel_scale), sizes, objective
+    def __init__(self, dtype: str, settings: Settings) -> None:
+        self.exact, self._dtype, self._settings = settings.exact, dtype, settings
         self._b: Vector | None = None  # coefficients at which f was last computed in float64
         self._product = self._errors = np.zeros(0)  # K b at the coefficients ``_b``; its error bound for each row
         self._exact_rows = np.zeros(0, bool)  # rows with float64 values
 
     def error_bound(self, b: Vector) -> float:
         """Return the largest error of f that rounding of kernel values can cause, for coefficients b (problems, n)."""
-        dtype, kernel_scale = self._kernel_error
-        return float(np.finfo(dtype).eps) * kernel_scale * float(np.abs(b).sum(axis=1).max())
+        eps = float(np.finfo(self._dtype).eps)
+        return eps * self._settings.kernel_scale * float(np.abs(b).sum(axis=1).max())
 
     def error_bounds(self, b: Vector) -> Vector:
         """Return the error bound of f of each row (n,), for coefficients b (problems, n)."""
@@ -267,8 +256,7 @@ class Check:
         A row's f is computed in float64 if its exact value could change whether the violation is within tol, and its
         error bound exceeds a tenth of tol. In dtype float64 all rows are computed, since f has accumulated the rounding
         of many iterations. If rounding could change an objective by more than OBJECTIVE, f of support vectors is
-        computed too. For this, ``gap`` must be true, or this check was made with ``objective`` and the violation is
-        within tol.
+        computed too. For this, ``gap`` must be true, or a report follows and the violation is within tol.
 
         worst: KKT violation computed from the argument f.
         gap: whether the duality gap may end the solve.
@@ -282,18 +270,18 @@ class Check:
             f[:, rows], checked[rows] = values, True
             return np.asarray(change)
 
-        rows: NDArray[np.bool_] = np.full(problem.n, self._kernel_error[0] == "float64")
+        rows: NDArray[np.bool_] = np.full(problem.n, self._dtype == "float64")
         if not rows.any() and worst + 2 * errors.max(initial=0.0) > tol:
             rows = rows_to_check(problem, b, f, errors, tol)
         if rows.any():
             recompute(np.flatnonzero(rows))
-        if gap or (self._objective and (not checked.any() or of(problem, b, f).violation <= tol)):
+        if gap or (self._settings.reported and (not checked.any() or of(problem, b, f).violation <= tol)):
             size, weight = dual_size(problem, b, f)
             imprecise = (errors[:, None] * weight > OBJECTIVE * size).any(axis=1)
             unchecked = np.flatnonzero(~checked & imprecise & (b != 0).any(axis=0))
-            if self._sizes is not None and len(unchecked) > FEW * SAMPLE:
+            if self._settings.sizes is not None and len(unchecked) > FEW * SAMPLE:
                 # The errors of sampled rows, scaled up to all rows, estimate the error of the objective.
-                some, times = sample(unchecked, b, self._sizes)
+                some, times = sample(unchecked, b, self._settings.sizes)
                 effect = (recompute(some) * np.abs(b[:, some]) * times).sum(axis=1)
                 unchecked = unchecked[~checked[unchecked] & (effect > OBJECTIVE * size).any()]
             if unchecked.size:

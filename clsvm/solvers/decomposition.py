@@ -67,8 +67,7 @@ class Solver(Loop):
         self.n, self.sync, self.dtype = gram.rows.n_pad, stream.profile.sync, gram.rows.dtype
         self.state = State(stream, gram, problem.problems)
         self.W, stride = self._working_set(gram)
-        sizes = self.sets, self.n, self.W, stride, problem.problems
-        self.selection = Selection(stream, self.dtype, problem.constraint, *sizes)
+        self.selection = Selection(gram, problem.constraint, self.sets, self.W, stride, problem.problems)
         self.tile_memory = TileMemory(stream, gram, stride * self.sets)
         self._smo = SmoKernel(stream, self.dtype, stride, problem.constraint)
         self._carry = stream.variant(carry(stream.profile, self.dtype))

@@ -32,7 +32,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from clsvm.arrays import Data, centred, stacked
-from clsvm.distribute import Lost, Parts, count_losses
+from clsvm.distribute import Lost, Parts, Request, count_losses
 from clsvm.gram import exact, layouts, precision, programs
 from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.layouts.record import Plan
@@ -48,7 +48,8 @@ from clsvm.solvers.smo import Loop, Optimality
 from clsvm.solvers.state import Limits, Selection, SmoKernel, State, max_working_set, mirror, shard
 
 Rows = NDArray[np.intp]
-Call = Callable[[str, Sequence[tuple[Any, ...] | None]], list[Any]]
+Requests = Sequence[Request | None]  # arguments of a call for each shard, None for a shard that is not called
+Call = Callable[[str, Requests], list[Any]]
 WHOLE = 16  # W, the largest number of rows of a working set, is a multiple of WHOLE
 SHARE = 0.5  # share of the free memory for rows and tile of a working set
 PIECE = 1024  # support vectors at a time in the products from which a new shard computes f
@@ -156,17 +157,13 @@ class Sharded(Loop):
 
     # Requests to the shards.
 
-    def _call(self, name: str, given: Sequence[tuple[Any, ...] | None]) -> list[Any]:
+    def _call(self, name: str, given: Requests) -> list[Any]:
         """Call a method of all shards and return their replies; replace shards that are lost."""
         losses = Counter[int]()
         return self._call_all(name, given, losses, lambda lost: self._load_shards(lost, losses))
 
     def _call_all(
-        self,
-        name: str,
-        given: Sequence[tuple[Any, ...] | None],
-        losses: Counter[int],
-        on_lost: Callable[[set[int]], None],
+        self, name: str, given: Requests, losses: Counter[int], on_lost: Callable[[set[int]], None]
     ) -> list[Any]:
         """Call a method of the shards and return their replies. If shards are lost, call ``on_lost`` and try again.
 
@@ -447,11 +444,6 @@ class Candidates(NamedTuple):
     capacity: int
 
 
-def cast(X: Data, centre: Vector, dtype: str) -> Data:
-    """Return rows in the form in which they are sent: centred, and cast to ``dtype``."""
-    return (centred(X, centre) if centre.any() else X).astype(dtype, copy=False)
-
-
 def centred_plan(plan: Plan) -> Plan:
     """Return the layout plan for rows that were centred before they were sent."""
     return replace(plan, centre=np.zeros_like(plan.centre)) if plan.centre.any() else plan
@@ -490,7 +482,7 @@ class Shard:
         W: rows of a working set. cache_bytes: bytes of the row cache.
         """
         self.state.load(problem, b, (b, problem.q))
-        self.selection = Selection(self.stream, self.dtype, problem.constraint, 1, self.state.n, W)
+        self.selection = Selection(self.gram, problem.constraint, 1, W)
         self.cache = new_cache(self.stream, self.gram.rows, cache_bytes, W)
 
     def step(self, change: Change) -> Candidates:
@@ -555,8 +547,9 @@ class Shard:
         return self.stream.read_wide(out, count)
 
     def prepared(self, rows: Positions) -> Data:
-        """Return the rows with the numbers ``rows``, centred and cast."""
-        return cast(self.X[rows], self.plan.centre, self.dtype)
+        """Return the rows with the numbers ``rows`` in the form in which they are sent: centred and cast."""
+        X, centre = self.X[rows], self.plan.centre
+        return (centred(X, centre) if centre.any() else X).astype(self.dtype, copy=False)
 
     def original(self, rows: Positions) -> Data:
         """Return the rows with the numbers ``rows``, as given."""

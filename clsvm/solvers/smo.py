@@ -153,9 +153,7 @@ class Loop(ABC):
 
     def _begin(self) -> None:
         """Reset the float64 check and the history of the solve."""
-        s = self.settings
-        self.check = certificate.Check(self.dtype, s.kernel_scale, s.exact, s.sizes, s.reported)
-        self.history = History()
+        self.check, self.history = certificate.Check(self.dtype, self.settings), History()
 
     @abstractmethod
     def coefficients(self) -> Vector:

@@ -46,11 +46,7 @@ def subproblem_items(profile: Profile, working_set: int) -> int:
 
 
 def subproblem(
-    profile: Profile,
-    dtype: str,
-    working_set: int,
-    constraint: Constraint = Constraint.BIAS,
-    rows: RowSource | None = None,
+    profile: Profile, dtype: str, working_set: int, constraint: Constraint, rows: RowSource | None = None
 ) -> Variant:
     """Return the program that solves the dual over a working set of ``working_set`` rows.
 
@@ -72,7 +68,7 @@ def subproblem(
     return Variant(label, text, tuple(options), "subproblem")
 
 
-def selection(profile: Profile, dtype: str, constraint: Constraint = Constraint.BIAS) -> Variant:
+def selection(profile: Profile, dtype: str, constraint: Constraint) -> Variant:
     """Return the program with the kernels that choose working sets and plan the row cache."""
     options = [*record.options(profile, dtype), f"-DWG={profile.group}", f"-DBINS={BINS}"]
     options += ["-DNO_BIAS"] * (not constraint.has_offset)
@@ -305,16 +301,9 @@ class Selection:
     """
 
     def __init__(
-        self,
-        stream: Stream,
-        dtype: str,
-        constraint: Constraint,
-        sets: int,
-        n: int,
-        W: int,
-        stride: int | None = None,
-        problems: int = 1,
+        self, gram: Operator, constraint: Constraint, sets: int, W: int, stride: int | None = None, problems: int = 1
     ) -> None:
+        stream, n = gram.stream, gram.rows.n_pad
         profile = stream.profile
         self.stream, self.sets, self.n, self.W, self.stride = stream, sets, n, W, stride or W
         self._directions = 2 if constraint.has_offset else 1
@@ -328,7 +317,7 @@ class Selection:
         initial = stream.as_wide(np.zeros(shape)), np.zeros(shape, np.int32), np.zeros((problems, 4), np.int64)
         self._extremes = join_arrays(stream, initial)
         self.numbers, self.places, self.counters = self._extremes.each
-        self.program = selection(profile, dtype, constraint)
+        self.program = selection(profile, gram.rows.dtype, constraint)
         names = ["extremes", "histogram", "threshold", "collect", "objective"]
         names += ["share"] * (profile.style == "workgroup")
         self._k = {name: stream.variant(self.program, name) for name in names}

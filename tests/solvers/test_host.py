@@ -14,6 +14,7 @@ from sklearn.datasets import load_breast_cancer
 from clsvm import problem as posed
 from clsvm.problem import Constraint, Problem
 from clsvm.solvers import active_set, certificate
+from clsvm.solvers.result import Settings
 from clsvm.threads import one_thread
 from tests.conftest import calls_of
 
@@ -160,7 +161,9 @@ class Asked(certificate.Check):
 
     def __init__(self, true: Any, q: Any, bound: Any, sizes: Any = None, objective: bool = True) -> None:
         self.rows: list[NDArray[np.intp]] = []
-        super().__init__("float32", 1.0, lambda at, b: self.rows.append(at) or (true - q)[:, at], sizes, objective)
+        given: dict[str, Any] = {"sizes": sizes, "reported": objective}
+        given["exact"] = lambda at, b: self.rows.append(at) or (true - q)[:, at]
+        super().__init__("float32", Settings(TOL, **given))
         self.error_bounds = lambda b: np.array(np.broadcast_to(bound, b.shape[1]), np.float64)  # type: ignore[method-assign]
 
 
@@ -218,7 +221,7 @@ def test_each_row_s_own_bound(seed: int, constraint: Constraint, tol: float) -> 
 
 def test_rounding_since_rows_were_looked_at() -> None:
     b, scale, eps = np.array([[1.0, 0.0, -1.0]]), 4.0, np.finfo(np.float32).eps
-    error = certificate.Check("float32", scale)
+    error = certificate.Check("float32", Settings(TOL, kernel_scale=scale))
     np.testing.assert_allclose(error.error_bounds(b), 2 * scale * eps)
     error.remember(np.array([True, False, True]), b, b)
     np.testing.assert_allclose(error.error_bounds(b), np.array([0, 2, 0]) * scale * eps)
@@ -240,7 +243,8 @@ def test_rows_that_are_known_are_evaluated_by_what_has_changed(problems: int) ->
         asked.append((len(at), np.count_nonzero(b.any(axis=0))))
         return np.asarray(b @ K[at].T)
 
-    error, known, every = certificate.Check("float32", 4.0, exact), np.arange(N) % 2 == 0, np.arange(N)
+    error = certificate.Check("float32", Settings(TOL, kernel_scale=4.0, exact=exact))
+    known, every = np.arange(N) % 2 == 0, np.arange(N)
     np.testing.assert_allclose(error.evaluated(every, b), b @ K.T)
     error.remember(known, b, np.where(known, b @ K.T, np.nan))
     later = b.copy()

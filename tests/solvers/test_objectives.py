@@ -3,6 +3,7 @@ function, dense and sparse. The rows that the choice of a working set takes, aga
 and the same steps where sub-groups find smallest values by an instruction (least.cl)."""
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -247,7 +248,8 @@ def violations(of: tuple[Rows, Rows, Rows, Rows], constraint: Constraint) -> tup
 def chosen(device: str, of: tuple[Rows, ...], constraint: Constraint, W: int, kept: Rows) -> Rows:
     with Stream(device) as stream:
         n = of[0].shape[1]
-        made = Selection(stream, "float32", constraint, 1, n, W)
+        gram: Any = SimpleNamespace(stream=stream, rows=SimpleNamespace(dtype="float32", n_pad=n))
+        made = Selection(gram, constraint, 1, W)
         made.clear()
         first = np.full(W, -1, np.int32)
         first[: len(kept)] = kept

@@ -16,6 +16,7 @@ from clsvm.kernels import BUILTIN, make
 from clsvm.opencl import devices, sources
 from clsvm.opencl.profiles import PROFILES
 from clsvm.opencl.stream import Stream
+from clsvm.problem import Constraint
 from clsvm.solvers.state import subproblem
 from tests.conftest import calls_of, noisy, take_profile
 from tools import audit, compilers, registry
@@ -81,7 +82,7 @@ def test_tiles_multiply_and_steps_do_not_wait() -> None:
     for target in TARGETS[1:]:
         profile = PROFILES[target.profile]
         tile = programs.gram(BUILTIN["rbf"], "rows", "dense", "float32", profile, shape="wide")
-        step = subproblem(profile, "float32", profile.working_set)
+        step = subproblem(profile, "float32", profile.working_set, Constraint.BIAS)
         (found,) = compilers.compile(tile.text, tile.options, target)
         assert (found.multiply_adds > 0.85, found.spills, found.scratch) == (True, 0, 0)
         (found,) = compilers.compile(step.text, step.options, target)
@@ -199,7 +200,7 @@ def test_the_fixed_programs_are_those_that_a_fit_builds(
         gram.gather(panel, stream.zeros(16), stream.upload(np.array([4], np.int32)))
         Sums(gram, panel, 4, 1).forward_back(np.zeros((1, 4)))
     profile = devices.default_profile(devices.find(device))
-    fixed = [*registry.fixed(profile), subproblem(profile, dtype, fitted.fit_report_.working_set_size)]
+    fixed = [*registry.fixed(profile), subproblem(profile, dtype, fitted.fit_report_.working_set_size, Constraint.BIAS)]
     known = {(v.text, v.options) for v in fixed}
     built = {(text, tuple(options), name) for _, text, options, name in (call.given for call in calls)}
     assert {name for text, options, name in built if (text, options) not in known} <= {"gram", "forward_back"}
