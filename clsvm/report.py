@@ -495,11 +495,8 @@ def progress_bar() -> Iterator[Callable[[str, float], None]]:
     from rich.table import Column
 
     remaining = Column(ratio=1, no_wrap=True)  # a narrow terminal truncates this column only
-    columns = (
-        BarColumn(16),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[words]}", markup=False, table_column=remaining),
-    )
+    text = TextColumn("{task.fields[words]}", markup=False, table_column=remaining)
+    columns = BarColumn(16), TimeElapsedColumn(), text
     with Progress(*columns, console=Console(stderr=True), transient=True, expand=True) as progress:
         task = progress.add_task("", total=1.0, words="")
         yield lambda words, share: progress.update(task, completed=share, words=words)

@@ -131,11 +131,10 @@ def solve(gram: Operator, subproblems: Sequence[Subproblem], request: Request) -
     stream, itemsize = gram.stream, np.dtype(gram.rows.dtype).itemsize
     order = sorted(range(len(subproblems)), key=lambda index: -len(subproblems[index].rows))
     batches = list(_batches(gram, order, [len(subproblem.rows) for subproblem in subproblems]))
-    widths = [_width(gram, len(subproblems[indices[0]].rows)) for indices in batches]
-    nbytes = itemsize * max((len(indices) * W * W for indices, W in zip(batches, widths, strict=True)), default=0)
+    nbytes = itemsize * max((len(indices) * W * W for W, indices in batches), default=0)
     Q, blank = stream.buffer(nbytes), False
     with stream.recycling(REUSE):
-        for indices, W in zip(batches, widths, strict=True):
+        for W, indices in batches:
             batch = _Batch(gram, [subproblems[index] for index in indices], W, Q, request)
             if not batch.row_arguments:
                 if not blank:  # the padding of a tile is never written, but its values must be finite
@@ -162,8 +161,8 @@ def _width(gram: Operator, rows: int) -> int:
     return -(-rows // unit) * unit
 
 
-def _batches(gram: Operator, order: list[int], sizes: list[int]) -> Iterator[list[int]]:
-    """Yield batches as lists of indices from ``order``; compute units and memory determine their size.
+def _batches(gram: Operator, order: list[int], sizes: list[int]) -> Iterator[tuple[int, list[int]]]:
+    """Yield W and the batch for W, a list of indices from ``order``; compute units and memory determine its length.
 
     order: indices of subproblems, those with most rows first.
     sizes: number of rows of each subproblem.
@@ -175,7 +174,7 @@ def _batches(gram: Operator, order: list[int], sizes: list[int]) -> Iterator[lis
         capacity = min(int(TILES * (stream.limit - stream.allocated)), stream.largest) // (itemsize * W * W + 3 * panel)
         unit = batch_size(stream)
         count = max(1, min(max(unit, ROWS // W // unit * unit), capacity))
-        yield order[first : first + count]
+        yield W, order[first : first + count]
         first += count
 
 

@@ -37,19 +37,7 @@ from clsvm.solvers.kernel_rows import KernelRows, TileMemory
 from clsvm.solvers.newton import Newton
 from clsvm.solvers.result import Settings
 from clsvm.solvers.smo import Loop, Optimality
-from clsvm.solvers.state import (
-    SQUARE,
-    Limits,
-    Selection,
-    SmoKernel,
-    State,
-    View,
-    carry,
-    max_working_set,
-    mirror,
-    nbytes,
-    squares,
-)
+from clsvm.solvers.state import SQUARE, Limits, Selection, SmoKernel, State, View, carrier, max_working_set, mirror
 
 UNTIMED = 1024  # for at most this many rows the host does not wait for each part of an iteration to measure its time
 WHOLE = 16  # memory is allocated for a multiple of WHOLE rows of a working set
@@ -70,8 +58,7 @@ class Solver(Loop):
         self.selection = Selection(gram, problem.constraint, self.sets, self.W, stride, problem.problems)
         self.tile_memory = TileMemory(stream, gram, stride * self.sets)
         self._smo = SmoKernel(stream, self.dtype, stride, problem.constraint)
-        self._carry = stream.variant(carry(stream.profile, self.dtype))
-        self._mirror = mirror(stream, self.dtype)
+        self._carry, self._mirror = carrier(stream, self.dtype), mirror(stream, self.dtype)
         self._set_view()
         self.rows = KernelRows(self.state, self.selection, self.tile_memory, settings)
         self.newton: Newton | None = None
@@ -137,7 +124,7 @@ class Solver(Loop):
 
         The panel holds the rows as right-hand rows of a product, and Q (W, W) is K among the rows.
         """
-        return 24 * self.problem.problems * W + nbytes(self.stream.profile, self.sets, self.n, W)
+        return 24 * self.problem.problems * W + Selection.nbytes(self.stream.profile, self.sets, self.n, W)
 
     def coefficients(self) -> Vector:
         return self.state.coefficients()
@@ -191,7 +178,7 @@ class Solver(Loop):
         with self._lap("tile"):
             self._tile(stay)
         with self._lap("subproblem"):
-            self._solve_set()
+            self._solve_set(Limits.of(self.settings.tol, self.settings.max_iter, self.W))
         with self._lap("update"):
             rows.plan(self.stay)
             rows.add_hits()
@@ -226,7 +213,7 @@ class Solver(Loop):
         reused = stay and tile_memory.valid and self.sets == 1
         known = half if reused and half % max(gram.rows.lanes, SQUARE) == 0 else 0
         if known:
-            self._carry(*squares(self.stream.profile, known, known), W, known, Q)
+            self._carry(known, W, Q)
         if self.rows.rows_before_tile:
             self.rows.tile(ws, W, known, Q)
         else:
@@ -235,12 +222,9 @@ class Solver(Loop):
         self._mirror(W, known, Q)
         tile_memory.valid = True
 
-    def _limits(self) -> Limits:
-        return Limits.of(self.settings.tol, self.settings.max_iter, self.W)
-
-    def _solve_set(self) -> None:
+    def _solve_set(self, limits: Limits) -> None:
         state = self.view, self.rows.delta, self.selection.counters
-        self._smo(self.sets, self.n, self.selection.ws, self.tile_memory.Q, state, self._limits())
+        self._smo(self.sets, self.n, self.selection.ws, self.tile_memory.Q, state, limits)
 
     def _read(self) -> Optimality:
         optimality, counters = self.selection.optimality()
@@ -284,11 +268,10 @@ class Coupled(Solver):
         self._k["row_violations"]((self.n,), None, self.n, self.state.P, self.state.view[:4], self.view.f)
         super()._update_optimality()
 
-    def _solve_set(self) -> None:
+    def _solve_set(self, limits: Limits) -> None:
         f, b, _, hi, _ = self.state.view
         state, n = (f, b, hi, self.rows.delta, self.selection.counters), (self.n, self.state.P)
-        given = self.selection.ws, self.tile_memory.Q, state, self._limits()
-        self._smo(1, n, *given, memory=self._scratch)
+        self._smo(1, n, self.selection.ws, self.tile_memory.Q, state, limits, memory=self._scratch)
 
     def _sums(self, rho: Vector) -> Vector:  # the offsets are 0
         f, b, _, hi, _ = self.state.view

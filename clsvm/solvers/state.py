@@ -124,6 +124,15 @@ def mirror(stream: Stream, dtype: str) -> Callable[[int, int, Buffer], None]:
     return lambda W, reused, Q: kernel(*squares(stream.profile, W, W - reused), W, reused, Q)
 
 
+def carrier(stream: Stream, dtype: str) -> Callable[[int, int, Buffer], None]:
+    """Return a function that moves the values among the rows that a working set keeps, in a tile Q (W, W).
+
+    Its arguments are the number of these rows, W and Q.
+    """
+    kernel = stream.variant(carry(stream.profile, dtype), "carry")
+    return lambda known, W, Q: kernel(*squares(stream.profile, known, known), W, known, Q)
+
+
 def max_working_set(stream: Stream) -> float:
     """Return the most rows of a working set whose SMO state fits in the device's local memory."""
     return stream.local_memory // VECTOR_STATE if stream.profile.style == "simd" else np.inf
@@ -279,11 +288,6 @@ def _chunks(profile: Profile, n: int) -> int:
     return max(1, min(profile.chunks, n // least))
 
 
-def nbytes(profile: Profile, sets: int, n: int, W: int) -> int:
-    """Return the approximate bytes on the device for choosing ``sets`` working sets of W rows each from n rows."""
-    return sets * (n + 4 * W + 8 * BINS * _chunks(profile, n))
-
-
 class Selection:
     """Choose ``sets`` working sets of W rows each from n rows, which kernels scan in chunks.
 
@@ -322,6 +326,11 @@ class Selection:
         names += ["share"] * (profile.style == "workgroup")
         self._k = {name: stream.variant(self.program, name) for name in names}
         self._sums = stream.zeros(8 * 3 * pieces)
+
+    @staticmethod
+    def nbytes(profile: Profile, sets: int, n: int, W: int) -> int:
+        """Return the approximate bytes on the device for choosing ``sets`` working sets of W rows each from n rows."""
+        return sets * (n + 4 * W + 8 * BINS * _chunks(profile, n))
 
     def clear(self) -> None:
         """Empty the working sets, which also repairs working sets after an interrupted iteration."""

@@ -23,6 +23,7 @@ from clsvm.solvers.decomposition import Solver
 from clsvm.solvers.kernel_rows import KernelRows
 from clsvm.solvers.newton import Newton
 from clsvm.solvers.result import Settings
+from clsvm.solvers.state import Limits
 from tests.conftest import calls_of, noisy, thrifty
 from tests.gram.panels import products
 
@@ -278,7 +279,7 @@ def test_a_tile_from_rows_has_its_bits(device: str, profile: str, stream: Stream
         there = stream.read(made.selection.ws, np.int32, W) >= 0
         np.testing.assert_array_equal(Q[0][there][:, there], Q[1][there][:, there])
         assert not Q[1][~there].any()
-        made._solve_set()
+        made._solve_set(Limits.of(1e-3, -1, made.W))
         made.rows.plan(made.stay)
         assert not stream.read(made.rows.misses.count, np.int32, 1)[0]  # (all that changed are there)
 
