@@ -461,7 +461,7 @@ class _SmallSolver:
             if before is None and self.gram.rows.dtype == "float32" and self.stream.profile.wide == "double":
                 continue  # SMO in float64 on the device comes first
             shape = len(one.rows), context.X.shape[1]
-            result = before and before.with_precision_status(rounding, options.tol, options.gap_tol)
+            result = before and before.with_precision_status(rounding, options)
             share = host.tol_share(context.kernel, shape, before, result, self.quick and context.few)
             if share is not None and host.can_solve(self.stream, one.problem) and context.seconds_left() > 0:
                 result = self._one_on_host(index, share)

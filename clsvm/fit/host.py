@@ -233,7 +233,7 @@ class HostFit:
             trace=(Point(seconds, found.steps, 0, primal, dual, at.gap, at.violation, len(K)),),
             dtype="float64",
         )
-        return result.after(before).with_precision_status(EPS * values.scale, options.tol, options.gap_tol)
+        return result.after(before).with_precision_status(EPS * values.scale, options)
 
     def _kernel_values(self, problem: Problem) -> KernelValues:
         """Return K in float64, centred if the problem allows it.

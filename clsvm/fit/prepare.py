@@ -149,7 +149,7 @@ class PreparedFit:
         if small:
             share = self._host_share(found, most)
         if share is None:
-            return found and self._checked(found)
+            return found and found.with_precision_status(self._double_error, self.settings)
         if found:
             seconds = perf_counter() - began
             settings["max_time"] = settings["max_time"] and max(0.0, settings["max_time"] - seconds)
@@ -158,9 +158,8 @@ class PreparedFit:
             if found is None or host.can_solve(self.stream, problem):
                 return self._on_host.finish(problem, found, share, **settings)
         if found.unfinished(most):  # memory_limit does not leave room for K on the host, so SMO continues
-            again = {"start": problem.feasible(found.b), "known_gradient": None}
-            found = self.solve_smo(problem, **settings | again).after(found)
-        return self._checked(found)
+            found = self.solve_smo(problem, **settings | {"start": problem.feasible(found.b)}).after(found)
+        return found.with_precision_status(self._double_error, self.settings)
 
     def _in_range(self, problem: Problem, start: Vector | None) -> bool:
         """Return whether the targets, and f at the start, stay far below the largest number of the device for sums."""
@@ -170,7 +169,7 @@ class PreparedFit:
 
     def _host_share(self, found: Result | None, most: int) -> float | None:
         """Return the share of tol to which the host shall continue the SMO result, None if that gains nothing."""
-        checked = found and self._checked(found)
+        checked = found and found.with_precision_status(self._double_error, self.settings)
         unfinished = replace(found, status=Status.STALLED) if found and found.unfinished(most) else found
         quick = self.settings.gap_tol is None and host.computes_quickly(self.stream, self._X.shape)
         return host.tol_share(self._kernel, self._X.shape, unfinished, checked, quick)
@@ -185,9 +184,6 @@ class PreparedFit:
             self.precision = f"float32: {gram.units.name} is too coarse for tol"
             gram.use(None)
             self.settings = replace(self.settings, kernel_scale=self._scales.in_dtype)
-
-    def _checked(self, found: Result) -> Result:
-        return found.with_precision_status(self._double_error, self.settings.tol, self.settings.gap_tol)
 
     def peak(self) -> int:
         """Return the largest number of bytes that the device had allocated."""

@@ -147,7 +147,7 @@ class ShardedFit:
         )
         found = Sharded(self._shards, working_set, problem.embedded(inverse, problem.n), merged).run()
         found = replace(found, b=found.b[:, inverse], f=found.f[:, inverse])
-        return found.with_precision_status(certificate.EPS * self._scales.double, options.tol, options.gap_tol)
+        return found.with_precision_status(certificate.EPS * self._scales.double, options)
 
     def peak(self) -> int:
         """Return the largest number of bytes that a device had allocated."""

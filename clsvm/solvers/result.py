@@ -182,12 +182,10 @@ class Result:
         """Return this result plus the iterations, seconds and trace of ``before``, the result from which it began."""
         if before is None:
             return self
-        last, trace = before.trace[-1] if before.trace else None, self.trace
-        if last:
-            trace = tuple(
-                p._replace(seconds=p.seconds + last.seconds, steps=p.steps + last.steps, outer=last.outer)
-                for p in self.trace
-            )
+        trace = self.trace
+        if before.trace:
+            seconds, steps, outer, *_ = before.trace[-1]
+            trace = tuple(p._replace(seconds=p.seconds + seconds, steps=p.steps + steps, outer=outer) for p in trace)
         parts = {*before.seconds, *self.seconds}
         return replace(
             self,
@@ -199,12 +197,12 @@ class Result:
             trace=(*before.trace, *trace),
         )
 
-    def with_precision_status(self, rounding: float, tol: float, gap_tol: float | None) -> Result:
+    def with_precision_status(self, rounding: float, settings: Settings | Options) -> Result:
         """Return the result, with the status PRECISION if float64 rounding errors may exceed a tenth of the tolerance.
 
         rounding: the float64 rounding error of f for coefficients with sum |b| = 1.
         """
-        weight = float(np.abs(self.b).sum(axis=1).max(initial=0.0))
+        tol, gap_tol, weight = settings.tol, settings.gap_tol, float(np.abs(self.b).sum(axis=1).max(initial=0.0))
         rounding_error = rounding * weight
 
         def unverifiable(status: Status) -> bool:
