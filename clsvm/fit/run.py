@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import compress
-from operator import attrgetter
 from time import perf_counter
 from typing import Any
 
@@ -24,10 +22,6 @@ from clsvm.parameters import Options
 from clsvm.problem import Subproblem
 from clsvm.report import Display, FitReport, Point, Status, relative_gap
 from clsvm.solvers.result import Result
-
-# Attributes of results that Fitted reads, all in one pass: a fit may have many thousand results.
-RESULT_FIELDS = ["started", "status", "device", "dtype", "precision", "layout", "primal", "dual", "violation"]
-RESULT_FIELDS += ["error_bound", "exact_rows", "steps", "outer_steps", "rows_computed", "working_set", "rho"]
 
 
 @dataclass
@@ -95,37 +89,37 @@ class Fitted:
 
     def __init__(self, results: Sequence[Result], run: Worker, seconds: float, before: Fitted | None = None) -> None:
         self.results, self.run, self.plan, self._seconds = results, run, run.plan, seconds
-        self._reasons = {run.reason: None}
-        rows = map(attrgetter(*RESULT_FIELDS), results)
-        self._columns: dict[str, tuple[Any, ...]] = dict(zip(RESULT_FIELDS, zip(*rows, strict=True), strict=True))
+        self._all, self._reasons = [*results], {run.reason: None}
         if before:
-            self._reasons = before._reasons | self._reasons
-            self._columns = {name: before._columns[name] + values for name, values in self._columns.items()}
-        self.rho, self.dual = np.concatenate(self._columns["rho"]), np.array(self._columns["dual"])
-        self.steps = np.array(self._columns["steps"])
+            self._all, self._reasons = before._all + self._all, before._reasons | self._reasons
+        self.rho = np.concatenate([one.rho for one in self._all])
+        self.dual, self.steps = (np.array([getattr(one, name) for one in self._all]) for name in ("dual", "steps"))
 
     @cached_property
     def report(self) -> FitReport:
         """Return the report of the fit."""
-        run, of, seconds, statuses = self.run, self._columns, self._seconds, dict.fromkeys(self._columns["status"])
+        run, results, seconds = self.run, self._all, self._seconds
+        started, statuses = [one for one in results if one.started], dict.fromkeys(one.status for one in results)
         within = Status.GAP if Status.GAP in statuses else Status.TOLERANCE
-        status = next((one for one in statuses if not one.converged), within) if all(of["started"]) else Status.MAX_TIME
-        started = of["started"] if any(of["started"]) else [True] * len(of["started"])
-        primal, dual, violation = sum(of["primal"]), sum(compress(of["dual"], of["started"])), max(of["violation"])
-        steps, outer, rows = sum(of["steps"]), sum(of["outer_steps"]), sum(of["rows_computed"])
-        gap, reason, trace = relative_gap(primal, dual), "; ".join(self._reasons), self.results[0].trace
-        if len(self.dual) > 1:
+        status = next((one for one in statuses if not one.converged), within)
+        if len(started) < len(results):
+            status = Status.MAX_TIME
+        primal, dual = sum(one.primal for one in results), sum(one.dual for one in started)
+        violation, steps = max(one.violation for one in results), sum(one.steps for one in results)
+        outer, rows = sum(one.outer_steps for one in results), sum(one.rows_computed for one in results)
+        gap, reason, trace = relative_gap(primal, dual), "; ".join(self._reasons), results[0].trace
+        if len(results) > 1:
             trace = ()
         elif not trace:
-            outer, reason = sum(of["started"]), "all rows are one working set"
+            outer, reason = len(started), "all rows are one working set"
             trace = (Point(seconds, steps, outer, primal, dual, gap, violation, rows),)
         return FitReport(
             primal=float(primal),
             dual=float(dual),
             gap=gap,
             violation=violation,
-            error_bound=max(of["error_bound"]),
-            exact_rows=sum(of["exact_rows"]),
+            error_bound=max(one.error_bound for one in results),
+            exact_rows=sum(one.exact_rows for one in results),
             status=status.value,
             converged=status.converged,
             steps=steps,
@@ -133,14 +127,14 @@ class Fitted:
             rows_computed=rows,
             bytes_held=run.peak,
             seconds={**run.seconds, "other": seconds - sum(run.seconds.values()), "total": seconds},
-            device=" and ".join(dict.fromkeys(compress(of["device"], started))),
-            layout="; ".join(sorted({*of["layout"]} - {""})),
-            working_set_size=max(of["working_set"]),
-            dtype=min(compress(of["dtype"], started)),
+            device=" and ".join(dict.fromkeys(one.device for one in started or results)),
+            layout="; ".join(sorted({one.layout for one in results} - {""})),
+            working_set_size=max(one.working_set for one in results),
+            dtype=min(one.dtype for one in started or results),
             trace=trace,
             selection=reason,
             layout_costs=run.plan.costs if run.plan else {},
-            precision="; ".join(sorted({*compress(of["precision"], started)})),
+            precision="; ".join(sorted({one.precision for one in started or results})),
         )
 
 

@@ -48,13 +48,22 @@ class Solver(Loop):
     """Solve a problem on one device, with a method for each stage of an outer iteration.
 
     :meth:`load` starts another problem of the same shape and constraint, with the same memory and row cache.
+
+    Attributes
+    ----------
+    sets
+        number of working sets of an outer iteration: one for each problem, or one for coupled problems together.
+    stay
+        number of rows of a working set that the next working set keeps.
     """
 
     def __init__(self, stream: Stream, gram: Operator, problem: Problem, settings: Settings) -> None:
         self.stream, self.problem, self.settings = stream, problem, settings
         self.n, self.sync, self.dtype = gram.rows.n_pad, stream.profile.sync, gram.rows.dtype
         self.state = State(stream, gram, problem.problems)
+        self.sets = 1 if problem.constraint is Constraint.COUPLED else problem.problems
         self.W, stride = self._working_set(gram)
+        self.stay = self.W // 2 if self.W >= LEAST else 0
         self.selection = Selection(gram, problem.constraint, self.sets, self.W, stride, problem.problems)
         self.tile_memory = TileMemory(stream, gram, stride * self.sets)
         self._smo = SmoKernel(stream, self.dtype, stride, problem.constraint)
@@ -63,16 +72,6 @@ class Solver(Loop):
         self.rows = KernelRows(self.state, self.selection, self.tile_memory, settings)
         self.newton: Newton | None = None
         self.load(problem, settings)
-
-    @property
-    def sets(self) -> int:
-        """Return the number of working sets of an outer iteration: one for each problem."""
-        return self.problem.problems
-
-    @property
-    def stay(self) -> int:
-        """Return the number of rows of a working set that the next working set keeps."""
-        return self.W // 2 if self.W >= LEAST else 0
 
     def _set_view(self) -> None:
         """Set ``view``: buffers with the gradients, coefficients and bounds by which working sets are chosen."""
@@ -249,10 +248,6 @@ class Coupled(Solver):
     The working set is chosen by the violation v_i = max_p f_pi - min {f_pi : b_pi < hi_pi} of each row: Selection gets
     -v as the gradient of one problem without bias. Within the working set, each SMO iteration solves one row exactly.
     """
-
-    @property
-    def sets(self) -> int:
-        return 1
 
     def _other_bytes(self, W: int, real: int) -> int:
         return super()._other_bytes(W, real) + real * (2 * W + 1) * self.problem.problems + 32 * self.n
