@@ -283,9 +283,8 @@ def crammer_singer(index: NDArray[np.intp], C: Vector, classes: int) -> Problem:
     C: bound of each row, (n,). b_pi <= C_i if p is the class of row i, else b_pi <= 0.
     """
     own_class = np.arange(classes)[:, None] == index
-    return Problem(
-        np.broadcast_to(-C, own_class.shape).copy(), own_class * C, -own_class.astype(np.float64), Constraint.COUPLED
-    )
+    lo = np.broadcast_to(-C, own_class.shape).copy()
+    return Problem(lo, own_class * C, -own_class.astype(np.float64), Constraint.COUPLED)
 
 
 def epsilon_svr(y: Vector, C: Vector, epsilon: float, bias: bool = True) -> Problem:

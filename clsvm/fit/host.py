@@ -49,10 +49,8 @@ def max_coefficients(problem: Problem) -> int:
 
 def can_solve(stream: Stream, problem: Problem) -> bool:
     """Return whether the host can solve ``problem``: few coefficients, and matrices within memory_limit."""
-    size = problem.q.size
-    return (
-        size <= max_coefficients(problem) and 8 * (problem.n**2 + COPIES * size**2) <= stream.limit - stream.allocated
-    )
+    size, left = problem.q.size, stream.limit - stream.allocated
+    return size <= max_coefficients(problem) and 8 * (problem.n**2 + COPIES * size**2) <= left
 
 
 def computes_quickly(stream: Stream, shape: tuple[int, int]) -> bool:
@@ -225,7 +223,7 @@ class HostFit:
             violation=at.violation,
             steps=found.steps,
             status=Status.TOLERANCE if at.violation <= settings.tol else status or Status.STALLED,
-            error_bound=EPS * values.scale * float(np.abs(b).sum(axis=1).max()),
+            error_bound=float(certificate.rounding_bounds("float64", values.scale, b).max()),
             exact_rows=int(b.size),
             rows_computed=len(K),
             working_set=int(b.size),

@@ -130,10 +130,8 @@ class ShardedFit:
         ):
             return None
         start, save = settings["start"], settings["save"]
-        settings |= {
-            "start": None if start is None else start[:, order],
-            "save": save and (lambda b: save(b[:, inverse])),
-        }
+        settings["start"] = None if start is None else start[:, order]
+        settings["save"] = save and (lambda b: save(b[:, inverse]))
         given = self._stream, self._kernel, centred_plan(self.plan), self._dtype, problem
         working_set = WorkingSet(*given, min(one.W, problem.n), max(info.row for info in self._infos))
         merged = Settings(

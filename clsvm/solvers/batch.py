@@ -255,7 +255,8 @@ class _Batch:
                     request.callback(index, b[: len(subproblem.rows)].copy())
             self._respond()
             before, steps = steps, self.stream.read(self._counters, np.int64, (B, 4))[:, 0]
-            optimality, bound, unchanged = certificate.of(self.problem, self.b, self.f), self._bound(), steps == before
+            optimality, unchanged = certificate.of(self.problem, self.b, self.f), steps == before
+            bound = certificate.rounding_bounds(self.gram.rows.dtype, request.kernel_scale, self.b)
             violation = optimality.violations.reshape(B, -1).max(axis=1)
             error = 2 * bound  # error bound of the violation
             checked = exact.copy()
@@ -279,11 +280,6 @@ class _Batch:
         """Launch the SMO kernel on all subproblems of the batch."""
         (B, W), state = self.b.shape, (self._state, self._delta, self._counters)
         self._smo(B, W, self._ws, self.Q, state, limits, self.row_arguments)
-
-    def _bound(self) -> Vector:
-        """Return the error bound of f of each subproblem, (B,)."""
-        eps = float(np.finfo(self.gram.rows.dtype).eps) * self.request.kernel_scale
-        return np.asarray(eps * np.abs(self.b).sum(axis=1))
 
     def _imprecise(self, bound: Vector, certain: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return which of the B subproblems may have a relative rounding error of the objective above OBJECTIVE, (B,).

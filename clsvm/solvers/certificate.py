@@ -42,6 +42,14 @@ def precision_insufficient(dtype: str, scale: float, problem: Problem, tol: floa
     return float(np.finfo(dtype).eps) * scale * float(np.maximum(problem.hi, -problem.lo).max()) > INSUFFICIENT * tol
 
 
+def rounding_bounds(dtype: str, scale: float, b: Vector) -> Vector:
+    """Return for each problem (problems,) the largest error of K b by rounding of K, for coefficients b (problems, n).
+
+    scale: rounding error of a kernel value in units of eps of ``dtype``.
+    """
+    return np.asarray(float(np.finfo(dtype).eps) * scale * np.abs(b).sum(axis=1))
+
+
 class Extremes(NamedTuple):
     """Hold the optimality conditions of coefficients, by entry and by group.
 
@@ -212,8 +220,7 @@ class Check:
 
     def error_bound(self, b: Vector) -> float:
         """Return the largest error of f that rounding of kernel values can cause, for coefficients b (problems, n)."""
-        eps = float(np.finfo(self._dtype).eps)
-        return eps * self._settings.kernel_scale * float(np.abs(b).sum(axis=1).max())
+        return float(rounding_bounds(self._dtype, self._settings.kernel_scale, b).max())
 
     def error_bounds(self, b: Vector) -> Vector:
         """Return the error bound of f of each row (n,), for coefficients b (problems, n)."""
