@@ -32,7 +32,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from clsvm.arrays import Data, centred, stacked
-from clsvm.distribute import Lost, Parts, Request, count_losses
+from clsvm.distribute import Lost, Parts, Request, count_losses, split
 from clsvm.gram import exact, layouts, precision, programs
 from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.layouts.record import Plan
@@ -200,9 +200,8 @@ class Sharded(Loop):
         return part, self._b[:, here], self.W, self.settings.cache_bytes
 
     def _split(self, rows: Rows) -> list[NDArray[np.int32]]:
-        """Split row numbers, in any order, by their shards, and count them from the first row of each shard."""
-        shard_of = np.searchsorted(self._ends[1:], rows, side="right")
-        return [(rows[shard_of == i] - start).astype(np.int32) for i, start in enumerate(self._ends[:-1])]
+        """Split ascending row numbers by their shards, and count them from the first row of each shard."""
+        return [part.astype(np.int32) for part in split(rows, self._shards.sizes)]
 
     def _fetch_rows(self, name: str, rows: Rows, call: Call) -> Data:
         """Return the rows of X with the ascending row numbers ``rows``.
@@ -263,7 +262,7 @@ class Sharded(Loop):
         common: dict[str, Any] = {"X": None if hit.all() else X[~hit], "weights": change[~hit]}
         if len(slots):
             common |= {"slots": slots[~hit], "hits": slots[hit], "hit_weights": change[hit]}
-        requests = zip(self._unchanged(), self._split(rows), self._ends, strict=False)
+        requests = zip(self._unchanged(), self._split(np.sort(rows)), self._ends, strict=False)
         changes = [one._replace(rows=own, b=self._b[0, own + start], **common) for one, own, start in requests]
         self._candidates = self._call("step", [(one,) for one in changes])
 
