@@ -12,8 +12,6 @@ has up to three steps:
 :func:`run_pieces` serves work without parts: it gives independent pieces of work to workers from one queue.
 """
 
-from __future__ import annotations
-
 import contextvars
 import threading
 from collections import Counter

@@ -3,8 +3,6 @@
 :mod:`clsvm.opencl.devices` starts this program and reads its output.
 """
 
-from __future__ import annotations
-
 import json
 import signal
 import sys

@@ -3,8 +3,6 @@
 To add a task, add a record here, its dual problem in problem.py, and an estimator class with the record's name.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 CLASSES, ONE_CLASS, NUMBERS = "classes", "one class", "numbers"  # what is predicted

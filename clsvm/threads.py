@@ -4,8 +4,6 @@ A worker thread calls :func:`stop_on` with an event, and long computations call 
 once the event is set. ``one_thread`` and ``all_threads`` are context managers that set the number of BLAS threads.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Iterator

@@ -10,8 +10,6 @@ The limit max_time, the progress display and the checkpoint are for all subprobl
 take pieces of the work from one queue. A piece of work is a list of subproblems, each named by its index.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace

@@ -5,8 +5,6 @@ solves one subproblem and hands it to the host if SMO stalls. If rounding errors
 tolerance, the result gets the status PRECISION.
 """
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from dataclasses import replace
 from time import perf_counter

@@ -20,8 +20,6 @@ reaches a bound or leaves it. If K_FF is singular or indefinite, the step goes d
 An "entry" is one coefficient of one problem; the entries of all problems follow one another in a vector.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import accumulate, repeat, takewhile
 from operator import mul

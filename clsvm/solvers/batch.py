@@ -18,8 +18,6 @@ support vectors, for all rows whose exact f could change the outcome. If roundin
 much, a sample of rows first measures the effect on it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType

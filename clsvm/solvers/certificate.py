@@ -9,8 +9,6 @@ entries whose sum the constraint fixes. The multiplier of this sum is the group'
 no sum, the group is the whole problem, rho is 0, and each entry has optimality conditions of its own.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

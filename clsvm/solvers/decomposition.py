@@ -22,8 +22,6 @@ The host reads no array of length n but b and f, and these only a few times. It 
 outer iterations, to read the violation (smo.py). K is usually in float32, b and f in float64 (or pairs of float32).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from time import perf_counter

@@ -15,8 +15,6 @@ Prefetched rows. All rows that the cache lacks are computed at once. Half of the
 is the dense cell: the time of one multiply-add in a product of dense rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -18,8 +18,6 @@ SMO soon finds which coefficients are at a bound, but takes long to find the val
 step computes these values.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple

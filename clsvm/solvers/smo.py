@@ -6,8 +6,6 @@ computed again in float64 for all rows whose exact f could change that result. I
 tol, the loop continues from the float64 values.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field

@@ -9,8 +9,6 @@ coefficients that can rise, and half have coefficients that can fall. In a probl
 largest violations in either direction. No array of length n leaves the device.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple, Self
