@@ -276,9 +276,8 @@ class Window:
         lengths = arranged.groups[0] if arranged else np.full(rows.n_pad // V, rows.d)
         before = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]) * V  # stored values before each lane group
         groups = [range(some.start // V, -(-some.stop // V)) for some in slices]
-        self._cells = {
-            some.start: int(before[of.stop] - before[of.start]) for some, of in zip(slices, groups, strict=True)
-        }
+        # _cells[g]: number of stored values of the block whose first lane group is g
+        self._cells = {of.start: int(before[of.stop] - before[of.start]) for of in groups}
         at = np.concatenate([before[of.start : of.stop] - before[of.start] for of in groups])
         # The order of the rows and the columns of each group stay in host memory; the method passing lends them.
         self._where = [_aligned(one) for one in (rows.order, at, *(arranged.groups[1:] if arranged else ()))]
@@ -308,7 +307,7 @@ class Window:
                     self._packer.rows(source, groups, places, where, values)
                     yield groups
                     stream.flush()
-                    laid += self._cells[some.start] * itemsize
+                    laid += self._cells[groups.start] * itemsize
                     if laid > WAIT_BYTES:
                         stream.finish()
                         laid = 0
@@ -392,10 +391,8 @@ class BlockGram(Operator):
         self._row = 2 * row + (0 if stream.unified or sp.issparse(X) else X.dtype.itemsize * X.shape[1])
         self._share = min(SAMPLE * self._row, left // 4) if streamed.stays else streamed.share
         stream.reserve(self._share)
-        self._blocks = [
-            (rows.start, Gram(stream, streamed.lay_out(stream, rows), kernel))
-            for rows in (streamed.slices if streamed.stays else ())
-        ]
+        staying = streamed.slices if streamed.stays else []
+        self._blocks = [(rows.start, Gram(stream, streamed.lay_out(stream, rows), kernel)) for rows in staying]
         self._window: Window | None = None
         near = not (streamed.stays or self._rows_stay) and streamed.near and not stream.profile.lacks("float64")
         self.rows = self._first_pass(0 if streamed.stays else FILLED if near else LAID, asked or plan.kind)

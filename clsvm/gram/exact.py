@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from clsvm.arrays import Data, both_dense, centred
 from clsvm.errors import ROW, BufferSizeError, MemoryLimitError, RowError, RowTooLargeError
 from clsvm.gram import layouts, programs
-from clsvm.gram.layouts.record import Plan
+from clsvm.gram.layouts.record import Plan, in_order
 from clsvm.gram.precision import measures
 from clsvm.gram.products import Gram, Operator, Store, Update
 from clsvm.gram.responses import ALL, Support
@@ -133,8 +133,7 @@ def _symmetric(gram: Gram, b: Vector) -> Vector:
     panel, D = gram.panel(BLOCK), np.zeros((problems, n_pad))
     D[:, :n] = b
     weights, c = stream.wide(D), stream.zeros(8 * problems * n_pad)
-    at = np.full(-(-n // BLOCK) * BLOCK, -1, np.int32)
-    at[:n] = np.arange(n)
+    at, _ = in_order(n, -(-n // BLOCK) * BLOCK)
     places, K = stream.upload(at), stream.buffer(np.dtype(rows.dtype).itemsize * BLOCK * n_pad)
     store = Store((K,), BLOCK, n_pad, gram.slot(panel.capacity))
     full, last = (stream.upload(np.array([size], np.int32)) for size in (BLOCK, n - len(at) + BLOCK))

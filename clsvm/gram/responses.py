@@ -212,7 +212,7 @@ class Support:
     columns
         if the support vectors' columns are renumbered, the column of X that each stands for (arrays.renumbered).
 
-    ``ends`` holds the end of each group of support vectors, if there is more than one. ``keep`` says whether later
+    ``ends`` holds the end of each group of support vectors; it is empty for a single group. ``keep`` says whether later
     calls will follow.
     """
 
@@ -220,14 +220,7 @@ class Support:
     columns: NDArray[np.int32] | None = None
 
     def __init__(
-        self,
-        stream: Stream,
-        kernel: Kernel,
-        plan: Plan,
-        vectors: Data,
-        dtype: str,
-        ends: Sequence[int] = (),
-        keep: bool = True,
+        self, stream: Stream, kernel: Kernel, plan: Plan, vectors: Data, dtype: str, ends: Sequence[int], keep: bool
     ) -> None:
         self.kernel, self.plan, self.vectors, self.dtype = kernel, plan, vectors, dtype
         self._ends, self._single = ends or (vectors.shape[0],), layouts.single_pass_plan(plan, vectors)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from clsvm.errors import DeviceError
 from clsvm.gram import programs
-from clsvm.gram.layouts.record import Panel, Rows, lanes
+from clsvm.gram.layouts.record import Panel, Rows, in_order, lanes
 from clsvm.gram.products import Operator, Store, Tile, Update
 from clsvm.gram.programs import SLABS, RowSource
 from clsvm.kernels import PRECOMPUTED
@@ -72,14 +72,7 @@ class RowCache:
         rows = max(1, self.slab_rows * self._most)
         self.owner = stream.upload(np.full(rows, -1, np.int32))
         if not later:
-            self._begin()
-
-    def _begin(self) -> None:
-        """Allocate slots for the rows of one outer iteration, or give up the ring if the memory is too small."""
-        if not self._grow(self._entries):  # cache nothing, since the rows of one outer iteration would not fit
-            self._stream.give_slabs_back()
-            self._slabs.clear()
-            self._most = 0
+            self.reserve(0, 0)
 
     @property
     def capacity(self) -> int:
@@ -107,7 +100,10 @@ class RowCache:
         rows of K that were computed so far, each of which took the next slot. An outer iteration computes at most
         ``entries`` rows, the constructor's argument.
         """
-        self._begin()
+        if not self._grow(self._entries):  # cache nothing, since the rows of one outer iteration would not fit
+            self._stream.give_slabs_back()
+            self._slabs.clear()
+            self._most = 0
         self._grow(computed + steps * self._entries)
 
     def _grow(self, rows: int) -> bool:
@@ -197,9 +193,8 @@ def precomputed(stream: Stream, K: NDArray[Any], dtype: str) -> StoredGram:
     Raises ValueError if K exceeds memory_limit, and DeviceError if the device cannot allocate it.
     """
     n, ld = len(K), -(-len(K) // _WHOLE) * _WHOLE
-    at = np.arange(n, dtype=np.int32)
-    order = np.concatenate([at, np.full(ld - n, -1, np.int32)])
-    rows = Rows("precomputed", dtype, n, n, ld, lanes(stream.profile, dtype), n * ld, order, at, None, ld, 1)
+    V, places = lanes(stream.profile, dtype), in_order(n, ld)
+    rows = Rows("precomputed", dtype, n, n, ld, V, n * ld, *places, None, ld, 1)
     store = _store(stream, ld, dtype)
     for slab, first in zip(store.slabs, range(0, ld, store.slab_rows), strict=False):
         part = np.zeros((store.slab_rows, ld), dtype)

@@ -285,7 +285,7 @@ class KernelModel:
         weight = float(np.abs(self.dual_coef).sum(axis=1).max(initial=0.0))
         precision = RowPrecision(kernel, measures(kernel, vectors, plan).extent, weight, vectors.shape[1])
         dtype = self.dtype if precision.sufficient or stream.profile.wide == "pair" else "float64"
-        support = Support(stream, kernel, plan, vectors, dtype, ends)
+        support = Support(stream, kernel, plan, vectors, dtype, ends, keep=True)
         support.precision, support.columns = precision, columns
         if support.buffers:
             for array in (checked.data, checked.indices, checked.indptr) if sp.issparse(checked) else (checked,):

@@ -108,7 +108,7 @@ def test_support_vectors_that_pass_by(device: str, d: int, problems: int) -> Non
     for limit in (None, 8 * 48000):
         with Stream(device, limit) as stream:
             plan = layouts.choose(stream.profile, X, kernel.spec, "dense")
-            support = Support(stream, kernel, plan, vectors, "float32")
+            support = Support(stream, kernel, plan, vectors, "float32", (), keep=True)
             assert bool(support.buffers) == (limit is None)
             found.append(support.responses(stream, X, coefficients))
             assert stream.peak <= stream.limit

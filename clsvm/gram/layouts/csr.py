@@ -184,10 +184,8 @@ class CsrReader(Reader):
         return lines * width * self.real.itemsize
 
     def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
-        stream, itemsize = self.stream, self.real.itemsize
-        listed = panel.listed._replace(count=count, rows=stream.part(panel.listed.rows, 4 * first, 4 * capacity))
-        uu = stream.part(panel.uu, first * itemsize, capacity * itemsize)
-        return replace(panel, capacity=capacity, uu=uu, listed=listed)
+        listed = panel.listed._replace(count=count, rows=self.stream.part(panel.listed.rows, 4 * first, 4 * capacity))
+        return replace(super().part(panel, first, capacity, count), listed=listed)
 
     def gather(self, panel: Panel, rows: Buffer, count: Buffer, fresh: bool = True) -> None:
         if panel.nbytes < self.values_bytes(panel.capacity):
@@ -323,11 +321,9 @@ class Csr(Layout):
         indptr[: n + 1] = X.indptr
         indices = X.indices.astype(np.uint16 if d <= 1 << 16 else np.int32)
         csr = Entries(stream.upload(indptr), stream.upload(indices), stream.upload(X.data.astype(real)))
-        columns = DenseColumns(csr.data, 0)
-        if number:
-            whole = np.zeros((n_pad, number), real)
-            whole[:n] = dense
-            columns = DenseColumns(stream.upload(whole), number)
+        whole = np.zeros((n_pad, number), real)
+        whole[:n] = dense
+        columns = DenseColumns(stream.upload(whole) if number else csr.data, number)
         xx = stream.buffer(real.itemsize * n_pad)
         norms = stream.kernel(sources.cl("gram/pack"), record.packing(profile, X.dtype, sparse, dtype), "norms_csr")
         norms((n_pad,), None, csr.indptr, csr.data, columns, xx)

@@ -235,10 +235,9 @@ class LaneReader(Reader):
         return capacity * max(self.rows.d, 1) * self.real.itemsize
 
     def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
-        row, itemsize = panel.nbytes // panel.capacity, self.real.itemsize
+        row = panel.nbytes // panel.capacity
         values = self.stream.part(panel.values, first * row, capacity * row)
-        uu = self.stream.part(panel.uu, first * itemsize, capacity * itemsize)
-        return replace(panel, capacity=capacity, values=values, uu=uu)
+        return replace(super().part(panel, first, capacity, count), values=values)
 
     def gather(self, panel: Panel, rows: Buffer, count: Buffer, fresh: bool = True) -> None:
         r, stream = self.rows, self.stream

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -318,12 +318,14 @@ class Reader(ABC):
     def values_bytes(self, capacity: int) -> int:
         """Return the bytes of the buffer of values for ``capacity`` right-hand rows U of a product K(X, U)."""
 
-    @abstractmethod
     def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
         """Return a view of a filled panel, which holds right-hand rows U: the ``capacity`` rows from row ``first`` on.
 
-        The view consists of whole blocks. The buffer ``count`` holds the number of its valid rows.
+        The view consists of whole blocks. The buffer ``count`` holds the number of its valid rows. The method of this
+        class selects norms alone.
         """
+        uu = self.stream.part(panel.uu, first * self.real.itemsize, capacity * self.real.itemsize)
+        return replace(panel, capacity=capacity, uu=uu)
 
     @abstractmethod
     def gather(self, panel: Panel, rows: Buffer, count: Buffer, fresh: bool = True) -> None:
