@@ -14,7 +14,6 @@ import clsvm
 from clsvm import SVC, SVR, NuSVC
 from clsvm.gram import programs, store
 from clsvm.gram.products import Update
-from clsvm.gram.programs import SLABS
 from clsvm.opencl.stream import Stream
 from clsvm.problem import c_svc
 from clsvm.solvers.state import State
@@ -92,13 +91,6 @@ def test_tiles_of_rows_whose_k_is_there(
     assert len(pieces) == 1
     expected = b @ rbf(X, X) + problem.q
     np.testing.assert_allclose(state.gradients(), expected, atol=1e-4)
-
-
-def test_few_rows_fill_no_slab(device: str) -> None:
-    for n in (1, SLABS - 1, SLABS + 1):
-        with Stream(device) as stream:
-            gram = store.precomputed(stream, np.eye(n), "float64")
-            assert len(gram._store.slabs) == SLABS
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
