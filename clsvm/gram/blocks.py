@@ -19,8 +19,6 @@ out on the device. A panel, the buffer of U, is filled from them. Values of K ha
 all on the device.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import mmap

@@ -10,8 +10,6 @@ function in NumPy.
     HostBlocks: compute blocks of K on the host.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext

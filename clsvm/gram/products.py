@@ -15,8 +15,6 @@ neither the layout nor the other rows of a product. There are two exceptions: el
 and matrix units (tensor cores) round in their own way.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace

@@ -18,8 +18,6 @@ A :class:`Variant` is a program text with its -D options. The library runs varia
 and cross-compile them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 

@@ -10,8 +10,6 @@ Both use up to SLABS buffers of equal size ("slabs") from a pool that outlives t
     fill: compute some rows of K, and write each into its slot.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from time import perf_counter
 from typing import Any

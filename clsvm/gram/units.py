@@ -3,8 +3,6 @@
 A trial product, once for each OpenCL context, tests that a program for the matrix units builds and is precise.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

@@ -9,8 +9,6 @@ that tools/tune.py measures. Some functions name single layouts, such as CSR or 
 them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

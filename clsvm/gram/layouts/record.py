@@ -13,8 +13,6 @@ An estimated cost is the time of one value of K. Its unit is one multiply-add of
 the multiply-adds, the kernel function, the store, and the value's share of launches and of filling panels.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
