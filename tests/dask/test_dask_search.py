@@ -243,9 +243,10 @@ def test_a_piece_that_is_lost_once_it_is_done(client: Any, monkeypatch: pytest.M
 
 
 @pytest.mark.full
-def test_what_kills_every_worker_ends(sent: dict[str, list[Any]]) -> None:
+def test_what_kills_every_worker_ends(sent: dict[str, list[Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     """A piece that its workers do not survive is an error, not an endless loop."""
     here = os.getpid()
+    monkeypatch.setattr(dealing, "MAX_LOSSES", 1)  # (a worker that comes again takes seconds)
 
     def deadly(A: Any, B: Any) -> Any:
         if os.getpid() != here:
