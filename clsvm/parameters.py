@@ -60,9 +60,10 @@ precision
 memory_limit
     Bytes, or text such as "2GB"; None takes half of the device's free memory
 layout
-    Layout of the rows on the device: "dense"; "clustered", similar sparse rows side by side; "csr", the stored entries
-    alone; "hybrid", dense columns whole and other columns as entries; "inverted", as hybrid with an inverted index, on
-    CPUs; "auto" takes the layout of the least estimated cost
+    Layout of the rows on the device: "dense"; "bits", rows of 0 and 1 with a bit for each feature, for a fit on one
+    device; "clustered", similar sparse rows side by side; "csr", the stored entries alone; "hybrid", dense columns
+    whole and other columns as entries; "inverted", as hybrid with an inverted index, on CPUs; "auto" takes the layout
+    of the least estimated cost
 multi_class
     For more than two classes: "ovo", a binary classifier for each pair; "ovr", a binary classifier for each class
     against the rest; "crammer_singer", one problem for all classes without offsets (GTSVM, equation 3). The latter two
@@ -221,7 +222,7 @@ def _same(value: Any) -> Any:
 
 _AUTO = ("auto",)
 _DESCRIBED = described(__doc__)
-_LAYOUTS = choice("auto", "dense", "csr", "clustered", "hybrid", "inverted")
+_LAYOUTS = choice("auto", "dense", "bits", "csr", "clustered", "hybrid", "inverted")
 _FLAGS = {
     "C": Flag("-c", "C: the weight of the loss."),
     "nu": Flag("-n", "nu of nu-SVC, one-class SVM and nu-SVR: about the share of rows that are errors."),
@@ -233,7 +234,7 @@ _FLAGS = {
     "gap_tol": Flag("--gap-tol", "Stop as soon as the relative duality gap is this small."),
     "dtype": Flag("--dtype", "float32 or float64: kernel values."),
     "precision": Flag("--precision", "float32 or fast: use the device's matrix units if they are accurate enough."),
-    "layout": Flag("--layout", "auto, dense, csr, clustered, hybrid or inverted: rows on the device."),
+    "layout": Flag("--layout", "auto, dense, bits, csr, clustered, hybrid or inverted: rows on the device."),
     "max_time": Flag("--max-time", "Stop after so many seconds."),
     "checkpoint_every": Flag("--checkpoint-every", "Seconds between two writes of the checkpoint.", "SECONDS"),
 }

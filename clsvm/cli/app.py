@@ -299,7 +299,7 @@ def check(args: Any) -> None:
     "\n\nA comment at its head says how to run it.",
     FUNCTION, flags.ELEMENT, flags.PARAM,
     Option("product", "--product", "rows", "rows, update, both, forward-back or tile."),
-    Option("layout", "--layout", "dense", "Layout of the rows: dense, clustered, csr or hybrid."),
+    Option("layout", "--layout", "dense", "Layout of the rows: dense, bits, clustered, csr or hybrid."),
     flags.of_parameter(PARAMETERS["dtype"]),
     flags.DEVICE,
     Option("profile", "--profile", None, "Kind of device, cpu or gpu, instead of --device."),

@@ -234,4 +234,4 @@ def planned(profile: Profile, X: Any, kernel: Kernel | Precomputed, options: Opt
         return None
     if isinstance(X, DeviceRows):
         return X.plan
-    return layouts.choose(profile, X, kernel.spec, options.layout, options.working_set_size)
+    return layouts.choose(profile, X, kernel.spec, options.layout, options.working_set_size, all_rows=True)

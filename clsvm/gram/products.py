@@ -183,7 +183,7 @@ class Operator(Protocol):
     def row_source(self, panel: Panel) -> tuple[RowSource, tuple[Any, ...]] | None:
         """Return the OpenCL text that computes rows of K among the panel's rows, and the arguments that it reads.
 
-        Return None if the panel holds only one block of its rows at a time. Only solvers on CPUs include the text in
+        Return None if the panel holds only one block of its rows at a time, or holds bits. Only solvers on CPUs include the text in
         their programs.
         """
 
@@ -307,7 +307,7 @@ class Gram(Operator):
         return range(self.rows.n_pad // self.rows.lanes)
 
     def row_source(self, panel: Panel) -> tuple[RowSource, tuple[Any, ...]] | None:
-        if panel.rows_stay:
+        if panel.rows_stay or self._layout.binary:
             return None
         return computed_rows(self.kernel.spec), (panel.values, panel.uu, self.rows.d, *self.numbers)
 

@@ -81,6 +81,8 @@ class Profile:
         by the whole device.
     sync
         number of outer iterations after which the host reads the solver's state.
+    bits_cost
+        cost of a word of 32 features of rows of 0 and 1.
     csr_cost
         cost of a stored nonzero of CSR rows.
     clustered_cost
@@ -124,6 +126,7 @@ class Profile:
     working_set: int = 2048
     batch_rows: int = 2560
     sync: int = 1
+    bits_cost: float = 10.0
     csr_cost: float = 2.4
     clustered_cost: float = 1.3
     hybrid_cost: float = 1.0
@@ -177,6 +180,7 @@ _GPU = Profile(
     working_set=1024,
     batch_rows=2048,
     sync=8,
+    bits_cost=10.0,
     csr_cost=12.0,
     clustered_cost=1.1,
     hybrid_cost=4.0,
@@ -218,7 +222,8 @@ PROFILES = {
 }
 
 # Least and largest valid value of each rate that the tuner measures. Any other value makes the tuning file invalid.
-RATES = dict.fromkeys(("csr_cost", "clustered_cost", "hybrid_cost"), (0.2, 100.0)) | {"hit_cost": (2.0, 1000.0)}
+RATES = dict.fromkeys(("bits_cost", "csr_cost", "clustered_cost", "hybrid_cost"), (0.2, 100.0))
+RATES["hit_cost"] = 2.0, 1000.0
 # SEARCH holds the tuner's candidates for each kernel style: tiles of each shape class, and values of profile fields.
 # A tuning file is invalid if it has a value that is no candidate in SEARCH.
 _TWO = [_vector(2, groups, ahead) for groups in (1, 4, 10, 12) for ahead in (0, 4, 64)]

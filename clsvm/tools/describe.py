@@ -56,7 +56,7 @@ class Estimate:
     layout
         name of the layout.
     nbytes
-        bytes of the rows on the device; None if the layout cannot hold so many columns.
+        bytes of the rows on the device; None if the layout cannot hold these rows.
     cost
         time of a value of K, in units of a multiply-add in a product of dense rows; None if it is not estimated.
     milliseconds
@@ -158,7 +158,7 @@ def describe(X: Any, device: Any = None) -> Description:
     count = partition.counts(X)
     with Stream(device) as stream:
         profile = stream.profile
-        plan = layouts.choose(profile, X, make("rbf").spec)
+        plan = layouts.choose(profile, X, make("rbf").spec, all_rows=True)
         speed = _measured(stream)
         name = str(stream.info)
     entries, n = int(count.sum()), X.shape[0]
@@ -199,7 +199,7 @@ def _split(count: NDArray[np.int64], n: int, rule: str, gain: Gain) -> Split:
 def _estimate(kind: str, profile: Profile, plan: Plan, X: arrays.Data, speed: float) -> Estimate:
     layout, cost = LAYOUTS[kind], plan.costs.get(kind)
     nbytes = None
-    if X.shape[1] <= layout.most:
+    if layout.holds(X):
         adapted = replace(plan, kind=kind, partition=layout.partition(profile, X))
         nbytes = layout.nbytes(adapted, X, _ITEMSIZE)
     cells = None if cost is None else cost * X.shape[0] * min(WORKING, X.shape[0])

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from clsvm.errors import ClsvmError
 from clsvm.gram import layouts, programs
+from clsvm.gram.layouts.bits import BITS
 from clsvm.gram.layouts.csr import CSR, HYBRID, INVERTED, Csr
 from clsvm.gram.layouts.lanes import CLUSTERED, DENSE
 from clsvm.gram.layouts.record import Layout, Plan, Survey
@@ -170,11 +171,18 @@ def _inverted(stream: Stream, n: int) -> Work:
     return _work(stream, text(np.random.default_rng(0), n, _SPARSE, _ENTRIES), "hit_cost", INVERTED)
 
 
+def _bits(stream: Stream, n: int) -> Work:
+    """Return a product K(X, U) to be timed, over n rows X of 0 and 1 in the layout "bits"."""
+    X = np.random.default_rng(0).integers(0, 2, (n, _DENSE)).astype(np.float32)
+    return _work(stream, X, "bits_cost", BITS)
+
+
 RATES = (
     Rate("csr_cost", "an entry of CSR rows", _csr),
     Rate("clustered_cost", "a stored entry of clustered rows", _clustered),
     Rate("hybrid_cost", "an entry of hybrid rows' dense columns", _hybrid),
     Rate("hit_cost", "an entry that meets one of an inverted index", _inverted),
+    Rate("bits_cost", "a word of 32 features of rows of bits", _bits),
 )
 
 
@@ -193,7 +201,7 @@ def _work(stream: Stream, X: Any, field: str, layout: Layout, whole: int = 0) ->
 
 
 def _survey(stream: Stream, X: Any) -> Survey:
-    return Survey(stream.profile, X, counts(X) / X.shape[0], min(WORKING, X.shape[0]))
+    return Survey(stream.profile, X, counts(X) / X.shape[0], min(WORKING, X.shape[0]), BITS.holds(X))
 
 
 def _cost(layout: Layout, survey: Survey, whole: int = 0) -> float:

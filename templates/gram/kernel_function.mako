@@ -83,9 +83,31 @@ inline kv element(const kv x, const kv y KERNEL_PARAMETERS) {${function_body(ker
 
 inline kv kernel_value(const kv s, const kv xx, const kv yy KERNEL_PARAMETERS) {${function_body(kernel.expression, "f")}}
 % else:
+#ifdef BIT_ROWS
+// Rows of 0 and 1 have a bit for each feature: x and y are words of bits, and the sum is an integer.
+//   <x, y> = number of features that both rows have
+#ifdef SIMD
+#define AS_WORD BITS
+#define AS_REAL NUMBERS
+#define TO_REAL CAT(CAT(convert_, REAL), V)
+#else
+#ifdef REAL64
+#define AS_WORD as_long
+#else
+#define AS_WORD as_int
+#endif
+#define AS_REAL CAT(as_, REAL)
+#define TO_REAL (real)
+#endif
+#define ADD_TERM(sum, x, y) AS_REAL(AS_WORD(sum) + popcount(AS_WORD(x) & AS_WORD(y)))
+#define INNER_PRODUCT(sum) TO_REAL(AS_WORD(sum))
+#else
 #define ADD_TERM(sum, x, y) fma(x, y, sum)
+#define INNER_PRODUCT(sum) (sum)
+#endif
 
-inline kv kernel_value(const kv dot, const kv xx, const kv yy KERNEL_PARAMETERS) {
+inline kv kernel_value(const kv sum, const kv xx, const kv yy KERNEL_PARAMETERS) {
+  const kv dot = INNER_PRODUCT(sum);
 % if "sqdist" in kernel.expression.names:
   // rounding can make sqdist negative; no other code clamps it
   const kv sqdist = fmax(xx + yy - (real)2 * dot, (kv)(real)0);

@@ -26,7 +26,7 @@ class Gathered(NamedTuple):
 
 
 def products(stream: Stream, X: Any, kernel: Kernel, kind: str = "dense", dtype: str = "float32") -> Gram:
-    plan = layouts.choose(stream.profile, X, kernel.spec, kind)
+    plan = layouts.choose(stream.profile, X, kernel.spec, kind, all_rows=True)
     return Gram(stream, layouts.build(stream, X, plan, dtype), kernel)
 
 

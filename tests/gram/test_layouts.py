@@ -1,5 +1,6 @@
 """Layouts: the partition of columns by their density, as walks; what a value of K costs in each layout; the choice."""
 
+import functools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -150,9 +151,8 @@ def test_every_layout_of_every_estimator_ends_alike(device: str, profile: str, l
 
 def test_layouts_that_cannot_be(device: str) -> None:
     X, y = half_dense()
-    with pytest.raises(
-        ValueError, match="layout must be 'auto', 'dense', 'csr', 'clustered', 'hybrid' or 'inverted', got 'rows'"
-    ):
+    names = "'auto', 'dense', 'bits', 'csr', 'clustered', 'hybrid' or 'inverted'"
+    with pytest.raises(ValueError, match=f"layout must be {names}, got 'rows'"):
         SVC(layout="rows", device=device).fit(X, y > 0)
     with pytest.raises(ValueError, match="layout must be 'auto' or one of dense, csr, hybrid for this kernel function"):
         SVC(kernel="laplacian", layout="clustered", device=device).fit(X, y > 0)
@@ -203,7 +203,7 @@ N = 20000
 
 
 def cost(profile: Profile, kind: str, density: Any, working: int, fill: float = 0.0) -> float | None:
-    of = Survey(profile, sp.csr_matrix((N, len(density))), density, working)
+    of = Survey(profile, sp.csr_matrix((N, len(density))), density, working, binary=True)
     vars(of)["fill"] = fill
     return LAYOUTS[kind].cost(of)
 
@@ -221,6 +221,8 @@ def cost(profile: Profile, kind: str, density: Any, working: int, fill: float = 
         ("hybrid", FEW, 16, 0, 40.4264),
         ("inverted", FEW, 512, 0, 16.2664),
         ("inverted", FEW, 16, 0, 21.827),
+        ("bits", np.full(64, 0.5), 512, 0, 20),
+        ("bits", np.full(65, 0.5), 512, 0, 30),
         ("clustered", np.zeros(256), 512, 100, 120),
         ("clustered", np.zeros(256), 16, 100, 160),
         ("clustered", np.zeros(4096), 512, 3072, 3801.6),
@@ -335,6 +337,42 @@ def test_rows_that_clusters_are_not_for() -> None:
         (replace(plan, kind="csr"), entries, "csr"),
     ):
         assert layouts.cheaper_plan(one, rows).kind == expected
+
+
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
+def test_bits_are_for_rows_of_0_and_1_that_are_all_known(form: Any) -> None:
+    X, spec = (np.random.default_rng(0).random((3000, 64)) < 0.5).astype(np.float32), kernels.make("rbf").spec
+    choose = functools.partial(layouts.choose, PROFILES["cpu"], spec=spec)
+    plan = choose(form(X), all_rows=True)
+    assert plan.kind == "bits"
+    assert plan.costs["bits"] < plan.costs["dense"]
+    assert not plan.centre.any()
+    for adapted in (layouts.unrestricted_plan, layouts.single_pass_plan, layouts.gathered_plan, layouts.streamed_plan):
+        assert adapted(plan, form(X)).kind == "dense"  # other rows, or few ones
+    assert "bits" not in choose(form(X)).costs
+    with pytest.raises(ValueError, match=r"layout='bits' is for .* on one device, got a fit of another kind"):
+        choose(form(X), kind="bits")
+    for row, value in (0, 0.5), (2999, 2.0), (1500, -1.0):
+        other = X.copy()
+        other[row, 7] = value
+        assert "bits" not in choose(form(other), all_rows=True).costs
+        with pytest.raises(ValueError, match=r"layout='bits' is for rows of 0 and 1 alone, .*, got rows with other"):
+            choose(form(other), kind="bits", all_rows=True)
+
+
+@pytest.mark.parametrize("name", ["rbf", "poly", "linear", "sigmoid"])
+def test_fits_of_bits_are_those_of_dense_rows(device: str, profile: str, name: str) -> None:
+    """Predictions take rows of any entries, also after a model was loaded."""
+    X, y = noisy(400, 40)
+    X = (X > 0.3).astype(float)
+    given: dict[str, Any] = {"kernel": name, "gamma": 0.05, "tol": 1e-4, "device": device}
+    bits, dense = (SVC(layout=layout, **given).fit(X, y) for layout in ("bits", "dense"))
+    assert bits.fit_report_.layout.startswith("bits")
+    assert bits.fit_report_.converged
+    assert bits.fit_report_.dual == pytest.approx(dense.fit_report_.dual, rel=1e-5)
+    others = np.random.default_rng(1).normal(size=(50, 40))
+    for rows in (X, others, sp.csr_matrix(others)):
+        np.testing.assert_allclose(bits.decision_function(rows), dense.decision_function(rows), atol=2e-3)
 
 
 @pytest.mark.parametrize("layout", ["clustered", "inverted", "csr"])

@@ -59,6 +59,8 @@ def check(device: str, name: str, kind: str, dtype: str, n: int, d: int, m: int,
         X *= rng.random((n, d)) < 0.4
     kernel = make(name)
     X = np.abs(X) if kernel.spec.nonnegative else X
+    if LAYOUTS[kind].binary:
+        X = (X != 0).astype(float)
     check_kernel(device, kernel, kind, dtype, X, rng.choice(n, min(m, n), replace=False), sparse)
 
 
@@ -169,9 +171,10 @@ def test_rows_are_padded_to_whole_passes(device: str, monkeypatch: pytest.Monkey
     take_profile(name, device, monkeypatch)
     for dtype in ("float32", "float64"):
         for n in (1, 12, 25, 66):
-            X = np.random.default_rng(n).normal(size=(n, 3))
+            X = np.random.default_rng(n).integers(0, 2, (n, 3)).astype(float)
             with Stream(device) as stream:
-                rows = layouts.build(stream, X, layouts.choose(stream.profile, X, make("rbf").spec, kind), dtype)
+                plan = layouts.choose(stream.profile, X, make("rbf").spec, kind, all_rows=True)
+                rows = layouts.build(stream, X, plan, dtype)
             assert rows.n_pad % record.WHOLE == 0
             assert len(rows.order) == rows.n_pad
             assert sorted(rows.order[rows.order >= 0]) == list(range(n))

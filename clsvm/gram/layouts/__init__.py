@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from clsvm.arrays import Data, centred
 from clsvm.errors import RowTooLargeError
 from clsvm.gram import partition
+from clsvm.gram.layouts.bits import BITS
 from clsvm.gram.layouts.csr import CSR, HYBRID, INVERTED
 from clsvm.gram.layouts.lanes import CLUSTERED, DENSE
 from clsvm.gram.layouts.record import WORKING, Layout, Plan, Rows, Survey
@@ -26,7 +27,7 @@ from clsvm.kernels.records import Spec
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Stream
 
-LAYOUTS: dict[str, Layout] = {layout.name: layout for layout in (DENSE, CSR, CLUSTERED, HYBRID, INVERTED)}
+LAYOUTS: dict[str, Layout] = {layout.name: layout for layout in (DENSE, BITS, CSR, CLUSTERED, HYBRID, INVERTED)}
 # rows that are selected by number become CSR if a value of K costs less than this share of its cost in dense rows
 SOONER = 0.8
 _SAMPLE = 2048  # number of rows from which the density of columns is estimated
@@ -40,21 +41,27 @@ def names(spec: Spec) -> tuple[str, ...]:
     return tuple(layout.name for layout in LAYOUTS.values() if layout.elementwise or not spec.element)
 
 
-def choose(profile: Profile, X: Data, spec: Spec, kind: str = "auto", working: int | str = "auto") -> Plan:
+def choose(
+    profile: Profile, X: Data, spec: Spec, kind: str = "auto", working: int | str = "auto", all_rows: bool = False
+) -> Plan:
     """Return the plan for rows X (n, d) in the layout ``kind``.
 
     For "auto" the profile's measured costs decide which layout is cheapest. The plan's centre is subtracted from the
     rows. A shift does not change |x - y|^2, which float32 computes poorly for data far from 0. ``working`` is the
-    expected number of right-hand rows of a product, or "auto".
+    expected number of right-hand rows of a product, or "auto". With ``all_rows``, only rows of X will be laid out by
+    the plan. The layout of bits is taken only then, since other rows may have entries other than 0 and 1.
 
-    Raises ValueError if the kernel function cannot use the layout, or if the layout cannot hold so many columns.
+    Raises ValueError if the kernel function cannot use the layout, or if the layout cannot hold these rows.
     """
     asked = WORKING if working == "auto" else int(working)
     density = _density(X)
-    survey = Survey(profile, X, density[density > 0], min(asked, max(1, X.shape[0])))
+    survey = Survey(profile, X, density[density > 0], min(asked, max(1, X.shape[0])), all_rows and BITS.holds(X))
     offered = names(spec)
     if kind != "auto" and kind not in offered:
         raise ValueError(f"layout must be 'auto' or one of {', '.join(offered)} for this kernel function, got {kind!r}")
+    if kind == BITS.name and not survey.binary:
+        got = "rows with other entries" if all_rows else "a fit of another kind"
+        raise ValueError(f"layout='bits' is for rows of 0 and 1 alone, in a fit of an SVM on one device, got {got}")
     costs, whole = _costs(survey, offered, kind == "auto")
     if kind == "auto":
         kind = min(whole, key=lambda name: whole[name])
@@ -63,7 +70,7 @@ def choose(profile: Profile, X: Data, spec: Spec, kind: str = "auto", working: i
         words = f"layout={kind!r} holds rows of at most {layout.most} columns, got {X.shape[1]}"
         raise ValueError(f"{words}: 'csr', 'hybrid' and 'inverted' hold more")
     centre = np.zeros(X.shape[1])
-    if spec.of_distance and X.shape[0]:
+    if spec.of_distance and X.shape[0] and not layout.binary:
         full = _full_columns(X, density) if layout.sparse else np.ones(X.shape[1], bool)
         if full.any():
             centre[full] = _mean(X, full)
@@ -77,10 +84,17 @@ def single_pass_plan(plan: Plan, X: Data, limit: float = np.inf) -> Plan:
     """Return the plan for rows X (n, d) that are read once or selected by row number.
 
     An inverted index or a clustering would not repay its cost. Clustered rows become dense rows instead, or CSR if X is
-    sparse and dense rows would exceed ``limit`` bytes.
+    sparse and dense rows would exceed ``limit`` bytes. The same holds for rows of bits: other rows may have other
+    entries than 0 and 1.
     """
     layout, large = LAYOUTS[plan.kind], sp.issparse(X) and 8 * X.shape[0] * X.shape[1] > limit
-    return _as(plan, layout.plain or (plan.kind if layout.in_order else CSR.name if large else DENSE.name))
+    stays = layout.in_order and not layout.binary
+    return _as(plan, layout.plain or (plan.kind if stays else CSR.name if large else DENSE.name))
+
+
+def unrestricted_plan(plan: Plan, X: Data) -> Plan:
+    """Return a plan for rows of any entries, such as rows to predict: ``plan``, unless its layout holds bits."""
+    return single_pass_plan(plan, X) if LAYOUTS[plan.kind].binary else plan
 
 
 def gathered_plan(plan: Plan, X: Data, limit: float = np.inf, free: bool = False) -> Plan:

@@ -98,6 +98,11 @@ class LaneRows(Rows):
     parts: tuple[Part, ...]
     at: Columns
 
+    @property
+    def length(self) -> int:
+        """Return the number of values of a right-hand row in a panel."""
+        return self.d
+
     def buffers(self) -> tuple[Buffer, ...]:
         return (self.xx, *dict.fromkeys(self.at), *(part.values for part in self.parts))
 
@@ -173,7 +178,7 @@ class Packer:
         return (self._norms.prepared if prepared else self._norms)((items,), None, *arguments)
 
 
-def _split(stream: Stream, sizes: NDArray[np.int64]) -> tuple[list[Part], NDArray[np.int64]]:
+def split(stream: Stream, sizes: NDArray[np.int64]) -> tuple[list[Part], NDArray[np.int64]]:
     """Assign consecutive lane groups of ``sizes`` bytes to buffers, none larger than the device's largest allocation.
 
     Return the buffers, and each group's offset in bytes in its buffer.
@@ -189,7 +194,7 @@ def _split(stream: Stream, sizes: NDArray[np.int64]) -> tuple[list[Part], NDArra
     return parts, at
 
 
-def _staged(stream: Stream, X: Data, order: NDArray[np.int32], V: int) -> Iterator[tuple[range, Source, Buffer]]:
+def staged_rows(stream: Stream, X: Data, order: NDArray[np.int32], V: int) -> Iterator[tuple[range, Source, Buffer]]:
     """Copy the caller's rows to the device, for some lane groups at a time.
 
     Yield these lane groups, the rows on the device, and a buffer with the row at each position of the lane groups.
@@ -232,7 +237,7 @@ class LaneReader(Reader):
         self._panels: tuple[int, Buffer] = (0, None)  # the largest panel's capacity, and where its lane groups begin
 
     def values_bytes(self, capacity: int) -> int:
-        return capacity * max(self.rows.d, 1) * self.real.itemsize
+        return capacity * max(self.rows.length, 1) * self.real.itemsize
 
     def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
         row = panel.nbytes // panel.capacity
@@ -249,7 +254,7 @@ class LaneReader(Reader):
             self._gathers[panel.shape] = stream.variant(gather(stream.profile, r.dtype, r.d, panel.shape))
         size = (panel.capacity, 1 if stream.profile.style == "simd" else 32)
         for part in r.parts:
-            arguments = part, r.at, int(r.at.dense), self.norms, r.d, count, rows, panel.values, panel.uu
+            arguments = part, r.at, int(r.at.dense), self.norms, r.length, count, rows, panel.values, panel.uu
             self._gathers[panel.shape](size, None, *arguments)
 
     def over_rows(self, groups: range, panel: Panel, count: Buffer) -> Iterator[Launch]:
@@ -257,15 +262,15 @@ class LaneReader(Reader):
         for part in r.parts:
             first, end = max(groups.start, part.first), min(groups.stop, part.first + part.groups)
             if first < end:
-                arguments = (part.values, r.at, self.norms, r.d, count, panel.values, panel.uu)
+                arguments = (part.values, r.at, self.norms, r.length, count, panel.values, panel.uu)
                 yield Launch(first, end - first, arguments, panel.capacity // panel.width)
 
     def over_panel(self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer) -> Iterator[Launch]:
         if panel.capacity > self._panels[0]:
-            at = np.arange(0, panel.capacity, self.rows.lanes, dtype=np.int64) * max(self.rows.d, 1)
+            at = np.arange(0, panel.capacity, self.rows.lanes, dtype=np.int64) * max(self.rows.length, 1)
             self._panels = panel.capacity, self.stream.upload(at)
         at = self._panels[1]
-        arguments = (panel.values, Columns(at, at, at), panel.uu, self.rows.d, count, right.values, right.uu)
+        arguments = (panel.values, Columns(at, at, at), panel.uu, self.rows.length, count, right.values, right.uu)
         yield Launch(groups.start, len(groups), arguments, right.capacity // right.width)
 
 
@@ -319,10 +324,10 @@ class Lanes(Layout):
         d, (order, position), (lengths, *listed) = X.shape[1], places, groups
         V, real = record.lanes(stream.profile, dtype), np.dtype(dtype)
         packer = Packer(stream, X.dtype, dtype, plan.centre)
-        parts, at = _split(stream, lengths * V * real.itemsize)
+        parts, at = split(stream, lengths * V * real.itemsize)
         begins = stream.upload(at // real.itemsize)
         where = Columns(begins, *(map(stream.upload, listed) if listed else (begins, begins)))
-        for staged, source, order_buffer in _staged(stream, X, order, V):
+        for staged, source, order_buffer in staged_rows(stream, X, order, V):
             for part in parts:
                 some = range(max(staged.start, part.first), min(staged.stop, part.first + part.groups))
                 if some:

@@ -87,12 +87,15 @@ class Survey:
         share of rows in which a feature is not 0, for each feature that occurs.
     working
         number of right-hand rows in a product.
+    binary
+        whether all entries of all rows are known to be 0 or 1.
     """
 
     profile: Profile
     X: Data
     density: NDArray[np.float64]
     working: int
+    binary: bool = False
 
     @property
     def n(self) -> int:
@@ -371,6 +374,8 @@ class Layout(ABC):
         whether columns with few zeros are stored whole, apart from the sparse entries of the other columns.
     elementwise
         whether kernel functions of element-wise sums can use the layout.
+    binary
+        whether the entries of rows must be 0 or 1.
     plain
         name of a simpler layout that can hold the same rows X, or "". X takes less memory and time to lay out in it.
         Its kernels can multiply values of K by weights and sum them at once. The kernels of this layout store the
@@ -394,11 +399,16 @@ class Layout(ABC):
     in_order: bool = True
     splits: bool = False
     elementwise: bool = True
+    binary: bool = False
     plain: str = ""
     rows_words: tuple[str, ...] = ()
     panel_words: tuple[str, ...]
     arguments: Mapping[str, str]
     panel_arguments: Mapping[str, str]
+
+    def holds(self, X: Data) -> bool:
+        """Return whether the layout can hold the rows X (n, d)."""
+        return X.shape[1] <= self.most
 
     def suits(self, profile: Profile) -> bool:
         """Return whether the layout has its own kernels for the profile's kind of device."""

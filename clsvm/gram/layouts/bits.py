@@ -1,0 +1,100 @@
+"""Store rows of 0 and 1 with a bit for each feature, in lane groups of V rows.
+
+    bit j % B of values[at[group] + (j / B) * V + lane] is feature j of row number ``lane`` of the group.
+
+A word of B bits takes the place of a value: 32 bits for float32, 64 for float64. An inner product is the number of
+bits that two rows share, an exact integer. Products run the kernels of dense rows (lanes.py). The macro BIT_ROWS makes
+them count common bits instead of adding products (templates/gram/kernel_function.mako).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+
+from clsvm.arrays import Data
+from clsvm.gram.layouts import record
+from clsvm.gram.layouts.lanes import DENSE_VALUE, Columns, LaneRows, Lanes, split, staged_rows
+from clsvm.gram.layouts.record import Plan, Survey, Text
+from clsvm.kernels.records import Spec
+from clsvm.opencl import sources
+from clsvm.opencl.profiles import Profile
+from clsvm.opencl.stream import Stream
+
+_STEP = 1 << 14  # entries of X that are tested at a time: they stay in the first-level cache
+
+
+def binary(X: Data) -> bool:
+    """Return whether all entries of X (n, d) are 0 or 1."""
+    parts = X.data[:, None] if sp.issparse(X) else X
+    step = max(1, _STEP // max(1, parts.shape[1]))
+    blocks = (parts[i : i + step] for i in range(0, parts.shape[0], step))
+    return all(bool((block * block == block).all()) for block in blocks)
+
+
+def words(d: int, dtype: str) -> int:
+    """Return the number of words that hold the bits of d features."""
+    return max(1, -(-d // (8 * np.dtype(dtype).itemsize)))
+
+
+@dataclass(frozen=True)
+class BitRows(LaneRows):
+    """Hold rows of 0 and 1 in lane groups of words."""
+
+    @property
+    def length(self) -> int:
+        return words(self.d, self.dtype)
+
+
+class Bits(Lanes):
+    """Store rows of 0 and 1 with a bit for each feature."""
+
+    name, elementwise, binary = "bits", False, True
+    rows_words = (
+        "  feature j of row i:  bit j % B of values[at[g] + j / B * V + i % V],  at[g] = g * V * d,",
+        "  for words of B bits, 32 for float32 and 64 for float64",
+    )
+    panel_words = ("  feature j of right-hand row u:  bit j % B of panel[(u / UB * d + j / B) * UB + u % UB]",)
+    arguments: Mapping[str, str] = {**Lanes.arguments, "d": "number of words of a row"}
+
+    def holds(self, X: Data) -> bool:
+        return binary(X)
+
+    def cost(self, survey: Survey) -> float | None:
+        if not survey.binary:
+            return None
+        return survey.at_once(words(survey.X.shape[1], "float32") * survey.profile.bits_cost, DENSE_VALUE, 2)
+
+    def row_bytes(self, plan: Plan, X: Data, itemsize: int) -> int:
+        return itemsize * words(X.shape[1], f"float{8 * itemsize}")
+
+    def build(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> BitRows:
+        (n, d), real, V = X.shape, np.dtype(dtype), record.lanes(stream.profile, dtype)
+        n_pad, length = record.padded(n, V), words(X.shape[1], dtype)
+        order, position = record.in_order(n, n_pad)
+        parts, at = split(stream, np.full(n_pad // V, length * V * real.itemsize))
+        begins, xx = stream.upload(at // real.itemsize), stream.buffer(real.itemsize * n_pad)
+        pack = stream.kernel(sources.cl("gram/bits"), record.packing(stream.profile, X.dtype, d, dtype), "bits")
+        for there, source, order_buffer in staged_rows(stream, X, order, V):
+            for part in parts:
+                some = range(max(there.start, part.first), min(there.stop, part.first + part.groups))
+                if some:
+                    pack((V, len(some)), (V, 1), *source, some.start, order_buffer, begins, part.values, xx)
+            stream.finish()
+        cost = stream.profile.bits_cost * length
+        sizes = (n, d, n_pad, V, length * n_pad)
+        return BitRows(self.name, dtype, *sizes, order, position, xx, cost, cost, tuple(parts), Columns(*3 * (begins,)))
+
+    def program(self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool, d: int = 0) -> Text:
+        text, options = super().program(spec, profile, dtype, shape, of_panel, words(d, dtype))
+        return text, [*options, "-DBIT_ROWS"]
+
+    def forward_back(self, spec: Spec, profile: Profile, dtype: str, d: int) -> Text | None:
+        made = super().forward_back(spec, profile, dtype, words(d, dtype))
+        return made and (made[0], [*made[1], "-DBIT_ROWS"])
+
+
+BITS = Bits()
