@@ -183,8 +183,8 @@ class Operator(Protocol):
     def row_source(self, panel: Panel) -> tuple[RowSource, tuple[Any, ...]] | None:
         """Return the OpenCL text that computes rows of K among the panel's rows, and the arguments that it reads.
 
-        Return None if the panel holds only one block of its rows at a time, or holds bits. Only solvers on CPUs include the text in
-        their programs.
+        Return None if the panel holds only one block of its rows at a time, or holds bits. Only solvers on CPUs
+        include the text in their programs.
         """
 
     def gather(self, panel: Panel, rows: Buffer, count: Buffer) -> None:

@@ -271,7 +271,7 @@ def test_a_fit_chooses_for_its_working_set(device: str, monkeypatch: pytest.Monk
     """Rows of few entries: among many working vectors CSR is read fastest, among 16 an index."""
     take_profile("cpu", device, monkeypatch)
     rng = np.random.default_rng(0)
-    X = sp.csr_matrix(rng.random((2000, 400)) < 0.09).astype(np.float32)
+    X = sp.csr_matrix(2 * (rng.random((2000, 400)) < 0.09)).astype(np.float32)
     _, y = noisy(2000, 4)
     costs = {W: layouts.choose(PROFILES["cpu"], X, kernels.make("rbf").spec, working=W).costs for W in (512, 16)}
     for W, kind in (512, "csr"), (16, "inverted"):
