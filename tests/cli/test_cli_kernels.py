@@ -106,18 +106,25 @@ def padded(n: int, unit: int) -> int:
     return -(-n // unit) * unit
 
 
+def words_of(rows: np.ndarray, real: Any) -> np.ndarray:
+    """Rows of 0 and 1 as words of bits, the first feature in the lowest bit, in the type of numbers of that size."""
+    octets = np.packbits(rows.astype(bool), axis=1, bitorder="little")
+    return np.pad(octets, ((0, 0), (0, -octets.shape[1] % np.dtype(real).itemsize))).view(real)
+
+
 def data_of(head: Header, kernel: Kernel, layout_: str, product: str, X: np.ndarray, at: np.ndarray) -> dict[str, Any]:
     """Every argument by its name, as the comment describes it; working vectors are the rows ``at`` of X."""
-    (n, d), V, UB, m = X.shape, head.V, head.UB, len(at)
+    n, V, UB, m = len(X), head.V, head.UB, len(at)
     capacity, n_pad = padded(m, UB), padded(n, V)
-    U = np.zeros((capacity, d))
-    U[:m] = X[at]
-    rows = np.zeros((n_pad, d))
-    rows[:n] = X
+    U, rows = np.pad(X[at], ((0, capacity - m), (0, 0))), np.pad(X, ((0, n_pad - n), (0, 0)))
+    uu, xx = (U**2).sum(axis=1), (rows**2).sum(axis=1)
+    if layout_ == "bits":
+        real = DTYPES[next(type_ for type_, name in head.arguments if name == "panel").split()[-2]]
+        U, rows = (words_of(one, real) for one in (U, rows))
+    d = U.shape[1]
     u, j = np.meshgrid(np.arange(capacity), np.arange(d), indexing="ij")
     panel = np.zeros(capacity * d)
     panel[(u // UB * d + j) * UB + u % UB] = U
-    uu, xx = (U**2).sum(axis=1), (rows**2).sum(axis=1)
     h = d // 3 if layout_ == "hybrid" else 0  # columns that are stored whole
     if layout_ in ("csr", "hybrid") and kernel.spec.element:
         uu = np.array([kernel_sum(kernel, row[h:]) for row in U])
@@ -150,7 +157,7 @@ def data_of(head: Header, kernel: Kernel, layout_: str, product: str, X: np.ndar
         made["rows"][:m] = at
     if product == "tile" and layout_ not in ("csr", "hybrid"):
         return made | {"values": panel, "xx": uu, "at": np.arange(capacity // V) * V * d}
-    if layout_ == "dense":
+    if layout_ in ("dense", "bits"):
         i, j = np.meshgrid(np.arange(n_pad), np.arange(d), indexing="ij")
         starts = np.arange(n_pad // V) * V * d
         values = np.zeros(n_pad * d)
@@ -255,6 +262,7 @@ def test_an_emitted_text_runs_by_its_comment(
 ) -> None:
     rng = np.random.default_rng(1)
     X = rng.normal(size=(83, 5)) * (rng.random((83, 5)) < 0.6)
+    X = (X != 0).astype(float) if LAYOUTS[layout_].binary else X
     at = rng.choice(83, 21, replace=False)
     D = rng.normal(size=(2, 21))
     own = {

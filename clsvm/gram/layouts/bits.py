@@ -58,7 +58,7 @@ class Bits(Lanes):
         "  for words of B bits, 32 for float32 and 64 for float64",
     )
     panel_words = ("  feature j of right-hand row u:  bit j % B of panel[(u / UB * d + j / B) * UB + u % UB]",)
-    arguments: Mapping[str, str] = {**Lanes.arguments, "d": "number of words of a row"}
+    arguments: Mapping[str, str] = {**Lanes.arguments, "values": "the rows, in words of bits", "d": "words of a row"}
 
     def holds(self, X: Data) -> bool:
         return binary(X)
