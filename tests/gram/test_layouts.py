@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from clsvm import SVC, SVR, FalkonRegressor, arrays, kernels
-from clsvm.gram import layouts, partition
+from clsvm.gram import exact, layouts, partition
 from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.layouts.record import Survey
 from clsvm.gram.partition import RULES, Gain
@@ -372,6 +372,33 @@ def test_fits_of_bits_are_those_of_dense_rows(device: str, profile: str, name: s
     assert bits.fit_report_.dual == pytest.approx(dense.fit_report_.dual, rel=1e-5)
     for rows in X, np.random.default_rng(1).normal(size=(50, 40)):
         np.testing.assert_allclose(bits.decision_function(rows), dense.decision_function(rows), atol=2e-3)
+
+
+def test_sums_in_float64_over_rows_of_bits(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are right whether the rows are laid out as bits or as other rows."""
+    monkeypatch.setattr(exact, "HOST", -1)
+    rng, spec, kernel = np.random.default_rng(0), kernels.make("rbf").spec, kernels.make("rbf", gamma=0.1)
+    X, b = (rng.random((300, 70)) < 0.4).astype(np.float64), rng.normal(size=(2, 120))
+    with Stream(device) as stream:
+        if stream.profile.lacks("float64"):
+            pytest.skip("the device has no doubles")
+        plan = layouts.choose(stream.profile, X, spec, "bits", all_rows=True)
+        for cells in 0, X.size * 120 + 1:
+            monkeypatch.setattr(exact, "CLUSTERED", cells)
+            found = exact.responses(stream, kernel, plan, X, X[:120], b)
+            np.testing.assert_allclose(found, b @ kernel(X[:120], X), atol=1e-12)
+
+
+@pytest.mark.parametrize("limit", [None, "2.5MB"])
+def test_pairs_of_classes_over_rows_of_bits(device: str, limit: str | None) -> None:
+    """Rows pass through the device as dense rows if they do not fit."""
+    rng = np.random.default_rng(0)
+    X, y = (rng.random((3000, 70)) < 0.3).astype(np.float64), np.arange(3000) % 3
+    X[:, :3] = y[:, None] == rng.integers(0, 3, (3000, 3))
+    given: dict[str, Any] = {"gamma": 0.05, "memory_limit": limit, "device": device}
+    auto, dense = (SVC(layout=layout, **given).fit(X, y) for layout in ("auto", "dense"))
+    assert auto.fit_report_.converged
+    assert auto.fit_report_.dual == pytest.approx(dense.fit_report_.dual, rel=1e-4)
 
 
 @pytest.mark.parametrize("layout", ["clustered", "inverted", "csr"])

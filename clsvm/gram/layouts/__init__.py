@@ -93,7 +93,7 @@ def single_pass_plan(plan: Plan, X: Data, limit: float = np.inf) -> Plan:
 
 
 def unrestricted_plan(plan: Plan, X: Data) -> Plan:
-    """Return a plan for rows of any entries, such as rows to predict: ``plan``, unless its layout holds bits."""
+    """Return a plan for rows of any entries, such as rows to predict: ``plan``, or another layout than bits."""
     return single_pass_plan(plan, X) if LAYOUTS[plan.kind].binary else plan
 
 
