@@ -84,6 +84,7 @@ def of_rows(profile: Profile, dtype: str) -> Iterator[Variant]:
     for source in DTYPES:
         made = tuple(packing(profile, source, 0, dtype))
         yield Variant(f"pack {source} as {dtype}", sources.cl("gram/pack"), made, "pack")
+        yield Variant(f"pack {source} as bits for {dtype}", sources.cl("gram/bits"), made, "bits")
     yield Variant(f"cluster {dtype}", sources.cl("gram/cluster"), (*partition.options(profile, dtype),), "assign")
     yield scatter(profile, dtype)
     if INVERTED.suits(profile):

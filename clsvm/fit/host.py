@@ -148,7 +148,7 @@ class HostFit:
             if isinstance(kernel, Precomputed):
                 rounding = float(np.abs(X).max())
             else:
-                plan = layouts.choose(stream.profile, X, kernel.spec, options.layout)
+                plan = layouts.choose(stream.profile, X, kernel.spec, options.layout, all_rows=True)
                 found = precision.measures(kernel, X, plan)
                 rounding = precision.scales(kernel, found.sizes, found.extent, X.shape[1], "float64", "float64").double
         self.stream, self.plan, self._X, self._kernel, self._rounding = stream, plan, X, kernel, rounding
