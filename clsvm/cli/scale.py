@@ -296,7 +296,8 @@ class _Line(NamedTuple):
             self.fail(self.shown(), what)
         low, high = values[-2:]
         if high < low or (high == low and not equal):
-            self.fail(f"{low:g} and {high:g}", f"{what}, the last the larger")
+            order = "the last not the smaller" if equal else "the last the larger"
+            self.fail(f"{low:g} and {high:g}", f"{what}, {order}")
         return values
 
 

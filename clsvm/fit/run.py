@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from time import perf_counter
 from typing import Any
@@ -89,7 +89,8 @@ class Fitted:
 
     def __init__(self, results: Sequence[Result], run: Worker, seconds: float, before: Fitted | None = None) -> None:
         self.results, self.run, self.plan, self._seconds = results, run, run.plan, seconds
-        self._all, self._reasons = [*results], {run.reason: None}
+        none = np.zeros((0, 0))  # b and f of earlier subproblems would take the memory that groups of pairs save
+        self._all, self._reasons = [replace(one, b=none, f=none) for one in results], {run.reason: None}
         if before:
             self._all, self._reasons = before._all + self._all, before._reasons | self._reasons
         self.rho = np.concatenate([one.rho for one in self._all])

@@ -498,19 +498,17 @@ class Cross:
             self.reason = f"{words}: K is computed in every pass{by}"
         if self.way == "rows":
             made = layouts.build(stream, self._X, self._plan, self.dtype)
-            self._blocks.append((slice(0, self.n), self._sums(slice(0, self.n), made)))
+            self._blocks.append((slice(0, self.n), self._sums(made)))
         for rows in passing.slices if self.way == "stored" else ():
-            sums = self._sums(rows, passing.lay_out(stream, rows))
+            sums = self._sums(passing.lay_out(stream, rows))
             self._blocks.append((rows, sums))
             sums.compute()
             stream.finish()
             stream.free(*sums.gram.buffers())
 
-    def _sums(self, places: slice, rows: Rows) -> Sums:
-        gram, keep = Gram(self._stream, rows, self._kernel), self.way == "stored"
-        made = Sums(gram, self._panel, self.m, self.k, self._tile, keep)
-        made.set_weights(*_of(places, *self._weights))
-        return made
+    def _sums(self, rows: Rows) -> Sums:
+        gram = Gram(self._stream, rows, self._kernel)
+        return Sums(gram, self._panel, self.m, self.k, self._tile, keep=self.way == "stored")
 
     def values(self, rows: NDArray[np.intp]) -> NDArray[np.floating]:
         """Return K(X[rows], C) as a host array."""
@@ -543,7 +541,13 @@ class Cross:
 
     def forward_back(self, V: Vector) -> Vector:
         """Return the transpose of K(X, C)' H K(X, C) V' as (k, m), for V (k, m)."""
-        return self._total(lambda rows, sums: sums.forward_back(V))
+
+        def product(rows: slice, sums: Sums) -> Vector:
+            if self.way == "streamed":  # the Sums of a streamed block are new in each pass
+                sums.set_weights(*_of(rows, *self._weights))
+            return sums.forward_back(V)
+
+        return self._total(product)
 
     def _total(self, product: Callable[[slice, Sums], Vector]) -> Vector:
         out = np.zeros((self.k, self.m))
@@ -558,7 +562,7 @@ class Cross:
         if self.way == "streamed":
             with self._streamed.passing() as blocks:
                 for rows, laid in blocks:
-                    one(rows, self._sums(rows, laid))
+                    one(rows, self._sums(laid))
 
     def describe(self) -> str:
         """Return a text that says whether K is stored or computed in every pass, and why."""

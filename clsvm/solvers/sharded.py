@@ -465,6 +465,7 @@ class Shard:
         stream.finish()
         self.n = X.shape[0]
         self.state = State(stream, self.gram, 1)
+        self._is_loaded = False
         self._k = {name: stream.variant(shard(stream.profile, dtype), name) for name in ("put", "mark", "get")}
         self._k["update"] = stream.variant(programs.update(stream.profile, dtype))
 
@@ -478,11 +479,13 @@ class Shard:
     def load(self, problem: Problem, b: Vector, W: int, cache_bytes: int) -> None:
         """Load the shard's part of its only problem, with coefficients b (1, n) and gradients f = q.
 
-        W: rows of a working set. cache_bytes: bytes of the row cache.
+        W: rows of a working set. cache_bytes: bytes of the row cache. Both are the same if the solver loads again.
         """
         self.state.load(problem, b, (b, problem.q))
-        self.selection = Selection(self.gram, problem.constraint, 1, W)
-        self.cache = new_cache(self.stream, self.gram.rows, cache_bytes, W)
+        if not self._is_loaded:
+            self._is_loaded = True
+            self.selection = Selection(self.gram, problem.constraint, 1, W)
+            self.cache = new_cache(self.stream, self.gram.rows, cache_bytes, W)
 
     def step(self, change: Change) -> Candidates:
         """Apply the ``change`` of an outer iteration, and return the next candidates."""

@@ -98,11 +98,6 @@ class LaneRows(Rows):
     parts: tuple[Part, ...]
     at: Columns
 
-    @property
-    def length(self) -> int:
-        """Return the number of values of a right-hand row in a panel."""
-        return self.d
-
     def buffers(self) -> tuple[Buffer, ...]:
         return (self.xx, *dict.fromkeys(self.at), *(part.values for part in self.parts))
 

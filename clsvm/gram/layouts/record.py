@@ -188,6 +188,11 @@ class Rows:
     layout_cost: float = field(default=0.0, kw_only=True)
     words: str = field(default="", kw_only=True)
 
+    @property
+    def length(self) -> int:
+        """Return the number of values that a panel stores for a right-hand row whole."""
+        return self.d
+
     def buffers(self) -> tuple[Buffer, ...]:
         """Return all device buffers of the rows, so that the caller can free them."""
         return (self.xx,)
