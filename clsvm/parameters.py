@@ -60,7 +60,7 @@ precision
 memory_limit
     Bytes, or text such as "2GB"; None takes half of the device's free memory
 layout
-    Layout of the rows on the device: "dense"; "bits", rows of 0 and 1 with a bit for each feature, for a fit on one
+    Layout of the rows on the device: "dense"; "bits", rows of 0 and 1 with a bit for each feature, for SVMs on one
     device; "clustered", similar sparse rows side by side; "csr", the stored entries alone; "hybrid", dense columns
     whole and other columns as entries; "inverted", as hybrid with an inverted index, on CPUs; "auto" takes the layout
     of the least estimated cost

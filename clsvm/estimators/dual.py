@@ -21,6 +21,7 @@ from clsvm.estimators.base import KernelEstimator
 from clsvm.estimators.checks import Indices
 from clsvm.fit import driver, sharded
 from clsvm.fit.run import Fitted
+from clsvm.gram import layouts
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.opencl import devices
 from clsvm.parameters import PARAMETERS, Options
@@ -115,7 +116,7 @@ class Machine(KernelEstimator):
         self.shape_fit_ = X.shape if hasattr(X, "shape") else (_num_samples(X),)
         self.fit_report_ = report
         vectors: Any = self.support_vectors_
-        plan = fit.plan
+        plan = fit.plan and layouts.unrestricted_plan(fit.plan)
         if plan and len(plan.centre) != vectors.shape[1]:
             plan = None  # _solver_rows removed empty columns, so this layout fits other columns
         if isinstance(kernel, Precomputed):

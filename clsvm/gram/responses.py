@@ -222,7 +222,7 @@ class Support:
     def __init__(
         self, stream: Stream, kernel: Kernel, plan: Plan, vectors: Data, dtype: str, ends: Sequence[int], keep: bool
     ) -> None:
-        plan = layouts.unrestricted_plan(plan, vectors)
+        plan = layouts.unrestricted_plan(plan)
         self.kernel, self.plan, self.vectors, self.dtype = kernel, plan, vectors, dtype
         self._ends, self._single = ends or (vectors.shape[0],), layouts.single_pass_plan(plan, vectors)
         itemsize, budget = np.dtype(dtype).itemsize, stream.limit - stream.allocated

@@ -60,8 +60,8 @@ def choose(
     if kind != "auto" and kind not in offered:
         raise ValueError(f"layout must be 'auto' or one of {', '.join(offered)} for this kernel function, got {kind!r}")
     if kind == BITS.name and not survey.binary:
-        got = "rows with other entries" if all_rows else "a fit of another kind"
-        raise ValueError(f"layout='bits' is for rows of 0 and 1 alone, in a fit of an SVM on one device, got {got}")
+        got = "rows with other entries" if all_rows else "a Falkon model or rows in shards"
+        raise ValueError(f"layout='bits' is for SVMs over rows of 0 and 1 on one device, got {got}")
     costs, whole = _costs(survey, offered, kind == "auto")
     if kind == "auto":
         kind = min(whole, key=lambda name: whole[name])
@@ -92,9 +92,16 @@ def single_pass_plan(plan: Plan, X: Data, limit: float = np.inf) -> Plan:
     return _as(plan, layout.plain or (plan.kind if stays else CSR.name if large else DENSE.name))
 
 
-def unrestricted_plan(plan: Plan, X: Data) -> Plan:
-    """Return a plan for rows of any entries, such as rows to predict: ``plan``, or another layout than bits."""
-    return single_pass_plan(plan, X) if LAYOUTS[plan.kind].binary else plan
+def unrestricted_plan(plan: Plan) -> Plan:
+    """Return a plan for rows of any entries, such as rows to predict.
+
+    This is ``plan``, unless its layout holds bits. Then it is the one of least cost among the other layouts that store
+    no column apart.
+    """
+    if not LAYOUTS[plan.kind].binary:
+        return plan
+    others = [name for name in plan.costs if not (LAYOUTS[name].binary or LAYOUTS[name].splits)]
+    return _as(plan, min(others, key=lambda name: plan.costs[name]))
 
 
 def gathered_plan(plan: Plan, X: Data, limit: float = np.inf, free: bool = False) -> Plan:

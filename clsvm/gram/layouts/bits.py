@@ -48,6 +48,9 @@ class BitRows(LaneRows):
     def length(self) -> int:
         return words(self.d, self.dtype)
 
+    def describe(self) -> str:
+        return f"{self.kind}, {self.length} words a row of {self.d}, {self.lanes} lanes"
+
 
 class Bits(Lanes):
     """Store rows of 0 and 1 with a bit for each feature."""
