@@ -184,7 +184,7 @@ class Laid:
     def __init__(
         self, stream: Stream, X: Any, kernel: Kernel, kind: str = "dense", working: int | str = "auto"
     ) -> None:
-        held, plan = stream.allocated, layouts.choose(stream.profile, X, kernel.spec, kind, working)
+        held, plan = stream.allocated, layouts.choose(stream.profile, X, kernel.spec, kind, working, all_rows=True)
         self.X, self.rows = X, layouts.build(stream, X, plan, "float32")
         stream.finish()
         self.nbytes = stream.allocated - held

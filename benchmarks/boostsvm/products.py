@@ -98,12 +98,12 @@ def measure(name: str, asked: Asked) -> Row:
     case = loaded(name, asked)()
     kernel = kernels.make("rbf", gamma=case.gamma)
     with Stream(asked.device) as stream:
-        plans = {W: layouts.choose(stream.profile, case.X, kernel.spec, working=W) for W in WORKING}
+        plans = {W: layouts.choose(stream.profile, case.X, kernel.spec, working=W, all_rows=True) for W in WORKING}
         chosen = {W: plan.kind for W, plan in plans.items()}
         laid, kept = {}, []
         n, d = case.X.shape
         for kind in layouts.names(kernel.spec):
-            fit = d <= LAYOUTS[kind].most and (kind != "dense" or 4 * n * d <= MOST_DENSE)
+            fit = LAYOUTS[kind].holds(case.X) and (kind != "dense" or 4 * n * d <= MOST_DENSE)
             if not fit and kind not in chosen.values():
                 continue
             began = perf_counter()
