@@ -1,8 +1,8 @@
 """Define the parameters of estimators in a table of names, defaults, valid values and command-line flags.
 
-Constructors check their arguments against the table. Fits read the solver's options from it, and the command line its
-flags. The descriptions below become part of the estimators' docstrings. A description names a type if the constructor's
-annotation does not.
+Constructors check their arguments against the table. Fits read the solver's options from the table. The command line
+reads its flags from the table. The descriptions below become part of the estimators' docstrings. A description names a
+type if the constructor's annotation does not.
 
 C
     Weight of the loss, above 0. Infinity gives a hard margin, except for NuSVC

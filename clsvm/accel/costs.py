@@ -75,8 +75,8 @@ class Costs:
     def predict_seconds(self, rows: int, support: int, cells: float, classes: int) -> tuple[float, float]:
         """Return the estimated seconds of the decision values of ``rows`` rows with ``support`` support vectors.
 
-        The pair has LIBSVM's seconds, and those that clsvm needs even with few support vectors. ``cells`` is the mean
-        number of stored features of a row.
+        The first number is LIBSVM's time. The second number is the time that clsvm needs even with few support
+        vectors. ``cells`` is the mean number of stored features of a row.
         """
         libsvm = rows * support * (self.value + self.value_cell * cells + self.term * max(0, classes - 2))
         return libsvm, self.answer + self.vote * rows * (classes * (classes - 1) / 2 if classes > 2 else 0)

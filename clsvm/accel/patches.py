@@ -118,7 +118,7 @@ _CALLED = {name: getattr(BaseLibSVM, name) for name in ("_compute_kernel", "_war
 class _CachedModel(NamedTuple):
     """Hold a cached clsvm model, and the attributes of the scikit-learn estimator from which it was made.
 
-    The model is made again if one of these attributes has changed.
+    A change of one of the attributes makes the cached model invalid.
 
     Attributes
     ----------

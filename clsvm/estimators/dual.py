@@ -190,8 +190,8 @@ class Machine(KernelEstimator):
 def _started(one: Subproblem, start: Vector, copies: int) -> Subproblem:
     """Return the dual problem ``one``, whose rows are repeated ``copies`` times, with the coefficients to start from.
 
-    ``start`` (problems, n) has one coefficient for each row. Of two copies of a row, the one with a negative lower
-    bound takes a negative coefficient, and the other one takes a positive coefficient.
+    ``start`` (problems, n) has one coefficient for each row. If rows have two copies, a negative coefficient goes to
+    the copy with a negative lower bound, and a positive coefficient to the other copy.
     """
     if copies > 1:
         start = np.tile(start, copies)

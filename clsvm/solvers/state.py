@@ -125,7 +125,7 @@ def mirror(stream: Stream, dtype: str) -> Callable[[int, int, Buffer], None]:
 def carrier(stream: Stream, dtype: str) -> Callable[[int, int, Buffer], None]:
     """Return a function that moves the values among the rows that a working set keeps, in a tile Q (W, W).
 
-    Its arguments are the number of these rows, W and Q.
+    The function's arguments are the number of rows that stay, W and Q.
     """
     kernel = stream.variant(carry(stream.profile, dtype), "carry")
     return lambda known, W, Q: kernel(*squares(stream.profile, known, known), W, known, Q)

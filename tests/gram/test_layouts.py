@@ -339,6 +339,7 @@ def test_rows_that_clusters_are_not_for() -> None:
         assert layouts.cheaper_plan(one, rows).kind == expected
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
 def test_bits_are_for_rows_of_0_and_1_that_are_all_known(form: Any) -> None:
     X, spec = (np.random.default_rng(0).random((3000, 64)) < 0.5).astype(np.float32), kernels.make("rbf").spec
@@ -355,7 +356,7 @@ def test_bits_are_for_rows_of_0_and_1_that_are_all_known(form: Any) -> None:
     assert "bits" not in choose(form(X)).costs
     with pytest.raises(ValueError, match="layout='bits' is for SVMs over rows of 0 and 1 on one device, got a Falkon"):
         choose(form(X), kind="bits")
-    for row, value in (0, 0.5), (2999, 2.0), (1500, -1.0):
+    for row, value in (0, 0.5), (2999, 2.0), (1500, -1.0), (0, 1e30):  # (1e30 squared is no float32)
         other = X.copy()
         other[row, 7] = value
         assert "bits" not in choose(form(other), all_rows=True).costs

@@ -32,7 +32,7 @@ def binary(X: Data) -> bool:
     parts = X.data[:, None] if sp.issparse(X) else X
     step = max(1, _STEP // max(1, parts.shape[1]))
     blocks = (parts[i : i + step] for i in range(0, parts.shape[0], step))
-    return all(bool((block * block == block).all()) for block in blocks)
+    return all(bool(((block == 0) | (block == 1)).all()) for block in blocks)
 
 
 def words(d: int, dtype: str) -> int:

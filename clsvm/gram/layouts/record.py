@@ -383,8 +383,8 @@ class Layout(ABC):
         whether the entries of rows must be 0 or 1.
     plain
         name of a simpler layout that can hold the same rows X, or "". X takes less memory and time to lay out in it.
-        Its kernels can multiply values of K by weights and sum them at once. The kernels of this layout store the
-        values first.
+        Kernels of the simpler layout can multiply values of K by weights and sum them at once. Kernels of this layout
+        store the values first.
 
     clsvm/tools/emit.py prints these attributes in the headers of C programs:
 
