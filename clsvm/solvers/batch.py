@@ -32,7 +32,6 @@ from clsvm.opencl.stream import Buffer, Stream, join_arrays
 from clsvm.problem import Constraint, Problem, Subproblem, Vector
 from clsvm.report import Status
 from clsvm.solvers import certificate
-from clsvm.solvers.certificate import Extremes
 from clsvm.solvers.result import Result
 from clsvm.solvers.state import RESPOND, Limits, SmoKernel, View, max_working_set, mirror, respond
 from clsvm.threads import one_thread
@@ -272,7 +271,8 @@ class _Batch:
             if not (~certified & (~unchanged | (exact & ~checked)) & (steps < budget)).any() or request.should_stop():
                 break
         outcomes = zip(*map(np.ndarray.tolist, (violation, steps, bound, mask.sum(axis=1), certified)), strict=True)
-        return [self._result(p, optimality, *end) for p, end in enumerate(outcomes)]
+        offsets, rho = optimality.offset.reshape(B, W), optimality.rho.reshape(B, -1)
+        return [self._result(p, offsets[p], rho[p], outcome) for p, outcome in enumerate(outcomes)]
 
     def _solve(self, limits: Limits) -> None:
         """Launch the SMO kernel on all subproblems of the batch."""
@@ -368,19 +368,18 @@ class _Batch:
                 rows, entries, used = self.subproblems[p].rows, np.flatnonzero(mask[p]), np.flatnonzero(self.b[p])
                 self.f[p, entries] = block(rows[entries], rows[used]) @ self.b[p, used] + self.problem.q[p, entries]
 
-    def _result(
-        self, p: int, optimality: Extremes, violation: float, steps: int, bound: float, exact_rows: int, certified: bool
-    ) -> Result:
-        subproblem, shape = self.subproblems[p], self.b.shape
+    def _result(self, p: int, offset: Vector, rho: Vector, outcome: tuple[float, int, float, int, bool]) -> Result:
+        violation, steps, bound, exact_rows, certified = outcome
+        subproblem = self.subproblems[p]
         here = slice(p, p + 1), slice(len(subproblem.rows))
         lo, hi, q = (array[here].copy() for array in (self.problem.lo, self.problem.hi, self.problem.q))
         problem, b = replace(self.problem, lo=lo, hi=hi, q=q), self.b[here].copy()
-        f, offset = self.f[here].copy(), optimality.offset.reshape(shape)[here].copy()
+        f, offset = self.f[here].copy(), offset[None, here[1]]
         primal, dual = certificate.objectives(problem, b, f, offset)
         return Result(
             b=subproblem.problem.snapped(b, lo, hi),
             f=f,
-            rho=optimality.rho.reshape(len(self.subproblems), -1)[p][None],
+            rho=rho[None],
             primal=float(primal[0]),
             dual=float(dual[0]),
             violation=violation,
@@ -446,7 +445,7 @@ def _from_tile(gram: Operator, request: GradientRequest) -> Vector:
     q, b, at = np.zeros(W), np.zeros(W), positions.searchsorted(request.rows)
     q[at], b[positions.searchsorted(request.support)] = request.q, request.b
     count, Q, f = stream.upload(np.array([m], np.int32)), stream.buffer(8 * W * W), stream.buffer(8 * W)
-    (panel, rows), weights, linear = gathered(gram, _padded(positions, W), count), stream.wide(b), stream.wide(q)
+    (panel, rows), weights, linear = gathered(gram, _padded([positions], W, -1), count), stream.wide(b), stream.wide(q)
     tile(gram, panel, rows, count, Q, 0, m)
     _respond(gram, (1, W), Q, weights, linear, f)
     found = stream.read_wide(f, W)[at]
@@ -459,8 +458,8 @@ def _from_transpose(gram: Operator, request: GradientRequest) -> Vector:
     stream, R, S = gram.stream, _round_up(gram, len(request.rows)), _round_up(gram, len(request.support))
     sizes = len(request.rows), len(request.support)
     row_count, support_count = (stream.upload(np.array([size], np.int32)) for size in sizes)
-    panel, at = gathered(gram, _padded(request.support, S), support_count)
-    right, of = gathered(gram, _padded(request.rows, R), row_count)
+    panel, at = gathered(gram, _padded([request.support], S, -1), support_count)
+    right, of = gathered(gram, _padded([request.rows], R, -1), row_count)
     out = stream.buffer(8 * R * S)
     gram.between(panel, at, right, row_count, out, None)
     K = stream.read(out, np.float64, (R, S))[: len(request.rows), : len(request.support)]
@@ -475,10 +474,10 @@ def _from_products(gram: Operator, requests: Sequence[GradientRequest]) -> list[
     stream, lengths = gram.stream, [(len(request.rows), len(request.support)) for request in requests]
     R, S = (_round_up(gram, -(-max(1, *some) // ALIGN) * ALIGN) for some in zip(*lengths, strict=True))
     all_rows = stream.upload(np.array([len(requests) * max(R, S)], np.int32))
-    panel, at = gathered(gram, np.stack([_padded(request.rows, R) for request in requests]), all_rows)
-    right, of = gathered(gram, np.stack([_padded(request.support, S) for request in requests]), all_rows)
-    D = stream.wide(np.stack([np.pad(request.b, (0, S - len(request.b))) for request in requests]))
-    c = stream.wide(np.stack([np.pad(request.q, (0, R - len(request.q))) for request in requests]))
+    panel, at = gathered(gram, _padded([request.rows for request in requests], R, -1), all_rows)
+    right, of = gathered(gram, _padded([request.support for request in requests], S, -1), all_rows)
+    D = stream.wide(_padded([request.b for request in requests], S, 0))
+    c = stream.wide(_padded([request.q for request in requests], R, 0))
     count, each, *_ = join_arrays(stream, counts([number for some in lengths for number in some]))
     for i, (m, vectors) in enumerate(lengths):
         row_count, support_count, m, vectors = *each[2 * i : 2 * i + 2], _round_up(gram, m), _round_up(gram, vectors)
@@ -543,9 +542,12 @@ def counts(numbers: Sequence[int]) -> list[NDArray[np.int32]]:
     return [np.array([number], np.int32) for number in numbers]
 
 
-def _padded(positions: NDArray[np.int32], size: int) -> NDArray[np.int32]:
-    """Return the array ``positions`` padded by -1 to the length ``size``."""
-    return np.pad(positions, (0, size - len(positions)), constant_values=-1)
+def _padded(vectors: Sequence[NDArray[Any]], size: int, value: int) -> NDArray[Any]:
+    """Return an array whose rows are ``vectors``, each padded by ``value`` to the length ``size``."""
+    padded = np.full((len(vectors), size), value, vectors[0].dtype)
+    for row, vector in zip(padded, vectors, strict=True):
+        row[: len(vector)] = vector
+    return padded
 
 
 def _tile_size(gram: Operator, rows: int) -> int:
