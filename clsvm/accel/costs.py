@@ -65,7 +65,7 @@ class Costs:
     max_share: float = 0.5
 
     def fit_seconds(self, rows: int, cells: float, classes: int) -> tuple[float, float]:
-        """Return the estimated seconds of a fit to ``rows`` rows: LIBSVM's, and clsvm's even for few rows.
+        """Return the estimated seconds of a fit to ``rows`` rows: LIBSVM's, and clsvm's for a small problem.
 
         LIBSVM's seconds are summed over all pairs of classes. ``cells`` is the mean number of stored features of a row.
         """

@@ -34,7 +34,7 @@ class Call:
     seconds
         duration of the call.
     by_fits
-        whether the call is a search that is logged only through its fits, each of which is a call of its own.
+        whether the call is a search that scikit-learn ran. It is printed, but :func:`summary` counts only its fits.
     """
 
     name: str

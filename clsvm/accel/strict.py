@@ -36,7 +36,7 @@ class NuSVC(own.NuSVC):
 
 
 class _Folds(Folds):
-    """Run the fits of a grid search. If one of them raised NoMarginError, raise it again at the end."""
+    """Run the fits of a grid search. If a fit raised NoMarginError, raise the error again at the end."""
 
     def run(self, checkpoint: Any, shown: bool) -> None:
         super().run(checkpoint, shown)

@@ -128,7 +128,7 @@ def training_rows(file: str, kernel_values: bool, of_classes: bool, hint: str = 
 
 
 def row_weights(by_label: Mapping[int, float], y: Array) -> Array | None:
-    """Return the weight (n,) of each row, which ``by_label`` gives for its label in y. Other labels have weight 1.
+    """Return the weight (n,) of each row: ``by_label`` maps labels in y to weights, and other labels have weight 1.
 
     Return None if no label in y has a weight. Warn of labels in ``by_label`` that are not in y.
     """

@@ -188,7 +188,7 @@ def _read(args: Any) -> _Data:
     weights = common.row_weights(args.weights if of_classes else {}, y)
     classes, index = np.unique(y, return_inverse=True)
     numbered = of_classes and (len(classes) == 2 or args.coupled) and bool((classes != np.rint(classes)).any())
-    return _Data(X, y, index if numbered else y, weights, columns)  # SVC rejects labels that are fractions
+    return _Data(X, y, index if numbered else y, weights, columns)  # SVC rejects fractions as labels
 
 
 def _estimator(args: Any, kernel: Kernel | None, features: int) -> Any:
@@ -347,7 +347,7 @@ def falkon_train(args: Any) -> None:
     estimator = getattr(clsvm, name)(kernel=kernel, gamma=args.gamma or "scale", fit_intercept=not args.no_intercept)
     estimator.set_params(**params, **{name: vars(args)[name] for name in options})
     estimator.set_params(verbose=not args.quiet and sys.stderr.isatty())
-    warnings.simplefilter("ignore", ConvergenceWarning)  # said below
+    warnings.simplefilter("ignore", ConvergenceWarning)  # a line below prints the status instead
     stopped = False
     try:
         estimator.fit(X, y)

@@ -135,7 +135,10 @@ class ChunkedFalkon(OverChunks, local.Falkon):
     def _centers(
         self, X: Any, kernel: Kernel, task: Task, random: np.random.RandomState
     ) -> tuple[nystrom.Centers, Vector | None]:
-        """Return inducing points, drawn uniformly from the rows with positive weight or given by the user."""
+        """Return the inducing points, and None, because a fit to chunks begins with coefficients 0.
+
+        Inducing points are given by the user, or drawn uniformly from the rows with positive weight.
+        """
         if not isinstance(X, FalkonRows):
             return super()._centers(X, kernel, task, random)
         if not isinstance(self.center_selection, str):

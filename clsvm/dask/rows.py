@@ -40,7 +40,7 @@ def is_dask(X: Any) -> bool:
 
 
 class ChunkedRows:
-    """Present rows X (n, d) in chunks on workers as one matrix. Indexing it fetches some of its rows.
+    """Present rows X (n, d) in chunks on workers as one matrix. An index fetches the selected rows from the workers.
 
     Raises ValueError if some chunks of X are sparse and others dense, if the chunks differ in their number of features,
     or if a chunk of y or sample_weight has another length than its chunk of X.
@@ -144,9 +144,10 @@ def checked_chunks(X: Any, y: Any = None, weights: Any = None) -> Chunks:
 
 
 def _column(client: Client, one: Any, X: Any, name: str) -> list[Any]:
-    """Return for each chunk of X its chunk of ``one``, which is y or sample_weight. ``name`` says which.
+    """Return, for each chunk of X, the future of the chunk of ``one`` that has the same rows.
 
-    A single weight, or None, is repeated for each chunk.
+    ``one`` is the argument of ``fit`` with this ``name``, "y" or "sample_weight". A single weight, or None, is
+    repeated for each chunk.
     """
     n, ends = X.npartitions, _sizes(X)
     if not is_dask(one):

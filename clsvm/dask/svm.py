@@ -72,7 +72,7 @@ class ShardedRows(ChunkedRows):
 
     @contextmanager
     def lay_out(self, kernel: Kernel, options: Options, dtype: str) -> Iterator[ShardSet]:
-        """Yield the shards, laid out on the workers' devices in ``dtype``, which are freed when the context ends."""
+        """Yield the shards, laid out on the workers' devices in ``dtype``. They are freed when the context ends."""
         plan, finest, device = self.planned(kernel, options)
         build = partial(shard, kernel=kernel, plan=plan, dtype=dtype)
         with closing(OnWorkers(self.chunks, build, self.sizes, options.device, options.memory_limit)) as shards:

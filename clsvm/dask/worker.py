@@ -74,7 +74,7 @@ def joined(parts: list[NDArray[Any]], name: str = "y") -> NDArray[Any]:
 
 
 class Numbers:
-    """Encode the targets of a regression, which has no classes."""
+    """Convert the targets of a regression to float64. This class takes the place of :class:`Labels` for regressions."""
 
     classes = np.zeros(0)
 

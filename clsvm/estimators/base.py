@@ -131,7 +131,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
             learner._callback_task = callback_task
             rows = learner._learn(X, y, sample_weight, started)
             del learner._callback_task
-            self.__dict__ = learner.__dict__  # all learnt attributes at once
+            self.__dict__ = learner.__dict__  # all learnt attributes at once: an error above sets none
             if callback_task:
                 callback_task.end()
         if not self.fit_report_.converged:
@@ -178,7 +178,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
 
     @property
     def _precomputed(self) -> bool:
-        """Return whether the kernel is precomputed, so that X is K."""
+        """Return whether the kernel is precomputed, so that X holds kernel values K."""
         return isinstance(self.kernel, str) and self.kernel == "precomputed"
 
     @property
@@ -268,7 +268,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         decoder = self._fitted_decoder
         if decoder.by_votes:
             return self.model_.predict(self._prediction_rows(X), devices.first_device(self.device), self.memory_limit)
-        values = getattr(self, "decision_function", self._decision_values)(X)  # a subclass may define its own
+        values = getattr(self, "decision_function", self._decision_values)(X)  # regressors lack decision_function
         return decoder.by_value(values)
 
     def _decision_values(self, X: Any, shape: str = "ovo") -> NDArray[np.float64]:

@@ -24,7 +24,9 @@ from clsvm.kernels import Kernel, Precomputed
 _TRIAL_ROWS = 20  # a kernel function is tried on this many rows before a fit
 _SCALED = 2000  # after a fit that did not converge, the scales of columns are found from this many rows
 _MAX_ASYMMETRY = 1e-6  # largest asymmetry of K, as a share of its largest value, that needs no warning
-_SCALE_RATIO, _LARGE_VALUE = 1e3, 1e6  # a ratio of column scales, and a kernel value, that make a problem hard to solve
+# A fit that did not converge advises to scale X if the scales of two columns have a larger ratio than _SCALE_RATIO,
+# or if a kernel value is larger than _LARGE_VALUE.
+_SCALE_RATIO, _LARGE_VALUE = 1e3, 1e6
 Vector = NDArray[np.float64]
 Indices = NDArray[np.intp]
 _LARGEST = 1e100  # largest target, and largest sum of the coefficients' bounds, so that their squares do not overflow
@@ -40,7 +42,7 @@ def shape_text(shape: tuple[int, ...]) -> str:
 def symmetric(K: NDArray[Any]) -> NDArray[Any]:
     """Return K (n, n), or (K + K') / 2 if rounding errors made K asymmetric.
 
-    Raises ValueError if K and K' differ by more than float32's rounding error of the largest value.
+    Raises ValueError if K and K' differ by more than 1e-5 times the largest value of K.
     """
     step = max(1, (1 << 22) // len(K))
     worst = max(float(np.abs(K[i : i + step] - K[:, i : i + step].T).max()) for i in range(0, len(K), step))
@@ -141,12 +143,12 @@ def classes_of(y: Any) -> Labels:
 
 
 def numbers_of(y: Any) -> Vector:
-    """Return targets (n,) of a regression as float64. Raises ValueError if one is too large (:func:`check_size`)."""
+    """Return targets (n,) of a regression as float64. Raises ValueError if a target exceeds _LARGEST."""
     return check_size(np.asarray(column_or_1d(y, warn=True), np.float64))
 
 
 def check_size(y: Vector) -> Vector:
-    """Return the targets y unchanged. Raises ValueError if the absolute value of one exceeds _LARGEST."""
+    """Return the targets y unchanged. Raises ValueError if a target's absolute value exceeds _LARGEST."""
     if (largest := float(np.abs(y).max(initial=0.0))) > _LARGEST:
         raise ValueError(f"y must be numbers of at most {_LARGEST:g}, got {largest:g}")
     return y
@@ -239,7 +241,7 @@ def class_bounds(C: float, class_weight: Any, sample_weight: Any, y: Any, error_
 
 
 def weighted_classes(index: Indices, weights: Vector, error_start: str) -> tuple[Indices, Indices]:
-    """Return the numbers of the classes that have a row of positive weight, and each row's index (n,) among them.
+    """Return the numbers of the classes that have a row of positive weight, and each row's index (n,) in them.
 
     ``index`` (n,) is the class of each row, ``weights`` (n,) its weight. Rows of classes without a positive weight get
     the index -1. Raises ValueError, with a message that begins with ``error_start``, if fewer than two classes remain.

@@ -198,7 +198,7 @@ def _fitted_shell(kind: Any, vectors: Any, classes: NDArray[Any]) -> Any:
 
 
 def _float64(array: Any) -> Any:
-    """Return a writable float64 copy, dense or CSR."""
+    """Return a writable float64 copy of an array, dense or CSR."""
     if sparse.issparse(array):
         return sparse.csr_matrix(array, dtype=np.float64, copy=True)
     return np.array(array, np.float64, order="C")

@@ -33,9 +33,9 @@ Vector = NDArray[np.float64]
 Group = list[tuple[Subproblem, Any]]
 _HARD_MARGIN = 1e30  # bound of the coefficients if C is infinite, for a hard margin
 _SAMPLE = 100  # the variance of rows in feature space is estimated from this many rows
-_LARGE = 10.0  # a large C for rows whose variance in feature space is 1
+_LARGE = 10.0  # possible_nu solves C-SVC with a C of at most _LARGE / (variance of rows in feature space)
 _MARGIN_FACTOR = 10.0  # the largest C with which possible_nu solves C-SVC is 1 / (_MARGIN_FACTOR * tol)
-_BOUNDED = 1 - 1e-5  # above this share of the largest possible nu, all coefficients of a class are at their bounds
+_BOUNDED = 1 - 1e-5  # above this share of the largest nu, possible_nu counts a class's coefficients as at their bounds
 _STEPS = 100  # possible_nu solves C-SVC with at most this many SMO iterations for each row
 
 
@@ -212,7 +212,7 @@ def _repeated(X: Any, given: bool, copies: int) -> Any:
 
 
 class FitInput(NamedTuple):
-    """Hold the input of a fit: rows, kernel function, dual problems, and the value of perf_counter() at its start."""
+    """Hold the input of a fit: rows, kernel function, dual problems, and perf_counter() when the fit started."""
 
     rows: Any
     kernel: Kernel | Precomputed

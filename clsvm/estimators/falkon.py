@@ -159,7 +159,7 @@ class Falkon(KernelEstimator):
         """Set the attributes that hold the model, with coefficients alpha (k, m), and the number of steps."""
         self.dual_coef_, self.n_iter_ = alpha, steps
         count = np.zeros(max(1, len(self._labels)), np.int32)
-        count[0] = self.centers_.shape[0]  # inducing points have no class
+        count[0] = self.centers_.shape[0]  # inducing points have no class, so the first entry counts all
         others: dict[str, Any] = {"n_support": count, "plan": plan, "dtype": dtype}
         if self._loss(len(alpha)) == "logistic":  # P = 1 / (1 + exp(-f)); model files have no softmax of more classes
             others |= {"probA": np.array([-1.0]), "probB": np.zeros(1)}

@@ -25,7 +25,7 @@ from clsvm.tasks import CLASSES
 
 Pair = tuple[int, int | None]  # positive and negative class of a binary problem; None means all other classes
 COEFFICIENTS = 1 << 19  # about this many coefficients are solved in one group; each takes about a hundred bytes
-MIN_PROBLEMS = 1024  # a group has about this many binary problems or more; the device gets X once for each group
+MIN_PROBLEMS = 1024  # fewest binary problems of a group, roughly: small groups would send X to the device too often
 
 
 class _Classifier(ClassifierMixin, Machine):

@@ -35,7 +35,7 @@ def plan(
     memory_limit: int | str | None = None,
     tile: int | None = None,
 ) -> Plan:
-    """Choose the method by which the functions of this package work on a matrix (n, n), without doing the work.
+    """Choose the method by which this package factors or solves with a matrix (n, n), without doing either.
 
     If every device is a CPU, or a device lacks the dtype, LAPACK works on the whole matrix on the host. LAPACK ignores
     ``memory_limit``. A value of ``tile`` rules LAPACK out.
@@ -329,7 +329,7 @@ def _numbers(given: Any, name: str) -> Matrix:
 
 
 def _matrix(A: Any, name: str) -> Matrix:
-    """Return a square matrix in float32 or float64."""
+    """Return A in float32 or float64. Raises ValueError if A is not a square matrix with at least one row."""
     A = _numbers(A, name)
     if A.ndim != 2 or A.shape[0] != A.shape[1] or not len(A):
         raise ValueError(f"{name} must be a square matrix of at least one row, got shape {A.shape}")

@@ -6,7 +6,7 @@ computes the columns of tiles with the numbers w, w + W, w + 2 W, ... It has thr
 
     C   the tile that is computed, stored in rows; the starts of consecutive rows are ``ld`` numbers apart
     M   a second tile, stored in rows or in columns as in the matrix
-    X   the columns or the rows of a third tile, in lane groups (gram/layouts/lanes.py)
+    X   the columns or the rows of a third tile, in lane groups: blocks of V interleaved vectors, for V device lanes
 
     Cholesky, U' U = A:   U_ii = chol(A_ii);   U_ij = U_ii^-T A_ij;   A_yj -= U_iy' U_ij,  i < y <= j
     LAUUM, B = U U':      B_ij = sum_{k >= j} U_ik U_jk'
@@ -93,7 +93,8 @@ class TileSizes(NamedTuple):
     def nbytes(self, dtype: str) -> list[int]:
         """Return the bytes of each buffer of a worker.
 
-        The buffers are the tiles C, M and X, a strip of right-hand rows for one product, and norms.
+        The buffers are the tiles C, M and X, a strip of right-hand rows for one product, and zeros. The kernel
+        reads the zeros as norms of rows, without effect on the product.
         """
         numbers = self.t * self.ld, self.t * self.ld, self.pad * self.t, self.strip * self.t, max(self.pad, self.strip)
         return [np.dtype(dtype).itemsize * number for number in numbers]
@@ -238,7 +239,9 @@ class DeviceTiles:
             self._sum(scale, u, some, d - first, u if symmetric else 0, w, first)
 
     def _subtract_solved(self, U: View, k: int, b: int, w: int, column: int) -> None:
-        """Subtract sum_{r < k} U[r][i] * Y[r] from each row i = k .. k + b - 1 of C, for solved rows Y[r] in X.
+        """Subtract sum_{r < k} U[r][i] * Y[r] from each row i = k .. k + b - 1 of C, for solved rows Y[r] of U' Y = C.
+
+        The buffer X holds the solved rows.
 
         w: number of columns of C.
         column: first column that is computed.
@@ -251,7 +254,7 @@ class DeviceTiles:
         """Solve rows k to k + b - 1 of U' Y = C by forward substitution.
 
         w: number of columns of C.
-        column: the equations are solved for the columns of C from the lane group of this column on.
+        column: columns of C before the lane group of this column are left out. A lane group is V adjacent columns.
         """
         s, simd = self.shape, self.stream.profile.style == "simd"
         group = column // self.V
@@ -282,7 +285,7 @@ class DeviceTiles:
     def _sum(self, scale: float, row: int, n: int, d: int, column: int, w: int, first: int = 0) -> None:
         """Add scale * <x_i, u> to C[row + u][i], for the n packed right-hand vectors u of d numbers.
 
-        column: the vectors x_i in X start with the lane group of this column.
+        column: columns i before the lane group of this column are left out. A lane group is V adjacent columns.
         w: number of columns of C.
         first: how many numbers at the start of each x_i are skipped.
         """
@@ -378,11 +381,11 @@ class Grid(NamedTuple):
         return -(-len(self.matrix) // self.t)
 
     def part(self, i: int) -> slice:
-        """Return the slice of rows or columns of tile i."""
+        """Return the slice of the matrix's rows in row i of tiles, which is also the slice of columns in column i."""
         return slice(i * self.t, min((i + 1) * self.t, len(self.matrix)))
 
     def size(self, i: int) -> int:
-        """Return the number of rows or columns of tile i."""
+        """Return the number of rows of the tiles in row i, which is also the number of columns in column i."""
         return self.part(i).stop - self.part(i).start
 
     def tile(self, i: int, j: int) -> Matrix:
@@ -392,14 +395,14 @@ class Grid(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """Describe how the work on a matrix will be done.
+    """Describe how a matrix will be factored, multiplied or solved with.
 
     Attributes
     ----------
     method
-        "lapack" (SciPy's LAPACK on the host, in place) or "tiles".
+        "lapack" (SciPy's LAPACK on the host, in place) or "tiles" (square tiles of the matrix, on devices).
     tile
-        rows of a tile.
+        rows of a tile; all rows of the matrix for "lapack".
     devices
         a device for each worker; a device may occur more than once.
     memory_limit

@@ -157,7 +157,7 @@ class Fits:
         raise NotImplementedError
 
     def run_shared(self, group: Group, separate: list[Job]) -> Iterator[None]:
-        """Run the fits of a group with shared work, and yield whenever some of them are done.
+        """Run the fits of a group with shared work, and yield whenever one or several fits are done.
 
         Fits that turn out to need the estimator's own ``fit`` are added to the list ``separate``.
         """

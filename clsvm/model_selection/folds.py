@@ -195,7 +195,7 @@ class FoldSolution(NamedTuple):
         b, f = found.b, found.f.copy()
         rows = certificate.rows_to_check(problem, b, f, np.full(problem.n, found.error_bound), settings["tol"])
         rows[stored_rows] = True
-        rows |= found.dtype == "float64"  # the updates of a solve in float64 add rounding errors to all of f
+        rows |= found.dtype == "float64"  # updates in float64 add rounding errors to f in all rows: check all
         f[:, rows] = exact(np.flatnonzero(rows), b) + problem.q[:, rows]
         optimality = certificate.of(problem, b, f)
         if found.status is Status.TOLERANCE and optimality.violation <= settings["tol"]:

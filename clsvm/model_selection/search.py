@@ -144,7 +144,7 @@ class _SearchCV(GridSearchCV):
         """Return whether scikit-learn's GridSearchCV has to run the fits, because they cannot share work.
 
         Fits cannot share work for a Pipeline, with callbacks, or for a user's subclass that defines more than a
-        constructor. Return False for an estimator that is not of clsvm.
+        constructor. Return False for an estimator of another library, for which :meth:`fit` raises TypeError.
         """
         estimator = self.estimator
         if isinstance(estimator, Pipeline):
@@ -348,7 +348,7 @@ class LookupEstimator(BaseEstimator):
         return self.result_.offsets
 
     def _entries(self, entries: NDArray[Any], numbers: Rows) -> Any:
-        """Return the values in ``entries`` for the row ``numbers`` (n, 1). ``entries`` holds those of ``rows_``."""
+        """Return the values for the row ``numbers`` (n, 1). ``entries`` has a value for each row in ``rows_``."""
         return entries[np.searchsorted(self.rows_, np.asarray(numbers)[:, 0])]
 
     def predict(self, numbers: Rows) -> Any:

@@ -37,7 +37,7 @@ from clsvm.errors import warn
 from clsvm.tasks import ONE_CLASS
 
 Vector = NDArray[np.float64]
-CLASSES = 40  # most classes in a block of classes: larger blocks take more memory, smaller ones more kernel launches
+CLASSES = 40  # most classes in a block: larger blocks take more memory, smaller blocks more kernel launches
 Rows = NDArray[np.intp]
 Watch = Callable[[Any, Rows], object]  # called with a fold's fitted estimator and the numbers of its training rows
 FOLDS = 5
@@ -196,7 +196,10 @@ def strips_of_block(own: slice, others: slice, one: Vector, other: Vector, offse
 
 
 def votes(strips: Iterable[Strip], n: int, k: int) -> NDArray[np.intp]:
-    """Return how many pairs each of k classes wins, (n, k). A decision value of 0 is a vote for the second class."""
+    """Return how many pairs each of k classes wins, (n, k), for n rows with the decision values in ``strips``.
+
+    A decision value of 0 is a vote for the second class of the pair.
+    """
     won = np.zeros((k, n), np.int32)
     for first, others, values in strips:
         positive = (values > 0).view(np.int8)
@@ -553,7 +556,7 @@ def _sigmoids(estimator: Any, X: Any, y: NDArray[Any], sample_weight: Any, watch
         is_first = index[pair] == first
         fitted.append(platt(values[pair, np.where(is_first, second - 1, first)], is_first))
     A, B = np.array(fitted).T
-    return {"probA": A, "probB": -B if k == 2 else B}  # of two classes the second is the model's positive class
+    return {"probA": A, "probB": -B if k == 2 else B}  # two classes: the model's positive class is the second
 
 
 def _fits(estimator: Any, X: Any, y: NDArray[Any], sample_weight: Any, watch: Watch) -> Iterator[tuple[Any, Any, Rows]]:

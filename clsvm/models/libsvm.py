@@ -75,7 +75,7 @@ def check_savable(model: KernelModel) -> None:
 def class_order(model: KernelModel) -> list[int]:
     """Return the numbers of the model's classes in the order in which LIBSVM's file lists them.
 
-    Of two classes the positive one, classes[1], comes first, unless ``model.smaller_first`` is set.
+    If there are two classes, the positive one, classes[1], comes first, unless ``model.smaller_first`` is set.
     """
     order = list(range(len(model.classes)))
     return order[::-1] if len(order) == 2 and not model.smaller_first else order
@@ -94,7 +94,7 @@ def ordered(model: KernelModel, classes: NDArray[Any] | list[Any]) -> KernelMode
         return model
     blocks = np.split(np.arange(model.dual_coef.shape[1]), np.cumsum(model.n_support)[:-1])
     vectors = np.concatenate([blocks[old] for old in order])
-    # for each coefficient the number of the support vector's class, and of the other class of the pair, new and old
+    # For each coefficient: numbers of the support vector's class (own) and of the pair's other class, new and old.
     own, line = np.repeat(np.arange(len(order)), model.n_support[order]), np.arange(len(order) - 1)[:, None]
     other = line + (line >= own)
     old_own, old_other = order[own], order[other]
@@ -128,9 +128,10 @@ def reordered_pairs(order: NDArray[np.intp]) -> tuple[NDArray[np.intp], Vector]:
 def save_model(model: Any, path: PathLike) -> None:
     """Write a model in LIBSVM's text format, which svm-predict reads.
 
-    The value rho in the file is -intercept. Of two classes the file lists the positive one first. Numbers have as many
-    digits as their float64 value needs. If no support vector has the last feature, an explicit zero is written for it,
-    so that a reader finds the number of features. A model without support vectors loses this number.
+    The value rho in the file is -intercept. If there are two classes, the file lists the positive one first.
+    Numbers have as many digits as their float64 value needs. If no support vector has the last feature, an explicit
+    zero is written for it, so that a reader finds the number of features. A model without support vectors loses this
+    number.
 
     Parameters
     ----------
@@ -430,7 +431,7 @@ def _support_vectors(
 
 
 def _kernel_columns(header: _Header, vectors: sparse.csr_matrix) -> NDArray[np.intp]:
-    """Return for each support vector of a precomputed kernel its column of X, counted from 0.
+    """Return, for each support vector of a precomputed kernel, its column in the kernel values, counted from 0.
 
     The file has this column, counted from 1, as feature 0.
     """
@@ -447,7 +448,7 @@ def _kernel_columns(header: _Header, vectors: sparse.csr_matrix) -> NDArray[np.i
 
 
 def _split(lines: Lines, count: int) -> tuple[Vector, BinaryIO]:
-    """Return the coefficients at the start of each line, (count, rows), and a stream of the lines without them.
+    """Return the coefficients at the start of all lines, (count, rows), and a stream of the lines without coefficients.
 
     In the stream each line begins with a 0 instead, which scikit-learn's reader takes for a label.
     """

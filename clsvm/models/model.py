@@ -139,7 +139,7 @@ class KernelModel:
         X : array or CSR (n, d)
             Rows. For a precomputed kernel: kernel values (n, columns), for which the host computes the sums.
         device : str, int, list or None
-            Device to compute on, as :func:`clsvm.opencl.devices.find` takes it. Of a list the first device computes.
+            Device to compute on, as :func:`clsvm.opencl.devices.find` takes it. A list stands for its first device.
         memory_limit : int, str or None
             Most bytes of device memory to use.
         shape : str
@@ -307,7 +307,7 @@ class KernelModel:
         X : array or CSR (n, d)
             Rows, or kernel values (n, columns) for a precomputed kernel.
         device : str, int, list or None
-            Device to compute on, as :func:`clsvm.opencl.devices.find` takes it. Of a list the first device computes.
+            Device to compute on, as :func:`clsvm.opencl.devices.find` takes it. A list stands for its first device.
         memory_limit : int, str or None
             Most bytes of device memory to use.
 
@@ -345,7 +345,7 @@ class KernelModel:
         X : array or CSR (n, d)
             Rows, or kernel values (n, columns) for a precomputed kernel.
         device : str, int, list or None
-            Device to compute on, as :func:`clsvm.opencl.devices.find` takes it. Of a list the first device computes.
+            Device to compute on, as :func:`clsvm.opencl.devices.find` takes it. A list stands for its first device.
         memory_limit : int, str or None
             Most bytes of device memory to use.
 

@@ -213,7 +213,7 @@ def _array(name: str, content: bytes) -> NDArray[Any]:
         raise ValueError(f"{name} holds {len(content) - begin} bytes, its header says {shape} of {dtype}")
     if dtype.kind == "U" and np.frombuffer(content, "<u4", offset=begin).max(initial=0) > 0x10FFFF:
         raise ValueError(f"{name} holds characters that do not exist")
-    return np.frombuffer(content, dtype, offset=begin).reshape(shape).astype(dtype.newbyteorder("="))  # a copy
+    return np.frombuffer(content, dtype, offset=begin).reshape(shape).astype(dtype.newbyteorder("="))  # writeable
 
 
 class _Checks:
@@ -306,7 +306,7 @@ def _checked(path: PathLike, arrays: Mapping[str, NDArray[Any]]) -> KernelModel:
 
 
 def _estimates(file: _Checks, task: str, k: int, pairs: bool) -> dict[str, Any]:
-    """Return name -> parameters of probabilities. The file must have all that the task needs, or none of them.
+    """Return name -> parameters of probabilities. The file must have all parameters of the task, or none.
 
     k is the number of classes. ``pairs`` says whether there is a problem for each pair of classes.
     """

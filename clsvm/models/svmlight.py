@@ -50,8 +50,8 @@ _ARCHIVE_DAMAGE = (zipfile.BadZipFile, ValueError, EOFError, KeyError, OverflowE
 class Lines:
     """Iterate over the lines of a binary stream, rewritten by :func:`normalized` for scikit-learn's reader.
 
-    Only one iteration is possible. :meth:`at` returns the line that it has reached. ``number`` is how many lines of the
-    file come before the stream.
+    Only one iteration is possible. :meth:`at` returns the line that the iteration has reached. ``number`` is how many
+    lines of the file come before the stream.
     """
 
     def __init__(self, stream: BinaryIO, number: int = 0) -> None:
@@ -67,7 +67,7 @@ class Lines:
             self._block = block = block + self._stream.readline()
             if not self._lines_before:
                 block = block.removeprefix(BOM)
-            # float() would read 1_0 as 10, but refuses 1__0
+            # The reader's float() takes 1_0 for 10, but refuses 1__0. So double underscores have such words refused.
             self._text = io.BytesIO(normalized(block).replace(b"_", b"__"))
             yield self._text
 

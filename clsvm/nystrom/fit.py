@@ -35,9 +35,10 @@ from clsvm.opencl import devices
 from clsvm.opencl.stream import Stream
 from clsvm.report import Display, NystromReport, Status
 
-COARSE = 1e7  # above this condition number of the inducing points' K, float32 kernel values are not precise enough
-# On devices without float64, K among inducing points gets the jitter min(SINGLE, SQUARES / penalty) * mean diagonal.
-# With such a jitter, rounding of float32 kernel values changes the Hessian by eps^2 / jitter, far below the penalty.
+COARSE = 1e7  # if K(C, C) of the inducing points C has a larger condition number, the fit does not try float32 first
+# On devices without float64, the jitter added to the diagonal of K(C, C) of the inducing points C is at least
+# min(SINGLE, SQUARES / penalty) * mean diagonal. Then rounding of float32 kernel values changes the Hessian by
+# eps^2 / jitter, far below the penalty.
 SINGLE, SQUARES = 1e-6, 1e-12
 # Attributes of Result and of Preconditioner that the fit report copies under the same names.
 _OF_SOLVE = "objective", "residual", "bound", "steps", "newton_steps", "passes"
@@ -104,11 +105,11 @@ class Formulation(NamedTuple):
 
 
 def formulate(kernel: Kernel, centers: Centers, options: Options, penalty: float, rows: Survey) -> Formulation:
-    """Make the formulation that all tasks over these rows share. ``penalty`` is the smallest penalty of the tasks.
+    """Make the formulation that all tasks over the rows X share. ``penalty`` is the smallest penalty of the tasks.
 
     float64 is tried first if float32 is too coarse: if K(C, C) of the inducing points C is ill-conditioned, or if
-    intermediate values of the kernel function leave the range of float32. Raises ValueError if the function is not a
-    kernel on these points, or if float64 is not precise enough.
+    intermediate values of the kernel function leave the range of float32. Raises ValueError if K(C, C) is not positive
+    semi-definite or not finite, or if values leave the range of float64, too.
     """
     first, limit = devices.first_device(options.device), options.memory_limit
     with rows_of(CENTERS):
@@ -128,6 +129,7 @@ def formulate(kernel: Kernel, centers: Centers, options: Options, penalty: float
 class Rows(ABC):
     """Hold the rows X (n, d) of a fit, on one device or several, for any number of tasks with ``k`` outputs.
 
+    A task is a loss with targets, weights and a penalty (:class:`Task`).
     Call :meth:`survey`, enter :meth:`lay_out`, call :meth:`draw`, then :meth:`solve` for each task.
 
     Attributes
@@ -137,7 +139,7 @@ class Rows(ABC):
     cost
         cost of a value of K in a pass over the rows, in multiply-adds.
     sample
-        numbers (s,) of the rows from which the preconditioner is made; None if the inducing points are not rows of X.
+        indices (s,) of the rows from which the preconditioner is made; None if the inducing points are not rows of X.
     has_finer_dtype
         whether the devices have a more precise dtype than that of the products with K.
     with_targets
@@ -148,15 +150,15 @@ class Rows(ABC):
     cost: float
     sample: NDArray[np.intp] | None
     with_targets = False
-    _operator: RowOperator  # the rows in the last task
+    _operator: RowOperator  # sends requests of the task solved last to the blocks
 
     @abstractmethod
     def survey(self, kernel: Kernel, options: Options) -> Survey:
-        """Describe the rows and the devices in ``options``: layout and norms of rows, dtype and names of devices."""
+        """Return the layout and norms of the rows, and the most precise dtype and names of ``options.device``."""
 
     @abstractmethod
     def values(self, rows: NDArray[np.intp]) -> NDArray[np.floating]:
-        """Return K (s, m) between the rows with the ascending numbers ``rows`` and the inducing points, on the host."""
+        """Return K (s, m) of the rows with the ascending indices ``rows`` and the inducing points, on the host."""
 
     @abstractmethod
     def describe(self) -> str:
@@ -164,13 +166,13 @@ class Rows(ABC):
 
     @abstractmethod
     def _open_blocks(self, points: InducingPoints, options: Options) -> AbstractContextManager[Parts]:
-        """Return a context with the rows laid out in blocks on the devices, and set ``cost``."""
+        """Return a context with the rows laid out in blocks on the devices, and set the attribute ``cost``."""
 
     @contextmanager
     def lay_out(self, formulation: Formulation, options: Options, dtype: str, k: int) -> Iterator[None]:
         """Lay out rows and inducing points on the devices in ``dtype``, until the with block ends.
 
-        Raises MemoryLimitError.
+        k: number of outputs of each task. Raises MemoryLimitError if the memory limit of a device is too small.
         """
         survey = formulation.rows
         self._formulation, self.k, self.has_finer_dtype = formulation, k, dtype != survey.finest
@@ -181,11 +183,13 @@ class Rows(ABC):
     def draw(
         self, random: np.random.RandomState, penalty: float, tol: float, quadratic: bool = True, tasks: int = 1
     ) -> None:
-        """Draw the rows from which the preconditioner is made, and give the preconditioner their kernel values.
+        """Draw sampled rows, and give their kernel values to the preconditioner.
+
+        If few rows suffice, the preconditioner takes the inducing points as its sample, and no row is drawn.
 
         penalty: the smallest penalty of the tasks.
-        tol: residual at which their solves end.
-        quadratic: whether their loss is quadratic.
+        tol: residual at which the solves of the tasks end.
+        quadratic: whether the loss of the tasks is quadratic.
         tasks: number of tasks.
         """
         preconditioner, values, n = self._formulation.preconditioner, None, sum(self.blocks.sizes)
@@ -279,15 +283,15 @@ def train(
 ) -> tuple[Vector, NystromReport, Plan]:
     """Fit ``task`` over the rows of X (n, d), dense or CSR.
 
-    Return the coefficients (k, m), the report, and the layout of the rows.
+    Return the coefficients (k, m) of k outputs and m inducing points, the report, and the layout of the rows.
 
     start: coefficients (k, m) to begin with, or None.
     random: generator that draws the sampled rows.
     since: perf_counter() at the start of the fit.
 
     The fit uses float64 from the start if K(C, C) of the inducing points C is too ill-conditioned for float32. The fit
-    continues in float64 if the solve in float32 stalls. Raises MemoryLimitError, or ValueError if the function is not a
-    kernel on these inducing points.
+    continues in float64 if the solve in float32 stalls. Raises MemoryLimitError if the memory limit is too small, and
+    ValueError if K(C, C) is not positive semi-definite.
     """
     rows, clock = X if isinstance(X, Rows) else LocalRows(X), Clock(since)
     clock.lap("check")
@@ -336,8 +340,8 @@ class Clock:
     def lap(self, part: str, preconditioner_seconds: float = 0.0) -> None:
         """Add the seconds since the last lap to the ``part`` of a fit.
 
-        preconditioner_seconds: how many of them were spent in the preconditioner. They are added to the part
-        "preconditioner" instead.
+        preconditioner_seconds: the share of these seconds that the preconditioner took. This share is added to the
+        part "preconditioner" instead.
         """
         now = perf_counter()
         self._spent[part] += now - self._last - preconditioner_seconds
@@ -351,7 +355,7 @@ class Clock:
 
 LEAST, LARGEST = 100, 5000  # smallest and largest number of inducing points for n_centers="auto"
 CANDIDATES = 20  # k-means++ draws m inducing points from at most CANDIDATES * m rows
-SAMPLE_ROWS, BLOCK = 1000, 1 << 24  # rows drawn for leverage scores; kernel values computed at a time
+SAMPLE_ROWS, BLOCK = 1000, 1 << 24  # rows drawn to estimate leverage scores; most kernel values computed at a time
 
 
 class Centers(NamedTuple):
@@ -399,7 +403,8 @@ def choose_centers(
     selection: "uniform", "k-means++", "leverage", or the points (m, d) themselves.
     requested: the estimator's n_centers.
     weights: sample weights (n,); rows with weight 0 are not drawn.
-    where: device and memory_limit for kernel values, which "leverage" needs.
+    kernel, penalty: kernel function and penalty of the estimator, on which leverage scores depend.
+    where: device and memory_limit for the kernel values that leverage scores need.
     """
     if not isinstance(selection, str):
         return Centers(selection, None, f"{selection.shape[0]} that were given")
@@ -412,7 +417,7 @@ def choose_centers(
     elif selection == "k-means++":
         some = eligible if len(eligible) <= CANDIDATES * m else random.choice(eligible, CANDIDATES * m, replace=False)
         drawn = np.unique(some[kmeans_plusplus(X[some], m, random_state=random)[1]])
-        # k-means++ draws a row twice if points coincide
+        # If rows coincide, k-means++ draws a row twice. Rows drawn at random replace the repeated ones.
         others = random.choice(np.setdiff1d(eligible, drawn), m - len(drawn), replace=False)
         drawn = np.concatenate([drawn, others])
     else:
@@ -430,7 +435,7 @@ def _leverage(
     random: np.random.RandomState,
     where: Mapping[str, Any],
 ) -> NDArray[np.float64]:
-    """Return approximate ridge leverage scores of the rows ``eligible``, up to a common factor; all are positive.
+    """Return approximate ridge leverage scores of the rows X[eligible], up to a common factor. All scores are positive.
 
     The score of a row x is K(x, x) - K(x, S) (K(S, S) + penalty * s * I)^-1 K(S, x), for a set S of s rows that are
     drawn uniformly. Source: Rudi, Calandriello, Carratino, Rosasco 2018 (BLESS).

@@ -36,17 +36,17 @@ from clsvm.nystrom.preconditioner import Preconditioner
 from clsvm.nystrom.rows import RowOperator, Vector
 from clsvm.report import Display, Point, Status
 
-INEXACT = 0.1  # largest residual of a Newton step, relative to the gradient
-FINE = {"float32": 1e-3, "float64": 1e-9}  # smallest residual of a Newton step, relative to the gradient
+INEXACT = 0.1  # relative residual at which conjugate gradients end a Newton step that is far from the optimum
+FINE = {"float32": 1e-3, "float64": 1e-9}  # no Newton step's system is solved to a smaller relative residual
 ENOUGH = 1e-4  # fraction of the predicted decrease of the objective that a step must reach (Armijo)
 HALVINGS = 30  # most halvings of a step length
 REFINE = 2e-4  # gradients use float64 if rounding of K may change f(x) by more than this share of the largest target
 LEAST = 1e-300  # replaces 0 in a product with infinity, which would be nan
 EPS = float(np.finfo(np.float64).eps)
-SAFE = 4.0  # if the first gradient is below SAFE times its rounding error, the coefficients stay 0
-MOST_ROUNDING = 1e-3  # no convergence if rounding of K may change f(x) by more than this share of the largest target
-FEW = 9.0  # for m inducing points and n rows, rounding errors of f(x) grow by the factor 1 + FEW * m / n
-STALL = 0.5  # a step that does not lower the objective must reduce the gradient's norm by at least this factor
+SAFE = 4.0  # an output's coefficients stay 0 if its first gradient is below SAFE times the gradient's rounding error
+MOST_ROUNDING = 1e-3  # a solve counts as converged if rounding of K changes f(x) by at most this share of the targets
+FEW = 9.0  # estimated rounding errors of f(x) have the factor 1 + FEW * m / n, for m inducing points and n rows
+STALL = 0.5  # a step that does not lower the objective has stalled unless it multiplies |gradient| by STALL or less
 
 
 @dataclass
@@ -60,9 +60,9 @@ class Result:
     objective
         objective F, summed over the outputs.
     residual
-        norm of the preconditioned gradient over its norm at f = 0; the largest of the outputs.
+        norm of the preconditioned gradient, relative to its norm at alpha = 0; the largest of the outputs.
     bound
-        upper bound of the objective less its minimum.
+        upper bound of F - F*, where F* is the minimum of the objective F.
     status
         how the solve ended.
     steps
@@ -74,7 +74,7 @@ class Result:
     exact
         whether gradients used products in float64.
     trace
-        state after each Newton step.
+        state of the solve at its start and after each Newton step.
     preconditioner_seconds
         seconds that the preconditioner took during the solve.
     """
@@ -159,7 +159,7 @@ class Newton:
         self._set_objective(self._values(self.u))
         if start is not None and has_gradient.any():
             start = start / self.units
-            if self.loss.coupled:  # the mean over outputs does not change a coupled loss; the bound needs the mean 0
+            if self.loss.coupled:  # the mean over outputs does not change a coupled loss; _upper_bound needs mean 0
                 start = start - start.mean(axis=0)
             self.u = np.where(has_gradient[:, None], self.P.of_coefficients(start), 0.0)
             self.result.alpha = start * has_gradient[:, None] if self.P.pivots is None else self.P.alpha(self.u)
@@ -209,9 +209,9 @@ class Newton:
         return np.linalg.norm(self._joined(g), axis=1)
 
     def _refine(self) -> bool:
-        """Compute gradients by the most precise products from now on if rounding errors of K are too large.
+        """Compute gradients in the devices' most precise dtype from now on, if rounding errors of K are too large.
 
-        Return whether this call changed the products.
+        Return whether this call changed the dtype.
         """
         return not self.rows.refined and self._relative_rounding() > REFINE and self.rows.refine()
 
@@ -223,7 +223,7 @@ class Newton:
         return float((self._rounding_of_f() / np.maximum(self.rows.task.deviation, 1e-300)).max())
 
     def _rounding_of_f(self) -> Vector:
-        """Return for each output the error of its decision values f that rounding of K can cause, (k,)."""
+        """Return the error (k,) that rounding of K can cause in the decision values f of each output."""
         rows = self.rows
         rounding = float(np.finfo(rows.dtype).eps) * self.P.size * (1 + FEW * rows.m / rows.n)
         return np.asarray(rounding * np.sqrt(np.square(self.result.alpha).sum(axis=1)))
@@ -263,10 +263,11 @@ class Newton:
         return self.P.from_u(self.P.from_alpha(c) + self.penalty * v)
 
     def _conjugate_gradients(self, right: Vector, eta: Vector) -> Vector:
-        """Solve H d = right by conjugate gradients, for the preconditioned Hessian H of the objective; return d (k, r).
+        """Solve H d = right (k, r) by conjugate gradients, for the preconditioned Hessian H of the objective; return d.
 
-        The solve ends if |right - H d| <= eta * |right| for each output, with its eta (k, 1). If the loss is coupled,
-        the condition is for all outputs together. A KeyboardInterrupt in a step or in the callback ends the solve, too.
+        The solve ends if |right - H d| <= eta * |right| for each of the k outputs. ``eta`` (k, 1) has a number for each
+        output. If the loss is coupled, the condition is for all outputs together. A KeyboardInterrupt in a step or in
+        the callback ends the solve, too.
         """
 
         def dots(a: Vector, b: Vector) -> Vector:

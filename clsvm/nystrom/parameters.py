@@ -17,8 +17,8 @@ center_selection : str or array of shape (m, d)
 max_iter
     Most conjugate gradient steps; each is a pass over all rows
 tol
-    Residual at which the fit ends: the norm of the preconditioned gradient relative to its norm at f = 0. An upper
-    bound of the objective minus its minimum is in fit_report_.bound
+    Residual at which the fit ends: the norm of the preconditioned gradient, relative to its norm with all
+    coefficients 0. An upper bound of the objective minus its minimum is in fit_report_.bound
 random_state : int or RandomState or None
     Seed or generator by which inducing points and sampled rows are drawn
 warm_start

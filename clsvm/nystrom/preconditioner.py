@@ -58,10 +58,11 @@ MIN_PENALTY, MAX_CONDITION = 3e-7, 1e6
 
 
 class Preconditioner:
-    """Precondition the problem by factors of K(C, C) (m, m), which is symmetric in float64; the factors overwrite it.
+    """Precondition a fit by triangular factors of K(C, C), the kernel matrix of m inducing points C.
 
-    The argument ``least`` is the smallest jitter, relative to the mean diagonal. Raises ValueError if K is indefinite
-    by more than rounding errors, because the function is then not a kernel on these points.
+    The argument ``K`` (m, m) is this matrix in float64, which the factors overwrite. The argument ``least`` is the
+    smallest jitter, relative to the mean diagonal. Raises ValueError if K is indefinite by more than rounding errors,
+    because the function is then not a kernel on these points.
 
     Attributes
     ----------
@@ -120,7 +121,10 @@ class Preconditioner:
         return {"clean": False, "device": self.device, "memory_limit": self.memory_limit}
 
     def _factor(self, factors: Vector, lower: bool) -> bool:
-        """Replace a triangle of ``factors`` by its Cholesky factor. Return False if it is not positive definite."""
+        """Replace a triangle of ``factors`` by its Cholesky factor.
+
+        Return False if the matrix of the triangle is not positive definite.
+        """
         try:
             linalg.cholesky(factors, lower=lower, overwrite_a=True, **self._linalg_options())
         except np.linalg.LinAlgError:
@@ -191,6 +195,8 @@ class Preconditioner:
     def _gram_of_points(self, scale: Vector) -> Vector:
         """Compute T D T' in the lower triangle of the factors' buffer, and return the buffer.
 
+        T is the triangular factor of K(C, C) = T'T in the upper triangle of this buffer.
+
         scale: square roots of the weights D of the inducing points, (m,).
         """
         factors = self._factors
@@ -203,6 +209,8 @@ class Preconditioner:
 
     def _gram_of_rows(self, B: NDArray[np.floating], scale: Vector) -> Vector:
         """Compute B' D B in the lower triangle of the factors' buffer, and return the buffer.
+
+        B: the rows K(S, C) T^-1 of the s sampled rows S, transposed, (r, s).
 
         scale: square roots of the weights D of the sampled rows, (s,).
         """
@@ -221,7 +229,10 @@ class Preconditioner:
         return sums if in_float64 else factors
 
     def alpha(self, u: Vector) -> Vector:
-        """Return the coefficients T^-1 u, (k, m). Inducing points that were left out get the coefficient 0."""
+        """Return the coefficients T^-1 u, (k, m), for u (k, r) and the factor T of K(C, C) = T'T.
+
+        If K(C, C) is singular, the inducing points that are not pivots get the coefficient 0.
+        """
         found = self._solve(u, self._diagonal_T, lower=0, trans=0)
         if self.pivots is None:
             return found
@@ -230,18 +241,18 @@ class Preconditioner:
         return alpha
 
     def from_alpha(self, g: Vector) -> Vector:
-        """Return T^-T g: the gradient with respect to u = T alpha.
+        """Return T^-T g: the gradient with respect to u = T alpha, for the factor T of K(C, C) = T'T.
 
         g: gradient with respect to the coefficients alpha, (k, m).
         """
         return self._solve(g if self.pivots is None else g[:, self.pivots], self._diagonal_T, lower=0, trans=1)
 
     def u(self, b: Vector) -> Vector:
-        """Return u = A^-1 b, (k, r), for the preconditioned variable b (k, r)."""
+        """Return u = A^-1 b, (k, r), for the preconditioned variable b (k, r) and the factor A of :meth:`weigh`."""
         return self._solve(b, self._diagonal_A, lower=1, trans=1)
 
     def from_u(self, g: Vector) -> Vector:
-        """Return A^-T g: the gradient with respect to b = A u, from a gradient g with respect to u."""
+        """Return A^-T g: the gradient with respect to b = A u, from the gradient g (k, r) with respect to u."""
         return self._solve(g, self._diagonal_A, lower=1, trans=0)
 
     def of_coefficients(self, alpha: Vector) -> Vector:

@@ -26,7 +26,7 @@ from clsvm.losses import Loss
 from clsvm.opencl.stream import Stream
 
 Vector = NDArray[np.float64]
-# The deviation of targets from the offset counts as at least this share of the output's largest target.
+# The largest deviation of an output's targets from its offset counts as at least this share of its largest target.
 MIN_DEVIATION = 1e3 * float(np.finfo(np.float64).eps)
 MAX_BLOCKS, MIN_ROWS = 16, 1024  # most blocks of rows for a list of devices; fewest rows of a block
 
@@ -44,7 +44,7 @@ class Task:
     weights
         weights (n,), or (k, n) if each output has its own weights, which a coupled loss does not allow.
     offset
-        constant part (k,) of f.
+        constant part (k,) of the decision values f.
     penalty
         lambda of the objective.
     largest
@@ -140,7 +140,7 @@ class InducingPoints(NamedTuple):
     finest: str
 
     def cross(self, stream: Stream, X: Data, more_precise: bool = False) -> Cross:
-        """Lay out rows X (n, d) of the data on the device, for products with K(X, C) in ``dtype``.
+        """Return products with K(X, C) in ``dtype``, for rows X (n, d) that this call lays out on the device.
 
         If ``more_precise`` is true, products are in the dtype ``finest``, and K is not stored, since few products
         follow.
@@ -180,7 +180,8 @@ class RowBlock:
     def begin_task(self, sample: NDArray[np.intp] | None, total: Vector, task: Task | None) -> None:
         """Begin a task with f = offset. If ``task`` is None, the task is the block's own.
 
-        sample: indices (s,) of the block's rows among the preconditioner's sampled rows, or None.
+        sample: positions (s,) within this block of the rows that the preconditioner samples, or None if it samples
+        inducing points that are not rows of X.
         total: sum of the weights over the rows of all blocks.
         """
         task = task or self._local_task
@@ -352,39 +353,49 @@ class RowOperator:
         self._change = change
 
     def take_step(self, s: Vector) -> None:
-        """Add s (k, 1) times the change of f that :meth:`set_change` computed to f."""
+        """Add to f the change of f that :meth:`set_change` computed, times the step lengths s (k, 1)."""
         assert self._change is not None
         self._call("take_step", s)
         change = s * self._change
         self._alpha, self._change = change if self._alpha is None else self._alpha + change, None
 
     def losses(self, s: Vector | None = None) -> Vector:
-        """Return sum_i w_i l(f_i) over all rows, (k,), or (1,) for a coupled loss.
+        """Return the mean loss sum_i w_i l(f_i), (k,), or (1,) for a coupled loss. The weights w of all rows sum to 1.
 
-        s: None, or step lengths (k, 1). Losses are then evaluated at f + s * change, with the computed change of f.
+        s: None, or step lengths (k, 1). With step lengths, f + s * change replaces f, where :meth:`set_change` computed
+        the change.
         """
         return self._call_and_add("losses", s)
 
     def slope(self) -> Vector:
-        """Return the gradient of the losses by the coefficients, K' (w l'(f)), (k, m), with K = K(X, C)."""
+        """Return the gradient (k, m) of the mean loss by the coefficients: K' (w l'(f)).
+
+        K is K(X, C), and the weights w of all rows sum to 1.
+        """
         return self._call_and_add("slope")
 
     def rounding(self) -> Vector:
-        """Return sums (k, 1) of weighted |l'(f)|, |y| and |f| over all rows.
+        """Return the weighted mean of |l'(f)| + |y| + |f| over all rows, (k, 1).
 
-        The sums bound the rounding error of :meth:`slope`.
+        The solver derives a bound of the rounding error of :meth:`slope` from this mean.
         """
         return self._call_and_add("rounding")
 
     def weigh(self) -> Curvature:
-        """Evaluate the losses' second derivatives at f, which :meth:`hessian` uses, and return sums of them."""
+        """Evaluate the losses' second derivatives at f, for :meth:`hessian`.
+
+        Return their sum over all rows, and their values at the sampled rows, averaged over the outputs (Curvature).
+        """
         found = self._call("weigh")
         self._weighed = True
         least = np.minimum.reduce([one.least for one in found])
         return Curvature(sum(one.total for one in found), np.concatenate([one.sampled for one in found]), least)
 
     def hessian(self, V: Vector) -> Vector:
-        """Return the Hessian of the losses times V (k, m): K' (w l''(f)) K V, (k, m), with K = K(X, C)."""
+        """Return the Hessian of the mean loss times V (k, m): K' (w l''(f)) K V, (k, m).
+
+        K is K(X, C), and the weights w of all rows sum to 1.
+        """
         return self._call_and_add("hessian", V)
 
     def decision_values(self, alpha: Vector) -> Vector:

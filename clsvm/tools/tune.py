@@ -49,7 +49,7 @@ _REPEATS, _TURNS = 9, 5  # number of rounds in the measurement of a rate, and ru
 _DENSE = 256  # number of columns of dense rows, and of the densely stored columns of hybrid rows
 # The CSR rows have few columns, so that copying rows takes little time. A row has about _ENTRIES entries.
 _SPARSE, _ENTRIES = 1024, 120
-# There are _KINDS kinds of clustered rows. Rows of a kind have entries in the share _SHARED of its _WIDTH columns.
+# Each clustered row has one of _KINDS column sets of _WIDTH columns, and entries in about the share _SHARED of its set.
 _KINDS, _WIDTH, _SHARED = 128, 256, 0.9
 _RARE = 4  # number of entries of a hybrid row outside its densely stored columns
 Launch = Callable[[], None]  # runs a product once and waits for it
@@ -121,7 +121,7 @@ def product(stream: Stream, X: Any, plan: Plan, working: int, stored: bool = Fal
 
 
 def dense(stream: Stream, n: int, d: int = _DENSE) -> Work:
-    """Return a product K(X, U) to be timed, over n dense rows X with d columns.
+    """Return a product K(X, U) with right-hand rows U to be timed, over n dense rows X with d columns.
 
     The time of one of its multiply-adds is the unit of all rates.
     """
@@ -131,7 +131,7 @@ def dense(stream: Stream, n: int, d: int = _DENSE) -> Work:
 
 
 def _csr(stream: Stream, n: int) -> Work:
-    """Return a product K(X, U) to be timed, over n CSR rows X that resemble text.
+    """Return a product K(X, U) with right-hand rows U to be timed, over n CSR rows X that resemble text.
 
     A few columns of X are dense, and most columns are sparse.
     """
@@ -139,9 +139,10 @@ def _csr(stream: Stream, n: int) -> Work:
 
 
 def _clustered(stream: Stream, n: int) -> Work:
-    """Return a product K(X, U) to be timed, over n rows X of a few kinds in the layout "clustered".
+    """Return a product K(X, U) with right-hand rows U to be timed, over n rows X in the layout "clustered".
 
-    A row fills most columns of its kind, so clusters of rows store few zeros.
+    Each row has one of a few column sets, and entries in most columns of its set. So a cluster of rows with one set
+    stores few zeros.
     """
     rng = np.random.default_rng(0)
     columns = np.stack([rng.permutation(2 * _WIDTH)[:_WIDTH] for _ in range(_KINDS)])
@@ -152,7 +153,7 @@ def _clustered(stream: Stream, n: int) -> Work:
 
 
 def _hybrid(stream: Stream, n: int) -> Work:
-    """Return a product K(X, U) to be timed, over n rows X in the layout "hybrid".
+    """Return a product K(X, U) with right-hand rows U to be timed, over n rows X in the layout "hybrid".
 
     The rows have densely stored columns and a few sparse entries.
     """
@@ -162,9 +163,9 @@ def _hybrid(stream: Stream, n: int) -> Work:
 
 
 def _inverted(stream: Stream, n: int) -> Work:
-    """Return a product K(X, U) to be timed, over an inverted index of the same n rows X as in :func:`_csr`.
+    """Return a product K(X, U) with right-hand rows U to be timed, over an inverted index of n rows X.
 
-    Raises ValueError if the device's kernel style has no inverted index.
+    The rows are those of :func:`_csr`. Raises ValueError if the device's kernel style has no inverted index.
     """
     if not INVERTED.suits(stream.profile):
         raise ValueError(f"the profile {stream.profile.name!r} has no kernels for rows as an inverted index")
@@ -172,7 +173,7 @@ def _inverted(stream: Stream, n: int) -> Work:
 
 
 def _bits(stream: Stream, n: int) -> Work:
-    """Return a product K(X, U) to be timed, over n rows X of 0 and 1 in the layout "bits"."""
+    """Return a product K(X, U) with right-hand rows U to be timed, over n rows X of 0 and 1 in the layout "bits"."""
     X = np.random.default_rng(0).integers(0, 2, (n, _DENSE)).astype(np.float32)
     return _work(stream, X, "bits_cost", BITS)
 
@@ -187,10 +188,10 @@ RATES = (
 
 
 def _work(stream: Stream, X: Any, field: str, layout: Layout, whole: int = 0) -> Work:
-    """Return a product K(X, U) to be timed, over rows X in a layout that stores the first ``whole`` columns densely.
+    """Return a product K(X, U) with right-hand rows U to be timed, over rows X in a layout.
 
-    The estimated cost is about linear in the rate ``field``. Its slope gives the number of entries with this rate, and
-    the remainder is the cost of everything else.
+    The layout stores the first ``whole`` columns of X densely. The estimated cost is about linear in the rate
+    ``field``. The slope gives the number of entries with this rate, and the remainder is the cost of everything else.
     """
     n, survey, costs = X.shape[0], _survey(stream, X), []
     for value in (1.0, 2.0):
@@ -321,7 +322,7 @@ def _gram(working: int, d: int, density: float = 1.0) -> Callable[[Stream, int],
 
 
 def _update(stream: Stream, n: int) -> Launch:
-    """Return a function that updates the gradient f by sums of rows of K, read from the row cache on the device."""
+    """Return a function that updates the gradient f of a dual problem by rows of K in the device's row cache."""
     n, hits = 8 * n, 64
     kernel = stream.variant(programs.update(stream.profile, "float32"))
     slabs = [stream.zeros(4 * n * hits // SLABS) for _ in range(SLABS)]
