@@ -18,7 +18,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 _PARTS = ("data", "indices", "indptr", "offsets", "row", "col")  # attributes of sparse matrices that hold arrays
-_MANY = 1 << 17  # a matrix of at most this many columns keeps its empty columns
+_MANY = 1 << 17  # empty columns are left out only of matrices with more columns than this
 
 
 def checked(X: Any, name: str = "X") -> Any:
@@ -91,7 +91,7 @@ def columns(*parts: Any) -> NDArray[np.int32]:
 
 
 def without_empty(X: Any) -> Any:
-    """Return X (n, d) without its empty columns if X is sparse and most are empty (:func:`mostly_empty`), else X."""
+    """Return sparse X (n, d) without its empty columns if most columns are empty (:func:`mostly_empty`), else X."""
     return renumbered(X, columns(X)) if sp.issparse(X) and mostly_empty(X) else X
 
 
@@ -103,9 +103,9 @@ def mostly_empty(X: Any) -> bool:
 def renumbered(X: Any, kept_columns: NDArray[np.int32]) -> sp.csr_matrix:
     """Renumber the columns of the CSR matrix X: column ``kept_columns[j]`` (ascending) becomes column j.
 
-    In each row, entries in other columns move to the columns len(kept_columns), len(kept_columns) + 1 and so on. They
-    count only in the row's norm. In an inner product they meet no entry, because the other matrix has entries in
-    ``kept_columns`` only.
+    In each row, the entries in other columns move to the columns len(kept_columns), len(kept_columns) + 1 and so on.
+    These entries still count in the row's norm. They add nothing to inner products with rows that have entries in
+    ``kept_columns`` alone.
     """
     indices, data = X.indices[: X.indptr[-1]], X.data[: X.indptr[-1]]
     index = np.searchsorted(kept_columns, indices)
@@ -170,7 +170,8 @@ def canonical(X: Any) -> Data:
         raise ValueError(f"X has {X.shape[1]} features, expected less than {2**31}")
     if X.dtype not in (np.float32, np.float64):
         X = X.astype(np.float64)
-    X = sp.csr_matrix((X.data, X.indices, X.indptr), shape=X.shape)  # SciPy's flag of sorted indices may be outdated
+    # a new matrix, since SciPy's flags of sorted and unique indices may be outdated in X
+    X = sp.csr_matrix((X.data, X.indices, X.indptr), shape=X.shape)
     if not X.has_canonical_format:
         X = X.copy()
         X.sum_duplicates()
@@ -178,7 +179,7 @@ def canonical(X: Any) -> Data:
 
 
 def entries(X: Data) -> sp.csr_matrix:
-    """Return X (n, d) as CSR without the zeros of a dense X. The conversion takes a third of SciPy's time."""
+    """Return X (n, d) as CSR; zeros of a dense X are left out. The conversion takes a third of SciPy's time."""
     if sp.issparse(X):
         return sp.csr_matrix(X)
     is_kept = X != 0
@@ -196,7 +197,7 @@ def stacked(parts: Sequence[Data]) -> Data:
 
 
 def centred(X: Data, centre: NDArray[np.float64]) -> Data:
-    """Return X (n, d) less the vector ``centre`` (d,), dense or CSR as X is; return X itself if the centre is 0."""
+    """Return the rows X (n, d) minus the vector ``centre`` (d,), dense or CSR as X is; X itself if the centre is 0."""
     if not centre.any():
         return X
     if not sp.issparse(X):

@@ -1,4 +1,4 @@
-"""Write small data sets of scikit-learn as svmlight files, to try the commands on."""
+"""Write small data sets of scikit-learn as svmlight files, with which users can try clsvm's commands."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ Piece = TypeVar("Piece")
 TRIES = 3  # the fit fails if a part is lost more than this many times during one request
 # Devices get equal shares of the rows if the fastest is at most EQUAL_SPEED times as fast as the slowest.
 EQUAL_SPEED = 1.3
-_ENDED = object()  # message of a worker that has ended
+_ENDED = object()  # message by which a worker's thread says that it has ended
 _POLL = 0.2  # seconds between two checks for Ctrl-C
 
 
@@ -65,7 +65,7 @@ class Parts(Protocol):
         """
 
     def peak(self) -> int:
-        """Return the largest number of bytes that a device has allocated for these parts."""
+        """Return the largest number of bytes that one device had allocated at a time for these parts."""
 
     def memory(self) -> tuple[int, int | str | None]:
         """Return the bytes allocated now on the caller's devices, and the memory limit for further work on them."""
@@ -143,7 +143,7 @@ class _Caller(Executor):
 
 @dataclass
 class DeviceThread:
-    """Hold a thread and the stream of a device, which only this thread uses."""
+    """Hold the stream of a device, and the only thread that uses this stream."""
 
     thread: Executor
     stream: Stream
@@ -153,8 +153,9 @@ class DeviceThread:
 def open_streams(device: Any, memory_limit: int | str | None) -> Iterator[list[DeviceThread]]:
     """Open a stream for each device, and close all of them when the context ends.
 
-    One device is used in the caller's thread. Each device of a list is used in a thread of its own. A device that is
-    listed several times divides its memory among its streams. Raises DeviceError if a device is not found.
+    One device is used in the caller's thread. Each device of a list is used in a thread of its own. If a device is
+    listed several times and ``memory_limit`` is None, its streams share its memory equally. Raises DeviceError if a
+    device is not found.
     """
     if not isinstance(device, list | tuple):
         with Stream(device, memory_limit) as stream:
@@ -226,10 +227,11 @@ def speeds(threads: Sequence[DeviceThread], seconds: Callable[[Stream], float]) 
 
 
 def owners(parts: int, speeds: Vector) -> list[int]:
-    """Return for each of the consecutive ``parts`` the index of the device that owns it.
+    """Return a list with the index of the device that owns each part, for a number of ``parts`` parts.
 
-    The speeds determine how many parts a device owns: one part after another is counted for the device that would
-    finish first with it. The first device then owns the first parts, the second device the next parts, and so on.
+    The ``speeds`` of the devices determine how many parts each device owns: one part after another is counted for the
+    device that would finish first with it. The first device then owns the first parts, the second the next parts, and
+    so on.
     """
     counts = np.zeros(len(speeds), int)
     for _ in range(parts):
@@ -276,12 +278,13 @@ def run_pieces(
     with ThreadPoolExecutor(len(workers), "clsvm") as threads, ExitStack() as stack:
         stack.callback(stop.set)
         for worker in workers:
-            threads.submit(contextvars.copy_context().run, run, worker)  # the context has the prefix of progress lines
+            # The copied context gives the thread the prefix of progress lines (report.labelled).
+            threads.submit(contextvars.copy_context().run, run, worker)
         left = len(workers)
         while left:
             try:
                 message = messages.get(timeout=_POLL)
-            except Empty:  # the short wait lets Ctrl-C through: a signal to another thread does not wake up this thread
+            except Empty:  # the wait is short because Ctrl-C does not end it if another thread gets the signal
                 continue
             if isinstance(message, BaseException):
                 raise message

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 ROW = "{row}"  # placeholder of the row's number in the message of a RowError
-_NOT_THE_CALLER = ("clsvm", "importlib")  # clsvm may warn while importlib imports it
+# packages whose frames ``warn`` passes over to find the caller; importlib, since clsvm may warn while it is imported
+_NOT_THE_CALLER = ("clsvm", "importlib")
 
 
 def warn(words: str, category: type[Warning] = UserWarning) -> None:
@@ -28,7 +29,7 @@ def warn(words: str, category: type[Warning] = UserWarning) -> None:
 def naming(parameter: str) -> Iterator[None]:
     """Put the parameter's name before the message of a TypeError or ValueError raised inside.
 
-    A message that has the name already stays.
+    A message that contains the name already is left as it is.
     """
     try:
         yield
@@ -55,7 +56,7 @@ class DeviceError(ClsvmError):
     """No OpenCL platform or usable device was found, several devices match a name, or a device ran out of memory."""
 
 
-class HostMemoryError(MemoryError, ClsvmError):  # MemoryError comes first because its __new__ needs that
+class HostMemoryError(MemoryError, ClsvmError):  # MemoryError comes first, so that its __new__ makes the instances
     """The system refused memory to this process. The message names the request, the nearest limit and a remedy."""
 
 
@@ -80,7 +81,8 @@ class MemoryLimitError(ValueError):
 class RowError(ValueError):
     """A row has a value that cannot be computed. words: the message, with ROW in place of the row's number.
 
-    A function that computes a part of the rows counts ``row`` from the first of them. Its caller corrects the number.
+    A function that gets a part of the rows counts ``row`` from the first row of this part. Its caller then corrects
+    ``row``.
     """
 
     def __init__(self, words: str, row: int) -> None:

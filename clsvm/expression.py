@@ -1,4 +1,4 @@
-"""The expressions of a user's own kernel functions."""
+"""Export Expression, which parses a user's own kernel function, and FUNCTIONS, the table of functions it may call."""
 
 from __future__ import annotations
 

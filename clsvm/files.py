@@ -28,7 +28,7 @@ PathLike = str | os.PathLike[str]
 _BLOCK = 1 << 16  # bytes read at a time
 LONGEST = 1 << 28  # most bytes of a line of text: a row of about 20 million entries
 _NUMPY = b"\x93NUMPY", b"PK\x03\x04"  # first bytes of .npy and .npz files
-_PREFIX, _SUFFIX = ".clsvm-", ".tmp"
+_PREFIX, _SUFFIX = ".clsvm-", ".tmp"  # parts of the names of temporary files
 
 
 @contextlib.contextmanager
@@ -70,8 +70,8 @@ class NotTextError(ValueError):
 def bounded(stream: BinaryIO, path: PathLike, kind: str = "svmlight text", begun: bytes = b"") -> BinaryIO:
     """Return a buffered reader of ``stream`` whose reads raise NotTextError for a file that is not text.
 
-    Such a file is a .npy or .npz file, has zero bytes in a line longer than one block, or a line of more than LONGEST
-    bytes. So a caller that reads lines needs bounded memory.
+    A file is not text if it is a .npy or .npz file, if a line of more than _BLOCK bytes has zero bytes, or if a line
+    has more than LONGEST bytes. So a caller that reads lines needs bounded memory.
 
     path, kind: name of the file and expected contents, for errors. begun: first bytes of the file if they were already
     read from ``stream``; the reader returns them first.
@@ -144,7 +144,7 @@ def _new(target: Path) -> BinaryIO:
     while True:
         stream = open(target.with_name(f"{_PREFIX}{os.urandom(8).hex()}{_SUFFIX}"), "xb")  # noqa: SIM115
         if sys.platform != "win32":
-            with contextlib.suppress(OSError):  # a file system without locks, where _sweep deletes nothing
+            with contextlib.suppress(OSError):  # a file system without locks needs none: _sweep deletes nothing there
                 fcntl.flock(stream, fcntl.LOCK_EX)
         if os.path.exists(stream.name):
             return stream
@@ -152,7 +152,7 @@ def _new(target: Path) -> BinaryIO:
 
 
 def _sweep(folder: Path) -> None:
-    """Delete temporary files of killed processes: files that no process has locked, or on Windows, has open."""
+    """Delete temporary files of killed processes: files that no process has locked (on Windows: has open)."""
     for left in folder.glob(f"{_PREFIX}*{_SUFFIX}"):
         with contextlib.suppress(OSError):
             if sys.platform == "win32":

@@ -23,7 +23,7 @@ from scipy.special import expit, logsumexp, softmax
 
 Vector = NDArray[np.float64]
 Function = Callable[[Vector, Vector], Vector]
-TINY = 1e-4  # argument below which two terms of log cosh's power series are exact in float64
+TINY = 1e-4  # for smaller arguments, two terms of log cosh's power series are exact in float64
 
 
 @dataclass(frozen=True)
@@ -71,12 +71,12 @@ class Loss:
         return _by_name, (self.name,)
 
     def units(self, largest: Vector) -> Vector:
-        """Return the unit (k,) in which each output is solved, a power of 2.
+        """Return the unit (k,) of f and y in which each output is solved, a power of 2.
 
-        For a quadratic loss, a largest deviation above 0 is at least 1 and less than 2 units. Another loss has a unit
-        of at most 1, and a loss for classes has the unit 1.
+        For a quadratic loss, the unit is such that ``largest`` is at least 1 and less than 2 units. For other losses of
+        regressions the unit is found in the same way, but it is at most 1. A loss for classes has the unit 1.
 
-        largest: largest deviation (k,) of each output's targets.
+        largest: largest deviation (k,) of each output's targets from the offset. If it is 0, the unit is 1.
         """
         if not self.numbers:
             return np.ones_like(largest)
@@ -95,7 +95,7 @@ def _by_name(name: str) -> Loss:
 def _log_cosh(f: Vector, y: Vector, unit: Vector | float) -> Vector:
     u = np.abs(f - y)
     v = u * unit
-    tiny = np.square(u) / 2 * (1 - np.square(np.minimum(v, TINY)) / 6)  # a formula of u, since unit^2 may underflow
+    tiny = np.square(u) / 2 * (1 - np.square(np.minimum(v, TINY)) / 6)  # not v^2 / unit^2, since unit^2 may underflow
     small = np.log1p(2 * np.square(np.sinh(np.minimum(v, 1.0) / 2)))  # avoids cancellation near 0
     large = np.where(v < 1, small, v + np.log1p(np.exp(-2 * v)) - np.log(2))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -116,9 +116,9 @@ def _log_cosh_in(unit: Vector | float) -> Loss:
 
 
 def crossing(slope: Callable[[float], float], low: float, high: float) -> float:
-    """Return a zero of a rising function between ``low``, where it is at most 0, and ``high``.
+    """Return a zero of the rising function ``slope`` between ``low``, where it is at most 0, and ``high``.
 
-    The tolerance is relative to high - low, so the units of the argument do not matter.
+    The tolerance is 2e-12 * (high - low), but at most 2e-12. So a zero in a short interval is accurate too.
     """
     unit = min(high - low, 1.0)
     if unit == 0:

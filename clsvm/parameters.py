@@ -171,7 +171,7 @@ class Number:
 
 
 def choice(*words: str) -> Limits:
-    """Allow one of a fixed set of words."""
+    """Return limits that allow the given ``words`` alone."""
     expected = f"{', '.join(map(repr, words[:-1]))} or {words[-1]!r}"
     return Limits(expected, lambda value: isinstance(value, str) and value in words, ValueError)
 
@@ -243,7 +243,11 @@ _FLAGS = {
 def _parameter(
     name: str, default: Any, limits: Limits | Number = ANY, solver: Callable[[Any], Any] | None = None
 ) -> Parameter:
-    """Return a parameter, with its description from the module's docstring and its command-line flag."""
+    """Return the estimators' parameter ``name``, with its command-line flag from _FLAGS.
+
+    Its description is taken from this module's docstring. solver: function that converts the value for the solver;
+    None if the solver does not use the parameter.
+    """
     return Parameter(name, default, limits=limits, solver=solver, flag=_FLAGS.get(name), **_DESCRIBED.get(name, {}))
 
 

@@ -24,9 +24,11 @@ from clsvm.opencl.stream import Stream
 from clsvm.report import FitReport, Record, by_part
 from clsvm.tools.describe import Description
 
-_TICKS = 12  # most labels of an axis
-_STEPS, _MARGIN = 200, 0.08  # grid points along a side of a boundary's plane; its margin as a share of the rows' extent
-_VALUES = 10  # most cells along an axis of a heat map that shows their values
+_TICKS = 12  # most labels of an axis of a heat map
+# boundary evaluates the model at _STEPS x _STEPS points of a plane. The plane extends beyond the rows by the share
+# _MARGIN of their extent.
+_STEPS, _MARGIN = 200, 0.08
+_VALUES = 10  # a heat map with at most this many cells along each axis shows the scores as numbers
 Axes = Any  # matplotlib's type; the package may be missing
 
 
@@ -118,7 +120,10 @@ def race(runs: Mapping[str, Any], best: float | None = None, ax: Axes = None) ->
 
 
 def _objectives(name: str, run: Any) -> list[tuple[float, float]]:
-    """Return the pairs (seconds, primal objective) of a run whose objective is finite. name: its name in errors."""
+    """Return the pairs (seconds, primal objective) of a run, without objectives that are not finite.
+
+    name: the run's name in error messages.
+    """
     if isinstance(run, FitReport):
         run = [(point.seconds, point.primal) for point in run.trace]
     pairs = np.asarray(run, np.float64) if isinstance(run, Sequence | np.ndarray) else None

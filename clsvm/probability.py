@@ -1,7 +1,11 @@
 """Fit probabilities to the decision values of an SVM, as LIBSVM does.
 
-:func:`calibrated` fits them by cross-validation for a fitted estimator. The other functions are its parts: folds,
-sigmoids of pairs of classes and their coupling, errors of a regression, and marks of a one-class SVM.
+:func:`calibrated` fits probabilities by cross-validation for a fitted estimator. The other functions are its parts:
+
+- :func:`folds` divides the rows for the cross-validation;
+- :func:`platt` fits the sigmoid of two classes, and :func:`of_pairs` and :func:`coupled` combine those of all pairs;
+- :func:`laplace` fits the scale of a regression's errors;
+- :func:`density_marks` and :func:`of_one_class` map the decision values of a one-class SVM to probabilities.
 """
 
 from __future__ import annotations

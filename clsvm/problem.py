@@ -39,7 +39,10 @@ class Constraint(enum.Enum):
 
     @property
     def has_offset(self) -> bool:
-        """Return whether sums of a problem's coefficients are fixed, whose multipliers are the problem's offsets."""
+        """Return whether the problem has offsets: the multipliers of constraints that fix sums of coefficients.
+
+        COUPLED fixes sums over the problems, but has no offsets.
+        """
         return self in (Constraint.BIAS, Constraint.SPLIT)
 
     @property
@@ -128,9 +131,9 @@ class Problem:
         return int(self.q.shape[1])
 
     def embedded(self, rows: NDArray[np.intp], n: int) -> Problem:
-        """Return this problem as a part of n rows: its row j becomes row ``rows[j]`` of them.
+        """Return this problem as a problem over n rows: its row j becomes row ``rows[j]``.
 
-        The other rows take no part in the problem.
+        The remaining rows have lo = hi = 0, so they take no part in the problem.
         """
         start = None if self.start is None else _embedded(self.start, rows, n)
         lo, hi, q = (_embedded(values, rows, n) for values in (self.lo, self.hi, self.q))
@@ -149,9 +152,10 @@ class Problem:
         """Return feasible coefficients (problems, n) near ``b``, from which a solve can start.
 
         If ``start`` defines the fixed sums, the coefficients are scaled to these sums and clipped to the bounds.
-        Otherwise they are clipped to the bounds first. For BIAS, the positive or the negative coefficients, whichever
-        have the larger sum, are then scaled down until all coefficients add up to 0. For COUPLED, the coefficient of
-        each row's own class takes up the sum of the others.
+        Otherwise the coefficients are clipped to the bounds first. For BIAS, the positive or the negative coefficients,
+        whichever have the larger sum, are then scaled down until all coefficients add up to 0. For COUPLED, the
+        coefficient of each row's own class becomes minus the sum of the row's other coefficients. The others are scaled
+        down first if this would exceed the bound.
         """
         if self.start is not None:
             totals, up, down = self.total.T, np.maximum(b, 0), np.maximum(-b, 0)
@@ -250,7 +254,7 @@ def _embedded(values: Vector, rows: NDArray[np.intp], n: int) -> Vector:
 
 
 def filled(b: Vector, hi: Vector, total: float) -> Vector:
-    """Return coefficients near b (n,) >= 0 with 0 <= b <= hi and the sum ``total``.
+    """Return coefficients near ``b`` (n,), which is >= 0. They lie between 0 and ``hi`` and have the sum ``total``.
 
     The coefficients are scaled to the sum, then clipped to hi. If the sum is now too small, coefficients are raised to
     their bounds, in the order of the rows, until it is reached.
@@ -261,7 +265,7 @@ def filled(b: Vector, hi: Vector, total: float) -> Vector:
     return np.asarray(b + np.diff(np.minimum(slack, missing), prepend=0.0))
 
 
-_SLACK = 1e-12  # relative tolerance for the rounding error of a sum of weights
+_SLACK = 1e-12  # relative rounding error that is accepted in a sum of weights
 
 
 def c_svc(signs: Vector, C: Vector, bias: bool = True) -> Problem:

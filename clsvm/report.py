@@ -111,7 +111,7 @@ def by_part(seconds: Mapping[str, float], of: Mapping[str, tuple[str, ...]] = PA
 
 
 class Record:
-    """Make a report, a frozen dataclass, that can be pickled and converted to JSON.
+    """Let its subclasses, the frozen dataclasses of reports, be pickled and converted to JSON.
 
     Attributes
     ----------
@@ -328,7 +328,7 @@ def _plain(value: Any) -> Any:
 
 
 EVERY = 10.0  # seconds between two progress lines if stderr is no terminal
-SOON = 1.0  # seconds before a progress bar appears
+SOON = 1.0  # seconds of work after which ``counting`` shows a progress bar
 _label: ContextVar[str] = ContextVar("label", default="")
 
 
@@ -353,7 +353,7 @@ class TimeEstimate:
     def __init__(self, goal: float) -> None:
         self._goal, self._start = goal, 0.0
         self._points: deque[tuple[float, float]] = deque()  # (seconds, level); level: log(value / goal), at least 0
-        self._sums = [0.0, 0.0, 0.0, 0.0]  # sums of seconds, levels, seconds^2, seconds * levels
+        self._sums = [0.0, 0.0, 0.0, 0.0]  # over all _points: sums of seconds, levels, seconds^2, seconds * levels
         self.done = 0.0  # share of the way to the goal, 0 to 1; it never falls
 
     def add(self, seconds: float, value: float) -> Self:
@@ -398,7 +398,7 @@ class TimeEstimate:
 
 
 class Display:
-    """Show the progress of a fit; a context manager that yields itself, or None if nothing is ``wanted``.
+    """Show the progress of a fit; a context manager that yields itself, or None if ``wanted`` is false.
 
     The solver calls the display with each :class:`Point`. On a terminal the display shows a bar, on a logarithmic scale
     from the first gap to ``gap_tol``, or from the first violation to ``tol``. Without a terminal it prints a line every
@@ -455,7 +455,7 @@ class Display:
 
 @contextlib.contextmanager
 def counting(words: str, total: int, done_before: int = 0, lines: bool = False) -> Iterator[Callable[[int], None]]:
-    """Yield a function to call with the number of items done; after a second a terminal shows them as a bar.
+    """Yield a function to call with the number of items done so far; after a second, a terminal shows it as a bar.
 
     words: the text to show, with the fields {done}, {total} and {left} (time).
     done_before: number of items that were done before.

@@ -43,7 +43,10 @@ def cause(error: Exception) -> str:
 
 
 def main(index: int, identity: list[str]) -> str:
-    """Return the line that reports the check of a device, or "" if the device of this index has another identity."""
+    """Check the device with this ``index`` by a small fit, and return the line that reports the outcome.
+
+    Return "" if the device with this index is missing or has another identity.
+    """
     device = devices.visible(0)[index] if index < len(devices.visible(0)) else None
     if device is None or devices.identity(device) != identity:
         return ""

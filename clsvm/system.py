@@ -19,7 +19,7 @@ PROC = Path("/proc")
 _V1 = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
 _V2 = ("memory.max", "memory.current", "inactive_file"), ("memory.high", "memory.current", "inactive_file")
 _UNLIMITED = 1 << 60  # bytes: cgroups of version 1 write "no limit" as a number above this
-_NOT_MAPPED = "failed to map segment", "annot allocate memory"  # in ImportErrors if memory is short
+_NOT_MAPPED = "failed to map segment", "annot allocate memory"  # words of an ImportError whose cause is short memory
 _RLIMITS = {
     "Max address space": ("VmSize", "the limit of address space (ulimit -v)"),
     "Max data size": ("VmData", "the limit of data (ulimit -d)"),

@@ -40,7 +40,7 @@ class Task:
 
     @property
     def scaled(self) -> bool:
-        """Return whether a fit rescales the coefficients, so that a model does not tell their bounds."""
+        """Return whether a fit rescales the coefficients, so that their bounds are not known from the model."""
         return "nu" in self.parameters and self.kind != ONE_CLASS
 
 
