@@ -130,13 +130,15 @@ class Checkpoint:
                 self.solved[index] = result(self.b[index], rho[None], Status[status], dtype, device, reached)
 
     def save(self, index: int, b: Vector, every: float = 0.0, ended: Result | None = None) -> None:
-        """Keep coefficients b of the subproblem with index ``index``, and its result if it has ``ended``.
+        """Keep the coefficients b of the subproblem with the index ``index``, and its result if it has converged.
 
         Write the file if at least ``every`` seconds have passed since it was last written. Raises OSError.
+
+        ended: the subproblem's result, or None if its solve goes on.
         """
         with self._lock:
             self.b[index], self.changed = b.reshape(self.b[index].shape), True
-            self.solved.pop(index, None)  # an older result belongs to other coefficients
+            self.solved.pop(index, None)  # an older result belongs to older coefficients
             if ended and ended.status.converged and len(self.b) > 1:
                 self.solved[index] = ended
             if perf_counter() - self._written >= every:
@@ -172,7 +174,7 @@ def result(b: Vector, rho: Vector, status: Status, dtype: str, device: str, reac
 
 
 def _problems_text(subproblems: Sequence[Subproblem], n: int) -> str:
-    """Return in words whether a fit to n rows has one subproblem, one for each class or one for each pair."""
+    """Say in words whether a fit to n rows has one subproblem, one for each class, or one for each pair of classes."""
     if len(subproblems) == 1:
         coupled = subproblems[0].problem.constraint is Constraint.COUPLED
         return "one for all classes" if coupled else "one"

@@ -47,7 +47,8 @@ from clsvm.solvers.result import Result, ended
 
 DTYPES = "float32", "float64"  # in this order
 PIECES = 4  # pieces of work for each of several devices, so that all devices end at about the same time
-BATCHES = 16  # batches in a piece of work if there is a checkpoint; each piece takes time to clear memory
+# With a checkpoint, a piece of work has about BATCHES batches. Shorter pieces would spend more time on clearing memory.
+BATCHES = 16
 Devices = Mapping[str, Sequence[Any]]  # dtype -> the devices that support it
 
 
@@ -88,7 +89,7 @@ def _solve(context: FitContext) -> None:
     named = device_list(options.device)
     if sharded.is_remote(X) or (one and len(named) > 1):
         context.shards = True
-        _passes(context, {dtype: [options.device] for dtype in DTYPES})  # sharded.py knows the devices' dtypes
+        _passes(context, {dtype: [options.device] for dtype in DTYPES})  # sharded.py checks which dtypes devices have
         return
     profiles = [default_profile(find(device)) for device in named]
     capable = {
@@ -167,7 +168,8 @@ def _counts(context: FitContext) -> str:
 def _results(context: FitContext) -> list[Result]:
     """Return the result of each subproblem, in order.
 
-    If max_time ended the fit before a subproblem was begun, its result has the coefficients at its start.
+    If max_time ended the fit before a subproblem was begun, its result has the coefficients from which the subproblem
+    would have started.
     """
     results, dtype, nothing = context.results, context.options.dtype, (np.inf, np.nan, np.inf, 0.0, 0)
     if missing := [index for index in range(len(context.subproblems)) if index not in results]:
@@ -180,10 +182,10 @@ def _results(context: FitContext) -> list[Result]:
 
 
 def _suits_batch(context: FitContext, profile: Profile) -> bool:
-    """Return whether the batch solver shall take the only subproblem, because this needs fewer kernel launches.
+    """Return whether the batch solver shall take the fit's only subproblem, because it needs fewer kernel launches.
 
-    The batch solver suits few rows on a device with double precision, if no option asks for something that it cannot
-    do.
+    The batch solver suits few rows on a device with double precision. No option may ask for a layout, a working set, a
+    duality gap, a checkpoint or a small row cache, which the batch solver does not have.
     """
     (one,), options = context.subproblems, context.options
     if one.problem.constraint is Constraint.COUPLED or profile.wide != "double" or len(one.rows) > profile.batch_rows:
@@ -208,10 +210,10 @@ def _batch_limits(devices: Sequence[Any], options: Options) -> tuple[int, int]:
 
 
 def _large_pieces(sizes: Sequence[int], large: list[int], n: int, devices: int) -> list[list[int]]:
-    """Divide the subproblems with the indices ``large`` into pieces of work, those with most rows first.
+    """Divide the subproblems with the indices ``large`` into pieces of work: lists of indices.
 
-    Each device gets one piece with subproblems over all n rows, which then share a row cache. Every other subproblem is
-    a piece of its own.
+    The subproblems over all n rows come first, in one piece for each device, since those of a piece share a row cache.
+    Every other subproblem is a piece of its own; those with most rows come first.
 
     sizes: number of rows of each subproblem.
     """
@@ -254,7 +256,8 @@ def _solve_large(context: FitContext, dtype: str, worker: Worker, pieces: Iterat
             if len(context.subproblems) > 1 and context.seconds_left() <= 0:
                 break
             some, rows = context.subproblems[indices[0]].rows, context.X
-            if copied is not None and len(some) > host.MOST:  # the host may finish smaller ones, and then needs X
+            # The host may finish a subproblem of at most host.MOST rows, so its rows are taken from X on the host.
+            if copied is not None and len(some) > host.MOST:
                 rows = copied[some] if len(some) < len(copied) else copied
             elif len(some) < context.X.shape[0] and not context.shards:
                 rows = context.rows(some)
@@ -264,9 +267,10 @@ def _solve_large(context: FitContext, dtype: str, worker: Worker, pieces: Iterat
 
 @contextmanager
 def _device_copy(context: FitContext, worker: Worker) -> Iterator[DeviceRows | None]:
-    """Copy X to a discrete GPU and yield it, if the large subproblems have more rows in total than X; else yield None.
+    """Copy X to a discrete GPU and yield the copy if the large subproblems together have more rows than X.
 
-    Each subproblem's rows are then laid out from that copy: X crosses the bus once.
+    The rows of each subproblem are then laid out from the copy, so that X crosses the bus only once. Yield None on
+    other devices, with shards or a precomputed kernel, or if a copy does not pay or fit.
     """
     options, X, kernel = worker.options, context.X, context.kernel
     sizes = [len(one.rows) for index, one in enumerate(context.subproblems) if index not in context.restored]
@@ -373,7 +377,8 @@ def _stored_plan(stream: Stream, dtype: str, X: Data, plans: tuple[Plan, Plan], 
     n, itemsize = X.shape[0], np.dtype(dtype).itemsize
 
     def cells(plan: Plan) -> float:
-        return plan.costs.get(plan.kind, plan.costs.get(CSR.name, np.inf))  # hybrid without dense columns is CSR
+        # A hybrid layout without dense columns is CSR, and its cost is listed as that of CSR.
+        return plan.costs.get(plan.kind, plan.costs.get(CSR.name, np.inf))
 
     gathered_plan = plans[1]
     best = min((plan for plan in plans if LAYOUTS[plan.kind].in_order), key=cells)
@@ -457,7 +462,7 @@ class _SmallSolver:
         for index in todo:
             one, before = context.subproblems[index], context.results.get(index)
             if before is None and self.gram.rows.dtype == "float32" and self.stream.profile.wide == "double":
-                continue  # SMO in float64 on the device comes first
+                continue  # the next pass solves it by SMO in float64 on the device
             shape = len(one.rows), context.X.shape[1]
             result = before and before.with_precision_status(rounding, options)
             share = host.tol_share(context.kernel, shape, before, result, self.quick and context.few)
@@ -490,7 +495,7 @@ class _SmallSolver:
 
     @cached_property
     def _double(self) -> Operator | HostBlocks:
-        """Make K in float64 for checks: on the host if that is quick, else on the device."""
+        """Make the object that computes K in float64 for checks: on the host if that is quick, else on the device."""
         X, kernel = self.context.X, self.context.kernel
         if self.quick:
             return self._host_blocks

@@ -29,7 +29,7 @@ from clsvm.solvers.result import Result, Settings, ended
 from clsvm.threads import check_interrupt
 
 MOST, COUPLED = 4096, 600  # most coefficients of a problem; most for Crammer and Singer's coupled problems
-COPIES = 4  # matrices as large as K that a solve needs in memory, beside K
+COPIES = 4  # number of matrices as large as K that a solve needs in memory, in addition to K
 EXTRA_STEPS = 4096  # SMO iterations on the device before the host takes over, added to the profile's ``patience``
 # If the relative gap exceeds COARSE_GAP at tol, the host solves on to the violation FINE_TOL * tol.
 COARSE_GAP, FINE_TOL = 3e-4, 1e-3
@@ -38,8 +38,8 @@ SEVERAL = 200  # in a fit of more subproblems than this, the host does not solve
 EPS = certificate.EPS
 # K is centred if the largest mean of a row of K is at least CONSTANT_SHARE times the mean diagonal of the centred K.
 CONSTANT_SHARE = 0.25
-QUICK = 1 << 26  # multiply-adds that take less time than building an OpenCL program
-ON_HOST = 1 << 28  # most multiply-adds of a K that the host computes
+QUICK = 1 << 26  # a K of at most so many multiply-adds takes the host less time than building an OpenCL program
+ON_HOST = 1 << 28  # most multiply-adds of a K that the host computes if the device could compute it too
 
 
 def max_coefficients(problem: Problem) -> int:
@@ -117,7 +117,7 @@ class KernelValues(NamedTuple):
         size = float((self.K.diagonal() - 2 * means + means.mean()).mean())  # the mean of the centred diagonal
         if np.abs(means).max() < CONSTANT_SHARE * size:
             return self
-        shift = means - (means.mean() + size) / 2  # kernel values of mean 0 would make K singular
+        shift = means - (means.mean() + size) / 2  # K gets the mean ``size``; with mean 0 it would be singular
         return self._replace(K=self.K - shift[:, None] - shift, shift=shift)
 
 
@@ -210,7 +210,7 @@ class HostFit:
                 settings.save(best)
             raise
         b, f = found.b, found.f
-        if values.shift is not None:  # centring K lowers all gradients f of a problem by b'shift
+        if values.shift is not None:  # add the constant b'shift, which centring K took from all f of a problem
             f = f + (b @ values.shift)[:, None]
         at = certificate.evaluate(problem, b, f)
         seconds, primal, dual = perf_counter() - began, float(at.primal.sum()), float(at.dual.sum())
@@ -256,7 +256,7 @@ class HostFit:
                     stream.free(*panel.buffers(), *gram.rows.buffers())
                 certificate.finite(K, kernel)
                 return KernelValues(K, scale).centred(problem)
-            except (MemoryLimitError, BufferSizeError):  # the host computes K instead, in more time and less memory
+            except (MemoryLimitError, BufferSizeError):  # then the host computes K, which takes more time, less memory
                 pass
         with few_threads(m):
             K = kernel(X)

@@ -33,15 +33,15 @@ from clsvm.solvers.kernel_rows import MIN_WORKING_SET, sizes
 from clsvm.solvers.result import Result, Settings
 
 WHOLE_SHARE = 0.5  # share of the free memory that all of K may take
-SHARED = 0.25  # share of the free memory that a copy of X, the rows in their layout and a solve's arrays may take
+SHARED = 0.25  # share of the free memory that a copy of X, the laid-out rows and a solve's arrays may take together
 RANGE_SHARE = 1e-3  # targets are at most this share of the largest number that the device's sums can hold
 
 
 class PreparedFit:
     """Hold rows (or a precomputed K) on a device, with the settings and the row cache that solves over them share.
 
-    ``whole`` asks for all of K before the first solve, if memory holds it, because many solves will follow. Raises
-    ValueError as :func:`products` does.
+    If ``whole`` is true, many solves will follow, so all of K is computed before the first solve if memory holds it.
+    Raises ValueError as :func:`products` does.
 
     Attributes
     ----------
@@ -70,8 +70,8 @@ class PreparedFit:
         self.stream, self._X, self._kernel, self._dtype = stream, X, kernel, dtype
         plan = plan or planned(stream.profile, X, kernel, options)
         if isinstance(X, DeviceRows):
-            stream.reserve(X.nbytes)  # another stream allocated it
-        elif plan and X.shape[0] > host.MOST:  # the host may finish problems of fewer rows, and then needs X
+            stream.reserve(X.nbytes)  # another stream allocated X, so its bytes must be counted here too
+        elif plan and X.shape[0] > host.MOST:  # the host may finish problems of fewer rows, for which X stays there
             X = on_device(stream, X, plan)
         self.gram, self._scales = products(stream, X, kernel, options, dtype, plan)
         exactly = exact.of_rows(self.gram, X, plan, options.device) if plan else exact.of_precomputed(X)
@@ -175,7 +175,8 @@ class PreparedFit:
     def _disable_units(self, problem: Problem) -> None:
         """Stop using matrix units (tensor cores) if their rounding errors are too large for tol.
 
-        That is possible before the first solve only. A later problem for which they are too large is solved in float64.
+        Matrix units can be disabled only before the first solve. If their errors are too large for a later problem,
+        that problem is solved in float64.
         """
         gram = self.gram
         if gram.units and not self._solver and self.precision_insufficient(problem, self.settings.tol):
@@ -184,7 +185,7 @@ class PreparedFit:
             self.settings = replace(self.settings, kernel_scale=self._scales.in_dtype)
 
     def peak(self) -> int:
-        """Return the largest number of bytes that the device had allocated."""
+        """Return the largest number of bytes that the device had allocated at a time."""
         return self.stream.peak
 
     def describe(self) -> str:
@@ -229,7 +230,10 @@ def on_device(stream: Stream, X: Any, plan: Plan) -> Any:
 
 
 def planned(profile: Profile, X: Any, kernel: Kernel | Precomputed, options: Options) -> Plan | None:
-    """Return the layout of X by the options, None if X is a precomputed K. Raises ValueError as layouts.choose does."""
+    """Return the plan of the layout of X that the options ask for; None if X is a precomputed K.
+
+    Raises ValueError as layouts.choose does.
+    """
     if isinstance(kernel, Precomputed):
         return None
     if isinstance(X, DeviceRows):

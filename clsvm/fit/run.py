@@ -39,7 +39,7 @@ class Worker:
     seconds
         part of the work -> seconds.
     peak
-        largest number of bytes that a device had allocated.
+        largest number of bytes that a device had allocated at a time.
     """
 
     options: Options
@@ -70,8 +70,8 @@ class Worker:
 class Fitted:
     """Hold the outcome of a fit: the results of its subproblems, and the report of the whole fit.
 
-    The argument ``before`` is the outcome of other subproblems of the same fit. The attributes rho, dual and steps, and
-    the report, include these subproblems first.
+    The argument ``before`` is the outcome of other subproblems of the same fit. The report and the attributes rho, dual
+    and steps cover those subproblems too, before the new ones.
 
     Attributes
     ----------
@@ -89,7 +89,7 @@ class Fitted:
 
     def __init__(self, results: Sequence[Result], run: Worker, seconds: float, before: Fitted | None = None) -> None:
         self.results, self.run, self.plan, self._seconds = results, run, run.plan, seconds
-        none = np.zeros((0, 0))  # b and f of earlier subproblems would take the memory that groups of pairs save
+        none = np.zeros((0, 0))  # drops b and f here: pairs of classes are fitted in groups to save this memory
         self._all, self._reasons = [replace(one, b=none, f=none) for one in results], {run.reason: None}
         if before:
             self._all, self._reasons = before._all + self._all, before._reasons | self._reasons
@@ -193,9 +193,9 @@ class FitContext:
         return -1 if self.options.max_iter < 0 else self.options.max_iter - steps
 
     def solve_settings(self, index: int) -> dict[str, Any]:
-        """Return the fields of Settings that set the limits and checkpoints of the next solve at ``index``.
+        """Return the limits and checkpoints, as fields of Settings, for the next solve of a subproblem.
 
-        ``index`` is the index of the subproblem to solve.
+        index: index of the subproblem.
         """
         before, left, checkpoint = self.results.get(index), self.seconds_left(), self.checkpoint
         return {
@@ -206,7 +206,7 @@ class FitContext:
         }
 
     def rows(self, rows: NDArray[np.intp]) -> Any:
-        """Return the given rows of X, or the kernel values among them if X is K."""
+        """Return the rows of X with the numbers ``rows``, or the kernel values among these rows if X is K."""
         return self.X[np.ix_(rows, rows)] if isinstance(self.kernel, Precomputed) else self.X[rows]
 
     def discard(self, indices: Iterable[int]) -> None:

@@ -99,7 +99,8 @@ class ShardedFit:
     """Solve subproblems over rows in shards, as :class:`prepare.PreparedFit` does over rows on one device.
 
     stream: the device that solves the dual over working sets.
-    home: the rows that were laid out.
+    laid: the shards.
+    home: the rows from which the shards were laid out.
     """
 
     def __init__(
@@ -148,7 +149,7 @@ class ShardedFit:
         return found.with_precision_status(certificate.EPS * self._scales.double, options)
 
     def peak(self) -> int:
-        """Return the largest number of bytes that a device had allocated."""
+        """Return the largest number of bytes that a device had allocated at a time."""
         return max(self._stream.peak, self._shards.peak())
 
     def describe(self) -> str:
@@ -183,9 +184,10 @@ class LocalRows:
 
 
 def _ends(n: int, speeds: Vector) -> list[int]:
-    """Divide n rows into shards with sizes in proportion to ``speeds``, but at least 1; return the end of each.
+    """Divide n rows into one shard for each of the ``speeds``; return the number after the last row of each shard.
 
-    Raises ValueError if there are fewer rows than devices.
+    A shard's size is in proportion to the speed of its device, but at least 1. Raises ValueError if there are fewer
+    rows than devices.
     """
     if n < len(speeds):
         raise ValueError(f"{len(speeds)} devices need at least one row each, got {n} rows")
