@@ -35,9 +35,10 @@ from clsvm.solvers.newton import Face, Factor, Rows, factor_with_ridge
 
 Flags = NDArray[np.bool_]
 EPS = certificate.EPS
-MIN_JOINED = 16  # first limit on the coefficients at bounds that become free in a round, for each direction
+# A round frees at first at most MIN_JOINED coefficients that would rise, and at most as many that would fall.
+MIN_JOINED = 16
 MAX_FIXED = 128  # when this many coefficients have reached bounds, K among the free coefficients is factored anew
-RIDGE, RIDGE_GROWTH = 10 * EPS, 1e3  # relative ridge on K's diagonal; its growth in each round without progress
+RIDGE, RIDGE_GROWTH = 10 * EPS, 1e3  # relative ridge on K's diagonal; its factor for each round without progress
 ROUNDS = 100  # most rounds of a solve, in addition to one for each coefficient
 PAIRS = 2  # after so many rounds without progress, every second round moves the most violating pair alone
 STUCK = 10  # rounds without a lower violation or dual before the solve ends
@@ -155,16 +156,16 @@ class _State:
         return float(self.b @ (self.f + self.q)) / 2 + self.epsilon * size, EPS * self.max_diagonal * size**2 / 100
 
     def choose_entering(self, optimality: Extremes, max_joined: int, least: float) -> NDArray[np.int8]:
-        """Choose coefficients at a bound or at 0 that become free; return 1 or -1 for them, and 0 for all others.
+        """Choose coefficients at a bound or at 0 that become free.
 
-        The sign is the direction in which a coefficient will move.
+        Return a number for each coefficient: 1 if it becomes free to rise, -1 if it becomes free to fall, else 0.
 
         max_joined: most coefficients chosen for each direction.
-        least: smallest violation of a chosen coefficient.
+        least: a chosen coefficient violates optimality by more than this.
         """
         inside, entering, middle = optimality.inside, np.zeros(len(self.b), np.int8), optimality.offset
         if optimality.fixed_sums:
-            # Measure violations from the middle of the extreme derivatives, so that some entries rise and others fall.
+            # Take the middle of the extreme derivatives as the offset, so that some entries rise and others fall.
             with np.errstate(invalid="ignore"):
                 between = (optimality.least + optimality.most) / 2
             middle = np.where(np.isfinite(between), between, optimality.rho)[optimality.group]
@@ -195,7 +196,7 @@ class _State:
         return tile if self.b.size == self.m else tile * (part[:, None] == part)
 
     def smooth_bounds(self, rows: Rows, up: Flags) -> tuple[Vector, Vector, Vector]:
-        """Return the derivatives of epsilon * |b| for the entries ``rows``, then their lower and their upper bounds.
+        """Return three arrays for the entries ``rows``: derivatives of epsilon * |b|, lower bounds, upper bounds.
 
         If epsilon > 0, 0 is a bound too: the bounds keep an entry on its side of 0, where epsilon * |b| is smooth.
 
@@ -208,7 +209,7 @@ class _State:
         return epsilon_term, np.where(positive & (epsilon > 0), np.maximum(lo, 0), lo), top
 
     def update_gradient(self, rows: Rows, step: Vector) -> None:
-        """Add to f its change for a ``step`` of the entries ``rows``: K times the step."""
+        """Add K times the ``step`` of the entries ``rows`` to the gradients f."""
         row, f = rows % self.m, self.f.reshape(-1, self.m)
         for part in np.unique(rows // self.m):
             in_group = rows // self.m == part
@@ -219,6 +220,8 @@ def _descend(state: _State, inside: Flags, entering: NDArray[np.int8], ridge: fl
     """Minimise the dual over coefficients that are ``inside`` their bounds or ``entering``, in at most ``most`` steps.
 
     Return the number of steps that changed a coefficient, and the number of coefficients that reached a bound or 0.
+
+    ridge: first ridge to try, divided by the number of coefficients and the largest diagonal entry of K among them.
     """
     F = np.flatnonzero(inside | (entering != 0))
     if not F.size:
@@ -271,7 +274,11 @@ def _descend(state: _State, inside: Flags, entering: NDArray[np.int8], ridge: fl
 
 
 def _factorize(hessian: Vector, ridge: float, least: float) -> Factor:
-    """Return the Cholesky factor of ``hessian``, K among the free coefficients, plus the smallest sufficient ridge."""
+    """Return the Cholesky factor of ``hessian``, K among the free coefficients, plus a ridge on its diagonal.
+
+    ridge: first ridge to try, as a share of the mean diagonal; it grows until the matrix is positive definite.
+    least: value that replaces a smaller mean diagonal.
+    """
     ridges = takewhile(np.isfinite, accumulate(repeat(100.0), mul, initial=ridge))
     factor = factor_with_ridge(
         np.float64, ridges, least, lambda one: one.extend(np.arange(len(hessian)), hessian[:0], hessian)

@@ -41,20 +41,20 @@ ALIGN = 128  # float64 products are padded to a multiple of ALIGN rows, so that 
 MIRRORED = 64  # a value of K that costs at least MIRRORED multiply-adds is copied rather than computed a second time
 # Half of K among m rows and s support vectors replaces K (m, s) if it has at most SYMMETRIC * m * s values.
 SYMMETRIC = 0.6
-# m rows are few for s support vectors if FEW_FACTOR * m <= s and K (m, s) has at most FEW_BYTES bytes.
+# K (s, m) is computed in place of K (m, s) if FEW_FACTOR * m <= s and the matrix has at most FEW_BYTES bytes.
 FEW_FACTOR, FEW_BYTES = 2, 16 << 20
 TILES = 0.25  # share of the free memory for the tiles of a batch, or for one tile in float64
-SMALL = 128  # rows of the smallest tile in workgroup-style kernels
+SMALL = 128  # number of rows of the smallest tile in workgroup-style kernels
 STOP = 0.1  # share of tol at which the SMO kernel stops; the rest is for rounding errors of K
 FEW, STOP_FEW = 256, 0.02  # subproblems of at most FEW rows stop at STOP_FEW * tol, since SMO costs little there
 LAUNCH = 20  # a launch makes at most LAUNCH * W SMO iterations for a subproblem of W rows
 PER_UNIT, ROWS = 2, 16384  # a batch has PER_UNIT subproblems for each compute unit, or more if these have few rows
-IN_CACHE = 256 << 10  # most bytes of a subproblem's rows that stay in a core's cache
-SAMPLE, SAFETY = 16, 2  # rows sampled for their rounding errors; safety factor on the largest error found
+IN_CACHE = 256 << 10  # the rows of a subproblem stay in a core's cache if they take at most so many bytes
+SAMPLE, SAFETY = 16, 2  # number of rows sampled for their rounding errors; safety factor on the largest error found
 MANY = 2 * certificate.SAMPLE  # for more support vectors than this, certificate.sample chooses the sampled rows
 REUSE = 1.5  # a freed buffer is reused if its size is at most REUSE times the requested size
 Block = Callable[[NDArray[np.intp], NDArray[np.intp]], NDArray[np.float64]]  # K[rows, columns] on the host
-ON_HOST = 1 / 8  # float64 kernel values that the host computes while the device lays out one stored entry
+ON_HOST = 1 / 8  # number of float64 kernel values that the host computes while the device lays out one stored entry
 
 
 class Request(NamedTuple):
@@ -74,7 +74,8 @@ class Request(NamedTuple):
     sample
         function that computes K[rows, columns] in float64 on the host, for few rows; or None.
     sizes
-        sizes of all rows (n,), from which rounding errors follow, or None. Large subproblems sample rows by them.
+        sizes of all rows (n,) by Kernel.sizes, from which rounding errors follow, or None. By these sizes rows of large
+        subproblems are sampled.
     should_stop
         function that is called after each launch. If it returns True, the batch ends with its results so far.
     callback
@@ -159,7 +160,9 @@ def _width(gram: Operator, rows: int) -> int:
 
 
 def _batches(gram: Operator, order: list[int], sizes: list[int]) -> Iterator[tuple[int, list[int]]]:
-    """Yield W and the batch for W, a list of indices from ``order``; compute units and memory determine its length.
+    """Yield each batch: the number W of rows of its tiles, and the list of its subproblems' indices.
+
+    The numbers of compute units and the memory determine how many subproblems a batch has.
 
     order: indices of subproblems, those with most rows first.
     sizes: number of rows of each subproblem.
@@ -241,7 +244,7 @@ class _Batch:
         limits = Limits(np.float32(stop * tol), np.float32(0), LAUNCH * W, np.int64(budget))
         exact, mask, steps = np.zeros(B, bool), np.zeros((B, W), bool), np.zeros(B, np.int64)
         if self.b.any():
-            if self.row_arguments:  # a launch without iterations computes rows of Q for coefficients that are not 0
+            if self.row_arguments:  # a launch without iterations makes the rows of Q that f needs, where b is not 0
                 self._solve(limits._replace(steps=0))
             self._respond()
         while True:
@@ -282,8 +285,9 @@ class _Batch:
     def _imprecise(self, bound: Vector, certain: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return which of the B subproblems may have a relative rounding error of the objective above OBJECTIVE, (B,).
 
-        bound: error bound of f of each subproblem, (B,).
-        certain: subproblems (B,) whose violation needs no check. A sample of rows measures their rounding errors.
+        bound: error bound of the gradients f of each subproblem, (B,).
+        certain: mask (B,) of subproblems whose violation needs no check. For these subproblems, a sample of rows
+            measures the rounding errors.
         """
         level, weight = certificate.dual_size(self.problem, self.b, self.f)
         imprecise = np.asarray(bound * weight > certificate.OBJECTIVE * level)
@@ -296,10 +300,13 @@ class _Batch:
         return imprecise
 
     def _sampled_error(self, subproblems: NDArray[np.bool_]) -> Vector:
-        """Estimate sum_i |b_i| * |error of f_i| for some ``subproblems`` (B,) from a sample of support vectors.
+        """Estimate the sum over the rows i of |b_i| * |error of f_i|, for each of the B subproblems, (B,).
 
-        The sample is drawn by certificate.sample. If the coefficients of a subproblem add up to 0, the mean error is
-        subtracted, since a constant error of f has no effect. ``self.f`` is the same afterwards.
+        The sums are estimated from support vectors drawn by certificate.sample. If the coefficients of a subproblem add
+        up to 0, the mean error is subtracted, since a constant error of f has no effect. ``self.f`` is the same
+        afterwards.
+
+        subproblems: mask (B,) of the subproblems to estimate; the result is 0 for all others.
         """
         represented, before = np.zeros(self.b.shape), self.f.copy()
         for p in np.flatnonzero(subproblems).tolist():
@@ -315,10 +322,12 @@ class _Batch:
         return np.asarray((np.abs(change * self.b) * represented).sum(axis=1))
 
     def _largest_error(self, subproblems: NDArray[np.bool_]) -> Vector:
-        """Return for each of some ``subproblems`` the largest rounding error of f in a sample of rows, (B,).
+        """Return the largest rounding error of the gradients f in a sample of rows, for the B subproblems, (B,).
 
-        The sample has support vectors with coefficients of all sizes. The host computes float64 values if it can, else
-        the device.
+        The sample has support vectors with coefficients of all sizes. Their f in float64, which replaces f, is computed
+        by the host if it can, else by the device.
+
+        subproblems: mask (B,) of the subproblems to measure; the result is 0 for all others.
         """
         before, mask = self.f.copy(), np.zeros(self.b.shape, bool)
         for p in np.flatnonzero(subproblems).tolist():
@@ -344,8 +353,8 @@ class _Batch:
     def _respond_exactly(self, mask: NDArray[np.bool_]) -> None:
         """Compute the gradients f in float64 where ``mask`` (B, W) is true.
 
-        The host computes them if few kernel values are needed. Otherwise the device computes products, for which rows
-        must be laid out.
+        The host computes them if few kernel values are needed. Otherwise the device computes them by products with K,
+        for which rows of X must first be laid out.
         """
         assert self.request.exact
         few = int((mask.sum(axis=1) * (self.b != 0).sum(axis=1)).sum()) <= ON_HOST * self.gram.rows.n * self.gram.rows.d
@@ -402,7 +411,7 @@ class GradientRequest(NamedTuple):
     rows
         numbers of the requested rows, in the order in which the device stores rows.
     support
-        numbers of the support vectors in the same order.
+        numbers of the support vectors, in the order in which the device stores rows.
     q
         linear terms of the requested rows.
     b
@@ -423,11 +432,11 @@ def responses(gram: Operator, requests: Sequence[GradientRequest]) -> list[Vecto
 
 
 def _method(gram: Operator, request: GradientRequest) -> Callable[[Operator, GradientRequest], Vector] | None:
-    """Return the function for f of this one request, None if f comes from the products of several requests.
+    """Return the function that computes f of the ``request``; None if f comes from :func:`_from_products`.
 
-    Half of K among all rows and support vectors of the request follows by symmetry. Computing the other half pays if it
-    is less work than K(rows, support) and this K fits in memory. If the request has few rows in comparison with its
-    support vectors, the product K(support, rows) is faster than K(rows, support).
+    :func:`_from_tile` computes half of K among all rows and support vectors of the request; the other half follows by
+    symmetry. It is chosen if that is less work than K(rows, support) and fits in memory. :func:`_from_transpose` is
+    chosen for few rows and many support vectors: then K(support, rows) is faster than K(rows, support).
     """
     stream, rows, support = gram.stream, len(request.rows), len(request.support)
     m = len(np.union1d(request.rows, request.support))
@@ -439,7 +448,7 @@ def _method(gram: Operator, request: GradientRequest) -> Callable[[Operator, Gra
 
 
 def _from_tile(gram: Operator, request: GradientRequest) -> Vector:
-    """Return f of a request from one tile of K among its rows and support vectors."""
+    """Return f of a request from one tile: the square matrix K among the request's rows and support vectors."""
     stream, positions = gram.stream, np.union1d(request.rows, request.support)
     m, W = len(positions), _tile_size(gram, len(positions))
     q, b, at = np.zeros(W), np.zeros(W), positions.searchsorted(request.rows)
@@ -468,7 +477,7 @@ def _from_transpose(gram: Operator, request: GradientRequest) -> Vector:
 
 
 def _from_products(gram: Operator, requests: Sequence[GradientRequest]) -> list[Vector]:
-    """Return f of each request from products K(rows, support) b."""
+    """Return f of each of several requests, from the product K(rows, support) b of each request."""
     if not requests:
         return []
     stream, lengths = gram.stream, [(len(request.rows), len(request.support)) for request in requests]
@@ -491,7 +500,7 @@ def _from_products(gram: Operator, requests: Sequence[GradientRequest]) -> list[
 
 
 def mirrors(gram: Operator) -> bool:
-    """Return whether one half of a symmetric tile is copied from the other: on a CPU, for long rows."""
+    """Return whether one half of a symmetric tile of K is copied from the other half: on a CPU, for long rows."""
     return gram.stream.profile.style == "simd" and gram.rows.tile_cost >= MIRRORED
 
 

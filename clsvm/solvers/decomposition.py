@@ -37,8 +37,9 @@ from clsvm.solvers.result import Settings
 from clsvm.solvers.smo import Loop, Optimality
 from clsvm.solvers.state import SQUARE, Limits, Selection, SmoKernel, State, View, carrier, max_working_set, mirror
 
-UNTIMED = 1024  # for at most this many rows the host does not wait for each part of an iteration to measure its time
-WHOLE = 16  # memory is allocated for a multiple of WHOLE rows of a working set
+# To measure its time, the host waits for each part of an outer iteration, but only if there are more rows than UNTIMED.
+UNTIMED = 1024
+WHOLE = 16  # the memory for a working set holds a multiple of WHOLE rows
 LEAST = 4  # the next working set keeps half of the rows of a working set of at least LEAST rows
 
 
@@ -76,7 +77,10 @@ class Solver(Loop):
         self.view = self.state.view
 
     def load(self, problem: Problem, settings: Settings) -> None:
-        """Set the state to the start of ``problem``, which has the shape and constraint of the problem before it."""
+        """Set the state to the start of ``problem``, which has the shape and constraint of the problem loaded before.
+
+        Computations that are still needed for f at the start are made here.
+        """
         self.problem, self.settings = problem, settings
         start = problem.initial if settings.start is None else settings.start
         change = self.state.load(problem, start, settings.known_gradient)
@@ -130,7 +134,7 @@ class Solver(Loop):
         return self.state.now()
 
     def _update_optimality(self) -> None:
-        """Compute the extreme derivatives of the dual over all rows, and the free rows, on the device."""
+        """Compute the optimality state on the device: the extremes and sums of the dual's derivatives over all rows."""
         self.selection.find_extremes(self.view)
 
     def _replace(self, f: Vector) -> None:
@@ -144,7 +148,8 @@ class Solver(Loop):
     def _between_checks(self, optimality: Optimality) -> bool:
         """Reserve memory of the row cache, and prefetch rows of K if that pays.
 
-        Make a Newton step if it costs less than the outer iterations that it replaces. Return whether it was made.
+        Then make a Newton step if it costs less than the outer iterations that it replaces. Return whether a Newton
+        step was made.
         """
         started, newton = perf_counter(), self.newton
         self.rows.reserve(optimality.rows, bool(optimality.steps.any()), self.sync, self.history.deadline)
@@ -201,9 +206,9 @@ class Solver(Loop):
     def _tile(self, stay: int) -> None:
         """Make the tile Q = K(ws, ws) of the working set ws.
 
-        The first ``stay`` rows were in the last working set too, and the values of K among them are copied from the
-        last tile. If ``stay`` is not a multiple of both SQUARE and ``gram.rows.lanes``, they are computed again. Half
-        of all other values are computed, and the other half follow by symmetry.
+        The first ``stay`` rows were in the last working set too, and the values of K among these rows are copied from
+        the last tile. They are computed again if ``stay`` is not a multiple of both SQUARE and ``gram.rows.lanes``, the
+        block sizes of the kernels. Half of all other values are computed, and the other half follow by symmetry.
         """
         gram, tile_memory, half = self.state.gram, self.tile_memory, self.W // 2
         ws, Q, W = self.selection.ws, tile_memory.Q, tile_memory.panel.capacity
@@ -243,8 +248,9 @@ class Coupled(Solver):
     Given:    the arguments of Solver; one working set of rows serves all problems
     Source:   GTSVM (Cotter, Srebro, Keshet 2011) sections 2.2 and 5.1, equation 4; Crammer and Singer 2002
 
-    The working set is chosen by the violation v_i = max_p f_pi - min {f_pi : b_pi < hi_pi} of each row: Selection gets
-    -v as the gradient of one problem without bias. Within the working set, each SMO iteration solves one row exactly.
+    With the gradients f_p = K b_p + q_p, the violation of row i is v_i = max_p f_pi - min {f_pi : b_pi < hi_pi}. The
+    working set gets the rows with the largest v_i: Selection chooses them as for one problem without bias that has the
+    gradient -v. Within the working set, each SMO iteration solves one row exactly.
     """
 
     def _other_bytes(self, W: int, real: int) -> int:
@@ -266,6 +272,6 @@ class Coupled(Solver):
         state, n = (f, b, hi, self.rows.delta, self.selection.counters), (self.n, self.state.P)
         self._smo(1, n, self.selection.ws, self.tile_memory.Q, state, limits, memory=self._scratch)
 
-    def _sums(self, rho: Vector) -> Vector:  # the offsets are 0
+    def _sums(self, rho: Vector) -> Vector:  # rho is unused, since the offsets are 0
         f, b, _, hi, _ = self.state.view
         return self.selection.sums(self.state.P, (f, b, hi, self.state.q), kernel=self._k["coupled"])
