@@ -19,10 +19,11 @@ from clsvm.report import relative_gap
 from clsvm.solvers.result import Settings
 
 OBJECTIVE = 5e-5  # largest accepted relative error of an objective by rounding of K
-SAMPLE, FEW = 256, 4  # rows sampled to measure rounding errors; at most FEW * SAMPLE rows are all computed instead
+# Rounding errors are measured in a sample of SAMPLE rows. At most FEW * SAMPLE rows are all computed instead.
+SAMPLE, FEW = 256, 4
 INSUFFICIENT = 100.0  # a dtype is too coarse if rounding errors of K exceed INSUFFICIENT * tol
 EPS = float(np.finfo(np.float64).eps)
-SLACK = 64  # rounding error of a sum of coefficients b, in units of eps * sum |b|
+SLACK = 64  # assumed rounding error of a sum of coefficients b, in units of eps * sum |b|
 
 
 def finite(values: NDArray[Any], kernel: Any) -> None:
@@ -96,11 +97,11 @@ class Extremes(NamedTuple):
         return self.rho[self.group]
 
     def violating(self, tol: float) -> NDArray[np.bool_]:
-        """Return which entries have a derivative on the wrong side of their offset by more than tol, (entries,)."""
+        """Mark the entries with a derivative on the wrong side of their offset by more than tol, (entries,)."""
         return np.asarray((self.right < self.offset - tol) | (self.left > self.offset + tol))
 
     def deciding(self, tol: float, errors: Vector) -> NDArray[np.bool_]:
-        """Return the entries whose exact derivatives could change whether the violation is within tol, (entries,).
+        """Mark the entries whose exact derivatives could change whether the violation is within tol, (entries,).
 
         If rounding errors leave open whether a group's violation is within tol, the result marks two kinds of the
         group's entries: entries whose exact derivative may be an extreme, and free entries, which determine the offset.
@@ -129,7 +130,7 @@ def one_sided_derivatives(f: Vector, b: Vector, epsilon: float) -> tuple[Vector,
 
 
 def slack(b: Vector) -> float:
-    """Return the rounding error that a sum of the coefficients b (entries,) can have."""
+    """Return a bound of the rounding error of a sum of the coefficients b (entries,)."""
     return SLACK * EPS * float(np.abs(b).sum())
 
 
@@ -151,7 +152,8 @@ def of(problem: Problem, b: Vector, f: Vector) -> Extremes:
     groups = fixed or problem.problems
     right, left = one_sided_derivatives(f, b, epsilon)
     right, left = np.where(b < hi, right, np.inf), np.where(b > lo, left, -np.inf)
-    inside = (right == left) & ~((b == 0) & (epsilon > 0))  # rounding can make two large derivatives equal
+    # With an epsilon, a coefficient at 0 is not free, even if rounding makes its two large derivatives equal.
+    inside = (right == left) & ~((b == 0) & (epsilon > 0))
     least, most, rho = np.full(groups, np.inf), np.full(groups, -np.inf), np.zeros(groups)
     with np.errstate(invalid="ignore"):
         np.minimum.at(least, group, right)
@@ -161,7 +163,7 @@ def of(problem: Problem, b: Vector, f: Vector) -> Extremes:
     if fixed:
         slacks = np.asarray(SLACK * EPS * np.bincount(group, np.abs(b), groups), np.float64)
         snapped_b = snapped(b, lo, hi, epsilon, slacks[group])
-        if (snapped_b != b).any():  # a coefficient that rounding alone keeps off its bound is not free
+        if (snapped_b != b).any():  # rounding alone keeps a coefficient off its bound, so it must not count as free
             rho = of(problem, snapped_b, f).rho
         else:
             free = group[inside]
@@ -191,7 +193,7 @@ class CheckResult(NamedTuple):
     rows
         for each row, whether f was computed in float64, (n,).
     f
-        gradients (problems, n), with float64 values in these rows.
+        gradients (problems, n), with float64 values in the rows that ``rows`` marks.
     """
 
     violation: float
@@ -202,12 +204,12 @@ class CheckResult(NamedTuple):
 class Check:
     """Check a solve in float64: compute f again for rows whose rounding errors could change the outcome.
 
-    The outcome is whether the violation is within tol, and the objectives. The check keeps a bound of the rounding
-    error of f for each row. After f of a row was computed in float64, only changes of the coefficients since then
-    contribute to the row's bound.
+    The outcome is whether the violation is within tol and, if ``settings.reported``, the objectives. The check keeps a
+    bound of the rounding error of f for each row. After f of a row was computed in float64, only changes of the
+    coefficients since then contribute to the row's bound.
 
     dtype: dtype of kernel values.
-    settings: the settings of the solve. If a report follows, the rounding errors of the objectives are checked too.
+    settings: the settings of the solve.
     """
 
     def __init__(self, dtype: str, settings: Settings) -> None:
@@ -234,7 +236,7 @@ class Check:
         self._exact_rows, self._b, self._product = rows, b.copy(), c
 
     def invalidate(self, rows: slice) -> None:
-        """Drop the float64 values of the ``rows``, whose f was computed anew in the dtype of the solve."""
+        """Forget that f of the ``rows`` was computed in float64, after f was computed again in the solve's dtype."""
         if self._b is not None:
             self._errors[rows] = np.inf
 
@@ -260,8 +262,10 @@ class Check:
 
         A row's f is computed in float64 if its exact value could change whether the violation is within tol, and its
         error bound exceeds a tenth of tol. In dtype float64 all rows are computed, since f has accumulated the rounding
-        of many iterations. If rounding could change an objective by more than OBJECTIVE, f of support vectors is
-        computed too. For this, ``gap`` must be true, or a report follows and the violation is within tol.
+        of many iterations.
+
+        If rounding could change an objective by more than OBJECTIVE, f of support vectors is computed in float64 too.
+        This is done only if ``gap`` is true, or if a report follows and the violation is within tol.
 
         worst: KKT violation computed from the argument f.
         gap: whether the duality gap may end the solve.

@@ -41,10 +41,10 @@ IDLE = 0.05  # assumed share of a working set's rows that are idle, before any o
 # Share of a tile's values that are computed: a quarter is known from the last tile, and half of the rest by symmetry.
 NEW_SHARE = 3 / 8
 FIRST_PREFETCH = 1 / 8  # share of all rows computed before prefetching is first considered; the share doubles each time
-MIN_GAIN = 1.25  # least ratio of expected saving to cost with which rows are prefetched
-REUSED = 1 / 2  # share of all rows that a solve computes before it caches rows whose values are cheap to compute
+MIN_GAIN = 1.25  # rows are prefetched only if the expected saving is at least MIN_GAIN times the cost
+REUSED = 1 / 2  # if kernel values are cheap, a solve caches rows only after it has computed this share of all rows
 FUNCTION = 1 / 2  # cost of a value's kernel function in an update of f, as a multiple of the profile's value_cost
-MIN_WORKING_SET = 16
+MIN_WORKING_SET = 16  # smallest working set that "auto" takes, in rows
 # DECLINE: the number of rows whose coefficients change in a solve is proportional to W^-DECLINE, for W working rows.
 # FRESH: the coefficients of FRESH * W rows change in an outer iteration with a working set of W rows.
 # INNER_STEPS: number of SMO iterations of an outer iteration for each row whose coefficient changes.
@@ -70,7 +70,7 @@ def tile_cost(profile: Profile, rows: Rows, n: int, W: int, idle: float | None =
 
     n: number of values of a row of K.
     W: number of rows of the working set.
-    idle: average number of rows in an outer iteration whose coefficients do not change; None assumes a share of W.
+    idle: average number of rows in an outer iteration whose coefficients do not change; None assumes IDLE * W.
     """
     return copy_cost(profile) + (IDLE * W if idle is None else idle) * n * rows.cost / (NEW_SHARE * W * W)
 
@@ -82,7 +82,7 @@ def compute_rows_first(
 
     The row cache must be able to hold these rows. A row is idle if its coefficient does not change in the iteration.
 
-    idle: number of rows that were idle in the ``steps`` outer iterations so far, all together.
+    idle: sum over the ``steps`` outer iterations so far of the number of idle rows.
     missing: whether the row cache lacks any row of K.
     """
     if not missing:
@@ -91,7 +91,7 @@ def compute_rows_first(
 
 
 def prefetches(gram: Operator) -> bool:
-    """Return whether both are true: rows of K can be prefetched, and this pays in a solve that needs all rows."""
+    """Return whether rows of K can be prefetched, and prefetching would pay in a solve that needs all rows."""
     if not gram.resident or gram.stream.profile.style != "simd":
         return False
     return gram.rows.cost * (1 - MIN_GAIN / 2) > MIN_GAIN * programs.COPIED * gram.stream.profile.cache_cost
@@ -156,10 +156,10 @@ class Counts:
     Attributes
     ----------
     uncached
-        number of rows computed outside the row cache, for Newton steps, less the rows that prefetches copied by
-        symmetry.
+        number of rows computed for Newton steps outside the row cache, minus the number of rows that prefetches copied
+        by symmetry. Added to the device's count of rows, it gives the number of computed rows.
     prefetched
-        number of rows computed in prefetches, less rows copied by symmetry.
+        number of rows computed in prefetches, minus the rows copied by symmetry.
     computed
         number of rows computed up to the last convergence check, without prefetched rows.
     idle
@@ -208,7 +208,7 @@ class KernelRows:
         s, P, capacity = state.stream, state.P, tile_memory.panel.capacity
         self.hits = ChangedRows(s.zeros(4), None, s.zeros(4 * capacity), s.zeros(8 * P * capacity))
         self.misses = ChangedRows(s.zeros(4), s.zeros(4 * capacity), s.zeros(4 * capacity), s.zeros(8 * P * capacity))
-        self.delta = s.zeros(8 * P * selection.stride)  # changes of the coefficients of working sets
+        self.delta = s.zeros(8 * P * selection.stride)  # changes of the coefficients by the solves over working sets
         entries, self._cache_after = selection.sets * selection.W, settings.cache_after
         self.cache = new_cache(s, state.gram.rows, settings.cache_bytes, entries, self._cache_after > 0)
         self._uncached_rows = 0  # rows computed before the cache began to store rows
@@ -258,7 +258,7 @@ class KernelRows:
             counts.uncached -= mirrored
             counts.prefetched += computed_now - mirrored
             computed += computed_now
-        # Rows are computed before the tile only if the cache can evict none of them between tile and update.
+        # Rows are computed before the tile only if the cache is sure to evict none of these rows before the update.
         stored = computed - self._uncached_rows
         all_cached = selection.sets == 1 and min(stored + sync * selection.W, state.n) <= cache.capacity
         arguments = state.stream.profile, state.gram.rows, state.n, selection.W, counts.idle, counts.outer
@@ -272,8 +272,8 @@ class KernelRows:
     def plan(self, stay: int, all_rows: bool = False) -> None:
         """List the rows of the working set whose coefficients changed, in two lists: hits and misses.
 
-        The row cache has the hits, and lacks the misses. Then the last ``stay`` rows of the working set move to its
-        front, for the next working set, and all other rows leave it.
+        The row cache has the hits, and lacks the misses. Then the last ``stay`` rows of the working set move to the
+        front of the next working set, and all other rows leave.
 
         all_rows: list all rows of the working set, whether their coefficients changed or not.
         """
@@ -375,8 +375,8 @@ class KernelRows:
     def prefetch(self, deadline: float = np.inf) -> tuple[int, int]:
         """Compute all rows of K that the row cache lacks, or as many as time allows.
 
-        Return the number of rows made, and the number of rows that the values copied by symmetry would fill. Do nothing
-        if the cache has too few free slots. The cache lists the rows only at the end, when their values are complete.
+        Return the number of rows made, and how many rows' worth of values were copied by symmetry. Do nothing if the
+        cache has too few free slots. The cache lists the rows only at the end, when their values are complete.
 
         deadline: perf_counter() at which the time is over.
         """
@@ -425,10 +425,10 @@ class Sizes(NamedTuple):
 def sizes(stream: Stream, gram: Operator, working_set: int | str, cache: float | str, n: int | None = None) -> Sizes:
     """Return the sizes of the working set and the row cache.
 
-    A size that is given as a number is taken. "auto" takes the working set with the least cost (:func:`cost`), by the
+    A size given as a number is taken as it is. "auto" takes the working set with the least cost (:func:`cost`), by the
     device's measured rates (profiles.py). The cost unit is one multiply-add in a product of dense rows. With a large
-    working set a solve computes fewer rows in fewer launches. With a small one the tile and each SMO iteration cost
-    less.
+    working set, a solve computes fewer rows in fewer launches. With a small working set, the tile and each SMO
+    iteration cost less.
 
     Rows of K are cached if reading a value, at ``Profile.cache_cost``, costs less than computing it. If computing is
     cheaper, new memory would cost more than it saves in a short solve. Rows are then cached only after a share REUSED
@@ -509,8 +509,8 @@ def cost(profile: Profile, n: int, width: float, value: float, W: int, layout_co
 
     n: number of values of a row of K.
     width: cost of a value of the tile.
-    value: cost of a value of K.
-    layout_cost: cost of a row that every outer iteration lays out anew.
+    value: cost of a value of a row of K.
+    layout_cost: cost of laying out a row of X in every outer iteration; 0 if the rows stay on the device.
     """
     changed = FRESH * min(W, n * SUPPORT)
     tile = W * W / 2 * max(width, 1)

@@ -42,28 +42,30 @@ ROUNDS = 10  # most rounds in which coefficients that would leave their bounds a
 RIDGE = 10.0  # relative ridge in units of eps times the square root of the number of coefficients
 RIDGE_GROWTH, TRIES = 30.0, 5  # factor of the next ridge if K + ridge * I is indefinite; most ridges to try
 MOST, LEAST = 4096, 32  # most and fewest free coefficients of a Newton step
-ALIGN = 256  # panels and a factor's blocks have a multiple of ALIGN rows, so that there are few different sizes
+# Blocks of a factor, and buffers of right-hand rows, have a multiple of ALIGN rows, so that there are few sizes.
+ALIGN = 256
 SHORT = 0.5  # least factor t of a Newton step b + t * d of the coefficients b; a step with a smaller t is not taken
-BLOCK = 1024  # most rows of a block of the factor, so that its diagonal block fits in caches
+BLOCK = 1024  # most rows of a block of the factor, so that the block's diagonal square fits in caches
 ROW_EXTRA = 16  # bytes for each right-hand row of a product, in addition to the row's values
 TEMPORARIES = 3  # number of arrays (block, block) on the host while a block of the factor is computed
 GROWTH = 3  # memory needed to extend the stored columns of U'^-1, as a multiple of their own memory
 MAX_CHANGED = 0.25  # share of rows that may be added to or dropped from a factor before it is computed anew
-LOW, LATE = 0.5, 4  # a violation is low if it is at most LOW times the first one, or if LATE * n rows were computed
+# A violation counts as low if it is at most LOW times the first violation, or if LATE * n rows of K were computed.
+LOW, LATE = 0.5, 4
 # least number of convergence checks at a low violation before the first Newton step, and between two steps
 CHECKS_BEFORE, CHECKS_BETWEEN = 4, 2
-FAILURE_FACTOR = 4.0  # factor by which a step that does not lower the dual raises the assumed cost of the next step
-MIN_SAVING = 4.0  # least ratio of SMO's expected cost to the price of a step that justifies the first step
-SMALL = 8  # cost of a step's small computations, as a multiple of ``Profile.outer_cost``
+FAILURE_FACTOR = 4.0  # a step that does not lower the dual multiplies the assumed price of the next step by this
+MIN_SAVING = 4.0  # a first Newton step is taken only if SMO is expected to cost at least this many times as much
+SMALL = 8  # cost of a Newton step's small computations, as a multiple of ``Profile.outer_cost``
 SOLVES = 50  # assumed number of linear systems that a step solves if it reuses the factor of the last step
 
 
 class Columns(NamedTuple):
     """Hold columns of U'^-1, the inverse of the transposed Cholesky factor U of a matrix M (m, m).
 
-    all: the columns, (m, k).
-    products: inner products of the columns, (k, k), which are entries of M^-1.
-    at: indices of the requested columns among the k columns.
+    all: k columns, (m, k).
+    products: inner products of these columns, (k, k). They are entries of M^-1.
+    at: for each requested column, its index among the k columns.
     """
 
     all: Matrix
@@ -75,14 +77,15 @@ class Factor:
     """Hold the upper Cholesky factor U with U'U = K[rows, rows] + ridge I, in the dtype of K.
 
     U consists of blocks of consecutive columns. Each block stores the columns' entries above its diagonal square, and
-    the upper triangle of that square. Requested columns of U'^-1 stay in memory, and are extended with the factor.
+    the upper triangle of that square. Requested columns of U'^-1, the inverse of the transpose of U, stay in memory.
+    They are extended with the factor.
     """
 
     def __init__(self, dtype: DTypeLike, ridge: float, least: float) -> None:
         """Make an empty factor.
 
-        ridge: ridge in units of the mean diagonal of K among the first rows.
-        least: value that replaces a smaller mean.
+        ridge: ridge as a multiple of the mean diagonal of K among the first rows added.
+        least: value that replaces a smaller mean diagonal.
         """
         self.dtype, self.ridge = np.dtype(dtype), 0.0
         self._trsm, self._syrk, self._trsv = get_blas_funcs(("trsm", "syrk", "trsv"), dtype=self.dtype)
@@ -109,7 +112,7 @@ class Factor:
         return self.cached_bytes + sum(above.nbytes + diagonal.nbytes for above, diagonal in self._blocks)
 
     def extend(self, rows: Rows, cross: Matrix, block: Matrix) -> bool:
-        """Add k rows to the factor; return False if the matrix is then not positive definite.
+        """Add k rows to the factor. Return False and add none if the larger matrix is not positive definite.
 
         cross: K (m, k) between the m rows of the factor and the new rows.
         block: the lower triangle of K (k, k) among the new rows.
@@ -171,12 +174,15 @@ class Factor:
         return Columns(self._columns, self._products, self._column_of[at])
 
     def _bytes(self, columns: int, new: int) -> int:
-        """Return the bytes of ``columns`` columns of U'^-1 and of temporary arrays. new: columns to compute."""
+        """Return the bytes of ``columns`` columns of U'^-1, with the temporary arrays for making them.
+
+        new: how many of the ``columns`` are still to be computed.
+        """
         return self.dtype.itemsize * len(self.rows) * (3 * columns + 2 * new) + 4 * 8 * columns**2
 
 
 def ridges(dtype: DTypeLike, rows: int) -> Iterator[float]:
-    """Yield increasing ridges for a factor of ``rows`` rows, in units of the mean of K's diagonal."""
+    """Yield increasing ridges to try for a factor of ``rows`` rows, as multiples of the mean diagonal of K."""
     for k in range(TRIES):
         yield RIDGE_GROWTH**k * RIDGE * float(np.finfo(dtype).eps) * float(np.sqrt(rows))
 
@@ -221,8 +227,8 @@ class Face:
     def minimum(self, fixed: NDArray[np.bool_], at: Vector, limit: float = np.inf) -> Vector | None:
         """Return the minimiser d (m,), whose entries marked in ``fixed`` (m,) are fixed at the values of ``at`` (m,).
 
-        Return None if there is no minimiser, or if it takes more than ``limit`` bytes. The sum of a group is no
-        condition if all entries of the group are fixed.
+        Return None if there is no minimiser, or if computing it takes more than ``limit`` bytes. The sum of a group is
+        no condition if all entries of the group are fixed.
         """
         order = np.flatnonzero(fixed)
         columns = self._factor.columns(order, limit)
@@ -275,8 +281,8 @@ def minimum(
 ) -> Vector | None:
     """Return the change d (m,) of the coefficients in a Newton step.
 
-    Entries of d beyond their bounds are fixed there, and the other entries are computed anew, ROUNDS times at most.
-    Return None if there is no minimum, or if it takes more than ``limit`` bytes.
+    Entries of d beyond their bounds are fixed at these bounds, and the other entries are computed anew, in at most
+    ROUNDS rounds. Return None if there is no minimum, or if computing it takes more than ``limit`` bytes.
 
     g: derivatives for the rows of the factor, (m,).
     bottom, top: bounds of d, (m,).
@@ -330,7 +336,7 @@ class CostModel:
     def __init__(self) -> None:
         self._log: list[tuple[float, float]] = []  # (cost of SMO, log of the least violation) at each check
         self._first = 0.0  # first violation
-        self._stepped, self._price_factor = False, 1.0  # whether a step was made; factor of the next step's price
+        self._stepped, self._price_factor = False, 1.0  # whether a step was tried; factor of the next step's price
 
     def pays(self, cost: float, violation: float, tol: float, price: float, late: bool) -> bool:
         """Return whether SMO will cost more to the end than a Newton step of this ``price``.
@@ -340,7 +346,7 @@ class CostModel:
 
         cost: cost of SMO so far, in the unit of ``price``.
         violation: the current KKT violation.
-        late: extrapolate whatever the violation is.
+        late: whether SMO has computed so many rows that the violation is recorded even if it is not low.
         """
         self._first = self._first or violation
         if not self._log and violation > LOW * self._first and not late:
@@ -354,7 +360,7 @@ class CostModel:
         return bool((least - np.log(tol)) * (cost - middle) > required * price * (least_before - least))
 
     def record(self, decreased: bool) -> None:
-        """Record a Newton step; the forecast begins anew.
+        """Record that a Newton step was tried; the forecast begins anew.
 
         decreased: whether the step decreased the dual.
         """
@@ -396,9 +402,9 @@ class Newton:
         return pays and LEAST <= free <= MOST and self._block(0, free, rows.tile_memory.nbytes + self._reserved) > 0
 
     def _block(self, before: int, new: int, freed: int = 0) -> int:
-        """Return the largest block size with which a factor of ``before`` rows can grow by ``new`` rows, or 0.
+        """Return the largest number of rows of a block with which a factor of ``before`` rows can grow by ``new`` rows.
 
-        The memory of device and host limits the size. freed: bytes that will be freed before the step.
+        Return 0 if memory is too small even for the smallest block. freed: bytes that will be freed before the step.
         """
         stream = self._stream
         left = stream.limit - stream.allocated
@@ -417,7 +423,7 @@ class Newton:
         return self._dtype.itemsize * (more + block * columns) + cached
 
     def find_change(self) -> Vector | None:
-        """Return the change of the coefficients that takes the free ones to their joint minimum, (1, n).
+        """Return the change (1, n) of the coefficients that moves the free coefficients to their joint minimum.
 
         Return None if there is no minimum, or no memory to compute it. The factor is kept for the next step if that
         leaves enough memory to the outer iterations.
@@ -492,7 +498,7 @@ class Newton:
         self._factor, self._reserved = None, 0
 
     def _factorize(self, free: Rows) -> Factor | None:
-        """Return a factor that has the rows ``free``.
+        """Return a factor of K among rows that include the rows ``free``.
 
         The last factor is extended if few rows have become free or reached a bound since then; else a new factor is
         made. Return None if K among the rows is not positive definite, or memory is too small.
@@ -520,7 +526,7 @@ class Newton:
         return factor
 
     def _grow(self, factor: Factor, rows: Rows, block: int) -> bool:
-        """Extend ``factor`` by ``rows``, ``block`` rows at a time; return whether that succeeded."""
+        """Extend ``factor`` by the ``rows``, ``block`` of them at a time; return whether that succeeded."""
         m, n = len(factor.rows), len(rows)
         host = self._host_bytes(m, n, block)
         self._stream.reserve(host)

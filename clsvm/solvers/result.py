@@ -42,7 +42,8 @@ class Settings:
     exact
         function that computes K b of rows in float64, or None if K is exact enough.
     sizes
-        sizes of the rows (n,) by Kernel.sizes, from which rounding errors follow. The float64 check samples by them.
+        sizes of the rows (n,) by Kernel.sizes, by which the float64 check samples rows with large rounding errors; or
+        None for no sample.
     progress
         progress display, or None.
     max_time
@@ -50,9 +51,9 @@ class Settings:
     start
         feasible coefficients (problems, n), or None for the problem's own.
     known_gradient
-        coefficients near ``start`` and their gradients f, or None.
+        coefficients near ``start`` and their gradients f, from which f at the start is computed; or None.
     known_exact
-        for each row, whether its known f comes from float64 kernel values, (n,); or None.
+        for each row, whether its f in ``known_gradient`` comes from float64 kernel values, (n,); or None.
     save
         function that stores coefficients, called every ``save_every`` seconds and at Ctrl-C.
     reported
@@ -200,7 +201,7 @@ class Result:
     def with_precision_status(self, rounding: float, settings: Settings | Options) -> Result:
         """Return the result, with the status PRECISION if float64 rounding errors may exceed a tenth of the tolerance.
 
-        rounding: the float64 rounding error of f for coefficients with sum |b| = 1.
+        rounding: the rounding error of f in float64, divided by the sum of |b|.
         """
         tol, gap_tol, weight = settings.tol, settings.gap_tol, float(np.abs(self.b).sum(axis=1).max(initial=0.0))
         rounding_error = rounding * weight

@@ -52,8 +52,8 @@ Requests = Sequence[Request | None]  # arguments of a call for each shard, None 
 Call = Callable[[str, Requests], list[Any]]
 WHOLE = 16  # W, the largest number of rows of a working set, is a multiple of WHOLE
 SHARE = 0.5  # share of the free memory for rows and tile of a working set
-PIECE = 1024  # support vectors at a time in the products from which a new shard computes f
-EXACT_BYTES = 64 << 20  # bytes of support vectors at a time in a float64 check
+PIECE = 1024  # number of support vectors that are sent to a new shard at a time, to compute f
+EXACT_BYTES = 64 << 20  # bytes of support vectors that are sent to the shards at a time in a float64 check
 
 
 def chosen(problem: Problem, rows: Rows, f: Vector, b: Vector, least: Vector, most: Vector, quota: int) -> Rows:
@@ -83,8 +83,8 @@ class WorkingSet:
     """Solve the dual over working sets of up to W rows, which the host sends to the device.
 
     plan: layout of the rows of a working set.
-    most: largest W; memory may demand a smaller one.
-    row: bytes of a row.
+    most: upper bound of W; W is smaller if memory demands it.
+    row: approximate bytes of a row of X on the host.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class WorkingSet:
         self._epsilon, self._counters = stream.wide(np.array([problem.epsilon])), stream.zeros(8 * 4)
         self._steps = SmoKernel(stream, dtype, self.W, problem.constraint)
         self._mirror = mirror(stream, dtype)
-        # The tile is allocated once, since the first access to new memory takes longer than filling it.
+        # The tile Q is allocated only once, since the first access to new memory takes longer than computing Q.
         self._Q = stream.buffer(np.dtype(dtype).itemsize * self.W**2)
 
     def _size(self, W: int, row: int) -> int:
@@ -180,7 +180,10 @@ class Sharded(Loop):
         return replies
 
     def _load_shards(self, shards: Iterable[int], losses: Counter[int]) -> None:
-        """Send new shards their part of the problem, and have them compute f; repeat for shards lost meanwhile."""
+        """Send each of the new ``shards`` its part of the problem, and let it compute f.
+
+        Repeat this for shards that are lost meanwhile. losses: number of losses of each shard during this request.
+        """
         missing = set(shards)
         while missing:
             lost_again = set[int]()
@@ -206,13 +209,17 @@ class Sharded(Loop):
     def _fetch_rows(self, name: str, rows: Rows, call: Call) -> Data:
         """Return the rows of X with the ascending row numbers ``rows``.
 
-        name: "original" for rows as given, "prepared" for rows that are centred and cast.
+        name: "original" for rows as given, "prepared" for rows minus the plan's centre and cast to the solve's dtype.
+        call: function that sends a request to the shards.
         """
         found = call(name, [(part,) if len(part) else None for part in self._split(rows)])
         return stacked([one for one in found if one is not None])
 
     def _support_vectors(self, name: str, b: Vector, step: int, call: Call) -> Iterator[tuple[Rows, Data]]:
-        """Yield the support vectors of coefficients b (1, n), at most ``step`` at a time: row numbers and rows."""
+        """Yield the support vectors of coefficients b (1, n), at most ``step`` at a time: their row numbers and rows.
+
+        name, call: as in :meth:`_fetch_rows`.
+        """
         support = np.flatnonzero(b[0])
         for first in range(0, len(support), step):
             rows = support[first : first + step]
@@ -223,7 +230,8 @@ class Sharded(Loop):
     def _step(self) -> None:
         before = self._steps
         self._solve()
-        if self._steps == before:  # the shards chose candidates by outdated extremes
+        # No coefficient changed: the shards had chosen the candidates by extremes from before the last update of f.
+        if self._steps == before:
             self._request_candidates()
             self._solve()
 
@@ -297,10 +305,7 @@ class Sharded(Loop):
         self._request_candidates()
 
     def exact(self, rows: Rows, b: Vector) -> Vector:
-        """Return K b of some rows in float64, (1, rows), for coefficients b (1, n).
-
-        ``rows`` are ascending row numbers.
-        """
+        """Return K b in float64 for the ``rows``, ascending row numbers, (1, rows). b: coefficients (1, n)."""
         parts, c = self._split(rows), np.zeros((1, len(rows)))
         size = max(1, row_bytes(self._fetch_rows("original", rows[:1], self._call)))
         for support, X in self._support_vectors("original", b, max(1, EXACT_BYTES // size), self._call):
@@ -316,7 +321,9 @@ def _extremes(each: Sequence[Candidates], groups: int) -> tuple[Vector, Vector]:
 
 
 class CacheDirectory:
-    """Keep the directory of the shards' row caches: a ring of slots, as rowcache.cl has it on one device.
+    """Record which row of K is in which slot of the shards' row caches; all of these caches hold the same rows.
+
+    The slots are a ring, as in rowcache.cl: new rows take the place of the oldest.
 
     computed: number of rows of K so far that were needed but not cached.
     """
@@ -352,7 +359,7 @@ class CacheDirectory:
 
 Positions = NDArray[np.int32]
 NO_ROWS, NO_NUMBERS = np.zeros(0, np.int32), np.zeros(0)
-CHECK_BYTES = 256 << 20  # most bytes of rows that a float64 check copies at a time
+CHECK_BYTES = 256 << 20  # bytes of a shard's rows that a float64 check copies at a time
 
 
 class Change(NamedTuple):
@@ -397,14 +404,14 @@ class Change(NamedTuple):
 
 
 class ShardInfo(NamedTuple):
-    """Describe a shard.
+    """Hold the properties of a shard, and the sizes that suit the shard.
 
-    sizes: sizes of its rows, from which rounding errors follow (precision.measured).
-    extent: largest and smallest norms of its rows (precision.measured).
+    sizes: sizes of the shard's rows, from which rounding errors follow (precision.measured).
+    extent: largest and smallest norms of the shard's rows (precision.measured).
     W: number of rows of a working set (kernel_rows.sizes).
     cache_bytes: bytes of the row cache (kernel_rows.sizes).
     reason: why working set and row cache have these sizes, in words.
-    row: bytes of a row.
+    row: approximate bytes of a row of X on the host.
     layout: layout of the rows, in words.
     """
 
@@ -470,7 +477,11 @@ class Shard:
         self._k["update"] = stream.variant(programs.update(stream.profile, dtype))
 
     def info(self, working_set: int | str, cache: float | str, n: int) -> ShardInfo:
-        """Describe the shard, for a problem of n rows over all shards."""
+        """Return the shard's properties, and the sizes of working set and row cache that suit the shard.
+
+        working_set, cache: the options working_set_size and cache_size.
+        n: number of rows of all shards together.
+        """
         found = precision.measured(self.stream, self.gram.rows, self.kernel, self.X, self.plan)
         W, nbytes, after, reason = sizes(self.stream, self.gram, working_set, cache, n)
         given = W, 0 if after else nbytes, reason  # a shard caches rows from the start or never
@@ -549,7 +560,7 @@ class Shard:
         return self.stream.read_wide(out, count)
 
     def prepared(self, rows: Positions) -> Data:
-        """Return the rows with the numbers ``rows`` in the form in which they are sent: centred and cast."""
+        """Return the rows with the numbers ``rows`` as they are sent: minus the plan's centre, cast to the dtype."""
         X, centre = self.X[rows], self.plan.centre
         return (centred(X, centre) if centre.any() else X).astype(self.dtype, copy=False)
 
@@ -563,16 +574,16 @@ class Shard:
             self._accumulate(X, weights)
 
     def objective(self, rho: Vector) -> Vector:
-        """Return the shard's part of the three sums of the objectives at offsets rho (groups,); see Loop._sums."""
+        """Return the shard's part of the three sums of Loop._sums, (3,), at the offsets rho (groups,)."""
         with self.stream.scratch():
             return self.selection.sums(self.state.view, self.state.q, self.stream.wide(rho))[0]
 
     def f(self) -> Vector:
-        """Return the gradients f (n,)."""
+        """Return the gradients f (n,) of the shard's rows."""
         return self.state.gradients()[0]
 
     def put(self, f: Vector) -> None:
-        """Replace the gradients by f (n,)."""
+        """Replace the gradients of the shard's rows by f (n,)."""
         self.state.replace(f[None])
 
     def exact(self, rows: Positions, support: Data, b: Vector) -> Vector:
