@@ -248,9 +248,10 @@ class Coupled(Solver):
     Given:    the arguments of Solver; one working set of rows serves all problems
     Source:   GTSVM (Cotter, Srebro, Keshet 2011) sections 2.2 and 5.1, equation 4; Crammer and Singer 2002
 
-    With the gradients f_p = K b_p + q_p, the violation of row i is v_i = max_p f_pi - min {f_pi : b_pi < hi_pi}. The
-    working set gets the rows with the largest v_i: Selection chooses them as for one problem without bias that has the
-    gradient -v. Within the working set, each SMO iteration solves one row exactly.
+    With the gradients f_p = K b_p + q_p, the violation of row i is
+    v_i = max {f_pi : b_pi > lo_pi} - min {f_pi : b_pi < hi_pi} over the problems p. The working set gets the rows with
+    the largest v_i: Selection chooses them as for one problem without bias that has the gradient -v. Within the working
+    set, each SMO iteration solves one row exactly.
     """
 
     def _other_bytes(self, W: int, real: int) -> int:

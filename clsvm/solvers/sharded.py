@@ -230,7 +230,7 @@ class Sharded(Loop):
     def _step(self) -> None:
         before = self._steps
         self._solve()
-        # No coefficient changed: the shards had chosen the candidates by extremes from before the last update of f.
+        # No SMO iteration was made: the shards had chosen the candidates by extremes from before the last update of f.
         if self._steps == before:
             self._request_candidates()
             self._solve()

@@ -25,8 +25,10 @@ from clsvm.solvers.result import Result, Settings, ended
 CLOSE_CHECKS, CLOSE = 3, 0.6
 PATIENCE = 200  # least outer iterations without progress before a solve counts as stalled
 MAX_CERTIFICATES = 20  # most float64 checks that a solution may fail; after one more, the solve counts as stalled
-FEW_ROWS = 4096  # most rows of a solve whose objectives are checked in float64 even if it misses its tolerance
-GAP_ROWS = 512  # the duality gap is computed after working sets of GAP_ROWS rows in all, as it needs all rows
+# With at most FEW_ROWS rows, objectives are checked in float64 even if max_iter or max_time ended the solve.
+FEW_ROWS = 4096
+# The duality gap needs a pass over all rows, so it is computed only after working sets of GAP_ROWS rows in all.
+GAP_ROWS = 512
 PARTS = ("select", "subproblem", "tile", "rows", "update", "free", "gap", "exact")  # keys of the seconds of a solve
 
 
@@ -99,9 +101,10 @@ class History:
     best_at
         outer iteration of the smallest violation.
     level
-        dual objective when the violation had last not fallen for many iterations.
+        dual objective at the last test for a stall. The test is made when the violation has not fallen for many
+        iterations.
     certificates
-        number of float64 checks that replaced the gradient f by its float64 values.
+        number of float64 checks after which the solve had to continue.
     exact_rows
         rows computed in float64.
     seconds
@@ -178,7 +181,7 @@ class Loop(ABC):
 
     @abstractmethod
     def _sums(self, rho: Vector) -> Vector:
-        """Return three numbers for each problem: b'(f - q), q'b and the loss, (problems, 3); see extremes.cl.
+        """Return three numbers for each problem, (problems, 3): b'(f - q), q'b + epsilon * sum |b|, and the loss.
 
         rho: offsets (problems, groups) at which the loss is computed.
         """
@@ -221,12 +224,15 @@ class Loop(ABC):
             if not changed:
                 self._step()
                 history.outer += 1
-        if status in (Status.MAX_ITER, Status.MAX_TIME) and self.n <= FEW_ROWS:  # the check takes long for more rows
+        if status in (Status.MAX_ITER, Status.MAX_TIME) and self.n <= FEW_ROWS:  # with more rows it would take long
             self._check_float64(self._read().worst, np.inf)
         return self._result(status)
 
     def _converged(self) -> tuple[Status | None, bool]:
-        """Check convergence; return the status if the solve ends, and whether the state changed."""
+        """Check convergence. Return the status if the solve ends, else None, and whether the state changed.
+
+        If a float64 check or a Newton step changed the state, another check comes before the next outer iteration.
+        """
         s, history, optimality = self.settings, self.history, self._read()
         violation, gap = optimality.worst, self._record_check(optimality)
         if violation <= s.tol and history.close_checks < CLOSE_CHECKS and not self._close_enough(violation):
@@ -247,9 +253,9 @@ class Loop(ABC):
         return None, self._between_checks(optimality)
 
     def _confirm(self, status: Status, violation: float) -> tuple[Status | None, bool]:
-        """Check in float64 a solve that reached ``status`` in its own dtype.
+        """Check in float64 a solve that reached ``status`` in its own dtype, at this ``violation``.
 
-        Return the status if the solve ends, and whether the state changed.
+        Return the status if the solve ends, else None, and whether the check replaced f so that the solve continues.
         """
         s, history, started = self.settings, self.history, perf_counter()
         if s.progress:
@@ -266,7 +272,7 @@ class Loop(ABC):
         return None, True
 
     def _check_float64(self, violation: float, tol: float, gap: bool = False) -> certificate.CheckResult:
-        """Check b and f in float64, and replace f by the float64 values; return the outcome.
+        """Check b and f in float64, and replace f by its float64 values; return the result of the check.
 
         violation: KKT violation by f so far.
         tol: KKT violation to reach.
@@ -284,9 +290,9 @@ class Loop(ABC):
     def _close_enough(self, violation: float) -> bool:
         """Return whether the solve shall end here rather than continue to a violation of CLOSE * tol.
 
-        At a violation of CLOSE * tol, the solve may need no float64 check. Further iterations do not pay in two cases.
-        Either rounding errors of K are so large that the check would be needed even then, or they are so small that the
-        check is not needed now.
+        At a violation of CLOSE * tol, the solve may need no float64 check. Further iterations do not pay in two cases:
+        rounding errors of K are so large that the check would be needed even then, or they are so small that the check
+        is not needed now.
         """
         tol = self.settings.tol
         if self.check.exact is None or violation <= CLOSE * tol or self.dtype == "float64":
@@ -297,8 +303,9 @@ class Loop(ABC):
     def _stalled(self, optimality: Optimality) -> bool:
         """Return whether the solve has stalled.
 
-        A solve has stalled if no SMO iteration changed a coefficient since the last check. It has also stalled if for
-        many iterations neither the violation fell nor the dual objective rose. The violation alone may go up and down.
+        A solve has stalled if no SMO iteration was made since the last check. It has also stalled if for many outer
+        iterations neither the violation fell nor the dual objective rose. The violation alone may go up and down. If
+        rounding errors of K are very large for tol, a rise of the dual objective does not count.
         """
         history = self.history
         if optimality.worst < 0.99 * history.best:
@@ -316,7 +323,7 @@ class Loop(ABC):
     def _record_check(self, optimality: Optimality) -> float:
         """Update trace and progress display; return the relative duality gap if it is due, else nan.
 
-        The gap is due after a fixed number of outer iterations, whatever time they took. So a fit always ends at the
+        The gap is due after a fixed number of outer iterations, whatever time these took. So a repeated fit ends at the
         same iteration.
         """
         s, history, now = self.settings, self.history, perf_counter()
@@ -334,7 +341,10 @@ class Loop(ABC):
         return point.gap if wanted else float("nan")
 
     def _point(self, optimality: Optimality, objectives: tuple[Vector, Vector] | None) -> Point:
-        """Return a point of the trace. objectives: primal and dual objective of each problem, or None."""
+        """Return the point of the trace for this optimality state.
+
+        objectives: primal and dual objective of each problem, or None if they were not evaluated.
+        """
         history, primal, dual, gap = self.history, *3 * (float("nan"),)
         if objectives:
             primal, dual = (float(one.sum()) for one in objectives)

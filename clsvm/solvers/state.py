@@ -48,8 +48,9 @@ def subproblem(
 ) -> Variant:
     """Return the program that solves the dual over a working set of ``working_set`` rows.
 
-    rows: program text by which the kernel computes rows of its tile Q itself; None if Q is an argument. Such text
-    needs a SIMD-style kernel and the constraint BIAS or NONE.
+    rows: program text by which the kernel itself computes rows of its tile Q, the kernel matrix among the rows of the
+        working set; None if Q is an argument. With such a text the kernel must be in SIMD style, and the constraint
+        BIAS or NONE.
     """
     items = subproblem_items(profile, working_set)
     reductions = ("fold",) if profile.style == "simd" else ("argmin", "least")
@@ -76,7 +77,7 @@ def selection(profile: Profile, dtype: str, constraint: Constraint) -> Variant:
     return Variant(f"{', '.join(names)} {constraint.name.lower()} {dtype}", text, tuple(options), "extremes")
 
 
-RESPOND = 4  # equals VECTORS in respond.cl
+RESPOND = 4  # vectors of columns that a SIMD work-item of respond.cl computes; must equal VECTORS there
 
 
 def respond(profile: Profile, dtype: str) -> Variant:
@@ -92,7 +93,7 @@ def shard(profile: Profile, dtype: str) -> Variant:
     return Variant(f"shard {dtype}", _cl("shard"), (*record.options(profile, dtype),), "put")
 
 
-SQUARE = 16  # equals SIDE in carry.cl
+SQUARE = 16  # carry.cl copies blocks of SQUARE x SQUARE values; must equal SIDE there
 
 
 def carry(profile: Profile, dtype: str) -> Variant:
@@ -158,7 +159,7 @@ class Limits(NamedTuple):
 
     @classmethod
     def of(cls, tol: float, max_iter: int, W: int) -> Self:
-        """Return the limits for working sets of W rows in a solve to the KKT violation ``tol``.
+        """Return the limits of the solves over working sets of W rows, in a solve to the KKT violation ``tol``.
 
         max_iter: most SMO iterations of the solve, -1 for no limit.
         """
@@ -180,7 +181,7 @@ class SmoKernel:
     ) -> None:
         """Launch the kernel on ``sets`` working sets with the row numbers ``ws`` and the tiles Q.
 
-        n: number of rows of the problem.
+        n: number of rows of the problem; for coupled problems (rows, problems).
         state: buffers with gradients, coefficients, bounds, epsilon, changes of coefficients and counters.
         rows: arguments from which the kernel computes rows of Q; empty if Q is given.
         memory: scratch memory of the kernel, by default local memory.
@@ -218,9 +219,9 @@ class State:
     def load(self, problem: Problem, start: Vector, known_gradient: tuple[Vector, Vector] | None) -> Vector:
         """Set the state to the start of ``problem``.
 
-        Return the coefficients d whose product K d must still be added to f.
+        Return the coefficients d (P, n), such that K d must still be added to f.
 
-        start: coefficients (P, n).
+        start: coefficients (P, n) in the caller's order of rows.
         known_gradient: coefficients near ``start`` and their f, or None.
         """
         lo, hi, rounded_q = map(self.stream.round_wide, (problem.lo, problem.hi, problem.q))
@@ -233,7 +234,7 @@ class State:
         return start - known_b
 
     def padded(self, values: Vector) -> Vector:
-        """Return values (P, n) in the caller's order as (P, n_pad) in the device's order, zero in padding rows."""
+        """Return ``values`` (P, rows) in the caller's order of rows as (P, n) in the device's, 0 in padding rows."""
         padded = np.zeros((self.P, self.n))
         padded[:, self.gram.rows.position] = values
         return padded
@@ -281,7 +282,7 @@ class State:
 
 
 def _chunks(profile: Profile, n: int) -> int:
-    # A chunk has at least this many rows, since each chunk needs memory for BINS bins.
+    # A chunk has at least ``least`` rows, since each chunk needs memory for BINS bins.
     least = BINS if profile.style == "simd" else max(64, 2 * profile.group)
     return max(1, min(profile.chunks, n // least))
 
@@ -314,7 +315,7 @@ class Selection:
         self.in_set, self.ws = stream.buffer(sets * n), stream.buffer(4 * sets * self.stride)
         bins, pieces = 2 * BINS, sets * self.chunks
         sizes = bins * pieces, bins * sets, 4 * sets, 4 * pieces
-        self._histogram = tuple(stream.zeros(4 * size) for size in sizes)  # count.cl's counts, totals, ends, shares
+        self._histogram = tuple(stream.zeros(4 * size) for size in sizes)  # counts, totals, ends, shares of count.cl
         shape = sets, self.chunks, constraint.groups, 4
         initial = stream.as_wide(np.zeros(shape)), np.zeros(shape, np.int32), np.zeros((problems, 4), np.int64)
         self._extremes = join_arrays(stream, initial)
@@ -331,7 +332,7 @@ class Selection:
         return sets * (n + 4 * W + 8 * BINS * _chunks(profile, n))
 
     def clear(self) -> None:
-        """Empty the working sets, which also repairs working sets after an interrupted iteration."""
+        """Empty the working sets. This is also needed after an iteration was interrupted."""
         self.stream.clear(self.in_set, self.sets * self.n)
         self.stream.write(self.ws, np.full(self.sets * self.stride, -1, np.int32))
         self.stream.clear(self._histogram[1], 4 * 2 * BINS * self.sets)
@@ -351,13 +352,14 @@ class Selection:
         The shape is (problems, 3). Coupled problems have these sums together, (1, 3).
 
         arguments: the leading arguments of the kernel.
-        kernel: kernel that computes the sums, by default "objective" of extremes.cl, where their formulas are.
+        kernel: kernel that computes the sums, by default "objective" of extremes.cl. The head of its file has the
+            formulas.
         """
         self.over_rows(kernel or self._k["objective"], *arguments, self._sums)
         return np.asarray(self.stream.read_wide(self._sums, (self.sets, self.chunks, 3)).sum(axis=1))
 
     def merge_extremes(self, least: Vector, most: Vector) -> None:
-        """Extend the optimality state by the extremes of the rows of other shards, for :meth:`choose`.
+        """Add the extreme derivatives in other shards to the optimality state, from which :meth:`choose` chooses rows.
 
         least: smallest derivatives (groups,) of rising coefficients in other shards.
         most: largest derivatives (groups,) of falling coefficients in other shards.
@@ -365,7 +367,7 @@ class Selection:
         numbers, places, counters = self.read_extremes()
         lower, higher = least < numbers[0, 0, :, 0], most > numbers[0, 0, :, 1]
         numbers[0, 0, lower, 0], numbers[0, 0, higher, 1] = least[lower], most[higher]
-        places[0, 0, lower, 0] = places[0, 0, higher, 1] = np.iinfo(np.int32).max  # no row's place
+        places[0, 0, lower, 0] = places[0, 0, higher, 1] = np.iinfo(np.int32).max  # no row of this shard
         self._extremes.write(self.stream, (self.stream.as_wide(numbers), places, counters))
 
     def choose(self, view: View, stay: int) -> None:
@@ -385,8 +387,8 @@ class Selection:
     def read_extremes(self) -> tuple[Vector, NDArray[np.int32], NDArray[np.int64]]:
         """Read the optimality state that extremes.cl computed, and the counters of the solve.
 
-        Return extremes and sums, then row numbers and counts, both (working sets, chunks, groups, 4), as extremes.cl
-        writes them. Return the counters (problems, 4) last.
+        Return three arrays. The first has extremes and sums, the second row numbers and counts, both of shape (working
+        sets, chunks, groups, 4), as extremes.cl writes them. The third has the counters (problems, 4).
         """
         numbers, places, counters = self._extremes.read(self.stream)
         return self.stream.narrow(numbers), places, counters
