@@ -1,4 +1,4 @@
-"""Compute products with K for rows X that exceed one buffer or the device's memory.
+"""Compute products with the kernel matrix K for rows X that exceed one buffer or the device's memory.
 
 X stays in the host's memory or in a memory-mapped file. :func:`products_of` chooses between :class:`Gram`, which has
 all rows on the device, and :class:`BlockGram`, which splits X into blocks of rows:
@@ -14,9 +14,9 @@ which the system's page cache still holds. Passing blocks are laid out in one of
     in place: on a device that shares the host's memory, kernels read X there and pack each block into the same buffer
         (:class:`Window`).
 
-The right-hand rows U of a product K(X, U) are rows of X that a solver selects. The host reads them from X and lays them
-out on the device. A panel, the buffer of U, is filled from them. Values of K have the same bits as for rows that are
-all on the device.
+The right-hand rows U of a product K(X, U) are rows of X that a solver selects. The host reads these rows from X and
+lays them out on the device. A panel, the buffer of U, is filled from the laid-out rows. Values of K have the same bits
+as for rows that are all on the device.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ Block = tuple[slice, Rows]  # a slice of X and its rows on the device
 # ROWS_SHARE: all rows stay on the device if they and the solver's state take at most this share of its free memory.
 # PLAIN_SHARE: an inverted index is built only if the rows and the index take at most this share of the free memory.
 # STAY_SHARE: blocks of rows stay on the device if they take at most this share of its free memory together.
-# SHARE: blocks of rows that pass through the device take at most this share of its free memory.
+# SHARE: blocks of rows that pass once through the device take at most this share of its free memory, else half of it.
 # WORKING_SHARE: share of the free memory for a working set if X passes in blocks; a larger set needs fewer passes.
 ROWS_SHARE, PLAIN_SHARE, STAY_SHARE, SHARE, WORKING_SHARE = 0.8, 0.4, 0.6, 0.5, 0.7
 # bytes of solver state for each row of X: gradient, coefficient, bounds, and indices in working set and row cache
@@ -59,16 +59,17 @@ BLOCK = 256 << 20  # largest size in bytes of a block of rows, unless blocks pas
 # COPIED: largest bytes of a block that is copied many times to the memory of a separate device.
 UNIFIED, COPIED = 2 << 20, 64 << 20
 MIN_ROWS = 1280  # a block has at least this many rows if memory allows; with fewer, some cores would idle
-# Memory of a pass over X, in multiples of a block: ONE for one block, TWO for two, COPY for two and float64 copies.
+# Memory of a pass over X, as a multiple of a block's bytes: ONE with one block on the device at a time, TWO with two,
+# COPY with two blocks and copies of their rows in float64.
 ONE, TWO, COPY = 1.1, 3, 5
-EVEN = 4096  # blocks have a multiple of the rows that all compute units take at once, unless these exceed EVEN
+EVEN = 4096  # a block has a multiple of the rows that all compute units take at once, if these are at most EVEN rows
 LOOSE = 2  # a freed buffer is used again if it is at most this multiple of the requested size
 ROW_OVERHEAD = 16  # bytes of a row's squared norm and of its index in device order
-UNEVEN = 1.5  # a block of sparse rows has at most this multiple of the average number of entries of a full block
+UNEVEN = 1.5  # a block of sparse rows has at most this many times the entries of an average block of full size
 ALIGNED = 128  # alignment in bytes of host arrays that become device buffers without a copy
 # The host waits for the device each time kernels have packed WAIT_BYTES bytes of rows, so that Ctrl-C takes effect.
 WAIT_BYTES = 256 << 20
-# Laying out one value of a row costs LAID dense multiply-adds in a new block and FILLED in a Window, measured on a CPU.
+# Laying out a value of a row takes as long as LAID multiply-adds of dense rows in a new block, FILLED in a Window.
 LAID, FILLED = 150, 20
 LARGER = 10 * 64  # bytes by which the buffers of a set of laid-out rows may exceed their contents
 SAMPLE = 64  # memory for right-hand rows is estimated from this many rows of X, those with the most nonzeros
@@ -85,7 +86,7 @@ def products_of(stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str)
     plain = layouts.LAYOUTS[plan.kind].plain
     if plain and n * layouts.row_bytes(plan, X, itemsize) > PLAIN_SHARE * left:
         plan = replace(plan, kind=plain)  # the row cache makes better use of the memory than a large inverted index
-    # For clustered rows row_bytes is only an upper bound, so they are laid out first and measured then.
+    # For clustered rows row_bytes is only an upper bound, so they are always laid out, and their size is measured.
     if not layouts.LAYOUTS[plan.kind].in_order or n * layouts.row_bytes(plan, X, itemsize) <= ROWS_SHARE * left:
         with contextlib.suppress(MemoryLimitError, BufferSizeError), stream.tentative():
             gram = Gram(stream, layouts.build(stream, X, plan, dtype), kernel)
@@ -111,7 +112,7 @@ class Streamed:
     stays
         whether device memory holds all blocks.
     slices
-        the slice of rows that each block has, at most ``step`` rows.
+        the slices of X that are the blocks, each of at most ``step`` rows.
     share
         largest number of bytes of the stream's memory budget that a pass takes.
     near
@@ -236,7 +237,10 @@ class Streamed:
 
 
 def _even(stream: Stream, dtype: str, step: int) -> int:
-    """Return ``step``, or slightly fewer rows that all compute units share evenly in whole register tiles."""
+    """Round a block's number of rows ``step`` down, so that all compute units get equally many register tiles of K.
+
+    Return ``step`` itself if it is too small for that, or if all compute units take more than EVEN rows at once.
+    """
     profile = stream.profile
     tile = profile.tiles["many"].get("GROUPS", 1) * lanes(profile, dtype) * stream.compute_units
     unit = math.lcm(tile, whole_tiles(1))
@@ -244,10 +248,10 @@ def _even(stream: Stream, dtype: str, step: int) -> int:
 
 
 def _cut(n: int, step: int, cells: NDArray[np.integer] | None) -> Iterator[slice]:
-    """Yield slices of at most ``step`` consecutive rows.
+    """Cut ``n`` rows into slices of at most ``step`` consecutive rows, and yield the slices.
 
     A slice whose rows have far more entries than average is cut shorter. ``cells`` (n + 1,) counts the entries before
-    each row; None means that all rows have equally many.
+    each row, and at its end all entries. None means that all rows have equally many entries.
     """
     first = 0
     most = 0 if cells is None else int(UNEVEN * step * int(cells[n]) / n)
@@ -277,7 +281,7 @@ class Window:
         # _cells[g]: number of stored values of the block whose first lane group is g
         self._cells = {of.start: int(before[of.stop] - before[of.start]) for of in groups}
         at = np.concatenate([before[of.start : of.stop] - before[of.start] for of in groups])
-        # The order of the rows and the columns of each group stay in host memory; the method passing lends them.
+        # The order of the rows and the columns of each lane group stay in host memory, where kernels read them.
         self._where = [_aligned(one) for one in (rows.order, at, *(arranged.groups[1:] if arranged else ()))]
         self._packer = Packer(passing.stream, passing.X.dtype, rows.dtype, centre)
         self._panel_at: dict[int, Buffer] = {}
@@ -286,8 +290,8 @@ class Window:
     def passing(self) -> Iterator[tuple[Rows, Iterator[range]]]:
         """Yield the Rows that describe all of X, and an iterator that packs block after block of X into the window.
 
-        The iterator yields the numbers of the lane groups that it has packed. The window then holds values of these
-        lane groups only. Leaving the context frees the window.
+        The iterator yields the numbers of the lane groups (V rows each) that it has packed. The window, a buffer, holds
+        the values of these lane groups only. Leaving the context frees the window.
         """
         stream, X, rows, itemsize = self._stream, self._passing.X, self._rows, self._passing.itemsize
         n, d = X.shape
@@ -376,7 +380,7 @@ class BlockGram(Operator):
     def __init__(self, stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str, asked: str = "") -> None:
         self.stream, self.kernel, left = stream, kernel, stream.limit - stream.allocated
         self._streamed = streamed = Streamed(stream, X, plan, dtype, again=True)
-        # _rows_stay: whether each product K(X, U) copies U anew from laid-out rows, which then stay on the device
+        # _rows_stay: whether the rows U of K(X, U) stay laid out on the device, because every product copies them again
         self._rows_stay = not layouts.LAYOUTS[streamed.single.kind].shared
         lengths = _entries(X) if self._rows_stay else np.zeros(X.shape[0])
         self._longest = np.argsort(-lengths, kind="stable").astype(np.int32)
@@ -394,14 +398,14 @@ class BlockGram(Operator):
         self._window: Window | None = None
         near = not (streamed.stays or self._rows_stay) and streamed.near and not stream.profile.lacks("float64")
         self.rows = self._first_pass(0 if streamed.stays else FILLED if near else LAID, asked or plan.kind)
-        if near:  # packing rows into a window subtracts the centre in double precision
+        if near:  # only on a device with doubles, in which the packing kernel of a Window subtracts the centre
             self._window = Window(streamed, self.rows, plan.centre)
 
     def _first_pass(self, laid: float, asked: str) -> Rows:
         """Make a first pass over the blocks of X, and return one :class:`Rows` that describes all rows.
 
         The result has the norms of all rows, and the mean cost of a value of K. ``laid`` is the cost of laying out one
-        value of X in a later pass, in dense multiply-adds. ``asked`` is the constructor's argument.
+        value of X in a later pass, in multiply-adds of dense rows. ``asked`` is the layout that reports mention.
         """
         norms: list[NDArray[Any]] = []
         laid_out: list[Rows] = []
@@ -423,10 +427,11 @@ class BlockGram(Operator):
         return Rows(one.kind, one.dtype, *at, layout_cost=laid * stored / n, words=words)
 
     def _each_block(self, work: Callable[[Gram, range, int], None]) -> None:
-        """Call ``work`` for each block, with the block's Gram, its lane groups and a row number ``base``.
+        """Call ``work`` for each block, with the block's Gram, its lane groups (V rows each) and a row number ``base``.
 
-        Index 0 of the product's output belongs to row ``base``, counted from the Gram's first row. If blocks pass
-        through the device, the buffers that ``work`` makes for a block are freed after it.
+        Index 0 of the product's output belongs to row ``base``. Rows are counted from the Gram's first row, so a
+        negative ``base`` is a row of an earlier block. If blocks pass through the device, the buffers that ``work``
+        makes for a block are freed after it.
         """
         for first, gram in self._blocks:
             work(gram, gram.groups, -first)
@@ -452,7 +457,7 @@ class BlockGram(Operator):
         return Gram(self.stream, self._streamed.gathered(ids), self.kernel, self._slots)
 
     def panel(self, capacity: int, square: bool = False) -> Panel:
-        """Return an empty panel for ``capacity`` right-hand rows of a product.
+        """Return an empty panel, the buffer of ``capacity`` right-hand rows of a product.
 
         If every product fills the panel from laid-out rows again, memory for these laid-out rows is allocated too.
         """
@@ -463,7 +468,7 @@ class BlockGram(Operator):
                 made.fetched.ids = np.sort(self._longest[:capacity])
                 made.fetched.gram = self._fetch(made.fetched.ids)
             if square:
-                # This buffer is made last: an error would free all buffers made here, but later panels share this one.
+                # The buffer of slots is made last: later panels share it, but an error after this line would free it.
                 self._few.slot(made.capacity)
         return made
 
@@ -500,14 +505,14 @@ class BlockGram(Operator):
             if not np.isin(ids, fetched.ids, assume_unique=True).all():
                 stream.finish()
                 stream.free(*fetched.gram.buffers())
-                fetched.ids, fetched.gram = ids[:0], None  # stays consistent if laying out fails
+                fetched.ids, fetched.gram = ids[:0], None  # no freed Gram remains here if laying out fails
                 fetched.ids, fetched.gram = ids, self._fetch(ids)
             self._gather(panel, fetched.gram, fetched.ids, wanted, count)
         elif self._window and panel.width == self.rows.lanes:
             stream.write(fetched.at, wanted)
             self._window.gather(panel, fetched.at)
         else:
-            # If no row is wanted, a row is laid out all the same, because the call that copies rows zeroes the others.
+            # Even if no row is wanted, one row is laid out, since the call that copies rows also clears the panel.
             ids = ids if len(ids) else self._longest[:1]
             step = max(SAMPLE, self._share // self._row)
             with self.unreserved():
@@ -519,7 +524,11 @@ class BlockGram(Operator):
     def _gather(
         self, panel: Panel, gram: Gram, ids: NDArray[Any], wanted: NDArray[Any], count: Buffer, fresh: bool = True
     ) -> None:
-        """Copy into a panel, a buffer, the rows of ``gram`` whose row numbers ``ids`` are among the ``wanted`` ones."""
+        """Copy rows of ``gram`` into a panel, the buffer of the right-hand rows of a product.
+
+        ``ids`` holds the row numbers in X of the rows of ``gram``, ascending. ``wanted`` holds the row number for each
+        place in the panel. With ``fresh`` the places whose row is not in ``gram`` become zero.
+        """
         index = np.searchsorted(ids, wanted).clip(max=len(ids) - 1)
         at = np.where(ids[index] == wanted, gram.rows.position[index], np.int32(-1))
         self.stream.write(panel.fetched.at, at)

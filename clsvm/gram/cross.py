@@ -61,9 +61,9 @@ MIN_TILE_ROWS = 4096  # with work-group kernels a tile of K has at least this ma
 EACH = 4  # number of work-items for each compute unit in a launch
 CACHE = 2 << 20  # bytes of kernel values in a work-item's scratch memory, about as much as a core's cache holds
 # A work-item's scratch memory holds the kernel values of MIN_SUB to MAX_SUB lane groups. A lane group is V rows of X.
-# A work-item's scratch memory holds at most MAX_SUB / 2 lane groups if there are fewer than SEVERAL outputs.
+# A work-item's scratch memory holds at most MAX_SUB / 2 lane groups (V rows each) for fewer than SEVERAL outputs.
 MIN_SUB, MAX_SUB = 2, 8
-SEVERAL = 4  # with at least this many outputs, a work-item's scratch memory may hold MAX_SUB lane groups
+SEVERAL = 4  # with at least this many outputs, a work-item's scratch memory may hold MAX_SUB lane groups (V rows each)
 
 
 def usual_tile_bytes(stream: Stream, row: int) -> int:
@@ -119,11 +119,11 @@ class Weights(NamedTuple):
 
 
 class Sums:
-    """Compute products with K for ``k`` outputs, between the rows of a Gram and ``m`` right-hand rows in a panel.
+    """Compute products with K for ``k`` outputs, between the rows of a Gram and the ``m`` rows that a panel holds.
 
-    ``tile_bytes`` is the size of a tile of K. ``keep`` says whether the first pass stores all of K. Raises ValueError
-    if memory_limit is too small, or if the panel was made without ``square`` and does not hold a whole number of lane
-    groups.
+    A panel is the buffer of right-hand rows. ``tile_bytes`` is the size of a tile of K. ``keep`` says whether the first
+    pass stores all of K. Raises ValueError if memory_limit is too small. Raises ValueError also if the panel was made
+    without ``square`` and does not hold a whole number of lane groups.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class Sums:
         stream.free(*(buffer for buffer in (old.w, old.shares) if buffer is not None))
         w = np.ones(self.gram.rows.n) if w is None else w
         coupled = None if shares is None else stream.wide(self._to_device_order(shares))
-        # padding rows have w = 0
+        # padding rows get w = 0, so that they add nothing to the products
         self._weights = Weights(stream.wide(self._to_device_order(w)), int(w.ndim > 1), coupled)
 
     def _to_device_order(self, values: Vector) -> Vector:
@@ -203,7 +203,10 @@ class Sums:
         return self._read()
 
     def forward_back(self, V: Vector) -> Vector:
-        """Return the transpose of K(X, U)' H K(X, U) V' as (k, m), for V (k, m). :meth:`set_weights` sets H."""
+        """Return the transpose of K(X, U)' H K(X, U) V' as (k, m), for V (k, m).
+
+        :meth:`set_weights` sets the matrix H (k, k) of each row.
+        """
         stream, rows, at = self.gram.stream, self.gram.rows, self._weights
         stream.write(self._v, self._padded(V).astype(rows.dtype))
         stream.clear(self._out, 8 * self.k * self.panel.capacity)
@@ -268,9 +271,10 @@ class Sums:
 class OnePass:
     """Compute K(X, U)' H K(X, U) V in one pass over the rows, with values of K private to each work-item.
 
-    A work-item computes K for a few lane groups, each of V rows, in scratch memory that fits in its core's cache. From
-    these values it computes T = K V and then K' H T. Each work-item takes BLOCK lane groups, and their sums are added
-    in the order of the rows. The result therefore has the same bits for any number of work-items.
+    H is a matrix (k, k) for each row, and V (k, m) is given. A work-item computes K for a few lane groups (rows that
+    stand side by side) in scratch memory that fits in its core's cache. From these values it computes T = K V and then
+    K' H T. Each work-item takes BLOCK lane groups. The sums of the work-items are added in the order of the rows, so
+    the result has the same bits for any number of work-items.
     """
 
     def __init__(self, gram: Gram, panel: Panel, k: int, made: Variant, scratch: Sequence[int], items: int) -> None:
@@ -286,9 +290,9 @@ class OnePass:
     def of(gram: Gram, panel: Panel, k: int, limit: int) -> OnePass | None:
         """Return a OnePass for ``k`` outputs, and for a panel that holds the right-hand rows U of products K(X, U).
 
-        A work-item's scratch memory holds values of K, the sums K V in wide numbers and in the dtype of K, and the
-        sums K' H K V. Return None if the layout or the device has no program for this, or if one work-item's scratch
-        memory exceeds ``limit`` bytes.
+        A work-item's scratch memory holds values of K, the sums K V in wide numbers (doubles or pairs of floats) and in
+        the dtype of K, and the sums K' H K V. Return None if the layout or the device has no program for this, or if
+        one work-item's scratch memory exceeds ``limit`` bytes.
         """
         stream, rows = gram.stream, gram.rows
         sub, real = MAX_SUB if k >= SEVERAL else MAX_SUB // 2, np.dtype(rows.dtype).itemsize
@@ -315,7 +319,7 @@ class OnePass:
 
 _DTYPES = [np.float64, np.float32]
 SHARE = 0.7  # largest share of the free memory for the rows X or for a stored K; a pass needs little other memory
-# USED is the cost of using a value of K in a SIMD pass after computing it, in dense multiply-adds, measured on a CPU.
+# USED is the cost of using a value of K in a SIMD pass after computing it, in multiply-adds of dense rows.
 # IN_ORDER is the cost of reading rows of K in order, as a share of the profile's cache_cost for scattered rows.
 USED, IN_ORDER = 20.0, 0.7
 PROBE = 4096  # largest number of rows from which the cost of a value of K is estimated
@@ -450,7 +454,7 @@ class Cross:
     passes
         number of passes over K so far.
     cost
-        cost of a value of K in one pass, in dense multiply-adds.
+        cost of a value of K in one pass, in multiply-adds of dense rows.
 
     ``keep`` says whether K may stay on the device. Raises ValueError if memory_limit is too small.
     """
@@ -524,7 +528,7 @@ class Cross:
         return K
 
     def set_weights(self, w: Vector | None = None, shares: Vector | None = None) -> None:
-        """Set each row's matrix H for later calls of :meth:`forward_back`, from the arguments of Sums.set_weights."""
+        """Set each row's matrix H for later calls of :meth:`forward_back`; see Sums.set_weights for the arguments."""
         self._weights = w, shares
         for rows, sums in self._blocks:
             sums.set_weights(*_of(rows, w, shares))
@@ -543,7 +547,7 @@ class Cross:
         """Return the transpose of K(X, C)' H K(X, C) V' as (k, m), for V (k, m)."""
 
         def product(rows: slice, sums: Sums) -> Vector:
-            if self.way == "streamed":  # the Sums of a streamed block are new in each pass
+            if self.way == "streamed":  # these Sums are new in each pass, so they need the weights again
                 sums.set_weights(*_of(rows, *self._weights))
             return sums.forward_back(V)
 

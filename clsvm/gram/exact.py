@@ -32,7 +32,7 @@ from clsvm.opencl.stream import Stream
 from clsvm.threads import one_thread
 
 Vector = NDArray[np.float64]
-# a function that takes row numbers (r,) and coefficients b (problems, n), and returns these rows of K b (problems, r)
+# a function that takes row numbers (r,) and coefficients b (problems, n), and returns K b at these rows (problems, r)
 Exact = Callable[[NDArray[np.intp], Vector], Vector]
 
 HOST = 1 << 22  # the host computes sums that take at most this many multiply-adds
@@ -96,12 +96,12 @@ def symmetric_sums(
 ) -> Vector | None:
     """Return b K(X[support], X[rows]) in float64, for coefficients b (problems, m), computing half of a symmetric K.
 
-    K is the kernel matrix of the rows and the support vectors together. The sums agree with :func:`responses` up to
+    K is the kernel matrix among the rows and the support vectors together. The sums agree with :func:`responses` up to
     rounding. Return None if :func:`responses` would be faster, or if memory is too small.
 
-    Rows are taken in blocks, one after another. K between a block and all rows up to the block's end is computed and
-    added to the sums of these rows. Its values for the rows before the block are also added, transposed,
-    to the sums of the block.
+    Rows are taken in blocks, one after another. K between a block and all rows up to the block's end is computed. Its
+    values, times the block's coefficients, are added to the sums of all these rows. Values for rows before the block,
+    times the coefficients of these rows, are also added to the sums of the block.
     """
     plan, both = layouts.cheaper_plan(plan, X), np.union1d(rows, support).astype(np.int32)
     layout = layouts.LAYOUTS[plan.kind]
@@ -169,7 +169,7 @@ def decision_values(support: Support, stream: Stream, X: Data, coefficients: Vec
     if far.size:
         precision.check(found.some(far), far)
         rows = X[far] if near.any() else X
-        # The host computes |x - y|^2 as the sum of (x_j - y_j)^2, which stays precise for distant rows x and y.
+        # rough: even float64 on a device is imprecise; the host sums (x_j - y_j)^2, which is precise for distant rows
         rough = kernel.spec.of_distance and not kernel.spec.element and not precision(found.some(far), "float64").all()
         try:
             if double and not (rough or stream.profile.lacks("float64")):

@@ -172,14 +172,14 @@ def split(X: sp.csr_matrix, made: Partition) -> tuple[NDArray[np.floating], sp.c
     return dense, sp.csr_matrix((data, columns, indptr), shape=(n, d - made.dense))
 
 
-ACTIVE = 64  # number of active clusters, the paper's default; a row can join only an active cluster
+ACTIVE = 64  # number of active clusters, those that a row can join; this is the paper's default
 _GROUP = 64  # number of work-items of a work-group that assigns rows to clusters
 _LANES = 16  # number of active clusters whose bit sets of columns are stored side by side
-EXCESS = 0.85  # mean number of a cluster's columns that a row lacks, divided by the mean for neighbours in sorted order
-_CROSSING = 8  # with at least this multiple of ACTIVE clusters, sorted rows are clustered better than rows at random
+EXCESS = 0.85  # a row lacks this many times as many columns of its cluster as of a group of neighbours in sorted order
+_CROSSING = 8  # for at least this multiple of ACTIVE clusters, rows are clustered in sorted instead of random order
 _SAMPLE = 2048, 1 << 22  # largest number of rows, and of values, in the sample that finds informative columns
 _TELLING = 32  # largest number of informative columns
-_SORTED = 8192, 1 << 24  # largest number of rows, and of values, in the sample for a cluster's number of columns
+_SORTED = 8192, 1 << 24  # largest number of rows, and of values, from which a cluster's number of columns is estimated
 _STAGING = 256 << 20  # bytes of dense rows that are copied to the device at a time
 
 
@@ -278,7 +278,11 @@ def _patterns(stream: Stream, X: Any, centre: NDArray[np.float64] | None) -> Buf
 def _assign(
     stream: Stream, patterns: Buffer, n: int, d: int, size: int, active: int, walk: NDArray[Any], pieces: int
 ) -> Clusters:
-    """Cluster the rows in the order ``walk``, cut into ``pieces`` parts that are clustered independently."""
+    """Cluster n rows of d columns, given the bit set ``patterns`` of each row, into clusters of ``size`` rows.
+
+    The order ``walk`` of the rows is cut into ``pieces`` parts that are clustered independently. A row can join
+    ``active`` clusters.
+    """
     clusters, words = -(-n // size), _words(d)
     order = np.full(clusters * size, -1, np.int32)
     share = -(-clusters // pieces)
@@ -297,7 +301,7 @@ def _assign(
 
 
 def _sorted(patterns: NDArray[np.uint32], d: int) -> NDArray[np.intp]:
-    """Return an order of the bit sets (n, words) in which neighbours are similar."""
+    """Return an order (n,) of the rows in which neighbours are similar, given the rows' bit sets (n, words)."""
     sample = sampled(patterns, d, *_SAMPLE).astype("<u4").view(np.uint8)
     columns = informative_columns(np.unpackbits(sample, axis=1, count=d, bitorder="little"))
     return by_pattern(patterns[:, columns // 32] >> (columns % 32).astype(np.uint32) & 1)

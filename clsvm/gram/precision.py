@@ -162,7 +162,8 @@ def measured(stream: Stream, rows: Rows, kernel: Kernel, X: Data, plan: Plan) ->
     """
     eps, floor = float(np.finfo(rows.dtype).eps), underflow(rows.dtype, X.shape[1])
     found: Vector = stream.read(rows.xx, rows.dtype, rows.n_pad)[rows.position].astype(np.float64)
-    if kernel.spec.element or found.min(initial=np.inf) * eps < floor:  # norms that underflow are 0 on the device
+    # Squares that underflow count as 0 on the device, so the host computes norms as small as these.
+    if kernel.spec.element or found.min(initial=np.inf) * eps < floor:
         return measures(kernel, X, plan)
     return Measures(found, found[:0], found[:0])
 
@@ -201,7 +202,7 @@ class RowPrecision:
             eps, (largest, least, *_) = float(info.eps), both
             error = eps * self._kernel.rounding(largest, eps, least, underflow(dtype, self._d))
             error = max(error, self._kernel.evaluation(rows, self._span, dtype, self._d).error)
-            # |x - y|^2 is up to four times as large as a squared norm
+            # |x - y|^2 must be in range, and is up to four times as large as a squared norm
             within = 4 * largest < float(info.max) and error * self._weight <= DECISION_ERROR
             self._found[dtype, rows] = within
         return self._found[dtype, rows]
@@ -223,7 +224,7 @@ class RowPrecision:
                 raise RowError(str(error), int(rows[which[0]])) from None
 
     def _beyond(self, found: Measures) -> Iterator[tuple[Extent, NDArray[np.intp]]]:
-        """Yield each rounded extent beyond the extremes of the support vectors, and the indices of its rows."""
+        """Yield the rounded extents of rows beyond the extremes of the support vectors, each with its rows' indices."""
         span, (sizes, high, low) = self._span, found
         if not len(high) and sizes.max(initial=0.0) <= span.largest and sizes.min(initial=np.inf) >= span.least:
             return
@@ -240,9 +241,10 @@ class RowPrecision:
 
 
 def _stepped(numbers: Vector, limit: float, rounded: Callable[..., Vector]) -> Vector:
-    """Return 8 * log2 of the numbers beyond ``limit``, rounded away from the limit to whole numbers, else nan.
+    """Return 8 * log2 of each number beyond ``limit``, rounded away from the limit to a whole number.
 
-    If ``rounded`` is numpy.ceil, numbers above the limit are beyond it. Otherwise positive numbers below it are.
+    Other numbers give nan. If ``rounded`` is numpy.ceil, numbers above the limit are beyond it. If it is numpy.floor,
+    positive numbers below the limit are beyond it.
     """
     beyond = numbers > limit if rounded is np.ceil else (numbers < limit) & (numbers > 0)
     octaves = np.full(len(numbers), np.nan)

@@ -33,11 +33,11 @@ from clsvm.opencl.contexts import Kernel as DeviceKernel
 from clsvm.opencl.stream import ALIGNMENT, Buffer, Stream
 
 Slots = dict[int, Buffer]
-# Largest cost of one GPU launch in dense multiply-adds. A small GPU makes 5e11 a second, so a launch takes 0.2 s.
+# Largest cost of a GPU launch, in multiply-adds of dense rows. A small GPU makes 5e11 a second: a launch takes 0.2 s.
 # A driver may reset a GPU that also draws the screen if a launch takes 2 s.
 MAX_LAUNCH = 1e11
 PASSING = 8 << 20  # largest size in bytes of a temporary store of kernel values, so that a CPU cache holds the store
-# A temporary store of kernel values has at least this many rows of X, since each searches every column's index again.
+# A temporary store of K has at least this many rows of X, because every store searches each column's index again.
 MIN_STORE_ROWS = 4096
 
 
@@ -85,8 +85,8 @@ class Update(NamedTuple):
     capacity
         number of values in a row of D.
     sections
-        number of sections of right-hand rows in the panel, or 0. Each section has its own sums c (problems, n). The
-        panel's count buffer then holds three numbers for each section (epilogue.mako).
+        number of sections into which the rows U are divided, or 0. Each section has its own sums c (problems, n). The
+        buffer with the count of U then holds three numbers for each section (epilogue.mako).
     """
 
     problems: int
@@ -113,7 +113,7 @@ class Tile(NamedTuple):
     out
         buffer for the values, ``capacity`` of them in each row.
     reused
-        first column v to compute; the columns before it are in ``out`` already. Columns are computed in lane groups.
+        first column v to compute; the columns before it are in ``out`` already. Columns are computed V at a time.
     symmetric
         whether only values with u < reused or u >= v are needed. The other values of the symmetric matrix mirror them.
     most
@@ -142,8 +142,8 @@ class Operator(Protocol):
     share
         the share of the free memory that a working set may take.
     by_blocks
-        whether every product fills the panel again, one block of right-hand rows after another. Products with fewer
-        right-hand rows then cost less.
+        whether every product fills the panel, the buffer of right-hand rows, again, one block of rows after another.
+        Products with fewer right-hand rows then cost less.
     units
         the matrix units (tensor cores) that compute products with many right-hand rows, or None.
     width
@@ -188,7 +188,10 @@ class Operator(Protocol):
         """
 
     def gather(self, panel: Panel, rows: Buffer, count: Buffer) -> None:
-        """Copy the rows of X at the positions rows[0 .. count - 1] into a panel. Position -1 gives a zero row."""
+        """Copy the rows of X at the positions rows[0 .. count - 1] into a panel. Position -1 gives a zero row.
+
+        The panel, a buffer, then holds them as the right-hand rows U of a product K(X, U).
+        """
 
     def tile(self, panel: Panel, tile: Tile) -> None:
         """Write K(U, U) among the right-hand rows U of a filled square panel to ``tile.out``."""
@@ -358,7 +361,7 @@ class Gram(Operator):
     def over_rows(
         self, groups: range, base: int, panel: Panel, count: Buffer, store: Store | None, update: Update | None
     ) -> None:
-        """Compute the product of :meth:`accumulate` over the lane groups ``groups`` of X only.
+        """Compute the product of :meth:`accumulate` over the lane groups ``groups`` (V rows each) of X only.
 
         The first value in each row of the store, and in each row of the sums of ``update``, belongs to row ``base``
         of X.
@@ -376,7 +379,7 @@ class Gram(Operator):
         free memory is too small for MIN_STORE_ROWS rows of X, the kernels of Layout.plain add to c without a store.
         """
         stream, V, width, itemsize = self.stream, self.rows.lanes, panel.width, self._real.itemsize
-        # sub-buffers of the sums c may begin at multiples of ``unit`` lane groups, each of V rows
+        # sub-buffers of c may begin at multiples of ``unit`` lane groups (V rows each), so ``step`` is such a multiple
         unit = ALIGNMENT // (8 * V)
         limit = min(PASSING, (stream.limit - stream.allocated) // 2)
         step = unit * (limit // (width * itemsize * V * unit))
@@ -403,7 +406,10 @@ class Gram(Operator):
         return self._slots[capacity]
 
     def _wide(self, one: Launch, update: bool) -> bool:
-        """Return whether a launch with wide register tiles has enough of them to keep every compute unit busy."""
+        """Return whether the launch ``one`` would have enough wide register tiles to keep every compute unit busy.
+
+        With ``update``, one work-group takes all right-hand rows, so the launch has fewer tiles.
+        """
         profile = self.stream.profile
         if "wide" not in profile.tiles or one.blocks < 2:
             return False
@@ -426,7 +432,11 @@ class Gram(Operator):
     def _launches(
         self, product: str, panel: Panel, over: Iterable[Launch], base: int, store: Store | None, update: Update | None
     ) -> Iterator[tuple[Any, ...]]:
-        """Yield the kernel, global size, local size and arguments of each launch of a product."""
+        """Yield the kernel, global size, local size and arguments of each launch of a product.
+
+        ``product`` is a key of programs.PRODUCTS. ``over`` are the launches that the reader yields. Index 0 of the
+        output belongs to row ``base`` of X.
+        """
         stream, r, of_panel = self.stream, self.rows, programs.PRODUCTS[product].tile
         simd, sections = stream.profile.style == "simd", max(1, update.sections) if update else 1
         outcome = [given.arguments() for given in (store, update) if given]
@@ -439,12 +449,12 @@ class Gram(Operator):
                 values, at, _, d, count, vectors, _ = one.arguments
                 one = one._replace(arguments=(values, at, self.squared, d, count, vectors, panel.squared))
             kernel, numbers = self._program(product, shape, units, one.kernel)
-            cells = one.blocks * numbers["UB"] * r.lanes * max(1.0, r.cost)  # cost units of one lane group
-            each = numbers.get("GROUPS", 1)  # lane groups of a tile
+            cells = one.blocks * numbers["UB"] * r.lanes * max(1.0, r.cost)  # cost of a lane group, in multiply-adds
+            each = numbers.get("GROUPS", 1)  # lane groups (V rows each) in a register tile
             step = max(1, one.groups) if simd else each * max(1, int(MAX_LAUNCH / (each * cells)))
             for begin in range(0, one.groups, step):
                 some = min(step, one.groups - begin)
-                if simd:  # one work-item in each work-group, since PoCL would give several long ones to one core
+                if simd:  # one work-item in each work-group, since PoCL runs a work-group on one core
                     grid = (one.items or self._layout.size(stream, numbers, of_panel, some, cells), 1), (1, 1)
                 else:
                     grid = self._layout.grid(numbers, some, 1 if update else one.blocks)

@@ -108,7 +108,7 @@ def update(profile: Profile, dtype: str) -> Variant:
 
 
 def update_range(profile: Profile, n: int) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
-    """Return the global and local size of :func:`update` over n rows."""
+    """Return the global and local size of a launch of the program :func:`update` over n rows."""
     pieces = -(-n // profile.block)
     return ((pieces,), None) if profile.style == "simd" else ((pieces * profile.group,), (profile.group,))
 
@@ -121,9 +121,10 @@ GATHERED, CACHE_LINE = 0.45, 16
 
 
 def gather_cost(profile: Profile, n: int, W: int) -> float:
-    """Return the cost in dense multiply-adds of gathering a value from stored rows of n values.
+    """Return the cost of gathering one value of K if W values are gathered from each stored row of n values.
 
-    Gathering W values from a row reads a cache line for each value, or the whole row if that is less.
+    The unit is one multiply-add of a product of dense rows. Each gathered value costs the reading of a cache line, or
+    of n / W values if these are fewer: the whole row is then read.
     """
     return GATHERED * min(CACHE_LINE, n / W) * profile.cache_cost
 
@@ -149,7 +150,7 @@ class RowSource(NamedTuple):
 
 
 def computed_rows(spec: Spec) -> RowSource:
-    """Return the OpenCL text that computes rows of a subproblem's matrix K from the rows that a panel holds."""
+    """Return the OpenCL text that computes rows of a subproblem's matrix K from the subproblem's rows in a panel."""
     return RowSource(spec.name or "expression", sources.render("gram/row_simd", kernel=spec))
 
 
@@ -158,15 +159,15 @@ def stored_rows() -> RowSource:
     return RowSource("stored", sources.cl("gram/row_stored"), (f"-DSLABS={SLABS}",))
 
 
-BLOCK = 32  # number of lane groups of V rows that a work-item of the kernel forward_back takes
+BLOCK = 32  # number of lane groups (V rows side by side) that a work-item of the kernel forward_back takes
 RUN = 128  # number of terms that are summed in the dtype of K before their sum is added to a double or a pair of floats
 
 
 def forward_back(spec: Spec, kind: str, dtype: str, profile: Profile, d: int = 0, sub: int = 4) -> Variant | None:
-    """Return the program that computes K' H K V in one pass over the rows of K.
+    """Return the program that computes K' H K V in one pass over the rows of K, for given V and a matrix H of each row.
 
-    A work-item holds the rows of K of ``sub`` lane groups, each of V rows, in scratch memory; ``sub`` divides BLOCK.
-    Return None if the layout has no such program for the profile.
+    A work-item holds the rows of K of ``sub`` lane groups (rows stored side by side) in scratch memory. ``sub`` divides
+    BLOCK. Return None if the layout has no such program for the profile.
     """
     layout = layouts.LAYOUTS[kind]
     made = layout.forward_back(spec, profile, dtype, d)
@@ -178,13 +179,13 @@ def forward_back(spec: Spec, kind: str, dtype: str, profile: Profile, d: int = 0
     return Variant(label, made[0], (*shared, *extra), "forward_back")
 
 
-# In the kernel back (back.cl) a work-item takes ROWS_EACH right-hand rows u of K(X, U), a divisor of the capacity of U.
-# In the kernel forth (back.cl) a SIMD work-item takes FORTH vectors of rows. A work-group takes LINE rows.
+# In the kernel back (back.cl) a work-item takes ROWS_EACH rows u of K(X, U). The capacity of U is a multiple of it.
+# In the kernel forth (back.cl) a SIMD work-item takes FORTH vectors of rows. Else a work-group takes LINE rows.
 ROWS_EACH, FORTH, LINE = 4, 4, 16
 
 
 def back(profile: Profile, dtype: str, exact: bool = False) -> Variant:
-    """Return the program that computes K V and K' R from stored rows of K.
+    """Return the program that computes K V and K' R from stored rows of K, for given matrices V and R.
 
     If ``exact``, all sums are in the device's wide type: double, or a pair of floats.
     """
@@ -256,7 +257,7 @@ class Units:
         return self.warp * (self.groups * lanes // self.rows) * (self.blocks * lanes // self.vectors)
 
     def together(self, lanes: int) -> int:
-        """Return how many fragments of a warp write their sums over the rows U of K(X, U) to local memory at a time.
+        """Return how many fragments of a warp write to local memory at a time their sums over the rows U of K(X, U).
 
         The sums take the place of features in local memory, whose size limits the number of fragments.
         """
@@ -280,7 +281,7 @@ class Units:
         return "" if whole and "wide" in profile.tiles else f"the profile {profile.name} has no such tile"
 
     def gram(self, spec: Spec, product: str, profile: Profile, d: int = 0) -> Variant:
-        """Return the program of a product (see PRODUCTS) with a kernel function over all rows, dense and float32."""
+        """Return the program by which the matrix units compute a product (see PRODUCTS) over dense float32 rows."""
         template = sources.render("gram/gram_matrix_workgroup", kernel=spec, units=self.name, unroll=self.unroll)
         text, V = "\n".join((sources.cl(self.text), template.removeprefix(sources.cl()))), profile.lanes
         numbers = {

@@ -31,8 +31,8 @@ from clsvm.opencl.contexts import thread_dict
 from clsvm.opencl.stream import ALIGNMENT, Buffer, JoinedArrays, Stream, join_arrays
 
 Vector = NDArray[np.float64]
-_TILE = 64  # a multiple of the rows in a lane group, and of the support vectors in a block of a panel, for every layout
-# Each group of support vectors begins at a multiple of _BEGIN rows of its panel, where a sub-buffer may begin.
+_TILE = 64  # a multiple, for every layout, of V (rows stored side by side) and of the rows in a block of a panel
+# Each group of support vectors begins at a multiple of _BEGIN rows of its panel (buffer), where a sub-buffer may begin.
 _BEGIN = ALIGNMENT // 4
 CHUNK = 256 << 20  # bytes of rows to predict that are laid out at a time
 IN_PLACE = 0.8  # share of the free memory that a block of rows may take if kernels read X in the host's memory
@@ -40,9 +40,9 @@ PANEL, PASSING = 32 << 20, 4 << 20  # bytes of a buffer of support vectors: PANE
 MIN_PANEL = 512  # smallest number of support vectors in a buffer that is refilled, since each filling has a cost
 ALL = slice(None)  # select every group of support vectors
 SECTIONS = 16  # for at least this many pieces of support vectors, building a program for one joint launch pays
-WEIGHTS = 8 << 20  # largest size in bytes of the coefficients on the device at a time, unless a single piece has more
+WEIGHTS = 8 << 20  # largest bytes of the coefficients on the device at a time, unless one piece of vectors has more
 ROW_OVERHEAD = 24  # bytes of a row's squared norm and of its index in device order
-MAX_BATCH = 64  # largest number of rows of a small batch; 64 rows are whole lane groups on every device
+MAX_BATCH = 64  # largest number of rows of a small batch; every device's V, the rows stored side by side, divides it
 SHARE = 1 / 128  # largest share of the memory budget that a small-batch predictor takes
 PREDICTORS = 8  # largest number of small-batch predictors of a thread; before one more is made, all are discarded
 FIXED = 4096  # bytes of a small-batch predictor besides its rows, their norms and sums, and the coefficients
@@ -112,9 +112,9 @@ def _pieces(ends: Sequence[int], most: int) -> tuple[int, list[list[Piece]]]:
 
 
 def _runs(pieces: Sequence[Piece], among: Sequence[int], problems: int) -> Iterator[list[int]]:
-    """Yield runs of the piece numbers ``among``, so that the coefficients of a run take at most WEIGHTS bytes.
+    """Split the piece numbers ``among`` into runs whose coefficients take at most WEIGHTS bytes, and yield the runs.
 
-    A piece with more coefficients is a run by itself. There are coefficients for each of ``problems`` problems.
+    A piece with more coefficients is a run by itself. Each support vector has a coefficient for each problem.
     """
     run: list[int] = []
     for at in among:
@@ -128,9 +128,7 @@ def _runs(pieces: Sequence[Piece], among: Sequence[int], problems: int) -> Itera
 def _weights(pieces: Sequence[Piece], coefficients: Vector, begin: int, capacity: int) -> Vector:
     """Return an array (problems, capacity) of the coefficients of the support vectors in a panel, from ``begin`` on.
 
-    A panel is the device buffer of the support vectors.
-
-    Positions that belong to none of the pieces have the coefficient 0.
+    A panel is the device buffer of the support vectors. Its positions outside all pieces get the coefficient 0.
     """
     D = np.zeros((len(coefficients), capacity))
     for piece in pieces:
@@ -162,10 +160,11 @@ class LoadedPanel(NamedTuple):
     buffers: tuple[Buffer, ...]
 
     def add(self, gram: Gram, run: Sequence[int], coefficients: Vector, c: Buffer, n: int, first: int) -> list[Buffer]:
-        """Add the kernel sums over the pieces of support vectors numbered ``run`` to c (groups * problems, n).
+        """Add sums of K over support vectors, weighted by ``coefficients``, to the buffer c (groups * problems, n).
 
-        The first rows of c are for group ``first``. For dense rows, one launch serves many pieces. Return the buffers
-        that the caller frees once the launches have finished.
+        ``run`` holds the numbers of the pieces of support vectors to sum. The first rows of c are for group ``first``.
+        For dense rows, one launch serves many pieces. Return the buffers that the caller frees once the launches have
+        finished.
         """
         stream, problems, pieces = gram.stream, len(coefficients), [self.pieces[at] for at in run]
         begin = pieces[0].at
@@ -283,7 +282,7 @@ class Support:
         return self._summed(stream, X, coefficients / units[:, None], groups) * scaled
 
     def _summed(self, stream: Stream, X: Data, coefficients: Vector, groups: slice) -> Vector:
-        """Return :meth:`responses` for coefficients within the range of the device's wide numbers."""
+        """Return :meth:`responses` for coefficients in the range of the device's doubles or pairs of floats."""
         among = self.among(groups)
         problems, n = len(coefficients), X.shape[0]
         if len(among) == len(self._ends) and (few := self._small_batch(stream, X, problems)):
@@ -302,8 +301,11 @@ class Support:
         return out
 
     def _small_batch(self, stream: Stream, X: Data, problems: int) -> SmallBatchPredictor | None:
-        """Return this thread's small-batch predictor. Return None for more than MAX_BATCH rows, for a layout other than
-        dense lane groups, or for a predictor that would exceed its share of the memory."""
+        """Return this thread's small-batch predictor for rows X and ``problems`` problems, or None.
+
+        None means that X has more than MAX_BATCH rows or a layout other than dense, or that the predictor would exceed
+        its share of the memory. The device must also hold the support vectors and have doubles.
+        """
         (n, d), groups, vectors = X.shape, len(self._ends), len(self._resident) * self._capacity
         if not self._resident or n > MAX_BATCH or stream.profile.wide != "double" or stream.simulated:
             return None
@@ -335,7 +337,7 @@ class Support:
         The columns are the rows of ``gram`` in device order.
         """
         problems, n_pad = len(coefficients), gram.rows.n_pad
-        n = -(-n_pad // _TILE) * _TILE  # the sums of each group begin where a sub-buffer may begin
+        n = -(-n_pad // _TILE) * _TILE  # n_pad rounded up, so that a sub-buffer may begin at the sums of each group
         sums = stream.zeros(8 * len(groups) * problems * n)
         for number, pieces in enumerate(self.pieces):
             among = [at for at, piece in enumerate(pieces) if piece.group in groups]
@@ -390,8 +392,8 @@ class SmallBatchPredictor:
         self._weights = stream.buffer(size * len(loads))
         self._weights_of = [stream.part(self._weights, number * size, size) for number in range(len(loads))]
         self._written: Vector | None = None  # the coefficients that were last copied to the device
-        self._launches: dict[int, list[Callable[[], None]]] = {}  # launches by number of lane groups
-        # Build programs before a call takes its stream's lock: a fork takes the builder's lock first, then streams'.
+        self._launches: dict[int, list[Callable[[], None]]] = {}  # launches by number of lane groups (V rows)
+        # Build programs here, not under a stream's lock: a fork takes the lock for builds first, and could deadlock.
         self._prepare(1)
         m = max(piece.which.stop for load in loads for piece in load.pieces)
         self._predict(stream, np.zeros((1, d)), np.zeros((problems, m)))
@@ -406,7 +408,7 @@ class SmallBatchPredictor:
         Raises ValueError for a row whose squared norm exceeds the range of the dtype.
         """
         self._prepare(-(-X.shape[0] // self._rows.lanes))
-        with stream.lock:  # a fork waits for this stream
+        with stream.lock:  # so that a fork waits until the call is done
             return self._predict(stream, X.toarray() if sp.issparse(X) else X, coefficients)
 
     def _predict(self, stream: Stream, X: NDArray[np.floating], coefficients: Vector) -> Vector:
@@ -425,7 +427,7 @@ class SmallBatchPredictor:
         return found[1:, :n]
 
     def _prepare(self, groups: int) -> None:
-        """Prepare launches over ``groups`` lane groups of rows: pack, compute norms, and sum over support vectors."""
+        """Prepare the launches for ``groups`` lane groups of V rows: pack them, compute norms, sum K over vectors."""
         if groups in self._launches:
             return
         rows, packer, prepared = self._rows, self._packer, []

@@ -105,21 +105,22 @@ class RowCache:
         self._grow(computed + steps * self._entries)
 
     def _grow(self, rows: int) -> bool:
-        """Allocate slabs for ``rows`` rows, at most ``most``. Return False if the memory budget is used up before."""
+        """Allocate slabs until they hold min(rows, self.most) rows of K. Return False if memory does not suffice."""
         while len(self._slabs) < self._most and self.capacity < rows:
             try:
                 self._slabs.append(self._stream.slab(self.slab_bytes))
-            except (ValueError, DeviceError):  # the cache keeps its size
+            except (ValueError, DeviceError):  # the cache stays at its present size for good
                 self._most = len(self._slabs)
                 return False
         return True
 
 
 class StoredGram(Operator):
-    """Compute products with K (n, n) that the device holds whole in ``store``. A panel is only a list of row numbers.
+    """Compute products with K (n, n) that the device holds whole in ``store``.
 
-    ``vectors`` is an Operator that computes K from the rows, or None. It computes K among right-hand rows again if that
-    takes less time than gathering these values out of the stored rows.
+    A panel, which names the right-hand rows of a product, is only a list of row numbers here. ``vectors`` is an
+    Operator that computes K from the rows, or None. It computes K among right-hand rows again if that takes less time
+    than gathering these values out of the stored rows.
     """
 
     whole = True
@@ -180,7 +181,7 @@ def nbytes(n: int, dtype: str) -> int:
 
 
 def needed_bytes(gram: Operator) -> int:
-    """Return the number of bytes that :func:`computed` allocates, including its panel, a buffer of rows of X."""
+    """Return the number of bytes that :func:`computed` allocates for K and for the buffer of rows U of K(X, U)."""
     return nbytes(gram.rows.n_pad, gram.rows.dtype) + gram.panel_bytes(_AT_A_TIME)
 
 
@@ -220,7 +221,7 @@ def computed(gram: Operator, tiles: bool) -> StoredGram:
     listed = stream.buffer(4 * panel.capacity), stream.buffer(4 * panel.capacity), stream.buffer(4)
     fill(gram, panel, listed, store, every, every, symmetric)
     stream.free(*listed, *panel.buffers())
-    # largest cost of a value in a tile of K, for a tile of any size
+    # the largest cost of a value of K among right-hand rows, which are gathered or computed, whichever costs less
     cost = min(programs.gather_cost(profile, n, 1), rows.tile_cost) if tiles else 1.0
     return StoredGram(stream, store, replace(rows, tile_cost=cost), gram.kernel, gram if tiles else None)
 
@@ -238,8 +239,8 @@ def fill(
     """Compute the rows of K at the ascending positions ``rows`` and write each into its slot of a store.
 
     ``panel`` holds some of the rows at a time, as the right-hand rows U of a product K(X, U), from the last rows to the
-    first. With ``symmetric``, only the first ``end`` values of a row u are computed, up to the last row of the panel.
-    Once all panels are done, the other values K[u][v] are copied from K[v][u] (mirror_rows in stored.cl).
+    first. With ``symmetric``, only the values of a row up to the last row of the panel are computed. Once all panels
+    are done, the other values K[u][v] are copied from K[v][u] (mirror_rows in stored.cl).
 
     Arguments:
         listed: buffers for a panel's positions, slots and count.

@@ -38,11 +38,11 @@ class Found(NamedTuple):
     error: float = np.nan
 
 
-_FOUND: dict[tuple[Any, ...], Found] = {}  # results by context and profile
+_FOUND: dict[tuple[Any, ...], Found] = {}  # results of find_units, by OpenCL context and profile
 
 
 def find_units(stream: Stream) -> Found:
-    """Try the matrix units that the device's platform may have, and return the first that are precise on the device."""
+    """Try the matrix units (tensor cores) that the device may have, and return the first ones that are precise."""
     context, profile, _ = stream.setting
     key = context, profile.name, profile.lanes, UNITS
     try:
@@ -76,7 +76,7 @@ def _try_units(stream: Stream) -> Found:
 
 
 def measure_units(stream: Stream, one: Units) -> tuple[float, bool]:
-    """Compute inner products of random rows by matrix units, and sums of them, and compare both with float64.
+    """Compare inner products of random rows, and weighted sums of these products, by matrix units with float64.
 
     Return the largest error, divided by the norms of the two rows. Return also whether a row's inner product with
     itself differs from the squared norm that the matrix units compute. Raises BuildError and DeviceError.
