@@ -28,7 +28,7 @@ from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Stream
 
 LAYOUTS: dict[str, Layout] = {layout.name: layout for layout in (DENSE, BITS, CSR, CLUSTERED, HYBRID, INVERTED)}
-# rows that are selected by number become CSR if a value of K costs less than this share of its cost in dense rows
+# rows that products select by number become CSR if a value of K then costs less than this share of its cost when dense
 SOONER = 0.8
 _SAMPLE = 2048  # number of rows from which the density of columns is estimated
 # The centre of dense rows is the mean of about this many sampled rows, or of all rows if the sample has an outlier.
@@ -81,11 +81,11 @@ def choose(
 
 
 def single_pass_plan(plan: Plan, X: Data, limit: float = np.inf) -> Plan:
-    """Return the plan for rows X (n, d) that are read once or selected by row number.
+    """Return ``plan`` for rows X (n, d) that are read once or selected by row number.
 
-    An inverted index or a clustering would not repay its cost. Clustered rows become dense rows instead, or CSR if X is
-    sparse and dense rows would exceed ``limit`` bytes. The same holds for rows of bits: other rows may have other
-    entries than 0 and 1.
+    An inverted index or a clustering would not repay its cost, so the plan gets a simpler layout. Clustered rows become
+    dense rows, or CSR if X is sparse and dense rows would exceed ``limit`` bytes. Rows of bits change likewise, because
+    X may have entries other than 0 and 1.
     """
     layout, large = LAYOUTS[plan.kind], sp.issparse(X) and 8 * X.shape[0] * X.shape[1] > limit
     stays = layout.in_order and not layout.binary
@@ -95,8 +95,8 @@ def single_pass_plan(plan: Plan, X: Data, limit: float = np.inf) -> Plan:
 def unrestricted_plan(plan: Plan) -> Plan:
     """Return a plan for rows of any entries, such as rows to predict.
 
-    This is ``plan``, unless its layout holds bits. Then it is the one of least cost among the other layouts that store
-    no column apart.
+    This is ``plan``, unless its layout holds bits. A plan of bits gets the cheapest of the other layouts, without those
+    that store dense columns whole and the other columns as sparse entries.
     """
     if not LAYOUTS[plan.kind].binary:
         return plan
@@ -126,7 +126,7 @@ def cheaper_plan(plan: Plan, X: Data) -> Plan:
 
 
 def streamed_plan(plan: Plan, X: Data, limit: float = np.inf) -> Plan:
-    """Return the plan for rows X (n, d) that every pass over the data converts to the layout anew.
+    """Return ``plan`` for rows X (n, d) that every pass over the data converts to the layout anew.
 
     A layout that stores dense columns whole becomes CSR, because separating them from the other columns takes longer
     than it saves.
@@ -202,7 +202,7 @@ def _full_columns(X: Data, density: NDArray[np.float64]) -> NDArray[np.bool_]:
 def _mean(X: Data, columns: NDArray[np.bool_]) -> NDArray[np.float64]:
     if sp.issparse(X):
         return (np.bincount(X.indices, X.data, minlength=X.shape[1]) / X.shape[0])[columns]  # bincount sums in float64
-    if (step := X.shape[0] // _MEANT) > 1:  # an outlier would move the mean of a sample far from the other rows
+    if (step := X.shape[0] // _MEANT) > 1:  # an outlier would move the sample's mean far away
         some = X[::step]
         with np.errstate(over="ignore"):
             sizes = np.einsum("ij,ij->i", some, some)

@@ -24,7 +24,7 @@ from clsvm.opencl import sources
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Stream
 
-_STEP = 1 << 14  # entries of X that are tested at a time: they stay in the first-level cache
+_STEP = 1 << 14  # number of entries of X that are tested at a time, so that they stay in the first-level cache
 
 
 def binary(X: Data) -> bool:
@@ -42,7 +42,7 @@ def words(d: int, dtype: str) -> int:
 
 @dataclass(frozen=True)
 class BitRows(LaneRows):
-    """Hold rows of 0 and 1 in lane groups of words."""
+    """Hold rows of 0 and 1, a bit for each feature, in lane groups: V rows side by side, word by word."""
 
     @property
     def length(self) -> int:

@@ -46,10 +46,10 @@ from clsvm.opencl.profiles import Profile, shape_class
 from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Buffer, Stream
 
-ORDERED = 8192  # for at most this many columns, a first-level cache holds the map from columns to lines of a block
+ORDERED = 8192  # rows of more columns than this get the columns in order of falling density, to use caches better
 VALUE = 1.4  # cost of computing the kernel function and storing its value, as a multiple of the profile's value_cost
-CONVERTED = 1000.0  # cost of testing one value of a dense row for 0, in dense multiply-adds
-LINE = 12000.0  # cost of copying one feature of a block of right-hand rows U of K(X, U), in dense multiply-adds
+CONVERTED = 1000.0  # cost of testing one value of a dense row for 0, in multiply-adds of dense rows
+LINE = 12000.0  # cost of copying one feature of a block of rows U of K(X, U), in multiply-adds of dense rows
 CACHED = 4096  # number of features of 64 right-hand rows U of K(X, U) that a second-level cache holds
 FAR = 3.0  # extra cost of an entry whose feature is not in a second-level cache, as a multiple of an entry's cost
 TEAM_ITEMS = 256  # work-items of a work-group
@@ -153,7 +153,7 @@ class CsrReader(Reader):
         super().__init__(layout, stream, rows, kernel)
         self._sparse = rows.d - rows.dense.number
         self._line_bytes = 4 * max(1, self._sparse)
-        if kernel.spec.element:  # each row's sum against the zero vector takes the place of its norm
+        if kernel.spec.element:  # element-wise kernels read each row's sum with the zero vector in place of its norm
             self.norms = stream.buffer(self.real.itemsize * rows.n_pad)
             made = stream.variant(zero_sums(kernel.spec, rows.dtype, stream.profile, rows.d))
             given = rows.csr.indptr, rows.csr.data, self._sparse, self.norms, kernel.scalars(rows.dtype)
@@ -177,8 +177,10 @@ class CsrReader(Reader):
         return super().panel_bytes(capacity) + self._line_bytes
 
     def values_bytes(self, capacity: int) -> int:
-        """Return the bytes of a block: a line of zeros, a line for each dense column, and a line for each other feature
-        that the block's rows can have."""
+        """Return the bytes of a block of right-hand rows. A line holds one feature of all these rows.
+
+        There is a line of zeros, a line for each dense column, and a line for each other feature that rows can have.
+        """
         r, width = self.rows, self.layout.width(self.stream.profile, self.rows.dtype, shape_class(capacity))
         lines: int = 1 + r.dense.number + min(self._sparse, r.entries(width))
         return lines * width * self.real.itemsize
@@ -222,13 +224,13 @@ class CsrReader(Reader):
         self._scatter[2](*self._range(panel), dense, listed, which, first, panel.values)
 
     def _range(self, panel: Panel) -> tuple[tuple[int, int], tuple[int, int] | None]:
-        """Return the global and local size of the kernels that fill a block."""
+        """Return the global and local size of the kernels that fill a panel with one block of right-hand rows."""
         simd = self.stream.profile.style == "simd"
         return (panel.width, 1 if simd else 32), (1, 1) if simd else None
 
 
 class Csr(Layout):
-    """Store entries alone."""
+    """Store rows in CSR: the nonzero entries alone."""
 
     name, reader, sparse, shared = "csr", CsrReader, True, False
     panel_words = (
@@ -257,12 +259,11 @@ class Csr(Layout):
         return self.of_parts(survey, np.zeros(len(survey.density), bool))
 
     def of_parts(self, survey: Survey, whole: NDArray[np.bool_]) -> float:
-        """Return the cost of a value of K(X, U) from the entries in columns that are not ``whole`` (d,), in dense
-        multiply-adds.
+        """Return the cost of a value of K(X, U), in multiply-adds of dense rows, without the columns ``whole`` (d,).
 
         Half of an entry's cost is shared by all right-hand rows of a block. A CPU's cache holds the block's densest
-        columns. An entry in another column of the block costs four times as much. Filling in each feature of the block
-        has a cost too.
+        columns. An entry in another column of the block costs four times as much. Copying each feature of the rows U
+        into the block has a cost too.
         """
         density = survey.density[~whole]
         profile, width = survey.profile, self.width(survey.profile, "float32", shape_class(survey.working))
@@ -277,8 +278,11 @@ class Csr(Layout):
         return 0.0 if sp.issparse(survey.X) else CONVERTED * survey.X.shape[1]
 
     def partition(self, profile: Profile, X: Data) -> Partition | None:
-        """Return the columns in order of falling density, or None if X has few. Columns that are read often then
-        share cache lines. A row's entries keep their order, and values of K keep their bits."""
+        """Return the columns in order of falling density, or None if X has at most ORDERED columns.
+
+        Columns that are read often then share cache lines. A row's entries keep their order, and values of K keep their
+        bits.
+        """
         return partition.by_density(partition.counts(X)) if X.shape[1] > ORDERED else None
 
     def row_bytes(self, plan: Plan, X: Data, itemsize: int) -> int:
@@ -302,8 +306,10 @@ class Csr(Layout):
         return self._laid(stream, *self._split(X, plan), dtype)
 
     def _split(self, X: Data, plan: Plan) -> tuple[NDArray[np.floating], sp.csr_matrix]:
-        """Subtract the centre from X (n, d). Return the columns that are stored whole (n, number), and the other
-        columns in CSR."""
+        """Subtract the plan's centre from X (n, d), and split X into dense and sparse columns.
+
+        Return the columns that are stored whole (n, number), and the other columns in CSR.
+        """
         X = entries(centred(X, plan.centre))
         if self.splits and plan.partition:
             return partition.split(X, plan.partition)
@@ -335,8 +341,10 @@ class Csr(Layout):
         return made
 
     def width(self, profile: Profile, dtype: str, shape: str) -> int:
-        """Return the number of rows U of K(X, U) in a block of a panel. For few rows U a SIMD device takes the
-        width of one vector, because the time of an entry does not depend on how many rows of the block are used."""
+        """Return the number of rows U of K(X, U) in a block of a panel.
+
+        For few rows U a SIMD device takes one vector of rows, since unused rows of a block cost as much as used ones.
+        """
         V = record.lanes(profile, dtype)
         if profile.style == "workgroup":  # local memory holds a work-group's tile
             return min(profile.panel, 64) if dtype == "float64" else profile.panel
@@ -414,11 +422,11 @@ def zero_sums(spec: Spec, dtype: str, profile: Profile, d: int = 0) -> Variant:
     return Variant(label, text, tuple(options(profile, dtype, d)), "zero_sums")
 
 
-# A block of the index has BLOCK rows, so that a cache holds their sums, or at most MAX_BLOCK, numbered by 16 bits.
+# A block of the index has BLOCK rows, whose sums a cache holds, or up to MAX_BLOCK rows, whose numbers fit in 16 bits.
 BLOCK, MAX_BLOCK = 16384, 1 << 16
 ADDED = 2.0  # cost of storing the sums over whole columns and reading them again, as a multiple of value_cost
 LIST = 60.0  # cost of finding a column's entries in a block, as a multiple of the cost of a pair of matching entries
-COLD = 1.75  # factor on LIST if so few right-hand rows (16) search a column that no cache holds its entries yet
+COLD = 1.75  # factor on LIST for at most 16 right-hand rows, which find the entries of few columns in a cache
 MIN_INDEXED = 256  # an inverted index is made for at least this many rows
 PARTS = 4  # number of work-items for each compute unit that build an inverted index
 WEIGHED = 512  # number of rows for which one work-item adds values of K to the sums c
@@ -500,8 +508,10 @@ class Inverted(Hybrid):
         return cells + survey.overhead(0.0, (1 + (number > 0)) * blocks)
 
     def gain(self, profile: Profile) -> Gain:
-        """Return how much storing a column whole saves. The number of matching pairs of entries grows as the square of
-        the column's density."""
+        """Return how much storing a column whole saves, compared with the inverted index.
+
+        The number of matching pairs of entries in a column grows as the square of the column's density.
+        """
         if not self.suits(profile):
             return super().gain(profile)
         cell = profile.hybrid_cost
@@ -537,7 +547,7 @@ INVERTED = Inverted()
 
 
 def _cells(profile: Profile, n: int, dense: int, count: NDArray[Any], found: float = LIST, wait: float = 1.0) -> float:
-    """Return the cost of a value of K by the inverted index, in dense multiply-adds.
+    """Return the cost of a value of K by the inverted index, in multiply-adds of dense rows.
 
     ``dense`` is the number of columns stored whole. ``count`` holds the number of entries of each other column.
     ``found`` is the cost of finding a column's entries in a block. ``wait`` is the factor by which multiply-adds slow
@@ -570,7 +580,7 @@ def invert(profile: Profile, dtype: str, d: int = 0) -> Variant:
 
 
 def _index(stream: Stream, rows: CsrRows, columns: int) -> InvertedIndex:
-    """Return the inverted index of ``rows``. ``columns`` is one more than the last column number in use."""
+    """Build the inverted index of ``rows``. ``columns`` is one more than the last column number in use."""
     n, csr, units = rows.n, rows.csr, stream.compute_units
     entries, real = rows.entries(n), np.dtype(rows.dtype)
     size = _size(n, columns, entries)

@@ -39,9 +39,10 @@ from clsvm.opencl.stream import Buffer, Stream
 MAX_FEATURES = 16384  # largest number of columns of clustered rows, and of dense rows that are mostly zero
 TILES = 4  # a work-item takes at least this many register tiles, if there are enough of them
 WORTH = 1 << 20  # a work-item makes at least this many multiply-adds, which take some microseconds
-UNEVEN = 8  # in K(U, U), work-items take one register tile each if a compute unit has fewer than UNEVEN * TILES tiles
+# For K(U, U) of right-hand rows U, a work-item takes one register tile if a compute unit has less than UNEVEN * TILES.
+UNEVEN = 8
 CHUNK = 128  # features in a chunk: a first-level cache holds 128 features of a tile's rows and of the right-hand rows
-# by shape class: rows with more chunks of features than this number are multiplied chunk by chunk
+# by size class of U in K(X, U): rows with more than this number of chunks of features are multiplied chunk by chunk
 CUT = {"many": 1, "few": 4}
 WAIT = 1.5  # factor on the cost of a multiply-add of K(X, U) if U has few rows and a CPU waits for dense X
 # cost of the kernel function over dense rows and over clustered rows, as a multiple of the profile's value_cost
@@ -50,10 +51,10 @@ DENSE_VALUE, CLUSTERED_VALUE = 1.5, 1.4
 AHEAD = 64  # a row's values are prefetched this number of features ahead of their use
 # A work-item takes at most RUN lane groups of V rows, and a compute unit gets at least SHARE work-items.
 RUN, SHARE = 16, 8
-SKIPPED = 1024  # a cluster of rows X may lack this many features of the rows U of K(X, U) at no cost
-SCATTERED = 1280  # if a cluster lacks this many features more, the cost of a multiply-add doubles
-FIRST = 600.0  # cost of reading a feature of the rows U of K(X, U) for the first time, in dense multiply-adds
-NEAR = 256  # a cache holds this many features of the rows U of K(X, U), which do not have the cost FIRST
+SKIPPED = 1024  # multiply-adds cost no more if a cluster of rows X lacks at most this many of all features
+SCATTERED = 1280  # the cost of a multiply-add doubles if a cluster lacks SKIPPED + SCATTERED features
+FIRST = 600.0  # cost of reading a feature of the rows U of K(X, U) for the first time, in multiply-adds of dense rows
+NEAR = 256  # a cache holds this many features of the rows U of K(X, U), so that reading these does not cost FIRST
 STAGING = 256 << 20  # bytes of rows that are copied at a time to a device that does not share the host's memory
 
 
@@ -147,7 +148,9 @@ class Source(NamedTuple):
 
 
 class Packer:
-    """Copy rows, less ``centre`` (d,), into lane groups of ``dtype``. The caller frees the buffer ``centre``.
+    """Copy rows, less ``centre`` (d,), into lane groups: V rows side by side, in ``dtype``.
+
+    The caller frees the buffer that the attribute ``centre`` holds.
 
     With ``prepared``, a method launches nothing. It returns a function that launches the kernel at each call.
     """
@@ -161,7 +164,10 @@ class Packer:
     def rows(
         self, source: Source, groups: range, order: Buffer, where: Columns, values: Buffer, prepared: bool = False
     ) -> Any:
-        """Write the lane groups ``groups`` to ``values``. Position i gets row order[i] - row0 of the source."""
+        """Write the lane groups ``groups`` (V rows each) to ``values``. Position i gets row order[i] - row0 of source.
+
+        ``where`` says where each lane group begins in ``values``.
+        """
         width = 1 if self._profile.style == "simd" else 64
         arguments = *source, groups.start, order, self.centre, where, int(where.dense), values
         return (self._pack.prepared if prepared else self._pack)((width, len(groups)), (width, 1), *arguments)
@@ -241,7 +247,7 @@ class LaneReader(Reader):
 
     def gather(self, panel: Panel, rows: Buffer, count: Buffer, fresh: bool = True) -> None:
         r, stream = self.rows, self.stream
-        if fresh and not (r.at.dense and panel.filled):  # dense rows overwrite all features of a filled panel
+        if fresh and not (r.at.dense and panel.filled):  # dense rows overwrite a filled panel wholly
             stream.clear(panel.values, panel.nbytes)
             stream.clear(panel.uu, panel.capacity * self.real.itemsize)
         panel.filled = True
@@ -358,7 +364,7 @@ class Lanes(Layout):
         return text, self._options(profile, self.single(profile, dtype, "many"), "many", d, of_panel=False)
 
     def _options(self, profile: Profile, tile: Tile, shape: str, d: int, of_panel: bool) -> list[str]:
-        """Return the -D options of a register tile. A tile of rows with many features reads them chunk by chunk."""
+        """Return the -D options of a register tile. If rows have many features, the tile reads features in chunks."""
         dense, most = of_panel or not self.sparse, CUT.get(shape, np.inf) * CHUNK
         chunk = [f"-DCHUNK={CHUNK}"] * (dense and profile.style == "simd" and d > most)
         return [*["-DDENSE"] * dense, *(f"-D{name}={n}" for name, n in tile.items()), *chunk]
@@ -378,8 +384,8 @@ class Lanes(Layout):
         chosen = {**profile.tiles[shape]}
         if profile.style == "simd":
             return {**chosen, "COLUMNS": min(chosen["COLUMNS"], self.width(profile, dtype, shape))}
-        columns_differ = self.sparse and not of_panel  # each lane group has its own columns
-        if dtype == "float64":  # a double takes two registers
+        columns_differ = self.sparse and not of_panel  # a tile then has one lane group, since each has other columns
+        if dtype == "float64":  # a double takes two registers, so tiles have fewer values
             few = {"RX": 1, "GROUPS": max(1, chosen["GROUPS"] // 2)}
             chosen |= few if "RX" in chosen else {"GROUPS": 1, "BLOCKS": 1, "DEPTH": min(8, chosen["DEPTH"])}
         return chosen | {name: 1 for name in ("GROUPS", "RX") if columns_differ and name in chosen}
@@ -392,7 +398,7 @@ class Lanes(Layout):
         """
         tiles, units = super().size(stream, numbers, of_panel, groups, cells), stream.compute_units
         rounds = tiles // (units * TILES)
-        uneven = of_panel and rounds < UNEVEN  # work-items that compute half of a symmetric tile have unequal work
+        uneven = of_panel and rounds < UNEVEN  # many small work-items balance the unequal work in half of K(U, U)
         if uneven or "GROUPS" not in numbers:
             return tiles
         return min(tiles, units * max(1, min(rounds, int(groups * cells / (units * WORTH)))))
@@ -465,7 +471,7 @@ class Clustered(Lanes):
         return self._packed(stream, X, plan, dtype, *self.arranged(stream, X, plan, dtype))
 
     def arranged(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> Arrangement:
-        """Cluster the dense rows X (n, d). Return each row's position in cluster order, for :meth:`build_part`."""
+        """Cluster the rows X (n, d). Return each row's position in cluster order, for :meth:`build_part`."""
         n, V = X.shape[0], record.lanes(stream.profile, dtype)
         size = V * stream.profile.cluster
         n_pad = record.padded(n, size)

@@ -61,7 +61,8 @@ class Plan:
     fill
         the estimated number of columns that a cluster of similar rows stores in the clustered layout, or None.
     whole
-        ``costs`` with each value's share of laying out a row. The layout with the lowest of them was chosen.
+        like ``costs``, plus a value's share of the cost of laying out a row, which about n values share. The layout
+        with the lowest number in ``whole`` was chosen.
     """
 
     kind: str
@@ -86,7 +87,7 @@ class Survey:
     density
         share of rows in which a feature is not 0, for each feature that occurs.
     working
-        number of right-hand rows in a product.
+        expected number of right-hand rows U in a product K(X, U).
     binary
         whether all entries of all rows are known to be 0 or 1.
     """
@@ -131,7 +132,7 @@ class Survey:
         """Return the cost of a value of K if multiply-adds overlap with the kernel function of other values.
 
         The value takes ``cells`` multiply-adds. The kernel function costs ``values`` times the profile's value_cost.
-        The sum is then little more than the larger of the two costs.
+        The result is little more than the larger of the two costs, plus the value's share of ``launches`` launches.
         """
         return math.hypot(cells, values * self.profile.value_cost) + self.overhead(0.0, launches)
 
@@ -163,12 +164,12 @@ class Rows:
     xx
         buffer of the rows' squared norms (n_pad,).
     cost
-        cost of a value of K(X, U), in dense multiply-adds.
+        cost of a value of K(X, U), in multiply-adds of dense rows.
     tile_cost
-        cost of a value of K(U, U) among the right-hand rows U of a product K(X, U), in dense multiply-adds.
+        cost of a value of K(U, U) among the right-hand rows U of a product K(X, U), in the same unit.
     layout_cost
-        cost of laying out one row on the device, in dense multiply-adds, if each product lays out all rows anew because
-        the device cannot hold them. It is 0 if the rows stay on the device.
+        cost of laying out one row on the device, in the same unit, if each product lays out all rows anew because the
+        device cannot hold them. It is 0 if the rows stay on the device.
     words
         text that reports add to the description of the rows.
     """
@@ -190,7 +191,7 @@ class Rows:
 
     @property
     def length(self) -> int:
-        """Return the number of values that a panel stores for a right-hand row whole."""
+        """Return how many values a panel, the buffer of right-hand rows, stores for each row with all its features."""
         return self.d
 
     def buffers(self) -> tuple[Buffer, ...]:
@@ -269,13 +270,13 @@ class Launch(NamedTuple):
     arguments
         the kernel's arguments for the rows and the panel.
     blocks
-        number of the panel's blocks of right-hand rows, which work-groups can share.
+        number of blocks of right-hand rows in the panel; different work-groups can compute different blocks.
     kernel
         name of the kernel in the program.
     items
         number of work-items of a SIMD launch, or 0 if Layout.size decides it.
     sums
-        whether the launch is only for products that add to the sums c.
+        whether the launch only adds weighted values of K to sums, so that products which store K leave it out.
     """
 
     first: int
@@ -327,8 +328,8 @@ class Reader(ABC):
     def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
         """Return a view of a filled panel, which holds right-hand rows U: the ``capacity`` rows from row ``first`` on.
 
-        The view consists of whole blocks. The buffer ``count`` holds the number of its valid rows. The method of this
-        class selects norms alone.
+        The view consists of whole blocks. The buffer ``count`` holds the number of its valid rows. This base
+        method selects only the part of the norms; the methods of subclasses add the rows themselves.
         """
         uu = self.stream.part(panel.uu, first * self.real.itemsize, capacity * self.real.itemsize)
         return replace(panel, capacity=capacity, uu=uu)
@@ -393,7 +394,8 @@ class Layout(ABC):
         arguments: the meaning of the kernel arguments that differ between layouts.
         panel_arguments: the meaning of these arguments in a launch over a panel.
 
-    V and the number of rows in a panel's block divide 64, the number of support vectors that are summed together.
+    V, the number of rows in a lane group, and the number of rows in a panel's block divide 64. Support vectors are
+    summed in multiples of 64.
     """
 
     name: str
@@ -421,10 +423,10 @@ class Layout(ABC):
 
     @abstractmethod
     def cost(self, survey: Survey) -> float | None:
-        """Return the cost of a value of K in dense multiply-adds. Return None if the layout should not be chosen."""
+        """Return the cost of a value of K, in multiply-adds of dense rows, or None if the layout must not be chosen."""
 
     def setup_cost(self, survey: Survey) -> float:
-        """Return the extra cost of laying out a row, compared with copying it, in dense multiply-adds."""
+        """Return how much more laying out a row costs than copying it, in multiply-adds of dense rows."""
         return 0.0
 
     def partition(self, profile: Profile, X: Data) -> Partition | None:
@@ -474,9 +476,9 @@ class Layout(ABC):
         """
 
     def forward_back(self, spec: Spec, profile: Profile, dtype: str, d: int) -> Text | None:
-        """Return the OpenCL text and -D options of the kernel forward_back, which computes K' H K V in one pass.
+        """Return the OpenCL text and -D options of the kernel forward_back, or None if the layout has no such kernel.
 
-        Return None if the layout has no such kernel.
+        The kernel computes K' H K V in one pass over the rows of K, for given V and a matrix H of each row.
         """
         return None
 
@@ -485,16 +487,17 @@ class Layout(ABC):
         """Return the number of work-items in a work-group. ``numbers`` are the kernel's -D options by name."""
 
     def grid(self, numbers: Mapping[str, int], groups: int, blocks: int) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Return the global and local size of a work-group launch over lane groups of X and blocks of U, for K(X, U).
+        """Return the global and local size of a launch that computes K(X, U) in the style "workgroup".
 
-        ``numbers`` are the kernel's -D options by name.
+        ``groups`` counts lane groups (V rows each) of X, ``blocks`` counts blocks of U. ``numbers`` are the kernel's -D
+        options by name.
         """
         items = self.items(numbers)
         shared = -(-blocks // numbers.get("BLOCKS", 1))
         return (-(-groups // numbers.get("GROUPS", 1)) * items, shared), (items, 1)
 
     def size(self, stream: Stream, numbers: Mapping[str, int], of_panel: bool, groups: int, cells: float) -> int:
-        """Return the number of work-items of a SIMD launch over ``groups`` lane groups.
+        """Return the number of work-items of a SIMD launch over ``groups`` lane groups (V rows each).
 
         One lane group costs ``cells`` multiply-adds. ``numbers`` are the kernel's -D options by name.
         """
@@ -507,7 +510,7 @@ def lanes(profile: Profile, dtype: str) -> int:
 
 
 def options(profile: Profile, dtype: str, d: int = 0) -> list[str]:
-    """Return the -D options that all programs over rows of ``dtype`` share."""
+    """Return the -D options that all programs over rows of ``dtype`` with ``d`` features share."""
     made = [f"-DV={lanes(profile, dtype)}", f"-DINDEX={'ushort' if d <= 1 << 16 else 'int'}"]
     made += ["-DSIMD"] * (profile.style == "simd") + ["-DREAL64"] * (dtype == "float64")
     return made + ["-DWIDE_PAIR"] * (profile.wide == "pair")
