@@ -196,7 +196,7 @@ class Expression:
                 yield from self._hoist(argument)
 
     def opencl(self, prefix: str) -> tuple[list[str], str]:
-        """Return OpenCL statements, and the OpenCL text of the expression's value after them.
+        """Return OpenCL statements that define variables, and the OpenCL text of the value in terms of these variables.
 
         Numbers have the OpenCL type ``kv``. The value of subtree i of :attr:`hoisted` is called ``<prefix><i>``.
         """
@@ -334,7 +334,7 @@ class _Reader:
     def _power(self, node: ast.expr, left: ast.expr, right: ast.expr, depth: int) -> Node:
         """Return the node of left ** right.
 
-        A small whole exponent or an integer parameter makes repeated products; other exponents make ``power``.
+        A small whole exponent or an integer parameter becomes repeated products. Others become the function ``power``.
         """
         made = self._call(FUNCTIONS["power"], [left, right], depth)
         base, exponent = made.args
@@ -349,7 +349,7 @@ class _Reader:
 _COSINES = np.array([1.0, 1 - 1e-6, 0.9, 0.3, 1e-2, 1e-5, -1e-5, -1e-2, -0.3, -0.9, -1.0])
 _POINTS = 6  # number of squared norms at which an expression is evaluated to estimate its rounding errors
 _STEPS, _LARGEST = np.linspace(0, 1, _POINTS), float(np.finfo(np.float64).max)
-INVALID = float(np.finfo(np.float32).max)  # error of a value that is inf or nan while the exact value is finite
+INVALID = float(np.finfo(np.float32).max)  # stands for the error of an inf or nan where the exact value is finite
 
 
 class Extent(NamedTuple):
@@ -387,7 +387,7 @@ class Evaluation(NamedTuple):
     largest
         the largest absolute value of the expression.
     error
-        the largest absolute error; INVALID if a value is not finite although the exact value is finite.
+        the largest absolute error; INVALID if a computed value is not finite although the exact value is finite.
     outside
         the largest absolute error of the values for which an inner value overflowed or underflowed.
     out_of_range
@@ -401,11 +401,11 @@ class Evaluation(NamedTuple):
 
 
 def compare(tree: Node, values: Mapping[str, Any], dtype: str) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Return an expression's value, its absolute error in ``dtype``, and where a subtree's value left the range.
+    """Return an expression's values, their absolute errors in ``dtype``, and where a subtree's value left the range.
 
-    ``values`` maps each name to an array in a wider type, or to a Python number for a parameter. The arrays broadcast.
-    The value is returned in the wider type. The error is INVALID if only the value in ``dtype`` is not finite, and 0 if
-    the value in the wider type is not finite. The range is that of ``dtype``.
+    The argument ``values`` maps each name to an array in a wider type, or to a Python number for a parameter. The
+    arrays broadcast. Values are returned in the wider type. An error is INVALID if only the value in ``dtype`` is not
+    finite, and 0 if the value in the wider type is not finite. The range is that of ``dtype``.
     """
     tiny = np.finfo(dtype).tiny
 
@@ -414,7 +414,7 @@ def compare(tree: Node, values: Mapping[str, Any], dtype: str) -> tuple[NDArray[
         size = np.abs(narrow)
         if size.min() >= tiny and size.max() < np.inf:
             return wide, narrow, left
-        narrow = np.where(size < tiny, narrow.dtype.type(0), narrow)  # devices may flush subnormal numbers to 0
+        narrow = np.where(size < tiny, narrow.dtype.type(0), narrow)  # as devices that flush subnormal numbers to 0
         return wide, narrow, left | ~np.isfinite(narrow) | ((np.abs(wide) < tiny) & (wide != 0))
 
     def walk(node: Node) -> tuple[Any, Any, Any]:
@@ -424,7 +424,7 @@ def compare(tree: Node, values: Mapping[str, Any], dtype: str) -> tuple[NDArray[
             return (value, value, False) if is_number else narrowed(value, value, False)
         wides, narrows, lefts = zip(*map(walk, node.args), strict=True)
         wide, left = node.apply(wides), reduce(or_, lefts)
-        if not isinstance(wide, np.ndarray):  # a function of parameters alone is computed on the host
+        if not isinstance(wide, np.ndarray):  # no array: the subtree has no variable, and the host computes it exactly
             return wide, wide, False
         narrow = node.apply(narrows)
         return (wide, narrow, left) if node.function.truth else narrowed(wide, narrow, left)
@@ -447,7 +447,7 @@ def inner_products(rows: Extent, others: Extent, wide: type) -> dict[str, NDArra
     """Return sample values of xx, yy, dot and sqdist, of type ``wide``, between two sets of rows with given extents."""
     xx = between(rows.least, rows.largest, wide)[:, None, None]
     yy = between(others.least, others.largest, wide)[:, None]
-    with np.errstate(invalid="ignore"):  # sizes may be infinite
+    with np.errstate(invalid="ignore"):  # infinite sizes give nan
         # rows of equal norm may be the same row, whose distance must be exactly 0
         dot = np.where(xx == yy, xx, np.sqrt(xx) * np.sqrt(yy)) * _COSINES
         return {"xx": xx, "yy": yy, "dot": dot, "sqdist": np.maximum(xx + yy - 2 * dot, 0)}

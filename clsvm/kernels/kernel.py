@@ -29,9 +29,9 @@ _TINY, _SMALLEST = float(np.finfo(np.float64).tiny), float(np.finfo(np.float64).
 _DIGITS = 1e-3  # float32 errors are proportional to eps if they are at most this share of the largest value
 _CELLS = 1 << 18  # number of terms e(x_j, y_j) that the host computes at a time
 _SAMPLE = 500  # rows on which Kernel.check tests a kernel function
-# Kernel.rounding tests distances (eps / 2)^step: with steps of the first array for many norms, of the second for one.
+# Kernel.rounding tests distances (eps / 2)^step. The steps are the first array if it tests many norms, else the second.
 _STEPS = np.linspace(1, 0, 200), np.linspace(1, 0, 1000)
-_SIZES = np.concatenate([[1.0], np.geomspace(1e-6, 0.9, 9)])  # squared norms in Kernel.rounding, over the largest one
+_SIZES = np.concatenate([[1.0], np.geomspace(1e-6, 0.9, 9)])  # norms that Kernel.rounding tests, over the largest one
 
 
 class Check(NamedTuple):
@@ -251,7 +251,7 @@ class Kernel:
         X, Y, empty = arrays.both_dense(X, X if Y is None else Y)
         self.check_domain(X)
         self.check_domain(Y)
-        if self.spec.oracle:  # empty columns can be left out, since e(0, 0) of every built-in function is 0
+        if self.spec.oracle:  # needs no count of empty columns, since e(0, 0) of every built-in function is 0
             with np.errstate(all="ignore"):
                 return self.spec.oracle(X, Y, **self.params)
         return self.evaluate(X, Y, empty)
@@ -333,8 +333,8 @@ class Kernel:
         return Check.of(self(X[picked]))
 
     def sizes(self, X: Any) -> NDArray[np.float64]:
-        """Return each row's size (n,), which bounds rounding errors of K. It is the squared norm, kept positive for a
-        nonzero row, or for an element-wise kernel function a bound of the row's sums."""
+        """Return each row's size (n,), which bounds rounding errors of K. It is the squared norm, which stays positive
+        for a nonzero row. For an element-wise kernel function it is a bound of the row's sums."""
         with np.errstate(over="ignore", under="ignore"):
             if not self.spec.element:
                 if sp.issparse(X):
@@ -370,7 +370,7 @@ class Kernel:
         """
         many = 1 + 0.75 * math.sqrt(terms)
         used = self.spec.expression.names & {"xx", "yy", "dot", "sqdist"}
-        # a function of sqdist alone takes all its values on rows of the largest norm, where its errors are largest
+        # a function of sqdist alone has its largest errors on rows of the largest norm, so no other norm is tested
         distance_only = used == {"sqdist"}
         near = np.concatenate([[0.0], 2 * (eps / 2) ** _STEPS[distance_only]])
         if self.spec.element:
@@ -382,7 +382,7 @@ class Kernel:
             norms = _SIZES[: 1 if distance_only else None] * size
             if least and least < norms.min() and not distance_only:
                 norms = np.concatenate([norms, np.geomspace(least, norms.min(), 5)[:-1]])
-            i, j = np.triu_indices(len(norms))  # K is symmetric
+            i, j = np.triu_indices(len(norms))  # pairs i <= j suffice, since K is symmetric
             xx, yy = norms[i, None], norms[j, None]
             # rows of equal norm may be the same row, whose distance must be exactly 0
             both = np.where(xx == yy, xx, np.sqrt(xx) * np.sqrt(yy))
@@ -445,7 +445,7 @@ class Kernel:
         return Evaluation(whole.largest, *errors, whole.out_of_range or terms.out_of_range)
 
     def _entry_error(self, high: float, eps: float) -> float:
-        """Return how much rounding x = ``high`` changes a term e(x, y) at most, for y near x and far from x."""
+        """Return the largest change of a term e(x, y) if x = ``high`` is rounded, for y near x and far from x."""
         farthest = 1 if self.spec.nonnegative else 2
         y = high * (1 - farthest * np.concatenate([[0.0], eps ** np.linspace(1, 0, 40)]))
         change = np.abs(self._element(high * (1 - eps), y) - self._element(high, y))
@@ -482,7 +482,7 @@ class Kernel:
         """Return the kernel ``self operator other``. If ``other`` is a number, it becomes a parameter ``number``."""
         if isinstance(other, Real) and not isinstance(other, bool):  # type: ignore[unreachable]
             if operator == "+" and other == 0:
-                return self  # sum() starts from 0
+                return self  # so that sum() of kernels works, which starts from 0
             name = _unused_name(number, self.params)
             text = f"{name} {operator} ({self.spec.text})"
             return self._made(text, (*self._parameters(), Parameter(name, Parameter(name, 1.0).check(other))))

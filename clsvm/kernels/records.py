@@ -151,7 +151,8 @@ class Spec:
     def arguments(self) -> tuple[Argument, ...]:
         """Return the numbers that the device gets as kernel arguments: f0, f1, ... for f and e0, e1, ... for e.
 
-        Each number is the value of one of the largest subtrees that contain parameters and no variable.
+        Each number is the value of a subtree of f or e that contains parameters and no variable, and is as large as
+        possible.
         """
         return tuple(
             Argument("int" if node.name in e.integers else "real", f"{prefix}{i}", node.evaluate)
@@ -161,7 +162,7 @@ class Spec:
 
     @cached_property
     def constants(self) -> frozenset[float]:
-        """Return the constants in the expressions."""
+        """Return the constants in the expressions f and e."""
         nodes = (node for e in self._expressions for node in e.tree.walk())
         return frozenset(node.number for node in nodes if not node.name and not node.function)
 
@@ -174,7 +175,7 @@ class Spec:
 
 
 def _of_difference(node: Node) -> bool:
-    """Return whether x and y occur in the expression tree only as x - y or y - x."""
+    """Return whether x and y occur in the expression tree ``node`` only as x - y or y - x."""
     if node.function and node.function.numpy is np.subtract and {a.name for a in node.args} == set(ELEMENTS):
         return True
     return node.name not in ELEMENTS and all(map(_of_difference, node.args))

@@ -83,6 +83,7 @@ def visible(process: int) -> list[cl.Device]:
     """Return pyopencl's devices of all platforms, in the order of their indices.
 
     Each device is listed once, although a loader that finds one library under two names lists its platform twice.
+    ``process`` is the process id, so that a forked process does not use the list of its parent.
     """
     try:
         return list(dict.fromkeys(device for platform in cl.get_platforms() for device in platform.get_devices()))
@@ -111,7 +112,7 @@ def _info(process: int, index: int, tried: bool) -> DeviceInfo:
     """Return the record of the device with this index.
 
     If ``tried`` is true, the device counts as usable only after a small fit. Else it is enough that a context can be
-    made.
+    made. ``process`` is the process id, so that a forked process uses no record of its parent.
     """
     device = visible(process)[index]
     reason = _reason(index, device, tried)
@@ -130,7 +131,7 @@ def _info(process: int, index: int, tried: bool) -> DeviceInfo:
 
 
 def _reason(index: int, device: cl.Device, tried: bool) -> str:
-    """Return why a device is not usable, or "" if it is."""
+    """Return why a device is not usable, or "" if it is. If ``tried`` is true, a small fit tests the device."""
     try:
         context_of(device)
     except DeviceError as error:
@@ -382,7 +383,7 @@ def untuned_profile(info: DeviceInfo) -> Profile:
 
 
 PROGRAM = "clsvm.small_fit"  # the module that runs the small fit
-TRIAL = "CLSVM_TRIAL"  # environment variable of the small fit's process; every device counts as usable there
+TRIAL = "CLSVM_TRIAL"  # environment variable that is set in the small fit's process, where it prevents further fits
 PASSED, FAILED = "passed", "failed: "  # start of the last output line of the small fit
 SECONDS = 90  # a small fit fails after this many seconds; a slow compiler takes half of them
 
@@ -400,7 +401,7 @@ def fit_failure(index: int, device: cl.Device) -> str:
         return ""
     words = _fit(index, device)
     if mark and words == PASSED:
-        with contextlib.suppress(OSError):  # the next process tries again
+        with contextlib.suppress(OSError):  # if the mark cannot be written, the next process repeats the fit
             mark.touch(mode=0o600)
     return words.removeprefix(FAILED) if words.startswith(FAILED) else ""
 

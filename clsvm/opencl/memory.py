@@ -216,7 +216,7 @@ def huge_pages(context: cl.Context, nbytes: int) -> Any:
     if not hasattr(mmap, "MADV_HUGEPAGE"):
         return None
     try:
-        memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared memory gets no huge pages
+        memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared maps get no huge pages
         memory.madvise(mmap.MADV_HUGEPAGE)
     except OSError:
         return None
@@ -225,7 +225,7 @@ def huge_pages(context: cl.Context, nbytes: int) -> Any:
 
 
 def in_place(context: cl.Context, array: NDArray[Any]) -> tuple[Any, int]:
-    """Return a buffer by which kernels read a contiguous array without a copy, and the array's offset in it in bytes.
+    """Return a buffer by which kernels read a contiguous array without a copy, and the array's byte offset in it.
 
     Runtimes copy arrays that are not aligned, so the buffer begins at the aligned address before the array.
     """

@@ -71,7 +71,7 @@ class Profile:
     smo_items
         most work-items of a work-group that solves the dual over a working set.
     block
-        rows that a work-item (SIMD) or a work-group owns when it reads the row cache.
+        number of training rows whose gradients a work-item (SIMD) or a work-group updates from cached rows of K.
     chunks
         number of parts into which a reduction over rows divides the rows.
     working_set
@@ -92,7 +92,7 @@ class Profile:
     hit_cost
         cost of multiplying an entry of a row of U by an entry of an inverted index of the rows X, in K(X, U).
     value_cost
-        cost of evaluating the kernel function for a value of K and storing it, over CSR rows.
+        cost of evaluating the kernel function for a value of K over CSR rows, and storing the value.
     cluster_cost
         cost of finding the cluster of a row. One work-group does this, which uses a small part of a GPU.
     cache_cost
@@ -180,7 +180,7 @@ _GPU = Profile(
     working_set=1024,
     batch_rows=2048,
     sync=8,
-    bits_cost=16.0,  # not measured on a GPU: half of the word's multiply-adds
+    bits_cost=16.0,  # not measured: half of the multiply-adds that the 32 features of a word take in dense rows
     csr_cost=12.0,
     clustered_cost=1.1,
     hybrid_cost=4.0,

@@ -130,7 +130,7 @@ def _entries(folder: Path) -> dict[str, str]:
 
 
 def _folder(entries: dict[str, str]) -> Path | None:
-    """Return a folder that has exactly these .icd files, or None if no folder can be written.
+    """Return a folder with exactly the .icd files ``entries`` (name -> content), or None if no folder can be written.
 
     The name of the folder is a hash of its content. Processes share the folder, and no process changes its content.
     """
@@ -142,7 +142,10 @@ def _folder(entries: dict[str, str]) -> Path | None:
 
 
 def _written(folder: Path, entries: dict[str, str]) -> Path:
-    """Write these .icd files to the folder, remove all others, and return the folder. Raises OSError."""
+    """Write the .icd files ``entries`` (name -> content) to the folder, remove all others, and return the folder.
+
+    Raises OSError if the folder cannot be written or other users can change it.
+    """
     files.private_folder(folder)
     if words := files.exposed(folder):
         raise PermissionError(words)
@@ -159,7 +162,7 @@ def _written(folder: Path, entries: dict[str, str]) -> Path:
 
 
 def disable_unusable_caches() -> None:
-    """Tell pyopencl and PoCL to work without a cache of compiled programs that cannot be used, and warn once."""
+    """Test the caches of compiled programs of pyopencl and PoCL. Disable those that cannot be used, and warn once."""
     caches = {"PYOPENCL_NO_CACHE": ("pyopencl", "pytools"), "POCL_CACHE_DIR": ("pocl",)}
     faults = {
         setting: words
@@ -219,7 +222,7 @@ def _fault(folder: Path) -> str:
 def _exposed_inside(folder: Path) -> str:
     """Return in words who else can change a file or folder inside ``folder``, or "" if no other user can."""
     for location in folder.iterdir() if folder.stat().st_mode & 0o011 else ():
-        with contextlib.suppress(FileNotFoundError):  # another process removed it meanwhile
+        with contextlib.suppress(FileNotFoundError):  # another process may remove a file meanwhile
             if words := files.changed_by_others(location):
                 return words
     return ""

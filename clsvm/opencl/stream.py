@@ -126,7 +126,7 @@ class Stream:
         with self._runtime_call("no further queue"):
             queue = cl.CommandQueue(self._context, self._device)
         other = Stream(queue, self.limit, self.profile)
-        other.charge(start)  # nbytes are free; messages name the user's memory_limit
+        other.charge(start)  # leaves nbytes of the limit free; the limit itself stays the user's, for messages
         other.reads = memory.filled_caches()  # this stream counts all cached values already
         try:
             with other:
@@ -198,21 +198,21 @@ class Stream:
         return buffer
 
     def slab(self, nbytes: int) -> Buffer:
-        """Return a large buffer for the row cache, which the stream gives to the process's pool of slabs at its end.
+        """Return a slab: a large buffer for the row cache, taken from the process's pool of slabs or new.
 
-        A slab of this size in the pool is used again. :func:`memory.release_memory` releases the slabs in the pool.
+        At its end the stream puts the slab into the pool. :func:`memory.release_memory` releases the slabs in the pool.
         """
         self._make_available(nbytes)
         buffer = memory.slabs.take(self._key(nbytes))
         if buffer is None and self.allocated + nbytes + memory.pooled_bytes() > self.limit:
-            memory.release_pools()  # frees slabs and buffers of other sizes in the pools
+            memory.release_pools()  # makes room: no slab in the pools has this size
         buffer = buffer or self._made(nbytes)
         self._slabs.append((self._key(nbytes), buffer))
         self.charge(nbytes)
         return buffer
 
     def give_slabs_back(self) -> None:
-        """Move this stream's slabs to the pool of slabs, so that the pool next gives out the slab allocated first.
+        """Move this stream's slabs to the pool of slabs. The pool next gives out the slab that was allocated first.
 
         Rows of K fill the slabs in the order of allocation, so most of the first slab's memory has been used.
         """
@@ -234,7 +234,7 @@ class Stream:
             return huge or cl.Buffer(self._context, cl.mem_flags.READ_WRITE, nbytes)
 
     def free(self, *buffers: Buffer) -> None:
-        """Free buffers. First wait for queued work if its memory could otherwise be reused before the work is done."""
+        """Free buffers. If other work could reuse their memory at once, wait first until the queued work is done."""
         if self._spare is None:
             self._done_with(max((self._buffers[buffer.int_ptr][1] for buffer in buffers), default=0))
         for buffer in buffers:
