@@ -135,7 +135,7 @@ class _CachedModel(NamedTuple):
     attributes: tuple[Any, ...]
 
 
-# cached models by id(estimator), since a subclass may define equality without a hash
+# Cached models by id(estimator): an estimator whose class defines equality without a hash can be no dictionary key.
 _cached_models: dict[int, _CachedModel] = {}
 _state: dict[str, Any] = {"broken": "", "spent": 0.0}  # reason why no device is usable; seconds spent in LIBSVM
 
@@ -212,7 +212,7 @@ def _learn(model: Any, X: Any, y: Any, sample_weight: Any, kernel: str) -> None:
 
     gamma = "scale" if kernel == "precomputed" else model._gamma  # model._gamma is 0 for precomputed kernels
     others: dict[str, Any] = {"kernel": kernel, "gamma": gamma}
-    if model._impl == "c_svc":  # scikit-learn has numbered the classes from 0
+    if model._impl == "c_svc":  # scikit-learn has numbered the classes from 0, so their weights have numbers as keys
         others["class_weight"] = dict(enumerate(model.class_weight_))
     ours = made(model, **others)
     weights = sample_weight if len(sample_weight) else None

@@ -83,8 +83,8 @@ class OnWorkers:
     """Implement :class:`clsvm.distribute.Parts` on Dask's workers, with one part for each chunk.
 
     A part is an object on a worker that computes with the rows of its chunk. The version of a part is the number of
-    requests that it has answered. Part and caller count it independently. If a reply was lost on its way, the two
-    versions differ, and the part counts as lost.
+    requests that it has answered. The part and the caller count the version independently. If a reply was lost on its
+    way, the two versions differ, and the part counts as lost.
 
     The argument ``build`` of the constructor is a function: build(stream, rows, targets, weights) makes a part.
 
@@ -119,7 +119,7 @@ class OnWorkers:
     def call(self, name: str, given: Sequence[Request | None]) -> list[Any]:
         """Call the method ``name`` of each part i with the arguments ``given[i]``, and return the replies.
 
-        The method implements :meth:`clsvm.distribute.Parts.call`.
+        This is the implementation of :meth:`clsvm.distribute.Parts.call`.
         """
         called = [i for i, one in enumerate(given) if one is not None]
         self._build_missing({*called})

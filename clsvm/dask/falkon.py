@@ -57,7 +57,7 @@ class FalkonRows(ChunkedRows, nystrom.Rows):
     encoding
         how targets are converted to numbers, the same for all chunks.
     task
-        loss, penalty and constant part of the fit, with a few rows that stand for all rows.
+        loss, penalty and constant part of the decision function, with a few targets that stand for those of all rows.
     """
 
     weighted: list[int]

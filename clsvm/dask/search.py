@@ -67,7 +67,7 @@ class DistributedFits(Fits):
             for future in waiting:
                 jobs, data_used = futures.pop(future)
                 if (outcome := _result_of(future)) is None:
-                    if data_used is data:  # otherwise the data was sent again already, after the loss of another piece
+                    if data_used is data:  # else the loss of another piece has had the data sent again already
                         losses += 1
                         if losses > MAX_LOSSES:
                             raise DeviceError(

@@ -128,8 +128,9 @@ class Labels(NamedTuple):
     def of(cls, chunks: list[Summary], class_weight: Any, table: Any) -> tuple[Labels, Vector]:
         """Make the encoding from the summaries of all chunks.
 
-        Return the encoding, and the sum of the weights of each class, (c,). ``table(indices, c)`` returns the targets
-        (k, c) for class indices (c,). Raises ValueError for fewer than two classes.
+        Return the encoding, and the sum of the weights of each class, (c,). ``table(indices, c)`` is a function
+        that returns the targets (k, n) of n rows, given their class indices (n,) among c classes. Raises ValueError for
+        fewer than two classes.
         """
         all_classes, indices = np.unique(joined([one.keys for one in chunks]), return_inverse=True)
         if len(all_classes) < 2:
@@ -302,7 +303,7 @@ def typed(chunk: Any) -> Any:
 
 
 def values(chunk: Any, name: str) -> NDArray[Any]:
-    """Return a chunk of labels or numbers as a NumPy array, with the dtype that scikit-learn reads from pandas.
+    """Return a chunk of labels or numbers as a NumPy array. Its dtype is the one that scikit-learn's check gives it.
 
     ``name`` is the parameter's name in messages. Raises ValueError for missing labels.
     """

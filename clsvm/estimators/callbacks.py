@@ -58,7 +58,7 @@ class FitTask:
         self._step.call_on_fit_task_begin(**self._arguments, reconstruction_attributes=learnt)
 
     def end(self) -> None:
-        """Tell the callbacks that the step that began last and the whole fit have ended."""
+        """Tell the callbacks that the last step and the whole fit have ended."""
         if self._step is not None:
             self._step.call_on_fit_task_end(estimator=self._arguments["estimator"])
         self._fit.call_on_fit_task_end(**self._arguments, reconstruction_attributes={})

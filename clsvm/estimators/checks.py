@@ -24,13 +24,12 @@ from clsvm.kernels import Kernel, Precomputed
 _TRIAL_ROWS = 20  # a kernel function is tried on this many rows before a fit
 _SCALED = 2000  # after a fit that did not converge, the scales of columns are found from this many rows
 _MAX_ASYMMETRY = 1e-6  # largest asymmetry of K, as a share of its largest value, that needs no warning
-# A fit that did not converge advises to scale X if the scales of two columns have a larger ratio than _SCALE_RATIO,
-# or if a kernel value is larger than _LARGE_VALUE.
+# A fit that fails to converge advises to scale X if column scales have a ratio > _SCALE_RATIO, or if K > _LARGE_VALUE.
 _SCALE_RATIO, _LARGE_VALUE = 1e3, 1e6
 Vector = NDArray[np.float64]
 Indices = NDArray[np.intp]
 _LARGEST = 1e100  # largest target, and largest sum of the coefficients' bounds, so that their squares do not overflow
-# With scikit-learn's option allow_all_zero_weights, its check leaves the error for weights of 0 to weights_of.
+# With allow_all_zero_weights, scikit-learn's check accepts weights that are all 0, so that weights_of raises the error.
 _ALLOWED = {"allow_all_zero_weights"} & signature(_check_sample_weight).parameters.keys()
 
 
@@ -241,7 +240,7 @@ def class_bounds(C: float, class_weight: Any, sample_weight: Any, y: Any, error_
 
 
 def weighted_classes(index: Indices, weights: Vector, error_start: str) -> tuple[Indices, Indices]:
-    """Return the numbers of the classes that have a row of positive weight, and each row's index (n,) in them.
+    """Return the numbers of the classes with a row of positive weight, and each row's index (n,) among these classes.
 
     ``index`` (n,) is the class of each row, ``weights`` (n,) its weight. Rows of classes without a positive weight get
     the index -1. Raises ValueError, with a message that begins with ``error_start``, if fewer than two classes remain.

@@ -29,7 +29,7 @@ from clsvm.problem import Subproblem, largest_nu, soft_margin
 from clsvm.tasks import CLASSES, TASKS
 
 Vector = NDArray[np.float64]
-# Dual problems to solve together, each with the index of its coefficients in the array of a fit's coefficients.
+# Group: dual problems to solve together, each with the index of its coefficients in the array of all coefficients.
 Group = list[tuple[Subproblem, Any]]
 _HARD_MARGIN = 1e30  # bound of the coefficients if C is infinite, for a hard margin
 _SAMPLE = 100  # the variance of rows in feature space is estimated from this many rows

@@ -343,7 +343,7 @@ def _lapack(name: str, U: Matrix) -> None:
     F = np.asarray(U.T if rows else U)
     options = {"clean": 0, "overwrite_a": 1} if name == "potrf" else {"overwrite_c": 1}
     made, info = routine(F, lower=int(rows), **options)
-    if name == "potrf" and not info:  # OpenBLAS does not report NaN in the factor
+    if name == "potrf" and not info:  # OpenBLAS does not report NaN in the factor, so look for it here
         info = 1 + next(iter(np.flatnonzero(~np.isfinite(made.diagonal()))), -1)
     if info:
         raise np.linalg.LinAlgError(f"the leading minor of order {info} is not positive definite")

@@ -37,8 +37,8 @@ Vector = NDArray[np.float64]
 Rows = NDArray[np.intp]
 JobId = tuple[int, int]  # (number of the candidate, number of the fold): identifies a fit
 UNSHARED: tuple[Any, ...] = ()  # key of a job that shares no work with other jobs
-_WRITE_EVERY = 10.0  # a checkpoint is written after this many seconds
-# If the shared work of several fits raises one of these errors, the estimator's own ``fit`` is called for each.
+_WRITE_EVERY = 10.0  # seconds between two writes of a checkpoint, at least
+# If the shared work of several fits raises an error in FIT_ERRORS, the estimator's own ``fit`` is called for each fit.
 FIT_ERRORS = (ValueError, TypeError, NotImplementedError, MemoryError, ClsvmError)
 
 
@@ -129,7 +129,7 @@ class Fits:
     """
 
     needs_values = True  # whether a scorer may read decision values
-    keep_pairs = False  # whether to keep the decision values of all pairs of classes, as a checkpoint needs them
+    keep_pairs = False  # whether to keep the decision values of all pairs of classes, for a checkpoint
 
     def __init__(
         self,

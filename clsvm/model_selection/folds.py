@@ -42,11 +42,11 @@ from clsvm.solvers.result import Result
 from clsvm.tasks import TASKS
 
 Vector = NDArray[np.float64]
-# Most bytes of stored solutions of the last fold, and of the current fold, from which other fits start.
+# Most bytes of solutions that are kept as starts of other fits, for the last fold and for the current fold each.
 MAX_START_BYTES = 256 << 20
 EQUAL = 1e-12  # two coefficients count as equal if they differ by less than this share of their size
 MAX_OUTPUTS = 64  # most outputs of a Falkon problem; with more, kernel values are a small part of the work anyway
-# A Falkon solve has 12 arrays (outputs, n), for which the host gives at most 1 GiB.
+# A Falkon solve has ARRAYS arrays (outputs, n), which may take MAX_HOST_BYTES bytes of the host's memory together.
 MAX_HOST_BYTES, ARRAYS = 1 << 30, 12
 
 

@@ -8,9 +8,7 @@ divided into strips.
 :class:`Decoder` makes the predictions of an estimator. :func:`calibrated` fits parameters of probabilities as LIBSVM
 does, by cross-validation. A model holds these parameters:
 
-- two classes: a sigmoid of the decision value (J. Platt, "Probabilistic outputs for support vector machines", 2000; the
-  stable form of its sums from H.-T. Lin, C.-J. Lin, R. C. Weng, "A note on Platt's probabilistic outputs for support
-  vector machines", Machine Learning 68, 2007);
+- two classes: a sigmoid of the decision value (J. Platt, "Probabilistic outputs for support vector machines", 2000);
 - k > 2 classes: a sigmoid for each pair of classes, whose probabilities are coupled (T.-F. Wu, C.-J. Lin, R. C. Weng,
   "Probability estimates for multi-class classification by pairwise coupling", JMLR 5, 2004);
 - regression: the scale of Laplace-distributed errors (C.-J. Lin, R. C. Weng, "Simple probabilistic predictions for
@@ -176,10 +174,10 @@ def strips_of_block(own: slice, others: slice, one: Vector, other: Vector, offse
     """Yield the strips of all pairs of a class in the block ``own`` and a class in the block ``others``.
 
     The decision value of a pair is a sum over the support vectors of its first class, plus a sum over those of its
-    second class, plus an intercept. ``one`` has the sums for the classes in ``own``, ``other`` those for ``others``.
-    Both have a row for each pair of classes and a column for each sample. ``offsets`` are the intercepts (pairs,) of
-    all pairs of the k classes. If both blocks are the same, ``one`` and ``other`` are one array, without rows for a
-    class against itself.
+    second class, plus an intercept. ``one`` has the sums over the support vectors of the classes in ``own``, and
+    ``other`` has those of the classes in ``others``. Both have a row for each pair of classes and a column for each
+    sample. ``offsets`` are the intercepts (pairs,) of all pairs of the k classes. If both blocks are the same, ``one``
+    and ``other`` are one array, without rows for a class against itself.
     """
     same_block = own == others
     one = one.reshape(own.stop - own.start, -1, one.shape[1])
@@ -455,7 +453,7 @@ def folds(y: NDArray[Any], count: int, of_classes: bool) -> list[tuple[Rows, Row
     stratified = of_classes and len(sizes) > 1 and count <= sizes.max()
     splitter = (StratifiedKFold if stratified else KFold)(count, shuffle=True, random_state=0)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The least populated class")  # a class may have fewer rows than folds
+        warnings.filterwarnings("ignore", "The least populated class")  # a class may have too few rows for all folds
         return list(splitter.split(np.zeros(len(y)), index))
 
 
@@ -556,7 +554,7 @@ def _sigmoids(estimator: Any, X: Any, y: NDArray[Any], sample_weight: Any, watch
         is_first = index[pair] == first
         fitted.append(platt(values[pair, np.where(is_first, second - 1, first)], is_first))
     A, B = np.array(fitted).T
-    return {"probA": A, "probB": -B if k == 2 else B}  # two classes: the model's positive class is the second
+    return {"probA": A, "probB": -B if k == 2 else B}  # -B: a two-class model's positive class is the second
 
 
 def _fits(estimator: Any, X: Any, y: NDArray[Any], sample_weight: Any, watch: Watch) -> Iterator[tuple[Any, Any, Rows]]:

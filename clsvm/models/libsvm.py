@@ -94,7 +94,7 @@ def ordered(model: KernelModel, classes: NDArray[Any] | list[Any]) -> KernelMode
         return model
     blocks = np.split(np.arange(model.dual_coef.shape[1]), np.cumsum(model.n_support)[:-1])
     vectors = np.concatenate([blocks[old] for old in order])
-    # For each coefficient: numbers of the support vector's class (own) and of the pair's other class, new and old.
+    # own and other: for each coefficient, new numbers of its support vector's class and of the opposing class
     own, line = np.repeat(np.arange(len(order)), model.n_support[order]), np.arange(len(order) - 1)[:, None]
     other = line + (line >= own)
     old_own, old_other = order[own], order[other]
@@ -236,10 +236,11 @@ def load_model(path: PathLike) -> KernelModel:
     Returns
     -------
     model : KernelModel
-        Labels are int64. Two labels are in ascending order. If the file lists the smaller label first, signs are
-        exchanged and ``smaller_first`` is set. More than two labels keep the file's order, since among
-        classes with equal votes the first one wins. Support vectors are CSR (n_SV, d) float64, where d is the highest
-        feature number in the file. :func:`match_columns` adds columns of zeros if other rows have more columns.
+        Labels are int64. Two labels are in ascending order. If the file lists the smaller label first, the
+        coefficients, rho and probB change their signs, and ``smaller_first`` is set. More than two labels keep the
+        file's order, since among classes with equal votes the first one wins. Support vectors are CSR (n_SV, d)
+        float64, where d is the highest feature number in the file. :func:`match_columns` adds columns of zeros if
+        other rows have more columns.
 
     Raises
     ------

@@ -43,7 +43,7 @@ COPIES = 4  # numbers allocated for a pair's decision value: the sums of its two
 
 
 class _Sums(NamedTuple):
-    """Compute sums over the support vectors for rows X that are checked.
+    """Compute sums over the support vectors for rows X that have been checked.
 
     Attributes
     ----------

@@ -323,7 +323,7 @@ class Form(NamedTuple):
 
 
 def load(lines: Lines, form: Form) -> tuple[sparse.csr_matrix, NDArray[np.float64]]:
-    """Read all rows X and labels y from ``lines``, which begin with one number, by scikit-learn's compiled reader.
+    """Read all rows X and labels y by scikit-learn's compiled reader. Each line in ``lines`` begins with one number.
 
     Errors do not name the wrong line; :func:`diagnose` finds it.
     """

@@ -35,10 +35,9 @@ from clsvm.opencl import devices
 from clsvm.opencl.stream import Stream
 from clsvm.report import Display, NystromReport, Status
 
-COARSE = 1e7  # if K(C, C) of the inducing points C has a larger condition number, the fit does not try float32 first
-# On devices without float64, the jitter added to the diagonal of K(C, C) of the inducing points C is at least
-# min(SINGLE, SQUARES / penalty) * mean diagonal. Then rounding of float32 kernel values changes the Hessian by
-# eps^2 / jitter, far below the penalty.
+COARSE = 1e7  # a fit begins in the most precise dtype if K of the inducing points has a larger condition number
+# Without float64, the inducing points' K gets a jitter of at least min(SINGLE, SQUARES / penalty) * mean diagonal.
+# With this jitter on K, rounding of float32 kernel values changes the Hessian by eps^2 / jitter, far below the penalty.
 SINGLE, SQUARES = 1e-6, 1e-12
 # Attributes of Result and of Preconditioner that the fit report copies under the same names.
 _OF_SOLVE = "objective", "residual", "bound", "steps", "newton_steps", "passes"
@@ -47,7 +46,7 @@ _OF_PRECONDITIONER = "condition", "jitter", "rank"
 
 @dataclass(frozen=True)
 class Options:
-    """Hold the parameters of an estimator that a fit needs, by their names."""
+    """Hold the estimator parameters that a fit needs. Each attribute has the name of its parameter."""
 
     tol: float
     max_iter: int
@@ -129,8 +128,8 @@ def formulate(kernel: Kernel, centers: Centers, options: Options, penalty: float
 class Rows(ABC):
     """Hold the rows X (n, d) of a fit, on one device or several, for any number of tasks with ``k`` outputs.
 
-    A task is a loss with targets, weights and a penalty (:class:`Task`).
-    Call :meth:`survey`, enter :meth:`lay_out`, call :meth:`draw`, then :meth:`solve` for each task.
+    A task is a loss with targets, weights and a penalty (:class:`Task`). Call :meth:`survey`, enter :meth:`lay_out`,
+    call :meth:`draw`, then :meth:`solve` for each task.
 
     Attributes
     ----------
@@ -150,7 +149,7 @@ class Rows(ABC):
     cost: float
     sample: NDArray[np.intp] | None
     with_targets = False
-    _operator: RowOperator  # sends requests of the task solved last to the blocks
+    _operator: RowOperator  # sends the requests of the last task's solve to the blocks of rows
 
     @abstractmethod
     def survey(self, kernel: Kernel, options: Options) -> Survey:
@@ -221,7 +220,7 @@ class Rows(ABC):
     def decision_values(self, found: Result) -> Vector:
         """Return the decision values f (k, n) of all n rows for k outputs, at the coefficients ``found.alpha``.
 
-        ``found`` is the result of the task solved last. Decision values use the same products with K as gradients.
+        ``found`` is the result of the task solved last. Products with K have the dtype of those in gradients.
         """
         return self._operator.decision_values(found.alpha)
 

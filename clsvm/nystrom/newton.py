@@ -37,7 +37,7 @@ from clsvm.nystrom.rows import RowOperator, Vector
 from clsvm.report import Display, Point, Status
 
 INEXACT = 0.1  # relative residual at which conjugate gradients end a Newton step that is far from the optimum
-FINE = {"float32": 1e-3, "float64": 1e-9}  # no Newton step's system is solved to a smaller relative residual
+FINE = {"float32": 1e-3, "float64": 1e-9}  # smallest relative residual to which a Newton step is solved
 ENOUGH = 1e-4  # fraction of the predicted decrease of the objective that a step must reach (Armijo)
 HALVINGS = 30  # most halvings of a step length
 REFINE = 2e-4  # gradients use float64 if rounding of K may change f(x) by more than this share of the largest target
@@ -46,7 +46,7 @@ EPS = float(np.finfo(np.float64).eps)
 SAFE = 4.0  # an output's coefficients stay 0 if its first gradient is below SAFE times the gradient's rounding error
 MOST_ROUNDING = 1e-3  # a solve counts as converged if rounding of K changes f(x) by at most this share of the targets
 FEW = 9.0  # estimated rounding errors of f(x) have the factor 1 + FEW * m / n, for m inducing points and n rows
-STALL = 0.5  # a step that does not lower the objective has stalled unless it multiplies |gradient| by STALL or less
+STALL = 0.5  # a solve has stalled if a step neither lowers the objective nor cuts the gradient's norm to this share
 
 
 @dataclass
@@ -104,7 +104,7 @@ class Newton:
     Attributes
     ----------
     max_iter
-        most conjugate gradient steps.
+        largest number of conjugate gradient steps.
     callback
         function of the step, the coefficients (m, k) and the seconds, called after each conjugate gradient step.
     fine
@@ -159,7 +159,7 @@ class Newton:
         self._set_objective(self._values(self.u))
         if start is not None and has_gradient.any():
             start = start / self.units
-            if self.loss.coupled:  # the mean over outputs does not change a coupled loss; _upper_bound needs mean 0
+            if self.loss.coupled:  # the mean over outputs does not change the loss, but _upper_bound needs mean 0
                 start = start - start.mean(axis=0)
             self.u = np.where(has_gradient[:, None], self.P.of_coefficients(start), 0.0)
             self.result.alpha = start * has_gradient[:, None] if self.P.pivots is None else self.P.alpha(self.u)
@@ -330,7 +330,7 @@ class Newton:
         result.residual = float(np.divide(sizes * self.tol, goal, out=np.zeros_like(sizes), where=goal > 0).max())
         result.bound = float((self._upper_bound(sizes) * self.squares).sum())
         nan, now = float("nan"), perf_counter() - self.began
-        rows_read = (result.passes + self.rows.passes) * self.rows.n  # result.passes are those of the solve before
+        rows_read = (result.passes + self.rows.passes) * self.rows.n  # result.passes counts those of an earlier solve
         point = Point(now, result.steps, result.newton_steps, result.objective, nan, nan, result.residual, rows_read)
         result.trace.append(point)
         if self.progress:

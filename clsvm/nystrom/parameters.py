@@ -24,9 +24,9 @@ random_state : int or RandomState or None
 warm_start
     Start from the inducing points and coefficients of the last fit. The penalty and the rows may change
 callback : callable or None
-    Function of step, coefficients (m, k) and seconds, called after each step
+    Function of step, coefficients (m, k) and seconds, called after each conjugate gradient step
 class_weight : dict or 'balanced' or None
-    Factors of the sample weights for each class: a dict, "balanced" or None
+    Factor of the sample weights of each class: a dict from classes to factors, "balanced" or None
 dtype
     "float32" or "float64", the dtype of kernel values; coefficients and gradients are float64 in any case. If K among
     the inducing points is too ill-conditioned for float32, float64 is used, and the report says so

@@ -50,17 +50,17 @@ FEW_SAMPLE_STEPS = 150  # expected conjugate gradient steps if the inducing poin
 # HOST: cost of a float64 multiply-add on the host, in multiply-adds of a dense product on the device.
 # OUTPUT: cost of using a kernel value for one output, in multiply-adds of a dense product on the device.
 HOST, OUTPUT = 2.0, 3.0
-RESTART_FACTOR = 2.0  # conjugate gradients restart after each refinement, and take this many times the steps of theory
-SOLVES, MAKES = 3, 8  # expected linear solves, and computations of the factor A, for a loss that is not quadratic
+RESTART_FACTOR = 2.0  # conjugate gradients take this many times the steps of theory, as refinements restart them
+SOLVES, MAKES = 3, 8  # expected number of linear solves, and of factors A, for a loss that is not quadratic
 MAX_B_BYTES = 1 << 30  # most bytes of the matrix B of sampled rows
 # The matrix B is float32 if penalty >= MIN_PENALTY * mean diagonal of K and K's condition number <= MAX_CONDITION.
 MIN_PENALTY, MAX_CONDITION = 3e-7, 1e6
 
 
 class Preconditioner:
-    """Precondition a fit by triangular factors of K(C, C), the kernel matrix of m inducing points C.
+    """Precondition a fit by triangular factors T and A, where T'T = K(C, C) for m inducing points C.
 
-    The argument ``K`` (m, m) is this matrix in float64, which the factors overwrite. The argument ``least`` is the
+    The argument ``K`` (m, m) is K(C, C) in float64, which the factors overwrite. The argument ``least`` is the
     smallest jitter, relative to the mean diagonal. Raises ValueError if K is indefinite by more than rounding errors,
     because the function is then not a kernel on these points.
 
@@ -81,7 +81,7 @@ class Preconditioner:
     size
         mean of K's diagonal.
     reach
-        largest norm |b| of a sampled row b of B.
+        largest norm |b| of a row b of B = K(S, C) T^-1, for the sampled rows S.
     device
         devices on which factors are computed, as in :func:`clsvm.linalg.plan`.
     memory_limit
@@ -97,14 +97,14 @@ class Preconditioner:
         diagonal = K.diagonal().copy()
         size = self.size = float(np.abs(diagonal).mean()) or 1.0
         self.jitter = max(JITTER * float(np.finfo(np.float64).eps) * self.m, least) * size
-        factors = np.asfortranarray(K.T)  # K is symmetric; its transpose has LAPACK's order without a copy
+        factors = np.asfortranarray(K.T)  # K' equals K, and is in Fortran order, so LAPACK needs no copy
         np.fill_diagonal(factors, diagonal + self.jitter)
         self._R: Vector | None = None
         self.error = self.jitter
         with _threads(self.m**3 / 3):
             if not self._factor(factors, lower=False) or _condition(factors) > SINGULAR:
                 np.fill_diagonal(factors, diagonal)
-                # The factorisation has overwritten the upper triangle alone; K is still intact below the diagonal.
+                # The first factorisation overwrote the upper triangle alone, so the next reads K below the diagonal.
                 factors = self._pivoted(factors, MAX_PIVOT_TOL if least else MAX_PIVOT_TOL_64)
         self._factors, self._diagonal_T = factors, factors.diagonal().copy()
         self._diagonal_A = self._diagonal_T
@@ -132,7 +132,7 @@ class Preconditioner:
         return True
 
     def _pivoted(self, K: Vector, most: float) -> Vector:
-        """Factor a singular K by Cholesky with pivots, and return T (r, r) for the r points that span the others.
+        """Factor a singular K by Cholesky with pivots. Return the factor T (r, r) of the r points that span the others.
 
         The argument ``K`` (m, m) holds the matrix in its lower triangle. The factorisation ends when no pivot exceeds a
         tolerance. If the product of the factors differs too much from K, the tolerance grows and K is factored again.
@@ -161,8 +161,8 @@ class Preconditioner:
         """Set the sampled rows by their kernel values K (s, m) with the m inducing points.
 
         If K is None, the inducing points are the sample. ``penalty`` is the smallest penalty of later calls of
-        :meth:`weigh`. B is in float32, which is twice as fast, if its rounding errors are small relative to
-        ``penalty``. Raises ValueError if K is not finite.
+        :meth:`weigh`. The matrix B = K T^-1 is in float32, which is twice as fast, if its rounding errors are small
+        relative to ``penalty``. Raises ValueError if K is not finite.
         """
         self._B, self.reach = self._R, self._points_reach
         if K is None:
@@ -179,9 +179,10 @@ class Preconditioner:
         self.reach = float(np.sqrt(np.einsum("is,is->s", self._B, self._B).max()))
 
     def weigh(self, D: Vector, penalty: float) -> None:
-        """Make the factor A for a positive ``penalty`` and weights D.
+        """Make the factor A of A'A = B' D B + penalty I, where B = K(S, C) T^-1 for the sampled rows S.
 
-        D: weights (s,) of the sampled rows, or (m,) of the inducing points.
+        D: weights (s,) of the sampled rows, or (m,) of the inducing points if these are the sample.
+        penalty: a positive number.
         """
         scale = np.sqrt(D)
         np.fill_diagonal(self._factors, self._diagonal_T)
@@ -256,7 +257,10 @@ class Preconditioner:
         return self._solve(g, self._diagonal_A, lower=1, trans=0)
 
     def of_coefficients(self, alpha: Vector) -> Vector:
-        """Return u = T alpha for coefficients alpha (k, m), or R alpha if K is singular and K = R'R."""
+        """Return u = T alpha for coefficients alpha (k, m), with K(C, C) = T'T.
+
+        If K(C, C) = R'R is singular, return R alpha.
+        """
         with _threads(alpha.size * self.rank):
             if self._R is not None:
                 return np.asarray(alpha @ self._R.T)

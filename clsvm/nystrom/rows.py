@@ -26,7 +26,7 @@ from clsvm.losses import Loss
 from clsvm.opencl.stream import Stream
 
 Vector = NDArray[np.float64]
-# The largest deviation of an output's targets from its offset counts as at least this share of its largest target.
+# If all targets of an output are near its offset, their deviation counts as MIN_DEVIATION times the largest target.
 MIN_DEVIATION = 1e3 * float(np.finfo(np.float64).eps)
 MAX_BLOCKS, MIN_ROWS = 16, 1024  # most blocks of rows for a list of devices; fewest rows of a block
 
@@ -152,7 +152,7 @@ class InducingPoints(NamedTuple):
 class RowBlock:
     """Hold rows on one device, for one task after another; :meth:`begin_task` begins a task.
 
-    :class:`RowOperator` calls the other methods; its methods with the same names describe them. The
+    :class:`RowOperator` calls the other methods, and describes them in its methods of the same names. The
     argument ``more_precise`` is a function that makes products in the most precise dtype, or None. The argument
     ``task`` is the task with the block's own targets, or None.
 
@@ -173,7 +173,7 @@ class RowBlock:
 
     @classmethod
     def built(cls, stream: Stream, X: Data, points: InducingPoints, task: Task | None = None) -> RowBlock:
-        """Lay out rows X (n, d) as a block."""
+        """Lay out rows X (n, d) on the stream's device for products with K(X, C), and return the block."""
         more_precise = None if points.dtype == points.finest else partial(points.cross, stream, X, more_precise=True)
         return cls(points.cross(stream, X), more_precise, task)
 
@@ -190,7 +190,7 @@ class RowBlock:
         self._loss, self._units = self._task.loss, task.units
         self._shares = task.weights / total
         offset = self._task.offset[:, None]
-        # If the loss depends on f - y, subtract the offset from both, since smaller numbers are more precise.
+        # If the loss depends on f - y alone, subtract the offset from both, since smaller numbers are more precise.
         self._shift = offset if self._loss.numbers else np.zeros_like(offset)
         self._y, self._offset = self._task.y - self._shift, offset - self._shift
         self._f = np.broadcast_to(self._offset, self._y.shape).astype(np.float64)
@@ -256,8 +256,9 @@ class RowBlock:
         return self.cross.values(rows)
 
     def decision_values(self, alpha: Vector) -> Vector:
-        """Return the decision values f (k, n) of the block's rows, by the same products as gradients.
+        """Return the decision values f (k, n) of the block's rows.
 
+        Products with K have the dtype of those in gradients.
         alpha: coefficients (k, m) for targets as the caller gave them, not divided by ``Task.units``.
         """
         units = self._units[:, None]

@@ -1,9 +1,10 @@
 """Tune a device's profile: time kernels with other sizes than the default, keep the fastest, and measure rates.
 
-First the sizes are searched. A :class:`Family` is a computation, such as a product with two right-hand rows, whose time
-depends on some sizes of the profile. Families are searched one after another, each from the sizes found before it.
-Each gets an equal share of the remaining time, and tries as many candidates as this allows. The candidates run
-interleaved, and the best time of each counts. A candidate replaces the default only if it is clearly faster.
+First the kernel sizes in the profile are searched, such as tiles and work-groups. A :class:`Family` is a computation,
+such as a product with two right-hand rows, whose time depends on some of these sizes. Families are searched one after
+another, each from the sizes found before it. Each gets an equal share of the remaining time, and tries as many
+candidates as this allows. The candidates run interleaved, and the best time of each counts. A candidate replaces the
+default only if it is clearly faster.
 
 Then the rates of the layouts' cost model are measured. A :class:`Rate` is the time of a stored entry, in units of the
 time of a multiply-add in a product of dense rows. A product over rows in a layout and a product over dense rows run
@@ -288,8 +289,8 @@ class Family:
 def _values(name: str, lanes: bool = False) -> Callable[[Profile], Iterator[Profile]]:
     """Return a function that yields the profiles to try: the given profile, then copies with one change each.
 
-    The change is another value of the field ``name``, or other tiles of the shape class ``name``. If ``lanes`` is true,
-    each tile is combined with each possible number of lanes.
+    The change is another value of the field ``name``. If ``name`` is a kind of product, such as "many" right-hand rows,
+    the change is another tile for this kind. If ``lanes`` is true, each tile is combined with each number of lanes.
     """
 
     def candidates(profile: Profile) -> Iterator[Profile]:
