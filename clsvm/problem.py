@@ -155,7 +155,7 @@ class Problem:
         Otherwise the coefficients are clipped to the bounds first. For BIAS, the positive or the negative coefficients,
         whichever have the larger sum, are then scaled down until all coefficients add up to 0. For COUPLED, the
         coefficient of each row's own class becomes minus the sum of the row's other coefficients. The others are scaled
-        down first if this would exceed the bound.
+        down first if this coefficient would exceed its bound.
         """
         if self.start is not None:
             totals, up, down = self.total.T, np.maximum(b, 0), np.maximum(-b, 0)

@@ -45,7 +45,7 @@ from clsvm.report import Display, Point, Status
 from clsvm.solvers import batch, certificate
 from clsvm.solvers.result import Result, ended
 
-DTYPES = "float32", "float64"  # in this order
+DTYPES = "float32", "float64"  # dtypes of kernel values in the passes of a fit, in this order
 PIECES = 4  # pieces of work for each of several devices, so that all devices end at about the same time
 # With a checkpoint, a piece of work has about BATCHES batches. Shorter pieces would spend more time on clearing memory.
 BATCHES = 16
@@ -333,7 +333,7 @@ def _prepared(
             yield PreparedFit(stream, rows, kernel, options, dtype, worker.plan if whole else None)
 
 
-# A batch stores the kernel matrix K of all rows for its subproblems under three conditions.
+# Subproblems take their kernel values from a stored kernel matrix K of all rows under three conditions.
 # Condition 1: a row of X takes the memory of at least LONG_ROWS kernel values.
 # Condition 2: the subproblems' own kernel matrices have together at least COMMON_VALUES times as many values as K.
 # Condition 3: K fits in the share K_SHARE of the free memory.

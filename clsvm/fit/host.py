@@ -62,11 +62,11 @@ def computes_quickly(stream: Stream, shape: tuple[int, int]) -> bool:
 def tol_share(
     kernel: Kernel | Precomputed, shape: tuple[int, int], found: Result | None, checked: Result | None, quick: bool
 ) -> float | None:
-    """Return the share of tol to which the host shall continue a solve, or None if it has nothing to gain.
+    """Return the share of tol to which the host shall continue a solve, or None if the host has nothing to gain.
 
-    The host continues a result that stalled. If it is ``quick``, it continues a result within tol whose relative gap is
-    large. It continues a result that float64 rounding on the device leaves uncertain, if K on the host has smaller
-    rounding errors.
+    The host continues a result that stalled. If the host is ``quick``, it also continues a result within tol whose
+    relative gap is large. A result that float64 rounding on the device leaves uncertain is continued if K on the host
+    has smaller rounding errors.
 
     shape: (n, d) of the rows.
     found: the result of SMO on the device, None if SMO could not begin.
@@ -82,7 +82,11 @@ def tol_share(
 
 
 def more_precise(kernel: Kernel | Precomputed, shape: tuple[int, int]) -> bool:
-    """Return whether the host computes |x - y|^2 from x - y, which loses no digits for rows far from the origin."""
+    """Return whether K of (n, d) rows is more precise on the host than on a device.
+
+    The host computes |x - y|^2 from x - y, which loses no digits for rows far from the origin. The result is False if
+    that would take too many operations.
+    """
     n, d = shape
     return isinstance(kernel, Kernel) and kernel.spec.of_distance and n * n * d <= ON_HOST
 

@@ -71,7 +71,7 @@ class PreparedFit:
         plan = plan or planned(stream.profile, X, kernel, options)
         if isinstance(X, DeviceRows):
             stream.reserve(X.nbytes)  # another stream allocated X, so its bytes must be counted here too
-        elif plan and X.shape[0] > host.MOST:  # the host may finish problems of fewer rows, for which X stays there
+        elif plan and X.shape[0] > host.MOST:  # with fewer rows X stays on the host, which may finish the problem
             X = on_device(stream, X, plan)
         self.gram, self._scales = products(stream, X, kernel, options, dtype, plan)
         exactly = exact.of_rows(self.gram, X, plan, options.device) if plan else exact.of_precomputed(X)
@@ -160,7 +160,7 @@ class PreparedFit:
         return found.with_precision_status(self._double_error, self.settings)
 
     def _in_range(self, problem: Problem, start: Vector | None) -> bool:
-        """Return whether the targets, and f at the start, stay far below the largest number of the device for sums."""
+        """Return whether targets, and f at the start, are far below the largest number that the device's sums hold."""
         initial, size = problem.initial if start is None else start, max(self._scales.in_dtype, self._scales.double)
         weight = float(np.abs(initial).sum(axis=1).max()) * size
         return max(float(np.abs(problem.q).max()), weight) < RANGE_SHARE * self.stream.profile.largest
@@ -189,7 +189,7 @@ class PreparedFit:
         return self.stream.peak
 
     def describe(self) -> str:
-        """Return in words the layout and the reason for it."""
+        """Return the layout of the rows and the reason for this layout, in words."""
         return self.gram.rows.describe() + (f" ({self.plan.reason})" if self.plan else "")
 
 

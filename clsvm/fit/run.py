@@ -162,7 +162,7 @@ class FitContext:
     batch_size
         number of subproblems in a batch that keep a device busy.
     few
-        whether the fit has few small subproblems.
+        whether there are so few small subproblems that the host may solve them more accurately than to tol.
     shards
         whether the rows are in shards.
     """

@@ -107,7 +107,7 @@ def solve(
         steps += made_steps
         current, noise = state.dual()
         decreased, lowest_dual = current < lowest_dual - noise, min(current, lowest_dual)
-        # The next round frees more coefficients only if few reached a bound in this one: each of these costs a step.
+        # If few coefficients reached a bound, the next round frees more. Each that reaches a bound costs a step.
         next_max = 2 * max_joined if 4 * fixed <= np.count_nonzero(entering) else max_joined // 2
         if decreased:
             stuck, max_joined = 0, max(MIN_JOINED, next_max)
@@ -145,7 +145,7 @@ class _State:
                 self.b[in_group] = snapped_b
                 continue  # a correction would make a coefficient at its bound seem free
             distance = b - lo if excess > 0 else hi - b
-            order = np.lexsort((-distance, at_bound(b)))  # free coefficients first, then by distance from the bound
+            order = np.lexsort((-distance, at_bound(b)))  # free coefficients first, then those farthest from the bound
             b[order] -= np.sign(excess) * np.diff(np.minimum(np.cumsum(distance[order]), abs(excess)), prepend=0.0)
             self.b[in_group] = np.clip(b, lo, hi)
         self.f = (self.b.reshape(-1, self.m) @ self.K).ravel() + self.q

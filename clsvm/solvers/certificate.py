@@ -19,7 +19,7 @@ from clsvm.report import relative_gap
 from clsvm.solvers.result import Settings
 
 OBJECTIVE = 5e-5  # largest accepted relative error of an objective by rounding of K
-# Rounding errors are measured in a sample of SAMPLE rows. At most FEW * SAMPLE rows are all computed instead.
+# Rounding errors are measured in a sample of SAMPLE rows, or in all rows if these are at most FEW * SAMPLE.
 SAMPLE, FEW = 256, 4
 INSUFFICIENT = 100.0  # a dtype is too coarse if rounding errors of K exceed INSUFFICIENT * tol
 EPS = float(np.finfo(np.float64).eps)
@@ -152,7 +152,7 @@ def of(problem: Problem, b: Vector, f: Vector) -> Extremes:
     groups = fixed or problem.problems
     right, left = one_sided_derivatives(f, b, epsilon)
     right, left = np.where(b < hi, right, np.inf), np.where(b > lo, left, -np.inf)
-    # With an epsilon, a coefficient at 0 is not free, even if rounding makes its two large derivatives equal.
+    # If epsilon > 0, a coefficient at 0 is not free, even if rounding makes its two derivatives equal.
     inside = (right == left) & ~((b == 0) & (epsilon > 0))
     least, most, rho = np.full(groups, np.inf), np.full(groups, -np.inf), np.zeros(groups)
     with np.errstate(invalid="ignore"):

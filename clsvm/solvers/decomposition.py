@@ -40,7 +40,7 @@ from clsvm.solvers.state import SQUARE, Limits, Selection, SmoKernel, State, Vie
 # To measure its time, the host waits for each part of an outer iteration, but only if there are more rows than UNTIMED.
 UNTIMED = 1024
 WHOLE = 16  # the memory for a working set holds a multiple of WHOLE rows
-LEAST = 4  # the next working set keeps half of the rows of a working set of at least LEAST rows
+LEAST = 4  # if a working set has at least LEAST rows, half of them stay in the next working set
 
 
 class Solver(Loop):
@@ -79,7 +79,7 @@ class Solver(Loop):
     def load(self, problem: Problem, settings: Settings) -> None:
         """Set the state to the start of ``problem``, which has the shape and constraint of the problem loaded before.
 
-        Computations that are still needed for f at the start are made here.
+        The gradients f at the start are computed too, from ``settings.known_gradient`` if there is one.
         """
         self.problem, self.settings = problem, settings
         start = problem.initial if settings.start is None else settings.start
@@ -100,11 +100,13 @@ class Solver(Loop):
     def _working_set(self, gram: Operator) -> tuple[int, int]:
         """Return the size of a working set in rows, and the number of rows for which memory is allocated.
 
-        The number of allocated rows is the requested size, rounded down to whole blocks of a panel. It is then reduced
-        in steps of about an eighth, until the rows' panel and the square tile of K among the rows fit in their share of
-        the free memory. The size is the requested size, or the number of allocated rows if that is less. It is made
-        even, because half of the rows stay in the next working set. With two fixed sums it is at least 4, a pair of
-        rows for each sum.
+        The rows are stored in a panel (a buffer of right-hand rows of a product), in blocks. The number of allocated
+        rows is the requested size, rounded down to whole blocks. It is then reduced in steps of about an eighth, until
+        the panel and the square tile of K among the rows fit in their share of the free memory.
+
+        The size is the requested size, or the number of allocated rows if that is less. It is made even, because half
+        of the rows stay in the next working set. With two fixed sums the size is at least 4, a pair of rows for each
+        sum.
         """
         stream, rows, unit, sets = self.stream, gram.rows, max(gram.width, WHOLE), self.sets
         real, most = np.dtype(rows.dtype).itemsize, max_working_set(stream)
@@ -184,7 +186,7 @@ class Solver(Loop):
         with self._lap("update"):
             rows.plan(self.stay)
             rows.add_hits()
-        with self._lap("rows"):  # rows computed before the tile are in the cache already
+        with self._lap("rows"):  # if rows were computed before the tile, the cache has them, and none is computed here
             rows.compute_misses()
         self._update_optimality()
 

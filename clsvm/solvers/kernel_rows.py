@@ -226,7 +226,7 @@ class KernelRows:
         self.state.stream.write(self.selection.counters, counters)
         self.counts, self._settings = Counts(), settings
         can_prefetch = self.cache.capacity and self.selection.sets == 1 and prefetches(self.state.gram)
-        # least number of computed rows for a prefetch
+        # a prefetch is considered as soon as this number of rows was computed
         self._next_prefetch = FIRST_PREFETCH * self.state.gram.rows.n if can_prefetch else np.inf
 
     def counters(self) -> NDArray[np.int64]:

@@ -108,7 +108,7 @@ class WorkingSet:
         return W
 
     def solve(self, X: Data, numbers: Iterable[Vector], limits: Limits) -> tuple[Vector, int]:
-        """Solve over rows X (w, d), w <= W; return their coefficients, and the SMO iterations so far.
+        """Solve over rows X (w, d), w <= W. Return their coefficients, and the SMO iterations in all calls so far.
 
         numbers: f, b, lo and hi of the rows.
         """
@@ -372,7 +372,7 @@ class Change(NamedTuple):
     least, most
         smallest and largest derivative of the dual in the other shards, by their last replies, (groups,).
     stay
-        number of rows of the working set that stay in the next one.
+        number of rows in all shards that stay in the working set.
     computed
         rows of K computed so far.
     rows, b
@@ -451,7 +451,7 @@ class Candidates(NamedTuple):
 
 
 def centred_plan(plan: Plan) -> Plan:
-    """Return the layout plan for rows that were centred before they were sent."""
+    """Return ``plan`` with a centre of 0, for rows from which the centre was subtracted before they were sent."""
     return replace(plan, centre=np.zeros_like(plan.centre)) if plan.centre.any() else plan
 
 
@@ -488,9 +488,10 @@ class Shard:
         return ShardInfo(found.sizes, found.extent, *given, row_bytes(self.X), self.gram.rows.describe())
 
     def load(self, problem: Problem, b: Vector, W: int, cache_bytes: int) -> None:
-        """Load the shard's part of its only problem, with coefficients b (1, n) and gradients f = q.
+        """Load the shard's part of the problem with coefficients b (1, n), and set its gradients f to q.
 
-        W: rows of a working set. cache_bytes: bytes of the row cache. Both are the same if the solver loads again.
+        The caller must then add K b to f by :meth:`respond`. W: rows of a working set. cache_bytes: bytes of the row
+        cache. A further call must give the same W and cache_bytes.
         """
         self.state.load(problem, b, (b, problem.q))
         if not self._is_loaded:
@@ -560,7 +561,7 @@ class Shard:
         return self.stream.read_wide(out, count)
 
     def prepared(self, rows: Positions) -> Data:
-        """Return the rows with the numbers ``rows`` as they are sent: minus the plan's centre, cast to the dtype."""
+        """Return the rows numbered ``rows`` as a shard sends them: minus the plan's centre, cast to ``self.dtype``."""
         X, centre = self.X[rows], self.plan.centre
         return (centred(X, centre) if centre.any() else X).astype(self.dtype, copy=False)
 

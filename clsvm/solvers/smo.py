@@ -224,7 +224,7 @@ class Loop(ABC):
             if not changed:
                 self._step()
                 history.outer += 1
-        if status in (Status.MAX_ITER, Status.MAX_TIME) and self.n <= FEW_ROWS:  # with more rows it would take long
+        if status in (Status.MAX_ITER, Status.MAX_TIME) and self.n <= FEW_ROWS:  # for more rows the check takes long
             self._check_float64(self._read().worst, np.inf)
         return self._result(status)
 

@@ -219,7 +219,7 @@ class State:
     def load(self, problem: Problem, start: Vector, known_gradient: tuple[Vector, Vector] | None) -> Vector:
         """Set the state to the start of ``problem``.
 
-        Return the coefficients d (P, n), such that K d must still be added to f.
+        Return the coefficients d (P, n) for which the caller must still add K d to f.
 
         start: coefficients (P, n) in the caller's order of rows.
         known_gradient: coefficients near ``start`` and their f, or None.
@@ -352,8 +352,7 @@ class Selection:
         The shape is (problems, 3). Coupled problems have these sums together, (1, 3).
 
         arguments: the leading arguments of the kernel.
-        kernel: kernel that computes the sums, by default "objective" of extremes.cl. The head of its file has the
-            formulas.
+        kernel: kernel that computes the sums, by default "objective". Its formulas stand in extremes.cl.
         """
         self.over_rows(kernel or self._k["objective"], *arguments, self._sums)
         return np.asarray(self.stream.read_wide(self._sums, (self.sets, self.chunks, 3)).sum(axis=1))
