@@ -1,16 +1,15 @@
 // Compute sums over a stored tile of the kernel matrix K(X, U), for several outputs p.
 // The tile has the values of all right-hand rows u of U, and of ``rows`` rows of X from row ``first`` on. K[u][i] is
 // the kernel value of row u of U and row first + i of X. Row u of the tile starts at K + u * ld.
-//   forth         t[p][i] = sum_u v[p][u] * K[u][i]
-//   residual      r[p][i] = w[p][first + i] * (t[p][i] - z[p][first + i]), rounded to real
+//   forth         t[p][i] = sum_u v[p][u] * K[u][i],   with coefficients v
+//   residual      r[p][i] = w[p][first + i] * (t[p][i] - z[p][first + i]), rounded to real; w are weights, z targets
 //   coupled       r[p][i] = w[0][first + i] * P[p] * (t[p][i] - sum_q P[q] * t[q][i]), with P[p] = shares[p][first + i]
 //   back          out[p][u] += sum_i K[u][i] * r[p][i]
 //   zero_padding  K[u][i] = 0 if row first + i of X is in ``listed``. The list has X's padding rows, for which the
 //                 kernel function may be infinite.
-//   add_parts     out[j] += sum_s parts[s * size + j]
+//   add_parts     out[j] += sum_s parts[s * size + j],   over the work-items s of forward_back_lanes_simd.mako
 // Arguments: there are count[0] right-hand rows and ``problems`` outputs.
-// In memory, v (coefficients) and out have ``capacity`` numbers for each output. t and r have ``ld`` numbers for each.
-// w holds weights of the rows, z targets, and shares[p] the factors P; each has n numbers for each output.
+// For each output, v and out have ``capacity`` numbers in memory, t and r have ``ld``, and w, z and shares have n.
 // With per_output = 0, one row of w serves all outputs. If z is null, z is 0.
 // FORTH, LINE, ROWS_EACH, OUT and RUN are constants. A vector has V lanes, and a work-group has WG items.
 // SIMD style: a work-item of forth takes FORTH vectors of V rows i, and goes through all rows u. A work-item of back
@@ -67,7 +66,8 @@ kernel EXPLICIT void coupled(global const wide *restrict t, const long ld, const
   }
 }
 
-// Add the sums of the work-items s in the order of s: out[j] += sum_s parts[s * size + j]. One work-item for each j.
+// Add the sums that ``items`` work-items s wrote: out[j] += sum_s parts[s * size + j], in the order of s.
+// Work-items: one for each j.
 kernel EXPLICIT void add_parts(global const wide *restrict parts, const int items, const int size, global wide *restrict out) {
   const int j = get_global_id(0);
   wide sum = out[j];

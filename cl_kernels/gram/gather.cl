@@ -1,5 +1,5 @@
-// Copy rows x_i of d features from lane groups (V rows side by side) into a panel, which holds the right-hand rows U
-// of a product K(X, U) in blocks of UB rows:
+// Copy rows x_i of d features from lane groups (V rows side by side) into a panel. A panel is the buffer that holds the
+// right-hand rows U of a product K(X, U), in blocks of UB rows:
 //   panel[((u / UB) * d + j) * UB + u % UB] = x_i[j],   uu[u] = |x_i|^2,   with i = rows[u] and u / UB rounded down
 // Launch (capacity, S): work-item (u, s) copies the stored entries s, s + S, ... of row rows[u].
 // The panel must be zero before the launch. It stays zero for u >= count[0], for rows[u] < 0, and for rows outside the

@@ -1,6 +1,7 @@
 // Build an inverted index of CSR rows, separately for each block b of ``size`` rows.
 // Column k of block b lists, in ascending order, the rows that have an entry in the column, and their values:
 //   rows_of[i], values[i]  for  indptr[b * size] + ends[b][k] <= i < indptr[b * size] + ends[b][k + 1]
+// rows_of[i] is the row's number within its block.
 // Three kernels run one after another:
 //   count  sets ends[b][k + 2] to the number of entries in column k
 //   sum    adds these numbers up: ends[b][k + 1] becomes the number of entries in the columns before k

@@ -1,8 +1,8 @@
 // Multiply parts of float32 matrices by NVIDIA's matrix units (mma.sync m16n8k8), which multiply tf32 numbers:
 //   sums[u][x] += sum_j u[j] * x[j],   over 8 features j, for 8 rows x and 16 right-hand rows u of K(X, U)
-// Each float32 number is split into two tf32 numbers of 11 bits: high is the number rounded to 11 bits (to nearest,
-// halves away from 0), and low is the number minus high, rounded alike. Then three products of tf32 numbers
-// replace each product:
+// Each float32 number is split into two tf32 numbers of 11 bits, high and low. high is the number rounded to 11 bits
+// (to nearest, halves away from 0). low is the number minus high, rounded in the same way. Then three products of tf32
+// numbers replace each product:
 //   u[j] * x[j] = low_u * high_x + high_u * low_x + high_u * high_x,   with an error of at most 2^-21 * |u[j] * x[j]|
 // The error consists of the omitted product low_u * low_x (2^-22) and of the rounding of low (2^-23 for each factor).
 // The units truncate sums instead of rounding them. To limit this error, they add only the products of eight features.

@@ -1,4 +1,4 @@
-// Copy a row of a subproblem's tile Q = K(ws, ws) from the stored kernel matrix K, when the solver first needs the row:
+// Copy a row of a subproblem's tile Q = K(ws, ws) from the stored kernel matrix K when the solver first needs the row:
 //   Q[i][k] = K[number[i]][number[k]],   with the W row numbers ``number`` of the working set ws
 // Most coefficients never change, so most rows of Q are never copied. made[i] says whether row i of Q has been copied.
 // All of K is on the device, with row i in slot i.

@@ -2,7 +2,8 @@
 // A panel holds the right-hand rows U of a product K(X, U). A block consists of lines of UB numbers, one for each
 // right-hand row. Each feature j that one of these rows has gets a line. Line 0 is zero, and serves all other features:
 //   y_u[j] = block[line * UB + u - first],   line = max(line_of[j] - base, 0),   uu[u] = |y_u|^2
-// line_of[j] is ``base`` plus the line of feature j. Smaller numbers stem from earlier blocks, and need not be cleared.
+// line_of[j] is ``base`` plus the line of feature j. line_of is not cleared between blocks. Numbers from earlier blocks
+// are at most ``base``, and so give line 0.
 // Columns that are stored whole have the lines 1 .. dense_columns; the lines of all other features follow.
 // Right-hand row u is CSR row rows[u]. It is zero if rows[u] < 0 or u >= count[0].
 // Launch (UB, S): work-item (u, s) takes the entries s, s + S, ... of row rows[first + u].

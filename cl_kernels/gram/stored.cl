@@ -1,19 +1,19 @@
-// Copy, complete and multiply rows of the kernel matrix K that are stored on the device.
-// Row i of K is in slot slot_of[i], or in slot i if slot_of is null. A slot has ``ld`` values of a buffer.
-// Each of the buffers (slabs) has slab_rows slots; STORED_ROW gives the address of a slot.
+// Copy, complete and multiply rows of the n x n kernel matrix K that are stored on the device.
+// Row i of K is in slot slot_of[i], or in slot i if slot_of is null. A row without a slot has slot_of[i] = -1. A slot
+// is a part of ``ld`` values of a buffer (slab) with slab_rows slots. STORED_ROW gives the address of a slot.
 //   gather_tile  Q[u][v] = K[rows[u]][rows[v]] for v >= reused, or 0 if a row number is -1 or row rows[u] has no slot
 //   mirror_rows  K[u][v] = K[v][u] for v >= ends[u]
 //   add_between  c[u] += sum_k K[rows[u]][right[k]] * D[k] over k < count[0], for u with rows[u] >= 0
 // gather_tile: Q is a tile of capacity x capacity values. Its first ``reused`` columns are left unchanged.
-// With ``symmetric`` set, a row u >= reused gets only the columns v <= u. carry.cl mirrors the others, since Q is
-// symmetric.
+// With ``symmetric`` set, a row u >= reused gets only the columns v = reused .. u. The kernel ``mirror`` of carry.cl
+// then fills in its other columns, since Q is symmetric.
 // In work-group style, V work-items take a row u of Q (V is a constant of the device). Consecutive items write
 // consecutive values. In SIMD style one work-item takes a whole row u.
-// mirror_rows: ends[u] is the number of columns that row u has, a multiple of SIDE = 16, or n for all columns.
+// mirror_rows: only the first ends[u] columns of row u are stored before. ends[u] is n, or a multiple of SIDE = 16.
 // Row v must have at least its columns 0 .. v. The last n % SIDE rows must have all columns.
 // The kernel exists in SIMD style only, with one work-item for each SIDE rows u. The work-item copies blocks of K with
 // SIDE x SIDE values, so that reads and writes take whole cache lines.
-// add_between: right[k] are row numbers, and D[k] the coefficients of these rows. There is one work-item for each u.
+// add_between: right[k] are row numbers, and D[k] the factors of these rows. There is one work-item for each u.
 #define SIDE 16
 
 kernel EXPLICIT void gather_tile(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict slot_of,

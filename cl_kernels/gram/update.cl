@@ -1,17 +1,18 @@
-// Add stored rows of the kernel matrix to the gradients f of each problem p:
+// Add multiples of stored rows of the kernel matrix to the gradients f of each problem p:
 //   f[p][i] += sum_h D[p][h] * S[slot[h]][i],   over h < count[0],   where S[s] is the stored row in slot s
-// SIMD: a work-item owns BLOCK rows i. It reads BLOCK consecutive values of each stored row, so that the processor
-// prefetches them. Its sums stay in the first-level cache.
-// Work-groups: the WG items own BLOCK rows i, and consecutive items read consecutive addresses.
+// D[p][h] is the change of the coefficient, in problem p, of the training row whose kernel values are in slot[h].
+// SIMD: a work-item computes BLOCK numbers f[p][i]. It reads BLOCK consecutive values of each stored row, so that the
+// processor prefetches them. The work-item's sums stay in the first-level cache.
+// Work-groups: the WG items compute BLOCK numbers f[p][i], and consecutive items read consecutive addresses.
 // The group has WG / BLOCK slices of BLOCK items. Each slice sums a share of the stored rows, HITS loads at a time.
 // Then the sums of the slices are added in local memory.
-// Arguments: the buffers (slabs) have slab_rows slots of ld values each.
+// Arguments: the stored rows are in buffers (slabs) of slab_rows slots, with ld values in each slot.
 // A row of f has n numbers, and a row of D has ``stride`` numbers.
 #ifndef BLOCK
-#define BLOCK 512  // rows of a work-item, a multiple of V (SIMD), or of a work-group
+#define BLOCK 512  // numbers f[p][i] that a work-item (SIMD; a multiple of V) or a work-group computes
 #endif
 #define SLICES (WG / BLOCK)
-#define HITS 4
+#define HITS 4  // loads of a work-item that are under way at a time, to hide the latency of memory
 
 kernel OF_GROUP void update(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict slot, const int problems,
                    const long n, global wide *restrict f, global const wide *restrict D, const int stride,

@@ -1,8 +1,8 @@
 // Find the smallest value of a work-group and its index; of equal values the smallest index. All items get the result.
-//   NAME(value, index, values, indices)                     each work-item has one value
-//   NAME_2(value, index, other, other_index, values, ...)   each work-item has a ``value`` and an ``other``; the
-//     smallest value and the smallest other are found separately
-// DEFINE_ARGMIN defines both functions for a type of values.
+//   NAME(value, index, values, indices)                         each work-item has a ``value`` with an ``index``
+//   NAME_2(value, index, other, other_index, values, indices)   each work-item has two values, ``value`` and ``other``;
+//     the smallest value and the smallest other are found separately
+// DEFINE_ARGMIN defines both functions for a type of values. NAME is wide_argmin or real_argmin.
 // There are two stages in local memory. First RADIX = 16 work-items reduce WG / RADIX values each. Then every work-item
 // reduces the RADIX results. A work-group of at most RADIX items has only the second stage.
 // A barrier precedes each stage. No barrier follows the second stage, because it reads only entries that the next call
@@ -29,7 +29,7 @@
 #define SMALLER_4(LESS, PICK, k, half_) SMALLER_2(LESS, PICK, k, half_) SMALLER_2(LESS, PICK, k + 2, half_)
 
 #define DEFINE_ARGMIN(NAME, T, LESS, PICK)                                                                            \
-  /* reduce ``count`` values, a power of two, at a distance of ``stride`` */                                            \
+  /* find the smallest of ``count`` values (a power of two): values[0], values[stride], values[2 * stride], ... */      \
   INLINED void NAME##_of(const int count, const int stride, local const T *values, local const int *indices, T *value, \
                          int *index) {                                                                                \
     T v[RADIX];                                                                                                       \

@@ -1,7 +1,8 @@
-// Choose the rows of a working set: count the rows of each side in a histogram of their violations, and choose those
-// with the largest violations, without sorting.
+// Choose the rows with the largest violations for a working set. Instead of sorting the rows, count the rows of each
+// side in a histogram of their violations.
 // Side: side 0 has the rows that violate the optimality conditions because their coefficient can rise. Side 1 has the
-// rows that violate them because it can fall. On each side ``quota`` rows are chosen. With NO_BIAS side 0 has all rows.
+// rows that violate the conditions because their coefficient can fall. With NO_BIAS side 0 has all rows. On each side
+// ``quota`` rows are chosen.
 // Bin: a range of violations. Bin 0 is for the two rows with the extreme gradients. From bin 1 on violations fall, and
 // a factor of 2 in the violation is divided into 128 bins.
 // Last bin of a side: the first bin such that it and the bins before it together have at least ``quota`` rows. All rows
@@ -30,9 +31,10 @@
 #define MINE(e, lo) (GROUPS == 2 && wide_less(lo, wide_of(0)) ? (e)[GROUPS - 1] : (e)[0])
 
 // Return side * BINS + bin for row i, or -1 if the row does not violate the optimality conditions.
-// side is 0 if the row violates because its coefficient can rise, and 1 because it can fall.
+// side is 0 if the row violates the conditions because its coefficient can rise, and 1 because it can fall.
 // A bin is a range of violations. Each bin has smaller violations than the bin before it. Bin 0 is for the two rows
-// with the extreme gradients m = min f over rows that can rise, and M = max f over rows that can fall (extremes.cl).
+// with the extreme gradients m and M (extremes.cl). m is the smallest gradient of rows that can rise, and M the largest
+// gradient of rows that can fall.
 // fi and bi are the row's gradient and coefficient. up and low say whether the coefficient can rise and fall.
 // e holds m and M, and scale is 1 / (largest violation).
 inline int bin_of(const int i, const wide fi, const wide bi, const wide epsilon, const bool up, const bool low,
@@ -59,14 +61,14 @@ inline float violation_of(const Extremes e) {
 #else
   const float violation = (float)wide_real(wide_sub(e.M, e.m));
 #endif
-  return isfinite(violation) ? violation : 0.0f;  // infinite if a side has no rows
+  return isfinite(violation) ? violation : 0.0f;  // 0 if a side has no rows, whose extreme is infinite
 }
 
-// Read the extreme gradients of problem p for each group of rows (extremes.cl): m = min f over rows whose coefficient
-// can rise, and M = max f over rows whose coefficient can fall.
+// Read the extreme gradients of problem p for each group of rows (extremes.cl) into e. m is the smallest gradient f of
+// rows whose coefficient can rise, and M the largest f of rows whose coefficient can fall.
 // Return 1 / (largest violation M - m), or 0 if no row violates the optimality conditions.
-// An SMO iteration changes two rows of one group. So of two groups only the one with the larger M - m keeps the numbers
-// of the rows that have m and M. bin_of gives these two rows bin 0, so that even a small working set has both.
+// bin_of gives the rows that have m and M bin 0, so that even a small working set has both. An SMO iteration changes
+// two rows of one group. So of two groups, only the group with the larger M - m keeps the numbers of these rows in e.
 INLINED float read_extremes(Extremes *e, const int p, const int pieces, global const wide *numbers, global const int *places,
                   local wide *values, local int *indices) {
   const size_t from = (size_t)p * pieces * GROUPS;
@@ -120,7 +122,7 @@ kernel OF_GROUP void histogram(const int n, const int chunk, global const wide *
 }
 
 // Add up a histogram: *better = bins[0] + ... + bins[last - 1], and *ties = bins[last], or 0 if last = BINS.
-// bins[k] is the number of rows of one chunk and one side in bin k, a range of violations of the optimality conditions.
+// bins[k] is the number of rows of one chunk and one side in bin k. A bin is a range of violations.
 // Consecutive items of a work-group read consecutive bins.
 INLINED void share_of(const int last, global const int *bins, local int *scratch, global int *better, global int *ties) {
   const int lid = get_local_id(0);
@@ -177,8 +179,9 @@ kernel OF_GROUP void threshold(const int pieces, const int quota, global const i
 //   shares[p][s][0][c] = counts[p][c][s][0] + ... + counts[p][c][s][last - 1]
 //   shares[p][s][1][c] = counts[p][c][s][last]
 // Side 0 are the rows whose coefficient should rise, and side 1 the rows whose coefficient should fall.
-// counts[p][c][s][bin] is a histogram of the rows' violations, which fall from bin to bin. Rows in bins before ``last``
-// are all chosen, and rows in bin ``last`` as far as needed. One work-group takes one chunk c of one problem p.
+// counts[p][c][s][bin] is a histogram of the rows' violations, which fall from bin to bin. All rows in bins before
+// last = ends[p][s] are chosen, and rows in bin ``last`` until the side has enough.
+// Work-items: one work-group takes one chunk c of one problem p.
 kernel OF_GROUP void share(const int n, const int chunk, global const int *restrict counts, global const int *restrict ends,
                            global int *restrict shares) {
   const int p = get_global_id(1), c = get_group_id(0), pieces = get_num_groups(0);
@@ -191,11 +194,11 @@ kernel OF_GROUP void share(const int n, const int chunk, global const int *restr
 }
 #endif
 
-// Write the numbers of the chosen rows to the working set ws[p] of problem p: first ``stay`` rows of the working set
-// before, which are there already, then ``quota`` rows of side 0, and last ``quota`` rows of side 1.
+// Write the numbers of the chosen rows to the working set ws[p] of problem p. The first ``stay`` entries of ws[p] are
+// rows of the working set before, and stay. Then follow ``quota`` rows of side 0, and ``quota`` rows of side 1.
 // Side 0 are the rows whose coefficient should rise, and side 1 the rows whose coefficient should fall. A histogram
-// divides each side into bins by the rows' violations, which fall from bin to bin. ends[p][side] has the last bin from
-// which rows are chosen. All rows in the bins before it come first, and then rows in the last bin, in row order.
+// divides each side into bins by the rows' violations. Violations fall from bin to bin. ends[p][side] has the last bin
+// from which rows are chosen. All rows in earlier bins come first, and then rows in the last bin, in row order.
 kernel OF_GROUP void collect(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
                     global const wide *restrict lo, global const wide *restrict hi,
                     global const wide *restrict epsilon, global uchar *restrict in_set,
@@ -233,7 +236,7 @@ kernel OF_GROUP void collect(const int n, const int chunk, global const wide *re
     for (int side = 0; side < 2; ++side) {
       const bool mine = bin >= side * BINS && bin < (side + 1) * BINS;
       const bool better = mine && bin - side * BINS < last[side], tie = mine && bin - side * BINS == last[side];
-      int both;  // two counts of at most WG: rows before the last bin in bits 0 to 15, rows in it from bit 16 on
+      int both;  // two counts: rows in earlier bins in bits 0 to 15, and rows in the last bin from bit 16 on
       const int rank = group_scan(better + (tie << 16), scratch, &both);
       const int better_rank = better_at[side] + (rank & 0xffff) - 1, tie_rank = tie_at[side] + (rank >> 16) - 1;
       int to = -1;

@@ -4,18 +4,18 @@
 // The violation of row i (GTSVM, section 5.1) is the largest f[p][i] over all p with b[p][i] > lo[p][i], minus the
 // smallest f[p][i] over all p with b[p][i] < hi[p][i].
 // Two kernels:
-//   row_violations   computes view[i] = -(violation of row i). count.cl chooses the working set by the array ``view``,
-//     as if it were the gradient of one problem without bias.
+//   row_violations   computes view[i] = -(violation of row i). count.cl reads the array ``view`` as the gradient of one
+//     problem without bias, and so chooses the rows with the largest violations for the working set.
 //   coupled   computes three sums over each chunk of rows, from which the host gets the objectives:
 //     sum b * (f - q),   sum b * q,   loss = sum_i hi[y][i] * (max_p f[p][i] - f[y][i])   (GTSVM, equation 3)
-//     Here y is the class of row i, the only problem with hi[y][i] > 0.
+//     The first two sums are over p and i. y is the class of row i, the only problem p with hi[p][i] > 0.
 // Work-items: row_violations has one for each of the n rows, and coupled one work-group for each chunk of rows.
 // Consecutive items read consecutive rows of each problem.
 kernel void row_violations(const int n, const int problems, global const wide *restrict f, global const wide *restrict b,
                    global const wide *restrict lo, global const wide *restrict hi, global wide *restrict view) {
   const size_t i = get_global_id(0);
   if (i >= n) return;
-  wide m = WIDE_MAX, M = WIDE_MAX;  // M is the smallest -f
+  wide m = WIDE_MAX, M = WIDE_MAX;  // m is the smallest f, and M the smallest -f
   for (int p = 0; p < problems; ++p) {
     const size_t at = (size_t)p * n + i;
     m = wide_min(m, wide_pick(wide_less(b[at], hi[at]), f[at], WIDE_MAX));
@@ -37,7 +37,8 @@ kernel OF_GROUP void coupled(const int n, const int chunk, const int problems, g
     for (int p = 0; p < problems; ++p) {
       const size_t at = (size_t)p * n + i;
       const wide fi = f[at], bi = b[at];
-      const bool in = wide_less(bi, wide_of(0)) || wide_less(wide_of(0), bi);  // f of padding rows may be NaN
+      // leave out coefficients of 0: padding rows have these, and an f that may be NaN
+      const bool in = wide_less(bi, wide_of(0)) || wide_less(wide_of(0), bi);
       quadratic = wide_add(quadratic, wide_pick(in, wide_mul(bi, wide_sub(fi, q[at])), wide_of(0)));
       linear = wide_add(linear, wide_mul(bi, q[at]));
       most = wide_max(most, fi);

@@ -1,13 +1,16 @@
 // Solve coupled problems p (coupled.cl) over a working set ws of W rows, with all other rows fixed.
 // Each SMO iteration takes the row i with the largest violation, and finds its best coefficients in all problems
 // (row_threshold.cl). Q = K(ws, ws) is the W x W tile of kernel values.
-// Work-items: one, in SIMD style. An iteration is one pass over the problems and the W rows, in vectors of DW rows.
-// The pass computes F[p] += D[p] * Q[i], and finds the largest and the smallest gradient of each row over the problems.
+// Work-items: one, which computes with vectors of DW rows. An iteration is one pass over the problems and the W rows.
+// The pass computes F[p] += D[p] * Q[i], with the row i that the last iteration changed. It also finds the violation of
+// each row k, which is max_p F[p][k] - min_p (F[p][k] + U[p][k]).
 // F, U and D are in the memory of ``state``:
 //   F[p][k] is the gradient f of row k of the working set in problem p. At the start the middle of the row's gradients,
 //     (min_p f + max_p f) / 2, is subtracted, which changes no difference between problems.
-//   U[p][k] is 0 if coefficient b[p][k] may rise, and infinity otherwise
+//   U[p][k] is 0 if coefficient b[p][k] may rise, and infinity otherwise. So only gradients of coefficients that may
+//     rise count for the minimum.
 //   D[p] is the change of the coefficient that the last iteration made in problem p
+// Coefficients at their lower bound need no such mask: all others of the row are then at their upper bound.
 // B[p][k] are the coefficients. They lie in the memory of delta, which receives the changes only at the end.
 // Arguments: ws has W row numbers; -1 stands for no row. f, b and hi (problems, n) are the gradients, coefficients
 // and upper bounds of all n rows.
@@ -23,7 +26,7 @@ kernel EXPLICIT void subproblem(const int n, const int problems, const int W, gl
   global wide *restrict B = delta;
   for (int k = 0; k < W; ++k) {
     const int row = ws[k];
-    if (row < 0)  // Q may be NaN where ws has no row
+    if (row < 0)  // set the tile to 0 where ws has no row, since it may be NaN there
       for (int z = 0; z < W; ++z) Q[(size_t)k * W + z] = Q[(size_t)z * W + k] = 0;
     double lowest = INFINITY, highest = -INFINITY;
     for (int p = 0; p < problems && row >= 0; ++p) {

@@ -4,11 +4,16 @@
 // Work-items: one work-group of WG items. Item l owns the rows l, l + WG, ... of the working set.
 // An iteration is one pass over the problems and one reduction over the work-group. Consecutive items read consecutive
 // addresses.
+// The pass computes F[p] += D[p] * Q[i], with the row i that the last iteration changed. The reduction finds the row k
+// with the largest violation, max_p F[p][k] - min_p (F[p][k] + U[p][k]).
 // F, U and D are in the memory of ``state``:
-//   F[p][k] is the gradient f of row k of the working set in problem p, less (min_p f + max_p f) / 2 of the row
-//   U[p][k] is 0 if coefficient b[p][k] may rise, and infinity otherwise
+//   F[p][k] is the gradient f of row k of the working set in problem p. At the start the middle of the row's gradients,
+//     (min_p f + max_p f) / 2, is subtracted, which changes no difference between problems.
+//   U[p][k] is 0 if coefficient b[p][k] may rise, and infinity otherwise. So only gradients of coefficients that may
+//     rise count for the minimum.
 //   D[p] is the change of the coefficient that the last iteration made in problem p
-// B[p][k] are the coefficients, in the memory of delta.
+// Coefficients at their lower bound need no such mask: all others of the row are then at their upper bound.
+// B[p][k] are the coefficients. They lie in the memory of delta, which receives the changes only at the end.
 // Arguments: ws has W row numbers; -1 stands for no row. f, b and hi (problems, n) are the gradients, coefficients
 // and upper bounds of all n rows.
 // The solve ends when the largest violation is at most ``tolerance``, or at most ``shrink`` times its first value.
@@ -44,7 +49,7 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
   int i = 0, steps = 0;
   float stop = INFINITY;
   for (;;) {
-    real best = 0;  // the smallest negated violation
+    real best = 0;  // minus the largest violation
     int chosen = INT_MAX;
     for (int k = lid; k < W; k += WG) {
       if (ws[k] < 0) continue;

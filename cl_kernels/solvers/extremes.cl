@@ -2,10 +2,10 @@
 // The host reads this state at each convergence check, and count.cl chooses working sets from it.
 // In signed coefficients b_i = y_i * a_i with lo_i <= b_i <= hi_i, and gradients f of the dual objective in b:
 //   up = {i : b_i < hi_i},   low = {i : b_i > lo_i},   m = min_up f,   M = max_low f
-// The violation of a problem is M - m. The violation of row i is M - f_i if i is in up, f_i - m if i is in low, and the
-// larger of the two if i is in both.
-// If the dual has the term epsilon * |b| (common.cl), f_i is the derivative to the right of b_i for rows in up, and the
-// derivative to the left of b_i for rows in low.
+// The violation of a problem is M - m. The violation of row i is M - f_i in up, and f_i - m in low. A row in both sets
+// has the larger of the two.
+// The dual of epsilon-SVR has the term epsilon * |b| (common.cl). Then f_i is the derivative to the right of b_i for
+// rows in up, and to the left of b_i for rows in low.
 // NO_BIAS: the sum of b is free. The violation of row i is -f_i (up) or f_i (low), and the violation of the
 // problem is the largest of these.
 // SPLIT: rows with hi > 0 and rows with lo < 0 are two groups, and the sum of b over each group is fixed (nu-SVC,
@@ -49,7 +49,7 @@ inline void wide_argmin_2(wide *m, int *im, wide *M, int *iM, local wide *values
 inline wide group_sum(wide value, local wide *values) { return value; }
 #endif
 
-// Define operations on AT_ONCE rows at a time: 8 rows as a vector in SIMD style with doubles, otherwise one row.
+// Define operations on AT_ONCE rows at a time: on 8 rows as a vector in SIMD style with doubles, otherwise on one row.
 #if defined(SIMD) && !defined(WIDE_PAIR)
 #define AT_ONCE 8
 typedef double8 some;
@@ -72,7 +72,10 @@ typedef int which;
 #define NEG(a) wide_neg(a)
 #endif
 
-// Hold the extremes of f over the rows that a work-item has read, for each lane. M is the smallest -f.
+// Hold what a work-item has found in the rows that it has read, separately for each of the AT_ONCE lanes:
+//   m, im       the smallest derivative to the right of rows that can rise, and its row
+//   M, iM       the smallest negated derivative to the left of rows that can fall, and its row
+//   free, sum   the number of free rows, which can rise and fall, and the sum of their derivatives
 typedef struct {
   some m, M, sum;
   which im, iM, free;
@@ -86,10 +89,10 @@ inline Partial no_rows(void) {
 #define RIGHT(f, b, epsilon) PICK(LESS(b, (some)wide_of(0)), ADD(f, NEG(epsilon)), ADD(f, epsilon))
 #define LEFT(f, b, epsilon) PICK(LESS((some)wide_of(0), b), ADD(f, epsilon), ADD(f, NEG(epsilon)))
 
-// Update a work-item's results ``s`` by the AT_ONCE rows i, i + 1, ...
+// Update ``s``, the extremes of the derivatives that a work-item has found so far, with the AT_ONCE rows i, i + 1, ...
 // right and left are the derivatives of the dual objective to the right and to the left of each row's coefficient.
-// up and low say which rows can rise and which can fall.
-// A row counts as free if it can rise and fall, and both derivatives are equal.
+// up and low say which coefficients can rise and which can fall.
+// A row counts as free if its coefficient can rise and fall, and both derivatives are equal.
 inline void add_rows(Partial *s, const int i, const some right, const some left, const which up, const which low) {
   const some a = PICK(up, right, (some)WIDE_MAX), c = PICK(low, NEG(left), (some)WIDE_MAX);
   const which first = LESS(a, s->m), second = LESS(c, s->M), both = up && low && !LESS(left, right);
@@ -98,7 +101,8 @@ inline void add_rows(Partial *s, const int i, const some right, const some left,
   s->sum = ADD(s->sum, PICK(both, right, (some)wide_of(0))), s->free += ONE_EACH(both);
 }
 
-// Find the smallest value of a work-item's lanes v, and its row i; of equal values the smallest row.
+// Find the smallest value in the lanes of v, and its row; of equal values the smallest row. Lane k has a value of row
+// i[k] + k.
 inline void reduce_lanes(const some v, const which i, wide *value, int *index) {
 #if AT_ONCE == 1
   *value = v, *index = i;
@@ -114,7 +118,8 @@ inline void reduce_lanes(const some v, const which i, wide *value, int *index) {
 #endif
 }
 
-// Reduce the results s of a chunk's work-items for group g of rows, and write the chunk's ``numbers`` and ``places``.
+// Combine the extremes s of all work-items of a work-group, which reads one chunk of rows, for group g of rows. Write
+// the results to the chunk's ``numbers`` and ``places``.
 inline void __attribute__((always_inline)) write_partial(const Partial s, const int g, local wide *values, local int *indices,
                                                 global wide *numbers, global int *places) {
   const size_t piece = ((size_t)get_global_id(1) * get_num_groups(0) + get_group_id(0)) * GROUPS + g;
@@ -172,7 +177,7 @@ typedef struct {
   int im, iM;
 } Extremes;
 
-// Find the extreme gradients m and M of group g of rows, from the results of all chunks of rows.
+// Find the extreme gradients m and M of group g of rows, from those of all ``pieces`` chunks of rows.
 // The items of a work-group divide the chunks among them, and all get the result in *found.
 // ``values`` and ``indices`` are local memory for reductions (argmin.cl).
 INLINED void combine(Extremes *found, const int pieces, const int g, global const wide *numbers,
@@ -194,7 +199,8 @@ INLINED void combine(Extremes *found, const int pieces, const int g, global cons
 // q is the linear term of the dual: f = K b + q.
 //   quadratic = sum b * (f - q),   linear = sum (b * q + epsilon * |b|)
 //   loss = sum max(lo * (rho - f + epsilon), hi * (rho - f - epsilon), 0)
-// Then dual = -(quadratic / 2 + linear) and primal = quadratic / 2 + loss (GTSVM, equations 1 and 2, if sum b = 0).
+// From these, the host computes the objectives (GTSVM, equations 1 and 2, where sum b = 0):
+//   dual = -(quadratic / 2 + linear),   primal = quadratic / 2 + loss - rho * sum b
 kernel OF_GROUP void objective(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
                       global const wide *restrict lo, global const wide *restrict hi,
                       global const wide *restrict epsilon, global const wide *restrict q, global const wide *restrict rho,
@@ -207,7 +213,7 @@ kernel OF_GROUP void objective(const int n, const int chunk, global const wide *
   for (int i = piece * chunk + get_local_id(0); i < end; i += WG) {
     const wide bi = b[base + i], qi = q[base + i];
     const bool valid = wide_less(lo[base + i], wide_of(0)) || wide_less(wide_of(0), hi[base + i]);
-    const wide fi = wide_pick(valid, f[base + i], wide_of(0));  // f of padding rows may be NaN
+    const wide fi = wide_pick(valid, f[base + i], wide_of(0));  // 0 for padding rows, where f may be NaN
     const int g = GROUPS == 2 && wide_less(lo[base + i], wide_of(0));
     const wide slack = wide_sub(rho[p * GROUPS + g], fi);
     quadratic = wide_add(quadratic, wide_mul(bi, wide_sub(fi, qi)));

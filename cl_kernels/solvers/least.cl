@@ -1,9 +1,9 @@
 // Find the smallest value of a work-group and its index, for kernels in which every SMO iteration waits for the result:
 //   wide_least_2(value, index, other, other_index, values, unused), real_least_2(...) with the same arguments
 //   real_least(value, index, values, unused)
-// Each item passes its ``value`` and ``index``, and gets the smallest value and its index. A function that ends in _2
-// also finds the smallest ``other``. ``values`` is a buffer in local memory. ``real`` is the type of kernel values,
-// float or double. ``wide`` is the type of gradients, a double or a pair of floats.
+// Each item passes its ``value`` and ``index``, and gets the smallest value and the index of that value. Functions that
+// end in _2 also find the smallest ``other`` and its index. ``values`` is a buffer in local memory. ``real`` is the
+// type of kernel values, float or double. ``wide`` is the type of gradients, a double or a pair of floats.
 // The functions use an instruction that finds the minimum of a sub-group. argmin.cl gives the same results on devices
 // without it. REDUX chooses NVIDIA's instruction for 32 items. SUBGROUPS chooses OpenCL's function, for sub-groups of
 // at least four items.
@@ -36,7 +36,7 @@ typedef struct {
   uint high, low, index;
 } Key;
 
-// Map a float to an unsigned integer in the same order, and back; -0 becomes 0.
+// Map floats to unsigned integers that have the order of the floats, and back. -0 becomes 0.
 inline uint ordered(const float x) {
   const uint bits = as_uint(x + 0.0f);
   return bits ^ ((uint)((int)bits >> 31) | 0x80000000u);
@@ -78,10 +78,11 @@ inline wide wide_of_key(const Key one) { return (wide)(unordered(one.high), unor
 #define BOTH_HALVES 0
 #endif
 
-// Replace each of ``count`` keys by the smallest key of the sub-group, in all items of the sub-group. count is 1 or 2.
+// Reduce keys over a sub-group. Each item has ``count`` keys (1 or 2), and each of its keys[s] is replaced by the
+// smallest keys[s] of all items.
 // A key consists of a value and its index. The value is mapped to an integer in two halves of 32 bits, so that integers
-// have the order of the values. Low halves are used only if ``halves`` is 1.
-// Two keys are reduced together, step by step, because each step of one reduction waits for the step before it.
+// have the order of the values. If the flag ``halves`` is 0, values have no low half.
+// The steps of two reductions alternate, so that one reduction proceeds while the other waits.
 INLINED void least_keys(const int count, Key *keys, const int halves) {
   Key least[2];
   bool first[2];
@@ -93,9 +94,10 @@ INLINED void least_keys(const int count, Key *keys, const int halves) {
   for (int s = 0; s < count; ++s) keys[s] = least[s];
 }
 
-// Replace each of ``count`` keys by the smallest key of the work-group, in all its items. count is 1 or 2.
+// Reduce keys over a work-group. Each item has ``count`` keys (1 or 2), and each of its keys[s] is replaced by the
+// smallest keys[s] of all items.
 // A key has three integers: a value's high half and low half, and the value's index. Keys compare in this order, so
-// that the smallest of equal values is the one with the smallest index. Low halves are used only if ``halves`` is 1.
+// that of equal values the one with the smallest index wins. If the flag ``halves`` is 0, values have no low half.
 // ``parts`` in local memory receives the smallest key of each sub-group, first for keys[0] and then for keys[1].
 INLINED void least_of_all(const int count, Key *keys, const int halves, local uint *parts) {
   least_keys(count, keys, halves);

@@ -1,4 +1,4 @@
-// Compute the gradients f of small problems p, each with its own kernel matrix Q[p] (W, W) in memory:
+// Compute the gradients f of the duals of small problems p. Each problem has W rows and its own kernel matrix Q[p]:
 //   f[p][i] = q[p][i] + sum_k b[p][k] * Q[p][k][i],   with coefficients b and the linear term q of the dual
 // Work-items: dimension 1 counts problems. A SIMD work-item owns VECTORS vectors of columns i of one problem, with the
 // sums in registers. In work-group style an item owns one column i, and consecutive items read consecutive addresses.

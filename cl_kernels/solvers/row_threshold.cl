@@ -1,8 +1,9 @@
 // Solve one row i of coupled problems p (coupled.cl) exactly, with the other rows fixed.
 // With the curvature k = K_ii, gradients f_p, coefficients b_p, upper bounds hi_p and changes d_p of the coefficients:
 //   minimise sum_p (1/2 * k * d_p^2 + f_p * d_p),   b_p + d_p <= hi_p,   sum_p d_p = 0
-// The solution is s_p = hi_p - b_p - d_p = max(0, z_p - t) with z_p = hi_p - b_p + f_p / k and a threshold t.
-// s is the projection of z on the simplex {s >= 0, sum s = sum (hi - b)} (Crammer and Singer 2002, section 5).
+// With s_p = hi_p - b_p - d_p and z_p = hi_p - b_p + f_p / k, the solution is s_p = max(0, z_p - t) for a threshold t.
+// The vector s is the projection of z on the simplex {s >= 0, sum s = sum (hi - b)}. See Crammer and Singer 2002,
+// section 5.
 // The lower bounds b_p >= lo_p follow from the other constraints.
 // The threshold t solves sum_p max(0, z_p - t) = sum_p (hi_p - b_p). It is found by iteration (Michelot 1986):
 //   P = {p : z_p > t},   next t = (sum_{p in P} z_p - sum_p (hi_p - b_p)) / |P|,   with all p in the first P

@@ -2,17 +2,17 @@
 // Then make space in each working set for new rows.
 // If ``all`` is 1, the kernel runs before the subproblem is solved, and lists all rows of the working sets.
 // There are ``sets`` working sets of W row numbers. Each belongs to one problem, or to ``each`` coupled problems.
-// A row of a working set is listed if one of its coefficients changed, as a hit or as a miss:
+// A row of a working set is listed if a coefficient of the row changed. It is listed as a hit or as a miss:
 //   slot_of[row] >= 0   hit: the row cache has the row. hit_slot lists its slot, and hit_D its coefficients'
 //     changes.
 //   slot_of[row] < 0    miss: the row has to be computed. miss_row lists its number, miss_slot the slot to store it in,
 //     and miss_D the changes.
-// A miss gets the next slot of a ring of ``capacity`` slots. The row that owned the slot is evicted. If capacity is 0,
-// there is no cache, and every listed row is a miss.
-// Hits are read before misses are written, so a row may be read and evicted in one iteration.
+// A miss gets the next slot of the row cache, a ring of ``capacity`` slots. The row that owned the slot is evicted. If
+// capacity is 0, there is no cache, and every listed row is a miss.
+// Hits are read before misses are written, so a row may be read and evicted in one outer iteration.
 // A working set has ``used`` rows. Its last ``stay`` rows become its first entries, and all other entries become -1.
 // Work-items: one work-group.
-// Arguments: delta has the changes of the coefficients. hit_D and miss_D are (problems, stride).
+// Arguments: delta has the changes of the coefficients. hit_D and miss_D have ``stride`` numbers for each problem.
 // in_set[p][row] says whether a row is in working set p.
 // counters[1] is the number of rows computed so far, and counters[2] the number of ring slots filled so far.
 // counters[3] is the number of times that a row entered a working set and its coefficient did not change.
@@ -33,7 +33,7 @@ kernel EXPLICIT __attribute__((reqd_work_group_size(WG, 1, 1))) void plan(
     const int row = e < entries ? ws[e] : -1;
     bool changed = all && row >= 0;
     for (int p = first; p < first + each && e < entries && !all; ++p) {
-      const wide d = delta[(size_t)p * W + e % W];  // 0 where ws has no row
+      const wide d = delta[(size_t)p * W + e % W];  // 0 where ws has no row, so that no row is listed there
       changed = changed || wide_less(d, wide_of(0)) || wide_less(wide_of(0), d);
     }
     const int slot = changed && capacity > 0 ? slot_of[row] : -1;

@@ -24,7 +24,7 @@
 #define GROUPS 1
 #define GROUP(lo) 0
 #endif
-#define OF(each, g) ((g) == 0 ? (each)[0] : (each)[GROUPS - 1])  // a computed index moves the array to memory
+#define OF(each, g) ((g) == 0 ? (each)[0] : (each)[GROUPS - 1])  // constant indices keep the array in registers
 
 kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     const int n, const int W, global const int *restrict ws, global const real *restrict Q,
@@ -40,7 +40,7 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
 #if GROUPS == 2
   local int group_of_j;
 #endif
-  local wide pair[4];  // largest rise of b_i, largest fall of b_j, f_i, f_j; NO_BIAS: largest rise and fall, f_i
+  local wide pair[4];  // largest rise of b_i, largest fall of b_j (with NO_BIAS of b_i), f_i, f_j
   local real entries[3];  // Q_ii, Q_jj, Q_ij
   const wide epsilon_term = epsilon[0];
   wide F[EACH], B[EACH], L[EACH], H[EACH];
@@ -59,7 +59,7 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
   float stop = INFINITY;
 #ifdef NO_BIAS
   for (;;) {
-    real most_gap = 0, best = 0;  // the smallest negated violation and gain
+    real most_gap = 0, best = 0;  // minus the largest violation, and minus the largest gain
     int chosen = INT_MAX, ignored = INT_MAX;
     for (int e = 0; e < EACH; ++e) {
       const int k = e * WG + lid;
@@ -100,7 +100,7 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
 #else
   real Q_i[EACH], Q_j[EACH];  // rows i and j of Q of the last pair
   for (;;) {
-    wide m[GROUPS], M[GROUPS];  // M is the smallest -f over low
+    wide m[GROUPS], M[GROUPS];  // smallest f of rows that can rise, smallest -f of rows that can fall
     int first[GROUPS];
     float violation = -INFINITY;
 #pragma unroll
@@ -130,7 +130,7 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     if (steps == 0) stop = fmax(tolerance, shrink * violation);
     if (!(violation > stop) || steps >= limit) break;
 
-    real best = 0;  // the smallest negated gain
+    real best = 0;  // minus the largest gain
     int partner = INT_MAX;
     for (int e = 0; e < EACH; ++e) {
       const int k = e * WG + lid, g = GROUP(L[e]), other = OF(first, g);

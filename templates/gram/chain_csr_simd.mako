@@ -1,11 +1,13 @@
 <%doc>Continue the inner products of CSR row x with UB right-hand rows u of a product K(X, U), in a SIMD kernel:
   sum[v] += data[e] * u[indices[e]],   over the entries begin <= e < end of the row
 The lanes of sum[v] are the V right-hand rows u from first + v * V on.
-A block has a line for each feature that a right-hand row of it has. Line 0 is zero, and serves all other features.
-With DENSE_COLUMNS, most entries need only line 0. So if fewer than half of the last RUN entries had another line, the
-kernel first lists the entries with another line among the next RUN, without unpredictable branches, and adds only these.
-Element-wise kernel functions also need ``zero_terms``, the sum of e(0, u[j]) over the features j of the row's entries.
-gram_csr_simd.mako subtracts it.
+The UB right-hand rows form a block in memory. It has a line of UB numbers for each feature that one of these rows has.
+Line 0 is zero, and serves all other features.
+With DENSE_COLUMNS, most entries meet line 0 and add nothing. So the kernel takes RUN entries at a time. If fewer than
+half of the last RUN entries had another line, it first lists those of the next RUN entries that have one. This takes no
+unpredictable branches. Then only the listed entries are added.
+Element-wise kernel functions have terms e(x[j], u[j]) in place of products. They also need ``zero_terms``, the sum of
+e(0, u[j]) over the features j of the row's entries, which gram_csr_simd.mako subtracts.
 </%doc>
 <%def name="add(at, value)">
       global const real *restrict line = block + (size_t)${at} * UB;

@@ -27,7 +27,7 @@ right-hand rows. An item copies LOADS(side) vectors, which are ITEMS / side feat
       }
       if (j0 >= 0) {
         local const four *xz = xs + now * (DEPTH * GROUPS * NX) + tx, *yz = us + now * (DEPTH * BLOCKS * NY) + ty;
-#ifdef ELEMENTWISE  // e(0, 0) of padding features need not be 0
+#ifdef ELEMENTWISE  // leave out padding features, whose term e(0, 0) need not be 0
         const int depth = min(DEPTH, length - j0);
 #else
 #define depth DEPTH

@@ -1,7 +1,7 @@
 <%doc>Start the sums of a product K(X, U) with the columns of CSR rows X that are stored whole, in a SIMD kernel:
   tile[v][r][lane] = sum_j x_r[j] * u[j],   over j < dense_columns, where u is right-hand row first + v * V + lane
-The kernel takes the V rows of a lane group, AT_ONCE of them at a time, so that each line of the block that is read
-serves AT_ONCE rows.
+The kernel takes the V rows of a lane group, AT_ONCE rows at a time. A line of the block has the UB values u[j] of a
+feature j, and each line that is read serves AT_ONCE rows.
 </%doc>
 #ifdef DENSE_COLUMNS
 #ifndef AT_ONCE

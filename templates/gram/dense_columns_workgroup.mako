@@ -1,6 +1,7 @@
 <%doc>Start the sums of a product K(X, U) with the columns of CSR rows X that are stored whole, in a work-group kernel:
   tile[r][lane] = sum_j x_r[j] * u[j],   over j < dense_columns, where u is right-hand row ``lane`` of the block
-A team takes its SHARE rows, AT_ONCE of them at a time, so that each line of the block that is read serves AT_ONCE rows.
+A team of UB work-items takes SHARE rows, AT_ONCE rows at a time. A line of the block has the UB values u[j] of a
+feature j, and each line that is read serves AT_ONCE rows.
 Access: consecutive items read consecutive values of a line, and all items read the same value of a row.
 </%doc>
 #ifdef DENSE_COLUMNS

@@ -1,7 +1,7 @@
-<%doc>Turn the sums tile[r][u] of a work-group kernel, <x_r, y_u> of row x_r and right-hand row y_u, into values of
-K(X, U).
-Then store the values, or add them to sums c (epilogue.mako).
-Row r of the tile is row r0 + r of the lane group, and the first ``valid`` right-hand rows are valid.
+<%doc>Turn the sums tile[r][u] = <x_r, y_u> of a work-group kernel into values of K(X, U), for rows x_r and right-hand
+rows y_u.
+Then store the values, or add their products with D to the sums c (epilogue.mako).
+Row r of the tile is row r0 + r of the lane group. Only right-hand rows u < valid exist.
 An item takes one row and the right-hand rows part, part + PARTS, ...
 </%doc>
 #ifdef UPDATE

@@ -1,6 +1,7 @@
 <%doc>Turn the sums k[g][4 * b + v] = <x, u> of a work-group kernel into values of K(X, U).
-Then store the values, or add them to sums c (epilogue.mako).
-The four rows x of k[g][...] are g * V + 4 * tx .. g * V + 4 * tx + 3, and u is right-hand row u0 + b * UB + 4 * ty + v.
+Then store the values, or add their products with D to the sums c (epilogue.mako).
+Each k[g][...] has four rows x, the rows g * V + 4 * tx .. g * V + 4 * tx + 3 of the tile. u is right-hand row
+u0 + b * UB + 4 * ty + v.
 Values of right-hand rows past the last one become 0, since the kernel function may be infinite there.
 </%doc>
 #define VECTOR_OF(q) (u0 + (q) / 4 * UB + ty * 4 + (q) % 4)

@@ -1,9 +1,9 @@
 <%doc>Turn the sums k[g][m][s] = <x, u> of matrix units into values of K(X, U).
-Then store the values, or add them to sums c (epilogue.mako).
+Then store the values, or add their products with D to the sums c (epilogue.mako).
 x is the tile's row ROW_AT(g, s), and u is right-hand row u0 + VECTOR_AT(m, s).
 Values of right-hand rows past the last one become 0, since the kernel function may be infinite there.
-Several warps and items have terms of the same entry of c. Local memory adds them, for TOGETHER fragments of rows at a
-time.
+Several warps and items have terms of the same entry of c. These terms are added in local memory, for TOGETHER fragments
+of rows at a time.
 </%doc>
 #define ROW_AT(g, s) (along * WARP_ROWS + (g) * FRAGMENT_ROWS + SUM_ROW(lane, s))
 #define VECTOR_AT(m, s) (across * WARP_VECTORS + (m) * FRAGMENT_VECTORS + SUM_VECTOR(lane, s))
@@ -46,7 +46,7 @@ ${unroll}
 ${unroll}
         for (int z = 0; z < TOGETHER; ++z)
 ${unroll}
-          for (int one = 0; one < SUMS; ++one)  // once for each row
+          for (int one = 0; one < SUMS; ++one)  // one sum of each row, the one with right-hand row SUM_VECTOR(lane, 0)
             if (SUM_VECTOR(lane, one) == SUM_VECTOR(lane, 0)) {
               wide sum = wide_of(0);
 ${unroll}

@@ -1,7 +1,8 @@
-<%doc>Turn the sums value[u] = <x, u0 + u> of a SIMD kernel into values of K(X, U), for V rows x and rows u0 + u of U.
-Then store the values, or add them to sums c (epilogue.mako). The first ``valid`` right-hand rows are valid.
+<%doc>Turn the sums value[u] of a SIMD kernel into values of K(X, U). value[u] has the inner products of V rows x with
+right-hand row u0 + u of U, for u < valid.
+Then store the values, or add their products with D to the sums c (epilogue.mako).
 </%doc>
-    // The loops are not unrolled, because the constants of the kernel function would not fit the registers.
+    // The loops are not unrolled: otherwise the constants of the kernel function would not fit the registers.
 #ifdef STORE
     const bool past = PAST;
 #endif

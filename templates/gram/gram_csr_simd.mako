@@ -1,30 +1,30 @@
 <%include file="kernel_function.mako"/>
 <%include file="epilogue.mako"/>
 #ifndef UB
-#define UB 64  // right-hand rows of a panel block, a multiple of V
+#define UB 64  // right-hand rows of a block, a multiple of V
 #endif
-#define RUN 256  // entries of a row that are listed at a time
+#define RUN 256  // entries of a row that chain_csr_simd.mako takes at a time
 #ifndef INDEX
 #define INDEX int  // type of a column number (ushort, int)
 #endif
-// Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f, for CSR rows x_i and the UB
-// right-hand rows y_u, u = first .. first + UB - 1, of one block of a panel, the buffer of the right-hand rows U of a
-// product K(X, U).
-// The block consists of lines of UB numbers, one line for each feature that one of these right-hand rows has.
+// Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f, for a product K(X, U) of CSR
+// rows x_i and right-hand rows y_u. A launch takes the UB right-hand rows u = first .. first + UB - 1, a block of U.
+// In memory, the block consists of lines of UB numbers, one line for each feature that a right-hand row of it has.
 // Line 0 is zero, and serves all other features:
 //   y_u[j] = block[line * UB + u - first],   line = max(line_of[j] - mark, 0)
-// scatter.cl writes the block, and sets line_of[j] to ``mark`` plus the line of feature j. Smaller numbers stem from
-// earlier blocks.
-// An element-wise kernel function is f(s), with a sum s of terms e(x_i[j], y_u[j]) over all features j:
-//   s = sum_j e(x_i[j], y_u[j]) + zero(y_u) - sum_j e(0, y_u[j]), where both sums are over the entries j of x_i
-//   zero(y_u) = sum_j e(0, y_u[j]) over all features j (zero_sums.mako)
-// A work-item takes V rows, one after another. Each entry of a row is multiplied by UB / V vectors of the block.
-// Then V x V tiles of the sums are transposed, so that lanes stand for rows.
+// scatter.cl writes the block, and sets line_of[j] to ``mark`` plus the line of feature j. line_of is not cleared
+// between blocks. Numbers from earlier blocks are at most ``mark``, and so give line 0.
+// An element-wise kernel function is f(s), with a sum s of terms e(x_i[j], y_u[j]) over all features j. The kernel
+// computes s from two sums over the features j of the entries of x_i, and from the sum of e(0, y_u[j]) over all j:
+//   s = sum_j e(x_i[j], y_u[j]) - sum_j e(0, y_u[j]) + zero(y_u),   zero(y_u) = sum of e(0, y_u[j]) (zero_sums.mako)
+// A work-item takes V rows, one after another. Each entry of a row is multiplied by the UB values of a line.
+// Then V x V tiles of the sums are transposed, so that the lanes of a vector stand for consecutive rows i.
 // Arguments: indptr, indices and data are the rows in CSR; xx and uu are the squared norms of rows and right-hand rows.
 // For element-wise functions xx and uu are zero(x_i) and zero(y_u) instead.
 // DENSE_COLUMNS: the sums start with the columns that are stored whole (dense_columns_simd.mako).
-// SYMMETRIC: the rows are the right-hand rows themselves, and values that follow by symmetry are left out (carry.cl).
-// LISTED: row r of the launch is row rows[r] of X, so that rows can be a subset of X; otherwise it is row r of X.
+// SYMMETRIC: the rows X are the right-hand rows themselves. Blocks of values that follow by symmetry are left out, and
+// carry.cl fills them in.
+// LISTED: row r of the launch is row rows[r] of X, so that a launch can take a subset of X. Otherwise it is row r of X.
 kernel EXPLICIT void gram(
     const int group0, const int groups, const int base, global const long *restrict indptr,
     global const INDEX *restrict indices, global const real *restrict data, global const real *restrict dense,

@@ -1,7 +1,7 @@
 <%include file="kernel_function.mako"/>
 <%include file="epilogue.mako"/>
 #ifndef UB
-#define UB 64  // right-hand rows of a panel block
+#define UB 64  // right-hand rows of a block
 #endif
 #ifndef TEAMS
 #define TEAMS 4  // rows that a work-group takes at a time, with UB work-items each
@@ -14,27 +14,27 @@
 #endif
 #define ITEMS (TEAMS * UB)
 #define SHARE (ROWS / TEAMS)  // rows of a team in local memory
-#define PARTS (ITEMS / ROWS)  // work-items that share a row once its sums are in local memory
-// Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f, for CSR rows x_i and the UB
-// right-hand rows y_u, u = first .. first + UB - 1, of one block of a panel, the buffer of the right-hand rows U of a
-// product K(X, U).
-// The block consists of lines of UB numbers, one line for each feature that one of these right-hand rows has.
+#define PARTS (ITEMS / ROWS)  // work-items that share a row when its sums in local memory become kernel values
+// Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f, for a product K(X, U) of CSR
+// rows x_i and right-hand rows y_u. A launch takes the UB right-hand rows u = first .. first + UB - 1, a block of U.
+// In memory, the block consists of lines of UB numbers, one line for each feature that a right-hand row of it has.
 // Line 0 is zero, and serves all other features:
 //   y_u[j] = block[line * UB + u - first],   line = max(line_of[j] - mark, 0)
-// scatter.cl writes the block, and sets line_of[j] to ``mark`` plus the line of feature j. Smaller numbers stem from
-// earlier blocks.
-// An element-wise kernel function is f(s), with a sum s of terms e(x_i[j], y_u[j]) over all features j:
-//   s = sum_j e(x_i[j], y_u[j]) + zero(y_u) - sum_j e(0, y_u[j]), where both sums are over the entries j of x_i
-//   zero(y_u) = sum_j e(0, y_u[j]) over all features j (zero_sums.mako)
+// scatter.cl writes the block, and sets line_of[j] to ``mark`` plus the line of feature j. line_of is not cleared
+// between blocks. Numbers from earlier blocks are at most ``mark``, and so give line 0.
+// An element-wise kernel function is f(s), with a sum s of terms e(x_i[j], y_u[j]) over all features j. The kernel
+// computes s from two sums over the features j of the entries of x_i, and from the sum of e(0, y_u[j]) over all j:
+//   s = sum_j e(x_i[j], y_u[j]) - sum_j e(0, y_u[j]) + zero(y_u),   zero(y_u) = sum of e(0, y_u[j]) (zero_sums.mako)
 // A work-group has TEAMS teams of UB items. It takes V rows, ROWS at a time, and each team takes ROWS / TEAMS of these
 // rows, one after another.
 // A team copies UB entries of its row, and the numbers of their lines, to local memory. Item u of the team multiplies
 // the entries by number u of these lines, so that consecutive items read consecutive addresses.
-// Local memory transposes the ROWS x UB sums. Then consecutive items take consecutive rows.
+// The ROWS x UB sums are transposed in local memory, so that consecutive items compute and write the kernel values of
+// consecutive rows i.
 // Arguments: indptr, indices and data are the rows in CSR; xx and uu are the squared norms of rows and right-hand rows.
 // For element-wise functions xx and uu are zero(x_i) and zero(y_u) instead.
 // DENSE_COLUMNS: the sums start with the columns that are stored whole (dense_columns_workgroup.mako).
-// LISTED: row r of the launch is row rows[r] of X, so that rows can be a subset of X; otherwise it is row r of X.
+// LISTED: row r of the launch is row rows[r] of X, so that a launch can take a subset of X. Otherwise it is row r of X.
 #ifdef LISTED
 #define ROW(r) rows[row + (r)]
 #else

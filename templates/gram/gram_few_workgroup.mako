@@ -18,18 +18,18 @@
 #ifdef DENSE
 #define COLUMN(j) (j)
 #else
-#define COLUMN(j) J[j]  // feature j of the lane group; GROUPS is 1
+#define COLUMN(j) J[j]  // number of the lane group's stored column j; GROUPS is 1
 #endif
 #define NX (V / RX)  // work-items along the rows of a lane group
 #define ITEMS (NX * GROUPS)
 // Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f. An element-wise kernel
 // function is f(s) instead, with a sum s of terms e(x_i[j], y_u[j]) over features j.
-// x_i are rows of X in lane groups of V rows. y_u are the right-hand rows of a product K(X, U) with few rows U, which a
-// panel holds:
+// x_i are rows of X in lane groups of V rows. y_u are the right-hand rows of a product K(X, U) with few rows U. They
+// are in a buffer called panel, in blocks of UB rows:
 //   x_i[columns[j]] = values[at[g] + j * V + i % V] for lane group g = i / V, and
 //   y_u[j] = panel[((u / UB) * d + j) * UB + u % UB], with quotients rounded down
-// Reading the rows is most of the work. So each value is read once, and multiplied by COLUMNS right-hand rows while it
-// is in a register.
+// With few right-hand rows, reading X is most of the work. So each value of X is read once, and multiplied by COLUMNS
+// right-hand rows while it is in a register.
 // A work-group of (V / RX) * GROUPS items takes GROUPS lane groups. Each item owns RX neighbouring rows and reads them
 // itself. Consecutive items read consecutive addresses.
 // Local memory holds DEPTH features of the right-hand rows in two buffers, and all items read the same value at once.
@@ -86,7 +86,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
     for (int i = 0; i < RX; ++i) {
       const real x2 = xx[row + i];
 #pragma unroll
-      for (int q = 0; q < COLUMNS; ++q)  // the kernel function may be infinite past the last right-hand row
+      for (int q = 0; q < COLUMNS; ++q)  // 0 past the last right-hand row, where the kernel function may be infinite
         k[q][i] = u0 + q < total ? kernel_value(k[q][i], x2, uu[u0 + q] KERNEL_ARGUMENTS) : (real)0;
     }
     if (mine < end) {

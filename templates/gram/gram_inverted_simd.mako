@@ -1,7 +1,7 @@
 <%include file="kernel_function.mako"/>
 <%include file="epilogue.mako"/>
 #ifndef UB
-#define UB 64  // right-hand rows of a panel block, a power of two
+#define UB 64  // right-hand rows of a block, a power of two
 #endif
 #ifndef INDEX
 #define INDEX int  // type of a column number (ushort, int)
@@ -11,9 +11,9 @@
 #endif
 #define AHEAD 4  // prefetches run this many entries ahead, since columns of the index are short and scattered
 #define LINES 16  // cache lines of a column that are prefetched at most
-// Compute kernel values S[slot[u]][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f, for rows x_i of X with
-// an inverted index (invert.cl) and UB right-hand rows y_u of a product K(X, U) in CSR, u = first .. first + UB - 1.
-// S are stored rows of kernel values: row slot[u] belongs to right-hand row u.
+// Compute kernel values S[slot[u]][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f, for a product K(X, U).
+// The rows x_i of X have an inverted index (invert.cl). The UB right-hand rows y_u, u = first .. first + UB - 1, are in
+// CSR. S are stored rows of kernel values: row slot[u] belongs to right-hand row u.
 // X is indexed in blocks b of ``size`` rows. The index lists, for each feature k, the rows of block b that have the
 // feature, and their values. These are the entries start + ends[b][k] .. start + ends[b][k + 1] - 1 of the index, in
 // ascending order of rows, with start = starts_of[b * size].
@@ -21,7 +21,7 @@
 //   gram   stores the sum of x_i[j] * y_u[j] over the columns j that are stored densely (dense_columns_simd.mako). A
 //     work-item takes V rows. The kernel is left out if there are no such columns.
 //   match  adds x_i[j] * y_u[j] for each other entry j of y_u and each row x_i with an entry j, then applies f.
-//     A work-item takes one right-hand row y_u and one block of rows x_i, whose sums stay in its core's cache.
+//     A work-item takes one right-hand row y_u and one block of rows x_i. Its sums stay in the core's cache.
 //   add_weighted  c[p][i] += sum_u D[p][u] * S[slot[u]][i] for each problem p. A work-item takes WEIGHED rows i.
 <%def name="parameters()">\
 const int group0, const int groups, const int base, global const long *restrict indptr,
@@ -52,7 +52,8 @@ kernel EXPLICIT void gram(
   }
 }
 
-// Return the first index in h .. stop - 1 whose row at[index] is at least ``row``, or ``stop`` if there is none.
+// Return the first index from h on, and before ``stop``, at which the row number at[index] is at least ``row``. Return
+// ``stop`` if there is none. Row numbers ascend, so the search is by bisection.
 inline int from_row(global const ushort *restrict at, int h, int stop, const int row) {
   while (h < stop) {
     const int middle = h + (stop - h) / 2;
@@ -66,7 +67,7 @@ inline int from_row(global const ushort *restrict at, int h, int stop, const int
 
 kernel EXPLICIT void match(
     ${parameters()}) {
-  int which = 0;  // the bits of the item's number in reverse order spread valid right-hand rows over the cores
+  int which = 0;  // the item's number with its bits in reverse order, so that right-hand rows are spread over the cores
   for (int bit = 1; bit < UB; bit <<= 1) which = 2 * which + ((get_global_id(0) & bit) != 0);
   const int u = first + which;
   if (u >= count[0]) return;

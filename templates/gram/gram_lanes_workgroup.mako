@@ -7,7 +7,7 @@
 #define GROUPS 1  // lane groups of a tile
 #endif
 #ifndef BLOCKS
-#define BLOCKS 1  // panel blocks of a tile
+#define BLOCKS 1  // blocks of right-hand rows of a tile
 #endif
 #ifndef DEPTH
 #define DEPTH 8  // features that local memory holds at a time
@@ -15,7 +15,7 @@
 #ifdef DENSE
 #define COLUMN(j) (j)
 #else
-#define COLUMN(j) J[j]  // feature j of the lane group; GROUPS is 1
+#define COLUMN(j) J[j]  // number of the lane group's stored column j; GROUPS is 1
 #endif
 #define NX (V / 4)  // work-items along the rows of a lane group, and along the right-hand rows of a block
 #define NY (UB / 4)
@@ -29,8 +29,8 @@ typedef CAT(REAL, 4) four;
   (four)(VALUE(sum, x2, u2, s0), VALUE(sum, x2, u2, s1), VALUE(sum, x2, u2, s2), VALUE(sum, x2, u2, s3))
 // Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f. An element-wise kernel
 // function is f(s) instead, with a sum s of terms e(x_i[j], y_u[j]) over features j.
-// x_i are rows of X in lane groups of V rows. y_u are the right-hand rows of a product K(X, U). A panel, the buffer of
-// these rows, holds them in blocks of UB rows:
+// x_i are rows of X in lane groups of V rows. y_u are the right-hand rows of a product K(X, U). They are in a buffer
+// called panel, in blocks of UB rows:
 //   x_i[columns[j]] = values[at[g] + j * V + i % V] for lane group g = i / V, and
 //   y_u[j] = panel[((u / UB) * d + j) * UB + u % UB], with quotients rounded down
 // A work-group takes GROUPS lane groups. It computes tiles of K with GROUPS * V rows and BLOCKS * UB right-hand rows.
@@ -57,7 +57,8 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
 #ifdef UPDATE
   local wide partial[NY * V];
 #endif
-  // An item copies values of one lane group and of one panel block. An index past the end repeats the last one.
+  // An item copies values of one lane group and of one block of right-hand rows. Past the last lane group or block, it
+  // copies one that exists; its sums are not used.
   const int loaded = first + min(lid % (GROUPS * NX) / NX, present - 1);
   global const four *restrict x = (global const four *)(values + at[loaded]) + tx;
 #ifdef DENSE

@@ -7,7 +7,7 @@
 #define GROUPS 2  // lane groups of a tile
 #endif
 #ifndef BLOCKS
-#define BLOCKS 2  // panel blocks of a tile
+#define BLOCKS 2  // blocks of right-hand rows of a tile
 #endif
 #ifndef DEPTH
 #define DEPTH 16  // features that local memory holds at a time, a multiple of FRAGMENT_FEATURES
@@ -19,7 +19,7 @@
 #define WARP_VECTORS 64
 #endif
 #ifndef TOGETHER
-#define TOGETHER 1  // fragments of a warp's rows whose sums for an update are in local memory at a time
+#define TOGETHER 1  // fragments of a warp's rows for which local memory holds the sums of an UPDATE at a time
 #endif
 #ifndef ITEMS
 #define ITEMS (GROUPS * V / WARP_ROWS * (BLOCKS * UB / WARP_VECTORS) * WARP)
@@ -36,8 +36,8 @@
 #define U_LINE (BLOCKS * NY + 2)
 typedef float4 four;
 // Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f. x_i are rows of X in dense
-// lane groups of V rows. y_u are the right-hand rows of a product K(X, U). A panel, their buffer, holds them in
-// blocks of UB rows:
+// lane groups of V rows. y_u are the right-hand rows of a product K(X, U). They are in a buffer called panel, in blocks
+// of UB rows:
 //   x_i[j] = values[at[g] + j * V + i % V] for lane group g = i / V, and
 //   y_u[j] = panel[((u / UB) * d + j) * UB + u % UB], with quotients rounded down
 // Matrix units (${units}) compute the inner products. matrix_norms.cl has computed the squared norms.
@@ -57,13 +57,14 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
   const size_t row = (size_t)first * V, out = row - base;
   const int total = count[0];
   const int lid = get_local_id(0), lane = lid % WARP, along = lid / WARP % ALONG, across = lid / WARP / ALONG;
-  local four staged[2 * DEPTH * (X_LINE + U_LINE)];  // the sums of an update use the same memory
+  local four staged[2 * DEPTH * (X_LINE + U_LINE)];  // finish_matrix_workgroup.mako puts sums in the same memory
   local four *xs = staged, *us = staged + 2 * DEPTH * X_LINE;
   EXCHANGE
 #ifdef STORE
   global real *local to[COLUMNS];  // address of the stored row of each right-hand row
 #endif
-  // An item copies values of one lane group and of one panel block. An index past the end repeats the last one.
+  // An item copies values of one lane group and of one block of right-hand rows. Past the last lane group or block, it
+  // copies one that exists; its sums are not used.
   const int loaded = first + min(lid % (GROUPS * NX) / NX, present - 1);
   global const four *restrict x = (global const four *)(values + at[loaded]) + lid % NX;
   for (int u0 = get_group_id(1) * COLUMNS; u0 < total; u0 += get_num_groups(1) * COLUMNS) {

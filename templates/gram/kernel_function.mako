@@ -53,7 +53,7 @@ inline kv exponential(kv x) {
 #endif
   const kv p = fma(q, r * r, r) + NUMBER(1.0);
   const kv y = NUMBERS(BITS(p) + (BITS(t) << MANTISSA));
-  // the result for NaN is NaN, and infinity above MOST
+  // return 0 below LEAST, infinity above MOST, and NaN for NaN
   return select(select(y, (kv)NUMBER(0.0), isless(x, (kv)LEAST)), x + INFINITY, !islessequal(x, (kv)MOST));
 }
 #else
@@ -61,7 +61,7 @@ inline kv exponential(kv x) {
 #endif
 
 inline kv power(kv x, kv y) {
-#if defined(SIMD) && defined(REAL64)  // PoCL 3.1's pow of eight doubles is wrong beside a lane of 0, infinity or NaN
+#if defined(SIMD) && defined(REAL64)  // PoCL 3.1's pow of eight doubles is wrong in lanes beside a 0, infinity or NaN
   return (kv)(pow(x.lo, y.lo), pow(x.hi, y.hi));
 #else
   return pow(x, y);
@@ -109,7 +109,7 @@ inline kv kernel_value(const kv s, const kv xx, const kv yy KERNEL_PARAMETERS) {
 inline kv kernel_value(const kv sum, const kv xx, const kv yy KERNEL_PARAMETERS) {
   const kv dot = INNER_PRODUCT(sum);
 % if "sqdist" in kernel.expression.names:
-  // rounding can make sqdist negative; no other code clamps it
+  // set sqdist to 0 where rounding made it negative; no other code does this
   const kv sqdist = fmax(xx + yy - (real)2 * dot, (kv)(real)0);
 % endif
 ${function_body(kernel.expression, "f")}}

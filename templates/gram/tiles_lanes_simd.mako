@@ -1,17 +1,18 @@
-<%doc>Compute tiles of a product K(X, U) in a SIMD kernel, for the lane groups begin .. end - 1 of a launch and all
-right-hand rows U, which a panel holds. The caller's body receives the sums tile by tile.
+<%doc>Compute tiles of a product K(X, U) in a SIMD kernel: the rows X of the launch's lane groups begin .. end - 1 with
+all right-hand rows U. A panel is the buffer of U. The caller's body receives the sums tile by tile.
   x_i[columns[j]] = values[at[g] + j * V + i % V]             contiguous loads of V values of lane group g = i / V
   y_u[j]          = panel[((u / UB) * d + j) * UB + u % UB]   one value at a time, broadcast to V lanes
 Here x_i is row i of X, and y_u is right-hand row u.
 Access: the panel is read in parts that stay in the second-level cache. Registers hold the sums of GROUPS lane groups
-with COLUMNS right-hand rows of such a part.
+and COLUMNS right-hand rows.
 The caller's body receives value[u] for u < valid: the inner products, or element-wise sums, of V rows with right-hand
-row u0 + u. The V rows start at row ``row`` and are lane group ``group`` of the launch. x2 holds their squared norms.
+row u0 + u. The V rows are lane group ``group`` of the launch and begin at row ``row`` of X. x2 has their squared norms.
 DENSE: every lane group holds all d features, and ``columns`` is not read.
-CHUNK: tiles take CHUNK features at a time. The first-level cache holds these for SPAN right-hand rows and TALL * GROUPS
-lane groups. Between chunks the array k holds the sums, so that each value is one sum in the order of the features.
-SYMMETRIC: the rows are the right-hand rows themselves. Right-hand rows from the launch's first row on are left out if they
-come before the lane group, because their values follow by symmetry (carry.cl).
+CHUNK: tiles take CHUNK features at a time. The first-level cache holds these features of SPAN right-hand rows and
+TALL * GROUPS lane groups. Between chunks the array k holds the sums, so that each value is one sum in the order of the
+features.
+SYMMETRIC: the rows X are the right-hand rows themselves. A lane group leaves out the right-hand rows between the
+launch's first row and the lane group. Their values follow by symmetry, and carry.cl fills them in.
 </%doc>
 <%def name="settings()">
 #ifndef COLUMNS
