@@ -44,7 +44,12 @@ def chart(path: Path, height: float, panels: int = 1) -> Iterator[list[Any]]:
 
 
 def bars(path: Path, files: Sequence[str], label: str, wanted: Sequence[str] = ("cold s", "warm s")) -> None:
-    """Draw seconds by set and solver on a logarithmic axis; a first fit is a pale bar behind that of the later fits."""
+    """Draw seconds by data set and solver on a logarithmic axis.
+
+    A pale bar is a first fit, and the full bar in front of it the later fits.
+
+    wanted: the columns of seconds to draw.
+    """
     groups: dict[str, list[dict[str, str]]] = {}
     for row in (row for name in files for row in generated.table(name)):
         groups.setdefault(" ".join(filter(None, (row["set"], row.get("loss", "")))), []).append(row)
@@ -69,7 +74,7 @@ def bars(path: Path, files: Sequence[str], label: str, wanted: Sequence[str] = (
 
 
 def fits(points: Sequence[Any], solver: str) -> dict[int, Any]:
-    """Return a solver's fastest row that counts for each number of rows."""
+    """Return, for each number of rows, the result of a solver's fastest valid fit."""
     found: dict[int, Any] = {}
     for point in points:
         rows = [row for row in point["rows"] if row["solver"] == solver and not (row["failed"] or row["misses"])]

@@ -4,8 +4,8 @@ kernels          the built-in kernel functions: parameters, their defaults and l
 flags COMMAND    flags and arguments of a command, such as ``flags train`` or ``flags kernels emit``
 results FILE     the table of a file in benchmarks/results
 columns FILE[#TITLE][,FILE...] NAME [= TITLE] | NAME [= TITLE] | ...
-                 columns of the first tables of such files, or of those named TITLE, under other titles where given
-peers FILE       fits of the GPU command beside the peers' to the same tolerance
+                 columns NAME of each file's first table, or of its table #TITLE; "= TITLE" gives a column another title
+peers FILE       clsvm's fits in a GPU result beside other libraries' fits to the same tolerance
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ def gpu(name: str, *title: str) -> str:
 
 
 def table(name: str) -> list[dict[str, str]]:
-    """Return the rows of a result's first table, or of the one named after #; a cell is found by its column's title.
+    """Return the rows of a result's first table, or of the table named after #, as dicts by column title.
 
-    A first cell that is empty repeats the one above it. The second column of a title is "title 2".
+    An empty first cell gets the text of the cell above it. The second column of the same title is "title 2".
     """
     name, _, title = name.partition("#")
     text = gpu(name, title) if title else results(name)
@@ -96,7 +96,11 @@ def table(name: str) -> list[dict[str, str]]:
 
 
 def columns(names: str, *wanted: str) -> str:
-    """Return some columns of the tables of some results; a first cell that repeats the one above is empty."""
+    """Return a table of the columns ``wanted`` from the tables of result files; repeated first cells are left empty.
+
+    names: result files, separated by commas.
+    wanted: words of ``NAME = TITLE | NAME = TITLE ...``. A column is shown under its title, if that is given.
+    """
     given = [part.partition("=") for part in " ".join(wanted).split("|")]
     keys = [key.strip() for key, _, _ in given]
     cells = [tuple(row[key] for key in keys) for name in names.split(",") for row in table(name)]
@@ -105,7 +109,7 @@ def columns(names: str, *wanted: str) -> str:
 
 
 def peers(name: str) -> str:
-    """Return seconds of fits beside those of a GPU result's peers that stop at the same tolerance."""
+    """Return a table of the seconds of clsvm's fits in a GPU result, beside other libraries' fits to the same tolerance."""
     steps = read(name)["steps"]
     ours = {step["set"]: step for step in steps if "cold" in step}
     rows = []

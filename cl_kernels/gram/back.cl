@@ -147,7 +147,7 @@ inline double added(const termv sum) {
 kernel EXPLICIT void forth(global const real *restrict K, const long ld, const int rows, global const term *restrict v,
                            global const int *restrict count, const int problems, const int capacity,
                            global wide *restrict t) {
-  int at[FORTH];  // an index past the end repeats the last vector
+  int at[FORTH];  // an index past the end repeats the last vector, and writes the same sums again
   for (int a = 0; a < FORTH; ++a) at[a] = min((int)get_group_id(0) * FORTH + a, rows / V - 1);
   int p = 0;
   for (; p + OUT <= problems; p += OUT) FORWARD(OUT)

@@ -89,7 +89,7 @@ inline int nearest(const int words, const int k, global const uint *restrict x, 
   costs[lid] = best, at[lid] = where;
   barrier(CLK_LOCAL_MEM_FENCE);
   for (int step = WG / 2; step > 0; step /= 2) {
-    const int other = min(lid + step, WG - 1);  // items from step on compute unused values
+    const int other = min(lid + step, WG - 1);  // the results of items from ``step`` on are unused
     const int a = costs[lid], b = costs[other], i = at[lid], j = at[other];
     const int better = b < a || (b == a && j < i);
     barrier(CLK_LOCAL_MEM_FENCE);
@@ -148,7 +148,7 @@ kernel OF_GROUP void assign(const int n, const int words, const int size, const 
       }
     }
   }
-  for (int s = lid; s < k; s += WG)  // clusters that are not full
+  for (int s = lid; s < k; s += WG)  // also write the patterns of clusters that did not become full
     for (int w = 0; w < words; ++w)
       if (NAME(s) >= 0) filled[(size_t)NAME(s) * words + w] = unions[WORD(s, w)];
 }

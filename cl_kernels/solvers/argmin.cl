@@ -45,7 +45,7 @@
     T v;                                                                                                              \
     int at;                                                                                                           \
     NAME##_of(min(WG / LEAVES, RADIX), LEAVES, values + item, indices + item, &v, &at);                               \
-    for (int k = RADIX; k < WG / LEAVES; ++k) { /* only groups of more than RADIX^2 items */                          \
+    for (int k = RADIX; k < WG / LEAVES; ++k) { /* only in groups of more than RADIX^2 items */                       \
       const T w = values[k * LEAVES + item];                                                                          \
       const int index_w = indices[k * LEAVES + item];                                                                   \
       const bool less = LESS(w, v) || (!LESS(v, w) && index_w < at);                                                    \

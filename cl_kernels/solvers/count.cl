@@ -146,7 +146,7 @@ kernel OF_GROUP void threshold(const int pieces, const int quota, global const i
       for (int k = 0; k < BINS; ++k) all[k] += bins[(size_t)c * 2 * BINS + k];
 #else
     global int *from = totals + ((size_t)p * 2 + side) * BINS;
-    for (int k = lid; k < BINS; k += WG) all[k] = from[k], from[k] = 0;  // the next histogram adds to 0
+    for (int k = lid; k < BINS; k += WG) all[k] = from[k], from[k] = 0;  // clear totals for the next histogram
     barrier(CLK_LOCAL_MEM_FENCE);
 #endif
     const int share = BINS / WG;
@@ -154,7 +154,7 @@ kernel OF_GROUP void threshold(const int pieces, const int quota, global const i
     for (int k = lid * share; k < (lid + 1) * share; ++k) mine += all[k];
     int total;
     int before = group_scan(mine, scratch, &total) - mine;
-    if (before < quota && before + mine >= quota)  // the count of rows reaches the quota in one of this item's bins
+    if (before < quota && before + mine >= quota)  // one of this item's bins is the last bin
       for (int k = lid * share; k < (lid + 1) * share; ++k) {
         if (before + all[k] >= quota) {
           found[0] = k, found[1] = quota - before;

@@ -144,7 +144,7 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
       }
     }
     real_least(&best, &partner, gains, indices);
-    if (partner == INT_MAX) break;  // all gains underflow to 0
+    if (partner == INT_MAX) break;  // no row has a gain above 0, since all gains underflow
     j = partner;
 #pragma unroll
     for (int e = 0; e < EACH; ++e)

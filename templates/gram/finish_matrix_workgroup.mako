@@ -37,7 +37,7 @@ ${unroll}
       }
 #endif
 #ifdef UPDATE
-#define EACH (ALONG * FRAGMENT_ROWS)  // rows of fragment g of all warps along the rows
+#define EACH (ALONG * FRAGMENT_ROWS)  // rows that the fragments g of all ALONG warps have together
 #define SHARED_LINE (TOGETHER * EACH + 4)
     local wide *partial = (local wide *)staged + (across * SHARING + SHARE(lane)) * SHARED_LINE + along * FRAGMENT_ROWS;
 ${unroll}
