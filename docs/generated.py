@@ -5,7 +5,7 @@ flags COMMAND    flags and arguments of a command, such as ``flags train`` or ``
 results FILE     the table of a file in benchmarks/results
 columns FILE[#TITLE][,FILE...] NAME [= TITLE] | NAME [= TITLE] | ...
                  columns NAME of each file's first table, or of its table #TITLE; "= TITLE" gives a column another title
-peers FILE       clsvm's fits in a GPU result beside other libraries' fits to the same tolerance
+peers FILE       clsvm's fits in a GPU result beside ThunderSVM's fits to the same tolerance
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def columns(names: str, *wanted: str) -> str:
 
 
 def peers(name: str) -> str:
-    """Return a table of the seconds of clsvm's fits in a GPU result, beside other libraries' fits to the same tolerance."""
+    """Return a table of the seconds of clsvm's fits in a GPU result, beside ThunderSVM's fits to the same tolerance."""
     steps = read(name)["steps"]
     ours = {step["set"]: step for step in steps if "cold" in step}
     rows = []

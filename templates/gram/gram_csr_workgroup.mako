@@ -62,7 +62,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
 #pragma unroll 1
     for (int t = 0; t < SHARE; ++t) {
       long begin = 0, end = 0, longest = 0;
-      for (int other = 0; other < TEAMS; ++other) {  // find the longest row, so that all teams meet at the same barriers
+      for (int other = 0; other < TEAMS; ++other) {  // the longest row, so that all teams meet at the same barriers
         const int i = ROW(r0 + other * SHARE + t);
         const long from = i >= 0 ? indptr[i] : 0, to = i >= 0 ? indptr[i + 1] : 0;
         if (other == team) begin = from, end = to;
