@@ -49,7 +49,7 @@ Block = tuple[slice, Rows]  # a slice of X and its rows on the device
 # ROWS_SHARE: all rows stay on the device if they and the solver's state take at most this share of its free memory.
 # PLAIN_SHARE: an inverted index is built only if the rows and the index take at most this share of the free memory.
 # STAY_SHARE: blocks of rows stay on the device if they take at most this share of its free memory together.
-# SHARE: blocks of rows that pass once through the device take at most this share of its free memory, else half of it.
+# SHARE: blocks that pass through the device once take at most this share of its free memory; if many times, half of it.
 # WORKING_SHARE: share of the free memory for a working set if X passes in blocks; a larger set needs fewer passes.
 ROWS_SHARE, PLAIN_SHARE, STAY_SHARE, SHARE, WORKING_SHARE = 0.8, 0.4, 0.6, 0.5, 0.7
 # bytes of solver state for each row of X: gradient, coefficient, bounds, and indices in working set and row cache
@@ -59,8 +59,7 @@ BLOCK = 256 << 20  # largest size in bytes of a block of rows, unless blocks pas
 # COPIED: largest bytes of a block that is copied many times to the memory of a separate device.
 UNIFIED, COPIED = 2 << 20, 64 << 20
 MIN_ROWS = 1280  # a block has at least this many rows if memory allows; with fewer, some cores would idle
-# Memory of a pass over X, as a multiple of a block's bytes: ONE with one block on the device at a time, TWO with two,
-# COPY with two blocks and copies of their rows in float64.
+# Memory of a pass over X, in blocks: ONE for one block at a time, TWO for two, COPY for two and their rows in float64.
 ONE, TWO, COPY = 1.1, 3, 5
 EVEN = 4096  # a block has a multiple of the rows that all compute units take at once, if these are at most EVEN rows
 LOOSE = 2  # a freed buffer is used again if it is at most this multiple of the requested size
@@ -69,9 +68,9 @@ UNEVEN = 1.5  # a block of sparse rows has at most this many times the entries o
 ALIGNED = 128  # alignment in bytes of host arrays that become device buffers without a copy
 # The host waits for the device each time kernels have packed WAIT_BYTES bytes of rows, so that Ctrl-C takes effect.
 WAIT_BYTES = 256 << 20
-# Laying out a value of a row takes as long as LAID multiply-adds of dense rows in a new block, FILLED in a Window.
+# Laying out a value of a row takes as long as LAID multiply-adds of dense rows, and FILLED in the buffer of a Window.
 LAID, FILLED = 150, 20
-LARGER = 10 * 64  # bytes by which the buffers of a set of laid-out rows may exceed their contents
+LARGER = 10 * 64  # bytes that rounding sizes up to multiples of 64 adds to the buffers of a set of laid-out rows
 SAMPLE = 64  # memory for right-hand rows is estimated from this many rows of X, those with the most nonzeros
 
 
@@ -398,7 +397,7 @@ class BlockGram(Operator):
         self._window: Window | None = None
         near = not (streamed.stays or self._rows_stay) and streamed.near and not stream.profile.lacks("float64")
         self.rows = self._first_pass(0 if streamed.stays else FILLED if near else LAID, asked or plan.kind)
-        if near:  # only on a device with doubles, in which the packing kernel of a Window subtracts the centre
+        if near:  # so the device has doubles, in which the packing kernel of a Window subtracts the centre
             self._window = Window(streamed, self.rows, plan.centre)
 
     def _first_pass(self, laid: float, asked: str) -> Rows:

@@ -247,7 +247,10 @@ class Sums:
             self._kernels["zero_padding", False]((stop - begin,), None, *given)
 
     def _forward(self, part: RowTile, exact: bool = False) -> None:
-        """Compute the rows of T = K(X, U) V that belong to a tile of K."""
+        """Compute the rows of T = K(X, U) V that belong to a tile of K. Buffers of this object hold V and T.
+
+        With ``exact`` all sums are in wide numbers, which are doubles or pairs of floats.
+        """
         profile = self.gram.stream.profile
         self._compute_tile(part)
         if profile.style == "simd":
@@ -329,7 +332,7 @@ MAX_COPY = 64 << 20  # largest size in bytes of the kernel values that are copie
 
 
 def _checked(X: Any, name: str) -> Any:
-    """Check rows as scikit-learn does, with ``name`` in error messages."""
+    """Check the rows X as scikit-learn's check_array does. Error messages call them ``name``."""
     with naming(name):
         return check_array(arrays.checked(X, name), accept_sparse="csr", dtype=_DTYPES, input_name=name)
 
@@ -578,7 +581,7 @@ def _of(rows: slice, *given: Vector | None) -> tuple[Vector | None, ...]:
 
 
 def pass_seconds(stream: Stream, X: Data, centres: Data, kernel: Kernel, plan: Plan, dtype: str, k: int = 1) -> float:
-    """Return the seconds of one forward_back over the first TIMED rows of X (n, d), after the programs are built."""
+    """Return the seconds that one Cross.forward_back takes over the first TIMED rows of X, once programs are built."""
     with stream.scratch():
         cross = Cross(stream, X[:TIMED], centres, kernel, plan, dtype, k, keep=False)
         V = np.zeros((k, cross.m))

@@ -44,7 +44,7 @@ from clsvm.opencl.stream import Buffer, Stream
 
 SPARSE, FULL = 0.05, 0.5  # rule "paper": largest density of all sparse columns together, and of a single sparse column
 LEFT = 4  # rule "code": stop if LEFT times the number of sparse entries exceeds the number of values in other columns
-PIECE = 1 << 19  # stored entries of a CSR matrix that a thread splits at a time into dense and sparse columns
+PIECE = 1 << 19  # number of entries of a CSR matrix that a thread splits at a time into dense and sparse columns
 RULES = ("paper", "code", "cost")
 
 
@@ -175,7 +175,7 @@ def split(X: sp.csr_matrix, made: Partition) -> tuple[NDArray[np.floating], sp.c
 ACTIVE = 64  # number of active clusters, those that a row can join; this is the paper's default
 _GROUP = 64  # number of work-items of a work-group that assigns rows to clusters
 _LANES = 16  # number of active clusters whose bit sets of columns are stored side by side
-EXCESS = 0.85  # a row lacks this many times as many columns of its cluster as of a group of neighbours in sorted order
+EXCESS = 0.85  # number of columns of its cluster that a row lacks, over the number for a group of sorted neighbours
 _CROSSING = 8  # for at least this multiple of ACTIVE clusters, rows are clustered in sorted instead of random order
 _SAMPLE = 2048, 1 << 22  # largest number of rows, and of values, in the sample that finds informative columns
 _TELLING = 32  # largest number of informative columns

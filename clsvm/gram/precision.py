@@ -158,11 +158,11 @@ def scales(
 def measured(stream: Stream, rows: Rows, kernel: Kernel, X: Data, plan: Plan) -> Measures:
     """Return the measures of rows on a device, from their squared norms on the device or from the rows X on the host.
 
-    X is read for element-wise kernel functions, and if some norms are so small that they underflow.
+    X is read for element-wise kernel functions, and if norms are so small that squares of entries underflow.
     """
     eps, floor = float(np.finfo(rows.dtype).eps), underflow(rows.dtype, X.shape[1])
     found: Vector = stream.read(rows.xx, rows.dtype, rows.n_pad)[rows.position].astype(np.float64)
-    # Squares that underflow count as 0 on the device, so the host computes norms as small as these.
+    # Squares that underflow count as 0 on the device, so the host computes the norms if one is as small as this.
     if kernel.spec.element or found.min(initial=np.inf) * eps < floor:
         return measures(kernel, X, plan)
     return Measures(found, found[:0], found[:0])

@@ -113,7 +113,7 @@ class Tile(NamedTuple):
     out
         buffer for the values, ``capacity`` of them in each row.
     reused
-        first column v to compute; the columns before it are in ``out`` already. Columns are computed V at a time.
+        first column v to compute; those before it are in ``out`` already. Columns are computed in lane groups, V each.
     symmetric
         whether only values with u < reused or u >= v are needed. The other values of the symmetric matrix mirror them.
     most
@@ -167,7 +167,7 @@ class Operator(Protocol):
     width: int
 
     def panel(self, capacity: int, square: bool = False) -> Panel:
-        """Return an empty panel for at least ``capacity`` right-hand rows U of a product K(X, U).
+        """Return an empty panel, the buffer of at least ``capacity`` right-hand rows U of a product K(X, U).
 
         Pass ``square`` for a panel that :meth:`tile` accepts."""
 
@@ -181,9 +181,9 @@ class Operator(Protocol):
         """
 
     def row_source(self, panel: Panel) -> tuple[RowSource, tuple[Any, ...]] | None:
-        """Return the OpenCL text that computes rows of K among the panel's rows, and the arguments that it reads.
+        """Return OpenCL text that computes rows of K among the right-hand rows in a panel, and the text's arguments.
 
-        Return None if the panel holds only one block of its rows at a time, or holds bits. Only solvers on CPUs
+        Return None if the panel holds only one block of its rows at a time, or rows of bits. Only solvers on CPUs
         include the text in their programs.
         """
 
@@ -207,13 +207,13 @@ class Operator(Protocol):
     def between(self, panel: Panel, at: Buffer, right: Panel, count: Buffer, K: Buffer, update: Update | None) -> None:
         """Compute K(R, U) between the right-hand rows of two panels.
 
-        R are the ``count`` right-hand rows of the panel ``right``. U are the rows of the square ``panel``, whose
-        positions in X are ``at``. K(R, U) is written to the buffer ``K`` if ``update`` is None. Otherwise D K(R, U) is
+        R are the ``count`` right-hand rows of the panel ``right``. U are the rows of the square ``panel``, and ``at``
+        holds their positions in X. K(R, U) is written to the buffer ``K`` if ``update`` is None. Otherwise D K(R, U) is
         added to the sums of ``update``, with the weights D of ``update``.
         """
 
     def use(self, units: Units | None) -> None:
-        """Choose matrix units for later products with many right-hand rows, or None for ordinary arithmetic.
+        """Choose matrix units (tensor cores) for later products with many right-hand rows; None for no such units.
 
         All rows must be on the device.
         """
@@ -265,7 +265,7 @@ class Gram(Operator):
         self.min_tiles = stream.compute_units
 
     def use(self, units: Units | None) -> None:
-        """Choose matrix units for later products with many right-hand rows, or None for ordinary arithmetic.
+        """Choose matrix units (tensor cores) for later products with many right-hand rows; None for no such units.
 
         The rows must be dense float32 (see Units.why_not). Panels made before this call keep ordinary arithmetic.
         """
@@ -449,7 +449,7 @@ class Gram(Operator):
                 values, at, _, d, count, vectors, _ = one.arguments
                 one = one._replace(arguments=(values, at, self.squared, d, count, vectors, panel.squared))
             kernel, numbers = self._program(product, shape, units, one.kernel)
-            cells = one.blocks * numbers["UB"] * r.lanes * max(1.0, r.cost)  # cost of a lane group, in multiply-adds
+            cells = one.blocks * numbers["UB"] * r.lanes * max(1.0, r.cost)  # multiply-adds for V rows of X
             each = numbers.get("GROUPS", 1)  # lane groups (V rows each) in a register tile
             step = max(1, one.groups) if simd else each * max(1, int(MAX_LAUNCH / (each * cells)))
             for begin in range(0, one.groups, step):

@@ -39,7 +39,7 @@ class Product(NamedTuple):
     options
         -D options of the product's programs.
     tile
-        whether the rows on both sides of K are right-hand rows of panels.
+        whether K is computed among right-hand rows: those of one panel, or between two panels.
     simd
         whether only devices with SIMD-style kernels, which are CPUs, use the product.
     layout
@@ -80,8 +80,9 @@ PRODUCTS = {
 def gram(spec: Spec, product: str, kind: str, dtype: str, profile: Profile, d: int = 0, shape: str = "many") -> Variant:
     """Return the program of a product (see PRODUCTS) for a kernel function, a layout ``kind`` and a dtype.
 
-    ``shape`` is the size class of the panel: "two", "few" or "many" (profiles.shape_class). Raises ValueError if the
-    kernel function or the product lacks this layout, or if the product has no program for this size class.
+    ``shape`` is the size class of the right-hand rows: "two", "few" or "many" (profiles.shape_class). Raises
+    ValueError if the kernel function or the product lacks this layout, or if the product has no program for this size
+    class.
     """
     if kind not in layouts.names(spec):
         allowed = ", ".join(layouts.names(spec))
@@ -115,8 +116,7 @@ def update_range(profile: Profile, n: int) -> tuple[tuple[int, ...], tuple[int, 
 
 SIDE = 16  # the kernel mirror_rows (stored.cl) copies squares of 16 x 16 values of K
 COPIED = 2.0  # cost of copying a value K[u][v] to K[v][u], as a multiple of the profile's cache_cost
-# Gathering one value of K reads its cache line of at most CACHE_LINE values. Each of the line's values costs
-# GATHERED * cache_cost.
+# Gathering a value of K reads its cache line, at most CACHE_LINE values. Each value read costs GATHERED * cache_cost.
 GATHERED, CACHE_LINE = 0.45, 16
 
 
@@ -275,10 +275,10 @@ class Units:
         if rows.kind != DENSE.name or rows.dtype != "float32":
             return f"rows are {rows.kind}, {rows.dtype}"
         if rows.d < self.least:
-            return f"of {rows.d} features values are stored no sooner by {self.name}, {self.least} are the least"
+            return f"{self.name} is faster only for rows of at least {self.least} features, got {rows.d}"
         V = rows.lanes
         whole = V * self.groups % self.rows == V * self.blocks % self.vectors == 0
-        return "" if whole and "wide" in profile.tiles else f"the profile {profile.name} has no such tile"
+        return "" if whole and "wide" in profile.tiles else f"the profile {profile.name} has no tile for {self.name}"
 
     def gram(self, spec: Spec, product: str, profile: Profile, d: int = 0) -> Variant:
         """Return the program by which the matrix units compute a product (see PRODUCTS) over dense float32 rows."""
@@ -301,7 +301,7 @@ class Units:
         return Variant(f"norms {self.name}", sources.cl(self.text, "gram/matrix_norms"), made, "norms")
 
     def norms_range(self, rows: int) -> tuple[tuple[int], tuple[int]]:
-        """Return the global and local size of a launch of :meth:`norms` over ``rows`` rows in whole lane groups."""
+        """Return the global and local size of a launch of :meth:`norms` over ``rows`` rows, a multiple of V."""
         return (rows // self.fragment * self.warp,), (self.warp,)
 
 

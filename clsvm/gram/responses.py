@@ -137,7 +137,7 @@ def _weights(pieces: Sequence[Piece], coefficients: Vector, begin: int, capacity
 
 
 class LoadedPanel(NamedTuple):
-    """Hold support vectors that were copied into one panel.
+    """Hold support vectors that were copied into one panel, a device buffer.
 
     Attributes
     ----------
@@ -332,9 +332,9 @@ class Support:
         return self.vectors[some], coefficients[:, some], [end - cuts[0] for end in cuts[1:]]
 
     def _sums(self, stream: Stream, gram: Gram, coefficients: Vector, groups: range) -> Vector:
-        """Return the sums (groups * problems, n_pad) over the support vectors of the selected groups.
+        """Return the sums of K over each selected group of support vectors, weighted by ``coefficients``.
 
-        The columns are the rows of ``gram`` in device order.
+        The result is (groups * problems, n_pad). Its columns are the rows of ``gram`` in device order.
         """
         problems, n_pad = len(coefficients), gram.rows.n_pad
         n = -(-n_pad // _TILE) * _TILE  # n_pad rounded up, so that a sub-buffer may begin at the sums of each group
@@ -427,7 +427,10 @@ class SmallBatchPredictor:
         return found[1:, :n]
 
     def _prepare(self, groups: int) -> None:
-        """Prepare the launches for ``groups`` lane groups of V rows: pack them, compute norms, sum K over vectors."""
+        """Prepare the launches that predict ``groups`` lane groups of V rows.
+
+        They pack the rows, compute their norms, and sum K over the support vectors.
+        """
         if groups in self._launches:
             return
         rows, packer, prepared = self._rows, self._packer, []

@@ -171,7 +171,7 @@ class StoredGram(Operator):
 
     def between(self, panel: Panel, at: Buffer, right: Panel, count: Buffer, K: Buffer, update: Update | None) -> None:
         given = self._store._replace(slot=at).arguments()
-        assert update  # solvers ask for K(R, U) without an update only if by_blocks is set
+        assert update  # solvers ask for K(R, U) without an update only if by_blocks is set, which it is not here
         self._add_between((panel.capacity,), None, given, right.rows, count, update.D, update.c)
 
 
@@ -221,7 +221,7 @@ def computed(gram: Operator, tiles: bool) -> StoredGram:
     listed = stream.buffer(4 * panel.capacity), stream.buffer(4 * panel.capacity), stream.buffer(4)
     fill(gram, panel, listed, store, every, every, symmetric)
     stream.free(*listed, *panel.buffers())
-    # the largest cost of a value of K among right-hand rows, which are gathered or computed, whichever costs less
+    # largest cost of a value of K among right-hand rows: the value is gathered or computed, whichever is cheaper
     cost = min(programs.gather_cost(profile, n, 1), rows.tile_cost) if tiles else 1.0
     return StoredGram(stream, store, replace(rows, tile_cost=cost), gram.kernel, gram if tiles else None)
 

@@ -71,7 +71,10 @@ def _try_units(stream: Stream) -> Found:
             continue
         if error <= one.error + ROUNDED and not lost:
             return Found(one, "", error)
-        words = f"{one.name} is wrong by {error:.2g} of the norms" + " and of equal rows" * lost
+        words = (
+            f"{one.name} is wrong by {error:.2g} times the norms"
+            + ", and its norms differ from inner products of equal rows" * lost
+        )
     return Found(None, words)
 
 

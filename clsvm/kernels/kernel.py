@@ -26,12 +26,12 @@ from clsvm.kernels.expression import INVALID, Evaluation, Extent, between, compa
 from clsvm.kernels.records import BUILTIN, Matrix, Parameter, Spec, user_spec
 
 _TINY, _SMALLEST = float(np.finfo(np.float64).tiny), float(np.finfo(np.float64).smallest_subnormal)
-_DIGITS = 1e-3  # float32 errors are proportional to eps if they are at most this share of the largest value
+_DIGITS = 1e-3  # float64 errors are derived from float32 errors if these are at most this share of the largest value
 _CELLS = 1 << 18  # number of terms e(x_j, y_j) that the host computes at a time
 _SAMPLE = 500  # rows on which Kernel.check tests a kernel function
 # Kernel.rounding tests distances (eps / 2)^step. The steps are the first array if it tests many norms, else the second.
 _STEPS = np.linspace(1, 0, 200), np.linspace(1, 0, 1000)
-_SIZES = np.concatenate([[1.0], np.geomspace(1e-6, 0.9, 9)])  # norms that Kernel.rounding tests, over the largest one
+_SIZES = np.concatenate([[1.0], np.geomspace(1e-6, 0.9, 9)])  # norms that Kernel.rounding tests; the largest is 1
 
 
 class Check(NamedTuple):
@@ -188,7 +188,7 @@ class Kernel:
             return tuple(argument.value(self.params) for argument in self.spec.arguments)
 
     def scalars(self, dtype: str) -> tuple[np.generic, ...]:
-        """Return the numbers as arguments of OpenCL kernels that compute in ``dtype``."""
+        """Return :attr:`numbers` as arguments of OpenCL kernels that compute in ``dtype``."""
         types = (np.int32 if argument.type == "int" else np.dtype(dtype).type for argument in self.spec.arguments)
         return tuple(made(value) for made, value in zip(types, self.numbers, strict=True))
 
@@ -492,7 +492,7 @@ class Kernel:
         shared = element.names & params.keys() if element else frozenset()
         same = self.spec.element_text == other.spec.element_text
         if not same or any(self.params[name] != params[name] for name in shared):
-            words = "with an element-wise kernel go numbers and kernels of the same sum"
+            words = "an element-wise kernel composes with numbers and with kernels of the same sum"
             raise ValueError(f"{self!r} and {other!r} do not compose: {words}")
         new: dict[str, str] = {}
         for name in (name for name in params if name not in shared):
@@ -557,7 +557,7 @@ class Kernel:
         else:
             kernel = cls(record["expression"], **params)
         if any(record[key] != value for key, value in kernel.record().items()):
-            whose = f"the built-in's {name!r}" if name else "what its expression makes"
+            whose = f"that of the built-in {name!r}" if name else "that of its expression"
             raise ValueError(f"a kernel's record is not {whose}: {str(record)[:200]}")
         return kernel
 

@@ -160,7 +160,7 @@ def no_platform() -> DeviceError:
         return fork_error("the OpenCL runtime")
     causes = "".join(f"{words}; " for words in unloaded())
     named = " and ".join(f"{name}={value!r}" for name, value in SETTINGS.items())
-    where = f" where {named} says; without it those of the system and of pip count" if named else ""
+    where = f" where {named} says; without this setting, runtimes of the system and of pip are found" if named else ""
     words = f"no OpenCL platform was found{where}; {install_advice()} ('clsvm devices' lists what is visible)"
     return DeviceError(f"{causes}{words}")
 

@@ -262,7 +262,7 @@ MAX_AGE = 0.05  # a measurement of the available memory is used again for at mos
 
 @lru_cache(1)
 def _available(period: int) -> int | None:
-    """Return the bytes of memory available on the host, measured once in each ``period`` of MAX_AGE seconds."""
+    """Return the bytes of memory available on the host, measured once for each ``period``, MAX_AGE seconds long."""
     return system.available()
 
 

@@ -127,7 +127,7 @@ class Stream:
             queue = cl.CommandQueue(self._context, self._device)
         other = Stream(queue, self.limit, self.profile)
         other.charge(start)  # leaves nbytes of the limit free; the limit itself stays the user's, for messages
-        other.reads = memory.filled_caches()  # this stream counts all cached values already
+        other.reads = memory.filled_caches()  # this stream accounts for cached values, so the other leaves them alone
         try:
             with other:
                 yield other

@@ -197,7 +197,7 @@ REFUSED = {
     "not asked": ("rbf", "dense", "float32", "float32", "float32"),
     "few features": (
         "rbf", "dense", "float32", "fast",
-        f"float32: of 20 features values are stored no sooner by {EMULATED.name}, 21 are the least",
+        f"float32: {EMULATED.name} is faster only for rows of at least 21 features, got 20",
     ),
     "passing": (
         "rbf", "dense", "float32", "fast",

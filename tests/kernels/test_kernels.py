@@ -344,7 +344,7 @@ def test_an_element_s_own_parameters_are_shared() -> None:
 def test_refused_compositions() -> None:
     for left, right in ((RBF1, L1), (L1, RBF1), (L1, make("chi2")), (L1, Kernel.elementwise("x * y"))):
         for operator in ("__add__", "__mul__"):
-            with pytest.raises(ValueError, match="do not compose: with an element-wise kernel go numbers and kernels"):
+            with pytest.raises(ValueError, match="do not compose: an element-wise kernel composes with numbers"):
                 getattr(left, operator)(right)
     for other in (True, "a", None, [1], 1j, object()):
         for compose in (lambda a, b: a + b, lambda a, b: b + a, lambda a, b: a * b):

@@ -81,7 +81,7 @@ def choose(
 
 
 def single_pass_plan(plan: Plan, X: Data, limit: float = np.inf) -> Plan:
-    """Return ``plan`` for rows X (n, d) that are read once or selected by row number.
+    """Return ``plan`` adapted to rows X (n, d) that are read once or selected by row number.
 
     An inverted index or a clustering would not repay its cost, so the plan gets a simpler layout. Clustered rows become
     dense rows, or CSR if X is sparse and dense rows would exceed ``limit`` bytes. Rows of bits change likewise, because
@@ -126,7 +126,7 @@ def cheaper_plan(plan: Plan, X: Data) -> Plan:
 
 
 def streamed_plan(plan: Plan, X: Data, limit: float = np.inf) -> Plan:
-    """Return ``plan`` for rows X (n, d) that every pass over the data converts to the layout anew.
+    """Return ``plan`` adapted to rows X (n, d) that every pass over the data converts to the layout anew.
 
     A layout that stores dense columns whole becomes CSR, because separating them from the other columns takes longer
     than it saves.
@@ -202,7 +202,7 @@ def _full_columns(X: Data, density: NDArray[np.float64]) -> NDArray[np.bool_]:
 def _mean(X: Data, columns: NDArray[np.bool_]) -> NDArray[np.float64]:
     if sp.issparse(X):
         return (np.bincount(X.indices, X.data, minlength=X.shape[1]) / X.shape[0])[columns]  # bincount sums in float64
-    if (step := X.shape[0] // _MEANT) > 1:  # an outlier would move the sample's mean far away
+    if (step := X.shape[0] // _MEANT) > 1:  # an outlier would move the sample's mean, so X is then averaged whole
         some = X[::step]
         with np.errstate(over="ignore"):
             sizes = np.einsum("ij,ij->i", some, some)

@@ -36,7 +36,7 @@ def binary(X: Data) -> bool:
 
 
 def words(d: int, dtype: str) -> int:
-    """Return the number of words that hold the bits of d features."""
+    """Return the number of words that hold the bits of d features. A word has the size of a value of ``dtype``."""
     return max(1, -(-d // (8 * np.dtype(dtype).itemsize)))
 
 

@@ -107,7 +107,7 @@ class CsrRows(Rows):
 
 
 class PanelRows(NamedTuple):
-    """Name the rows of X that are the right-hand rows U of a product K(X, U), which a panel holds.
+    """Name the rows of X that a panel holds as the right-hand rows U of a product K(X, U).
 
     Attributes
     ----------
@@ -195,7 +195,7 @@ class CsrReader(Reader):
         panel.listed = PanelRows(self.rows.csr, self.rows.dense, self.norms, count, rows)
 
     def over_rows(self, groups: range, panel: Panel, count: Buffer) -> Iterator[Launch]:
-        # these kernels read every row of X in order, so the list of positions is a dummy
+        # these kernels read every row of X in order, so any buffer can stand for the list of positions
         yield from self.over_panel(groups, panel, self.norms, panel, count)
 
     def over_panel(self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer) -> Iterator[Launch]:
@@ -259,7 +259,7 @@ class Csr(Layout):
         return self.of_parts(survey, np.zeros(len(survey.density), bool))
 
     def of_parts(self, survey: Survey, whole: NDArray[np.bool_]) -> float:
-        """Return the cost of a value of K(X, U), in multiply-adds of dense rows, without the columns ``whole`` (d,).
+        """Return the cost of a value of K(X, U), in multiply-adds of dense rows, from columns outside ``whole``.
 
         Half of an entry's cost is shared by all right-hand rows of a block. A CPU's cache holds the block's densest
         columns. An entry in another column of the block costs four times as much. Copying each feature of the rows U
@@ -346,7 +346,7 @@ class Csr(Layout):
         For few rows U a SIMD device takes one vector of rows, since unused rows of a block cost as much as used ones.
         """
         V = record.lanes(profile, dtype)
-        if profile.style == "workgroup":  # local memory holds a work-group's tile
+        if profile.style == "workgroup":  # local memory holds a tile of K, so doubles allow fewer rows
             return min(profile.panel, 64) if dtype == "float64" else profile.panel
         return V if shape != "many" else profile.panel * V // profile.lanes
 
@@ -390,7 +390,7 @@ class Hybrid(Csr):
     def program(self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool, d: int = 0) -> Text:
         text, made = super().program(spec, profile, dtype, shape, of_panel)
         made.append("-DDENSE_COLUMNS")
-        if profile.style == "simd":  # registers hold the sums of as many rows as in the dense layout
+        if profile.style == "simd":  # AT_ONCE rows have as many sums as a register tile of dense rows
             tile, V = profile.tiles["many"], record.lanes(profile, dtype)
             of_row = self.width(profile, dtype, shape) // V
             at_once = tile["COLUMNS"] * tile["GROUPS"] // of_row
@@ -429,7 +429,7 @@ LIST = 60.0  # cost of finding a column's entries in a block, as a multiple of t
 COLD = 1.75  # factor on LIST for at most 16 right-hand rows, which find the entries of few columns in a cache
 MIN_INDEXED = 256  # an inverted index is made for at least this many rows
 PARTS = 4  # number of work-items for each compute unit that build an inverted index
-WEIGHED = 512  # number of rows for which one work-item adds values of K to the sums c
+WEIGHED = 512  # number of rows for which one work-item adds weighted values of K to sums
 
 
 class InvertedIndex(NamedTuple):

@@ -39,7 +39,7 @@ from clsvm.opencl.stream import Buffer, Stream
 MAX_FEATURES = 16384  # largest number of columns of clustered rows, and of dense rows that are mostly zero
 TILES = 4  # a work-item takes at least this many register tiles, if there are enough of them
 WORTH = 1 << 20  # a work-item makes at least this many multiply-adds, which take some microseconds
-# For K(U, U) of right-hand rows U, a work-item takes one register tile if a compute unit has less than UNEVEN * TILES.
+# In K(U, U) a work-item takes one register tile, not several, if a compute unit has fewer than UNEVEN * TILES tiles.
 UNEVEN = 8
 CHUNK = 128  # features in a chunk: a first-level cache holds 128 features of a tile's rows and of the right-hand rows
 # by size class of U in K(X, U): rows with more than this number of chunks of features are multiplied chunk by chunk
@@ -180,7 +180,7 @@ class Packer:
 
 
 def split(stream: Stream, sizes: NDArray[np.int64]) -> tuple[list[Part], NDArray[np.int64]]:
-    """Assign consecutive lane groups of ``sizes`` bytes to buffers, none larger than the device's largest allocation.
+    """Assign consecutive lane groups of ``sizes`` bytes to new buffers, none larger than the device's largest buffer.
 
     Return the buffers, and each group's offset in bytes in its buffer.
     """
@@ -279,7 +279,7 @@ _UNREAD = dict.fromkeys(("columns_at", "columns"), "not read by this program: an
 
 
 class Lanes(Layout):
-    """Store all features of all rows, in dense lane groups."""
+    """Store all features of all rows, in lane groups: V rows side by side."""
 
     name, reader, sparse, shared = "dense", LaneReader, False, True
     rows_words: tuple[str, ...] = ("  feature j of row i:  values[at[g] + j * V + i % V],  at[g] = g * V * d",)

@@ -423,7 +423,7 @@ class Layout(ABC):
 
     @abstractmethod
     def cost(self, survey: Survey) -> float | None:
-        """Return the cost of a value of K, in multiply-adds of dense rows, or None if the layout must not be chosen."""
+        """Return the cost of a value of K, in multiply-adds of dense rows, or None if "auto" skips the layout."""
 
     def setup_cost(self, survey: Survey) -> float:
         """Return how much more laying out a row costs than copying it, in multiply-adds of dense rows."""
