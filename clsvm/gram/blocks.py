@@ -208,9 +208,9 @@ class Streamed:
                         yield rows, made
                     used = made
             finally:
-                # Wait until the thread is idle, because the buffers that it fills are freed next. The executor's
-                # shutdown is not enough: before Python 3.13, a join that Ctrl-C interrupts marks a running thread as
-                # ended. A forked process has no such thread.
+                # Wait until the worker thread is idle, because the buffers that it fills are freed next.
+                # The shutdown may not wait: before Python 3.13, Ctrl-C during a join marks the thread as ended.
+                # A forked process has no worker thread to wait for.
                 if os.getpid() == process:
                     worker.submit(int).result()
 

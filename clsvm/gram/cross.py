@@ -122,8 +122,8 @@ class Sums:
     """Compute products with K for ``k`` outputs, between the rows of a Gram and the ``m`` rows that a panel holds.
 
     A panel is the buffer of right-hand rows. ``tile_bytes`` is the size of a tile of K. ``keep`` says whether the first
-    pass stores all of K. Raises ValueError if memory_limit is too small. Raises ValueError also if the panel was made
-    without ``square`` and does not hold a whole number of lane groups.
+    pass stores all of K. Raises ValueError if memory_limit is too small. Raises ValueError also if the panel's
+    capacity is no multiple of ROWS_EACH, as it may be without ``square``.
     """
 
     def __init__(
@@ -132,8 +132,8 @@ class Sums:
         self.gram, self.panel, self.m, self.k, self.keep = gram, panel, m, k, keep
         stream, rows, capacity = gram.stream, gram.rows, panel.capacity
         if capacity % programs.ROWS_EACH:
-            words = f"a panel of {capacity} right-hand rows is not whole lane groups, each as many rows as a vector has"
-            raise ValueError(f"{words} lanes: make the panel with square=True")
+            words = f"the panel has {capacity} right-hand rows, expected a multiple of {programs.ROWS_EACH}"
+            raise ValueError(f"{words}: make the panel with square=True")
         V, groups, row = rows.lanes, rows.n_pad // rows.lanes, np.dtype(rows.dtype).itemsize * capacity
         wanted = usual_tile_bytes(stream, row) if tile_bytes is None else tile_bytes
         step = max(1, min(groups, wanted // (V * row)))

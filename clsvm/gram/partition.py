@@ -215,13 +215,14 @@ def cluster(
     order: str | None = None,
     centre: NDArray[np.float64] | None = None,
 ) -> Clusters:
-    """Cluster the rows of X (n, d), C-contiguous float32 or float64, or CSR with int32 indices, into clusters of
-    ``size`` rows.
+    """Divide the rows of X (n, d) into clusters of ``size`` rows that are nonzero in similar columns.
+
+    X is a C-contiguous float32 or float64 array, or CSR with int32 indices.
 
     ``active`` is the number of clusters that a row can join, None for all of them. ``order`` is the order in which rows
-    join clusters: "random" as in the paper, "sorted" by similarity with pieces of the rows in parallel, or None for the
-    better one. Entries of dense rows that equal ``centre`` (d,) count as zero. Clusters of given rows are equal on all
-    devices with the same profile.
+    join clusters. "random" is the paper's order. "sorted" sorts by similarity, and clusters pieces of the rows in
+    parallel. None means the better one. Entries of dense rows that equal ``centre`` (d,) count as zero. Clusters of
+    given rows are equal on all devices with the same profile.
 
     Raises ValueError if the cost of joining a cluster could exceed 31 bits, or if the memory budget cannot hold one bit
     for each value of X.

@@ -257,9 +257,10 @@ class Units:
         return self.warp * (self.groups * lanes // self.rows) * (self.blocks * lanes // self.vectors)
 
     def together(self, lanes: int) -> int:
-        """Return how many fragments of a warp write to local memory at a time their sums over the rows U of K(X, U).
+        """Return the number of fragments of a warp that write their sums to local memory at the same time.
 
-        The sums take the place of features in local memory, whose size limits the number of fragments.
+        The sums are over the rows U of K(X, U). They take the place of features in local memory, whose size limits the
+        number of fragments.
         """
         staged = 32 * self.depth * ((self.groups + self.blocks) * lanes // 4 + 4)
         across, each = self.blocks * lanes // self.vectors, self.groups * lanes // self.rows * self.fragment

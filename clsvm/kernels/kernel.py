@@ -548,7 +548,7 @@ class Kernel:
                 raise ValueError(f"a kernel's record needs {key} ({kind.__name__}), got {str(record)[:80]!r}")
         name, params = record["name"], record["params"]
         if not all(isinstance(key, str) for key in params):
-            raise ValueError(f"a kernel's parameters are called by text, got {list(params)!r}")
+            raise ValueError(f"the names of a kernel's parameters must be text, got {list(params)!r}")
         if name:
             kernel = make(name, **params)
         elif record["element"]:

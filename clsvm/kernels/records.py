@@ -204,7 +204,7 @@ def user_spec(function: Any, element: Any, params: Mapping[str, Any]) -> Spec:
     parsed = [Expression(function, SUM if element else VARIABLES, names, integers)]
     parsed += [Expression(element, ELEMENTS, names, integers)] if element else []
     if unused := [name for name in names if not any(name in e.names for e in parsed)]:
-        raise ValueError(f"parameter {', '.join(unused)} does not stand in {' and '.join(e.text for e in parsed)!r}")
+        raise ValueError(f"parameter {', '.join(unused)} does not occur in {' and '.join(e.text for e in parsed)!r}")
     if element and not parsed[1].names & set(ELEMENTS):
         raise ValueError(f"the element expression has neither x nor y: {element!r}")
     whole = integers & {name for e in parsed for name in e.exponents}

@@ -191,7 +191,7 @@ class CsrReader(Reader):
 
     def gather(self, panel: Panel, rows: Buffer, count: Buffer, fresh: bool = True) -> None:
         if panel.nbytes < self.values_bytes(panel.capacity):
-            raise ValueError("the panel was made by shorter rows")
+            raise ValueError("the panel was made for rows with fewer entries")
         panel.listed = PanelRows(self.rows.csr, self.rows.dense, self.norms, count, rows)
 
     def over_rows(self, groups: range, panel: Panel, count: Buffer) -> Iterator[Launch]:
