@@ -4,8 +4,7 @@
 // A row number order[...] < 0, or outside row0 .. row0 + rows - 1, marks a padding row, whose values become 0.
 // Row i of X starts at X + begin + i * d.
 // Launch (S, groups): work-item s of a lane group takes the features J[s], J[s + S], ...
-// Consecutive items of a work-group read consecutive columns of X.
-// SIMD launches have S = 1. A work-item reads V columns of V rows as vectors along the rows, and transposes them.
+// Consecutive items of a work-group read consecutive columns of X. SIMD launches have S = 1.
 #ifndef INPUT
 #define INPUT float  // type of the caller's values
 #endif
@@ -13,12 +12,6 @@
 #define INDEX int
 #endif
 
-#define FINESTV CAT(FINEST, V)
-#ifdef REAL64
-#define INTV CAT(long, V)
-#else
-#define INTV CAT(int, V)
-#endif
 #define FIRST get_global_id(0)
 #define STEP get_global_size(0)
 
@@ -30,69 +23,6 @@ kernel OF_ITEMS(64) void pack(const int row0, const int rows, const int d, globa
   const int g = group0 + get_global_id(1);
   const int length = dense ? d : columns_at[g + 1] - columns_at[g];
   global const int *restrict J = columns + (dense ? 0 : columns_at[g]);
-#ifdef SIMD
-  int first = 0;  // number of features that are packed already
-  int some = -1;  // a valid row, which is read in place of padding rows; -1 if there is none
-  for (int lane = 0; lane < V; ++lane) {
-    const int i = order[(size_t)g * V + lane] - row0;
-    some = i >= 0 && i < rows ? i : some;
-  }
-  if (some < 0) {
-    for (; first < length; ++first) storev((realv)(real)0, 0, values + at[g] + (size_t)first * V);
-    return;
-  }
-  global const INPUT *restrict from[V];
-  real present[V];
-  for (int lane = 0; lane < V; ++lane) {
-    const int i = order[(size_t)g * V + lane] - row0;
-    const bool valid = i >= 0 && i < rows;
-    from[lane] = X + begin + (size_t)(valid ? i : some) * d, present[lane] = valid;
-  }
-  global const INPUT *restrict next[V];
-  const int after = min(g + 1, group0 + (int)get_global_size(1) - 1);
-  for (int lane = 0; lane < V; ++lane) {
-    const int i = order[(size_t)after * V + lane] - row0;
-    next[lane] = X + begin + (size_t)(i >= 0 && i < rows ? i : some) * d;
-  }
-  const INTV here = loadv(0, present) != (realv)(real)0;
-  for (; first + V <= length; first += V) {
-    FINESTV c;
-    realv k[V];
-    if (dense) {
-      c = CAT(vload, V)(0, centre + first);
-#pragma unroll
-      for (int r = 0; r < V; ++r) {
-        FETCH(next[r] + first);
-        k[r] = CAT(convert_, CAT(REAL, V))(CAT(convert_, FINESTV)(CAT(vload, V)(0, from[r] + first)) - c);
-      }
-    } else {
-      finest cs[V];
-      for (int j = 0; j < V; ++j) cs[j] = centre[J[first + j]];
-      c = CAT(vload, V)(0, cs);
-#pragma unroll
-      for (int r = 0; r < V; ++r) {
-        INPUT x[V];
-        FETCH(next[r] + J[first]);
-        FETCH(next[r] + J[first + V / 2]);
-#pragma unroll
-        for (int j = 0; j < V; ++j) x[j] = from[r][J[first + j]];
-        k[r] = CAT(convert_, CAT(REAL, V))(CAT(convert_, FINESTV)(CAT(vload, V)(0, x)) - c);
-      }
-    }
-    transpose(k);
-#pragma unroll
-    for (int j = 0; j < V; ++j)
-      storev(select((realv)(real)0, k[j], here), 0, values + at[g] + (size_t)(first + j) * V);
-  }
-  for (; first < length; ++first) {
-    const int column = dense ? first : J[first];
-    INPUT x[V];
-#pragma unroll
-    for (int r = 0; r < V; ++r) x[r] = from[r][column];
-    const FINESTV v = CAT(convert_, FINESTV)(CAT(vload, V)(0, x)) - (FINESTV)centre[column];
-    storev(select((realv)(real)0, CAT(convert_, CAT(REAL, V))(v), here), 0, values + at[g] + (size_t)first * V);
-  }
-#else
   for (int lane = 0; lane < V; ++lane) {
     const int i = order[(size_t)g * V + lane] - row0;
     const bool valid = i >= 0 && i < rows;
@@ -106,7 +36,6 @@ kernel OF_ITEMS(64) void pack(const int row0, const int rows, const int d, globa
       for (int j = FIRST; j < length; j += STEP) to[(size_t)j * V] = (real)((finest)x[J[j]] - centre[J[j]]);
     }
   }
-#endif
 }
 
 // Compute the squared norms xx[i] = <x_i, x_i> of rows in lane groups.

@@ -34,14 +34,14 @@ ${lanes.chain(at_a_time, "1", other)}
   for (int k = rows; k < W; ++k) ${to}[k] = 0;  // padding, where the kernel function may have no value
 </%def>\
 // to[k] = Q[i][k]
-inline void make_row(const int i, const int rows, const int W, global const real *restrict panel,
-                     global const real *restrict uu, const int d, global real *restrict to KERNEL_PARAMETERS) {
+OUTLINED void make_row(const int i, const int rows, const int W, global const real *restrict panel,
+                       global const real *restrict uu, const int d, global real *restrict to KERNEL_PARAMETERS) {
   global const real *restrict ui = panel + (size_t)(i - i % V) * d + i % V;
 ${values("AT_A_TIME", "(realv)ui[(size_t)j * V]", "(realv)uu[i]", "to")}
 }
 
 // diagonal[k] = Q[k][k]
-inline void make_diagonal(const int rows, const int W, global const real *restrict panel, global const real *restrict uu,
-                          const int d, local real *restrict diagonal KERNEL_PARAMETERS) {
+OUTLINED void make_diagonal(const int rows, const int W, global const real *restrict panel,
+                            global const real *restrict uu, const int d, local real *restrict diagonal KERNEL_PARAMETERS) {
 ${values("1", "xj[0]", "loadv(at, uu)", "diagonal")}
 }
