@@ -2,10 +2,10 @@
 //   REAL64      kernel values (type real) are doubles instead of floats
 //   V           lanes: rows that are stored side by side; in SIMD style also the width of vectors (type realv)
 //   SIMD        SIMD style: a work-item computes with explicit vectors; otherwise work-group style
-//   WIDE_PAIR   gradients f and coefficients b (type wide) are unevaluated sums of two floats, for devices without
-//               double precision; otherwise they are doubles
+//   WIDE_PAIR   the type wide, of the dual's gradients f and coefficients b, is an unevaluated sum of two floats, for
+//               devices without double precision; otherwise it is a double
 //   WG          work-items of a work-group in reductions, a power of two
-//   SLABS       buffers of the row cache (1 or 8)
+//   SLABS       buffers (1 or 8) of the row cache, which stores rows of the kernel matrix
 #ifndef V
 #define V 16  // lanes: 8 or 16 in SIMD style, 32, 64 or 128 in work-group style
 #endif
@@ -145,8 +145,9 @@ inline wide left_of(wide f, wide b, wide epsilon) {
 inline wide top_of(wide b, wide hi) { return wide_pick(wide_less(b, wide_of(0)), wide_of(0), hi); }
 inline wide bottom_of(wide b, wide lo) { return wide_pick(wide_less(wide_of(0), b), wide_of(0), lo); }
 
-// Define the address of slot s of the row cache. A slot stores a row of K in ``ld`` values. The row cache consists of
-// buffers (slabs) of slab_rows slots each: slot s is row s - q * slab_rows of slab q = s / slab_rows, rounded down.
+// Define the address of slot s of the row cache. A slot has ``ld`` values, and stores a row of the kernel matrix. The
+// cache consists of buffers (slabs) of slab_rows slots each. Slot s is number s - q * slab_rows of slab
+// q = s / slab_rows, rounded down.
 #ifndef SLABS
 #define SLABS 1  // buffers of the row cache (1 or 8)
 #endif
