@@ -1,8 +1,8 @@
 """Define the command ``clsvm`` and its subcommands.
 
 The subcommands ``train``, ``predict``, ``scale`` and ``grid`` take the flags of LIBSVM's programs. They are in the
-modules train, scale and grid. This module has the other subcommands: ``describe``, ``sample``, ``devices``, ``tune``
-and ``kernels``.
+modules train, scale and grid. This module has the other subcommands: ``describe``, ``sample``, ``devices``, ``tune``,
+``warm-up`` and ``kernels``.
 
 Results go to stdout. Progress bars, warnings and errors go to stderr. The exit code is 0 for success, 1 for an error of
 data, files or device, 2 for an invalid command line, and 130 for Ctrl-C. Functions import slow modules when they run,
@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -165,9 +166,6 @@ def tune(args: Any) -> None:
     """Run ``clsvm tune``: search the fastest profile of a device, or show or delete the results of earlier searches."""
     if args.show and args.reset:
         raise typer.BadParameter("expected one of --show and --reset, got both", param_hint="--reset")
-    from rich.console import Console
-    from rich.progress import Progress
-
     from clsvm.opencl import profiles
     from clsvm.tools import tune as tool
 
@@ -177,14 +175,22 @@ def tune(args: Any) -> None:
     if args.show:
         _show_kept()
         return
-    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task("", total=1.0)
-        found = tool.tune(
-            args.device, args.seconds, lambda words, done: bar.update(task, description=words, completed=done)
-        )
+    with _progress() as progress:
+        found = tool.tune(args.device, args.seconds, progress)
     _show_found(found)
     stored, more = f"stored in {profiles.tuned_path()}", f"nothing is stored: give --seconds more than {args.seconds:g}"
     typer.echo(stored if found.has_results else more)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, float], None]]:
+    """Show a progress bar on stderr; yield a function that sets its words and the share of the work that is done."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("", total=1.0)
+        yield lambda words, done: bar.update(task, description=words, completed=done)
 
 
 def _show_kept() -> None:
@@ -217,8 +223,29 @@ def _show_found(found: Tuning) -> None:
         typer.echo("a rate that is not measured had no time, or came out beyond its limits: it stays the default")
 
 
-GROUP = flags.group("kernels", "Kernel functions: list, show, check, emit as OpenCL.")
 FUNCTION = Option("function", "--kernel", None, "A name of 'list', or an expression of dot, sqdist, ...", str, "EXPR")
+
+
+@flags.command(
+    "Build the OpenCL programs of common fits, so that the first fit of a later process finds them in the cache.",
+    flags.DEVICE,
+    replace(FUNCTION, help="A name of 'kernels list', or an expression of dot, sqdist, ... Default: rbf."),
+    flags.ELEMENT, flags.PARAM, name="warm-up",
+)  # fmt: skip
+def warm_up(args: Any) -> None:
+    """Run ``clsvm warm-up``: fit each kind of work twice, and print the seconds of both."""
+    from clsvm.tools import warm_up as tool
+
+    function = "rbf" if args.function is None and args.element is None else args.function
+    kernel = common.kernel_of(function, args.element, args.param, {}, "--kernel")
+    with _progress() as progress:
+        found = tool.warm_up(kernel, args.device, progress)
+    rows = [(one.name, f"{one.first:.2f}", f"{one.second:.2f}", one.error) for one in found]
+    common.show_table(("work", "first s", "again s", "ended early by"), rows, ("first s", "again s"))
+    typer.echo(f"pyopencl {'keeps the programs' if tool.kept() else 'keeps no programs: PYOPENCL_NO_CACHE is set'}")
+
+
+GROUP = flags.group("kernels", "Kernel functions: list, show, check, emit as OpenCL.")
 
 
 def _kernel(args: Any, function: str | None, hint: str = "--kernel") -> Kernel:

@@ -432,7 +432,7 @@ def test_a_checkpoint_of_pairs(clsvm: Command) -> None:
 # The rest
 
 
-COMMANDS = ["train", "predict", "scale", "grid", "sample", "devices", "tune", "kernels"]
+COMMANDS = ["train", "predict", "scale", "grid", "sample", "devices", "tune", "warm-up", "kernels"]
 COMMANDS += [f"kernels {name}" for name in ("list", "show", "check", "emit")]
 
 
