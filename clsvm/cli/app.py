@@ -234,7 +234,7 @@ FUNCTION = Option("function", "--kernel", None, "A name of 'list', or an express
 )  # fmt: skip
 def warm_up(args: Any) -> None:
     """Run ``clsvm warm-up``: fit each kind of work twice, and print the seconds of both."""
-    from clsvm.tools import warm_up as tool
+    from clsvm import warm_up as tool
 
     function = "rbf" if args.function is None and args.element is None else args.function
     kernel = common.kernel_of(function, args.element, args.param, {}, "--kernel")

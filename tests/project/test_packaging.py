@@ -23,7 +23,7 @@ ORDER = [
     ["gram", "distribute"],
     ["solvers", "linalg", "nystrom", "models"],
     ["fit"],
-    ["tools", "estimators", "small_fit"],
+    ["tools", "estimators", "small_fit", "warm_up"],
     ["model_selection", "plots"],
     ["dask"],
     ["libsvm", "probability", "expression", "datasets", "__init__"],  # what users import by name

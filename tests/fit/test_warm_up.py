@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clsvm import Kernel
-from clsvm.tools import warm_up as tool
+from clsvm import warm_up as tool
 from tests.conftest import Command
 
 KINDS = ["few rows", "two classes", "two classes, float32", "two classes, large C", "several classes"]
@@ -16,7 +16,7 @@ KINDS += ["rows of 0 and 1", "sparse rows", "rows with zeros", "texts", "regress
 NYSTROEM = ["Nystroem regression", "Nystroem classes"]
 FIRST = """
 import sys
-from clsvm.tools import warm_up as tool
+from clsvm import warm_up as tool
 jobs = [*tool.works("rbf", sys.argv[1])][:1]
 tool.works = lambda *_: jobs
 tool.warm_up(device=sys.argv[1])
