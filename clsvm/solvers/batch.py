@@ -26,24 +26,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clsvm.gram.layouts.record import Panel
-from clsvm.gram.products import Operator, Tile, Update
+from clsvm.gram.products import Operator
 from clsvm.opencl.stream import Buffer, Stream, join_arrays
 from clsvm.problem import Constraint, Problem, Subproblem, Vector
 from clsvm.report import Status
-from clsvm.solvers import certificate
+from clsvm.solvers import certificate, gradients
 from clsvm.solvers.result import Result
-from clsvm.solvers.state import RESPOND, Limits, SmoKernel, View, max_working_set, mirror, respond
+from clsvm.solvers.state import Limits, SmoKernel, View, max_working_set
 from clsvm.threads import one_thread
 
-UNIT = 32  # subproblems are padded to a multiple of UNIT rows, so that parts of buffers are aligned
-ALIGN = 128  # float64 products are padded to a multiple of ALIGN rows, so that parts of buffers are aligned
-MIRRORED = 64  # a value of K that costs at least MIRRORED multiply-adds is copied rather than computed a second time
-# Half of K among m rows and s support vectors replaces K (m, s) if it has at most SYMMETRIC * m * s values.
-SYMMETRIC = 0.6
-# K (s, m) is computed in place of K (m, s) if FEW_FACTOR * m <= s and the matrix has at most FEW_BYTES bytes.
-FEW_FACTOR, FEW_BYTES = 2, 16 << 20
-TILES = 0.25  # share of the free memory for the tiles of a batch, or for one tile in float64
 SMALL = 128  # number of rows of the smallest tile in workgroup-style kernels
 STOP = 0.1  # share of tol at which the SMO kernel stops; the rest is for rounding errors of K
 FEW, STOP_FEW = 256, 0.02  # subproblems of at most FEW rows stop at STOP_FEW * tol, since SMO costs little there
@@ -51,6 +42,7 @@ LAUNCH = 20  # a launch makes at most LAUNCH * W SMO iterations for a subproblem
 PER_UNIT, ROWS = 2, 16384  # a batch has PER_UNIT subproblems for each compute unit, or more if these have few rows
 IN_CACHE = 256 << 10  # the rows of a subproblem stay in a core's cache if they take at most so many bytes
 SAMPLE, SAFETY = 16, 2  # number of rows sampled for their rounding errors; safety factor on the largest error found
+MEASURED = 16  # most subproblems of a batch in which rows are sampled
 MANY = 2 * certificate.SAMPLE  # for more support vectors than this, certificate.sample chooses the sampled rows
 REUSE = 1.5  # a freed buffer is reused if its size is at most REUSE times the requested size
 Block = Callable[[NDArray[np.intp], NDArray[np.intp]], NDArray[np.float64]]  # K[rows, columns] on the host
@@ -98,8 +90,8 @@ class Request(NamedTuple):
 def max_rows(stream: Stream) -> int:
     """Return the most rows that a subproblem may have in a batch on this device."""
     W = int(min(stream.profile.batch_rows, max_working_set(stream)))
-    budget = int(TILES * (stream.limit - stream.allocated))
-    while W > UNIT and min(budget, stream.largest) < 8 * W * W:
+    budget = int(gradients.TILES * (stream.limit - stream.allocated))
+    while W > gradients.UNIT and min(budget, stream.largest) < 8 * W * W:
         W //= 2
     return W
 
@@ -152,7 +144,7 @@ def _width(gram: Operator, rows: int) -> int:
     W is a multiple of the vector length. In workgroup style there are few values of W, since each needs its own
     program.
     """
-    unit, profile = UNIT, gram.stream.profile
+    unit, profile = gradients.UNIT, gram.stream.profile
     if profile.style == "workgroup":
         unit = min(SMALL, profile.group) if rows <= SMALL else profile.group
     unit = max(gram.width, unit)
@@ -171,7 +163,9 @@ def _batches(gram: Operator, order: list[int], sizes: list[int]) -> Iterator[tup
     while first < len(order):
         W = _width(gram, sizes[order[first]])
         panel = gram.panel_bytes(2 * W) - gram.panel_bytes(W)  # bytes of the rows of one further subproblem
-        capacity = min(int(TILES * (stream.limit - stream.allocated)), stream.largest) // (itemsize * W * W + 3 * panel)
+        capacity = min(int(gradients.TILES * (stream.limit - stream.allocated)), stream.largest) // (
+            itemsize * W * W + 3 * panel
+        )
         unit = batch_size(stream)
         count = max(1, min(max(unit, ROWS // W // unit * unit), capacity))
         yield W, order[first : first + count]
@@ -209,12 +203,12 @@ class _Batch:
         self.problem = Problem(lo, hi, q, kind.constraint, kind.epsilon)
         wide = map(stream.as_wide, (q, self.b, lo, hi, np.array([kind.epsilon]), q))
         blank = np.zeros((B, W)), np.zeros((B, 4)), np.zeros((B, W), np.uint8)
-        numbers = counts([B * W, *(len(subproblem.rows) for subproblem in subproblems)])
+        numbers = gradients.counts([B * W, *(len(subproblem.rows) for subproblem in subproblems)])
         # all arrays of the batch on the device are parts of one buffer
         self._buffer, parts, *_ = join_arrays(stream, [*wide, *blank, ws, *numbers])
         self._state, (self._linear, self._delta, self._counters, made, self._ws) = View(*parts[:5]), parts[5:10]
         all_rows, *self._row_counts = parts[10:]
-        self.panel, self.at = gathered(gram, self.positions, all_rows)
+        self.panel, self.at = gradients.gathered(gram, self.positions, all_rows)
         # the SMO kernel computes rows of its tile Q from the panel, or gets whole tiles
         possible = stream.profile.style == "simd" and kind.constraint is not Constraint.SPLIT
         given = gram.row_source(self.panel) if possible and rows_on_demand(gram, W) else None
@@ -227,7 +221,7 @@ class _Batch:
         stream, gram, W = self.stream, self.gram, self.W
         for p, (subproblem, count) in enumerate(zip(self.subproblems, self._row_counts, strict=True)):
             part, rows = gram.part(self.panel, p * W, W, count), stream.part(self.at, 4 * p * W, 4 * W)
-            tile(gram, part, rows, count, self.Q, p, len(subproblem.rows))
+            gradients.tile(gram, part, rows, count, self.Q, p, len(subproblem.rows))
 
     def free(self) -> None:
         self.stream.finish()
@@ -295,7 +289,13 @@ class _Batch:
         if (sampled := certain & imprecise & many).any():
             imprecise &= ~sampled | (self._sampled_error(sampled) > certificate.OBJECTIVE * level)
         if (sampled := certain & imprecise & ~many).any():
-            error = np.where(sampled, SAFETY * self._largest_error(sampled), bound)
+            # The subproblems with the largest possible errors are measured. The errors of the others are estimated: all
+            # share the kernel function and the rows, so the largest measured share of the bound holds for them too.
+            order = np.argsort(-np.where(sampled, bound * weight, 0) / np.where(sampled, level, 1), kind="stable")
+            measured = np.isin(np.arange(len(level)), order[:MEASURED]) & sampled
+            error = self._largest_error(measured)
+            share = (error[measured] / bound[measured]).max()
+            error = SAFETY * np.where(measured, error, share * bound)
             imprecise &= ~sampled | (np.minimum(error, bound) * weight > certificate.OBJECTIVE * level)
         return imprecise
 
@@ -345,7 +345,7 @@ class _Batch:
 
         b are the coefficients, and q is the linear term of the dual.
         """
-        _respond(self.gram, self.b.shape, self.Q, self._state.b, self._linear, self._state.f)
+        gradients.respond_tiles(self.gram, self.b.shape, self.Q, self._state.b, self._linear, self._state.f)
         f = self.stream.read_wide(self._state.f, self.b.shape)
         self.f = np.where(self.positions >= 0, f, 0.0)  # padding rows may have no valid kernel value
         certificate.finite(self.f, self.gram.kernel)
@@ -365,8 +365,8 @@ class _Batch:
             some, requests, q, at = np.flatnonzero(mask.any(axis=1)).tolist(), [], self.problem.q, self.positions
             for p in some:
                 mask_p, used = mask[p], self.b[p] != 0
-                requests.append(GradientRequest(at[p, mask_p], at[p, used], q[p, mask_p], self.b[p, used]))
-            for p, values in zip(some, responses(gram, requests), strict=True):
+                requests.append(gradients.GradientRequest(at[p, mask_p], at[p, used], q[p, mask_p], self.b[p, used]))
+            for p, values in zip(some, gradients.responses(gram, requests), strict=True):
                 self.f[p, mask[p]] = values
         self.stream.write_wide(self._state.f, self.f)
 
@@ -401,169 +401,3 @@ class _Batch:
             dtype=self.gram.rows.dtype,
             **self.request.description,
         )
-
-
-class GradientRequest(NamedTuple):
-    """Request f = K b + q of some rows of a subproblem.
-
-    Attributes
-    ----------
-    rows
-        numbers of the requested rows, in the order in which the device stores rows.
-    support
-        numbers of the support vectors, in the order in which the device stores rows.
-    q
-        linear terms of the requested rows.
-    b
-        coefficients of the support vectors.
-    """
-
-    rows: NDArray[np.int32]
-    support: NDArray[np.int32]
-    q: Vector
-    b: Vector
-
-
-def responses(gram: Operator, requests: Sequence[GradientRequest]) -> list[Vector]:
-    """Return f = K b + q of the rows of each request in ``requests``, by the float64 operator ``gram``."""
-    methods = [(request, _method(gram, request)) for request in requests]
-    products = iter(_from_products(gram, [request for request, method in methods if method is None]))
-    return [method(gram, request) if method else next(products) for request, method in methods]
-
-
-def _method(gram: Operator, request: GradientRequest) -> Callable[[Operator, GradientRequest], Vector] | None:
-    """Return the function that computes f of the ``request``; None if f comes from :func:`_from_products`.
-
-    :func:`_from_tile` computes half of K among all rows and support vectors of the request; the other half follows by
-    symmetry. It is chosen if that is less work than K(rows, support) and fits in memory. :func:`_from_transpose` is
-    chosen for few rows and many support vectors: then K(support, rows) is faster than K(rows, support).
-    """
-    stream, rows, support = gram.stream, len(request.rows), len(request.support)
-    m = len(np.union1d(request.rows, request.support))
-    W, budget = _tile_size(gram, m), min(stream.largest, int(TILES * (stream.limit - stream.allocated)))
-    if mirrors(gram) and m * m / 2 <= SYMMETRIC * rows * support and budget >= 8 * W * W:
-        return _from_tile
-    few = FEW_FACTOR * rows <= support and 8 * rows * support <= FEW_BYTES
-    return _from_transpose if few and gram.by_blocks else None
-
-
-def _from_tile(gram: Operator, request: GradientRequest) -> Vector:
-    """Return f of a request from one tile: the square matrix K among the request's rows and support vectors."""
-    stream, positions = gram.stream, np.union1d(request.rows, request.support)
-    m, W = len(positions), _tile_size(gram, len(positions))
-    q, b, at = np.zeros(W), np.zeros(W), positions.searchsorted(request.rows)
-    q[at], b[positions.searchsorted(request.support)] = request.q, request.b
-    count, Q, f = stream.upload(np.array([m], np.int32)), stream.buffer(8 * W * W), stream.buffer(8 * W)
-    (panel, rows), weights, linear = gathered(gram, _padded([positions], W, -1), count), stream.wide(b), stream.wide(q)
-    tile(gram, panel, rows, count, Q, 0, m)
-    _respond(gram, (1, W), Q, weights, linear, f)
-    found = stream.read_wide(f, W)[at]
-    stream.free(count, Q, f, rows, weights, linear, *panel.buffers())
-    return found
-
-
-def _from_transpose(gram: Operator, request: GradientRequest) -> Vector:
-    """Return f of a request from the product K(support, rows), which suits few rows and many support vectors."""
-    stream, R, S = gram.stream, _round_up(gram, len(request.rows)), _round_up(gram, len(request.support))
-    sizes = len(request.rows), len(request.support)
-    row_count, support_count = (stream.upload(np.array([size], np.int32)) for size in sizes)
-    panel, at = gathered(gram, _padded([request.support], S, -1), support_count)
-    right, of = gathered(gram, _padded([request.rows], R, -1), row_count)
-    out = stream.buffer(8 * R * S)
-    gram.between(panel, at, right, row_count, out, None)
-    K = stream.read(out, np.float64, (R, S))[: len(request.rows), : len(request.support)]
-    stream.free(row_count, support_count, at, of, out, *panel.buffers(), *right.buffers())
-    return np.asarray(K @ request.b + request.q)
-
-
-def _from_products(gram: Operator, requests: Sequence[GradientRequest]) -> list[Vector]:
-    """Return f of each of several requests, from the product K(rows, support) b of each request."""
-    if not requests:
-        return []
-    stream, lengths = gram.stream, [(len(request.rows), len(request.support)) for request in requests]
-    R, S = (_round_up(gram, -(-max(1, *some) // ALIGN) * ALIGN) for some in zip(*lengths, strict=True))
-    all_rows = stream.upload(np.array([len(requests) * max(R, S)], np.int32))
-    panel, at = gathered(gram, _padded([request.rows for request in requests], R, -1), all_rows)
-    right, of = gathered(gram, _padded([request.support for request in requests], S, -1), all_rows)
-    D = stream.wide(_padded([request.b for request in requests], S, 0))
-    c = stream.wide(_padded([request.q for request in requests], R, 0))
-    count, each, *_ = join_arrays(stream, counts([number for some in lengths for number in some]))
-    for i, (m, vectors) in enumerate(lengths):
-        row_count, support_count, m, vectors = *each[2 * i : 2 * i + 2], _round_up(gram, m), _round_up(gram, vectors)
-        left, right_part = gram.part(panel, i * R, m, row_count), gram.part(right, i * S, vectors, support_count)
-        sums, parts = stream.part(c, 8 * i * R, 8 * m), stream.part(D, 8 * i * S, 8 * vectors)
-        update = Update(1, m, sums, parts, vectors)
-        gram.between(left, stream.part(at, 4 * i * R, 4 * m), right_part, support_count, None, update)
-    found = stream.read_wide(c, (len(requests), R))
-    stream.free(all_rows, at, of, D, c, count, *panel.buffers(), *right.buffers())
-    return [values[: len(request.rows)] for request, values in zip(requests, found, strict=True)]
-
-
-def mirrors(gram: Operator) -> bool:
-    """Return whether one half of a symmetric tile of K is copied from the other half: on a CPU, for long rows."""
-    return gram.stream.profile.style == "simd" and gram.rows.tile_cost >= MIRRORED
-
-
-def tile(gram: Operator, panel: Panel, rows: Buffer, count: Buffer, Q: Buffer, index: int, most: int) -> None:
-    """Compute the kernel matrix among the rows of a panel into tile number ``index`` of the buffer Q.
-
-    Each tile of Q has W x W values, for a panel with room for W rows.
-
-    panel: the buffer of the rows, in the layout of the right-hand rows U of a product K(X, U).
-    rows: buffer with the numbers of the rows, in the order in which the device stores rows.
-    count: buffer with the number of rows.
-    most: upper bound of the number of rows.
-    """
-    W, real, symmetric = panel.capacity, np.dtype(gram.rows.dtype).itemsize, mirrors(gram)
-    out = gram.stream.part(Q, real * index * W * W, real * W * W)
-    gram.tile(panel, Tile(rows, count, out, symmetric=symmetric, most=most))
-    if symmetric:
-        mirror(gram.stream, gram.rows.dtype)(W, 0, out)
-
-
-def _respond(gram: Operator, shape: tuple[int, int], Q: Buffer, b: Buffer, q: Buffer, f: Buffer) -> None:
-    """Compute the gradients f = Q b + q for several tiles Q of K, each of W x W values.
-
-    Each tile has its own coefficients b and linear term q, of W numbers each.
-
-    shape: (number of tiles, W).
-    """
-    (tiles, W), profile = shape, gram.stream.profile
-    columns = -(-W // (RESPOND * gram.rows.lanes)) if profile.style == "simd" else W
-    gram.stream.variant(respond(profile, gram.rows.dtype))((columns, tiles), None, W, Q, b, q, f)
-
-
-def gathered(gram: Operator, positions: NDArray[np.int32], count: Buffer) -> tuple[Panel, Buffer]:
-    """Gather rows of X into a panel, the buffer of the right-hand rows U of a product K(X, U).
-
-    Return the panel and a buffer with ``positions``.
-
-    positions: number of each row in the order in which the device stores rows; -1 stands for no row.
-    count: buffer with the number of positions.
-    """
-    panel, at = gram.panel(positions.size, square=True), gram.stream.upload(positions.ravel())
-    gram.gather(panel, at, count)
-    return panel, at
-
-
-def counts(numbers: Sequence[int]) -> list[NDArray[np.int32]]:
-    """Return each number as an int32 array of one entry, the form in which kernels take counts."""
-    return [np.array([number], np.int32) for number in numbers]
-
-
-def _padded(vectors: Sequence[NDArray[Any]], size: int, value: int) -> NDArray[Any]:
-    """Return an array whose rows are ``vectors``, each padded by ``value`` to the length ``size``."""
-    padded = np.full((len(vectors), size), value, vectors[0].dtype)
-    for row, vector in zip(padded, vectors, strict=True):
-        row[: len(vector)] = vector
-    return padded
-
-
-def _tile_size(gram: Operator, rows: int) -> int:
-    """Return the number of rows and columns of a square tile of K among ``rows`` rows, with padding."""
-    return _round_up(gram, -(-rows // UNIT) * UNIT)
-
-
-def _round_up(gram: Operator, rows: int) -> int:
-    """Return ``rows`` rounded up to a multiple of ``gram.width``, the number of rows in a block of a panel."""
-    return -(-max(1, rows) // gram.width) * gram.width

@@ -17,7 +17,7 @@ from clsvm.gram.programs import SLABS
 from clsvm.gram.store import StoredGram
 from clsvm.kernels import PRECOMPUTED
 from clsvm.opencl.stream import Stream
-from clsvm.solvers import batch
+from clsvm.solvers import batch, gradients
 from tests.conftest import calls_of, take_profile
 from tests.gram.panels import products
 
@@ -69,7 +69,7 @@ def test_no_bit_depends_on_what_tiles_are_made_of(device: str, monkeypatch: pyte
     found = []
     for long, mirrored in ((0, 64), (10**9, 64), (10**9, 10**9)):
         monkeypatch.setattr(driver, "LONG_ROWS", long)
-        monkeypatch.setattr(batch, "MIRRORED", mirrored)
+        monkeypatch.setattr(gradients, "MIRRORED", mirrored)
         found.append(make(gamma=0.01, device=device).fit(X, y))
         assert bool(rows or tiles) == (long == 0)
         rows.clear()
@@ -105,7 +105,7 @@ def test_values_of_entries_are_shared_too(device: str, monkeypatch: pytest.Monke
 def test_float64_values_are_of_members_in_doubt_alone(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of three pairs, one is looked at: no row of another is laid out."""
     X, y = classes(600, 12, 3, apart=0.6)
-    looked = calls_of(monkeypatch, batch, "responses")
+    looked = calls_of(monkeypatch, gradients, "responses")
     found, exactly = [], batch._Batch._respond_exactly
     monkeypatch.setattr(host, "computes_quickly", lambda stream, shape: False)
     monkeypatch.setattr(driver, "WIDE", 0)
@@ -158,12 +158,17 @@ def test_a_sample_spares_the_objective_s_float64_values(device: str, monkeypatch
     model = SVC(C=1, gamma=0.05, device=device)
     dual = SVC(C=1, gamma=0.05, tol=1e-6, dtype="float64", device=device).fit(X, y).fit_report_.dual
     looked = calls_of(monkeypatch, batch._Batch, "_largest_error")
-    for sure in (batch.SAFETY, 1e9):
+    exact = {}
+    for sure, measured in (batch.SAFETY, 16), (batch.SAFETY, 1), (1e9, 16), (1e9, 1):
         monkeypatch.setattr(batch, "SAFETY", sure)
+        monkeypatch.setattr(batch, "MEASURED", measured)  # (the other pairs have the same share of their bounds)
         report = model.fit(X, y).fit_report_
-        assert looked
+        assert max(call.given[-1].sum() for call in looked) == min(3, measured)
+        looked.clear()
+        exact[sure, measured] = report.exact_rows
         assert (report.exact_rows > 0) == (sure == 1e9)
         assert report.dual == pytest.approx(dual, rel=1e-5)
+    assert exact[1e9, 1] == exact[1e9, 16]
 
 
 @pytest.mark.parametrize("make", [SVC, SVR])
@@ -246,7 +251,7 @@ def test_half_of_the_values_among_rows_and_support_vectors(
     X = rng.normal(size=(n, 90)) * (rng.random((n, 90)) < (0.8 if sparse else 1.0))
     kernel = kernels.make("rbf", gamma=0.02)
     K = kernel(X)
-    halved = calls_of(monkeypatch, batch, "_from_tile")
+    halved = calls_of(monkeypatch, gradients, "_from_tile")
     parts = [(range(40, 250), range(30, 245)), (range(5, 300), range(0, 300, 9)), (range(7), range(3, 160)), ([4], [9])]
     with Stream(device) as stream:
         if not stream.info.fp64:
@@ -257,11 +262,11 @@ def test_half_of_the_values_among_rows_and_support_vectors(
         asked, expected = [], []
         for here, support in parts:
             at, of, b, q = np.array(here), np.array(support), rng.normal(size=len(support)), rng.normal(size=len(here))
-            asked.append(batch.GradientRequest(position[at[::-1]], position[of], q, b))
+            asked.append(gradients.GradientRequest(position[at[::-1]], position[of], q, b))
             expected.append(K[np.ix_(at[::-1], of)] @ b + q)
         for most, squares in (64, [210]), (64, [210]), (10**9, []):  # (twice: what products keep is still theirs)
-            monkeypatch.setattr(batch, "MIRRORED", most)
+            monkeypatch.setattr(gradients, "MIRRORED", most)
             halved.clear()
-            for got, wanted in zip(batch.responses(gram, asked), expected, strict=True):
+            for got, wanted in zip(gradients.responses(gram, asked), expected, strict=True):
                 np.testing.assert_allclose(got, wanted, rtol=1e-11, atol=1e-11)
             assert [len(call.given[1].rows) for call in halved] == squares

@@ -1,0 +1,222 @@
+"""Compute square tiles of K for small subproblems, and their gradients f = K b + q from such tiles or from products.
+
+A tile is the kernel matrix among the rows of a subproblem, padded to W x W values. The batch solver computes the tiles
+of several subproblems, and their gradients, in the dtype of its operator. Its float64 check needs float64 values for
+some rows of each subproblem, and asks :func:`responses` for them.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clsvm.gram.layouts.record import Panel
+from clsvm.gram.products import Operator, Tile, Update
+from clsvm.opencl.stream import Buffer, join_arrays
+from clsvm.problem import Vector
+from clsvm.solvers.state import RESPOND, mirror, respond
+
+UNIT = 32  # subproblems are padded to a multiple of UNIT rows, so that parts of buffers are aligned
+ALIGN = 128  # float64 products are padded to a multiple of ALIGN rows, so that parts of buffers are aligned
+MIRRORED = 64  # a value of K that costs at least MIRRORED multiply-adds is copied rather than computed a second time
+# Half of K among m rows and s support vectors replaces K (m, s) if it has at most SYMMETRIC * m * s values.
+SYMMETRIC = 0.6
+# K (s, m) is computed in place of K (m, s) if FEW_FACTOR * m <= s and the matrix has at most FEW_BYTES bytes.
+FEW_FACTOR, FEW_BYTES = 2, 16 << 20
+TILES = 0.25  # share of the free memory for the tiles of a batch, or for one tile in float64
+
+
+class GradientRequest(NamedTuple):
+    """Request f = K b + q of some rows of a subproblem.
+
+    Attributes
+    ----------
+    rows
+        numbers of the requested rows, in the order in which the device stores rows.
+    support
+        numbers of the support vectors, in the order in which the device stores rows.
+    q
+        linear terms of the requested rows.
+    b
+        coefficients of the support vectors.
+    """
+
+    rows: NDArray[np.int32]
+    support: NDArray[np.int32]
+    q: Vector
+    b: Vector
+
+
+def responses(gram: Operator, requests: Sequence[GradientRequest]) -> list[Vector]:
+    """Return f = K b + q of the rows of each request in ``requests``, by the float64 operator ``gram``."""
+    methods = [_method(gram, request) for request in requests]
+    found: dict[int, Vector] = {}
+    for method in dict.fromkeys(methods):
+        indices = [i for i, chosen in enumerate(methods) if chosen is method]
+        found |= zip(indices, method(gram, [requests[i] for i in indices]), strict=True)
+    return [found[i] for i in range(len(requests))]
+
+
+def _method(gram: Operator, request: GradientRequest) -> Callable[[Operator, list[GradientRequest]], list[Vector]]:
+    """Return the function that computes f of the ``request``, and of all others for which it is chosen.
+
+    :func:`_from_tiles` computes half of K among all rows and support vectors of the request; the other half follows by
+    symmetry. It is chosen if that is less work than K(rows, support) and fits in memory. :func:`_from_transposes` is
+    chosen for few rows and many support vectors: then K(support, rows) is faster than K(rows, support).
+    """
+    stream, rows, support = gram.stream, len(request.rows), len(request.support)
+    m = len(np.union1d(request.rows, request.support))
+    W, budget = _tile_size(gram, m), min(stream.largest, int(TILES * (stream.limit - stream.allocated)))
+    if mirrors(gram) and m * m / 2 <= SYMMETRIC * rows * support and budget >= 8 * W * W:
+        return _from_tiles
+    few = FEW_FACTOR * rows <= support and 8 * rows * support <= FEW_BYTES
+    return _from_transposes if few and gram.by_blocks else _from_products
+
+
+def _from_tiles(gram: Operator, requests: list[GradientRequest]) -> list[Vector]:
+    """Return f of each request from one tile: the square matrix K among the request's rows and support vectors."""
+    return [_from_tile(gram, request) for request in requests]
+
+
+def _from_tile(gram: Operator, request: GradientRequest) -> Vector:
+    """Return f of a request from one tile: the square matrix K among the request's rows and support vectors."""
+    stream, positions = gram.stream, np.union1d(request.rows, request.support)
+    m, W = len(positions), _tile_size(gram, len(positions))
+    q, b, at = np.zeros(W), np.zeros(W), positions.searchsorted(request.rows)
+    q[at], b[positions.searchsorted(request.support)] = request.q, request.b
+    count, Q, f = stream.upload(np.array([m], np.int32)), stream.buffer(8 * W * W), stream.buffer(8 * W)
+    (panel, rows), weights, linear = gathered(gram, _padded([positions], W, -1), count), stream.wide(b), stream.wide(q)
+    tile(gram, panel, rows, count, Q, 0, m)
+    respond_tiles(gram, (1, W), Q, weights, linear, f)
+    found = stream.read_wide(f, W)[at]
+    stream.free(count, Q, f, rows, weights, linear, *panel.buffers())
+    return found
+
+
+def _from_transposes(gram: Operator, requests: list[GradientRequest]) -> list[Vector]:
+    """Return f of each request from the product K(support, rows), which suits few rows and many support vectors."""
+    sizes, found = [(len(request.support), len(request.rows)) for request in requests], []
+    with _panels(gram, [request.support for request in requests], [request.rows for request in requests]) as parts:
+        out = gram.stream.buffer(8 * max(panel.capacity * right.capacity for panel, _, right, _ in parts))
+        for request, (panel, at, right, count), (support, rows) in zip(requests, parts, sizes, strict=True):
+            gram.between(panel, at, right, count, out, None)
+            K = gram.stream.read(out, np.float64, (right.capacity, panel.capacity))[:rows, :support]
+            found.append(np.asarray(K @ request.b + request.q))
+        gram.stream.free(out)
+    return found
+
+
+def _from_products(gram: Operator, requests: list[GradientRequest]) -> list[Vector]:
+    """Return f of each request from the product K(rows, support) b."""
+    stream = gram.stream
+    with _panels(gram, [request.rows for request in requests], [request.support for request in requests]) as parts:
+        R, S = (_stride(gram, some) for some in zip(*((one.rows, one.support) for one in requests), strict=True))
+        D = stream.wide(_padded([request.b for request in requests], S, 0))
+        c = stream.wide(_padded([request.q for request in requests], R, 0))
+        for i, (panel, at, right, count) in enumerate(parts):
+            m, vectors = panel.capacity, right.capacity
+            update = Update(1, m, stream.part(c, 8 * i * R, 8 * m), stream.part(D, 8 * i * S, 8 * vectors), vectors)
+            gram.between(panel, at, right, count, None, update)
+        found = stream.read_wide(c, (len(requests), R))
+        stream.free(D, c)
+    return [values[: len(request.rows)] for request, values in zip(requests, found, strict=True)]
+
+
+@contextmanager
+def _panels(
+    gram: Operator, left: list[NDArray[np.int32]], right: list[NDArray[np.int32]]
+) -> Iterator[list[tuple[Panel, Buffer, Panel, Buffer]]]:
+    """Gather the rows of several products K(R, U), and yield the arguments of :meth:`Operator.between` for each.
+
+    left: for each product the numbers of the rows U, in the order in which the device stores rows.
+    right: for each product the numbers of the rows R.
+    """
+    stream, parts, sizes = gram.stream, [], [*zip(map(len, left), map(len, right), strict=True)]
+    A, B = _stride(gram, left), _stride(gram, right)
+    all_rows = stream.upload(np.array([len(sizes) * max(A, B)], np.int32))
+    panel, at = gathered(gram, _padded(left, A, -1), all_rows)
+    others, of = gathered(gram, _padded(right, B, -1), all_rows)
+    numbers, each, *_ = join_arrays(stream, counts([number for some in sizes for number in some]))
+    for i, some in enumerate(sizes):
+        (a, b), (count, other_count) = (_round_up(gram, size) for size in some), each[2 * i : 2 * i + 2]
+        one, positions = gram.part(panel, i * A, a, count), stream.part(at, 4 * i * A, 4 * a)
+        parts.append((one, positions, gram.part(others, i * B, b, other_count), other_count))
+    yield parts
+    stream.free(all_rows, at, of, numbers, *panel.buffers(), *others.buffers())
+
+
+def mirrors(gram: Operator) -> bool:
+    """Return whether one half of a symmetric tile of K is copied from the other half: on a CPU, for long rows."""
+    return gram.stream.profile.style == "simd" and gram.rows.tile_cost >= MIRRORED
+
+
+def tile(gram: Operator, panel: Panel, rows: Buffer, count: Buffer, Q: Buffer, index: int, most: int) -> None:
+    """Compute the kernel matrix among the rows of a panel into tile number ``index`` of the buffer Q.
+
+    Each tile of Q has W x W values, for a panel with room for W rows.
+
+    panel: the buffer of the rows, in the layout of the right-hand rows U of a product K(X, U).
+    rows: buffer with the numbers of the rows, in the order in which the device stores rows.
+    count: buffer with the number of rows.
+    most: upper bound of the number of rows.
+    """
+    W, real, symmetric = panel.capacity, np.dtype(gram.rows.dtype).itemsize, mirrors(gram)
+    out = gram.stream.part(Q, real * index * W * W, real * W * W)
+    gram.tile(panel, Tile(rows, count, out, symmetric=symmetric, most=most))
+    if symmetric:
+        mirror(gram.stream, gram.rows.dtype)(W, 0, out)
+
+
+def respond_tiles(gram: Operator, shape: tuple[int, int], Q: Buffer, b: Buffer, q: Buffer, f: Buffer) -> None:
+    """Compute the gradients f = Q b + q for several tiles Q of K, each of W x W values.
+
+    Each tile has its own coefficients b and linear term q, of W numbers each.
+
+    shape: (number of tiles, W).
+    """
+    (tiles, W), profile = shape, gram.stream.profile
+    columns = -(-W // (RESPOND * gram.rows.lanes)) if profile.style == "simd" else W
+    gram.stream.variant(respond(profile, gram.rows.dtype))((columns, tiles), None, W, Q, b, q, f)
+
+
+def gathered(gram: Operator, positions: NDArray[np.int32], count: Buffer) -> tuple[Panel, Buffer]:
+    """Gather rows of X into a panel, the buffer of the right-hand rows U of a product K(X, U).
+
+    Return the panel and a buffer with ``positions``.
+
+    positions: number of each row in the order in which the device stores rows; -1 stands for no row.
+    count: buffer with the number of positions.
+    """
+    panel, at = gram.panel(positions.size, square=True), gram.stream.upload(positions.ravel())
+    gram.gather(panel, at, count)
+    return panel, at
+
+
+def counts(numbers: Sequence[int]) -> list[NDArray[np.int32]]:
+    """Return each number as an int32 array of one entry, the form in which kernels take counts."""
+    return [np.array([number], np.int32) for number in numbers]
+
+
+def _stride(gram: Operator, vectors: Sequence[NDArray[Any]]) -> int:
+    """Return the length to which each of ``vectors`` is padded, so that it begins at an aligned place of a buffer."""
+    return _round_up(gram, -(-max(1, *map(len, vectors)) // ALIGN) * ALIGN)
+
+
+def _padded(vectors: Sequence[NDArray[Any]], size: int, value: int) -> NDArray[Any]:
+    """Return an array whose rows are ``vectors``, each padded by ``value`` to the length ``size``."""
+    padded = np.full((len(vectors), size), value, vectors[0].dtype)
+    for row, vector in zip(padded, vectors, strict=True):
+        row[: len(vector)] = vector
+    return padded
+
+
+def _tile_size(gram: Operator, rows: int) -> int:
+    """Return the number of rows and columns of a square tile of K among ``rows`` rows, with padding."""
+    return _round_up(gram, -(-rows // UNIT) * UNIT)
+
+
+def _round_up(gram: Operator, rows: int) -> int:
+    """Return ``rows`` rounded up to a multiple of ``gram.width``, the number of rows in a block of a panel."""
+    return -(-max(1, rows) // gram.width) * gram.width
