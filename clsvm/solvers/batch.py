@@ -60,6 +60,8 @@ class Request(NamedTuple):
         most SMO iterations of a subproblem, -1 for the device profile's patience.
     kernel_scale
         rounding error of K in units of its dtype's eps.
+    kernel_shares
+        numbers a and b for which the rounding error of K is at most a * K + b in the same units (Scales.shares).
     exact
         function without arguments that returns a source of float64 values of K: an Operator, or a function of row and
         column numbers on the host. None stands for no float64 check.
@@ -79,6 +81,7 @@ class Request(NamedTuple):
     tol: float
     max_iter: int
     kernel_scale: float
+    kernel_shares: tuple[float, float]
     exact: Callable[[], Operator | Block] | None = None
     sample: Block | None = None
     sizes: Vector | None = None
@@ -250,12 +253,13 @@ class _Batch:
             self._respond()
             before, steps = steps, self.stream.read(self._counters, np.int64, (B, 4))[:, 0]
             optimality, unchanged = certificate.of(self.problem, self.b, self.f), steps == before
-            bound = certificate.rounding_bounds(self.gram.rows.dtype, request.kernel_scale, self.b)
             violation = optimality.violations.reshape(B, -1).max(axis=1)
+            finished = (violation <= tol) | unchanged
+            bound = self._error_bounds(finished & ~exact)
             error = 2 * bound  # error bound of the violation
             checked = exact.copy()
             if request.exact:
-                finished, uncertain = (violation <= tol) | unchanged, error > (1 - STOP) * tol
+                uncertain = error > (1 - STOP) * tol
                 exact |= finished & (uncertain | self._imprecise(bound, finished & ~uncertain & ~exact))
             if exact.any():
                 mask = optimality.deciding(tol, np.repeat(bound, W)).reshape(B, W) | (self.b != 0)
@@ -275,6 +279,24 @@ class _Batch:
         """Launch the SMO kernel on all subproblems of the batch."""
         (B, W), state = self.b.shape, (self._state, self._delta, self._counters)
         self._smo(B, W, self._ws, self.Q, state, limits, self.row_arguments)
+
+    def _error_bounds(self, finished: NDArray[np.bool_]) -> Vector:
+        """Return bounds of the error of f by rounding of K for each subproblem, (B,).
+
+        Sharper bounds need the sums |K| |b|. They are computed if a float64 check of a ``finished`` subproblem (B,) may
+        depend on them.
+        """
+        request, dtype, stream = self.request, self.gram.rows.dtype, self.stream
+        bound = certificate.rounding_bounds(dtype, request.kernel_scale, self.b)
+        level, weight = certificate.dual_size(self.problem, self.b, self.f)
+        coarse = (2 * bound > (1 - STOP) * request.tol) | (bound * weight > certificate.OBJECTIVE * level)
+        if not (request.exact and np.isfinite(request.kernel_shares[0]) and (coarse & finished).any()):
+            return bound
+        weights, zeros, out = stream.wide(np.abs(self.b)), stream.zeros(8 * self.b.size), stream.buffer(8 * self.b.size)
+        gradients.respond_tiles(self.gram, self.b.shape, self.Q, weights, zeros, out)
+        sums = np.where(self.positions >= 0, stream.read_wide(out, self.b.shape), 0.0)
+        stream.free(weights, zeros, out)
+        return np.minimum(bound, certificate.sharper_bounds(dtype, request.kernel_shares, sums, self.b).max(axis=1))
 
     def _imprecise(self, bound: Vector, certain: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return which of the B subproblems may have a relative rounding error of the objective above OBJECTIVE, (B,).

@@ -23,6 +23,7 @@ OBJECTIVE = 5e-5  # largest accepted relative error of an objective by rounding 
 SAMPLE, FEW = 256, 4
 INSUFFICIENT = 100.0  # a dtype is too coarse if rounding errors of K exceed INSUFFICIENT * tol
 EPS = float(np.finfo(np.float64).eps)
+LARGEST_SHARE = 0.01  # largest relative error of kernel values for which error bounds follow from computed values
 SLACK = 64  # assumed rounding error of a sum of coefficients b, in units of eps * sum |b|
 
 
@@ -47,6 +48,21 @@ def rounding_bounds(dtype: str, scale: float, b: Vector) -> Vector:
     scale: rounding error of a kernel value in units of eps of ``dtype``.
     """
     return np.asarray(float(np.finfo(dtype).eps) * scale * np.abs(b).sum(axis=1))
+
+
+def sharper_bounds(dtype: str, shares: tuple[float, float], sums: Vector, b: Vector) -> Vector:
+    """Return bounds of the error of K b by rounding of K, which are sharp where values of K are small.
+
+    They hold for kernel functions without negative values, whose rounding error is at most a * K + b.
+
+    shares: the numbers a and b in units of eps of ``dtype``; a is infinite for other kernel functions.
+    sums: sums |K| |b| of computed kernel values and absolute coefficients, (problems, rows).
+    b: coefficients (problems, n).
+    """
+    of_value, rest = (float(np.finfo(dtype).eps) * share for share in shares)
+    if not of_value < LARGEST_SHARE:
+        return np.full(sums.shape, np.inf)
+    return np.asarray(of_value / (1 - LARGEST_SHARE) * sums + rest * np.abs(b).sum(axis=1, keepdims=True))
 
 
 class Extremes(NamedTuple):
