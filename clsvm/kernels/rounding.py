@@ -7,16 +7,11 @@
 Functions such as exp(-gamma * sqdist) have small errors where their values are small.
 """
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    from clsvm.kernels.kernel import Kernel
 
 # The grid has distances (eps / 2)^step. The steps are the first array if it has many norms, else the second.
 _STEPS = np.linspace(1, 0, 200), np.linspace(1, 0, 1000)
@@ -25,9 +20,12 @@ SMALL = 1e-4  # errors of values below this share of the largest value are bound
 
 
 def grid_errors(
-    kernel: Kernel, size: float, eps: float, least: float | None, floor: float, terms: int
+    kernel: Any, size: float, eps: float, least: float | None, floor: float, terms: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return values of K on the grid, and their errors divided by ``eps``; see Kernel.rounding for the arguments."""
+    """Return values of K on the grid, and their errors divided by ``eps``.
+
+    ``kernel`` is a Kernel. See Kernel.rounding for the other arguments.
+    """
     many = 1 + 0.75 * math.sqrt(terms)
     used = kernel.spec.expression.names & {"xx", "yy", "dot", "sqdist"}
     # a function of sqdist alone has its largest errors on rows of the largest norm, so no other norm is tested

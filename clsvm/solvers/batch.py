@@ -42,7 +42,6 @@ LAUNCH = 20  # a launch makes at most LAUNCH * W SMO iterations for a subproblem
 PER_UNIT, ROWS = 2, 16384  # a batch has PER_UNIT subproblems for each compute unit, or more if these have few rows
 IN_CACHE = 256 << 10  # the rows of a subproblem stay in a core's cache if they take at most so many bytes
 SAMPLE, SAFETY = 16, 2  # number of rows sampled for their rounding errors; safety factor on the largest error found
-MEASURED = 16  # most subproblems of a batch in which rows are sampled
 MANY = 2 * certificate.SAMPLE  # for more support vectors than this, certificate.sample chooses the sampled rows
 REUSE = 1.5  # a freed buffer is reused if its size is at most REUSE times the requested size
 Block = Callable[[NDArray[np.intp], NDArray[np.intp]], NDArray[np.float64]]  # K[rows, columns] on the host
@@ -240,6 +239,7 @@ class _Batch:
         stop = STOP_FEW if W <= FEW else STOP
         limits = Limits(np.float32(stop * tol), np.float32(0), LAUNCH * W, np.int64(budget))
         exact, mask, steps = np.zeros(B, bool), np.zeros((B, W), bool), np.zeros(B, np.int64)
+        results: dict[int, Result] = {}
         if self.b.any():
             if self.row_arguments:  # a launch without iterations makes the rows of Q that f needs, where b is not 0
                 self._solve(limits._replace(steps=0))
@@ -255,7 +255,7 @@ class _Batch:
             optimality, unchanged = certificate.of(self.problem, self.b, self.f), steps == before
             violation = optimality.violations.reshape(B, -1).max(axis=1)
             finished = (violation <= tol) | unchanged
-            bound = self._error_bounds(finished & ~exact)
+            bound = self._error_bounds(finished)
             error = 2 * bound  # error bound of the violation
             checked = exact.copy()
             if request.exact:
@@ -269,11 +269,17 @@ class _Batch:
                 violation = optimality.violations.reshape(B, -1).max(axis=1)
                 error[exact] = 0
             certified = violation + error <= tol
-            if not (~certified & (~unchanged | (exact & ~checked)) & (steps < budget)).any() or request.should_stop():
-                break
-        outcomes = zip(*map(np.ndarray.tolist, (violation, steps, bound, mask.sum(axis=1), certified)), strict=True)
-        offsets, rho = optimality.offset.reshape(B, W), optimality.rho.reshape(B, -1)
-        return [self._result(p, offsets[p], rho[p], outcome) for p, outcome in enumerate(outcomes)]
+            unsolved = ~certified & (~unchanged | (exact & ~checked)) & (steps < budget)
+            unsolved[[*results]] = False
+            end = not unsolved.any() or request.should_stop()
+            outcomes = zip(*map(np.ndarray.tolist, (violation, steps, bound, mask.sum(axis=1), certified)), strict=True)
+            offsets, rho = optimality.offset.reshape(B, W), optimality.rho.reshape(B, -1)
+            # a result does not depend on the other subproblems of the batch: the first certified coefficients count
+            for p, outcome in enumerate(outcomes):
+                if p not in results and (end or certified[p]):
+                    results[p] = self._result(p, offsets[p], rho[p], outcome)
+            if end:
+                return [results[p] for p in range(B)]
 
     def _solve(self, limits: Limits) -> None:
         """Launch the SMO kernel on all subproblems of the batch."""
@@ -289,14 +295,15 @@ class _Batch:
         request, dtype, stream = self.request, self.gram.rows.dtype, self.stream
         bound = certificate.rounding_bounds(dtype, request.kernel_scale, self.b)
         level, weight = certificate.dual_size(self.problem, self.b, self.f)
-        coarse = (2 * bound > (1 - STOP) * request.tol) | (bound * weight > certificate.OBJECTIVE * level)
-        if not (request.exact and np.isfinite(request.kernel_shares[0]) and (coarse & finished).any()):
+        coarse = finished & ((2 * bound > (1 - STOP) * request.tol) | (bound * weight > certificate.OBJECTIVE * level))
+        if not (request.exact and np.isfinite(request.kernel_shares[0]) and coarse.any()):
             return bound
         weights, zeros, out = stream.wide(np.abs(self.b)), stream.zeros(8 * self.b.size), stream.buffer(8 * self.b.size)
         gradients.respond_tiles(self.gram, self.b.shape, self.Q, weights, zeros, out)
         sums = np.where(self.positions >= 0, stream.read_wide(out, self.b.shape), 0.0)
         stream.free(weights, zeros, out)
-        return np.minimum(bound, certificate.sharper_bounds(dtype, request.kernel_shares, sums, self.b).max(axis=1))
+        sharp = certificate.sharper_bounds(dtype, request.kernel_shares, sums, self.b).max(axis=1)
+        return np.where(coarse, np.minimum(bound, sharp), bound)
 
     def _imprecise(self, bound: Vector, certain: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return which of the B subproblems may have a relative rounding error of the objective above OBJECTIVE, (B,).
@@ -311,13 +318,7 @@ class _Batch:
         if (sampled := certain & imprecise & many).any():
             imprecise &= ~sampled | (self._sampled_error(sampled) > certificate.OBJECTIVE * level)
         if (sampled := certain & imprecise & ~many).any():
-            # The subproblems with the largest possible errors are measured. The errors of the others are estimated: all
-            # share the kernel function and the rows, so the largest measured share of the bound holds for them too.
-            order = np.argsort(-np.where(sampled, bound * weight, 0) / np.where(sampled, level, 1), kind="stable")
-            measured = np.isin(np.arange(len(level)), order[:MEASURED]) & sampled
-            error = self._largest_error(measured)
-            share = (error[measured] / bound[measured]).max()
-            error = SAFETY * np.where(measured, error, share * bound)
+            error = np.where(sampled, SAFETY * self._largest_error(sampled), bound)
             imprecise &= ~sampled | (np.minimum(error, bound) * weight > certificate.OBJECTIVE * level)
         return imprecise
 
@@ -337,8 +338,7 @@ class _Batch:
             represented[p, sampled] = multiplicity
         self._respond_exactly(represented > 0)
         change = self.f - before
-        self.f = before
-        self.stream.write_wide(self._state.f, before)
+        self._restore(before)
         mean = (change * represented).sum(axis=1) / np.maximum(represented.sum(axis=1), 1)
         change -= np.where([subproblem.problem.balanced for subproblem in self.subproblems], mean, 0)[:, None]
         return np.asarray((np.abs(change * self.b) * represented).sum(axis=1))
@@ -346,8 +346,8 @@ class _Batch:
     def _largest_error(self, subproblems: NDArray[np.bool_]) -> Vector:
         """Return the largest rounding error of the gradients f in a sample of rows, for the B subproblems, (B,).
 
-        The sample has support vectors with coefficients of all sizes. Their f in float64, which replaces f, is computed
-        by the host if it can, else by the device.
+        The sample has support vectors with coefficients of all sizes. Their f in float64 is computed by the host if it
+        can, else by the device. ``self.f`` is the same afterwards.
 
         subproblems: mask (B,) of the subproblems to measure; the result is 0 for all others.
         """
@@ -360,7 +360,14 @@ class _Batch:
             self._by_host(self.request.sample, mask)
         else:
             self._respond_exactly(mask)
-        return np.asarray(np.abs(self.f - before).max(axis=1))
+        error = np.abs(self.f - before).max(axis=1)
+        self._restore(before)
+        return np.asarray(error)
+
+    def _restore(self, f: Vector) -> None:
+        """Set the gradients to f (B, W), on the host and on the device."""
+        self.f = f
+        self.stream.write_wide(self._state.f, f)
 
     def _respond(self) -> None:
         """Compute the gradients f = K b + q of all subproblems from their tiles of K.

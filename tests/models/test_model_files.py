@@ -228,7 +228,7 @@ BAD: dict[str, tuple[Arrays | Callable[[Arrays], None], str]] = {
     ),
     "built-in with other text": (
         {"kernel": np.array(json.dumps({**kernels.make("rbf").record(), "expression": "exp(-2 * gamma * sqdist)"}))},
-        "is not the built-in's",
+        "is not that of the built-in 'rbf'",
     ),
     "more in the record": ({"kernel": record(spam=1)}, "the record reads as Kernel"),
     "nan parameter": ({"kernel": record(params={"gamma": math.nan, "c": 1, "degree": 2})}, "gamma must be finite"),
