@@ -202,7 +202,7 @@ class _Batch:
             b[p, :m] = subproblem.initial[0]
         # Round the numbers as the device does, which without double precision stores them as sums of two floats.
         lo, hi, q, self.b = map(stream.round_wide, (lo, hi, q, b))
-        self.problem = Problem(lo, hi, q, kind.constraint, kind.epsilon)
+        self.problem, self._sharp = Problem(lo, hi, q, kind.constraint, kind.epsilon), np.full(B, np.inf)
         wide = map(stream.as_wide, (q, self.b, lo, hi, np.array([kind.epsilon]), q))
         blank = np.zeros((B, W)), np.zeros((B, 4)), np.zeros((B, W), np.uint8)
         numbers = gradients.counts([B * W, *(len(subproblem.rows) for subproblem in subproblems)])
@@ -255,7 +255,7 @@ class _Batch:
             optimality, unchanged = certificate.of(self.problem, self.b, self.f), steps == before
             violation = optimality.violations.reshape(B, -1).max(axis=1)
             finished = (violation <= tol) | unchanged
-            bound = self._error_bounds(finished)
+            bound = self._error_bounds(finished, unchanged)
             error = 2 * bound  # error bound of the violation
             checked = exact.copy()
             if request.exact:
@@ -286,24 +286,27 @@ class _Batch:
         (B, W), state = self.b.shape, (self._state, self._delta, self._counters)
         self._smo(B, W, self._ws, self.Q, state, limits, self.row_arguments)
 
-    def _error_bounds(self, finished: NDArray[np.bool_]) -> Vector:
+    def _error_bounds(self, finished: NDArray[np.bool_], unchanged: NDArray[np.bool_]) -> Vector:
         """Return bounds of the error of f by rounding of K for each subproblem, (B,).
 
         Sharper bounds need the sums |K| |b|. They are computed if a float64 check of a ``finished`` subproblem (B,) may
-        depend on them.
+        depend on them, and kept for subproblems whose b is ``unchanged`` (B,).
         """
         request, dtype, stream = self.request, self.gram.rows.dtype, self.stream
         bound = certificate.rounding_bounds(dtype, request.kernel_scale, self.b)
         level, weight = certificate.dual_size(self.problem, self.b, self.f)
         coarse = finished & ((2 * bound > (1 - STOP) * request.tol) | (bound * weight > certificate.OBJECTIVE * level))
-        if not (request.exact and np.isfinite(request.kernel_shares[0]) and coarse.any()):
+        if request.exact is None or not certificate.are_shares(dtype, request.kernel_shares):
             return bound
-        weights, zeros, out = stream.wide(np.abs(self.b)), stream.zeros(8 * self.b.size), stream.buffer(8 * self.b.size)
-        gradients.respond_tiles(self.gram, self.b.shape, self.Q, weights, zeros, out)
-        sums = np.where(self.positions >= 0, stream.read_wide(out, self.b.shape), 0.0)
-        stream.free(weights, zeros, out)
-        sharp = certificate.sharper_bounds(dtype, request.kernel_shares, sums, self.b).max(axis=1)
-        return np.where(coarse, np.minimum(bound, sharp), bound)
+        self._sharp[~unchanged] = np.inf
+        if (coarse & np.isinf(self._sharp)).any():
+            weights, out = stream.wide(np.abs(self.b)), stream.buffer(8 * self.b.size)
+            gradients.respond_tiles(self.gram, self.b.shape, self.Q, weights, self._linear, out)
+            sums = stream.read_wide(out, self.b.shape) - self.problem.q
+            sums = np.where(self.positions >= 0, np.maximum(sums, 0.0), 0.0)
+            stream.free(weights, out)
+            self._sharp = certificate.sharper_bounds(dtype, request.kernel_shares, sums, self.b).max(axis=1)
+        return np.where(coarse, np.minimum(bound, self._sharp), bound)
 
     def _imprecise(self, bound: Vector, certain: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return which of the B subproblems may have a relative rounding error of the objective above OBJECTIVE, (B,).

@@ -51,18 +51,22 @@ def rounding_bounds(dtype: str, scale: float, b: Vector) -> Vector:
     return np.asarray(float(np.finfo(dtype).eps) * scale * np.abs(b).sum(axis=1))
 
 
+def are_shares(dtype: str, shares: tuple[float, float]) -> bool:
+    """Return whether :func:`sharper_bounds` has bounds for ``shares``: whether relative errors of K are small."""
+    return float(np.finfo(dtype).eps) * shares[0] < LARGEST_SHARE
+
+
 def sharper_bounds(dtype: str, shares: tuple[float, float], sums: Vector, b: Vector) -> Vector:
     """Return bounds of the error of K b by rounding of K, which are sharp where values of K are small.
 
-    They hold for kernel functions without negative values, whose rounding error is at most a * K + b.
+    They hold for kernel functions without negative values, whose rounding error is at most a * K + b, if
+    :func:`are_shares` is true.
 
     shares: the numbers a and b in units of eps of ``dtype``; a is infinite for other kernel functions.
     sums: sums |K| |b| of computed kernel values and absolute coefficients, (problems, rows).
     b: coefficients (problems, n).
     """
     of_value, rest = (float(np.finfo(dtype).eps) * share for share in shares)
-    if not of_value < LARGEST_SHARE:
-        return np.full(sums.shape, np.inf)
     return np.asarray(of_value / (1 - LARGEST_SHARE) * sums + rest * np.abs(b).sum(axis=1, keepdims=True))
 
 
@@ -344,7 +348,7 @@ class Check:
 
         rows: number of rows that may need float64 values.
         """
-        found = self._sums(b, rows) if rows and np.isfinite(self._settings.kernel_shares[0]) else None
+        found = self._sums(b, rows) if rows and are_shares(self._dtype, self._settings.kernel_shares) else None
         if found is None:
             return np.full(b.shape[1], np.inf)
         sums, others = found

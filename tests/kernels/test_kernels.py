@@ -270,7 +270,10 @@ PARAMS = RECORD["params"]
         (RECORD, {"params": [1.0]}, "needs params"),
         (RECORD, {"integers": ["spam"]}, "is not that of its expression"),
         (RECORD, {"nonnegative": 1}, "needs nonnegative"),
-        *((POLY_RECORD, {name: "x * y"}, "is not that of the built-in 'poly'|needs") for name in ("expression", "element")),
+        *(
+            (POLY_RECORD, {name: "x * y"}, "is not that of the built-in 'poly'|needs")
+            for name in ("expression", "element")
+        ),
         (POLY_RECORD, {"nonnegative": True}, "is not that of the built-in 'poly'"),
         (POLY_RECORD, {"params": {"gamma": -1.0}}, "must be finite and > 0"),
         *((wrong, {}, "a kernel's record needs") for wrong in (None, [], {}, {"name": ""})),
