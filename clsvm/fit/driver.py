@@ -436,7 +436,6 @@ class _SmallSolver:
             tol=options.tol,
             max_iter=context.steps_left(max((one.steps for one in before if one), default=0)),
             kernel_scale=scale.in_dtype,
-            kernel_shares=scale.shares,
             exact=(lambda: self._double) if checked else None,
             sample=self._host_blocks if context.X.shape[1] <= WIDE else None,
             sizes=scale.sizes,

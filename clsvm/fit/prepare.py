@@ -97,7 +97,6 @@ class PreparedFit:
             cache_bytes=chosen.cache_bytes,
             cache_after=chosen.cache_after,
             kernel_scale=scale.in_dtype,
-            kernel_shares=scale.shares,
             exact=exactly,
             sizes=scale.sizes,
         )
@@ -183,8 +182,7 @@ class PreparedFit:
         if gram.units and not self._solver and self.precision_insufficient(problem, self.settings.tol):
             self.precision = f"float32: {gram.units.name} is too coarse for tol"
             gram.use(None)
-            scales = self._scales
-            self.settings = replace(self.settings, kernel_scale=scales.in_dtype, kernel_shares=scales.shares)
+            self.settings = replace(self.settings, kernel_scale=self._scales.in_dtype)
 
     def peak(self) -> int:
         """Return the largest number of bytes that the device had allocated at a time."""

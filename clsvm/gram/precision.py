@@ -31,7 +31,6 @@ Vector = NDArray[np.float64]
 # largest error that intermediate values outside the dtype's range may cause, as a share of the largest kernel value
 LOST = 1e-4
 EPS = float(np.finfo(np.float64).eps)
-NO_SHARES = (float("inf"), 0.0)
 DECISION_ERROR = 5e-3  # largest accepted error bound of a decision value computed from float32 kernel values
 
 
@@ -127,16 +126,12 @@ class Scales(NamedTuple):
         (n,) the rows' sizes (Kernel.sizes), from which the errors follow; None for a precomputed kernel.
     extent
         the extremes of the rows' sizes and entries; None for a precomputed kernel.
-    shares
-        numbers a and b for which the error of a kernel value in its dtype is at most a * K + b, in units of the dtype's
-        eps; a is infinite if there are no such numbers.
     """
 
     in_dtype: float
     double: float
     sizes: Vector | None = None
     extent: Extent | None = None
-    shares: tuple[float, float] = NO_SHARES
 
 
 def scales(
@@ -153,14 +148,11 @@ def scales(
     eps, most = float(np.finfo(dtype).eps), float(np.finfo(dtype).max)
     error = error or eps
     in_dtype = kernel.rounding(size, error, least, underflow(dtype, d)) * (error / eps)
-    by_value = kernel.error_shares(size, error, least, underflow(dtype, d))
-    a, b = (max(one * error, other) / eps for one, other in zip(by_value, single.shares, strict=True))
     wide = kernel.rounding(size, EPS, least, underflow("float64", d))
     if not (single.largest <= most and wide < np.inf):
         raise ValueError(beyond(f"{kernel!r} of these rows (inner products up to {size:.3g}) is too large", asked))
     check_range(kernel, extent, extent, d)
-    in_dtype = min(max(in_dtype, single.error / eps), INVALID)
-    return Scales(in_dtype, max(wide, double.error / EPS), sizes, extent, (a, b))
+    return Scales(min(max(in_dtype, single.error / eps), INVALID), max(wide, double.error / EPS), sizes, extent)
 
 
 def measured(stream: Stream, rows: Rows, kernel: Kernel, X: Data, plan: Plan) -> Measures:

@@ -28,8 +28,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from clsvm.kernels.rounding import shares
-
 
 def _whole_power(x: Any, n: int) -> Any:
     """Return x ** n by repeated squaring, as ``ipow`` does on the device."""
@@ -394,20 +392,12 @@ class Evaluation(NamedTuple):
         the largest absolute error of the values for which an inner value overflowed or underflowed.
     out_of_range
         whether any inner value overflowed or underflowed.
-    shares
-        numbers a and b for which the errors are at most a * value + b; a is infinite if there are none.
     """
 
     largest: float
     error: float
     outside: float
     out_of_range: bool
-    shares: tuple[float, float] = (math.inf, 0.0)
-
-    def scaled(self, factor: float) -> Evaluation:
-        """Return the evaluation with ``error`` and ``shares`` multiplied by ``factor``."""
-        a, b = self.shares
-        return self._replace(error=self.error * factor, shares=(a * factor, b * factor))
 
 
 def compare(tree: Node, values: Mapping[str, Any], dtype: str) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
@@ -450,8 +440,7 @@ def summary(wide: NDArray[Any], error: NDArray[Any], left: NDArray[Any]) -> Eval
     """Return the largest value and the largest errors in the arrays that :func:`compare` returns."""
     finite = np.abs(wide[np.isfinite(wide)]).max(initial=0.0)
     outside = np.where(left, error, 0).max()
-    largest, outside = min(float(error.max()), INVALID), min(float(outside), INVALID)
-    return Evaluation(float(finite), largest, outside, bool(left.any()), shares(*np.broadcast_arrays(wide, error)))
+    return Evaluation(float(finite), min(float(error.max()), INVALID), min(float(outside), INVALID), bool(left.any()))
 
 
 def inner_products(rows: Extent, others: Extent, wide: type) -> dict[str, NDArray[Any]]:

@@ -24,12 +24,14 @@ from scipy.spatial.distance import cdist
 from clsvm import arrays
 from clsvm.kernels.expression import INVALID, Evaluation, Extent, between, compare, elements, inner_products, summary
 from clsvm.kernels.records import BUILTIN, Matrix, Parameter, Spec, user_spec
-from clsvm.kernels.rounding import grid_errors, shares
 
 _TINY, _SMALLEST = float(np.finfo(np.float64).tiny), float(np.finfo(np.float64).smallest_subnormal)
 _DIGITS = 1e-3  # float64 errors are derived from float32 errors if these are at most this share of the largest value
 _CELLS = 1 << 18  # number of terms e(x_j, y_j) that the host computes at a time
 _SAMPLE = 500  # rows on which Kernel.check tests a kernel function
+# Kernel.rounding tests distances (eps / 2)^step. The steps are the first array if it tests many norms, else the second.
+_STEPS = np.linspace(1, 0, 200), np.linspace(1, 0, 1000)
+_SIZES = np.concatenate([[1.0], np.geomspace(1e-6, 0.9, 9)])  # norms that Kernel.rounding tests; the largest is 1
 
 
 class Check(NamedTuple):
@@ -366,16 +368,36 @@ class Kernel:
         ``least`` is the smallest nonzero size of a row. ``terms`` is the number of terms of an inner product, or 0 if
         the rounding of its sum is left out. This rounding grows as the square root of ``terms``.
         """
-        _, errors = grid_errors(self, size, eps, least, floor, terms)
-        return float(errors.max()) if errors.size else math.inf
-
-    @lru_cache(maxsize=64)  # noqa: B019  as above
-    def error_shares(self, size: float, eps: float, least: float, floor: float) -> tuple[float, float]:
-        """Return numbers a and b for which :meth:`rounding` is at most a * K(x, y) + b. No a exists if K is negative.
-
-        Then the first number is infinite.
-        """
-        return shares(*grid_errors(self, size, eps, least, floor, 0)) if not self.spec.element else (math.inf, 0.0)
+        many = 1 + 0.75 * math.sqrt(terms)
+        used = self.spec.expression.names & {"xx", "yy", "dot", "sqdist"}
+        # a function of sqdist alone has its largest errors on rows of the largest norm, so no other norm is tested
+        distance_only = used == {"sqdist"}
+        near = np.concatenate([[0.0], 2 * (eps / 2) ** _STEPS[distance_only]])
+        if self.spec.element:
+            grid = np.concatenate([near, -near]) * size / 2
+            grid = grid[(grid >= min(0.0, self._sign)) if self._sign >= 0 else (grid <= 0)]
+            value = self.at(s=grid)
+            shifted = [self.at(s=grid + (max(4, many) * eps * size + floor) * (self._sign or 1))]
+        else:
+            norms = _SIZES[: 1 if distance_only else None] * size
+            if least and least < norms.min() and not distance_only:
+                norms = np.concatenate([norms, np.geomspace(least, norms.min(), 5)[:-1]])
+            i, j = np.triu_indices(len(norms))  # pairs i <= j suffice, since K is symmetric
+            xx, yy = norms[i, None], norms[j, None]
+            # rows of equal norm may be the same row, whose distance must be exactly 0
+            both = np.where(xx == yy, xx, np.sqrt(xx) * np.sqrt(yy))
+            dot = both * (1 - near)
+            value = self.at(xx, yy, dot)
+            shifted = [self.at(xx, yy, dot - many * eps * both - floor)]
+            if used & {"xx", "yy"}:
+                shifted += [self.at(xx * (1 + many * eps), yy, dot), self.at(xx, yy * (1 + many * eps), dot)]
+            if floor and used & {"xx", "yy", "sqdist"}:
+                lost = np.maximum(norms - floor, 0.0)
+                shifted += [self.at(lost[i, None], yy, dot), self.at(xx, lost[j, None], dot)]
+        with np.errstate(all="ignore"):
+            found = np.maximum(min(2.0, many) * np.abs(value), sum(np.abs(moved - value) for moved in shifted) / eps)
+        found = found[~np.isnan(found)]
+        return float(found.max()) if found.size else math.inf
 
     @lru_cache(maxsize=64)  # noqa: B019  as above
     def evaluation(self, rows: Extent, others: Extent, dtype: str, d: int) -> Evaluation:
@@ -389,7 +411,7 @@ class Kernel:
             single = self.evaluation(rows, others, "float32", d)
             # if nothing overflows or underflows, errors of float64 and float32 have the ratio of their eps
             if not single.out_of_range and single.error <= _DIGITS * single.largest:
-                return single.scaled(float(np.finfo(np.float64).eps / np.finfo(np.float32).eps))
+                return single._replace(error=single.error * float(np.finfo(np.float64).eps / np.finfo(np.float32).eps))
         if dtype == "float32":
             found = self._evaluation(rows, others, dtype, d, np.float64)
             if not found.out_of_range:
@@ -405,7 +427,7 @@ class Kernel:
         given = {**elements(rows, others, (1,) if self.spec.nonnegative else (1, -1), wide), **self.params}
         terms = summary(*compare(self.spec.element.tree, given, dtype))
         sums = between(min(rows.least, others.least) / 2, max(rows.largest, others.largest) / 2, wide)
-        sums = np.concatenate([sums * sign for sign in ((self.sign,) if self.sign else (1, -1))] + [[0.0]])
+        sums = np.concatenate([sums * sign for sign in ((self._sign,) if self._sign else (1, -1))] + [[0.0]])
         whole = summary(*compare(expression, {"s": sums, **self.params}, dtype))
         eps = float(np.finfo(dtype).eps)
         value, least = self.at(s=np.asarray(sums, np.float64)), 8 * eps * terms.largest
@@ -436,7 +458,7 @@ class Kernel:
             return np.asarray(self.spec.expression.evaluate(values), np.float64)
 
     @cached_property
-    def sign(self) -> int:
+    def _sign(self) -> int:
         """Return 1 or -1 if the terms e(x, y) have one sign on a grid of entries x and y, 0 if both signs occur."""
         axis = np.geomspace(1e-3, 1e3, 13)
         axis = np.concatenate([[0.0], axis] if self.spec.nonnegative else [-axis, [0.0], axis])

@@ -59,8 +59,6 @@ class Request(NamedTuple):
         most SMO iterations of a subproblem, -1 for the device profile's patience.
     kernel_scale
         rounding error of K in units of its dtype's eps.
-    kernel_shares
-        numbers a and b for which the rounding error of K is at most a * K + b in the same units (Scales.shares).
     exact
         function without arguments that returns a source of float64 values of K: an Operator, or a function of row and
         column numbers on the host. None stands for no float64 check.
@@ -80,7 +78,6 @@ class Request(NamedTuple):
     tol: float
     max_iter: int
     kernel_scale: float
-    kernel_shares: tuple[float, float]
     exact: Callable[[], Operator | Block] | None = None
     sample: Block | None = None
     sizes: Vector | None = None
@@ -202,7 +199,7 @@ class _Batch:
             b[p, :m] = subproblem.initial[0]
         # Round the numbers as the device does, which without double precision stores them as sums of two floats.
         lo, hi, q, self.b = map(stream.round_wide, (lo, hi, q, b))
-        self.problem, self._sharp = Problem(lo, hi, q, kind.constraint, kind.epsilon), np.full(B, np.inf)
+        self.problem = Problem(lo, hi, q, kind.constraint, kind.epsilon)
         wide = map(stream.as_wide, (q, self.b, lo, hi, np.array([kind.epsilon]), q))
         blank = np.zeros((B, W)), np.zeros((B, 4)), np.zeros((B, W), np.uint8)
         numbers = gradients.counts([B * W, *(len(subproblem.rows) for subproblem in subproblems)])
@@ -255,7 +252,7 @@ class _Batch:
             optimality, unchanged = certificate.of(self.problem, self.b, self.f), steps == before
             violation = optimality.violations.reshape(B, -1).max(axis=1)
             finished = (violation <= tol) | unchanged
-            bound = self._error_bounds(finished, unchanged)
+            bound = certificate.rounding_bounds(self.gram.rows.dtype, request.kernel_scale, self.b)
             error = 2 * bound  # error bound of the violation
             checked = exact.copy()
             if request.exact:
@@ -285,28 +282,6 @@ class _Batch:
         """Launch the SMO kernel on all subproblems of the batch."""
         (B, W), state = self.b.shape, (self._state, self._delta, self._counters)
         self._smo(B, W, self._ws, self.Q, state, limits, self.row_arguments)
-
-    def _error_bounds(self, finished: NDArray[np.bool_], unchanged: NDArray[np.bool_]) -> Vector:
-        """Return bounds of the error of f by rounding of K for each subproblem, (B,).
-
-        Sharper bounds need the sums |K| |b|. They are computed if a float64 check of a ``finished`` subproblem (B,) may
-        depend on them, and kept for subproblems whose b is ``unchanged`` (B,).
-        """
-        request, dtype, stream = self.request, self.gram.rows.dtype, self.stream
-        bound = certificate.rounding_bounds(dtype, request.kernel_scale, self.b)
-        level, weight = certificate.dual_size(self.problem, self.b, self.f)
-        coarse = finished & ((2 * bound > (1 - STOP) * request.tol) | (bound * weight > certificate.OBJECTIVE * level))
-        if request.exact is None or not certificate.are_shares(dtype, request.kernel_shares):
-            return bound
-        self._sharp[~unchanged] = np.inf
-        if (coarse & np.isinf(self._sharp)).any():
-            weights, out = stream.wide(np.abs(self.b)), stream.buffer(8 * self.b.size)
-            gradients.respond_tiles(self.gram, self.b.shape, self.Q, weights, self._linear, out)
-            sums = stream.read_wide(out, self.b.shape) - self.problem.q
-            sums = np.where(self.positions >= 0, np.maximum(sums, 0.0), 0.0)
-            stream.free(weights, out)
-            self._sharp = certificate.sharper_bounds(dtype, request.kernel_shares, sums, self.b).max(axis=1)
-        return np.where(coarse, np.minimum(bound, self._sharp), bound)
 
     def _imprecise(self, bound: Vector, certain: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return which of the B subproblems may have a relative rounding error of the objective above OBJECTIVE, (B,).

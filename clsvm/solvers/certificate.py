@@ -9,7 +9,6 @@ entries whose sum the constraint fixes. The multiplier of this sum is the group'
 no sum, the group is the whole problem, rho is 0, and each entry has optimality conditions of its own.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +23,6 @@ OBJECTIVE = 5e-5  # largest accepted relative error of an objective by rounding 
 SAMPLE, FEW = 256, 4
 INSUFFICIENT = 100.0  # a dtype is too coarse if rounding errors of K exceed INSUFFICIENT * tol
 EPS = float(np.finfo(np.float64).eps)
-LARGEST_SHARE = 0.01  # largest relative error of kernel values for which error bounds follow from computed values
 SLACK = 64  # assumed rounding error of a sum of coefficients b, in units of eps * sum |b|
 
 
@@ -49,25 +47,6 @@ def rounding_bounds(dtype: str, scale: float, b: Vector) -> Vector:
     scale: rounding error of a kernel value in units of eps of ``dtype``.
     """
     return np.asarray(float(np.finfo(dtype).eps) * scale * np.abs(b).sum(axis=1))
-
-
-def are_shares(dtype: str, shares: tuple[float, float]) -> bool:
-    """Return whether :func:`sharper_bounds` has bounds for ``shares``: whether relative errors of K are small."""
-    return float(np.finfo(dtype).eps) * shares[0] < LARGEST_SHARE
-
-
-def sharper_bounds(dtype: str, shares: tuple[float, float], sums: Vector, b: Vector) -> Vector:
-    """Return bounds of the error of K b by rounding of K, which are sharp where values of K are small.
-
-    They hold for kernel functions without negative values, whose rounding error is at most a * K + b, if
-    :func:`are_shares` is true.
-
-    shares: the numbers a and b in units of eps of ``dtype``; a is infinite for other kernel functions.
-    sums: sums |K| |b| of computed kernel values and absolute coefficients, (problems, rows).
-    b: coefficients (problems, n).
-    """
-    of_value, rest = (float(np.finfo(dtype).eps) * share for share in shares)
-    return np.asarray(of_value / (1 - LARGEST_SHARE) * sums + rest * np.abs(b).sum(axis=1, keepdims=True))
 
 
 class Extremes(NamedTuple):
@@ -222,9 +201,6 @@ class CheckResult(NamedTuple):
     f: Vector
 
 
-Sums = Callable[[Vector, int], tuple[Vector, float] | None]
-
-
 class Check:
     """Check a solve in float64: compute f again for rows whose rounding errors could change the outcome.
 
@@ -234,12 +210,10 @@ class Check:
 
     dtype: dtype of kernel values.
     settings: the settings of the solve.
-    sums: function of coefficients b (1, n) and a number of rows. It returns |K| |b| (1, n) over the cached rows of K,
-        and the sum of |b| over all others; or None if float64 values of so many rows cost less.
     """
 
-    def __init__(self, dtype: str, settings: Settings, sums: Sums = lambda b, rows: None) -> None:
-        self.exact, self._dtype, self._settings, self._sums = settings.exact, dtype, settings, sums
+    def __init__(self, dtype: str, settings: Settings) -> None:
+        self.exact, self._dtype, self._settings = settings.exact, dtype, settings
         self._b: Vector | None = None  # coefficients at which f was last computed in float64
         self._product = self._errors = np.zeros(0)  # K b at the coefficients ``_b``; its error bound for each row
         self._exact_rows = np.zeros(0, bool)  # rows with float64 values
@@ -253,13 +227,12 @@ class Check:
         whole = np.full(b.shape[1], self.error_bound(b))
         return whole if self._b is None else np.minimum(whole, self._errors + self.error_bound(b - self._b))
 
-    def remember(self, rows: NDArray[np.bool_], b: Vector, c: Vector, errors: Vector | None = None) -> None:
+    def remember(self, rows: NDArray[np.bool_], b: Vector, c: Vector) -> None:
         """Keep c = K b (problems, n) for coefficients b.
 
         rows: for each of the n rows, whether its entries of c come from float64 kernel values.
-        errors: error bounds of the others, (n,), by default :meth:`error_bounds`.
         """
-        self._errors = np.where(rows, 0.0, self.error_bounds(b) if errors is None else errors)
+        self._errors = np.where(rows, 0.0, self.error_bounds(b))
         self._exact_rows, self._b, self._product = rows, b.copy(), c
 
     def invalidate(self, rows: slice) -> None:
@@ -298,13 +271,6 @@ class Check:
         gap: whether the duality gap may end the solve.
         """
         errors, f, checked = self.error_bounds(b), f.copy(), np.zeros(problem.n, bool)
-        rows = self._deciding(problem, b, f, errors, worst, tol)
-        if self._dtype == "float32":
-            # float64 values may be needed of these rows, and of support vectors for the objectives
-            imprecise = int((~rows & self._imprecise(problem, b, f, errors)).sum())
-            count = int(rows.sum()) + (imprecise if imprecise <= FEW * SAMPLE else SAMPLE)
-            errors = np.minimum(errors, self._sharper_bounds(b, count))
-            rows = self._deciding(problem, b, f, errors, worst, tol)
 
         def recompute(rows: NDArray[np.intp]) -> Vector:
             """Replace f of the given rows by float64 values; return the absolute changes of f (problems, rows)."""
@@ -313,11 +279,15 @@ class Check:
             f[:, rows], checked[rows] = values, True
             return np.asarray(change)
 
+        rows: NDArray[np.bool_] = np.full(problem.n, self._dtype == "float64")
+        if not rows.any() and worst + 2 * errors.max(initial=0.0) > tol:
+            rows = rows_to_check(problem, b, f, errors, tol)
         if rows.any():
             recompute(np.flatnonzero(rows))
         if gap or (self._settings.reported and (not checked.any() or of(problem, b, f).violation <= tol)):
-            size, _ = dual_size(problem, b, f)
-            unchecked = np.flatnonzero(~checked & self._imprecise(problem, b, f, errors))
+            size, weight = dual_size(problem, b, f)
+            imprecise = (errors[:, None] * weight > OBJECTIVE * size).any(axis=1)
+            unchecked = np.flatnonzero(~checked & imprecise & (b != 0).any(axis=0))
             if self._settings.sizes is not None and len(unchecked) > FEW * SAMPLE:
                 # The errors of sampled rows, scaled up to all rows, estimate the error of the objective.
                 some, times = sample(unchecked, b, self._settings.sizes)
@@ -327,33 +297,8 @@ class Check:
                 recompute(unchecked)
         if checked.any():
             worst = of(problem, b, f).violation
-            self.remember(checked, b, f - problem.q, errors)
+            self.remember(checked, b, f - problem.q)
         return CheckResult(worst, checked, f)
-
-    def _deciding(
-        self, problem: Problem, b: Vector, f: Vector, errors: Vector, worst: float, tol: float
-    ) -> NDArray[np.bool_]:
-        """Return for which rows (n,) the violation needs f in float64: all in dtype float64."""
-        if self._dtype == "float32" and worst + 2 * errors.max(initial=0.0) > tol:
-            return rows_to_check(problem, b, f, errors, tol)
-        return np.full(problem.n, self._dtype == "float64")
-
-    def _imprecise(self, problem: Problem, b: Vector, f: Vector, errors: Vector) -> NDArray[np.bool_]:
-        """Return for which support vectors (n,) an error of f could change an objective by more than OBJECTIVE."""
-        size, weight = dual_size(problem, b, f)
-        return np.asarray((errors[:, None] * weight > OBJECTIVE * size).any(axis=1) & (b != 0).any(axis=0))
-
-    def _sharper_bounds(self, b: Vector, rows: int) -> Vector:
-        """Return error bounds of f (n,) that follow from sums of cached kernel values; infinity if there are none.
-
-        rows: number of rows that may need float64 values.
-        """
-        found = self._sums(b, rows) if rows and are_shares(self._dtype, self._settings.kernel_shares) else None
-        if found is None:
-            return np.full(b.shape[1], np.inf)
-        sums, others = found
-        sharp = sharper_bounds(self._dtype, self._settings.kernel_shares, sums, b)
-        return np.asarray(sharp[0] + float(np.finfo(self._dtype).eps) * self._settings.kernel_scale * others)
 
 
 def rows_to_check(problem: Problem, b: Vector, f: Vector, errors: Vector, tol: float) -> NDArray[np.bool_]:

@@ -90,7 +90,7 @@ class Solver(Loop):
             self.newton.release()
         newton_possible = problem.problems == 1 and problem.constraint is not Constraint.COUPLED
         self.newton = Newton(self.state, self.rows, settings.kernel_scale) if newton_possible else None
-        self._begin(self.rows.absolute_sums if problem.problems == 1 else lambda b, rows: None)
+        self._begin()
         if settings.known_exact is not None and settings.known_gradient is not None:
             b, f = settings.known_gradient
             self.check.remember(settings.known_exact, b, f - problem.q)

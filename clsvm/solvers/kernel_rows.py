@@ -36,7 +36,6 @@ from clsvm.solvers.state import Selection, State
 
 Positions = NDArray[np.int32]
 CACHE_SHARE = 0.75  # share of the free memory for the row cache; the float64 check needs the rest
-DOUBLE = 2.0  # cost of a float64 value of K, as a multiple of a float32 value's
 SINGLE_VALUE = 4.0  # time to read a single value of the row cache, as a multiple of a value's time in a whole row
 IDLE = 0.05  # assumed share of a working set's rows that are idle, before any outer iteration has shown it
 # Share of a tile's values that are computed: a quarter is known from the last tile, and half of the rest by symmetry.
@@ -322,23 +321,6 @@ class KernelRows:
                 self.add_hits()
         self.counts.uncached += int(np.count_nonzero(uncached))
         self.state.respond(uncached, self.tile_memory.panel)
-
-    def absolute_sums(self, b: Vector, rows: int) -> tuple[Vector, float] | None:
-        """Return the sums |K| |b| (1, n) over the rows of K in the row cache, and the sum of |b| over all others.
-
-        Return None if float64 values of ``rows`` rows for the same coefficients cost less. K must not be negative.
-
-        b: coefficients (1, n) in the caller's order of rows.
-        """
-        state, profile = self.state, self.state.stream.profile
-        if not self.cache.capacity or profile.cache_cost * state.n > rows * DOUBLE * state.gram.rows.cost:
-            return None
-        cached, f = self.slots()[state.gram.rows.position] >= 0, state.gradients()
-        state.replace(np.zeros_like(f))
-        self.respond(np.where(cached, np.abs(b), 0))
-        sums = state.gradients()
-        state.replace(f)
-        return sums, float(np.abs(b[:, ~cached]).sum())
 
     def slots(self) -> Positions:
         """Return the row cache's slot of each row, -1 if the cache lacks the row, in the device's order of rows."""

@@ -39,8 +39,6 @@ class Settings:
         number of rows of K that are computed before the row cache begins to store rows.
     kernel_scale
         rounding error of K in units of its dtype's eps.
-    kernel_shares
-        numbers a and b for which the rounding error of K is at most a * K + b in the same units (Scales.shares).
     exact
         function that computes K b of rows in float64, or None if K is exact enough.
     sizes
@@ -70,7 +68,6 @@ class Settings:
     cache_bytes: int = 0
     cache_after: int = 0
     kernel_scale: float = 1.0
-    kernel_shares: tuple[float, float] = (float("inf"), 0.0)
     exact: Exact | None = None
     sizes: Vector | None = None
     progress: Display | None = None

@@ -152,9 +152,9 @@ class Loop(ABC):
     sync: int
     dtype: str
 
-    def _begin(self, sums: certificate.Sums = lambda b, rows: None) -> None:
-        """Reset the float64 check, which gets the function ``sums``, and the history of the solve."""
-        self.check, self.history = certificate.Check(self.dtype, self.settings, sums), History()
+    def _begin(self) -> None:
+        """Reset the float64 check and the history of the solve."""
+        self.check, self.history = certificate.Check(self.dtype, self.settings), History()
 
     @abstractmethod
     def coefficients(self) -> Vector:

@@ -532,30 +532,6 @@ def test_evaluation_of_the_built_in_ones_adds_little_to_rounding(name: str) -> N
             assert found.outside <= 1e-20 * found.largest
 
 
-@pytest.mark.parametrize("formula", ["exp(-gamma * sqdist)", "1 / (1 + gamma * sqdist)", "exp(-gamma * sqrt(sqdist))"])
-def test_errors_are_shares_of_the_values(formula: str) -> None:
-    """float32 inner products and a float32 function have errors of at most a * K + b, also where K is small."""
-    kernel, rng = Kernel(formula, gamma=0.3), np.random.default_rng(0)
-    X = rng.normal(size=(60, 20)).astype(np.float32) * rng.geometric(0.5, size=(60, 1)).astype(np.float32)
-    size, eps = float(kernel.sizes(X.astype(np.float64)).max()), EPS["float32"]
-    a, b = kernel.error_shares(size, eps, 1.0, 0.0)
-    assert b <= 1e-3 * kernel.rounding(size, eps, 1.0)
-    K, xx, dot = kernel(X.astype(np.float64)), np.square(X).sum(axis=1), X @ X.T
-    sqdist = np.maximum(xx[:, None] + xx - 2 * dot, 0)
-    rough = kernel.spec.expression.evaluate({"sqdist": sqdist, "gamma": np.float32(0.3)})
-    assert rough.dtype == np.float32
-    error = np.abs(rough - K)
-    np.fill_diagonal(error, 0)  # (clsvm's norms are such that a row's distance from itself is 0)
-    assert (error <= 4 * eps * (a * K + b)).all()  # (this order of sums has twice the error of clsvm's)
-    assert formula != "exp(-gamma * sqdist)" or (error > 0.01 * eps * a * K).any()
-
-
-@pytest.mark.parametrize("kernel", [Kernel("linear"), Kernel("poly"), Kernel("sigmoid"), Kernel("laplacian")])
-def test_errors_that_are_no_shares(kernel: Kernel) -> None:
-    """A function with negative values, and sums of terms, have none."""
-    assert kernel.error_shares(10.0, EPS["float32"], 1.0, 0.0)[0] == np.inf
-
-
 def test_entries_of_an_element_wise_kernel() -> None:
     kernel = Kernel.elementwise("x * x * y * y / (1 + x * x * y * y)", "exp(-s)")
     ordinary, far = Extent(4.0, 1.0, 2.0, 0.1), Extent(4.0, 1.0, 1e10, 1e9)

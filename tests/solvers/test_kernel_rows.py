@@ -18,7 +18,7 @@ from clsvm.gram.products import Gram
 from clsvm.opencl.profiles import PROFILES
 from clsvm.opencl.stream import Stream
 from clsvm.problem import c_svc
-from clsvm.solvers import certificate, kernel_rows, newton
+from clsvm.solvers import kernel_rows, newton
 from clsvm.solvers.decomposition import Solver
 from clsvm.solvers.kernel_rows import KernelRows
 from clsvm.solvers.newton import Newton
@@ -389,40 +389,3 @@ def test_a_small_row_cache_calls_for_sets_that_it_holds() -> None:
     assert of.cache_cost < value(400.0, 256) < 5000 < value(400.0, 512) < value(400.0, 2048)
     tried = kernel_rows._sizes(2048)
     assert min(tried, key=lambda W: kernel_rows.cost(of, 6000, 5000, value(400.0, W), W)) == 256
-
-
-def test_sums_of_cached_rows(device: str, profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """|K| |b| over the rows that the cache has, and |b| of the others; f is the same afterwards."""
-    X, y = noisy(300, 20, seed=4)
-    b = np.random.default_rng(5).normal(size=(1, 300))
-    with Stream(device) as stream:
-        one = solver(stream, X, y, W=32)
-        one.run()
-        f, slots = one.state.gradients(), one.rows.slots()[one.state.gram.rows.position]
-        b[:, slots < 0] /= 10
-        monkeypatch.setattr(kernel_rows, "DOUBLE", 1e9)
-        sums, others = one.rows.absolute_sums(b, 1) or (np.zeros(0), 0.0)
-        cached = slots >= 0
-        assert cached.any()
-        wanted = np.abs(b[:, cached]) @ kernels.make("rbf", gamma=0.01)(X)[cached]
-        np.testing.assert_allclose(sums, wanted, rtol=1e-4)
-        assert others == pytest.approx(np.abs(b[:, ~cached]).sum())
-        np.testing.assert_array_equal(one.state.gradients(), f)
-        monkeypatch.setattr(kernel_rows, "DOUBLE", 0.0)
-        assert one.rows.absolute_sums(b, 300) is None
-
-
-@pytest.mark.parametrize("make", [SVC, SVR])
-def test_sums_of_kernel_values_spare_a_float64_check(device: str, monkeypatch: pytest.MonkeyPatch, make: Any) -> None:
-    """A kernel with small values has small rounding errors: a solve needs fewer float64 values."""
-    X, y = far_apart(900, d=60)
-    model = make(gamma=0.05, device=device, working_set_size=64, cache_size=100)
-    seen = calls_of(monkeypatch, certificate.Check, "_sharper_bounds")
-    report = model.fit(X, y).fit_report_
-    assert any(np.isfinite(call.result).all() for call in seen)
-    sums, b = next(call.result for call in seen[::-1]), next(call.given[1] for call in seen[::-1])
-    assert sums.max() < 0.6 * seen[-1].given[0].error_bound(b)
-    monkeypatch.setattr(certificate, "LARGEST_SHARE", 0)
-    other = model.fit(X, y).fit_report_
-    assert report.exact_rows < other.exact_rows
-    assert report.dual == pytest.approx(other.dual, rel=1e-6)

@@ -17,7 +17,7 @@ from clsvm.gram.programs import SLABS
 from clsvm.gram.store import StoredGram
 from clsvm.kernels import PRECOMPUTED
 from clsvm.opencl.stream import Stream
-from clsvm.solvers import batch, certificate, gradients
+from clsvm.solvers import batch, gradients
 from tests.conftest import calls_of, take_profile
 from tests.gram.panels import products
 
@@ -154,7 +154,6 @@ def test_values_are_not_shared(
 
 def test_a_sample_spares_the_objective_s_float64_values(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounding could move the objective by its worst case, and did not; where it did, float64 values are taken."""
-    monkeypatch.setattr(certificate, "LARGEST_SHARE", 0)  # (sharper bounds would spare the sample)
     X, y = classes(600, 12, 3, apart=0.6)
     model = SVC(C=1, gamma=0.05, device=device)
     dual = SVC(C=1, gamma=0.05, tol=1e-6, dtype="float64", device=device).fit(X, y).fit_report_.dual
@@ -165,26 +164,6 @@ def test_a_sample_spares_the_objective_s_float64_values(device: str, monkeypatch
         assert looked
         assert (report.exact_rows > 0) == (sure == 1e9)
         assert report.dual == pytest.approx(dual, rel=1e-5)
-
-
-def test_sums_of_kernel_values_spare_float64_values(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bounds of a batch that follow from |K| |b| hold, and are sharper than those by the largest value of K."""
-    X, y = classes(600, 12, 3, apart=0.6)
-    model, bounds = SVC(C=1, gamma=0.5, device=device), calls_of(monkeypatch, batch._Batch, "_error_bounds")
-    report = model.fit(X, y).fit_report_
-    assert report.exact_rows == 0
-    one, bound = bounds[-1].given[0], bounds[-1].result
-    for p, subproblem in enumerate(one.subproblems):
-        rows, b = subproblem.rows, one.b[p, : len(subproblem.rows)]
-        K = kernels.make("rbf", gamma=0.5)(X[rows])
-        worst = np.abs(K @ b + one.problem.q[p, : len(rows)] - one.f[p, : len(rows)]).max()
-        largest = np.finfo(np.float32).eps * one.request.kernel_shares[0] * (K @ np.abs(b)).max()
-        assert largest <= bound[p] <= 1.1 * largest
-        assert 0 < worst <= bound[p] < 0.5 * certificate.rounding_bounds("float32", one.request.kernel_scale, b[None])
-    monkeypatch.setattr(certificate, "LARGEST_SHARE", 0)
-    other = model.fit(X, y).fit_report_
-    assert other.exact_rows > 0
-    assert report.dual == pytest.approx(other.dual, rel=1e-6)
 
 
 @pytest.mark.parametrize("make", [SVC, SVR])
