@@ -239,8 +239,9 @@ class NystromReport(Record):
     objective : float
         (1 / sum_i w_i) * sum_i w_i l(f_i, y_i) + (penalty / 2) * |f|^2 for sample weights w, loss l and targets y.
     residual : float
-        Norm of the gradient over its norm at coefficients 0, in preconditioned coordinates (:mod:`clsvm.nystrom.newton`); at
-        most tol if the fit converged. With several outputs, the largest residual of an output.
+        Norm of the gradient over its norm at coefficients 0, in preconditioned coordinates
+        (:mod:`clsvm.nystrom.newton`); at most tol if the fit converged. With several outputs, the largest residual of
+        an output.
     bound : float
         Upper bound of the objective less its minimum over the span of the inducing points in use. The bound counts the
         rounding errors in ``dtype``, and is valid whether or not the fit converged. Several outputs add their bounds.
