@@ -208,9 +208,9 @@ class Problem:
         return b
 
     def offset(self, rho: Vector) -> Vector:
-        """Return the offset of each coefficient, (problems, n), from the offsets ``rho`` (problems, groups).
+        """Return ``rho`` (problems, groups), the offset of each group of rows, repeated for its rows: (problems, n).
 
-        The constraint must not be COUPLED.
+        SPLIT divides the rows into two groups; otherwise all rows are one group. The constraint must not be COUPLED.
         """
         return np.asarray(rho.ravel()[self.group])
 

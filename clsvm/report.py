@@ -77,7 +77,7 @@ class Point(NamedTuple):
     rows: int = 0
 
 
-# Part of a fit in GTSVM's figure 2 -> keys of ``FitReport.seconds`` that it sums; "other" has all other seconds.
+# Part of a fit in GTSVM's figure 2 -> keys of ``FitReport.seconds`` whose sum is its time; "other" has all other time.
 PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "clustering": ("layout", "cluster"),
@@ -116,9 +116,10 @@ class Record:
     Attributes
     ----------
     parts
-        name of a part of the fit -> keys of ``seconds`` that the part sums, as in :data:`PARTS`.
+        name of a part of the fit -> keys of ``seconds``. Their sum is the part's time (:data:`PARTS`).
     curves
-        quantities to plot, which fall until a fit converges: name -> (field of :class:`Point`, field of the report).
+        name -> (field of :class:`Point`, field of the report), for quantities that fall until a fit converges. Plots
+        read the first field at each point of ``trace``, or the second field if there is no trace.
     """
 
     parts: ClassVar[Mapping[str, tuple[str, ...]]]
@@ -178,7 +179,7 @@ class FitReport(Record):
     bytes_held : int
         Largest number of bytes allocated on a device at a time.
     seconds : mapping of str to float
-        Part of the fit -> seconds, with "total"; see :func:`by_part`. Seconds of several devices are averaged.
+        Seconds by part of the fit, with "total"; see :func:`by_part`. Seconds of several devices are averaged.
     device : str
         Name of the device.
     layout : str
@@ -268,7 +269,7 @@ class NystromReport(Record):
     bytes_held : int
         Largest number of bytes allocated on a device at a time.
     seconds : mapping of str to float
-        Part of the fit -> seconds, with "total".
+        Seconds by part of the fit, with "total".
     device : str
         Name of the device.
     layout : str

@@ -1,8 +1,8 @@
 // Copy a row of a subproblem's tile Q = K(ws, ws) from the stored kernel matrix K when the solver first needs the row:
 //   Q[i][k] = K[number[i]][number[k]],   with the W row numbers ``number`` of the working set ws
+// The device stores all of K. Row r of K is STORED_ROW(r) (common.cl).
 // Most coefficients never change, so most rows of Q are never copied. made[i] says whether row i of Q has been copied.
-// All of K is on the device, with row i in slot i.
-// SIMD only: the work-item that solves the subproblem copies the row itself, from one row of K.
+// Only SIMD-style kernels include this file. There one work-item solves the subproblem, and copies the rows of Q too.
 #define ROWS_PARAMETERS , global uchar *restrict made, SLABS_GIVEN, const int slab_rows, const long ld, \
     global const int *restrict number
 #define ROWS_BEGIN made += (size_t)p * W, number += (size_t)p * W;

@@ -4,15 +4,16 @@
 //   y_u[j] = block[line * UB + u - first],   line = max(line_of[j] - base, 0),   uu[u] = |y_u|^2
 // line_of[j] is ``base`` plus the line of feature j. line_of is not cleared between blocks. Numbers from earlier blocks
 // are at most ``base``, and so give line 0.
-// Columns that are stored whole have the lines 1 .. dense_columns; the lines of all other features follow.
 // Right-hand row u is CSR row rows[u]. It is zero if rows[u] < 0 or u >= count[0].
-// Launch (UB, S): work-item (u, s) takes the entries s, s + S, ... of row rows[first + u].
+// The rows can also have dense_columns columns outside CSR, with all values in the buffer ``dense``. They are numbered
+// separately: column k has line 1 + k of the block. The lines of the features j of CSR entries follow.
+// Launch (UB, S): work-item (l, s) takes the entries s, s + S, ... of right-hand row u = first + l.
 // Three kernels run one after another:
 //   mark    gives each feature a line, and sets the line to zero. If ``by_entry`` is 1, all entries of the block's rows
 //     are numbered, and a feature's line is the number of one of its entries. Otherwise it is the number of the
 //     feature. The host chooses the way that needs fewer lines.
 //   fill    writes the entries' values to the lines, and the norms uu
-//   copy_dense  block[(1 + j) * UB + u - first] = dense[rows[u] * dense_columns + j], for columns that are stored whole
+//   copy_dense  block[(1 + k) * UB + u - first] = dense[rows[u] * dense_columns + k],   for columns k of ``dense``
 #ifndef INDEX
 #define INDEX int
 #endif

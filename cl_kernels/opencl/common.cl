@@ -132,10 +132,11 @@ inline wide wide_sub(wide a, wide b) { return wide_add(a, wide_neg(b)); }
 inline wide wide_min(wide a, wide b) { return wide_pick(wide_less(b, a), b, a); }
 inline wide wide_max(wide a, wide b) { return wide_pick(wide_less(a, b), b, a); }
 
-// Compute derivatives and limits of the dual objective in a coefficient b. The dual of epsilon-SVR has the term
-// epsilon * |b|, so its derivative jumps at b = 0. The argument f is the derivative without this term.
-//   right_of, left_of   derivative of the dual to the right and to the left of b
-//   top_of, bottom_of   value to which b may rise or fall in one SMO iteration: 0 if b would cross it, else the bound
+// Compute one-sided derivatives of the dual objective by a coefficient b, and the range of b in one SMO iteration.
+// The dual of epsilon-SVR has the term epsilon * |b|, so its derivative jumps at b = 0, and b may not cross 0.
+//   right_of, left_of   derivative to the right and to the left of b, where f is the derivative without epsilon * |b|
+//   top_of              largest value that b may take: 0 if b < 0, else the upper bound hi
+//   bottom_of           smallest value that b may take: 0 if b > 0, else the lower bound lo
 inline wide right_of(wide f, wide b, wide epsilon) {
   return wide_pick(wide_less(b, wide_of(0)), wide_sub(f, epsilon), wide_add(f, epsilon));
 }

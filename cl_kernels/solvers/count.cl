@@ -64,11 +64,12 @@ inline float violation_of(const Extremes e) {
   return isfinite(violation) ? violation : 0.0f;  // 0 if a side has no rows, whose extreme is infinite
 }
 
-// Read the extreme gradients of problem p for each group of rows (extremes.cl) into e. m is the smallest gradient f of
-// rows whose coefficient can rise, and M the largest f of rows whose coefficient can fall.
-// Return 1 / (largest violation M - m), or 0 if no row violates the optimality conditions.
-// bin_of gives the rows that have m and M bin 0, so that even a small working set has both. An SMO iteration changes
-// two rows of one group. So of two groups, only the group with the larger M - m keeps the numbers of these rows in e.
+// Read into e[g] the extreme gradients m and M of each group g of rows of problem p, and the two rows that have them
+// (extremes.cl). m is the smallest gradient of rows whose coefficient can rise, and M the largest of rows whose
+// coefficient can fall. M - m is the group's violation, or with NO_BIAS the larger of M and -m.
+// Return the factor by which bin_of scales violations: 1 / (largest violation), or 0 if no row violates the conditions.
+// bin_of puts the rows in e into bin 0 of the histogram, so that they are chosen first. An SMO iteration changes two
+// rows of one group. So with two groups, the group with the smaller violation gets row INT_MAX, which means no row.
 INLINED float read_extremes(Extremes *e, const int p, const int pieces, global const wide *numbers, global const int *places,
                   local wide *values, local int *indices) {
   const size_t from = (size_t)p * pieces * GROUPS;

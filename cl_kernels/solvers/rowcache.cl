@@ -1,7 +1,8 @@
-// List the rows of the kernel matrix K that the update of the gradients f needs, after a subproblem is solved.
-// Then make space in each working set for new rows.
-// If ``all`` is 1, the kernel runs before the subproblem is solved, and lists all rows of the working sets.
-// There are ``sets`` working sets of W row numbers. Each belongs to one problem, or to ``each`` coupled problems.
+// List the rows of the kernel matrix K that the update of the gradients f needs, after the dual problem over each
+// working set was solved. Then make space in each working set for new rows.
+// If ``all`` is 1, the kernel runs before the solve, and lists all rows of the working sets.
+// There are ``sets`` working sets of W row numbers. Working set s serves the problems s * each .. s * each + each - 1.
+// ``each`` is 1, except for problems that are coupled row by row and share one working set (coupled.cl).
 // A row of a working set is listed if a coefficient of the row changed. It is listed as a hit or as a miss:
 //   slot_of[row] >= 0   hit: the row cache has the row. hit_slot lists its slot, and hit_D its coefficients'
 //     changes.

@@ -205,7 +205,7 @@ def _show_kept() -> None:
 
 
 def _show_found(found: Tuning) -> None:
-    """Print the results of a run of the tuner: times of each tuned computation, then measured costs of entries."""
+    """Print what the tuner found: the times of each computation, then the cost of a stored entry in each layout."""
     rows, figures = [], ("default ms", "best ms", "gain")
     for one in found.families:
         numbers = f"{1e3 * one.default:.3g}", f"{1e3 * one.best:.3g}", f"{one.default / one.best:.2f}"

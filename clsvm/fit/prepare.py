@@ -160,7 +160,7 @@ class PreparedFit:
         return found.with_precision_status(self._double_error, self.settings)
 
     def _in_range(self, problem: Problem, start: Vector | None) -> bool:
-        """Return whether targets, and f at the start, are far below the largest number that the device's sums hold."""
+        """Return whether the linear term q and K times ``start`` are far below the largest number on the device."""
         initial, size = problem.initial if start is None else start, max(self._scales.in_dtype, self._scales.double)
         weight = float(np.abs(initial).sum(axis=1).max()) * size
         return max(float(np.abs(problem.q).max()), weight) < RANGE_SHARE * self.stream.profile.largest

@@ -37,7 +37,7 @@ class Worker:
     reason
         why working set and row cache have their sizes, in words.
     seconds
-        part of the work -> seconds.
+        seconds by part of the work.
     peak
         largest number of bytes that a device had allocated at a time.
     """

@@ -1,13 +1,13 @@
 """Partition the columns of sparse rows by density, and cluster rows by sparsity.
 
-Partition: the densest columns are stored whole, and the others as sparse entries. Columns are made sparse one after
-another, in order of rising density, until a rule stops before a column. That column and all denser ones are stored
-whole. Columns are then numbered by falling density, so that columns which are read often stand together. Entries of a
-row keep their order. The rules:
+Partition: the densest columns are stored densely, zeros included, and the others as sparse entries. Columns are made
+sparse one after another, in order of rising density, until a rule stops before a column. That column and all denser
+ones are stored densely. Columns are then numbered by falling density, so that columns which are read often stand
+together. Entries of a row keep their order. The rules:
 
     paper: stop before a column with more than 50 % nonzeros, or if the sparse columns would have more than 5 %.
     code: stop also if four times the sparse entries exceed the number of values in the columns left.
-    cost: stop before a column that is read faster whole, by the profile's measured costs (:class:`Gain`).
+    cost: stop before a column that is read faster if stored densely, by the profile's costs (:class:`Gain`).
 
 Reference: Xie et al. 2023 (BoostSVM), algorithms 1 and 2, for the rule paper; their published code for the rule code.
 Here counts are exact, and empty columns do not count, since they would lower the density of the sparse columns.
@@ -50,20 +50,20 @@ RULES = ("paper", "code", "cost")
 
 @dataclass(frozen=True)
 class Gain:
-    """Compute how much cost is saved if a column of sparse rows is stored whole.
+    """Compute how much cost is saved if a column of sparse rows is stored densely.
 
     The saving is (entry * density)^power - 1 for a column in which the share ``density`` of the rows is not 0. Its unit
-    is the cost of one value of a column that is stored whole.
+    is the cost of one value of a column that is stored densely.
 
     Attributes
     ----------
     entry
-        cost of a sparse entry, divided by the cost of a value of a column stored whole. If ``power`` is 2, ``entry`` is
-        the square root of this ratio.
+        cost of a sparse entry, divided by the cost of a value of a densely stored column. If ``power`` is 2, ``entry``
+        is the square root of this ratio.
     power
         1 for CSR entries, 2 for an inverted index.
     least
-        columns are stored whole only if their savings sum to more than this number.
+        columns are stored densely only if their savings sum to more than this number.
     """
 
     entry: float
@@ -71,7 +71,7 @@ class Gain:
     least: float = 0.0
 
     def whole(self, density: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Return a mask of the columns that are worth storing whole, given each column's density (d,)."""
+        """Return a mask of the columns that are worth storing densely, given each column's density (d,)."""
         gained = (density * self.entry) ** self.power - 1
         found: NDArray[np.bool_] = gained > 0
         return found if gained[found].sum() > self.least else np.zeros_like(found)
@@ -79,7 +79,7 @@ class Gain:
 
 @dataclass(frozen=True)
 class Partition:
-    """Order the d columns of sparse rows. The first ``dense`` columns in ``order`` (d,) are stored whole."""
+    """Order the d columns of sparse rows. The first ``dense`` columns in ``order`` (d,) are stored densely."""
 
     order: NDArray[np.int32]
     dense: int
@@ -95,7 +95,7 @@ class Partition:
         return {"order": self.order, "dense": self.dense}
 
     def widened(self, d: int) -> Partition:
-        """Return the partition for rows of d columns. New columns are empty and follow the present ones."""
+        """Return this partition extended to d columns. The added columns come last, and are not stored densely."""
         if d <= len(self.order):
             return self
         return Partition(np.concatenate([self.order, np.arange(len(self.order), d, dtype=np.int32)]), self.dense)
@@ -109,7 +109,7 @@ def counts(X: Data) -> NDArray[np.int64]:
 
 
 def by_density(count: NDArray[np.int64]) -> Partition:
-    """Return the partition that orders columns by falling density and stores no column densely."""
+    """Return the partition that orders columns by falling density, and stores none densely."""
     return Partition(_rising(int(count.max(initial=0)) - count).astype(np.int32), 0)
 
 
@@ -120,8 +120,9 @@ def _rising(count: NDArray[np.int64]) -> NDArray[np.intp]:
 
 
 def partition(count: NDArray[np.int64], n: int, rule: str, gain: Gain) -> Partition:
-    """Partition d columns by a rule of RULES, given each column's number of entries ``count`` (d,) in n rows. Only the
-    rule "cost" uses ``gain``.
+    """Return the order of d columns, and how many of the first are stored densely, by one of RULES.
+
+    ``count`` (d,) is the number of entries of each column in n rows. Only the rule "cost" uses ``gain``.
     """
     rising = _rising(count)
     occur = rising[count[rising] > 0]
@@ -131,7 +132,7 @@ def partition(count: NDArray[np.int64], n: int, rule: str, gain: Gain) -> Partit
 
 
 def _walked(rising: NDArray[np.int64], n: int, rule: str, gain: Gain) -> int:
-    """Return how many columns a rule makes sparse. ``rising`` holds the nonempty columns' entry counts, ascending."""
+    """Return how many columns a rule stores as sparse entries, given the ascending entry counts of nonempty columns."""
     if rule == "cost":
         return len(rising) - int(gain.whole(rising / max(1, n)).sum())
     columns, total = np.arange(1, len(rising) + 1), np.cumsum(rising)

@@ -139,7 +139,7 @@ def stored(profile: Profile, dtype: str) -> Variant:
 
 
 class RowSource(NamedTuple):
-    """Hold OpenCL text that computes rows of a subproblem's matrix K on demand, with a name and -D options.
+    """Hold OpenCL text that makes rows of a subproblem's kernel matrix when they are needed, and its -D options.
 
     SIMD programs that solve subproblems include the text.
     """
@@ -179,8 +179,9 @@ def forward_back(spec: Spec, kind: str, dtype: str, profile: Profile, d: int = 0
     return Variant(label, made[0], (*shared, *extra), "forward_back")
 
 
-# In the kernel back (back.cl) a work-item takes ROWS_EACH rows u of K(X, U). The capacity of U is a multiple of it.
-# In the kernel forth (back.cl) a SIMD work-item takes FORTH vectors of rows. Else a work-group takes LINE rows.
+# back.cl sums stored values of K(X, U): its kernel "back" over the rows of X, its kernel "forth" over the rows of U.
+# back: a work-item computes the sums of ROWS_EACH rows of U. The capacity of U is a multiple of ROWS_EACH.
+# forth: a SIMD work-item computes the sums of FORTH vectors of V rows of X, and a work-group those of LINE rows of X.
 ROWS_EACH, FORTH, LINE = 4, 4, 16
 
 

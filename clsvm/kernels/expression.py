@@ -353,18 +353,18 @@ INVALID = float(np.finfo(np.float32).max)  # stands for the error of an inf or n
 
 
 class Extent(NamedTuple):
-    """Hold the extremes of a set of rows. A row's size is its squared norm, or a bound of its element-wise sums.
+    """Hold the largest and smallest sizes and entries of a set of rows.
 
     Attributes
     ----------
     largest
-        the largest size of a row (Kernel.sizes).
+        the largest size of a row: its squared norm, or for element-wise kernel functions the size by Kernel.sizes.
     least
         the smallest nonzero size of a row.
     high
         the largest absolute entry of the rows for element-wise kernel functions, 0 for others.
     low
-        the smallest nonzero absolute entry for element-wise kernel functions, 0 for others.
+        the smallest nonzero absolute entry of the rows for element-wise kernel functions, 0 for others.
     """
 
     largest: float

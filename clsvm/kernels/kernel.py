@@ -333,8 +333,8 @@ class Kernel:
         return Check.of(self(X[picked]))
 
     def sizes(self, X: Any) -> NDArray[np.float64]:
-        """Return each row's size (n,), which bounds rounding errors of K. It is the squared norm, which stays positive
-        for a nonzero row. For an element-wise kernel function it is a bound of the row's sums."""
+        """Return each row's size (n,) for :meth:`rounding`: its squared norm, or a tiny number if it underflows.
+        For an element-wise term e(x_j, y_j) the size is 2 * max(|sum_j e(0, x_j)|, |sum_j e(x_j, x_j)|)."""
         with np.errstate(over="ignore", under="ignore"):
             if not self.spec.element:
                 if sp.issparse(X):

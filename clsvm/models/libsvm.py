@@ -34,7 +34,7 @@ _KERNELS = {"linear": "linear", "polynomial": "poly", "rbf": "rbf", "sigmoid": "
 _NAMES = {ours: theirs for theirs, ours in _KERNELS.items()} | {"precomputed": "precomputed"}
 _KEYS = ("svm_type", "kernel_type", "degree", "gamma", "coef0", "nr_class", "total_sv", "rho", "label", "nr_sv")
 Vector = NDArray[np.float64]
-ESTIMATES = ("probA", "probB", "prob_density_marks")  # keys of probability parameters, in the file's order
+ESTIMATES = ("probA", "probB", "prob_density_marks")  # names of predict_proba's parameters, in the file's order
 
 
 # Save
@@ -196,7 +196,7 @@ def save_model(model: Any, path: PathLike) -> None:
 
 
 def _estimates(model: KernelModel) -> dict[str, Any]:
-    """Return key -> the model's parameters of probabilities. Raises ValueError if their shapes do not fit the task."""
+    """Return the model's arrays of ESTIMATES by name. Raises ValueError if their shapes do not fit the task."""
     found = {key: np.asarray(value) for key in ESTIMATES if (value := getattr(model, key)) is not None}
     lengths = estimates_of(model.task, len(model.classes))
     if found and {key: values.shape for key, values in found.items()} != {key: (n,) for key, n in lengths.items()}:
@@ -206,7 +206,7 @@ def _estimates(model: KernelModel) -> dict[str, Any]:
 
 
 def estimates_of(task: str, k: int) -> dict[str, int]:
-    """Return key -> number of values, for the probability parameters of a task with k classes."""
+    """Return by name how many values each array of ESTIMATES has for a task with k classes."""
     kind = TASKS[task].kind
     if kind == CLASSES:
         return dict.fromkeys(("probA", "probB"), k * (k - 1) // 2)
@@ -309,7 +309,7 @@ def read_model(path: PathLike, stream: BinaryIO) -> KernelModel:
 
 
 def _read_estimates(header: _Header, task: str, lengths: dict[str, int]) -> dict[str, Any]:
-    """Return key -> parameters of probabilities, as read from the header. ``lengths`` maps each key to its length.
+    """Read the arrays of ESTIMATES from the header, by name. ``lengths`` maps each name to its number of values.
 
     The header must have all keys in ``lengths``, or none of them.
     """

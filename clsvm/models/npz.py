@@ -306,9 +306,12 @@ def _checked(path: PathLike, arrays: Mapping[str, NDArray[Any]]) -> KernelModel:
 
 
 def _estimates(file: _Checks, task: str, k: int, pairs: bool) -> dict[str, Any]:
-    """Return name -> parameters of probabilities. The file must have all parameters of the task, or none.
+    """Return the arrays of libsvm.ESTIMATES in the file, by name. ``predict_proba`` needs these parameters.
 
-    k is the number of classes. ``pairs`` says whether there is a problem for each pair of classes.
+    Raises ValueError if the file has some but not all of the task's arrays, or others.
+
+    k: number of classes.
+    pairs: whether the model has one binary problem for each pair of classes, or one in all; else none are allowed.
     """
     present, lengths = file.arrays.keys() & set(ESTIMATES), estimates_of(task, k) if pairs else {}
     expected = ", ".join(lengths) or "none"

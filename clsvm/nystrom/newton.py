@@ -1,7 +1,7 @@
 """Train Nyström kernel machines on m inducing points C by Newton's method with preconditioned conjugate gradients.
 
-Minimises  F(alpha) = (1/N) sum_i w_i l(f_i, y_i) + (penalty / 2) |f|^2,   f = K(X, C) alpha + offset,   N = sum w,
-           for the loss l, targets y (k, n) of k outputs, and sample weights w
+Minimises  F(alpha) = (1/N) sum_i w_i l(f_i, y_i) + (penalty / 2) alpha' K(C, C) alpha,   f = K(X, C) alpha + offset,
+           for the loss l, targets y (k, n) of k outputs, and sample weights w with the sum N
 Given      the row operator, which computes sums over rows (rows.py), and the preconditioner P = T^-1 A^-1, whose
            triangular factors T and A are described in preconditioner.py
 Returns    alpha (k, m) with |P' grad F| <= tol |P' grad F(0)|, for each output or, if the loss couples them, for all
@@ -340,30 +340,32 @@ class Newton:
     def _upper_bound(self, sizes: Vector) -> Vector:
         """Return an upper bound of F - F* for each output, or for all outputs together if the loss couples them.
 
-        F is the objective at the current u = T alpha, and F* its minimum. G is the gradient of F with respect to u, and
+        F is the objective at the current u = T alpha, for coefficients alpha, and F* its minimum. l is the loss, and
+        f = K(X, C) alpha + offset are the decision values of the rows. G is the gradient of F with respect to u, and
         g = A^-T G, for the factors T and A of preconditioner.py. ``sizes`` are the norms |g|.
 
         The bound is the least of three bounds, plus the changes of F and F* that rounding can cause:
 
             F                      since losses are not negative, so that F* >= 0
             |G|^2 / (2 * penalty)  since the penalty makes F strongly convex in u
-            |g|^2 / (2 * c)        if the Hessian is at least c A'A for all v with |A (v - u)| <= r = 2 |g| / c. On the
+            |g|^2 / (2 * c)        if the Hessian is at least c A'A at all v with |A (v - u)| <= r = 2 |g| / c. On the
                                    boundary F(v) >= F(u) - |g| r + c r^2 / 2 = F(u), so the minimum is inside
 
-        c at u: let D be the second derivative of the loss at a row, times the row's weight, and b the row of
+        A factor c that holds at u: D is l'' at a row for one output, times the row's weight, and b is the row of
         K(X, C) T^-1. The Hessian is penalty * I plus the sum of D b b' over all rows. A'A is penalty * I plus ``scale``
-        times the sum over the sampled rows, with the mean of D over outputs. Each output has at least ``least`` times
-        this mean. So the Hessian is at least (least / scale) A'A. ``curvature`` is half of this factor, because A has
-        rounding errors.
+        times the sum of mean(D) b b' over the sampled rows, where mean(D) is the mean over the outputs. At each sampled
+        row D is at least ``least`` times mean(D). So the Hessian is at least min(1, least / scale) A'A. ``curvature``
+        is half of this factor, because A has rounding errors.
 
-        c away from u: c is halved again if the loss is not quadratic. If f changes by at most t, D falls at most by the
-        factor exp(-2 t), since |l'''| <= 2 l'' for the loss l. This factor is at least 1/2 if t <= log(2) / 2. Here
-        t <= reach * r / sqrt(penalty), where ``reach`` is the largest |b|. For a larger t the third bound is not used.
+        A factor c that holds at all v: ``curvature`` for the squared loss, else half of it. Between u and v, f changes
+        by at most t = reach * r / sqrt(penalty), where ``reach`` is the largest |b|. Then D falls at most by the factor
+        exp(-2 t), since |l'''| <= 2 l''. The factor is at least 1/2 if t <= log(2) / 2. For a larger t the third bound
+        is not used.
 
-        Rounding: if rounding of K changes each f by at most t, then F and F* each change by at most |l'| t + t^2 / 2,
-        since l'' <= 1, and by at most ``steepest`` * t, where ``steepest`` is the largest |l'|. |l'| is at most
-        sqrt(2 l), since l >= 0 and l'' <= 1. T'T differs from K(C, C) by at most ``error``, which changes |f|^2 by at
-        most error * |alpha|^2.
+        Rounding: if rounding of K changes f at each row by at most t, F and F* each change by at most |l'| t + t^2 / 2,
+        since l'' <= 1. They also change by at most ``steepest`` * t, where ``steepest`` is the largest |l'|. |l'| is at
+        most sqrt(2 l), since l >= 0 and l'' <= 1. T'T differs from K(C, C) by at most ``error``. This changes
+        alpha' K(C, C) alpha, which the penalty multiplies, by at most error * |alpha|^2.
         """
         values, task, c, gradient_norm = self.values, self.rows.task, self.curvature, self._norms(self.G)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):

@@ -33,7 +33,7 @@ MAX_BLOCKS, MIN_ROWS = 16, 1024  # most blocks of rows for a list of devices; fe
 
 @dataclass(frozen=True)
 class Task:
-    """Describe the objective of a fit by its loss, targets and penalty.
+    """Describe the objective of a solve by its loss, targets and penalty.
 
     Attributes
     ----------
@@ -150,11 +150,19 @@ class InducingPoints(NamedTuple):
 
 
 class RowBlock:
-    """Hold rows on one device, for one task after another; :meth:`begin_task` begins a task.
+    """Hold rows X on one device, and compute the sums over these rows that a solve needs.
 
-    :class:`RowOperator` calls the other methods, and describes them in its methods of the same names. The
-    argument ``more_precise`` is a function that makes products in the most precise dtype, or None. The argument
-    ``task`` is the task with the block's own targets, or None.
+    A :class:`Task` is the objective of one solve. :meth:`begin_task` begins the next task on the same rows.
+    :class:`RowOperator` calls the other methods, and describes them in its methods of the same names.
+
+    Parameters
+    ----------
+    cross
+        products with K(X, C).
+    more_precise
+        function that returns products with K(X, C) in the most precise dtype, or None if ``cross`` has this dtype.
+    task
+        the task for calls of :meth:`begin_task` without a task, or None.
 
     Attributes
     ----------
@@ -173,16 +181,17 @@ class RowBlock:
 
     @classmethod
     def built(cls, stream: Stream, X: Data, points: InducingPoints, task: Task | None = None) -> RowBlock:
-        """Lay out rows X (n, d) on the stream's device for products with K(X, C), and return the block."""
+        """Lay out rows X (n, d) on the stream's device for products with K(X, C). Return the block of these rows."""
         more_precise = None if points.dtype == points.finest else partial(points.cross, stream, X, more_precise=True)
         return cls(points.cross(stream, X), more_precise, task)
 
     def begin_task(self, sample: NDArray[np.intp] | None, total: Vector, task: Task | None) -> None:
-        """Begin a task with f = offset. If ``task`` is None, the task is the block's own.
+        """Begin a solve at the coefficients 0, where the decision values f of the rows are the task's offset.
 
         sample: positions (s,) within this block of the rows that the preconditioner samples, or None if it samples
         inducing points that are not rows of X.
         total: sum of the weights over the rows of all blocks.
+        task: loss, targets, weights and penalty for this block's rows; None for the task that the block was made with.
         """
         task = task or self._local_task
         assert task is not None
@@ -256,9 +265,8 @@ class RowBlock:
         return self.cross.values(rows)
 
     def decision_values(self, alpha: Vector) -> Vector:
-        """Return the decision values f (k, n) of the block's rows.
+        """Return the decision values f (k, n) of the block's rows, by products in the same dtype as for gradients.
 
-        Products with K have the dtype of those in gradients.
         alpha: coefficients (k, m) for targets as the caller gave them, not divided by ``Task.units``.
         """
         units = self._units[:, None]
@@ -268,8 +276,9 @@ class RowBlock:
 class RowOperator:
     """Send the solver's requests to all blocks of rows, and add the sums that they return, in the order of the blocks.
 
-    The order of addition is fixed, so the bits do not depend on where the blocks are. A block that is lost begins
-    the task again with the current coefficients. Targets, f and coefficients are divided by ``units``.
+    The order of addition is fixed, so the bits do not depend on where the blocks are. If a block is lost, its new copy
+    gets the task and the current coefficients again. Targets, decision values f and coefficients are divided by
+    ``units``.
 
     Attributes
     ----------
@@ -316,7 +325,7 @@ class RowOperator:
         return reply
 
     def _history(self) -> Iterator[tuple[Any, ...]]:
-        """Yield the requests that lead from the start of the task to the present state of all blocks."""
+        """Yield the requests that bring a block from :meth:`RowBlock.begin_task` to its present state."""
         if self.refined:
             yield ("refine",)
         if self._alpha is not None:

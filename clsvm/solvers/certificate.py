@@ -111,7 +111,8 @@ class Extremes(NamedTuple):
         if not self.fixed_sums:
             return (-self.right > tol - 2 * errors) | (self.left > tol - 2 * errors)
         low, high = np.full((2, *self.rho.shape), np.inf), np.full((2, *self.rho.shape), -np.inf)
-        for which, sign in enumerate((-1, 1)):  # first lower, then upper bounds of the exact extremes
+        # A group's exact violation is at most high[0] - low[0], and at least high[1] - low[1].
+        for which, sign in enumerate((-1, 1)):
             np.minimum.at(low[which], self.group, self.right + sign * errors)
             np.maximum.at(high[which], self.group, self.left - sign * errors)
         unverifiable = ~(high[0] - low[0] <= tol)[self.group]
@@ -130,12 +131,12 @@ def one_sided_derivatives(f: Vector, b: Vector, epsilon: float) -> tuple[Vector,
 
 
 def slack(b: Vector) -> float:
-    """Return a bound of the rounding error of a sum of the coefficients b (entries,)."""
+    """Return a bound of the rounding error of the sum of the coefficients b."""
     return SLACK * EPS * float(np.abs(b).sum())
 
 
 def snapped(b: Vector, lo: Vector, hi: Vector, epsilon: float, distance: float | Vector) -> Vector:
-    """Return b (entries,) with coefficients near a bound moved to the bound.
+    """Return the coefficients b, with those near a bound lo or hi moved to this bound.
 
     If epsilon is not 0, coefficients near 0 are moved to 0.
 
@@ -146,7 +147,7 @@ def snapped(b: Vector, lo: Vector, hi: Vector, epsilon: float, distance: float |
 
 
 def of(problem: Problem, b: Vector, f: Vector) -> Extremes:
-    """Return the optimality conditions of b with f = K b + q, both (problems, n) or (entries,)."""
+    """Return the optimality conditions at coefficients b, with gradients f = K b + q, both (problems, n) or flat."""
     f, b, lo, hi, group = f.ravel(), b.ravel(), problem.lo.ravel(), problem.hi.ravel(), problem.group.ravel()
     epsilon, fixed = problem.epsilon, len(problem.totals)
     groups = fixed or problem.problems

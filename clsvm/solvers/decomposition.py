@@ -186,7 +186,7 @@ class Solver(Loop):
         with self._lap("update"):
             rows.plan(self.stay)
             rows.add_hits()
-        with self._lap("rows"):  # if rows were computed before the tile, the cache has them, and none is computed here
+        with self._lap("rows"):  # with rows_before_tile, the row cache has all rows, and none is computed here
             rows.compute_misses()
         self._update_optimality()
 

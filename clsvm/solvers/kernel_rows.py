@@ -4,7 +4,7 @@ An outer iteration needs the tile Q = K(ws, ws) of its working set ws first, and
 changed. Two other orders can be less work:
 
 Rows before the tile. All rows of the working set are computed first, and the tile is copied from them. This pays if a
-value of the tile costs much more than a value of a row, as with an inverted index, which makes whole rows only. The
+value of the tile costs much more than a value of a row, as with an inverted index, which makes full rows only. The
 row cache must also hold all these rows, and few of them should be idle. A row is idle if none of its coefficients
 changes in the iteration.
 
@@ -36,7 +36,7 @@ from clsvm.solvers.state import Selection, State
 
 Positions = NDArray[np.int32]
 CACHE_SHARE = 0.75  # share of the free memory for the row cache; the float64 check needs the rest
-SINGLE_VALUE = 4.0  # time to read a single value of the row cache, as a multiple of a value's time in a whole row
+SINGLE_VALUE = 4.0  # time to read a lone value of a cached row, in units of the time per value if the row is read fully
 IDLE = 0.05  # assumed share of a working set's rows that are idle, before any outer iteration has shown it
 # Share of a tile's values that are computed: a quarter is known from the last tile, and half of the rest by symmetry.
 NEW_SHARE = 3 / 8
@@ -64,7 +64,7 @@ def copy_cost(profile: Profile) -> float:
 
 
 def tile_cost(profile: Profile, rows: Rows, n: int, W: int, idle: float | None = None) -> float:
-    """Return the cost of a value of the tile if whole rows of K are computed before the tile.
+    """Return the cost of a value of the tile Q = K(ws, ws) if all rows K(ws, X) are computed before it.
 
     The cost unit is the time of one multiply-add in a product of dense rows.
 
@@ -78,7 +78,7 @@ def tile_cost(profile: Profile, rows: Rows, n: int, W: int, idle: float | None =
 def compute_rows_first(
     profile: Profile, rows: Rows, n: int, W: int, idle: int, steps: int, missing: bool = True
 ) -> bool:
-    """Return whether to compute whole rows of K before the tile of the working set.
+    """Return whether to compute all rows K(ws, X) of a working set ws before its tile K(ws, ws).
 
     The row cache must be able to hold these rows. A row is idle if its coefficient does not change in the iteration.
 

@@ -182,7 +182,10 @@ class Factor:
 
 
 def ridges(dtype: DTypeLike, rows: int) -> Iterator[float]:
-    """Yield increasing ridges to try for a factor of ``rows`` rows, as multiples of the mean diagonal of K."""
+    """Yield ridges to try, in rising order, for a Cholesky factor of K (rows, rows) + ridge * I.
+
+    The unit is the mean diagonal of K.
+    """
     for k in range(TRIES):
         yield RIDGE_GROWTH**k * RIDGE * float(np.finfo(dtype).eps) * float(np.sqrt(rows))
 

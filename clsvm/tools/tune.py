@@ -1,10 +1,10 @@
 """Tune a device's profile: time kernels with other sizes than the default, keep the fastest, and measure rates.
 
-First the kernel sizes in the profile are searched, such as tiles and work-groups. A :class:`Family` is a computation,
-such as a product with two right-hand rows, whose time depends on some of these sizes. Families are searched one after
-another, each from the sizes found before it. Each gets an equal share of the remaining time, and tries as many
-candidates as this allows. The candidates run interleaved, and the best time of each counts. A candidate replaces the
-default only if it is clearly faster.
+First the sizes of OpenCL kernels in the profile are searched, such as tiles and work-groups. A :class:`Family` is a
+computation, such as a product with two right-hand rows, whose time depends on some of these sizes. The computations are
+tuned one after another, each from the sizes found before it. Each gets an equal share of the remaining time, and tries
+as many candidates as this allows. The candidates run interleaved, and the best time of each counts. A candidate
+replaces the default only if it is clearly faster.
 
 Then the rates of the layouts' cost model are measured. A :class:`Rate` is the time of a stored entry, in units of the
 time of a multiply-add in a product of dense rows. A product over rows in a layout and a product over dense rows run
@@ -122,9 +122,9 @@ def product(stream: Stream, X: Any, plan: Plan, working: int, stored: bool = Fal
 
 
 def dense(stream: Stream, n: int, d: int = _DENSE) -> Work:
-    """Return a product K(X, U) with right-hand rows U to be timed, over n dense rows X with d columns.
+    """Return a product K(X, U) to be timed, for n dense rows X with d columns and right-hand rows U.
 
-    The time of one of its multiply-adds is the unit of all rates.
+    The unit of all rates is the time of one multiply-add in this product.
     """
     X = np.random.default_rng(0).random((n, d), np.float32)
     survey = _survey(stream, X)
@@ -132,7 +132,7 @@ def dense(stream: Stream, n: int, d: int = _DENSE) -> Work:
 
 
 def _csr(stream: Stream, n: int) -> Work:
-    """Return a product K(X, U) with right-hand rows U to be timed, over n CSR rows X that resemble text.
+    """Return a product K(X, U) to be timed, for n CSR rows X that resemble text and right-hand rows U.
 
     A few columns of X are dense, and most columns are sparse.
     """
@@ -140,7 +140,7 @@ def _csr(stream: Stream, n: int) -> Work:
 
 
 def _clustered(stream: Stream, n: int) -> Work:
-    """Return a product K(X, U) with right-hand rows U to be timed, over n rows X in the layout "clustered".
+    """Return a product K(X, U) to be timed, for n rows X in the layout "clustered" and right-hand rows U.
 
     Each row has one of a few column sets, and entries in most columns of its set. So a cluster of rows with one set
     stores few zeros.
@@ -154,7 +154,7 @@ def _clustered(stream: Stream, n: int) -> Work:
 
 
 def _hybrid(stream: Stream, n: int) -> Work:
-    """Return a product K(X, U) with right-hand rows U to be timed, over n rows X in the layout "hybrid".
+    """Return a product K(X, U) to be timed, for n rows X in the layout "hybrid" and right-hand rows U.
 
     The rows have densely stored columns and a few sparse entries.
     """
@@ -164,9 +164,9 @@ def _hybrid(stream: Stream, n: int) -> Work:
 
 
 def _inverted(stream: Stream, n: int) -> Work:
-    """Return a product K(X, U) with right-hand rows U to be timed, over an inverted index of n rows X.
+    """Return a product K(X, U) to be timed, for an inverted index of n rows X and right-hand rows U.
 
-    The rows are those of :func:`_csr`. Raises ValueError if the device's kernel style has no inverted index.
+    The rows X are those of :func:`_csr`. Raises ValueError if the device's kernel style has no inverted index.
     """
     if not INVERTED.suits(stream.profile):
         raise ValueError(f"the profile {stream.profile.name!r} has no kernels for rows as an inverted index")
@@ -174,7 +174,7 @@ def _inverted(stream: Stream, n: int) -> Work:
 
 
 def _bits(stream: Stream, n: int) -> Work:
-    """Return a product K(X, U) with right-hand rows U to be timed, over n rows X of 0 and 1 in the layout "bits"."""
+    """Return a product K(X, U) to be timed, for n rows X of 0 and 1 in the layout "bits" and right-hand rows U."""
     X = np.random.default_rng(0).integers(0, 2, (n, _DENSE)).astype(np.float32)
     return _work(stream, X, "bits_cost", BITS)
 
@@ -189,7 +189,7 @@ RATES = (
 
 
 def _work(stream: Stream, X: Any, field: str, layout: Layout, whole: int = 0) -> Work:
-    """Return a product K(X, U) with right-hand rows U to be timed, over rows X in a layout.
+    """Return a product K(X, U) to be timed, for rows X in a layout and right-hand rows U.
 
     The layout stores the first ``whole`` columns of X densely. The estimated cost is about linear in the rate
     ``field``. The slope gives the number of entries with this rate, and the remainder is the cost of everything else.
@@ -269,14 +269,14 @@ def best_of(*launches: Launch) -> list[float]:
 
 @dataclass(frozen=True)
 class Family:
-    """Describe a computation whose time depends on some kernel sizes of the profile, and the sizes to try.
+    """Describe a computation to tune: its time depends on sizes of OpenCL kernels, which the device profile holds.
 
     Attributes
     ----------
     name
         name of the computation in messages.
     candidates
-        function: candidates(profile) yields profiles to try, the unchanged profile first.
+        function: candidates(profile) yields profiles with the sizes to try, the unchanged profile first.
     prepare
         function: prepare(stream, n) returns a function that runs the computation, scaled to about n rows.
     """
@@ -374,12 +374,12 @@ FAMILIES = (
 
 @dataclass(frozen=True)
 class FamilyResult:
-    """Hold the result of searching the sizes of one :class:`Family`.
+    """Hold the result of tuning one computation (:class:`Family`).
 
     Attributes
     ----------
     family
-        name of the family.
+        name of the computation.
     default
         seconds of the computation with the default sizes; NaN if there was no time for two candidates.
     best
@@ -421,14 +421,14 @@ class RateResult:
 
 
 class Tuning(NamedTuple):
-    """Hold the results of a run of the tuner: one for each :class:`Family`, and one for each :class:`Rate`."""
+    """Hold the results of a run of the tuner: one for each computation (:class:`Family`) and each :class:`Rate`."""
 
     families: list[FamilyResult]
     rates: list[RateResult]
 
     @property
     def has_results(self) -> bool:
-        """Return whether a family was searched or a rate was measured, so that there is something to store."""
+        """Return whether any computation was tuned or any rate measured, so that there is something to store."""
         return any(one.searched for one in self.families) or any(one.ratio is not None for one in self.rates)
 
 
@@ -442,12 +442,12 @@ def tune(spec: Any = None, seconds: float = 60.0, progress: Callable[[str, float
     seconds : float, default=60
         Seconds that the search may take, compilers included. No candidate or rate is begun later.
     progress : callable, default=None
-        Function progress(text, share), called before each family and rate; share is the part done, from 0 to 1.
+        Function progress(text, share), called before each computation and rate; share is the part done, from 0 to 1.
 
     Returns
     -------
     Tuning
-        The results of all families and rates.
+        The results of all computations and rates.
 
     Raises
     ------
@@ -497,9 +497,9 @@ def _measured(spec: Any, rate: Rate, profile: Profile) -> float | None:
 
 
 def _search(spec: Any, family: Family, profile: Profile, n: int, end: float) -> tuple[FamilyResult, Profile]:
-    """Search the kernel sizes for which a family's computation is fastest, until perf_counter() reaches ``end``.
+    """Search the profile for which a computation is fastest, until perf_counter() reaches ``end``.
 
-    Return the result, and the profile with the sizes chosen.
+    The candidates differ in sizes of OpenCL kernels. Return the result, and the profile with the chosen sizes.
     """
     timed: list[tuple[Profile, Launch, list[float]]] = []  # of each candidate: profile, launch, seconds of runs
     with ExitStack() as stack:

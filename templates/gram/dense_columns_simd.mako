@@ -1,4 +1,4 @@
-<%doc>Start the sums of a product K(X, U) with the columns of CSR rows X that are stored whole, in a SIMD kernel:
+<%doc>Start the sums of a product K(X, U) with the densely stored columns of CSR rows X, in a SIMD kernel:
   tile[v][r][lane] = sum_j x_r[j] * u[j],   over j < dense_columns, where u is right-hand row first + v * V + lane
 The kernel takes the V rows of a lane group, AT_ONCE rows at a time. A line of the block has the UB values u[j] of a
 feature j, and each line that is read serves AT_ONCE rows.

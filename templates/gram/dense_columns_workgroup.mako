@@ -1,4 +1,4 @@
-<%doc>Start the sums of a product K(X, U) with the columns of CSR rows X that are stored whole, in a work-group kernel:
+<%doc>Start the sums of a product K(X, U) with the densely stored columns of CSR rows X, in a work-group kernel:
   tile[r][lane] = sum_j x_r[j] * u[j],   over j < dense_columns, where u is right-hand row ``lane`` of the block
 A team of UB work-items takes SHARE rows, AT_ONCE rows at a time. A line of the block has the UB values u[j] of a
 feature j, and each line that is read serves AT_ONCE rows.

@@ -33,7 +33,7 @@
 // consecutive rows i.
 // Arguments: indptr, indices and data are the rows in CSR; xx and uu are the squared norms of rows and right-hand rows.
 // For element-wise functions xx and uu are zero(x_i) and zero(y_u) instead.
-// DENSE_COLUMNS: the sums start with the columns that are stored whole (dense_columns_workgroup.mako).
+// DENSE_COLUMNS: the sums start with the columns that are stored densely (dense_columns_workgroup.mako).
 // LISTED: row r of the launch is row rows[r] of X, so that a launch can take a subset of X. Otherwise it is row r of X.
 #ifdef LISTED
 #define ROW(r) rows[row + (r)]

@@ -24,10 +24,11 @@
 #define ITEMS (NX * GROUPS)
 // Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f. An element-wise kernel
 // function is f(s) instead, with a sum s of terms e(x_i[j], y_u[j]) over features j.
-// x_i are rows of X in lane groups of V rows. y_u are the right-hand rows of a product K(X, U) with few rows U. They
-// are in a buffer called panel, in blocks of UB rows:
-//   x_i[columns[j]] = values[at[g] + j * V + i % V] for lane group g = i / V, and
-//   y_u[j] = panel[((u / UB) * d + j) * UB + u % UB], with quotients rounded down
+// x_i are rows of X in lane groups of V rows. Lane group g = i / V begins at values[at[g]], and stores only the
+// features J = columns + columns_at[g], or with DENSE all features, J[j] = j. y_u are the right-hand rows of a product
+// K(X, U) with few rows U, in the buffer ``panel`` in blocks of UB rows. Quotients are rounded down:
+//   x_i[J[j]] = values[at[g] + j * V + i % V]           for the j-th feature that the lane group stores
+//   y_u[k] = panel[((u / UB) * d + k) * UB + u % UB]    for feature k
 // With few right-hand rows, reading X is most of the work. So each value of X is read once, and multiplied by COLUMNS
 // right-hand rows while it is in a register.
 // A work-group of (V / RX) * GROUPS items takes GROUPS lane groups. Each item owns RX neighbouring rows and reads them

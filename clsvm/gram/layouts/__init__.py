@@ -96,7 +96,7 @@ def unrestricted_plan(plan: Plan) -> Plan:
     """Return a plan for rows of any entries, such as rows to predict.
 
     This is ``plan``, unless its layout holds bits. A plan of bits gets the cheapest of the other layouts, without those
-    that store dense columns whole and the other columns as sparse entries.
+    that store dense columns with their zeros and the other columns as sparse entries.
     """
     if not LAYOUTS[plan.kind].binary:
         return plan
@@ -108,7 +108,7 @@ def gathered_plan(plan: Plan, X: Data, limit: float = np.inf, free: bool = False
     """Return :func:`single_pass_plan`, or CSR if it is faster, for rows that many products select by row number.
 
     Dense rows become CSR if a value of K then costs much less. ``free`` says that the user chose no layout. An inverted
-    index then becomes CSR if no column is worth storing whole.
+    index then becomes CSR if no column is worth storing densely.
     """
     other = single_pass_plan(plan, X, limit)
     sooner = plan.whole.get(CSR.name, np.inf) < SOONER * plan.whole.get(DENSE.name, 0.0)
@@ -128,14 +128,14 @@ def cheaper_plan(plan: Plan, X: Data) -> Plan:
 def streamed_plan(plan: Plan, X: Data, limit: float = np.inf) -> Plan:
     """Return ``plan`` adapted to rows X (n, d) that every pass over the data converts to the layout anew.
 
-    A layout that stores dense columns whole becomes CSR, because separating them from the other columns takes longer
+    A layout that stores some columns densely becomes CSR, because separating them from the other columns takes longer
     than it saves.
     """
     return _as(plan, CSR.name) if LAYOUTS[plan.kind].splits else single_pass_plan(plan, X, limit)
 
 
 def _as(plan: Plan, kind: str) -> Plan:
-    """Return the plan for the layout ``kind``. CSR keeps the plan's order of columns and stores no column whole."""
+    """Return the plan for the layout ``kind``. CSR keeps the plan's order of columns and stores no column densely."""
     if plan.partition and kind == CSR.name:
         plan = replace(plan, partition=replace(plan.partition, dense=0))
     return replace(plan, kind=kind)

@@ -1,7 +1,7 @@
 """Store rows with few entries: the layouts csr, hybrid and inverted.
 
     csr: compressed sparse rows.
-    hybrid: the densest columns are stored whole, and the other entries in CSR.
+    hybrid: the densest columns are stored densely (zeros included), and other entries in CSR.
     inverted: a hybrid with an inverted index of the CSR entries.
 
 A panel is the buffer of the right-hand rows U of a product K(X, U). Here it holds one block of U at a time, with only
@@ -14,7 +14,7 @@ only the entries of its column, whereas the other sparse layouts read all entrie
 rows share a column. X is cut into blocks of rows whose sums a cache holds. A launch stores the sums over dense columns.
 The next launch adds the products of matching entries to these sums, in the order of the columns.
 
-Only devices with SIMD-style kernels, which are CPUs, use the index. Other devices lay such rows out as hybrid.
+Only devices with SIMD-style kernels, which are CPUs, use an inverted index. Other devices lay such rows out as hybrid.
 
 References: Zobel and Moffat 2006, inverted indices of text retrieval; Gustavson 1978, the product of two sparse
 matrices row by row.
@@ -53,14 +53,13 @@ LINE = 12000.0  # cost of copying one feature of a block of rows U of K(X, U), i
 CACHED = 4096  # number of features of 64 right-hand rows U of K(X, U) that a second-level cache holds
 FAR = 3.0  # extra cost of an entry whose feature is not in a second-level cache, as a multiple of an entry's cost
 TEAM_ITEMS = 256  # work-items of a work-group
-# Costs of storing some columns whole:
+# Costs of storing some columns densely, zeros included:
 MADE = 1.05  # factor on the estimated cost of products, which accounts for splitting the columns
-BEGUN = 0.5  # cost that whole columns add to a value of K besides multiply-adds, as a multiple of value_cost
+BEGUN = 0.5  # cost that dense columns add to a value of K besides multiply-adds, as a multiple of value_cost
 
 
 class Entries(NamedTuple):
-    """Hold CSR rows on the device: the start of each row (n_pad + 1,) int64, and the column number and value of each
-    entry."""
+    """Hold CSR rows on the device, as in SciPy's CSR arrays. ``indptr`` is int64 and has n_pad + 1 numbers."""
 
     indptr: Buffer
     indices: Buffer
@@ -79,14 +78,14 @@ class DenseColumns(NamedTuple):
 
 @dataclass(frozen=True)
 class CsrRows(Rows):
-    """Hold rows in CSR, except for the columns that are stored whole.
+    """Hold rows in CSR, except for the columns that are stored densely.
 
     Attributes
     ----------
     csr
-        the entries in the columns that are not stored whole.
+        the entries in the columns that are not stored densely.
     dense
-        the columns that are stored whole.
+        the columns that are stored densely.
     lengths
         the numbers of entries of all rows, in falling order.
     """
@@ -114,7 +113,7 @@ class PanelRows(NamedTuple):
     csr
         the entries of all rows of X.
     dense
-        the columns of X that are stored whole.
+        the columns of X that are stored densely.
     norms
         buffer of the squared norms of all rows of X.
     count
@@ -294,7 +293,7 @@ class Csr(Layout):
         return X.shape[0] * (8 + _whole(plan) * itemsize) + int(self._sparse_counts(plan, X).sum()) * entry
 
     def _sparse_counts(self, plan: Plan, X: Data) -> NDArray[np.int64]:
-        """Return the number of entries in each column that is not stored whole."""
+        """Return the number of entries in each column that is not stored densely."""
         count = partition.counts(X)
         return count[plan.partition.order[plan.partition.dense :]] if plan.partition else count
 
@@ -308,7 +307,7 @@ class Csr(Layout):
     def _split(self, X: Data, plan: Plan) -> tuple[NDArray[np.floating], sp.csr_matrix]:
         """Subtract the plan's centre from X (n, d), and split X into dense and sparse columns.
 
-        Return the columns that are stored whole (n, number), and the other columns in CSR.
+        Return the columns that are stored densely (n, number), and the other columns in CSR.
         """
         X = entries(centred(X, plan.centre))
         if self.splits and plan.partition:
@@ -363,7 +362,7 @@ CSR = Csr()
 
 
 class Hybrid(Csr):
-    """Store entries in CSR, except for dense columns, which are stored whole."""
+    """Store entries in CSR, except for dense columns, which are stored densely."""
 
     name, splits = "hybrid", True
     rows_words = (
@@ -381,7 +380,7 @@ class Hybrid(Csr):
         return cells + super().of_parts(survey, whole) + survey.overhead(BEGUN, 1)
 
     def gain(self, profile: Profile) -> Gain:
-        """Return how much storing a column whole saves, compared with CSR entries."""
+        """Return how much storing a column densely saves, compared with CSR entries."""
         return Gain(profile.csr_cost / profile.hybrid_cost, 1, BEGUN * profile.value_cost / profile.hybrid_cost)
 
     def partition(self, profile: Profile, X: Data) -> Partition:
@@ -402,7 +401,7 @@ HYBRID = Hybrid()
 
 
 def _whole(plan: Plan) -> int:
-    """Return the number of columns that the plan stores whole."""
+    """Return the number of columns that the plan stores densely."""
     return plan.partition.dense if plan.partition else 0
 
 
@@ -422,9 +421,10 @@ def zero_sums(spec: Spec, dtype: str, profile: Profile, d: int = 0) -> Variant:
     return Variant(label, text, tuple(options(profile, dtype, d)), "zero_sums")
 
 
-# A block of the index has BLOCK rows, whose sums a cache holds, or up to MAX_BLOCK rows, whose numbers fit in 16 bits.
+# An inverted index has blocks of BLOCK rows, so that a cache holds the kernel values of a block. Rows with few entries
+# get larger blocks (_size), of at most MAX_BLOCK rows, so that row numbers fit in 16 bits.
 BLOCK, MAX_BLOCK = 16384, 1 << 16
-ADDED = 2.0  # cost of storing the sums over whole columns and reading them again, as a multiple of value_cost
+ADDED = 2.0  # cost of storing the sums over dense columns and reading them again, as a multiple of value_cost
 LIST = 60.0  # cost of finding a column's entries in a block, as a multiple of the cost of a pair of matching entries
 COLD = 1.75  # factor on LIST for at most 16 right-hand rows, which find the entries of few columns in a cache
 MIN_INDEXED = 256  # an inverted index is made for at least this many rows
@@ -487,10 +487,10 @@ class InvertedReader(CsrReader):
 
 
 class Inverted(Hybrid):
-    """Store an inverted index of the entries, except for dense columns, which are stored whole."""
+    """Store an inverted index of the entries, except for dense columns, which are stored densely."""
 
     name, reader, plain = "inverted", InvertedReader, HYBRID.name
-    elementwise = False  # an element-wise sum also has terms for entries without a match, which the index skips
+    elementwise = False  # element-wise sums have terms for entries without a match, which an inverted index skips
 
     def suits(self, profile: Profile) -> bool:
         return profile.style == "simd"
@@ -508,7 +508,7 @@ class Inverted(Hybrid):
         return cells + survey.overhead(0.0, (1 + (number > 0)) * blocks)
 
     def gain(self, profile: Profile) -> Gain:
-        """Return how much storing a column whole saves, compared with the inverted index.
+        """Return how much storing a column densely saves, compared with the inverted index.
 
         The number of matching pairs of entries in a column grows as the square of the column's density.
         """
@@ -549,7 +549,7 @@ INVERTED = Inverted()
 def _cells(profile: Profile, n: int, dense: int, count: NDArray[Any], found: float = LIST, wait: float = 1.0) -> float:
     """Return the cost of a value of K by the inverted index, in multiply-adds of dense rows.
 
-    ``dense`` is the number of columns stored whole. ``count`` holds the number of entries of each other column.
+    ``dense`` is the number of columns stored densely. ``count`` holds the number of entries of each other column.
     ``found`` is the cost of finding a column's entries in a block. ``wait`` is the factor by which multiply-adds slow
     down if a CPU waits for memory (Survey.wait).
     """
@@ -560,8 +560,9 @@ def _cells(profile: Profile, n: int, dense: int, count: NDArray[Any], found: flo
 
 
 def _size(n: int, columns: int, entries: int) -> int:
-    """Return the number of rows in a block of an inverted index: BLOCK, or more if the index would store more
-    ends of columns than entries."""
+    """Return how many rows a block of an inverted index has. Each block stores where each of its columns ends.
+
+    Blocks have BLOCK rows. If there are more such ends than entries, they have up to MAX_BLOCK rows."""
     size = BLOCK
     while size < MAX_BLOCK and -(-n // size) * columns > entries:
         size *= 2
@@ -575,7 +576,7 @@ def _bytes(n: int, columns: int, entries: int, itemsize: int) -> int:
 
 
 def invert(profile: Profile, dtype: str, d: int = 0) -> Variant:
-    """Return the program that makes an inverted index of CSR rows. Its kernels are count, sum and write."""
+    """Return the program that makes an inverted index of CSR rows, by kernels count, sum and write."""
     return Variant(f"invert {dtype}", sources.cl("gram/invert"), tuple(options(profile, dtype, d)), "count")
 
 

@@ -55,7 +55,7 @@ class Plan:
     reason
         the estimated costs by which the layout was chosen, in words.
     partition
-        the order of the columns and the number of columns that are stored whole; None for layouts without it.
+        the order of the columns and the number of columns that are stored densely; None for layouts without it.
     costs
         the estimated cost of a value of K by layout name; empty for a plan from a model file.
     fill
@@ -218,7 +218,7 @@ class Panel:
     shape
         size class of ``capacity``: "two", "few" or "many". Each class has its own programs.
     rows
-        buffer of the right-hand rows' positions in X, if products read a kernel matrix that is stored whole.
+        buffer of the right-hand rows' positions in X, if products read a kernel matrix that is stored completely.
     fetched
         the rows that the host laid out for this panel (blocks.Fetched), if X is not on the device.
     filled
@@ -326,10 +326,10 @@ class Reader(ABC):
         """Return the bytes of the buffer of values for ``capacity`` right-hand rows U of a product K(X, U)."""
 
     def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
-        """Return a view of a filled panel, which holds right-hand rows U: the ``capacity`` rows from row ``first`` on.
+        """Return a view of ``capacity`` rows of a panel, which holds right-hand rows U, from row ``first`` on.
 
-        The view consists of whole blocks. The buffer ``count`` holds the number of its valid rows. This base
-        method selects only the part of the norms; the methods of subclasses add the rows themselves.
+        ``first`` and ``capacity`` are multiples of ``width``. The buffer ``count`` holds the number of the view's
+        valid rows. This base method selects only the norms; the methods of subclasses add the rows themselves.
         """
         uu = self.stream.part(panel.uu, first * self.real.itemsize, capacity * self.real.itemsize)
         return replace(panel, capacity=capacity, uu=uu)
@@ -372,12 +372,13 @@ class Layout(ABC):
     sparse
         whether zeros are left out, so that subtracting a centre would add entries.
     in_order
-        whether rows keep the caller's order. Otherwise :meth:`row_bytes` is an upper bound.
+        whether rows keep the caller's order. Clustered rows do not. For them :meth:`row_bytes` is an upper bound, since
+        a cluster leaves out columns in which all its rows are 0.
     shared
         whether a panel holds all right-hand rows U of a product K(X, U) at once, so that several work-groups can share
         them.
     splits
-        whether columns with few zeros are stored whole, apart from the sparse entries of the other columns.
+        whether columns with few zeros are stored densely, apart from the sparse entries of the other columns.
     elementwise
         whether kernel functions of element-wise sums can use the layout.
     binary
@@ -394,8 +395,8 @@ class Layout(ABC):
         arguments: the meaning of the kernel arguments that differ between layouts.
         panel_arguments: the meaning of these arguments in a launch over a panel.
 
-    V, the number of rows in a lane group, and the number of rows in a panel's block divide 64. Support vectors are
-    summed in multiples of 64.
+    A lane group is V rows that are stored side by side. Both V and the number of rows in a block of a panel must divide
+    64, because predictions sum over support vectors in multiples of 64.
     """
 
     name: str
@@ -430,7 +431,7 @@ class Layout(ABC):
         return 0.0
 
     def partition(self, profile: Profile, X: Data) -> Partition | None:
-        """Return the order of the columns of X (n, d) and the number stored whole, or None for the caller's order."""
+        """Return the order of the columns of X (n, d) and the number stored densely, or None for the caller's order."""
         return None
 
     @abstractmethod
