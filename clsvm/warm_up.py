@@ -1,7 +1,8 @@
 """Build the OpenCL programs of common fits before they are needed, by running small fits of each kind once.
 
-A first fit of a process builds its programs. pyopencl keeps the built programs in its cache folder, where later
-processes find them. The programs depend on the kernel function, the layout of the rows and the type of their numbers.
+A first fit of a process builds its programs. pyopencl keeps the built programs in its cache folder, or the driver keeps
+them; later processes load them. The programs depend on the kernel function, the layout of the rows and the type of their
+numbers.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Warmed(NamedTuple):
 
 
 def kept() -> bool:
-    """Return whether pyopencl keeps built programs for later processes."""
+    """Return whether pyopencl's cache of built programs is on."""
     return not cl._PYOPENCL_NO_CACHE
 
 

@@ -171,7 +171,7 @@ inline wide bottom_of(wide b, wide lo) { return wide_pick(wide_less(wide_of(0), 
 // Define attributes of kernels and functions. OF_ITEMS(count) fixes a kernel's work-group size, so that drivers do not
 // allocate registers for another size. INLINED marks functions with barriers or pointers to local memory, because some
 // compilers would otherwise call them instead of inlining them.
-// OUTLINED marks long functions that a kernel calls in several places: one compiled copy halves the time to compile.
+// OUTLINED marks long functions that a kernel calls in several places: one copy takes less time to compile.
 #define OUTLINED __attribute__((noinline))
 #ifdef SIMD
 #define OF_ITEMS(count) EXPLICIT

@@ -205,7 +205,7 @@ def _show_kept() -> None:
 
 
 def _show_found(found: Tuning) -> None:
-    """Print what the tuner found: the times of each computation, then the cost of a stored entry in each layout."""
+    """Print the tuner's results: the times of each computation, then the cost of a stored entry in each layout."""
     rows, figures = [], ("default ms", "best ms", "gain")
     for one in found.families:
         numbers = f"{1e3 * one.default:.3g}", f"{1e3 * one.best:.3g}", f"{one.default / one.best:.2f}"
@@ -242,7 +242,8 @@ def warm_up(args: Any) -> None:
         found = tool.warm_up(kernel, args.device, progress)
     rows = [(one.name, f"{one.first:.2f}", f"{one.second:.2f}", one.error) for one in found]
     common.show_table(("work", "first s", "again s", "ended early by"), rows, ("first s", "again s"))
-    typer.echo(f"pyopencl {'keeps the programs' if tool.kept() else 'keeps no programs: PYOPENCL_NO_CACHE is set'}")
+    off = "pyopencl's cache is off: later processes may have to build the programs again"
+    typer.echo("later processes load these programs" if tool.kept() else off)
 
 
 GROUP = flags.group("kernels", "Kernel functions: list, show, check, emit as OpenCL.")

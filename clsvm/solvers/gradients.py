@@ -97,22 +97,22 @@ def _from_tile(gram: Operator, request: GradientRequest) -> Vector:
 
 def _from_transposes(gram: Operator, requests: list[GradientRequest]) -> list[Vector]:
     """Return f of each request from the product K(support, rows), which suits few rows and many support vectors."""
-    sizes, found = [(len(request.support), len(request.rows)) for request in requests], []
+    found = []
     with _panels(gram, [request.support for request in requests], [request.rows for request in requests]) as parts:
         out = gram.stream.buffer(8 * max(panel.capacity * right.capacity for panel, _, right, _ in parts))
-        for request, (panel, at, right, count), (support, rows) in zip(requests, parts, sizes, strict=True):
+        for request, (panel, at, right, count) in zip(requests, parts, strict=True):
             gram.between(panel, at, right, count, out, None)
-            K = gram.stream.read(out, np.float64, (right.capacity, panel.capacity))[:rows, :support]
-            found.append(np.asarray(K @ request.b + request.q))
+            K = gram.stream.read(out, np.float64, (right.capacity, panel.capacity))
+            found.append(np.asarray(K[: len(request.rows), : len(request.support)] @ request.b + request.q))
         gram.stream.free(out)
     return found
 
 
 def _from_products(gram: Operator, requests: list[GradientRequest]) -> list[Vector]:
     """Return f of each request from the product K(rows, support) b."""
-    stream = gram.stream
-    with _panels(gram, [request.rows for request in requests], [request.support for request in requests]) as parts:
-        R, S = (_stride(gram, some) for some in zip(*((one.rows, one.support) for one in requests), strict=True))
+    stream, rows, support = gram.stream, [one.rows for one in requests], [one.support for one in requests]
+    R, S = _stride(gram, rows), _stride(gram, support)
+    with _panels(gram, rows, support) as parts:
         D = stream.wide(_padded([request.b for request in requests], S, 0))
         c = stream.wide(_padded([request.q for request in requests], R, 0))
         for i, (panel, at, right, count) in enumerate(parts):
