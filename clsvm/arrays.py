@@ -103,8 +103,8 @@ def mostly_empty(X: Any) -> bool:
 def renumbered(X: Any, kept_columns: NDArray[np.int32]) -> sp.csr_matrix:
     """Renumber the columns of the CSR matrix X: column ``kept_columns[j]`` (ascending) becomes column j.
 
-    In each row, the entries in other columns move to the columns len(kept_columns), len(kept_columns) + 1 and so on.
-    These entries still count in the row's norm. They add nothing to inner products with rows that have entries in
+    Entries in other columns move to the columns len(kept_columns), len(kept_columns) + 1 and so on, in each row anew.
+    The moved entries still count in the row's norm. They add nothing to inner products with rows that have entries in
     ``kept_columns`` alone.
     """
     indices, data = X.indices[: X.indptr[-1]], X.data[: X.indptr[-1]]

@@ -153,9 +153,9 @@ class DeviceThread:
 def open_streams(device: Any, memory_limit: int | str | None) -> Iterator[list[DeviceThread]]:
     """Open a stream for each device, and close all of them when the context ends.
 
-    One device is used in the caller's thread. Each device of a list is used in a thread of its own. If a device is
-    listed several times and ``memory_limit`` is None, its streams share its memory equally. Raises DeviceError if a
-    device is not found.
+    A single device is used in the caller's thread, and each device of a list in a new thread. If a list names a device
+    several times and ``memory_limit`` is None, the streams of this device share its memory equally. Raises DeviceError
+    if a device is not found.
     """
     if not isinstance(device, list | tuple):
         with Stream(device, memory_limit) as stream:

@@ -27,9 +27,9 @@ def warn(words: str, category: type[Warning] = UserWarning) -> None:
 
 @contextmanager
 def naming(parameter: str) -> Iterator[None]:
-    """Put the parameter's name before the message of a TypeError or ValueError raised inside.
+    """Put the parameter's name before the message of a TypeError or ValueError that is raised in the context.
 
-    A message that contains the name already is left as it is.
+    A message that already contains the name stays unchanged.
     """
     try:
         yield

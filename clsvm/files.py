@@ -70,8 +70,8 @@ class NotTextError(ValueError):
 def bounded(stream: BinaryIO, path: PathLike, kind: str = "svmlight text", begun: bytes = b"") -> BinaryIO:
     """Return a buffered reader of ``stream`` whose reads raise NotTextError for a file that is not text.
 
-    A file is not text if it is a .npy or .npz file, if a line of more than _BLOCK bytes has zero bytes, or if a line
-    has more than LONGEST bytes. So a caller that reads lines needs bounded memory.
+    Three kinds of file are not text: .npy and .npz files, files with zero bytes in a line of more than _BLOCK bytes,
+    and files with a line of more than LONGEST bytes. So a caller that reads lines needs bounded memory.
 
     path, kind: name of the file and expected contents, for errors. begun: first bytes of the file if they were already
     read from ``stream``; the reader returns them first.

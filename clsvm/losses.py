@@ -73,8 +73,8 @@ class Loss:
     def units(self, largest: Vector) -> Vector:
         """Return the unit (k,) of f and y in which each output is solved, a power of 2.
 
-        For a quadratic loss, the unit is such that ``largest`` is at least 1 and less than 2 units. For other losses of
-        regressions the unit is found in the same way, but it is at most 1. A loss for classes has the unit 1.
+        A quadratic loss has the unit for which ``largest`` is at least 1 and less than 2 units. Other losses of
+        regressions have the same unit, but at most 1. Losses for classes have the unit 1.
 
         largest: largest deviation (k,) of each output's targets from the offset. If it is 0, the unit is 1.
         """

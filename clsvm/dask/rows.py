@@ -42,8 +42,8 @@ def is_dask(X: Any) -> bool:
 class ChunkedRows:
     """Present rows X (n, d) in chunks on workers as one matrix. An index fetches the selected rows from the workers.
 
-    Raises ValueError if some chunks of X are sparse and others dense, if the chunks differ in their number of features,
-    or if a chunk of y or sample_weight has another length than its chunk of X.
+    Raises ValueError if the chunks of X are partly sparse and partly dense, or differ in their number of features.
+    Raises ValueError also if a chunk of y or sample_weight has another length than its chunk of X.
 
     Attributes
     ----------

@@ -47,7 +47,7 @@ from clsvm.solvers.result import Result, ended
 
 DTYPES = "float32", "float64"  # dtypes of kernel values in the passes of a fit, in this order
 PIECES = 4  # pieces of work for each of several devices, so that all devices end at about the same time
-# With a checkpoint, a piece of work has about BATCHES batches. Shorter pieces would spend more time on clearing memory.
+# A piece of work has about BATCHES batches if there is a checkpoint. Shorter pieces would clear memory more often.
 BATCHES = 16
 Devices = Mapping[str, Sequence[Any]]  # dtype -> the devices that support it
 
@@ -212,8 +212,8 @@ def _batch_limits(devices: Sequence[Any], options: Options) -> tuple[int, int]:
 def _large_pieces(sizes: Sequence[int], large: list[int], n: int, devices: int) -> list[list[int]]:
     """Divide the subproblems with the indices ``large`` into pieces of work: lists of indices.
 
-    The subproblems over all n rows come first, in one piece for each device, since those of a piece share a row cache.
-    Every other subproblem is a piece of its own; those with most rows come first.
+    The subproblems over all n rows come first, in one piece for each device, since a piece has one row cache. Every
+    other subproblem is a piece by itself. These pieces are in the order of falling numbers of rows.
 
     sizes: number of rows of each subproblem.
     """

@@ -289,8 +289,8 @@ class Window:
     def passing(self) -> Iterator[tuple[Rows, Iterator[range]]]:
         """Yield the Rows that describe all of X, and an iterator that packs block after block of X into the window.
 
-        The iterator yields the numbers of the lane groups (V rows each) that it has packed. The window, a buffer, holds
-        the values of these lane groups only. Leaving the context frees the window.
+        The iterator yields the numbers of the lane groups (V rows each) in the window. The window is a buffer for one
+        block. It is freed when the context ends.
         """
         stream, X, rows, itemsize = self._stream, self._passing.X, self._rows, self._passing.itemsize
         n, d = X.shape

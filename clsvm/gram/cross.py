@@ -294,8 +294,8 @@ class OnePass:
         """Return a OnePass for ``k`` outputs, and for a panel that holds the right-hand rows U of products K(X, U).
 
         A work-item's scratch memory holds values of K, the sums K V in wide numbers (doubles or pairs of floats) and in
-        the dtype of K, and the sums K' H K V. Return None if the layout or the device has no program for this, or if
-        one work-item's scratch memory exceeds ``limit`` bytes.
+        the dtype of K, and the sums K' H K V. Return None if the layout or the device has no program for the pass.
+        Return None also if the scratch memory of one work-item exceeds ``limit`` bytes.
         """
         stream, rows = gram.stream, gram.rows
         sub, real = MAX_SUB if k >= SEVERAL else MAX_SUB // 2, np.dtype(rows.dtype).itemsize

@@ -99,9 +99,9 @@ def symmetric_sums(
     K is the kernel matrix among the rows and the support vectors together. The sums agree with :func:`responses` up to
     rounding. Return None if :func:`responses` would be faster, or if memory is too small.
 
-    Rows are taken in blocks, one after another. K between a block and all rows up to the block's end is computed. Its
-    values, times the block's coefficients, are added to the sums of all these rows. Values for rows before the block,
-    times the coefficients of these rows, are also added to the sums of the block.
+    Rows are taken in blocks, one after another. K is computed between a block and all rows up to the block's end. These
+    values times the block's coefficients are added to the sums of the rows up to there. The values for rows before the
+    block, times the coefficients of the earlier rows, are also added to the sums of the block.
     """
     plan, both = layouts.cheaper_plan(plan, X), np.union1d(rows, support).astype(np.int32)
     layout = layouts.LAYOUTS[plan.kind]

@@ -173,7 +173,7 @@ def split(X: sp.csr_matrix, made: Partition) -> tuple[NDArray[np.floating], sp.c
     return dense, sp.csr_matrix((data, columns, indptr), shape=(n, d - made.dense))
 
 
-ACTIVE = 64  # number of active clusters, those that a row can join; this is the paper's default
+ACTIVE = 64  # number of active clusters, which are the clusters that a row can join (the paper's default)
 _GROUP = 64  # number of work-items of a work-group that assigns rows to clusters
 _LANES = 16  # number of active clusters whose bit sets of columns are stored side by side
 EXCESS = 0.85  # number of columns of its cluster that a row lacks, over the number for a group of sorted neighbours

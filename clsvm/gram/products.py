@@ -408,7 +408,7 @@ class Gram(Operator):
     def _wide(self, one: Launch, update: bool) -> bool:
         """Return whether the launch ``one`` would have enough wide register tiles to keep every compute unit busy.
 
-        With ``update``, one work-group takes all right-hand rows, so the launch has fewer tiles.
+        One work-group takes all right-hand rows if ``update`` is true, so the launch then has fewer tiles.
         """
         profile = self.stream.profile
         if "wide" not in profile.tiles or one.blocks < 2:

@@ -163,7 +163,7 @@ class LoadedPanel(NamedTuple):
         """Add sums of K over support vectors, weighted by ``coefficients``, to the buffer c (groups * problems, n).
 
         ``run`` holds the numbers of the pieces of support vectors to sum. The first rows of c are for group ``first``.
-        For dense rows, one launch serves many pieces. Return the buffers that the caller frees once the launches have
+        One launch serves many pieces if rows are dense. Return the buffers that the caller frees once the launches have
         finished.
         """
         stream, problems, pieces = gram.stream, len(coefficients), [self.pieces[at] for at in run]

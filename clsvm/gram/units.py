@@ -79,10 +79,10 @@ def _try_units(stream: Stream) -> Found:
 
 
 def measure_units(stream: Stream, one: Units) -> tuple[float, bool]:
-    """Compare inner products of random rows, and weighted sums of these products, by matrix units with float64.
+    """Compare the matrix units with float64: inner products of random rows, and weighted sums of inner products.
 
-    Return the largest error, divided by the norms of the two rows. Return also whether a row's inner product with
-    itself differs from the squared norm that the matrix units compute. Raises BuildError and DeviceError.
+    Return the largest error, divided by the norms of the two rows. Return also whether the inner product of any row
+    with the same row differs from its squared norm by the matrix units. Raises BuildError and DeviceError.
     """
     rng, linear = np.random.default_rng(0), make("linear")
     X = rng.normal(size=(ROWS, FEATURES)).astype(np.float32)

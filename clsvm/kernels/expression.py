@@ -196,7 +196,7 @@ class Expression:
                 yield from self._hoist(argument)
 
     def opencl(self, prefix: str) -> tuple[list[str], str]:
-        """Return OpenCL statements that define variables, and the OpenCL text of the value in terms of these variables.
+        """Return OpenCL statements that define variables, and an OpenCL expression of these variables for the value.
 
         Numbers have the OpenCL type ``kv``. The value of subtree i of :attr:`hoisted` is called ``<prefix><i>``.
         """

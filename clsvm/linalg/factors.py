@@ -35,7 +35,7 @@ def plan(
     memory_limit: int | str | None = None,
     tile: int | None = None,
 ) -> Plan:
-    """Choose the method by which this package factors or solves with a matrix (n, n), without doing either.
+    """Choose the method for a Cholesky factor of a matrix (n, n) and for solves with it; compute nothing.
 
     If every device is a CPU, or a device lacks the dtype, LAPACK works on the whole matrix on the host. LAPACK ignores
     ``memory_limit``. A value of ``tile`` rules LAPACK out.

@@ -95,8 +95,8 @@ def single_pass_plan(plan: Plan, X: Data, limit: float = np.inf) -> Plan:
 def unrestricted_plan(plan: Plan) -> Plan:
     """Return a plan for rows of any entries, such as rows to predict.
 
-    This is ``plan``, unless its layout holds bits. A plan of bits gets the cheapest of the other layouts, without those
-    that store dense columns with their zeros and the other columns as sparse entries.
+    The result is ``plan`` unless its layout holds bits. A plan of bits gets the cheapest of the other layouts. Layouts
+    that divide the columns into dense and sparse ones are left out.
     """
     if not LAYOUTS[plan.kind].binary:
         return plan

@@ -150,9 +150,8 @@ class Source(NamedTuple):
 class Packer:
     """Copy rows, less ``centre`` (d,), into lane groups: V rows side by side, in ``dtype``.
 
-    The caller frees the buffer that the attribute ``centre`` holds.
-
-    With ``prepared``, a method launches nothing. It returns a function that launches the kernel at each call.
+    The caller frees the buffer in the attribute ``centre``. A method with the argument ``prepared`` launches nothing,
+    and returns a function that launches the kernel at each call.
     """
 
     def __init__(self, stream: Stream, source: DTypeLike, dtype: str, centre: NDArray[np.float64]) -> None:
