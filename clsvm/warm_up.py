@@ -1,8 +1,8 @@
 """Build the OpenCL programs of common fits before they are needed, by running small fits of each kind once.
 
 A first fit of a process builds its programs. pyopencl keeps the built programs in its cache folder, or the driver keeps
-them; later processes load them. The programs depend on the kernel function, the layout of the rows and the type of their
-numbers.
+them, and later processes load them. The programs depend on the kernel function, the layout of the rows and the type of
+their numbers.
 """
 
 from __future__ import annotations
