@@ -36,8 +36,6 @@ Request = tuple[Any, ...]
 Worker = TypeVar("Worker")
 Piece = TypeVar("Piece")
 TRIES = 3  # the fit fails if a part is lost more than this many times during one request
-# Devices get equal shares of the rows if the fastest is at most EQUAL_SPEED times as fast as the slowest.
-EQUAL_SPEED = 1.3
 _ENDED = object()  # message by which a worker's thread says that it has ended
 _POLL = 0.2  # seconds between two checks for Ctrl-C
 
@@ -212,31 +210,6 @@ class OnDevices:
     def memory(self) -> tuple[int, int]:
         left = min(stream.limit - stream.allocated for stream in self._streams)
         return max(stream.allocated for stream in self._streams), left
-
-
-def speeds(threads: Sequence[DeviceThread], seconds: Callable[[Stream], float]) -> Vector:
-    """Return the relative speed of each device, by which its share of the rows is chosen.
-
-    ``seconds(stream)`` times a fixed piece of work, and the speed is 1 / seconds. All speeds are 1 if all devices have
-    one name, or if the fastest is at most EQUAL_SPEED times as fast as the slowest.
-    """
-    if len({str(one.stream.info) for one in threads}) == 1:
-        return np.ones(len(threads))
-    found = 1 / np.array([one.thread.submit(seconds, one.stream).result() for one in threads])
-    return np.ones(len(threads)) if found.max() <= EQUAL_SPEED * found.min() else found
-
-
-def owners(parts: int, speeds: Vector) -> list[int]:
-    """Return a list with the index of the device that owns each part, for a number of ``parts`` parts.
-
-    The ``speeds`` of the devices determine how many parts each device owns: one part after another is counted for the
-    device that would finish first with it. The first device then owns the first parts, the second the next parts, and
-    so on.
-    """
-    counts = np.zeros(len(speeds), int)
-    for _ in range(parts):
-        counts[np.argmin((counts + 1) / speeds)] += 1
-    return [int(i) for i in np.repeat(np.arange(len(speeds)), counts)]
 
 
 def run_pieces(

@@ -16,21 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clsvm.arrays import Data
-from clsvm.distribute import OnDevices, Parts, call_one, open_streams, replayed, speeds
+from clsvm.distribute import OnDevices, Parts, call_one, open_streams, replayed
 from clsvm.gram import layouts, precision
-from clsvm.gram.cross import TIMED, pass_seconds
 from clsvm.gram.layouts.record import Plan
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.kernels.expression import Extent
 from clsvm.opencl import devices
 from clsvm.opencl.stream import Stream
 from clsvm.parameters import Options
-from clsvm.problem import Constraint, Problem, Vector
+from clsvm.problem import Constraint, Problem
 from clsvm.solvers import certificate
 from clsvm.solvers.result import Result, Settings
 from clsvm.solvers.sharded import Shard, Sharded, ShardInfo, WorkingSet, centred_plan
-
-WORKING = 256  # right-hand rows U of the product K(X, U) by which the speed of a device is measured
 
 
 class ShardSet(NamedTuple):
@@ -159,7 +156,7 @@ class ShardedFit:
 
 
 class LocalRows:
-    """Divide X (n, d) among devices of this machine, a shard for each, in proportion to their measured speeds."""
+    """Divide X (n, d) equally among devices of this machine, a shard for each."""
 
     def __init__(self, X: Data, devices: Sequence[Any]) -> None:
         self._X, self._devices, self.shape, self.order = X, devices, X.shape, np.arange(X.shape[0])
@@ -170,28 +167,13 @@ class LocalRows:
         with open_streams(self._devices, options.memory_limit) as threads:
             streams = [one.stream for one in threads]
             plan = layouts.choose(streams[0].profile, X, kernel.spec, options.layout, options.working_set_size)
-            shares = np.ones(len(threads))
-            if X.shape[0] >= TIMED:
-                given = X, X[:WORKING], kernel, plan, dtype
-                shares = speeds(threads, lambda stream: pass_seconds(stream, *given))
-            ends = _ends(X.shape[0], shares)
-            parts = [X[first:end] for first, end in pairwise([0, *ends])]
+            n, count = X.shape[0], len(threads)
+            if n < count:
+                raise ValueError(f"{count} devices need at least one row each, got {n} rows")
+            ends = np.round(np.arange(count + 1) / count * n).astype(int)
+            parts = [X[first:end] for first, end in pairwise(ends)]
             shards = OnDevices(
                 threads, range(len(parts)), lambda stream, i: Shard(stream, parts[i], kernel, plan, dtype)
             )
             device = " and ".join(dict.fromkeys(str(stream.info) for stream in streams))
             yield ShardSet(shards, plan, min(stream.profile.finest for stream in streams), device)
-
-
-def _ends(n: int, speeds: Vector) -> list[int]:
-    """Divide n rows into one shard for each of the ``speeds``; return the number after the last row of each shard.
-
-    A shard's size is in proportion to the speed of its device, but at least 1. Raises ValueError if there are fewer
-    rows than devices.
-    """
-    if n < len(speeds):
-        raise ValueError(f"{len(speeds)} devices need at least one row each, got {n} rows")
-    ends = np.round(np.cumsum(speeds) / speeds.sum() * n).astype(int)
-    least = np.arange(1, len(speeds) + 1)
-    ends = np.maximum.accumulate(np.maximum(ends, least) - least) + least  # a shard has at least one row
-    return [int(end) for end in np.minimum(ends, n - least[::-1] + 1)]

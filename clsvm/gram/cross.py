@@ -30,7 +30,6 @@ the three ways differ only by the order of sums.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -326,7 +325,6 @@ SHARE = 0.7  # largest share of the free memory for the rows X or for a stored K
 # IN_ORDER is the cost of reading rows of K in order, as a share of the profile's cache_cost for scattered rows.
 USED, IN_ORDER = 20.0, 0.7
 PROBE = 4096  # largest number of rows from which the cost of a value of K is estimated
-TIMED = 8192  # largest number of rows on which the speed of a device is measured
 CENTERS = "the centers (center_selection)"  # what error messages call the inducing points
 MAX_COPY = 64 << 20  # largest size in bytes of the kernel values that are copied to the host at a time
 
@@ -578,14 +576,3 @@ class Cross:
 
 def _of(rows: slice, *given: Vector | None) -> tuple[Vector | None, ...]:
     return tuple(None if one is None else one[..., rows] for one in given)
-
-
-def pass_seconds(stream: Stream, X: Data, centres: Data, kernel: Kernel, plan: Plan, dtype: str, k: int = 1) -> float:
-    """Return the seconds that one Cross.forward_back takes over the first TIMED rows of X, once programs are built."""
-    with stream.scratch():
-        cross = Cross(stream, X[:TIMED], centres, kernel, plan, dtype, k, keep=False)
-        V = np.zeros((k, cross.m))
-        cross.forward_back(V)
-        began = perf_counter()
-        cross.forward_back(V)
-        return perf_counter() - began

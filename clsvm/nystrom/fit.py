@@ -21,10 +21,10 @@ from sklearn.cluster import kmeans_plusplus
 from sklearn.utils import gen_batches
 
 from clsvm.arrays import Data
-from clsvm.distribute import OnDevices, Parts, open_streams, owners, speeds, split
+from clsvm.distribute import OnDevices, Parts, open_streams, split
 from clsvm.errors import rows_of
 from clsvm.gram import layouts
-from clsvm.gram.cross import CENTERS, kernel_matrix, pass_seconds
+from clsvm.gram.cross import CENTERS, kernel_matrix
 from clsvm.gram.layouts.record import Plan
 from clsvm.gram.precision import check_range, measures, outside
 from clsvm.kernels import Extent, Kernel
@@ -228,8 +228,8 @@ class Rows(ABC):
 class LocalRows(Rows):
     """Hold rows X (n, d) of this process, on one device, or in blocks on a list of devices.
 
-    Faster devices get more blocks. The division into blocks depends only on the number of rows, so the bits of all sums
-    do not depend on the speeds.
+    Each device gets as many blocks. The division into blocks depends only on the number of rows, so the bits of all
+    sums do not depend on the devices.
     """
 
     def __init__(self, X: Data) -> None:
@@ -247,13 +247,12 @@ class LocalRows(Rows):
     def _open_blocks(self, points: InducingPoints, options: Options) -> Iterator[Parts]:
         X, listed = self._X, isinstance(options.device, list | tuple)
         slices = blocks(X.shape[0]) if listed else [slice(0, X.shape[0])]
-        given = X, points.rows, points.kernel, points.plan, points.dtype, points.k
 
         def build(stream: Stream, i: int) -> RowBlock:
             return RowBlock.built(stream, X[slices[i]] if listed else X, points)
 
         with open_streams(options.device, options.memory_limit) as threads:
-            homes = owners(len(slices), speeds(threads, lambda stream: pass_seconds(stream, *given)))
+            homes = sorted(i % len(threads) for i in range(len(slices)))
             made = OnDevices(threads, homes, build)
             cross = made.parts[0].cross
             self.cost, self._layout_text = cross.cost, cross.describe()

@@ -82,7 +82,7 @@ _FALKON: tuple[tuple[str, Any, Limits | Number], ...] = (
     ("callback", None, _CALLBACK),
 )
 _SHARED = "kernel", "degree", "gamma", "coef0", "device", "memory_limit", "layout", "verbose", "class_weight", "dtype"
-_DEVICES = ". Devices in a list share the rows according to their speeds; the first one predicts"
+_DEVICES = ". Devices in a list share the rows equally; the first one predicts"
 
 
 def _shared(one: Parameter) -> Parameter:

@@ -7,14 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given
-from hypothesis import strategies as st
 
 from benchmarks import check
 from clsvm import SVC, SVR, Kernel, NuSVC, NuSVR, OneClassSVM
 from clsvm.distribute import Lost, OnDevices
 from clsvm.errors import DeviceError
-from clsvm.fit import sharded
 from clsvm.solvers.sharded import Candidates, Change, Sharded
 from tests.conftest import calls_of, noisy, simulated, thrifty
 
@@ -203,11 +200,3 @@ def test_bad_input(device: str) -> None:
         fitted([])
     with pytest.raises(ValueError, match="memory_limit of 20000 bytes is too small"):
         fitted(both, memory_limit=20000)
-
-
-@given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=6), st.integers(0, 50))
-def test_every_shard_has_rows(speeds: list[float], more: int) -> None:
-    n = len(speeds) + more
-    ends = sharded._ends(n, np.array(speeds))
-    assert ends[-1] == n
-    assert (np.diff([0, *ends]) > 0).all()
