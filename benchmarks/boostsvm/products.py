@@ -28,7 +28,7 @@ from clsvm.gram import layouts, partition
 from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.layouts.csr import Csr, Hybrid
 from clsvm.gram.layouts.record import Layout
-from clsvm.gram.partition import Gain, Partition
+from clsvm.gram.partition import Partition
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Stream
 
@@ -312,6 +312,7 @@ def show_variants(result: Row) -> Shown:
 
 SIZES = ("512", "1024", "2048", "4096")
 TENTHS = 10  # parts of the columns
+COMMON = 0.5  # density above which a column is common
 
 
 def measure_squares(name: str, asked: Asked) -> Row:
@@ -341,18 +342,14 @@ def show_squares(result: Row) -> Shown:
 
 
 def measure_columns(name: str, asked: Asked) -> Row:
-    """Return the density of each tenth of the columns with entries, densest first.
-
-    whole: the numbers of columns that each of the paper's rules stores dense.
-    """
+    """Return the density of each tenth of the columns with entries, densest first."""
     case = loaded(name, asked)()
     n, count = case.X.shape[0], partition.counts(case.X)
     falling = np.sort(count[count > 0])[::-1] / n
     return case.head() | {
         "occur": len(falling),
-        "common": int((falling > partition.FULL).sum()),
+        "common": int((falling > COMMON).sum()),
         "deciles": [float(tenth.mean()) if len(tenth) else None for tenth in np.array_split(falling, TENTHS)],
-        "whole": {rule: partition.partition(count, n, rule, Gain(1.0)).dense for rule in ("paper", "code")},
     }
 
 
@@ -364,10 +361,7 @@ def show_columns(result: Row) -> Shown:
 
     columns: tuple[table.Column, ...] = (
         ("set", table.label), ("density %", lambda one: f"{100 * one['density']:.3g}"), ("occur", "{occur}"),
-        ("> 50 %", "{common}"), ("whole, paper", "{whole[paper]}"), ("code", "{whole[code]}"),
-        *map(tenth, range(TENTHS)),
+        ("> 50 %", "{common}"), *map(tenth, range(TENTHS)),
     )  # fmt: skip
-    words = (
-        "density in % of each tenth of the columns that occur, densest first; whole: columns that a rule stores dense"
-    )
+    words = "density in % of each tenth of the columns that occur, densest first"
     return shown(result, columns, result["sets"], words)

@@ -1,16 +1,9 @@
 """Partition the columns of sparse rows by density, and cluster rows by sparsity.
 
-Partition: the densest columns are stored densely, zeros included, and the others as sparse entries. Columns are made
-sparse one after another, in order of rising density, until a rule stops before a column. That column and all denser
-ones are stored densely. Columns are then numbered by falling density, so that columns which are read often stand
-together. Entries of a row keep their order. The rules:
-
-    paper: stop before a column with more than 50 % nonzeros, or if the sparse columns would have more than 5 %.
-    code: stop also if four times the sparse entries exceed the number of values in the columns left.
-    cost: stop before a column that is read faster if stored densely, by the profile's costs (:class:`Gain`).
-
-Reference: Xie et al. 2023 (BoostSVM), algorithms 1 and 2, for the rule paper; their published code for the rule code.
-Here counts are exact, and empty columns do not count, since they would lower the density of the sparse columns.
+Partition: the densest columns are stored densely, zeros included, and the others as sparse entries. A column is stored
+densely if it is then read faster, by the profile's costs (:class:`Gain`). Columns are numbered by falling density, so
+that columns which are read often stand together. Entries of a row keep their order. Reference: Xie et al. 2023
+(BoostSVM), whose rules stop at fixed densities.
 
 Clusters: the device groups rows with similar sparsity patterns in one pass. Each row joins the active cluster S of
 least cost. Let Jx be the columns in which the row is not 0, JS the union of these columns over the cluster's rows, and
@@ -42,10 +35,7 @@ from clsvm.opencl import sources
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Buffer, Stream
 
-SPARSE, FULL = 0.05, 0.5  # rule "paper": largest density of all sparse columns together, and of a single sparse column
-LEFT = 4  # rule "code": stop if LEFT times the number of sparse entries exceeds the number of values in other columns
 PIECE = 1 << 19  # number of entries of a CSR matrix that a thread splits at a time into dense and sparse columns
-RULES = ("paper", "code", "cost")
 
 
 @dataclass(frozen=True)
@@ -110,36 +100,17 @@ def counts(X: Data) -> NDArray[np.int64]:
 
 def by_density(count: NDArray[np.int64]) -> Partition:
     """Return the partition that orders columns by falling density, and stores none densely."""
-    return Partition(_rising(int(count.max(initial=0)) - count).astype(np.int32), 0)
+    return Partition(np.argsort(-count, kind="stable").astype(np.int32), 0)
 
 
-def _rising(count: NDArray[np.int64]) -> NDArray[np.intp]:
-    """Return column indices in order of rising count. Counts below 2^16 are cast to 16 bits, to sort faster."""
-    short = np.uint16 if int(count.max(initial=0)) < 1 << 16 else np.int64
-    return np.argsort(count.astype(short), kind="stable")
+def partition(count: NDArray[np.int64], n: int, gain: Gain) -> Partition:
+    """Return the order of d columns by falling density, and how many of the first are worth storing densely.
 
-
-def partition(count: NDArray[np.int64], n: int, rule: str, gain: Gain) -> Partition:
-    """Return the order of d columns, and how many of the first are stored densely, by one of RULES.
-
-    ``count`` (d,) is the number of entries of each column in n rows. Only the rule "cost" uses ``gain``.
+    ``count`` (d,) is the number of entries of each column in n rows.
     """
-    rising = _rising(count)
-    occur = rising[count[rising] > 0]
-    dense = len(occur) - _walked(count[occur], n, rule, gain)
-    falling = np.concatenate([occur[::-1], rising[: len(rising) - len(occur)]])
-    return Partition(falling.astype(np.int32), dense)
-
-
-def _walked(rising: NDArray[np.int64], n: int, rule: str, gain: Gain) -> int:
-    """Return how many columns a rule stores as sparse entries, given the ascending entry counts of nonempty columns."""
-    if rule == "cost":
-        return len(rising) - int(gain.whole(rising / max(1, n)).sum())
-    columns, total = np.arange(1, len(rising) + 1), np.cumsum(rising)
-    stop = (total > SPARSE * n * columns) | (rising > FULL * n)
-    if rule == "code":
-        stop |= LEFT * total > n * (len(rising) - columns)
-    return int(stop.argmax()) if stop.any() else len(rising)
+    rising, empty = np.argsort(count, kind="stable"), np.count_nonzero(count == 0)
+    falling = np.concatenate([rising[empty:][::-1], rising[:empty]])
+    return Partition(falling.astype(np.int32), int(gain.whole(count[rising] / max(1, n)).sum()))
 
 
 def split(X: sp.csr_matrix, made: Partition) -> tuple[NDArray[np.floating], sp.csr_matrix]:

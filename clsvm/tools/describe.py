@@ -17,7 +17,7 @@ from clsvm.gram import layouts, partition
 from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.layouts.csr import HYBRID
 from clsvm.gram.layouts.record import WORKING, Plan
-from clsvm.gram.partition import RULES, Gain
+from clsvm.gram.partition import Gain
 from clsvm.kernels import make
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Stream
@@ -94,7 +94,7 @@ class Description:
         density of each tenth of the columns that have nonzero values, densest first (BoostSVM, figure 4); None for a
         tenth without columns.
     splits
-        for each rule of clsvm.gram.partition, the columns that the hybrid layout would store densely.
+        for the rule of clsvm.gram.partition, the columns that the hybrid layout would store densely.
     cluster_columns
         estimated number of columns that a cluster of similar rows stores; None if it is not estimated.
     layouts
@@ -171,7 +171,7 @@ def describe(X: Any, device: Any = None) -> Description:
         longest=int((X != 0).sum(axis=1).max()),
         density=entries / n / d,
         deciles=deciles(count, n),
-        splits=tuple(_split(count, n, rule, HYBRID.gain(profile)) for rule in RULES),
+        splits=(_split(count, n, HYBRID.gain(profile)),),
         cluster_columns=plan.fill,
         layouts=tuple(_estimate(kind, profile, plan, X, speed) for kind in layouts.names(make("rbf").spec)),
         chosen=plan.kind,
@@ -191,9 +191,9 @@ def deciles(count: NDArray[np.int64], n: int) -> tuple[float | None, ...]:
     return tuple(float(tenth.mean()) if len(tenth) else None for tenth in np.array_split(falling, TENTHS))
 
 
-def _split(count: NDArray[np.int64], n: int, rule: str, gain: Gain) -> Split:
-    made = partition.partition(count, n, rule, gain)
-    return Split(rule, made.dense, float(count[made.order[: made.dense]].sum() / max(1, count.sum())))
+def _split(count: NDArray[np.int64], n: int, gain: Gain) -> Split:
+    made = partition.partition(count, n, gain)
+    return Split("cost", made.dense, float(count[made.order[: made.dense]].sum() / max(1, count.sum())))
 
 
 def _estimate(kind: str, profile: Profile, plan: Plan, X: arrays.Data, speed: float) -> Estimate:

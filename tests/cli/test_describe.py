@@ -38,7 +38,7 @@ def test_it_prints_the_figures(file: str, clsvm: Command, device: str) -> None:
         "density          41.7 %",
     ):
         assert words in out.splitlines()
-    for name in ("paper", "code", "cost", "dense", "bits", "csr", "clustered", "hybrid", "inverted"):
+    for name in ("cost", "dense", "bits", "csr", "clustered", "hybrid", "inverted"):
         assert re.search(rf"│ {name} ", out)
     assert re.search(r"^auto takes       (\w+): a value of K takes, in dense multiply-adds, \1 ", out, re.MULTILINE)
 

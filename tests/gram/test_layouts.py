@@ -15,7 +15,7 @@ from clsvm import SVC, SVR, FalkonRegressor, arrays, kernels
 from clsvm.gram import exact, layouts, partition
 from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.layouts.record import Survey
-from clsvm.gram.partition import RULES, Gain
+from clsvm.gram.partition import Gain
 from clsvm.gram.products import Gram
 from clsvm.models.npz import load_model, save_model
 from clsvm.opencl.profiles import PROFILES, Profile
@@ -24,33 +24,22 @@ from tests.conftest import noisy, take_profile
 from tests.gram.panels import chain, gathered, products
 
 
-def walk(count: list[int], n: int, rule: str, gain: Gain) -> int:
+def walk(count: list[int], n: int, gain: Gain) -> int:
     """Columns that are dense, column by column."""
-    occur = sorted(c for c in count if c)
-    total = cells = 0
-    for i, c in enumerate(occur):
-        total, cells, left = total + c, cells + n, len(occur) - i - 1
-        if rule == "cost" and c * gain.entry > n:
-            gained = sum((c / n * gain.entry) ** gain.power - 1 for c in occur[i:])
-            return len(occur) - i if gained > gain.least else 0
-        if rule != "cost" and (total / cells > 0.05 or c / n > 0.5):
-            return len(occur) - i
-        if rule == "code" and 4 * total > n * left:
-            return len(occur) - i
-    return 0
+    gained = [(c / n * gain.entry) ** gain.power - 1 for c in count if c * gain.entry > n]
+    return len(gained) if sum(gained) > gain.least else 0
 
 
 @settings(deadline=None, max_examples=200)
 @given(
     st.lists(st.integers(0, 40), min_size=1, max_size=30),
-    st.sampled_from(RULES),
     st.builds(Gain, st.floats(1, 10), st.sampled_from((1, 2)), st.floats(0, 50)),
 )
-@example([40, 40], "cost", Gain(3.0, 1, 4.0))
-@example([40, 40], "cost", Gain(3.0, 2, 15.0))
-def test_rules_are_walks(count: list[int], rule: str, gain: Gain) -> None:
-    made = partition.partition(np.array(count), 40, rule, gain)
-    assert made.dense == walk(count, 40, rule, gain)
+@example([40, 40], Gain(3.0, 1, 4.0))
+@example([40, 40], Gain(3.0, 2, 15.0))
+def test_dense_columns_are_those_that_gain(count: list[int], gain: Gain) -> None:
+    made = partition.partition(np.array(count), 40, gain)
+    assert made.dense == walk(count, 40, gain)
     falling = np.array(count)[made.order]
     assert (np.diff(falling) <= 0).all()
     np.testing.assert_array_equal(np.sort(made.order), np.arange(len(count)))

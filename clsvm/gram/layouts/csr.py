@@ -384,7 +384,7 @@ class Hybrid(Csr):
         return Gain(profile.csr_cost / profile.hybrid_cost, 1, BEGUN * profile.value_cost / profile.hybrid_cost)
 
     def partition(self, profile: Profile, X: Data) -> Partition:
-        return partition.partition(partition.counts(X), X.shape[0], "cost", self.gain(profile))
+        return partition.partition(partition.counts(X), X.shape[0], self.gain(profile))
 
     def program(self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool, d: int = 0) -> Text:
         text, made = super().program(spec, profile, dtype, shape, of_panel)
