@@ -1,7 +1,6 @@
 """Matrix units: their arithmetic, emulated in OpenCL C, through the very kernels that a GPU runs; and what decides
 whether they are used."""
 
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -135,22 +134,20 @@ def _without(made: Variant) -> Variant:
 
 
 def test_a_trial_says_what_is_right(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    build = {"gram": Units.gram, "norms": Units.norms}
+    build = Units.gram
     monkeypatch.setattr(units, "_FOUND", {})
     with Stream(device, profile=GPU) as stream:
         words = f"no matrix units are known of {stream.info.platform}"
-        assert units.find_units(stream)[:2] == (None, words)
+        assert units.find_units(stream) == (None, words)
         monkeypatch.setattr(units, "UNITS", (replace(EMULATED, unroll="no OpenCL C"),))
         assert units.find_units(stream).why.startswith("emulated tf32 x 3 was not built: ")
         monkeypatch.setattr(units, "UNITS", (EMULATED,))
-        for name, words in (("gram", r"emulated tf32 x 3 is wrong by 0.0001"), ("norms", r".* of equal rows")):
-            with monkeypatch.context() as broken:  # (two of the three products)
-                broken.setattr(Units, name, lambda *given, name=name: _without(build[name](*given)))
-                assert re.match(words, units.find_units(stream).why)
-            monkeypatch.setattr(units, "_FOUND", {})
+        with monkeypatch.context() as broken:  # (two of the three products)
+            broken.setattr(Units, "gram", lambda *given: _without(build(*given)))
+            assert units.find_units(stream).why.startswith("emulated tf32 x 3 is wrong by 0.0001")
+        monkeypatch.setattr(units, "_FOUND", {})
         found = units.find_units(stream)
-        assert (found.units, found.why) == (EMULATED, "")
-        assert 0 < found.error < EMULATED.error
+        assert found == (EMULATED, "")
         monkeypatch.setattr(units, "measure_units", None)
         assert units.find_units(stream) is found
     with Stream(device, profile=PROFILES["cpu"]) as stream:
