@@ -1,13 +1,11 @@
-"""Compute products with the kernel matrix K for rows X that exceed one buffer or the device's memory.
+"""Compute products with the kernel matrix K for rows X that exceed the device's memory.
 
 X stays in the host's memory or in a memory-mapped file. :func:`products_of` chooses between :class:`Gram`, which has
-all rows on the device, and :class:`BlockGram`, which splits X into blocks of rows:
-
-    staying: device memory holds all blocks, although no single buffer could. Each block is laid out once.
-    passing: device memory holds one or two blocks. Every product lays out all blocks, one after another.
+all rows on the device, and :class:`BlockGram`, which splits X into blocks of rows. The device holds one or two blocks.
+Every product lays out all blocks, one after another.
 
 Every other product goes through the blocks from last to first. It then begins with the blocks that were read last,
-which the system's page cache still holds. Passing blocks are laid out in one of three ways:
+which the system's page cache still holds. Blocks are laid out in one of three ways:
 
     ahead: a thread lays out the next block on its own queue while the caller computes with the current block.
     in turn: each block is laid out, used and freed before the next one.
@@ -20,7 +18,6 @@ as for rows that are all on the device.
 """
 
 import contextlib
-import math
 import mmap
 import os
 from collections.abc import Callable, Generator, Iterator
@@ -48,10 +45,9 @@ from clsvm.opencl.stream import Buffer, Stream
 Block = tuple[slice, Rows]  # a slice of X and its rows on the device
 # ROWS_SHARE: all rows stay on the device if they and the solver's state take at most this share of its free memory.
 # PLAIN_SHARE: an inverted index is built only if the rows and the index take at most this share of the free memory.
-# STAY_SHARE: blocks of rows stay on the device if they take at most this share of its free memory together.
 # SHARE: blocks that pass through the device once take at most this share of its free memory; if many times, half of it.
 # WORKING_SHARE: share of the free memory for a working set if X passes in blocks; a larger set needs fewer passes.
-ROWS_SHARE, PLAIN_SHARE, STAY_SHARE, SHARE, WORKING_SHARE = 0.8, 0.4, 0.6, 0.5, 0.7
+ROWS_SHARE, PLAIN_SHARE, SHARE, WORKING_SHARE = 0.8, 0.4, 0.5, 0.7
 # bytes of solver state for each row of X: gradient, coefficient, bounds, and indices in working set and row cache
 STATE_BYTES = 56
 BLOCK = 256 << 20  # largest size in bytes of a block of rows, unless blocks pass through the device many times
@@ -61,13 +57,9 @@ UNIFIED, COPIED = 2 << 20, 64 << 20
 MIN_ROWS = 1280  # a block has at least this many rows if memory allows; with fewer, some cores would idle
 # Memory of a pass over X, in blocks: ONE for one block at a time, TWO for two, COPY for two and their rows in float64.
 ONE, TWO, COPY = 1.1, 3, 5
-EVEN = 4096  # a block has a multiple of the rows that all compute units take at once, if these are at most EVEN rows
-LOOSE = 2  # a freed buffer is used again if it is at most this multiple of the requested size
 ROW_OVERHEAD = 16  # bytes of a row's squared norm and of its index in device order
 UNEVEN = 1.5  # a block of sparse rows has at most this many times the entries of an average block of full size
 ALIGNED = 128  # alignment in bytes of host arrays that become device buffers without a copy
-# The host waits for the device each time kernels have packed WAIT_BYTES bytes of rows, so that Ctrl-C takes effect.
-WAIT_BYTES = 256 << 20
 # Laying out a value of a row takes as long as LAID multiply-adds of dense rows, and FILLED in the buffer of a Window.
 LAID, FILLED = 150, 20
 LARGER = 10 * 64  # bytes that rounding sizes up to multiples of 64 adds to the buffers of a set of laid-out rows
@@ -108,8 +100,6 @@ class Streamed:
         the layout plan for rows that are selected by row number.
     arrangement
         the order of clustered rows, or None for the order of X.
-    stays
-        whether device memory holds all blocks.
     slices
         the slices of X that are the blocks, each of at most ``step`` rows.
     share
@@ -130,9 +120,7 @@ class Streamed:
         self.near = near = shared and X.nbytes <= stream.info.largest_buffer
         self.single = layouts.streamed_plan(plan, X, left) if again else layouts.single_pass_plan(plan, X)
         row = layouts.row_bytes(self.single, X, self.itemsize)
-        self.stays, most = again and X.shape[0] * row <= STAY_SHARE * left, BLOCK
-        if again and not self.stays:
-            most = max(UNIFIED, MIN_ROWS * row) if stream.unified else COPIED
+        most = BLOCK if not again else max(UNIFIED, MIN_ROWS * row) if stream.unified else COPIED
         self.arrangement: Arrangement | None = None
         if again and near and plan.kind == CLUSTERED.name:
             # if clustering the rows would exceed the memory budget, they keep the order of X
@@ -151,7 +139,7 @@ class Streamed:
         budget = (SHARE / 2 if again else SHARE) * (stream.limit - stream.allocated)
         self.share = int(min(budget, blocks * max(most, whole_tiles(1) * row)))
         limit = int(self.share / blocks)
-        self.step = min(places, _even(stream, dtype, whole_tiles(min(most, limit) // (row + row_extra))))
+        self.step = min(places, whole_tiles(min(most, limit) // (row + row_extra)))
         self.slices = [*_cut(places, self.step, cells)]
         self.ahead = not near and len(self.slices) > 1 and self.step * row <= limit and not stream.simulated
         self._again, self._passes = again, 0
@@ -174,7 +162,7 @@ class Streamed:
         return contextlib.closing(self._laid_ahead() if self.ahead else self._laid_in_turn())
 
     def _laid_in_turn(self) -> Generator[Block, None, None]:
-        with self.stream.recycling(LOOSE if self.near else 1):
+        with self.stream.recycling():
             for rows in self.following():
                 with self.stream.scratch():
                     yield rows, self.lay_out(self.stream, rows)
@@ -235,17 +223,6 @@ class Streamed:
         return layouts.build(self.stream, self.X[ids], self.single, self.dtype, ids)
 
 
-def _even(stream: Stream, dtype: str, step: int) -> int:
-    """Round a block's number of rows ``step`` down, so that all compute units get equally many register tiles of K.
-
-    Return ``step`` itself if it is too small for that, or if all compute units take more than EVEN rows at once.
-    """
-    profile = stream.profile
-    tile = profile.tiles["many"].get("GROUPS", 1) * lanes(profile, dtype) * stream.compute_units
-    unit = math.lcm(tile, whole_tiles(1))
-    return step // unit * unit if step >= unit and unit <= EVEN else step
-
-
 def _cut(n: int, step: int, cells: NDArray[np.integer] | None) -> Iterator[slice]:
     """Cut ``n`` rows into slices of at most ``step`` consecutive rows, and yield the slices.
 
@@ -302,16 +279,11 @@ class Window:
             values = stream.buffer(max(self._cells.values()) * itemsize)
 
             def blocks() -> Iterator[range]:
-                laid = 0
                 for some in self._passing.following():
                     groups = range(some.start // rows.lanes, -(-some.stop // rows.lanes))
                     self._packer.rows(source, groups, places, where, values)
                     yield groups
-                    stream.flush()
-                    laid += self._cells[groups.start] * itemsize
-                    if laid > WAIT_BYTES:
-                        stream.finish()
-                        laid = 0
+                    stream.finish()  # so that Ctrl-C takes effect
 
             part = Part(0, rows.n_pad // rows.lanes, values)
             yield LaneRows(**vars(rows), parts=(part,), at=where), blocks()
@@ -377,7 +349,7 @@ class BlockGram(Operator):
     share = WORKING_SHARE
 
     def __init__(self, stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str, asked: str = "") -> None:
-        self.stream, self.kernel, left = stream, kernel, stream.limit - stream.allocated
+        self.stream, self.kernel = stream, kernel
         self._streamed = streamed = Streamed(stream, X, plan, dtype, again=True)
         # _rows_stay: whether the rows U of K(X, U) stay laid out on the device, because every product copies them again
         self._rows_stay = not layouts.LAYOUTS[streamed.single.kind].shared
@@ -390,13 +362,11 @@ class BlockGram(Operator):
         entries = np.concatenate([[0], np.cumsum(lengths[self._longest])])
         self._most_bytes = row * (entries * X.shape[0] / max(1, entries[-1]))
         self._row = 2 * row + (0 if stream.unified or sp.issparse(X) else X.dtype.itemsize * X.shape[1])
-        self._share = min(SAMPLE * self._row, left // 4) if streamed.stays else streamed.share
+        self._share = streamed.share
         stream.reserve(self._share)
-        staying = streamed.slices if streamed.stays else []
-        self._blocks = [(rows.start, Gram(stream, streamed.lay_out(stream, rows), kernel)) for rows in staying]
         self._window: Window | None = None
-        near = not (streamed.stays or self._rows_stay) and streamed.near and not stream.profile.lacks("float64")
-        self.rows = self._first_pass(0 if streamed.stays else FILLED if near else LAID, asked or plan.kind)
+        near = not self._rows_stay and streamed.near and not stream.profile.lacks("float64")
+        self.rows = self._first_pass(FILLED if near else LAID, asked or plan.kind)
         if near:  # so the device has doubles, in which the packing kernel of a Window subtracts the centre
             self._window = Window(streamed, self.rows, plan.centre)
 
@@ -416,9 +386,8 @@ class BlockGram(Operator):
         self._each_block(record)
         streamed, one = self._streamed, laid_out[0]
         (n, d), n_pad, stored = streamed.X.shape, sum(map(len, norms)), sum(rows.stored for rows in laid_out)
-        stay = "stay" if streamed.stays else "pass through the device"
         other = f", and so not {asked}" * (one.kind != asked)
-        words = f"in {len(laid_out)} blocks of {streamed.step} rows at most, which {stay}{other}"
+        words = f"in {len(laid_out)} blocks of {streamed.step} rows at most, which pass through the device{other}"
         cost = sum(rows.cost * rows.n for rows in laid_out) / n
         xx, arranged = self.stream.upload(np.concatenate(norms)), streamed.arrangement
         places = arranged.places if arranged else in_order(n, n_pad)
@@ -429,13 +398,8 @@ class BlockGram(Operator):
         """Call ``work`` for each block, with the block's Gram, its lane groups (V rows each) and a row number ``base``.
 
         Index 0 of the product's output belongs to row ``base``. Rows are counted from the Gram's first row, so a
-        negative ``base`` is a row of an earlier block. If blocks pass through the device, the buffers that ``work``
-        makes for a block are freed after it.
+        negative ``base`` is a row of an earlier block. The buffers that ``work`` makes for a block are freed after it.
         """
-        for first, gram in self._blocks:
-            work(gram, gram.groups, -first)
-        if self._blocks:
-            return
         with self.unreserved():
             if self._window:
                 with self._window.passing() as (rows, windows):

@@ -120,9 +120,9 @@ class Weights(NamedTuple):
 class Sums:
     """Compute products with K for ``k`` outputs, between the rows of a Gram and the ``m`` rows that a panel holds.
 
-    A panel is the buffer of right-hand rows. ``tile_bytes`` is the size of a tile of K. ``keep`` says whether the first
-    pass stores all of K. Raises ValueError if memory_limit is too small. Raises ValueError also if the panel's
-    capacity is no multiple of ROWS_EACH, as it may be without ``square``.
+    A panel is the buffer of right-hand rows, made with ``square``, so that its capacity is a multiple of ROWS_EACH.
+    ``tile_bytes`` is the size of a tile of K. ``keep`` says whether all of K is computed and stored at once, so that
+    later passes need not read the rows X. Raises ValueError if memory_limit is too small.
     """
 
     def __init__(
@@ -130,9 +130,7 @@ class Sums:
     ) -> None:
         self.gram, self.panel, self.m, self.k, self.keep = gram, panel, m, k, keep
         stream, rows, capacity = gram.stream, gram.rows, panel.capacity
-        if capacity % programs.ROWS_EACH:
-            words = f"the panel has {capacity} right-hand rows, expected a multiple of {programs.ROWS_EACH}"
-            raise ValueError(f"{words}: make the panel with square=True")
+        assert capacity % programs.ROWS_EACH == 0
         V, groups, row = rows.lanes, rows.n_pad // rows.lanes, np.dtype(rows.dtype).itemsize * capacity
         wanted = usual_tile_bytes(stream, row) if tile_bytes is None else tile_bytes
         step = max(1, min(groups, wanted // (V * row)))
@@ -141,7 +139,6 @@ class Sums:
         tiles = [stream.slab(nbytes) for _ in firsts] if keep else [stream.buffer(nbytes)] * len(firsts)
         some = [range(first, min(first + step, groups)) for first in firsts]
         self._parts = [RowTile(of, of.start * V, len(of) * V, tile) for of, tile in zip(some, tiles, strict=True)]
-        self._made = 0  # number of rows of X whose kernel values are stored for later passes
         self._t, self._r = stream.buffer(8 * k * size), stream.buffer(8 * k * size)
         self._v, self._out = stream.buffer(8 * k * capacity), stream.buffer(8 * k * capacity)
         self._count = stream.upload(np.array([m], np.int32))
@@ -153,10 +150,7 @@ class Sums:
         self._one_pass = None if keep else OnePass.of(gram, panel, k, nbytes)
         self._weights = Weights(None, 0, None)
         self.set_weights(None)
-
-    def compute(self) -> None:
-        """Compute and store all tiles of K, so that later passes need not read the rows X."""
-        for part in self._parts:
+        for part in self._parts if keep else ():
             self._compute_tile(part)
 
     def set_weights(self, w: Vector | None, shares: Vector | None = None) -> None:
@@ -195,7 +189,8 @@ class Sums:
         stream.clear(self._out, 8 * self.k * self.panel.capacity)
         part_of = np.zeros((self.k, self._ld))
         for part in self._parts:
-            self._compute_tile(part)
+            if not self.keep:
+                self._compute_tile(part)
             part_of[:, : part.rows] = placed[:, part.places]
             stream.write_wide(self._r, part_of)
             self._add(part, exact=True)
@@ -228,19 +223,13 @@ class Sums:
         return padded
 
     def _compute_tile(self, part: RowTile) -> None:
-        """Compute the values of a tile of K unless an earlier pass has stored them.
-
-        Padding rows get the value 0, since the kernel function may be infinite for them.
-        """
-        if self.keep and part.first < self._made:
-            return
+        """Compute the values of a tile of K. Padding rows get 0, since the kernel function may be infinite for them."""
         capacity = self.panel.capacity
         # The next kernel reads the tile, so SIMD kernels should leave the tile in the caches.
         near = not self.keep and self.gram.stream.profile.style == "simd"
         store = Store((part.values,), capacity, self._ld, self.gram.slot(capacity), near)
         self.gram.over_rows(part.groups, part.first, self.panel, self._count, store, None)
-        self._made = part.places.stop
-        begin, stop = np.searchsorted(self._padding, (part.first, self._made)).tolist()
+        begin, stop = np.searchsorted(self._padding, (part.first, part.places.stop)).tolist()
         if stop > begin:
             given = self._listed, begin, part.first, capacity, part.values, np.int64(self._ld)
             self._kernels["zero_padding", False]((stop - begin,), None, *given)
@@ -251,7 +240,8 @@ class Sums:
         With ``exact`` all sums are in wide numbers, which are doubles or pairs of floats.
         """
         profile = self.gram.stream.profile
-        self._compute_tile(part)
+        if not self.keep:
+            self._compute_tile(part)
         if profile.style == "simd":
             size, local = -(-part.rows // (self.gram.rows.lanes * programs.FORTH)), 1
         else:
@@ -451,7 +441,7 @@ class Cross:
     way
         "rows" if X is on the device, "stored" if K is, "streamed" if X passes through the device in blocks.
     reason
-        the estimates that led to this way, in words.
+        the way in words, with the size of a stored K or of the blocks.
     passes
         number of passes over K so far.
     cost
@@ -488,26 +478,21 @@ class Cross:
             cells = passing.lay_out(stream, slice(0, min(passing.step, PROBE))).cost
         self.cost = cells + USED * (stream.profile.style == "simd")
         reading = IN_ORDER * stream.profile.cache_cost
-        words = f"computing a value of K costs as much as {self.cost:.0f} dense multiply-adds, reading it {reading:.0f}"
         stored, resident = self.n * (values + sums_bytes) + passing.step * row, self.n * (row + sums_bytes)
         if keep and self.cost > reading and stored <= SHARE * left:
-            self.way, self.reason = "stored", f"{words}: K is stored, {self.n * values / 1e6:.0f} MB"
-            self.cost = reading
+            self.way, self.cost = "stored", reading
+            self.reason = f"K is stored, {self.n * values / 1e6:.0f} MB"
+        elif resident <= SHARE * left:
+            self.way, self.reason = "rows", "K is computed in every pass"
         else:
-            if not keep:
-                words = "few passes follow"
-            elif self.cost > reading:
-                words += f", and memory does not hold {self.n * values / 1e6:.0f} MB of it"
-            self.way = "rows" if resident <= SHARE * left else "streamed"
-            by = f"; rows pass through the device, {passing.step} at a time" if self.way == "streamed" else ""
-            self.reason = f"{words}: K is computed in every pass{by}"
+            self.way = "streamed"
+            self.reason = f"K is computed in every pass; rows pass through the device, {passing.step} at a time"
         if self.way == "rows":
             made = layouts.build(stream, self._X, self._plan, self.dtype)
             self._blocks.append((slice(0, self.n), self._sums(made)))
         for rows in passing.slices if self.way == "stored" else ():
             sums = self._sums(passing.lay_out(stream, rows))
             self._blocks.append((rows, sums))
-            sums.compute()
             stream.finish()
             stream.free(*sums.gram.buffers())
 
@@ -532,7 +517,10 @@ class Cross:
         """Set each row's matrix H for later calls of :meth:`forward_back`; see Sums.set_weights for the arguments."""
         self._weights = w, shares
         for rows, sums in self._blocks:
-            sums.set_weights(*_of(rows, w, shares))
+            self._weigh(sums, rows)
+
+    def _weigh(self, sums: Sums, rows: slice) -> None:
+        sums.set_weights(*(None if given is None else given[..., rows] for given in self._weights))
 
     def forward(self, V: Vector) -> Vector:
         """Return T (k, n), the transpose of K(X, C) V', for V (k, m)."""
@@ -546,13 +534,7 @@ class Cross:
 
     def forward_back(self, V: Vector) -> Vector:
         """Return the transpose of K(X, C)' H K(X, C) V' as (k, m), for V (k, m)."""
-
-        def product(rows: slice, sums: Sums) -> Vector:
-            if self.way == "streamed":  # these Sums are new in each pass, so they need the weights again
-                sums.set_weights(*_of(rows, *self._weights))
-            return sums.forward_back(V)
-
-        return self._total(product)
+        return self._total(lambda rows, sums: sums.forward_back(V))
 
     def _total(self, product: Callable[[slice, Sums], Vector]) -> Vector:
         out = np.zeros((self.k, self.m))
@@ -567,12 +549,10 @@ class Cross:
         if self.way == "streamed":
             with self._streamed.passing() as blocks:
                 for rows, laid in blocks:
-                    one(rows, self._sums(laid))
+                    sums = self._sums(laid)
+                    self._weigh(sums, rows)
+                    one(rows, sums)
 
     def describe(self) -> str:
-        """Return a text that says whether K is stored or computed in every pass, and why."""
+        """Return a text that says whether K is stored or computed in every pass."""
         return f"{self._plan.kind}, {self.way}; {self.reason}"
-
-
-def _of(rows: slice, *given: Vector | None) -> tuple[Vector | None, ...]:
-    return tuple(None if one is None else one[..., rows] for one in given)

@@ -47,7 +47,6 @@ SUPPORT_SHARE = 0.6
 BLOCK = 128  # symmetric_sums takes this many rows of K at a time, a multiple of the alignment of sub-buffers
 ONE_THREAD = 1024  # BLAS runs in one thread for products of at most this many rows
 BLOCK_VALUES = 1 << 15  # number of values of K in a block on the host, so that a CPU cache holds the block
-WHOLE_VALUES = 1 << 20  # the host computes K in one piece, not in blocks, if K has at most this many values
 
 
 def of_rows(gram: Operator, X: Any, plan: Plan, device: Any) -> Exact:
@@ -245,26 +244,19 @@ class HostBlocks:
         if self._K is None and isinstance(self._kernel, Kernel):
             with few_threads(len(rows)):
                 if self._left > 0 or not self._whole:
-                    X = self._X[rows]
-                    return self._between(self._kernel, X, X if np.array_equal(rows, columns) else self._X[columns])
+                    return self._between(self._kernel, self._X[rows], self._X[columns])
                 self._K = self._between(self._kernel, self._X, self._X)
         return np.asarray(self._K[np.ix_(rows, columns)], np.float64)
 
     def _between(self, kernel: Kernel, X: Any, Y: Any) -> NDArray[np.float64]:
-        """Return K(X, Y). If Y is X and K is small, all of K is computed at once.
-
-        Otherwise distances are computed for a few rows at a time, so that a CPU cache holds the temporary arrays.
-        """
-        few = self._whole and Y is X and X.shape[0] ** 2 <= WHOLE_VALUES
-        if few or "sqdist" not in kernel.spec.expression.names:
+        """Return K(X, Y). Distances from norms are computed for a few rows at a time, to stay in a CPU cache."""
+        if self._whole or "sqdist" not in kernel.spec.expression.names:
             return kernel(X, Y)
-        if not self._whole:
-            X, Y = centred(X, self._centre), centred(Y, self._centre)
-        X, Y, _ = both_dense(X, Y)
+        X, Y, _ = both_dense(centred(X, self._centre), centred(Y, self._centre))
         out, step = np.empty((len(X), len(Y))), max(1, BLOCK_VALUES // max(1, len(Y)))
         xx, yy = (np.einsum("ij,ij->i", Z, Z) for Z in (X, Y))
         for some in (slice(first, first + step) for first in range(0, len(X), step)):
-            out[some] = kernel(X[some], Y) if self._whole else kernel.at(xx[some, None], yy, X[some] @ Y.T)
+            out[some] = kernel.at(xx[some, None], yy, X[some] @ Y.T)
         return out
 
 

@@ -81,18 +81,13 @@ def gram(spec: Spec, product: str, kind: str, dtype: str, profile: Profile, d: i
     """Return the program of a product (see PRODUCTS) for a kernel function, a layout ``kind`` and a dtype.
 
     ``shape`` is the size class of the right-hand rows: "two", "few" or "many" (profiles.shape_class). Raises
-    ValueError if the kernel function or the product lacks this layout, or if the product has no program for this size
-    class.
+    ValueError if the kernel function lacks this layout.
     """
     if kind not in layouts.names(spec):
         allowed = ", ".join(layouts.names(spec))
         raise ValueError(f"kernel {spec.name or spec.formula} has the layouts {allowed}, got {kind!r}")
     layout = layouts.LAYOUTS[kind]
     made = PRODUCTS["both" if product == "update" and layout.plain else product]
-    if made.layout not in (None, kind):
-        raise ValueError(f"product {product!r} needs the layout {made.layout}, got {kind!r}")
-    if shape in made.without:
-        raise ValueError(f"product {product!r} needs a panel of more right-hand rows, got the size class {shape!r}")
     if made.single:
         profile = replace(profile, tiles={**profile.tiles, shape: DENSE.single(profile, dtype, shape)})
     text, extra = layout.program(spec, profile, dtype, shape, made.tile, d)

@@ -35,7 +35,6 @@ _TILE = 64  # a multiple, for every layout, of V (rows stored side by side) and 
 # Each group of support vectors begins at a multiple of _BEGIN rows of its panel (buffer), where a sub-buffer may begin.
 _BEGIN = ALIGNMENT // 4
 CHUNK = 256 << 20  # bytes of rows to predict that are laid out at a time
-IN_PLACE = 0.8  # share of the free memory that a block of rows may take if kernels read X in the host's memory
 PANEL, PASSING = 32 << 20, 4 << 20  # bytes of a buffer of support vectors: PANEL if it is kept, PASSING if refilled
 MIN_PANEL = 512  # smallest number of support vectors in a buffer that is refilled, since each filling has a cost
 ALL = slice(None)  # select every group of support vectors
@@ -239,8 +238,6 @@ class Support:
             self.buffers = tuple(buffer for load in self._resident for buffer in load.buffers)
         else:
             self._capacity, self.pieces = _pieces(self._ends, min(max(PASSING // row, MIN_PANEL), limit // row))
-        # bytes of one panel and of the laid-out support vectors from which it is filled
-        self._load = 2 * self._capacity * (row + ROW_OVERHEAD) + block
         stream.finish()
 
     def _loaded(self, stream: Stream, pieces: list[Piece]) -> LoadedPanel:
@@ -288,7 +285,7 @@ class Support:
         if len(among) == len(self._ends) and (few := self._small_batch(stream, X, problems)):
             return few.responses(stream, X, coefficients)
         row = layouts.row_bytes(self.plan, X, np.dtype(self.dtype).itemsize) + ROW_OVERHEAD + 8 * problems * len(among)
-        step = whole_tiles(min(CHUNK, stream.largest, self._block_bytes(stream, X, problems)) // row)
+        step = whole_tiles(min(CHUNK, stream.largest, (stream.limit - stream.allocated) // 4) // row)
         out = np.empty((len(among) * problems, n))
         with stream.recycling():
             for start in range(0, n, step):
@@ -351,18 +348,6 @@ class Support:
         found = stream.read_wide(sums, (len(groups) * problems, n))[:, :n_pad]
         stream.free(sums)
         return found
-
-    def _block_bytes(self, stream: Stream, X: Data, problems: int) -> int:
-        """Return how many bytes a block of the rows X may take.
-
-        Each block of rows needs all support vectors. If these are copied into one panel again for each block, few large
-        blocks are best, so a block gets most of the memory that the panel leaves. A block that is first copied to the
-        device gets a quarter of the free memory.
-        """
-        left = stream.limit - stream.allocated
-        if self._resident or not stream.unified or sp.issparse(X):
-            return left // 4
-        return max(left // 4, int(IN_PLACE * (left - self._load - 8 * problems * self._capacity)))
 
 
 class SmallBatchPredictor:

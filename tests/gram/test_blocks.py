@@ -1,4 +1,4 @@
-"""Products of rows that pass through a device in blocks, or stay there in several, beside those of rows in one go."""
+"""Products of rows that pass through a device in blocks, beside those of rows in one go."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -95,36 +95,24 @@ def limited(model: Any, X: Any, y: Any, limit: float, rel: float = 1e-6) -> tupl
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 64 rows or 128, which do not stay, and several fetches for a panel."""
-    numbers = {"STAY_SHARE": 0.0, "UNIFIED": 48 * D * 4, "COPIED": 96 * D * 4, "SAMPLE": 16, "MIN_ROWS": 16}
+    """Of 64 rows or 128, and several fetches for a panel."""
+    numbers = {"UNIFIED": 48 * D * 4, "COPIED": 96 * D * 4, "SAMPLE": 16, "MIN_ROWS": 16}
     for name, number in numbers.items():
         monkeypatch.setattr(blocks, name, number)
 
 
 @pytest.mark.sample(9)
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("stays", [False, True], ids=["passing", "staying"])
 def test_the_same_bits_as_in_one_piece(
-    profile: str,
-    device: str,
-    form: str,
-    stays: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    small_blocks: None,
-    stream: Stream,
+    profile: str, device: str, form: str, tmp_path: Path, small_blocks: None, stream: Stream
 ) -> None:
-    if thrifty(device) and (form in ("mapped", "clustered") or profile == "gpu-pair" or (stays and form == "hybrid")):
+    if thrifty(device) and (form in ("mapped", "clustered") or profile == "gpu-pair"):
         pytest.skip("dense and CSR rows show it; pairs of floats differ in arithmetic alone")
     X, kind = rows_of(form, tmp_path)
     kernel = make("laplacian", gamma=0.05) if form == "element-wise" else RBF
-    if stays:
-        monkeypatch.setattr(blocks, "STAY_SHARE", 0.8)
     whole = made(stream, products(stream, X, kernel, kind))
-    largest, stream.largest = stream.largest, 96 * D * 4 if stays else stream.largest
     gram = in_blocks(stream, X, kind, kernel)
-    stream.largest = largest
-    assert ("which stay" in gram.rows.describe()) == stays
+    assert "which pass through the device" in gram.rows.describe()
     assert ("and so not hybrid" in gram.rows.describe()) == (form == "hybrid")
     some = made(stream, gram)
     close = 2e-5 if form == "hybrid" else 0  # (in another order of columns)
@@ -209,7 +197,7 @@ def test_csr_rows_beyond_the_largest_buffer(device: str, monkeypatch: pytest.Mon
     for largest in ("4000000000", "200000"):
         monkeypatch.setenv("CLSVM_LARGEST_BUFFER", largest)
         report = SVC(gamma=0.5, device=device, layout="csr", cache_size=0.1, working_set_size=64).fit(X, y).fit_report_
-        assert ("which stay" in report.layout) == (largest == "200000")
+        assert ("pass through" in report.layout) == (largest == "200000")
         duals.append(report.dual)
     assert duals[0] == pytest.approx(duals[1], rel=1e-12)  # (half of K is computed or all of it)
 
@@ -268,7 +256,7 @@ def test_csr_rows_of_very_different_lengths(device: str) -> None:
     ],
 )
 def test_a_solve_ends_within_the_memory_that_it_began_with(device: str, C: float, limit: int) -> None:
-    """Sparse rows that are fetched for one working set after the other, or stay where they just fit."""
+    """Sparse rows that are fetched for one working set after the other."""
     rng = np.random.default_rng(0)
     X = sp.random(1500, 120, 0.15, "csr", random_state=rng, data_rvs=rng.standard_normal)
     y = np.sign(X.toarray()[:, :6].sum(axis=1) + 0.3 * rng.normal(size=1500))

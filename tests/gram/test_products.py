@@ -529,11 +529,3 @@ def test_no_value_at_zero_rows(device: str, profile: str, kind: str) -> None:
             for _ in range(2):
                 np.testing.assert_allclose(made.forward_back(V), (V @ K.T) @ K, rtol=0, atol=2e-3)
             np.testing.assert_allclose(made.back(V @ K.T), (V @ K.T) @ K, rtol=0, atol=2e-3)
-
-
-def test_a_panel_of_two_is_refused(stream: Stream) -> None:
-    X = np.eye(5)
-    gram = products_of(stream, X, kernels.make("rbf"), "auto")
-    if (panel := gram.panel(2)).capacity % 4:
-        with pytest.raises(ValueError, match="the panel has 2 right-hand rows, expected a multiple of 4"):
-            Sums(gram, panel, 2, 1)
