@@ -12,7 +12,7 @@ An Extent (clsvm/kernels/expression.py) holds the extremes of the norms and entr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -225,28 +225,15 @@ class RowPrecision:
 
     def _beyond(self, found: Measures) -> Iterator[tuple[Extent, NDArray[np.intp]]]:
         """Yield the rounded extents of rows beyond the extremes of the support vectors, each with its rows' indices."""
-        span, (sizes, high, low) = self._span, found
-        if not len(high) and sizes.max(initial=0.0) <= span.largest and sizes.min(initial=np.inf) >= span.least:
+        sizes, high, low = found
+        rows = np.stack([sizes, sizes, high, low][: 4 if len(high) else 2])
+        limits, upper = np.array(self._span)[: len(rows), None], np.arange(len(rows))[:, None] % 2 == 0
+        beyond = np.where(upper, rows > limits, (rows < limits) & (rows > 0))
+        outside = np.flatnonzero(beyond.any(axis=0))
+        if not outside.size:
             return
-        steps = [_stepped(sizes, span.largest, np.ceil), _stepped(sizes, span.least, np.floor)]
-        if len(high):
-            steps += [_stepped(high, span.high, np.ceil), _stepped(low, span.low, np.floor)]
-        rows = np.flatnonzero(~np.isnan(steps).all(axis=0))
-        if not rows.size:
-            return
-        each, which = np.unique(np.array(steps)[:, rows], axis=1, return_inverse=True)
-        limits = np.array(span)[: len(steps), None]
-        for number, numbers in enumerate(np.where(np.isnan(each), limits, np.exp2(each / 8)).T.tolist()):
-            yield Extent(*numbers), rows[which.ravel() == number]
-
-
-def _stepped(numbers: Vector, limit: float, rounded: Callable[..., Vector]) -> Vector:
-    """Return 8 * log2 of each number beyond ``limit``, rounded away from the limit to a whole number.
-
-    Other numbers give nan. If ``rounded`` is numpy.ceil, numbers above the limit are beyond it. If it is numpy.floor,
-    positive numbers below the limit are beyond it.
-    """
-    beyond = numbers > limit if rounded is np.ceil else (numbers < limit) & (numbers > 0)
-    octaves = np.full(len(numbers), np.nan)
-    octaves[beyond] = rounded(8 * np.log2(numbers[beyond]))
-    return octaves
+        eighths = 8 * np.log2(rows[:, outside], out=np.zeros((len(rows), outside.size)), where=beyond[:, outside])
+        rounded = np.exp2(np.where(upper, np.ceil(eighths), np.floor(eighths)) / 8)
+        extents, which = np.unique(np.where(beyond[:, outside], rounded, limits), axis=1, return_inverse=True)
+        for number, numbers in enumerate(extents.T.tolist()):
+            yield Extent(*numbers), outside[which.ravel() == number]
