@@ -18,7 +18,6 @@ from clsvm.gram.blocks import Streamed
 from clsvm.gram.cross import Cross
 from clsvm.gram.layouts.record import Rows
 from clsvm.kernels import make
-from clsvm.opencl.memory import DeviceCache
 from clsvm.opencl.stream import Stream
 
 N, STEP = 700, 128
@@ -114,33 +113,6 @@ def test_the_same_bits_as_in_turn(
     K = KERNEL(X, C)
     for one, expected in zip(found[0], (V @ K.T, R @ K, (w * (V @ K.T)) @ K), strict=True):
         np.testing.assert_allclose(one, expected, atol=2e-3)
-
-
-@pytest.mark.parametrize("form", ["mapped", "csr"])
-def test_the_next_block_is_laid_out_meanwhile(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, form: str, stream: Stream
-) -> None:
-    """By another thread and queue, and the one before is gone by then: two blocks at most."""
-    begun = [threading.Event() for _ in range(20)]
-    seen: list[tuple[int, threading.Thread]] = []
-
-    def watch(number: int, stream: Stream) -> None:
-        seen.append((held(stream), threading.current_thread()))
-        begun[number].set()
-
-    rows = streamed(stream, rows_of(form, tmp_path))
-    watched(monkeypatch, watch)
-    with rows.passing() as blocks:
-        for number, (_, laid) in enumerate(blocks):
-            assert laid.n <= STEP
-            assert number + 1 == len(rows.slices) or begun[number + 1].wait(20)
-    assert nothing_left(stream)
-    (first, thread), *others = seen
-    assert len(seen) == len(rows.slices)
-    assert first == 0
-    assert 0 < max(nbytes for nbytes, _ in others) <= rows.step * (8 * 4 + 24)  # one block's bytes
-    assert {other for _, other in seen} == {thread}
-    assert thread is not threading.current_thread()
 
 
 @pytest.mark.parametrize("form", ["mapped", "csr"])
@@ -295,20 +267,6 @@ def test_blocks_of_uneven_sparse_rows(device: str, monkeypatch: pytest.MonkeyPat
     assert all(at.start % 64 == 0 for at, *_ in got)
     assert max(stored for *_, stored in got) <= 1.5 * rows.step * X.nnz / n
     assert stream.peak <= stream.limit
-
-
-def test_what_is_kept_between_calls_stays(device: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Where the limit holds it beside both blocks."""
-    monkeypatch.setattr("clsvm.gram.blocks.BLOCK", 1 << 30)
-    kept, limit = DeviceCache(), 1_000_000
-    with Stream(device, limit) as stream:
-        kept.put(stream, "value", [stream.buffer(450_000)])
-    with Stream(device, limit) as stream:
-        rows = streamed(stream, rows_of("mapped", tmp_path, n=20000))
-        with rows.passing() as blocks:
-            assert len(list(blocks)) == len(rows.slices)
-        assert kept.nbytes
-    kept.empty()
 
 
 def test_too_small_a_limit_is_named(device: str, tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from clsvm import kernels
 from clsvm.gram import layouts, products
 from clsvm.gram.cross import Sums
 from clsvm.gram.layouts import LAYOUTS, lanes, record
-from clsvm.gram.products import Store, Tile, Update
-from clsvm.gram.programs import SECTION, SLABS
+from clsvm.gram.products import Store, Tile
+from clsvm.gram.programs import SLABS
 from clsvm.gram.programs import gram as gram_program
 from clsvm.opencl.profiles import PROFILES, shape_class
 from clsvm.opencl.stream import Stream
@@ -30,22 +30,9 @@ from tests.gram.panels import products as products_of
 NUMBERS = {"gamma": 0.7, "coef0": 0.3, "degree": 3, "alpha": 1.5}
 TOLERANCE = {"float32": 4e-6, "float64": 1e-13}
 USUAL = ("rbf", "poly", "laplacian")  # functions of each form, and one with an integer
-SIZES = ((1, 3), (17, 1), (17, 5), (4097, 7))
+SIZES = ((1, 3), (17, 1), (17, 5), (300, 21))
 ELEMENTWISE = ("laplacian", "dense"), ("laplacian", "csr")
 FAR = 8 << 20  # bytes of a store beyond which values go past the caches (epilogue.mako)
-
-
-def layouts_of(name: str) -> list[str]:
-    return list(layouts.names(kernels.BUILTIN[name]))
-
-
-# Three functions in every layout and dtype: the others differ in an expression, and tests/kernels has their values.
-RECORDS = [
-    (name, kind, dtype)
-    for name in (kernels.BUILTIN if os.environ.get("CLSVM_SWEEP") else USUAL)
-    for kind in layouts_of(name)
-    for dtype in ("float32", "float64")
-]
 
 
 def make(name: str) -> kernels.Kernel:
@@ -96,14 +83,6 @@ def check_kernel(
             np.testing.assert_allclose(values, expected[:, u], rtol=0, atol=tolerance)
 
 
-@pytest.mark.sample(9)
-@pytest.mark.full
-@pytest.mark.parametrize(("name", "kind", "dtype"), RECORDS)
-def test_records(device: str, name: str, kind: str, dtype: str) -> None:
-    for n, d in SIZES[1:]:  # (one row is another shape class, and so another program: test_shapes has it)
-        check(device, name, kind, dtype, n, d, 37)
-
-
 @pytest.mark.parametrize("profile_name", ["cpu", "gpu"])
 @pytest.mark.parametrize("sparse", [False, True])
 def test_terms_of_two_zeros_count(
@@ -128,7 +107,7 @@ def test_shapes(device: str, profile: str, name: str, kind: str, dtype: str) -> 
         with pytest.raises(ValueError, match="double precision"):
             check(device, name, kind, dtype, 5, 2, 3)
         return
-    for n, d in (*SIZES[:3], (300, 21)):
+    for n, d in SIZES:
         check(device, name, kind, dtype, n, d, 70, sparse=n > 200)
 
 
@@ -137,13 +116,13 @@ SWEPT = [pytest.param(name, marks=pytest.mark.sweep) for name in kernels.BUILTIN
 
 @pytest.mark.full
 @pytest.mark.oclgrind
+@pytest.mark.parametrize("profile_name", ["cpu", "gpu"])
 @pytest.mark.parametrize("name", [*USUAL, *SWEPT])
-def test_small_records(device: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A GPU's kernels in each layout: three functions (the others differ in an expression), in float32, one size class.
-    With CLSVM_SWEEP set every function in every dtype and size class; a slow compiler or the simulator has one or two
-    layouts of each function."""
-    take_profile("gpu", device, monkeypatch)
-    every, kinds = bool(os.environ.get("CLSVM_SWEEP")), layouts_of(name)
+def test_records(device: str, name: str, profile_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three functions in each layout (the others differ in an expression), in float32, one size class. With CLSVM_SWEEP
+    set every function in every dtype and size class; a slow compiler or the simulator has one or two layouts."""
+    take_profile(profile_name, device, monkeypatch)
+    every, kinds = bool(os.environ.get("CLSVM_SWEEP")), list(layouts.names(kernels.BUILTIN[name]))
     for kind in kinds[USUAL.index(name) :: len(USUAL)] if thrifty(device) else kinds:
         for dtype in ("float32", "float64") if every else ("float32",):
             for working in (2, 9, 18) if every else (9,):
@@ -222,43 +201,6 @@ def test_half_a_tile_and_its_mirror_image(profile: str, kind: str, dtype: str, r
     np.testing.assert_array_equal(whole, whole.T)
 
 
-@pytest.mark.parametrize(
-    ("name", "dtype", "sizes"),
-    [pytest.param("rbf", "float32", (3, 9, 1), marks=pytest.mark.oclgrind), ("laplacian", "float64", (40, 130, 2))],
-)
-def test_sections_of_a_panel(profile: str, name: str, dtype: str, sizes: tuple[int, ...], stream: Stream) -> None:
-    """One launch has the bits of an update for each of them, with the numbers of vectors and sums in any order."""
-    rng, problems, apart = np.random.default_rng(5), 2, SECTION
-    X, kernel = rng.normal(size=(19, 3)), make(name)
-    gram = products_of(stream, X, kernel, "dense", dtype)
-    rows, n_pad = gram.rows, gram.rows.n_pad
-    starts = np.cumsum([0, *(-(-size // apart) * apart for size in sizes)])
-    panel = gram.panel(int(starts[-1]))
-    numbers, at = np.zeros((len(sizes), apart), np.int32), np.full(panel.capacity, -1, np.int32)
-    weights = np.zeros((problems, panel.capacity))
-    groups = rng.permutation(len(sizes))
-    for section, (size, first) in enumerate(zip(sizes, starts, strict=False)):
-        numbers[section, :3] = size, first, groups[section]
-        at[first : first + size] = rows.position[rng.integers(0, len(X), size)]
-        weights[:, first : first + size] = rng.normal(size=(problems, size))
-    gram.gather(panel, stream.upload(at), stream.upload(np.array([panel.capacity], np.int32)))
-    whole = range(n_pad // rows.lanes)
-    D, zero = stream.wide(weights), np.zeros((len(sizes) * problems, n_pad))
-    c = stream.wide(zero)
-    update = Update(problems, n_pad, c, D, panel.capacity, len(sizes))
-    for launch in gram.prepared(whole, panel, stream.upload(numbers), update):
-        launch()
-    sums = stream.read_wide(c, zero.shape)
-    for section, (size, first) in enumerate(zip(sizes, starts, strict=False)):
-        count, own = stream.upload(np.array([size], np.int32)), stream.wide(np.zeros((problems, n_pad)))
-        part = gram.part(panel, int(first), apart * -(-size // apart), count)
-        D = stream.wide(np.ascontiguousarray(weights[:, first : first + part.capacity]))
-        gram.accumulate(part, count, None, Update(problems, n_pad, own, D, part.capacity))
-        at_group = slice(groups[section] * problems, (groups[section] + 1) * problems)
-        np.testing.assert_array_equal(sums[at_group], stream.read_wide(own, (problems, n_pad)))
-    assert sums.all()
-
-
 @pytest.mark.parametrize("kind", ["dense", "clustered", "csr"])
 def test_long_launches_are_split(device: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU that shows a screen is reset after two seconds. The bits are the same, in small and in wide tiles."""
@@ -291,16 +233,16 @@ def test_long_launches_are_split(device: str, kind: str, monkeypatch: pytest.Mon
 def test_features_in_chunks(
     device: str, monkeypatch: pytest.MonkeyPatch, profile: str, name: str, m: int, dtype: str
 ) -> None:
-    """Of no whole number of chunks, working vectors or lane groups; of all rows, of a panel, and of its half."""
+    """Of no whole number of chunks, working vectors or lane groups; of all rows, of a panel, of its half, and in one
+    pass forward and back."""
     take_profile(profile, device, monkeypatch)
-    n, d = 500, 83
-    X = np.random.default_rng(0).normal(size=(n, d))
-    found = []
+    n, d, found, kernel = 500, 83, [], kernels.make(name, gamma=0.5 / 83)
+    X, V = np.random.default_rng(0).normal(size=(n, d)), np.random.default_rng(2).normal(size=(7, m))
     monkeypatch.setattr(lanes, "UNEVEN", 0)  # (an item of a panel has several tiles, as of many rows)
     for chunk in (10**9, 16):
         monkeypatch.setattr(lanes, "CHUNK", chunk)
         with Stream(device) as stream:
-            gram = products_of(stream, X, kernels.make(name, gamma=0.5 / d), "dense", dtype)
+            gram = products_of(stream, X, kernel, "dense", dtype)
             made = gram_program(gram.kernel.spec, "both", "dense", dtype, stream.profile, d, shape_class(m))
             assert (f"-DCHUNK={chunk}" in made.options) == (chunk < d)
             of = gathered(stream, gram, m)
@@ -308,28 +250,14 @@ def test_features_in_chunks(
             sums = summed(stream, gram, of, np.random.default_rng(1).normal(size=(1, m)), kept)
             of = gathered(stream, gram, m, square=True)
             whole, half = (tile(stream, gram, of, symmetric=symmetric)[:m, :m] for symmetric in (False, True))
-            found.append((stored(stream, gram, kept)[:m], sums, whole, np.tril(half)))
+            both = Sums(gram, of.panel, m, len(V)).forward_back(V)
+            found.append((stored(stream, gram, kept)[:m], sums, whole, np.tril(half), both))
     for whole, cut in zip(*found, strict=True):
         np.testing.assert_array_equal(whole, cut)
     np.testing.assert_array_equal(np.tril(found[0][2]), found[0][3])
-    np.testing.assert_allclose(found[1][0], kernels.make(name, gamma=0.5 / d)(X, X[:m]).T, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("outputs", [1, 7])
-def test_one_pass_in_chunks(device: str, monkeypatch: pytest.MonkeyPatch, outputs: int) -> None:
-    """Forward and back over more vectors and features than a tile takes at a time."""
-    take_profile("cpu", device, monkeypatch)
-    n, d, m, found = 900, 83, 150, []
-    X, V = np.random.default_rng(0).normal(size=(n, d)), np.random.default_rng(1).normal(size=(outputs, m))
-    for chunk in (10**9, 16):
-        monkeypatch.setattr(lanes, "CHUNK", chunk)
-        with Stream(device) as stream:
-            gram = products_of(stream, X, kernels.make("rbf", gamma=0.5 / d), "dense")
-            panel, _, _ = gathered(stream, gram, m, square=True)
-            found.append(Sums(gram, panel, m, outputs).forward_back(V))
-    K = kernels.make("rbf", gamma=0.5 / d)(X, X[:m])
-    np.testing.assert_array_equal(*found)
-    np.testing.assert_allclose(found[1], (V @ K.T) @ K, rtol=0, atol=1e-5 * np.abs((V @ K.T) @ K).max())
+    K = kernel(X, X[:m])
+    np.testing.assert_allclose(found[1][0], K.T, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(found[1][4], (V @ K.T) @ K, rtol=0, atol=1e-5 * np.abs((V @ K.T) @ K).max())
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -25,9 +25,9 @@ from clsvm import SVC, kernels
 from clsvm.errors import RowTooLargeError
 from clsvm.gram import exact, layouts, responses
 from clsvm.gram.partition import Partition
-from clsvm.gram.responses import MAX_BATCH, SmallBatchPredictor, Support
+from clsvm.gram.responses import MAX_BATCH, Support
 from clsvm.models.model import KernelModel
-from clsvm.opencl import devices, memory
+from clsvm.opencl import memory
 from clsvm.opencl.contexts import Kernel, thread_dict
 from clsvm.opencl.stream import Stream
 from tests.conftest import calls_of, noisy
@@ -292,21 +292,6 @@ def test_given_back_when_another_needs_the_memory(device: str) -> None:
             stream.buffer(128)
 
 
-def test_kernel_objects_belong_to_a_thread(device: str) -> None:
-    """Their arguments are theirs, so another thread's would do its work."""
-
-    def work() -> list[Any]:
-        with Stream(device) as stream:
-            return [stream.kernel("kernel void nothing(global float *x) {}", (), "nothing")._kernel for _ in range(2)]
-
-    here, again = work()
-    with ThreadPoolExecutor(1) as thread:
-        there, there_again = thread.submit(work).result()
-    assert here is again
-    assert there is there_again
-    assert here is not there
-
-
 def test_the_estimator_s_attributes_are_copies_of_no_consequence(device: str) -> None:
     X, y = noisy(200, 6)
     estimator = SVC(device=device).fit(X, y)
@@ -437,21 +422,11 @@ def test_nothing_is_built_while_a_call_holds_its_stream(
     device: str, quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fork waits for the builder first."""
-    model, X = make_model(d=23), sparse_rows(MAX_BATCH, 23, 2)
-    built, prepared, streams = list[bool](), list[bool](), list[Stream]()
-
-    def watched(owner: Any, name: str, seen: Any) -> None:
-        plain = getattr(owner, name)
-        monkeypatch.setattr(owner, name, lambda self, *given: seen(self, *given) or plain(self, *given))
-
-    watched(SmallBatchPredictor, "responses", lambda self, stream, *given: streams.append(stream))
-    watched(Stream, "kernel", lambda self, *given: built.append(self.lock._is_owned()))
-    watched(Kernel, "prepared", lambda *given: prepared.append(any(one.lock._is_owned() for one in streams[-1:])))
+    model, X, build, held = make_model(d=23), sparse_rows(MAX_BATCH, 23, 2), Stream.kernel, list[bool]()
+    monkeypatch.setattr(
+        Stream, "kernel", lambda self, *given: held.append(self.lock._is_owned()) or build(self, *given)
+    )
     model.decision_function(X[:2], device)
-    before = len(prepared)
-    model.decision_function(X, device)
-    groups = -(-MAX_BATCH // devices.default_profile(devices.find(device)).lanes)
-    assert (len(prepared) > before) == (groups > 1)  # for another number of lane groups
-    assert before > 0
-    assert built
-    assert not any(built + prepared)
+    model.decision_function(X, device)  # (another number of lane groups)
+    assert held
+    assert not any(held)

@@ -112,21 +112,6 @@ def test_the_error_is_within_what_the_record_says(device: str, d: int, signs: bo
     assert EMULATED.error < 2 * UNITS[0].error
 
 
-@pytest.mark.parametrize("used", [*UNITS, EMULATED], ids=lambda one: one.name)
-def test_sums_of_an_update_fit_where_features_were_staged(used: Units) -> None:
-    """And tiles are whole warps, staged by whole work-groups, and no larger than the wide ones that are counted."""
-    V = GPU.lanes
-    items, together = used.items(V), used.together(V)
-    across, along = used.blocks * V // used.vectors, used.groups * V // used.rows
-    staged = 2 * used.depth * 16 * ((used.groups * V // 4 + 2) + (used.blocks * V // 4 + 2))
-    assert 8 * across * used.sharing * (together * along * used.fragment + 4) <= staged < 48 << 10
-    assert used.rows // used.fragment % together == 0
-    assert items == used.warp * across * along
-    assert items % (used.groups * V // 4) == items % (used.blocks * V // 4) == 0
-    wide = GPU.tiles["wide"]
-    assert (used.groups <= wide["GROUPS"], used.blocks <= wide["BLOCKS"]) == (True, True)
-
-
 def _without(made: Variant) -> Variant:
     words = "  units(part, u, x_low PASSED);"
     assert words in made.text
