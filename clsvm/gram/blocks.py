@@ -73,7 +73,7 @@ def products_of(stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str)
     Otherwise it is a :class:`BlockGram`. Raises ValueError if memory_limit cannot hold a few blocks of rows, and the
     errors of layouts.build.
     """
-    left, asked, n, itemsize = stream.limit - stream.allocated, plan.kind, X.shape[0], np.dtype(dtype).itemsize
+    left, n, itemsize = stream.limit - stream.allocated, X.shape[0], np.dtype(dtype).itemsize
     plain = layouts.LAYOUTS[plan.kind].plain
     if plain and n * layouts.row_bytes(plan, X, itemsize) > PLAIN_SHARE * left:
         plan = replace(plan, kind=plain)  # the row cache makes better use of the memory than a large inverted index
@@ -85,7 +85,7 @@ def products_of(stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str)
             if taken + STATE_BYTES * n > ROWS_SHARE * left:
                 raise MemoryLimitError(stream.limit, stream.allocated, taken)
             return gram
-    return BlockGram(stream, X, plan, kernel, dtype, asked)
+    return BlockGram(stream, X, plan, kernel, dtype)
 
 
 class Streamed:
@@ -120,7 +120,9 @@ class Streamed:
         self.near = near = shared and X.nbytes <= stream.info.largest_buffer
         self.single = layouts.streamed_plan(plan, X, left) if again else layouts.single_pass_plan(plan, X)
         row = layouts.row_bytes(self.single, X, self.itemsize)
-        most = BLOCK if not again else max(UNIFIED, MIN_ROWS * row) if stream.unified else COPIED
+        most = BLOCK
+        if again:
+            most = max(UNIFIED, MIN_ROWS * row) if stream.unified else COPIED
         self.arrangement: Arrangement | None = None
         if again and near and plan.kind == CLUSTERED.name:
             # if clustering the rows would exceed the memory budget, they keep the order of X
@@ -341,14 +343,11 @@ class Fetched:
 
 
 class BlockGram(Operator):
-    """Compute products with K over rows X (n, d), dense or CSR, that stay in the host's memory or a file.
-
-    ``asked`` names the layout that the rows would have if the device held all of them. Reports mention it.
-    """
+    """Compute products with K over rows X (n, d), dense or CSR, that stay in the host's memory or a file."""
 
     share = WORKING_SHARE
 
-    def __init__(self, stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str, asked: str = "") -> None:
+    def __init__(self, stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str) -> None:
         self.stream, self.kernel = stream, kernel
         self._streamed = streamed = Streamed(stream, X, plan, dtype, again=True)
         # _rows_stay: whether the rows U of K(X, U) stay laid out on the device, because every product copies them again
@@ -366,15 +365,15 @@ class BlockGram(Operator):
         stream.reserve(self._share)
         self._window: Window | None = None
         near = not self._rows_stay and streamed.near and not stream.profile.lacks("float64")
-        self.rows = self._first_pass(FILLED if near else LAID, asked or plan.kind)
+        self.rows = self._first_pass(FILLED if near else LAID)
         if near:  # so the device has doubles, in which the packing kernel of a Window subtracts the centre
             self._window = Window(streamed, self.rows, plan.centre)
 
-    def _first_pass(self, laid: float, asked: str) -> Rows:
+    def _first_pass(self, laid: float) -> Rows:
         """Make a first pass over the blocks of X, and return one :class:`Rows` that describes all rows.
 
         The result has the norms of all rows, and the mean cost of a value of K. ``laid`` is the cost of laying out one
-        value of X in a later pass, in multiply-adds of dense rows. ``asked`` is the layout that reports mention.
+        value of X in a later pass, in multiply-adds of dense rows.
         """
         norms: list[NDArray[Any]] = []
         laid_out: list[Rows] = []
@@ -386,8 +385,7 @@ class BlockGram(Operator):
         self._each_block(record)
         streamed, one = self._streamed, laid_out[0]
         (n, d), n_pad, stored = streamed.X.shape, sum(map(len, norms)), sum(rows.stored for rows in laid_out)
-        other = f", and so not {asked}" * (one.kind != asked)
-        words = f"in {len(laid_out)} blocks of {streamed.step} rows at most, which pass through the device{other}"
+        words = f"in {len(laid_out)} blocks of {streamed.step} rows at most, which pass through the device"
         cost = sum(rows.cost * rows.n for rows in laid_out) / n
         xx, arranged = self.stream.upload(np.concatenate(norms)), streamed.arrangement
         places = arranged.places if arranged else in_order(n, n_pad)

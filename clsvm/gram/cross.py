@@ -461,6 +461,7 @@ class Cross:
         source = Gram(stream, laid, kernel)
         self._panel = source.of_all(square=True)
         if not self._panel.rows_stay:
+            stream.finish()
             stream.free(*source.buffers())
         self._blocks: list[tuple[slice, Sums]] = []
         self._weights: tuple[Vector | None, Vector | None] = (None, None)

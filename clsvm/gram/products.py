@@ -339,11 +339,7 @@ class Gram(Operator):
         panel = self.panel(capacity or n, square)
         places = stream.upload(self.rows.position), stream.upload(np.array([n], np.int32))
         self.gather(panel, *places)
-        if panel.rows_stay:
-            panel.others = (*panel.others, *places)
-        else:
-            stream.finish()
-            stream.free(*places)
+        panel.others = (*panel.others, *places)
         return panel
 
     def values(self, panel: Panel, m: int) -> NDArray[Any]:
