@@ -16,7 +16,6 @@ from clsvm.gram.blocks import BlockGram, products_of
 from clsvm.gram.products import Gram, Operator, Update
 from clsvm.kernels import Kernel, make
 from clsvm.opencl.stream import Stream
-from clsvm.solvers import newton
 from tests.conftest import thrifty
 from tests.gram.panels import gathered, products, store, stored, tile
 
@@ -188,19 +187,6 @@ def test_every_task(device: str, machine: Any, n: int, d: int, share: float) -> 
     assert_allclose(f, g, atol=5e-3 * np.abs(f).max() + zero)
 
 
-def test_csr_rows_beyond_the_largest_buffer(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    X = sp.random(3000, 200, 0.1, "csr", random_state=0)
-    y = np.where(np.asarray(X.sum(axis=1)).ravel() > np.median(np.asarray(X.sum(axis=1))), 1, -1)
-    duals = []
-    monkeypatch.setattr(newton, "MOST", 0)  # (the smaller buffers hold no tile of that many rows)
-    for largest in ("4000000000", "200000"):
-        monkeypatch.setenv("CLSVM_LARGEST_BUFFER", largest)
-        report = SVC(gamma=0.5, device=device, layout="csr", cache_size=0.1, working_set_size=64).fit(X, y).fit_report_
-        assert ("pass through" in report.layout) == (largest == "200000")
-        duals.append(report.dual)
-    assert duals[0] == pytest.approx(duals[1], rel=1e-12)  # (half of K is computed or all of it)
-
-
 @pytest.mark.parametrize("form", ["dense", "csr"])
 def test_a_row_that_is_too_large_is_named(device: str, form: str) -> None:
     """By the caller's number, whatever block it is in, among the longest rows or not."""
@@ -214,11 +200,17 @@ def test_a_row_that_is_too_large_is_named(device: str, form: str) -> None:
 
 
 def test_what_fits_is_in_one_piece(device: str) -> None:
-    """Up to ROWS_SHARE of what is left, and what was laid out in vain is freed."""
+    """Up to ROWS_SHARE of what is left, and sparse rows up to the largest buffer; what was in vain is freed."""
     X = np.random.default_rng(0).random((4096, 64), np.float32)
-    for limit, expected in ((2 << 20, Gram), (1 << 20, BlockGram)):
+    cases = (
+        (2 << 20, 2 << 20, "dense", Gram),
+        (1 << 20, 1 << 20, "dense", BlockGram),
+        (8 << 20, 1 << 19, "csr", BlockGram),
+    )
+    for limit, largest, kind, expected in cases:
         with Stream(device, limit) as stream:
-            plan = layouts.choose(stream.profile, X, RBF.spec, "dense")
+            stream.largest = largest
+            plan = layouts.choose(stream.profile, X, RBF.spec, kind)
             assert type(products_of(stream, X, plan, RBF, "float32")) is expected
             assert stream.peak <= limit
             assert stream.allocated >= 4 * 4096

@@ -288,19 +288,12 @@ def test_given_back_when_another_needs_the_memory(device: str) -> None:
             stream.buffer(128)
 
 
-def test_the_estimator_s_attributes_are_copies_of_no_consequence(device: str) -> None:
+def test_support_vectors_on_a_device_are_read_only(device: str) -> None:
     X, y = noisy(200, 6)
     estimator = SVC(device=device).fit(X, y)
-    values = estimator.decision_function(X)
+    estimator.decision_function(X)
     with pytest.raises(ValueError, match="read-only"):
         estimator.support_vectors_[0] = 0  # the device would not see it
-    estimator.dual_coef_ = np.zeros_like(estimator.dual_coef_)
-    estimator.support_vectors_ = np.zeros_like(estimator.support_vectors_)
-    assert_array_equal(estimator.decision_function(X), values)
-    estimator.model_.intercept[0] += 1  # of the host, as it stands
-    assert_allclose(estimator.decision_function(X), values + 1, atol=1e-12)
-    estimator.fit(X, -y)
-    assert_allclose(estimator.decision_function(X), -values, atol=5e-3)
     assert estimator.fit(X, y).support_vectors_.flags.writeable
 
 
