@@ -280,6 +280,7 @@ def test_given_back_when_another_needs_the_memory(device: str) -> None:
     other.decision_function(X, device, 8 * nbytes)
     assert model._kept.nbytes
     assert other._kept.nbytes
+    model.decision_function(X, device, 10 * nbytes)
     with Stream(device, 10 * nbytes) as stream:
         assert model._kept.get(stream)
         stream.buffer(9 * nbytes - 64)
