@@ -332,16 +332,6 @@ def largest_nu(lo: Vector, hi: Vector) -> float:
     return float(np.floor(most / unit * (1 + _SLACK)) * unit)
 
 
-def soft_margin(problem: Problem, C: float) -> Problem:
-    """Return the C-SVC problem with the rows and weights of a nu-SVC problem.
-
-    If a is the solution of the C-SVC problem, nu-SVC with nu = sum |a| / (C * sum of weights) has the solution a / C.
-    The margin of the nu-SVC solution is then 1 / C. Source: Chang and Lin 2001, Training nu-Support Vector Classifiers,
-    theorem 5.
-    """
-    return c_svc(np.sign(problem.lo + problem.hi), C * (problem.hi - problem.lo))
-
-
 def nu_svr(y: Vector, C: Vector, nu: float) -> Problem:
     """Return the dual of nu-SVR for targets y (n,) and the bound C (n,) of each row.
 

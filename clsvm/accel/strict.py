@@ -30,7 +30,7 @@ class NoMarginError(Exception):
 class NuSVC(own.NuSVC):
     """Fit as clsvm's NuSVC, but raise NoMarginError if two classes have no margin."""
 
-    def _check_margins(self, rho: Any, fit: Any = None) -> None:
+    def _check_margins(self, rho: Any, problems: Any) -> None:
         if (self._margins(rho) <= self.tol).any():
             raise NoMarginError(f"nu={self.nu:g} leaves no margin between two classes")
 

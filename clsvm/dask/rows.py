@@ -316,15 +316,15 @@ class OverChunks(ChunkPredictions):
         if "score" not in vars(cls) and (score := getattr(cls, "score", None)):
             cls.score = scored(score)  # type: ignore[attr-defined]
 
-    def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
+    def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> None:
         if not is_dask(X):
             y, sample_weight = computed(y=y, sample_weight=sample_weight).values()
-            return super()._learn(X, y, sample_weight, started)  # type: ignore[misc]
+            super()._learn(X, y, sample_weight, started)  # type: ignore[misc]
+            return
         if len(device_list(self.device)) > 1:
             raise ValueError(f"rows in chunks need one device for each worker, got device={self.device!r}")
         rows = self._learn_chunks(X, y, sample_weight, started)
         self.bytes_sent_ = {"to the workers": rows.chunks.sent, "back": rows.chunks.received}
-        return rows
 
     def _learn_chunks(self, X: Any, y: Any, sample_weight: Any, started: float) -> ChunkedRows:
         """Fit the estimator to a Dask collection X (n, d), and return its rows.

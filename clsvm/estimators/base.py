@@ -7,7 +7,6 @@ whose names begin with one underscore.
 
 from __future__ import annotations
 
-import copy
 import inspect
 import re
 import textwrap
@@ -27,7 +26,7 @@ from sklearn.utils import validation
 from clsvm import arrays, kernels
 from clsvm.errors import warn
 from clsvm.estimators.callbacks import CallbackSupportMixin, FitTask, fit_task
-from clsvm.estimators.checks import check_missing, check_values, scaling_advice, shape_text, symmetric, variance
+from clsvm.estimators.checks import check_missing, check_values, shape_text, symmetric, variance
 from clsvm.gram import precision
 from clsvm.kernels import PRECOMPUTED, Kernel, Precomputed
 from clsvm.kernels.records import BUILTIN
@@ -39,6 +38,7 @@ from clsvm.system import explained
 from clsvm.tasks import CLASSES, TASKS
 
 _SLOW = "kernel is a Python function: it is evaluated for all pairs of rows on the host; a clsvm Kernel runs on devices"
+_SCALE = "; it may help to scale the columns of X, by scikit-learn's StandardScaler or MaxAbsScaler"
 DTYPES = [np.float64, np.float32]
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -66,12 +66,6 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         tags.input_tags.sparse = not self._precomputed
         return tags
 
-    def __sklearn_clone__(self) -> Any:
-        shallow = copy.copy(self)  # pyopencl's objects cannot be copied, so the clone gets the same device object
-        made = super(KernelEstimator, shallow).__sklearn_clone__()
-        made.device = self.device
-        return made
-
     def set_params(self, **params: Any) -> Self:
         """Set parameters of the estimator, as scikit-learn does, and return the estimator.
 
@@ -85,12 +79,6 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
                 raise ValueError(f"{next(iter(inner))} needs a Kernel, kernel is {self.kernel!r}")
             self.kernel = self.kernel.set_params(**{name.removeprefix("kernel__"): v for name, v in inner.items()})
         return self
-
-    def __getstate__(self) -> dict[str, Any]:
-        state: dict[str, Any] = super().__getstate__()
-        given = state.get("device")
-        device = [_by_name(one) for one in given] if isinstance(given, list | tuple) else _by_name(given)
-        return {**state, "device": device}
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit the estimator to training data.
@@ -129,17 +117,17 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
             learner = object.__new__(type(self))
             learner.__dict__ = self.__dict__.copy()
             learner._callback_task = callback_task
-            rows = learner._learn(X, y, sample_weight, started)
+            learner._learn(X, y, sample_weight, started)
             del learner._callback_task
             self.__dict__ = learner.__dict__  # all learnt attributes at once: an error above sets none
             if callback_task:
                 callback_task.end()
         if not self.fit_report_.converged:
-            warn(f"{self.fit_report_}{scaling_advice(self.model_.kernel, rows)}", ConvergenceWarning)
+            warn(f"{self.fit_report_}{_SCALE * isinstance(self.model_.kernel, Kernel)}", ConvergenceWarning)
         return self
 
-    def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
-        """Fit to X and y, set the learnt attributes, and return X in the form that the solver read.
+    def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> None:
+        """Fit to X and y, and set the learnt attributes.
 
         ``started`` is the value of perf_counter() at the start of the fit.
         """
@@ -153,10 +141,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         memory.parse_bytes(self.memory_limit)
         names = f"{', '.join(BUILTIN)}, precomputed"
         if isinstance(self.kernel, str) and not self._precomputed and self.kernel not in BUILTIN:
-            words = f"unknown kernel {self.kernel!r}; expected one of {names}, a Kernel or a function"
-            if self.kernel and not self.kernel.isidentifier():
-                words += f"; an expression is given as Kernel({self.kernel!r}, name=value for each of its parameters)"
-            raise ValueError(words)
+            raise ValueError(f"unknown kernel {self.kernel!r}; expected one of {names}, a Kernel or a function")
         if not (isinstance(self.kernel, str | Kernel) or self._user_kernel):
             raise TypeError(f"kernel must be a name ({names}), a Kernel or a function, got {self.kernel!r}")
         validation.check_random_state(given.get("random_state"))
@@ -325,9 +310,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         """
         kernel = self.kernel if isinstance(self.kernel, Kernel) else self._named_kernel(self.kernel, X)
         if words := kernel.beyond(self.dtype):
-            by_rows = isinstance(self.gamma, str) and kernel is not self.kernel and words.startswith("gamma=")
-            asked = f" (of gamma={self.gamma!r})" if by_rows else ""
-            raise ValueError(precision.beyond(words.replace(" ", f"{asked} ", 1), self.dtype))
+            raise ValueError(precision.beyond(words, self.dtype))
         return kernel
 
     def _named_kernel(self, kernel: str, X: Any) -> Kernel:
@@ -341,9 +324,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
             if gamma not in ("scale", "auto"):
                 raise ValueError(f"gamma must be 'scale', 'auto' or a positive number, got {gamma!r}")
             var = variance(X) if gamma == "scale" and "gamma" in names else 1.0
-            if not np.isfinite(var):
-                raise ValueError("gamma='scale': the variance of X is beyond float64; scale X or set gamma to a number")
-            gamma = 1.0 / (X.shape[1] * var) if var > 0 else 1.0
+            gamma = 1.0 / (X.shape[1] * var) if var else 1.0
         elif not isinstance(gamma, Real):
             raise TypeError(f"gamma must be 'scale', 'auto' or a positive number, got {gamma!r}")
         given = {"gamma": gamma, "degree": self.degree, "coef0": self.coef0}
@@ -402,8 +383,3 @@ def _named(made: type) -> frozenset[str]:
     """
     own_class = next(one for one in made.__mro__ if one.__module__.startswith("clsvm."))
     return frozenset(inspect.signature(own_class).parameters)
-
-
-def _by_name(device: Any) -> str | None:
-    """Return the value to pickle in place of ``device``: a device object of pyopencl becomes its index as text."""
-    return device if device is None or isinstance(device, str) else str(devices.find(device).index)

@@ -1,11 +1,7 @@
-"""Check the arguments of a fit: rows, kernel values, labels and weights.
-
-:func:`scaling_advice` returns advice for a fit that did not converge.
-"""
+"""Check the arguments of a fit: rows, kernel values, labels and weights."""
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any, NamedTuple
@@ -17,15 +13,10 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, column_or_1d
 
-from clsvm import arrays
-from clsvm.errors import naming, warn
-from clsvm.kernels import Kernel, Precomputed
+from clsvm.errors import naming
+from clsvm.kernels import Kernel
 
 _TRIAL_ROWS = 20  # a kernel function is tried on this many rows before a fit
-_SCALED = 2000  # after a fit that did not converge, the scales of columns are found from this many rows
-_MAX_ASYMMETRY = 1e-6  # largest asymmetry of K, as a share of its largest value, that needs no warning
-# A fit that fails to converge advises to scale X if column scales have a ratio > _SCALE_RATIO, or if K > _LARGE_VALUE.
-_SCALE_RATIO, _LARGE_VALUE = 1e3, 1e6
 Vector = NDArray[np.float64]
 Indices = NDArray[np.intp]
 _LARGEST = 1e100  # largest target, and largest sum of the coefficients' bounds, so that their squares do not overflow
@@ -47,9 +38,6 @@ def symmetric(K: NDArray[Any]) -> NDArray[Any]:
     worst = max(float(np.abs(K[i : i + step] - K[:, i : i + step].T).max()) for i in range(0, len(K), step))
     if worst > 1e-5 * float(np.abs(K).max()):
         raise ValueError(f"the kernel matrix is not symmetric: K(x, y) and K(y, x) differ by up to {worst:g}")
-    if worst > _MAX_ASYMMETRY * float(np.abs(K).max()):
-        words = f"the kernel matrix is not quite symmetric: K and K' differ by up to {worst:.2g}"
-        warn(f"{words}; the fit is to (K + K') / 2")
     return (K + K.T) / 2 if worst else K
 
 
@@ -76,26 +64,6 @@ def check_values(kernel: Kernel, X: Any) -> None:
         raise ValueError(f"{kernel!r} is not symmetric: K(x, y) and K(y, x) differ by up to {np.abs(K - K.T).max():g}")
 
 
-def scaling_advice(kernel: Kernel | Precomputed, X: Any) -> str:
-    """Return advice to scale the columns of X if their scales are the likely cause of a failed fit, else ""."""
-    if isinstance(kernel, Precomputed):
-        return ""
-    sample = arrays.without_empty(X[:: -(-X.shape[0] // _SCALED)])
-    with np.errstate(over="ignore"):
-        spans = sample.max(axis=0) - sample.min(axis=0)
-        spans = (spans.toarray() if sp.issparse(spans) else spans).ravel()
-        largest = float(np.abs(kernel(sample[:_TRIAL_ROWS])).max())
-    spans = spans[spans > 0].astype(np.float64)
-    scale_ratio = float(spans.max() / spans.min()) if len(spans) else 1.0
-    if scale_ratio > _SCALE_RATIO:
-        words = f"the columns of X differ in scale by a factor of {scale_ratio:.0e}"
-    elif largest > _LARGE_VALUE:
-        words = f"kernel values are as large as {largest:.0e}"
-    else:
-        return ""
-    return f"; {words}: scikit-learn's {'MaxAbsScaler' if sp.issparse(X) else 'StandardScaler'} would help"
-
-
 def variance(X: Any) -> float:
     """Return the variance of all entries of X; infinity or nan if it overflows."""
     with np.errstate(over="ignore", invalid="ignore"):
@@ -119,13 +87,9 @@ def check_missing(y: Any, name: str = "y") -> None:
     Only arrays of objects or strings are checked. scikit-learn's check would raise a TypeError for pandas.NA and None.
     ``name`` is the parameter's name in the message.
     """
-    dtype = getattr(y, "dtype", None)
-    if y is None or (isinstance(dtype, np.dtype) and dtype.kind not in "OT"):
-        return
     values = np.asarray(y)
-    NA = getattr(sys.modules.get("pandas"), "NA", None)
-    for one in values.ravel().tolist() if values.dtype.kind in "OT" else ():
-        if one is None or one is NA or (isinstance(one, float) and one != one):
+    for one in values.ravel().tolist() if y is not None and values.dtype.kind in "OT" else ():
+        if one is None or type(one).__name__ == "NAType" or one != one:
             raise ValueError(f"{name} must have a value for each row, got {one}: missing values are refused")
 
 
@@ -139,11 +103,6 @@ def classes_of(y: Any) -> Labels:
     if len(classes) < 2:
         raise ValueError(f"The number of classes has to be greater than one; got {len(classes)} class")
     return Labels(classes, index)
-
-
-def numbers_of(y: Any) -> Vector:
-    """Return targets (n,) of a regression as float64. Raises ValueError if a target exceeds _LARGEST."""
-    return check_size(np.asarray(column_or_1d(y, warn=True), np.float64))
 
 
 def check_size(y: Vector) -> Vector:

@@ -30,8 +30,8 @@ _COPIED = ("fit_status_", "shape_fit_", "n_iter_", "n_features_in_", "feature_na
 def from_sklearn(model: Any, **params: Any) -> Any:
     """Convert a fitted SVM of scikit-learn to the fitted estimator of clsvm.
 
-    The result has the same parameters and attributes, except that cache_size is not copied and fit_report_ is missing.
-    If ``model`` was fitted with probability=True, the result's ``model_`` predicts the same probabilities.
+    The result has the same parameters and attributes, except that cache_size is not copied, and fit_report_ and
+    probabilities are missing.
 
     Parameters
     ----------
@@ -73,11 +73,8 @@ def from_sklearn(model: Any, **params: Any) -> Any:
     classes = made._labels
     dual_coef = model.dual_coef_.toarray() if sparse.issparse(model.dual_coef_) else model.dual_coef_
     made.dual_coef_ = _float64(dual_coef).reshape(max(1, len(classes) - 1), len(made.support_))
-    A, B = (np.array(getattr(model, name, ()), np.float64) for name in ("_probA", "_probB"))
     plan = None if len(made.support_) else Plan("dense", np.zeros(model.n_features_in_), "no support vectors")
-    given = {"n_support": made._n_support, "plan": plan, "dtype": made.dtype}
-    estimates = {"probA": A if A.size else None, "probB": _flip_sign(B, classes) if B.size else None}
-    made.model_ = made._kernel_model(kernel, vectors, **given, **estimates)
+    made.model_ = made._kernel_model(kernel, vectors, n_support=made._n_support, plan=plan, dtype=made.dtype)
     return made
 
 
@@ -85,8 +82,7 @@ def to_sklearn(model: Any) -> Any:
     """Convert a fitted SVM of clsvm to the fitted estimator of scikit-learn.
 
     The result has the same parameters and attributes, except that cache_size is not copied. A :class:`clsvm.Kernel`
-    becomes the name of a kernel and its parameters. If ``model.model_`` has probabilities, the result predicts the same
-    probabilities, as if fitted with probability=True.
+    becomes the name of a kernel and its parameters.
 
     Parameters
     ----------
@@ -125,9 +121,6 @@ def to_sklearn(model: Any) -> Any:
     made.set_params(**_shared(model, kind, _OURS[kind]) | kernel_params)
     vars(made).update(libsvm_attributes(model), _gamma=float(numbers.get("gamma", 1.0)))
     _copy(model, made)
-    if expansion.probA is not None and expansion.probB is not None:
-        made._probA, made._probB = expansion.probA.copy(), _flip_sign(expansion.probB, expansion.classes)
-        made.probability = made._effective_probability = True
     return made
 
 
@@ -209,11 +202,3 @@ def _stored(dense: NDArray[np.float64]) -> sparse.csr_matrix:
     rows, columns = dense.shape
     structure = np.tile(np.arange(columns), rows), columns * np.arange(rows + 1)
     return sparse.csr_matrix((dense.ravel(), *structure), shape=dense.shape)
-
-
-def _flip_sign(B: NDArray[np.float64], classes: NDArray[Any]) -> NDArray[np.float64]:
-    """Convert the offsets B of probability sigmoids between the libraries.
-
-    For two classes the sign changes, because LIBSVM's positive class is the first one.
-    """
-    return 0.0 - B if len(classes) == 2 else B.copy()

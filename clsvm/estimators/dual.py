@@ -1,14 +1,13 @@
 """Define :class:`Machine`, the base class of the SVM estimators.
 
-Machine solves the dual problems that a subclass poses, and sets the learnt attributes. :func:`possible_nu` finds a
-larger nu to advise after a nu-SVC fit without a margin.
+Machine solves the dual problems that a subclass poses, and sets the learnt attributes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -16,27 +15,21 @@ from numpy.typing import NDArray
 from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import _num_samples, check_is_fitted
 
-from clsvm.errors import ClsvmError
 from clsvm.estimators.base import KernelEstimator
 from clsvm.estimators.checks import Indices
-from clsvm.fit import driver, sharded
+from clsvm.fit import driver
 from clsvm.fit.run import Fitted
 from clsvm.gram import layouts
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.opencl import devices
 from clsvm.parameters import PARAMETERS, Options
-from clsvm.problem import Subproblem, largest_nu, soft_margin
+from clsvm.problem import Problem, Subproblem
 from clsvm.tasks import CLASSES, TASKS
 
 Vector = NDArray[np.float64]
 # Group: dual problems to solve together, each with the index of its coefficients in the array of all coefficients.
 Group = list[tuple[Subproblem, Any]]
 _HARD_MARGIN = 1e30  # bound of the coefficients if C is infinite, for a hard margin
-_SAMPLE = 100  # the variance of rows in feature space is estimated from this many rows
-_LARGE = 10.0  # possible_nu solves C-SVC with a C of at most _LARGE / (variance of rows in feature space)
-_MARGIN_FACTOR = 10.0  # the largest C with which possible_nu solves C-SVC is 1 / (_MARGIN_FACTOR * tol)
-_BOUNDED = 1 - 1e-5  # above this share of the largest nu, possible_nu counts a class's coefficients as at their bounds
-_STEPS = 100  # possible_nu solves C-SVC with at most this many SMO iterations for each row
 
 
 class Machine(KernelEstimator):
@@ -84,7 +77,7 @@ class Machine(KernelEstimator):
                 subproblems = [_started(one, before[at], copies) for one, at in group]
             fit = driver.solve(rows, subproblems, kernel, self._options(), started, fit)
             rho = np.concatenate([result.rho for result in fit.results])
-            self._check_margins(rho, FitInput(rows, kernel, subproblems, started))
+            self._check_margins(rho, [one.problem for one in subproblems])
             for result, (_, at) in zip(fit.results, group, strict=True):
                 b, _ = self._scaled(result.b, result.rho)
                 coefficients[at] = b.reshape(len(b), copies, -1).sum(axis=1)
@@ -140,11 +133,10 @@ class Machine(KernelEstimator):
         """
         return b, rho.mean(axis=1)  # the mean of two offsets of a dual problem is the model's offset
 
-    def _check_margins(self, rho: Vector, fit: FitInput | None = None) -> None:
+    def _check_margins(self, rho: Vector, problems: Sequence[Problem]) -> None:
         """Warn if the offsets rho (problems, 2) of a nu-SVC's dual problems show that there is no margin.
 
-        Other tasks do not warn. The warning advises a larger nu, which is computed from the input ``fit`` of the fit.
-        If ``fit`` is None, the warning has no advice.
+        Other tasks do not warn. The warning names the largest nu that is feasible for all ``problems``.
         """
 
     def _solver_rows(self, X: Any, kernel: Kernel | None = None) -> tuple[Any, Kernel | Precomputed]:
@@ -209,71 +201,3 @@ def _repeated(X: Any, given: bool, copies: int) -> Any:
     if given:
         return np.tile(X, (copies, copies))
     return sp.vstack([X] * copies, "csr") if sp.issparse(X) else np.concatenate([X] * copies)
-
-
-class FitInput(NamedTuple):
-    """Hold the input of a fit: rows, kernel function, dual problems, and perf_counter() when the fit started."""
-
-    rows: Any
-    kernel: Kernel | Precomputed
-    subproblems: list[Subproblem]
-    started: float
-
-
-def possible_nu(fit: FitInput, narrow: Indices, nu: float, options: Options) -> str:
-    """Return advice on a larger nu, as text, for a nu-SVC fit without a margin.
-
-    ``narrow`` are the numbers of the dual problems that have no margin. Their rows are fitted by C-SVC with a large C.
-    The solution of C-SVC also solves nu-SVC for some nu, with the margin 1 / C. The advice is this nu. If all
-    coefficients of a class are at their bounds, no smaller nu has a larger margin, and the advice says so.
-    """
-    most = min(largest_nu(one.problem.lo, one.problem.hi) for one in fit.subproblems)
-    limit = f"the sizes of the classes allow at most nu={most:g}"
-    variance, subproblems = _variance(fit.rows, fit.kernel), [fit.subproblems[i] for i in narrow]
-    if not 0 < variance < np.inf:
-        return f"; {limit}"
-    C = min(_LARGE / variance, 1 / (_MARGIN_FACTOR * max(options.tol, np.finfo(np.float64).tiny)))
-    soft_nu = _soft_margin_nu(fit, subproblems, C, options)
-    if soft_nu is None or max(soft_nu) <= nu:
-        return f"; {limit}"
-    largest = [largest_nu(one.problem.lo, one.problem.hi) for one in subproblems]
-    if any(least > _BOUNDED * its for least, its in zip(soft_nu, largest, strict=True)):
-        return f"; no smaller nu than {most:g} gives a margin of more than {1 / C:.2g}, and {limit}"
-    if max(soft_nu) > most:
-        return f"; nu={max(soft_nu):.3g} would be large enough, but {limit}"
-    return f"; nu={min(most, _rounded_up(max(soft_nu))):g} is large enough, and {limit}"
-
-
-def _soft_margin_nu(fit: FitInput, subproblems: list[Subproblem], C: float, options: Options) -> list[float] | None:
-    """Solve C-SVC for each problem, and return the nu for which nu-SVC has the same solution.
-
-    Return None if a solve fails or takes too many iterations.
-    """
-    steps = _STEPS * max(len(one.rows) for one in subproblems)
-    steps = steps if options.max_iter < 0 else min(steps, options.max_iter)
-    asked = options.replace(max_iter=steps, gap_tol=None, checkpoint=None, verbose=False)
-    soft_problems = [Subproblem(one.rows, soft_margin(one.problem, C)) for one in subproblems]
-    try:
-        trained = driver.solve(fit.rows, soft_problems, fit.kernel, asked, fit.started)
-    except (ValueError, MemoryError, ClsvmError):  # an error while finding advice must not lose the user's fit
-        return None
-    if not trained.report.converged:
-        return None
-    weights = [float((one.problem.hi - one.problem.lo).sum()) for one in subproblems]
-    return [float(np.abs(one.b).sum()) / (C * weight) for one, weight in zip(trained.results, weights, strict=True)]
-
-
-def _variance(rows: Any, kernel: Kernel | Precomputed) -> float:
-    """Return the variance of some of the rows in the kernel's feature space. Return 0 for rows on Dask's workers."""
-    if sharded.is_remote(rows):
-        return 0.0
-    some = np.arange(0, rows.shape[0], -(-rows.shape[0] // _SAMPLE))
-    with np.errstate(all="ignore"):
-        K = rows[np.ix_(some, some)] if isinstance(kernel, Precomputed) else np.asarray(kernel(rows[some]))
-        return float(np.diagonal(K).mean() - K.mean())
-
-
-def _rounded_up(nu: float) -> float:
-    """Return nu rounded up to three significant digits."""
-    unit = 10.0 ** (np.floor(np.log10(nu)) - 2)
-    return float(np.ceil(nu / unit) * unit)

@@ -27,7 +27,7 @@ from clsvm.estimators.callbacks import FitTask
 from clsvm.gram.layouts.record import Plan
 from clsvm.kernels import Kernel
 from clsvm.losses import LOSSES
-from clsvm.models.decoder import Decoder, log_logistic, logistic
+from clsvm.models.decoder import Decoder, logistic
 from clsvm.nystrom import fit as nystrom
 from clsvm.nystrom.parameters import TABLE
 from clsvm.nystrom.rows import Task
@@ -97,12 +97,11 @@ class Falkon(KernelEstimator):
             raise KeyboardInterrupt
         return self
 
-    def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
+    def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> None:
         X, y = self._rows(X, y, reset=True, **self._checks)
         self._flat = y.ndim == 1
         targets = self._formulate(y, sample_weight)
         self._train(X, self._problem(targets), targets.classes, started)
-        return X
 
     def _formulate(self, y: Any, sample_weight: Any) -> Targets:
         """Return the numeric targets, weights and classes for y (n,) or (n, k).
@@ -431,7 +430,7 @@ class LogisticFalkonClassifier(FalkonClassifier):
         return logistic(self.decision_function(X))
 
     def predict_log_proba(self, X: Any) -> Vector:
-        """Return the logarithm of the probability of each class, finite even if the probability rounds to 0.
+        """Return the logarithm of the probability of each class.
 
         Parameters
         ----------
@@ -442,4 +441,4 @@ class LogisticFalkonClassifier(FalkonClassifier):
         -------
         ndarray of shape (n, k), float64
         """
-        return log_logistic(self.decision_function(X))
+        return np.log(self.predict_proba(X))

@@ -12,15 +12,15 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, OutlierMixin, RegressorMixin
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from clsvm.errors import warn
-from clsvm.estimators import checks, dual
+from clsvm.estimators import checks
 from clsvm.estimators.base import KernelLike, documented, set_parameters, without_probability
 from clsvm.estimators.dual import Group, Machine, Vector
 from clsvm.models.decoder import Decoder, pairs
 from clsvm.parameters import Number
-from clsvm.problem import Problem, Subproblem, c_svc, crammer_singer, epsilon_svr, nu_svc, nu_svr, one_class
+from clsvm.problem import Problem, Subproblem, c_svc, crammer_singer, epsilon_svr, largest_nu, nu_svc, nu_svr, one_class
 from clsvm.tasks import CLASSES
 
 Pair = tuple[int, int | None]  # positive and negative class of a binary problem; None means all other classes
@@ -42,7 +42,7 @@ class _Classifier(ClassifierMixin, Machine):
         """
         raise NotImplementedError
 
-    def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
+    def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> None:
         X, y = self._rows(X, y, reset=True)
         box = self._class_bounds(y, sample_weight)
         classes, k, coupled = box.classes, len(box.classes), self._strategy == "crammer_singer"
@@ -53,7 +53,6 @@ class _Classifier(ClassifierMixin, Machine):
         self.classes_, self.class_weight_ = classes, box.weights
         count = k if coupled or (k > 2 and self._strategy == "ovr") else k - 1
         self._fit_groups(X, self._groups(box), count, box.index, started, same_classes)
-        return X
 
     def _groups(self, box: checks.ClassBounds) -> Iterator[Group]:
         """Yield groups of dual problems that together make the fit, each group small enough for the host's memory."""
@@ -294,12 +293,14 @@ class NuSVC(_Classifier):
         """Return the margin of each problem, (problems,): half the difference of its two offsets rho (problems, 2)."""
         return np.asarray((rho[:, 0] - rho[:, 1]) / 2)
 
-    def _check_margins(self, rho: Vector, fit: dual.FitInput | None = None) -> None:
-        narrow = np.flatnonzero(self._margins(rho) <= self.tol)
-        if len(narrow):
-            words = f"NuSVC found a margin of no more than tol={self.tol:g} between two classes, so that it cannot tell"
-            words += f" them apart: nu={self.nu:g} is too small for these rows and this kernel function"
-            warn(words + (dual.possible_nu(fit, narrow, float(self.nu), self._options()) if fit else ""))
+    def _check_margins(self, rho: Vector, problems: Sequence[Problem]) -> None:
+        if (self._margins(rho) <= self.tol).any():
+            most = min(largest_nu(one.lo, one.hi) for one in problems)
+            warn(
+                f"NuSVC found a margin of no more than tol={self.tol:g} between two classes, so that it cannot tell "
+                f"them apart: nu={self.nu:g} is too small for these rows and this kernel function; the sizes of the "
+                f"classes allow at most nu={most:g}"
+            )
 
 
 def _pair_groups(class_pairs: Sequence[Pair], counts: checks.Indices, whole: bool) -> Iterator[Sequence[Pair]]:
@@ -336,14 +337,13 @@ class _Regressor(RegressorMixin, Machine):
         """Return the dual problem for targets y (n,) and sample weights (n,)."""
         raise NotImplementedError
 
-    def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
+    def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> None:
         X, y = self._rows(X, y, reset=True, y_numeric=True)
         self._fit_whole(X, y, sample_weight, started)
-        return X
 
     def _formulate(self, y: Any, sample_weight: Any) -> list[Subproblem]:
         weights = checks.weights_of(sample_weight, y)
-        problem = self._problem(checks.numbers_of(y), weights)
+        problem = self._problem(checks.check_size(column_or_1d(y, dtype=np.float64, warn=True)), weights)
         return [Subproblem(np.arange(problem.n), problem)]
 
 
@@ -550,11 +550,10 @@ class OneClassSVM(OutlierMixin, Machine):
         """
         return super().fit(X, y, sample_weight)
 
-    def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
+    def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> None:
         X = self._rows(X, reset=True)
         self._fit_whole(X, None, checks.weights_of(sample_weight, X), started)
         self.offset_ = -self.intercept_
-        return X
 
     def _formulate(self, y: Any, sample_weight: Any) -> list[Subproblem]:
         weights = checks.bounds_of(1.0, checks.weights_of(sample_weight, sample_weight))

@@ -217,7 +217,7 @@ class FoldSolution(NamedTuple):
 
         Values are rounded to 10 decimals, so that equal rows have equal values in spite of rounding errors.
         """
-        estimator._check_margins(self.solution.rho)
+        estimator._check_margins(self.solution.rho, [self.problem])
         values, rho = estimator._scaled(self.solution.f - self.problem.q, self.solution.rho)
         return np.round(values[0] - rho[0], 10), float(rho[0])
 

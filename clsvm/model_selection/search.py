@@ -33,7 +33,7 @@ from clsvm.estimators.dual import Machine
 from clsvm.estimators.falkon import Falkon
 from clsvm.model_selection.fits import Fits, FoldResult, Rows
 from clsvm.model_selection.folds import Folds, NystromFolds
-from clsvm.models.decoder import log_logistic, logistic
+from clsvm.models.decoder import logistic
 
 
 class _SearchCV(GridSearchCV):
@@ -372,7 +372,7 @@ class LookupEstimator(BaseEstimator):
 
     @_if_estimator_has_it
     def predict_log_proba(self, numbers: Rows) -> Any:
-        return log_logistic(self._entries(self.result_.values, numbers))
+        return np.log(logistic(self._entries(self.result_.values, numbers)))
 
     @_if_estimator_has_it
     def score(self, numbers: Rows, y: Any, sample_weight: Any = None) -> float:

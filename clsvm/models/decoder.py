@@ -119,13 +119,6 @@ def logistic(values: Vector) -> Vector:
     return np.stack([expit(-values), expit(values)], axis=1)
 
 
-def log_logistic(values: Vector) -> Vector:
-    """Return the logarithms of the probabilities of :func:`logistic`. They are finite even if a probability is 0."""
-    if values.ndim == 2:
-        return np.asarray(values - np.logaddexp.reduce(values, axis=1, keepdims=True))
-    return -np.logaddexp(0, np.stack([values, -values], axis=1))
-
-
 def pairs(k: int) -> list[tuple[int, int]]:
     """Return all pairs of k classes in the order of their problems: (0, 1), (0, 2), ..., (1, 2), ..."""
     return list(combinations(range(k), 2))

@@ -156,22 +156,6 @@ def test_what_is_made_is_an_estimator() -> None:
     assert ours.fit(X, y).fit_report_.converged
 
 
-@pytest.mark.filterwarnings("ignore:The .probability. parameter")
-@pytest.mark.parametrize("k", [2, 3])
-def test_probabilities_come_along(k: int) -> None:
-    X, y, fresh = rows_of("SVC", k)
-    theirs = svm.SVC(probability=True, random_state=0).fit(X, y)
-    expected = theirs.predict_proba(fresh)
-    assert (expected.max(axis=1) < 0.9).any()
-    ours = from_sklearn(theirs, dtype="float64")
-    within = 5e-3 if k == 2 else 1e-9  # (scikit-learn's copy of LIBSVM couples two classes as well, to 0.005 / 2)
-    np.testing.assert_allclose(ours.model_.predict_proba(fresh), expected, rtol=0, atol=within)
-    back = to_sklearn(ours)
-    assert back.probability is True
-    np.testing.assert_allclose(back.predict_proba(fresh), expected, atol=1e-12)
-    np.testing.assert_array_equal(back.predict(fresh), theirs.predict(fresh))
-
-
 def test_a_kernel_object_becomes_its_name_and_numbers() -> None:
     X, y, fresh = rows_of("SVC")
     ours = SVC(kernel=make("poly", gamma=0.1, coef0=0.5, degree=2), gamma=7.0, dtype="float64").fit(X, y)

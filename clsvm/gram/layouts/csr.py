@@ -32,7 +32,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from clsvm.arrays import Data, centred, entries
+from clsvm.arrays import Data, centred
 from clsvm.errors import BufferSizeError
 from clsvm.gram import partition
 from clsvm.gram.layouts import record
@@ -298,7 +298,7 @@ class Csr(Layout):
         return count[plan.partition.order[plan.partition.dense :]] if plan.partition else count
 
     def block_bytes(self, plan: Plan, X: Data, itemsize: int, width: int) -> int:
-        longest = int(np.sort(np.diff(entries(X).indptr))[-width:].sum())
+        longest = int(np.sort(np.diff(sp.csr_matrix(X).indptr))[-width:].sum())
         return (min(X.shape[1], longest) + 1 + _whole(plan)) * width * itemsize + 4 * X.shape[1]
 
     def build(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> CsrRows:
@@ -309,7 +309,7 @@ class Csr(Layout):
 
         Return the columns that are stored densely (n, number), and the other columns in CSR.
         """
-        X = entries(centred(X, plan.centre))
+        X = sp.csr_matrix(centred(X, plan.centre))
         if self.splits and plan.partition:
             return partition.split(X, plan.partition)
         if plan.partition:

@@ -24,7 +24,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import DTypeLike, NDArray
 
-from clsvm.arrays import Data, centred, entries
+from clsvm.arrays import Data, centred
 from clsvm.gram import partition
 from clsvm.gram.layouts import record
 from clsvm.gram.layouts.record import Launch, Layout, Panel, Places, Plan, Reader, Rows, Survey, Text, options
@@ -466,7 +466,7 @@ class Clustered(Lanes):
 
     def build(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> LaneRows:
         if sp.issparse(X):
-            X, plan = entries(centred(X, plan.centre)), replace(plan, centre=np.zeros(X.shape[1]))
+            X, plan = centred(X, plan.centre), replace(plan, centre=np.zeros(X.shape[1]))
         return self._packed(stream, X, plan, dtype, *self.arranged(stream, X, plan, dtype))
 
     def arranged(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> Arrangement:
