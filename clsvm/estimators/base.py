@@ -182,8 +182,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
             raise TypeError(
                 f"Sparse precomputed kernels are not supported: dense data is required, got {type(X).__name__}"
             )
-        if not X_only:
-            check_missing(y)
+        check_missing(y)
         if self._user_kernel:
             arrays.check_files(X)
             validation.check_consistent_length(X, None if X_only else y)
@@ -283,7 +282,8 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
     @property
     def _fitted_decoder(self) -> Decoder:
         """Return the decoder that turns decision values of the fitted estimator into predictions."""
-        return Decoder(TASKS[self._task].kind, self._labels)
+        columns = not getattr(self, "_flat", True)  # a FalkonRegressor was fitted to targets (n, k)
+        return Decoder(TASKS[self._task].kind, self._labels, columns=columns)
 
     def _decoder(self, y: Any, sample_weight: Any) -> Decoder:
         """Return the decoder of predictions that an estimator fitted to y and sample_weight would have."""

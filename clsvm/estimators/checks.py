@@ -184,20 +184,6 @@ class ClassBounds:
     bounds: Vector
 
 
-def class_bounds(C: float, class_weight: Any, sample_weight: Any, y: Any, error_start: str) -> ClassBounds:
-    """Return the classes of labels y (n,), and the bounds of the coefficients of a classification.
-
-    A class without a row of positive weight is left out. Raises ValueError if fewer than two classes remain. The
-    message begins with ``error_start``.
-    """
-    classes, index = classes_of(y)
-    weights = class_weights(class_weight, classes, classes[index])
-    rows = weights_of(sample_weight, index, error_start)
-    bounds = bounds_of(C, rows, weights[index])
-    left, index = weighted_classes(index, bounds, error_start)
-    return ClassBounds(classes[left], weights[left], index, np.maximum(bounds, 0))
-
-
 def weighted_classes(index: Indices, weights: Vector, error_start: str) -> tuple[Indices, Indices]:
     """Return the numbers of the classes with a row of positive weight, and each row's index (n,) among these classes.
 

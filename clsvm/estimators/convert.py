@@ -106,8 +106,7 @@ def to_sklearn(model: Any) -> Any:
     """
     kind = _other(model, _THEIRS, "clsvm")
     expansion: KernelModel = model.model_
-    given = model.kernel == "precomputed"
-    if expansion.kernel.name not in _KERNELS or (not given and isinstance(expansion.kernel, Precomputed)):
+    if expansion.kernel.name not in _KERNELS or model._user_kernel:
         got = expansion.kernel if isinstance(expansion.kernel, Kernel) else model.kernel
         raise ValueError(f"scikit-learn has the kernels {', '.join(_KERNELS)}, got {got!r}")
     if not getattr(model, "bias", True):

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import _num_samples, check_is_fitted
@@ -145,7 +144,10 @@ class Machine(KernelEstimator):
         A task whose dual problem has two coefficients for each row gets all rows twice.
         """
         rows, made = super()._solver_rows(X, kernel)
-        return _repeated(rows, isinstance(made, Precomputed), TASKS[self._task].copies), made
+        if (copies := TASKS[self._task].copies) > 1:
+            repeated = np.tile(np.arange(rows.shape[0]), copies)
+            rows = rows[np.ix_(repeated, repeated)] if isinstance(made, Precomputed) else rows[repeated]
+        return rows, made
 
     def _fit_whole(self, X: Any, y: Any, sample_weight: Any, started: float) -> None:
         """Fit a task that has a single dual problem over all rows, such as a regression."""
@@ -189,15 +191,3 @@ def _started(one: Subproblem, start: Vector, copies: int) -> Subproblem:
         start = np.tile(start, copies)
         start = np.where(one.problem.lo < 0, np.minimum(start, 0), np.maximum(start, 0))
     return replace(one, start=start)
-
-
-def _repeated(X: Any, given: bool, copies: int) -> Any:
-    """Return the rows X repeated ``copies`` times: all rows, then all rows again.
-
-    If ``given`` is true, X is a kernel matrix, whose rows and columns are both repeated.
-    """
-    if copies == 1:
-        return X
-    if given:
-        return np.tile(X, (copies, copies))
-    return sp.vstack([X] * copies, "csr") if sp.issparse(X) else np.concatenate([X] * copies)

@@ -6,10 +6,9 @@ Their base class :class:`Falkon` chooses inducing points and calls the solver in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -33,7 +32,7 @@ from clsvm.nystrom.parameters import TABLE
 from clsvm.nystrom.rows import Task
 from clsvm.opencl import devices
 from clsvm.report import Status
-from clsvm.tasks import CLASSES, NUMBERS
+from clsvm.tasks import CLASSES, NUMBERS, TASKS
 
 Vector = NDArray[np.float64]
 _Callback = Callable[[int, Vector, float], Any] | None
@@ -59,7 +58,6 @@ class Falkon(KernelEstimator):
     """
 
     _table = TABLE
-    _checks: Mapping[str, Any] = MappingProxyType({})  # options of scikit-learn's check of y
 
     def _loss(self, outputs: int) -> str:
         """Return the name of the loss function for this number of outputs: a key of clsvm.losses.LOSSES."""
@@ -98,7 +96,8 @@ class Falkon(KernelEstimator):
         return self
 
     def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> None:
-        X, y = self._rows(X, y, reset=True, **self._checks)
+        numbers = TASKS[self._task].kind == NUMBERS
+        X, y = self._rows(X, y, reset=True, y_numeric=numbers, multi_output=numbers)
         self._flat = y.ndim == 1
         targets = self._formulate(y, sample_weight)
         self._train(X, self._problem(targets), targets.classes, started)
@@ -183,18 +182,32 @@ class Falkon(KernelEstimator):
         return nystrom.Centers(before, index if same else None, f"{before.shape[0]} of the fit before"), self.dual_coef_
 
     def _choose_centers(self, X: Any, kernel: Kernel, weights: Vector, random: RandomState) -> nystrom.Centers:
+        """Return the given inducing points, or draw some from the rows X (n, d) with positive ``weights`` (n,)."""
         selection = self.center_selection
         if not isinstance(selection, str):
-            selection = self._given_centers(selection, X.shape[1], kernel)
-            if sp.issparse(selection) != sp.issparse(X):
-                selection = sp.csr_matrix(selection) if sp.issparse(X) else selection.toarray()
-        where = {"device": devices.first_device(self.device), "memory_limit": self.memory_limit}
-        return nystrom.choose_centers(X, selection, self.n_centers, weights, random, kernel, float(self.penalty), where)
+            given = self._given_centers(selection, X, kernel)
+            return nystrom.Centers(given, None, f"{given.shape[0]} that were given")
+        eligible = np.flatnonzero(weights > 0)
+        m, words = nystrom.count_centers(len(eligible), self.n_centers)
+        if m == len(eligible):
+            return nystrom.Centers(X[eligible], eligible, f"{words}: every row")
+        if selection == "uniform":
+            index = np.sort(random.choice(eligible, m, replace=False))
+            return nystrom.Centers(X[index], index, words)
+        if selection == "k-means++":
+            drawn = nystrom.spread_rows(X, eligible, m, random)
+        else:
+            where = {"device": devices.first_device(self.device), "memory_limit": self.memory_limit}
+            scores = nystrom.leverage(X, kernel, eligible, float(self.penalty), random, where)
+            drawn = random.choice(eligible, m, replace=False, p=scores / scores.sum())
+        index = np.sort(drawn)
+        return nystrom.Centers(X[index], index, f"{words}, drawn by {selection}")
 
-    def _given_centers(self, given: Any, d: int, kernel: Kernel) -> Any:
-        """Check the inducing points that the user gave as center_selection, and return them as an array or CSR matrix.
+    def _given_centers(self, given: Any, X: Any, kernel: Kernel) -> Any:
+        """Check the inducing points that the user gave as center_selection, and return them dense or CSR, as X is.
 
-        Raises ValueError or TypeError if they are not rows of d features for which the kernel function is defined.
+        Raises ValueError or TypeError if they are not rows with the features of X for which the kernel function is
+        defined.
         """
         asked = {"accept_sparse": "csr", "dtype": DTYPES, "order": "C", "input_name": "center_selection"}
         with naming("center_selection"):
@@ -202,10 +215,12 @@ class Falkon(KernelEstimator):
             if names is not None and expected is not None and not np.array_equal(names, expected):
                 raise ValueError(f"the centers must have the columns of X, {[*expected]}, got {[*names]}")
             rows = arrays.canonical(check_array(arrays.checked(given, "center_selection"), **asked))
-            if rows.shape[1] != d:
-                raise ValueError(f"the centers have {rows.shape[1]} features, X has {d}")
+            if rows.shape[1] != X.shape[1]:
+                raise ValueError(f"the centers have {rows.shape[1]} features, X has {X.shape[1]}")
             kernel.check_domain(rows)
-        return rows
+        if sp.issparse(rows) == sp.issparse(X):
+            return rows
+        return sp.csr_matrix(rows) if sp.issparse(X) else rows.toarray()
 
     @property
     def _max_steps(self) -> int:
@@ -264,7 +279,6 @@ class FalkonRegressor(RegressorMixin, Falkon):
     """
 
     _task = "nystrom_numbers"
-    _checks = MappingProxyType({"y_numeric": True, "multi_output": True})
 
     def __init__(
         self,
@@ -308,10 +322,6 @@ class FalkonRegressor(RegressorMixin, Falkon):
 
     def _decoder(self, y: Any, sample_weight: Any) -> Decoder:
         return Decoder(NUMBERS, np.zeros(0), columns=np.ndim(y) > 1)
-
-    @property
-    def _fitted_decoder(self) -> Decoder:
-        return Decoder(NUMBERS, np.zeros(0), columns=not getattr(self, "_flat", True))
 
 
 @documented

@@ -32,7 +32,7 @@ class _Classifier(ClassifierMixin, Machine):
     """Fit a classifier. This is the base class of SVC and NuSVC, which define the dual problem of two classes."""
 
     _weights_error = "Invalid input"  # start of the error message for weights that leave fewer than two classes
-    _strategy = "ovo"  # value of the parameter multi_class
+    multi_class = "ovo"  # NuSVC has no other strategy, and SVC has a parameter of this name
 
     def _problem(self, signs: Vector, bounds: Vector) -> Problem:
         """Return the dual problem of two classes.
@@ -45,19 +45,19 @@ class _Classifier(ClassifierMixin, Machine):
     def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> None:
         X, y = self._rows(X, y, reset=True)
         box = self._class_bounds(y, sample_weight)
-        classes, k, coupled = box.classes, len(box.classes), self._strategy == "crammer_singer"
+        classes, k, coupled = box.classes, len(box.classes), self.multi_class == "crammer_singer"
         before = getattr(self, "classes_", classes)
         same_classes = np.array_equal(before, classes)
         if self.warm_start and not same_classes and (k == 2 or coupled):
             raise ValueError(f"warm_start: the fit before had the classes {before}, got {classes}")
         self.classes_, self.class_weight_ = classes, box.weights
-        count = k if coupled or (k > 2 and self._strategy == "ovr") else k - 1
+        count = k if coupled or (k > 2 and self.multi_class == "ovr") else k - 1
         self._fit_groups(X, self._groups(box), count, box.index, started, same_classes)
 
     def _groups(self, box: checks.ClassBounds) -> Iterator[Group]:
         """Yield groups of dual problems that together make the fit, each group small enough for the host's memory."""
         index, bounds, k, n = box.index, box.bounds, len(box.classes), len(box.index)
-        if self._strategy == "crammer_singer":
+        if self.multi_class == "crammer_singer":
             yield [(Subproblem(np.arange(n), crammer_singer(index, bounds, k)), ...)]
         elif k == 2:
             yield [(one.embedded(n), ...) for one in self._subproblems(index, self._class_pairs(k), bounds)]
@@ -68,7 +68,16 @@ class _Classifier(ClassifierMixin, Machine):
                 yield [(one, _dual_coef_index(pair, one.rows, index)) for pair, one in each]
 
     def _class_bounds(self, y: Any, sample_weight: Any) -> checks.ClassBounds:
-        return checks.class_bounds(self._bound, self.class_weight, sample_weight, y, self._weights_error)
+        """Return the classes of labels y (n,), and the bounds of the coefficients.
+
+        A class without a row of positive weight is left out. Raises ValueError if fewer than two classes remain.
+        """
+        classes, index = checks.classes_of(y)
+        weights = checks.class_weights(self.class_weight, classes, classes[index])
+        rows = checks.weights_of(sample_weight, index, self._weights_error)
+        bounds = checks.bounds_of(self._bound, rows, weights[index])
+        left, index = checks.weighted_classes(index, bounds, self._weights_error)
+        return checks.ClassBounds(classes[left], weights[left], index, np.maximum(bounds, 0))
 
     def _class_pairs(self, k: int) -> list[Pair]:
         """Return for k classes the positive and negative class of each binary problem.
@@ -77,7 +86,7 @@ class _Classifier(ClassifierMixin, Machine):
         """
         if k == 2:
             return [(1, 0)]
-        return [*pairs(k)] if self._strategy == "ovo" else [(i, None) for i in range(k)]
+        return [*pairs(k)] if self.multi_class == "ovo" else [(i, None) for i in range(k)]
 
     def _subproblems(self, index: checks.Indices, class_pairs: Sequence[Pair], bounds: Vector) -> list[Subproblem]:
         """Return the dual problem for each pair of classes in ``class_pairs``, over the rows of its classes.
@@ -92,14 +101,14 @@ class _Classifier(ClassifierMixin, Machine):
         return made
 
     def _formulate(self, y: Any, sample_weight: Any) -> list[Subproblem]:
-        if self._strategy == "crammer_singer":
+        if self.multi_class == "crammer_singer":
             raise NotImplementedError
         box = self._class_bounds(y, sample_weight)
         return self._subproblems(box.index, self._class_pairs(len(box.classes)), box.bounds)
 
     def _decoder(self, y: Any, sample_weight: Any) -> Decoder:
         classes = self._class_bounds(y, sample_weight).classes
-        return self._decoder_of(classes, len(classes) > 2 and self._strategy == "ovo")
+        return self._decoder_of(classes, len(classes) > 2 and self.multi_class == "ovo")
 
     @property
     def _fitted_decoder(self) -> Decoder:
@@ -218,10 +227,6 @@ class SVC(_Classifier):
         checkpoint_every: float = 60.0,
     ) -> None:
         set_parameters(self, locals())
-
-    @property
-    def _strategy(self) -> str:  # type: ignore[override]
-        return self.multi_class
 
     def _problem(self, signs: Vector, bounds: Vector) -> Problem:
         return c_svc(signs[None], bounds[None], bool(self.bias))

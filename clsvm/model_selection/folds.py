@@ -267,11 +267,11 @@ class NystromFolds(Fits):
         centers = first._choose_centers(self.rows, kernel, weights, random)
         least, tol = (min(float(getattr(job.estimator, name)) for job in group.jobs) for name in ("penalty", "tol"))
         prepared = nystrom.LocalRows(self.rows)
-        formulation = nystrom.formulate(kernel, centers, options, least, prepared.survey(kernel, options))
+        dtypes = prepared.formulate(kernel, centers, options, least)
         losses = [self._of_fold(job).loss for job in group.jobs]
         outputs = min(MAX_OUTPUTS, MAX_HOST_BYTES // (8 * ARRAYS * self.n))
         parts = _parts(group.jobs, 1 if losses[0].coupled else max(1, outputs // k))
-        with prepared.lay_out(formulation, options, formulation.dtypes[0], k * len(parts[0])):
+        with prepared.lay_out(options, dtypes[0], k * len(parts[0])):
             prepared.draw(random, least, tol, all(loss.quadratic for loss in losses), len(parts))
             last: dict[int, Vector] = {}  # fold -> coefficients (k, m)
             for part in parts:
@@ -292,7 +292,7 @@ class NystromFolds(Fits):
             raise KeyboardInterrupt
         if found.status is Status.STALLED and prepared.has_finer_dtype:
             return False
-        f = prepared.decision_values(found).reshape(len(part), -1, self.n)
+        f = prepared.operator.decision_values(found.alpha).reshape(len(part), -1, self.n)
         alpha = found.alpha.reshape(len(part), -1, found.alpha.shape[1])
         jobs = list(dict.fromkeys(part))
         seconds = (perf_counter() - began) / len(jobs)

@@ -1,7 +1,7 @@
-"""Fit a Nyström model: :func:`choose_centers` draws inducing points, :func:`train` computes the coefficients.
+"""Fit a Nyström model: draw inducing points (:func:`spread_rows`, :func:`leverage`), and compute the coefficients.
 
-:func:`train` surveys the rows, makes the preconditioner (:func:`formulate`), lays the rows out on devices
-(:class:`Rows`), and runs Newton's method (newton.py). If float32 proves too coarse, the solve goes on in float64.
+:func:`train` surveys the rows, makes the preconditioner, lays the rows out on devices (:class:`Rows`), and runs
+Newton's method (newton.py). If float32 proves too coarse, the solve goes on in float64.
 """
 
 from __future__ import annotations
@@ -79,60 +79,20 @@ class Survey(NamedTuple):
     extent: Extent
 
 
-class Formulation(NamedTuple):
-    """Hold the parts of a fit that do not depend on targets.
-
-    Attributes
-    ----------
-    kernel
-        kernel function.
-    centers
-        inducing points.
-    preconditioner
-        preconditioner of K(C, C), the kernel matrix of the inducing points C.
-    rows
-        layout, devices and norms of the rows X (:class:`Survey`).
-    dtypes
-        dtypes of kernel values to try, in order.
-    """
-
-    kernel: Kernel
-    centers: Centers
-    preconditioner: Preconditioner
-    rows: Survey
-    dtypes: tuple[str, ...]
-
-
-def formulate(kernel: Kernel, centers: Centers, options: Options, penalty: float, rows: Survey) -> Formulation:
-    """Make the formulation that all tasks over the rows X share. ``penalty`` is the smallest penalty of the tasks.
-
-    float64 is tried first if float32 is too coarse: if K(C, C) of the inducing points C is ill-conditioned, or if
-    intermediate values of the kernel function leave the range of float32. Raises ValueError if K(C, C) is not positive
-    semi-definite or not finite, or if values leave the range of float64, too.
-    """
-    first, limit = devices.first_device(options.device), options.memory_limit
-    with rows_of(CENTERS):
-        K = kernel_matrix(centers.rows, kernel=kernel, dtype="float64", device=first, memory_limit=limit)
-    if not np.isfinite(K).all():
-        raise ValueError(f"{kernel!r} is not finite for some pairs of centers (center_selection)")
-    least = min(SINGLE, SQUARES / penalty) if rows.finest == "float32" else 0.0
-    preconditioner = Preconditioner(K, least, options.device, limit)
-    dtypes, d = list(dict.fromkeys((options.dtype, rows.finest))), centers.rows.shape[1]
-    given = kernel, rows.extent, measures(kernel, centers.rows, rows.plan).extent
-    if (preconditioner.condition > COARSE or outside(*given, dtypes[0], d)) and rows.finest in dtypes:
-        dtypes = [rows.finest]
-    check_range(*given, d, dtype=dtypes[0])
-    return Formulation(kernel, centers, preconditioner, rows, tuple(dtypes))
-
-
 class Rows(ABC):
     """Hold the rows X (n, d) of a fit, on one device or several, for any number of tasks with ``k`` outputs.
 
-    A task is a loss with targets, weights and a penalty (:class:`Task`). Call :meth:`survey`, enter :meth:`lay_out`,
-    call :meth:`draw`, then :meth:`solve` for each task.
+    A task is a loss with targets, weights and a penalty (:class:`Task`). Call :meth:`formulate`, enter
+    :meth:`lay_out`, call :meth:`draw`, then :meth:`solve` for each task.
 
     Attributes
     ----------
+    surveyed
+        layout, devices and norms of the rows (:class:`Survey`).
+    preconditioner
+        preconditioner of K(C, C), the kernel matrix of the inducing points C.
+    operator
+        the row operator of the last task's solve.
     blocks
         blocks of rows on their devices.
     cost
@@ -145,11 +105,13 @@ class Rows(ABC):
         whether the blocks have their targets already.
     """
 
+    surveyed: Survey
+    preconditioner: Preconditioner
+    operator: RowOperator
     blocks: Parts
     cost: float
     sample: NDArray[np.intp] | None
     with_targets = False
-    _operator: RowOperator  # sends the requests of the last task's solve to the blocks of rows
 
     @abstractmethod
     def survey(self, kernel: Kernel, options: Options) -> Survey:
@@ -167,15 +129,39 @@ class Rows(ABC):
     def _open_blocks(self, points: InducingPoints, options: Options) -> AbstractContextManager[Parts]:
         """Return a context with the rows laid out in blocks on the devices, and set the attribute ``cost``."""
 
+    def formulate(self, kernel: Kernel, centers: Centers, options: Options, penalty: float) -> tuple[str, ...]:
+        """Survey the rows, and make the preconditioner that all tasks share. Return the dtypes to try, in order.
+
+        ``penalty`` is the smallest penalty of the tasks. float64 is tried first if float32 is too coarse: if K(C, C) of
+        the inducing points C is ill-conditioned, or if intermediate values of the kernel function leave the range of
+        float32. Raises ValueError if K(C, C) is not positive semi-definite or not finite, or if values leave the range
+        of float64, too.
+        """
+        rows = self.surveyed = self.survey(kernel, options)
+        first, limit = devices.first_device(options.device), options.memory_limit
+        with rows_of(CENTERS):
+            K = kernel_matrix(centers.rows, kernel=kernel, dtype="float64", device=first, memory_limit=limit)
+        if not np.isfinite(K).all():
+            raise ValueError(f"{kernel!r} is not finite for some pairs of centers (center_selection)")
+        least = min(SINGLE, SQUARES / penalty) if rows.finest == "float32" else 0.0
+        self._kernel, self._centers = kernel, centers
+        self.preconditioner = Preconditioner(K, least, options.device, limit)
+        dtypes, d = list(dict.fromkeys((options.dtype, rows.finest))), centers.rows.shape[1]
+        given = kernel, rows.extent, measures(kernel, centers.rows, rows.plan).extent
+        if (self.preconditioner.condition > COARSE or outside(*given, dtypes[0], d)) and rows.finest in dtypes:
+            dtypes = [rows.finest]
+        check_range(*given, d, dtype=dtypes[0])
+        return tuple(dtypes)
+
     @contextmanager
-    def lay_out(self, formulation: Formulation, options: Options, dtype: str, k: int) -> Iterator[None]:
+    def lay_out(self, options: Options, dtype: str, k: int) -> Iterator[None]:
         """Lay out rows and inducing points on the devices in ``dtype``, until the with block ends.
 
         k: number of outputs of each task. Raises MemoryLimitError if the memory limit of a device is too small.
         """
-        survey = formulation.rows
-        self._formulation, self.k, self.has_finer_dtype = formulation, k, dtype != survey.finest
-        points = InducingPoints(formulation.centers.rows, formulation.kernel, survey.plan, dtype, k, survey.finest)
+        finest = self.surveyed.finest
+        self.k, self.has_finer_dtype = k, dtype != finest
+        points = InducingPoints(self._centers.rows, self._kernel, self.surveyed.plan, dtype, k, finest)
         with self._open_blocks(points, options) as self.blocks:
             yield
 
@@ -191,8 +177,8 @@ class Rows(ABC):
         quadratic: whether the loss of the tasks is quadratic.
         tasks: number of tasks.
         """
-        preconditioner, values, n = self._formulation.preconditioner, None, sum(self.blocks.sizes)
-        self.sample = self._formulation.centers.indices
+        preconditioner, values, n = self.preconditioner, None, sum(self.blocks.sizes)
+        self.sample = self._centers.indices
         s = sampled(n, preconditioner.rank, self.k, self.cost, tol, quadratic, tasks)
         if s > preconditioner.m:
             self.sample = np.sort(random.choice(n, s, replace=False)) if s < n else np.arange(n)
@@ -205,7 +191,7 @@ class Rows(ABC):
 
         asked: other parameters of :class:`Newton`.
         """
-        preconditioner, sizes = self._formulation.preconditioner, self.blocks.sizes
+        sizes = self.blocks.sizes
         task = replace(task, largest=task.deviation)
         samples: Any = [None] * len(sizes) if self.sample is None else split(self.sample, sizes)
         ends, total = np.cumsum(sizes), task.total
@@ -214,15 +200,8 @@ class Rows(ABC):
             local_task = None if self.with_targets else task.subset(slice(ends[i] - sizes[i], ends[i]))
             return samples[i], total, local_task
 
-        self._operator = RowOperator(self.blocks, task, preconditioner.m, task_arguments)
-        return Newton(self._operator, preconditioner, tol, max_iter, **asked).run(start)
-
-    def decision_values(self, found: Result) -> Vector:
-        """Return the decision values f (k, n) of all n rows for k outputs, at the coefficients ``found.alpha``.
-
-        ``found`` is the result of the task solved last. Products with K have the dtype of those in gradients.
-        """
-        return self._operator.decision_values(found.alpha)
+        self.operator = RowOperator(self.blocks, task, self.preconditioner.m, task_arguments)
+        return Newton(self.operator, self.preconditioner, tol, max_iter, **asked).run(start)
 
 
 class LocalRows(Rows):
@@ -293,11 +272,11 @@ def train(
     """
     rows, clock = X if isinstance(X, Rows) else LocalRows(X), Clock(since)
     clock.lap("check")
-    formulation = formulate(kernel, centers, options, task.penalty, rows.survey(kernel, options))
+    dtypes = rows.formulate(kernel, centers, options, task.penalty)
     clock.lap("preconditioner")
-    found, peak, allocated, preconditioner = None, 0, 0, formulation.preconditioner
-    for dtype in formulation.dtypes:
-        with rows.lay_out(formulation, options, dtype, len(task.y)):
+    found, peak, allocated = None, 0, 0
+    for dtype in dtypes:
+        with rows.lay_out(options, dtype, len(task.y)):
             clock.lap("layout")
             rows.draw(random, task.penalty, options.tol, task.loss.quadratic)
             clock.lap("preconditioner")
@@ -309,7 +288,7 @@ def train(
         if found.status is not Status.STALLED:
             break
     assert found is not None
-    factors = preconditioner.plan
+    preconditioner, factors = rows.preconditioner, rows.preconditioner.plan
     report = NystromReport(
         **{name: getattr(found, name) for name in _OF_SOLVE},
         **{name: getattr(preconditioner, name) for name in _OF_PRECONDITIONER},
@@ -319,13 +298,13 @@ def train(
         sample=preconditioner.m if rows.sample is None else len(rows.sample),
         bytes_held=max(peak, allocated + factors.nbytes),
         seconds=clock.seconds(),
-        device=formulation.rows.device,
+        device=rows.surveyed.device,
         layout=rows.describe(),
         factors=str(factors),
-        dtype=formulation.rows.finest if found.exact else dtype,
+        dtype=rows.surveyed.finest if found.exact else dtype,
         trace=tuple(found.trace),
     )
-    return found.alpha, report, formulation.rows.plan
+    return found.alpha, report, rows.surveyed.plan
 
 
 class Clock:
@@ -386,46 +365,15 @@ def count_centers(n: int, requested: int | str) -> tuple[int, str]:
     return m, f"{m} of {n} rows" + (f" ({requested} were asked for)" if m < int(requested) else " as asked for")
 
 
-def choose_centers(
-    X: Data,
-    selection: Any,
-    requested: int | str,
-    weights: NDArray[np.float64],
-    random: np.random.RandomState,
-    kernel: Kernel,
-    penalty: float,
-    where: Mapping[str, Any],
-) -> Centers:
-    """Choose inducing points from rows X (n, d) by ``selection``, an estimator's center_selection.
-
-    selection: "uniform", "k-means++", "leverage", or the points (m, d) themselves.
-    requested: the estimator's n_centers.
-    weights: sample weights (n,); rows with weight 0 are not drawn.
-    kernel, penalty: kernel function and penalty of the estimator, on which leverage scores depend.
-    where: device and memory_limit for the kernel values that leverage scores need.
-    """
-    if not isinstance(selection, str):
-        return Centers(selection, None, f"{selection.shape[0]} that were given")
-    eligible = np.flatnonzero(weights > 0)
-    m, words = count_centers(len(eligible), requested)
-    if m == len(eligible):
-        return Centers(X[eligible], eligible, f"{words}: every row")
-    if selection == "uniform":
-        drawn = random.choice(eligible, m, replace=False)
-    elif selection == "k-means++":
-        some = eligible if len(eligible) <= CANDIDATES * m else random.choice(eligible, CANDIDATES * m, replace=False)
-        drawn = np.unique(some[kmeans_plusplus(X[some], m, random_state=random)[1]])
-        # If rows coincide, k-means++ draws a row twice. Rows drawn at random replace the repeated ones.
-        others = random.choice(np.setdiff1d(eligible, drawn), m - len(drawn), replace=False)
-        drawn = np.concatenate([drawn, others])
-    else:
-        scores = _leverage(X, kernel, eligible, penalty, random, where)
-        drawn = random.choice(eligible, m, replace=False, p=scores / scores.sum())
-    index = np.sort(drawn)
-    return Centers(X[index], index, f"{words}, drawn by {selection}" if selection != "uniform" else words)
+def spread_rows(X: Data, eligible: NDArray[np.intp], m: int, random: np.random.RandomState) -> NDArray[np.intp]:
+    """Return the numbers of m different rows of X[eligible] that are far from one another, drawn by k-means++."""
+    some = eligible if len(eligible) <= CANDIDATES * m else random.choice(eligible, CANDIDATES * m, replace=False)
+    drawn = np.unique(some[kmeans_plusplus(X[some], m, random_state=random)[1]])
+    # If rows coincide, k-means++ draws a row twice. Rows drawn at random replace the repeated ones.
+    return np.concatenate([drawn, random.choice(np.setdiff1d(eligible, drawn), m - len(drawn), replace=False)])
 
 
-def _leverage(
+def leverage(
     X: Data,
     kernel: Kernel,
     eligible: NDArray[np.intp],
@@ -436,20 +384,15 @@ def _leverage(
     """Return approximate ridge leverage scores of the rows X[eligible], up to a common factor. All scores are positive.
 
     The score of a row x is K(x, x) - K(x, S) (K(S, S) + penalty * s * I)^-1 K(S, x), for a set S of s rows that are
-    drawn uniformly. Source: Rudi, Calandriello, Carratino, Rosasco 2018 (BLESS).
+    drawn uniformly. Kernel values are computed on the device, and within the memory limit, of ``where``. Source: Rudi,
+    Calandriello, Carratino, Rosasco 2018 (BLESS).
     """
     s = min(SAMPLE_ROWS, len(eligible))
     sample_rows = X[np.sort(random.choice(eligible, s, replace=False))]
     K = kernel_matrix(sample_rows, kernel=kernel, dtype="float64", **where)
     factor, lower = cho_factor(K + penalty * s * np.eye(s), lower=True)
-    scores, step = np.empty(len(eligible)), max(1, BLOCK // s)
-    for some in gen_batches(len(eligible), step):
-        rows = X[eligible[some]]
-        cross = solve_triangular(factor, kernel_matrix(sample_rows, rows, kernel, **where), lower=lower)
-        scores[some] = _diagonal(kernel, rows) - np.square(cross).sum(axis=0)
+    scores = np.concatenate([np.diagonal(kernel(X[eligible[some]])) for some in gen_batches(len(eligible), 256)])
+    for some in gen_batches(len(eligible), max(1, BLOCK // s)):
+        cross = solve_triangular(factor, kernel_matrix(sample_rows, X[eligible[some]], kernel, **where), lower=lower)
+        scores[some] -= np.square(cross).sum(axis=0)
     return np.maximum(scores, 1e-3 * max(float(scores.mean()), 1e-300))
-
-
-def _diagonal(kernel: Kernel, X: Data) -> NDArray[np.float64]:
-    """Return K(x, x) for each row x of X."""
-    return np.concatenate([np.diagonal(kernel(X[some])) for some in gen_batches(X.shape[0], 256)])

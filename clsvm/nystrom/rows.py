@@ -139,15 +139,6 @@ class InducingPoints(NamedTuple):
     k: int
     finest: str
 
-    def cross(self, stream: Stream, X: Data, more_precise: bool = False) -> Cross:
-        """Return products with K(X, C) in ``dtype``, for rows X (n, d) that this call lays out on the device.
-
-        If ``more_precise`` is true, products are in the dtype ``finest``, and K is not stored, since few products
-        follow.
-        """
-        dtype = self.finest if more_precise else self.dtype
-        return Cross(stream, X, self.rows, self.kernel, self.plan, dtype, self.k, keep=not more_precise)
-
 
 class RowBlock:
     """Hold rows X on one device, and compute the sums over these rows that a solve needs.
@@ -182,8 +173,10 @@ class RowBlock:
     @classmethod
     def built(cls, stream: Stream, X: Data, points: InducingPoints, task: Task | None = None) -> RowBlock:
         """Lay out rows X (n, d) on the stream's device for products with K(X, C). Return the block of these rows."""
-        more_precise = None if points.dtype == points.finest else partial(points.cross, stream, X, more_precise=True)
-        return cls(points.cross(stream, X), more_precise, task)
+        laid_out = partial(Cross, stream, X, points.rows, points.kernel, points.plan)
+        # The more precise products do not store K, since few of them follow.
+        more_precise = None if points.dtype == points.finest else partial(laid_out, points.finest, points.k, keep=False)
+        return cls(laid_out(points.dtype, points.k), more_precise, task)
 
     def begin_task(self, sample: NDArray[np.intp] | None, total: Vector, task: Task | None) -> None:
         """Begin a solve at the coefficients 0, where the decision values f of the rows are the task's offset.
@@ -409,7 +402,7 @@ class RowOperator:
         return self._call_and_add("hessian", V)
 
     def decision_values(self, alpha: Vector) -> Vector:
-        """Return the decision values f (k, n) of all rows.
+        """Return the decision values f (k, n) of all rows, by products in the dtype of those in gradients.
 
         alpha: coefficients (k, m) for targets as the caller gave them, not divided by ``Task.units``.
         """
