@@ -9,9 +9,6 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.model_selection import GridSearchCV
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 from clsvm import SVC, SVR, FalkonClassifier, FalkonRegressor, LogisticFalkonClassifier, NuSVC, NuSVR, OneClassSVM
 from clsvm.estimators import callbacks
@@ -78,30 +75,11 @@ def test_steps_of_a_falkon_fit_are_tasks_with_a_fitted_estimator(estimator: Any,
     assert vars(model).keys() == vars(plain).keys() | {"_skl_callbacks"}
 
 
-def test_scores_of_steps() -> None:
-    monitor = callback.ScoringMonitor(scoring=["accuracy"])
-    model = FalkonClassifier(n_centers=60, random_state=0).set_callbacks(monitor).fit(X, LABELS)
-    scores = [row["accuracy"] for row in monitor.get_logs().data]
-    assert len(scores) == model.n_iter_ + 1
-    assert scores[0] == scores[-1] == model.score(X, LABELS)  # (sorted by the tree: the fit itself is the first)
-
-
 def test_weights_are_metadata() -> None:
     heard = Noted()
     weights = np.linspace(1, 2, len(X))
     SVC().set_callbacks(heard).fit(X, SIGNS, sample_weight=weights)
     assert heard.metadata["sample_weight"] is weights
-
-
-def test_inside_of_meta_estimators() -> None:
-    """Callbacks of a search reach the fits of every fold, and its task tree has them in the place of its leaves."""
-    heard, monitor = Noted(), callback.ScoringMonitor(scoring=["accuracy"])
-    machine = make_pipeline(StandardScaler(), SVC().set_callbacks(heard, monitor))
-    GridSearchCV(machine, {"svc__C": [1, 10]}, cv=2).fit(X, SIGNS)
-    assert heard.names == FIT * 5  # two values, two folds, and the refit
-    logs = monitor.get_logs()
-    assert logs.estimator_name == "GridSearchCV"
-    assert len({row["task_id_path"] for row in logs.data}) == 5
 
 
 def test_a_failed_fit_tears_down_and_leaves_the_estimator() -> None:

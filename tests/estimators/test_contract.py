@@ -1,30 +1,23 @@
 """The estimators under the rest of scikit-learn, beside its own in the same place."""
 
-import copy
 import inspect
 import pickle
 import re
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-import joblib
 import numpy as np
 import pytest
 import scipy.sparse as sp
 import sklearn.svm
-from sklearn import config_context
 from sklearn.base import clone
-from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
-from sklearn.exceptions import ConvergenceWarning, UnsetMetadataPassedError
-from sklearn.experimental import enable_halving_search_cv  # noqa: F401 (HalvingGridSearchCV)
+from sklearn.datasets import load_breast_cancer, load_iris
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics.pairwise import rbf_kernel
-from sklearn.model_selection import GridSearchCV, cross_val_predict, cross_validate
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.model_selection import GridSearchCV, cross_val_predict
 
 import clsvm
-from clsvm import SVC, SVR, NuSVC, NuSVR, OneClassSVM
+from clsvm import SVC, OneClassSVM
 from clsvm.estimators import base
 from clsvm.model_selection import SVCSearchCV
 from clsvm.models import decoder
@@ -32,9 +25,6 @@ from clsvm.opencl import devices
 from tests.conftest import thrifty
 
 IRIS = load_iris(return_X_y=True)
-TWO = (IRIS[0][50:, :2], IRIS[1][50:])  # versicolor and virginica, which overlap
-DIABETES = tuple(part[:200] for part in load_diabetes(return_X_y=True))
-PLACE = IRIS[0][:, :2], IRIS[0][:, 2]  # a regression in the plane
 
 CLASSES = pytest.mark.parametrize("name", ["SVC", "NuSVC", "SVR", "NuSVR", "OneClassSVM"])
 CLASSIFIERS = pytest.mark.parametrize("name", ["SVC", "NuSVC"])
@@ -116,21 +106,6 @@ def clsvm_names() -> list[str]:
     return [name for name in clsvm.__all__ if hasattr(sklearn.svm, name)]
 
 
-def further() -> list[tuple[Any, Any, Any]]:
-    """Estimators of each task that are copied, shared out and cut in batches."""
-    X, y = IRIS
-    return [
-        (SVC(C=3, class_weight="balanced", memory_limit="1GB"), X, y),
-        (NuSVC(nu=0.3), X, y),
-        (NuSVR(C=3, nu=0.4), *DIABETES),
-        (SVC(multi_class="crammer_singer"), X, y),
-        (SVC(multi_class="ovr"), X, y),
-        (SVC(kernel="precomputed"), rbf_kernel(X), y),
-    ]
-
-
-IDS = ["svc", "nu-svc", "nu-svr", "crammer-singer", "ovr", "precomputed"]
-FURTHER = pytest.mark.parametrize(("model", "X", "y"), further(), ids=IDS)
 LEARNT = ("support_", "dual_coef_", "intercept_", "n_iter_", "n_support_")
 
 
@@ -138,52 +113,6 @@ def same_bits(one: Any, other: Any, X: Any) -> None:
     for name in LEARNT:
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
     np.testing.assert_array_equal(values_of(one, X), values_of(other, X))
-
-
-@FURTHER
-def test_copies(model: Any, X: Any, y: Any, tmp_path: Path) -> None:
-    X = sp.csr_matrix(X) if model.get_params().get("class_weight") else X
-    model = clone(model).fit(X, y)
-    joblib.dump(model, tmp_path / "model")
-    copies = [copy.copy(model), copy.deepcopy(model), joblib.load(tmp_path / "model")]
-    for made in copies + [pickle.loads(pickle.dumps(model, protocol)) for protocol in (2, pickle.HIGHEST_PROTOCOL)]:
-        same_bits(made, model, X)
-        assert (made.get_params(), made.fit_report_) == (model.get_params(), model.fit_report_)
-    assert not hasattr(clone(model), "model_")
-    same_bits(clone(model).fit(X, y), model, X)
-
-
-@FURTHER
-def test_threads_at_once(model: Any, X: Any, y: Any) -> None:
-    """The same fit four times at once, another beside it: the bits of one alone; and so one model's values."""
-    alone = clone(model).fit(X, y)
-    other = SVR(C=2), *PLACE
-    jobs = [(clone(model), X, y) if i % 5 else other for i in range(10)]
-    with joblib.parallel_config("threading", n_jobs=4):
-        fitted = joblib.Parallel()(joblib.delayed(clone(m).fit)(rows, target) for m, rows, target in jobs)
-        values = joblib.Parallel()(joblib.delayed(values_of)(alone, X) for _ in range(8))
-    for i in range(10):
-        if i % 5:
-            same_bits(fitted[i], alone, X)
-    for got in values:
-        np.testing.assert_array_equal(got, values_of(alone, X))
-
-
-@pytest.mark.parametrize(
-    ("model", "X", "y"), [*further(), (SVC(kernel="laplacian"), *IRIS)], ids=[*IDS, "a function of differences"]
-)
-@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
-def test_a_row_does_not_depend_on_its_batch(model: Any, X: Any, y: Any, sparse: bool) -> None:
-    if sparse and model.kernel == "precomputed":
-        pytest.skip("kernel values are dense")
-    rows = sp.csr_matrix(X) if sparse else X
-    model = clone(model).fit(rows, y)
-    together = values_of(model, rows)
-    assert len(np.unique(together)) > 50
-    for step in (1, 33):
-        apart = [values_of(model, rows[i : i + step]) for i in range(0, 99, step)]
-        np.testing.assert_array_equal(np.concatenate(apart), together[:99])
-    np.testing.assert_array_equal(values_of(model, rows[np.arange(99)[::-1]]), together[:99][::-1])
 
 
 def shared_letters(texts: Any, others: Any) -> np.ndarray:
@@ -257,31 +186,6 @@ def test_a_fit_that_did_not_converge_advises_to_scale_rows_that_can_be_scaled() 
     with pytest.warns(ConvergenceWarning) as seen:
         SVC(kernel="precomputed", max_iter=1).fit(rbf_kernel(X), y)
     assert "Scaler" not in str(seen[0].message)
-
-
-@pytest.fixture
-def routing() -> Iterator[None]:
-    with config_context(enable_metadata_routing=True):
-        yield
-
-
-@CLASSES
-def test_sample_weights_are_routed(name: str, routing: None) -> None:
-    """Through a pipeline and cross-validation to where they are asked for; elsewhere they are refused."""
-    model = getattr(clsvm, name)()
-    X, y = TWO if name.endswith("C") else PLACE
-    weights = np.random.default_rng(0).choice([0.3, 1.0, 3.0], len(X))
-    asked = clone(model).set_fit_request(sample_weight=True)
-    line = make_pipeline(StandardScaler().set_fit_request(sample_weight=False), asked)
-    rows = StandardScaler().fit_transform(X)
-    same_bits(line.fit(X, y, sample_weight=weights)[-1], clone(model).fit(rows, y, sample_weight=weights), rows)
-    assert not np.array_equal(values_of(line[-1], rows), values_of(clone(model).fit(rows, y), rows))
-    options: dict[str, Any] = {"cv": 3, "params": {"sample_weight": weights}, "scoring": lambda *_: 0.0}
-    results = cross_validate(asked, X, y, **options, return_indices=True, return_estimator=True)
-    for train, fitted in zip(results["indices"]["train"], results["estimator"], strict=True):
-        same_bits(fitted, clone(model).fit(X[train], y[train], sample_weight=weights[train]), X)
-    with pytest.raises(UnsetMetadataPassedError, match="sample_weight"):
-        cross_validate(model, X, y, **options)
 
 
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])

@@ -3,6 +3,7 @@
 import os
 import pickle
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -230,21 +231,13 @@ def test_labels(labels: np.ndarray) -> None:
     np.testing.assert_array_equal(SVC().fit(X.tolist(), labels[Y].tolist()).dual_coef_, model.dual_coef_)
 
 
-@pytest.mark.parametrize(
-    "form", ["F", "read-only", "slices", "backwards", ">f8", "object", "longdouble", "U40", "list"]
-)
+@pytest.mark.parametrize("form", ["F", "slices", "backwards", ">f8", "longdouble", "U40"])
 def test_dense_forms(form: str) -> None:
+    """Beside those of scikit-learn's checks: lists, objects, and arrays that cannot be written."""
     wide = np.full((400, 18), 77.0)
     wide[::2, ::3] = X
-    special = {
-        "F": np.asfortranarray(X),
-        "slices": wide[::2, ::3],
-        "backwards": X[::-1].copy()[::-1],
-        "list": X.tolist(),
-    }
-    given = special[form] if form in special else X.copy() if form == "read-only" else X.astype(form)
-    if form == "read-only":
-        given.setflags(write=False)
+    special = {"F": np.asfortranarray(X), "slices": wide[::2, ::3], "backwards": X[::-1].copy()[::-1]}
+    given = special[form] if form in special else X.astype(form)
     expected, model = SVC().fit(X, Y), SVC().fit(given, Y)
     np.testing.assert_array_equal(model.support_vectors_, expected.support_vectors_)
     np.testing.assert_array_equal(model.decision_function(given), expected.decision_function(X))
@@ -262,10 +255,8 @@ def test_other_number_types(dtype: Any, made: Any) -> None:
 
 def shuffled(given: sp.csr_matrix) -> sp.csr_matrix:
     """The same matrix with the entries of each row in another order."""
-    indices, data = given.indices.copy(), given.data.copy()
-    for start, end in zip(given.indptr[:-1], given.indptr[1:], strict=True):
-        indices[start:end], data[start:end] = indices[start:end][::-1].copy(), data[start:end][::-1].copy()
-    return sp.csr_matrix((data, indices, given.indptr), shape=given.shape)
+    order = np.concatenate([np.arange(start, end)[::-1] for start, end in pairwise(given.indptr)])
+    return sp.csr_matrix((given.data[order], given.indices[order], given.indptr), shape=given.shape)
 
 
 def doubled(given: sp.csr_matrix) -> sp.csr_matrix:
@@ -277,11 +268,8 @@ def doubled(given: sp.csr_matrix) -> sp.csr_matrix:
 
 def with_zeros(given: sp.csr_matrix) -> sp.csr_matrix:
     """The same matrix with some of its zeros stored."""
-    free = sp.csr_matrix((given.toarray() == 0) & (np.random.default_rng(1).random(given.shape) < 0.2), dtype=float)
-    free.data[:] = 1e30
-    made = given + free
+    made = given + sp.csr_matrix((given.toarray() == 0) * (np.random.default_rng(1).random(given.shape) < 0.2) * 1e30)
     made.data[made.data == 1e30] = 0
-    assert made.nnz > given.nnz
     return made
 
 

@@ -106,16 +106,3 @@ def ours_alone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(getattr(sklearn.svm, name), "fit", refuse)
         if exact:
             monkeypatch.setitem(inspect.unwrap(made.__init__).__kwdefaults__, "dtype", "float64")
-
-
-def test_that_these_are_ours() -> None:
-    """A test of the tests: whichever way they take, they get our classes; and what is left out is the lesser part."""
-    for name, made in OURS.items():
-        assert getattr(THEIRS.svm, name) is made
-        assert getattr(THEIRS, name, made) is made
-        with pytest.raises(AssertionError, match="is not ours"):
-            getattr(sklearn.svm, name)().fit([[0.0], [1.0]], [0, 1])
-    given = [mark.args[1] for test in TESTS.values() for mark in getattr(test, "pytestmark", ()) if mark.args[1:]]
-    assert OURS["SVC"] in [value for values in given for value in values]
-    left_out = [name for name, test in TESTS.items() if reason(name, test)]
-    assert len(left_out) < len(TESTS) / 2

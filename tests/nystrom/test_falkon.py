@@ -175,21 +175,6 @@ def test_selections(device: str, how: str) -> None:
     np.testing.assert_array_equal(again.dual_coef_, machine.dual_coef_)
 
 
-def test_rows_in_a_file(device: str, tmp_path: Path) -> None:
-    """Memory-mapped rows pass through a small budget, which is kept."""
-    rows = np.memmap(tmp_path / "rows", np.float32, "w+", shape=(60000, 18))
-    rows[:] = R.normal(size=rows.shape)
-    y = rows[:, 0] * rows[:, 1]
-    limit = 3_500_000
-    given: dict[str, Any] = {"n_centers": 40, "random_state": 0, "gamma": 0.05, "device": device, "penalty": 1e-4}
-    small = FalkonRegressor(memory_limit=limit, **given).fit(rows, y)
-    assert ", streamed;" in small.fit_report_.layout
-    assert small.fit_report_.bytes_held <= limit
-    large = FalkonRegressor(**given).fit(rows, y)
-    assert ", streamed;" not in large.fit_report_.layout
-    np.testing.assert_allclose(small.predict(rows[:500]), large.predict(rows[:500]), atol=1e-4)
-
-
 def test_an_interrupt_keeps_what_was_found(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[int, np.ndarray, float]] = []
 
