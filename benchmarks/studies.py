@@ -36,7 +36,7 @@ from clsvm.kernels import make
 from clsvm.losses import LOSSES
 from clsvm.nystrom import newton
 from clsvm.nystrom.preconditioner import Preconditioner, sampled
-from clsvm.nystrom.rows import RowBlock, RowOperator, Task
+from clsvm.nystrom.rows import RowBlock, RowOperator, Task, deviation
 from clsvm.opencl.stream import Stream
 
 Vector = NDArray[np.float64]
@@ -386,7 +386,8 @@ def _solve(part: Added, problem: AblationProblem, most: int) -> tuple[newton.Res
         P = Preconditioner(kernel_matrix(problem.C, gamma=problem.gamma, dtype="float64", device=problem.device))
         sample = _sampled(cross, P, problem) if part.more else problem.places
         times.append(perf_counter())
-        task = Task(LOSSES["squared"], problem.y[None], np.ones(cross.n), np.zeros(1), problem.penalty)
+        y, offset = problem.y[None], np.zeros(1)
+        task = Task(LOSSES["squared"], y, np.ones(cross.n), offset, problem.penalty, deviation(y, offset))
         blocks: Any = OneBlock(RowBlock(cross, exact, task))
         rows = RowOperator(blocks, task, cross.m, lambda i: (sample, task.total, None))
         # All rows of the table recompute the residual as often as float32 products need it.

@@ -78,7 +78,7 @@ class FalkonRows(ChunkedRows, nystrom.Rows):
         self.chunks.sent += nbytes(points.rows)
         build = partial(block, points=points, encoding=self.encoding, task=self.task.subset(slice(0, 0)))
         with closing(OnWorkers(self.chunks, build, self.sizes, device, limit)) as parts:
-            self._addresses = parts.addresses
+            self.layout = f"{points.plan.kind}, {len(self.sizes)} chunks on {len(set(parts.addresses))} workers"
             yield parts
 
     def values(self, rows: NDArray[np.intp]) -> NDArray[np.floating]:
@@ -88,9 +88,6 @@ class FalkonRows(ChunkedRows, nystrom.Rows):
         """
         points = self._points
         return kernel_matrix(self[rows], points.rows, points.kernel, dtype="float64", **self._device_options)
-
-    def describe(self) -> str:
-        return f"{self._points.plan.kind}, {len(self.sizes)} chunks on {len(set(self._addresses))} workers"
 
 
 class ChunkedFalkon(OverChunks, local.Falkon):

@@ -29,7 +29,7 @@ from clsvm.losses import LOSSES
 from clsvm.models.decoder import Decoder, logistic
 from clsvm.nystrom import fit as nystrom
 from clsvm.nystrom.parameters import TABLE
-from clsvm.nystrom.rows import Task
+from clsvm.nystrom.rows import Task, deviation
 from clsvm.opencl import devices
 from clsvm.report import Status
 from clsvm.tasks import CLASSES, NUMBERS, TASKS
@@ -112,7 +112,8 @@ class Falkon(KernelEstimator):
     def _problem(self, targets: Targets) -> Task:
         loss = LOSSES[self._loss(len(targets.y))]
         offset = loss.constant(targets.y, targets.weights) if self.fit_intercept else np.zeros(len(targets.y))
-        return Task(loss, targets.y, targets.weights, offset, float(self.penalty))
+        largest = deviation(np.where(targets.weights > 0, targets.y, offset[:, None]), offset)
+        return Task(loss, targets.y, targets.weights, offset, float(self.penalty), largest)
 
     def _options(self) -> nystrom.Options:
         given = {name: getattr(self, name) for name in ("dtype", "memory_limit", "layout", "verbose", "callback")}

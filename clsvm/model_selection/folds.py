@@ -311,7 +311,7 @@ class NystromFolds(Fits):
         tasks = [self._of_fold(job) for job in part]
         if len(tasks) == 1:
             return tasks[0]
-        names = "y", "offset", "deviation"
+        names = "y", "offset", "largest"
         y, offset, largest = (np.concatenate([getattr(task, name) for task in tasks]) for name in names)
         weights = np.concatenate([np.broadcast_to(task.weights, task.y.shape) for task in tasks])
         return replace(tasks[0], y=y, weights=weights, offset=offset, largest=largest)

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -99,6 +99,8 @@ class Rows(ABC):
         cost of a value of K in a pass over the rows, in multiply-adds.
     sample
         indices (s,) of the rows from which the preconditioner is made; None if the inducing points are not rows of X.
+    layout
+        where K is computed or stored, and why, in words.
     has_finer_dtype
         whether the devices have a more precise dtype than that of the products with K.
     with_targets
@@ -110,6 +112,7 @@ class Rows(ABC):
     operator: RowOperator
     blocks: Parts
     cost: float
+    layout: str
     sample: NDArray[np.intp] | None
     with_targets = False
 
@@ -122,12 +125,8 @@ class Rows(ABC):
         """Return K (s, m) of the rows with the ascending indices ``rows`` and the inducing points, on the host."""
 
     @abstractmethod
-    def describe(self) -> str:
-        """Return in words where K is computed or stored, and why."""
-
-    @abstractmethod
     def _open_blocks(self, points: InducingPoints, options: Options) -> AbstractContextManager[Parts]:
-        """Return a context with the rows laid out in blocks on the devices, and set the attribute ``cost``."""
+        """Return a context with the rows laid out in blocks on the devices; set the attributes cost and layout."""
 
     def formulate(self, kernel: Kernel, centers: Centers, options: Options, penalty: float) -> tuple[str, ...]:
         """Survey the rows, and make the preconditioner that all tasks share. Return the dtypes to try, in order.
@@ -192,7 +191,6 @@ class Rows(ABC):
         asked: other parameters of :class:`Newton`.
         """
         sizes = self.blocks.sizes
-        task = replace(task, largest=task.deviation)
         samples: Any = [None] * len(sizes) if self.sample is None else split(self.sample, sizes)
         ends, total = np.cumsum(sizes), task.total
 
@@ -234,18 +232,15 @@ class LocalRows(Rows):
             homes = sorted(i % len(threads) for i in range(len(slices)))
             made = OnDevices(threads, homes, build)
             cross = made.parts[0].cross
-            self.cost, self._layout_text = cross.cost, cross.describe()
+            self.cost, self.layout = cross.cost, cross.describe()
             if listed:
                 counts = [f"{homes.count(i)} on {one.stream.info.name}" for i, one in enumerate(threads)]
-                self._layout_text = f"{len(slices)} parts, {', '.join(counts)}: {self._layout_text}"
+                self.layout = f"{len(slices)} parts, {', '.join(counts)}: {self.layout}"
             yield made
 
     def values(self, rows: NDArray[np.intp]) -> NDArray[np.floating]:
         found = self.blocks.call("values", [(some,) for some in split(rows, self.blocks.sizes)])
         return np.asarray(found[0] if len(found) == 1 else np.concatenate(found))
-
-    def describe(self) -> str:
-        return self._layout_text
 
 
 def train(
@@ -299,7 +294,7 @@ def train(
         bytes_held=max(peak, allocated + factors.nbytes),
         seconds=clock.seconds(),
         device=rows.surveyed.device,
-        layout=rows.describe(),
+        layout=rows.layout,
         factors=str(factors),
         dtype=rows.surveyed.finest if found.exact else dtype,
         trace=tuple(found.trace),

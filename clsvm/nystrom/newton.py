@@ -220,7 +220,7 @@ class Newton:
 
         The ratio is computed for each output, and the largest one is returned.
         """
-        return float((self._rounding_of_f() / np.maximum(self.rows.task.deviation, 1e-300)).max())
+        return float((self._rounding_of_f() / np.maximum(self.rows.task.largest, 1e-300)).max())
 
     def _rounding_of_f(self) -> Vector:
         """Return the error (k,) that rounding of K can cause in the decision values f of each output."""
@@ -375,7 +375,7 @@ class Newton:
                 c = np.where(out_of_reach, 0.0, c)
             curvature_bound = np.where(c > 0, np.square(sizes) / (2 * c), np.inf)
         least = np.minimum(np.minimum(values, np.square(gradient_norm) / (2 * self.penalty)), curvature_bound)
-        f_error = self._rounding_of_f() + 4 * EPS * (task.deviation + np.abs(task.offset))
+        f_error = self._rounding_of_f() + 4 * EPS * (task.largest + np.abs(task.offset))
         t = self._joined(f_error[:, None]).max(axis=1)
         jitter_term = self.P.error * np.square(self._joined(self.result.alpha)).sum(axis=1)
         rounding = np.minimum(2 * t * np.sqrt(2 * values) + np.square(t), 2 * np.maximum(t, LEAST) * task.loss.steepest)

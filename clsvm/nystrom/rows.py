@@ -48,7 +48,8 @@ class Task:
     penalty
         lambda of the objective.
     largest
-        largest deviation (k,) of a target from the offset over all rows of the fit; None if the task has all rows.
+        largest deviation (k,) of a target from the offset (:func:`deviation`), over all rows of the fit with a positive
+        weight.
     """
 
     loss: Loss
@@ -56,28 +57,21 @@ class Task:
     weights: Vector
     offset: Vector
     penalty: float
-    largest: Vector | None = None
-
-    @property
-    def deviation(self) -> Vector:
-        """Return max_i |y_i - offset| of each output, (k,), over the rows i with positive weight."""
-        if self.largest is not None:
-            return self.largest
-        return deviation(np.where(self.weights > 0, self.y, self.offset[:, None]), self.offset)
+    largest: Vector
 
     @property
     def units(self) -> Vector:
         """Return the unit of each output, (k,): a power of 2 by which the solve divides targets and coefficients."""
-        return self.loss.units(self.deviation)
+        return self.loss.units(self.largest)
 
     def in_units(self) -> Task:
         """Return the task with the targets, offset and loss of each output divided by the output's unit.
 
         The unit is a power of 2 (:attr:`units`), by which targets are divided to prevent overflow and underflow.
         """
-        units, largest = self.units, self.deviation
-        y, offset = self.y / units[:, None], self.offset / units
-        return replace(self, loss=self.loss.in_units(units), y=y, offset=offset, largest=largest / units)
+        units, loss = self.units, self.loss.in_units(self.units)
+        y, offset, largest = self.y / units[:, None], self.offset / units, self.largest / units
+        return replace(self, loss=loss, y=y, offset=offset, largest=largest)
 
     @property
     def total(self) -> Vector:
@@ -86,7 +80,7 @@ class Task:
 
     def subset(self, rows: slice) -> Task:
         """Return the task with the targets and weights of the ``rows`` alone."""
-        return replace(self, y=self.y[:, rows], weights=self.weights[..., rows], largest=self.deviation)
+        return replace(self, y=self.y[:, rows], weights=self.weights[..., rows])
 
 
 def deviation(y: Vector, offset: Vector) -> Vector:
@@ -189,8 +183,7 @@ class RowBlock:
         task = task or self._local_task
         assert task is not None
         self._task, self._sample, self._gradient_products = task.in_units(), sample, self.cross
-        self._loss, self._units = self._task.loss, task.units
-        self._shares = task.weights / total
+        self._loss, self._shares = self._task.loss, task.weights / total
         offset = self._task.offset[:, None]
         # If the loss depends on f - y alone, subtract the offset from both, since smaller numbers are more precise.
         self._shift = offset if self._loss.numbers else np.zeros_like(offset)
@@ -258,12 +251,7 @@ class RowBlock:
         return self.cross.values(rows)
 
     def decision_values(self, alpha: Vector) -> Vector:
-        """Return the decision values f (k, n) of the block's rows, by products in the same dtype as for gradients.
-
-        alpha: coefficients (k, m) for targets as the caller gave them, not divided by ``Task.units``.
-        """
-        units = self._units[:, None]
-        return self._gradient_products.forward(alpha / units) * units + self._task.offset[:, None] * units
+        return self._gradient_products.forward(alpha) + self._task.offset[:, None]
 
 
 class RowOperator:
@@ -406,7 +394,8 @@ class RowOperator:
 
         alpha: coefficients (k, m) for targets as the caller gave them, not divided by ``Task.units``.
         """
-        return np.concatenate(self._call("decision_values", alpha), axis=1)
+        units = self.units[:, None]
+        return np.concatenate(self._call("decision_values", alpha / units), axis=1) * units
 
 
 def blocks(n: int) -> list[slice]:

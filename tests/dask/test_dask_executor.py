@@ -40,7 +40,7 @@ def test_a_part_is_lost_again_and_again() -> None:
             return [Lost()]
 
     parts: Any = Doomed()
-    task = Task(LOSSES["squared"], np.zeros((1, 1)), np.ones(1), np.zeros(1), 1.0)
+    task = Task(LOSSES["squared"], np.zeros((1, 1)), np.ones(1), np.zeros(1), 1.0, np.ones(1))
     with pytest.raises(DeviceError, match=f"lost the rows of a chunk {TRIES + 1} times"):
         RowOperator(parts, task, 1, lambda i: (None,))
     assert parts.posed == TRIES + 1
