@@ -7,7 +7,7 @@ few support vectors.
 
 Two studies are here as well. growth: seconds of an iteration of conjugate gradients over the rows of a mapped file,
 within a memory limit. outofcore: figure 7 of Falkon's paper (Meanti et al. 2020), Cholesky factors and LAUUM in tiles
-by one worker and by two, beside LAPACK in core. Two workers are two queues or two halves of a device, or two devices.
+on one device, beside LAPACK in core.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import pyopencl as cl
 from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
@@ -36,7 +35,6 @@ from benchmarks.solvers import fields_of, interleaved, later
 from benchmarks.table import Row, Shown, shown
 from clsvm import linalg
 from clsvm.linalg.factors import usual_tile
-from clsvm.opencl import devices
 from clsvm.opencl.memory import parse_bytes
 
 SETS = ("gisette", "mnist8", "mapped", "huge")
@@ -230,16 +228,15 @@ ROUTINES: dict[str, Callable[..., Any]] = {"cholesky": linalg.cholesky, "lauum":
 
 
 def outofcore(asked: Asked) -> Row:
-    """Time each routine, dtype and size. --device may name several devices, separated by commas."""
-    given: list[Any] = asked.device.split(",") if asked.device else [None]
-    teams = _teams(given)
+    """Time each routine, dtype and size."""
+    teams: dict[str, dict[str, Any]] = {"LAPACK": {"device": "cpu"}, "one": {"device": asked.device}}
     rows = [
         {"routine": name, "dtype": dtype, "m": m} | _timed(routine, matrix(m, dtype), teams, asked.repeats)
         for dtype in asked.dtypes
         for m in asked.sizes
         for name, routine in ROUTINES.items()
     ]
-    return {"study": "outofcore", "workers": list(teams), "named": given, "rows": rows}
+    return {"study": "outofcore", "workers": list(teams), "named": [asked.device], "rows": rows}
 
 
 def matrix(m: int, dtype: str) -> NDArray[Any]:
@@ -248,18 +245,6 @@ def matrix(m: int, dtype: str) -> NDArray[Any]:
     A += A.T
     np.fill_diagonal(A, m)
     return A
-
-
-def _teams(given: list[Any]) -> dict[str, dict[str, Any]]:
-    teams: dict[str, dict[str, Any]] = {"LAPACK": {"device": "cpu"}, "one": {"device": given[:1]}}
-    if len(given) > 1:
-        return teams | {"all devices": {"device": given}}
-    teams["two queues"] = {"device": 2 * given}
-    whole = devices.handle(given[0], devices.find(given[0]))
-    if whole.partition_properties and whole.max_compute_units > 1:
-        shares: Any = [cl.device_partition_property.EQUALLY, whole.max_compute_units // 2]
-        teams["two halves"] = {"device": whole.create_sub_devices(shares)[:2]}
-    return teams
 
 
 def _timed(routine: Callable[..., Any], A: NDArray[Any], teams: dict[str, Any], count: int) -> Row:

@@ -19,11 +19,10 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from scipy.spatial.distance import cdist
 
 from clsvm import arrays
 from clsvm.kernels.expression import INVALID, Evaluation, Extent, between, compare, elements, inner_products, summary
-from clsvm.kernels.records import BUILTIN, Matrix, Parameter, Spec, user_spec
+from clsvm.kernels.records import BUILTIN, Matrix, Parameter, Spec, distances, user_spec
 
 _TINY, _SMALLEST = float(np.finfo(np.float64).tiny), float(np.finfo(np.float64).smallest_subnormal)
 _DIGITS = 1e-3  # float64 errors are derived from float32 errors if these are at most this share of the largest value
@@ -241,7 +240,7 @@ class Kernel:
         Returns
         -------
         ndarray of shape (n, m)
-            The values K(x_i, y_j): by a NumPy function for a built-in kernel, else from the expression.
+            The values K(x_i, y_j): by a NumPy function for most built-in kernels, else from the expression.
 
         Raises
         ------
@@ -268,10 +267,11 @@ class Kernel:
         else:
             values |= {"xx": np.square(X).sum(axis=1)[:, None], "yy": np.square(Y).sum(axis=1)[None, :]}
             values["dot"] = X @ Y.T if "dot" in names else None
-            values["sqdist"] = cdist(X, Y, "sqeuclidean") if "sqdist" in names else None
+            values["sqdist"] = distances(X, Y, "sqeuclidean") if "sqdist" in names else None
         with np.errstate(all="ignore"):
-            value = self.spec.expression.evaluate(values)
-        return np.array(np.broadcast_to(value, (len(X), len(Y))), np.float64)
+            value = np.asarray(self.spec.expression.evaluate(values), np.float64)
+        whole = len(X), len(Y)
+        return value if value.shape == whole else np.broadcast_to(value, whole).copy()
 
     @property
     def of_entries(self) -> bool:
@@ -488,33 +488,29 @@ class Kernel:
             return self._made(text, (*self._parameters(), Parameter(name, Parameter(name, 1.0).check(other))))
         if not isinstance(other, Kernel):
             return NotImplemented
-        element, params = self.spec.element, other.params
-        shared = element.names & params.keys() if element else frozenset()
-        same = self.spec.element_text == other.spec.element_text
-        if not same or any(self.params[name] != params[name] for name in shared):
-            words = "an element-wise kernel composes with numbers and with kernels of the same sum"
-            raise ValueError(f"{self!r} and {other!r} do not compose: {words}")
+        if self.spec.element or other.spec.element:
+            raise ValueError(f"{self!r} and {other!r} do not compose: an element-wise kernel composes with numbers")
         new: dict[str, str] = {}
-        for name in (name for name in params if name not in shared):
-            taken = {*self.params, *new.values(), *(params if name in self.params else ())}
-            new[name] = _unused_name(name, taken) if name in self.params else name
-        theirs = tuple(replace(p, name=new[p.name]) for p in other._parameters() if p.name in new)
+        for name in other.params:
+            new[name] = (
+                _unused_name(name, {*self.params, *new.values(), *other.params}) if name in self.params else name
+            )
+        theirs = tuple(replace(p, name=new[p.name]) for p in other._parameters())
         tree = ast.parse(other.spec.text, mode="eval")
         for node in ast.walk(tree):
             if isinstance(node, ast.Name):
                 node.id = new.get(node.id, node.id)
         text = f"({self.spec.text}) {operator} ({ast.unparse(tree)})"
-        return self._made(text, (*self._parameters(), *theirs), other.spec.nonnegative)
+        return self._made(text, (*self._parameters(), *theirs))
 
     def _parameters(self) -> tuple[Parameter, ...]:
         """Return the parameters with this kernel's values as defaults, and without limits."""
         pairs = zip(self.spec.parameters, self.values, strict=True)
         return tuple(Parameter(p.name, value, integer=p.integer) for p, value in pairs)
 
-    def _made(self, text: str, parameters: tuple[Parameter, ...], nonnegative: bool = False) -> Kernel:
+    def _made(self, text: str, parameters: tuple[Parameter, ...]) -> Kernel:
         text = ast.unparse(ast.parse(text, mode="eval"))  # removes redundant brackets
-        nonnegative = nonnegative or self.spec.nonnegative
-        return Kernel(Spec("", parameters, text, self.spec.element_text, nonnegative=nonnegative))
+        return Kernel(Spec("", parameters, text, self.spec.element_text, nonnegative=self.spec.nonnegative))
 
     def __repr__(self) -> str:
         spec, params = self.spec, "".join(f", {name}={value!r}" for name, value in self.params.items())
@@ -539,26 +535,20 @@ class Kernel:
     def from_record(cls, record: Mapping[str, Any]) -> Kernel:
         """Return the kernel of a dictionary that :meth:`record` returned, after the checks of the constructor.
 
-        Raises ValueError or TypeError if the dictionary is incomplete, an expression is outside the language, or a
-        built-in name has another function's expression.
+        Raises ValueError or TypeError if the dictionary is incomplete, an expression is outside the language, or the
+        kernel has another record, as a built-in name with another function's expression.
         """
-        texts = dict.fromkeys(("name", "expression", "element"), str)
-        for key, kind in (texts | {"params": dict, "integers": list, "nonnegative": bool}).items():
-            if not isinstance(record, Mapping) or not isinstance(record.get(key), kind):
-                raise ValueError(f"a kernel's record needs {key} ({kind.__name__}), got {str(record)[:80]!r}")
-        name, params = record["name"], record["params"]
-        if not all(isinstance(key, str) for key in params):
-            raise ValueError(f"the names of a kernel's parameters must be text, got {list(params)!r}")
+        try:
+            name, text, element, params = (record[key] for key in ("name", "expression", "element", "params"))
+            options = {"nonnegative": record["nonnegative"]} if element else {}
+        except KeyError as error:
+            raise ValueError(f"a kernel's record needs {error}, got {str(record)[:80]!r}") from None
         if name:
             kernel = make(name, **params)
-        elif record["element"]:
-            element, function = record["element"], record["expression"]
-            kernel = cls.elementwise(element, function, nonnegative=record["nonnegative"], **params)
         else:
-            kernel = cls(record["expression"], **params)
-        if any(record[key] != value for key, value in kernel.record().items()):
-            whose = f"that of the built-in {name!r}" if name else "that of its expression"
-            raise ValueError(f"a kernel's record is not {whose}: {str(record)[:200]}")
+            kernel = cls.elementwise(element, text, **options, **params) if element else cls(text, **params)
+        if kernel.record() != record:
+            raise ValueError(f"a kernel's record is not that of {kernel!r}: {str(record)[:200]}")
         return kernel
 
     def __reduce__(self) -> tuple[object, ...]:

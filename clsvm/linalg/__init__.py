@@ -1,6 +1,6 @@
-"""Factor and solve with matrices larger than a device's memory: Cholesky factors, products U U', triangular solves.
+"""Factor matrices larger than a device's memory: Cholesky factors, products U U'.
 
-The matrix stays on the host. One or several devices work on tiles of it.
+The matrix stays on the host. A device works on tiles of it.
 """
 
 from __future__ import annotations

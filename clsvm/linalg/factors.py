@@ -1,23 +1,23 @@
-"""Compute Cholesky factors U, products U U' and triangular solves, by tiles on devices or by LAPACK on the host.
+"""Compute Cholesky factors U and products U U', by tiles on a device or by LAPACK on the host.
 
-:func:`plan` chooses the method and the size of the tiles. The other functions check their arrays, ask for a plan, and
-call LAPACK or clsvm.linalg.tiles.
+:func:`plan` chooses the method and the size of the tiles. :func:`cholesky` and :func:`lauum` check their arrays, ask
+for a plan, and call LAPACK or clsvm.linalg.tiles.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import scipy.linalg
 from scipy import sparse
 from scipy.linalg import lapack
 
 from clsvm.errors import BufferSizeError, MemoryLimitError
 from clsvm.linalg import tiles
 from clsvm.linalg.tiles import Matrix, Plan, TileSizes
-from clsvm.opencl.devices import device_list
+from clsvm.opencl.devices import DeviceInfo, first_device
 from clsvm.opencl.stream import Stream
 from clsvm.parameters import Number
 
@@ -35,9 +35,9 @@ def plan(
     memory_limit: int | str | None = None,
     tile: int | None = None,
 ) -> Plan:
-    """Choose the method for a Cholesky factor of a matrix (n, n) and for solves with it; compute nothing.
+    """Choose the method for a Cholesky factor of a matrix (n, n); compute nothing.
 
-    If every device is a CPU, or a device lacks the dtype, LAPACK works on the whole matrix on the host. LAPACK ignores
+    If the device is a CPU or lacks the dtype, LAPACK works on the whole matrix on the host. LAPACK ignores
     ``memory_limit``. A value of ``tile`` rules LAPACK out.
 
     Parameters
@@ -47,11 +47,9 @@ def plan(
     dtype : {"float32", "float64"}, default="float64"
         Data type of the matrix.
     device : None, str, int, pyopencl.Device, pyopencl.CommandQueue or a list of these, default=None
-        One device, as for the estimators, or a list with a device for each worker. A device that the list names twice
-        gets two queues.
+        Device, as for the estimators. Of a list, the first device does the work.
     memory_limit : int or str, default=None
-        Limit of the memory in bytes for each worker on its device, or text such as "2GB". None takes half of the free
-        memory of a device, shared by its workers.
+        Limit of the memory in bytes on the device, or text such as "2GB". None takes half of the device's free memory.
     tile : int, default=None
         Rows and columns of a tile. None takes at most max(1024, n / 8), and fewer if three tiles would exceed the
         memory limit.
@@ -64,46 +62,35 @@ def plan(
     Raises
     ------
     ValueError
-        If an argument is invalid, memory_limit is too small, or a device lacks the dtype and ``tile`` is given.
+        If an argument is invalid, memory_limit is too small, or the device lacks the dtype and ``tile`` is given.
     TypeError
         If an argument has a wrong type.
     DeviceError
-        If a device is absent.
+        If the device is absent.
     """
     whole = Number(least=1, whole=True)
     whole.check("n", n)
     if tile is not None:
         whole.check("tile", tile)
-    dtype, devices = _real(dtype), tuple(device_list(device))
-    with ExitStack() as stack:
-        streams = [stack.enter_context(Stream(one, memory_limit)) for one in devices]
-    names = [str(one.info) for one in streams]
-    limit = min(one.limit // (names.count(str(one.info)) if memory_limit is None else 1) for one in streams)
-    lacking = next((f"{one.info} has no {dtype}" for one in streams if one.profile.lacks(dtype)), "")
-    if tile is None and (reason := _for_lapack(streams) or lacking):
-        return Plan("lapack", int(n), devices, limit, 0, reason)
+    dtype, device = np.dtype(dtype).name, first_device(device)
+    if dtype not in ("float32", "float64"):
+        raise TypeError(f"dtype must be float32 or float64, got {dtype!r}")
+    with Stream(device, memory_limit) as stream:
+        info, profile, limit = stream.info, stream.profile, stream.limit
+    lacking = f"{info} has no {dtype}" * profile.lacks(dtype)
+    if tile is None and (reason := _for_lapack(info) or lacking):
+        return Plan("lapack", int(n), device, limit, 0, reason)
     if lacking:
         raise ValueError(f"{lacking}: give the matrix in float32")
     most = int(min(n, tile or usual_tile(n)))
     for t in (most,) if tile else (most, *range((most - 1) // UNIT * UNIT, 0, -UNIT)):
-        each = [TileSizes.of(one.profile, dtype, t).nbytes(dtype) for one in streams]
-        nbytes = max(map(sum, each)) + TABLES[0] + TABLES[1] * t
-        if nbytes <= limit and all(max(buffers) <= one.largest for one, buffers in zip(streams, each, strict=True)):
-            return Plan("tiles", t, devices, limit, nbytes, "as asked" if tile else f"three take {nbytes} bytes")
+        buffers = TileSizes.of(profile, dtype, t).nbytes(dtype)
+        nbytes = sum(buffers) + TABLES[0] + TABLES[1] * t
+        if nbytes <= limit and max(buffers) <= stream.largest:
+            return Plan("tiles", t, device, limit, nbytes, "as asked" if tile else f"three take {nbytes} bytes")
     if nbytes > limit:
         raise MemoryLimitError(limit, 0, nbytes)
-    raise BufferSizeError(f"{names[0]} allows no buffers for tiles of {t} rows")
-
-
-def _real(dtype: Any) -> str:
-    """Return the name of the dtype, "float32" or "float64". Raises TypeError for any other dtype."""
-    try:
-        name = str(np.dtype(dtype).name)
-    except TypeError:
-        name = ""
-    if dtype is None or name not in ("float32", "float64"):
-        raise TypeError(f"dtype must be float32 or float64, got {dtype!r}")
-    return name
+    raise BufferSizeError(f"{info} allows no buffers for tiles of {t} rows")
 
 
 def usual_tile(n: int) -> int:
@@ -111,9 +98,9 @@ def usual_tile(n: int) -> int:
     return max(MIN_TILE, -(-n // (PARTS * UNIT)) * UNIT)
 
 
-def _for_lapack(streams: Sequence[Stream]) -> str:
-    """Return why LAPACK on the host is as fast as the devices, or an empty text if it is not."""
-    return "every device is a CPU, on whose cores it is as fast" * all(one.info.kind == "cpu" for one in streams)
+def _for_lapack(info: DeviceInfo) -> str:
+    """Return why LAPACK on the host is as fast as the device, or an empty text if it is not."""
+    return "the device is a CPU, on whose cores it is as fast" * (info.kind == "cpu")
 
 
 def cholesky(
@@ -128,8 +115,7 @@ def cholesky(
 ) -> Matrix:
     """Compute the Cholesky factor of a symmetric positive definite matrix A: U with U'U = A, or L with L L' = A.
 
-    The result has the same bits for any number of workers on devices of one kind. If the function fails and
-    ``overwrite_a`` is set, the content of A is undefined.
+    If the function fails and ``overwrite_a`` is set, the content of A is undefined.
 
     Parameters
     ----------
@@ -157,7 +143,7 @@ def cholesky(
     ValueError, TypeError
         If an argument is invalid.
     DeviceError
-        If a device fails or is absent.
+        If the device fails or is absent.
 
     References
     ----------
@@ -202,7 +188,7 @@ def lauum(
     ValueError, TypeError
         If an argument is invalid.
     DeviceError
-        If a device fails or is absent.
+        If the device fails or is absent.
 
     References
     ----------
@@ -242,35 +228,19 @@ def _in_triangle(
     return out
 
 
-def solve_triangular(
-    T: Any,
-    B: Any,
-    *,
-    trans: bool = False,
-    lower: bool = False,
-    overwrite_b: bool = False,
-    device: Any = None,
-    memory_limit: int | str | None = None,
-    tile: int | None = None,
-) -> Matrix:
-    """Solve T X = B, or T'X = B, for a triangular matrix T.
-
-    Workers share the columns of B, each working on as many columns at a time as a tile has.
+def solve_triangular(T: Any, B: Any, *, trans: bool = False, lower: bool = False) -> Matrix:
+    """Solve T X = B, or T'X = B, for a triangular matrix T by scipy.linalg.solve_triangular.
 
     Parameters
     ----------
     T : array of shape (n, n)
-        The matrix. Only one triangle is read: the lower one if ``lower``, else the upper one.
+        The matrix, in a triangle of finite numbers. The other triangle has no effect.
     B : array of shape (n,) or (n, k)
         The right-hand sides.
     trans : bool, default=False
         Whether to solve with T' instead of T.
     lower : bool, default=False
         Whether T is lower triangular.
-    overwrite_b : bool, default=False
-        Whether X may replace B, if B has T's dtype and is in C order.
-    device, memory_limit, tile
-        Parameters of :func:`plan`.
 
     Returns
     -------
@@ -283,46 +253,19 @@ def solve_triangular(
         If T is singular.
     ValueError, TypeError
         If an argument is invalid, or if T or B has entries that are not finite.
-    DeviceError
-        If a device fails or is absent.
     """
-    T, given = _matrix(T, "T"), _numbers(B, "B")
-    if given.ndim not in (1, 2) or len(given) != len(T):
-        raise ValueError(f"B must be (n,) or (n, k) with n = {len(T)} rows as T, got shape {given.shape}")
-    X = np.array(given, T.dtype, order="C", copy=None if overwrite_b else True)
-    if not X.flags.writeable:
-        raise ValueError("B is read-only and cannot be overwritten")
-    if len(zeros := np.flatnonzero(T.diagonal() == 0)):
-        raise np.linalg.LinAlgError(f"T is singular: entry {zeros[0]} of its diagonal is 0")
-    for name, entries in (("the diagonal of T", T.diagonal()), ("B", X)):
-        if not np.isfinite(entries).all():
-            raise ValueError(f"{name} must be of finite numbers in {T.dtype}, got NaN or infinity")
-    made = plan(len(T), T.dtype, device=device, memory_limit=memory_limit, tile=tile)
-    columns, U = X.reshape(len(X), -1), T.T if lower else T
-    if not X.size:
-        return X
-    if made.method == "lapack":
-        solve = lapack.strtrs if T.dtype == np.float32 else lapack.dtrtrs
-        transposed = not T.flags.f_contiguous
-        found, _ = solve(T.T if transposed else T, columns, lower=lower != transposed, trans=trans != transposed)
-        columns[...] = found
-    elif lower != trans:  # U'X = B
-        tiles.solve(U, columns, made)
-    else:  # with rows and columns in reverse order, U X = B has the form U'X = B
-        tiles.solve(U[::-1, ::-1].T, columns[::-1], made)
-    if not np.isfinite(X).all() and not all(np.isfinite(U[i, i:]).all() for i in range(len(U))):
-        raise ValueError("T must be of finite numbers in the triangle that is read, got NaN or infinity")
-    return X
+    T, B = _matrix(T, "T"), _numbers(B, "B")
+    if B.ndim not in (1, 2) or len(B) != len(T):
+        raise ValueError(f"B must be (n,) or (n, k) with n = {len(T)} rows as T, got shape {B.shape}")
+    found: Matrix = scipy.linalg.solve_triangular(T, B.astype(T.dtype), trans=int(trans), lower=lower)
+    return found
 
 
 def _numbers(given: Any, name: str) -> Matrix:
     """Return ``given`` as an array of real numbers. Raises TypeError for a sparse or masked array or other entries."""
     if sparse.issparse(given) or np.ma.isMaskedArray(given):
         raise TypeError(f"{name} must be a dense array without a mask, got a {type(given).__name__}")
-    try:
-        array = np.asarray(given)
-    except ValueError as error:  # the rows have different lengths
-        raise ValueError(f"{name} must be an array of real numbers, got {type(given).__name__}: {error}") from None
+    array = np.asarray(given)
     if array.dtype.kind not in "biuf":
         raise TypeError(f"{name} must be of real numbers, got {array.dtype}")
     return array

@@ -1,8 +1,6 @@
-"""Compute Cholesky factors, products U U' and triangular solves of a matrix in tiles, by one or several workers.
+"""Compute Cholesky factors and products U U' of a matrix in tiles on a device.
 
-The matrix stays on the host, divided into square tiles. A worker is a thread with its own stream. Worker w of W
-computes the columns of tiles with the numbers w, w + W, w + 2 W, ... It has three tiles on its device
-(:class:`DeviceTiles`):
+The matrix stays on the host, divided into square tiles. Three tiles are on the device (:class:`DeviceTiles`):
 
     C   the tile that is computed, stored in rows; the starts of consecutive rows are ``ld`` numbers apart
     M   a second tile, stored in rows or in columns as in the matrix
@@ -11,19 +9,16 @@ computes the columns of tiles with the numbers w, w + W, w + 2 W, ... It has thr
     Cholesky, U' U = A:   U_ii = chol(A_ii);   U_ij = U_ii^-T A_ij;   A_yj -= U_iy' U_ij,  i < y <= j
     LAUUM, B = U U':      B_ij = sum_{k >= j} U_ik U_jk'
 
-Source: Meanti, Carratino, Rosasco, Rudi 2020, appendix C, Algorithms 3 and 4, for lower factors. Their LAUUM has two
-rows of tiles on a device. Here the host copies a row of tiles before it is overwritten, so that a device needs three
-tiles only.
+Source: Meanti, Carratino, Rosasco, Rudi 2020, appendix C, Algorithms 3 and 4, for lower factors.
 
-:class:`Progress` makes workers wait for tiles of other workers. Each number of C is computed by one chain of
-multiply-adds in a fixed order, so the result has the same bits for any number of workers.
+Each number of C is computed by one chain of multiply-adds in a fixed order, so the result has the same bits for any
+size of the tiles.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -330,45 +325,6 @@ def _rows_of(tile: Matrix) -> Matrix:
     return tile if _in_rows(tile) else np.ascontiguousarray(tile)
 
 
-class Aborted(Exception):  # noqa: N818 (this only stops a worker; the error is another worker's)
-    """Tell a worker that another worker has failed."""
-
-
-class Progress:
-    """Count the finished steps of each tile, so that workers can wait for tiles of other workers.
-
-    If one worker fails, all waiting workers wake and end.
-    """
-
-    def __init__(self, N: int) -> None:
-        self._steps = np.zeros((N, N), np.int64)
-        self._changed = threading.Condition()
-        self.error: BaseException | None = None
-
-    def wait(self, i: int, j: int, step: int) -> None:
-        """Wait until tile (i, j) has finished ``step`` steps. Raises Aborted if a worker has failed."""
-        with self._changed:
-            self._changed.wait_for(lambda: self.error is not None or self._steps[i, j] >= step)
-            self.check()
-
-    def done(self, i: int, j: int) -> None:
-        """Count one more finished step of tile (i, j), whose result is now on the host."""
-        with self._changed:
-            self._steps[i, j] += 1
-            self._changed.notify_all()
-
-    def check(self) -> None:
-        """Raise Aborted if a worker has failed."""
-        if self.error is not None:
-            raise Aborted
-
-    def fail(self, error: BaseException) -> None:
-        """Record the ``error`` of a worker, so that all workers end."""
-        with self._changed:
-            self.error = self.error or error
-            self._changed.notify_all()
-
-
 class Grid(NamedTuple):
     """Divide the upper triangle of a matrix (n, n) into tiles of t x t. The last tiles may be smaller."""
 
@@ -400,22 +356,22 @@ class Plan:
     Attributes
     ----------
     method
-        "lapack" (SciPy's LAPACK on the host, in place) or "tiles" (square tiles of the matrix, on devices).
+        "lapack" (SciPy's LAPACK on the host, in place) or "tiles" (square tiles of the matrix, on a device).
     tile
         rows of a tile; all rows of the matrix for "lapack".
-    devices
-        a device for each worker; a device may occur more than once.
+    device
+        the device, as the caller named it.
     memory_limit
-        bytes that each worker may allocate.
+        bytes that may be allocated on the device.
     nbytes
-        bytes that each worker will allocate.
+        bytes that will be allocated on the device.
     reason
         why this method was chosen, in words.
     """
 
     method: str
     tile: int
-    devices: tuple[Any, ...]
+    device: Any
     memory_limit: int
     nbytes: int
     reason: str
@@ -425,150 +381,51 @@ class Plan:
         return f"{where}: {self.reason}"
 
 
-Work = Callable[[DeviceTiles, range], None]  # function of a worker's tiles and the numbers of its pieces of work
-
-
-def run(work: Work, grid: Grid, pieces: int, plan: Plan, progress: Progress) -> None:
-    """Run ``work`` in each worker on its share of the pieces of work, which are numbered from 0 to ``pieces`` - 1.
-
-    Worker w of W gets the pieces w, w + W, w + 2 W, ... A single worker works in the caller's thread, because Oclgrind
-    21.10 crashes in any other. Raises the first error of a worker. An interrupt ends all workers.
-    """
-    t, workers = min(grid.t, len(grid.matrix)), min(len(plan.devices), pieces)
-
-    def go(one: int) -> None:
-        try:
-            with Stream(plan.devices[one], plan.memory_limit) as stream:
-                work(DeviceTiles(stream, str(grid.matrix.dtype), t), range(one, pieces, workers))
-        except Aborted:
-            pass
-        except BaseException as error:
-            progress.fail(error)
-
-    if workers == 1:
-        go(0)
-    else:
-        with ThreadPoolExecutor(workers, "clsvm tiles") as threads:
-            try:
-                wait([threads.submit(go, one) for one in range(workers)])
-            except BaseException as error:  # an interrupt, which Python raises in this thread
-                progress.fail(error)
-                raise
-    if progress.error is not None:
-        raise progress.error
+@contextmanager
+def _on_device(grid: Grid, plan: Plan) -> Iterator[DeviceTiles]:
+    """Provide three tiles of the grid's size on the plan's device, until the with block ends."""
+    with Stream(plan.device, plan.memory_limit) as stream:
+        yield DeviceTiles(stream, str(grid.matrix.dtype), min(grid.t, len(grid.matrix)))
 
 
 def cholesky(A: Matrix, plan: Plan) -> None:
     """Replace the upper triangle of A by U with U'U = A. Raises LinAlgError if A is not positive definite."""
     grid = Grid(A, plan.tile)
-    progress = Progress(grid.tiles)
-
-    def factor(on: DeviceTiles, i: int) -> None:
-        progress.wait(i, i, i)
-        on.load_c(grid.tile(i, i))
-        if failed := on.factor(grid.size(i)):
-            order, among = i * grid.t + failed, f" (tile {i}, {i} of {grid.tiles})" * (grid.tiles > 1)
-            raise np.linalg.LinAlgError(f"the leading minor of order {order}{among} is not positive definite")
-        on.store(grid.tile(i, i), triangle=True)
-        progress.done(i, i)
-
-    def column(on: DeviceTiles, i: int, j: int) -> None:
-        """Perform step i in column j of tiles: compute U_ij, then update the tiles (y, j) with i < y <= j."""
-        h, w = grid.size(i), grid.size(j)
-        progress.wait(i, j, i)
-        progress.wait(i, i, i + 1)
-        on.load_c(grid.tile(i, j))
-        on.load_m(grid.tile(i, i))
-        on.solve(h, w)
-        on.store(grid.tile(i, j))
-        progress.done(i, j)
-        for y in range(i + 1, j + 1):
-            progress.wait(i, y, i + 1)
-            progress.wait(y, j, i)
-            on.load_c(grid.tile(y, j))
-            on.load_m(grid.tile(i, y).T)
-            on.add(grid.size(y), w, h, -1.0, symmetric=y == j)
-            on.store(grid.tile(y, j), triangle=y == j)
-            progress.done(y, j)
-
-    def work(on: DeviceTiles, mine: range) -> None:
-        if 0 in mine:
-            factor(on, 0)
+    with _on_device(grid, plan) as on:
         for i in range(grid.tiles):
-            for j in mine:
-                if j > i:
-                    column(on, i, j)
-                if j == i + 1:  # before other columns, since all workers wait for this factor
-                    factor(on, j)
+            on.load_c(grid.tile(i, i))
+            if failed := on.factor(grid.size(i)):
+                order, among = i * grid.t + failed, f" (tile {i}, {i} of {grid.tiles})" * (grid.tiles > 1)
+                raise np.linalg.LinAlgError(f"the leading minor of order {order}{among} is not positive definite")
+            on.store(grid.tile(i, i), triangle=True)
+            for j in range(i + 1, grid.tiles):
+                _eliminate(on, grid, i, j)
 
-    run(work, grid, grid.tiles, plan, progress)
+
+def _eliminate(on: DeviceTiles, grid: Grid, i: int, j: int) -> None:
+    """Compute tile U_ij of a Cholesky factor, then subtract U_iy' U_ij from the tiles (y, j) with i < y <= j."""
+    h, w = grid.size(i), grid.size(j)
+    on.load_c(grid.tile(i, j))
+    on.load_m(grid.tile(i, i))
+    on.solve(h, w)
+    on.store(grid.tile(i, j))
+    for y in range(i + 1, j + 1):
+        on.load_c(grid.tile(y, j))
+        on.load_m(grid.tile(i, y).T)
+        on.add(grid.size(y), w, h, -1.0, symmetric=y == j)
+        on.store(grid.tile(y, j), triangle=y == j)
 
 
 def lauum(U: Matrix, plan: Plan) -> None:
-    """Replace the upper triangle of U by the upper triangle of U U'.
-
-    Workers wait for one another at a barrier after each row of tiles.
-    """
+    """Replace the upper triangle of U by the upper triangle of U U'."""
     grid = Grid(U, plan.tile)
-    progress, N, rows = Progress(grid.tiles), grid.tiles, iter(range(grid.tiles))
-    row: list[Matrix] = []
-
-    def keep() -> None:
-        """Copy the next row of tiles, which is overwritten from now on.
-
-        The copy is made when all workers have finished the rows of tiles above.
-        """
-        i = next(rows)
-        row[:] = [grid.tile(i, k).copy() for k in range(i, N)]
-
-    barrier = threading.Barrier(min(len(plan.devices), N), action=keep)
-
-    def entry(on: DeviceTiles, i: int, j: int) -> None:
-        on.clear()
-        for k in range(j, N):
-            progress.check()
-            on.load_rows(row[k - i] if i == j else grid.tile(j, k), triangle=j == k)
-            if i != j:
-                on.load_m(row[k - i])
-            on.add(grid.size(i), grid.size(j), grid.size(k), symmetric=i == j, triangle=i == j == k)
-        on.store(grid.tile(i, j), triangle=i == j)
-
-    def work(on: DeviceTiles, mine: range) -> None:
-        try:
-            for i in range(N):
-                barrier.wait()
-                for j in mine:
-                    if j >= i:
-                        entry(on, i, j)
-        except threading.BrokenBarrierError:
-            raise Aborted from None
-        except BaseException:
-            barrier.abort()
-            raise
-
-    run(work, grid, N, plan, progress)
-
-
-def solve(U: Matrix, B: Matrix, plan: Plan) -> None:
-    """Replace B (n, k) by the solution X of U' X = B, for an upper triangle U.
-
-    A worker solves for as many columns of B at a time as a tile has.
-    """
-    grid, progress = Grid(U, plan.tile), Progress(1)
-
-    def work(on: DeviceTiles, mine: range) -> None:
-        for c in mine:
-            columns = B[:, c * grid.t : (c + 1) * grid.t]
-            w = columns.shape[1]
-            for i in range(grid.tiles):
-                progress.check()
-                on.load_c(columns[grid.part(i)])
-                for k in range(i):
-                    on.load_rows(columns[grid.part(k)].T)
-                    on.load_m(grid.tile(k, i).T)
-                    on.add(grid.size(i), w, grid.size(k), -1.0)
-                on.load_m(grid.tile(i, i))
-                on.solve(grid.size(i), w)
-                on.store(columns[grid.part(i)])
-
-    run(work, grid, -(-B.shape[1] // grid.t), plan, progress)
+    with _on_device(grid, plan) as on:
+        for i in range(grid.tiles):
+            for j in range(i, grid.tiles):
+                on.clear()
+                for k in range(j, grid.tiles):
+                    on.load_rows(grid.tile(j, k), triangle=j == k)
+                    if i != j:
+                        on.load_m(grid.tile(i, k))
+                    on.add(grid.size(i), grid.size(j), grid.size(k), symmetric=i == j, triangle=i == j == k)
+                on.store(grid.tile(i, j), triangle=i == j)

@@ -83,7 +83,7 @@ class Preconditioner:
     reach
         largest norm |b| of a row b of B = K(S, C) T^-1, for the sampled rows S.
     device
-        devices on which factors are computed, as in :func:`clsvm.linalg.plan`.
+        device on which factors are computed, as in :func:`clsvm.linalg.plan`.
     memory_limit
         limit of memory for the factors, as in :func:`clsvm.linalg.plan`; it may change between calls.
     """

