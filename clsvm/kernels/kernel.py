@@ -124,9 +124,10 @@ class Kernel:
             spec = function
         else:
             spec = BUILTIN[function] if function in BUILTIN else user_spec(function, "", params)
-        unknown = params.keys() - {p.name for p in spec.parameters}
-        if unknown:
-            raise ValueError(f"kernel {spec.name or spec.formula} has no parameter {', '.join(sorted(unknown))}")
+        known = [p.name for p in spec.parameters]
+        if unknown := ", ".join(sorted(params.keys() - set(known))):
+            words = f"kernel {spec.name or spec.formula} has no parameter {unknown}"
+            raise ValueError(f"{words} (it has {', '.join(known) or 'none'})")
         values = tuple(p.check(params.get(p.name, p.default)) for p in spec.parameters)
         object.__setattr__(self, "spec", spec)
         object.__setattr__(self, "values", values)
@@ -218,10 +219,6 @@ class Kernel:
 
     def set_params(self, /, **params: Any) -> Kernel:
         """Return a kernel with other values of some parameters. Raises ValueError for unknown names."""
-        unknown = params.keys() - self.params.keys()
-        if unknown:
-            known = ", ".join(self.params) or "none"
-            raise ValueError(f"{self!r} has no parameter {', '.join(sorted(unknown))} (it has {known})")
         return Kernel(self.spec, **{**self.params, **params})
 
     def __sklearn_clone__(self) -> Self:

@@ -31,7 +31,6 @@ from clsvm.gram.layouts.record import Launch, Layout, Panel, Places, Plan, Reade
 from clsvm.kernels import Kernel
 from clsvm.kernels.records import Spec
 from clsvm.opencl import sources
-from clsvm.opencl.contexts import Kernel as DeviceKernel
 from clsvm.opencl.profiles import Profile, Tile
 from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Buffer, Stream
@@ -67,6 +66,10 @@ class Part(NamedTuple):
     first: int
     groups: int
     values: Buffer
+
+    def common(self, groups: range) -> range:
+        """Return the lane groups among ``groups`` that the buffer holds."""
+        return range(max(groups.start, self.first), min(groups.stop, self.first + self.groups))
 
 
 class Columns(NamedTuple):
@@ -194,11 +197,22 @@ def split(stream: Stream, sizes: NDArray[np.int64]) -> tuple[list[Part], NDArray
     return parts, at
 
 
-def staged_rows(stream: Stream, X: Data, order: NDArray[np.int32], V: int) -> Iterator[tuple[range, Source, Buffer]]:
+def staged_rows(
+    stream: Stream, X: Data, order: NDArray[np.int32], V: int, parts: Sequence[Part]
+) -> Iterator[tuple[range, Source, Buffer, Buffer]]:
     """Copy the caller's rows to the device, for some lane groups at a time.
 
-    Yield these lane groups, the rows on the device, and a buffer with the row at each position of the lane groups.
+    Yield these lane groups, the rows on the device, a buffer with the row at each position of the lane groups, and the
+    buffer for the values of the lane groups.
     """
+    for groups, source, order_buffer in _staged(stream, X, order, V):
+        for part in parts:
+            if some := part.common(groups):
+                yield some, source, order_buffer, part.values
+        stream.finish()
+
+
+def _staged(stream: Stream, X: Data, order: NDArray[np.int32], V: int) -> Iterator[tuple[range, Source, Buffer]]:
     n, d = X.shape
     groups = len(order) // V
     if isinstance(X, DeviceRows):
@@ -233,7 +247,6 @@ class LaneReader(Reader):
 
     def __init__(self, layout: Lanes, stream: Stream, rows: LaneRows, kernel: Kernel) -> None:
         super().__init__(layout, stream, rows, kernel)
-        self._gathers: dict[str, DeviceKernel] = {}
         self._panels: tuple[int, Buffer] = (0, None)  # the largest panel's capacity, and where its lane groups begin
 
     def values_bytes(self, capacity: int) -> int:
@@ -250,20 +263,18 @@ class LaneReader(Reader):
             stream.clear(panel.values, panel.nbytes)
             stream.clear(panel.uu, panel.capacity * self.real.itemsize)
         panel.filled = True
-        if panel.shape not in self._gathers:
-            self._gathers[panel.shape] = stream.variant(gather(stream.profile, r.dtype, r.d, panel.shape))
+        kernel = stream.variant(gather(stream.profile, r.dtype, r.d, panel.shape))
         size = (panel.capacity, 1 if stream.profile.style == "simd" else 32)
         for part in r.parts:
             arguments = part, r.at, int(r.at.dense), self.norms, r.length, count, rows, panel.values, panel.uu
-            self._gathers[panel.shape](size, None, *arguments)
+            kernel(size, None, *arguments)
 
     def over_rows(self, groups: range, panel: Panel, count: Buffer) -> Iterator[Launch]:
         r = self.rows
         for part in r.parts:
-            first, end = max(groups.start, part.first), min(groups.stop, part.first + part.groups)
-            if first < end:
+            if some := part.common(groups):
                 arguments = (part.values, r.at, self.norms, r.length, count, panel.values, panel.uu)
-                yield Launch(first, end - first, arguments, panel.capacity // panel.width)
+                yield Launch(some.start, len(some), arguments, panel.capacity // panel.width)
 
     def over_panel(self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer) -> Iterator[Launch]:
         if panel.capacity > self._panels[0]:
@@ -327,12 +338,8 @@ class Lanes(Layout):
         parts, at = split(stream, lengths * V * real.itemsize)
         begins = stream.upload(at // real.itemsize)
         where = Columns(begins, *(map(stream.upload, listed) if listed else (begins, begins)))
-        for staged, source, order_buffer in staged_rows(stream, X, order, V):
-            for part in parts:
-                some = range(max(staged.start, part.first), min(staged.stop, part.first + part.groups))
-                if some:
-                    packer.rows(source, some, order_buffer, where, part.values)
-            stream.finish()
+        for some, source, order_buffer, values in staged_rows(stream, X, order, V, parts):
+            packer.rows(source, some, order_buffer, where, values)
         stored, count = int(lengths.sum()) * V, len(position)
         cost, sizes = stored / max(1, count), (count, d, len(order), V, stored)
         xx = stream.buffer(real.itemsize * len(order))
