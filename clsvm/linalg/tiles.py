@@ -17,8 +17,6 @@ size of the tiles.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -325,30 +323,6 @@ def _rows_of(tile: Matrix) -> Matrix:
     return tile if _in_rows(tile) else np.ascontiguousarray(tile)
 
 
-class Grid(NamedTuple):
-    """Divide the upper triangle of a matrix (n, n) into tiles of t x t. The last tiles may be smaller."""
-
-    matrix: Matrix
-    t: int
-
-    @property
-    def tiles(self) -> int:
-        """Return the number of tiles in a row."""
-        return -(-len(self.matrix) // self.t)
-
-    def part(self, i: int) -> slice:
-        """Return the slice of the matrix's rows in row i of tiles, which is also the slice of columns in column i."""
-        return slice(i * self.t, min((i + 1) * self.t, len(self.matrix)))
-
-    def size(self, i: int) -> int:
-        """Return the number of rows of the tiles in row i, which is also the number of columns in column i."""
-        return self.part(i).stop - self.part(i).start
-
-    def tile(self, i: int, j: int) -> Matrix:
-        """Return a view of tile (i, j)."""
-        return self.matrix[self.part(i), self.part(j)]
-
-
 @dataclass(frozen=True)
 class Plan:
     """Describe how a matrix will be factored, multiplied or solved with.
@@ -381,51 +355,53 @@ class Plan:
         return f"{where}: {self.reason}"
 
 
-@contextmanager
-def _on_device(grid: Grid, plan: Plan) -> Iterator[DeviceTiles]:
-    """Provide three tiles of the grid's size on the plan's device, until the with block ends."""
-    with Stream(plan.device, plan.memory_limit) as stream:
-        yield DeviceTiles(stream, str(grid.matrix.dtype), min(grid.t, len(grid.matrix)))
+def _tiles(A: Matrix, t: int) -> list[list[Matrix]]:
+    """Return views of the tiles of A, each of t x t numbers. The last ones may be smaller."""
+    starts = range(0, len(A), t)
+    return [[A[i : i + t, j : j + t] for j in starts] for i in starts]
 
 
 def cholesky(A: Matrix, plan: Plan) -> None:
     """Replace the upper triangle of A by U with U'U = A. Raises LinAlgError if A is not positive definite."""
-    grid = Grid(A, plan.tile)
-    with _on_device(grid, plan) as on:
-        for i in range(grid.tiles):
-            on.load_c(grid.tile(i, i))
-            if failed := on.factor(grid.size(i)):
-                order, among = i * grid.t + failed, f" (tile {i}, {i} of {grid.tiles})" * (grid.tiles > 1)
+    T = _tiles(A, plan.tile)
+    with Stream(plan.device, plan.memory_limit) as stream:
+        on = DeviceTiles(stream, str(A.dtype), len(T[0][0]))
+        for i in range(len(T)):
+            on.load_c(T[i][i])
+            if failed := on.factor(len(T[i][i])):
+                order, among = i * plan.tile + failed, f" (tile {i}, {i} of {len(T)})" * (len(T) > 1)
                 raise np.linalg.LinAlgError(f"the leading minor of order {order}{among} is not positive definite")
-            on.store(grid.tile(i, i), triangle=True)
-            for j in range(i + 1, grid.tiles):
-                _eliminate(on, grid, i, j)
+            on.store(T[i][i], triangle=True)
+            for j in range(i + 1, len(T)):
+                _eliminate(on, T, i, j)
 
 
-def _eliminate(on: DeviceTiles, grid: Grid, i: int, j: int) -> None:
+def _eliminate(on: DeviceTiles, T: list[list[Matrix]], i: int, j: int) -> None:
     """Compute tile U_ij of a Cholesky factor, then subtract U_iy' U_ij from the tiles (y, j) with i < y <= j."""
-    h, w = grid.size(i), grid.size(j)
-    on.load_c(grid.tile(i, j))
-    on.load_m(grid.tile(i, i))
+    h, w = T[i][j].shape
+    on.load_c(T[i][j])
+    on.load_m(T[i][i])
     on.solve(h, w)
-    on.store(grid.tile(i, j))
+    on.store(T[i][j])
     for y in range(i + 1, j + 1):
-        on.load_c(grid.tile(y, j))
-        on.load_m(grid.tile(i, y).T)
-        on.add(grid.size(y), w, h, -1.0, symmetric=y == j)
-        on.store(grid.tile(y, j), triangle=y == j)
+        on.load_c(T[y][j])
+        on.load_m(T[i][y].T)
+        on.add(len(T[y][j]), w, h, -1.0, symmetric=y == j)
+        on.store(T[y][j], triangle=y == j)
 
 
 def lauum(U: Matrix, plan: Plan) -> None:
     """Replace the upper triangle of U by the upper triangle of U U'."""
-    grid = Grid(U, plan.tile)
-    with _on_device(grid, plan) as on:
-        for i in range(grid.tiles):
-            for j in range(i, grid.tiles):
+    T = _tiles(U, plan.tile)
+    with Stream(plan.device, plan.memory_limit) as stream:
+        on = DeviceTiles(stream, str(U.dtype), len(T[0][0]))
+        for i in range(len(T)):
+            for j in range(i, len(T)):
                 on.clear()
-                for k in range(j, grid.tiles):
-                    on.load_rows(grid.tile(j, k), triangle=j == k)
+                for k in range(j, len(T)):
+                    on.load_rows(T[j][k], triangle=j == k)
                     if i != j:
-                        on.load_m(grid.tile(i, k))
-                    on.add(grid.size(i), grid.size(j), grid.size(k), symmetric=i == j, triangle=i == j == k)
-                on.store(grid.tile(i, j), triangle=i == j)
+                        on.load_m(T[i][k])
+                    w, d = T[j][k].shape
+                    on.add(len(T[i][i]), w, d, symmetric=i == j, triangle=i == j == k)
+                on.store(T[i][j], triangle=i == j)

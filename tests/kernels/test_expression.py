@@ -28,7 +28,6 @@ from clsvm.opencl.stream import Stream
 
 MANY = int(os.environ.get("CLSVM_EXPRESSIONS", "0"))
 LANES = 320
-NEIGHBOURS = 8
 SHAPES = {"vector": "cpu", "scalar": "gpu"}
 INNER = ("dot", "sqdist", "xx", "yy")
 COMPARISONS = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal, "==": np.equal}
@@ -74,30 +73,20 @@ def kernel_of(text: str) -> Kernel:
     return Kernel(text, **{name: value for name, value in NUMBERS.items() if re.search(rf"\b{name}\b", text)})
 
 
-class Inputs:
-    """Values on LANES lanes: rows apart, the same row twice, rows whose distance rounds below 0.
+def inputs(dtype: str) -> dict[str, np.ndarray]:
+    """dot, xx and yy on LANES lanes: rows apart, the same row twice, rows whose distance rounds below 0."""
+    rng = np.random.default_rng(1)
+    xx, yy = np.exp(rng.uniform(np.log(0.05), np.log(4.0), (2, LANES)))
+    yy[:60] = xx[:60]
+    dot = rng.uniform(-1, 0.95, LANES) * np.sqrt(xx * yy)
+    dot[:60] = xx[:60] * np.repeat([1, 1 + 1e-5], 30)
+    return {name: value.astype(dtype) for name, value in (("dot", dot), ("xx", xx), ("yy", yy))}
 
-    given: what the device gets; wide: the same in float64, with sqdist; narrow, beside: lanes and neighbours of theirs
-    some ulp away, in float32 and the very same cast up, which tell how much digits the tree itself loses.
-    """
 
-    def __init__(self, dtype: str, start: int) -> None:
-        rng = np.random.default_rng(start)
-        xx, yy = np.exp(rng.uniform(np.log(0.05), np.log(4.0), (2, LANES)))
-        yy[:60] = xx[:60]
-        made = {"dot": rng.uniform(-1, 0.95, LANES) * np.sqrt(xx * yy), "xx": xx, "yy": yy}
-        made["dot"][:60] = xx[:60] * np.repeat([1, 1 + 1e-5], 30)
-        self.given = {name: value.astype(dtype) for name, value in made.items()}
-        self.wide = self._variables({name: value.astype(np.float64) for name, value in self.given.items()})
-        near = {name: np.tile(value.astype(np.float32), (NEIGHBOURS, 1)) for name, value in made.items()}
-        for value in near.values():
-            value[1:, 80:] *= 1 + np.float32(2**-22) * rng.uniform(-1, 1, value[1:, 80:].shape).astype(np.float32)
-        self.narrow = self._variables(near)
-        self.beside = self._variables({name: value.astype(np.float64) for name, value in near.items()})
-
-    @staticmethod
-    def _variables(values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return values | {"sqdist": np.maximum(values["xx"] + values["yy"] - 2 * values["dot"], 0)}
+def known(kernel: Kernel, given: dict[str, np.ndarray], dtype: Any) -> dict[str, Any]:
+    """Every name of the kernel function's expression with its value."""
+    values = {name: value.astype(dtype) for name, value in given.items()}
+    return {**kernel.params, **values, "sqdist": np.maximum(values["xx"] + values["yy"] - 2 * values["dot"], 0)}
 
 
 PROBE = """
@@ -165,39 +154,33 @@ def met(tree: Node, values: dict[str, Any]) -> tuple[np.ndarray | float, np.ndar
     return largest, near
 
 
-def used(kernel: Kernel, inputs: Inputs, got: np.ndarray) -> float:
+def used(kernel: Kernel, given: dict[str, np.ndarray], got: np.ndarray) -> float:
     """The device's largest error over what it may be, on the lanes that are finite all through the tree.
 
     float32: 8 times the error of the same tree in NumPy float32 plus 2e-6 of the largest magnitude in the tree.
     float64: 1e-14 of it, plus 8 times the error that the float32 one foretells, where the tree itself loses digits.
     """
-
-    def value(values: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(value, largest magnitude, lanes that can be compared)."""
-        known, expression = {**kernel.params, **values}, kernel.spec.expression
-        largest, near = met(expression.tree, known)
-        made = expression.evaluate(known), largest, (largest < 1e30) & ~np.asarray(near)
-        return tuple(np.broadcast_to(a, values["dot"].shape) for a in made)
-
+    expression, wide, narrow = kernel.spec.expression, known(kernel, given, "f8"), known(kernel, given, "f4")
+    near_given = {name: value.astype("f4") for name, value in given.items()}
     with np.errstate(all="ignore"):
-        (expected, large, good), (exact, _, good64), (rounded, _, good32) = map(
-            value, (inputs.wide, inputs.beside, inputs.narrow)
-        )
-        good = good & (good64 & good32).all(axis=0)
-        assert good.sum() >= LANES // 8
-        own = float(np.abs(rounded - exact)[:, good].max())
-        error, largest = np.abs(got.astype(np.float64) - expected)[good].max(), large[good].max()
+        expected = expression.evaluate(wide)
+        own = np.abs(expression.evaluate(narrow) - expression.evaluate(known(kernel, near_given, "f8")))
+        large, near = met(expression.tree, wide)
+    good = (large < 1e30) & ~np.asarray(near) & np.ones(LANES, bool)
+    assert good.sum() >= LANES // 8
+    own, largest = (np.broadcast_to(a, LANES)[good].max() for a in (own, large))
+    error = np.abs(got.astype(np.float64) - expected)[good].max()
     allowed = 8 * own + 2e-6 * largest if got.dtype == np.float32 else 8 * own * 2.0**-29 + 1e-14 * largest
-    return float(error / allowed) if allowed else float(error > 0)
+    return float(error / allowed)
 
 
 @pytest.mark.full
 @every_shape
 @every_dtype
 def test_every_function_and_operator_on_the_device(device: str, shape: str, dtype: str) -> None:
-    kernels, inputs = [kernel_of(text) for text in EVERY], Inputs(dtype, 1)
-    for kernel, got in zip(kernels, probed(device, shape, dtype, kernels, inputs.given), strict=True):
-        share = used(kernel, inputs, got)
+    kernels, given = [kernel_of(text) for text in EVERY], inputs(dtype)
+    for kernel, got in zip(kernels, probed(device, shape, dtype, kernels, given), strict=True):
+        share = used(kernel, given, got)
         assert share <= 1, f"{share:.2f} of what is allowed: {kernel}"
     nodes = chain.from_iterable(kernel.spec.expression.tree.walk() for kernel in kernels)
     operators = {"({} + {})", "({} - {})", "({} * {})", "({} / {})", "(-{})", "{}", "ipow({}, {})"}
@@ -224,7 +207,7 @@ def test_comparisons_are_exact_and_distances_never_negative(device: str, shape: 
     )
     assert len(np.unique(expected)) > 5
     assert_array_equal(probe(device, shape, dtype, text, given), expected)
-    near = Inputs(dtype, 3).given  # where xx + yy - 2 dot rounds below zero sqdist is 0, and a root of it no NaN
+    near = inputs(dtype)  # where xx + yy - 2 dot rounds below zero sqdist is 0, and a root of it no NaN
     assert (near["xx"] + near["yy"] - 2 * near["dot"])[30:60].max() < 0
     got = probe(device, shape, dtype, "sqrt(sqdist)", near)
     assert (got[:60] == 0).all()
@@ -279,17 +262,17 @@ PYTHON = {name: np.vectorize(math.erf) if name == "erf" else getattr(np, name) f
 @pytest.mark.parametrize("text", EVERY)
 def test_a_tree_means_what_python_means(text: str) -> None:
     """Python's own evaluation of the normal form, ``**`` as NumPy's power, gives the values of the tree."""
-    kernel, inputs = kernel_of(text), Inputs("float64", 1)
-    expression, names = kernel.spec.expression, {**kernel.params, **inputs.wide}
+    kernel = kernel_of(text)
+    expression, names = kernel.spec.expression, known(kernel, inputs("float64"), "float64")
     again = replace(expression)
     assert again == expression
     assert again.tree == expression.tree
     with np.errstate(all="ignore"):
         value = np.asarray(expression.evaluate(names))
-        numbers = {name: np.float64(number) for name, number in kernel.params.items()}
+        numbers = {name: np.float64(number) for name, number in kernel.params.items()}  # whole numbers are floats
         # as in the tree, no number is whole
         text = re.sub(r"(?<![\w.])(?<!e[-+])(\d+)(?![\w.])", r"\1.0", expression.text)
-        meant = np.asarray(eval(text, {**PYTHON, **inputs.wide, **numbers}))
+        meant = np.asarray(eval(text, {**PYTHON, **names, **numbers}))
         large, near = met(expression.tree, names)
     assert ((np.abs(value - meant) <= 1e-6 * large) | near).all()
 

@@ -81,8 +81,11 @@ class Bits(Lanes):
         parts, at = split(stream, np.full(n_pad // V, length * V * real.itemsize))
         begins, xx = stream.upload(at // real.itemsize), stream.buffer(real.itemsize * n_pad)
         pack = stream.kernel(sources.cl("gram/bits"), record.packing(stream.profile, X.dtype, d, dtype), "bits")
-        for some, source, order_buffer, values in staged_rows(stream, X, order, V, parts):
-            pack((V, len(some)), (V, 1), *source, some.start, order_buffer, begins, values, xx)
+        for staged, source, order_buffer in staged_rows(stream, X, order, V):
+            for part in parts:
+                if some := part.common(staged):
+                    pack((V, len(some)), (V, 1), *source, some.start, order_buffer, begins, part.values, xx)
+            stream.finish()
         cost = stream.profile.bits_cost * length
         sizes = (n, d, n_pad, V, length * n_pad)
         return BitRows(self.name, dtype, *sizes, order, position, xx, cost, cost, tuple(parts), Columns(*3 * (begins,)))

@@ -197,22 +197,11 @@ def split(stream: Stream, sizes: NDArray[np.int64]) -> tuple[list[Part], NDArray
     return parts, at
 
 
-def staged_rows(
-    stream: Stream, X: Data, order: NDArray[np.int32], V: int, parts: Sequence[Part]
-) -> Iterator[tuple[range, Source, Buffer, Buffer]]:
+def staged_rows(stream: Stream, X: Data, order: NDArray[np.int32], V: int) -> Iterator[tuple[range, Source, Buffer]]:
     """Copy the caller's rows to the device, for some lane groups at a time.
 
-    Yield these lane groups, the rows on the device, a buffer with the row at each position of the lane groups, and the
-    buffer for the values of the lane groups.
+    Yield these lane groups, the rows on the device, and a buffer with the row at each position of the lane groups.
     """
-    for groups, source, order_buffer in _staged(stream, X, order, V):
-        for part in parts:
-            if some := part.common(groups):
-                yield some, source, order_buffer, part.values
-        stream.finish()
-
-
-def _staged(stream: Stream, X: Data, order: NDArray[np.int32], V: int) -> Iterator[tuple[range, Source, Buffer]]:
     n, d = X.shape
     groups = len(order) // V
     if isinstance(X, DeviceRows):
@@ -338,8 +327,11 @@ class Lanes(Layout):
         parts, at = split(stream, lengths * V * real.itemsize)
         begins = stream.upload(at // real.itemsize)
         where = Columns(begins, *(map(stream.upload, listed) if listed else (begins, begins)))
-        for some, source, order_buffer, values in staged_rows(stream, X, order, V, parts):
-            packer.rows(source, some, order_buffer, where, values)
+        for staged, source, order_buffer in staged_rows(stream, X, order, V):
+            for part in parts:
+                if some := part.common(staged):
+                    packer.rows(source, some, order_buffer, where, part.values)
+            stream.finish()
         stored, count = int(lengths.sum()) * V, len(position)
         cost, sizes = stored / max(1, count), (count, d, len(order), V, stored)
         xx = stream.buffer(real.itemsize * len(order))
