@@ -488,11 +488,9 @@ class Kernel:
         if self.spec.element or other.spec.element:
             raise ValueError(f"{self!r} and {other!r} do not compose: an element-wise kernel composes with numbers")
         new: dict[str, str] = {}
-        for name in other.params:
-            new[name] = (
-                _unused_name(name, {*self.params, *new.values(), *other.params}) if name in self.params else name
-            )
-        theirs = tuple(replace(p, name=new[p.name]) for p in other._parameters())
+        for name in (name for name in other.params if name in self.params):
+            new[name] = _unused_name(name, {*self.params, *other.params, *new.values()})
+        theirs = tuple(replace(p, name=new.get(p.name, p.name)) for p in other._parameters())
         tree = ast.parse(other.spec.text, mode="eval")
         for node in ast.walk(tree):
             if isinstance(node, ast.Name):
@@ -537,13 +535,14 @@ class Kernel:
         """
         try:
             name, text, element, params = (record[key] for key in ("name", "expression", "element", "params"))
-            options = {"nonnegative": record["nonnegative"]} if element else {}
+            if name:
+                kernel = make(name, **params)
+            elif element:
+                kernel = cls.elementwise(element, text, nonnegative=record["nonnegative"], **params)
+            else:
+                kernel = cls(text, **params)
         except KeyError as error:
             raise ValueError(f"a kernel's record needs {error}, got {str(record)[:80]!r}") from None
-        if name:
-            kernel = make(name, **params)
-        else:
-            kernel = cls.elementwise(element, text, **options, **params) if element else cls(text, **params)
         if kernel.record() != record:
             raise ValueError(f"a kernel's record is not that of {kernel!r}: {str(record)[:200]}")
         return kernel
