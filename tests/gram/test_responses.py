@@ -90,15 +90,6 @@ def builds(monkeypatch: pytest.MonkeyPatch) -> Builds:
     return seen
 
 
-@pytest.fixture
-def buffers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The bytes of every buffer that is made since."""
-    made: list[int] = []
-    buffer = Stream.buffer
-    monkeypatch.setattr(Stream, "buffer", lambda stream, nbytes: made.append(nbytes) or buffer(stream, nbytes))
-    return made
-
-
 @pytest.mark.parametrize(("d", "problems"), [(4, 1), (4, 10), (20, 10), (200, 1)])
 def test_support_vectors_that_pass_by(device: str, d: int, problems: int) -> None:
     """Narrow rows have sums and places that take more than they do: within the limit, and the same bits."""
@@ -375,10 +366,10 @@ def test_few_rows_take_one_launch_for_all_groups(device: str, quick: None, monke
 
 @pytest.mark.parametrize("limit", [None, "100kB"])
 def test_later_calls_of_few_rows_make_no_buffer(
-    device: str, quick: None, limit: str | None, buffers: list[int]
+    device: str, quick: None, limit: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A predictor takes a small share of the memory. Coefficients are those of the call."""
-    model, X = make_model(m=20), sparse_rows(9, 30, 2)
+    model, X, buffers = make_model(m=20), sparse_rows(9, 30, 2), calls_of(monkeypatch, Stream, "buffer")
     first = model.decision_function(X, device, limit)
     assert buffers
     buffers.clear()
