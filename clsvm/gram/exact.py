@@ -103,11 +103,9 @@ def symmetric_sums(
     block, times the coefficients of the earlier rows, are also added to the sums of the block.
     """
     plan, both = layouts.cheaper_plan(plan, X), np.union1d(rows, support).astype(np.int32)
-    layout = layouts.LAYOUTS[plan.kind]
-    pays = layout.in_order and len(support) >= SUPPORT_SHARE * len(both) and len(both) <= ROWS_FACTOR * len(rows)
+    laid_in_order = layouts.LAYOUTS[plan.kind].in_order
+    pays = laid_in_order and len(support) >= SUPPORT_SHARE * len(both) and len(both) <= ROWS_FACTOR * len(rows)
     if not pays or stream.profile.lacks("float64") or len(rows) * len(support) * X.shape[1] <= HOST:
-        return None
-    if len(both) * layout.row_bytes(plan, X, 8) > (stream.limit - stream.allocated) // 2:
         return None
     with contextlib.suppress(MemoryLimitError, BufferSizeError), stream.tentative(), stream.scratch():
         laid = layouts.build(stream, X if len(both) == X.shape[0] else X[both], plan, "float64", both)
