@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,15 +22,6 @@ from tests.gram.panels import gathered, products, store, stored, tile
 N, D, W = 260, 24, 36
 RBF = make("rbf", gamma=0.05)
 FORMS = ("dense", "mapped", "clustered", "csr", "element-wise", pytest.param("hybrid", marks=pytest.mark.oclgrind))
-
-
-class Made(NamedTuple):
-    """Rows of K of the chosen, sums over them, K among them, and sums over the last of them for the first."""
-
-    stored: np.ndarray
-    sums: np.ndarray
-    tile: np.ndarray
-    responses: np.ndarray
 
 
 def in_file(X: np.ndarray, folder: Path) -> Any:
@@ -55,8 +46,9 @@ def in_blocks(stream: Stream, X: Any, kind: str, kernel: Kernel = RBF, dtype: st
     return BlockGram(stream, X, layouts.choose(stream.profile, X, kernel.spec, kind), kernel, dtype)
 
 
-def made(stream: Stream, gram: Operator) -> Made:
-    """By a panel that is used twice, for other rows each time; one of its vectors is none."""
+def made(stream: Stream, gram: Operator) -> tuple[np.ndarray, ...]:
+    """Rows of K of the chosen, sums over them, K among them, and sums over the last of them for the first. By a panel
+    that is used twice, for other rows each time; one of its vectors is none."""
     rng, rows = np.random.default_rng(2), gram.rows
     for _ in range(2):
         chosen = rng.choice(N, W, replace=False)
@@ -79,7 +71,7 @@ def made(stream: Stream, gram: Operator) -> Made:
     there = np.delete(np.arange(W), 5)  # (what stands for no row has no meaning)
     sums = stream.read_wide(c, (2, rows.n_pad))[:, rows.position]
     answers = stream.read_wide(part, (1, panel.capacity))[0, there]
-    return Made(stored(stream, gram, K)[there], sums, tile(stream, gram, of)[np.ix_(there, there)], answers)
+    return stored(stream, gram, K)[there], sums, tile(stream, gram, of)[np.ix_(there, there)], answers
 
 
 def limited(model: Any, X: Any, y: Any, limit: float, rel: float = 1e-6) -> tuple[Any, Any]:
