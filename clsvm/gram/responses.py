@@ -413,11 +413,11 @@ class SmallBatchPredictor:
         """
         if groups in self._launches:
             return
-        rows, packer, prepared = self._rows, self._packer, []
-        ((_, _, values),) = rows.parts
-        prepared.append(packer.rows(self._source, range(groups), self._order, rows.at, values, prepared=True))
-        prepared.append(packer.norms(range(groups), rows.at, values, rows.xx, prepared=True))
+        rows, packer, some = self._rows, self._packer, range(groups)
+        (part,) = rows.parts  # so few rows are in one buffer
+        prepared = [packer.rows(self._source, some, self._order, rows.at, part.values, prepared=True)]
+        prepared.append(packer.norms(some, rows.at, part.values, rows.xx, prepared=True))
         for D, load in zip(self._weights_of, self._loads, strict=True):
             update = Update(self._problems, MAX_BATCH, self._sums, D, self._capacity, len(load.pieces))
-            prepared += self._gram.prepared(range(groups), load.panel, load.sections.buffer, update)
+            prepared += self._gram.prepared(some, load.panel, load.sections.buffer, update)
         self._launches[groups] = prepared
