@@ -82,7 +82,7 @@ USAGE = {
     "scale -y 1 0 F": "-y: got 1 and 0, expected two finite numbers, the second the larger",
     "scale -y -inf 0 F": "-y: got -inf and 0, expected two finite numbers",
     "scale -y 1 F": "missing argument 'file'",
-    "scale -y 1 two F": "-y: got '1 two', expected two numbers, such as 0 1",
+    "scale -y 1 two F": "'two' is not a valid float",
     "scale -r a -s b F": "-s: expected one of -s and -r, got both",
     "scale F F": "unexpected extra argument",
 }
