@@ -99,18 +99,13 @@ def _percent(share: float | None) -> str:
     "Write a scaled data set of scikit-learn as svmlight text: NAME.train and NAME.test.",
     Option("name", "", flags.REQUIRED, "breast_cancer, or digits (8 against the rest)."),
     Option("folder", "--folder", ".", "Folder for the files."),
-    Option(
-        "test_size", "--test-size", 0.25, "Share of the rows in the test file.", ok=lambda value: 0 < value < 1,
-        expected="a number between 0 and 1",
-    ),
-    Option("seed", "--seed", 0, "Seed of the split.", least=0),
 )  # fmt: skip
 def sample(args: Any) -> None:
     """Run ``clsvm sample``: write a data set of scikit-learn as svmlight text, and print the names of the files."""
     from clsvm import datasets
 
     flags.one_of("NAME", args.name, datasets.NAMES)
-    for path in datasets.sample(args.name, args.folder, args.test_size, args.seed):
+    for path in datasets.sample(args.name, args.folder):
         typer.echo(os.fspath(path))
 
 
@@ -173,7 +168,8 @@ def tune(args: Any) -> None:
         typer.echo(f"{profiles.tuned_path()}: {'deleted' if profiles.delete_tuned() else 'there was none'}")
         return
     if args.show:
-        _show_kept()
+        kept = profiles.tuned_path()
+        typer.echo(f"{kept}:\n{kept.read_text()}" if kept.exists() else f"{kept}: there is none")
         return
     with _progress() as progress:
         found = tool.tune(args.device, args.seconds, progress)
@@ -193,17 +189,6 @@ def _progress() -> Iterator[Callable[[str, float], None]]:
         yield lambda words, done: bar.update(task, description=words, completed=done)
 
 
-def _show_kept() -> None:
-    """Print the results of earlier runs of ``clsvm tune``, a table for each device."""
-    from clsvm.opencl import profiles
-
-    records = profiles.read_tuned()
-    typer.echo(f"{profiles.tuned_path()}: {len(records)} device{'s' * (len(records) != 1)}")
-    for name, record in records.items():
-        rows = [(field, str(value)) for field, value in record["profile"].items()]
-        common.show_table(("field", "value"), rows, title=f"{name} ({record.get('date')})")
-
-
 def _show_found(found: Tuning) -> None:
     """Print the tuner's results: the times of each computation, then the cost of a stored entry in each layout."""
     rows, figures = [], ("default ms", "best ms", "gain")
@@ -217,10 +202,6 @@ def _show_found(found: Tuning) -> None:
         measured = "not measured" if rate.ratio is None else f"{rate.ratio:g}"
         rates.append((rate.field, f"{rate.words}, over a dense cell's", f"{rate.default:g}", measured))
     common.show_table(("rate", "time of", "default", "measured"), rates, ("default", "measured"))
-    if not all(one.searched for one in found.families):
-        typer.echo("what is not searched had no time for two candidates: it stays the default")
-    if any(rate.ratio is None for rate in found.rates):
-        typer.echo("a rate that is not measured had no time, or came out beyond its limits: it stays the default")
 
 
 FUNCTION = Option("function", "--kernel", None, "A name of 'list', or an expression of dot, sqdist, ...", str, "EXPR")
@@ -246,7 +227,7 @@ def warm_up(args: Any) -> None:
     typer.echo("later processes load these programs" if tool.kept() else off)
 
 
-GROUP = flags.group("kernels", "Kernel functions: list, show, check, emit as OpenCL.")
+GROUP = flags.group("kernels", "Kernel functions: list, show, emit as OpenCL.")
 
 
 def _kernel(args: Any, function: str | None, hint: str = "--kernel") -> Kernel:
@@ -298,28 +279,6 @@ def _shown(kernel: Kernel) -> Iterator[str]:
         yield f"number      {argument.type} {argument.name} = {value:.17g}"
     yield ""
     yield sources.render("gram/kernel_function", kernel=spec).removeprefix(sources.cl()).strip()
-
-
-@flags.command(
-    "Check symmetry, finite values and eigenvalues of the kernel matrix on a sample of the rows of FILE."
-    "\n\nA gamma without a value is 1 / number of features. Exit code 1 if that matrix is not positive semidefinite.",
-    flags.data("Rows"),
-    FUNCTION, flags.ELEMENT, flags.PARAM,
-    Option("rows", "--rows", 500, "Rows of the sample.", least=1),
-    Option("seed", "--seed", 0, "Seed of the sample.", least=0), to=GROUP,
-)  # fmt: skip
-def check(args: Any) -> None:
-    """Run ``clsvm kernels check``: check the kernel matrix of some rows of a file by :meth:`clsvm.Kernel.check`."""
-    from clsvm.models import svmlight
-
-    kernel = _kernel(args, args.function)
-    X, _ = svmlight.read_problem(args.file)
-    if "gamma" in kernel.params and "gamma" not in args.param:
-        kernel = kernel.set_params(gamma=1.0 / X.shape[1])
-    found = kernel.check(X, args.rows, args.seed)
-    typer.echo(f"{kernel!r} {found}")
-    if not found.positive_semidefinite:
-        raise typer.Exit(1)
 
 
 @flags.command(

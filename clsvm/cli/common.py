@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import sys
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -71,7 +70,7 @@ def _left(checkpoint: str | None) -> str:
     """Return the part of the message after Ctrl-C that says whether the command can continue from a checkpoint."""
     if checkpoint is None or not os.path.isfile(checkpoint):
         return "no partial file is left"
-    return f"the checkpoint stays: the same command with --resume {shlex.quote(checkpoint)} goes on from it"
+    return f"the checkpoint {checkpoint} stays: the same command goes on from it"
 
 
 def say(lines: Iterable[str]) -> None:
@@ -92,13 +91,9 @@ def check_files(reads: Sequence[str | None], writes: Sequence[str | None]) -> No
     """Raise ValueError or OSError if a command would overwrite one of its own files, or could not write a file.
 
     ``reads`` and ``writes`` are the names of the files to read and to write. None is skipped. No file may be
-    both read and written, or be named twice to be written. No pipe may be named twice to be read. Pipes, terminals and
-    /dev/null may be named several times to be written.
+    both read and written, or be named twice to be written. Pipes, terminals and /dev/null may be named several times.
     """
     sources, targets = [name for name in reads if name], [name for name in writes if name]
-    for i, source in enumerate(sources):
-        if not os.path.isfile(source) and os.path.exists(source) and source in sources[:i]:
-            raise ValueError(f"{source} is named twice and can be read once; give one of the two as a file")
     for i, out in enumerate(targets):
         others = [] if os.path.exists(out) and not os.path.isfile(out) else [*sources, *targets[:i]]
         if os.path.realpath(out) in map(os.path.realpath, others):
@@ -220,10 +215,7 @@ def kernel_of(
         values = {name: given[name] for name in given.keys() & named}
     else:
         named = set(re.findall(r"[A-Za-z_]\w*", f"{function} {element or ''}"))
-        if unknown := sorted(given.keys() - named):
-            message = f"got a value for {unknown[0]}, which {function!r} does not have"
-            raise typer.BadParameter(message, param_hint=_KERNEL_FLAGS[unknown[0]])
-        values = {name: given.get(name, default) for name, default in _DEFAULTS.items() if name in named}
+        values = {name: default for name, default in _DEFAULTS.items() if name in named} | given
     values |= params
     try:
         return Kernel(function, **values) if element is None else Kernel.elementwise(element, function, **values)

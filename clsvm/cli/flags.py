@@ -49,10 +49,8 @@ class Option:
         unchanged.
     least
         smallest valid number, or None.
-    ok
-        function that returns whether a number is valid, or None.
-    expected
-        description of valid numbers, for the message if ``ok`` returns False.
+    most
+        largest valid number, or None.
     """
 
     name: str
@@ -63,12 +61,12 @@ class Option:
     metavar: str | None = None
     read: Callable[[Any], Any] | None = None
     least: float | None = None
-    ok: Callable[[Any], bool] | None = None
-    expected: str = ""
+    most: float | None = None
 
     def parameter(self) -> inspect.Parameter:
         """Return the function parameter from which typer makes the flag or argument."""
         settings: dict[str, Any] = {"help": self.help, "metavar": self.metavar, "min": self.least}
+        settings["max"] = self.most
         made = typer.Option(self.flag, hidden=not self.help, **settings) if self.flag else typer.Argument(**settings)
         kind: Any = self.kind or (str if self.default in (None, REQUIRED) else type(self.default))
         hint = Annotated[kind, made]
@@ -77,8 +75,6 @@ class Option:
     def value(self, value: Any) -> Any:
         """Check a value from the command line, and return it after conversion. Raises BadParameter if it is invalid."""
         try:
-            if value is not None and self.ok is not None and not (math.isfinite(value) and self.ok(value)):
-                raise ValueError(f"got {value:g}, expected {self.expected}")
             return value if self.read is None else self.read(value)
         except (ValueError, TypeError) as error:
             words = str(error).replace(" or None", "")  # no word on a command line means None
@@ -109,7 +105,7 @@ def command(
     def made(function: Callable[[Any], None]) -> Callable[..., None]:
         @wraps(function)
         def run(ctx: typer.Context, **given: Any) -> None:
-            with reporting(ctx, given.get("resume") or given.get("checkpoint")):
+            with reporting(ctx, given.get("checkpoint")):
                 function(SimpleNamespace(**{option.name: option.value(given[option.name]) for option in options}))
 
         ctx = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
@@ -129,28 +125,14 @@ def group(name: str, words: str) -> typer.Typer:
 
 
 class LibsvmCommand(TyperCommand):
-    """Parse a command line as LIBSVM's programs do.
-
-    A short flag and its value must be two words, so ``-c1`` is an error. Only ``-w`` is joined with a class label:
-    ``-w1 2`` gives class 1 the weight 2, and is converted to ``-wi 1=2``.
-    """
+    """Parse a command line as LIBSVM's programs do: ``-w1 2`` gives class 1 the weight 2, and becomes ``-wi 1=2``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        params = self.get_params(ctx)
-        known = {name for param in params for name in param.opts}
-        switches = {name for param in params if getattr(param, "is_flag", False) for name in param.opts}
-        training = "-wi" in known
-        words, i = list(args), 0
-        while i < len(words) and words[i] != "--":
-            word = words[i]
-            if training and word.startswith("-w"):
-                if i + 1 == len(words):
-                    raise typer.BadParameter("expected a weight after it", ctx, param_hint=word)
-                words[i : i + 2] = ["-wi", f"{word[2:]}={words[i + 1]}"]
-            elif len(word) > 2 and word[:2] in known and word not in known:
-                hint = f"expected a flag and its value as two words: {word[:2]} {word[2:]}"
-                raise typer.BadParameter(f"got {word}, {hint}", ctx, param_hint=word[:2])
-            i += 2 if word.startswith("-") and word not in {*switches, "-"} and "=" not in word else 1
+        words, given = list[str](), iter(args)
+        for word in given:
+            if word.startswith("-w") and (weight := next(given, None)) is None:
+                raise typer.BadParameter("expected a weight after it", ctx, param_hint=word)
+            words += ["-wi", f"{word[2:]}={weight}"] if word.startswith("-w") else [word]
         return super().parse_args(ctx, words)
 
 
@@ -172,17 +154,6 @@ def one_of(flag: str, got: str, known: Collection[str]) -> str:
     if got not in known:
         raise typer.BadParameter(f"got {got!r}, expected one of {', '.join(known)}", param_hint=flag)
     return got
-
-
-def with_suffix(suffix: str) -> Callable[[str | None], str | None]:
-    """Return a function for :attr:`Option.read` that raises ValueError unless a file name ends in ``suffix``."""
-
-    def check(name: str | None) -> str | None:
-        if name is not None and not name.lower().endswith(suffix):
-            raise ValueError(f"got {name!r}, expected a name that ends in {suffix}")
-        return name
-
-    return check
 
 
 def numbers(words: Sequence[str] | None) -> dict[str, float | int]:
@@ -231,14 +202,6 @@ def _kernel_name(text: str | None) -> str | None:
     return name
 
 
-def _memory(text: str | None) -> str | None:
-    if text is not None:
-        from clsvm.opencl.memory import parse_bytes
-
-        parse_bytes(text)
-    return text
-
-
 # Options of several commands
 
 
@@ -282,11 +245,11 @@ _MODEL_OUT = "File for the model; - is standard output. Default: FILE's name + .
 _ELEMENT = "Element-wise kernel f(s), s the sum of EXPR over features: 'abs(x - y)'."
 DEVICE = Option("device", "--device", None, _ONE_DEVICE)
 DEVICES = Option("device", "--device", None, f"{_ONE_DEVICE} Several: gpu:0,gpu:1.")
-MEMORY_LIMIT = Option("memory_limit", "--memory-limit", None, _MEMORY, read=_memory)
+MEMORY_LIMIT = Option("memory_limit", "--memory-limit", None, _MEMORY)
 QUIET = Option("quiet", "-q", False, "Print warnings and errors only.")
 MODEL_OUT = Option("model", "", None, _MODEL_OUT, read=to_write)
-REPORT = Option("report", "--report", None, "Write the fit's report as JSON.", str, "FILE.json", with_suffix(".json"))
-PLOT = Option("plot", "--plot", None, "Draw gap and violation over time.", str, "FILE.png", with_suffix(".png"))
+REPORT = Option("report", "--report", None, "Write the fit's report as JSON.", str, "FILE.json")
+PLOT = Option("plot", "--plot", None, "Draw gap and violation over time.", str, "FILE.png")
 ELEMENT = Option("element", "--element", None, _ELEMENT, str, "EXPR")
 PARAM = Option("param", "--param", None, "A parameter of the kernel; repeatable.", list[str], "NAME=VALUE", numbers)
 
@@ -295,22 +258,15 @@ _KERNEL = (
     "Kernel: 0 linear, 1 poly, 2 rbf, 3 sigmoid, 4 precomputed (FILE holds lines 'label 0:serial 1:K(x,x1) 2:K(x,x2)"
     " ...'), or a name of 'clsvm kernels list'. Default: 2"
 )
-_BINARY: Any = {"ok": lambda value: value in (0, 1), "expected": "0 or 1"}
 KERNEL = Option("kernel", "-t", None, _KERNEL, read=_kernel_name)
-DEGREE = Option(
-    "degree", "-d", None, "degree of the kernel. Default: 3", int, ok=lambda d: d >= 0, expected="0 or more"
-)
-COEF0 = Option(
-    "coef0", "-r", None, "coef0 of the kernel. Default: 0", float, ok=math.isfinite, expected="a finite number"
-)
+DEGREE = Option("degree", "-d", None, "degree of the kernel. Default: 3", int, least=0)
+COEF0 = Option("coef0", "-r", None, "coef0 of the kernel. Default: 0", float)
 WEIGHTS = Option(
     "weights", "-wi", None, "Multiply C of a label by WEIGHT: -w1 2 -w-1 0.5.", list[str], "WEIGHT", _weights
 )
-SHRINKING = Option("shrinking", "-h", 1, "Shrinking, 0 or 1: accepted, without effect.", **_BINARY)
+SHRINKING = Option("shrinking", "-h", 1, "Shrinking, 0 or 1: accepted, without effect.", least=0, most=1)
 PROBABILITY = Option(
-    "probability", "-b", 0, "1: also fit probabilities, by five more fits; of -s 2 for LIBSVM 3.3 or later.", **_BINARY
-)
-FOLDS = Option(
-    "folds", "-v", None, "Number of folds for cross-validation, which writes no model.", int, ok=lambda v: v >= 2,
-    expected="2 or more folds",
+    "probability", "-b", 0, "1: also fit probabilities, by five more fits; of -s 2 for LIBSVM 3.3 or later.", least=0,
+    most=1,
 )  # fmt: skip
+FOLDS = Option("folds", "-v", None, "Number of folds for cross-validation, which writes no model.", int, least=2)

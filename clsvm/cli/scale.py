@@ -218,7 +218,7 @@ def _read(path: str) -> Ranges:
 
     from clsvm.models.svmlight import MAX_INDEX
 
-    with files.bounded(open(path, "rb"), path, "a file of ranges") as stream:
+    with files.text_stream(open(path, "rb"), path, "a file of ranges") as stream:
         every = [line.split() for line in stream]
     lines = [(number, words) for number, words in enumerate(every, 1) if words]
     lines.append((len(every) + 1, []))  # the end of the file, which no section may have in place of a line

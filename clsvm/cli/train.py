@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from clsvm.models.model import KernelModel
     from clsvm.report import FitReport, NystromReport
 
-PrintLines = Callable[..., None]  # function that prints what svm-train prints about a fit
-_CHECKPOINT = "Write the coefficients to FILE while training, to continue with --resume FILE."
+_CHECKPOINT = "Write the coefficients to FILE while training; continue from FILE if it exists."
 _ESTIMATORS: dict[str, tuple[str, dict[str, str]]] = {  # value of --machine -> estimator and parameters
     "classes": ("FalkonClassifier", {}),
     "logistic": ("LogisticFalkonClassifier", {}),
@@ -42,7 +41,6 @@ OF_TABLE = flags.of_estimators(TABLE)
 _PIECE = 1 << 11  # with a progress bar, at least this many rows are predicted at a time
 _OF_TRAINING = "a model of 'train -b 1', or of two classes by 'falkon train --machine logistic'"
 PREDICT = "Predict the labels or values of TEST by MODEL and print the accuracy, or the error."
-_AT_BOUND = 1 - 1e-6  # a coefficient counts as bounded if it has at least this share of its bound
 
 
 def _task(number: int) -> Task:
@@ -60,9 +58,11 @@ class _Data(NamedTuple):
     X
         rows (n, d) as CSR, or kernel values (n, n).
     y
-        labels or targets (n,) in the file.
-    targets
-        labels or targets (n,) that the estimator is fitted to.
+        targets (n,), or the numbers of the rows' classes.
+    classes
+        labels (k,) of the classes; None for a task without classes.
+    smaller_first
+        whether LIBSVM's file of a model of two classes lists the smaller label first.
     weights
         factor of C for each row (n,), or None.
     columns
@@ -71,7 +71,8 @@ class _Data(NamedTuple):
 
     X: Any
     y: Array
-    targets: Array
+    classes: Array | None
+    smaller_first: bool
     weights: Array | None
     columns: Array | None
 
@@ -83,8 +84,7 @@ class _Data(NamedTuple):
     Option("task", "-s", 0, f"Type: {listed()}.", read=_task),
     flags.KERNEL, flags.DEGREE,
     Option(
-        "gamma", "-g", None, "gamma of the kernel. Default (or 0): 1 / number of features", float,
-        ok=lambda value: value >= 0, expected="0 or more",
+        "gamma", "-g", None, "gamma of the kernel. Default (or 0): 1 / number of features", float, least=0,
     ),
     flags.COEF0,
     Option("function", "--kernel", None, "A kernel of dot, sqdist, xx and yy: 'exp(-gamma * sqdist)'.", str, "EXPR"),
@@ -95,7 +95,6 @@ class _Data(NamedTuple):
     Option("coupled", "--crammer-singer", False, "Solve all classes as one problem without offsets."),
     Option("no_bias", "--no-bias", False, "Fit no offset: rho is 0."),
     Option("checkpoint", "--checkpoint", None, _CHECKPOINT, str, "FILE"),
-    Option("resume", "--resume", None, "Continue from a checkpoint of the same data, C and kernel.", str, "FILE"),
     flags.MEMORY_LIMIT, flags.PLOT, flags.REPORT,
     cls=flags.LibsvmCommand,
 )  # fmt: skip
@@ -104,36 +103,27 @@ def train(args: Any) -> None:
     _check_conflicts(args)
     kernel = _kernel(args)
     model_file = args.model if args.model is not None else Path(args.file).name + ".model"
-    if args.resume is not None and not Path(args.resume).is_file():
-        raise FileNotFoundError(f"--resume: there is no checkpoint {args.resume!r}")
-    written = [model_file, args.plot, args.report, args.resume or args.checkpoint]
+    written = [model_file, args.plot, args.report, args.checkpoint]
     common.check_files([args.file], written if args.folds is None else [])
     if args.folds is not None and args.model is not None:
         warn(f"-v writes no model: {args.model} stays as it is")
-    if args.checkpoint is not None and args.resume is None and Path(args.checkpoint).exists():
-        raise FileExistsError(f"--checkpoint: {args.checkpoint!r} exists; go on from it with --resume, or delete it")
     figure = common.new_figure(args.plot)
     rows = _read(args)
     estimator = _estimator(args, kernel, rows.X.shape[1])
 
+    if args.folds is not None:
+        predicted = _cross_validate(args, estimator, rows)
+        common.say(common.score_lines(predicted, rows.y, args.task.kind == NUMBERS, folds=True))
+        return
+
     from sklearn.exceptions import ConvergenceWarning
 
     warnings.simplefilter("ignore", ConvergenceWarning)  # a line below prints the status instead
-
-    def print_lines(fit: Any, positions: Any = slice(None)) -> None:
-        weights = None if rows.weights is None else rows.weights[positions]
-        if not args.quiet:
-            common.say(svm_train(fit, rows.targets[positions], weights))
-
-    if args.folds is not None:
-        predicted = _cross_validate(args, estimator, rows, print_lines)
-        common.say(common.score_lines(predicted, rows.targets, args.task.kind == NUMBERS, folds=True))
-        return
-    estimator.fit(rows.X, rows.targets, sample_weight=rows.weights)
+    estimator.fit(rows.X, rows.y, sample_weight=rows.weights)
     report = estimator.fit_report_
     if not report.converged:
         warn(report.status)
-    model = _model(args, estimator, rows, print_lines)
+    model = _model(args, estimator, rows)
     form = _write(model, model_file)
     common.write_file(args.report, common.as_json(report))
     common.draw(figure, args.plot, "convergence", report)
@@ -141,7 +131,7 @@ def train(args: Any) -> None:
         return
     if args.task.kind == NUMBERS and model.has_probabilities:
         typer.echo(common.error_lines(model))
-    print_lines(estimator)
+    common.say(svm_train(estimator, rows.smaller_first))
     common.say(_more_lines(model, report, len(rows.y)))
     for word, path in (("model", f"{model_file}: {form}"), ("report", args.report), ("plot", args.plot)):
         if path is not None:
@@ -151,16 +141,17 @@ def train(args: Any) -> None:
 def _check_conflicts(args: Any) -> None:
     """Raise BadParameter for flags that contradict each other."""
     task, number = args.task, args.task.number
-    written = [name for name in ("report", "plot", "checkpoint", "resume") if vars(args)[name] is not None]
+    written = [name for name in ("report", "plot", "checkpoint") if vars(args)[name] is not None]
     expression = args.function is not None or args.element is not None
-    resumed = args.resume is not None and args.checkpoint not in (None, args.resume)
     of_pairs = "probabilities are fitted for pairs of classes, which --crammer-singer does not have"
+    by_decision = "-v counts labels by decision values, not by probabilities"
+    held_out = args.folds is not None
     conflicts = [
         ("--crammer-singer", args.coupled and task.estimator != "SVC", f"it is for classes (-s 0), got -s {number}"),
         ("--no-bias", args.no_bias and "bias" not in task.parameters, f"the model of -s {number} has an offset"),
         ("-b", args.coupled and args.probability, of_pairs),
-        *((f"--{one}", args.folds is not None, "it goes without -v, which keeps none of its fits") for one in written),
-        ("--resume", resumed, "what is resumed is the checkpoint: give one of the two"),
+        ("-b", held_out and args.probability and task.kind == CLASSES, by_decision),
+        *((f"--{one}", held_out, "it goes without -v, which keeps none of its fits") for one in written),
         ("-t", args.kernel is not None and expression, "a kernel's name goes without --kernel and --element"),
     ]  # fmt: skip
     for flag, conflict, words in conflicts:
@@ -186,9 +177,14 @@ def _read(args: Any) -> _Data:
     for label in () if of_classes else sorted(args.weights):
         warn(f"-w{label} is for classes (-s 0, 1)")
     weights = common.row_weights(args.weights if of_classes else {}, y)
-    classes, index = np.unique(y, return_inverse=True)
-    numbered = of_classes and (len(classes) == 2 or args.coupled) and bool((classes != np.rint(classes)).any())
-    return _Data(X, y, index if numbered else y, weights, columns)  # SVC rejects fractions as labels
+    if not of_classes:
+        return _Data(X, y, None, False, weights, columns)
+    classes, first, index = np.unique(y, return_index=True, return_inverse=True)
+    order = np.argsort(first)  # svm-train's order of the classes: by first occurrence, except that +1 precedes -1
+    smaller_first = bool(len(classes) == 2 and order[0] == 0 and classes.tolist() != [-1, 1])
+    if len(classes) > 2 and not args.coupled:
+        classes, index = classes[order], np.argsort(order)[index]
+    return _Data(X, index, classes, smaller_first, weights, columns)
 
 
 def _estimator(args: Any, kernel: Kernel | None, features: int) -> Any:
@@ -202,74 +198,39 @@ def _estimator(args: Any, kernel: Kernel | None, features: int) -> Any:
     solver = {name: given[name] for name, one in PARAMETERS.items() if one.solver and name in given}
     if args.coupled:
         solver["multi_class"] = "crammer_singer"
-    solver |= {"checkpoint": args.resume or args.checkpoint, "verbose": not args.quiet and sys.stderr.isatty()}
+    solver |= {"checkpoint": args.checkpoint, "verbose": not args.quiet and sys.stderr.isatty()}
     return estimator.set_params(kernel=kernel or "precomputed", **solver)
 
 
-def _cross_validate(args: Any, estimator: Any, rows: _Data, print_lines: PrintLines) -> Array:
-    """Cross-validate: return for each row the prediction (n,) of a model that was fitted to the other folds.
+def _cross_validate(args: Any, estimator: Any, rows: _Data) -> Array:
+    """Return for each row the prediction (n,) of an estimator that was fitted to the other folds."""
+    from sklearn.model_selection import cross_val_predict
 
-    With -b 1 the prediction is the most probable class.
-    """
-    from sklearn.base import clone
-    from sklearn.utils.metaestimators import _safe_split
-
-    from clsvm.models import decoder
-    from clsvm.report import labelled
-
-    X, y = rows.X, rows.targets
-    of_classes = args.task.kind == CLASSES
-    predicted = y.copy()  # the folds replace each value
-    for number, (train, test) in enumerate(common.folds_of(y, args.folds, of_classes), 1):
-        if of_classes and (y[train] == y[train[0]]).all():
-            predicted[test] = y[train[0]]  # the training rows have only one class
-            continue
-        weights = None if rows.weights is None else rows.weights[train]
-        fold = clone(estimator)
-        fold_rows, labels = _safe_split(fold, X, y, train)  # splits kernel values by rows and by columns
-        test_rows = _safe_split(fold, X, y, test, train)[0]
-        name = f"fold {number} of {min(args.folds, len(y))}"
-        with labelled(name):
-            fold.fit(fold_rows, labels, sample_weight=weights)
-        print_lines(fold, train)
-        if not fold.fit_report_.converged:
-            warn(f"fold {number}: {fold.fit_report_.status}")
-        if args.probability and of_classes:
-
-            def print_inner(inner: Any, positions: Array, outer: Array = train) -> None:
-                print_lines(inner, outer[positions])
-
-            with labelled(f"{name}, probabilities"):
-                model = decoder.calibrated(fold, fold_rows, labels, weights, print_inner)
-            found = model.predict_proba(test_rows, fold.device, fold.memory_limit)
-            predicted[test] = model.classes[found.argmax(axis=1)]
-        else:
-            predicted[test] = fold.predict(test_rows)
-    return predicted
+    folds = common.folds_of(rows.y, args.folds, rows.classes is not None)
+    params = None if rows.weights is None else {"sample_weight": rows.weights}
+    return cross_val_predict(estimator, rows.X, rows.y, cv=folds, params=params)
 
 
-def _model(args: Any, estimator: Any, rows: _Data, print_lines: PrintLines) -> KernelModel:
+def _model(args: Any, estimator: Any, rows: _Data) -> KernelModel:
     """Return the model of a fitted estimator as it is to be written to a file.
 
     The model has the data file's labels in LIBSVM's order, and probabilities if -b 1 asks for them. If the data file
     holds kernel values, the model's support vectors are numbers of columns in this file.
     """
-    import numpy as np
     from sklearn.exceptions import ConvergenceWarning
 
-    from clsvm.models import decoder as probabilities
-    from clsvm.models import libsvm
+    from clsvm.models import decoder
     from clsvm.report import labelled
 
     model: KernelModel = estimator.model_
     if args.probability:
         with warnings.catch_warnings(), labelled("probabilities"):
             warnings.simplefilter("default", ConvergenceWarning)  # shows the warnings of the folds
-            model = probabilities.calibrated(estimator, rows.X, rows.targets, rows.weights, print_lines)
+            model = decoder.calibrated(estimator, rows.X, rows.y, rows.weights)
         if not model.has_probabilities:
             warn("no probabilities: fewer than 5 rows are inside, or outside")
-    if args.task.kind == CLASSES:
-        model = libsvm.ordered(replace(model, classes=np.unique(rows.y)), order_of_labels(rows.y))
+    if rows.classes is not None:
+        model = replace(model, classes=rows.classes, smaller_first=rows.smaller_first)
     if rows.columns is not None:  # the support vectors are columns of the kernel matrix in the file
         model = replace(model, support_vectors=rows.columns[model.support_vectors])
     return model
@@ -315,8 +276,7 @@ def _more_lines(model: KernelModel, report: FitReport, rows: int) -> Iterator[st
     ),
     Option("function", "--kernel", None, "A name of 'clsvm kernels list', or an expression: rbf.", str, "NAME|EXPR"),
     Option(
-        "gamma", "--gamma", None, "gamma of the kernel. Default: 1 / (features * variance)", float,
-        ok=lambda value: value > 0, expected="above 0",
+        "gamma", "--gamma", None, "gamma of the kernel. Default: 1 / (features * variance)", float, least=0,
     ),
     flags.ELEMENT, flags.PARAM,
     Option("no_intercept", "--no-intercept", False, "Fit no offset."),
@@ -408,9 +368,8 @@ def predict(args: Any) -> None:
         labels = _in_pieces(lambda rows: model.predict(rows, *where), X)
         lines = (f"{label:.17g}" if values else _label(label) for label in labels.tolist())
     common.write_file(args.output, lines)
-    if not args.quiet and model.has_probabilities and (values or not args.probability):
-        disabled = "Model supports probability estimates, but disabled in prediction."  # as svm-predict says it
-        typer.echo(common.error_lines(model) if args.probability else disabled)
+    if not args.quiet and args.probability and values:
+        typer.echo(common.error_lines(model))
     if labels.dtype.kind == "U":
         warn(f"no accuracy: the labels of {args.model} are text, those of {args.test} numbers")
     elif not args.quiet:
@@ -486,59 +445,33 @@ def _label(label: bool | int | float | str) -> str:
     return label if isinstance(label, str) else f"{label:.0f}" if label == int(label) else repr(label)
 
 
-def order_of_labels(y: Array) -> list[Any]:
-    """Return the distinct labels in y (n,) in svm-train's order: by first occurrence, except that +1 precedes -1."""
-    listed = list(dict.fromkeys(y.tolist()))
-    return listed[::-1] if listed == [-1, 1] else listed
+def svm_train(estimator: Any, smaller_first: bool) -> Iterator[str]:
+    """Yield lines that svm-train prints about a fit: lines for each binary problem, then a classifier's total nSV.
 
-
-def svm_train(estimator: Any, y: Array, weights: Array | None) -> Iterator[str]:
-    """Yield the lines that svm-train prints about a fit: lines for each binary problem, then a classifier's total nSV.
-
-    ``estimator`` is a fitted SVM, and y (n,) are the labels or targets that it was fitted to. ``weights`` (n,) are the
-    factors of C for each row, equal within a class. The dots and stars of LIBSVM's progress are left out. The source is
-    svm.cpp of LIBSVM: svm_train_one and the functions that it calls.
+    ``estimator`` is a fitted SVM. ``smaller_first`` says whether the positive one of two classes is the first. The dots
+    and stars of LIBSVM's progress, its nu and its number of bounded support vectors are left out. The source is svm.cpp
+    of LIBSVM: svm_train_one and the functions that it calls.
     """
     import numpy as np
 
-    from clsvm.models import libsvm
-
     model: KernelModel = estimator.model_
     task, (ends, duals) = TASKS[model.task], estimator._ends
-    k = len(model.classes)
-    order = np.searchsorted(model.classes, order_of_labels(y)) if task.kind == CLASSES else np.zeros(1, np.intp)
-    blocks = np.split(np.abs(model.dual_coef), np.cumsum(model.n_support)[:-1], axis=1)
-    _, first, rows = np.unique(y if k else np.zeros(len(y)), return_index=True, return_counts=True)
-    factors = np.ones(len(first)) if weights is None else weights[first]
-    steps = np.atleast_1d(estimator.n_iter_)
+    steps, rho = np.atleast_1d(estimator.n_iter_), (model.intercept if smaller_first else -model.intercept) + 0.0
     if model.of_pairs:
-        positions, signs = libsvm.reordered_pairs(order)
-        class_pairs = list(combinations(order.tolist(), 2))
-    else:  # the second of two classes is the positive one
-        positions, signs = np.zeros(1, np.intp), np.array([-1.0 if k == 2 and order[0] == 0 else 1.0])
-        class_pairs, duals = [tuple(order.tolist())], duals.sum(keepdims=True)
-    rho = signs * (0.0 - model.intercept[positions]) + 0.0
-    for number, (position, pair) in enumerate(zip(positions.tolist(), class_pairs, strict=True)):
-        if model.of_pairs:
-            a, b = pair
-            alphas = [blocks[a][b - (b > a)], blocks[b][a - (a > b)]]
-        else:
-            alphas = [blocks[one].max(axis=0, initial=0.0) for one in pair]
-        pair_factors, count, scale = factors[list(pair)], int(rows[list(pair)].sum()), 1.0
-        cost = float(estimator.C) if "C" in task.parameters else 1.0
-        yield f"optimization finished, #iter = {int(steps[position])}"
+        blocks = np.split(model.dual_coef != 0, np.cumsum(model.n_support)[:-1], axis=1)
+        counts = [int(blocks[a][b - 1].sum() + blocks[b][a].sum()) for a, b in combinations(range(len(blocks)), 2)]
+    else:
+        counts, duals = [model.dual_coef.shape[1]], duals.sum(keepdims=True)
+    for i, count in enumerate(counts):
+        scale = 1.0
+        yield f"optimization finished, #iter = {int(steps[i])}"
         if task.name == "nu_svc":
-            r = float(ends[position, 0] - ends[position, 1]) / 2
+            r = float(ends[i, 0] - ends[i, 1]) / 2
             scale = r if r > 0 else 1.0
-            cost = 1 / scale
-            yield f"C = {cost:f}"
+            yield f"C = {1 / scale:f}"
         elif task.name == "nu_svr":
-            yield f"epsilon = {float(ends[position, 1] - ends[position, 0]) / 2:f}"
-        elif "C" in task.parameters and (pair_factors == pair_factors[0]).all():
-            yield f"nu = {sum(alpha.sum() for alpha in alphas) / (cost * pair_factors[0] * count):f}"
-        yield f"obj = {0.0 - duals[position] / scale**2:f}, rho = {rho[number]:f}"
-        bounds = [cost * factor * _AT_BOUND for factor in pair_factors]
-        bounded = sum(np.count_nonzero(alpha >= bound) for alpha, bound in zip(alphas, bounds, strict=True))
-        yield f"nSV = {sum(np.count_nonzero(alpha) for alpha in alphas)}, nBSV = {bounded}"
+            yield f"epsilon = {float(ends[i, 1] - ends[i, 0]) / 2:f}"
+        yield f"obj = {0.0 - duals[i] / scale**2:f}, rho = {rho[i]:f}"
+        yield f"nSV = {count}"
     if task.kind == CLASSES:
         yield f"Total nSV = {model.dual_coef.shape[1]}"

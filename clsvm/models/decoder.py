@@ -20,7 +20,7 @@ does, by cross-validation. A model holds these parameters:
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -37,7 +37,6 @@ from clsvm.tasks import ONE_CLASS
 Vector = NDArray[np.float64]
 CLASSES = 40  # most classes in a block: larger blocks take more memory, smaller blocks more kernel launches
 Rows = NDArray[np.intp]
-Watch = Callable[[Any, Rows], object]  # called with a fold's fitted estimator and the numbers of its training rows
 FOLDS = 5
 MIN_PROBABILITY = 1e-7  # probabilities of pairs are clipped to MIN_PROBABILITY ... 1 - MIN_PROBABILITY, as in LIBSVM
 _MARKS = 10  # number of probability marks of a one-class model
@@ -450,9 +449,7 @@ def folds(y: NDArray[Any], count: int, of_classes: bool) -> list[tuple[Rows, Row
         return list(splitter.split(np.zeros(len(y)), index))
 
 
-def calibrated(
-    estimator: Any, X: Any, y: Any = None, sample_weight: Any = None, watch: Watch = lambda fold, rows: None
-) -> Any:
+def calibrated(estimator: Any, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
     """Fit probabilities for a fitted estimator, and return its model with their parameters.
 
     Classifiers and regressors are fitted five times more, each time to four fifths of the rows, with the same
@@ -469,8 +466,6 @@ def calibrated(
         Labels or targets of the rows. A one-class model needs no labels.
     sample_weight : array (n,) or None
         Weights of the rows.
-    watch : function
-        Called with each fold's fitted estimator and the numbers of its training rows.
 
     Returns
     -------
@@ -511,13 +506,13 @@ def calibrated(
     if is_regressor(estimator):
         targets = y.astype(np.float64)
         predicted = np.zeros(len(y))
-        for fold, rows, test in _fits(estimator, X, y, sample_weight, watch):
+        for fold, rows, test in _fits(estimator, X, y, sample_weight):
             predicted[test] = fold.predict(rows)
         return replace(model, probA=np.array([laplace(targets - predicted)]))
-    return replace(model, **_sigmoids(estimator, X, y, sample_weight, watch))
+    return replace(model, **_sigmoids(estimator, X, y, sample_weight))
 
 
-def _sigmoids(estimator: Any, X: Any, y: NDArray[Any], sample_weight: Any, watch: Watch) -> dict[str, Vector]:
+def _sigmoids(estimator: Any, X: Any, y: NDArray[Any], sample_weight: Any) -> dict[str, Vector]:
     """Return probA and probB of each pair of classes, fitted to decision values of a cross-validation."""
     from sklearn.utils import _safe_indexing
 
@@ -532,7 +527,7 @@ def _sigmoids(estimator: Any, X: Any, y: NDArray[Any], sample_weight: Any, watch
     pair_of[i, j - 1] = pair_of[j, i] = np.arange(len(i))
     values = np.zeros((len(y), k - 1))  # decision values of the k - 1 pairs that the row's class belongs to
     step = max(1, _CELLS // len(i))
-    for fold, rows, test in _fits(estimator, X, y, sample_weight, watch):
+    for fold, rows, test in _fits(estimator, X, y, sample_weight):
         present = np.isin(classes, fold if isinstance(fold, np.ndarray) else fold.classes_)
         for begin in range(0, len(test), step):
             some = test[begin : begin + step]
@@ -550,7 +545,7 @@ def _sigmoids(estimator: Any, X: Any, y: NDArray[Any], sample_weight: Any, watch
     return {"probA": A, "probB": -B if k == 2 else B}  # -B: a two-class model's positive class is the second
 
 
-def _fits(estimator: Any, X: Any, y: NDArray[Any], sample_weight: Any, watch: Watch) -> Iterator[tuple[Any, Any, Rows]]:
+def _fits(estimator: Any, X: Any, y: NDArray[Any], sample_weight: Any) -> Iterator[tuple[Any, Any, Rows]]:
     """Yield for each fold: the estimator fitted to the other folds, the fold's rows, and their row numbers.
 
     If the other folds have a single class, an array (1,) with its label replaces the estimator. A matrix of kernel
@@ -580,7 +575,6 @@ def _fits(estimator: Any, X: Any, y: NDArray[Any], sample_weight: Any, watch: Wa
             raise ValueError(f"fold {number} of {FOLDS} for the probabilities: {error}") from None
         if not fold.fit_report_.converged:
             failed.append(f"fold {number}: {fold.fit_report_.status}")
-        watch(fold, train)
         yield fold, _safe_split(fold, X, y, test, train)[0], test
     if failed:
         words = f"the probabilities are from fits that did not converge ({'; '.join(failed)})"

@@ -1,19 +1,16 @@
 """Read and write model files in the text format of LIBSVM 3.24, which svm-train writes and svm-predict reads.
 
 :func:`save_model` writes a header of keys such as svm_type and rho, the line SV, and a line for each support vector
-with its coefficients and features. :func:`load_model` reads such a file. :func:`ordered` gives a model's classes the
-order in which svm-train writes them.
+with its coefficients and features. :func:`load_model` reads such a file.
 
-A damaged file raises ValueError with the message ``FILE, line N: got ..., expected ...``. A failed system call raises
-OSError.
+A damaged file raises ValueError with the message ``FILE: got ..., expected ...``, with a line's number for the support
+vectors. A failed system call raises OSError.
 """
 
 from __future__ import annotations
 
 import io
 from array import array
-from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
@@ -26,7 +23,7 @@ from clsvm.files import PathLike
 from clsvm.gram.layouts.record import Plan
 from clsvm.kernels import PRECOMPUTED, Kernel
 from clsvm.models.model import KernelModel
-from clsvm.models.svmlight import MAX_INDEX, WORD, Form, Lines, T, diagnose, load, number, shown, without_bom
+from clsvm.models.svmlight import MAX_INDEX, WORD, Form, Lines, T, diagnose, load, shown
 from clsvm.system import explained
 from clsvm.tasks import CLASSES, ONE_CLASS, TASKS, of_libsvm
 
@@ -79,50 +76,6 @@ def class_order(model: KernelModel) -> list[int]:
     """
     order = list(range(len(model.classes)))
     return order[::-1] if len(order) == 2 and not model.smaller_first else order
-
-
-def ordered(model: KernelModel, classes: NDArray[Any] | list[Any]) -> KernelModel:
-    """Return the same model with its classes in another order, such as svm-train's order of first occurrence.
-
-    ``classes`` holds the model's labels in the order that LIBSVM's file is to have. A model with one problem for each
-    of more than two classes is returned unchanged.
-    """
-    order = np.argsort(model.classes, kind="stable")[np.searchsorted(np.sort(model.classes), classes)]
-    if len(order) == 2:
-        return replace(model, smaller_first=bool(order[0] == 0))
-    if not model.of_pairs:
-        return model
-    blocks = np.split(np.arange(model.dual_coef.shape[1]), np.cumsum(model.n_support)[:-1])
-    vectors = np.concatenate([blocks[old] for old in order])
-    # own and other: for each coefficient, new numbers of its support vector's class and of the opposing class
-    own, line = np.repeat(np.arange(len(order)), model.n_support[order]), np.arange(len(order) - 1)[:, None]
-    other = line + (line >= own)
-    old_own, old_other = order[own], order[other]
-    swapped = (other > own) != (old_other > old_own)
-    coef = model.dual_coef[old_other - (old_other > old_own), vectors]
-    positions, signs = reordered_pairs(order)
-    return replace(
-        model,
-        support_vectors=model.support_vectors[vectors],
-        dual_coef=np.where(swapped, -coef, coef) + 0.0,
-        intercept=signs * model.intercept[positions],
-        classes=model.classes[order],
-        n_support=model.n_support[order],
-        probA=None if model.probA is None else model.probA[positions],
-        probB=None if model.probB is None else signs * model.probB[positions],
-    )
-
-
-def reordered_pairs(order: NDArray[np.intp]) -> tuple[NDArray[np.intp], Vector]:
-    """Return the old index (pairs,) of each pair of classes after the classes are reordered, and its sign (pairs,).
-
-    ``order`` (k,) holds the old class numbers in the new order. Pairs are listed as (0, 1), (0, 2), ..., (1, 2), ....
-    The sign is -1 if the two classes of the pair have exchanged their order, else 1.
-    """
-    i, j = np.triu_indices(len(order), 1)
-    first, second = np.minimum(order[i], order[j]), np.maximum(order[i], order[j])
-    positions = first * (2 * len(order) - first - 1) // 2 + second - first - 1
-    return positions, np.where(order[i] < order[j], 1.0, -1.0)
 
 
 def save_model(model: Any, path: PathLike) -> None:
@@ -245,7 +198,7 @@ def load_model(path: PathLike) -> KernelModel:
     Raises
     ------
     ValueError
-        If the file is damaged. The message names the line, the text read and the text expected.
+        If the file is damaged. The message names the text read and the text expected.
     OSError
         If the file cannot be read.
 
@@ -253,37 +206,30 @@ def load_model(path: PathLike) -> KernelModel:
     ----------
     svm_load_model of LIBSVM.
     """
-    with explained(f"reading {path}"), files.bounded(open(path, "rb"), path, "a model") as stream:
+    with explained(f"reading {path}"), files.text_stream(open(path, "rb"), path, "a model") as stream:
         return read_model(path, stream)
 
 
 def read_model(path: PathLike, stream: BinaryIO) -> KernelModel:
-    """Read a model as :func:`load_model` does, from a stream that :func:`clsvm.files.bounded` returned for ``path``."""
+    """Read a model as :func:`load_model` does, from a stream that :func:`clsvm.files.text_stream` returned."""
     header = _Header(path, stream)
     (task,) = header.words("svm_type", 1)
     if task not in of_libsvm():
-        header.fault("svm_type", f"svm_type {task}", ", ".join(of_libsvm()))
+        header.fault(f"svm_type {task}", ", ".join(of_libsvm()))
     (name,) = header.words("kernel_type", 1)
     if name not in _NAMES.values():
-        supported = ", ".join(_NAMES.values())
-        header.fault("kernel_type", f"kernel_type {name}", f"a kernel function that is known here: {supported}")
-    precomputed = name == PRECOMPUTED.name
-    (k,) = header.numbers("nr_class", int, 1)
-    of_classes = TASKS[task].kind == CLASSES
-    if k < 2 or (k > 2 and not of_classes):
-        header.fault("nr_class", f"{k} classes", "2 or more" if of_classes else f"2, as {task} has it")
+        header.fault(f"kernel_type {name}", f"a kernel function that is known here: {', '.join(_NAMES.values())}")
+    precomputed, of_classes = name == PRECOMPUTED.name, TASKS[task].kind == CLASSES
+    (k,) = header.numbers("nr_class", int, 1) if of_classes else [2]
+    if k < 2:
+        header.fault(f"{k} classes", "2 or more")
     kernel = PRECOMPUTED if precomputed else _kernel(header, _KERNELS[name])
     (total,) = header.numbers("total_sv", int, 1)
     rho = np.array(header.numbers("rho", float, k * (k - 1) // 2))
     labels, counts = _labels(header, k, total) if of_classes else ([], [total])
-    if min(counts) < 0:
-        header.fault("total_sv", f"total_sv {total}", "0 or more")
-    lengths = estimates_of(task, k)
-    by_class = ("label", "nr_sv")
-    for key in (*by_class, *ESTIMATES):
-        if key in header.lines and not (key in lengths or (labels and key in by_class)):
-            header.fault(key, key, f"none of {task}")
-    estimates = _read_estimates(header, task, lengths)
+    estimates: dict[str, Any] = {}
+    if (lengths := estimates_of(task, k)).keys() & header.lines.keys():
+        estimates = {key: np.array(header.numbers(key, float, count)) for key, count in lengths.items()}
     vectors, coef = _support_vectors(header, stream, total, k - 1, int(not precomputed))
     if precomputed:
         vectors = _kernel_columns(header, vectors)
@@ -308,28 +254,13 @@ def read_model(path: PathLike, stream: BinaryIO) -> KernelModel:
     )
 
 
-def _read_estimates(header: _Header, task: str, lengths: dict[str, int]) -> dict[str, Any]:
-    """Read the arrays of ESTIMATES from the header, by name. ``lengths`` maps each name to its number of values.
-
-    The header must have all keys in ``lengths``, or none of them.
-    """
-    if not lengths.keys() & header.lines.keys():
-        return {}
-    found = {key: np.array(header.numbers(key, float, count)) for key, count in lengths.items()}
-    if (np.diff(found.get("prob_density_marks", [])) < 0).any():
-        header.fault("prob_density_marks", "marks out of order", "ascending ones")
-    if TASKS[task].kind != CLASSES and "probA" in found and found["probA"][0] < 0:
-        header.fault("probA", f"a scale of errors {found['probA'][0]:g}", "0 or more")
-    return found
-
-
 def _labels(header: _Header, k: int, total: int) -> tuple[list[int], list[int]]:
     """Return the k labels in a file's header, and the number of support vectors of each class."""
     labels, counts = header.numbers("label", int, k), header.numbers("nr_sv", int, k)
     if len(set(labels)) < k or max(map(abs, labels)) > MAX_INDEX:
-        header.fault("label", f"labels {' '.join(map(str, labels))}", f"{k} different 32-bit integers")
+        header.fault(f"labels {' '.join(map(str, labels))}", f"{k} different 32-bit integers")
     if min(counts) < 0 or sum(counts) != total:
-        header.fault("nr_sv", " + ".join(map(str, counts)), f"{k} counts whose sum is total_sv, {total}")
+        header.fault(" + ".join(map(str, counts)), f"{k} counts (nr_sv) whose sum is total_sv, {total}")
     return labels, counts
 
 
@@ -341,49 +272,43 @@ class _Header:
     path
         name of the file.
     lines
-        key -> number of its line, and the text after the key.
+        key -> the text after it.
     end
         number of the line SV.
     """
 
     def __init__(self, path: PathLike, stream: BinaryIO) -> None:
-        self.path, self.lines = path, dict[str, tuple[int, bytes]]()
-        for self.end, line in enumerate(without_bom(stream), 1):
+        self.path, self.lines = path, dict[str, bytes]()
+        for self.end, line in enumerate(stream, 1):
             parts = line.split(None, 1)
-            key = parts[0].decode("ascii", "replace") if parts else ""
             if parts == [b"SV"]:
                 return
-            if key not in (*_KEYS, *ESTIMATES):
-                self.fail(self.end, f"got {shown(line.rstrip())}, expected a key of LIBSVM's model format, or SV")
-            if key in self.lines:
-                self.fail(self.end, f"got {key} again, expected it once (it is in line {self.lines[key][0]})")
-            self.lines[key] = self.end, b"".join(parts[1:])
-        self.fail(getattr(self, "end", 0) + 1, "got the end of the file, expected more keys and the line SV")
+            key = parts[0].decode("ascii", "replace") if parts else ""
+            if key not in (*_KEYS, *ESTIMATES) or key in self.lines:
+                self.fault(f"{shown(line.rstrip())} in line {self.end}", "a key of LIBSVM's model format, once, or SV")
+            self.lines[key] = b"".join(parts[1:])
+        self.fault("the end of the file", "more keys and the line SV")
 
-    def fail(self, number: int, text: str) -> NoReturn:
-        raise ValueError(f"{self.path}, line {number}: {text}")
-
-    def fault(self, key: str, got: str, expected: str) -> NoReturn:
-        self.fail(self.lines[key][0], f"got {got[:200]}, expected {expected}")
+    def fault(self, got: str, expected: str) -> NoReturn:
+        raise ValueError(f"{self.path}: got {got[:200]}, expected {expected}")
 
     def words(self, key: str, count: int) -> list[str]:
         if key not in self.lines:
-            self.fail(self.end, f"got the line SV without {key} above it, expected '{key} ...'")
-        line = self.lines[key][1]
+            self.fault(f"no {key} above the line SV", f"'{key} ...'")
+        line = self.lines[key]
         if (found := sum(1 for _ in WORD.finditer(line))) != count:  # a list of words would take 20 times the memory
-            self.fault(key, f"{found} values of {key}", f"{count}")
+            self.fault(f"{found} values of {key}", f"{count}")
         return [word.decode("ascii", "replace") for word in line.split()]
 
     def numbers(self, key: str, kind: type[T], count: int) -> list[T]:
         words = self.words(key, count)
-        read: Callable[[str], Any] = int if kind is int else lambda word: number(word.encode())
         try:
-            values = [] if any("_" in word for word in words) else [read(word) for word in words]
+            values = [kind(word) for word in words]
         except ValueError:
             values = []
         if not values or not all(abs(value) < 1e300 for value in values):
             expected = "an integer" if kind is int else "a finite number"
-            self.fault(key, f"{key} {' '.join(words)!r}", expected + (f", {count} times" if count > 1 else ""))
+            self.fault(f"{key} {' '.join(words)!r}", expected + (f", {count} times" if count > 1 else ""))
         return values
 
 
@@ -391,11 +316,10 @@ def _kernel(header: _Header, name: str) -> kernels.Kernel:
     params: dict[str, float | int] = {}
     for key in kernels.make(name).params:
         params[key] = header.numbers(key, int, 1)[0] if key == "degree" else header.numbers(key, float, 1)[0]
-        try:
-            kernels.make(name, **params)
-        except ValueError as error:
-            header.fault(key, f"{key} {params[key]:g}", f"another value ({error})")
-    return kernels.make(name, **params)
+    try:
+        return kernels.make(name, **params)
+    except ValueError as error:
+        header.fault(f"the parameters {params}", f"others ({error})")
 
 
 def _support_vectors(
@@ -406,12 +330,11 @@ def _support_vectors(
     A line holds ``count`` coefficients, then index:value for each feature. Features are numbered from ``lowest``. A
     last line without a line break raises ValueError, because LIBSVM ends every line and the file must have been cut.
     """
-    below = header.end + 1
     if not total:
         if line := stream.readline():
-            header.fail(below, f"got {shown(line.rstrip())}, expected the end of the file: total_sv is 0")
+            header.fault(shown(line.rstrip()), "the end of the file: total_sv is 0")
         return sparse.csr_matrix((0, 0)), np.zeros((count, 0))
-    lines, form = Lines(stream, header.end), Form(None, lowest, "coefficient", count)
+    lines, form = Lines(stream), Form(None, lowest, "coefficient", count)
     try:
         if count == 1:
             vectors, first = load(lines, form)
@@ -419,15 +342,12 @@ def _support_vectors(
         else:
             coef, features = _split(lines, count)
             vectors, _ = load(Lines(features), form)
-    except files.NotTextError:
-        raise
     except (ValueError, OverflowError) as error:
-        raise ValueError(diagnose(header.path, form, str(error), lines.at(), header.end)) from None
+        raise ValueError(diagnose(header.path, stream, form, str(error), header.end)) from None
     if coef.shape[1] != total:
-        expected = f"{total}, which total_sv says in line {header.lines['total_sv'][0]}"
-        header.fail(below + min(coef.shape[1], total), f"got {coef.shape[1]} support vectors, expected {expected}")
+        header.fault(f"{coef.shape[1]} support vectors", f"{total}, which total_sv says")
     if not lines.complete:
-        header.fail(below + total - 1, "got a line with no line break, expected one: the file seems cut short")
+        header.fault("a last line with no line break", "one: the file seems cut short")
     return vectors, coef
 
 
@@ -441,10 +361,7 @@ def _kernel_columns(header: _Header, vectors: sparse.csr_matrix) -> NDArray[np.i
     serials = vectors[:, 0].toarray()[:, 0]
     valid = (np.diff(vectors.indptr) == 1) & (serials >= 1) & (serials == np.rint(serials)) & (serials <= MAX_INDEX)
     if not valid.all():
-        row = int(np.flatnonzero(~valid)[0])
-        header.fail(
-            header.end + 1 + row, "got a support vector of other form, expected 0:serial, a whole number above 0"
-        )
+        header.fault(f"support vector {np.argmin(valid) + 1} of other form", "0:serial, a whole number above 0")
     return np.asarray(serials, np.intp) - 1
 
 

@@ -22,16 +22,17 @@ n_SV support vectors, k classes and d features:
 The number of problems p is 1 for two classes, regression and one-class, k for one problem for each class, and the
 number of outputs for a Nyström kernel machine.
 
-Files are untrusted input, so every array is checked. A damaged file raises ValueError with the message ``FILE: got ...,
-expected ...``. A failed system call raises OSError.
+Files are untrusted input: no pickle is opened, and the keys, dtypes and shapes of all arrays are checked, that numbers
+are finite, and that indices fit. A damaged file raises ValueError with the message ``FILE: got ..., expected ...``. A
+failed system call raises OSError.
 """
 
 from __future__ import annotations
 
 import io
 import json
-import re
 import struct
+import tokenize
 import zipfile
 from collections.abc import Mapping
 from typing import Any
@@ -61,12 +62,11 @@ _COMMON = (
 _PARTITION = {"order", "dense"}
 _DENSE, _CSR = ("support_vectors",), ("data", "indices", "indptr", "shape")
 _ARCHIVE = b"PK"  # first bytes of a zip archive; no text file of LIBSVM begins with them
-# Matches the header of an array in NumPy's file format 1.0, with one of the dtypes that model files have
-_HEADER = re.compile(
-    r"\{'descr': '([<|](?:b1|[iu][1248]|f[248]|U\d{1,7}))', 'fortran_order': False, 'shape': \(([\d, ]{0,60})\), \} *\n"
+# errors that NumPy and zipfile raise for a damaged archive; one may declare an array that no memory holds
+_DAMAGE = (
+    *(zipfile.BadZipFile, tokenize.TokenError, struct.error, ValueError, TypeError, RuntimeError, EOFError, OSError),
+    *(OverflowError, MemoryError),
 )
-_MAGIC = b"\x93NUMPY\x01\x00"
-_DAMAGE = (zipfile.BadZipFile, ValueError, RuntimeError, EOFError, OSError, OverflowError, struct.error)
 _NO_PLAN = Plan("", np.zeros(0), "")
 _MAX_COLUMN = 2**31 - 1  # largest column number
 
@@ -125,10 +125,9 @@ def load_model(path: PathLike) -> KernelModel:
         If the file cannot be read.
     """
     with explained(f"reading {path}"), open(path, "rb") as stream:
-        start = stream.read(len(_ARCHIVE))
-        if start != _ARCHIVE:  # pass this stream on, because a pipe cannot be opened again
-            return libsvm.read_model(path, files.bounded(stream, path, "a model", start))
-        content = start + stream.read()
+        if not stream.peek().startswith(_ARCHIVE):  # pass this stream on, because a pipe cannot be opened again
+            return libsvm.read_model(path, files.text_stream(stream, path, "a model"))
+        content = stream.read()
     try:
         arrays = _archive_arrays(content)
     except _DAMAGE as error:
@@ -182,38 +181,18 @@ def _labels(classes: NDArray[Any]) -> NDArray[Any]:
 
 
 def _archive_arrays(content: bytes) -> dict[str, NDArray[Any]]:
-    """Return key -> array for all arrays of an archive, given the bytes of its file.
+    """Return key -> array for all arrays of an archive, given the bytes of its file. No pickle is opened.
 
-    Raises ValueError if an array is compressed, or if the arrays together are larger than the file.
+    Raises one of _DAMAGE if an array is compressed, or if the arrays together are larger than the file.
     """
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        members = archive.infolist()
-        if any(m.compress_type != zipfile.ZIP_STORED or m.file_size != m.compress_size for m in members):
+    with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+        members = archive.zip.infolist()
+        if any(m.compress_type != zipfile.ZIP_STORED for m in members):
             raise ValueError("a compressed member")
         if sum(m.file_size for m in members) > len(content):
             raise ValueError("members that overlap")
-        names = [m.filename for m in members]
-        if len(set(names)) < len(names) or not all(name.endswith(".npy") for name in names):
-            raise ValueError(f"members {', '.join(names)[:200]}")
-        return {m.filename.removesuffix(".npy"): _array(m.filename, archive.read(m)) for m in members}
-
-
-def _array(name: str, content: bytes) -> NDArray[Any]:
-    """Return the array that ``content`` holds in NumPy's file format. ``name`` names it in messages.
-
-    No text of the file is evaluated. Raises ValueError if the header does not match the content.
-    """
-    (length,) = struct.unpack("<H", content[len(_MAGIC) : len(_MAGIC) + 2])
-    begin = len(_MAGIC) + 2 + length
-    header = _HEADER.fullmatch(content[len(_MAGIC) + 2 : begin].decode("latin1"))
-    if not content.startswith(_MAGIC) or not header:
-        raise ValueError(f"{name} is not a plain array of numbers or text")
-    dtype, shape = np.dtype(header[1]), tuple(int(word) for word in header[2].replace(" ", "").split(",") if word)
-    if len(shape) > 2 or int(np.prod(shape, dtype=object)) * dtype.itemsize != len(content) - begin:
-        raise ValueError(f"{name} holds {len(content) - begin} bytes, its header says {shape} of {dtype}")
-    if dtype.kind == "U" and np.frombuffer(content, "<u4", offset=begin).max(initial=0) > 0x10FFFF:
-        raise ValueError(f"{name} holds characters that do not exist")
-    return np.frombuffer(content, dtype, offset=begin).reshape(shape).astype(dtype.newbyteorder("="))  # writeable
+        arrays = {name: np.asarray(archive[name]) for name in archive.files}
+    return {name: np.array(array, array.dtype.newbyteorder("="), order="C") for name, array in arrays.items()}
 
 
 class _Checks:
@@ -261,26 +240,21 @@ def _checked(path: PathLike, arrays: Mapping[str, NDArray[Any]]) -> KernelModel:
     names |= _PARTITION if "layout" in arrays and _splits(str(arrays["layout"])) else set()
     file.require(names == arrays.keys(), f"the keys {', '.join(sorted(arrays))}"[:400], ", ".join(sorted(names)))
 
-    dtype = file.text("dtype")
+    dtype, task = file.text("dtype"), file.text("task")
     file.require(dtype in ("float32", "float64"), f"dtype {dtype[:40]!r}", "float32 or float64")
-    kernel = _kernel(file, dtype)
-    vectors = _vectors(file)
-    n, d = vectors.shape
-    try:
-        kernel.check_domain(vectors)
-    except ValueError as error:
-        file.require(False, f"support vectors that do not fit ({error})", "rows for which the kernel is defined")
-    classes, dual_coef, task = file.arrays["classes"], file.arrays["dual_coef"], file.text("task")
-    k, first = classes.size, dual_coef.shape[:1]
     file.require(task in TASKS, f"task {task[:40]!r}", ", ".join(TASKS))
-    of_classes = TASKS[task].kind == CLASSES
+    kernel, vectors = _kernel(file), _vectors(file)
+    n, d = vectors.shape
+    classes, first = file.arrays["classes"], file.arrays["dual_coef"].shape[:1]
+    k, of_classes = classes.size, TASKS[task].kind == CLASSES
     words = "two labels or more" if of_classes else f"no labels for {task}"
-    file.require(classes.ndim == 1 and (k >= 2 if of_classes else k == 0), _shown("classes", classes), words)
+    fits = classes.ndim == 1 and classes.dtype.kind in "biufU" and (k >= 2 if of_classes else k == 0)
+    file.require(fits, _shown("classes", classes), words)
+    if classes.dtype.kind != "U":
+        file.array("classes", classes.dtype.name, (k,))
     counts = file.array("n_support", "int32", (max(1, k),))
     fits = counts.min() >= 0 and int(counts.sum(dtype=np.int64)) == n
     file.require(fits, f"n_support {counts.tolist()}"[:200], f"counts whose sum is the number of support vectors, {n}")
-    if classes.dtype.kind != "U":
-        file.array("classes", classes.dtype.name, (k,))
     problems = offsets = k
     if of_pairs := k > 2 and first == (k - 1,):
         problems, offsets = k - 1, k * (k - 1) // 2
@@ -288,9 +262,6 @@ def _checked(path: PathLike, arrays: Mapping[str, NDArray[Any]]) -> KernelModel:
         problems = offsets = max(1, *first)  # the number of outputs
     elif k == 0 or (k == 2 and first == (1,)):
         problems = offsets = 1
-    fits = len(np.unique(classes)) == k if of_pairs else bool((classes[:-1] < classes[1:]).all())
-    words = "different labels" if of_pairs else "different labels in order"
-    file.require(fits, f"classes {classes.tolist()!r}"[:200], words)
     return KernelModel(
         kernel=kernel,
         support_vectors=vectors,
@@ -316,26 +287,16 @@ def _estimates(file: _Checks, task: str, k: int, pairs: bool) -> dict[str, Any]:
     present, lengths = file.arrays.keys() & set(ESTIMATES), estimates_of(task, k) if pairs else {}
     expected = ", ".join(lengths) or "none"
     file.require(present in (set(), lengths.keys()), f"{', '.join(sorted(present))} of {task}", expected)
-    found = {name: file.array(name, "float64", (lengths[name],)) for name in present}
-    ascending = (np.diff(found.get("prob_density_marks", ())) >= 0).all()
-    file.require(ascending, "prob_density_marks out of order", "ascending marks")
-    positive = TASKS[task].kind == CLASSES or found.get("probA", 0) >= 0
-    file.require(positive, "a scale of errors (probA) below 0", "0 or more")
-    return found
+    return {name: file.array(name, "float64", (lengths[name],)) for name in present}
 
 
-def _kernel(file: _Checks, dtype: str) -> Kernel:
-    """Return the kernel function in a model file. Raises ValueError if a parameter is too large for ``dtype``."""
+def _kernel(file: _Checks) -> Kernel:
     text = file.text("kernel")
     try:
-        kernel = Kernel.from_record(json.loads(text))
-        for argument, number in zip(kernel.spec.arguments, kernel.numbers, strict=True):
-            if abs(number) > (_MAX_COLUMN if argument.type == "int" else float(np.finfo(dtype).max)):
-                raise ValueError(f"the kernel's number {argument.name} = {number:g} is too large")
+        return Kernel.from_record(json.loads(text))
     except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
         words = f"the kernel {text[:200]!r} ({str(error)[:300]})"
-        file.require(False, words, "the record of a kernel function")
-    return kernel
+        raise ValueError(f"{file.path}: got {words}, expected the record of a kernel function") from None
 
 
 def _vectors(file: _Checks) -> Any:
@@ -367,12 +328,9 @@ def _plan(file: _Checks, kernel: Kernel, d: int) -> Plan | None:
     expected = f"one that the kernel function has: {', '.join(supported)}"
     file.require(kind in supported, f"layout {kind[:40]!r}", expected)
     centre = file.array("centre", "float64", (d,))
-    fits = kernel.spec.of_distance or not centre.any()
-    file.require(fits, f"a centre for {kernel.spec.formula}", "none: it does not depend on x - y alone")
     if not _splits(kind):
         return Plan(kind, centre, reason)
     order, dense = file.array("order", "int32", (d,)), int(file.array("dense", "int32", ()))
-    permutation = (np.sort(order) == np.arange(d)).all()
-    file.require(permutation, "an order that is not of all columns", f"0 to {d - 1}, each once")
-    file.require(0 <= dense <= d, f"{dense} dense columns", f"0 to {d}")
+    fits = 0 <= dense <= d and (np.sort(order) == np.arange(d)).all()
+    file.require(fits, f"{dense} dense columns, or an order that is not of all columns", f"0 to {d}, each once")
     return Plan(kind, centre, reason, Partition(order, dense))

@@ -13,7 +13,7 @@ import bz2
 import gzip
 import io
 import lzma
-import os
+import math
 import re
 import struct
 import zipfile
@@ -29,18 +29,17 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from clsvm import arrays
-from clsvm.files import NotTextError, PathLike, bounded
+from clsvm.files import PathLike, text_stream
 from clsvm.models.model import KernelModel
-from clsvm.system import available, explained
+from clsvm.system import explained
 
-BOM = b"\xef\xbb\xbf"  # UTF-8's byte order mark, which some editors write at the beginning of a file
 _BLOCK = 1 << 17  # files are read and rewritten in blocks of this many bytes
 _GAP = re.compile(rb":[ \t]+(?=[^ \t\r\n])")
-_HEXADECIMAL = re.compile(rb"(?<![^\s:])[-+]?0[xX][0-9a-fA-F.]+(?:[pP][-+]?\d+)?(?!\S)")
 T = TypeVar("T", int, float)
 _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 _DAMAGE = (EOFError, OSError, zlib.error, lzma.LZMAError)  # errors of reading a damaged compressed file
 WORD = re.compile(rb"\S+")
+_LONGEST = 20  # digits of an index, with leading zeros
 MAX_INDEX = 2**31 - 1  # largest feature number and largest label, which are C ints in LIBSVM
 _ROWS = "X", "X_train"  # names under which a .npz archive of several arrays may hold the rows
 _SCIPY = {"format", "shape", "data"}  # keys that scipy.sparse.save_npz always writes
@@ -48,74 +47,34 @@ _ARCHIVE_DAMAGE = (zipfile.BadZipFile, ValueError, EOFError, KeyError, OverflowE
 
 
 class Lines:
-    """Iterate over the lines of a binary stream, rewritten by :func:`normalized` for scikit-learn's reader.
+    """Iterate once over the lines of a binary stream, rewritten by :func:`normalized` for scikit-learn's reader.
 
-    Only one iteration is possible. :meth:`at` returns the line that the iteration has reached. ``number`` is how many
-    lines of the file come before the stream.
+    ``complete`` says whether the block of lines that was read last ends with a line break.
     """
 
-    def __init__(self, stream: BinaryIO, number: int = 0) -> None:
-        self._stream, self._lines_before = stream, number
-        self._block, self._text = b"", io.BytesIO()
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream, self.complete = stream, True
 
     def __iter__(self) -> Iterator[bytes]:
         return chain.from_iterable(self._blocks())  # fast, because no Python code runs for each line
 
     def _blocks(self) -> Iterator[Iterable[bytes]]:
         while block := self._stream.read(_BLOCK):
-            self._lines_before += self._block.count(b"\n")
-            self._block = block = block + self._stream.readline()
-            if not self._lines_before:
-                block = block.removeprefix(BOM)
-            # The reader's float() takes 1_0 for 10, but refuses 1__0. So double underscores have such words refused.
-            self._text = io.BytesIO(normalized(block).replace(b"_", b"__"))
-            yield self._text
+            block += self._stream.readline()
+            self.complete = block.endswith(b"\n")
+            yield io.BytesIO(normalized(block))
 
     def read(self) -> bytes:
         """Return all lines joined. scikit-learn accepts an object with this method as an open file."""
         return b"".join(self)
 
-    def at(self) -> tuple[int, bytes]:
-        """Return the line that the iteration has reached: its number in the file, and its text before rewriting."""
-        count = self._text.getvalue()[: self._text.tell()].count(b"\n")
-        count += self._text.tell() == len(self._text.getvalue()) and not self.complete
-        line = next(iter(self._block.split(b"\n", count)[max(0, count - 1) : count]), b"")
-        return self._lines_before + count, line.removeprefix(BOM)
-
-    @property
-    def complete(self) -> bool:
-        """Return whether the block of lines that was read last ends with a line break."""
-        return self._block.endswith(b"\n")
-
-
-def without_bom(stream: BinaryIO) -> Iterator[bytes]:
-    """Return the lines of a file, without the byte order mark that may precede the first line."""
-    first = stream.readline().removeprefix(BOM)
-    return chain([first] if first else [], stream)
-
 
 def normalized(text: bytes) -> bytes:
-    """Return svmlight text with white space after colons removed and hexadecimal numbers converted to decimal."""
+    """Return svmlight text with white space after colons removed."""
     octets = np.frombuffer(text, np.uint8)
     if ((octets[:-1] == ord(":")) & (octets[1:] <= ord(" "))).any():  # a test faster than the regular expression
         text = _GAP.sub(b":", text)
-    return _HEXADECIMAL.sub(_decimal, text) if b"x" in text or b"X" in text else text
-
-
-def _decimal(match: re.Match[bytes]) -> bytes:
-    try:
-        return repr(float.fromhex(match[0].decode())).encode()
-    except OverflowError:
-        return b"inf"
-    except ValueError:
-        return match[0]
-
-
-def number(word: bytes) -> float:
-    """Return the number that a word of svmlight text gives in C's syntax. Raises ValueError for any other word."""
-    if b"_" in word:
-        raise ValueError(f"got {word!r}, expected a number without underscores")
-    return float(normalized(word))
+    return text
 
 
 # Data
@@ -126,8 +85,7 @@ def read_problem(path: PathLike, n_features: int | None = None) -> tuple[sparse.
 
     An index is the number of a column, from 1. In each row indices must ascend. The index 0 is an error; files whose
     columns are numbered from 0 can be read by scikit-learn's load_svmlight_file. Blank lines, ``# comments`` and
-    svmlight's ``qid:`` are skipped. White space may follow a colon. Numbers may be hexadecimal. The file may begin with
-    a byte order mark.
+    svmlight's ``qid:`` are skipped. White space may follow a colon.
 
     Parameters
     ----------
@@ -156,16 +114,13 @@ def read_problem(path: PathLike, n_features: int | None = None) -> tuple[sparse.
 def _read(path: PathLike, form: Form) -> tuple[sparse.csr_matrix, NDArray[np.float64]]:
     """Read a data file in svmlight text, and return X and y."""
     with explained(f"reading {path}"), _open(path) as stream:
-        lines = Lines(stream)
         try:
-            return load(lines, form)
-        except NotTextError:
-            raise
+            return load(Lines(stream), form)
         except (ValueError, OverflowError, *_DAMAGE) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise
             cause = str(error)
-    raise ValueError(diagnose(path, form, cause, lines.at()))
+        raise ValueError(diagnose(path, stream, form, cause))
 
 
 def read_rows(path: PathLike, n_features: int | None = None) -> Any:
@@ -234,8 +189,8 @@ def read_kernel(
     Raises
     ------
     ValueError
-        If a line is wrong (:func:`read_problem`), if ``numbered`` is true and a serial number is not the number of a
-        column, or if a dense K is larger than the free memory.
+        If a line is wrong (:func:`read_problem`), or if ``numbered`` is true and a serial number is not the number of a
+        column.
     OSError
         If the file cannot be opened.
     """
@@ -243,28 +198,11 @@ def read_kernel(
     serials, width = arrays.gathered_columns(X, np.zeros(1, np.intp))[:, 0], X.shape[1] - 1
     invalid = np.flatnonzero(~((serials >= 1) & (serials == np.rint(serials)) & (serials <= max(width, 1))))
     if len(invalid) and numbered:
+        row = int(invalid[0])
         expected = f"a row that begins with 0:serial, a whole number from 1 to {width}, the number of kernel values"
-        raise ValueError(
-            f"{path}, line {_line(path, int(invalid[0]))}: got 0:{serials[invalid[0]]:g}, expected {expected}"
-        )
+        raise ValueError(f"{path}, row {row + 1}: got 0:{serials[row]:g}, expected {expected}")
     K = X[:, 1:]
-    free = available()
-    if dense and free is not None and 8 * K.shape[0] * width > free:
-        row = int(np.searchsorted(X.indptr, int(X.indices.argmax()), "right")) - 1
-        raise ValueError(
-            f"{path}, line {_line(path, row)}: got index {width}, expected at most {free // (8 * K.shape[0])}: a dense "
-            f"array of {K.shape[0]} rows holds so many kernel values in the {free} bytes that are free"
-        )
     return serials.astype(np.intp) - 1, K.toarray() if dense else K, y
-
-
-def _line(path: PathLike, row: int) -> int:
-    """Return the number of the line that has the given row of a file. Blank lines and comments hold no rows."""
-    if not os.path.isfile(path):  # a pipe cannot be read again, so blank lines are not counted
-        return row + 1
-    with _open(path) as stream:
-        row_lines = (number for number, line in enumerate(stream, 1) if line.partition(b"#")[0].strip())
-        return next(islice(row_lines, row, None), 0)
 
 
 def match_columns(model: KernelModel, X: sparse.csr_matrix) -> tuple[KernelModel, sparse.csr_matrix]:
@@ -297,8 +235,8 @@ def match_columns(model: KernelModel, X: sparse.csr_matrix) -> tuple[KernelModel
 
 
 def _open(path: PathLike) -> BinaryIO:
-    opener = _OPENERS.get(Path(path).suffix.lower(), open)
-    return bounded(cast(BinaryIO, opener(path, "rb")), path)
+    opener = _OPENERS.get(Path(path).suffix.lower())
+    return cast(BinaryIO, opener(path, "rb")) if opener else text_stream(open(path, "rb"), path)
 
 
 class Form(NamedTuple):
@@ -337,25 +275,21 @@ def load(lines: Lines, form: Form) -> tuple[sparse.csr_matrix, NDArray[np.float6
     return sparse.csr_matrix(parts, shape=X.shape), y
 
 
-def diagnose(path: PathLike, form: Form, cause: str, at: tuple[int, bytes], skip: int = 0) -> str:
+def diagnose(path: PathLike, stream: BinaryIO, form: Form, cause: str, skip: int = 0) -> str:
     """Return an error message that names the first wrong line of a file, after :func:`load` has failed.
 
-    The first ``skip`` lines are not checked. ``cause`` is the message of :func:`load`, which is returned if no line is
-    wrong. A pipe cannot be read again, so only the line at which the reader failed is checked: its number and text are
-    ``at``.
+    ``stream`` is the file, whose lines after the first ``skip`` ones are read again. ``cause`` is the message of
+    :func:`load`, which is returned if no line is wrong.
     """
     rows, number = 0, skip
-    if not os.path.isfile(path):  # a pipe cannot be read again
-        fault = _fault(at[1], form)
-        return f"{path}, line {at[0]}: {fault}" if fault else f"{path}: {cause}"
-    with _open(path) as stream:
-        try:
-            for number, line in enumerate(islice(without_bom(stream), skip, None), skip + 1):
-                if fault := _fault(line, form):
-                    return f"{path}, line {number}: {fault}"
-                rows += bool(line.partition(b"#")[0].strip())
-        except _DAMAGE as error:
-            return f"{path}, line {number + 1}: got a damaged or truncated stream ({error}), expected compressed text"
+    try:
+        stream.seek(0)
+        for number, line in enumerate(islice(stream, skip, None), skip + 1):
+            if fault := _fault(line, form):
+                return f"{path}, line {number}: {fault}"
+            rows += bool(line.partition(b"#")[0].strip())
+    except _DAMAGE as error:
+        return f"{path}, line {number + 1}: got a damaged or truncated stream ({error}), expected compressed text"
     if not rows:
         got = "the end of the file and no rows"
         return f"{path}, line {number + 1}: got {got}, expected '{form.first} index:value ...'"
@@ -372,32 +306,22 @@ def _fault(line: bytes, form: Form) -> str | None:
             return f"got {first} {shown(word)}, expected a finite number{hint}"
     if numbers and len(numbers) < count:
         return f"got {len(numbers)} numbers ({first}s), expected {count}"
-    last = lowest - 1
+    last, highest = lowest - 1, MAX_INDEX - (not lowest) if n_features is None else n_features
     for position, word in enumerate(words):
-        index, colon, value = word.partition(b":")
-        if position == 0 and index == b"qid" and colon:
+        index, _, value = word.partition(b":")
+        if position == 0 and index == b"qid":
             continue
-        index = index.removeprefix(b"+")
-        if not (colon and index.isdigit()):
-            return f"got {shown(word)}, expected index:value"
-        highest = MAX_INDEX - (not lowest)  # if columns are numbered from 0, the last one has a number smaller by 1
-        if not (len(index.lstrip(b"0")) <= len(str(MAX_INDEX)) and lowest <= int(index) <= highest):
-            hint = "; zero_based=False has scikit-learn's dump_svmlight_file write so" if not index.strip(b"0") else ""
-            rule = f"columns are numbered from {lowest}{hint}"
-            return f"got index {shown(index)}, expected {lowest} to {highest} ({rule})"
-        if int(index) <= last:
-            return f"got index {int(index)} after {last}, expected ascending indices, each once"
-        if n_features is not None and int(index) > n_features:
-            return f"got index {int(index)}, expected at most {n_features}, the number of features"
-        if not _finite(value):
-            return f"got value {shown(value)} of index {int(index)}, expected a finite number"
-        last = int(index)
+        number = int(index) if index.removeprefix(b"+").isdigit() and len(index) < _LONGEST else -1
+        if not (last < number <= highest and _finite(value)):
+            expected = f"index:value with an index from {last + 1} to {highest} and a finite value"
+            return f"got {shown(word)}, expected {expected} (columns are numbered from {lowest})"
+        last = number
     return None
 
 
 def _finite(word: bytes) -> bool:
     try:
-        return bool(np.isfinite(number(word)))
+        return math.isfinite(float(word))
     except ValueError:
         return False
 

