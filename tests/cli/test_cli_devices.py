@@ -31,7 +31,7 @@ def test_train(clsvm: Command, device: str) -> None:
     own = SVC(gamma=0.1, cache_size=100, device=[device] * 2).fit(X, y)
     assert f"device           {own.fit_report_.device}" in done.out
     np.testing.assert_array_equal(load_model("model").predict(X), own.predict(X))
-    held_out = clsvm("train", "-g", "0.1", "-v", "3", "-b", "1", "--device", f"{device},{device}", "iris")
+    held_out = clsvm("train", "-g", "0.1", "-v", "3", "--device", f"{device},{device}", "iris")
     assert float(held_out.out.split("Accuracy = ")[1].split("%")[0]) > 90, held_out.err
     assert clsvm("predict", "iris", "model", "--device", device).out.startswith("Accuracy = 9")
 

@@ -65,33 +65,18 @@ def test_what_grid_py_passes_on(clsvm: Command, device: str) -> None:
     assert rbf.split()[-1] != out.split()[-1]
 
 
-def test_goes_on_from_rates(clsvm: Command, device: str, tmp_path: Path) -> None:
-    """Rates of a file are taken as they are, even wrong ones; the others are computed, and all are written."""
-    assert clsvm("grid", "-q", *SMALL, "iris", "--device", device).code == 0
-    first = (tmp_path / "iris.out").read_text().splitlines()
-    (tmp_path / "iris.out").write_text("\n".join([first[0], "log2c=2.0 log2g=-1.0 rate=99.5", ""]))
-    code, out, err = clsvm("grid", *SMALL, "--device", device, "-resume", "iris")
-    assert (code, err) == (0, "")
-    assert [line.split()[0] for line in out.splitlines()[:-1]] == ["[resumed]"] * 2 + ["[local]"] * 2
-    assert out.splitlines()[-1] == "4.0 0.5 99.5"
-    after = (tmp_path / "iris.out").read_text().splitlines()
-    assert sorted(after) == sorted([first[0], "log2c=2.0 log2g=-1.0 rate=99.5", first[1], first[3]])
-
-
-def test_programs_that_it_does_not_run(clsvm: Command, device: str) -> None:
-    flags = ("-svmtrain", "/none/svm-train", "-gnuplot", "/none/gnuplot", "-out", "null")
-    code, out, err = clsvm("grid", *SMALL, *flags, "iris", "--device", device)
-    assert (code, len(out.splitlines())) == (0, 5)
-    assert [line.split(" has no effect")[0] for line in err.splitlines()] == [
-        "clsvm: warning: -svmtrain /none/svm-train",
-        "clsvm: warning: -gnuplot /none/gnuplot",
-    ]
+def test_flags_without_effect(clsvm: Command, device: str) -> None:
+    """Those that name other programs, or a file of earlier rates."""
+    flags = ("-svmtrain", "/none/svm-train", "-gnuplot", "/none/gnuplot", "-resume")
+    plain = clsvm("grid", *SMALL, "-out", "null", "iris", "--device", device)
+    assert (plain.code, plain.err, len(plain.out.splitlines())) == (0, "", 5)
+    assert clsvm("grid", *SMALL, "-out", "null", *flags, "iris", "--device", device) == plain
 
 
 def test_the_picture(clsvm: Command, device: str, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     assert clsvm("grid", "-q", *SMALL, "-png", "rates.png", "iris", "--device", device).code == 0
     assert (tmp_path / "rates.png").read_bytes().startswith(b"\x89PNG")
-    result = clsvm("grid", "-q", *SMALL, "-gnuplot", "null", "-png", "no.png", "iris", "--device", device)
-    assert "-png no.png: no picture" in result.err
+    result = clsvm("grid", "-q", *SMALL, "-log2g", "null", "-png", "no.png", "iris", "--device", device)
+    assert "-png no.png: no picture without both ranges" in result.err
     assert not (tmp_path / "no.png").exists()

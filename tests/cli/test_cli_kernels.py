@@ -27,7 +27,7 @@ def run(command: Command) -> Command:
     return partial(command, "kernels")
 
 
-# list, show, check
+# list, show
 
 
 def test_list_names_every_kernel(run: Command) -> None:
@@ -59,18 +59,6 @@ def test_show(run: Command) -> None:
     assert "shift       does not depend on x - y alone" in result.out
     assert "rows        without negative values" in run("show", "chi2").out
     assert "s = sum abs(x - y)" in run("show", "--element", "abs(x - y)").out
-
-
-def test_check(run: Command, tmp_path: Path) -> None:
-    (tmp_path / "rows").write_text("1 1:1 2:1\n-1 1:-1\n1 1:2\n-1 1:-1 2:-1\n")
-    result = run("check", "--kernel", "rbf", "rows")
-    assert (result.code, result.err) == (0, "")
-    assert result.out.startswith("Kernel('rbf', gamma=0.5) on 4 rows: symmetric")
-    assert result.out.endswith(": positive semi-definite\n")
-    result = run("check", "--kernel", "-dot", "--rows", "3", "rows")
-    assert (result.code, result.err) == (1, "")
-    assert "on 3 rows" in result.out
-    assert result.out.endswith(": not positive semi-definite\n")
 
 
 # emit: a host that knows the comment and nothing else

@@ -363,20 +363,6 @@ def test_our_format_and_labels_of_text(command: Command, tmp_path: Path) -> None
     assert np.mean([line.split(" ")[0] for line in lines] == model.predict(X)) > 0.95
 
 
-def test_cross_validation_by_probabilities(command: Command, tmp_path: Path) -> None:
-    """A class with little weight is never the one with the most votes, but the sigmoids, fitted without weights, see
-    how often it is right."""
-    X, y = irises(3)
-    write_text(tmp_path / "data", X, y)
-    flags = ["train", "-v", "3", "-c", "0.02", "-g", "0.3", "-w2", "0.2"]
-    votes, probable = (command(*flags, *more, "data") for more in ([], ["-b", "1"]))
-    assert (probable.code, probable.err) == (0, "")
-    assert float(probable.out.split()[-1][:-1]) > float(votes.out.split()[-1][:-1]) + 3
-    write_text(tmp_path / "values", X, y / 3)
-    regression = ["train", "-v", "3", "-s", "3", "values"]
-    assert command(*regression, "-b", "1") == command(*regression)
-
-
 def test_probabilities_of_a_falkon_classifier(device: str) -> None:
     X, y = noisy(200, 3)
     model = FalkonClassifier(n_centers=20, random_state=0, device=device).fit(X, y)
