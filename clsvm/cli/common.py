@@ -158,13 +158,13 @@ def new_figure(path: str | None) -> Any:
     return plots.figure()
 
 
-def draw(figure: Any, path: str, picture: str, *given: Any) -> None:
+def draw(figure: Any, path: str | None, picture: str, *given: Any) -> None:
     """Draw a picture into ``figure`` by the function of :mod:`clsvm.plots` named ``picture``, and write a PNG file.
 
     ``given`` are the arguments of this function. After an error no partial file is left. Do nothing if ``figure`` is
     None.
     """
-    if figure is None:
+    if figure is None or path is None:
         return
     from clsvm import plots
 

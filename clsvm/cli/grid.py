@@ -7,11 +7,9 @@ fit starts from the coefficients of another fit.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import typer
@@ -106,20 +104,21 @@ def grid(args: Any) -> None:
         warn(f"-png {args.png}: no picture without both ranges")
     figure = common.new_figure(png)
     common.check_files([args.file], [target, png])
-    best, points = Point({}, -1.0), list[Point]()
-    for point in _points(args, powers):
+    search, points = _searched(args, powers)
+    best = Point({}, -1.0)
+    for point in points:
         best = point if point.beats(best) else best
-        points.append(point)
         if not args.quiet:
             at = " ".join(map(str, point.powers.values()))
             chosen = ", ".join(f"{name}={2.0**power}" for name, power in best.powers.items())
             typer.echo(f"[local] {at} {point.rate:g} (best {chosen}, rate={best.rate:g})")
-    _write(points, target, figure, png)
+    common.write_file(target, map(str, points))
+    common.draw(figure, png, "grid", search)
     typer.echo(" ".join([*(str(2.0**power) for power in best.powers.values()), f"{best.rate:g}"]))
 
 
-def _points(args: Any, powers: dict[str, list[float]]) -> Iterator[Point]:
-    """Yield all points of the grid."""
+def _searched(args: Any, powers: dict[str, list[float]]) -> tuple[Any, list[Point]]:
+    """Return a fitted search over the grid, and the grid's points."""
     import numpy as np
 
     import clsvm
@@ -137,20 +136,8 @@ def _points(args: Any, powers: dict[str, list[float]]) -> Iterator[Point]:
     given = {name: vars(args)[name] for name in ("degree", "coef0", "device", "memory_limit", *of_solver)}
     svc = clsvm.SVC(kernel=args.kernel or "rbf", gamma=1.0 / X.shape[1], class_weight=by_class, **given)
     folds, shown = common.folds_of(index, args.folds, True), int(not args.quiet and sys.stderr.isatty())
-    found = SVCSearchCV(svc, values, cv=folds, refit=False, verbose=shown).fit(X, index).cv_results_
-    scores = np.stack([found[f"split{k}_test_score"] for k in range(len(folds))], axis=1)
-    sizes = np.array([len(test) for _, test in folds])
-    for at, row in zip(points, scores, strict=True):
-        rate = 100 * (row @ sizes) / sizes.sum()
-        yield Point(at, float(f"{rate:g}"))  # six digits as in svm-train's output, so that equal rates tie
-
-
-def _write(points: list[Point], target: str | None, figure: Any, png: str | None) -> None:
-    """Write the grid points to the text file ``target``, and draw them to the file ``png``. None skips a file."""
-    common.write_file(target, map(str, points))
-    if png is not None:
-        axes = {"c": "log2(C)", "g": "log2(gamma)"}
-        params = [{axes[name]: power for name, power in point.powers.items()} for point in points]
-        results: dict[str, Any] = {f"param_{name}": [at[name] for at in params] for name in axes.values()}
-        results |= {"params": params, "mean_test_score": [point.rate for point in points]}
-        common.draw(figure, png, "grid", SimpleNamespace(cv_results_=results), axes["g"], axes["c"])
+    search = SVCSearchCV(svc, values, cv=folds, refit=False, verbose=shown).fit(X, index)
+    scores = np.stack([search.cv_results_[f"split{k}_test_score"] for k in range(len(folds))], axis=1)
+    rates = 100 * np.average(scores, axis=1, weights=[len(test) for _, test in folds])
+    # six digits as in svm-train's output, so that equal rates tie
+    return search, [Point(at, float(f"{rate:g}")) for at, rate in zip(points, rates, strict=True)]

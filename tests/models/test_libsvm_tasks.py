@@ -107,18 +107,6 @@ def test_regression_without_support_vectors(command: Command, tmp_path: Path) ->
 # Cross-validation
 
 
-def test_held_out_rows_are_held_out(command: Command, tmp_path: Path) -> None:
-    """Labels by chance, each row learnt by heart: right where it was seen, by chance where it was not."""
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(90, 3))
-    write_text(tmp_path / "chance", X, np.repeat([1, 2, 3], 30))
-    assert command("train", "-q", "-g", "100", "-c", "100", "chance", "m").code == 0
-    assert command("predict", "chance", "m").out.startswith("Accuracy = 100%")
-    assert number("Accuracy", command("train", "-v", "3", "-g", "100", "-c", "100", "chance").out.replace("%", "")) < 60
-    write_text(tmp_path / "values", X, rng.normal(size=90))
-    assert number("coefficient", command("train", "-s", "3", "-v", "3", "-g", "100", "values").out) < 0.3
-
-
 def test_folds_of_each_class_share_and_of_shuffled_rows(command: Command, tmp_path: Path) -> None:
     """Two rows of each class, so that each fold has to have one; values in order, where neighbours are not enough."""
     write_text(tmp_path / "pairs", np.repeat(10 * np.eye(8), 2, axis=0), np.repeat(np.arange(8), 2))

@@ -161,14 +161,6 @@ def test_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_the_system_refuses(tmp_path: Path) -> None:
-    for call in (lambda: load_model(tmp_path), lambda: load_model(tmp_path / "none")):
-        with pytest.raises(OSError, match=str(tmp_path)):
-            call()
-    with pytest.raises(FileNotFoundError, match="there is no such folder"):
-        save_model(make_model(), tmp_path / "none" / "m")
-
-
 @pytest.mark.parametrize(
     "change",
     [

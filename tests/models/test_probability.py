@@ -14,9 +14,8 @@ from sklearn.exceptions import ConvergenceWarning
 
 from clsvm import SVC, SVR, FalkonClassifier, NuSVC, OneClassSVM, load_model, save_model
 from clsvm.models import decoder, libsvm
-from clsvm.models.model import KernelModel
 from tests.conftest import Command, noisy
-from tests.models.test_libsvm import model_of, write_text
+from tests.models.test_libsvm import model_of, with_estimates, write_text
 
 NAMES = np.array(["setosa", "versicolor", "virginica"])
 
@@ -273,28 +272,6 @@ def test_folds_leave_no_trace_and_say_what_failed(tmp_path: Path) -> None:
 
 
 # Files
-
-
-def with_estimates(task: str, k: int) -> KernelModel:
-    """A model with made-up probabilities."""
-    rng = np.random.default_rng(7)
-    model = model_of(task, k)
-    numbers = {key: rng.normal(size=count) for key, count in libsvm.estimates_of(task, k).items()}
-    return replace(model, **{key: np.sort(np.abs(values)) for key, values in numbers.items()})
-
-
-@pytest.mark.parametrize(("task", "k"), [("c_svc", 2), ("nu_svc", 4), ("one_class", 0), ("epsilon_svr", 0)])
-@pytest.mark.parametrize("write", [libsvm.save_model, save_model], ids=["LIBSVM's", "ours"])
-def test_probabilities_come_back(tmp_path: Path, task: str, k: int, write: Any) -> None:
-    model = with_estimates(task, k)
-    write(model, tmp_path / "m")
-    read = load_model(tmp_path / "m")
-    for name in ("probA", "probB", "prob_density_marks", "dual_coef", "intercept"):
-        np.testing.assert_array_equal(getattr(read, name), getattr(model, name))
-    assert read.has_probabilities
-    if task != "epsilon_svr":
-        X = np.random.default_rng(0).normal(size=(40, 5))
-        np.testing.assert_allclose(read.predict_proba(X), model.predict_proba(X), atol=1e-6)
 
 
 def test_numbers_of_another_task_are_refused(tmp_path: Path) -> None:
