@@ -122,6 +122,22 @@ def training_rows(file: str, kernel_values: bool, of_classes: bool, hint: str = 
     return X, y, columns
 
 
+def numbered(y: Array, ascending: bool = False) -> tuple[Array, Array, bool]:
+    """Number the class labels in y (n,). Return the labels (k,), and the number of each row's label (n,).
+
+    Two labels ascend. Three or more stand in svm-train's order, which is that of their first occurrence, unless
+    ``ascending`` is set. Also return whether svm-train lists the smaller one of two labels first.
+    """
+    import numpy as np
+
+    labels, first, index = np.unique(y, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    smaller_first = len(labels) == 2 and order[0] == 0 and labels.tolist() != [-1, 1]  # svm-train lists +1 before -1
+    if len(labels) > 2 and not ascending:
+        labels, index = labels[order], np.argsort(order)[index]
+    return labels, index, bool(smaller_first)
+
+
 def row_weights(by_label: Mapping[int, float], y: Array) -> Array | None:
     """Return the weight (n,) of each row: ``by_label`` maps labels in y to weights, and other labels have weight 1.
 

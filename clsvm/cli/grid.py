@@ -126,9 +126,9 @@ def _searched(args: Any, powers: dict[str, list[float]]) -> tuple[Any, list[Poin
 
     X, y, _ = common.training_rows(args.file, args.kernel == "precomputed", True)
     weights = common.row_weights(args.weights, y)
-    _, one_each, index = np.unique(y, return_index=True, return_inverse=True)
+    _, index, _ = common.numbered(y)
     # Class weights replace sample weights, because sample weights would also weight the accuracy.
-    by_class = None if weights is None else dict(enumerate(weights[one_each].tolist()))
+    by_class = None if weights is None else dict(zip(index.tolist(), weights.tolist(), strict=True))
     points = [dict(zip(powers, values, strict=True)) for values in product(*powers.values())]
     names = {"c": "C", "g": "gamma"}
     values = [{names[name]: [2.0**power] for name, power in at.items()} for at in points]

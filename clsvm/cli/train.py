@@ -170,8 +170,6 @@ def _kernel(args: Any) -> Kernel | None:
 
 
 def _read(args: Any) -> _Data:
-    import numpy as np
-
     of_classes = args.task.kind == CLASSES
     X, y, columns = common.training_rows(args.file, args.kernel == "precomputed", of_classes, " (or -s 2)")
     for label in () if of_classes else sorted(args.weights):
@@ -179,11 +177,7 @@ def _read(args: Any) -> _Data:
     weights = common.row_weights(args.weights if of_classes else {}, y)
     if not of_classes:
         return _Data(X, y, None, False, weights, columns)
-    classes, first, index = np.unique(y, return_index=True, return_inverse=True)
-    order = np.argsort(first)  # svm-train's order of the classes: by first occurrence, except that +1 precedes -1
-    smaller_first = bool(len(classes) == 2 and order[0] == 0 and classes.tolist() != [-1, 1])
-    if len(classes) > 2 and not args.coupled:
-        classes, index = classes[order], np.argsort(order)[index]
+    classes, index, smaller_first = common.numbered(y, args.coupled)
     return _Data(X, index, classes, smaller_first, weights, columns)
 
 
