@@ -123,7 +123,7 @@ def training_rows(file: str, kernel_values: bool, of_classes: bool, hint: str = 
 
 
 def numbered(y: Array, ascending: bool = False) -> tuple[Array, Array, bool]:
-    """Number the class labels in y (n,). Return the labels (k,), and the number of each row's label (n,).
+    """Return the class labels (k,) in y (n,), and the number (n,) of each row's label.
 
     Two labels ascend. Three or more stand in svm-train's order, which is that of their first occurrence, unless
     ``ascending`` is set. Also return whether svm-train lists the smaller one of two labels first.
