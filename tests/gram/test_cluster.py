@@ -1,7 +1,6 @@
 """Clusters of rows of like sparsity: GTSVM's Algorithm 2 on the device against itself in plain NumPy."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,8 +9,8 @@ import scipy.sparse as sp
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from benchmarks import gtsvm, sets
-from clsvm import arrays, kernels
+from benchmarks import gtsvm
+from clsvm import kernels
 from clsvm.gram import partition
 from clsvm.opencl.stream import Stream
 from tests.gram.panels import products
@@ -161,13 +160,3 @@ def test_the_layout_stores_what_the_clusters_use(profile: str, form: Any, stream
     assert "clustered" in rows.describe()
     K = gram.values(gram.of_all(), 150)
     np.testing.assert_allclose(K, rbf(X, X), atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("name", "limits"), [("a9a", (60.4, 51.0, 48.0)), ("mnist8", (426, 375, 362))], ids=["a9a", "mnist"]
-)
-def test_table_2(data_folder: Path, name: str, limits: tuple[float, ...], stream: Stream) -> None:
-    """At most 5 % more than the paper's averages, which another random order moves by less."""
-    X = arrays.canonical(sets.load(name, data_folder).X)
-    for active, limit in zip(gtsvm.ACTIVE, limits, strict=True):
-        assert gtsvm.nonzeros(partition.cluster(stream, X, gtsvm.SIZE, active, "random")) <= limit

@@ -290,18 +290,6 @@ def test_clusters_are_estimated_where_they_may_pay(monkeypatch: pytest.MonkeyPat
     assert "clustered" in layouts.choose(dear, X, spec, "dense").costs  # (asked for: all that there is)
 
 
-@pytest.mark.parametrize(("share", "chosen"), [(1.01, "dense"), (0.99, "csr")])
-def test_the_cheapest_layout_is_chosen(share: float, chosen: str) -> None:
-    X = sp.random(400, 60, 0.25, "csr", np.float32, random_state=0)
-    spec = kernels.make("rbf", gamma=1.0).spec
-    profile = replace(PROFILES["cpu"], clustered_cost=100.0, hybrid_cost=100.0, hit_cost=1000.0)
-    none, one = (layouts.choose(replace(profile, csr_cost=each), X, spec).costs for each in (0.0, 1.0))
-    each = (share * one["dense"] - none["csr"]) / (one["csr"] - none["csr"])
-    plan = layouts.choose(replace(profile, csr_cost=each), X, spec)
-    assert plan.kind == chosen
-    assert plan.costs["csr"] == pytest.approx(share * plan.costs["dense"])
-
-
 def test_rows_that_clusters_are_not_for() -> None:
     """Rows that are read by their numbers stand as entries where those are sooner read than dense ones; checks take the
     layout that they are estimated to take less time with."""

@@ -399,35 +399,28 @@ def test_refused_kernel_parameters_of_an_estimator() -> None:
 # What is checked of data
 
 
-@pytest.mark.parametrize("form", [np.asarray, np.ndarray.tolist, sp.csr_matrix, sp.csc_array, sp.coo_matrix])
-def test_check_reports_what_holds(form: Callable[[np.ndarray], Any]) -> None:
-    found = make("rbf", gamma=0.3).check(form(X))
-    assert found.rows == 120
-    assert found.finite
-    assert found.symmetric
-    assert found.positive_semidefinite
-    assert found.smallest_eigenvalue == pytest.approx(np.linalg.eigvalsh(make("rbf", gamma=0.3)(X))[0], abs=1e-9)
-    assert found.largest_eigenvalue == pytest.approx(np.linalg.eigvalsh(make("rbf", gamma=0.3)(X))[-1])
-    assert "positive semi-definite" in str(found)
-
-
-def test_check_reports_what_does_not_hold() -> None:
-    sigmoid = make("sigmoid", gamma=1.0, coef0=-1.0).check(X)
-    assert (sigmoid.symmetric, sigmoid.finite, sigmoid.positive_semidefinite) == (True, True, False)
-    assert sigmoid.smallest_eigenvalue < -1
-    assert "not positive semi-definite" in str(sigmoid)
-    skew = Kernel("xx - yy + dot").check(X)
-    assert (skew.symmetric, skew.finite, skew.positive_semidefinite) == (False, True, False)
-    squares = np.square(X).sum(axis=1)
-    assert skew.asymmetry == pytest.approx(2 * np.ptp(squares))
-    assert "not symmetric" in str(skew)
-    for text in ("sqrt(dot)", "1 / (xx - xx)", "exp(xx * 1000)"):
-        none = Kernel(text).check(X)
-        assert (none.finite, none.symmetric, none.positive_semidefinite) == (False, False, False)
-        assert str(none) == "not finite on 120 rows"
-    assert not Kernel("-dot").check(X).positive_semidefinite
-    assert Kernel("dot").check(X).positive_semidefinite
-    assert Kernel("dot").check(X).smallest_eigenvalue == pytest.approx(0, abs=1e-9)
+@pytest.mark.parametrize(
+    ("kernel", "holds", "words"),
+    [
+        *((kernel, (True, True, True), ": positive semi-definite") for kernel in (make("rbf", gamma=0.3), LINEAR)),
+        (make("sigmoid", gamma=1.0, coef0=-1.0), (True, True, False), "not positive semi-definite"),
+        (Kernel("-dot"), (True, True, False), "not positive semi-definite"),
+        (Kernel("xx - yy + dot"), (False, True, False), "not symmetric"),
+        *(
+            (Kernel(text), (False, False, False), "not finite on 120 rows")
+            for text in ("sqrt(dot)", "1 / (xx - xx)", "exp(xx * 1000)")
+        ),
+    ],
+    ids=repr,
+)
+def test_check_reports_what_holds(kernel: Kernel, holds: tuple[bool, bool, bool], words: str) -> None:
+    found, K = kernel.check(X), kernel(X)
+    assert (found.symmetric, found.finite, found.positive_semidefinite) == holds
+    assert words in str(found)
+    if found.finite:
+        spectrum = np.linalg.eigvalsh((K + K.T) / 2)
+        expected = np.abs(K - K.T).max(), spectrum[0], spectrum[-1]
+        assert (found.asymmetry, found.smallest_eigenvalue, found.largest_eigenvalue) == pytest.approx(expected)
 
 
 def test_check_looks_at_a_sample_of_rows() -> None:
@@ -436,6 +429,8 @@ def test_check_looks_at_a_sample_of_rows() -> None:
     assert found[0].rows == 40
     assert found[0] == found[1] != found[2]
     assert make("rbf").check(Z[:0]).rows == 0
+    for form in (np.ndarray.tolist, sp.csr_matrix, sp.csc_array, sp.coo_matrix):
+        assert make("rbf").check(form(X)) == make("rbf").check(X)
     one = make("rbf").check(Z[:1])
     assert (one.rows, one.smallest_eigenvalue, one.positive_semidefinite) == (1, 1.0, True)
     with pytest.raises(ValueError, match=r"X must be rows of features, got the shape \(3,\)"):
