@@ -1,34 +1,25 @@
 """Draw fits, searches and data with matplotlib.
 
-:func:`convergence`, :func:`race` and :func:`breakdown` draw reports of fits; :func:`boundary` draws a model of two
-features; :func:`grid` draws a grid search; :func:`clusters` and :func:`deciles` draw the sparsity of rows.
-matplotlib is optional (the extra ``plot``) and imported by the first picture.
+:func:`convergence` and :func:`breakdown` draw reports of fits; :func:`boundary` draws a model of two features;
+:func:`grid` draws a grid search. matplotlib is optional (the extra ``plot``) and imported by the first picture.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
-from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted
 
-from clsvm import arrays
 from clsvm.errors import install
-from clsvm.gram import partition
-from clsvm.opencl.stream import Stream
-from clsvm.report import FitReport, Record, by_part
-from clsvm.tools.describe import Description
+from clsvm.report import Record, by_part
 
-_TICKS = 12  # most labels of an axis of a heat map
 # boundary evaluates the model at _STEPS x _STEPS points of a plane. The plane extends beyond the rows by the share
 # _MARGIN of their extent.
 _STEPS, _MARGIN = 200, 0.08
-_VALUES = 10  # a heat map with at most this many cells along each axis shows the scores as numbers
 Axes = Any  # matplotlib's type; the package may be missing
 
 
@@ -72,64 +63,6 @@ def convergence(report: Record, ax: Axes = None) -> Axes:
     if ax.lines:
         ax.legend()
     return ax
-
-
-def race(runs: Mapping[str, Any], best: float | None = None, ax: Axes = None) -> Axes:
-    """Compare solvers: draw the relative error (objective - best) / |best| over seconds, both logarithmic.
-
-    Objectives that were not evaluated, or are not above ``best``, are left out.
-
-    Parameters
-    ----------
-    runs : mapping of str to FitReport or pairs
-        For each line's name a report with a trace, or pairs (seconds, primal objective) of another solver of the same
-        problem.
-    best : float or None
-        Objective of the optimum. None takes the highest dual objective of the reports, which is a lower bound of the
-        optimum. If there is no report, None takes the lowest objective.
-    ax : matplotlib Axes or None
-        Axes to draw on. None makes a new figure.
-
-    Returns
-    -------
-    ax : matplotlib Axes
-
-    Raises
-    ------
-    ValueError
-        If ``runs`` has no objective.
-    ImportError
-        If matplotlib is not installed.
-    """
-    points = {name: _objectives(name, run) for name, run in runs.items()} if isinstance(runs, Mapping) else {}
-    known = [y for some in points.values() for _, y in some]
-    if not known:
-        names = ", ".join(map(str, runs)) if isinstance(runs, Mapping) else type(runs).__name__
-        expected = "expected a FitReport with a trace, or pairs (seconds, objective), for each name"
-        raise ValueError(f"got no objective in {names or 'no run'}, {expected}")
-    if best is None:
-        bounds = [run.dual for run in runs.values() if isinstance(run, FitReport) and np.isfinite(run.dual)]
-        best = max(bounds) if bounds else min(known)
-    ax = _axes(ax)
-    for name, some in points.items():
-        shown = [(x, (y - best) / (abs(best) or 1.0)) for x, y in some if x > 0 and y > best]
-        ax.plot(*(zip(*shown, strict=True) if shown else ([], [])), marker=".", label=name)
-    ax.set(xscale="log", yscale="log", xlabel="seconds", ylabel="relative error of the objective")
-    ax.legend()
-    return ax
-
-
-def _objectives(name: str, run: Any) -> list[tuple[float, float]]:
-    """Return the pairs (seconds, primal objective) of a run, without objectives that are not finite.
-
-    name: the run's name in error messages.
-    """
-    if isinstance(run, FitReport):
-        run = [(point.seconds, point.primal) for point in run.trace]
-    pairs = np.asarray(run, np.float64) if isinstance(run, Sequence | np.ndarray) else None
-    if pairs is None or (pairs.size and (pairs.ndim != 2 or pairs.shape[1] != 2)):
-        raise ValueError(f"{name}: got {type(run).__name__}, expected a FitReport or pairs (seconds, objective)")
-    return [(float(x), float(y)) for x, y in pairs if np.isfinite(y)]
 
 
 def boundary(model: Any, X: Any, y: Any = None, ax: Axes = None) -> Axes:
@@ -245,97 +178,10 @@ def breakdown(reports: Mapping[str, Record], ax: Axes = None) -> Axes:
     return ax
 
 
-def clusters(X: Any, rows: int = 256, device: Any = None, ax: Axes = None) -> NDArray[np.object_]:
-    """Draw the features with entries in consecutive rows of X (left), and in a cluster of similar rows (right).
-
-    The clustered layout stores the features that occur in a cluster, so fewer features mean less memory.
-
-    Parameters
-    ----------
-    X : array or sparse matrix (n, d)
-        Rows.
-    rows : int
-        Rows of a cluster. A full cluster with the median number of features is drawn.
-    device : str, int, Device, CommandQueue or None
-        Device that clusters the rows, as for :class:`clsvm.SVC`.
-    ax : two matplotlib Axes or None
-        Axes to draw on. None makes a new figure.
-
-    Returns
-    -------
-    axes : array of two matplotlib Axes
-
-    Raises
-    ------
-    ValueError
-        If X, ``rows`` or ``ax`` is invalid.
-    DeviceError
-        If the device fails.
-    ImportError
-        If matplotlib is not installed.
-
-    References
-    ----------
-    Cotter, Srebro, Keshet (2011), figure 1.
-    """
-    if int(rows) != rows or rows < 1:
-        raise ValueError(f"rows: got {rows!r}, expected a whole number, 1 or more")
-    X = arrays.canonical(check_array(arrays.checked(X), accept_sparse="csr", dtype=[np.float64, np.float32]))
-    axes = np.ravel(_axes(ax, panels=2))
-    if axes.size != 2:
-        raise ValueError(f"ax: got {axes.size}, expected 2 axes")
-    n, d = X.shape
-    first = max(0, n - rows) // 2
-    chosen = {"as the rows came": np.arange(first, min(first + rows, n)), "a cluster": _cluster(X, int(rows), device)}
-    for panel, (name, at) in zip(axes, chosen.items(), strict=True):
-        pattern = sp.csr_matrix(X[at])
-        pattern.eliminate_zeros()
-        panel.spy(pattern, markersize=1, aspect="auto", rasterized=True)
-        used = len(np.unique(pattern.indices))
-        panel.set(title=f"{name}: {len(at)} rows, {used} of {d} features", xlabel="feature")
-    axes[0].set_ylabel("row")
-    return axes
-
-
-def deciles(description: Description, ax: Axes = None) -> Axes:
-    """Draw the density of each tenth of the columns with an entry, densest first, on a logarithmic scale.
-
-    Parameters
-    ----------
-    description : Description
-        Result of :func:`clsvm.tools.describe.describe`.
-    ax : matplotlib Axes or None
-        Axes to draw on. None makes a new figure.
-
-    Returns
-    -------
-    ax : matplotlib Axes
-
-    Raises
-    ------
-    ImportError
-        If matplotlib is not installed.
-
-    References
-    ----------
-    BoostSVM, figure 4.
-    """
-    ax = _axes(ax)
-    present = [(i + 1, density) for i, density in enumerate(description.deciles) if density is not None]
-    if present:
-        ax.bar(*zip(*present, strict=True))
-        ax.set(yscale="log")
-    ax.set(xlabel="tenth of the columns with an entry, densest first", ylabel="share of rows with an entry")
-    ax.set_xticks(range(1, len(description.deciles) + 1))
-    ax.set_title(f"{description.rows} rows, {description.occurring} columns with an entry", fontsize="medium")
-    return ax
-
-
 def grid(search: Any, x: str = "gamma", y: str = "C", ax: Axes = None) -> Axes:
     """Draw a grid search's mean test scores over two parameters as a heat map, with a star at the best one.
 
-    A cell shows the best score over all other searched parameters. Small maps show the scores as numbers. Scores far
-    below the others share the lowest colour, so that the other colours stay distinct.
+    A cell shows the best score over all other searched parameters. A cell whose fits failed is blank.
 
     Parameters
     ----------
@@ -373,63 +219,20 @@ def grid(search: Any, x: str = "gamma", y: str = "C", ax: Axes = None) -> Axes:
         scores[at] = np.fmax(scores[at], score)
     scores[~np.isfinite(scores)] = np.nan
     ax = _axes(ax)
-    lowest, outliers = _lowest(scores)
-    image = ax.imshow(scores, origin="lower", aspect="auto", vmin=lowest)
-    ax.figure.colorbar(image, ax=ax, label=f"mean test {metric}", extend="min" if outliers else "neither")
-    for axis, some in ((ax.xaxis, columns), (ax.yaxis, rows)):
-        shown = range(0, len(some), -(-len(some) // _TICKS))
-        axis.set_ticks(shown, [_short(some[i]) for i in shown])
-    ax.tick_params("x", labelrotation=45)
+    image = ax.imshow(scores, origin="lower", aspect="auto")
+    ax.figure.colorbar(image, ax=ax, label=f"mean test {metric}")
+    ax.set_xticks(range(len(columns)), [*map(_short, columns)], rotation=45)
+    ax.set_yticks(range(len(rows)), [*map(_short, rows)])
     ax.set(xlabel=x, ylabel=y)
-    best = None
     if np.isfinite(scores).any():
         best = np.unravel_index(np.nanargmax(scores), scores.shape)
         ax.plot(best[1], best[0], "r*", markersize=14)
         ax.set_title(f"best: {scores[best]:.4g}", fontsize="medium")
-    if max(scores.shape) <= _VALUES:
-        _write_values(ax, image, scores, best)
     return ax
 
 
 def _short(value: float | str) -> str:
     return value if isinstance(value, str) else min(f"{value:g}", f"{value:.3g}", key=len)
-
-
-def _lowest(scores: NDArray[np.float64]) -> tuple[float | None, bool]:
-    """Return the score of the lowest colour, None without finite scores, and whether scores lie below this score.
-
-    The colours begin at the lowest score. If some scores are below Tukey's fence, 1.5 interquartile ranges below the
-    first quartile, the colours begin at the fence.
-    """
-    finite = scores[np.isfinite(scores)]
-    if not len(finite):
-        return None, False
-    first, third = np.percentile(finite, (25, 75))
-    fence = first - 1.5 * (third - first)
-    outliers = bool(finite.min() < fence < finite.max())
-    return float(fence if outliers else finite.min()), outliers
-
-
-def _write_values(ax: Axes, image: Any, scores: NDArray[np.float64], best: tuple[np.intp, ...] | None) -> None:
-    """Write each cell's score into the heat map; in the cell ``best``, the score stands below the star."""
-    style = {"textcoords": "offset points", "ha": "center", "va": "center", "fontsize": "small"}
-    for at, score in np.ndenumerate(scores):
-        red, green, blue, _ = image.cmap(image.norm(score)) if np.isfinite(score) else (1, 1, 1, 1)
-        colour = "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "white"  # by perceived brightness
-        words = f"{score:.3g}" if np.isfinite(score) else "failed"
-        ax.annotate(words, at[::-1], xytext=(0, -12 if at == best else 0), color=colour, **style)
-
-
-def _cluster(X: arrays.Data, size: int, device: Any) -> NDArray[np.int32]:
-    """Divide X into clusters of ``size`` rows; return the rows of a full cluster with the median number of features."""
-    with Stream(device) as stream:
-        found = partition.cluster(stream, X, size)
-    order = found.order.reshape(-1, size)
-    count = (order >= 0).sum(axis=1)
-    full = np.flatnonzero(count == count.max())
-    widths = found.mask[full].sum(axis=1)
-    chosen: NDArray[np.int32] = order[full[np.argsort(widths, kind="stable")[len(full) // 2]]]
-    return np.sort(chosen[chosen >= 0])
 
 
 def _matplotlib(module: str) -> Any:
@@ -439,8 +242,8 @@ def _matplotlib(module: str) -> Any:
         raise ImportError(f"pictures need matplotlib: {install('plot')}") from error
 
 
-def _axes(ax: Any, panels: int = 1) -> Any:
-    """Return ``ax``, or for None the axes of a new pyplot figure with ``panels`` panels, which notebooks display."""
+def _axes(ax: Any) -> Any:
+    """Return ``ax``, or for None the axes of a new pyplot figure, which notebooks display."""
     if ax is not None:
         return ax
-    return _matplotlib("pyplot").subplots(1, panels, figsize=(5.5 * panels + 1, 4.5), layout="constrained")[1]
+    return _matplotlib("pyplot").subplots(figsize=(6.5, 4.5), layout="constrained")[1]

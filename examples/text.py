@@ -23,7 +23,6 @@ from sklearn.pipeline import make_pipeline
 
 from clsvm import SVC, plots
 from clsvm.libsvm import read_problem
-from clsvm.tools.describe import describe
 
 
 def synthetic(n=1000, words=20000, topics=4):
@@ -55,10 +54,12 @@ print(f"rows on the device: {svc.fit_report_.layout}")
 largest = np.unique(y_test, return_counts=True)[1].max() / len(y_test)
 print(f"test accuracy: {model.score(X_test, y_test):.4f} (of the largest class alone {largest:.4f})")
 
-# The densest columns are stored whole, the others as entries: the tenths of the columns show why.
+# The densest columns are stored whole, the others as entries: the shares of rows that have a word show why.
 axes = figure.subplots(1, 2)
 figure.set_size_inches(10, 4)
-plots.deciles(describe(X), axes[0])
+shares = np.sort(np.bincount(X.indices, minlength=X.shape[1]))[::-1] / X.shape[0]
+axes[0].loglog(np.arange(1, len(shares) + 1), shares)
+axes[0].set(xlabel="word, the most frequent first", ylabel="share of rows with the word")
 counts = confusion_matrix(y_test, model.predict(X_test))
 axes[1].imshow(counts, cmap="Blues")
 for (topic, taken_for), count in np.ndenumerate(counts):

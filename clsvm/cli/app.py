@@ -1,8 +1,8 @@
 """Define the command ``clsvm`` and its subcommands.
 
 The subcommands ``train``, ``predict``, ``scale`` and ``grid`` take the flags of LIBSVM's programs. They are in the
-modules train, scale and grid. This module has the other subcommands: ``describe``, ``sample``, ``devices``, ``tune``,
-``warm-up`` and ``kernels``.
+modules train, scale and grid. This module has the other subcommands: ``sample``, ``devices``, ``tune``, ``warm-up`` and
+``kernels``.
 
 Results go to stdout. Progress bars, warnings and errors go to stderr. The exit code is 0 for success, 1 for an error of
 data, files or device, 2 for an invalid command line, and 130 for Ctrl-C. Functions import slow modules when they run,
@@ -28,71 +28,9 @@ from clsvm.system import explained
 
 if TYPE_CHECKING:
     from clsvm.kernels import Kernel
-    from clsvm.tools.describe import Description
-    from clsvm.tools.tune import Tuning
+    from clsvm.tools.tune import FamilyResult
 
 __all__ = ["app", "grid", "main", "scale", "train"]
-
-
-@flags.command(
-    "Describe the rows of FILE: how their entries are distributed, and the cost of each layout.",
-    replace(flags.data(""), help="Rows: svmlight text (may be .gz, .bz2 or .xz; or -), .npy, or .npz."),
-    flags.DEVICE,
-    Option("features", "--features", None, "Number of columns. Default: the highest in svmlight text.", int, least=1),
-    replace(flags.PLOT, help="Draw density by tenth of columns."),
-    Option("json", "--json", False, "Print all figures as JSON."),
-)  # fmt: skip
-def describe(args: Any) -> None:
-    """Run ``clsvm describe``: print the size and density of a file's rows, and the cost of each layout."""
-    figure = common.new_figure(args.plot)
-    common.check_files([args.file], [args.plot])
-    from clsvm.models import svmlight
-    from clsvm.tools import describe as tool
-
-    X = svmlight.read_rows(args.file, args.features)
-    try:
-        found = tool.describe(X, args.device)
-    except ValueError as error:
-        raise ValueError(f"{args.file}: {error}") from None
-    common.draw(figure, args.plot, "deciles", found)
-    if args.json:
-        common.say(common.as_json(found))
-    else:
-        _print(found)
-
-
-def _print(found: Description) -> None:
-    """Print a description of rows: the counts, then tables of column densities, partitions and layouts."""
-    from clsvm.gram.layouts.record import WORKING
-
-    out = common.console()
-    out.print(f"rows             {found.rows}")
-    out.print(f"columns          {found.columns}, {found.occurring} of them with an entry")
-    out.print(f"entries a row    {found.mean:.4g} on average, {found.longest} at most, {found.entries} in all")
-    out.print(f"density          {_percent(found.density)}")
-    fill = "not estimated" if found.cluster_columns is None else f"about {found.cluster_columns:.4g} columns a row"
-    out.print(f"clusters hold    {fill}")
-    out.print(f"device           {found.device}: {found.speed / 1e9:.3g} * 10^9 dense multiply-adds a second")
-    tenths = [str(i + 1) for i in range(len(found.deciles))]
-    densities = [("density", *map(_percent, found.deciles))]
-    words = "density by tenth of the columns with an entry, densest first"
-    common.show_table(["tenth", *tenths], densities, tenths, words)
-    splits = [(split.rule, str(split.dense), _percent(split.share)) for split in found.splits]
-    figures = "dense columns", "share of the entries"
-    common.show_table(["rule", *figures], splits, figures, "dense columns by rule of the partition")
-    layouts = []
-    for one in found.layouts:
-        nbytes = "-" if one.nbytes is None else f"{one.nbytes / 1e6:.3g}"
-        costs = ("-" if value is None else f"{value:.4g}" for value in (one.cost, one.milliseconds))
-        layouts.append((one.layout, nbytes, *costs, "yes" if one.layout == found.chosen else ""))
-    of_layouts = "MB on the device", "a value of K in dense multiply-adds", "ms", "auto"
-    words = f"ms: predicted for a product with {WORKING} rows; -: not estimated, without gain for such rows"
-    common.show_table(["layout", *of_layouts], layouts, of_layouts, f"layouts; {words}")
-    out.print(f"auto takes       {found.chosen}: {found.reason}")
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.3g} %"
 
 
 @flags.command(
@@ -150,8 +88,7 @@ def _default() -> tuple[int | None, str]:
 
 
 @flags.command(
-    "Search a device's fastest tile sizes, measure the cost of its layouts of rows, and keep the results for later"
-    " fits.",
+    "Search a device's fastest tile sizes, and keep the results for later fits.",
     flags.DEVICE,
     Option("seconds", "--seconds", 60.0, "Approximate time of the search in seconds, compilation included.", least=0),
     Option("show", "--show", False, "Print the results of earlier searches, and the file that holds them."),
@@ -175,7 +112,7 @@ def tune(args: Any) -> None:
         found = tool.tune(args.device, args.seconds, progress)
     _show_found(found)
     stored, more = f"stored in {profiles.tuned_path()}", f"nothing is stored: give --seconds more than {args.seconds:g}"
-    typer.echo(stored if found.has_results else more)
+    typer.echo(stored if any(one.searched for one in found) else more)
 
 
 @contextmanager
@@ -189,19 +126,14 @@ def _progress() -> Iterator[Callable[[str, float], None]]:
         yield lambda words, done: bar.update(task, description=words, completed=done)
 
 
-def _show_found(found: Tuning) -> None:
-    """Print the tuner's results: the times of each computation, then the cost of a stored entry in each layout."""
+def _show_found(found: list[FamilyResult]) -> None:
+    """Print the tuner's results: the times of each product."""
     rows, figures = [], ("default ms", "best ms", "gain")
-    for one in found.families:
+    for one in found:
         numbers = f"{1e3 * one.default:.3g}", f"{1e3 * one.best:.3g}", f"{one.default / one.best:.2f}"
         cells = (*numbers, str(one.choice or "the default")) if one.searched else (*"---", "not searched")
         rows.append((one.family, *cells))
     common.show_table(("part of the work", *figures, "choice"), rows, figures)
-    rates = []
-    for rate in found.rates:
-        measured = "not measured" if rate.ratio is None else f"{rate.ratio:g}"
-        rates.append((rate.field, f"{rate.words}, over a dense cell's", f"{rate.default:g}", measured))
-    common.show_table(("rate", "time of", "default", "measured"), rates, ("default", "measured"))
 
 
 FUNCTION = Option("function", "--kernel", None, "A name of 'list', or an expression of dot, sqdist, ...", str, "EXPR")
@@ -285,7 +217,7 @@ def _shown(kernel: Kernel) -> Iterator[str]:
     "Write the OpenCL text of a product with the kernel matrix, for a host in any language."
     "\n\nA comment at its head says how to run it.",
     FUNCTION, flags.ELEMENT, flags.PARAM,
-    Option("product", "--product", "rows", "rows, update, both, forward-back or tile."),
+    Option("product", "--product", "rows", "rows, update or both."),
     Option("layout", "--layout", "dense", "Layout of the rows: dense, bits, clustered, csr or hybrid."),
     flags.of_parameter(PARAMETERS["dtype"]),
     flags.DEVICE,

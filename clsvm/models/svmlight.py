@@ -15,8 +15,6 @@ import io
 import lzma
 import math
 import re
-import struct
-import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -41,9 +39,6 @@ _DAMAGE = (EOFError, OSError, zlib.error, lzma.LZMAError)  # errors of reading a
 WORD = re.compile(rb"\S+")
 _LONGEST = 20  # digits of an index, with leading zeros
 MAX_INDEX = 2**31 - 1  # largest feature number and largest label, which are C ints in LIBSVM
-_ROWS = "X", "X_train"  # names under which a .npz archive of several arrays may hold the rows
-_SCIPY = {"format", "shape", "data"}  # keys that scipy.sparse.save_npz always writes
-_ARCHIVE_DAMAGE = (zipfile.BadZipFile, ValueError, EOFError, KeyError, OverflowError, struct.error)
 
 
 class Lines:
@@ -121,43 +116,6 @@ def _read(path: PathLike, form: Form) -> tuple[sparse.csr_matrix, NDArray[np.flo
                 raise
             cause = str(error)
         raise ValueError(diagnose(path, stream, form, cause))
-
-
-def read_rows(path: PathLike, n_features: int | None = None) -> Any:
-    """Read the rows X (n, d) of a file without their labels.
-
-    A .npy file holds a dense array. A .npz file holds a dense array named X or X_train, or a single matrix, or CSR
-    rows that scipy.sparse.save_npz wrote. Any other file is svmlight text (:func:`read_problem`), which gives CSR rows.
-    ``n_features`` is the number of columns d. It must be given if the last columns of svmlight text are empty.
-
-    Raises OSError if the file cannot be read, ValueError with the file's name if its content is wrong.
-    """
-    suffix = Path(path).suffix.lower()
-    if suffix not in (".npy", ".npz"):
-        return read_problem(path, n_features)[0]
-    try:
-        with explained(f"reading {path}"):
-            X = _read_archive(path) if suffix == ".npz" else np.load(path, allow_pickle=False)
-    except _ARCHIVE_DAMAGE as error:
-        raise ValueError(f"{path}: got {str(error)[:300]}, expected numbers as NumPy or SciPy write them") from None
-    if X.ndim != 2 or X.dtype.kind not in "biuf":
-        raise ValueError(f"{path}: got an array of {X.dtype} with the shape {X.shape}, expected rows of numbers")
-    if n_features is not None and n_features != X.shape[1]:
-        raise ValueError(f"{path}: got {X.shape[1]} columns, expected {n_features}, the number of features")
-    return X
-
-
-def _read_archive(path: PathLike) -> Any:
-    """Return the rows in a .npz archive. Raises ValueError if it has several matrices and none is X or X_train."""
-    with np.load(path, allow_pickle=False) as archive:
-        if set(archive.files) >= _SCIPY:
-            return sparse.load_npz(path)
-        preferred = [name for name in _ROWS if name in archive.files][:1]
-        found = preferred or [name for name in archive.files if archive[name].ndim == 2]
-        if len(found) != 1:
-            names = ", ".join(archive.files)
-            raise ValueError(f"several arrays ({names}), none of them called {' or '.join(_ROWS)}")
-        return archive[found[0]]
 
 
 def read_kernel(

@@ -5,14 +5,13 @@ this file:
 
     {"clsvm": 1, "devices": {KEY: {"date": ..., "profile": {"lanes": 16, "tiles": {"many": {...}}, ...}, ...}}}
 
-KEY names the platform, the device, the driver and the default profile. A value in the file is valid if it is a
-candidate of the tuner (SEARCH), or a rate within its limits (RATES). A file with an invalid value is ignored with one
-warning, as is a damaged file, a file of another user, and a file of another version.
+KEY names the platform, the device, the driver and the default profile. A value in the file is valid if SEARCH has it.
+Earlier versions also stored rates (RATES), which are not used. A file with an invalid value is ignored with one
+warning, as is a damaged file, and a file of another version.
 """
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 from collections.abc import Mapping
@@ -221,11 +220,9 @@ PROFILES = {
     ),
 }
 
-# Least and largest valid value of each rate that the tuner measures. Any other value makes the tuning file invalid.
-RATES = dict.fromkeys(("bits_cost", "csr_cost", "clustered_cost", "hybrid_cost"), (0.2, 100.0))
-RATES["hit_cost"] = 2.0, 1000.0
-# SEARCH holds the tuner's candidates for each kernel style: tiles of each shape class, and values of profile fields.
-# A tuning file is invalid if it has a value that is no candidate in SEARCH.
+RATES = "bits_cost", "csr_cost", "clustered_cost", "hybrid_cost", "hit_cost"  # in tuning files of earlier versions
+# SEARCH holds the values that a tuning file may have for each kernel style: tiles of each shape class, and values of
+# profile fields. The tuner tries all tiles and lanes. Earlier versions also tried the other fields.
 _TWO = [_vector(2, groups, ahead) for groups in (1, 4, 10, 12) for ahead in (0, 4, 64)]
 _FEW = [_vector(columns, 1, ahead) for columns in (16, 8, 4) for ahead in (0, 32, 256)]
 _MANY = [_vector(*tile) for tile in ((16, 1), (8, 1), (8, 2), (8, 3), (4, 1), (4, 3), (4, 4), (4, 5), (4, 6), (2, 8))]
@@ -294,8 +291,6 @@ def read_tuned() -> dict[str, dict[str, Any]]:
     if modified < 0:
         return {}
     try:
-        if words := files.exposed(where):
-            raise ValueError(words)
         content = json.loads(where.read_text("utf-8"))
         if content["clsvm"] != VERSION or not all(isinstance(r["profile"], dict) for r in content["devices"].values()):
             raise ValueError(f"version {content['clsvm']!r}, expected {VERSION}")
@@ -309,7 +304,8 @@ def read_tuned() -> dict[str, dict[str, Any]]:
 
 def with_tuned(profile: Profile, name: str) -> Profile:
     """Return the profile, with the values that ``clsvm tune`` stored under the device key ``name``."""
-    values = read_tuned().get(name, {}).get("profile", {})
+    stored = read_tuned().get(name, {}).get("profile", {})
+    values = {field: value for field, value in stored.items() if field not in RATES}
     wrong = [field for field, value in values.items() if not _valid(profile.style, field, value)]
     if wrong:
         _warn_ignored(tuned_path(), f"{name} has {wrong[0]} = {values[wrong[0]]!r}")
@@ -318,16 +314,10 @@ def with_tuned(profile: Profile, name: str) -> Profile:
 
 
 def _valid(style: str, field: str, value: Any) -> bool:
-    """Return whether ``value`` is a valid tuning result for a field: a candidate of the tuner, or a rate in its limits.
-
-    ``style`` is the kernel style of the profile.
-    """
+    """Return whether SEARCH has ``value`` for a field of a profile with this kernel style."""
     if field == "tiles":
         allowed = SEARCH[style]["tiles"]
         return isinstance(value, dict) and all(tile in allowed.get(name, ()) for name, tile in value.items())
-    if field in RATES:
-        least, most = RATES[field]
-        return type(value) is float and least <= value <= most
     return type(value) is int and value in SEARCH[style].get(field, ())
 
 
@@ -341,21 +331,13 @@ def write_tuned(name: str, record: dict[str, Any]) -> None:
     """Add a tuning record under the device key ``name``, and write the file of tuning results anew. Raises OSError."""
     check_tuned_writable()
     content = {"clsvm": VERSION, "devices": {**read_tuned(), name: record}}
-    if tuned_path().exists() and files.exposed(tuned_path()):
-        tuned_path().unlink()  # so that the new file does not get the old file's access mode
     with files.atomic_write(tuned_path()) as stream:
         stream.write(json.dumps(content, indent=1).encode())
-        Path(stream.name).chmod(0o644)  # a umask may let others write, and such a file would not be read
 
 
 def check_tuned_writable() -> None:
-    """Raise OSError if the file of tuning results cannot be written, or would be ignored when read.
-
-    Make the folder of the file if there is none.
-    """
+    """Raise OSError if the file of tuning results cannot be written. Make its folder if there is none."""
     files.private_folder(tuned_path().parent)
-    if words := files.exposed(tuned_path().parent):
-        raise PermissionError(errno.EACCES, f"no tuning is read from there, since {words}", str(tuned_path()))
     files.check_writable(tuned_path())
 
 

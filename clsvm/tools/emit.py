@@ -23,10 +23,6 @@ PRODUCTS = {
     "rows": "K[slot[u]][i - base] = K(x_i, u) for the rows i and the right-hand rows u",
     "update": "c[p][i - base] += sum_u D[p][u] K(x_i, u) for the rows i and the problems p; K is not stored",
     "both": "K[slot[u]][i - base] = K(x_i, u) and c[p][i - base] += sum_u D[p][u] K(x_i, u) in one pass",
-    "forward-back": "out[p][u] += sum_i K(x_i, u) w[i] (t[p][i] - z[p][i]) with t[p][i] = sum_u v[p][u] K(x_i, u), in "
-    "four kernels, a tile of rows at a time: gram stores K0 (slot[u] = u); forth computes t from K0 and v; residual "
-    "computes r from t; back adds the sums over K0 and r to out",
-    "tile": "K[slot[u]][v] = K(u, v) for the right-hand rows u and v",
 }
 _ARGUMENTS = {
     "group0": "first lane group of this launch",
@@ -44,34 +40,6 @@ _ARGUMENTS = {
     "c": "[problems n] output: sums are added to its content",
     "D": "[problems capacity] weights of the right-hand rows, 0 from count on",
     "capacity": "values from one row of D to the next (above)",
-}
-_LATER_ARGUMENTS = {  # descriptions of arguments of the second, third and fourth kernel of "forward-back"
-    "K": "K0 of the first kernel",
-    "count": "as in the first",
-    "v": "[problems capacity] weights of the right-hand rows",
-    "first": "base of the first kernel",
-    "w": "[n_pad] weights of all rows, 0 for padding; or [problems n]",
-    "per_output": "0 if all problems have the same w, 1 if w has a row for each",
-    "z": "[problems n] numbers subtracted from t; may be null, for 0",
-    "n": "values from one row of z to the next",
-    "out": "[problems capacity] output: sums are added to its content",
-}
-_LATER = {
-    "forth": {
-        "ld": "as there; also from one row of t to the next",
-        "rows": "rows of the tile, a multiple of V",
-        "problems": "rows of v, t and r",
-        "capacity": "as in the first; also from one row of v to the next",
-        "t": "output: [problems ld]",
-    },
-    "residual": {"t": "of the second kernel", "ld": "as there", "r": "output: [problems ld]"},
-    "back": {
-        "ld": "as there; also from one row of r to the next",
-        "rows": "as in the second",
-        "r": "of the third kernel",
-        "problems": "as in the second",
-        "capacity": "as in the first; also from one row of out to the next",
-    },
 }
 
 
@@ -113,35 +81,24 @@ def emit(kernel: Kernel, product: str, kind: str, dtype: str, profile: Profile, 
     if layout.plain:
         reason = "which needs several kernels for a value of K; expected a layout that needs one"
         raise ValueError(f"got {kind!r}, {reason}")
-    back = programs.back(profile, dtype) if product == "forward-back" else None
-    variant = programs.gram(kernel.spec, "rows" if back else product, kind, dtype, profile, d)
-    made = dict.fromkeys((*variant.options, *(back.options if back else ())))
-    options = dict(option.removeprefix("-D").partition("=")[::2] for option in made)
-    later, text = {}, variant.text
-    if back:
-        text += back.text.removeprefix(sources.cl())
-        for name, words in _LATER.items():
-            later[name] = list(_arguments(back.text, options, name, _LATER_ARGUMENTS | words, "."))
-    arguments = list(_arguments(variant.text, options, "gram", _words(kernel, layout, product == "tile")))
+    variant = programs.gram(kernel.spec, product, kind, dtype, profile, d)
+    options = dict(option.removeprefix("-D").partition("=")[::2] for option in variant.options)
     head = sources.filled(
         "tools/emit", kernel=kernel, product=product, does=PRODUCTS[product], layout=layout, dtype=dtype,
-        profile=profile, made=made, options=options, entry=variant.entry, arguments=arguments, later=later,
-        wrapped=_wrapped,
+        profile=profile, made=variant.options, options=options, entry=variant.entry,
+        arguments=[*_arguments(variant.text, options, _words(kernel, layout))], wrapped=_wrapped,
     )  # fmt: skip
     defines = (f"#ifndef {name}\n#define {name} {value}".rstrip() + "\n#endif" for name, value in options.items())
-    return "\n".join([*(f"// {line}".rstrip() for line in head.rstrip().split("\n")), "", *defines, text])
+    return "\n".join([*(f"// {line}".rstrip() for line in head.rstrip().split("\n")), "", *defines, variant.text])
 
 
 def _wrapped(text: str) -> str:
     return indent("\n".join(wrap(text, 110, break_on_hyphens=False, break_long_words=False)), "  ")
 
 
-def _words(kernel: Kernel, layout: Layout, of_panel: bool) -> dict[str, str]:
-    """Return argument name -> description for the OpenCL kernel ``gram`` over rows in a layout.
-
-    ``of_panel`` says whether the rows x_i are the right-hand rows themselves, as in the product "tile".
-    """
-    words = {**_ARGUMENTS, **layout.arguments, **(layout.panel_arguments if of_panel else {})}
+def _words(kernel: Kernel, layout: Layout) -> dict[str, str]:
+    """Return argument name -> description for the OpenCL kernel ``gram`` over rows in a layout."""
+    words = _ARGUMENTS | layout.arguments
     if kernel.spec.element:
         words["xx"] = words["xx"].split("]")[0] + "] without effect for element-wise sums, but read"
         of_zero = "s of a zero row and u: sum_j e(0, u_j) over all d features"
@@ -149,19 +106,19 @@ def _words(kernel: Kernel, layout: Layout, of_panel: bool) -> dict[str, str]:
     return words | {argument.name: "see below" for argument in kernel.spec.arguments}
 
 
-def _arguments(text: str, options: dict[str, str], entry: str, words: dict[str, str], mark: str = "") -> Iterator[str]:
-    """Yield a line for each argument of the OpenCL kernel ``entry``: position, ``mark``, type, name and description."""
+def _arguments(text: str, options: dict[str, str], words: dict[str, str]) -> Iterator[str]:
+    """Yield a line for each argument of the OpenCL kernel ``gram``: position, type, name and description."""
     real = "double" if "REAL64" in options else "float"
     wide = "float2" if "WIDE_PAIR" in options else "double"
     names = {"real": real, "term": real, "wide": wide, "INDEX": options["INDEX"]}
-    for number, (type_, name) in enumerate(signature(text, options, entry)):
+    for number, (type_, name) in enumerate(_signature(text, options)):
         typed = re.sub(r"\w+", lambda word: names.get(word[0], word[0]), type_)
-        yield f"  {number:2d}{mark}  {typed:22s}  {name:10s}  {words[name]}"
+        yield f"  {number:2d}  {typed:22s}  {name:10s}  {words[name]}"
 
 
-def signature(text: str, options: dict[str, str], entry: str = "gram") -> list[tuple[str, str]]:
-    """Return (type, name) of each argument of the kernel ``entry`` in ``text``, for the -D ``options``."""
-    found = re.search(rf"void {entry}\((.*?)\)\s*\{{", text, re.DOTALL)
+def _signature(text: str, options: dict[str, str]) -> list[tuple[str, str]]:
+    """Return (type, name) of each argument of the kernel ``gram`` in ``text``, for the -D ``options``."""
+    found = re.search(r"void gram\((.*?)\)\s*\{", text, re.DOTALL)
     assert found
     parameters = found[1]
     for part, enabled in (("STORE", "STORE" in options), ("UPDATE", "UPDATE" in options), ("KERNEL", True)):

@@ -1,6 +1,6 @@
 ## Render the comment above an emitted program: the formula, how rows are stored, arguments, launch sizes and numbers.
 <%
-    V, tile, workgroup = options["V"], product == "tile", profile.style == "workgroup"
+    V, workgroup = options["V"], profile.style == "workgroup"
     number = {name: int(value) for name, value in options.items() if value.isdecimal()}
     each = number.get("GROUPS", 1)
     tiles = "groups" if each == 1 else f"groups / {each}, rounded up"
@@ -20,21 +20,16 @@ ${wrapped(" ".join(made))}
 
 Rows are stored in lane groups of V = ${V}: row i is lane i % V of group g = i / V. n_pad is the number of rows,
 rounded up to a multiple of V. Padding rows are zero, and their output has no meaning.
-% if tile:
-The rows i of this product are the right-hand rows themselves, and n_pad is their capacity (below).
-% endif
-% if not (tile and layout.shared):
 % for line in layout.rows_words:
 ${line}
 % endfor
-% endif
 Right-hand rows u are stored in blocks of UB = ${options["UB"]}. capacity is their number, rounded up to a multiple of
 UB. The right-hand rows beyond their number are zero:
 % for line in layout.panel_words:
 ${line}
 % endfor
 
-${"The first" if later else "One"} kernel, ${entry}. Its arguments, in this order:
+One kernel, ${entry}. Its arguments, in this order:
 ${"\n".join(arguments)}
 
 % if not workgroup:
@@ -57,16 +52,3 @@ Numbers of the kernel function, for ${", ".join(f"{name} = {value!r}" for name, 
 % else:
 The kernel function has no numbers of its own.
 % endif
-% for ordinal, (name, lines) in zip(("second", "third", "fourth"), later.items()):
-${"\n" if ordinal == "second" else ""}The ${ordinal} kernel, ${name}. Its arguments, in this order:
-${"\n".join(lines)}
-% if name == "residual":
-Launch: two dimensions, global size (rows, problems); any local size.
-% elif workgroup:
-Launch: one dimension, global size ${f"capacity / {options['ROWS_EACH']}" if name == "back" else f"rows / {options['LINE']}"} * ${options["WG"]}, local size ${options["WG"]}.
-% elif name == "back":
-Launch: one dimension, global size capacity / ${options["ROWS_EACH"]}, local size 1.
-% else:
-Launch: one dimension, global size rows / (V * ${options["FORTH"]}), rounded up; local size 1.
-% endif
-% endfor

@@ -45,7 +45,7 @@ def test_falkon(clsvm: Command, device: str) -> None:
 
 
 def test_help_says_who_takes_several(clsvm: Command) -> None:
-    for words, several in (("train", True), ("falkon train", True), ("describe", False), ("tune", False)):
+    for words, several in (("train", True), ("falkon train", True), ("tune", False)):
         text = " ".join(clsvm(*words.split(), "--help").out.split())
         assert "see 'clsvm devices'." in text
         assert ("Several: gpu:0,gpu:1." in text) == several

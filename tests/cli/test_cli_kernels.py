@@ -100,7 +100,7 @@ def words_of(rows: np.ndarray, real: Any) -> np.ndarray:
     return np.pad(octets, ((0, 0), (0, -octets.shape[1] % np.dtype(real).itemsize))).view(real)
 
 
-def data_of(head: Header, kernel: Kernel, layout_: str, product: str, X: np.ndarray, at: np.ndarray) -> dict[str, Any]:
+def data_of(head: Header, kernel: Kernel, layout_: str, X: np.ndarray, at: np.ndarray) -> dict[str, Any]:
     """Every argument by its name, as the comment describes it; working vectors are the rows ``at`` of X."""
     n, V, UB, m = len(X), head.V, head.UB, len(at)
     capacity, n_pad = padded(m, UB), padded(n, V)
@@ -140,11 +140,6 @@ def data_of(head: Header, kernel: Kernel, layout_: str, product: str, X: np.ndar
     }
     made |= {"groups": n_pad // V, "slot": np.arange(m)[::-1], "slab_rows": m, "ld": n_pad + 4, "n": n_pad + 5}
     made |= {"columns": np.zeros(1), "columns_at": np.zeros(1), "rows": np.zeros(1), "capacity": capacity}
-    if product == "tile":
-        made |= {"groups": capacity // V, "ld": capacity + 4, "rows": np.full(capacity, -1)}
-        made["rows"][:m] = at
-    if product == "tile" and layout_ not in ("csr", "hybrid"):
-        return made | {"values": panel, "xx": uu, "at": np.arange(capacity // V) * V * d}
     if layout_ in ("dense", "bits"):
         i, j = np.meshgrid(np.arange(n_pad), np.arange(d), indexing="ij")
         starts = np.arange(n_pad // V) * V * d
@@ -179,13 +174,12 @@ def context_of(device: str) -> cl.Context:
 
 
 def host(
-    text: str, device: str, kernel: Kernel, layout_: str, product: str, X: np.ndarray, at: np.ndarray, D: np.ndarray,
-    options: bool,
+    text: str, device: str, kernel: Kernel, layout_: str, X: np.ndarray, at: np.ndarray, D: np.ndarray, options: bool
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """(K of the working vectors and rows, c) as a host computes them from the emitted text, built with the options that
     the comment names, or without any."""
     head = Header(text)
-    made = data_of(head, kernel, layout_, product, X, at)
+    made = data_of(head, kernel, layout_, X, at)
     weights = np.zeros((2, made["capacity"]))
     weights[:, : len(at)] = D
     made |= {"problems": 2, "D": weights, **{name: float(value) for name, value in head.numbers.items()}}
@@ -225,11 +219,10 @@ def host(
     for buffer, array in outputs.values():
         cl.enqueue_copy(queue, array, buffer)
     queue.finish()
-    columns = len(at) if product == "tile" else len(X)
-    K = outputs["K0"][1][made["slot"], :columns] if "K0" in outputs else np.zeros(0)
+    K = outputs["K0"][1][made["slot"], : len(X)] if "K0" in outputs else np.zeros(0)
     if "K0" in outputs:
         assert (outputs["K0"][1][:, made["ld"] - 4 :] == 1).all(), "what is beyond the rows stays as it was"
-    return K, outputs["c"][1][:, :columns] if "c" in outputs else np.zeros(0)
+    return K, outputs["c"][1][:, : len(X)] if "c" in outputs else np.zeros(0)
 
 
 TILES = {"GROUPS": 2, "BLOCKS": 2, "DEPTH": 4}
@@ -259,22 +252,12 @@ def test_an_emitted_text_runs_by_its_comment(
     }
     chosen = own.get(profile, PROFILES["gpu"])
     text = emit.emit(kernel, product, layout_, dtype, chosen, d=5)
-    K, c = host(text, device, kernel, layout_, product, X, at, D, options=dtype == "float64")
-    expected = kernel(X[at], X[at] if product == "tile" else X)
+    K, c = host(text, device, kernel, layout_, X, at, D, options=dtype == "float64")
+    expected = kernel(X[at], X)
     if product != "update":
         np.testing.assert_allclose(K, expected, rtol=tolerance, atol=tolerance)
     if product in ("update", "both"):
         np.testing.assert_allclose(c, 1 + D @ expected, rtol=0, atol=40 * tolerance)
-
-
-@pytest.mark.parametrize("profile", ["cpu", "gpu"])
-def test_the_comment_lists_the_arguments_of_later_kernels(device: str, profile: str) -> None:
-    text = emit.emit(Kernel("rbf", gamma=0.3), "forward-back", "dense", "float32", PROFILES[profile])
-    said = re.findall(r"^// +\d+\.  \S+(?: \S+)*  +(\w+)  ", text, re.MULTILINE)
-    context = context_of(device)  # kept here: Intel's programs do not keep theirs alive
-    program = cl.Program(context, text).build(["-cl-kernel-arg-info", "-cl-opt-disable"], cache_dir=False)
-    later = [cl.Kernel(program, name) for name in ("forth", "residual", "back")]
-    assert said == [one.get_arg_info(i, cl.kernel_arg_info.NAME) for one in later for i in range(one.num_args)]
 
 
 def test_numbers_are_in_the_comment_alone() -> None:

@@ -1,6 +1,5 @@
 """Folders that processes share: nothing is loaded from one that others can change, and nothing is left behind."""
 
-import json
 import os
 import signal
 import subprocess
@@ -13,7 +12,7 @@ import pytest
 
 import clsvm
 from clsvm import files
-from clsvm.opencl import profiles, runtime
+from clsvm.opencl import runtime
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such modes")
 STRANGER = 4321
@@ -122,30 +121,12 @@ def test_what_others_planted_is_not_loaded(folder: Path, tmp_path: Path, monkeyp
     assert runtime._folder(ENTRIES) == other
 
 
-def test_tuning_of_others_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CLSVM_TUNED", str(tmp_path / "tuned.json"))
-    profiles.write_tuned("some device", {"profile": {}})
-    assert profiles.read_tuned() == {"some device": {"profile": {}}}
-    profiles.tuned_path().chmod(0o666)
-    profiles._warn_ignored.cache_clear()
-    with pytest.warns(UserWarning, match=r"tuned\.json is ignored: all users can write to"):
-        assert profiles.read_tuned() == {}
-    profiles.write_tuned("some device", {"profile": {"lanes": 16}})
-    assert json.loads(profiles.tuned_path().read_text())["devices"] == profiles.read_tuned() != {}
-    tmp_path.chmod(0o777)
-    with pytest.raises(PermissionError, match=r"no tuning is read from there, since all users can write"):
-        profiles.check_tuned_writable()
-
-
 def test_what_is_written_is_read_again_whatever_the_umask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CLSVM_TUNED", str(tmp_path / "new" / "tuned.json"))
     before = os.umask(0)
     try:
         made = runtime._written(tmp_path / "deep" / "icd", ENTRIES)
-        profiles.write_tuned("some device", {"profile": {}})
     finally:
         os.umask(before)
-    assert profiles.read_tuned() == {"some device": {"profile": {}}}
     monkeypatch.setattr(files, "atomic_write", None)  # nothing is written again
     assert content(runtime._written(made, ENTRIES)) == ENTRIES
 

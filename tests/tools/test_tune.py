@@ -1,7 +1,6 @@
 """The tuner and its file: what it may hold, who reads it, and that every tile it may choose computes the same."""
 
 import json
-import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
@@ -46,7 +45,7 @@ def test_a_record_is_used(device: str, file: Path) -> None:
         assert (stream.profile.chunks, stream.profile.panel) == (32, 64)
         assert stream.profile.tiles["two"] == SEARCH[start.style]["tiles"]["two"][0]
         assert stream.profile.tiles["many"] == start.tiles["many"]
-    write(file, device, {"chunks": 32})
+    write(file, device, {"chunks": 32, "csr_cost": 2.5})  # (with a rate, which an earlier version measured)
     info = devices.find(device)
     assert devices.default_profile(info) == replace(start, chunks=32)
     for other in ({"driver": "other"}, {"name": "other"}):  # are not meant
@@ -89,7 +88,7 @@ DAMAGED: list[str | dict[str, Any]] = [  # a file's text, or the numbers that it
         {"tiles": 3},
         {"chunks": 4, "block": 10**9},
     ),
-    *({"csr_cost": 3}, {"csr_cost": float("nan")}, {"clustered_cost": 0.1}, {"cache_cost": 3.0}),
+    {"cache_cost": 3.0},
     {"tiles": {"many": {"COLUMNS": 5, "GROUPS": 1, "AHEAD": 0}}},
     {"tiles": {"other": {"COLUMNS": 16, "GROUPS": 1, "AHEAD": 0}}},
     {"tiles": {"many": {"COLUMNS": 16, "GROUPS": 1, "AHEAD": 0, "X; }": 1}}},
@@ -121,19 +120,19 @@ def test_keep_adds_and_reset_deletes(file: Path) -> None:
     assert profiles.read_tuned() == {}
 
 
-def choose(*values: int) -> Any:
+def choose(*tiles: Any) -> Any:
     def candidates(profile: Profile) -> Iterator[Profile]:
         yield profile
-        for value in values:
-            yield replace(profile, chunks=value)
+        for tile in tiles:
+            yield replace(profile, tiles={**profile.tiles, "two": tile})
 
     return candidates
 
 
-def others(device: str) -> list[int]:
-    """Four numbers of chunks that the device's profile may have, and has not."""
+def others(device: str) -> list[Any]:
+    """Four tiles for two right-hand rows that the device's profile may have, and has not."""
     own = devices.untuned_profile(devices.find(device))
-    return [chunks for chunks in SEARCH[own.style]["chunks"] if chunks != own.chunks]
+    return [tile for tile in SEARCH[own.style]["tiles"]["two"] if tile != own.tiles["two"]][:4]
 
 
 class Clock:
@@ -152,43 +151,44 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The clock of the tuner and of its rates, of which there are none unless a test has its own."""
+    """The clock of the tuner."""
     clock = Clock()
     monkeypatch.setattr(tune, "perf_counter", lambda: clock.now)
-    monkeypatch.setattr(tune, "RATES", ())
     return clock
 
 
 def test_the_fastest_is_kept(device: str, file: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """A candidate that is clearly faster wins, one that cannot run or is as fast as the default does not."""
-    taken: list[int] = []
+    taken: list[Any] = []
     large, quick, other, last = others(device)
 
     def prepare(stream: Stream, n: int) -> Any:
-        if stream.profile.chunks == large:
+        tile = stream.profile.tiles["two"]
+        if tile == large:
             raise ValueError("too large")
-        taken.append(stream.profile.chunks)
-        return lambda: clock.passes(0.1 if stream.profile.chunks == quick else 1.0)
+        taken.append(tile)
+        return lambda: clock.passes(0.1 if tile == quick else 1.0)
 
     clock.begins(60.0)
     family = tune.Family("sleep", choose(quick, large, other), prepare)
     alike = tune.Family("alike", choose(other, last), lambda stream, n: lambda: clock.passes(1.0))
     monkeypatch.setattr(tune, "FAMILIES", (family,))
     said: list[str] = []
-    (found,), _ = tune.tune(device, 60.0, lambda words, share: said.append(words))
-    assert (found.family, found.choice) == ("sleep", {"chunks": quick})
+    (found,) = tune.tune(device, 60.0, lambda words, share: said.append(words))
+    assert (found.family, found.choice) == ("sleep", {"tiles": {"two": quick}})
     assert said == ["sleep"]
     assert large not in taken
-    assert len(set(taken)) == 3
+    assert quick in taken
+    assert other in taken
     record = json.loads(file.read_text())["devices"][devices.tuning_key(devices.find(device))]
-    assert record["profile"] == {"chunks": quick}
-    assert devices.default_profile(devices.find(device)).chunks == quick
+    assert record["profile"] == {"tiles": {"two": quick}}
+    assert devices.default_profile(devices.find(device)).tiles["two"] == quick
     before = file.read_bytes()
-    assert not tune.tune(device, 0.0).has_results
+    assert not any(one.searched for one in tune.tune(device, 0.0))
     assert file.read_bytes() == before  # what was kept stays where there is no time
     monkeypatch.setattr(tune, "_CLEARLY", 0.0)  # nothing is clear
     monkeypatch.setattr(tune, "FAMILIES", (family, alike))
-    assert [found.choice for found in tune.tune(device, 60.0).families] == [{}, {}]
+    assert [found.choice for found in tune.tune(device, 60.0)] == [{}, {}]
     assert devices.default_profile(devices.find(device)) == devices.untuned_profile(devices.find(device))
 
 
@@ -196,23 +196,23 @@ def test_the_fastest_is_kept(device: str, file: Path, clock: Clock, monkeypatch:
 def test_compiles_count_as_time(seconds: float, device: str, file: Path, clock: Clock, monkeypatch: Any) -> None:
     """Ten seconds for each compile, one for each launch: no candidate begins when the time is over, and what had no
     time for the default and another one is not searched."""
-    compiled: list[tuple[str, int]] = []
+    compiled: list[str] = []
 
     def family(name: str) -> tune.Family:
         def prepare(stream: Stream, n: int) -> Any:
             clock.passes(10.0)
-            compiled.append((name, stream.profile.chunks))
+            compiled.append(name)
             return lambda: setattr(clock, "now", clock.now + 1)
 
-        return tune.Family(name, choose(4, 16, 32), prepare)
+        return tune.Family(name, choose(*others(device)[:3]), prepare)
 
     monkeypatch.setattr(tune, "FAMILIES", (family("one"), family("two")))
     clock.begins(seconds)
-    found = tune.tune(device, seconds).families
+    found = tune.tune(device, seconds)
     assert [one.family for one in found] == ["one", "two"]
     assert clock.late == 0
     for one in found:
-        assert one.searched == (len([name for name, _ in compiled if name == one.family]) > 1)
+        assert one.searched == (compiled.count(one.family) > 1)
     assert sum(one.searched for one in found) == {0.0: 0, 5.0: 0, 40.0: 1, 75.0: 2, 1000.0: 2}[seconds]
     assert len(compiled) == 8 or seconds < 1000
     assert file.exists() == any(one.searched for one in found)
@@ -226,132 +226,6 @@ def test_each_family_runs_its_default(device: str, name: str, family: tune.Famil
         candidates = list(family.candidates(stream.profile))
         assert candidates[0] == stream.profile
         family.prepare(stream, 64)()
-
-
-RATIOS = {"csr_cost": 2.5, "clustered_cost": 1.5, "hybrid_cost": 0.7}
-
-
-@pytest.fixture
-def timed(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """Products that take what RATIOS says: a dense cell a microsecond; hybrid rows have 30 entries beside 1000 cells,
-    whose time is that of the rate which was measured before."""
-
-    def work(cells: int, each: float, entries: int = 0, expected: float = 0.0) -> tune.Work:
-        spent = 1e-6 * (cells * each + entries * RATIOS["csr_cost"])
-        return tune.Work(lambda: clock.passes(spent), cells, entries * expected)
-
-    def rate(field: str, cells: int, entries: int = 0) -> tune.Rate:
-        return tune.Rate(field, field, lambda stream, n: work(cells, RATIOS[field], entries, stream.profile.csr_cost))
-
-    made = rate("csr_cost", 100), rate("clustered_cost", 400), rate("hybrid_cost", 1000, 30)
-    monkeypatch.setattr(tune, "dense", lambda stream, n: work(2000, 1.0))
-    monkeypatch.setattr(tune, "RATES", made)
-    monkeypatch.setattr(tune, "FAMILIES", ())
-    clock.begins(1.0)
-    return clock
-
-
-def test_rates_are_kept_and_read_back(device: str, file: Path, timed: Clock) -> None:
-    start = devices.default_profile(devices.find(device))
-    found = tune.tune(device, 1.0)
-    assert {one.field: one.ratio for one in found.rates} == RATIOS
-    assert [one.default for one in found.rates] == [start.csr_cost, start.clustered_cost, start.hybrid_cost]
-    (record,) = json.loads(file.read_text())["devices"].values()
-    assert record["profile"] == RATIOS
-    assert devices.default_profile(devices.find(device)) == replace(start, **RATIOS)
-    shown = CliRunner().invoke(app, ["tune", "--show"]).stdout
-    assert shown == f"{file}:\n{file.read_text()}\n"
-
-
-@pytest.mark.parametrize(
-    ("measured", "kept"), [(2.3456, 2.3), (23.456, 23.0), (0.23456, 0.23), (150.0, None), (0.1, None)]
-)
-def test_rates_have_two_digits_within_their_limits(
-    device: str, file: Path, timed: Clock, monkeypatch: pytest.MonkeyPatch, measured: float, kept: float | None
-) -> None:
-    start = devices.default_profile(devices.find(device))
-    monkeypatch.setitem(RATIOS, "clustered_cost", measured)
-    assert [one.ratio for one in tune.tune(device, 60.0).rates][:2] == [RATIOS["csr_cost"], kept]
-    after = devices.default_profile(devices.find(device)).clustered_cost
-    assert after == (start.clustered_cost if kept is None else kept)
-
-
-def test_a_rate_is_the_median_of_rounds(device: str, file: Path, timed: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the best times in each: neither a slow turn, nor a slow while of the machine, nor one lucky round counts."""
-    turns, one = iter(range(10**6)), tune.RATES[0]
-
-    def launch() -> None:
-        turn = next(turns) - 1  # (the first one is not timed)
-        lucky, slow = turn // tune._TURNS == 2, turn % tune._TURNS == 1
-        timed.passes(1e-4 * RATIOS["csr_cost"] * (0.1 if lucky else 9.0 if slow else 1.0))
-
-    monkeypatch.setattr(tune, "RATES", (replace(one, prepare=lambda stream, n: tune.Work(launch, 100, 0)),))
-    assert tune.tune(device, 60.0).rates[0].ratio == RATIOS["csr_cost"]
-    assert next(turns) == 1 + tune._REPEATS * tune._TURNS
-
-
-def test_rates_that_have_no_time_stay(device: str, file: Path, timed: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    start = devices.default_profile(devices.find(device))
-    assert not tune.tune(device, 0.0).has_results
-    assert not file.exists()
-    said = CliRunner().invoke(app, ["tune", "--device", device, "--seconds", "0"]).stdout
-    assert re.search(rf"csr_cost .* {start.csr_cost:g} .* not measured", said)
-    assert "a rate that is not measured had no time" in said
-    one = tune.RATES[0]
-
-    def slow(stream: Stream, n: int) -> tune.Work:  # the first alone is measured
-        timed.passes(2.0)
-        return one.prepare(stream, n)
-
-    monkeypatch.setattr(tune, "RATES", (replace(one, prepare=slow), *tune.RATES[1:]))
-    assert [found.ratio for found in tune.tune(device, 1.0).rates] == [RATIOS["csr_cost"], None, None]
-    assert devices.default_profile(devices.find(device)) == replace(start, csr_cost=RATIOS["csr_cost"])
-
-
-def test_rates_are_those_of_the_tiles_that_were_found(device: str, file: Path, timed: Clock, monkeypatch: Any) -> None:
-    """The search comes first, leaves them time, and what it finds is in the profile that is measured."""
-    seen: list[Profile] = []
-    one = tune.RATES[0]
-
-    def prepare(stream: Stream, n: int) -> tune.Work:
-        seen.append(stream.profile)
-        return one.prepare(stream, n)
-
-    quick = others(device)[0]
-    family = tune.Family(
-        "sleep", choose(quick), lambda s, n: lambda: timed.passes(1 if s.profile.chunks == quick else 2)
-    )
-    monkeypatch.setattr(tune, "FAMILIES", (family,))
-    monkeypatch.setattr(tune, "RATES", (replace(one, prepare=prepare),))
-    assert tune.tune(device, 60.0).has_results
-    assert [profile.chunks for profile in seen] == [quick]
-    profile = devices.default_profile(devices.find(device))
-    assert (profile.chunks, profile.csr_cost) == (quick, RATIOS["csr_cost"])
-
-
-@pytest.mark.parametrize("rate", tune.RATES, ids=lambda rate: rate.field)
-@pytest.mark.parametrize("name", ["cpu", "gpu"])
-def test_each_rate_measures_its_layout(device: str, name: str, rate: tune.Rate, monkeypatch: Any) -> None:
-    take_profile(name, device, monkeypatch)
-    with Stream(device) as stream:
-        if (name, rate.field) == ("gpu", "hit_cost"):
-            with pytest.raises(ValueError, match="the profile 'gpu' has no kernels for rows as an inverted index"):
-                rate.prepare(stream, 64)
-            return
-        of_dense, work = tune.dense(stream, 64), rate.prepare(stream, 64)
-        assert of_dense.cells == 64 * 256
-        seconds = [of_dense.cells + of_dense.overhead, 2.0 * work.cells + work.overhead]
-        ran: list[tune.Launch] = []
-
-        def best_of(*launches: tune.Launch, ran: list[tune.Launch] = ran, best: Any = seconds) -> Any:
-            for launch in launches:
-                launch()
-                ran.append(launch)
-            return best
-
-        monkeypatch.setattr(tune, "best_of", best_of)
-        assert tune.measure(stream, rate, 64) == 2.0
-        assert len(ran) == 2 * tune._REPEATS
 
 
 TILES = [
@@ -393,7 +267,7 @@ def test_every_tile_gives_the_same_bits(device: str, name: str, shape: str, tile
 
 
 def test_the_command(device: str, file: Path, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    family = tune.Family("sleep", choose(4), lambda stream, n: lambda: clock.passes(1.0))
+    family = tune.Family("sleep", choose(others(device)[0]), lambda stream, n: lambda: clock.passes(1.0))
     monkeypatch.setattr(tune, "FAMILIES", (family,))
     monkeypatch.setattr(tune, "_CLEARLY", 0.0)
     for words, expected in (

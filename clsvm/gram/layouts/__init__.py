@@ -4,9 +4,8 @@
 Other functions adapt a plan to rows that are read only once, or that are selected by row number.
 
 LAYOUTS holds one record for each layout. A new layout needs a module in this folder, kernel templates, its record in
-LAYOUTS, and its name and help texts in clsvm/parameters.py. A cost rate of the layout is a field of opencl/profiles.py
-that tools/tune.py measures. Some functions name single layouts, such as CSR or DENSE; docs/design/additions.md lists
-them.
+LAYOUTS, and its name and help texts in clsvm/parameters.py. A cost rate of the layout is a field of opencl/profiles.py.
+Some functions name single layouts, such as CSR or DENSE; docs/design/additions.md lists them.
 """
 
 from collections.abc import Sequence

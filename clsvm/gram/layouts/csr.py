@@ -248,11 +248,6 @@ class Csr(Layout):
         "line_of": "[d - dense_columns] mark plus the feature's line in the block; mark if no row of the block has it",
         "block": "[lines UB] the right-hand rows of one block",
     }
-    panel_arguments: Mapping[str, str] = {
-        "indptr": "[rows + 1] row i of the data is entries indptr[i] .. indptr[i + 1] - 1",
-        "rows": "[capacity] row of the data for each right-hand row, -1 from count on",
-        "xx": "[rows] <x_i,x_i>",
-    }
 
     def cost(self, survey: Survey) -> float | None:
         return self.of_parts(survey, np.zeros(len(survey.density), bool))

@@ -290,12 +290,6 @@ class Lanes(Layout):
         "panel": "[capacity d] the right-hand rows",
         **_UNREAD,
     }
-    panel_arguments: Mapping[str, str] = {
-        "values": "the right-hand rows: the same buffer as panel",
-        "at": "[capacity / V] at[g] = g V d",
-        "xx": "[capacity] the same buffer as uu",
-        **_UNREAD,
-    }
 
     def cost(self, survey: Survey) -> float | None:
         d = survey.X.shape[1]

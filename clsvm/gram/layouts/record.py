@@ -393,7 +393,6 @@ class Layout(ABC):
         rows_words: lines that say how rows lie in memory.
         panel_words: lines that say how the right-hand rows U of a product K(X, U) lie in memory.
         arguments: the meaning of the kernel arguments that differ between layouts.
-        panel_arguments: the meaning of these arguments in a launch over a panel.
 
     A lane group is V rows that are stored side by side. Both V and the number of rows in a block of a panel must divide
     64, because predictions sum over support vectors in multiples of 64.
@@ -412,7 +411,6 @@ class Layout(ABC):
     rows_words: tuple[str, ...] = ()
     panel_words: tuple[str, ...]
     arguments: Mapping[str, str]
-    panel_arguments: Mapping[str, str]
 
     def holds(self, X: Data) -> bool:
         """Return whether the layout can hold the rows X (n, d)."""
