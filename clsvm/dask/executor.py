@@ -15,10 +15,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-import numpy as np
-import scipy.sparse as sp
 from distributed import Client, Future, wait
-from distributed.protocol import pickle
 
 from clsvm.dask import worker
 from clsvm.distribute import Lost, Request, count_losses
@@ -44,18 +41,12 @@ class Chunks:
         for each chunk, the future of its targets, or None.
     weights
         for each chunk, the future of its sample weights, or None.
-    sent
-        bytes sent to the workers.
-    received
-        bytes received from the workers.
     """
 
     client: Client
     X: list[Future[Any]]
     y: list[Any]
     weights: list[Any]
-    sent: int = 0
-    received: int = 0
 
     def select(self, some: Sequence[int]) -> None:
         """Keep only the chunks with the indices ``some``, and forget all others."""
@@ -131,7 +122,6 @@ class OnWorkers:
                 self._built.discard(i)
                 self._versions[i] = None
             else:
-                self._chunks.received += nbytes(reply)
                 self._versions[i] = 1 + (self._versions[i] or 0)
         return replies
 
@@ -176,7 +166,6 @@ class OnWorkers:
 
     def _send(self, i: int, name: str, given: Any) -> Any:
         """Send a request to part i. Return the future of its reply, or None if its worker cannot be reached."""
-        self._chunks.sent += nbytes(given)
         try:
             return self._actor(self.addresses[i]).call(self._name, i, self._versions[i], name, given)
         except (RuntimeError, OSError, TimeoutError):
@@ -261,19 +250,3 @@ def results(client: Client, futures: list[Future[Any]]) -> list[Any]:
 def neighbours(client: Client) -> int:
     """Return the largest number of workers on one computer."""
     return max(Counter(address.rpartition(":")[0] for address in workers(client)).values(), default=1)
-
-
-def pickled(given: Any) -> int:
-    """Return how many bytes an object has when pickled. An array that occurs twice in the object counts once."""
-    buffers: list[Any] = []
-    head = pickle.dumps(given, buffer_callback=buffers.append)
-    return len(head) + sum(buffer.raw().nbytes for buffer in buffers)
-
-
-def nbytes(given: Any) -> int:
-    """Return the size in bytes of an array or sparse matrix, or of all arrays in nested lists and tuples."""
-    if isinstance(given, np.ndarray):
-        return given.nbytes
-    if sp.issparse(given):
-        given = given.data, given.indices, given.indptr
-    return sum(map(nbytes, given)) if isinstance(given, list | tuple) else 0

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 import clsvm.estimators.falkon as local
 from clsvm.arrays import Data, stacked
-from clsvm.dask.executor import OnWorkers, nbytes
+from clsvm.dask.executor import OnWorkers
 from clsvm.dask.rows import ChunkedRows, OverChunks, checked_chunks
 from clsvm.dask.worker import Encoding, Labels, Numbers, Summary, extent, slope_at
 from clsvm.distribute import Parts, split
@@ -75,7 +75,6 @@ class FalkonRows(ChunkedRows, nystrom.Rows):
         self._points, device, limit = points, options.device, options.memory_limit
         self._device_options = {"device": devices.first_device(device), "memory_limit": limit}
         self.cost = points.rows.shape[1] + USED
-        self.chunks.sent += nbytes(points.rows)
         build = partial(block, points=points, encoding=self.encoding, task=self.task.subset(slice(0, 0)))
         with closing(OnWorkers(self.chunks, build, self.sizes, device, limit)) as parts:
             self.layout = f"{points.plan.kind}, {len(self.sizes)} chunks on {len(set(parts.addresses))} workers"

@@ -24,7 +24,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from clsvm.arrays import Data, stacked
 from clsvm.dask import worker
-from clsvm.dask.executor import Chunks, nbytes, results
+from clsvm.dask.executor import Chunks, results
 from clsvm.distribute import split
 from clsvm.gram.layouts.record import Plan
 from clsvm.kernels import Kernel
@@ -93,10 +93,7 @@ class ChunkedRows:
         rows with positive weight.
         """
         chunks = self.chunks
-        found = chunks.map(partial(worker.take, weighted=weighted), chunks.X, indices, chunks.weights)
-        chunks.sent += nbytes(indices)
-        chunks.received += nbytes([rows for rows, _ in found])
-        return found
+        return chunks.map(partial(worker.take, weighted=weighted), chunks.X, indices, chunks.weights)
 
     def __getitem__(self, rows: Any) -> Data:
         """Fetch the rows of X that a slice or an array of row numbers selects."""
@@ -302,11 +299,6 @@ class OverChunks(ChunkPredictions):
     X and y may be Dask collections, or any data that clsvm's other estimators take. A Dask client has to be open. The
     numbers of rows of the chunks may be unknown. ``device`` and ``memory_limit`` hold for each worker and for the
     caller, who solves over an SVM's working sets or computes a Falkon model's preconditioner.
-
-    Attributes
-    ----------
-    bytes_sent_ : dict
-        Bytes that the fit sent "to the workers" and received "back" after the rows were laid out.
     """
 
     device: Any
@@ -323,8 +315,7 @@ class OverChunks(ChunkPredictions):
             return
         if len(device_list(self.device)) > 1:
             raise ValueError(f"rows in chunks need one device for each worker, got device={self.device!r}")
-        rows = self._learn_chunks(X, y, sample_weight, started)
-        self.bytes_sent_ = {"to the workers": rows.chunks.sent, "back": rows.chunks.received}
+        self._learn_chunks(X, y, sample_weight, started)
 
     def _learn_chunks(self, X: Any, y: Any, sample_weight: Any, started: float) -> ChunkedRows:
         """Fit the estimator to a Dask collection X (n, d), and return its rows.

@@ -21,7 +21,7 @@ from sklearn.base import clone
 
 from clsvm import model_selection as local
 from clsvm.dask import worker
-from clsvm.dask.executor import LOST_STATES, neighbours, pickled, workers
+from clsvm.dask.executor import LOST_STATES, neighbours, workers
 from clsvm.dask.rows import ChunkPredictions, client_for, computed
 from clsvm.errors import DeviceError, warn
 from clsvm.model_selection.fits import Fits, FoldResult
@@ -35,17 +35,7 @@ MAX_LOSSES = 3  # the search fails if all workers are lost more often than this 
 
 
 class DistributedFits(Fits):
-    """Run the fits of a grid search on Dask's workers, in groups of fits that share kernel values.
-
-    Attributes
-    ----------
-    sent
-        bytes sent to the workers.
-    received
-        bytes received from the workers.
-    """
-
-    sent = received = 0
+    """Run the fits of a grid search on Dask's workers, in groups of fits that share kernel values."""
 
     def _run_all(self) -> Generator[None]:
         client = client_for(NEEDS)
@@ -79,7 +69,6 @@ class DistributedFits(Fits):
                     continue
                 results, warned = outcome
                 losses = 0
-                self.received += sum(one.nbytes for one in results.values() if isinstance(one, FoldResult))
                 self.results.update(results)
                 for words, category in warned:
                     warn(words, category)
@@ -89,12 +78,10 @@ class DistributedFits(Fits):
 
     def _broadcast(self, client: Client) -> Future[Any]:
         """Send the data and parameters of all fits to every worker. Raises DeviceError if there is no worker."""
-        stripped = self.without_data()
         try:
-            data: Future[Any] = client.scatter(stripped, broadcast=True, hash=False)
+            data: Future[Any] = client.scatter(self.without_data(), broadcast=True, hash=False)
         except TimeoutError:
             raise DeviceError("Dask has no worker that runs, and none came: start one") from None
-        self.sent += pickled(stripped) * len(client.who_has([data]).get(data.key, ()))
         return data
 
 
@@ -175,10 +162,6 @@ class SearchOverWorkers(ChunkPredictions):
         found = computed(**{"X": X, "y": y} | params)
         return float(super().score(**found))  # type: ignore[misc]
 
-    def _set_fit_times(self, folds: Any) -> None:
-        super()._set_fit_times(folds)  # type: ignore[misc]
-        self.bytes_sent_ = {"to the workers": folds.sent, "back": folds.received}
-
 
 class SVCSearchCV(SearchOverWorkers, local.SVCSearchCV):
     """Run the grid search :class:`clsvm.model_selection.SVCSearchCV` over Dask's workers.
@@ -194,11 +177,6 @@ class SVCSearchCV(SearchOverWorkers, local.SVCSearchCV):
     are lost, the data is sent again to new workers. Ctrl-C and errors cancel the fits that no worker has begun. A
     worker finishes the group of fits that it has begun. The fits of a Pipeline go to the workers one by one, through
     joblib.
-
-    Attributes
-    ----------
-    bytes_sent_ : dict
-        Bytes sent "to the workers" and received "back"; absent for a Pipeline.
     """
 
     _folds = _Folds

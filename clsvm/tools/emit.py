@@ -98,7 +98,7 @@ def _wrapped(text: str) -> str:
 
 def _words(kernel: Kernel, layout: Layout) -> dict[str, str]:
     """Return argument name -> description for the OpenCL kernel ``gram`` over rows in a layout."""
-    words = _ARGUMENTS | layout.arguments
+    words = {**_ARGUMENTS, **layout.arguments}
     if kernel.spec.element:
         words["xx"] = words["xx"].split("]")[0] + "] without effect for element-wise sums, but read"
         of_zero = "s of a zero row and u: sum_j e(0, u_j) over all d features"

@@ -37,7 +37,6 @@ def test_as_in_one_place(client: Any, name: str, y: Any, given: dict[str, Any]) 
     answers = "predict" if name == "SVR" else "decision_function"
     scale = np.abs(getattr(alone, answers)(X)).max()
     np.testing.assert_allclose(getattr(made, answers)(X), getattr(alone, answers)(X), atol=1e-2 * scale)
-    assert min(made.bytes_sent_.values()) > 1000
 
 
 def test_sparse_rows_and_weights(client: Any) -> None:
