@@ -48,7 +48,7 @@ def measure(asked: Asked) -> Row:
 
 
 def _both(path: Path, asked: Asked) -> Row:
-    given = {"scikit-learn": (), "accel": ("-m", "clsvm.accel", "--profile")}
+    given = {"scikit-learn": (), "accel": ("-m", "clsvm.accel")}
     runs = interleaved({who: partial(_run, path, how, asked.device) for who, how in given.items()}, asked.repeats)
     (theirs, error), (printed, failed) = (last for _, last in runs.values())
     numbers, differing = differences(theirs, printed)
@@ -57,7 +57,7 @@ def _both(path: Path, asked: Asked) -> Row:
         **{who: statistics.median(seconds) for who, (seconds, _) in runs.items()},
         "numbers": numbers,
         "differing": differing,
-        "calls": [line for line in failed.splitlines() if " clsvm " in line],
+        "calls": [line for line in failed.splitlines() if "): clsvm, " in line],
         "failed": "Traceback" in failed and "Traceback" not in error,
         "skipped": error.splitlines()[-1] if "Traceback" in error else "",
     }
@@ -66,6 +66,7 @@ def _both(path: Path, asked: Asked) -> Row:
 def _run(path: Path, how: tuple[str, ...], device: str | None) -> tuple[str, str]:
     """Return a script's standard output and error output."""
     environment = os.environ | {"MPLBACKEND": "Agg", "PYTHONPATH": str(Path(__file__).parents[1])}
+    environment["CLSVM_ACCEL_LOG"] = "info"
     environment |= {"CLSVM_DEVICE": device} if device else {}
     words: list[Any] = [sys.executable, "-W", "ignore", *how, str(path)]
     with TemporaryDirectory() as folder:

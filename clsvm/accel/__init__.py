@@ -1,9 +1,9 @@
 """Run scikit-learn's own support vector machines on an OpenCL device, without a change of the user's code.
 
-    python -m clsvm.accel [--profile] SCRIPT ...        run a script
-    python -m clsvm.accel [--profile] -m MODULE ...     run a module
-    %load_ext clsvm.accel                               in IPython
-    clsvm.accel.install()                               in Python, before or after scikit-learn is imported
+    python -m clsvm.accel SCRIPT ...        run a script
+    python -m clsvm.accel -m MODULE ...     run a module
+    %load_ext clsvm.accel                   in IPython
+    clsvm.accel.install()                   in Python, before or after scikit-learn is imported
 
 The classes SVC, NuSVC, SVR, NuSVR and OneClassSVM are still those of scikit-learn: they check their input, clone,
 pickle and print as before. clsvm fits them and computes their decision values if it can and is expected to be faster

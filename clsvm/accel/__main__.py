@@ -8,16 +8,11 @@ import sys
 from pathlib import Path
 
 from clsvm import accel
-from clsvm.accel import log
 
 
 def main() -> None:
-    """Run a script or module with scikit-learn's SVMs accelerated.
-
-    With --profile, print a table of calls and seconds on stderr at the end.
-    """
+    """Run a script or module with scikit-learn's SVMs accelerated."""
     parser = argparse.ArgumentParser(prog="python -m clsvm.accel", description=__doc__)
-    parser.add_argument("--profile", action="store_true", help="print a table of calls and seconds at the end")
     parser.add_argument("-m", dest="module", action="store_true", help="run a module")
     parser.add_argument("target", help="a script, or the name of a module")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script or module")
@@ -26,15 +21,11 @@ def main() -> None:
         parser.error(f"there is no script {args.target}")
     accel.install()
     sys.argv = [args.target, *args.arguments]
-    try:
-        if args.module:
-            runpy.run_module(args.target, run_name="__main__", alter_sys=True)
-        else:
-            sys.path.insert(0, str(Path(args.target).resolve().parent))
-            runpy.run_path(args.target, run_name="__main__")
-    finally:
-        if args.profile:
-            print(log.summary(), file=sys.stderr)
+    if args.module:
+        runpy.run_module(args.target, run_name="__main__", alter_sys=True)
+    else:
+        sys.path.insert(0, str(Path(args.target).resolve().parent))
+        runpy.run_path(args.target, run_name="__main__")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Record for each call whether clsvm or scikit-learn ran it, and why.
 
-``CLSVM_ACCEL_LOG=info`` prints a line for each call. :func:`summary` returns a table of all calls.
+``CLSVM_ACCEL_LOG=info`` prints a line for each call.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Call:
     seconds
         duration of the call.
     by_fits
-        whether the call is a search that scikit-learn ran. It is printed, but :func:`summary` counts only its fits.
+        whether the call is a search that scikit-learn ran. It is printed, but ``calls`` has only its fits.
     """
 
     name: str
@@ -69,19 +69,3 @@ def call(name: str, shape: tuple[int, ...]) -> Iterator[Call]:
             calls.extend([made] * (not made.by_fits))
             if os.environ.get(VARIABLE, "").lower() in LEVELS:
                 print(f"clsvm.accel: {made}", file=sys.stderr, flush=True)
-
-
-def summary() -> str:
-    """Return a table of this process's calls: number and seconds for each method and package.
-
-    Calls in worker processes are not counted.
-    """
-    rows: dict[tuple[str, str], tuple[int, float]] = {}
-    for one in calls:
-        number, seconds = rows.get((one.name, one.who), (0, 0.0))
-        rows[one.name, one.who] = number + 1, seconds + one.seconds
-    lines = [f"{'call':<28}{'by':<16}{'calls':>7}{'seconds':>11}"]
-    lines += [
-        f"{name:<28}{who:<16}{number:>7}{seconds:>11.3f}" for (name, who), (number, seconds) in sorted(rows.items())
-    ]
-    return "\n".join(lines)

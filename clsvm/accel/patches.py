@@ -5,9 +5,9 @@ result. Predictions and decision values go through four more methods that call L
 replacement stores clsvm's result in the same attributes, with LIBSVM's signs. GridSearchCV's ``fit`` and the wrapper of
 functions that scikit-learn sends to joblib's workers are replaced, too.
 
-For predictions, a clsvm model is made from the attributes of the scikit-learn estimator, and cached outside of it.
-Therefore pickles are unchanged, and copies of an estimator give equal results. :func:`install` and :func:`uninstall`
-exchange the methods.
+For predictions, a clsvm model is made from the attributes of the scikit-learn estimator at each call. Therefore
+pickles are unchanged, and copies of an estimator give equal results. :func:`install` and :func:`uninstall` exchange the
+methods.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from time import perf_counter
-from typing import Any, NamedTuple
-from weakref import ref
+from typing import Any
 
 import numpy as np
 from sklearn import svm
@@ -115,35 +114,12 @@ _CLASSIFIERS = ("c_svc", "nu_svc")
 _CALLED = {name: getattr(BaseLibSVM, name) for name in ("_compute_kernel", "_warn_from_fit_status")}
 
 
-class _CachedModel(NamedTuple):
-    """Hold a cached clsvm model, and the attributes of the scikit-learn estimator from which it was made.
-
-    A change of one of the attributes makes the cached model invalid.
-
-    Attributes
-    ----------
-    owner
-        weak reference to the estimator.
-    model
-        the clsvm model, a :class:`KernelModel`.
-    attributes
-        attributes of the estimator, as :func:`_model_attributes` returns them.
-    """
-
-    owner: ref[Any]
-    model: Any
-    attributes: tuple[Any, ...]
-
-
-# Cached models by id(estimator): an estimator whose class defines equality without a hash can be no dictionary key.
-_cached_models: dict[int, _CachedModel] = {}
 _state: dict[str, Any] = {"broken": "", "spent": 0.0}  # reason why no device is usable; seconds spent in LIBSVM
 
 
 def _fit(original: Method) -> Method:
     @functools.wraps(original)
     def fit(self: Any, X: Any, y: Any, sample_weight: Any, solver_type: int, kernel: str, random_seed: int) -> Any:
-        _cached_models.pop(id(self), None)
         libsvm = functools.partial(original, self, X, y, sample_weight, solver_type, kernel, random_seed=random_seed)
         with log.call(f"{type(self).__name__}.fit", getattr(X, "shape", ())) as call:
             classes = number_of_classes(y) if self._impl in _CLASSIFIERS else 1
@@ -228,34 +204,16 @@ def _learn(model: Any, X: Any, y: Any, sample_weight: Any, kernel: str) -> None:
 def _clsvm_model(model: Any) -> Any:
     """Return a clsvm model with the attributes of the fitted scikit-learn estimator ``model``.
 
-    The model comes from the cache if these attributes have not changed. Raises ValueError if the private coefficients,
-    which LIBSVM reads, differ from the public coefficients, because a caller has changed some of them.
+    Raises ValueError if the private coefficients, which LIBSVM reads, differ from the public coefficients, because a
+    caller has changed some of them.
     """
-    key, now = id(model), _model_attributes(model)
-    if (cached := _cached_models.get(key)) and cached.owner() is model and all(map(_same, cached.attributes, now)):
-        return cached.model
     import clsvm
 
     sign = -1 if _classes(model) == 2 else 1
     public = sign * _array(model.dual_coef_), sign * model.intercept_
-    if not (np.array_equal(now[0], public[0]) and np.array_equal(now[1], public[1])):
+    if not all(map(np.array_equal, (_array(model._dual_coef_), model._intercept_), public)):
         raise ValueError("the estimator's private coefficients differ from dual_coef_ and intercept_")
-    clsvm_model = clsvm.from_sklearn(model).model_
-    _cached_models[key] = _CachedModel(ref(model, lambda _: _cached_models.pop(key, None)), clsvm_model, now)
-    return clsvm_model
-
-
-def _model_attributes(model: Any) -> tuple[Any, ...]:
-    """Return the coefficients, offsets, support vectors and kernel parameters that LIBSVM reads to predict.
-
-    The arrays of coefficients and offsets are copies. The support vectors are not copied.
-    """
-    kernel = (model.kernel, model._gamma, model.degree, model.coef0)
-    return _array(model._dual_coef_).copy(), model._intercept_.copy(), model.support_vectors_, kernel
-
-
-def _same(one: Any, other: Any) -> bool:
-    return one is other or (one == other if isinstance(one, tuple) else np.array_equal(one, other))
+    return clsvm.from_sklearn(model).model_
 
 
 def _array(given: Any) -> Any:
@@ -415,4 +373,3 @@ def uninstall() -> None:
     for (owner, name), method in _originals.items():
         setattr(owner, name, method)
     _originals.clear()
-    _cached_models.clear()

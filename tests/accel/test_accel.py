@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import gc
 import os
 import pickle
 import subprocess
@@ -129,15 +128,11 @@ CHANGES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("fitted_by", [log.OURS, log.THEIRS])
 @pytest.mark.parametrize("name", CHANGES)
 @pytest.mark.usefixtures("eager")
-def test_numbers_that_were_changed_count(name: str, fitted_by: str) -> None:
+def test_numbers_that_were_changed_count(name: str) -> None:
     X, y = make_moons(100, noise=0.2, random_state=0)
-    if fitted_by == log.THEIRS:
-        accel.uninstall()
     model = svm.SVC().fit(X, y)
-    accel.install()
     before = model.decision_function(X)
     changed = CHANGES[name](model)
     if hasattr(model, name):
@@ -170,29 +165,6 @@ def test_copies_answer_with_the_same_bits(name: str, sparse: bool) -> None:
         for make in WAYS.values():
             np.testing.assert_array_equal(getattr(make(model), answer)(X), expected)
     assert {call.who for call in log.calls if not call.name.endswith("fit")} == {log.OURS}
-
-
-class Alike(svm.SVC):
-    """Is equal to those with the same parameters, all of which have one hash."""
-
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self.get_params() == other.get_params()
-
-    def __hash__(self) -> int:
-        return 1
-
-
-@pytest.mark.usefixtures("eager")
-def test_estimators_that_are_equal_share_nothing() -> None:
-    X, y = make_moons(60, noise=0.2, random_state=0)
-    one, other = Alike().fit(X, y), Alike().fit(X, 1 - y)
-    for _ in range(2):
-        np.testing.assert_allclose(one.decision_function(X), -other.decision_function(X), atol=0.02)
-    assert len(patches._cached_models) == 2
-    del one, other
-    gc.collect()
-    assert not patches._cached_models
-    assert {call.who for call in log.calls} == {log.OURS}
 
 
 class Flipped:
@@ -435,12 +407,11 @@ SMALL = """
 
 
 def test_a_small_script_never_loads_opencl(tmp_path: Path) -> None:
-    done = run(tmp_path, SMALL, "--profile", CLSVM_ACCEL_LOG="info")
+    done = run(tmp_path, SMALL, CLSVM_ACCEL_LOG="info")
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("\n")[:2] == ["['script.py', 'one'] True", "False"]
     assert "SVC.fit (150 x 4): scikit-learn" in done.stderr
     assert "OpenCL is not loaded yet" in done.stderr
-    assert "calls" in done.stderr
 
 
 def test_what_loading_takes_is_paid_once_libsvm_took_as_long() -> None:
