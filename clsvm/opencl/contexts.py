@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from clsvm.errors import BuildError, DeviceError, warn
+from clsvm.errors import BuildError, DeviceError
 from clsvm.opencl.memory import POOLS, filled_caches, never_released, pool_lock
 from clsvm.opencl.runtime import cl
 
@@ -112,36 +112,13 @@ def built(process: int, context: cl.Context, device: cl.Device, text: str, optio
 
     Each process builds it once. Raises BuildError if the compiler rejects the text.
     """
-
-    def make() -> cl.Program:  # ignores warnings of the compiler, but not cached()'s own warning
-        with warnings.catch_warnings(action="ignore"):  # some compilers warn although they succeed
+    with build_lock, warnings.catch_warnings(action="ignore", category=cl.CompilerWarning):
+        try:  # some compilers warn although they succeed
             return cl.Program(context, text).build(options=[*options, *device_options(device)])
-
-    with build_lock:
-        try:
-            return cached(make)
         except cl.Error as error:
             log = message_of(error)
     # BuildError must not be chained to pyopencl's error, which cannot be pickled.
     raise BuildError(device.name.strip(), log, text)
-
-
-def cached(make: Callable[[], Any]) -> Any:
-    """Return ``make()``, a call of pyopencl that uses pyopencl's disk cache of compiled programs.
-
-    If the disk cache fails, warn, disable it for the rest of the process, and call ``make`` again.
-    """
-    try:
-        return make()
-    except cl.Error:
-        raise
-    except Exception as error:  # the disk is full, or a cached file is damaged
-        if cl._PYOPENCL_NO_CACHE:
-            raise
-        cl._PYOPENCL_NO_CACHE = True
-        words = f"pyopencl's cache failed ({error}): compiled programs are no longer kept from one process to the next"
-        warn(words)
-        return make()
 
 
 _OUT_OF_MEMORY = (
@@ -248,7 +225,7 @@ class Kernel:
 
     def _made(self) -> cl.Kernel:
         with self._making:
-            return cached(lambda: cl.Kernel(self._program, self._name))
+            return cl.Kernel(self._program, self._name)
 
 
 def local(nbytes: int) -> Any:
@@ -266,7 +243,7 @@ def _flat(values: tuple[Any, ...]) -> Iterator[Any]:
 
 def _tell_types(kernel: cl.Kernel, values: list[Any]) -> None:
     """Set the argument types of a kernel once, so that each call sets its arguments in a twentieth of the time."""
-    cached(lambda: kernel.set_scalar_arg_dtypes([*map(_type, values)]))
+    kernel.set_scalar_arg_dtypes([*map(_type, values)])
 
 
 def _type(value: Any) -> type[np.generic] | None:

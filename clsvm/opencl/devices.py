@@ -15,7 +15,6 @@ import contextlib
 import hashlib
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -23,7 +22,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -181,7 +179,6 @@ def install_advice() -> str:
     return f"{install('cpu')} brings a CPU runtime, a GPU needs its vendor's driver"
 
 
-_NUMBERED = re.compile(r"\d+|(gpu|cpu)(:\d+)?")  # matches an index or a kind of device, but no device's name
 _KINDS = "device must be None, an index, a string, a pyopencl Device or CommandQueue"
 
 
@@ -219,7 +216,7 @@ def find(spec: Any = None) -> DeviceInfo:
     given = (first_device(None) or "" if spec is None else spec).strip()
     if isinstance(split_names(given), list):
         raise DeviceError(f"expected one device, got several: {given!r}")
-    asked = " ".join(given.split()).lower()
+    asked = _normalized(given)
     hits = _matches(asked, here)
     if not hits:
         raise DeviceError(f"no OpenCL device matches {given!r}; there are:\n{describe()}")
@@ -241,29 +238,23 @@ def find(spec: Any = None) -> DeviceInfo:
 def split_names(spec: Any) -> Any:
     """Return the list of names in a text with commas, and any other ``spec`` unchanged.
 
-    A comma that is part of the name of a visible device does not separate names. Raises DeviceError for an empty name,
-    because an empty name would mean the default device.
+    A text that is the full name of a visible device, or such a name with an index, is one name. Raises DeviceError for
+    an empty name, because an empty name would mean the default device.
     """
     if not (isinstance(spec, str) and "," in spec):
         return spec
-    here, pieces = visible(os.getpid()), spec.split(",")
-    names = []
-    while pieces:
-        ends = range(len(pieces), 1, -1)  # the longest possible name is tried first
-        joined = next((end for end in ends if _one_name(pieces[:end], here)), 1)
-        names.append(",".join(pieces[:joined]).strip())
-        pieces = pieces[joined:]
+    full_names = {name for device in visible(os.getpid()) for name in _names(device)}
+    if {_normalized(spec), _normalized(spec).rpartition(":")[0]} & full_names:
+        return spec
+    names = [name.strip() for name in spec.split(",")]
     if not all(names):
         raise DeviceError(f"device must have a name on each side of a comma, got {spec!r}")
-    return names[0] if len(names) == 1 else names
+    return names
 
 
-def _one_name(pieces: list[str], here: list[cl.Device]) -> bool:
-    """Return whether ``pieces``, joined by commas, give the name of a device or platform, or a part of such a name."""
-    texts = [" ".join(piece.split()).lower() for piece in pieces]
-    if not all(texts) or all(_NUMBERED.fullmatch(text) for text in texts):
-        return False
-    return bool(_matches(" ".join(",".join(pieces).split()).lower(), here))
+def _normalized(name: str) -> str:
+    """Return a name in lower case, with single blanks."""
+    return " ".join(name.split()).lower()
 
 
 def device_list(spec: Any) -> list[Any]:
@@ -341,7 +332,7 @@ def _named(text: str, here: list[cl.Device]) -> list[int]:
 @cache
 def _names(device: cl.Device) -> tuple[str, str]:
     """Return the platform name and the device name of a device, in lower case."""
-    return device.platform.name.strip().lower(), " ".join(device.name.split()).lower()
+    return _normalized(device.platform.name), _normalized(device.name)
 
 
 def default_profile(info: DeviceInfo) -> Profile:
@@ -416,18 +407,11 @@ def _fit(index: int, device: cl.Device) -> str:
 
     Return "" if no process could be started.
     """
-    from multiprocessing.spawn import get_executable
-
-    python = get_executable()
-    if getattr(sys, "frozen", False) or not python:  # a frozen program would start itself instead of Python
+    if getattr(sys, "frozen", False) or not sys.executable:  # a frozen program would start itself instead of Python
         return ""
-    try:
-        here = [str(Path(path).absolute()) for path in sys.path]
-    except FileNotFoundError:  # the working directory was removed
-        here = [path for path in sys.path if os.path.isabs(path)]
     environment = {name: value for name, value in os.environ.items() if name != "CLSVM_PROFILE"}
-    environment |= {TRIAL: "1", "PYTHONPATH": os.pathsep.join(here)}
-    command = [os.fsdecode(python), "-P", "-W", "ignore", "-m", PROGRAM, str(index), json.dumps(identity(device))]
+    environment |= {TRIAL: "1", "PYTHONPATH": os.pathsep.join(str(path) or "." for path in sys.path)}
+    command = [sys.executable, "-P", "-W", "ignore", "-m", PROGRAM, str(index), json.dumps(identity(device))]
     try:
         done = subprocess.run(
             command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=SECONDS, check=False

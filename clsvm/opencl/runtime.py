@@ -8,7 +8,7 @@ names further libraries. The loader in pyopencl's wheels for Linux ignores this 
 libraries to the folder too.
 
 The folder is shared by all processes of the user. For safety it is used only if no other user can change it. Caches of
-compiled programs are optional. If a cache is unusable, pyopencl or PoCL is told to work without it.
+compiled programs are optional. If a cache cannot be written, pyopencl or PoCL is told to work without it.
 """
 
 from __future__ import annotations
@@ -30,9 +30,6 @@ from platformdirs import user_cache_path
 
 from clsvm import files
 from clsvm.errors import warn
-
-if sys.platform != "win32":
-    import resource
 
 SYSTEM_VENDORS = Path("/etc/OpenCL/vendors")
 DRIVERS = ("libnvidia-opencl.so.1", "libamdocl64.so", "libigdrcl.so")
@@ -81,10 +78,7 @@ def unloaded() -> list[str]:
     location = Path(os.environ.get("OCL_ICD_VENDORS") or SYSTEM_VENDORS)
     is_folder = location == SYSTEM_VENDORS or location.is_dir()
     libraries = [*_entries(location).values()] if is_folder else [str(location)]
-    limit = ""
-    if sys.platform != "win32" and (most := resource.getrlimit(resource.RLIMIT_AS)[0]) != resource.RLIM_INFINITY:
-        limit = f" within an address space of {most >> 10} KiB (ulimit -v)"
-    return [f"{one} does not load{limit} ({error})" for one in libraries if (error := load_error(one))]
+    return [f"{one} does not load ({error})" for one in libraries if (error := load_error(one))]
 
 
 def load_error(library: str) -> str:
@@ -169,7 +163,7 @@ def disable_unusable_caches() -> None:
         for setting, names in caches.items()
         if not os.environ.get(setting) and (words := next(filter(None, map(_fault, map(user_cache_path, names))), ""))
     }
-    os.environ.setdefault("PYOPENCL_CACHE_FAILURE_FATAL", "1")  # pyopencl raises KeyError on a failure if this is unset
+    os.environ.setdefault("PYOPENCL_CACHE_FAILURE_FATAL", "")  # pyopencl then warns and builds without its cache
     if "PYOPENCL_NO_CACHE" in faults:
         os.environ["PYOPENCL_NO_CACHE"] = "1"
     if "POCL_CACHE_DIR" in faults and (folder := fallback_folder()):  # PoCL compiles in its cache, so it needs a folder
@@ -194,11 +188,10 @@ def fallback_folder() -> Path | None:
     All processes of the user share the folder, so no process removes it.
     """
     user = getattr(os, "geteuid", lambda: "user")()
-    for base in (tempfile.gettempdir, lambda: "/dev/shm"):
-        with contextlib.suppress(OSError):  # gettempdir raises if there is no folder for temporary files
-            folder = Path(base(), f"clsvm-{user}")
-            if not _fault(folder):
-                return folder
+    with contextlib.suppress(OSError):  # gettempdir raises if there is no folder for temporary files
+        folder = Path(tempfile.gettempdir(), f"clsvm-{user}")
+        if not _fault(folder) and not files.exposed(folder):
+            return folder
     return None
 
 
@@ -209,23 +202,12 @@ def _fault(folder: Path) -> str:
         return f"the cache {str(folder)!r} is in no home folder"
     try:
         files.private_folder(folder)
-        if words := files.exposed(folder) or _exposed_inside(folder):
-            return f"the cache {str(folder)!r} is open to others ({words})"
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(bytes(1 << 16))
         free = shutil.disk_usage(folder).free
     except OSError as error:
         return f"the cache {str(folder)!r} cannot be written ({error.strerror})"
     return "" if free >= _MIN_FREE else f"the cache {str(folder)!r} is on a disk with {free} bytes free"
-
-
-def _exposed_inside(folder: Path) -> str:
-    """Return in words who else can change a file or folder inside ``folder``, or "" if no other user can."""
-    for location in folder.iterdir() if folder.stat().st_mode & 0o011 else ():
-        with contextlib.suppress(FileNotFoundError):  # another process may remove a file meanwhile
-            if words := files.changed_by_others(location):
-                return words
-    return ""
 
 
 # The user's environment variables for the loader, read before prepare() changes them

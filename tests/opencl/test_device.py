@@ -85,23 +85,18 @@ PIPE = "llvmpipe (LLVM 15.0.6, 256 bits)"
     ("text", "expected"),
     [
         (MESA, MESA),
-        (f"  {PIPE}:0 ", f"{PIPE}:0"),
-        (f"{PIPE},{MESA}", [PIPE, MESA]),
-        (f"0, {PIPE} , gpu:1", ["0", PIPE, "gpu:1"]),
-        ("Maker, Inc.,0", ["Maker, Inc.", "0"]),
-        ("10,12", ["10", "12"]),  # indices, though a device's name holds that
+        (f"{PIPE.upper()}:0", f"{PIPE.upper()}:0"),
+        ("10, 12", ["10", "12"]),  # indices, though a device's name holds that
         ([MESA, PIPE], [MESA, PIPE]),
     ],
 )
-def test_a_comma_in_a_name_separates_nothing(monkeypatch: pytest.MonkeyPatch, text: Any, expected: Any) -> None:
+def test_a_comma_in_a_full_name_separates_nothing(monkeypatch: pytest.MonkeyPatch, text: Any, expected: Any) -> None:
     names = [("rusticl", PIPE), ("rusticl", MESA), ("Maker, Inc.", "card 10,12")]
     here = [Listed(platform, name) for platform, name in names]
     monkeypatch.setattr(devices, "visible", lambda process: here)
     assert devices.split_names(text) == expected
     assert devices.device_list(text) == (expected if isinstance(expected, list) else [expected])
-    monkeypatch.setenv("CLSVM_DEVICE", text if isinstance(text, str) else ",".join(text))
-    assert devices.device_list(None) == devices.device_list(text)
-    for missing in (",", f"{PIPE},", f"{PIPE},,{PIPE}", f", {PIPE}"):
+    for missing in (",", "0,", "0,,1", ", 0"):
         with pytest.raises(DeviceError, match="a name on each side of a comma"):
             devices.split_names(missing)
 
@@ -167,9 +162,6 @@ def test_a_runtime_that_does_not_load_is_the_cause(tmp_path: Path, monkeypatch: 
     with pytest.raises(DeviceError) as caught:
         devices.find("nobody's")
     assert f"\n  {broken} (" in str(caught.value)
-    resource = pytest.importorskip("resource")
-    monkeypatch.setattr(resource, "getrlimit", lambda what: (500_000 << 10, 500_000 << 10))
-    assert str(devices.no_platform()).startswith(f"{broken} within an address space of 500000 KiB (ulimit -v) (file")
 
 
 def test_bytes() -> None:
@@ -260,19 +252,14 @@ def test_a_home_that_cannot_be_written_is_no_obstacle(device: str) -> None:
 
 
 def test_a_build_says_that_the_cache_failed(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    cl = pytest.importorskip("pyopencl")
-    monkeypatch.setattr(cl, "_PYOPENCL_NO_CACHE", False)
-    build = cl.Program.build
+    def failing(*_: Any, **__: Any) -> Any:
+        raise OSError(28, "No space left on device")
 
-    def failing(self: Any, *given: Any, **named: Any) -> Any:
-        if not cl._PYOPENCL_NO_CACHE:
-            raise OSError(28, "No space left on device")
-        return build(self, *given, **named)
-
-    monkeypatch.setattr(cl.Program, "build", failing)
-    with Stream(device) as stream, pytest.warns(UserWarning, match=r"cache failed .*No space left on device"):
+    monkeypatch.setattr("pyopencl._PYOPENCL_NO_CACHE", False)
+    monkeypatch.setattr("pyopencl.characterize.has_src_build_cache", lambda device: False)
+    monkeypatch.setattr("pyopencl.cache._create_built_program_from_source_cached", failing)
+    with Stream(device) as stream, pytest.warns(UserWarning, match="caching failed .*\n.*\n(.*\n)*.*No space left"):
         stream.kernel("kernel void full_disk(global int *a) { a[0] = 1; }", (), "full_disk")
-    assert os.environ["PYOPENCL_CACHE_FAILURE_FATAL"]  # else pyopencl fails with another error than its cache's
 
 
 def unaligned(array: np.ndarray) -> np.ndarray:

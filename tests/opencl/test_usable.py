@@ -108,15 +108,3 @@ def test_a_process_that_says_nothing_is_not_held_against_a_device(
     written("import time; time.sleep(60)")
     monkeypatch.setattr(devices, "SECONDS", 0.2)
     assert devices.devices()[int(device)].reason == "a small fit did not end within 0.2 seconds"
-
-
-@pytest.mark.skipif(os.name == "nt", reason="Windows keeps a working directory")
-def test_a_removed_working_directory_hinders_no_trial(
-    device: str, written: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written("print('failed: it was asked')")
-    (gone := tmp_path / "gone").mkdir()
-    monkeypatch.chdir(gone)
-    monkeypatch.syspath_prepend("")
-    gone.rmdir()
-    assert devices.devices()[int(device)].reason == "it was asked"
