@@ -67,11 +67,6 @@ class FoldResult:
     offsets: Vector = field(default_factory=lambda: np.zeros(0))
     predicted: NDArray[Any] | None = None
 
-    @property
-    def nbytes(self) -> int:
-        """Return the number of bytes of the values and predictions."""
-        return self.values.nbytes + (0 if self.predicted is None else self.predicted.nbytes)
-
 
 Results = dict[JobId, FoldResult | Exception]
 

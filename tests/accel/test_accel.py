@@ -20,8 +20,6 @@ from sklearn.base import clone
 from sklearn.datasets import make_blobs, make_classification, make_moons
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.model_selection import GridSearchCV, KFold
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import MaxAbsScaler
 from sklearn.svm._base import BaseLibSVM
 
 import clsvm
@@ -120,9 +118,7 @@ def test_pickles_are_scikit_learn_s() -> None:
 
 CHANGES: dict[str, Any] = {
     "_intercept_": lambda model: model._intercept_ - 1,
-    "_dual_coef_": lambda model: model._dual_coef_ * 2,
     "_gamma": lambda model: 5.0,
-    "kernel": lambda model: "linear",
     "support_vectors_": lambda model: model.support_vectors_ + 1,
     "in place": lambda model: np.multiply(model._dual_coef_, 2, out=model._dual_coef_),
 }
@@ -158,12 +154,10 @@ def test_copies_answer_with_the_same_bits(name: str, sparse: bool) -> None:
     """Rows far from 0, so that a copy with another centre of rows would show it."""
     X, y = rows(name.split()[0], 60)
     X = sp.csr_matrix(X) if sparse else X + 30
-    pipeline = make_pipeline(MaxAbsScaler(), clone(MODELS[name])).fit(X, y)
-    for model in (clone(MODELS[name]).fit(X, y), pipeline):
-        answer = "predict" if name.endswith("SVR") else "decision_function"
-        expected = getattr(model, answer)(X)
-        for make in WAYS.values():
-            np.testing.assert_array_equal(getattr(make(model), answer)(X), expected)
+    model = clone(MODELS[name]).fit(X, y)
+    answer = "predict" if name.endswith("SVR") else "decision_function"
+    for make in WAYS.values():
+        np.testing.assert_array_equal(getattr(make(model), answer)(X), getattr(model, answer)(X))
     assert {call.who for call in log.calls if not call.name.endswith("fit")} == {log.OURS}
 
 

@@ -110,22 +110,19 @@ def kill(client: Any, addresses: list[str]) -> None:
         os.kill(process, signal.SIGKILL)
 
 
-@pytest.mark.parametrize(("grid", "pieces"), [(KERNELS, 3), (FOLDS, 2)])
-def test_as_in_one_place(client: Any, sent: dict[str, list[Any]], grid: Any, pieces: int) -> None:
-    """Every score and the refit, by kernel functions and by folds; rows of Dask's are brought together."""
-    alone = searched(clsvm.model_selection, grid, refit=True)
-    made = searched(over_dask, grid, refit=True, rows=da.from_array(X, chunks=(500, 6)))
+@pytest.mark.parametrize(("grid", "pieces", "sparse"), [(KERNELS, 3, False), (FOLDS, 2, False), (FOLDS, 2, True)])
+def test_as_in_one_place(client: Any, sent: dict[str, list[Any]], grid: Any, pieces: int, sparse: bool) -> None:
+    """Every score and the refit, by kernel functions and by folds; rows of Dask's are brought together and sent once."""
+    here, there = X, da.from_array(X, chunks=(500, 6))
+    if sparse:
+        here, there = sp.csr_matrix(X), there.map_blocks(sp.csr_matrix)
+    alone = searched(clsvm.model_selection, grid, rows=here, refit=True)
+    made = searched(over_dask, grid, rows=there, refit=True)
     np.testing.assert_array_equal(scores(made), scores(alone))
     np.testing.assert_array_equal(made.cv_results_["rank_test_score"], alone.cv_results_["rank_test_score"])
     assert made.best_params_ == alone.best_params_
-    np.testing.assert_array_equal(made.predict(X), alone.predict(X))
-    assert len(sent["pieces"]) == pieces
-
-
-@pytest.mark.parametrize("rows", [X, sp.csr_matrix(np.where(X > 0, X, 0))], ids=["dense", "sparse"])
-def test_data_travels_once(client: Any, sent: dict[str, list[Any]], rows: Any) -> None:
-    searched(over_dask, KERNELS, rows=rows)
-    assert len(sent["data"]) == 1
+    np.testing.assert_array_equal(made.predict(here), alone.predict(here))
+    assert (len(sent["data"]), len(sent["pieces"])) == (1, pieces)
     assert all(len(distributed.protocol.pickle.dumps(jobs)) < 1000 for jobs in sent["pieces"])
 
 
@@ -235,22 +232,12 @@ def test_a_piece_that_is_lost_once_it_is_done(client: Any, monkeypatch: pytest.M
     np.testing.assert_allclose(scores(made), scores(searched(clsvm.model_selection, FOLDS)), atol=2e-3)
 
 
-@pytest.mark.full
-def test_what_kills_every_worker_ends(sent: dict[str, list[Any]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A piece that its workers do not survive is an error, not an endless loop."""
-    here = os.getpid()
-    monkeypatch.setattr(dealing, "MAX_LOSSES", 1)  # (a worker that comes again takes seconds)
-
-    def deadly(A: Any, B: Any) -> Any:
-        if os.getpid() != here:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return A @ B.T
-
-    with cluster(1) as one, distributed.Client(one):
-        search = over_dask.SVCSearchCV(machine(kernel=deadly), FOLDS, cv=3, refit=False)
-        with pytest.raises(DeviceError, match=r"Dask (lost all workers that had the data|has no worker)"):
-            search.fit(X[:200], LABELS[:200])
-    assert len(sent["data"]) <= 1 + dealing.MAX_LOSSES
+def test_pieces_that_are_lost_again_and_again(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A piece that no worker survives is an error, not an endless loop."""
+    monkeypatch.setattr(dealing, "_result_of", lambda future: None)
+    with pytest.raises(DeviceError, match="Dask lost all workers that had the data"):
+        searched(over_dask, FOLDS)
+    assert_nothing_left(client)
 
 
 def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:

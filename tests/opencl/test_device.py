@@ -472,17 +472,3 @@ def test_threads_have_pieces_of_their_own(device: str, apart: list[int]) -> None
         list(threads.map(copies, range(len(arrays))))
     assert not wrong
     assert len(apart) == 20
-
-
-def test_a_fit_is_the_same(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To the bit that of a device that reads the host's memory."""
-    rng = np.random.default_rng(3)
-    X = rng.normal(size=(400, 30))
-    y = (X[:, 0] + rng.normal(size=400) > 0).astype(int)
-    one = SVC(device=device).fit(X, y)
-    with monkeypatch.context() as patch:
-        sizes = apart.__wrapped__(patch)
-        other = SVC(device=device).fit(X, y)
-    assert max(sizes) >= X.nbytes
-    np.testing.assert_array_equal(one.dual_coef_, other.dual_coef_)
-    np.testing.assert_array_equal(one.decision_function(X), other.decision_function(X))
