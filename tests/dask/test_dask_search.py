@@ -112,7 +112,7 @@ def kill(client: Any, addresses: list[str]) -> None:
 
 @pytest.mark.parametrize(("grid", "pieces", "sparse"), [(KERNELS, 3, False), (FOLDS, 2, False), (FOLDS, 2, True)])
 def test_as_in_one_place(client: Any, sent: dict[str, list[Any]], grid: Any, pieces: int, sparse: bool) -> None:
-    """Every score and the refit, by kernel functions and by folds; rows of Dask's are brought together and sent once."""
+    """Every score and the refit, by kernel functions and by folds; Dask's rows are brought together and sent once."""
     here, there = X, da.from_array(X, chunks=(500, 6))
     if sparse:
         here, there = sp.csr_matrix(X), there.map_blocks(sp.csr_matrix)
