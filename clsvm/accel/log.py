@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from time import perf_counter
 
 OURS, THEIRS = "clsvm", "scikit-learn"
-VARIABLE, LEVELS = "CLSVM_ACCEL_LOG", ("info", "debug")
+VARIABLE = "CLSVM_ACCEL_LOG"
 
 
 @dataclass
@@ -67,5 +67,5 @@ def call(name: str, shape: tuple[int, ...]) -> Iterator[Call]:
         made.seconds = perf_counter() - began
         if not depth:
             calls.extend([made] * (not made.by_fits))
-            if os.environ.get(VARIABLE, "").lower() in LEVELS:
+            if os.environ.get(VARIABLE, "").lower() == "info":
                 print(f"clsvm.accel: {made}", file=sys.stderr, flush=True)

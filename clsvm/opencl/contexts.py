@@ -201,7 +201,7 @@ class Kernel:
         values = [*_flat(args)]
         if self._kernel not in self._typed:
             with self._making:
-                _tell_types(self._kernel, values)
+                self._kernel.set_scalar_arg_dtypes([*map(_type, values)])
             self._typed[self._kernel] = True
         with self._starting:
             self._kernel.set_args(*values)
@@ -214,7 +214,7 @@ class Kernel:
         """
         values, kernel = [*_flat(args)], self._made()
         with self._making:
-            _tell_types(kernel, values)
+            kernel.set_scalar_arg_dtypes([*map(_type, values)])
             kernel.set_args(*values)
 
         def launch() -> None:
@@ -239,11 +239,6 @@ def _flat(values: tuple[Any, ...]) -> Iterator[Any]:
             yield from _flat(value)
         else:
             yield value
-
-
-def _tell_types(kernel: cl.Kernel, values: list[Any]) -> None:
-    """Set the argument types of a kernel once, so that each call sets its arguments in a twentieth of the time."""
-    kernel.set_scalar_arg_dtypes([*map(_type, values)])
 
 
 def _type(value: Any) -> type[np.generic] | None:

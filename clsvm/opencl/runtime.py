@@ -215,4 +215,4 @@ SETTINGS = {name: value for name in ("OCL_ICD_VENDORS", "OCL_ICD_FILENAMES") if 
 prepare()
 import pyopencl as cl  # noqa: E402
 
-__all__ = ["SETTINGS", "SYSTEM_VENDORS", "cl", "folders", "load_error", "prepare", "unloaded"]
+__all__ = ["SETTINGS", "cl", "folders", "unloaded"]

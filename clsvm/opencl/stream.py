@@ -377,7 +377,7 @@ class Stream:
         """Copy bytes to the start of a buffer through pinned memory, and wait until the copy is done."""
         pieces = self._pinned()
         events: list[Any] = [None] * len(pieces)
-        fillers = max(1, min(COPY_THREADS, cores() // 2))
+        fillers = max(1, min(COPY_THREADS, (os.cpu_count() or 1) // 2))
         with ThreadPoolExecutor(fillers, "clsvm copies") if fillers > 1 else contextlib.nullcontext() as pool:
             apply: Callable[..., Any] = pool.map if pool else map
             for number, first in enumerate(range(0, array.size, PIECE)):
@@ -543,8 +543,3 @@ def _whole(arrays: Sequence[NDArray[Any]], starts: Sequence[int]) -> NDArray[np.
     for array, first in zip(arrays, starts, strict=False):
         whole[first : first + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return whole
-
-
-def cores() -> int:
-    """Return the number of processor cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

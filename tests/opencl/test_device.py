@@ -424,7 +424,7 @@ def apart(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     through them."""
     monkeypatch.setattr(copies, "PIECE", 1000)
     monkeypatch.setattr(copies, "COPY_THREADS", 3)
-    monkeypatch.setattr(copies, "cores", lambda: 8)
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
     monkeypatch.setattr(copies, "LEAST_PINNED", 2000)
     sizes: list[int] = []
     write, init = Stream._write_pinned, Stream.__init__
