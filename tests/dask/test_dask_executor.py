@@ -4,6 +4,7 @@ over with too little room."""
 from time import perf_counter, sleep
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -48,61 +49,25 @@ def test_a_part_is_lost_again_and_again() -> None:
 
 def test_every_worker_dies_of_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each one that lays it out is gone then: an error, not a loop."""
-
-    class Future:
-        status = "lost"
-
-        def cancel(self) -> None:
-            """There is nothing to cancel."""
-
-    parts = object.__new__(executor.OnWorkers)
-    parts._built, laid = set(), [0]
-    parts._reassign = lambda missing: {0}  # type: ignore[method-assign]
-
-    def submit(*given: Any, **how: Any) -> Any:
-        laid[0] += 1
-        return Future()
-
-    client: Any = SimpleNamespace(submit=submit)
-    parts._chunks, parts.client, parts.addresses = executor.Chunks(client, ["X"], ["y"], [None]), client, ["home"]  # type: ignore[list-item]
-    parts._recipe = None
+    parts: Any = object.__new__(executor.OnWorkers)
+    client: Any = Mock(submit=Mock(return_value=Mock(status="lost")))
+    parts._chunks, parts.client, parts.addresses = executor.Chunks(client, [Mock()], ["y"], [None]), client, ["home"]
+    parts._built, parts._recipe, parts._reassign = set(), None, lambda missing: {0}
     monkeypatch.setattr(executor, "ended", lambda *_: [])
     with pytest.raises(DeviceError, match=f"lost the rows of a chunk {TRIES + 1} times"):
         parts.call("n", [()])
-    assert laid == [TRIES + 1]
+    assert client.submit.call_count == TRIES + 1
 
 
 def test_a_worker_dies_before_it_answers_for_anything() -> None:
     """Nobody waits for the answering actor of a worker that is gone, but for that of one that is there."""
-
-    class Made:
-        cancelled = False
-
-        def result(self, timeout: float) -> Any:
-            raise TimeoutError
-
-        def cancel(self) -> None:
-            self.cancelled = True
-
-    class Client:
-        there = 3
-        made: tuple[Made, ...] = ()
-
-        def submit(self, *given: Any, **how: Any) -> Made:
-            self.made = (*self.made, Made())
-            return self.made[-1]
-
-        def nthreads(self) -> dict[str, int]:
-            self.there -= 1
-            return {"home": 1} if self.there else {}
-
-    parts = object.__new__(executor.OnWorkers)
-    client: Any = Client()
-    parts._chunks, parts.client, parts._name = executor.Chunks(client, ["X"], ["y"], [None]), client, "fit"  # type: ignore[list-item]
-    parts.addresses, parts._versions, parts._actors = ["home"], [None], {}
+    made = Mock(result=Mock(side_effect=TimeoutError))
+    parts: Any = object.__new__(executor.OnWorkers)
+    parts.client = Mock(submit=Mock(return_value=made), nthreads=Mock(side_effect=[{"home": 1}, {"home": 1}, {}]))
+    parts._name, parts.addresses, parts._versions, parts._actors = "fit", ["home"], [None], {}
     assert parts._send(0, "n", ()) is None
-    assert client.there == 0
-    assert [one.cancelled for one in client.made] == [True]
+    assert made.result.call_count == 3
+    made.cancel.assert_called_once_with()
 
 
 def test_who_takes_over_makes_room() -> None:
