@@ -52,7 +52,7 @@ QUICK_TESTS = (  # what runs where nothing is asked for: something of every pack
     "tests/solvers/test_tasks.py::test_one_class",
     "tests/solvers/test_tasks.py::test_pairs",
     "tests/solvers/test_tasks.py::test_regression",
-    "tests/tools/test_description.py::test_the_layouts_of_a_small_matrix",
+    "tests/tools/test_tune.py::test_a_record_is_used",
 )
 FIRST = re.compile(rf"({'|'.join(map(re.escape, QUICK_TESTS))})(?![\w.])")
 

@@ -98,7 +98,7 @@ class ChunkedFalkon(OverChunks, local.Falkon):
     _encoding: Any = Labels
     class_weight: Any
 
-    def _learn_chunks(self, X: Any, y: Any, sample_weight: Any, started: float) -> ChunkedRows:
+    def _learn_chunks(self, X: Any, y: Any, sample_weight: Any, started: float) -> None:
         if isinstance(self.center_selection, str) and self.center_selection != "uniform":
             raise ValueError(f"center_selection must be 'uniform' or rows (m, d), got {self.center_selection!r}")
         if self.warm_start:
@@ -116,7 +116,6 @@ class ChunkedFalkon(OverChunks, local.Falkon):
                 f"the sum of class_weight * sample_weight must be a finite float64, got {total}: scale them"
             )
         self._train(rows, rows.task, rows.encoding.classes, started)
-        return rows
 
     def _encoded(self, rows: FalkonRows, summaries: list[Summary]) -> tuple[Encoding, Task]:
         """Return how to encode the targets, and a Task with the loss, penalty and constant part of the fit.

@@ -317,8 +317,8 @@ class OverChunks(ChunkPredictions):
             raise ValueError(f"rows in chunks need one device for each worker, got device={self.device!r}")
         self._learn_chunks(X, y, sample_weight, started)
 
-    def _learn_chunks(self, X: Any, y: Any, sample_weight: Any, started: float) -> ChunkedRows:
-        """Fit the estimator to a Dask collection X (n, d), and return its rows.
+    def _learn_chunks(self, X: Any, y: Any, sample_weight: Any, started: float) -> None:
+        """Fit the estimator to a Dask collection X (n, d).
 
         Raises ValueError or TypeError for parameters or data that rows in chunks do not support.
         """

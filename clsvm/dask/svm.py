@@ -88,7 +88,7 @@ class ChunkedSVM(OverChunks):
     kernel: Any
     checkpoint: Any
 
-    def _learn_chunks(self, X: Any, y: Any, sample_weight: Any, started: float) -> ChunkedRows:
+    def _learn_chunks(self, X: Any, y: Any, sample_weight: Any, started: float) -> None:
         if self.checkpoint is not None:
             raise ValueError(f"rows in chunks do not support checkpoints, got checkpoint={self.checkpoint!r}")
         if self.kernel == "precomputed" or (callable(self.kernel) and not isinstance(self.kernel, Kernel)):
@@ -97,7 +97,6 @@ class ChunkedSVM(OverChunks):
         y, sample_weight = (chunks.client.persist(one) if is_dask(one) else one for one in (y, sample_weight))
         rows = ShardedRows(chunks, getattr(X, "columns", None))
         self._learn(rows, y, sample_weight, started)
-        return rows
 
     def _rows(self, X: Any, y: Any = "no_validation", reset: bool = False, **asked: Any) -> Any:
         if not isinstance(X, ChunkedRows) or isinstance(y, str):
