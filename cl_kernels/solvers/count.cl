@@ -9,17 +9,16 @@
 // in earlier bins are chosen, and rows in the last bin until there are ``quota`` rows. If the side has fewer rows than
 // that, all are chosen, and the last bin is BINS.
 // Chunk c: the rows c * chunk .. (c + 1) * chunk - 1.
-// Rows that are already in the working set (in_set[p][row] = 1) and rows with equal bounds lo = hi are not chosen.
-// Four kernels run one after another, and after extremes.cl, for each problem p:
-//   histogram  counts[p][c][side][bin] = number of rows of chunk c;   totals[p][side][bin] = their sum over the chunks
-//   threshold  ends[p][side] = the side's last bin, and the number of rows to choose from it
-//   share      shares[p][side][0][c] = number of rows of chunk c in earlier bins than the last one
-//              shares[p][side][1][c] = number of rows of chunk c in the last bin
+// Rows that are already in the working set (in_set[row] = 1) and rows with equal bounds lo = hi are not chosen.
+// Four kernels run one after another, and after extremes.cl:
+//   histogram  counts[c][side][bin] = number of rows of chunk c;   totals[side][bin] = their sum over the chunks
+//   threshold  ends[side] = the side's last bin, and the number of rows to choose from it
+//   share      shares[side][0][c] = number of rows of chunk c in earlier bins than the last one
+//              shares[side][1][c] = number of rows of chunk c in the last bin
 //   collect    writes the numbers of the chosen rows to the working set. Sums of shares over the chunks before c tell
 //              where chunk c begins to write.
-// Work-items: dimension 1 counts problems p. In dimension 0 work-group c takes chunk c, and consecutive items read
-// consecutive rows. threshold has one work-group for each problem. If a work-group is a single item, threshold computes
-// shares too, and sums ``counts`` instead of reading ``totals``.
+// Work-items: work-group c takes chunk c, and consecutive items read consecutive rows. threshold has one work-group. If
+// a work-group is a single item, threshold computes shares too, and sums ``counts`` instead of reading ``totals``.
 // Arguments: ``numbers`` and ``places`` hold the extreme gradients of each chunk and the rows that have them
 // (extremes.cl).
 #ifndef BINS
@@ -64,19 +63,18 @@ inline float violation_of(const Extremes e) {
   return isfinite(violation) ? violation : 0.0f;  // 0 if a side has no rows, whose extreme is infinite
 }
 
-// Read into e[g] the extreme gradients m and M of each group g of rows of problem p, and the two rows that have them
+// Read into e[g] the extreme gradients m and M of each group g of rows, and the two rows that have them
 // (extremes.cl). m is the smallest gradient of rows whose coefficient can rise, and M the largest of rows whose
 // coefficient can fall. M - m is the group's violation, or with NO_BIAS the larger of M and -m.
 // Return the factor by which bin_of scales violations: 1 / (largest violation), or 0 if no row violates the conditions.
 // bin_of puts the rows in e into bin 0 of the histogram, so that they are chosen first. An SMO iteration changes two
 // rows of one group. So with two groups, the group with the smaller violation gets row INT_MAX, which means no row.
-INLINED float read_extremes(Extremes *e, const int p, const int pieces, global const wide *numbers, global const int *places,
+INLINED float read_extremes(Extremes *e, const int pieces, global const wide *numbers, global const int *places,
                   local wide *values, local int *indices) {
-  const size_t from = (size_t)p * pieces * GROUPS;
   float violation = 0;
 #pragma unroll
   for (int g = 0; g < GROUPS; ++g) {
-    combine(e + g, pieces, g, numbers + from * NUMBERS, places + from * PLACES, values, indices);
+    combine(e + g, pieces, g, numbers, places, values, indices);
     violation = fmax(violation, violation_of(e[g]));
   }
 #if GROUPS == 2
@@ -91,21 +89,20 @@ kernel OF_GROUP void histogram(const int n, const int chunk, global const wide *
                       global const wide *restrict lo, global const wide *restrict hi, global const wide *restrict epsilon,
                       global const uchar *restrict in_set, global const wide *restrict numbers,
                       global const int *restrict places, global int *restrict counts, global int *restrict totals) {
-  const int p = get_global_id(1), piece = get_group_id(0), pieces = get_num_groups(0);
-  const size_t base = (size_t)p * n;
+  const int piece = get_group_id(0), pieces = get_num_groups(0);
   local int bins[2 * BINS];
   for (int k = get_local_id(0); k < 2 * BINS; k += WG) bins[k] = 0;
   barrier(CLK_LOCAL_MEM_FENCE);
   Extremes e[GROUPS];
   local wide values[2 * ENTRIES_EACH];
   local int indices[2 * ENTRIES_EACH];
-  const float scale = read_extremes(e, p, pieces, numbers, places, values, indices);
+  const float scale = read_extremes(e, pieces, numbers, places, values, indices);
   const int end = scale > 0 ? min(n, (piece + 1) * chunk) : 0;
   for (int i = piece * chunk + get_local_id(0); i < end; i += WG) {
-    const wide bi = b[base + i];
-    const bool fresh = !in_set[base + i];
-    const bool up = fresh && wide_less(bi, hi[base + i]), low = fresh && wide_less(lo[base + i], bi);
-    const int bin = bin_of(i, f[base + i], bi, epsilon[0], up, low, MINE(e, lo[base + i]), scale);
+    const wide bi = b[i];
+    const bool fresh = !in_set[i];
+    const bool up = fresh && wide_less(bi, hi[i]), low = fresh && wide_less(lo[i], bi);
+    const int bin = bin_of(i, f[i], bi, epsilon[0], up, low, MINE(e, lo[i]), scale);
 #if WG == 1
     if (bin >= 0) ++bins[bin];
 #else
@@ -113,11 +110,11 @@ kernel OF_GROUP void histogram(const int n, const int chunk, global const wide *
 #endif
   }
   barrier(CLK_LOCAL_MEM_FENCE);
-  global int *to = counts + ((size_t)p * pieces + piece) * 2 * BINS;
+  global int *to = counts + (size_t)piece * 2 * BINS;
   for (int k = get_local_id(0); k < 2 * BINS; k += WG) {
     to[k] = bins[k];
 #if WG > 1
-    if (bins[k]) atomic_add(totals + (size_t)p * 2 * BINS + k, bins[k]);
+    if (bins[k]) atomic_add(totals + k, bins[k]);
 #endif
   }
 }
@@ -135,18 +132,18 @@ INLINED void share_of(const int last, global const int *bins, local int *scratch
 
 kernel OF_GROUP void threshold(const int pieces, const int quota, global const int *restrict counts,
                                global int *restrict totals, global int *restrict ends, global int *restrict shares) {
-  const int p = get_group_id(0), lid = get_local_id(0);
+  const int lid = get_local_id(0);
   local int scratch[SCAN], all[BINS];
   local int found[2];
   for (int side = 0; side < 2; ++side) {
     if (lid == 0) found[0] = BINS, found[1] = 0;
 #if WG == 1
-    global const int *bins = counts + ((size_t)p * pieces * 2 + side) * BINS;
+    global const int *bins = counts + (size_t)side * BINS;
     for (int k = 0; k < BINS; ++k) all[k] = bins[k];
     for (int c = 1; c < pieces; ++c)
       for (int k = 0; k < BINS; ++k) all[k] += bins[(size_t)c * 2 * BINS + k];
 #else
-    global int *from = totals + ((size_t)p * 2 + side) * BINS;
+    global int *from = totals + (size_t)side * BINS;
     for (int k = lid; k < BINS; k += WG) all[k] = from[k], from[k] = 0;  // clear totals for the next histogram
     barrier(CLK_LOCAL_MEM_FENCE);
 #endif
@@ -164,60 +161,59 @@ kernel OF_GROUP void threshold(const int pieces, const int quota, global const i
         before += all[k];
       }
     barrier(CLK_LOCAL_MEM_FENCE);
-    global int *end = ends + ((size_t)p * 2 + side) * 2;
+    global int *end = ends + side * 2;
     if (lid == 0) end[0] = found[0], end[1] = found[1];
 #if WG == 1
-    global int *to = shares + ((size_t)p * 2 + side) * 2 * pieces;
+    global int *to = shares + (size_t)side * 2 * pieces;
     for (int c = 0; c < pieces; ++c)
-      share_of(found[0], counts + (((size_t)p * pieces + c) * 2 + side) * BINS, scratch, to + c, to + pieces + c);
+      share_of(found[0], counts + ((size_t)c * 2 + side) * BINS, scratch, to + c, to + pieces + c);
 #endif
     barrier(CLK_LOCAL_MEM_FENCE);
   }
 }
 
 #if WG > 1
-// Count for each problem p, side s and chunk c of rows how many rows can be chosen for the working set:
-//   shares[p][s][0][c] = counts[p][c][s][0] + ... + counts[p][c][s][last - 1]
-//   shares[p][s][1][c] = counts[p][c][s][last]
+// Count for each side s and chunk c of rows how many rows can be chosen for the working set:
+//   shares[s][0][c] = counts[c][s][0] + ... + counts[c][s][last - 1]
+//   shares[s][1][c] = counts[c][s][last]
 // Side 0 are the rows whose coefficient should rise, and side 1 the rows whose coefficient should fall.
-// counts[p][c][s][bin] is a histogram of the rows' violations, which fall from bin to bin. All rows in bins before
-// last = ends[p][s] are chosen, and rows in bin ``last`` until the side has enough.
-// Work-items: one work-group takes one chunk c of one problem p.
+// counts[c][s][bin] is a histogram of the rows' violations, which fall from bin to bin. All rows in bins before
+// last = ends[s] are chosen, and rows in bin ``last`` until the side has enough.
+// Work-items: one work-group takes one chunk c.
 kernel OF_GROUP void share(const int n, const int chunk, global const int *restrict counts, global const int *restrict ends,
                            global int *restrict shares) {
-  const int p = get_global_id(1), c = get_group_id(0), pieces = get_num_groups(0);
+  const int c = get_group_id(0), pieces = get_num_groups(0);
   local int scratch[SCAN];
   for (int side = 0; side < 2; ++side) {
-    global int *to = shares + ((size_t)p * 2 + side) * 2 * pieces;
-    const int last = ends[((size_t)p * 2 + side) * 2];
-    share_of(last, counts + (((size_t)p * pieces + c) * 2 + side) * BINS, scratch, to + c, to + pieces + c);
+    global int *to = shares + (size_t)side * 2 * pieces;
+    const int last = ends[side * 2];
+    share_of(last, counts + ((size_t)c * 2 + side) * BINS, scratch, to + c, to + pieces + c);
   }
 }
 #endif
 
-// Write the numbers of the chosen rows to the working set ws[p] of problem p. The first ``stay`` entries of ws[p] are
+// Write the numbers of the chosen rows to the working set ws. The first ``stay`` entries of ws are
 // rows of the working set before, and stay. Then follow ``quota`` rows of side 0, and ``quota`` rows of side 1.
 // Side 0 are the rows whose coefficient should rise, and side 1 the rows whose coefficient should fall. A histogram
-// divides each side into bins by the rows' violations. Violations fall from bin to bin. ends[p][side] has the last bin
+// divides each side into bins by the rows' violations. Violations fall from bin to bin. ends[side] has the last bin
 // from which rows are chosen. All rows in earlier bins come first, and then rows in the last bin, in row order.
 kernel OF_GROUP void collect(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
                     global const wide *restrict lo, global const wide *restrict hi,
                     global const wide *restrict epsilon, global uchar *restrict in_set,
                     global const wide *restrict numbers, global const int *restrict places,
                     global const int *restrict ends, global const int *restrict shares, const int quota,
-                    const int stay, const int W, global int *restrict ws) {
-  const int p = get_global_id(1), piece = get_group_id(0), pieces = get_num_groups(0), lid = get_local_id(0);
-  const size_t base = (size_t)p * n;
+                    const int stay, global int *restrict ws) {
+  const int piece = get_group_id(0), pieces = get_num_groups(0), lid = get_local_id(0);
   local int scratch[SCAN];
   Extremes e[GROUPS];
   local wide values[2 * ENTRIES_EACH];
   local int indices[2 * ENTRIES_EACH];
-  const float scale = read_extremes(e, p, pieces, numbers, places, values, indices);
+  const float scale = read_extremes(e, pieces, numbers, places, values, indices);
   int better_at[2], tie_at[2], last[2], ties[2];
 #pragma unroll
   for (int side = 0; side < 2; ++side) {
-    global const int *from = shares + ((size_t)p * 2 + side) * 2 * pieces;
-    global const int *end = ends + ((size_t)p * 2 + side) * 2;
+    global const int *from = shares + (size_t)side * 2 * pieces;
+    global const int *end = ends + side * 2;
     int better = 0, tie = 0;  // rows in the chunks before this one
     for (int c = lid; c < piece; c += WG) better += from[c], tie += from[pieces + c];
     group_scan(better, scratch, &better_at[side]);
@@ -228,10 +224,10 @@ kernel OF_GROUP void collect(const int n, const int chunk, global const wide *re
   for (int i0 = begin; i0 < end; i0 += WG) {
     const int i = i0 + lid;
     int bin = -1;
-    if (i < end && !in_set[base + i]) {
-      const wide bi = b[base + i];
-      const bool up = wide_less(bi, hi[base + i]), low = wide_less(lo[base + i], bi);
-      bin = bin_of(i, f[base + i], bi, epsilon[0], up, low, MINE(e, lo[base + i]), scale);
+    if (i < end && !in_set[i]) {
+      const wide bi = b[i];
+      const bool up = wide_less(bi, hi[i]), low = wide_less(lo[i], bi);
+      bin = bin_of(i, f[i], bi, epsilon[0], up, low, MINE(e, lo[i]), scale);
     }
 #pragma unroll
     for (int side = 0; side < 2; ++side) {
@@ -244,8 +240,8 @@ kernel OF_GROUP void collect(const int n, const int chunk, global const wide *re
       if (better) to = better_rank;
       if (tie && tie_rank < ties[side]) to = quota - ties[side] + tie_rank;
       if (to >= 0) {
-        ws[(size_t)p * W + stay + side * quota + to] = i;
-        in_set[base + i] = 1;
+        ws[stay + side * quota + to] = i;
+        in_set[i] = 1;
       }
       better_at[side] += both & 0xffff, tie_at[side] += both >> 16;
     }

@@ -14,8 +14,8 @@
 //   extremes    finds m and M and the rows that have them, and the number and the sum of f of the free rows, which can
 //     rise and fall. The host computes the offset from this sum.
 //   objective   computes sums from which the host gets the primal and the dual objective
-// Work-items: dimension 1 counts problems p. Dimension 0 counts chunks of ``chunk`` rows (a multiple of 8), with a
-// work-group for each. Consecutive items read consecutive rows. Each chunk writes its own numbers.
+// Work-items: a work-group for each chunk of ``chunk`` rows (a multiple of 8). Consecutive items read consecutive rows.
+// Each chunk writes its own numbers.
 #define NUMBERS 4  // wide numbers of a chunk: m, M, sum of f over free rows, unused
 #define PLACES 4   // ints of a chunk: row of m, row of M, number of free rows, unused
 #ifdef SPLIT
@@ -122,7 +122,7 @@ inline void reduce_lanes(const some v, const which i, wide *value, int *index) {
 // the results to the chunk's ``numbers`` and ``places``.
 inline void __attribute__((always_inline)) write_partial(const Partial s, const int g, local wide *values, local int *indices,
                                                 global wide *numbers, global int *places) {
-  const size_t piece = ((size_t)get_global_id(1) * get_num_groups(0) + get_group_id(0)) * GROUPS + g;
+  const size_t piece = (size_t)get_group_id(0) * GROUPS + g;
   wide m, M, sum;
   int im, iM, free;
   reduce_lanes(s.m, s.im, &m, &im);
@@ -149,11 +149,9 @@ inline void __attribute__((always_inline)) write_partial(const Partial s, const 
 kernel OF_GROUP void extremes(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
                      global const wide *restrict lo, global const wide *restrict hi, global const wide *restrict epsilon,
                      global wide *restrict numbers, global int *restrict places) {
-  const size_t base = (size_t)get_global_id(1) * n;
   const int begin = get_group_id(0) * chunk, end = min(n, begin + chunk);
   local wide values[2 * ENTRIES_EACH];
   local int indices[2 * ENTRIES_EACH];
-  f += base, b += base, lo += base, hi += base;
   Partial s[GROUPS];
   for (int g = 0; g < GROUPS; ++g) s[g] = no_rows();
   for (int i = begin + get_local_id(0) * AT_ONCE; i < end; i += WG * AT_ONCE) {
@@ -205,27 +203,26 @@ kernel OF_GROUP void objective(const int n, const int chunk, global const wide *
                       global const wide *restrict lo, global const wide *restrict hi,
                       global const wide *restrict epsilon, global const wide *restrict q, global const wide *restrict rho,
                       global wide *restrict sums) {
-  const int p = get_global_id(1), piece = get_group_id(0), pieces = get_num_groups(0);
-  const size_t base = (size_t)p * n;
+  const int piece = get_group_id(0);
   local wide values[SCAN];
   wide quadratic = wide_of(0), linear = wide_of(0), loss = wide_of(0);
   const int end = min(n, (piece + 1) * chunk);
   for (int i = piece * chunk + get_local_id(0); i < end; i += WG) {
-    const wide bi = b[base + i], qi = q[base + i];
-    const bool valid = wide_less(lo[base + i], wide_of(0)) || wide_less(wide_of(0), hi[base + i]);
-    const wide fi = wide_pick(valid, f[base + i], wide_of(0));  // 0 for padding rows, where f may be NaN
-    const int g = GROUPS == 2 && wide_less(lo[base + i], wide_of(0));
-    const wide slack = wide_sub(rho[p * GROUPS + g], fi);
+    const wide bi = b[i], qi = q[i];
+    const bool valid = wide_less(lo[i], wide_of(0)) || wide_less(wide_of(0), hi[i]);
+    const wide fi = wide_pick(valid, f[i], wide_of(0));  // 0 for padding rows, where f may be NaN
+    const int g = GROUPS == 2 && wide_less(lo[i], wide_of(0));
+    const wide slack = wide_sub(rho[g], fi);
     quadratic = wide_add(quadratic, wide_mul(bi, wide_sub(fi, qi)));
     linear = wide_add(linear, wide_add(wide_mul(bi, qi), wide_mul(wide_max(bi, wide_neg(bi)), epsilon[0])));
-    const wide under = wide_mul(lo[base + i], wide_add(slack, epsilon[0]));
-    const wide over = wide_mul(hi[base + i], wide_sub(slack, epsilon[0]));
+    const wide under = wide_mul(lo[i], wide_add(slack, epsilon[0]));
+    const wide over = wide_mul(hi[i], wide_sub(slack, epsilon[0]));
     loss = wide_add(loss, wide_max(wide_max(under, over), wide_of(0)));
   }
   quadratic = group_sum(quadratic, values), linear = group_sum(linear, values);
   loss = group_sum(loss, values);
   if (get_local_id(0) == 0) {
-    global wide *to = sums + ((size_t)p * pieces + piece) * 3;
+    global wide *to = sums + (size_t)piece * 3;
     to[0] = quadratic, to[1] = linear, to[2] = loss;
   }
 }

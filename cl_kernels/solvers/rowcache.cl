@@ -1,8 +1,7 @@
-// List the rows of the kernel matrix K that the update of the gradients f needs, after the dual problem over each
-// working set was solved. Then make space in each working set for new rows.
-// If ``all`` is 1, the kernel runs before the solve, and lists all rows of the working sets.
-// There are ``sets`` working sets of W row numbers. Working set s serves the problems s * each .. s * each + each - 1.
-// ``each`` is 1, except for problems that are coupled row by row and share one working set (coupled.cl).
+// List the rows of the kernel matrix K that the update of the gradients f needs, after the dual problem over the
+// working set was solved. Then make space in the working set for new rows.
+// If ``all`` is 1, the kernel runs before the solve, and lists all rows of the working set.
+// The working set has W row numbers. ``problems`` is 1, except for problems that are coupled row by row (coupled.cl).
 // A row of a working set is listed if a coefficient of the row changed. It is listed as a hit or as a miss:
 //   slot_of[row] >= 0   hit: the row cache has the row. hit_slot lists its slot, and hit_D its coefficients'
 //     changes.
@@ -11,41 +10,40 @@
 // A miss gets the next slot of the row cache, a ring of ``capacity`` slots. The row that owned the slot is evicted. If
 // capacity is 0, there is no cache, and every listed row is a miss.
 // Hits are read before misses are written, so a row may be read and evicted in one outer iteration.
-// A working set has ``used`` rows. Its last ``stay`` rows become its first entries, and all other entries become -1.
+// The working set has ``used`` rows. Its last ``stay`` rows become its first entries, and all other entries become -1.
 // Work-items: one work-group.
 // Arguments: delta has the changes of the coefficients. hit_D and miss_D have ``stride`` numbers for each problem.
-// in_set[p][row] says whether a row is in working set p.
+// in_set[row] says whether a row is in the working set.
 // counters[1] is the number of rows computed so far, and counters[2] the number of ring slots filled so far.
 // counters[3] is the number of times that a row entered a working set and its coefficient did not change.
 kernel EXPLICIT __attribute__((reqd_work_group_size(WG, 1, 1))) void plan(
-    const int n, const int sets, const int each, const int W, const int used, const int stay, const int capacity,
-    const int all, global int *restrict ws, global uchar *restrict in_set, global const wide *restrict delta,
+    const int problems, const int W, const int used, const int stay, const int capacity, const int all,
+    global int *restrict ws, global uchar *restrict in_set, global const wide *restrict delta,
     global int *restrict slot_of, global int *restrict owner, global int *restrict hits,
     global int *restrict hit_slot, global wide *restrict hit_D,
     global int *restrict misses, global int *restrict miss_row, global int *restrict miss_slot,
     global wide *restrict miss_D, const int stride, global long *restrict counters) {
-  const int lid = get_local_id(0), entries = sets * W, problems = sets * each;
+  const int lid = get_local_id(0);
   local int scratch[SCAN];
   for (int k = lid; k < problems * stride; k += WG) hit_D[k] = wide_of(0), miss_D[k] = wide_of(0);
   barrier(CLK_GLOBAL_MEM_FENCE);
   int hit_total = 0, miss_total = 0, idle_total = 0;
-  for (int e0 = 0; e0 < entries; e0 += WG) {
-    const int e = e0 + lid, first = e / W * each;
-    const int row = e < entries ? ws[e] : -1;
+  for (int e0 = 0; e0 < W; e0 += WG) {
+    const int e = e0 + lid, row = e < W ? ws[e] : -1;
     bool changed = all && row >= 0;
-    for (int p = first; p < first + each && e < entries && !all; ++p) {
-      const wide d = delta[(size_t)p * W + e % W];  // 0 where ws has no row, so that no row is listed there
+    for (int p = 0; p < problems && e < W && !all; ++p) {
+      const wide d = delta[(size_t)p * W + e];  // 0 where ws has no row, so that no row is listed there
       changed = changed || wide_less(d, wide_of(0)) || wide_less(wide_of(0), d);
     }
     const int slot = changed && capacity > 0 ? slot_of[row] : -1;
-    const int idle = !all && row >= 0 && !changed && e % W >= stay;
+    const int idle = !all && row >= 0 && !changed && e >= stay;
     int hits_here, misses_here;  // one scan sums hits in bits 0 to 15 and idle rows from bit 16 on
     const int hit = hit_total + (group_scan((changed && slot >= 0) + (idle << 16), scratch, &hits_here) & 0xffff) - 1;
     const int miss = miss_total + group_scan(changed && slot < 0, scratch, &misses_here) - 1;
     if (changed && slot >= 0) hit_slot[hit] = slot;
     if (changed && slot < 0) miss_row[miss] = row;
-    for (int p = first; p < first + each && changed && !all; ++p) {
-      const wide d = delta[(size_t)p * W + e % W];
+    for (int p = 0; p < problems && changed && !all; ++p) {
+      const wide d = delta[(size_t)p * W + e];
       if (slot >= 0) hit_D[(size_t)p * stride + hit] = d;
       else miss_D[(size_t)p * stride + miss] = d;
     }
@@ -62,20 +60,15 @@ kernel EXPLICIT __attribute__((reqd_work_group_size(WG, 1, 1))) void plan(
   barrier(CLK_GLOBAL_MEM_FENCE);
   for (int k = lid; k < cached; k += WG) owner[miss_slot[k]] = miss_row[k], slot_of[miss_row[k]] = miss_slot[k];
   for (int k = miss_total + lid; k < stride; k += WG) miss_row[k] = -1;
-  for (int p = 0; p < sets; ++p)
-    for (int k0 = 0; k0 < used - stay; k0 += WG) {  // the first used - stay rows leave the working set
-      const int k = k0 + lid;
-      if (k < used - stay && ws[p * W + k] >= 0) in_set[(size_t)p * n + ws[p * W + k]] = 0;
-    }
+  for (int k = lid; k < used - stay; k += WG)  // the first used - stay rows leave the working set
+    if (ws[k] >= 0) in_set[ws[k]] = 0;
   barrier(CLK_GLOBAL_MEM_FENCE);
-  for (int p = 0; p < sets; ++p)
-    for (int k0 = 0; k0 < W; k0 += WG) {
-      const int k = k0 + lid;
-      const int row = k < stay ? ws[p * W + k + used - stay] : -1;
-      barrier(CLK_GLOBAL_MEM_FENCE);
-      if (k < W) ws[p * W + k] = row;
-      barrier(CLK_GLOBAL_MEM_FENCE);
-    }
+  for (int k0 = 0; k0 < W; k0 += WG) {
+    const int k = k0 + lid, row = k < stay ? ws[k + used - stay] : -1;
+    barrier(CLK_GLOBAL_MEM_FENCE);
+    if (k < W) ws[k] = row;
+    barrier(CLK_GLOBAL_MEM_FENCE);
+  }
   if (lid == 0) {
     hits[0] = hit_total, misses[0] = miss_total;
     counters[1] += miss_total, counters[3] += idle_total, counters[2] = head + cached;

@@ -424,7 +424,7 @@ class _SmallSolver:
 
         A subproblem is left to the host if :meth:`_needs_host` says so.
         """
-        context, options, saved, scale = self.context, self.worker.options, self.context.checkpoint, self.scale
+        context, options, scale = self.context, self.worker.options, self.scale
         capable = [index for index in todo if not self._needs_host(context.subproblems[index].problem)]
         before = [context.results.get(index) for index in capable]
         restarted = [
@@ -440,7 +440,6 @@ class _SmallSolver:
             sample=self._host_blocks if context.X.shape[1] <= WIDE else None,
             sizes=scale.sizes,
             should_stop=lambda: context.seconds_left() <= 0,
-            callback=None if saved is None else lambda at, b: saved.save(capable[at], b, options.checkpoint_every),
             description=self._description(self.gram.rows.dtype),
         )
         for at, result in batch.solve(self.gram, restarted, request):
@@ -448,6 +447,8 @@ class _SmallSolver:
             if result.status is not Status.TOLERANCE:
                 result = replace(result, status=ended(options, np.inf, result.gap, result.steps) or Status.STALLED)
             context.results[index] = result
+            if context.checkpoint:
+                context.checkpoint.save(index, result.b, options.checkpoint_every)
             self._report_progress(result.violation, index, result.b.shape[1])
 
     def on_host(self, todo: list[int]) -> None:

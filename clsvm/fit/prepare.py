@@ -5,7 +5,6 @@ solves one subproblem and hands it to the host if SMO stalls. If rounding errors
 tolerance, the result gets the status PRECISION.
 """
 
-from contextlib import nullcontext
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
@@ -152,9 +151,8 @@ class PreparedFit:
             seconds = perf_counter() - began
             settings["max_time"] = settings["max_time"] and max(0.0, settings["max_time"] - seconds)
             settings["max_iter"] = most if most < 0 else most - found.steps
-        with self._solver.cleared() if self._solver else nullcontext():
-            if found is None or host.can_solve(self.stream, problem):
-                return self._on_host.finish(problem, found, share, **settings)
+        if found is None or host.can_solve(self.stream, problem):
+            return self._on_host.finish(problem, found, share, **settings)
         if found.unfinished(most):  # memory_limit does not leave room for K on the host, so SMO continues
             found = self.solve_smo(problem, **settings | {"start": problem.feasible(found.b)}).after(found)
         return found.with_precision_status(self._double_error, self.settings)

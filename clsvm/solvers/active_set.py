@@ -138,7 +138,7 @@ class _State:
             def at_bound(b: Vector, lo: Vector = lo, hi: Vector = hi) -> Flags:
                 return np.asarray((b == lo) | (b == hi) | ((b == 0) & (self.epsilon > 0)))
 
-            slack = certificate.slack(b)
+            slack = certificate.SLACK * EPS * float(np.abs(b).sum())  # bounds the rounding error of the sum
             snapped_b = certificate.snapped(b, lo, hi, self.epsilon, slack)
             excess = snapped_b.sum() - self.total[g]
             if at_bound(snapped_b).all() and abs(excess) <= 2 * slack:

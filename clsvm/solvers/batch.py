@@ -69,8 +69,6 @@ class Request(NamedTuple):
         subproblems are sampled.
     should_stop
         function that is called after each launch. If it returns True, the batch ends with its results so far.
-    callback
-        function that is called with the index and the coefficients of each subproblem after each launch, or None.
     description
         precision, device and layout for the results, as texts.
     """
@@ -82,7 +80,6 @@ class Request(NamedTuple):
     sample: Block | None = None
     sizes: Vector | None = None
     should_stop: Callable[[], bool] = lambda: False
-    callback: Callable[[int, Vector], object] | None = None
     description: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -130,7 +127,7 @@ def solve(gram: Operator, subproblems: Sequence[Subproblem], request: Request) -
                     stream.clear(Q, nbytes)
                 blank = True
                 batch.tiles()
-            yield from zip(indices, batch.run(indices), strict=True)
+            yield from zip(indices, batch.run(), strict=True)
             batch.free()
             if request.should_stop():
                 break
@@ -226,11 +223,8 @@ class _Batch:
         self.stream.finish()
         self.stream.free(self._buffer, self.at, *self.panel.buffers())
 
-    def run(self, indices: Sequence[int]) -> list[Result]:
-        """Solve the subproblems of the batch; return their results.
-
-        indices: indices of the batch's subproblems among all subproblems of :func:`solve`, for ``request.callback``.
-        """
+    def run(self) -> list[Result]:
+        """Solve the subproblems of the batch; return their results."""
         (B, W), request, tol = self.b.shape, self.request, self.request.tol
         budget = self.stream.profile.patience * W if request.max_iter < 0 else request.max_iter
         stop = STOP_FEW if W <= FEW else STOP
@@ -244,9 +238,6 @@ class _Batch:
         while True:
             self._solve(limits)
             self.b = self.stream.read_wide(self._state.b, (B, W))
-            if request.callback:
-                for index, b, subproblem in zip(indices, self.b, self.subproblems, strict=True):
-                    request.callback(index, b[: len(subproblem.rows)].copy())
             self._respond()
             before, steps = steps, self.stream.read(self._counters, np.int64, (B, 4))[:, 0]
             optimality, unchanged = certificate.of(self.problem, self.b, self.f), steps == before

@@ -130,11 +130,6 @@ def one_sided_derivatives(f: Vector, b: Vector, epsilon: float) -> tuple[Vector,
     return f + np.where(b < 0, -epsilon, epsilon), f + np.where(b > 0, epsilon, -epsilon)
 
 
-def slack(b: Vector) -> float:
-    """Return a bound of the rounding error of the sum of the coefficients b."""
-    return SLACK * EPS * float(np.abs(b).sum())
-
-
 def snapped(b: Vector, lo: Vector, hi: Vector, epsilon: float, distance: float | Vector) -> Vector:
     """Return the coefficients b, with those near a bound lo or hi moved to this bound.
 

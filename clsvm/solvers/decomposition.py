@@ -23,7 +23,7 @@ outer iterations, to read the violation (smo.py). K is usually in float32, b and
 """
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from time import perf_counter
 
 import numpy as np
@@ -31,11 +31,22 @@ import numpy as np
 from clsvm.gram.products import Operator, Tile
 from clsvm.opencl.stream import Stream
 from clsvm.problem import Constraint, Problem, Vector
-from clsvm.solvers.kernel_rows import KernelRows, TileMemory
+from clsvm.solvers.kernel_rows import KernelRows
 from clsvm.solvers.newton import Newton
 from clsvm.solvers.result import Settings
 from clsvm.solvers.smo import Loop, Optimality
-from clsvm.solvers.state import SQUARE, Limits, Selection, SmoKernel, State, View, carrier, max_working_set, mirror
+from clsvm.solvers.state import (
+    SQUARE,
+    Limits,
+    Selection,
+    SmoKernel,
+    State,
+    View,
+    carry,
+    max_working_set,
+    mirror,
+    squares,
+)
 
 # To measure its time, the host waits for each part of an outer iteration, but only if there are more rows than UNTIMED.
 UNTIMED = 1024
@@ -50,8 +61,6 @@ class Solver(Loop):
 
     Attributes
     ----------
-    sets
-        number of working sets of an outer iteration: one for each problem, or one for coupled problems together.
     stay
         number of rows of a working set that the next working set keeps.
     """
@@ -60,15 +69,18 @@ class Solver(Loop):
         self.stream, self.problem, self.settings = stream, problem, settings
         self.n, self.sync, self.dtype = gram.rows.n_pad, stream.profile.sync, gram.rows.dtype
         self.state = State(stream, gram, problem.problems)
-        self.sets = 1 if problem.constraint is Constraint.COUPLED else problem.problems
         self.W, stride = self._working_set(gram)
         self.stay = self.W // 2 if self.W >= LEAST else 0
-        self.selection = Selection(gram, problem.constraint, self.sets, self.W, stride, problem.problems)
-        self.tile_memory = TileMemory(stream, gram, stride * self.sets)
+        self.selection = Selection(gram, problem.constraint, self.W, stride)
+        # The panel has the rows of the working set, from which its tile Q is computed, and then rows whose coefficients
+        # changed, to update f.
+        self.panel, self._count = gram.panel(stride, square=True), stream.upload(np.array([stride], np.int32))
+        self.Q = stream.buffer(np.dtype(self.dtype).itemsize * self.panel.capacity**2)
         self._smo = SmoKernel(stream, self.dtype, stride, problem.constraint)
-        self._carry, self._mirror = carrier(stream, self.dtype), mirror(stream, self.dtype)
+        self._mirror = mirror(stream, self.dtype)
+        self._carry = stream.variant(carry(stream.profile, self.dtype), "carry")
         self._set_view()
-        self.rows = KernelRows(self.state, self.selection, self.tile_memory, settings)
+        self.rows = KernelRows(self.state, self.selection, self.panel, settings)
         self.newton: Newton | None = None
         self.load(problem, settings)
 
@@ -88,13 +100,13 @@ class Solver(Loop):
         self.selection.clear()
         if self.newton:
             self.newton.release()
-        newton_possible = problem.problems == 1 and problem.constraint is not Constraint.COUPLED
+        newton_possible = problem.constraint is not Constraint.COUPLED
         self.newton = Newton(self.state, self.rows, settings.kernel_scale) if newton_possible else None
         self._begin()
         if settings.known_exact is not None and settings.known_gradient is not None:
             b, f = settings.known_gradient
             self.check.remember(settings.known_exact, b, f - problem.q)
-        self.state.respond(change, self.tile_memory.panel)
+        self.state.respond(change, self.panel)
         self._update_optimality()
 
     def _working_set(self, gram: Operator) -> tuple[int, int]:
@@ -108,26 +120,19 @@ class Solver(Loop):
         of the rows stay in the next working set. With two fixed sums the size is at least 4, a pair of rows for each
         sum.
         """
-        stream, rows, unit, sets = self.stream, gram.rows, max(gram.width, WHOLE), self.sets
+        stream, rows, unit = self.stream, gram.rows, max(gram.width, WHOLE)
         real, most = np.dtype(rows.dtype).itemsize, max_working_set(stream)
         requested = min(self.settings.working_set, rows.n)
         W = max(1, requested // unit) * unit
         while unit < W:
-            panel, tile = gram.panel_bytes(sets * W), (sets * W) ** 2 * real
-            budget = gram.share * (stream.limit - stream.allocated - self._other_bytes(W, real))
-            if budget >= panel + tile and max(panel, tile) <= stream.largest and most >= W:
+            parts = gram.panel_bytes(W), W**2 * real
+            fits = sum(parts) <= gram.share * (stream.limit - stream.allocated) and max(parts) <= stream.largest
+            if fits and most >= W:
                 break
             eighth = (1 << (W - 1).bit_length()) // 8
             W = max(1, (W - max(unit, eighth)) // unit) * unit
         least = LEAST if self.problem.constraint is Constraint.SPLIT else 2
         return min(W, max(least, -(-requested // 2) * 2)), W
-
-    def _other_bytes(self, W: int, real: int) -> int:
-        """Return the bytes that a working set of W rows needs in addition to its panel and its tile Q.
-
-        The panel holds the rows as right-hand rows of a product, and Q (W, W) is K among the rows.
-        """
-        return 24 * self.problem.problems * W + Selection.nbytes(self.stream.profile, self.sets, self.n, W)
 
     def coefficients(self) -> Vector:
         return self.state.coefficients()
@@ -143,10 +148,6 @@ class Solver(Loop):
         self.state.replace(f)
         self._update_optimality()
 
-    def cleared(self) -> AbstractContextManager[None]:
-        """Return a context in which the memory of the working set's panel and tile of kernel values is free."""
-        return self.tile_memory.released()
-
     def _between_checks(self, optimality: Optimality) -> bool:
         """Reserve memory of the row cache, and prefetch rows of K if that pays.
 
@@ -154,17 +155,16 @@ class Solver(Loop):
         step was made.
         """
         started, newton = perf_counter(), self.newton
-        self.rows.reserve(optimality.rows, bool(optimality.steps.any()), self.sync, self.history.deadline)
+        self.rows.reserve(self.history.outer, self.sync, self.history.deadline)
         self.history.add_seconds("rows", started)
         if newton is None or not newton.should_run(optimality, self.settings.tol, self.history.outer):
             return False
         started = perf_counter()
-        with self.cleared():
-            change = newton.find_change()
+        change = newton.find_change()
         made = change is not None and newton.apply(change)
         if made:
             counters = self.rows.counters()
-            counters[0, 0] += 1
+            counters[0] += 1
             self.stream.write(self.selection.counters, counters)
             self._update_optimality()
         self.history.add_seconds("free", started)
@@ -172,7 +172,6 @@ class Solver(Loop):
 
     def _step(self) -> None:
         rows, stay = self.rows, self.stay if self.history.outer else 0
-        rows.counts.outer = self.history.outer + 1
         with self._lap("select"):
             self.selection.choose(self.view, stay)
         if rows.rows_before_tile:
@@ -212,29 +211,26 @@ class Solver(Loop):
         the last tile. They are computed again if ``stay`` is not a multiple of both SQUARE and ``gram.rows.lanes``, the
         block sizes of the kernels. Half of all other values are computed, and the other half follow by symmetry.
         """
-        gram, tile_memory, half = self.state.gram, self.tile_memory, self.W // 2
-        ws, Q, W = self.selection.ws, tile_memory.Q, tile_memory.panel.capacity
-        reused = stay and tile_memory.valid and self.sets == 1
-        known = half if reused and half % max(gram.rows.lanes, SQUARE) == 0 else 0
+        gram, panel, half = self.state.gram, self.panel, self.W // 2
+        ws, Q, W = self.selection.ws, self.Q, panel.capacity
+        known = half if stay and half % max(gram.rows.lanes, SQUARE) == 0 else 0
         if known:
-            self._carry(known, W, Q)
+            self._carry(*squares(self.stream.profile, known, known), W, known, Q)
         if self.rows.rows_before_tile:
             self.rows.tile(ws, W, known, Q)
         else:
-            gram.gather(tile_memory.panel, ws, tile_memory.count)
-            gram.tile(tile_memory.panel, Tile(ws, tile_memory.count, Q, known, symmetric=True))
+            gram.gather(panel, ws, self._count)
+            gram.tile(panel, Tile(ws, self._count, Q, known, symmetric=True))
         self._mirror(W, known, Q)
-        tile_memory.valid = True
 
     def _solve_set(self, limits: Limits) -> None:
         state = self.view, self.rows.delta, self.selection.counters
-        self._smo(self.sets, self.n, self.selection.ws, self.tile_memory.Q, state, limits)
+        self._smo(1, self.n, self.selection.ws, self.Q, state, limits)
 
     def _read(self) -> Optimality:
-        optimality, counters = self.selection.optimality()
-        self.rows.counts.idle = int(counters[0, 3])
-        rows = int(counters[0, 1]) + self.rows.counts.uncached
-        return Optimality(self.problem, *optimality, counters[: self.sets, 0], rows)
+        optimality, self.rows.last_counters = self.selection.optimality()
+        steps, computed, *_ = self.rows.last_counters.tolist()
+        return Optimality(self.problem, *optimality, steps, computed + self.rows.uncached)
 
     def _sums(self, rho: Vector) -> Vector:
         buffer = self.stream.wide(rho)
@@ -256,9 +252,6 @@ class Coupled(Solver):
     set, each SMO iteration solves one row exactly.
     """
 
-    def _other_bytes(self, W: int, real: int) -> int:
-        return super()._other_bytes(W, real) + real * (2 * W + 1) * self.problem.problems + 32 * self.n
-
     def _set_view(self) -> None:
         stream, real, n = self.stream, np.dtype(self.dtype).itemsize, self.n
         self._scratch = stream.zeros(real * (2 * self.selection.stride + 1) * self.problem.problems)
@@ -273,7 +266,7 @@ class Coupled(Solver):
     def _solve_set(self, limits: Limits) -> None:
         f, b, _, hi, _ = self.state.view
         state, n = (f, b, hi, self.rows.delta, self.selection.counters), (self.n, self.state.P)
-        self._smo(1, n, self.selection.ws, self.tile_memory.Q, state, limits, memory=self._scratch)
+        self._smo(1, n, self.selection.ws, self.Q, state, limits, memory=self._scratch)
 
     def _sums(self, rho: Vector) -> Vector:  # rho is unused, since the offsets are 0
         f, b, _, hi, _ = self.state.view

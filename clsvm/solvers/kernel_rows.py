@@ -15,16 +15,13 @@ Prefetched rows. All rows that the cache lacks are computed at once. Half of the
 is the dense cell: the time of one multiply-add in a product of dense rows.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clsvm.gram import programs
-from clsvm.gram.layouts.record import Rows
+from clsvm.gram.layouts.record import Panel, Rows
 from clsvm.gram.products import Operator, Update
 from clsvm.gram.store import RowCache, fill
 from clsvm.opencl.profiles import Profile
@@ -107,76 +104,8 @@ def new_cache(stream: Stream, rows: Rows, nbytes: int, entries: int, later: bool
     return RowCache(stream, rows.n_pad, np.dtype(rows.dtype).itemsize, limit, entries, later)
 
 
-class TileMemory:
-    """Hold a panel of rows, and the tile Q: the kernel matrix among the rows of the working set.
-
-    The panel is memory for the right-hand rows of a product. Each outer iteration uses the panel twice: first for the
-    rows of the working set, to compute Q, then for the rows whose coefficients changed, to update f.
-
-    Attributes
-    ----------
-    count
-        buffer on the device with the number of rows of all working sets of an outer iteration.
-    valid
-        whether Q is the tile of the last working set.
-    nbytes
-        bytes of the panel and of Q.
-    """
-
-    def __init__(self, stream: Stream, gram: Operator, rows: int) -> None:
-        self._stream, self._gram, self._rows = stream, gram, rows
-        self._allocate()
-        self.count = stream.upload(np.array([rows], np.int32))
-
-    def _allocate(self) -> None:
-        before = self._stream.allocated
-        self.panel = self._gram.panel(self._rows, square=True)
-        self.Q = self._stream.buffer(np.dtype(self._gram.rows.dtype).itemsize * self.panel.capacity**2)
-        self.nbytes, self.valid = self._stream.allocated - before, False
-
-    @contextmanager
-    def released(self) -> Iterator[None]:
-        """Free the panel, which holds the rows of the working set, and the tile Q until the context ends.
-
-        The next outer iteration fills both again.
-        """
-        self._stream.finish()
-        self._stream.free(*self.panel.buffers(), self.Q)
-        self.valid = False
-        try:
-            yield
-        finally:
-            self._allocate()
-
-
-@dataclass
-class Counts:
-    """Count rows of K for one problem.
-
-    Attributes
-    ----------
-    uncached
-        number of rows computed for Newton steps outside the row cache, minus the number of rows that prefetches copied
-        by symmetry. Added to the device's count of rows, it gives the number of computed rows.
-    prefetched
-        number of rows computed in prefetches, minus the rows copied by symmetry.
-    computed
-        number of rows computed up to the last convergence check, without prefetched rows.
-    idle
-        number of times that a row entered a working set, but its coefficients did not change.
-    outer
-        number of outer iterations so far.
-    """
-
-    uncached: int = 0
-    prefetched: int = 0
-    computed: int = 0
-    idle: int = 0
-    outer: int = 0
-
-
 class ChangedRows(NamedTuple):
-    """Name the device buffers that list rows of working sets whose coefficients an outer iteration changed.
+    """Name the device buffers that list rows of the working set whose coefficients an outer iteration changed.
 
     Attributes
     ----------
@@ -200,68 +129,74 @@ class KernelRows:
     """Update the gradients f by the rows of K whose coefficients changed, through a row cache.
 
     Rows that the cache lacks are computed and stored in it. The settings limit its bytes, and say after how many
-    computed rows it begins to store rows.
+    computed rows it begins to store rows. ``panel`` is memory for the rows as right-hand rows of a product.
+
+    Attributes
+    ----------
+    last_counters
+        :meth:`counters` at the last convergence check.
+    uncached
+        number of rows computed for Newton steps outside the row cache, minus the number of rows that prefetches copied
+        by symmetry. Added to the device's count of rows, it gives the number of computed rows.
+    prefetched
+        number of rows computed in prefetches, minus the rows copied by symmetry.
+    computed
+        number of rows computed up to the last convergence check, without prefetched rows.
+    rows_before_tile
+        whether rows are computed before the tile.
     """
 
-    def __init__(self, state: State, selection: Selection, tile_memory: TileMemory, settings: Settings) -> None:
-        self.state, self.selection, self.tile_memory = state, selection, tile_memory
-        s, P, capacity = state.stream, state.P, tile_memory.panel.capacity
+    def __init__(self, state: State, selection: Selection, panel: Panel, settings: Settings) -> None:
+        self.state, self.selection, self._panel = state, selection, panel
+        s, P, capacity = state.stream, state.P, panel.capacity
         self.hits = ChangedRows(s.zeros(4), None, s.zeros(4 * capacity), s.zeros(8 * P * capacity))
         self.misses = ChangedRows(s.zeros(4), s.zeros(4 * capacity), s.zeros(4 * capacity), s.zeros(8 * P * capacity))
         self.delta = s.zeros(8 * P * selection.stride)  # changes of the coefficients by the solves over working sets
-        entries, self._cache_after = selection.sets * selection.W, settings.cache_after
-        self.cache = new_cache(s, state.gram.rows, settings.cache_bytes, entries, self._cache_after > 0)
-        self._uncached_rows = 0  # rows computed before the cache began to store rows
+        self._cache_after = settings.cache_after
+        self.cache = new_cache(s, state.gram.rows, settings.cache_bytes, selection.W, self._cache_after > 0)
         self._plan = s.variant(selection.program, "plan")
         self._update = s.variant(programs.update(s.profile, state.gram.rows.dtype))
         self._gather_tile = s.variant(programs.stored(s.profile, state.gram.rows.dtype))
         self._earlier_rows = 0  # rows computed for earlier problems
-        self.rows_before_tile = False  # whether rows are computed before the tile
+        self.rows_before_tile = False
 
     def begin(self, settings: Settings) -> None:
         """Reset the counts for a further problem; the row cache keeps its rows."""
         counters = self.counters()
-        self._earlier_rows += int(counters[0, 1])
-        counters[:, [0, 1, 3]] = 0  # column 2 counts the rows in the row cache, which stay
+        self._earlier_rows += int(counters[1])
+        counters[[0, 1, 3]] = 0  # number 2 counts the rows in the row cache, which stay
         self.state.stream.write(self.selection.counters, counters)
-        self.counts, self._settings = Counts(), settings
-        can_prefetch = self.cache.capacity and self.selection.sets == 1 and prefetches(self.state.gram)
+        self.last_counters, self._settings = counters, settings
+        self.uncached = self.prefetched = self.computed = 0
+        can_prefetch = self.cache.capacity and prefetches(self.state.gram)
         # a prefetch is considered as soon as this number of rows was computed
         self._next_prefetch = FIRST_PREFETCH * self.state.gram.rows.n if can_prefetch else np.inf
 
     def counters(self) -> NDArray[np.int64]:
-        """Return the counters (P, 4) of the P problems, as the kernels count them.
+        """Return the numbers of SMO iterations, computed rows, filled slots of the row cache and idle rows, (4,)."""
+        return self.state.stream.read(self.selection.counters, np.int64, 4)
 
-        Column 0 has the SMO iterations of each problem. In row 0, the columns 1 to 3 have the number of computed rows,
-        of filled slots of the row cache, and of idle rows.
-        """
-        return self.state.stream.read(self.selection.counters, np.int64, (self.state.P, 4))
-
-    def reserve(self, rows: int, started: bool, sync: int, deadline: float) -> None:
+    def reserve(self, outer: int, sync: int, deadline: float) -> None:
         """Reserve memory of the row cache for the next ``sync`` outer iterations, and prefetch rows of K if that pays.
 
         Then choose whether these iterations compute whole rows of K before the tile Q.
 
-        rows: number of rows computed so far.
-        started: whether any coefficient has changed.
+        outer: number of outer iterations so far.
         deadline: perf_counter() at which the solve's time is over.
         """
-        state, selection, counts, cache = self.state, self.selection, self.counts, self.cache
-        computed = self._earlier_rows + rows - counts.uncached
-        if not cache.capacity:
-            self._uncached_rows = computed
-        if computed >= self._cache_after:
-            cache.reserve(computed - self._uncached_rows, sync)
-        counts.computed = rows - counts.prefetched
-        if started and self.prefetch_pays(computed):
-            computed_now, mirrored = self.prefetch(deadline)
-            counts.uncached -= mirrored
-            counts.prefetched += computed_now - mirrored
-            computed += computed_now
+        state, W, cache = self.state, self.selection.W, self.cache
+        _, rows, stored, idle = self.last_counters.tolist()
+        if self._earlier_rows + rows >= self._cache_after:
+            cache.reserve(stored, sync)
+        self.computed = rows + self.uncached - self.prefetched
+        if outer and self.prefetch_pays(self._earlier_rows + rows):
+            made, mirrored = self.prefetch(deadline)
+            self.uncached -= mirrored
+            self.prefetched += made - mirrored
+            stored += made
         # Rows are computed before the tile only if the cache is sure to evict none of these rows before the update.
-        stored = computed - self._uncached_rows
-        all_cached = selection.sets == 1 and min(stored + sync * selection.W, state.n) <= cache.capacity
-        arguments = state.stream.profile, state.gram.rows, state.n, selection.W, counts.idle, counts.outer
+        all_cached = min(stored + sync * W, state.n) <= cache.capacity
+        arguments = state.stream.profile, state.gram.rows, state.n, W, idle, outer
         self.rows_before_tile = all_cached and compute_rows_first(*arguments, stored < state.gram.rows.n)
 
     @property
@@ -278,15 +213,15 @@ class KernelRows:
         all_rows: list all rows of the working set, whether their coefficients changed or not.
         """
         state, selection, hits = self.state, self.selection, self.hits
-        each, group = state.P // selection.sets, state.stream.profile.group
-        sizes = (state.n, selection.sets, each, selection.stride, selection.W, stay, self.cache.capacity, int(all_rows))
-        changed = (hits.count, hits.slot, hits.D, self.misses, self.tile_memory.panel.capacity)
+        group = state.stream.profile.group
+        sizes = (state.P, selection.stride, selection.W, stay, self.cache.capacity, int(all_rows))
+        changed = (hits.count, hits.slot, hits.D, self.misses, self._panel.capacity)
         directory, sets = (self.cache.slot_of, self.cache.owner), (selection.ws, selection.in_set)
         self._plan((group,), (group,), sizes, sets, self.delta, directory, changed, selection.counters)
 
     def _update_arguments(self, changed: ChangedRows) -> Update:
         state = self.state
-        return Update(state.P, state.n, state.f, changed.D, self.tile_memory.panel.capacity)
+        return Update(state.P, state.n, state.f, changed.D, self._panel.capacity)
 
     def add_hits(self) -> None:
         """Add the listed hits to f: cached rows of K, each times the change of its coefficient."""
@@ -300,14 +235,14 @@ class KernelRows:
 
         add: also add these rows, each times the change of its coefficient, to f.
         """
-        gram, panel, misses = self.state.gram, self.tile_memory.panel, self.misses
+        gram, panel, misses = self.state.gram, self._panel, self.misses
         gram.gather(panel, misses.row, misses.count)
         store = self.cache.store(misses.slot) if self.cache.capacity else None
         gram.accumulate(panel, misses.count, store, self._update_arguments(misses) if add else None)
 
     def respond(self, b: Vector) -> None:
         """Add K b to f, for coefficients b (1, n). Rows of K come from the row cache if it holds them."""
-        stream, capacity, uncached = self.state.stream, self.tile_memory.panel.capacity, b
+        stream, capacity, uncached = self.state.stream, self._panel.capacity, b
         if self.cache.capacity:
             slots = self.slots()[self.state.gram.rows.position]
             uncached, cached = np.where(slots < 0, b, 0), np.flatnonzero((slots >= 0) & (b[0] != 0))
@@ -319,8 +254,8 @@ class KernelRows:
                 stream.write(self.hits.slot, slots_now)
                 stream.write_wide(self.hits.D, D)
                 self.add_hits()
-        self.counts.uncached += int(np.count_nonzero(uncached))
-        self.state.respond(uncached, self.tile_memory.panel)
+        self.uncached += int(np.count_nonzero(uncached))
+        self.state.respond(uncached, self._panel)
 
     def slots(self) -> Positions:
         """Return the row cache's slot of each row, -1 if the cache lacks the row, in the device's order of rows."""
@@ -384,18 +319,18 @@ class KernelRows:
         if self._settings.progress:
             self._settings.progress.phase("the other rows of the kernel matrix")
         n, missing, counts = state.n, self.missing(), self.counters()
-        head = int(counts[0, 2])
+        head = int(counts[2])
         cache.reserve(head + len(missing), 0)
         if head + len(missing) > cache.capacity:
             return 0, 0
         slot_of, misses = self.slots(), self.misses
         slot_of[missing] = head + np.arange(len(missing), dtype=np.int32)[::-1]
         row_list, to = (misses.row, misses.slot, misses.count), cache.store(misses.slot)
-        first, ends = fill(state.gram, self.tile_memory.panel, row_list, to, missing, slot_of, until=deadline)
+        first, ends = fill(state.gram, self._panel, row_list, to, missing, slot_of, until=deadline)
         made, slot_of[missing[:first]] = missing[first:], -1
         owner = stream.read(cache.owner, np.int32, head + len(made))
         owner[slot_of[made]] = made
-        counts[0, [1, 2]] += len(made)
+        counts[[1, 2]] += len(made)
         for buffer, values in ((cache.owner, owner), (self.selection.counters, counts), (cache.slot_of, slot_of)):
             stream.write(buffer, values)
         return len(made), int((n - ends[made]).sum()) // n
@@ -438,12 +373,14 @@ def sizes(stream: Stream, gram: Operator, working_set: int | str, cache: float |
     cache: size of the row cache in MB, or "auto".
     n: number of rows of the problem, by default all rows of ``gram``.
     """
-    profile, rows, words = stream.profile, gram.rows, []
+    profile, rows = stream.profile, gram.rows
     n, cells = n or rows.n, rows.cost
     computing = cells + FUNCTION * profile.value_cost
     use_cache = computing > profile.cache_cost if cache == "auto" else float(cache) > 0
     if working_set == "auto":
-        cached = _cached_rows(stream, rows, cache) if use_cache else 0.0
+        most = CACHE_SHARE * (stream.limit - stream.allocated)
+        nbytes = most if cache == "auto" else min(most, float(cache) * 1e6)
+        cached = nbytes / (np.dtype(rows.dtype).itemsize * rows.n_pad) if use_cache else 0.0  # rows of K in the cache
         tiles = dict.fromkeys(_sizes(profile.working_set), rows.tile_cost)
         if use_cache and not gram.whole and cached >= rows.n_pad:
             tiles = {W: min(own, tile_cost(profile, rows, n, W)) for W, own in tiles.items()}
@@ -452,33 +389,18 @@ def sizes(stream: Stream, gram: Operator, working_set: int | str, cache: float |
         }
         costs = {W: cost(profile, n, tile, values[W], W, rows.layout_cost) for W, tile in tiles.items()}
         W = min(costs, key=lambda size: (costs[size], size))
-        words.append(f"a working set of up to {W} costs least by the device's rates")
-        if W > MIN_WORKING_SET:
-            words[0] += f" (one of {MIN_WORKING_SET} {costs[MIN_WORKING_SET] / costs[W]:.1f} times as much)"
+        reason = f"a working set of up to {W} costs least by the device's rates"
     else:
         W = int(working_set)
-        words.append(f"a working set of {W} was asked for")
+        reason = f"a working set of {W} was asked for"
     if gram.whole:
-        return Sizes(W, 0, 0, "; ".join([*words, "all of K is on the device"]))
+        return Sizes(W, 0, 0, f"{reason}; all of K is on the device")
     if cache != "auto":
-        words.append(f"a row cache of {float(cache):g} MB was asked for")
-        return Sizes(W, int(min(float(cache) * 1e6, stream.limit)), 0, "; ".join(words))
+        nbytes = int(min(float(cache) * 1e6, stream.limit))
+        return Sizes(W, nbytes, 0, f"{reason}; a row cache of {float(cache):g} MB was asked for")
     after = 0 if use_cache else int(REUSED * n)
-    words.append(
-        f"computing a value of K again costs {computing:.0f} dense multiply-adds, reading it {profile.cache_cost:.0f}: "
-        + (f"rows are cached after {after} were computed" if after else "rows are cached")
-    )
-    return Sizes(W, stream.limit, after, "; ".join(words))
-
-
-def _cached_rows(stream: Stream, rows: Rows, cache: float | str) -> float:
-    """Return the number of rows of K that a row cache holds.
-
-    cache: size of the row cache in MB, or "auto".
-    """
-    free = CACHE_SHARE * (stream.limit - stream.allocated)
-    budget = free if cache == "auto" else min(free, float(cache) * 1e6)
-    return float(budget) / (np.dtype(rows.dtype).itemsize * rows.n_pad)
+    begins = f" after {after} were computed" if after else ""
+    return Sizes(W, stream.limit, after, f"{reason}; rows are cached{begins}")
 
 
 def _value(profile: Profile, cells: float, n: int, cached: float, W: int) -> float:

@@ -19,15 +19,15 @@ step computes these values.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from scipy.linalg import get_blas_funcs, get_lapack_funcs, lapack
 
-from clsvm.errors import DeviceError, MemoryLimitError
+from clsvm.gram.layouts.record import Panel
 from clsvm.gram.products import Tile
+from clsvm.opencl.stream import Buffer
 from clsvm.problem import Problem, Vector
 from clsvm.solvers import certificate
 from clsvm.solvers.kernel_rows import KernelRows
@@ -37,7 +37,6 @@ from clsvm.threads import one_thread
 
 Matrix = NDArray[Any]  # in the dtype of K
 Rows = NDArray[np.intp]
-KernelBlock = Callable[[Rows, Rows], tuple[Matrix, Matrix]]
 ROUNDS = 10  # most rounds in which coefficients that would leave their bounds are fixed
 RIDGE = 10.0  # relative ridge in units of eps times the square root of the number of coefficients
 RIDGE_GROWTH, TRIES = 30.0, 5  # factor of the next ridge if K + ridge * I is indefinite; most ridges to try
@@ -46,9 +45,9 @@ MOST, LEAST = 4096, 32  # most and fewest free coefficients of a Newton step
 ALIGN = 256
 SHORT = 0.5  # least factor t of a Newton step b + t * d of the coefficients b; a step with a smaller t is not taken
 BLOCK = 1024  # most rows of a block of the factor, so that the block's diagonal square fits in caches
-ROW_EXTRA = 16  # bytes for each right-hand row of a product, in addition to the row's values
-TEMPORARIES = 3  # number of arrays (block, block) on the host while a block of the factor is computed
-GROWTH = 3  # memory needed to extend the stored columns of U'^-1, as a multiple of their own memory
+# A step with m free coefficients takes at most COPIES arrays (m, m) in the dtype of K on the host: the factor, columns
+# of U'^-1 and copies of these. The inner products of the columns take at most PRODUCTS * m^2 bytes.
+COPIES, PRODUCTS = 8, 32
 MAX_CHANGED = 0.25  # share of rows that may be added to or dropped from a factor before it is computed anew
 # A violation counts as low if it is at most LOW times the first violation, or if LATE * n rows of K were computed.
 LOW, LATE = 0.5, 4
@@ -60,25 +59,21 @@ SMALL = 8  # cost of a Newton step's small computations, as a multiple of ``Prof
 SOLVES = 50  # assumed number of linear systems that a step solves if it reuses the factor of the last step
 
 
-class Columns(NamedTuple):
-    """Hold columns of U'^-1, the inverse of the transposed Cholesky factor U of a matrix M (m, m).
-
-    all: k columns, (m, k).
-    products: inner products of these columns, (k, k). They are entries of M^-1.
-    at: for each requested column, its index among the k columns.
-    """
-
-    all: Matrix
-    products: Vector
-    at: Rows
-
-
 class Factor:
     """Hold the upper Cholesky factor U with U'U = K[rows, rows] + ridge I, in the dtype of K.
 
     U consists of blocks of consecutive columns. Each block stores the columns' entries above its diagonal square, and
     the upper triangle of that square. Requested columns of U'^-1, the inverse of the transpose of U, stay in memory.
     They are extended with the factor.
+
+    Attributes
+    ----------
+    rows
+        numbers of the m rows.
+    columns
+        k columns of U'^-1, (m, k).
+    products
+        inner products of these columns, (k, k). They are entries of the inverse of U'U.
     """
 
     def __init__(self, dtype: DTypeLike, ridge: float, least: float) -> None:
@@ -93,23 +88,14 @@ class Factor:
         self._relative, self._least = ridge, least
         self.rows: Rows = np.zeros(0, np.intp)
         self._blocks: list[tuple[Matrix, Matrix]] = []
-        self.drop_columns()
-
-    def drop_columns(self) -> None:
-        """Drop the columns of U'^-1 that are in memory."""
-        self._column_of = np.full(len(self.rows), -1, np.intp)  # index of each row's column in _columns, or -1
-        self._columns = np.zeros((len(self.rows), 0), self.dtype, order="F")
-        self._products = np.zeros((0, 0))
-
-    @property
-    def cached_bytes(self) -> int:
-        """Return the bytes of the columns of U'^-1 that are kept for later calls."""
-        return self._columns.nbytes + self._products.nbytes
+        self._column_of = np.zeros(0, np.intp)  # index of each row's column in ``columns``, or -1
+        self.columns, self.products = np.zeros((0, 0), self.dtype), np.zeros((0, 0))
 
     @property
     def nbytes(self) -> int:
         """Return the bytes of all blocks, and of the columns of U'^-1 that are in memory."""
-        return self.cached_bytes + sum(above.nbytes + diagonal.nbytes for above, diagonal in self._blocks)
+        blocks = sum(above.nbytes + diagonal.nbytes for above, diagonal in self._blocks)
+        return blocks + self.columns.nbytes + self.products.nbytes
 
     def extend(self, rows: Rows, cross: Matrix, block: Matrix) -> bool:
         """Add k rows to the factor. Return False and add none if the larger matrix is not positive definite.
@@ -127,12 +113,11 @@ class Factor:
         diagonal, failed = self._potrf(M, lower=0, clean=0, overwrite_a=1)
         if failed:
             return False
-        more = self._trsm(-1.0, diagonal, above.T @ self._columns, lower=0, trans_a=1)
-        columns, products = np.asfortranarray(np.vstack([self._columns, more])), self._products + more.T @ more
+        more = self._trsm(-1.0, diagonal, above.T @ self.columns, lower=0, trans_a=1)
+        self.columns, self.products = np.asfortranarray(np.vstack([self.columns, more])), self.products + more.T @ more
         self._blocks.append((above, diagonal))
         self.rows = np.concatenate([self.rows, rows])
         self._column_of = np.concatenate([self._column_of, np.full(len(rows), -1, np.intp)])
-        self._columns, self._products = columns, products
         return True
 
     def forward(self, R: Matrix) -> Matrix:
@@ -152,33 +137,18 @@ class Factor:
             left = left[: len(above)] - above @ found[-1]
         return np.concatenate(found[::-1]).astype(np.float64)
 
-    def columns(self, at: Rows, limit: float) -> Columns | None:
-        """Return columns of U'^-1 that include the columns with the indices ``at``.
-
-        Return None if the columns take more than ``limit`` bytes.
-        """
-        m, cached, new = len(self.rows), self._columns.shape[1], at[self._column_of[at] < 0]
-        if self._bytes(cached + len(new), len(new)) > limit and cached:
-            self.drop_columns()
-            cached, new = 0, at
-        if self._bytes(cached + len(new), len(new)) > limit:
-            return None
+    def add_columns(self, at: Rows) -> Rows:
+        """Make the columns of U'^-1 with the indices ``at``, and return where in ``columns`` each of them is."""
+        new = at[self._column_of[at] < 0]
         if len(new):
-            unit = np.zeros((m, len(new)), self.dtype, order="F")
+            unit = np.zeros((len(self.rows), len(new)), self.dtype, order="F")
             unit[new, np.arange(len(new))] = 1
             made = self.forward(unit)
-            cross = self._columns.T @ made
-            self._products = np.vstack([np.hstack([self._products, cross]), np.hstack([cross.T, made.T @ made])])
-            self._columns = np.asfortranarray(np.hstack([self._columns, made]))
-            self._column_of[new] = cached + np.arange(len(new))
-        return Columns(self._columns, self._products, self._column_of[at])
-
-    def _bytes(self, columns: int, new: int) -> int:
-        """Return the bytes of ``columns`` columns of U'^-1, with the temporary arrays for making them.
-
-        new: how many of the ``columns`` are still to be computed.
-        """
-        return self.dtype.itemsize * len(self.rows) * (3 * columns + 2 * new) + 4 * 8 * columns**2
+            cross = self.columns.T @ made
+            self._column_of[new] = self.columns.shape[1] + np.arange(len(new))
+            self.columns = np.asfortranarray(np.hstack([self.columns, made]))
+            self.products = np.vstack([np.hstack([self.products, cross]), np.hstack([cross.T, made.T @ made])])
+        return self._column_of[at]
 
 
 def ridges(dtype: DTypeLike, rows: int) -> Iterator[float]:
@@ -227,33 +197,31 @@ class Face:
         """Replace the gradient by g (m,)."""
         self._forward_g = self._factor.forward(np.array(g[:, None], self._factor.dtype, order="F"))[:, 0]
 
-    def minimum(self, fixed: NDArray[np.bool_], at: Vector, limit: float = np.inf) -> Vector | None:
+    def minimum(self, fixed: NDArray[np.bool_], at: Vector) -> Vector | None:
         """Return the minimiser d (m,), whose entries marked in ``fixed`` (m,) are fixed at the values of ``at`` (m,).
 
-        Return None if there is no minimiser, or if computing it takes more than ``limit`` bytes. The sum of a group is
-        no condition if all entries of the group are fixed.
+        Return None if there is no minimiser. The sum of a group is no condition if all entries of the group are fixed.
         """
         order = np.flatnonzero(fixed)
-        columns = self._factor.columns(order, limit)
-        if columns is None:
-            return None
+        factor, column = self._factor, self._factor.add_columns(order)
         free = (self.sums & ~fixed).any(axis=1)
         sums, W = (self._sums, self._forward_sums) if free.all() else (self._sums[free], self._forward_sums[:, free])
-        n_sums, dtype, solve = len(sums), self._factor.dtype, None
-        multipliers, weights = np.zeros(n_sums + len(order)), np.zeros(len(columns.products), dtype)
+        n_sums, solve = len(sums), None
+        multipliers, weights = np.zeros(n_sums + len(order)), np.zeros(len(factor.products), factor.dtype)
         if len(multipliers):
-            cross = (W.T @ columns.all)[:, columns.at]
+            cross = (W.T @ factor.columns)[:, column]
             S = np.empty((len(multipliers), len(multipliers)))
             S[:n_sums, :n_sums], S[:n_sums, n_sums:], S[n_sums:, :n_sums] = W.T @ W, cross, cross.T
-            S[n_sums:, n_sums:] = columns.products[np.ix_(columns.at, columns.at)]
+            S[n_sums:, n_sums:] = factor.products[np.ix_(column, column)]
             solve = _solver(S, self._refinements > 0)
             if solve is None:
                 return None
-            right = (columns.all.T @ self._forward_g)[columns.at] + at[order]
+            right = (factor.columns.T @ self._forward_g)[column] + at[order]
             multipliers = solve(-np.concatenate([W.T @ self._forward_g, right]))
         for again in range(self._refinements + 1):
-            weights[columns.at] = multipliers[n_sums:]
-            d = -self._factor.back(self._forward_g + W @ multipliers[:n_sums].astype(dtype) + columns.all @ weights)
+            weights[column] = multipliers[n_sums:]
+            w = self._forward_g + W @ multipliers[:n_sums].astype(factor.dtype) + factor.columns @ weights
+            d = -factor.back(w)
             if again == self._refinements or solve is None:
                 break
             residual = np.concatenate([sums @ d, d[order] - at[order]])
@@ -280,12 +248,12 @@ def _solver(S: Vector, singular: bool) -> Callable[[Vector], Vector] | None:
 
 
 def minimum(
-    factor: Factor, g: Vector, bottom: Vector, top: Vector, group: Rows, groups: int, fixed: Rows, limit: float = np.inf
+    factor: Factor, g: Vector, bottom: Vector, top: Vector, group: Rows, groups: int, fixed: Rows
 ) -> Vector | None:
     """Return the change d (m,) of the coefficients in a Newton step.
 
     Entries of d beyond their bounds are fixed at these bounds, and the other entries are computed anew, in at most
-    ROUNDS rounds. Return None if there is no minimum, or if computing it takes more than ``limit`` bytes.
+    ROUNDS rounds. Return None if there is no minimum.
 
     g: derivatives for the rows of the factor, (m,).
     bottom, top: bounds of d, (m,).
@@ -296,7 +264,7 @@ def minimum(
     at_bound[fixed] = True
     d = at
     for _ in range(ROUNDS):
-        found = face.minimum(at_bound, at, limit)
+        found = face.minimum(at_bound, at)
         if found is None:
             return None
         d = found
@@ -395,52 +363,31 @@ class Newton:
         free, cells, width = int(optimality.inside.sum()), self._gram.rows.cost, max(rows.tile_cost, 1.0)
         value = min(cells, profile.cache_cost) if rows.cache.capacity or self._gram.whole else cells
         iteration = profile.outer_cost + profile.selection_cost * n + W * W / 2 * width
-        steps, computed = int(optimality.steps.sum()), rows.counts.computed
+        steps, computed = optimality.steps, rows.computed
         cost = computed * n * value + outer * iteration + steps * (profile.smo_cost + profile.smo_row_cost * W)
         reusable = self._factor is not None and abs(len(self._factor.rows) - free) <= MAX_CHANGED / 2 * free
         work = SOLVES * free**2 if reusable else free**3 / 6
         price = profile.factor_cost * work + (0 if reusable else free * free / 2 * width) + n * free * value + iteration
         price += SMALL * profile.outer_cost
         pays = self._costs.pays(cost, optimality.worst, tol, price, computed > LATE * n)
-        return pays and LEAST <= free <= MOST and self._block(0, free, rows.tile_memory.nbytes + self._reserved) > 0
+        return pays and LEAST <= free <= MOST and self._fits(free)
 
-    def _block(self, before: int, new: int, freed: int = 0) -> int:
-        """Return the largest number of rows of a block with which a factor of ``before`` rows can grow by ``new`` rows.
-
-        Return 0 if memory is too small even for the smallest block. freed: bytes that will be freed before the step.
-        """
-        stream = self._stream
-        left = stream.limit - stream.allocated
-        for block in range(min(_round_up(max(before, new)), BLOCK), 0, -ALIGN):
-            rows = _round_up(_block_rows(before, new, block))
-            device = self._gram.panel_bytes(rows), self._dtype.itemsize * rows**2
-            total = sum(device) + ROW_EXTRA * rows + self._host_bytes(before, new, block)
-            if max(device) <= stream.largest and total <= left + freed and ROW_EXTRA * rows <= left:
-                return block
-        return 0
-
-    def _host_bytes(self, before: int, new: int, block: int) -> int:
-        """Return the bytes by which the factor grows on the host, with temporary arrays, for ``new`` more rows."""
-        more, columns = new * before + new * (new + block) // 2, before + new + TEMPORARIES * block
-        cached = GROWTH * self._factor.cached_bytes if before and self._factor else 0
-        return self._dtype.itemsize * (more + block * columns) + cached
+    def _fits(self, free: int) -> bool:
+        """Return whether memory holds a new factor of ``free`` rows, and the arrays that a step with it needs."""
+        stream, rows = self._stream, _round_up(2 * min(free, BLOCK))
+        device = self._gram.panel_bytes(rows), self._dtype.itemsize * rows**2
+        host = free**2 * (COPIES * self._dtype.itemsize + PRODUCTS)
+        free_bytes = stream.limit - stream.allocated + self._reserved
+        return max(device) <= stream.largest and sum(device) + host <= free_bytes
 
     def find_change(self) -> Vector | None:
         """Return the change (1, n) of the coefficients that moves the free coefficients to their joint minimum.
 
-        Return None if there is no minimum, or no memory to compute it. The factor is kept for the next step if that
-        leaves enough memory to the outer iterations.
+        Return None if there is no minimum. The factor is kept for the next step if that leaves enough memory to the row
+        cache.
         """
-        needed = self._rows.tile_memory.nbytes + self._rows.cache.growth_bytes
-        try:
-            change = self._find_change(*self._state.now())
-        except (MemoryLimitError, DeviceError, MemoryError):
-            change = None
-            self.release()
-        if self._factor and self._stream.limit - self._stream.allocated < needed + self._reserved:
-            self._factor.drop_columns()
-            self._keep(self._factor)
-        if self._stream.limit - self._stream.allocated < needed + self._reserved:
+        change = self._find_change(*self._state.now())
+        if self._stream.limit - self._stream.allocated < self._rows.cache.growth_bytes + self._reserved:
             self.release()
         if change is None:
             self._costs.record(False)
@@ -456,10 +403,9 @@ class Newton:
         g, x, epsilon = np.where(optimality.inside, optimality.right, 0)[rows], b[0, rows], problem.epsilon > 0
         lowest = np.where(epsilon & (x > 0), 0.0, problem.lo[0, rows])
         highest = np.where(epsilon & (x < 0), 0.0, problem.hi[0, rows])
-        limit = self._stream.limit - self._stream.allocated
         with one_thread():
             group, groups = optimality.group[rows], len(problem.totals)
-            d = minimum(factor, g, lowest - x, highest - x, group, groups, leaving, limit)
+            d = minimum(factor, g, lowest - x, highest - x, group, groups, leaving)
         self._keep(factor)
         if d is None:
             return None
@@ -504,22 +450,17 @@ class Newton:
         """Return a factor of K among rows that include the rows ``free``.
 
         The last factor is extended if few rows have become free or reached a bound since then; else a new factor is
-        made. Return None if K among the rows is not positive definite, or memory is too small.
+        made. Return None if K among the rows is not positive definite.
         """
         last = self._factor
         if last is not None:
             new = np.setdiff1d(free, last.rows)
             leaving = len(last.rows) + len(new) - len(free)
-            if len(new) + leaving <= MAX_CHANGED * len(free):
-                block = self._block(len(last.rows), len(new)) if len(new) else 0
-                if not len(new) or (block and self._grow(last, new, block)):
-                    return self._keep(last)
+            if len(new) + leaving <= MAX_CHANGED * len(free) and (not len(new) or self._grow(last, new)):
+                return self._keep(last)
         self.release()
-        block = self._block(0, len(free))
-        if not block:
-            return None
-        of = ridges(self._dtype, len(free))
-        made = factor_with_ridge(self._dtype, of, self._scale, lambda factor: self._grow(factor, free, block))
+        tried = ridges(self._dtype, len(free))
+        made = factor_with_ridge(self._dtype, tried, self._scale, lambda factor: self._grow(factor, free))
         return self._keep(made) if made else None
 
     def _keep(self, factor: Factor) -> Factor:
@@ -528,71 +469,51 @@ class Newton:
         self._factor, self._reserved = factor, factor.nbytes
         return factor
 
-    def _grow(self, factor: Factor, rows: Rows, block: int) -> bool:
-        """Extend ``factor`` by the ``rows``, ``block`` of them at a time; return whether that succeeded."""
-        m, n = len(factor.rows), len(rows)
-        host = self._host_bytes(m, n, block)
-        self._stream.reserve(host)
-        try:
-            with self._kernel_block(_block_rows(m, n, block)) as square:
-                pieces = (rows[first : first + block] for first in range(0, n, block))
-                return all(self._extend(factor, some, block, square) for some in pieces)
-        finally:
-            self._stream.reserve(-host)
+    def _grow(self, factor: Factor, rows: Rows) -> bool:
+        """Extend ``factor`` by the ``rows``, BLOCK of them at a time; return whether that succeeded."""
+        stream, m, n = self._stream, len(factor.rows), len(rows)
+        panel = self._gram.panel(_round_up(min(BLOCK, m + max(0, n - BLOCK)) + min(BLOCK, n)), square=True)
+        W = panel.capacity
+        buffers = [stream.buffer(nbytes) for nbytes in (4 * W, 4, self._dtype.itemsize * W**2)]
+        grown = all(self._extend(factor, rows[first : first + BLOCK], panel, buffers) for first in range(0, n, BLOCK))
+        stream.finish()
+        stream.free(*buffers, *panel.buffers())
+        return grown
 
-    def _extend(self, factor: Factor, rows: Rows, block: int, square: KernelBlock) -> bool:
+    def _extend(self, factor: Factor, rows: Rows, panel: Panel, buffers: list[Buffer]) -> bool:
         """Extend ``factor`` by one block of rows; return whether that succeeded.
 
-        square: function that returns K between and among given rows (:meth:`_kernel_block`).
+        panel, buffers: memory for :meth:`_kernel_values`.
         """
         cross = np.empty((len(factor.rows), len(rows)), self._dtype, order="F")
-        for first in range(0, max(1, len(cross)), block):
-            known = factor.rows[first : first + block]
-            cross[first : first + len(known)], block_of_K = square(known, rows)
+        for first in range(0, max(1, len(cross)), BLOCK):
+            known = factor.rows[first : first + BLOCK]
+            cross[first : first + len(known)], among = self._kernel_values(known, rows, panel, *buffers)
         with one_thread():
-            return factor.extend(rows, cross, block_of_K)
+            return factor.extend(rows, cross, among)
 
-    @contextmanager
-    def _kernel_block(self, rows: int) -> Iterator[KernelBlock]:
-        """Yield a function of two arrays of row numbers, which together have at most ``rows`` numbers.
+    def _kernel_values(
+        self, known: Rows, others: Rows, panel: Panel, at: Buffer, count: Buffer, out: Buffer
+    ) -> tuple[Matrix, Matrix]:
+        """Return K between the rows ``known`` and ``others``, and the lower triangle of K among ``others``.
 
-        It returns K between the first and the second rows, and the lower triangle of K among the second rows.
+        panel: memory for all of these rows as right-hand rows of a product.
+        at, count, out: memory for their numbers, for how many they are, and for K among them.
         """
-        stream, gram = self._stream, self._gram
-        panel, made = gram.panel(_round_up(rows), square=True), []
-        try:
-            for nbytes in (4 * panel.capacity, 4, self._dtype.itemsize * panel.capacity**2):
-                made.append(stream.buffer(nbytes))
-            at, count, out = made
-            W = panel.capacity
-
-            def square(known: Rows, others: Rows) -> tuple[Matrix, Matrix]:
-                k, m = len(known), len(known) + len(others)
-                places = np.full(W, -1, np.int32)
-                places[:m] = gram.rows.position[np.concatenate([known, others])]
-                stream.write(at, places)
-                stream.write(count, np.array([m], np.int32))
-                whole = k - k % max(gram.rows.lanes, gram.width)
-                if not self._rows.tile_if_cached(places[:m], at, W, whole, out):
-                    gram.gather(panel, at, count)
-                    gram.tile(panel, Tile(at, count, out, whole, symmetric=True, most=m))
-                K = stream.read(out, self._dtype, (W, W))
-                return np.concatenate([K[:whole, k:m], K[k:m, whole:k].T]), K[k:m, k:m].copy()
-
-            yield square
-        finally:
-            stream.finish()
-            stream.free(*made, *panel.buffers())
+        stream, gram, W = self._stream, self._gram, panel.capacity
+        k, m = len(known), len(known) + len(others)
+        places = np.full(W, -1, np.int32)
+        places[:m] = gram.rows.position[np.concatenate([known, others])]
+        stream.write(at, places)
+        stream.write(count, np.array([m], np.int32))
+        whole = k - k % max(gram.rows.lanes, gram.width)
+        if not self._rows.tile_if_cached(places[:m], at, W, whole, out):
+            gram.gather(panel, at, count)
+            gram.tile(panel, Tile(at, count, out, whole, symmetric=True, most=m))
+        K = stream.read(out, self._dtype, (W, W))
+        return np.concatenate([K[:whole, k:m], K[k:m, whole:k].T]), K[k:m, k:m].copy()
 
 
 def _round_up(rows: int) -> int:
     """Return the number ``rows`` rounded up to a multiple of ALIGN, for panels of right-hand rows."""
     return -(-rows // ALIGN) * ALIGN
-
-
-def _block_rows(before: int, new: int, block: int) -> int:
-    """Return the largest number of rows in one call of :meth:`Newton._kernel_block`'s function.
-
-    The function gets one block of the factor's rows and one block of the new rows.
-    """
-    return min(block, before + max(0, new - block)) + min(block, new)

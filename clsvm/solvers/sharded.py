@@ -39,13 +39,13 @@ from clsvm.gram.layouts.record import Plan
 from clsvm.gram.products import Gram, Tile, Update
 from clsvm.kernels import Kernel
 from clsvm.kernels.expression import Extent
-from clsvm.opencl.stream import Buffer, Stream
+from clsvm.opencl.stream import Stream
 from clsvm.problem import Constraint, Problem, Vector
 from clsvm.solvers import certificate
 from clsvm.solvers.kernel_rows import new_cache, sizes
 from clsvm.solvers.result import Settings
 from clsvm.solvers.smo import Loop, Optimality
-from clsvm.solvers.state import Limits, Selection, SmoKernel, State, max_working_set, mirror, shard
+from clsvm.solvers.state import Limits, Selection, SmoKernel, State, max_working_set, mirror
 
 Rows = NDArray[np.intp]
 Requests = Sequence[Request | None]  # arguments of a call for each shard, None for a shard that is not called
@@ -291,11 +291,10 @@ class Sharded(Loop):
         candidates = self._candidates
         inside, sums = (np.sum([getattr(one, name) for one in candidates], axis=0) for name in ("inside", "sums"))
         least, most = _extremes(candidates, self.problem.groups)
-        optimality = least[None], most[None], inside[None], sums[None]
-        return Optimality(self.problem, *optimality, np.array([self._steps]), self._directory.computed)
+        return Optimality(self.problem, least, most, inside, sums, self._steps, self._directory.computed)
 
     def _sums(self, rho: Vector) -> Vector:
-        return np.sum(self._call("objective", [(rho.ravel(),)] * len(self._candidates)), axis=0)[None]
+        return np.sum(self._call("objective", [(rho.ravel(),)] * len(self._candidates)), axis=0)
 
     def _now(self) -> tuple[Problem, Vector, Vector]:
         return self._rounded, self._b, np.concatenate(self._call("f", [()] * len(self._candidates)))[None]
@@ -473,8 +472,7 @@ class Shard:
         self.n = X.shape[0]
         self.state = State(stream, self.gram, 1)
         self._is_loaded = False
-        self._k = {name: stream.variant(shard(stream.profile, dtype), name) for name in ("put", "mark", "get")}
-        self._k["update"] = stream.variant(programs.update(stream.profile, dtype))
+        self._update = stream.variant(programs.update(stream.profile, dtype))
 
     def info(self, working_set: int | str, cache: float | str, n: int) -> ShardInfo:
         """Return the shard's properties, and the sizes of working set and row cache that suit the shard.
@@ -494,9 +492,10 @@ class Shard:
         cache. A further call must give the same W and cache_bytes.
         """
         self.state.load(problem, b, (b, problem.q))
+        self._b = self.state.padded(b)  # coefficients (1, rows) in the device's order
         if not self._is_loaded:
             self._is_loaded = True
-            self.selection = Selection(self.gram, problem.constraint, 1, W)
+            self.selection = Selection(self.gram, problem.constraint, W)
             self.cache = new_cache(self.stream, self.gram.rows, cache_bytes, W)
 
     def step(self, change: Change) -> Candidates:
@@ -509,15 +508,16 @@ class Shard:
 
     def _apply_change(self, change: Change) -> None:
         stream, at = self.stream, self.gram.rows.position
-        changed, hits, state = len(change.rows), len(change.hits), self.state
-        if changed:
-            self._k["put"]((changed,), None, stream.upload(at[change.rows]), stream.wide(change.b), state.b)
+        hits, state = len(change.hits), self.state
+        if len(change.rows):
+            self._b[0, at[change.rows]] = change.b
+            stream.write_wide(state.b, self._b)
         self.cache.reserve(change.computed, 1)
         if hits:
             D, store = stream.wide(change.hit_weights), self.cache.store(stream.upload(change.hits))
             update, count = Update(1, state.n, state.f, D, hits), stream.upload(np.array([hits], np.int32))
             size = programs.update_range(stream.profile, state.n)
-            self._k["update"](*size, store.arguments(), update.arguments(), count)
+            self._update(*size, store.arguments(), update.arguments(), count)
         if change.X is not None:
             self._accumulate(change.X, change.weights, change.slots)
 
@@ -538,27 +538,18 @@ class Shard:
 
     def _find_candidates(self, change: Change) -> Candidates:
         stream, selection, rows = self.stream, self.selection, self.gram.rows
+        staying, in_set = rows.position[change.staying], np.zeros(rows.n_pad, np.uint8)
+        in_set[staying] = 1
         selection.clear()
-        staying = np.zeros(0)
-        if len(change.staying):
-            at = stream.upload(rows.position[change.staying])
-            self._k["mark"]((len(change.staying),), None, at, selection.in_set)
-            staying = self._read_gradients(at, len(change.staying))
+        stream.write(selection.in_set, in_set)
         selection.find_extremes(self.state.view)
         optimality, _ = selection.optimality()
         selection.merge_extremes(change.least, change.most)
         selection.choose(self.state.view, change.stay)
         ws = stream.read(selection.ws, np.int32, selection.W)[change.stay :]
         ws = ws[ws >= 0]
-        f = self._read_gradients(stream.upload(ws), len(ws)) if len(ws) else np.zeros(0)
-        chosen = rows.order[ws]
-        least, most, inside, sums = (one[0] for one in optimality)
-        return Candidates(chosen, f, self.prepared(chosen), staying, least, most, inside, sums, self.cache.capacity)
-
-    def _read_gradients(self, at: Buffer, count: int) -> Vector:
-        out = self.stream.buffer(8 * count)
-        self._k["get"]((count,), None, at, self.state.f, out)
-        return self.stream.read_wide(out, count)
+        f, chosen = stream.read_wide(self.state.f, rows.n_pad), rows.order[ws]
+        return Candidates(chosen, f[ws], self.prepared(chosen), f[staying], *optimality, self.cache.capacity)
 
     def prepared(self, rows: Positions) -> Data:
         """Return the rows numbered ``rows`` as a shard sends them: minus the plan's centre, cast to ``self.dtype``."""
@@ -577,7 +568,7 @@ class Shard:
     def objective(self, rho: Vector) -> Vector:
         """Return the shard's part of the three sums of Loop._sums, (3,), at the offsets rho (groups,)."""
         with self.stream.scratch():
-            return self.selection.sums(self.state.view, self.state.q, self.stream.wide(rho))[0]
+            return self.selection.sums(self.state.view, self.state.q, self.stream.wide(rho))
 
     def f(self) -> Vector:
         """Return the gradients f (n,) of the shard's rows."""

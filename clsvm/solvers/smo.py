@@ -7,7 +7,6 @@ tol, the loop continues from the float64 values.
 """
 
 from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from time import perf_counter
@@ -41,15 +40,15 @@ class Optimality:
     Attributes
     ----------
     least
-        smallest derivative of the coefficients that can rise, (problems, groups).
+        smallest derivative of the coefficients that can rise, (groups,).
     most
-        largest derivative of the coefficients that can fall, (problems, groups).
+        largest derivative of the coefficients that can fall, (groups,).
     inside
-        number of free coefficients, (problems, groups).
+        number of free coefficients, (groups,).
     sums
-        sum of the derivatives of the free coefficients, (problems, groups).
+        sum of the derivatives of the free coefficients, (groups,).
     steps
-        SMO iterations of each problem so far, (problems,).
+        SMO iterations so far.
     rows
         rows of K computed so far.
     """
@@ -59,7 +58,7 @@ class Optimality:
     most: Vector
     inside: NDArray[Any]
     sums: Vector
-    steps: NDArray[np.int64]
+    steps: int
     rows: int
 
     @cached_property
@@ -75,7 +74,7 @@ class Optimality:
         """Return the offset of each group, (problems, groups)."""
         if not self.problem.constraint.has_offset:
             return np.zeros((self.problem.problems, 1))
-        return certificate.offsets(self.least, self.most, self.inside, self.sums)
+        return certificate.offsets(self.least, self.most, self.inside, self.sums)[None]
 
 
 @dataclass
@@ -181,7 +180,7 @@ class Loop(ABC):
 
     @abstractmethod
     def _sums(self, rho: Vector) -> Vector:
-        """Return three numbers for each problem, (problems, 3): b'(f - q), q'b + epsilon * sum |b|, and the loss.
+        """Return three numbers (3,): b'(f - q), q'b + epsilon * sum |b|, and the loss.
 
         rho: offsets (problems, groups) at which the loss is computed.
         """
@@ -192,15 +191,6 @@ class Loop(ABC):
         Return whether a Newton step was made in their place.
         """
         return False
-
-    def cleared(self) -> AbstractContextManager[None]:
-        """Return a context in which the memory of outer iterations is free for other use."""
-        return nullcontext()
-
-    def solution(self) -> tuple[Vector, Vector]:
-        """Return b and f in the caller's order of rows, with b clipped to the exact bounds of the problem."""
-        problem, b, f = self._now()
-        return self.problem.snapped(b, problem.lo, problem.hi), f
 
     def run(self) -> Result:
         """Iterate to the end of the solve. On Ctrl-C save the coefficients and raise KeyboardInterrupt."""
@@ -237,9 +227,8 @@ class Loop(ABC):
         violation, gap = optimality.worst, self._record_check(optimality)
         if violation <= s.tol and history.close_checks < CLOSE_CHECKS and not self._close_enough(violation):
             history.close_checks += 1
-            status = ended(s, np.inf, np.inf, int(optimality.steps.min()), history.deadline)
-        else:
-            status = ended(s, violation, gap, int(optimality.steps.min()), history.deadline)
+            violation = gap = np.inf
+        status = ended(s, violation, gap, optimality.steps, history.deadline)
         if status and status.converged:
             return self._confirm(status, violation)
         if status:
@@ -249,7 +238,7 @@ class Loop(ABC):
             history.saved = perf_counter()
         if self._stalled(optimality):
             return Status.STALLED, False
-        history.steps = int(optimality.steps.sum())
+        history.steps = optimality.steps
         return None, self._between_checks(optimality)
 
     def _confirm(self, status: Status, violation: float) -> tuple[Status | None, bool]:
@@ -263,7 +252,9 @@ class Loop(ABC):
         by_tol = status is Status.TOLERANCE
         check = self._check_float64(violation, s.tol if by_tol else violation, gap=not by_tol)
         history.add_seconds("exact", started)
-        if check.violation <= s.tol if by_tol else not check.rows.any() or self._gap() <= (s.gap_tol or 0):
+        if check.violation <= s.tol if by_tol else not check.rows.any():
+            return status, False
+        if not by_tol and relative_gap(*self._objectives(self._read().rho)) <= (s.gap_tol or 0):
             return status, False
         history.certificates += 1
         if history.certificates > MAX_CERTIFICATES:
@@ -280,10 +271,9 @@ class Loop(ABC):
         """
         if self.check.exact is None:
             return certificate.CheckResult(violation, np.zeros(0, bool), np.zeros((0, 0)))
-        with self.cleared():
-            check = self.check(*self._now(), violation, tol, gap)
-            if check.rows.any():
-                self._replace(check.f)
+        check = self.check(*self._now(), violation, tol, gap)
+        if check.rows.any():
+            self._replace(check.f)
         self.history.exact_rows += int(check.rows.sum())
         return check
 
@@ -311,14 +301,14 @@ class Loop(ABC):
         if optimality.worst < 0.99 * history.best:
             history.best, history.best_at = optimality.worst, history.outer
         if history.outer - history.best_at > PATIENCE + 50 * self.n // self.W:
-            level = float(self._objectives(optimality.rho)[1].sum())
+            level = self._objectives(optimality.rho)[1]
             rises = level > history.level + 1e-9 * abs(level)
             insufficient = certificate.INSUFFICIENT * self.settings.tol
             imprecise = self.check.exact is not None and self.check.error_bound(self.coefficients()) > insufficient
             history.best_at, history.level = history.outer, level
             if imprecise or not rises:
                 return True
-        return bool(history.outer) and int(optimality.steps.sum()) == history.steps
+        return bool(history.outer) and optimality.steps == history.steps
 
     def _record_check(self, optimality: Optimality) -> float:
         """Update trace and progress display; return the relative duality gap if it is due, else nan.
@@ -340,44 +330,40 @@ class Loop(ABC):
             s.progress(point)
         return point.gap if wanted else float("nan")
 
-    def _point(self, optimality: Optimality, objectives: tuple[Vector, Vector] | None) -> Point:
+    def _point(self, optimality: Optimality, objectives: tuple[float, float] | None) -> Point:
         """Return the point of the trace for this optimality state.
 
-        objectives: primal and dual objective of each problem, or None if they were not evaluated.
+        objectives: primal and dual objective, or None if they were not evaluated.
         """
         history, primal, dual, gap = self.history, *3 * (float("nan"),)
         if objectives:
-            primal, dual = (float(one.sum()) for one in objectives)
-            gap = float(max(map(relative_gap, *objectives)))
-        steps, seconds = int(optimality.steps.sum()), perf_counter() - history.began
-        return Point(seconds, steps, history.outer, primal, dual, gap, optimality.worst, optimality.rows)
+            (primal, dual), gap = objectives, relative_gap(*objectives)
+        seconds = perf_counter() - history.began
+        return Point(seconds, optimality.steps, history.outer, primal, dual, gap, optimality.worst, optimality.rows)
 
-    def _gap(self) -> float:
-        """Return the relative duality gap of the current state."""
-        return float(max(map(relative_gap, *self._objectives(self._read().rho))))
-
-    def _objectives(self, rho: Vector) -> tuple[Vector, Vector]:
-        """Return the primal and the dual objective of each problem at offsets rho (problems, groups)."""
-        quadratic, linear, loss = self._sums(rho).T
+    def _objectives(self, rho: Vector) -> tuple[float, float]:
+        """Return the primal and the dual objective at offsets rho (problems, groups)."""
+        quadratic, linear, loss = self._sums(rho).tolist()
         primal = quadratic / 2 + loss
         if self.problem.constraint.has_offset:
-            primal -= (rho.reshape(self.problem.problems, -1) * self.problem.total).sum(axis=1)
+            primal -= float((rho * self.problem.total).sum())
         return primal, -(quadratic / 2 + linear)
 
     def _result(self, status: Status) -> Result:
-        history, optimality, (b, f) = self.history, self._read(), self.solution()
+        history, optimality, (problem, b, f) = self.history, self._read(), self._now()
+        b = self.problem.snapped(b, problem.lo, problem.hi)
         fixed = self.problem.constraint.has_offset
         rho = certificate.of(self.problem, b, f).rho.reshape(len(b), -1) if fixed else optimality.rho
-        objectives = self._objectives(rho)
-        history.trace.append(self._point(optimality, objectives))
+        primal, dual = self._objectives(rho)
+        history.trace.append(self._point(optimality, (primal, dual)))
         return Result(
             b=b,
             f=f,
             rho=rho,
-            primal=float(objectives[0].sum()),
-            dual=float(objectives[1].sum()),
+            primal=primal,
+            dual=dual,
             violation=optimality.worst,
-            steps=int(optimality.steps.sum()),
+            steps=optimality.steps,
             status=status,
             error_bound=self.check.error_bound(b),
             exact_rows=history.exact_rows,

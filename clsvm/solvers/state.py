@@ -85,14 +85,6 @@ def respond(profile: Profile, dtype: str) -> Variant:
     return Variant(f"respond {dtype}", sources.cl("solvers/respond"), (*record.options(profile, dtype),), "respond")
 
 
-def shard(profile: Profile, dtype: str) -> Variant:
-    """Return the program with the kernels put, mark and get, which work on single rows of a shard.
-
-    The kernels set coefficients, mark rows as in the working set, and read gradients.
-    """
-    return Variant(f"shard {dtype}", _cl("shard"), (*record.options(profile, dtype),), "put")
-
-
 SQUARE = 16  # carry.cl copies blocks of SQUARE x SQUARE values; must equal SIDE there
 
 
@@ -121,15 +113,6 @@ def mirror(stream: Stream, dtype: str) -> Callable[[int, int, Buffer], None]:
     """
     kernel = stream.variant(carry(stream.profile, dtype), "mirror")
     return lambda W, reused, Q: kernel(*squares(stream.profile, W, W - reused), W, reused, Q)
-
-
-def carrier(stream: Stream, dtype: str) -> Callable[[int, int, Buffer], None]:
-    """Return a function that moves the values among the rows that a working set keeps, in a tile Q (W, W).
-
-    The function's arguments are the number of rows that stay, W and Q.
-    """
-    kernel = stream.variant(carry(stream.profile, dtype), "carry")
-    return lambda known, W, Q: kernel(*squares(stream.profile, known, known), W, known, Q)
 
 
 def max_working_set(stream: Stream) -> float:
@@ -193,7 +176,7 @@ class SmoKernel:
 class View(NamedTuple):
     """Name the buffers by which working sets are chosen.
 
-    f, b, lo, hi: gradients, coefficients and bounds, each (working sets, n).
+    f, b, lo, hi: gradients, coefficients and bounds, each (problems, n).
     epsilon: one number, the factor of |b| in the dual.
     """
 
@@ -281,16 +264,8 @@ class State:
             s.free(at, count, D)
 
 
-def _chunks(profile: Profile, n: int) -> int:
-    # A chunk has at least ``least`` rows, since each chunk needs memory for BINS bins.
-    least = BINS if profile.style == "simd" else max(64, 2 * profile.group)
-    return max(1, min(profile.chunks, n // least))
-
-
 class Selection:
-    """Choose ``sets`` working sets of W rows each from n rows, which kernels scan in chunks.
-
-    Each problem has a working set; coupled problems have one together. Call :meth:`clear` first.
+    """Choose a working set of W rows from n rows, which kernels scan in chunks. Call :meth:`clear` first.
 
     Attributes
     ----------
@@ -298,64 +273,56 @@ class Selection:
         extremes of the dual's derivatives in each chunk of rows, and the rows that have them, at the last
         :meth:`find_extremes` (extremes.cl).
     counters
-        the solve's counters (problems, 4), which the host reads together with ``numbers`` and ``places``.
+        the solve's counters (4,), which the host reads together with ``numbers`` and ``places``.
     ws
-        row numbers of each working set, -1 for no row. There is memory for ``stride`` row numbers, and W are used.
+        row numbers of the working set, -1 for no row. There is memory for ``stride`` row numbers, and W are used.
     """
 
-    def __init__(
-        self, gram: Operator, constraint: Constraint, sets: int, W: int, stride: int | None = None, problems: int = 1
-    ) -> None:
+    def __init__(self, gram: Operator, constraint: Constraint, W: int, stride: int | None = None) -> None:
         stream, n = gram.stream, gram.rows.n_pad
         profile = stream.profile
-        self.stream, self.sets, self.n, self.W, self.stride = stream, sets, n, W, stride or W
+        self.stream, self.n, self.W, self.stride = stream, n, W, stride or W
         self._directions = 2 if constraint.has_offset else 1
-        self.chunks = _chunks(profile, n)
+        # A chunk has at least ``least`` rows, since each chunk needs memory for BINS bins.
+        least = BINS if profile.style == "simd" else max(64, 2 * profile.group)
+        self.chunks = max(1, min(profile.chunks, n // least))
         self.chunk = -(-n // (self.chunks * WHOLE)) * WHOLE
-        self.in_set, self.ws = stream.buffer(sets * n), stream.buffer(4 * sets * self.stride)
-        bins, pieces = 2 * BINS, sets * self.chunks
-        sizes = bins * pieces, bins * sets, 4 * sets, 4 * pieces
+        self.in_set, self.ws = stream.buffer(n), stream.buffer(4 * self.stride)
+        sizes = 2 * BINS * self.chunks, 2 * BINS, 4, 4 * self.chunks
         self._histogram = tuple(stream.zeros(4 * size) for size in sizes)  # counts, totals, ends, shares of count.cl
-        shape = sets, self.chunks, constraint.groups, 4
-        initial = stream.as_wide(np.zeros(shape)), np.zeros(shape, np.int32), np.zeros((problems, 4), np.int64)
+        shape = self.chunks, constraint.groups, 4
+        initial = stream.as_wide(np.zeros(shape)), np.zeros(shape, np.int32), np.zeros(4, np.int64)
         self._extremes = join_arrays(stream, initial)
         self.numbers, self.places, self.counters = self._extremes.each
         self.program = selection(profile, gram.rows.dtype, constraint)
         names = ["extremes", "histogram", "threshold", "collect", "objective"]
         names += ["share"] * (profile.style == "workgroup")
         self._k = {name: stream.variant(self.program, name) for name in names}
-        self._sums = stream.zeros(8 * 3 * pieces)
-
-    @staticmethod
-    def nbytes(profile: Profile, sets: int, n: int, W: int) -> int:
-        """Return the approximate bytes on the device for choosing ``sets`` working sets of W rows each from n rows."""
-        return sets * (n + 4 * W + 8 * BINS * _chunks(profile, n))
+        self._sums = stream.zeros(8 * 3 * self.chunks)
 
     def clear(self) -> None:
-        """Empty the working sets. This is also needed after an iteration was interrupted."""
-        self.stream.clear(self.in_set, self.sets * self.n)
-        self.stream.write(self.ws, np.full(self.sets * self.stride, -1, np.int32))
-        self.stream.clear(self._histogram[1], 4 * 2 * BINS * self.sets)
+        """Empty the working set. This is also needed after an iteration was interrupted."""
+        self.stream.clear(self.in_set, self.n)
+        self.stream.write(self.ws, np.full(self.stride, -1, np.int32))
+        self.stream.clear(self._histogram[1], 4 * 2 * BINS)
 
     def over_rows(self, kernel: Any, *arguments: Any) -> None:
-        """Launch a kernel over the n rows for every working set, with a work-group for each chunk of rows."""
+        """Launch a kernel over the n rows, with a work-group for each chunk of rows."""
         group = self.stream.profile.group
-        kernel((group * self.chunks, self.sets), (group, 1), self.n, self.chunk, *arguments)
+        kernel((group * self.chunks,), (group,), self.n, self.chunk, *arguments)
 
     def find_extremes(self, view: View) -> None:
         """Compute the optimality state at the current f and b: extremes and sums of the dual's derivatives."""
         self.over_rows(self._k["extremes"], view, self.numbers, self.places)
 
     def sums(self, *arguments: Any, kernel: Any = None) -> Vector:
-        """Return three sums for each problem, from which the host computes objectives: quadratic, linear and loss.
-
-        The shape is (problems, 3). Coupled problems have these sums together, (1, 3).
+        """Return three sums (3,), from which the host computes the objectives: quadratic, linear and loss.
 
         arguments: the leading arguments of the kernel.
         kernel: kernel that computes the sums, by default "objective". Its formulas stand in extremes.cl.
         """
         self.over_rows(kernel or self._k["objective"], *arguments, self._sums)
-        return np.asarray(self.stream.read_wide(self._sums, (self.sets, self.chunks, 3)).sum(axis=1))
+        return np.asarray(self.stream.read_wide(self._sums, (self.chunks, 3)).sum(axis=0))
 
     def merge_extremes(self, least: Vector, most: Vector) -> None:
         """Add the extreme derivatives in other shards to the optimality state, from which :meth:`choose` chooses rows.
@@ -364,41 +331,41 @@ class Selection:
         most: largest derivatives (groups,) of falling coefficients in other shards.
         """
         numbers, places, counters = self.read_extremes()
-        lower, higher = least < numbers[0, 0, :, 0], most > numbers[0, 0, :, 1]
-        numbers[0, 0, lower, 0], numbers[0, 0, higher, 1] = least[lower], most[higher]
-        places[0, 0, lower, 0] = places[0, 0, higher, 1] = np.iinfo(np.int32).max  # no row of this shard
+        lower, higher = least < numbers[0, :, 0], most > numbers[0, :, 1]
+        numbers[0, lower, 0], numbers[0, higher, 1] = least[lower], most[higher]
+        places[0, lower, 0] = places[0, higher, 1] = np.iinfo(np.int32).max  # no row of this shard
         self._extremes.write(self.stream, (self.stream.as_wide(numbers), places, counters))
 
     def choose(self, view: View, stay: int) -> None:
-        """Keep the first ``stay`` rows of each working set and choose all others, in two passes over n rows (count.cl).
+        """Keep the first ``stay`` rows of the working set and choose all others, in two passes over n rows (count.cl).
 
         Call :meth:`find_extremes` before, with the same f and b.
         """
         quota, group = (self.W - stay) // self._directions, self.stream.profile.group
         counts, totals, ends, shares = self._histogram
         self.over_rows(self._k["histogram"], view, self.in_set, self.numbers, self.places, counts, totals)
-        self._k["threshold"]((group * self.sets,), (group,), self.chunks, quota, self._histogram)
+        self._k["threshold"]((group,), (group,), self.chunks, quota, self._histogram)
         if "share" in self._k:
             self.over_rows(self._k["share"], counts, ends, shares)
-        chosen = (self.numbers, self.places, ends, shares, quota, stay, self.stride, self.ws)
+        chosen = (self.numbers, self.places, ends, shares, quota, stay, self.ws)
         self.over_rows(self._k["collect"], view, self.in_set, chosen)
 
     def read_extremes(self) -> tuple[Vector, NDArray[np.int32], NDArray[np.int64]]:
         """Read the optimality state that extremes.cl computed, and the counters of the solve.
 
-        Return three arrays. The first has extremes and sums, the second row numbers and counts, both of shape (working
-        sets, chunks, groups, 4), as extremes.cl writes them. The third has the counters (problems, 4).
+        Return three arrays. The first has extremes and sums, the second row numbers and counts, both of shape (chunks,
+        groups, 4), as extremes.cl writes them. The third has the counters (4,).
         """
         numbers, places, counters = self._extremes.read(self.stream)
         return self.stream.narrow(numbers), places, counters
 
     def optimality(self) -> tuple[tuple[Vector, Vector, NDArray[Any], Vector], NDArray[np.int64]]:
-        """Read the optimality state over all chunks of rows, and the counters (problems, 4).
+        """Read the optimality state over all chunks of rows, and the counters (4,).
 
-        The state has four arrays (working sets, groups): the smallest derivative of coefficients that can rise, the
+        The state has four arrays (groups,): the smallest derivative of coefficients that can rise, the
         largest derivative of coefficients that can fall, the number of free coefficients and the sum of their
         derivatives.
         """
         numbers, places, counters = self.read_extremes()
-        least, most = numbers[..., 0].min(axis=1), numbers[..., 1].max(axis=1)
-        return (least, most, places[..., 2].sum(axis=1), numbers[..., 2].sum(axis=1)), counters
+        least, most = numbers[..., 0].min(axis=0), numbers[..., 1].max(axis=0)
+        return (least, most, places[..., 2].sum(axis=0), numbers[..., 2].sum(axis=0)), counters

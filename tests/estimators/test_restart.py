@@ -193,15 +193,14 @@ def test_solved_ones_are_not_solved_again(
 
 @pytest.mark.parametrize("small", [True, False])
 def test_one_in_progress_stays_where_it_stands(device: str, tmp_path: Path, small: bool, monkeypatch: Any) -> None:
-    """Small ones are told of after each launch, a large one where it is interrupted."""
+    """Small ones are told of after their batch, a large one where it is interrupted."""
     file = tmp_path / "state"
     if not small:
         monkeypatch.setattr(batch, "max_rows", lambda stream: 100)
-    monkeypatch.setattr(batch, "LAUNCH", 1)
     whole = machine("ovr", device).fit(X, Y)
     with monkeypatch.context() as within:
         if small:
-            interrupted_at(within, False, 5)  # (after the second launch of four members)
+            interrupted_at(within, False, 2)
         else:
             interrupted_in_a_solve(within)
         with pytest.raises(KeyboardInterrupt):
@@ -209,7 +208,7 @@ def test_one_in_progress_stays_where_it_stands(device: str, tmp_path: Path, smal
     with np.load(file) as content:
         b, solved = content["b"].reshape(4, len(X)), content["solved"]
     assert not len(solved)
-    assert b.any(axis=1).tolist() == ([True] * 4 if small else [True, False, False, False])
+    assert np.count_nonzero(b.any(axis=1)) == 1
     rest = machine("ovr", device, checkpoint=file).fit(X, Y)
     assert rest.fit_report_.steps < whole.fit_report_.steps
     assert rest.fit_report_.dual == pytest.approx(whole.fit_report_.dual, rel=1e-6)

@@ -1,7 +1,5 @@
 """Newton steps over all free coefficients: the minimum they find, the factor they keep, when they pay, their gain."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import cycle
 from typing import Any
 
@@ -12,7 +10,6 @@ from sklearn.base import clone
 from sklearn.metrics.pairwise import rbf_kernel
 
 from clsvm import SVC, SVR, Kernel, NuSVC
-from clsvm.errors import MemoryLimitError
 from clsvm.solvers import newton
 from tests.solvers import optimality
 
@@ -58,7 +55,6 @@ def test_minimum_within_bounds(groups: int, seed: int) -> None:
     assert (d >= bottom - 1e-12).all()
     assert (d <= top + 1e-12).all()
     assert not d[gone].any()
-    assert newton.minimum(made(K), g, bottom, top, group, groups, gone, limit=1000) is None
     for one in range(groups):
         assert abs(d[group == one].sum()) < 1e-9
 
@@ -99,30 +95,26 @@ def test_factor_in_blocks(dtype: type) -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_columns_of_the_inverse(dtype: type) -> None:
-    """They stay as the factor grows, and are those of U'^-1; without room for all, those alone that are asked for."""
+    """They stay as the factor grows, and are those of U'^-1."""
     K = kernel(60, gamma=5.0).astype(dtype)
     some, eps = made(K[:35, :35]), np.finfo(dtype).eps
 
-    def right(found: newton.Columns | None, at: NDArray[np.intp], kept: int) -> None:
-        m = len(some.rows)
+    def right(at: NDArray[np.intp], kept: int) -> None:
+        column, m = some.add_columns(at), len(some.rows)
         M = K[:m, :m].astype(np.float64) + some.ridge * np.eye(m)
         U = np.linalg.cholesky(M).T
-        assert found is not None
-        assert found.all.shape == (m, kept)
+        assert some.columns.shape == (m, kept)
         near = {"rtol": 0, "atol": 200 * eps * np.linalg.cond(M)}
-        np.testing.assert_allclose(found.all[:, found.at], np.linalg.inv(U.T)[:, at], **near)
-        np.testing.assert_allclose(found.products[np.ix_(found.at, found.at)], np.linalg.inv(M)[np.ix_(at, at)], **near)
+        np.testing.assert_allclose(some.columns[:, column], np.linalg.inv(U.T)[:, at], **near)
+        np.testing.assert_allclose(some.products[np.ix_(column, column)], np.linalg.inv(M)[np.ix_(at, at)], **near)
 
-    first, more = np.array([3, 17, 34]), np.array([1, 17, 20, 34])
-    right(some.columns(first, np.inf), first, 3)
+    first, more = np.array([3, 17, 34]), np.array([1, 17, 20, 34, 59])
+    right(first, 3)
     assert some.extend(np.arange(35, 60), K[:35, 35:], np.tril(K[35:, 35:]))
-    right(some.columns(first, np.inf), first, 3)
-    size, grown = some.nbytes, np.append(more, 59)
-    right(some.columns(grown, np.inf), grown, 6)
+    right(first, 3)
+    size = some.nbytes
+    right(more, 6)
     assert some.nbytes == size + 3 * 60 * K.itemsize + 8 * (36 - 9)
-    room = some._bytes(7, 1) - 1
-    assert some.columns(np.append(grown, 44), room) is None
-    right(some.columns(first, room), first, 3)
 
 
 def test_indefinite() -> None:
@@ -222,7 +214,6 @@ KERNELS: dict[str, dict[str, Any]] = {
     "float64": {"kernel": "rbf", "gamma": 0.3, "dtype": "float64"},
     "given": {"kernel": "precomputed"},
     "cached": {"kernel": "rbf", "gamma": 0.3, "cache_size": 100},
-    "in blocks": {"kernel": "rbf", "gamma": 0.3, "memory_limit": 12_000_000, "cache_size": 0},
 }
 
 
@@ -231,7 +222,7 @@ def test_a_step_at_every_look(device: str, name: str, monkeypatch: pytest.Monkey
     """However often and early they are made, and whatever K is, fits end where they end without: a step before every
     working set."""
     X, y = hard(700)
-    X = X * 1e-2 if name == "small values" else np.repeat(X, 40, axis=1) / 6 if name == "in blocks" else X
+    X = X * 1e-2 if name == "small values" else X
     rows = np.exp(-0.3 * ((X[:, None] - X) ** 2).sum(axis=2)) if name == "given" else X
     given = {"C": 10.0, "working_set_size": 64, "device": device} | KERNELS[name]
     with monkeypatch.context() as without:
@@ -249,68 +240,16 @@ def test_a_step_at_every_look(device: str, name: str, monkeypatch: pytest.Monkey
     assert abs(model.dual_coef_.sum()) <= 1e-9 * np.abs(model.dual_coef_).sum()
 
 
-@pytest.mark.parametrize("layout", ["dense", "csr"])
-@pytest.mark.parametrize("memory", [None, 700_000])
-def test_no_memory(device: str, layout: str, memory: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wherever in a step memory ends, the fit goes on without, and nothing stays held but numbers of places."""
-    X, y = hard(700)
-    X = np.repeat(X, 40, axis=1) / 6
-    block, held, made = newton.Newton._kernel_block, [], cycle(range(8))
-
-    @contextmanager
-    def ends(self: newton.Newton, rows: int) -> Iterator[newton.KernelBlock]:
-        stream, left = self._stream, next(made)
-        buffer, before = stream.buffer, stream.allocated
-
-        def some(nbytes: int) -> Any:
-            nonlocal left
-            left -= 1
-            if left < 0:
-                raise MemoryLimitError(stream.limit, stream.allocated, nbytes)
-            return buffer(nbytes)
-
-        try:
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(stream, "buffer", some)
-                with block(self, rows) as square:
-                    yield square
-        finally:
-            held.append(stream.allocated - before)
-
-    monkeypatch.setattr(newton, "LEAST", 4)
-    monkeypatch.setattr(newton, "ALIGN", 32)
-    monkeypatch.setattr(newton.Newton, "_kernel_block", ends)
-    monkeypatch.setattr(newton.CostModel, "pays", lambda *given: True)
-    given = {"C": 10.0, "gamma": 0.3, "cache_size": 0, "working_set_size": 64, "memory_limit": memory}
-    model = SVC(**given, layout=layout, device=device).fit(X, y)
-    assert model.fit_report_.converged
-    assert len(held) > 8
-    assert max(held) < 16_384  # (slots)
-
-
 def test_little_memory(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The less memory there is, the smaller are the blocks of a factor, and it is not kept where that takes too much:
-    as many working sets, within the limit."""
-    X, y = hard()
-    blocks: list[tuple[int, int]] = []  # rows that were there, rows of a block
-    grown, given = newton.Newton._grow, {"C": 1e3, "gamma": 0.3, "working_set_size": 128, "cache_size": 0}
-
-    def seen(self: newton.Newton, one: newton.Factor, rows: Any, block: int) -> bool:
-        blocks.append((len(one.rows), block))
-        return grown(self, one, rows, block)
-
-    monkeypatch.setattr(newton.Newton, "_grow", seen)
-    monkeypatch.setattr(newton, "ALIGN", 32)
-    whole = SVC(**given, device=device).fit(X, y).fit_report_
-    kept, largest = [any(there for there, _ in blocks)], [max(block for _, block in blocks)]
-    for limit in (1_600_000, 900_000):
-        blocks.clear()
-        little = SVC(**given, device=device, memory_limit=limit).fit(X, y).fit_report_
-        kept.append(any(there for there, _ in blocks))
-        largest.append(max(block for _, block in blocks))
-        assert 0 < largest[-1] < largest[-2]
-        assert little.converged
-        assert little.bytes_held <= limit
-        assert little.trace[-1].outer <= 1.2 * whole.trace[-1].outer
-        assert little.dual == pytest.approx(whole.dual, rel=1e-4)
-    assert kept == [True, True, False]
+    """Without room for a factor of all free coefficients there is no step, and the fit ends as with steps."""
+    X, y = hard(700)
+    monkeypatch.setattr(newton, "LEAST", 100)
+    monkeypatch.setattr(newton.CostModel, "pays", lambda *given: True)
+    duals = []
+    for limit in (None, 900_000):
+        model = SVC(C=10.0, gamma=0.3, working_set_size=64, cache_size=0, memory_limit=limit, device=device)
+        report = model.fit(X, y).fit_report_
+        assert report.converged
+        assert (report.seconds["free"] > 0) == (limit is None)
+        duals.append(report.dual)
+    assert duals[0] == pytest.approx(duals[1], rel=1e-4)

@@ -6,19 +6,18 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from sklearn.base import clone
 
 from benchmarks import check
 from clsvm import SVC, SVR, NuSVC, kernels
 from clsvm.fit import driver, host
-from clsvm.gram import programs, store
+from clsvm.gram import store
 from clsvm.gram.exact import HostBlocks
-from clsvm.gram.products import Tile
-from clsvm.gram.programs import SLABS
 from clsvm.gram.store import StoredGram
 from clsvm.kernels import PRECOMPUTED
 from clsvm.opencl.stream import Stream
 from clsvm.solvers import batch, gradients
-from tests.conftest import calls_of, take_profile
+from tests.conftest import calls_of, take_profile, thrifty
 from tests.gram.panels import products
 
 
@@ -29,48 +28,30 @@ def classes(n: int, d: int, k: int, apart: float = 1.5) -> tuple[np.ndarray, np.
 
 
 @pytest.mark.oclgrind
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("copied", [0.0, 1e9])
-def test_tiles_from_all_values(device: str, monkeypatch: pytest.MonkeyPatch, copied: float, dtype: str) -> None:
-    """The bits of tiles from the rows, in any order with gaps, over several slabs; rows of -1 have zeros. Half of the
-    values are mirror images, or all are computed."""
-    take_profile("cpu8", device, monkeypatch)
-    monkeypatch.setattr(programs, "COPIED", copied)
-    mirrored = calls_of(monkeypatch, store, "mirror_rows")
-    n, d, kernel = 8 * SLABS + 5, 7, kernels.make("rbf", gamma=0.2)
-    X = np.random.default_rng(0).normal(size=(n, d))
-    with Stream(device) as stream:
-        gram = products(stream, X, kernel, dtype=dtype)
-        shared = store.computed(gram, tiles=False)
-        assert bool(mirrored) == (copied == 0)
-        rows = np.full(32, -1, np.int32)
-        rows[:21] = np.random.default_rng(1).choice(n, 21, replace=False)
-        at, count = stream.upload(rows), stream.upload(np.array([21], np.int32))
-        tiles = []
-        for one in (gram, shared):
-            panel = one.panel(32, square=True)
-            one.gather(panel, at, count)
-            out = stream.zeros(np.dtype(dtype).itemsize * panel.capacity**2)
-            one.tile(panel, Tile(at, count, out))
-            tiles.append(stream.read(out, dtype, (panel.capacity, panel.capacity)))
-        np.testing.assert_array_equal(tiles[0][:21, :21], tiles[1][:21, :21])
-        assert not tiles[1][21:].any()
-        assert not tiles[1][:, 21:].any()
-
-
-@pytest.mark.parametrize("make", [SVC, NuSVC, lambda **options: SVC(multi_class="ovr", **options)])
-def test_no_bit_depends_on_what_tiles_are_made_of(device: str, monkeypatch: pytest.MonkeyPatch, make: Any) -> None:
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        SVC(),
+        NuSVC(),
+        SVC(multi_class="ovr"),
+        SVC(bias=False, dtype="float64"),
+        SVC(kernel="laplacian", bias=False),
+        SVC(kernel="laplacian", dtype="float64"),
+    ],
+    ids=str,
+)
+def test_no_bit_depends_on_what_tiles_are_made_of(device: str, monkeypatch: pytest.MonkeyPatch, estimator: Any) -> None:
     """Of all values once, by rows that the subproblem picks (NuSVC: by tiles), one side of each tile and its mirror
-    image, or both sides."""
+    image, both sides, or rows that the subproblem makes, whose last vector is not full."""
     take_profile("cpu8", device, monkeypatch)
-    monkeypatch.setattr(batch, "IN_CACHE", 0)  # (else the subproblem makes the rows)
-    X, y = classes(260, 150, 4, apart=0.2)
+    X, y = classes(61, 5, 3) if thrifty(device) else classes(261, 150, 4, apart=0.2)
     rows, tiles = (calls_of(monkeypatch, StoredGram, name) for name in ("row_source", "tile"))
     found = []
-    for long, mirrored in ((0, 64), (10**9, 64), (10**9, 10**9)):
+    for long, mirrored, in_cache in ((0, 64, 0), (10**9, 64, 0), (10**9, 10**9, 0), (10**9, 64, 1 << 20)):
         monkeypatch.setattr(driver, "LONG_ROWS", long)
         monkeypatch.setattr(gradients, "MIRRORED", mirrored)
-        found.append(make(gamma=0.01, device=device).fit(X, y))
+        monkeypatch.setattr(batch, "IN_CACHE", in_cache)
+        found.append(clone(estimator).set_params(gamma=0.01, device=device).fit(X, y))
         assert bool(rows or tiles) == (long == 0)
         rows.clear()
         tiles.clear()

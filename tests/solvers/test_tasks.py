@@ -18,7 +18,7 @@ from benchmarks import check
 from clsvm import SVC, SVR, NuSVC, NuSVR, OneClassSVM, kernels
 from clsvm.models.decoder import strips, votes
 from clsvm.solvers import batch
-from tests.conftest import noisy, simulated, take_profile, thrifty
+from tests.conftest import noisy, simulated, thrifty
 from tests.solvers import optimality
 from tests.solvers.optimality import Drawn, both_forms, draw, problems, small, verify
 
@@ -141,7 +141,6 @@ def test_attributes(task: str, kernel: str) -> None:
     assert len(set(ours.support_) ^ set(theirs.support_)) <= (0 if task == "SVC" else 2) or not one
     np.testing.assert_array_equal(ours.support_vectors_, X[ours.support_])
     assert ours.n_support_.sum() == len(ours.support_) == ours.dual_coef_.shape[1]
-    assert ours.intercept_.shape == theirs.intercept_.shape
     assert np.sum(ours.n_iter_) == ours.fit_report_.steps > 0
     assert (ours.fit_status_, ours.shape_fit_, ours.n_features_in_) == (0, X.shape, X.shape[1])
     expected = values_of(theirs, X)
@@ -149,8 +148,7 @@ def test_attributes(task: str, kernel: str) -> None:
     np.testing.assert_allclose(ours.intercept_, theirs.intercept_, atol=scale)
     assert hasattr(ours, "coef_") == hasattr(theirs, "coef_") == (kernel == "linear")
     if task == "SVC":
-        for name in ("classes_", "n_support_", "support_"):
-            np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
+        np.testing.assert_array_equal(ours.n_support_, theirs.n_support_)
         np.testing.assert_allclose(ours.dual_coef_, theirs.dual_coef_, atol=2e-3)
         ours.decision_function_shape = "ovo"
     else:
@@ -159,9 +157,8 @@ def test_attributes(task: str, kernel: str) -> None:
         np.testing.assert_allclose(ours.predict(X)[clear], theirs.predict(X)[clear], atol=scale)
     if kernel == "linear":
         assert ours.coef_.shape == theirs.coef_.shape
-        np.testing.assert_allclose(
-            X @ ours.coef_.T + ours.intercept_, values_of(ours, X).reshape(len(X), -1), atol=scale
-        )
+        values = values_of(ours, X).reshape(len(X), -1)
+        np.testing.assert_allclose(X @ ours.coef_.T + ours.intercept_, values, atol=scale)
         sparse = clone(ours).fit(sp.csr_matrix(X), y)
         np.testing.assert_allclose(sparse.coef_, ours.coef_, atol=1e-3)
     if task == "OneClassSVM":
@@ -231,50 +228,18 @@ def test_large_pairs_go_through_the_decomposition(monkeypatch: pytest.MonkeyPatc
     """All of them, or those of the two larger classes, beside the small ones."""
     X, y, rng = draw(4, 300, 4, 3, sparse)
     y[(y == 2) & (rng.random(300) < 0.6)] = 1
-    weights = rng.choice([0.5, 1.0, 2.0], 300)
-    options: dict[str, Any] = {"C": 3, "tol": TOL, "bias": bias, **KERNELS["rbf"]}
-    whole = SVC(**options).fit(X, y, weights)
-    assert "3 problems of up to" in whole.fit_report_.selection
-    K = gram("rbf", X, X)
-    expected = verify(whole, K, y, weights)[0]
-    sizes = sorted(np.isin(y, two).sum() for two in combinations(range(3), 2))
-    for most, count in ((16, 3), (sizes[1], 1)):
+    weights, K = rng.choice([0.5, 1.0, 2.0], 300), gram("rbf", X, X)
+    sizes, found = sorted(np.isin(y, two).sum() for two in combinations(range(3), 2)), []
+    for most, count in ((300, 0), (16, 3), (sizes[1], 1)):
         monkeypatch.setattr(batch, "max_rows", lambda stream, most=most: most)
-        model = SVC(**options).fit(X, y, weights)
-        assert f"{3 - count} problems" in model.fit_report_.selection
-        assert f"{count} by decomposition" in model.fit_report_.selection
-        assert verify(model, K, y, weights)[0] == pytest.approx(expected, rel=1e-5)
-        np.testing.assert_allclose(model.intercept_, whole.intercept_, atol=1e-3)
-        np.testing.assert_allclose(model.decision_function(X), whole.decision_function(X), atol=1e-3)
+        model = SVC(C=3, tol=TOL, bias=bias, **KERNELS["rbf"]).fit(X, y, weights)
+        assert f"{3 - count} problems of up to {most} rows solved whole, {count} by" in model.fit_report_.selection
+        found.append((verify(model, K, y, weights)[0], model.intercept_, model.decision_function(X)))
+        assert found[-1][0] == pytest.approx(found[0][0], rel=1e-5)
+        for values, whole in zip(found[-1][1:], found[0][1:], strict=True):
+            np.testing.assert_allclose(values, whole, atol=1e-3)
         assert model.n_iter_.shape == (3,)
         assert (model.n_iter_ > 0).all()
-
-
-@pytest.mark.oclgrind
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("kernel", ["rbf", "laplacian"])
-def test_rows_that_the_subproblem_makes(device: str, monkeypatch: pytest.MonkeyPatch, dtype: str, kernel: str) -> None:
-    """To the bit those of a tile, whatever couples the coefficients; also of a last vector that is not full."""
-    take_profile("cpu8", device, monkeypatch)
-    rng = np.random.default_rng(5)
-    X, y = rng.normal(size=(61, 3)), rng.integers(0, 3, 61)
-    options: dict[str, Any] = {"gamma": 0.3, "kernel": kernel, "device": device, "dtype": dtype}
-    made: list[Any] = []
-    real = batch.SmoKernel
-    monkeypatch.setattr(batch, "SmoKernel", lambda *given: made.append(given[-1]) or real(*given))
-    for bias in (True, False):
-        fits = []
-        for most in (batch.IN_CACHE, 0):
-            made.clear()
-            with monkeypatch.context() as patch:
-                patch.setattr(batch, "IN_CACHE", most)
-                fits.append(SVC(bias=bias, **options).fit(X, y))
-            assert [*map(bool, made)] == [most > 0] * len(made)
-        own, tiled = fits
-        assert made
-        assert own.fit_report_.converged
-        for name in ("support_", "dual_coef_", "intercept_"):
-            np.testing.assert_array_equal(getattr(own, name), getattr(tiled, name))
 
 
 def test_weights_of_zero_are_no_rows() -> None:
@@ -359,33 +324,27 @@ def test_a_few_rows(device: str, profile: str) -> None:
     assert model.n_iter_ == steps
 
 
-@pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
-@pytest.mark.parametrize("weighted", [False, True])
-def test_nu_svc(device: str, profile: str, weighted: bool, form: Any) -> None:
-    X, y = noisy(90, 4)
-    weights = np.random.default_rng(1).choice([0.5, 1.0, 2.0], 90) if weighted else np.ones(90)
-    ours = NuSVC(nu=0.4, gamma=0.3, tol=FINE, device=device, working_set_size=16).fit(form(X), y, weights)
-    theirs = sklearn.svm.NuSVC(nu=0.4, gamma=0.3, tol=FINE).fit(X, y, weights)
-    np.testing.assert_allclose(ours.decision_function(form(X)), theirs.decision_function(X), atol=2e-3)
-    np.testing.assert_allclose(ours.intercept_, theirs.intercept_, atol=2e-3)
-    np.testing.assert_array_equal(ours.n_support_, theirs.n_support_)
-    assert ours.fit_report_.gap < 1e-3
-    verify(ours, kernels.make("rbf", gamma=0.3)(X), y, weights, 1e-9)
+NU: dict[str, tuple[Any, Any, dict[str, Any], int, float]] = {  # ours, scikit-learn's, what is asked, W, tolerance
+    "classes": (NuSVC, sklearn.svm.NuSVC, {"nu": 0.4}, 16, 2e-3),
+    "targets": (NuSVR, sklearn.svm.NuSVR, {"nu": 0.3, "C": 2}, 64, 1e-3),
+    "targets, linear": (NuSVR, sklearn.svm.NuSVR, {"nu": 0.3, "C": 2, "kernel": "linear"}, 64, 1e-3),
+}
 
 
-@pytest.mark.parametrize("kernel", ["rbf", "linear"])
-@pytest.mark.parametrize("weighted", [False, True])
-def test_nu_svr(device: str, profile: str, weighted: bool, kernel: str) -> None:
-    X, y = regression(120, 3)
-    weights = np.random.default_rng(1).choice([0.5, 1.0, 2.0], 120) if weighted else np.ones(120)
-    options: dict[str, Any] = {"C": 2, "nu": 0.3, "kernel": kernel, "gamma": 0.3, "tol": FINE}
-    ours = NuSVR(**options, device=device, working_set_size=64).fit(X, y, weights)
-    theirs = sklearn.svm.NuSVR(**options).fit(X, y, weights)
-    np.testing.assert_allclose(ours.predict(X), theirs.predict(X), atol=1e-3)
-    np.testing.assert_allclose(ours.intercept_, theirs.intercept_, atol=1e-3)
-    assert abs(len(ours.support_) - len(theirs.support_)) <= 1
-    assert ours.fit_report_.gap < 1e-3
-    verify(ours, ours.model_.kernel(X), y, weights, 1e-9)
+@pytest.mark.parametrize("weighted", [False, True], ids=["dense", "sparse, weights"])
+@pytest.mark.parametrize("name", NU)
+def test_nu(device: str, profile: str, name: str, weighted: bool) -> None:
+    ours, theirs, asked, W, near = NU[name]
+    X, y = noisy(90, 4) if name == "classes" else regression(120, 3)
+    weights = np.random.default_rng(1).choice([0.5, 1.0, 2.0], len(X)) if weighted else np.ones(len(X))
+    rows, options = sp.csr_matrix(X) if weighted else X, {"gamma": 0.3, "tol": FINE, **asked}
+    found = ours(**options, device=device, working_set_size=W).fit(rows, y, weights)
+    expected = theirs(**options).fit(X, y, weights)
+    np.testing.assert_allclose(values_of(found, rows), values_of(expected, X), atol=near)
+    np.testing.assert_allclose(found.intercept_, expected.intercept_, atol=near)
+    assert np.abs(found.n_support_ - expected.n_support_).max() <= (ours is NuSVR)
+    assert found.fit_report_.gap < 1e-3
+    verify(found, found.model_.kernel(X), y, weights, 1e-9)
 
 
 def test_going_on(device: str) -> None:
