@@ -1,7 +1,7 @@
 """The decomposition solver: the dual of kernel SVMs by working sets that are chosen and solved on the device.
 
-Solves:   minimise 1/2 b'Kb + q'b + epsilon * sum |b|,  lo <= b <= hi,  sum b fixed or free, for several problems over
-          one set of rows; :class:`Coupled`: problems that are coupled row by row
+Solves:   minimise 1/2 b'Kb + q'b + epsilon * sum |b|,  lo <= b <= hi,  sum b fixed or free; :class:`Coupled`: several
+          problems that are coupled row by row
 Given:    products with K (gram), the problem (problem.py), settings
 Returns:  b, f = K b + q, rho, and how the solve ended
 Stops:    KKT violation <= tol, relative duality gap <= gap_tol, max_iter SMO iterations, or max_time

@@ -68,7 +68,7 @@ def _method(gram: Operator, request: GradientRequest) -> Callable[[Operator, lis
     """
     stream, rows, support = gram.stream, len(request.rows), len(request.support)
     m = len(np.union1d(request.rows, request.support))
-    W, budget = _tile_size(gram, m), min(stream.largest, int(TILES * (stream.limit - stream.allocated)))
+    W, budget = _round_up(gram, m, UNIT), min(stream.largest, int(TILES * (stream.limit - stream.allocated)))
     if mirrors(gram) and m * m / 2 <= SYMMETRIC * rows * support and budget >= 8 * W * W:
         return _from_tiles
     few = FEW_FACTOR * rows <= support and 8 * rows * support <= FEW_BYTES
@@ -83,7 +83,7 @@ def _from_tiles(gram: Operator, requests: list[GradientRequest]) -> list[Vector]
 def _from_tile(gram: Operator, request: GradientRequest) -> Vector:
     """Return f of a request from one tile: the square matrix K among the request's rows and support vectors."""
     stream, positions = gram.stream, np.union1d(request.rows, request.support)
-    m, W = len(positions), _tile_size(gram, len(positions))
+    m, W = len(positions), _round_up(gram, len(positions), UNIT)
     q, b, at = np.zeros(W), np.zeros(W), positions.searchsorted(request.rows)
     q[at], b[positions.searchsorted(request.support)] = request.q, request.b
     count, Q, f = stream.upload(np.array([m], np.int32)), stream.buffer(8 * W * W), stream.buffer(8 * W)
@@ -111,7 +111,7 @@ def _from_transposes(gram: Operator, requests: list[GradientRequest]) -> list[Ve
 def _from_products(gram: Operator, requests: list[GradientRequest]) -> list[Vector]:
     """Return f of each request from the product K(rows, support) b."""
     stream, rows, support = gram.stream, [one.rows for one in requests], [one.support for one in requests]
-    R, S = _stride(gram, rows), _stride(gram, support)
+    R, S = (_round_up(gram, max(map(len, vectors)), ALIGN) for vectors in (rows, support))
     with _panels(gram, rows, support) as parts:
         D = stream.wide(_padded([request.b for request in requests], S, 0))
         c = stream.wide(_padded([request.q for request in requests], R, 0))
@@ -134,7 +134,7 @@ def _panels(
     right: for each product the numbers of the rows R.
     """
     stream, parts, sizes = gram.stream, [], [*zip(map(len, left), map(len, right), strict=True)]
-    A, B = _stride(gram, left), _stride(gram, right)
+    A, B = (_round_up(gram, max(map(len, vectors)), ALIGN) for vectors in (left, right))
     all_rows = stream.upload(np.array([len(sizes) * max(A, B)], np.int32))
     panel, at = gathered(gram, _padded(left, A, -1), all_rows)
     others, of = gathered(gram, _padded(right, B, -1), all_rows)
@@ -199,11 +199,6 @@ def counts(numbers: Sequence[int]) -> list[NDArray[np.int32]]:
     return [np.array([number], np.int32) for number in numbers]
 
 
-def _stride(gram: Operator, vectors: Sequence[NDArray[Any]]) -> int:
-    """Return the length to which each of ``vectors`` is padded, so that it begins at an aligned place of a buffer."""
-    return _round_up(gram, -(-max(1, *map(len, vectors)) // ALIGN) * ALIGN)
-
-
 def _padded(vectors: Sequence[NDArray[Any]], size: int, value: int) -> NDArray[Any]:
     """Return an array whose rows are ``vectors``, each padded by ``value`` to the length ``size``."""
     padded = np.full((len(vectors), size), value, vectors[0].dtype)
@@ -212,11 +207,7 @@ def _padded(vectors: Sequence[NDArray[Any]], size: int, value: int) -> NDArray[A
     return padded
 
 
-def _tile_size(gram: Operator, rows: int) -> int:
-    """Return the number of rows and columns of a square tile of K among ``rows`` rows, with padding."""
-    return _round_up(gram, -(-rows // UNIT) * UNIT)
-
-
-def _round_up(gram: Operator, rows: int) -> int:
-    """Return ``rows`` rounded up to a multiple of ``gram.width``, the number of rows in a block of a panel."""
-    return -(-max(1, rows) // gram.width) * gram.width
+def _round_up(gram: Operator, rows: int, unit: int = 1) -> int:
+    """Return ``rows`` rounded up to a multiple of ``unit``, and then of the number of rows in a block of a panel."""
+    rows = -(-max(1, rows) // unit) * unit
+    return -(-rows // gram.width) * gram.width

@@ -202,17 +202,13 @@ class Sharded(Loop):
         part = replace(p, lo=p.lo[:, here], hi=p.hi[:, here], q=p.q[:, here], start=None)
         return part, self._b[:, here], self.W, self.settings.cache_bytes
 
-    def _split(self, rows: Rows) -> list[NDArray[np.int32]]:
-        """Split ascending row numbers by their shards, and count them from the first row of each shard."""
-        return [part.astype(np.int32) for part in split(rows, self._shards.sizes)]
-
     def _fetch_rows(self, name: str, rows: Rows, call: Call) -> Data:
         """Return the rows of X with the ascending row numbers ``rows``.
 
         name: "original" for rows as given, "prepared" for rows minus the plan's centre and cast to the solve's dtype.
         call: function that sends a request to the shards.
         """
-        found = call(name, [(part,) if len(part) else None for part in self._split(rows)])
+        found = call(name, [(part,) if len(part) else None for part in split(rows, self._shards.sizes)])
         return stacked([one for one in found if one is not None])
 
     def _support_vectors(self, name: str, b: Vector, step: int, call: Call) -> Iterator[tuple[Rows, Data]]:
@@ -270,14 +266,14 @@ class Sharded(Loop):
         common: dict[str, Any] = {"X": None if hit.all() else X[~hit], "weights": change[~hit]}
         if len(slots):
             common |= {"slots": slots[~hit], "hits": slots[hit], "hit_weights": change[hit]}
-        requests = zip(self._unchanged(), self._split(np.sort(rows)), self._ends, strict=False)
+        requests = zip(self._unchanged(), split(np.sort(rows), self._shards.sizes), self._ends, strict=False)
         changes = [one._replace(rows=own, b=self._b[0, own + start], **common) for one, own, start in requests]
         self._candidates = self._call("step", [(one,) for one in changes])
 
     def _unchanged(self) -> list[Change]:
         """Return for each shard a :class:`Change` without changed coefficients."""
         made, stay = [], min(len(self._staying), self.W // 2)
-        for i, staying in enumerate(self._split(self._staying)):
+        for i, staying in enumerate(split(self._staying, self._shards.sizes)):
             others = _extremes([one for k, one in enumerate(self._candidates) if k != i], self.problem.groups)
             made.append(Change(staying, *others, stay, self._directory.computed))
         return made
@@ -305,7 +301,7 @@ class Sharded(Loop):
 
     def exact(self, rows: Rows, b: Vector) -> Vector:
         """Return K b in float64 for the ``rows``, ascending row numbers, (1, rows). b: coefficients (1, n)."""
-        parts, c = self._split(rows), np.zeros((1, len(rows)))
+        parts, c = split(rows, self._shards.sizes), np.zeros((1, len(rows)))
         size = max(1, row_bytes(self._fetch_rows("original", rows[:1], self._call)))
         for support, X in self._support_vectors("original", b, max(1, EXACT_BYTES // size), self._call):
             given = [(part, X, b[:, support]) if len(part) else None for part in parts]
@@ -356,8 +352,8 @@ class CacheDirectory:
         return slots, hit
 
 
-Positions = NDArray[np.int32]
-NO_ROWS, NO_NUMBERS = np.zeros(0, np.int32), np.zeros(0)
+Slots = NDArray[np.int32]
+NO_ROWS, NO_SLOTS, NO_NUMBERS = np.zeros(0, np.intp), np.zeros(0, np.int32), np.zeros(0)
 CHECK_BYTES = 256 << 20  # bytes of a shard's rows that a float64 check copies at a time
 
 
@@ -388,17 +384,17 @@ class Change(NamedTuple):
         changes of the coefficients of these cached rows.
     """
 
-    staying: Positions
+    staying: Rows
     least: Vector
     most: Vector
     stay: int
     computed: int
-    rows: Positions = NO_ROWS
+    rows: Rows = NO_ROWS
     b: Vector = NO_NUMBERS
     X: Data | None = None
     weights: Vector = NO_NUMBERS
-    slots: Positions = NO_ROWS
-    hits: Positions = NO_ROWS
+    slots: Slots = NO_SLOTS
+    hits: Slots = NO_SLOTS
     hit_weights: Vector = NO_NUMBERS
 
 
@@ -438,7 +434,7 @@ class Candidates(NamedTuple):
         slots of the shard's row cache.
     """
 
-    rows: Positions
+    rows: Rows
     f: Vector
     X: Data
     staying: Vector
@@ -521,7 +517,7 @@ class Shard:
         if change.X is not None:
             self._accumulate(change.X, change.weights, change.slots)
 
-    def _accumulate(self, X: Data, weights: Vector, slots: Positions = NO_ROWS) -> None:
+    def _accumulate(self, X: Data, weights: Vector, slots: Slots = NO_SLOTS) -> None:
         """Add K(., X) times ``weights`` to f, for rows X (m, d).
 
         If there are ``slots``, also store the kernel values in these slots of the row cache.
@@ -551,12 +547,12 @@ class Shard:
         f, chosen = stream.read_wide(self.state.f, rows.n_pad), rows.order[ws]
         return Candidates(chosen, f[ws], self.prepared(chosen), f[staying], *optimality, self.cache.capacity)
 
-    def prepared(self, rows: Positions) -> Data:
+    def prepared(self, rows: Rows) -> Data:
         """Return the rows numbered ``rows`` as a shard sends them: minus the plan's centre, cast to ``self.dtype``."""
         X, centre = self.X[rows], self.plan.centre
         return (centred(X, centre) if centre.any() else X).astype(self.dtype, copy=False)
 
-    def original(self, rows: Positions) -> Data:
+    def original(self, rows: Rows) -> Data:
         """Return the rows with the numbers ``rows``, as given."""
         return self.X[rows]
 
@@ -578,7 +574,7 @@ class Shard:
         """Replace the gradients of the shard's rows by f (n,)."""
         self.state.replace(f[None])
 
-    def exact(self, rows: Positions, support: Data, b: Vector) -> Vector:
+    def exact(self, rows: Rows, support: Data, b: Vector) -> Vector:
         """Return K(rows, support) b in float64, (1, rows), for coefficients b (1, m) of ``support`` (m, d)."""
         stream, c = self.stream, np.zeros((1, len(rows)))
         with stream.second_stream(stream.limit - stream.allocated) as own:

@@ -14,8 +14,6 @@ from clsvm.opencl.profiles import PROFILES
 from tests.conftest import noisy, simulated, thrifty
 from tests.solvers import optimality
 
-TOL = 1e-3
-
 
 def verify(model: SVC, X: Any, y: Any, weights: Any = None) -> None:
     """Check everything that the fit claims; the objective and decision values beside LIBSVM's at a finer tolerance."""
