@@ -277,19 +277,6 @@ class KernelRows:
         size = (1 if self.state.stream.profile.style == "simd" else self.state.gram.rows.lanes, W)
         self._gather_tile(size, None, self.cache.store(self.cache.slot_of).arguments(), rows, W, known, 1, Q)
 
-    def tile_if_cached(self, positions: Positions, rows: Buffer, W: int, known: int, Q: Buffer) -> bool:
-        """Copy Q by :meth:`tile` if the cache holds all of its rows, and copying costs less than computing.
-
-        Return whether Q was copied.
-
-        positions: numbers of the rows, in the device's order of rows; the buffer ``rows`` has the same numbers.
-        """
-        cheaper = copy_cost(self.state.stream.profile) < self.state.gram.rows.tile_cost
-        cached = cheaper and self.cache.capacity > 0 and bool((self.slots()[positions] >= 0).all())
-        if cached:
-            self.tile(rows, W, known, Q)
-        return cached
-
     def prefetch_pays(self, computed: int) -> bool:
         """Return whether to prefetch all rows of K, because the solve will likely need most of them.
 

@@ -507,9 +507,8 @@ class Newton:
         stream.write(at, places)
         stream.write(count, np.array([m], np.int32))
         whole = k - k % max(gram.rows.lanes, gram.width)
-        if not self._rows.tile_if_cached(places[:m], at, W, whole, out):
-            gram.gather(panel, at, count)
-            gram.tile(panel, Tile(at, count, out, whole, symmetric=True, most=m))
+        gram.gather(panel, at, count)
+        gram.tile(panel, Tile(at, count, out, whole, symmetric=True, most=m))
         K = stream.read(out, self._dtype, (W, W))
         return np.concatenate([K[:whole, k:m], K[k:m, whole:k].T]), K[k:m, k:m].copy()
 

@@ -18,7 +18,7 @@ from clsvm.gram.products import Gram
 from clsvm.opencl.profiles import PROFILES
 from clsvm.opencl.stream import Stream
 from clsvm.problem import c_svc
-from clsvm.solvers import kernel_rows, newton
+from clsvm.solvers import kernel_rows
 from clsvm.solvers.decomposition import Solver
 from clsvm.solvers.kernel_rows import KernelRows
 from clsvm.solvers.newton import Newton
@@ -281,21 +281,6 @@ def test_a_tile_from_rows_has_its_bits(device: str, profile: str, stream: Stream
         assert not stream.read(made.rows.misses.count, np.int32, 1)[0]  # (all that changed are there)
         assert stream.read(made.rows.hits.count, np.int32, 1)[0] == np.count_nonzero(delta)
         assert made.rows.counters()[3] - before == (there & (delta == 0))[made.stay :].sum()
-
-
-def test_newton_steps_take_rows_that_are_there(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The factor is of values that the row cache has, where it has all rows and they are dear."""
-    X, y = rows_of(600)
-    taken, duals = calls_of(monkeypatch, KernelRows, "tile_if_cached"), []
-    monkeypatch.setattr(newton.CostModel, "pays", lambda self, *given: True)
-    monkeypatch.setattr(newton, "LEAST", 8)
-    for cost in (1e9, 0.0):
-        taken.clear()
-        monkeypatch.setattr(kernel_rows, "copy_cost", lambda profile, cost=cost: cost)
-        given: Any = {"device": device, "layout": "csr", "working_set_size": 64, "cache_size": 100}
-        duals.append(SVC(C=100, gamma=0.01, **given).fit(X, np.where(y > 0, 1, -1)).fit_report_.dual)
-        assert {call.result for call in taken} == {cost == 0}
-    assert duals[0] == pytest.approx(duals[1], rel=1e-6)
 
 
 @pytest.mark.parametrize("first", [False, True])
