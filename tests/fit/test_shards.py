@@ -115,10 +115,10 @@ def test_lost_shards_begin_again(device: str, cache: int, monkeypatch: pytest.Mo
     assert violation(made, SIGNS, X) <= 1.2e-3
     again = made.set_params(C=2.2).fit(X, SIGNS)  # (begins with coefficients)
     assert violation(again, SIGNS, X) <= 1.2e-3
-    found = calls_of(monkeypatch, Sharded, "solution")
+    found = calls_of(monkeypatch, Sharded, "_result")
     fitted([device] * 3, C=2.0, cache_size=cache)
-    ((_, _, (b, f)),) = found
-    np.testing.assert_allclose(f[0], Kernel("rbf", gamma=0.1)(X) @ b[0] - SIGNS, atol=1e-4)
+    ((_, _, one),) = found
+    np.testing.assert_allclose(one.f[0], Kernel("rbf", gamma=0.1)(X) @ one.b[0] - SIGNS, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["step", "prepared"])
