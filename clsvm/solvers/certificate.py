@@ -120,14 +120,15 @@ class Extremes(NamedTuple):
         return np.asarray(unverifiable & (extreme | self.inside))
 
 
-def one_sided_derivatives(f: Vector, b: Vector, epsilon: float) -> tuple[Vector, Vector]:
+def one_sided_derivatives(f: Vector, b: Vector, lo: Vector, hi: Vector, epsilon: float) -> tuple[Vector, Vector]:
     """Return the derivatives of the dual for rising and for falling b, as in common.cl.
 
-    Do not write to the two arrays: if epsilon is 0, both are the argument ``f`` itself.
+    They are infinity at the upper bound, and -infinity at the lower bound.
     """
-    if not epsilon:
-        return f, f
-    return f + np.where(b < 0, -epsilon, epsilon), f + np.where(b > 0, epsilon, -epsilon)
+    right, left = f, f
+    if epsilon:
+        right, left = f + np.where(b < 0, -epsilon, epsilon), f + np.where(b > 0, epsilon, -epsilon)
+    return np.where(b < hi, right, np.inf), np.where(b > lo, left, -np.inf)
 
 
 def snapped(b: Vector, lo: Vector, hi: Vector, epsilon: float, distance: float | Vector) -> Vector:
@@ -146,8 +147,7 @@ def of(problem: Problem, b: Vector, f: Vector) -> Extremes:
     f, b, lo, hi, group = f.ravel(), b.ravel(), problem.lo.ravel(), problem.hi.ravel(), problem.group.ravel()
     epsilon, fixed = problem.epsilon, len(problem.totals)
     groups = fixed or problem.problems
-    right, left = one_sided_derivatives(f, b, epsilon)
-    right, left = np.where(b < hi, right, np.inf), np.where(b > lo, left, -np.inf)
+    right, left = one_sided_derivatives(f, b, lo, hi, epsilon)
     # If epsilon > 0, a coefficient at 0 is not free, even if rounding makes its two derivatives equal.
     inside = (right == left) & ~((b == 0) & (epsilon > 0))
     least, most, rho = np.full(groups, np.inf), np.full(groups, -np.inf), np.zeros(groups)

@@ -42,6 +42,7 @@ from clsvm.kernels.expression import Extent
 from clsvm.opencl.stream import Stream
 from clsvm.problem import Constraint, Problem, Vector
 from clsvm.solvers import certificate
+from clsvm.solvers.gradients import gathered
 from clsvm.solvers.kernel_rows import new_cache, sizes
 from clsvm.solvers.result import Settings
 from clsvm.solvers.smo import Loop, Optimality
@@ -64,18 +65,16 @@ def chosen(problem: Problem, rows: Rows, f: Vector, b: Vector, least: Vector, mo
     quota: most rows of each side (rising, falling) if a sum is fixed, else most rows in all.
     """
     lo, hi = problem.lo[0, rows], problem.hi[0, rows]
-    right, left = certificate.one_sided_derivatives(f, b, problem.epsilon)
-    up, low = b < hi, b > lo
+    right, left = certificate.one_sided_derivatives(f, b, lo, hi, problem.epsilon)
 
     def first(violation: Vector) -> Rows:  # largest positive violations first, then by row number
         places = np.flatnonzero(violation > 0)
         return places[np.lexsort((rows[places], -violation[places]))[:quota]]
 
     if problem.constraint is Constraint.NONE:
-        return first(np.maximum(np.where(up, -right, 0), np.where(low, left, 0)))
+        return first(np.maximum(-right, left))
     group = (lo < 0).astype(int) if problem.groups == 2 else np.zeros(len(rows), int)
-    rise = np.where(up, most[group] - right, -1.0)
-    fall = np.where(low, left - least[group], -1.0)
+    rise, fall = most[group] - right, left - least[group]
     return np.concatenate([first(np.where(fall > rise, -1.0, rise)), first(np.where(fall > rise, fall, -1.0))])
 
 
@@ -116,12 +115,11 @@ class WorkingSet:
         with stream.recycling(), stream.scratch():
             rows = layouts.build(stream, X, layouts.single_pass_plan(self._plan, X), self.dtype)
             gram = Gram(stream, rows, self._kernel)
-            panel = gram.panel(W, square=True)
             at = np.full(W, -1, np.int32)
             at[:w] = rows.position
             here = np.where(at >= 0, np.arange(W), -1).astype(np.int32)
-            places, count, ws = stream.upload(at), stream.upload(np.array([W], np.int32)), stream.upload(here)
-            gram.gather(panel, places, count)
+            count, ws = stream.upload(np.array([W], np.int32)), stream.upload(here)
+            panel, places = gathered(gram, at, count)
             gram.tile(panel, Tile(places, count, self._Q, symmetric=True))
             self._mirror(W, 0, self._Q)
             f, b, lo, hi = (stream.wide(np.concatenate([values, np.zeros(W - w)])) for values in numbers)
