@@ -12,7 +12,6 @@ from clsvm import SVC, NuSVC
 from clsvm.errors import CheckpointError, MemoryLimitError
 from clsvm.fit import checkpoint, driver, host
 from clsvm.solvers import batch, newton
-from tests.conftest import noisy
 
 OPTIONS: dict[str, Any] = {"gamma": 0.3, "tol": 1e-4, "working_set_size": 32}
 
@@ -349,20 +348,17 @@ def test_what_is_written_when(device: str, tmp_path: Path, monkeypatch: pytest.M
 # One problem
 
 
-@pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
-@pytest.mark.parametrize("multi", [False, True])
-def test_checkpoint_of_one_problem(device: str, tmp_path: Path, form: Any, multi: bool) -> None:
-    X, y = classes(300) if multi else noisy(300, 6)
-    file = tmp_path / "state"
-    options = {**OPTIONS, "device": device, "multi_class": "crammer_singer" if multi else "ovo"}
-    whole = SVC(**options).fit(form(X), y).fit_report_
+@pytest.mark.parametrize("kind", ["one", "coupled"])
+def test_checkpoint_of_one_problem(device: str, tmp_path: Path, kind: str) -> None:
+    file, labels = tmp_path / "state", Y > 1 if kind == "one" else Y
+    whole = machine(kind, device).fit(X, labels).fit_report_
     with pytest.warns(UserWarning, match="max_iter"):
-        part = SVC(**options, max_iter=30, checkpoint=file, checkpoint_every=0).fit(form(X), y).fit_report_
+        part = machine(kind, device, max_iter=30, checkpoint=file, checkpoint_every=0).fit(X, labels).fit_report_
     assert part.dual < whole.dual
-    rest = SVC(**options, checkpoint=str(file)).fit(form(X), y).fit_report_
+    rest = machine(kind, device, checkpoint=str(file)).fit(X, labels).fit_report_
     assert rest.trace[0].dual == pytest.approx(part.dual, rel=1e-6)
     assert rest.dual == pytest.approx(whole.dual, rel=1e-6)
-    last = SVC(**options, checkpoint=file).fit(form(X), y).fit_report_
+    last = machine(kind, device, checkpoint=file).fit(X, labels).fit_report_
     assert last.steps == 0 or last.steps < whole.steps // 4
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
 
