@@ -267,8 +267,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
     @property
     def _labels(self) -> NDArray[Any]:
         """Return the class labels (k,) of the fitted estimator, (0,) for a task without classes."""
-        none = np.zeros(0)
-        return getattr(self, "classes_", none) if TASKS[self._task].kind == CLASSES else none
+        return getattr(self, "classes_", np.zeros(0)) if TASKS[self._task].kind == CLASSES else np.zeros(0)
 
     def _kernel_model(self, kernel: Kernel | Precomputed, support_vectors: Any, **others: Any) -> KernelModel:
         """Return the model of the fitted estimator, whose coefficients, intercepts and classes are already set.
