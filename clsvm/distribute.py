@@ -12,7 +12,6 @@ has up to three steps:
 :func:`run_pieces` serves work without parts: it gives independent pieces of work to workers from one queue.
 """
 
-import contextvars
 import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -251,8 +250,7 @@ def run_pieces(
     with ThreadPoolExecutor(len(workers), "clsvm") as threads, ExitStack() as stack:
         stack.callback(stop.set)
         for worker in workers:
-            # The copied context gives the thread the prefix of progress lines (report.labelled).
-            threads.submit(contextvars.copy_context().run, run, worker)
+            threads.submit(run, worker)
         left = len(workers)
         while left:
             try:

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-ROW = "{row}"  # placeholder of the row's number in the message of a RowError
 # packages whose frames ``warn`` passes over to find the caller; importlib, since clsvm may warn while it is imported
 _NOT_THE_CALLER = ("clsvm", "importlib")
 
@@ -76,41 +75,6 @@ class MemoryLimitError(ValueError):
     def __str__(self) -> str:
         words = "memory_limit of {} bytes is too small: {} are in use and at least {} more are needed"
         return words.format(*self.args)
-
-
-class RowError(ValueError):
-    """A row has a value that cannot be computed. words: the message, with ROW in place of the row's number.
-
-    A function that gets a part of the rows counts ``row`` from the first row of this part. Its caller then corrects
-    ``row``.
-    """
-
-    def __init__(self, words: str, row: int) -> None:
-        super().__init__(words, row)
-        self.words, self.row = words, row
-
-    def __str__(self) -> str:
-        return self.words.replace(ROW, str(self.row))
-
-
-class RowTooLargeError(RowError):
-    """The squared norm of a row overflows the dtype of kernel values. where: name of the array; "" for X."""
-
-    def __init__(self, row: int, dtype: str, where: str = "") -> None:
-        advice = " or take dtype='float64'" * (dtype == "float32")
-        of, too = (f" of {where}", " and them") if where else ("", "")
-        super().__init__(f"the squared norm of row {ROW}{of} is too large for {dtype}: scale X{too}{advice}", row)
-        self.args = row, dtype, where
-        self.dtype, self.where = dtype, where
-
-
-@contextmanager
-def rows_of(where: str) -> Iterator[None]:
-    """Set the array's name ``where`` in a RowTooLargeError raised inside."""
-    try:
-        yield
-    except RowTooLargeError as error:
-        raise RowTooLargeError(error.row, error.dtype, where) from None
 
 
 class CheckpointError(ClsvmError, ValueError):

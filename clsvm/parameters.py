@@ -51,8 +51,8 @@ gap_tol
     Stop as soon as the relative duality gap is this small; with None tol alone decides
 dtype
     "float32" or "float64", the dtype of kernel values; sums and coefficients are float64 in any case. If float32 values
-    cannot reach tol, float64 is used, and the report says so. On a device without double precision, the host solves
-    problems of up to 4096 coefficients ("crammer_singer": 600) in float64
+    cannot reach tol, float64 is used, and the report says so. On a device without double precision "float64" is
+    refused. There the host solves problems of up to 4096 coefficients ("crammer_singer": 600) if float32 is too coarse
 precision
     "float32", or "fast" to compute large products of dense rows by the device's matrix units (tensor cores). They are
     used if the device has them, a trial product is right, and their rounding errors are small enough for tol. The
@@ -77,8 +77,8 @@ warm_start
     fit. Each pair of classes, or class, starts from its own coefficients; if the classes changed, the fit starts anew
 checkpoint : str or path or None
     File from which a fit continues if it exists. It is written every checkpoint_every seconds, at the end and on
-    Ctrl-C. A checkpoint of other data, another C or another kernel raises CheckpointError. Pairs of classes, or
-    classes, that are solved are not solved again for the same tol, gap_tol and dtype
+    Ctrl-C. A checkpoint of other data, another C or another kernel raises CheckpointError. The file holds coefficients,
+    so pairs of classes, or classes, that were solved begin at their optimum
 checkpoint_every
     Seconds between two writes of the checkpoint
 """
@@ -97,7 +97,7 @@ from typing import Any, cast
 
 def _is_bool(value: Any) -> bool:
     """Return whether a value is a bool of Python or NumPy, without importing NumPy."""
-    return isinstance(value, bool) or (type(value).__module__, type(value).__name__[:4]) == ("numpy", "bool")
+    return isinstance(value, bool) or type(value).__name__ in ("bool", "bool_")
 
 
 @dataclass(frozen=True)
@@ -298,9 +298,6 @@ class Options(SimpleNamespace):
         if unknown := sorted(given.keys() - readers.keys()):
             raise TypeError(f"got {', '.join(unknown)}, expected {', '.join(readers)}")
         super().__init__(**{name: read(given.get(name, PARAMETERS[name].default)) for name, read in readers.items()})
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"options are immutable: the method replace({name}={value!r}) returns a changed copy")
 
     def replace(self, **changed: Any) -> Options:
         """Return a copy with some values changed."""

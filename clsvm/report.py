@@ -1,7 +1,7 @@
 """Define the report of a fit and the display of its progress.
 
 :class:`FitReport` (SVMs) and :class:`NystromReport` (Nyström kernel machines) say how a fit ended, how accurate its
-result is, and which time and memory it took. :class:`Display` and :func:`counting` show progress on stderr.
+result is, and which time and memory it took. :class:`Progress` and :class:`Display` show progress on stderr.
 """
 
 from __future__ import annotations
@@ -10,14 +10,11 @@ import contextlib
 import enum
 import math
 import sys
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from numbers import Integral, Real
 from time import perf_counter
-from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Self
 
 
@@ -78,16 +75,14 @@ class Point(NamedTuple):
 
 
 # Part of a fit in GTSVM's figure 2 -> keys of ``FitReport.seconds`` whose sum is its time; "other" has all other time.
-PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "clustering": ("layout", "cluster"),
-        "selection": ("select",),
-        "gram": ("tile", "gram"),
-        "subproblem": ("subproblem", "free"),
-        "update": ("rows", "update"),
-        "other": (),
-    }
-)
+PARTS: Mapping[str, tuple[str, ...]] = {
+    "clustering": ("layout", "cluster"),
+    "selection": ("select",),
+    "gram": ("tile", "gram"),
+    "subproblem": ("subproblem", "free"),
+    "update": ("rows", "update"),
+    "other": (),
+}
 
 
 def by_part(seconds: Mapping[str, float], of: Mapping[str, tuple[str, ...]] = PARTS) -> dict[str, float]:
@@ -111,7 +106,7 @@ def by_part(seconds: Mapping[str, float], of: Mapping[str, tuple[str, ...]] = PA
 
 
 class Record:
-    """Let its subclasses, the frozen dataclasses of reports, be pickled and converted to JSON.
+    """Let its subclasses, the frozen dataclasses of reports, be converted to JSON.
 
     Attributes
     ----------
@@ -128,21 +123,9 @@ class Record:
     seconds: Mapping[str, float]
     trace: tuple[Point, ...]
 
-    def __post_init__(self) -> None:
-        for name, value in self._items():
-            if isinstance(value, Mapping):
-                object.__setattr__(self, name, MappingProxyType(dict(value)))
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), tuple(dict(value) if isinstance(value, Mapping) else value for _, value in self._items())
-
     def to_dict(self) -> dict[str, Any]:
         """Return the report as a dict of JSON's types; numbers that are nan or infinite become None."""
-        return {name: _plain(value) for name, value in self._items()}
-
-    def _items(self) -> list[tuple[str, Any]]:
-        """Return the fields as (name, value), in their order."""
-        return [(one.name, getattr(self, one.name)) for one in fields(self)]  # type: ignore[arg-type]
+        return {one.name: _plain(getattr(self, one.name)) for one in fields(self)}  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -200,7 +183,7 @@ class FitReport(Record):
     """
 
     parts = PARTS
-    curves = MappingProxyType({"relative duality gap": ("gap", "gap"), "KKT violation": ("violation", "violation")})
+    curves: ClassVar = {"relative duality gap": ("gap", "gap"), "KKT violation": ("violation", "violation")}
     primal: float
     dual: float
     gap: float
@@ -282,8 +265,8 @@ class NystromReport(Record):
         State at each computation of the gradient. The violation of a point is the residual.
     """
 
-    parts = MappingProxyType({name: (name,) for name in ("layout", "preconditioner", "solve")} | {"other": ()})
-    curves = MappingProxyType({"residual": ("violation", "residual")})
+    parts: ClassVar = {**{name: (name,) for name in ("layout", "preconditioner", "solve")}, "other": ()}
+    curves: ClassVar = {"residual": ("violation", "residual")}
     objective: float
     residual: float
     bound: float
@@ -314,7 +297,7 @@ class NystromReport(Record):
 
 def _plain(value: Any) -> Any:
     match value:
-        case bool() | str():
+        case bool():
             return value
         case Integral():
             return int(value)
@@ -326,164 +309,91 @@ def _plain(value: Any) -> Any:
             return _plain(value._asdict())
         case tuple():
             return [_plain(item) for item in value]
-    raise TypeError(f"got {value!r}, expected a number, text, or a tuple or mapping of these")
+    return value
 
 
 EVERY = 10.0  # seconds between two progress lines if stderr is no terminal
-SOON = 1.0  # seconds of work after which ``counting`` shows a progress bar
-_label: ContextVar[str] = ContextVar("label", default="")
+SOON = 1.0  # seconds of work after which a terminal shows a progress bar
 
 
-@contextlib.contextmanager
-def labelled(words: str) -> Iterator[None]:
-    """Begin every progress line within this context with ``words``, such as "fold 2 of 5"."""
-    token = _label.set(words)
-    try:
-        yield
-    finally:
-        _label.reset(token)
+class Progress:
+    """Show progress on stderr until the context ends.
 
-
-class TimeEstimate:
-    """Estimate when a falling value reaches a goal, on a logarithmic scale.
-
-    The value may go up and down, so its trend is the least-squares line through its values in the second half of the
-    time. The remaining time is the distance of the trend from the goal over the trend's slope. If the trend has passed
-    the goal but the value has not, the distance of the value from the goal is taken.
+    A terminal shows a bar, if the work takes longer than a second. Elsewhere a line is printed every ten seconds, and
+    one at the end, unless ``lines`` is false.
     """
 
-    def __init__(self, goal: float) -> None:
-        self._goal, self._start = goal, 0.0
-        self._points: deque[tuple[float, float]] = deque()  # (seconds, level); level: log(value / goal), at least 0
-        self._sums = [0.0, 0.0, 0.0, 0.0]  # over all _points: sums of seconds, levels, seconds^2, seconds * levels
-        self.done = 0.0  # share of the way to the goal, 0 to 1; it never falls
-
-    def add(self, seconds: float, value: float) -> Self:
-        """Add the ``value`` that was seen ``seconds`` after the start; ignore nan and infinity."""
-        if not math.isfinite(value):
-            return self
-        level = math.log(max(value / self._goal, 1.0))
-        self._start = self._start if self._points else level
-        self._points.append((seconds, level))
-        self._count(seconds, level, 1)
-        while len(self._points) > 2 and self._points[0][0] < seconds / 2:
-            self._count(*self._points.popleft(), -1)
-        _, remaining = self._trend()
-        self.done = max(self.done, 1 - max(remaining, 0.0) / self._start) if self._start else 1.0
-        return self
-
-    @property
-    def left(self) -> float | None:
-        """Return the estimated seconds until the value reaches the goal, None if its trend does not fall."""
-        slope, remaining = self._trend()
-        if self._points and not remaining:
-            return 0.0
-        return remaining / slope if slope > 0 else None
-
-    def _count(self, seconds: float, level: float, sign: int) -> None:
-        for i, term in enumerate((seconds, level, seconds * seconds, seconds * level)):
-            self._sums[i] += sign * term
-
-    def _trend(self) -> tuple[float, float]:
-        """Return how fast the level log(value / goal) falls, and the level that remains.
-
-        The rate is per second, and 0 if it is unknown.
-        """
-        n, (t, y, tt, ty) = len(self._points), self._sums
-        if not n:
-            return 0.0, 0.0
-        now, level = self._points[-1]
-        variance = tt - t * t / n
-        slope = (t * y / n - ty) / variance if variance > 1e-9 * tt else 0.0
-        trend = y / n - slope * (now - t / n)
-        return slope, trend if level and slope > 0 and trend > 0 else level
-
-
-class Display:
-    """Show the progress of a fit; a context manager that yields itself, or None if ``wanted`` is false.
-
-    The solver calls the display with each :class:`Point`. On a terminal the display shows a bar, on a logarithmic scale
-    from the first gap to ``gap_tol``, or from the first violation to ``tol``. Without a terminal it prints a line every
-    ten seconds and one at the end.
-
-    violation: the word that stands for the KKT violation in these lines.
-    """
-
-    def __init__(self, wanted: Any, tol: float, gap_tol: float | None = None, violation: str = "violation") -> None:
-        self._enabled, self._field = bool(wanted), "violation" if gap_tol is None else "gap"
-        self._name = violation if gap_tol is None else "gap"
-        self._estimate = TimeEstimate(tol if gap_tol is None else gap_tol)
-        self._label = f"{label}: " if (label := _label.get()) else ""
-        self._value, self._last = math.nan, ""
+    def __init__(self, lines: bool = True) -> None:
+        self._lines, self._last = lines, ""
         self._bar: Callable[[str, float], None] | None = None
         self._exit_stack = contextlib.ExitStack()
-        self._start_time = self._printed = perf_counter()
+        self._start = self._printed = perf_counter()
 
-    def __enter__(self) -> Self | None:
-        if not self._enabled:
-            return None
-        if sys.stderr.isatty():
-            self._bar = self._exit_stack.enter_context(progress_bar())
-            self.phase("training")
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._exit_stack.close()
-        if self._enabled and self._bar is None and self._last:
-            self._say(f"{self._last}, {perf_counter() - self._start_time:.1f} s")
+        if self._last and self._lines and not sys.stderr.isatty():
+            self._print(f"{self._last}, {perf_counter() - self._start:.1f} s")
+
+    def show(self, words: str, share: float) -> None:
+        """Show the words, the ``share`` of the work that is done, 0 to 1, and an estimate of the time left."""
+        self._last = words
+        self._put(words, share)
+
+    def _put(self, words: str, share: float) -> None:
+        spent = perf_counter() - self._start
+        left = timedelta(seconds=math.ceil(spent * (1 - share) / share)) if share > 1e-6 else "-"
+        words = f"{left} left, {words}"
+        if not sys.stderr.isatty():
+            if self._lines and perf_counter() - self._printed >= EVERY:
+                self._print(words)
+            return
+        if self._bar is None and spent > SOON:
+            self._bar = self._exit_stack.enter_context(progress_bar())
+        if self._bar:
+            self._bar(words, share)
+
+    def _print(self, words: str) -> None:
+        self._printed = perf_counter()
+        print(f"clsvm: {words}", file=sys.stderr, flush=True)
+
+
+class Display(Progress):
+    """Show the progress of a fit. The solver calls the display with each :class:`Point`.
+
+    The context yields None if ``wanted`` is false. The share that is done is on a logarithmic scale, from the first gap
+    to ``gap_tol``, or from the first violation to ``tol``.
+
+    violation: the word that stands for the KKT violation.
+    """
+
+    def __init__(self, wanted: Any, tol: float, gap_tol: float | None = None, violation: str = "violation") -> None:
+        super().__init__()
+        self._wanted = bool(wanted)
+        self._field, self._goal = ("violation", tol) if gap_tol is None else ("gap", gap_tol)
+        self._name = violation if gap_tol is None else "gap"
+        self._value = math.nan
+        self._first = self._share = 0.0  # log(value / goal) at the first point; the share that is done never falls
+
+    def __enter__(self) -> Self | None:  # type: ignore[override]
+        return self if self._wanted else None
 
     def __call__(self, point: Point) -> None:
         """Show the solver's state at a convergence check."""
         value = getattr(point, self._field)
-        self._value = value if math.isfinite(value) else self._value
-        self._estimate.add(point.seconds, value)
+        if math.isfinite(value):
+            level = math.log(max(value / self._goal, 1.0))
+            self._first = self._first or level
+            self._share = max(self._share, 1 - level / self._first) if self._first else 1.0
+            self._value = value
         speed = point.rows / point.seconds if point.seconds > 0 else 0.0
-        self._last = f"{self._name} {self._value:.2g}, {point.steps} steps, {speed:.0f} rows/s"
-        left = self._estimate.left
-        time = "-" if left is None or left > 1e6 else timedelta(seconds=math.ceil(left))
-        self.phase(f"{time} left, {self._last}")
+        self.show(f"{self._name} {self._value:.2g}, {point.steps} steps, {speed:.0f} rows/s", self._share)
 
     def phase(self, words: str) -> None:
         """Show the name of the current phase of the fit until the next point."""
-        if self._bar is not None:
-            self._bar(f"{self._label}{words}", self._estimate.done)
-        elif perf_counter() - self._printed >= EVERY:
-            self._say(words)
-
-    def _say(self, words: str) -> None:
-        self._printed = perf_counter()
-        print(f"clsvm: {self._label}{words}", file=sys.stderr, flush=True)
-
-
-@contextlib.contextmanager
-def counting(words: str, total: int, done_before: int = 0, lines: bool = False) -> Iterator[Callable[[int], None]]:
-    """Yield a function to call with the number of items done so far; after a second, a terminal shows it as a bar.
-
-    words: the text to show, with the fields {done}, {total} and {left} (time).
-    done_before: number of items that were done before.
-    lines: print a line every ten seconds, and one at the end, if stderr is no terminal.
-    """
-    began = printed = perf_counter()
-    shown, terminal = "", sys.stderr.isatty()
-    with contextlib.ExitStack() as stack:
-        bar: Callable[[str, float], None] | None = None
-
-        def done(count: int) -> None:
-            nonlocal bar, printed, shown
-            now = perf_counter()
-            left = timedelta(seconds=math.ceil((now - began) * (total - count) / max(count - done_before, 1)))
-            shown = words.format(done=count, total=total, left=left)
-            if bar is None and terminal and now - began > SOON:
-                bar = stack.enter_context(progress_bar())
-            if bar is not None:
-                bar(shown, count / total)
-            elif lines and not terminal and now - printed >= EVERY:
-                print(shown, file=sys.stderr, flush=True)
-                printed = now
-
-        yield done
-    if lines and not terminal:
-        print(shown, file=sys.stderr, flush=True)
+        self._put(words, self._share)
 
 
 @contextlib.contextmanager

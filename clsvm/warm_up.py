@@ -45,14 +45,11 @@ class Warmed(NamedTuple):
         seconds of the first run, with the programs that it built.
     second
         seconds of the second run.
-    error
-        why the work ended early, "" if it did not.
     """
 
     name: str
     first: float
     second: float
-    error: str = ""
 
 
 def kept() -> bool:
@@ -83,15 +80,14 @@ def warm_up(
     ------
     DeviceError
         If there is no such device.
+    ValueError
+        If a Nyström kernel machine, which comes last, refuses a function that is not positive semidefinite.
     """
     find(device)
     found, jobs = [], [*works(kernel, device)]
     for number, work in enumerate(jobs):
         progress(work.name, number / len(jobs))
-        try:
-            found.append(Warmed(work.name, _run(work), _run(work)))
-        except ValueError as error:  # a Nyström machine refuses functions that are not positive semidefinite
-            found.append(Warmed(work.name, float("nan"), float("nan"), str(error)))
+        found.append(Warmed(work.name, _run(work), _run(work)))
     return found
 
 

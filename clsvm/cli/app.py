@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +23,7 @@ from clsvm.cli import common, flags, grid, scale, train
 from clsvm.cli.flags import Option, app
 from clsvm.errors import DeviceError, HostMemoryError
 from clsvm.parameters import PARAMETERS
+from clsvm.report import Progress
 from clsvm.system import explained
 
 if TYPE_CHECKING:
@@ -108,22 +108,11 @@ def tune(args: Any) -> None:
         kept = profiles.tuned_path()
         typer.echo(f"{kept}:\n{kept.read_text()}" if kept.exists() else f"{kept}: there is none")
         return
-    with _progress() as progress:
-        found = tool.tune(args.device, args.seconds, progress)
+    with Progress(lines=False) as progress:
+        found = tool.tune(args.device, args.seconds, progress.show)
     _show_found(found)
     stored, more = f"stored in {profiles.tuned_path()}", f"nothing is stored: give --seconds more than {args.seconds:g}"
     typer.echo(stored if any(one.searched for one in found) else more)
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str, float], None]]:
-    """Show a progress bar on stderr; yield a function that sets its words and the share of the work that is done."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task("", total=1.0)
-        yield lambda words, done: bar.update(task, description=words, completed=done)
 
 
 def _show_found(found: list[FamilyResult]) -> None:
@@ -151,10 +140,10 @@ def warm_up(args: Any) -> None:
 
     function = "rbf" if args.function is None and args.element is None else args.function
     kernel = common.kernel_of(function, args.element, args.param, {}, "--kernel")
-    with _progress() as progress:
-        found = tool.warm_up(kernel, args.device, progress)
-    rows = [(one.name, f"{one.first:.2f}", f"{one.second:.2f}", one.error) for one in found]
-    common.show_table(("work", "first s", "again s", "ended early by"), rows, ("first s", "again s"))
+    with Progress(lines=False) as progress:
+        found = tool.warm_up(kernel, args.device, progress.show)
+    rows = [(one.name, f"{one.first:.2f}", f"{one.second:.2f}") for one in found]
+    common.show_table(("work", "first s", "again s"), rows, ("first s", "again s"))
     off = "pyopencl's cache is off: later processes may have to build the programs again"
     typer.echo("later processes load these programs" if tool.kept() else off)
 

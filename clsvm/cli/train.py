@@ -214,11 +214,10 @@ def _model(args: Any, estimator: Any, rows: _Data) -> KernelModel:
     from sklearn.exceptions import ConvergenceWarning
 
     from clsvm.models import decoder
-    from clsvm.report import labelled
 
     model: KernelModel = estimator.model_
     if args.probability:
-        with warnings.catch_warnings(), labelled("probabilities"):
+        with warnings.catch_warnings():
             warnings.simplefilter("default", ConvergenceWarning)  # shows the warnings of the folds
             model = decoder.calibrated(estimator, rows.X, rows.y, rows.weights)
         if not model.has_probabilities:
@@ -397,15 +396,16 @@ def _in_pieces(predict: Callable[[Any], Array], X: Any) -> Array:
     """
     import numpy as np
 
-    from clsvm.report import counting
+    from clsvm.report import Progress
 
     n = X.shape[0]
     step = max(_PIECE, -(-n // 100)) if sys.stderr.isatty() else n
     made = []
-    with counting("{left} left, predicting, {done} of {total}", n) as done:
+    with Progress(lines=False) as shown:
         for first in range(0, n, step):
             made.append(predict(X[first : first + step]))
-            done(min(first + step, n))
+            done = min(first + step, n)
+            shown.show(f"predicting, {done} of {n}", done / n)
     return np.concatenate(made)
 
 

@@ -3,7 +3,7 @@
     for each dtype, float32 first unless the user chose float64, over the subproblems without a final result:
         small subproblems   many at a time on each device; the host finishes those that stall      solvers/batch.py
         large subproblems   one after another; all over the same rows share one row cache          prepare.py
-                            on the host, if the device lacks the dtype                             host.py
+                            the host finishes those of few rows that stall                         host.py
     rows on Dask's workers, or one subproblem for several devices: rows in shards                  sharded.py
 
 The limit max_time, the progress display and the checkpoint are for all subproblems of the fit together. Several devices
@@ -11,7 +11,7 @@ take pieces of the work from one queue. A piece of work is a list of subproblems
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import chain
@@ -22,11 +22,8 @@ import numpy as np
 
 from clsvm.arrays import Data
 from clsvm.distribute import run_pieces
-from clsvm.errors import BufferSizeError, MemoryLimitError
 from clsvm.fit import checkpoint, host, prepare, sharded
-from clsvm.fit.prepare import PreparedFit
 from clsvm.fit.run import FitContext, Fitted, Worker
-from clsvm.fit.sharded import ShardedFit
 from clsvm.gram import layouts, store
 from clsvm.gram.blocks import products_of
 from clsvm.gram.exact import HostBlocks
@@ -47,8 +44,6 @@ from clsvm.solvers.result import Result, ended
 
 DTYPES = "float32", "float64"  # dtypes of kernel values in the passes of a fit, in this order
 PIECES = 4  # pieces of work for each of several devices, so that all devices end at about the same time
-# A piece of work has about BATCHES batches if there is a checkpoint. Shorter pieces would clear memory more often.
-BATCHES = 16
 Devices = Mapping[str, Sequence[Any]]  # dtype -> the devices that support it
 
 
@@ -84,7 +79,7 @@ def solve(
 
 
 def _solve(context: FitContext) -> None:
-    """Choose the devices, and solve every subproblem whose result the checkpoint does not have."""
+    """Choose the devices, and solve every subproblem."""
     X, options, run, one = context.X, context.options, context.run, len(context.subproblems) == 1
     named = device_list(options.device)
     if sharded.is_remote(X) or (one and len(named) > 1):
@@ -96,12 +91,14 @@ def _solve(context: FitContext) -> None:
         dtype: [device for device, profile in zip(named, profiles, strict=True) if not profile.lacks(dtype)]
         for dtype in DTYPES
     }
-    usable = capable[options.dtype]
+    if not capable[options.dtype]:
+        words = f"dtype {options.dtype!r} needs a device with double precision, {find(named[0])} has none"
+        raise ValueError(f"{words}: use 'float32'")
     if not one or _suits_batch(context, profiles[0]):
-        context.max_batch_rows, context.batch_size = _batch_limits(usable, options)
-    _passes(context, capable | {options.dtype: usable or named})
+        context.max_batch_rows, context.batch_size = _batch_limits(capable[options.dtype], options)
+    _passes(context, capable)
     if not one:
-        run.reason = _counts(context) if usable else host.HostFit.reason
+        run.reason = _counts(context)
     if run.plan is None and not isinstance(context.kernel, Precomputed):
         with Stream(named[0], options.memory_limit) as stream:
             run.plan = prepare.planned(stream.profile, X, context.kernel, options)
@@ -120,15 +117,9 @@ def _passes(context: FitContext, devices: Devices) -> None:
         small = [index for index in todo if sizes[index] <= context.max_batch_rows]
         large = [index for index in todo if sizes[index] > context.max_batch_rows]
         context.few = len(small) <= host.SEVERAL
-        try:
-            if small and context.seconds_left() > 0:
-                pieces = _small_pieces(sizes, small, len(capable), context.batch_size, context.checkpoint is not None)
-                _run_on_devices(context, capable, pieces, partial(_solve_small, context, dtype))
-        except (MemoryLimitError, BufferSizeError):  # subproblems need less memory if solved one after another
-            context.discard(index for index, size in enumerate(sizes) if size <= context.max_batch_rows)
-            context.max_batch_rows = 0
-            _passes(context, devices)
-            return
+        if small and context.seconds_left() > 0:
+            pieces = _small_pieces(sizes, small, len(capable), context.batch_size)
+            _run_on_devices(context, capable, pieces, partial(_solve_small, context, dtype))
         if large:
             pieces = [[index] for index in large]
             if not context.shards:
@@ -158,11 +149,9 @@ def _run_on_devices(
 
 def _counts(context: FitContext) -> str:
     """Return a sentence for the report, which says how many subproblems each solver took."""
-    sizes, restored = [len(one.rows) for one in context.subproblems], len(context.restored)
-    large = sum(sizes[index] > context.max_batch_rows for index in context.results.keys() - context.restored)
-    words = f"{len(sizes) - large - restored} problems of up to {context.max_batch_rows} rows solved whole"
-    words += f", {large} by decomposition"
-    return words + (f", {restored} solved by the fit before, as its checkpoint says" if restored else "")
+    most, count = context.max_batch_rows, len(context.subproblems)
+    large = sum(len(one.rows) > most for one in context.subproblems)
+    return f"{count - large} problems of up to {most} rows solved whole, {large} by decomposition"
 
 
 def _results(context: FitContext) -> list[Result]:
@@ -171,14 +160,27 @@ def _results(context: FitContext) -> list[Result]:
     If max_time ended the fit before a subproblem was begun, its result has the coefficients from which the subproblem
     would have started.
     """
-    results, dtype, nothing = context.results, context.options.dtype, (np.inf, np.nan, np.inf, 0.0, 0)
-    if missing := [index for index in range(len(context.subproblems)) if index not in results]:
-        device = " and ".join(dict.fromkeys(str(find(one)) for one in device_list(context.options.device)))
-        for one, index in ((context.subproblems[index], index) for index in missing):
-            rho = np.zeros((one.problem.problems, one.problem.groups))
-            found = checkpoint.result(one.initial, rho, Status.MAX_TIME, dtype, device, nothing)
-            results[index] = replace(found, working_set=0)
-    return [results[index] for index in range(len(context.subproblems))]
+    options = context.options
+
+    def not_begun(one: Subproblem) -> Result:
+        return Result(
+            b=one.initial,
+            f=np.full_like(one.initial, np.nan),
+            rho=np.zeros((one.problem.problems, one.problem.groups)),
+            primal=np.inf,
+            dual=np.nan,
+            violation=np.inf,
+            steps=0,
+            status=Status.MAX_TIME,
+            error_bound=0.0,
+            exact_rows=0,
+            working_set=0,
+            dtype=options.dtype,
+            precision=options.dtype,
+            device=" and ".join(dict.fromkeys(str(find(device)) for device in device_list(options.device))),
+        )
+
+    return [context.results.get(index) or not_begun(one) for index, one in enumerate(context.subproblems)]
 
 
 def _suits_batch(context: FitContext, profile: Profile) -> bool:
@@ -199,14 +201,11 @@ def _suits_batch(context: FitContext, profile: Profile) -> bool:
 def _batch_limits(devices: Sequence[Any], options: Options) -> tuple[int, int]:
     """Return the most rows of a subproblem for the batch solver, and how many subproblems keep a device busy.
 
-    Every one of the ``devices`` can take a subproblem of so many rows. Return (0, 0) if there is no device.
+    Every one of the ``devices`` can take a subproblem of so many rows.
     """
-    most, counts = [], [0]
-    for device in devices:
-        with Stream(device, options.memory_limit) as stream:
-            most.append(batch.max_rows(stream))
-            counts.append(batch.batch_size(stream))
-    return min(most, default=0), max(counts)
+    with ExitStack() as stack:
+        streams = [stack.enter_context(Stream(device, options.memory_limit)) for device in devices]
+        return min(map(batch.max_rows, streams)), max(map(batch.batch_size, streams))
 
 
 def _large_pieces(sizes: Sequence[int], large: list[int], n: int, devices: int) -> list[list[int]]:
@@ -222,28 +221,18 @@ def _large_pieces(sizes: Sequence[int], large: list[int], n: int, devices: int) 
     return [*parts, *([index] for index in sorted(large, key=lambda index: -sizes[index]) if sizes[index] < n)]
 
 
-def _small_pieces(
-    sizes: Sequence[int], todo: list[int], devices: int, batch_size: int, checkpointed: bool = False
-) -> list[list[int]]:
+def _small_pieces(sizes: Sequence[int], todo: list[int], devices: int, batch_size: int) -> list[list[int]]:
     """Divide the subproblems with the indices ``todo`` into pieces of work, those with most rows first.
 
     Each device gets several pieces, so that all devices end at about the same time. A piece has at least ``batch_size``
     subproblems if there are enough.
 
     sizes: number of rows of each subproblem.
-    checkpointed: whether there is a checkpoint. Results are written at the end of a piece, so pieces are then small.
     """
     share = -(-len(todo) // devices)
     size = share if devices == 1 else max(-(-len(todo) // (PIECES * devices)), min(batch_size, share))
-    pieces, rows = list[list[int]](), 0
-    for index in sorted(todo, key=lambda index: -sizes[index]):
-        enough = checkpointed and pieces and len(pieces[-1]) >= batch_size and rows >= BATCHES * batch.ROWS
-        if not pieces or len(pieces[-1]) == size or enough:
-            pieces.append([])
-            rows = 0
-        pieces[-1].append(index)
-        rows += sizes[index]
-    return pieces
+    ordered = sorted(todo, key=lambda index: -sizes[index])
+    return [ordered[first : first + size] for first in range(0, len(ordered), size)]
 
 
 def _solve_large(context: FitContext, dtype: str, worker: Worker, pieces: Iterator[list[int]]) -> Generator[None]:
@@ -273,7 +262,7 @@ def _device_copy(context: FitContext, worker: Worker) -> Iterator[DeviceRows | N
     other devices, with shards or a precomputed kernel, or if a copy does not pay or fit.
     """
     options, X, kernel = worker.options, context.X, context.kernel
-    sizes = [len(one.rows) for index, one in enumerate(context.subproblems) if index not in context.restored]
+    sizes = [len(one.rows) for one in context.subproblems]
     large = [rows for rows in sizes if rows > max(context.max_batch_rows, host.MOST)]
     if context.shards or isinstance(kernel, Precomputed) or sum(large) <= X.shape[0]:
         yield None
@@ -290,7 +279,9 @@ def _solve_same_rows(context: FitContext, dtype: str, worker: Worker, indices: l
     All of them are over the same ``rows``, so they share one layout and one row cache.
     """
     began, whole = perf_counter(), rows.shape[0] == context.X.shape[0]
-    with _prepared(context, dtype, worker, rows, whole) as prepared:
+    kernel, options, plan = context.kernel, worker.options, worker.plan if whole else None
+    laid_out = sharded.in_shards if context.shards else partial(prepare.on_one_device, plan=plan)
+    with laid_out(rows, kernel, options, dtype) as prepared:
         worker.lap("layout", began)
         for index in indices:
             one, before = context.subproblems[index], context.results.get(index)
@@ -311,26 +302,6 @@ def _solve_same_rows(context: FitContext, dtype: str, worker: Worker, indices: l
         worker.reason, worker.peak = prepared.reason, max(worker.peak, prepared.peak())
         if whole:
             worker.plan = worker.plan or prepared.plan
-
-
-@contextmanager
-def _prepared(
-    context: FitContext, dtype: str, worker: Worker, rows: Any, whole: bool
-) -> Iterator[PreparedFit | host.HostFit | ShardedFit]:
-    """Lay out ``rows`` for solves: in shards, on the host if the device lacks the dtype, else on the device.
-
-    whole: whether ``rows`` are all rows of the fit.
-    """
-    kernel, options = context.kernel, worker.options
-    if context.shards:
-        with sharded.in_shards(rows, kernel, options, dtype) as prepared:
-            yield prepared
-        return
-    with Stream(options.device, options.memory_limit) as stream:
-        if stream.profile.lacks(dtype):
-            yield host.HostFit(stream, rows, kernel, options)
-        else:
-            yield PreparedFit(stream, rows, kernel, options, dtype, worker.plan if whole else None)
 
 
 # Subproblems take their kernel values from a stored kernel matrix K of all rows under three conditions.
@@ -487,12 +458,9 @@ class _SmallSolver:
 
     def _description(self, dtype: str) -> dict[str, Any]:
         """Return the report's texts for kernel values of ``dtype``: precision, device and layout of the rows."""
-        options, rows = self.worker.options, self.gram.rows
-        other_layout = self.plan is not None and options.layout not in ("auto", rows.kind)
-        words = f", read by their numbers, and so not {options.layout}" * other_layout
-        why = ": problems of few rows are solved whole" * (options.precision == "fast" and dtype == "float32")
-        layout = f"{rows.describe()}{words}, {rows.dtype}"
-        return {"precision": f"{dtype}{why}", "device": str(self.stream.info), "layout": layout}
+        rows = self.gram.rows
+        layout = f"{rows.describe()}, {rows.dtype}"
+        return {"precision": dtype, "device": str(self.stream.info), "layout": layout}
 
     @cached_property
     def _double(self) -> Operator | HostBlocks:

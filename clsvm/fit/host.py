@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from clsvm.errors import BufferSizeError, MemoryLimitError
-from clsvm.gram import layouts, precision
+from clsvm.gram import layouts
 from clsvm.gram.exact import few_threads
 from clsvm.gram.layouts.record import Plan
 from clsvm.gram.products import Gram
@@ -42,15 +42,11 @@ QUICK = 1 << 26  # a K of at most so many multiply-adds takes the host less time
 ON_HOST = 1 << 28  # most multiply-adds of a K that the host computes if the device could compute it too
 
 
-def max_coefficients(problem: Problem) -> int:
-    """Return the most coefficients that a problem with this constraint may have for a solve on the host."""
-    return COUPLED if problem.constraint is Constraint.COUPLED else MOST
-
-
 def can_solve(stream: Stream, problem: Problem) -> bool:
     """Return whether the host can solve ``problem``: few coefficients, and matrices within memory_limit."""
     size, left = problem.q.size, stream.limit - stream.allocated
-    return size <= max_coefficients(problem) and 8 * (problem.n**2 + COPIES * size**2) <= left
+    most = COUPLED if problem.constraint is Constraint.COUPLED else MOST
+    return size <= most and 8 * (problem.n**2 + COPIES * size**2) <= left
 
 
 def computes_quickly(stream: Stream, shape: tuple[int, int]) -> bool:
@@ -126,56 +122,19 @@ class KernelValues(NamedTuple):
 
 
 class HostFit:
-    """Solve subproblems on the host, as :class:`prepare.PreparedFit` does on a device.
+    """Finish subproblems on the host.
 
     X: the rows, or the kernel matrix if the kernel is precomputed.
-    plan: the layout of the rows on the device.
+    plan: the layout of the rows on the device, None for a precomputed kernel.
     rounding: the error of the device's float64 kernel values, in units of eps.
-
-    If ``plan`` and ``rounding`` are None, they are computed here. Raises ValueError if kernel values are too large for
-    float64.
     """
 
-    is_finest, precision = True, "float64"
-    reason = "the host solves it whole in float64, which the device does not have"
-
     def __init__(
-        self,
-        stream: Stream,
-        X: Any,
-        kernel: Kernel | Precomputed,
-        options: Options,
-        plan: Plan | None = None,
-        rounding: float | None = None,
+        self, stream: Stream, X: Any, kernel: Kernel | Precomputed, options: Options, plan: Plan | None, rounding: float
     ) -> None:
-        if rounding is None:
-            if isinstance(kernel, Precomputed):
-                rounding = float(np.abs(X).max())
-            else:
-                plan = layouts.choose(stream.profile, X, kernel.spec, options.layout, all_rows=True)
-                found = precision.measures(kernel, X, plan)
-                rounding = precision.scales(kernel, found.sizes, found.extent, X.shape[1], "float64", "float64").double
-        self.stream, self.plan, self._X, self._kernel, self._rounding = stream, plan, X, kernel, rounding
-        self._options, self.device = options, str(stream.info)
+        self._stream, self._plan, self._X, self._kernel, self._rounding = stream, plan, X, kernel, rounding
+        self._options = options
         self._values: KernelValues | None = None
-
-    def solve(self, problem: Problem, **settings: Any) -> Result:
-        """Solve ``problem`` from ``start``. Raises ValueError for a problem too large for the host or memory_limit."""
-        size = problem.q.size
-        if size > max_coefficients(problem):
-            words = f"dtype 'float64' needs a device with double precision for a problem of {size} coefficients"
-            raise ValueError(f"{words}, {self.stream.info} has none: use 'float32'")
-        if not can_solve(self.stream, problem):
-            raise ValueError(f"memory_limit is too small for a problem of {size} coefficients in float64 on the host")
-        return self.finish(problem, None, **settings)
-
-    def peak(self) -> int:
-        """Return the largest number of bytes that were allocated at a time, on the device and on the host together."""
-        return self.stream.peak
-
-    def describe(self) -> str:
-        """Return the layout of the rows in words."""
-        return "host, float64"
 
     def finish(self, problem: Problem, before: Result | None, tol_share: float = 1.0, **asked: Any) -> Result:
         """Solve ``problem`` from the result ``before`` if there is one, else from ``start``.
@@ -190,7 +149,7 @@ class HostFit:
         best = problem.initial if settings.start is None else settings.start
         if before:
             best = problem.feasible(before.b)
-        stream, K, status = self.stream, values.K, None
+        stream, K, status = self._stream, values.K, None
         stream.peak = max(stream.peak, stream.allocated + 8 * (K.size + COPIES * problem.q.size**2))
 
         def should_continue(found: active_set.ActiveSetResult) -> bool:
@@ -242,8 +201,8 @@ class HostFit:
 
         The linear kernel of dense rows is computed from centred rows instead, which keeps all digits.
         """
-        stream, X, kernel, scale = self.stream, self._X, self._kernel, self._rounding
-        if isinstance(kernel, Precomputed) or self.plan is None:
+        stream, X, kernel, scale = self._stream, self._X, self._kernel, self._rounding
+        if isinstance(kernel, Precomputed) or self._plan is None:
             return KernelValues(np.asarray(X, np.float64), scale).centred(problem)
         m, d = X.shape
         if kernel.name == "linear" and not sp.issparse(X) and problem.balanced:
@@ -254,7 +213,7 @@ class HostFit:
         if m * m * d > ON_HOST and stream.profile.wide == "double":
             try:
                 with stream.tentative():
-                    gram = Gram(stream, layouts.build(stream, X, self.plan, "float64"), kernel)
+                    gram = Gram(stream, layouts.build(stream, X, self._plan, "float64"), kernel)
                     panel = gram.of_all()
                     K = gram.values(panel, m).T
                     stream.free(*panel.buffers(), *gram.rows.buffers())

@@ -5,6 +5,8 @@ solves one subproblem and hands it to the host if SMO stalls. If rounding errors
 tolerance, the result gets the status PRECISION.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
@@ -87,8 +89,7 @@ class PreparedFit:
         chosen = sizes(stream, self.gram, options.working_set_size, options.cache_size)
         working_set, self.reason = chosen.working_set, chosen.reason
         if stored and options.working_set_size == "auto":
-            working_set = max(MIN_WORKING_SET, working_set // 2)
-            self.reason += "; half of it, since solves begin near their end"
+            working_set = max(MIN_WORKING_SET, working_set // 2)  # since solves begin near their end
         self.settings = Settings(
             tol=options.tol,
             gap_tol=options.gap_tol,
@@ -127,19 +128,15 @@ class PreparedFit:
 
         SMO does not suffice if it stalls, takes very many iterations, or cannot begin in this dtype. It does not
         suffice either if tol is too coarse for the objective. Return None if a finer dtype shall solve the problem.
+        Raises ValueError for targets or weights near the end of the range of a device without double precision.
 
         settings: the ``settings`` of :meth:`solve_smo`, among them start, max_iter and max_time.
         """
         self._disable_units(problem)
-        began, found, most = perf_counter(), None, settings["max_iter"]
-        small, in_range, share = host.can_solve(self.stream, problem), self._in_range(problem, settings["start"]), None
-        if not (in_range or small):
-            largest = f"{RANGE_SHARE * self.stream.profile.largest:.3g}"
-            raise ValueError(
-                f"targets or sums of weights beyond {largest} for a problem of {problem.q.size} coefficients need a "
-                f"device with double precision, {self.stream.info} has none: make y or sample_weight smaller"
-            )
-        if in_range and (self.is_finest or not self.precision_insufficient(problem, self.settings.tol)):
+        self._check_range(problem, settings["start"])
+        began, found, share, most = perf_counter(), None, None, settings["max_iter"]
+        small = host.can_solve(self.stream, problem)
+        if self.is_finest or not self.precision_insufficient(problem, self.settings.tol):
             patience = self.stream.profile.patience * problem.q.size + host.EXTRA_STEPS
             given = patience if small and not 0 <= most <= patience else most
             found = self.solve_smo(problem, **settings | {"max_iter": given})
@@ -157,11 +154,16 @@ class PreparedFit:
             found = self.solve_smo(problem, **settings | {"start": problem.feasible(found.b)}).after(found)
         return found.with_precision_status(self._double_error, self.settings)
 
-    def _in_range(self, problem: Problem, start: Vector | None) -> bool:
-        """Return whether the linear term q and K times ``start`` are far below the largest number on the device."""
+    def _check_range(self, problem: Problem, start: Vector | None) -> None:
+        """Raise ValueError unless the linear term q and K times ``start`` are far below the device's largest number."""
         initial, size = problem.initial if start is None else start, max(self._scales.in_dtype, self._scales.double)
         weight = float(np.abs(initial).sum(axis=1).max()) * size
-        return max(float(np.abs(problem.q).max()), weight) < RANGE_SHARE * self.stream.profile.largest
+        most = RANGE_SHARE * self.stream.profile.largest
+        if max(float(np.abs(problem.q).max()), weight) >= most:
+            raise ValueError(
+                f"targets or sums of weights beyond {most:.3g} need a device with double precision, "
+                f"{self.stream.info} has none: make y or sample_weight smaller"
+            )
 
     def _host_share(self, found: Result | None, most: int) -> float | None:
         """Return the share of tol to which the host shall continue the SMO result, None if that gains nothing."""
@@ -189,6 +191,15 @@ class PreparedFit:
     def describe(self) -> str:
         """Return the layout of the rows and the reason for this layout, in words."""
         return self.gram.rows.describe() + (f" ({self.plan.reason})" if self.plan else "")
+
+
+@contextmanager
+def on_one_device(
+    rows: Any, kernel: Kernel | Precomputed, options: Options, dtype: str, plan: Plan | None
+) -> Iterator[PreparedFit]:
+    """Open the device of ``options``, and lay out ``rows`` on it by ``plan``, or by a new plan if it is None."""
+    with Stream(options.device, options.memory_limit) as stream:
+        yield PreparedFit(stream, rows, kernel, options, dtype, plan)
 
 
 def products(

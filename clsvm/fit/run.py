@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from time import perf_counter
@@ -134,7 +134,7 @@ class Fitted:
             dtype=min(one.dtype for one in started or results),
             trace=trace,
             selection=reason,
-            layout_costs=run.plan.costs if run.plan else {},
+            layout_costs=dict(run.plan.costs) if run.plan else {},
             precision="; ".join(sorted({one.precision for one in started or results})),
         )
 
@@ -155,8 +155,6 @@ class FitContext:
         index of a subproblem -> its result so far.
     ended
         indices of the subproblems with a final result.
-    restored
-        indices of the subproblems whose result came from the checkpoint.
     max_batch_rows
         most rows of a subproblem that the batch solver takes.
     batch_size
@@ -178,10 +176,8 @@ class FitContext:
     batch_size: int = 0
     few: bool = True
     shards: bool = False
-
-    def __post_init__(self) -> None:
-        solved = self.checkpoint.solved if self.checkpoint else {}
-        self.results, self.ended, self.restored = dict(solved), set(solved), frozenset(solved)
+    results: dict[int, Result] = field(default_factory=dict)
+    ended: set[int] = field(default_factory=set)
 
     def seconds_left(self) -> float:
         """Return the seconds until the fit reaches max_time."""
@@ -209,12 +205,6 @@ class FitContext:
         """Return the rows of X with the numbers ``rows``, or the kernel values among these rows if X is K."""
         return self.X[np.ix_(rows, rows)] if isinstance(self.kernel, Precomputed) else self.X[rows]
 
-    def discard(self, indices: Iterable[int]) -> None:
-        """Drop the results of subproblems, except those from the checkpoint."""
-        for index in set(indices) - self.restored:
-            self.results.pop(index, None)
-            self.ended.discard(index)
-
     def store(self, index: int, result: Result, last: bool = False) -> None:
         """Keep the result of the subproblem at ``index``.
 
@@ -225,4 +215,4 @@ class FitContext:
         if last or result.status is not Status.STALLED:
             self.ended.add(index)
         if self.checkpoint:
-            self.checkpoint.save(index, result.b, self.options.checkpoint_every, result)
+            self.checkpoint.save(index, result.b, self.options.checkpoint_every)

@@ -113,7 +113,7 @@ class ShardedFit:
         self._scales = precision.scales(kernel, sizes, extent, d, dtype, options.dtype)
         self.is_finest, self.plan, self.device = dtype == laid.finest, laid.plan, laid.device
         self.reason = self._infos[0].reason
-        self.precision = dtype + ": rows are in shards" * (options.precision == "fast" and dtype == "float32")
+        self.precision = dtype
 
     def solve(self, problem: Problem, **settings: Any) -> Result | None:
         """Solve ``problem``; return None if a finer dtype shall solve it.

@@ -217,12 +217,12 @@ class Streamed:
         X = self.X if rows.stop - rows.start == self.X.shape[0] else self.X[rows]
         if self._files and not sp.issparse(X):  # read a byte of each page first, so that no kernel waits for a disk
             X.reshape(-1).view(np.uint8)[:: mmap.PAGESIZE].max(initial=0)
-        return layouts.build(stream, X, self._plan, self.dtype, range(rows.start, rows.stop))
+        return layouts.build(stream, X, self._plan, self.dtype)
 
     def gathered(self, ids: NDArray[np.int32]) -> Rows:
         """Lay out the rows with the row numbers ``ids`` on the device, as a set of rows separate from the blocks."""
         self.check_files()
-        return layouts.build(self.stream, self.X[ids], self.single, self.dtype, ids)
+        return layouts.build(self.stream, self.X[ids], self.single, self.dtype)
 
 
 def _cut(n: int, step: int, cells: NDArray[np.integer] | None) -> Iterator[slice]:

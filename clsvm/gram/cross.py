@@ -40,7 +40,7 @@ from sklearn.utils import check_array
 
 from clsvm import arrays, kernels
 from clsvm.arrays import Data
-from clsvm.errors import naming, rows_of
+from clsvm.errors import naming
 from clsvm.gram import layouts, programs
 from clsvm.gram.blocks import Streamed
 from clsvm.gram.exact import COPIES
@@ -315,7 +315,6 @@ SHARE = 0.7  # largest share of the free memory for the rows X or for a stored K
 # IN_ORDER is the cost of reading rows of K in order, as a share of the profile's cache_cost for scattered rows.
 USED, IN_ORDER = 20.0, 0.7
 PROBE = 4096  # largest number of rows from which the cost of a value of K is estimated
-CENTERS = "the centers (center_selection)"  # what error messages call the inducing points
 MAX_COPY = 64 << 20  # largest size in bytes of the kernel values that are copied to the host at a time
 
 
@@ -420,11 +419,10 @@ def _fill(stream: Stream, kernel: Kernel, plan: Plan, dtype: str, X: Data, Y: Da
     row = layouts.row_bytes(plan, Y, itemsize) + min(step, X.shape[0]) * itemsize
     capacity = min(whole_tiles(Y.shape[0]), whole_tiles(min(PANEL, budget) // row))
     for start in range(0, X.shape[0], step):
-        rows = layouts.build(stream, X[start : start + step], plan, dtype, range(start, X.shape[0]))
+        rows = layouts.build(stream, X[start : start + step], plan, dtype)
         gram = Gram(stream, rows, kernel)
         for begin in range(0, Y.shape[0], capacity):
-            with rows_of("Y"):
-                right = layouts.build(stream, Y[begin : begin + capacity], plan, dtype, range(begin, Y.shape[0]))
+            right = layouts.build(stream, Y[begin : begin + capacity], plan, dtype)
             source = Gram(stream, right, kernel)
             panel = source.of_all(capacity)
             out[start : start + rows.n, begin : begin + right.n] = gram.values(panel, right.n)
@@ -456,8 +454,7 @@ class Cross:
         self._stream, self._X, self._kernel, self._plan, self.dtype, self.k = stream, X, kernel, plan, dtype, k
         self.n, self.m = X.shape[0], centres.shape[0]
         self.passes = 0
-        with rows_of(CENTERS):
-            laid = layouts.build(stream, centres, layouts.single_pass_plan(plan, centres), dtype)
+        laid = layouts.build(stream, centres, layouts.single_pass_plan(plan, centres), dtype)
         source = Gram(stream, laid, kernel)
         self._panel = source.of_all(square=True)
         if not self._panel.rows_stay:

@@ -21,9 +21,9 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from clsvm.arrays import Data, both_dense, centred
-from clsvm.errors import ROW, BufferSizeError, MemoryLimitError, RowError, RowTooLargeError
+from clsvm.errors import BufferSizeError, MemoryLimitError
 from clsvm.gram import layouts, programs
-from clsvm.gram.layouts.record import Plan, in_order
+from clsvm.gram.layouts.record import Plan, in_order, norm_too_large
 from clsvm.gram.precision import measures
 from clsvm.gram.products import Gram, Operator, Store, Update
 from clsvm.gram.responses import ALL, Support
@@ -108,7 +108,7 @@ def symmetric_sums(
     if not pays or stream.profile.lacks("float64") or len(rows) * len(support) * X.shape[1] <= HOST:
         return None
     with contextlib.suppress(MemoryLimitError, BufferSizeError), stream.tentative(), stream.scratch():
-        laid = layouts.build(stream, X if len(both) == X.shape[0] else X[both], plan, "float64", both)
+        laid = layouts.build(stream, X if len(both) == X.shape[0] else X[both], plan, "float64")
         whole = np.zeros((len(b), laid.n))
         whole[:, both.searchsorted(support)] = b
         return _symmetric(Gram(stream, laid, kernel), whole)[:, both.searchsorted(rows)]
@@ -148,14 +148,14 @@ def decision_values(support: Support, stream: Stream, X: Data, coefficients: Vec
     """Return decision values without the intercept (Support.responses), in float64 if float32 is not precise enough.
 
     The dtype is chosen for each row by itself, so a decision value does not depend on the other rows of a call. Values
-    that are not finite in float32 are computed again in float64. Raises RowError for a row for which float64 has too
-    small a range.
+    that are not finite in float32 are computed again in float64. Raises ValueError if float64 has too small a range for
+    a row.
     """
     precision, kernel = support.precision, support.kernel
     assert precision
     found = measures(kernel, X, support.plan)
     if np.isinf(found.sizes).any():
-        raise RowTooLargeError(int(np.argmax(np.isinf(found.sizes))), "float64")
+        raise ValueError(norm_too_large("float64"))
     double, count = support.dtype == "float64", len(support.among(groups))
     near = np.zeros(X.shape[0], bool) if double else precision(found)
     out = np.zeros((count * len(coefficients), X.shape[0]))
@@ -164,23 +164,17 @@ def decision_values(support: Support, stream: Stream, X: Data, coefficients: Vec
         near &= np.isfinite(out).all(axis=0)
     far = np.flatnonzero(~near)
     if far.size:
-        precision.check(found.some(far), far)
+        precision.check(found.some(far))
         rows = X[far] if near.any() else X
         # rough: even float64 on a device is imprecise; the host sums (x_j - y_j)^2, which is precise for distant rows
         rough = kernel.spec.of_distance and not kernel.spec.element and not precision(found.some(far), "float64").all()
-        try:
-            if double and not (rough or stream.profile.lacks("float64")):
-                out[:, far] = support.responses(stream, rows, coefficients, groups)
-            else:
-                others = support.vectors_of(groups, coefficients)
-                out[:, far] = _in_float64(stream, kernel, support.plan, rows, others, on_host=rough)
-        except RowError as error:
-            error.row = int(far[error.row])
-            raise
-        bad = ~np.isfinite(out).all(axis=0)
-        if bad.any():
-            words = f"{kernel!r} is not finite for row {ROW} and some support vectors"
-            raise RowError(words, int(np.argmax(bad)))
+        if double and not (rough or stream.profile.lacks("float64")):
+            out[:, far] = support.responses(stream, rows, coefficients, groups)
+        else:
+            others = support.vectors_of(groups, coefficients)
+            out[:, far] = _in_float64(stream, kernel, support.plan, rows, others, on_host=rough)
+        if not np.isfinite(out).all():
+            raise ValueError(f"{kernel!r} is not finite for some rows and support vectors")
     return out
 
 

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from clsvm import arrays
 from clsvm.arrays import Data
-from clsvm.errors import ROW, RowError
 from clsvm.gram.layouts.record import Plan, Rows
 from clsvm.kernels import Kernel, underflow
 from clsvm.kernels.expression import INVALID, Extent
@@ -214,14 +213,11 @@ class RowPrecision:
             out[rows] = self._holds(dtype, extent)
         return out
 
-    def check(self, found: Measures, rows: NDArray[np.intp]) -> None:
-        """Raise RowError if float64 cannot compute K for a row. ``rows`` holds the numbers of the measured rows."""
+    def check(self, found: Measures) -> None:
+        """Raise ValueError if float64 cannot compute K for a row."""
         check_range(self._kernel, self._span, self._span, self._d, " of support vectors")
-        for extent, which in self._beyond(found):
-            try:
-                check_range(self._kernel, extent, self._span, self._d, f" of row {ROW} and support vectors")
-            except ValueError as error:
-                raise RowError(str(error), int(rows[which[0]])) from None
+        for extent, _ in self._beyond(found):
+            check_range(self._kernel, extent, self._span, self._d, " of rows and support vectors")
 
     def _beyond(self, found: Measures) -> Iterator[tuple[Extent, NDArray[np.intp]]]:
         """Yield the rounded extents of rows beyond the extremes of the support vectors, each with its rows' indices."""

@@ -284,7 +284,7 @@ class Support:
         out = np.empty((len(among) * problems, n))
         with stream.recycling():
             for start in range(0, n, step):
-                rows = layouts.build(stream, X[start : start + step], self.plan, self.dtype, range(start, n))
+                rows = layouts.build(stream, X[start : start + step], self.plan, self.dtype)
                 gram = Gram(stream, rows, self.kernel)
                 found = self._sums(stream, gram, coefficients, among)
                 in_order = layouts.LAYOUTS[rows.kind].in_order

@@ -31,7 +31,7 @@ from clsvm.estimators import checks
 from clsvm.fit.checkpoint import UNREADABLE
 from clsvm.models.decoder import Decoder
 from clsvm.opencl.devices import device_list
-from clsvm.report import counting
+from clsvm.report import Progress
 
 Vector = NDArray[np.float64]
 Rows = NDArray[np.intp]
@@ -58,7 +58,7 @@ class FoldResult:
         intercepts rho (problems,) that were subtracted from the sums of kernel values; not used for Falkon models.
     predicted
         predicted classes (rows,), or None if they are to be computed from ``values``. If they are given, ``values`` has
-        the result of decision_function, or no columns if no scorer reads it.
+        the result of decision_function.
     """
 
     values: Vector
@@ -123,7 +123,6 @@ class Fits:
         number of rows of X.
     """
 
-    needs_values = True  # whether a scorer may read decision values
     keep_pairs = False  # whether to keep the decision values of all pairs of classes, for a checkpoint
 
     def __init__(
@@ -142,7 +141,6 @@ class Fits:
         self.results: Results = {}
         self.rows = clone(estimator)._rows(X, reset=True)
         self.n = _num_samples(X)
-        self._targets: dict[int, tuple[Any, Any]] = {}  # fold -> y and weights
 
     def key(self, job: Job) -> tuple[Any, ...]:
         """Return a key for a fit. Fits with equal keys can share work.
@@ -151,10 +149,10 @@ class Fits:
         """
         raise NotImplementedError
 
-    def run_shared(self, group: Group, separate: list[Job]) -> Iterator[None]:
+    def run_shared(self, group: Group) -> Iterator[None]:
         """Run the fits of a group with shared work, and yield whenever one or several fits are done.
 
-        Fits that turn out to need the estimator's own ``fit`` are added to the list ``separate``.
+        A fit that turns out to need the estimator's own ``fit`` gets no result.
         """
         raise NotImplementedError
 
@@ -170,7 +168,7 @@ class Fits:
     def without_data(self) -> Self:
         """Return a copy to send to other processes, without results and without data that can be made from X and y."""
         stripped = copy.copy(self)
-        stripped.results, stripped.rows, stripped._targets = {}, None, {}
+        stripped.results, stripped.rows = {}, None
         return stripped
 
     def __sklearn_clone__(self) -> Fits:
@@ -200,13 +198,13 @@ class Fits:
             if file.exists():
                 self._read(file, digest)
         written, total, begun = perf_counter(), len(self.candidates) * len(self.splits), len(self.results)
-        words = "{done} of {total} fits, {left} left"
-        counted = counting(words, total, begun, lines=True) if show_progress else nullcontext()
+        progress = Progress() if show_progress else nullcontext()
         try:
-            with _without_convergence_warnings(), counted as show, closing(self._run_all()) as each:
+            with _without_convergence_warnings(), progress as shown, closing(self._run_all()) as each:
                 for _ in each:
-                    if show:
-                        show(len(self.results))
+                    if shown:
+                        done = len(self.results)
+                        shown.show(f"{done} of {total} fits", (done - begun) / (total - begun))
                     if file is not None and perf_counter() - written > _WRITE_EVERY:
                         self._write(file, digest)
                         written = perf_counter()
@@ -219,19 +217,15 @@ class Fits:
         yield from self._run_groups(self._groups())
 
     def _run_groups(self, groups: list[Group]) -> Generator[None]:
-        """Run groups of fits on the estimator's devices, and yield whenever a fit is done.
-
-        Fits whose shared work failed come last. They call the method ``fit`` of the estimator.
-        """
-        devices, separate = device_list(self.estimator.device), list[Job]()
+        """Run groups of fits on the estimator's devices, and yield whenever a fit is done."""
 
         def work(device: Any, pieces: Iterator[Group]) -> Generator[None]:
             for group in pieces:
                 jobs = [self._with_device(job, device) for job in group.jobs]
-                yield from self._run_group(group._replace(jobs=jobs), separate)
+                yield from self._run_group(group._replace(jobs=jobs))
 
+        devices = device_list(self.estimator.device)
         yield from run_pieces(devices, _pieces(groups, len(devices)), work)
-        yield from run_pieces(devices, [Group(UNSHARED, [job]) for job in separate], work)
 
     def pieces(self, workers: int) -> list[list[JobId]]:
         """Divide the fits that have no result yet among workers. Each piece is a list of (candidate, fold)."""
@@ -252,19 +246,19 @@ class Fits:
             return job
         return job._replace(estimator=clone(job.estimator).set_params(device=device))
 
-    def _run_group(self, group: Group, separate: list[Job]) -> Iterator[None]:
-        """Run the fits of a group with shared work, or one by one if shared work fails.
+    def _run_group(self, group: Group) -> Iterator[None]:
+        """Run the fits of a group with shared work, then the others one by one by the estimator's own ``fit``.
 
         Yield whenever a fit is done. The first fit that succeeds after such a failure warns with the reason.
         """
         reason = ""
         try:
             if group.key != UNSHARED:
-                yield from self.run_shared(group, separate)
+                yield from self.run_shared(group)
         except FIT_ERRORS as error:  # the estimator's own fit can still succeed
             reason = str(error) or type(error).__name__
         for job in group.jobs:
-            if job.id not in self.results and job not in separate:
+            if job.id not in self.results:
                 found = self.results[job.id] = self._fit_alone(job)
                 if reason and isinstance(found, FoldResult):
                     warn(f"fits that could share their work are done one by one: {reason}", RuntimeWarning)
@@ -302,12 +296,10 @@ class Fits:
         Labels are returned with the indices of their classes (:class:`checks.Labels`). Raises ValueError for labels of
         fewer than two classes.
         """
-        if fold not in self._targets:
-            train = self.splits[fold][0]
-            y: Any = None if self.y is None else np.asarray(self.y)[train]
-            y = checks.classes_of(y) if is_classifier(self.estimator) else y
-            self._targets[fold] = y, np.ones(len(train)) if self.weights is None else self.weights[train]
-        return self._targets[fold]
+        train = self.splits[fold][0]
+        y: Any = None if self.y is None else np.asarray(self.y)[train]
+        y = checks.classes_of(y) if is_classifier(self.estimator) else y
+        return y, np.ones(len(train)) if self.weights is None else self.weights[train]
 
     def _fit_alone(self, job: Job) -> FoldResult | Exception:
         """Call the estimator's own ``fit`` for the fold's training rows. Return the result, or the exception raised."""
@@ -322,8 +314,7 @@ class Fits:
             rows = _safe_split(estimator, self.X, self.y, stored_rows, train)[0]
             if self.keep_pairs or not estimator.model_.of_pairs:
                 return FoldResult(estimator._decision_values(rows), *outcome)
-            values = estimator.decision_function(rows) if self.needs_values else np.zeros((len(stored_rows), 0))
-            return FoldResult(values, *outcome, estimator.predict(rows))
+            return FoldResult(estimator.decision_function(rows), *outcome, estimator.predict(rows))
         except Exception as error:
             return error
 
@@ -334,8 +325,8 @@ class Fits:
         """
         if self.keep_pairs or not decoder.of_pairs:
             return found
-        values = decoder.decision_function(found.values) if self.needs_values else np.zeros((len(found.values), 0))
-        return replace(found, values=values, predicted=decoder.predict(found.values))
+        predicted = decoder.predict(found.values)
+        return replace(found, values=decoder.decision_function(found.values), predicted=predicted)
 
     def fold_of(self, train: Rows) -> int | None:
         """Return the number of the fold that has the training rows ``train``, or None if there is none."""

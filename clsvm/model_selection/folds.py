@@ -11,11 +11,10 @@ Falkon   All folds are outputs of one problem over all n rows, with weight 0 for
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby
-from math import log
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -42,7 +41,7 @@ from clsvm.solvers.result import Result
 from clsvm.tasks import TASKS
 
 Vector = NDArray[np.float64]
-# Most bytes of solutions that are kept as starts of other fits, for the last fold and for the current fold each.
+# Most bytes of solutions that are kept as starts of other fits.
 MAX_START_BYTES = 256 << 20
 EQUAL = 1e-12  # two coefficients count as equal if they differ by less than this share of their size
 MAX_OUTPUTS = 64  # most outputs of a Falkon problem; with more, kernel values are a small part of the work anyway
@@ -69,41 +68,34 @@ class Folds(Fits):
         by_rows = not isinstance(estimator.kernel, Kernel) and isinstance(estimator.gamma, str)
         return estimator._kernel(self.rows[self.splits[job.fold][0]] if by_rows else self.rows)
 
-    def run_shared(self, group: Group, separate: list[Job]) -> Iterator[None]:
-        """Run the fits of a group, one fold after another, with one copy of all rows on the device.
-
-        Yield whenever a fit is done. Fits that need the estimator's own ``fit`` are added to ``separate``.
-        """
+    def run_shared(self, group: Group) -> Iterator[None]:
+        """Run the fits of a group, one fold after another, with one copy of all rows on the device."""
         first, known = group.jobs[0].estimator, group.key[0]
         options = self.options(first)
         rows, kernel = first._solver_rows(self.rows, known if isinstance(known, Kernel) else None)
         with Stream(options.device, options.memory_limit) as stream:
             prepared: PreparedFit | None = None
             last: dict[int, list[FoldSolution]] = {}  # candidate -> solutions for the last fold that was solved
-            for fold, jobs in groupby(sorted(group.jobs, key=_order), key=lambda job: job.fold):
-                this_fold: list[list[FoldSolution]] = []  # solutions of other candidates for this fold
-                for job in jobs:
-                    began, subproblems, solved = perf_counter(), self._subproblems(job, stream), list[FoldSolution]()
-                    similar = [last[job.candidate]] if job.candidate in last else this_fold
-                    if subproblems:
-                        prepared = prepared or PreparedFit(stream, rows, kernel, options, options.dtype, whole=True)
-                        with suppress(*FIT_ERRORS):
-                            solved = self._solve_fits(job, subproblems, prepared, similar)
-                    if not solved:
-                        separate.append(job)
-                        continue
-                    limit = MAX_START_BYTES // sum(5 * one.problem.q.nbytes for one in solved)  # lo, hi, q, b and f
-                    last.pop(job.candidate, None)
-                    if len(last) < limit:
-                        last[job.candidate] = solved
-                    this_fold = [*(this_fold if len(this_fold) < limit else []), solved]
-                    values, offsets = zip(*(one.decision_values(job.estimator) for one in solved), strict=True)
-                    values_of_fold = np.stack([one[self.stored_rows[fold]] for one in values], axis=1)
-                    values_of_fold = values_of_fold[:, 0] if len(solved) == 1 else values_of_fold
-                    converged = all(one.solution.status.converged for one in solved)
-                    found = FoldResult(values_of_fold, perf_counter() - began, converged, np.array(offsets))
-                    self.results[job.id] = self.reduced(found, self.decoder(job.estimator, fold))
-                    yield
+            solved: list[FoldSolution] = []
+            for job in sorted(group.jobs, key=_order):
+                began, subproblems = perf_counter(), self._subproblems(job, stream)
+                before, solved = last.get(job.candidate, solved), []
+                if subproblems:
+                    prepared = prepared or PreparedFit(stream, rows, kernel, options, options.dtype, whole=True)
+                    with suppress(*FIT_ERRORS):
+                        solved = self._solve_fits(job, subproblems, prepared, before)
+                if not solved:
+                    continue
+                last.pop(job.candidate, None)
+                if (len(last) + 1) * sum(5 * one.problem.q.nbytes for one in solved) <= MAX_START_BYTES:
+                    last[job.candidate] = solved  # lo, hi, q, b and f of each
+                values, offsets = zip(*(one.decision_values(job.estimator) for one in solved), strict=True)
+                values_of_fold = np.stack([one[self.stored_rows[job.fold]] for one in values], axis=1)
+                values_of_fold = values_of_fold[:, 0] if len(solved) == 1 else values_of_fold
+                converged = all(one.solution.status.converged for one in solved)
+                found = FoldResult(values_of_fold, perf_counter() - began, converged, np.array(offsets))
+                self.results[job.id] = self.reduced(found, self.decoder(job.estimator, job.fold))
+                yield
 
     def _subproblems(self, job: Job, stream: Stream) -> list[Subproblem]:
         """Return the dual problems of a fit, or an empty list if the estimator's own ``fit`` is to be called.
@@ -119,13 +111,13 @@ class Folds(Fits):
         return [] if small else subproblems
 
     def _solve_fits(
-        self, job: Job, subproblems: list[Subproblem], prepared: PreparedFit, similar: Sequence[list[FoldSolution]]
+        self, job: Job, subproblems: list[Subproblem], prepared: PreparedFit, before: list[FoldSolution]
     ) -> list[FoldSolution]:
         """Solve the dual problems ``subproblems`` of a fit over all n rows, and return their solutions.
 
-        Each solve starts from the solution of the most similar fit in ``similar``. If rounding of kernel values could
-        move a decision value by more than DECISION_ERROR, the solve continues until it is certified in float64. Return
-        an empty list if that does not suffice. The estimator's own ``fit`` is then called.
+        Each solve starts from the solution of the similar fit ``before``, if there is one. If rounding of kernel values
+        could move a decision value by more than DECISION_ERROR, the solve continues until it is certified in float64.
+        Return an empty list if that does not suffice. The estimator's own ``fit`` is then called.
         """
         estimator, began = job.estimator, perf_counter()
         options, copies = self.options(estimator), TASKS[estimator._task].copies
@@ -133,10 +125,9 @@ class Folds(Fits):
         problems = [one.problem.embedded(rows_of_fold[one.rows], copies * self.n) for one in subproblems]
         if any(prepared.precision_insufficient(problem, options.tol) for problem in problems):
             return []
-        nearest = min(reversed(similar), key=lambda solved: solved[0].distance(problems[0]), default=[])
-        same_count, solved = len(nearest) == len(problems), list[FoldSolution]()
+        solved: list[FoldSolution] = []
         for i, problem in enumerate(problems):
-            start = nearest[i].start(problem) if same_count else {}
+            start = before[i].start(problem) if len(before) == len(problems) else {}
             settings = _solve_settings(options, perf_counter() - began)
             one = FoldSolution(problem, prepared.solve_smo(problem, **settings, **start))
             if one.decision_error(estimator) > DECISION_ERROR:
@@ -155,13 +146,6 @@ class FoldSolution(NamedTuple):
 
     problem: Problem
     solution: Result
-
-    def distance(self, problem: Problem) -> tuple[float, float]:
-        """Return how much another dual problem differs from this one, as two numbers to sort by.
-
-        The first is |log| of the ratio of the coefficients' bounds. The second is the difference of epsilon.
-        """
-        return round(abs(log(self.problem.ratio(problem))), 9), abs(self.problem.epsilon - problem.epsilon)
 
     def start(self, problem: Problem) -> dict[str, Any]:
         """Return solver settings that start ``problem``, which has other bounds or other rows, from this solution.
@@ -259,7 +243,7 @@ class NystromFolds(Fits):
         k = len(estimator._formulate(*self.targets(job.fold)).y)
         return *self._kernels[job.candidate], k, options.dtype, options.device, options.memory_limit
 
-    def run_shared(self, group: Group, separate: list[Job]) -> Iterator[None]:
+    def run_shared(self, group: Group) -> Iterator[None]:
         (kernel, _, k, *_), first = group.key, group.jobs[0].estimator
         options, random = self.options(first), check_random_state(clone(first).random_state)
         check_values(kernel, self.rows)
@@ -275,15 +259,14 @@ class NystromFolds(Fits):
             prepared.draw(random, least, tol, all(loss.quadratic for loss in losses), len(parts))
             last: dict[int, Vector] = {}  # fold -> coefficients (k, m)
             for part in parts:
-                if not self._solve_fits(part, prepared, last):
-                    separate += dict.fromkeys(part)
+                self._solve_fits(part, prepared, last)
                 yield
 
-    def _solve_fits(self, part: list[Job], prepared: nystrom.Rows, last: dict[int, Vector]) -> bool:
+    def _solve_fits(self, part: list[Job], prepared: nystrom.Rows, last: dict[int, Vector]) -> None:
         """Solve several fits as the outputs of one problem, and store their results.
 
         ``last`` maps a fold to the coefficients (k, m) of its last fit, from which the solve starts. If the solve
-        stalls and the device has a more precise dtype, store nothing and return False. Otherwise return True.
+        stalls and the device has a more precise dtype, store nothing.
         """
         began, estimator, folds = perf_counter(), part[0].estimator, [job.fold for job in part]
         start = np.concatenate([last[fold] for fold in folds]) if last.keys() >= {*folds} else None
@@ -291,7 +274,7 @@ class NystromFolds(Fits):
         if found.status is Status.INTERRUPTED:
             raise KeyboardInterrupt
         if found.status is Status.STALLED and prepared.has_finer_dtype:
-            return False
+            return
         f = prepared.operator.decision_values(found.alpha).reshape(len(part), -1, self.n)
         alpha = found.alpha.reshape(len(part), -1, found.alpha.shape[1])
         jobs = list(dict.fromkeys(part))
@@ -301,7 +284,6 @@ class NystromFolds(Fits):
             values = f[i][:, self.stored_rows[job.fold]].T
             values = values[:, 0] if values.shape[1] == 1 else values
             self.results[job.id] = FoldResult(values, seconds, found.status.converged)
-        return True
 
     def _task(self, part: list[Job]) -> Task:
         """Return one optimization problem whose outputs are those of several fits.

@@ -169,7 +169,8 @@ class SVCSearchCV(_SearchCV):
         fits with scikit-learn's callbacks, without a checkpoint. Fits with ``multi_class="crammer_singer"`` and small
         problems of more than two classes share no work.
     param_grid, scoring, refit, cv, error_score, return_train_score, verbose
-        As in GridSearchCV. A scoring function gets row numbers in place of X, and passes them on to the estimator.
+        As in GridSearchCV. A scoring function gets row numbers in place of X, and passes them on to its estimator. This
+        estimator has scikit-learn's methods of prediction, and no parameters.
     n_jobs, pre_dispatch
         As in GridSearchCV if the search uses GridSearchCV, else without effect.
     checkpoint : path or None
@@ -248,22 +249,12 @@ class LookupSearch(GridSearchCV):
     work: Callable[[], None]
 
     def _run_search(self, evaluate_candidates: Callable[[Any], Any]) -> None:
-        scorer = check_scoring(self.estimator, scoring=self.scoring)
-        # Without scoring, only predictions are needed, for the estimator's method ``score``.
-        self.folds.needs_values = self.scoring is not None and _reads_values(scorer)
         self.work()
         evaluate_candidates([{"candidate": number} for number in range(len(self.folds.candidates))])
 
     def _format_results(self, candidate_params: Any, *args: Any, **options: Any) -> Any:
         candidates = [self.folds.candidates[one["candidate"]] for one in candidate_params]
         return super()._format_results(candidates, *args, **options)
-
-
-def _reads_values(scorer: Any) -> bool:
-    """Return whether a scorer, or one of several scorers, may read decision values."""
-    if several := getattr(scorer, "_scorers", None):
-        return any(map(_reads_values, several.values()))
-    return getattr(scorer, "_response_method", None) != "predict"
 
 
 def _if_estimator_has_it(method: Any) -> Any:
@@ -297,12 +288,6 @@ class LookupEstimator(BaseEstimator):
 
     def __repr__(self) -> str:
         return repr(self.original)
-
-    def __getattr__(self, name: str) -> Any:
-        """Return a parameter of the replaced estimator, because scorers may read parameters."""
-        if name.startswith("_") or name.endswith("_"):
-            raise AttributeError(f"a fold's fit has predictions, but no attribute {name!r}")
-        return getattr(self.original, name)
 
     def __sklearn_tags__(self) -> Any:
         tags = self.original.__sklearn_tags__()
@@ -341,12 +326,6 @@ class LookupEstimator(BaseEstimator):
             raise AttributeError("classes_")
         return self.decoder_.classes
 
-    @property
-    def offset_(self) -> Any:
-        if not hasattr(self.original, "score_samples"):
-            raise AttributeError("offset_")
-        return self.result_.offsets
-
     def _entries(self, entries: NDArray[Any], numbers: Rows) -> Any:
         """Return the values for the row ``numbers`` (n, 1). ``entries`` has a value for each row in ``rows_``."""
         return entries[np.searchsorted(self.rows_, np.asarray(numbers)[:, 0])]
@@ -364,15 +343,11 @@ class LookupEstimator(BaseEstimator):
 
     @_if_estimator_has_it
     def score_samples(self, numbers: Rows) -> Any:
-        return self.decision_function(numbers) + self.offset_
+        return self.decision_function(numbers) + self.result_.offsets
 
     @_if_estimator_has_it
     def predict_proba(self, numbers: Rows) -> Any:
         return logistic(self._entries(self.result_.values, numbers))
-
-    @_if_estimator_has_it
-    def predict_log_proba(self, numbers: Rows) -> Any:
-        return np.log(logistic(self._entries(self.result_.values, numbers)))
 
     @_if_estimator_has_it
     def score(self, numbers: Rows, y: Any, sample_weight: Any = None) -> float:

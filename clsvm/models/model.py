@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from clsvm import arrays
 from clsvm.arrays import Data
-from clsvm.errors import RowError
 from clsvm.gram import exact, layouts
 from clsvm.gram.layouts.record import Plan
 from clsvm.gram.precision import RowPrecision, measures
@@ -185,11 +184,7 @@ class KernelModel:
         step = whole_tiles(step) if step >= tile else max(1, step)
         for start in range(0, sums.n, step):
             rows = slice(start, min(start + step, sums.n))
-            try:
-                out[rows] = reduce(self._strips(sums, rows, blocks), rows.stop - start, k)
-            except RowError as error:
-                error.row += start
-                raise
+            out[rows] = reduce(self._strips(sums, rows, blocks), rows.stop - start, k)
         return out
 
     def _strips(self, sums: _Sums, rows: slice, blocks: list[tuple[slice, slice]]) -> Iterator[Strip]:

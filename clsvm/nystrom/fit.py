@@ -22,9 +22,8 @@ from sklearn.utils import gen_batches
 
 from clsvm.arrays import Data
 from clsvm.distribute import OnDevices, Parts, open_streams, split
-from clsvm.errors import rows_of
 from clsvm.gram import layouts
-from clsvm.gram.cross import CENTERS, kernel_matrix
+from clsvm.gram.cross import kernel_matrix
 from clsvm.gram.layouts.record import Plan
 from clsvm.gram.precision import check_range, measures, outside
 from clsvm.kernels import Extent, Kernel
@@ -138,8 +137,7 @@ class Rows(ABC):
         """
         rows = self.surveyed = self.survey(kernel, options)
         first, limit = devices.first_device(options.device), options.memory_limit
-        with rows_of(CENTERS):
-            K = kernel_matrix(centers.rows, kernel=kernel, dtype="float64", device=first, memory_limit=limit)
+        K = kernel_matrix(centers.rows, kernel=kernel, dtype="float64", device=first, memory_limit=limit)
         if not np.isfinite(K).all():
             raise ValueError(f"{kernel!r} is not finite for some pairs of centers (center_selection)")
         least = min(SINGLE, SQUARES / penalty) if rows.finest == "float32" else 0.0

@@ -153,7 +153,7 @@ def test_numbers_are_checked_where_they_play_no_part() -> None:
         (1e20, {}, r"gamma=\S+ is outside the range"),
         (1e-30, {}, r"gamma=\S+ is outside the range"),
         (1e300, {}, "gamma must be finite and > 0, got 0"),
-        (1e20, {"gamma": 1.0}, "squared norm of row 0 is too large for float32"),
+        (1e20, {"gamma": 1.0}, "squared norm of a row is too large for float32"),
         (1e20, {"kernel": "cosine"}, "too large for float32"),
         (1e20, {"kernel": kernels.make("linear")}, "too large for float32"),
         (1e10, {"kernel": "poly", "gamma": 1.0, "degree": 9}, "too large for float32"),

@@ -6,7 +6,6 @@ import signal
 import threading
 import time
 from collections.abc import Generator, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ from clsvm.fit.run import FitContext
 from clsvm.gram import exact
 from clsvm.gram.layouts.lanes import DeviceRows
 from clsvm.opencl.stream import Stream
-from clsvm.report import labelled
 from clsvm.solvers import batch
 from clsvm.threads import check_interrupt
 from tests.conftest import calls_of, halves
@@ -128,10 +126,9 @@ def test_lists_of_one_and_parts_of_a_device(device: str) -> None:
 
 
 def test_progress_is_one_device_s(device: str, capfd: pytest.CaptureFixture[str]) -> None:
-    with labelled("fold 2"):
-        fitted([device] * 2, verbose=True)
+    fitted([device] * 2, verbose=True)
     said = capfd.readouterr().err.splitlines()
-    assert [line.startswith("clsvm: fold 2: violation") for line in said] == [True]
+    assert [line.startswith("clsvm: violation") for line in said] == [True]
 
 
 @pytest.mark.parametrize("way", ["ovo", "ovr"])
@@ -212,7 +209,7 @@ def test_one_worker_works_in_the_caller_s_thread() -> None:
 
 
 def test_who_is_faster_does_more() -> None:
-    """And all pieces are done once; who iterates ends all."""
+    """And all pieces are done once."""
     slow, done = threading.Event(), list[tuple[str, int]]()
 
     def work(worker: str, pieces: Iterator[int]) -> Generator[None]:
@@ -227,17 +224,6 @@ def test_who_is_faster_does_more() -> None:
     assert len(list(run_pieces(["slow", "fast"], range(20), work))) == 20
     assert sorted(piece for _, piece in done) == list(range(20))
     assert sum(worker == "fast" for worker, _ in done) >= 18
-
-    def waiting(worker: str, pieces: Iterator[int]) -> Generator[None]:
-        for piece in pieces:
-            time.sleep(0.001)
-            done.append((worker, piece))
-            yield
-
-    reached = run_pieces("ab", range(100000), waiting)
-    next(reached)
-    reached.close()
-    assert len(done) < 100000
 
 
 # Devices with memory of their own
@@ -320,14 +306,3 @@ def test_little_memory_holds_no_copy(device: str, apart: None, monkeypatch: pyte
     report = SVC(device=device, memory_limit=20_000_000).fit(X, y).fit_report_
     assert made
     assert report.bytes_held <= 20_000_000
-
-
-def test_pairs_that_a_fit_before_has_solved_need_no_rows(
-    device: str, apart: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    X, y = make_blobs(500, 6, centers=4, cluster_std=4.0, random_state=0)
-    asked = {"device": device, "checkpoint": tmp_path / "pairs"}
-    first = SVC(**asked).fit(X, y)
-    monkeypatch.setattr(prepare, "on_device", lambda *_: pytest.fail("rows went to the device"))
-    again = SVC(**asked).fit(X, y)
-    np.testing.assert_array_equal(again.dual_coef_, first.dual_coef_)

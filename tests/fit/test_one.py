@@ -19,8 +19,6 @@ from clsvm.kernels import make
 from clsvm.opencl.devices import default_profile, find
 from clsvm.parameters import Options
 from clsvm.problem import Subproblem, c_svc
-from clsvm.report import Status
-from clsvm.solvers.result import Result
 from tests.conftest import noisy
 
 X, Y = noisy(400, 5)
@@ -129,23 +127,3 @@ def test_one_thread_writes_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with open_checkpoint(*posed(tmp_path / "state", 4)) as again:
         assert again
         assert [b[0, 0] for b in again.b] == [0.5, 1.5, 2.5, 3.5]
-
-
-def test_what_is_begun_again_is_not_solved(tmp_path: Path) -> None:
-    """What was said of other coefficients is not said of these."""
-    given = posed(tmp_path / "state", 2)
-    ones, none = np.ones((1, 2)), np.zeros((1, 1))
-    end = Result(ones, ones, none, 1.0, 1.0, 0.0, 3, Status.TOLERANCE, 0.0, 2, 2, "float32", device="it")
-    with open_checkpoint(*given) as made:
-        assert made
-        made.save(0, end.b, 1e9, end)
-        made.save(1, end.b, 1e9, end)
-    with open_checkpoint(*given) as again:
-        assert again
-        assert sorted(again.solved) == [0, 1]
-        again.save(1, np.full(2, 0.5), 1e9)
-    with open_checkpoint(*given) as last:
-        assert last
-        assert list(last.solved) == [0]
-        assert [b.tolist() for b in last.b] == [[[1.0, 1.0]], [[0.5, 0.5]]]
-        assert last.solved[0].exact_rows == 2

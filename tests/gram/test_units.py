@@ -199,15 +199,6 @@ def test_where_they_are_not_used(emulated: None, name: str, monkeypatch: pytest.
     assert units.choose_units(gram, precision) == (None, words)
 
 
-@pytest.mark.parametrize(
-    ("devices", "words"), [(1, "float32: problems of few rows are solved whole"), (2, "float32: rows are in shards")]
-)
-def test_few_rows_and_shards(device: str, emulated: None, devices: int, words: str) -> None:
-    X, y = rows(300)
-    given = device if devices == 1 else [device] * devices
-    assert SVC(gamma=0.02, device=given, precision="fast").fit(X, y).fit_report_.precision == words
-
-
 def test_a_bound_that_is_too_coarse(device: str, emulated: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """C so large that the units' error would hide 100 tol, and float32's would not."""
     X, y = rows(2600)

@@ -32,7 +32,7 @@ def of_one_class(machine: Any, X: Any, y: Any = None, sample_weight: Any = None)
     typical, values = machine.score_samples(X).mean(), machine.decision_function(X)
     clear = machine.predict(X) * (np.abs(values) > 1e-3)  # (of rows at the boundary the sign is anyone's guess)
     inside, least = np.average(clear, weights=sample_weight), values.min()
-    return {"inside": inside, "typical": typical, "least": least, "offset": machine.offset_[0]}
+    return {"inside": inside, "typical": typical, "least": least}
 
 
 TASKS: dict[str, tuple[Any, Any, Any]] = {  # y, what is searched, how it is scored
@@ -184,24 +184,6 @@ def test_where_the_next_problem_begins(case: str) -> None:
         np.testing.assert_array_equal(start[alike], other[alike])
 
 
-def test_the_nearest_problem_is_gone_on_from(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the first fold one of the same C where there is one, in others that of the same candidate."""
-    starts = calls_of(monkeypatch, folds.FoldSolution, "start")
-    search("NuSVR", device, tol=1e-3, gamma=0.4)
-    pairs = [(one.problem.hi.max(), problem.hi.max()) for (one, problem), *_ in starts]
-    assert pairs == [(1, 10), (1, 1), (10, 10)] + [(1, 1), (10, 10), (1, 1), (10, 10)] * 2  # (weights are 2 at most)
-
-
-def test_how_much_wider_bounds_are() -> None:
-    """By the rows that both problems have, whatever others weigh."""
-    weights = np.array([1, 2, 9, 1.0])
-    one, two = (posed.one_class(0.5, weights[rows]).embedded(rows, 4) for rows in (np.arange(2), np.arange(1, 4)))
-    ten = posed.epsilon_svr(np.zeros(4), 10 * weights, 0.1)
-    assert one.ratio(two) == two.ratio(one) == 1
-    assert posed.epsilon_svr(np.zeros(4), weights, 0.1).ratio(ten) == 10
-    assert one.ratio(posed.one_class(0.5, weights[2:]).embedded(np.arange(2, 4), 4)) == 1
-
-
 def test_goes_on_from_a_checkpoint(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What scorers of one class ask for is kept, too."""
     first = search("OneClassSVM", device, checkpoint=tmp_path / "search.npz")
@@ -215,6 +197,6 @@ def test_scorers_of_one_class(device: str) -> None:
     both(OneClassSVM(device=device, warm_start=True), {"nu": [0.2]}, X, None, cv=3, scoring=of_one_class, refit=False)
 
     def said(machine: Any, X: Any, y: Any) -> float:
-        return float(hasattr(machine, "score_samples") or hasattr(machine, "offset_"))
+        return float(hasattr(machine, "score_samples"))
 
     assert SVCSearchCV(SVC(device=device), {"C": [1]}, cv=2, scoring=said).fit(X, Y > 0).best_score_ == 0

@@ -1,12 +1,8 @@
 """Grid searches over several devices: kernel functions from a queue, or folds; the same scores."""
 
-import os
-import signal
 import threading
-import time
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +11,7 @@ from sklearn.exceptions import ConvergenceWarning, FitFailedWarning
 
 from clsvm import SVC, SVR, FalkonClassifier, NuSVR, OneClassSVM
 from clsvm.fit import prepare
-from clsvm.model_selection import FalkonSearchCV, SVCSearchCV, folds
+from clsvm.model_selection import FalkonSearchCV, SVCSearchCV
 from tests.conftest import calls_of, noisy
 
 X, Y = noisy(300, 4)
@@ -83,28 +79,6 @@ def test_failed_fits_and_devices_of_candidates(device: str) -> None:
         found = searched([device] * 2, grid=grid, refit=False)
     assert np.isnan(scores(found)).sum() == 4
     np.testing.assert_array_equal(scores(found)[:, 0], scores(found)[:, 2])
-
-
-def test_goes_on_from_a_checkpoint(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C ends all devices' work soon, and what was found is kept."""
-    file, real, calls = tmp_path / "search", folds.Folds._solve_fits, list[int]()
-
-    def slow(self: Any, *given: Any) -> Any:
-        calls.append(1)
-        if len(calls) == 5:
-            os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.05 if len(calls) < 5 else 0.2)
-        return real(self, *given)
-
-    monkeypatch.setattr(folds.Folds, "_solve_fits", slow)
-    with pytest.raises(KeyboardInterrupt):
-        searched([device] * 2, checkpoint=file)
-    done = len(calls)
-    assert done < 10
-    assert file.exists()
-    found = searched([device] * 2, checkpoint=file)
-    assert len(calls) < 36 + done  # (some were done)
-    np.testing.assert_array_equal(scores(found), scores(searched(device)))
 
 
 def test_machines_on_centres(device: str) -> None:

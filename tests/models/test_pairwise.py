@@ -10,7 +10,6 @@ import scipy.sparse as sp
 from sklearn.utils.multiclass import _ovr_decision_function
 
 from clsvm import SVC
-from clsvm.errors import RowTooLargeError
 from clsvm.gram import responses
 from clsvm.models import decoder
 from clsvm.models import model as models
@@ -89,11 +88,3 @@ def noted(peaks: list[int]) -> Any:
         real(self, *given)
 
     return leave
-
-
-def test_a_row_that_is_too_large_is_named(fitted: SVC, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(models, "MAX_BYTES", 1 << 15)
-    T = of_classes(K, 3, 100)[2]
-    T[77] = 1e200
-    with pytest.raises(RowTooLargeError, match="row 77 "):
-        fitted.predict(T)

@@ -330,7 +330,7 @@ BAD = (
             (malformed(), "malformed .csr.: indices must be < 4"),
         )
     ),
-    ({"center_selection": X[:3] * 1e30}, ValueError, "row 0 of the centers .center_selection. is too large for float"),
+    ({"center_selection": X[:3] * 1e30}, ValueError, "the squared norm of a row is too large for float"),
     ({"kernel": "sigmoid", "gamma": 1e-4, "coef0": 1.0}, ValueError, "is not positive semi-definite"),
     ({"kernel": "precomputed"}, ValueError, "kernel must be a name or a Kernel"),
     ({"loss": "hinge"}, ValueError, "loss must be 'squared' or 'log_cosh'"),

@@ -43,8 +43,8 @@ def test_a_fit_is_right(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (BuildError("card", "failed: again\n\nerror: unknown target CPU\nfailed", ""), "error: unknown target CPU"),
-        (RuntimeError("clEnqueue failed: INVALID\nmore"), "clEnqueue failed: INVALID"),
+        (BuildError("card", "unknown target", ""), "building for card failed: unknown target --- source ---"),
+        (RuntimeError("clEnqueue failed: INVALID\nmore"), "clEnqueue failed: INVALID more"),
         (MemoryError(), "MemoryError"),
     ],
 )

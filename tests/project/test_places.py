@@ -4,8 +4,7 @@ from outside."""
 from __future__ import annotations  # (documentation is written from the texts of annotations)
 
 import inspect
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +21,9 @@ from clsvm.cli.flags import command, of_estimators
 from clsvm.estimators.base import documented
 from clsvm.fit import driver
 from clsvm.gram.layouts import LAYOUTS
-from clsvm.gram.layouts.lanes import LaneReader, Lanes
-from clsvm.gram.layouts.record import Launch, Rows, in_order, lanes, options, padded
+from clsvm.gram.layouts.lanes import Lanes
 from clsvm.kernels import BUILTIN
 from clsvm.kernels.records import Parameter, Spec
-from clsvm.opencl import sources
 from clsvm.opencl.profiles import PROFILES
 from clsvm.parameters import PARAMETERS, Flag, Number
 from clsvm.parameters import Parameter as Option
@@ -51,83 +48,13 @@ def test_a_kernel_function(device: str, monkeypatch: pytest.MonkeyPatch, tmp_pat
     np.testing.assert_array_equal(load_model(tmp_path / "m").predict(X, device), model.predict(X))
 
 
-PRODUCTS = """
-kernel EXPLICIT void gram(
-    const int group0, const int groups, const int base, global const real *restrict values,
-    global const real *restrict xx, const int d, global const int *restrict count, global const real *restrict panel,
-    global const real *restrict uu STORE_PARAMETERS UPDATE_PARAMETERS KERNEL_PARAMETERS) {
-  const size_t row = (size_t)(group0 + get_global_id(0)) * V, to = row - base;
-  const realv x2 = loadv(0, xx + row);
-  for (int u0 = 0; u0 < count[0]; u0 += UB) {
-    const int valid = min(UB, count[0] - u0);
-    realv value[UB];
-    for (int u = 0; u < valid; ++u) {
-      value[u] = (realv)(real)0;
-      for (int j = 0; j < d; ++j) {
-        real x[V];
-        for (int lane = 0; lane < V; ++lane) x[lane] = values[(row + lane) * d + j];
-        value[u] = ADD_TERM(value[u], loadv(0, x), (realv)panel[((size_t)u0 * d + j * UB) + u]);
-      }
-    }
-FINISH
-  }
-}
-"""
-GATHER = """
-kernel void take(global const real *restrict values, global const real *restrict xx, const int d,
-                 global const int *restrict count, global const int *restrict rows, global real *restrict panel,
-                 global real *restrict uu) {
-  const int u = get_global_id(0), i = u < count[0] ? rows[u] : -1;
-  for (int j = 0; j < d; ++j) panel[(size_t)(u / UB * d + j) * UB + u % UB] = i < 0 ? 0 : values[(size_t)i * d + j];
-  uu[u] = i < 0 ? 0 : xx[i];
-}
-"""
-
-
-@dataclass(frozen=True)
-class Lines(Rows):
-    """Rows one after another."""
-
-    values: Any
-
-    def buffers(self) -> tuple[Any, ...]:
-        return self.xx, self.values
-
-
-class LinesReader(LaneReader):
-    def gather(self, panel: Any, rows: Any, count: Any, fresh: bool = True) -> None:
-        r, profile = self.rows, self.stream.profile
-        made = [*options(profile, r.dtype, r.d), f"-DUB={panel.width}"]
-        take = self.stream.kernel(sources.cl() + GATHER, made, "take")
-        take((panel.capacity,), None, r.values, r.xx, r.d, count, rows, panel.values, panel.uu)
-
-    def over_rows(self, groups: range, panel: Any, count: Any) -> Iterator[Launch]:
-        r = self.rows
-        yield Launch(groups.start, len(groups), (r.values, r.xx, r.d, count, panel.values, panel.uu))
-
-
 class LinesLayout(Lanes):
-    name, reader = "lines", LinesReader
+    """Dense rows by another name."""
+
+    name = "lines"
 
     def cost(self, survey: Any) -> float:
         return 0.5
-
-    def build(self, stream: Any, X: Any, plan: Any, dtype: str) -> Rows:
-        (n, d), V = X.shape, lanes(stream.profile, dtype)
-        n_pad = padded(n, V)
-        lines = np.zeros((n_pad, d), dtype)
-        lines[:n] = X - plan.centre
-        values, xx = stream.upload(lines), stream.upload((lines * lines).sum(axis=1))
-        return Lines("lines", dtype, n, d, n_pad, V, n_pad * d, *in_order(n, n_pad), xx, d, d, values)
-
-    def program(
-        self, spec: Any, profile: Any, dtype: str, shape: str, of_panel: bool, d: int = 0
-    ) -> tuple[str, list[str]]:
-        if of_panel:
-            return super().program(spec, profile, dtype, shape, of_panel, d)
-        parts = [sources.render(f"gram/{name}", kernel=spec) for name in ("kernel_function", "epilogue", "finish_simd")]
-        function, parameters, finish = (part.removeprefix(sources.cl()) for part in parts)
-        return sources.cl() + function + parameters + PRODUCTS.replace("FINISH", finish), []
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

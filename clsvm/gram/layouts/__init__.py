@@ -16,7 +16,6 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from clsvm.arrays import Data, centred
-from clsvm.errors import RowTooLargeError
 from clsvm.gram import partition
 from clsvm.gram.layouts.bits import BITS
 from clsvm.gram.layouts.csr import CSR, HYBRID, INVERTED
@@ -140,12 +139,11 @@ def _as(plan: Plan, kind: str) -> Plan:
     return replace(plan, kind=kind)
 
 
-def build(stream: Stream, X: Data, plan: Plan, dtype: str, ids: Sequence[int] | NDArray[np.int32] = ()) -> Rows:
+def build(stream: Stream, X: Data, plan: Plan, dtype: str) -> Rows:
     """Lay out X (n, d), dense or CSR, on the device in ``dtype`` as ``plan`` says.
 
-    Error messages name the rows by the numbers ``ids`` (n,), or by 0 to n - 1 if ``ids`` is empty. Raises ValueError if
-    the memory budget cannot hold the rows or a row exceeds the range of the dtype. Raises DeviceError if the device
-    fails.
+    Raises ValueError if the memory budget cannot hold the rows or a row exceeds the range of the dtype. Raises
+    DeviceError if the device fails.
     """
     if stream.profile.lacks(dtype):
         raise ValueError(f"dtype 'float64' needs a device with double precision, {stream.info} has none; use 'float32'")
@@ -153,10 +151,7 @@ def build(stream: Stream, X: Data, plan: Plan, dtype: str, ids: Sequence[int] | 
     # a device whose wide numbers are pairs of floats has no doubles, so the host subtracts the centre
     if stream.profile.wide == "pair" and (X.dtype != np.float32 or centre.any()):
         X, plan = centred(X, centre).astype(np.float32), replace(plan, centre=np.zeros_like(centre))
-    try:
-        return LAYOUTS[plan.kind].build(stream, X, plan, dtype)
-    except RowTooLargeError as error:
-        raise RowTooLargeError(int(ids[error.row]) if len(ids) else error.row, dtype) from None
+    return LAYOUTS[plan.kind].build(stream, X, plan, dtype)
 
 
 def row_bytes(plan: Plan, X: Data, itemsize: int) -> int:

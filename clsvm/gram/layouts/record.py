@@ -24,7 +24,6 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from clsvm.arrays import Data
-from clsvm.errors import RowTooLargeError
 from clsvm.gram import partition
 from clsvm.gram.partition import Partition
 from clsvm.kernels import Kernel
@@ -533,7 +532,12 @@ def in_order(n: int, n_pad: int) -> Places:
 
 
 def check_norms(norms: NDArray[Any], rows: Rows) -> None:
-    """Raise RowTooLargeError for the first row whose squared norm is not finite, since K has no values for it."""
-    bad = np.flatnonzero(~np.isfinite(norms))
-    if bad.size:
-        raise RowTooLargeError(int(rows.order[bad[0]]), rows.dtype)
+    """Raise ValueError if a row's squared norm is not finite, since K has no values for it."""
+    if not np.isfinite(norms).all():
+        raise ValueError(norm_too_large(rows.dtype))
+
+
+def norm_too_large(dtype: str) -> str:
+    """Return the message for a row whose squared norm is not finite in ``dtype``."""
+    advice = " or take dtype='float64'" * (dtype == "float32")
+    return f"the squared norm of a row is too large for {dtype}: scale X{advice}"
