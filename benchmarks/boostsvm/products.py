@@ -26,6 +26,7 @@ from clsvm import kernels
 from clsvm.arrays import Data
 from clsvm.gram import layouts, partition
 from clsvm.gram.layouts import LAYOUTS
+from clsvm.gram.layouts.bits import BITS, binary
 from clsvm.gram.layouts.csr import Csr, Hybrid
 from clsvm.gram.layouts.record import Layout
 from clsvm.gram.partition import Partition
@@ -103,7 +104,8 @@ def measure(name: str, asked: Asked) -> Row:
         laid, kept = {}, []
         n, d = case.X.shape
         for kind in layouts.names(kernel.spec):
-            fit = LAYOUTS[kind].holds(case.X) and (kind != "dense" or 4 * n * d <= MOST_DENSE)
+            fit = d <= LAYOUTS[kind].most and (kind != "dense" or 4 * n * d <= MOST_DENSE)
+            fit = fit and (kind != BITS.name or binary(case.X))
             if not fit and kind not in chosen.values():
                 continue
             began = perf_counter()

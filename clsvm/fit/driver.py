@@ -355,7 +355,7 @@ def _stored_plan(stream: Stream, dtype: str, X: Data, plans: tuple[Plan, Plan], 
     best = min((plan for plan in plans if LAYOUTS[plan.kind].in_order), key=cells)
     long = LAYOUTS[gathered_plan.kind].row_bytes(gathered_plan, X, itemsize) >= LONG_ROWS * itemsize
     shared = sum(size**2 for size in sizes) >= COMMON_VALUES * n**2
-    left = stream.limit - stream.allocated - LAYOUTS[best.kind].nbytes(best, X, itemsize)
+    left = stream.limit - stream.allocated - n * layouts.row_bytes(best, X, itemsize)
     return best if long and shared and store.nbytes(n, dtype) <= K_SHARE * left else None
 
 

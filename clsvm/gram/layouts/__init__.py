@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from clsvm.arrays import Data, centred
 from clsvm.gram import partition
-from clsvm.gram.layouts.bits import BITS
+from clsvm.gram.layouts.bits import BITS, binary
 from clsvm.gram.layouts.csr import CSR, HYBRID, INVERTED
 from clsvm.gram.layouts.lanes import CLUSTERED, DENSE
 from clsvm.gram.layouts.record import WORKING, Layout, Plan, Rows, Survey
@@ -53,7 +53,7 @@ def choose(
     """
     asked = WORKING if working == "auto" else int(working)
     density = _density(X)
-    survey = Survey(profile, X, density[density > 0], min(asked, max(1, X.shape[0])), all_rows and BITS.holds(X))
+    survey = Survey(profile, X, density[density > 0], min(asked, max(1, X.shape[0])), all_rows and binary(X))
     offered = names(spec)
     if kind != "auto" and kind not in offered:
         raise ValueError(f"layout must be 'auto' or one of {', '.join(offered)} for this kernel function, got {kind!r}")
@@ -74,8 +74,7 @@ def choose(
             centre[full] = _mean(X, full)
     reason = ", ".join(f"{name} {cost:.0f}" for name, cost in sorted(whole.items(), key=lambda item: item[1]))
     words = f"a value of K takes, in dense multiply-adds, {reason}"
-    fill = survey.fill if CLUSTERED.name in costs else None
-    return Plan(kind, centre, words, layout.partition(profile, X), costs, fill, whole)
+    return Plan(kind, centre, words, layout.partition(profile, X), costs, whole)
 
 
 def single_pass_plan(plan: Plan, X: Data, limit: float = np.inf) -> Plan:

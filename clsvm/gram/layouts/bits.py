@@ -63,9 +63,6 @@ class Bits(Lanes):
     panel_words = ("  feature j of right-hand row u:  bit j % B of panel[(u / UB * d + j / B) * UB + u % UB]",)
     arguments: Mapping[str, str] = {**Lanes.arguments, "values": "the rows, in words of bits", "d": "words of a row"}
 
-    def holds(self, X: Data) -> bool:
-        return binary(X)
-
     def cost(self, survey: Survey) -> float | None:
         if not survey.binary:
             return None

@@ -283,15 +283,6 @@ class Csr(Layout):
         entries_bytes = 16 + (X.nnz if sp.issparse(X) else X.size) * (4 + itemsize) // max(1, X.shape[0])
         return entries_bytes + _whole(plan) * itemsize
 
-    def nbytes(self, plan: Plan, X: Data, itemsize: int) -> int:
-        entry = itemsize + (2 if X.shape[1] <= 1 << 16 else 4)
-        return X.shape[0] * (8 + _whole(plan) * itemsize) + int(self._sparse_counts(plan, X).sum()) * entry
-
-    def _sparse_counts(self, plan: Plan, X: Data) -> NDArray[np.int64]:
-        """Return the number of entries in each column that is not stored densely."""
-        count = partition.counts(X)
-        return count[plan.partition.order[plan.partition.dense :]] if plan.partition else count
-
     def block_bytes(self, plan: Plan, X: Data, itemsize: int, width: int) -> int:
         longest = int(np.sort(np.diff(sp.csr_matrix(X).indptr))[-width:].sum())
         return (min(X.shape[1], longest) + 1 + _whole(plan)) * width * itemsize + 4 * X.shape[1]
@@ -515,11 +506,6 @@ class Inverted(Hybrid):
     def row_bytes(self, plan: Plan, X: Data, itemsize: int) -> int:
         (n, d), stored = X.shape, X.nnz if sp.issparse(X) else X.size
         return super().row_bytes(plan, X, itemsize) + _bytes(n, d, stored, itemsize) // max(1, n)
-
-    def nbytes(self, plan: Plan, X: Data, itemsize: int) -> int:
-        sparse = self._sparse_counts(plan, X)
-        columns = max(1, int(np.count_nonzero(sparse)))
-        return super().nbytes(plan, X, itemsize) + _bytes(X.shape[0], columns, int(sparse.sum()), itemsize)
 
     def build(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> CsrRows:
         n, profile = X.shape[0], stream.profile

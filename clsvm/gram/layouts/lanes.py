@@ -274,9 +274,6 @@ class LaneReader(Reader):
         yield Launch(groups.start, len(groups), arguments, right.capacity // right.width)
 
 
-_UNREAD = dict.fromkeys(("columns_at", "columns"), "not read by this program: any buffer")
-
-
 class Lanes(Layout):
     """Store all features of all rows, in lane groups: V rows side by side."""
 
@@ -288,7 +285,7 @@ class Lanes(Layout):
         "at": "[lane groups] where each lane group begins in values",
         "d": "number of features",
         "panel": "[capacity d] the right-hand rows",
-        **_UNREAD,
+        **dict.fromkeys(("columns_at", "columns"), "not read by this program: any buffer"),
     }
 
     def cost(self, survey: Survey) -> float | None:
@@ -452,10 +449,6 @@ class Clustered(Lanes):
 
     def setup_cost(self, survey: Survey) -> float:
         return survey.profile.cluster_cost
-
-    def nbytes(self, plan: Plan, X: Data, itemsize: int) -> int:
-        whole = super().nbytes(plan, X, itemsize)
-        return whole if plan.fill is None else round(X.shape[0] * plan.fill * itemsize)
 
     def build(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> LaneRows:
         if sp.issparse(X):

@@ -57,8 +57,6 @@ class Plan:
         the order of the columns and the number of columns that are stored densely; None for layouts without it.
     costs
         the estimated cost of a value of K by layout name; empty for a plan from a model file.
-    fill
-        the estimated number of columns that a cluster of similar rows stores in the clustered layout, or None.
     whole
         like ``costs``, plus a value's share of the cost of laying out a row, which about n values share. The layout
         with the lowest number in ``whole`` was chosen.
@@ -69,7 +67,6 @@ class Plan:
     reason: str
     partition: Partition | None = None
     costs: Mapping[str, float] = field(default_factory=dict)
-    fill: float | None = None
     whole: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -411,10 +408,6 @@ class Layout(ABC):
     panel_words: tuple[str, ...]
     arguments: Mapping[str, str]
 
-    def holds(self, X: Data) -> bool:
-        """Return whether the layout can hold the rows X (n, d)."""
-        return X.shape[1] <= self.most
-
     def suits(self, profile: Profile) -> bool:
         """Return whether the layout has its own kernels for the profile's kind of device."""
         return True
@@ -434,10 +427,6 @@ class Layout(ABC):
     @abstractmethod
     def row_bytes(self, plan: Plan, X: Data, itemsize: int) -> int:
         """Return the approximate size in bytes of a laid-out row of X, by which memory is budgeted."""
-
-    def nbytes(self, plan: Plan, X: Data, itemsize: int) -> int:
-        """Estimate the size in bytes of all laid-out rows of X, without their norms."""
-        return X.shape[0] * self.row_bytes(plan, X, itemsize)
 
     def block_bytes(self, plan: Plan, X: Data, itemsize: int, width: int) -> int:
         """Return the bytes that a panel of rows of X takes in addition to :meth:`row_bytes` for each row.
