@@ -281,7 +281,7 @@ def _show_outofcore(result: Row) -> Shown:
         *((f"{name}, speedup", partial(_speedup, name)) for name in teams[2:]),
     )  # fmt: skip
     words = "U'U = A and U U', m x m, in tiles: seconds"
-    if len(result["named"]) == 1:
+    if len(result["named"]) == 1 and len(teams) > 2:
         words += "; two workers of one device share its cores, so a speedup is not possible"
     return shown(words, columns, result["rows"], left=2)
 
