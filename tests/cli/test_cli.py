@@ -138,10 +138,6 @@ BY_DEFAULT = {"gamma": 1 / 30, "coef0": 0.0, "degree": 3}
 MANY = "minimum(abs(x), abs(y))"
 OWN = [
     (["-t", "exponential", "-g", "0"], kernels.make("exponential", gamma=1 / 30)),
-    (
-        ["-t", "rational_quadratic", "--param", "alpha=2", "--param", "gamma=0.1"],
-        kernels.make("rational_quadratic", gamma=0.1, alpha=2.0),
-    ),
     (["-t", "cosine", "-g", "7", "-d", "2", "-r", "1"], kernels.make("cosine")),
     (
         ["--kernel", "c * exp(-gamma * sqdist) + dot", "--param", "c=0.5", "-g", "0.2"],

@@ -77,7 +77,3 @@ def test_scale(
 def test_faults_of_pipes_have_lines(rows: bytes, fed: Callable[..., Result]) -> None:
     result = fed(rows + b"1 1:x\n", "train", "-", "m")
     assert (result.code, "error: /dev/stdin, line 61: got '1:x', expected index:value" in result.err) == (1, True)
-
-
-def test_a_device_is_written(command: Command, rows: bytes) -> None:
-    assert command("train", "-q", "data", "/dev/null").code == 0

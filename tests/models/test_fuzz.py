@@ -111,10 +111,6 @@ def insert(content: bytes, rng: Random) -> bytes:
     return content[: part.start] + what + content[part.start :]
 
 
-def cut(content: bytes, rng: Random) -> bytes:
-    return content[: rng.integers(len(content) + 1)]
-
-
 def new_word(content: bytes, rng: Random) -> bytes:
     """Another number or word where a number stands; in the first half more often, where counts and sizes stand."""
     words = list(re.finditer(rb"[-+.\w]*\d[-+.\w]*", content))
@@ -134,7 +130,7 @@ def long_line(content: bytes, rng: Random) -> bytes:
     return content[:at] + made.encode() + content[at:]
 
 
-DAMAGE: tuple[Bytes, ...] = (flip, delete, insert, cut, new_word, new_word, new_word, long_line)
+DAMAGE: tuple[Bytes, ...] = (flip, delete, insert, new_word, new_word, new_word, long_line)
 
 
 def damaged(content: bytes, rng: Random) -> bytes:

@@ -223,15 +223,10 @@ BAD: dict[str, tuple[Arrays | Callable[[Arrays], None], str]] = {
     "nan parameter": ({"kernel": record(params={"gamma": math.nan, "c": 1, "degree": 2})}, "gamma must be finite"),
     "parameter of text": ({"kernel": record(params={"gamma": "1", "c": 1, "degree": 2})}, "gamma must be a number"),
     "dtype": ({"dtype": np.array("float16")}, "dtype 'float16', expected float32 or float64"),
-    "vectors of int": (
-        {"support_vectors": np.ones((9, 7), int)},
-        "support_vectors int64 of shape .*, expected float64",
-    ),
     "infinite vectors": ({"support_vectors": np.full((9, 7), np.inf)}, "not finite, expected finite"),
     "too few vectors": ({"support_vectors": np.ones((8, 7)), "centre": np.zeros(7)}, "sum .* support vectors, 8"),
     "negative count": ({"n_support": np.array([-1, 10], np.int32)}, r"n_support \[-1, 10\]"),
     "coefficients": ({"dual_coef": np.ones((1, 8))}, r"dual_coef float64 of shape \(1, 8\), expected .*\(1, 9\)"),
-    "three classes": ({"classes": np.arange(3)}, r"n_support int32 of shape \(2,\), expected .*\(3,\)"),
     "one class": ({"classes": np.arange(1)}, r"classes int64 of shape \(1,\), expected two labels or more"),
     "unknown task": ({"task": np.array("spam")}, "task 'spam', expected c_svc, nu_svc, one_class, epsilon_svr, nu_svr"),
     "classes of a regression": ({"task": np.array("nu_svr")}, r"classes int64 of shape \(2,\), expected no labels"),
@@ -240,13 +235,9 @@ BAD: dict[str, tuple[Arrays | Callable[[Arrays], None], str]] = {
 }
 BAD_CSR: dict[str, tuple[Arrays | Callable[[Arrays], None], str]] = {
     "column beyond": ({"indices": put(-1, 9)}, "that do not fit together .*indices must be < 7"),
-    "negative column": ({"indices": put(0, -1)}, "that do not fit together .*indices must be >"),
     "columns out of order": ({"indices": lambda a: np.r_[a[1::-1], a[2:]]}, "indices out of order"),
-    "long columns": ({"indices": lambda a: a.astype(np.int64)}, "indices int64 .*, expected int32"),
     "too few columns": ({"indices": lambda a: a[:-1]}, "that do not fit together"),
     "row beyond": ({"indptr": put(-1, 1000)}, "that do not fit together"),
-    "rows begin late": ({"indptr": put(0, 1)}, "that do not fit together"),
-    "negative width": ({"shape": np.array([9, -1])}, "shape"),
     "absurd width": ({"shape": np.array([9, 2**40])}, "shape"),
     "data of text": ({"data": np.array(["a"])}, "data <U1"),
 }
