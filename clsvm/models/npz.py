@@ -192,7 +192,7 @@ def _archive_arrays(content: bytes) -> dict[str, NDArray[Any]]:
         if sum(m.file_size for m in members) > len(content):
             raise ValueError("members that overlap")
         arrays = {name: np.asarray(archive[name]) for name in archive.files}
-    return {name: np.array(array, array.dtype.newbyteorder("="), order="C") for name, array in arrays.items()}
+    return {name: np.require(array, array.dtype.newbyteorder("="), "C") for name, array in arrays.items()}
 
 
 class _Checks:
