@@ -297,12 +297,11 @@ def test_what_cannot_be_written_is_noticed_before_training(clsvm: Command, words
 
 
 @pytest.mark.usefixtures("untrained")
-@pytest.mark.parametrize("words", ["train --plot a.png F", "describe --plot a.png F"])
-def test_a_plot_without_matplotlib_is_noticed_before(clsvm: Command, monkeypatch: Any, words: str) -> None:
+def test_a_plot_without_matplotlib_is_noticed_before(clsvm: Command, monkeypatch: Any) -> None:
     for name in ("matplotlib", "matplotlib.figure"):
         monkeypatch.setitem(sys.modules, name, None)
     said = "clsvm: error: pictures need matplotlib: pip install '.[plot]' in the folder of clsvm's source\n"
-    assert clsvm(*words.split()) == (1, "", said)
+    assert clsvm("train", "--plot", "a.png", "F") == (1, "", said)
 
 
 def test_a_defect_is_a_message_and_debug_shows_it(clsvm: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,19 +137,6 @@ def test_other_forms_of_arrays(tmp_path: Path) -> None:
     assert rows.indices.tolist() == [3, 0, 0, 6], "the caller's stay as they are"
 
 
-def test_numpy_reads_it_without_pickle_and_it_is_repeatable(tmp_path: Path) -> None:
-    model = make_model()
-    save_model(model, tmp_path / "m")
-    first = (tmp_path / "m").read_bytes()
-    with np.load(tmp_path / "m", allow_pickle=False) as file:
-        assert str(file["format"]) == "clsvm model"
-        assert int(file["version"]) == 1
-        assert json.loads(str(file["kernel"])) == EXPRESSION.record()
-        np.testing.assert_array_equal(file["support_vectors"], model.support_vectors)
-    save_model(model, tmp_path / "m")
-    assert (tmp_path / "m").read_bytes() == first
-
-
 def test_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "m"
     save_model(make_model(), path)
