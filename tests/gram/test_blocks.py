@@ -178,18 +178,6 @@ def test_every_task(device: str, machine: Any, n: int, d: int, share: float) -> 
     assert_allclose(f, g, atol=5e-3 * np.abs(f).max() + zero)
 
 
-@pytest.mark.parametrize("form", ["dense", "csr"])
-def test_a_row_that_is_too_large_is_refused(device: str, form: str) -> None:
-    """Whatever block it is in, among the longest rows or not."""
-    rng, (n, d) = np.random.default_rng(0), (1500, 600)
-    X, y = rng.normal(size=(n, d)).astype(np.float32), np.arange(n) % 2
-    X[np.arange(n) != 1203, ::2] *= form != "csr"
-    X[1203, 7] = 3e19
-    given = sp.csr_matrix(X) if form == "csr" else X
-    with pytest.raises(ValueError, match="the squared norm of a row is too large for float32"):
-        SVC(device=device, gamma=1 / d, layout=form, memory_limit=X.nbytes // 4).fit(given, y)
-
-
 def test_what_fits_is_in_one_piece(device: str) -> None:
     """Up to ROWS_SHARE of what is left, and sparse rows up to the largest buffer; what was in vain is freed."""
     X = np.random.default_rng(0).random((4096, 64), np.float32)
