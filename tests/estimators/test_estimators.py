@@ -36,7 +36,7 @@ EXPECTED = {f"check_sample_weight_equivalence_on_{form}_data": _VARIANCE for for
 OF_NU = {"check_class_weight_classifiers": "scikit-learn's own NuSVC fails it, too"}
 
 
-FALKON = [clsvm.FalkonRegressor(loss="log_cosh"), clsvm.LogisticFalkonClassifier()]
+FALKON = [clsvm.FalkonRegressor(loss="log_cosh", penalty=1e-3), clsvm.LogisticFalkonClassifier(penalty=1e-3)]
 if os.environ.get("CLSVM_SWEEP"):  # (these take the same ways)
     FALKON += [clsvm.FalkonRegressor(), clsvm.FalkonClassifier()]
 
