@@ -382,15 +382,3 @@ def test_pairs_of_classes_over_rows_of_bits(device: str, limit: str | None) -> N
     auto, dense = (SVC(layout=layout, **given).fit(X, y) for layout in ("auto", "dense"))
     assert auto.fit_report_.converged
     assert auto.fit_report_.dual == pytest.approx(dense.fit_report_.dual, rel=1e-4)
-
-
-@pytest.mark.parametrize("layout", ["clustered", "inverted", "csr"])
-def test_reports_say_why_another_layout_was_taken(device: str, layout: str) -> None:
-    """Pairs of classes read rows by their numbers; rows beyond the memory pass through as entries."""
-    X = sp.random(600, 50, 0.2, "csr", np.float32, random_state=0)
-    y = np.arange(600) % 3
-    found = SVC(gamma=0.5, layout=layout, device=device).fit(X, y).fit_report_.layout
-    assert ("and so not" in found) == (layout != "csr" and not found.startswith(layout))
-    assert layout == "csr" or f"and so not {layout}" in found
-    given = SVC(kernel="precomputed", layout="dense", device=device).fit((X @ X.T).toarray(), y).fit_report_.layout
-    assert "and so not" not in given
