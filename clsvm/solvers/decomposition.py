@@ -72,10 +72,8 @@ class Solver(Loop):
         self.W, stride = self._working_set(gram)
         self.stay = self.W // 2 if self.W >= LEAST else 0
         self.selection = Selection(gram, problem.constraint, self.W, stride)
-        # The panel has the rows of the working set, from which its tile Q is computed, and then rows whose coefficients
-        # changed, to update f.
-        self.panel, self._count = gram.panel(stride, square=True), stream.upload(np.array([stride], np.int32))
-        self.Q = stream.buffer(np.dtype(self.dtype).itemsize * self.panel.capacity**2)
+        self._count = stream.upload(np.array([stride], np.int32))
+        self._allocate()
         self._smo = SmoKernel(stream, self.dtype, stride, problem.constraint)
         self._mirror = mirror(stream, self.dtype)
         self._carry = stream.variant(carry(stream.profile, self.dtype), "carry")
@@ -83,6 +81,15 @@ class Solver(Loop):
         self.rows = KernelRows(self.state, self.selection, self.panel, settings)
         self.newton: Newton | None = None
         self.load(problem, settings)
+
+    def _allocate(self) -> None:
+        """Allocate the panel and the tile Q of the working set.
+
+        The panel has the rows of the working set, from which Q is computed, and then rows whose coefficients changed,
+        to update f.
+        """
+        self.panel, self._has_tile = self.state.gram.panel(self.selection.stride, square=True), False
+        self.Q = self.stream.buffer(np.dtype(self.dtype).itemsize * self.panel.capacity**2)
 
     def _set_view(self) -> None:
         """Set ``view``: buffers with the gradients, coefficients and bounds by which working sets are chosen."""
@@ -126,13 +133,18 @@ class Solver(Loop):
         W = max(1, requested // unit) * unit
         while unit < W:
             parts = gram.panel_bytes(W), W**2 * real
-            fits = sum(parts) <= gram.share * (stream.limit - stream.allocated) and max(parts) <= stream.largest
+            budget = gram.share * (stream.limit - stream.allocated - self._other_bytes(W, real))
+            fits = sum(parts) <= budget and max(parts) <= stream.largest
             if fits and most >= W:
                 break
             eighth = (1 << (W - 1).bit_length()) // 8
             W = max(1, (W - max(unit, eighth)) // unit) * unit
         least = LEAST if self.problem.constraint is Constraint.SPLIT else 2
         return min(W, max(least, -(-requested // 2) * 2)), W
+
+    def _other_bytes(self, W: int, real: int) -> int:
+        """Return the bytes that a working set of W rows needs in addition to its panel and its tile Q (W, W)."""
+        return 24 * self.problem.problems * W + Selection.nbytes(self.stream.profile, self.n, W)
 
     def coefficients(self) -> Vector:
         return self.state.coefficients()
@@ -147,6 +159,17 @@ class Solver(Loop):
     def _replace(self, f: Vector) -> None:
         self.state.replace(f)
         self._update_optimality()
+
+    @contextmanager
+    def cleared(self) -> Iterator[None]:
+        """Free the panel and the tile of the working set until the context ends."""
+        self.stream.finish()
+        self.stream.free(*self.panel.buffers(), self.Q)
+        try:
+            yield
+        finally:
+            self._allocate()
+            self.rows.panel = self.panel
 
     def _between_checks(self, optimality: Optimality) -> bool:
         """Reserve memory of the row cache, and prefetch rows of K if that pays.
@@ -213,7 +236,7 @@ class Solver(Loop):
         """
         gram, panel, half = self.state.gram, self.panel, self.W // 2
         ws, Q, W = self.selection.ws, self.Q, panel.capacity
-        known = half if stay and half % max(gram.rows.lanes, SQUARE) == 0 else 0
+        known = half if stay and self._has_tile and half % max(gram.rows.lanes, SQUARE) == 0 else 0
         if known:
             self._carry(*squares(self.stream.profile, known, known), W, known, Q)
         if self.rows.rows_before_tile:
@@ -222,6 +245,7 @@ class Solver(Loop):
             gram.gather(panel, ws, self._count)
             gram.tile(panel, Tile(ws, self._count, Q, known, symmetric=True))
         self._mirror(W, known, Q)
+        self._has_tile = True
 
     def _solve_set(self, limits: Limits) -> None:
         state = self.view, self.rows.delta, self.selection.counters
@@ -251,6 +275,9 @@ class Coupled(Solver):
     the largest v_i: Selection chooses them as for one problem without bias that has the gradient -v. Within the working
     set, each SMO iteration solves one row exactly.
     """
+
+    def _other_bytes(self, W: int, real: int) -> int:
+        return super()._other_bytes(W, real) + real * (2 * W + 1) * self.problem.problems + 32 * self.n
 
     def _set_view(self) -> None:
         stream, real, n = self.stream, np.dtype(self.dtype).itemsize, self.n

@@ -129,10 +129,12 @@ class KernelRows:
     """Update the gradients f by the rows of K whose coefficients changed, through a row cache.
 
     Rows that the cache lacks are computed and stored in it. The settings limit its bytes, and say after how many
-    computed rows it begins to store rows. ``panel`` is memory for the rows as right-hand rows of a product.
+    computed rows it begins to store rows.
 
     Attributes
     ----------
+    panel
+        memory for the rows as right-hand rows of a product.
     last_counters
         :meth:`counters` at the last convergence check.
     uncached
@@ -147,7 +149,7 @@ class KernelRows:
     """
 
     def __init__(self, state: State, selection: Selection, panel: Panel, settings: Settings) -> None:
-        self.state, self.selection, self._panel = state, selection, panel
+        self.state, self.selection, self.panel = state, selection, panel
         s, P, capacity = state.stream, state.P, panel.capacity
         self.hits = ChangedRows(s.zeros(4), None, s.zeros(4 * capacity), s.zeros(8 * P * capacity))
         self.misses = ChangedRows(s.zeros(4), s.zeros(4 * capacity), s.zeros(4 * capacity), s.zeros(8 * P * capacity))
@@ -215,13 +217,13 @@ class KernelRows:
         state, selection, hits = self.state, self.selection, self.hits
         group = state.stream.profile.group
         sizes = (state.P, selection.stride, selection.W, stay, self.cache.capacity, int(all_rows))
-        changed = (hits.count, hits.slot, hits.D, self.misses, self._panel.capacity)
+        changed = (hits.count, hits.slot, hits.D, self.misses, self.panel.capacity)
         directory, sets = (self.cache.slot_of, self.cache.owner), (selection.ws, selection.in_set)
         self._plan((group,), (group,), sizes, sets, self.delta, directory, changed, selection.counters)
 
     def _update_arguments(self, changed: ChangedRows) -> Update:
         state = self.state
-        return Update(state.P, state.n, state.f, changed.D, self._panel.capacity)
+        return Update(state.P, state.n, state.f, changed.D, self.panel.capacity)
 
     def add_hits(self) -> None:
         """Add the listed hits to f: cached rows of K, each times the change of its coefficient."""
@@ -235,14 +237,14 @@ class KernelRows:
 
         add: also add these rows, each times the change of its coefficient, to f.
         """
-        gram, panel, misses = self.state.gram, self._panel, self.misses
+        gram, panel, misses = self.state.gram, self.panel, self.misses
         gram.gather(panel, misses.row, misses.count)
         store = self.cache.store(misses.slot) if self.cache.capacity else None
         gram.accumulate(panel, misses.count, store, self._update_arguments(misses) if add else None)
 
     def respond(self, b: Vector) -> None:
         """Add K b to f, for coefficients b (1, n). Rows of K come from the row cache if it holds them."""
-        stream, capacity, uncached = self.state.stream, self._panel.capacity, b
+        stream, capacity, uncached = self.state.stream, self.panel.capacity, b
         if self.cache.capacity:
             slots = self.slots()[self.state.gram.rows.position]
             uncached, cached = np.where(slots < 0, b, 0), np.flatnonzero((slots >= 0) & (b[0] != 0))
@@ -255,7 +257,7 @@ class KernelRows:
                 stream.write_wide(self.hits.D, D)
                 self.add_hits()
         self.uncached += int(np.count_nonzero(uncached))
-        self.state.respond(uncached, self._panel)
+        self.state.respond(uncached, self.panel)
 
     def slots(self) -> Positions:
         """Return the row cache's slot of each row, -1 if the cache lacks the row, in the device's order of rows."""
@@ -313,7 +315,7 @@ class KernelRows:
         slot_of, misses = self.slots(), self.misses
         slot_of[missing] = head + np.arange(len(missing), dtype=np.int32)[::-1]
         row_list, to = (misses.row, misses.slot, misses.count), cache.store(misses.slot)
-        first, ends = fill(state.gram, self._panel, row_list, to, missing, slot_of, until=deadline)
+        first, ends = fill(state.gram, self.panel, row_list, to, missing, slot_of, until=deadline)
         made, slot_of[missing[:first]] = missing[first:], -1
         owner = stream.read(cache.owner, np.int32, head + len(made))
         owner[slot_of[made]] = made

@@ -7,6 +7,7 @@ tol, the loop continues from the float64 values.
 """
 
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from time import perf_counter
@@ -192,6 +193,10 @@ class Loop(ABC):
         """
         return False
 
+    def cleared(self) -> AbstractContextManager[None]:
+        """Return a context in which the memory of outer iterations is free for other use."""
+        return nullcontext()
+
     def run(self) -> Result:
         """Iterate to the end of the solve. On Ctrl-C save the coefficients and raise KeyboardInterrupt."""
         try:
@@ -271,9 +276,10 @@ class Loop(ABC):
         """
         if self.check.exact is None:
             return certificate.CheckResult(violation, np.zeros(0, bool), np.zeros((0, 0)))
-        check = self.check(*self._now(), violation, tol, gap)
-        if check.rows.any():
-            self._replace(check.f)
+        with self.cleared():
+            check = self.check(*self._now(), violation, tol, gap)
+            if check.rows.any():
+                self._replace(check.f)
         self.history.exact_rows += int(check.rows.sum())
         return check
 

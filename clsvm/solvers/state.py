@@ -264,6 +264,12 @@ class State:
             s.free(at, count, D)
 
 
+def _chunks(profile: Profile, n: int) -> int:
+    # A chunk has at least ``least`` rows, since each chunk needs memory for BINS bins.
+    least = BINS if profile.style == "simd" else max(64, 2 * profile.group)
+    return max(1, min(profile.chunks, n // least))
+
+
 class Selection:
     """Choose a working set of W rows from n rows, which kernels scan in chunks. Call :meth:`clear` first.
 
@@ -283,9 +289,7 @@ class Selection:
         profile = stream.profile
         self.stream, self.n, self.W, self.stride = stream, n, W, stride or W
         self._directions = 2 if constraint.has_offset else 1
-        # A chunk has at least ``least`` rows, since each chunk needs memory for BINS bins.
-        least = BINS if profile.style == "simd" else max(64, 2 * profile.group)
-        self.chunks = max(1, min(profile.chunks, n // least))
+        self.chunks = _chunks(profile, n)
         self.chunk = -(-n // (self.chunks * WHOLE)) * WHOLE
         self.in_set, self.ws = stream.buffer(n), stream.buffer(4 * self.stride)
         sizes = 2 * BINS * self.chunks, 2 * BINS, 4, 4 * self.chunks
@@ -299,6 +303,11 @@ class Selection:
         names += ["share"] * (profile.style == "workgroup")
         self._k = {name: stream.variant(self.program, name) for name in names}
         self._sums = stream.zeros(8 * 3 * self.chunks)
+
+    @staticmethod
+    def nbytes(profile: Profile, n: int, W: int) -> int:
+        """Return the approximate bytes on the device for choosing a working set of W rows from n rows."""
+        return n + 4 * W + 8 * BINS * _chunks(profile, n)
 
     def clear(self) -> None:
         """Empty the working set. This is also needed after an iteration was interrupted."""

@@ -11,6 +11,7 @@ from sklearn.svm import SVC as Reference
 from benchmarks import check
 from clsvm import SVC, Kernel, NuSVC
 from clsvm.opencl.profiles import PROFILES
+from clsvm.solvers.decomposition import Solver
 from tests.conftest import noisy, simulated, thrifty
 from tests.solvers import optimality
 
@@ -137,10 +138,26 @@ def test_small_working_sets_of_two_sums(
     np.testing.assert_allclose(model.decision_function(X), expected, atol=2e-3)
 
 
-def test_a_check_in_float64(device: str) -> None:
-    """A large C, where float32 values alone leave a violation far above tol; decision values are exact."""
+def test_a_check_in_float64(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large C, where float32 values alone leave a violation far above tol: the check takes the memory of the panel,
+    and decision values are exact."""
+    least: dict[str, int] = {}  # fewest bytes allocated at each call
+
+    def note_bytes(name: str) -> None:
+        real = getattr(Solver, name)
+
+        def noting(self: Any, *given: Any) -> Any:
+            least["panel"] = self.state.gram.panel_bytes(self.panel.capacity)
+            least[name] = min(self.stream.allocated, least.get(name, self.stream.allocated))
+            return real(self, *given)
+
+        monkeypatch.setattr(Solver, name, noting)
+
+    note_bytes("_step")
+    note_bytes("_now")
     X, y = noisy(800, 4)
     model = SVC(C=1e4, gamma=0.3, working_set_size=512, cache_size=0, device=device).fit(X, y)
+    assert least["_now"] <= least["_step"] - least["panel"]
     verify(model, X, y)
     assert model.fit_report_.exact_rows > 0
     exact = model.model_.kernel(X, X[model.support_]) @ model.dual_coef_[0] + model.intercept_[0]
