@@ -1,8 +1,8 @@
 """Define the command ``clsvm`` and its subcommands.
 
 The subcommands ``train``, ``predict``, ``scale`` and ``grid`` take the flags of LIBSVM's programs. They are in the
-modules train, scale and grid. This module has the other subcommands: ``sample``, ``devices``, ``tune``, ``warm-up`` and
-``kernels``.
+modules train, scale and grid. This module has the other subcommands: ``describe``, ``sample``, ``devices``, ``tune``,
+``warm-up`` and ``kernels``.
 
 Results go to stdout. Progress bars, warnings and errors go to stderr. The exit code is 0 for success, 1 for an error of
 data, files or device, 2 for an invalid command line, and 130 for Ctrl-C. Functions import slow modules when they run,
@@ -31,6 +31,29 @@ if TYPE_CHECKING:
     from clsvm.tools.tune import FamilyResult
 
 __all__ = ["app", "grid", "main", "scale", "train"]
+
+
+@flags.command(
+    "Describe the rows of FILE: how many entries they have, and in which layout a fit stores them.",
+    flags.data("Rows"),
+    flags.DEVICE,
+)
+def describe(args: Any) -> None:
+    """Run ``clsvm describe``: print the size and density of a file's rows, and the layout that fits choose for them."""
+    from clsvm.gram import layouts
+    from clsvm.kernels import Kernel
+    from clsvm.models import svmlight
+    from clsvm.opencl import devices
+    from clsvm.opencl.stream import Stream
+
+    X, _ = svmlight.read_problem(args.file)
+    with Stream(devices.first_device(args.device), None) as stream:
+        plan = layouts.choose(stream.profile, X, Kernel("rbf").spec, all_rows=True)
+    (n, d), entries = X.shape, X.count_nonzero()
+    typer.echo(f"rows     {n}")
+    typer.echo(f"columns  {d}")
+    typer.echo(f"entries  {entries}, {100 * entries / (n * d):.3g} % of all values")
+    typer.echo(f"layout   {plan.kind}: {plan.reason}")
 
 
 @flags.command(

@@ -395,7 +395,7 @@ def test_a_checkpoint_of_pairs(clsvm: Command) -> None:
 # The rest
 
 
-COMMANDS = ["train", "predict", "scale", "grid", "sample", "devices", "tune", "warm-up", "kernels"]
+COMMANDS = ["train", "predict", "scale", "grid", "describe", "sample", "devices", "tune", "warm-up", "kernels"]
 COMMANDS += [f"kernels {name}" for name in ("list", "show", "emit")]
 
 
@@ -434,6 +434,16 @@ def test_version(clsvm: Command) -> None:
     from clsvm import __version__
 
     assert clsvm("--version") == (0, f"clsvm {__version__}\n", "")
+
+
+def test_describe_counts_entries_and_names_the_layout_of_a_fit(clsvm: Command, tmp_path: Path) -> None:
+    (tmp_path / "rows").write_text("1 1:2 3:1\n-1 1:1\n1 1:0.5 4:1\n")
+    code, out, err = clsvm("describe", "rows")
+    assert (code, err) == (0, "")
+    assert out.splitlines()[:3] == ["rows     3", "columns  4", "entries  5, 41.7 % of all values"]
+    clsvm("train", "rows", "model", "--report", "report.json")
+    laid_out = json.loads((tmp_path / "report.json").read_text())["layout"]
+    assert laid_out.startswith(out.splitlines()[3].removeprefix("layout   ").partition(":")[0])
 
 
 def test_sample_is_scaled_split_and_repeatable(clsvm: Command, tmp_path: Path) -> None:
