@@ -93,13 +93,15 @@ class Checkpoint:
         """Read the file. Raises CheckpointError if it belongs to another fit or is no checkpoint of clsvm."""
         try:
             with open(self.file, "rb") as stream, np.load(stream, allow_pickle=False) as content:
-                version, b = int(content["clsvm_checkpoint"]), content["b"]
-                stored = {name: str(content[name]) for name in self._digests}
+                version = int(content["clsvm_checkpoint"])
+                if version != self.VERSION:
+                    raise CheckpointError(f"{self.file} is a checkpoint of version {version}, expected {self.VERSION}")
+                stored, b = {name: str(content[name]) for name in self._digests}, content["b"]
+        except CheckpointError:
+            raise
         except UNREADABLE as error:
             why = f" ({error})" if isinstance(error, OSError) else ""
             raise CheckpointError(f"{self.file} is no checkpoint of clsvm{why}") from None
-        if version != self.VERSION:
-            raise CheckpointError(f"{self.file} is a checkpoint of version {version}, expected {self.VERSION}")
         for name, expected in self._digests.items():
             if (found := stored[name]) != expected:
                 words = f" ({found}, expected {expected})" if name == "kernel" else ""

@@ -22,6 +22,7 @@ import numpy as np
 
 from clsvm.arrays import Data
 from clsvm.distribute import run_pieces
+from clsvm.errors import BufferSizeError, MemoryLimitError
 from clsvm.fit import checkpoint, host, prepare, sharded
 from clsvm.fit.run import FitContext, Fitted, Worker
 from clsvm.gram import layouts, store
@@ -117,9 +118,17 @@ def _passes(context: FitContext, devices: Devices) -> None:
         small = [index for index in todo if sizes[index] <= context.max_batch_rows]
         large = [index for index in todo if sizes[index] > context.max_batch_rows]
         context.few = len(small) <= host.SEVERAL
-        if small and context.seconds_left() > 0:
-            pieces = _small_pieces(sizes, small, len(capable), context.batch_size)
-            _run_on_devices(context, capable, pieces, partial(_solve_small, context, dtype))
+        try:
+            if small and context.seconds_left() > 0:
+                pieces = _small_pieces(sizes, small, len(capable), context.batch_size)
+                _run_on_devices(context, capable, pieces, partial(_solve_small, context, dtype))
+        except (MemoryLimitError, BufferSizeError):  # subproblems need less memory if solved one after another
+            for index in (index for index, size in enumerate(sizes) if size <= context.max_batch_rows):
+                context.results.pop(index, None)
+                context.ended.discard(index)
+            context.max_batch_rows = 0
+            _passes(context, devices)
+            return
         if large:
             pieces = [[index] for index in large]
             if not context.shards:

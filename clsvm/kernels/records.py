@@ -234,6 +234,11 @@ def _decay(metric: str) -> Oracle:
     return oracle
 
 
+def _matern32(X: Matrix, Y: Matrix, gamma: float) -> Matrix:
+    t = np.sqrt(3.0) * gamma * distances(X, Y, "euclidean")
+    return (1 + t) * np.exp(-t)
+
+
 def _matern52(X: Matrix, Y: Matrix, gamma: float) -> Matrix:
     t = np.sqrt(5.0) * gamma * distances(X, Y, "euclidean")
     return (1 + t + t * t / 3) * np.exp(-t)
@@ -278,8 +283,8 @@ _SPECS = (
         "(1 + gamma |x-y|^2 / alpha)^-alpha",
     ),
     Spec(
-        "matern32", (_GAMMA,), "(1 + sqrt(3) * gamma * sqrt(sqdist)) * exp(-(sqrt(3) * gamma * sqrt(sqdist)))",
-        doc="(1 + t) exp(-t), t = sqrt(3) gamma |x-y|",
+        "matern32", (_GAMMA,), "(1 + sqrt(3) * gamma * sqrt(sqdist)) * exp(-(sqrt(3) * gamma * sqrt(sqdist)))", "",
+        _matern32, "(1 + t) exp(-t), t = sqrt(3) gamma |x-y|",
     ),
     Spec(
         "matern52", (_GAMMA,),

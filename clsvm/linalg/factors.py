@@ -257,7 +257,8 @@ def solve_triangular(T: Any, B: Any, *, trans: bool = False, lower: bool = False
     T, B = _matrix(T, "T"), _numbers(B, "B")
     if B.ndim not in (1, 2) or len(B) != len(T):
         raise ValueError(f"B must be (n,) or (n, k) with n = {len(T)} rows as T, got shape {B.shape}")
-    found: Matrix = scipy.linalg.solve_triangular(T, B.astype(T.dtype), trans=int(trans), lower=lower)
+    triangle = np.tril(T) if lower else np.triu(T)
+    found: Matrix = scipy.linalg.solve_triangular(triangle, B.astype(T.dtype), trans=int(trans), lower=lower)
     return found
 
 

@@ -325,7 +325,7 @@ def _rows_of(tile: Matrix) -> Matrix:
 
 @dataclass(frozen=True)
 class Plan:
-    """Describe how a matrix will be factored, multiplied or solved with.
+    """Describe how a matrix will be factored or multiplied.
 
     Attributes
     ----------

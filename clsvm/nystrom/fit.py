@@ -99,7 +99,7 @@ class Rows(ABC):
     sample
         indices (s,) of the rows from which the preconditioner is made; None if the inducing points are not rows of X.
     layout
-        where K is computed or stored, and why, in words.
+        where K is computed or stored, in words.
     has_finer_dtype
         whether the devices have a more precise dtype than that of the products with K.
     with_targets

@@ -247,6 +247,17 @@ def test_a_checkpoint_of_another_fit_is_refused(device: str, tmp_path: Path) -> 
             machine("ovo", device, checkpoint=file).fit(X, Y)
 
 
+def test_memory_that_holds_no_batch_is_enough_for_one_problem_after_another(device: str) -> None:
+    """A limit may hold X, and no tiles of several problems beside it."""
+    random, y = np.random.default_rng(0), np.repeat(np.arange(3), 100)
+    rows = random.normal(size=(300, 2000)) + y[:, None] / 10
+    best = SVC(device=device).fit(rows, y).fit_report_
+    for megabytes in (2.5, 3.2, 4.0, 4.5, 6.0):
+        report = SVC(device=device, memory_limit=int(megabytes * 1e6)).fit(rows, y).fit_report_
+        assert report.converged
+        assert report.dual == pytest.approx(best.dual, rel=1e-4)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_kernel_values_that_are_given(device: str, size: str, tmp_path: Path, kind: str) -> None:
     K = np.exp(-0.3 * ((X[:, None] - X) ** 2).sum(axis=2))

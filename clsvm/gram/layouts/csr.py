@@ -284,7 +284,8 @@ class Csr(Layout):
         return entries_bytes + _whole(plan) * itemsize
 
     def block_bytes(self, plan: Plan, X: Data, itemsize: int, width: int) -> int:
-        longest = int(np.sort(np.diff(sp.csr_matrix(X).indptr))[-width:].sum())
+        entries = np.diff(X.indptr) if sp.issparse(X) else np.count_nonzero(X, axis=1)
+        longest = int(np.sort(entries)[-width:].sum())
         return (min(X.shape[1], longest) + 1 + _whole(plan)) * width * itemsize + 4 * X.shape[1]
 
     def build(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> CsrRows:
