@@ -78,7 +78,11 @@ def text_stream(stream: io.BufferedReader, path: PathLike, kind: str = "svmlight
 @contextlib.contextmanager
 def _scratch(target: Path) -> Iterator[BinaryIO]:
     """Yield a new temporary file in the folder of ``target``; delete it at the end unless it was renamed."""
-    stream = open(target.with_name(f".clsvm-{os.urandom(8).hex()}.tmp"), "xb")  # noqa: SIM115
+    try:
+        stream = open(target.with_name(f".clsvm-{os.urandom(8).hex()}.tmp"), "xb")  # noqa: SIM115
+    except OSError as error:
+        error.filename = os.fspath(target)
+        raise
     try:
         with stream:
             yield stream

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,7 +70,7 @@ def _cgroups(root: Path) -> Iterator[tuple[int, str]]:
             continue
         mount = root / "sys/fs/cgroup" / ("memory" if controllers else "")
         folder = mount / path.strip("/")
-        if ".." in folder.parts or not folder.is_dir():
+        if ".." in folder.parts or not os.path.isdir(folder):
             folder = mount
         for place in (folder, *folder.parents):
             for limit, usage, cache in _V1 if controllers else _V2:

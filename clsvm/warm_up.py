@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -74,20 +75,20 @@ def warm_up(
     Returns
     -------
     list of Warmed
-        A record for each kind of work.
+        A record for each kind of work. Nyström kernel machines are left out if they refuse the function, because it is
+        not positive semidefinite.
 
     Raises
     ------
     DeviceError
         If there is no such device.
-    ValueError
-        If a Nyström kernel machine, which comes last, refuses a function that is not positive semidefinite.
     """
     find(device)
     found, jobs = [], [*works(kernel, device)]
     for number, work in enumerate(jobs):
         progress(work.name, number / len(jobs))
-        found.append(Warmed(work.name, _run(work), _run(work)))
+        with suppress(ValueError):
+            found.append(Warmed(work.name, _run(work), _run(work)))
     return found
 
 

@@ -130,6 +130,9 @@ class LibsvmCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         words, given = list[str](), iter(args)
         for word in given:
+            if word == "--":
+                words += [word, *given]
+                break
             if word.startswith("-w") and (weight := next(given, None)) is None:
                 raise typer.BadParameter("expected a weight after it", ctx, param_hint=word)
             words += ["-wi", f"{word[2:]}={weight}"] if word.startswith("-w") else [word]

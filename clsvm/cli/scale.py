@@ -108,11 +108,13 @@ def scale(args: Any) -> None:
             shown = ", ".join(map(str, (unknown[:_SHOWN] + 1).tolist()))
             warn(f"{restore} does not have features {shown}{', ...' * (len(unknown) > _SHOWN)} of {file}: left out")
         ranges = restored.varied()._replace(target=restored.target or target)
-    common.write_file(save, _written(ranges))
     lines, written = _lines(file, X, y, ranges), 0
-    while text := "".join(islice(lines, _ROWS)):
+    text = "".join(islice(lines, _ROWS))  # raises an error of scaling before RANGES is written
+    common.write_file(save, _written(ranges))
+    while text:
         _print(text.encode())
         written += text.count(":")
+        text = "".join(islice(lines, _ROWS))
     if written > X.nnz:
         hint = "" if restore is not None else "; where no value is negative, -l 0 keeps zeros as they are"
         warn(f"{written} values are not zero, {X.nnz} were in {file}{hint}")
@@ -229,6 +231,7 @@ def _read(path: str) -> Ranges:
     if lines[at][1] != [b"x"]:
         _fail(path, lines[at], "'x'")
     lower, upper = _numbers(path, lines[at + 1], "lower upper")
+    _check_limits("-r", lower, upper)
     spans = [_numbers(path, line, "index min max") for line in lines[at + 2 : -1]]
     numbers, low, high = np.array(spans).reshape(-1, 3).T
     if not ((np.diff(numbers, prepend=0) >= 1) & (numbers <= MAX_INDEX) & (numbers == np.rint(numbers))).all():

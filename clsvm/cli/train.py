@@ -282,6 +282,8 @@ def falkon_train(args: Any) -> None:
     """Run ``clsvm falkon train``: fit a Nyström kernel machine to a data file, and write the model."""
     from clsvm.kernels.records import BUILTIN
 
+    if args.gamma == 0:
+        raise typer.BadParameter("got 0, expected a number above 0", param_hint="--gamma")
     function = "rbf" if args.function is None and args.element is None else args.function
     kernel: Any = function
     if function not in BUILTIN or args.element is not None or args.param:

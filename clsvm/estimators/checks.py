@@ -88,7 +88,7 @@ def check_missing(y: Any, name: str = "y") -> None:
     """
     values = np.asarray(y)
     for one in values.ravel().tolist() if y is not None and values.dtype.kind in "OT" else ():
-        if one is None or type(one).__name__ == "NAType" or one != one:
+        if one is None or type(one).__name__ == "NAType" or (isinstance(one, float) and one != one):
             raise ValueError(f"{name} must have a value for each row, got {one}: missing values are refused")
 
 

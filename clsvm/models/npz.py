@@ -65,7 +65,7 @@ _ARCHIVE = b"PK"  # first bytes of a zip archive; no text file of LIBSVM begins 
 # errors that NumPy and zipfile raise for a damaged archive; one may declare an array that no memory holds
 _DAMAGE = (
     *(zipfile.BadZipFile, tokenize.TokenError, struct.error, ValueError, TypeError, RuntimeError, EOFError, OSError),
-    *(OverflowError, MemoryError),
+    *(OverflowError, MemoryError, SyntaxError),
 )
 _NO_PLAN = Plan("", np.zeros(0), "")
 _MAX_COLUMN = 2**31 - 1  # largest column number
@@ -191,6 +191,8 @@ def _archive_arrays(content: bytes) -> dict[str, NDArray[Any]]:
             raise ValueError("a compressed member")
         if sum(m.file_size for m in members) > len(content):
             raise ValueError("members that overlap")
+        if damaged := archive.zip.testzip():  # NumPy does not check the sums of members that it reads in part
+            raise ValueError(f"a damaged member {damaged}")
         arrays = {name: np.asarray(archive[name]) for name in archive.files}
     return {name: np.require(array, array.dtype.newbyteorder("="), "C") for name, array in arrays.items()}
 

@@ -246,6 +246,8 @@ def diagnose(path: PathLike, stream: BinaryIO, form: Form, cause: str, skip: int
             if fault := _fault(line, form):
                 return f"{path}, line {number}: {fault}"
             rows += bool(line.partition(b"#")[0].strip())
+    except io.UnsupportedOperation:  # a compressed file that comes through a pipe is read only once
+        return f"{path}: {cause}"
     except _DAMAGE as error:
         return f"{path}, line {number + 1}: got a damaged or truncated stream ({error}), expected compressed text"
     if not rows:

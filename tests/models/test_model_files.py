@@ -323,6 +323,18 @@ def test_any_damage_is_an_error_or_harmless(tmp_path: Path) -> None:
     assert harmless < len(good) / 100  # (of dates in the archive)
 
 
+@pytest.mark.parametrize(("good", "wrong"), [(b"2200)", b"2000)"), (b"(9,", b"(9=")])
+def test_a_damaged_header_of_a_long_array(tmp_path: Path, good: bytes, wrong: bytes) -> None:
+    """NumPy takes fewer columns than there are, and reads the rest of the member never."""
+    path, X = tmp_path / "m", np.random.default_rng(0).normal(size=(9, 2200))
+    save_model(replace(make_model(), support_vectors=X, plan=None), path)
+    content = path.read_bytes()
+    assert content.count(good) >= 1
+    path.write_bytes(content.replace(good, wrong))
+    with pytest.raises(ValueError, match="damaged"):
+        load_model(path)
+
+
 @pytest.mark.parametrize("sparse_", [False, True], ids=["dense", "csr"])
 def test_more_columns_than_the_model_has(device: str, sparse_: bool) -> None:
     """The plan's centre grows with the support vectors, whatever lies behind it."""
