@@ -330,7 +330,10 @@ class _Batch:
         else:
             self._respond_exactly(mask)
         error = np.abs(self.f - before).max(axis=1)
-        self._restore(before)
+        if self.request.sample:  # the host changed f in its own memory alone
+            self.f = before
+        else:
+            self._restore(before)
         return np.asarray(error)
 
     def _restore(self, f: Vector) -> None:
