@@ -30,8 +30,7 @@ _COPIED = ("fit_status_", "shape_fit_", "n_iter_", "n_features_in_", "feature_na
 def from_sklearn(model: Any, **params: Any) -> Any:
     """Convert a fitted SVM of scikit-learn to the fitted estimator of clsvm.
 
-    The result has the same parameters and attributes, except that cache_size is not copied, and fit_report_ and
-    probabilities are missing.
+    Parameters and attributes are copied, except for cache_size, fit_report_ and the parameters of probabilities.
 
     Parameters
     ----------

@@ -123,9 +123,10 @@ def _passes(context: FitContext, devices: Devices) -> None:
                 pieces = _small_pieces(sizes, small, len(capable), context.batch_size)
                 _run_on_devices(context, capable, pieces, partial(_solve_small, context, dtype))
         except (MemoryLimitError, BufferSizeError):  # subproblems need less memory if solved one after another
-            for index in (index for index, size in enumerate(sizes) if size <= context.max_batch_rows):
-                context.results.pop(index, None)
-                context.ended.discard(index)
+            for index, size in enumerate(sizes):
+                if size <= context.max_batch_rows:
+                    context.results.pop(index, None)
+                    context.ended.discard(index)
             context.max_batch_rows = 0
             _passes(context, devices)
             return

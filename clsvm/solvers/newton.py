@@ -46,7 +46,7 @@ ALIGN = 256
 SHORT = 0.5  # least factor t of a Newton step b + t * d of the coefficients b; a step with a smaller t is not taken
 BLOCK = 1024  # most rows of a block of the factor, so that the block's diagonal square fits in caches
 # A step with m free coefficients takes at most COPIES arrays (m, m) in the dtype of K on the host: the factor, columns
-# of U'^-1 and copies of these. The inner products of the columns take at most PRODUCTS * m^2 bytes.
+# of U'^-1, and temporary copies. Inner products of the columns take at most PRODUCTS * m^2 bytes.
 COPIES, PRODUCTS = 8, 32
 MAX_CHANGED = 0.25  # share of rows that may be added to or dropped from a factor before it is computed anew
 # A violation counts as low if it is at most LOW times the first violation, or if LATE * n rows of K were computed.
