@@ -39,7 +39,7 @@ HOST = 1 << 22  # the host computes sums that take at most this many multiply-ad
 # A block of K on the host takes at most HOST_BYTES bytes, including COPIES temporary arrays of the block's size.
 HOST_BYTES, COPIES = 64 << 20, 4
 FETCHED = 256 << 20  # largest size in bytes of the rows that the host copies at a time
-CLUSTERED = 1 << 30  # for sums of fewer multiply-adds, clustering the rows takes longer than it saves
+CLUSTERED = 1 << 27  # for sums of fewer multiply-adds, clustering the rows takes longer than it saves
 # symmetric_sums is faster than responses if |R union S| <= ROWS_FACTOR * |R|, for rows R and support vectors S.
 # symmetric_sums also needs |S| >= SUPPORT_SHARE * |R union S|, for requested rows R and support vectors S.
 ROWS_FACTOR = 1.25

@@ -139,6 +139,7 @@ class Fits:
         self.weights = None if sample_weight is None else checks.weights_of(sample_weight, X)
         self.stored_rows = [self._rows_to_store(train, trained_too) for train, _ in splits]
         self.results: Results = {}
+        self._targets: dict[int, tuple[Any, Any]] = {}
         self.rows = clone(estimator)._rows(X, reset=True)
         self.n = _num_samples(X)
 
@@ -168,7 +169,7 @@ class Fits:
     def without_data(self) -> Self:
         """Return a copy to send to other processes, without results and without data that can be made from X and y."""
         stripped = copy.copy(self)
-        stripped.results, stripped.rows = {}, None
+        stripped.results, stripped.rows, stripped._targets = {}, None, {}
         return stripped
 
     def __sklearn_clone__(self) -> Fits:
@@ -296,10 +297,12 @@ class Fits:
         Labels are returned with the indices of their classes (:class:`checks.Labels`). Raises ValueError for labels of
         fewer than two classes.
         """
-        train = self.splits[fold][0]
-        y: Any = None if self.y is None else np.asarray(self.y)[train]
-        y = checks.classes_of(y) if is_classifier(self.estimator) else y
-        return y, np.ones(len(train)) if self.weights is None else self.weights[train]
+        if fold not in self._targets:
+            train = self.splits[fold][0]
+            y: Any = None if self.y is None else np.asarray(self.y)[train]
+            y = checks.classes_of(y) if is_classifier(self.estimator) else y
+            self._targets[fold] = y, np.ones(len(train)) if self.weights is None else self.weights[train]
+        return self._targets[fold]
 
     def _fit_alone(self, job: Job) -> FoldResult | Exception:
         """Call the estimator's own ``fit`` for the fold's training rows. Return the result, or the exception raised."""

@@ -12,6 +12,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -324,9 +325,12 @@ class Stream:
         ``nbytes`` is rounded up to a multiple of 64, as sizes of buffers are.
         """
         if nbytes:
-            pair = ("-DWIDE_PAIR",) if self.profile.wide == "pair" else ()
-            zero = self.kernel(sources.cl("opencl/zero"), pair, "zero")
-            zero((-(-int(nbytes) // 64),), None, buffer)
+            self._zero((-(-int(nbytes) // 64),), None, buffer)
+
+    @cached_property
+    def _zero(self) -> Kernel:
+        pair = ("-DWIDE_PAIR",) if self.profile.wide == "pair" else ()
+        return self.kernel(sources.cl("opencl/zero"), pair, "zero")
 
     def part(self, buffer: Buffer, first: int, nbytes: int) -> Buffer:
         """Return the part of a buffer that begins at byte ``first`` and has ``nbytes`` bytes, rounded up to 64.

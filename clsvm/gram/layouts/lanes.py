@@ -31,6 +31,7 @@ from clsvm.gram.layouts.record import Launch, Layout, Panel, Places, Plan, Reade
 from clsvm.kernels import Kernel
 from clsvm.kernels.records import Spec
 from clsvm.opencl import sources
+from clsvm.opencl.contexts import Kernel as OpenCLKernel
 from clsvm.opencl.profiles import Profile, Tile
 from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Buffer, Stream
@@ -237,6 +238,7 @@ class LaneReader(Reader):
     def __init__(self, layout: Lanes, stream: Stream, rows: LaneRows, kernel: Kernel) -> None:
         super().__init__(layout, stream, rows, kernel)
         self._panels: tuple[int, Buffer] = (0, None)  # the largest panel's capacity, and where its lane groups begin
+        self._gathers: dict[str, OpenCLKernel] = {}  # by the panel's shape
 
     def values_bytes(self, capacity: int) -> int:
         return capacity * max(self.rows.length, 1) * self.real.itemsize
@@ -252,11 +254,12 @@ class LaneReader(Reader):
             stream.clear(panel.values, panel.nbytes)
             stream.clear(panel.uu, panel.capacity * self.real.itemsize)
         panel.filled = True
-        kernel = stream.variant(gather(stream.profile, r.dtype, r.d, panel.shape))
+        if panel.shape not in self._gathers:
+            self._gathers[panel.shape] = stream.variant(gather(stream.profile, r.dtype, r.d, panel.shape))
         size = (panel.capacity, 1 if stream.profile.style == "simd" else 32)
         for part in r.parts:
             arguments = part, r.at, int(r.at.dense), self.norms, r.length, count, rows, panel.values, panel.uu
-            kernel(size, None, *arguments)
+            self._gathers[panel.shape](size, None, *arguments)
 
     def over_rows(self, groups: range, panel: Panel, count: Buffer) -> Iterator[Launch]:
         r = self.rows
