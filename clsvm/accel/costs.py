@@ -1,9 +1,9 @@
-"""Estimate the seconds of a call by clsvm and by LIBSVM with a rough cost model, to choose the faster one.
+"""Estimate the seconds that clsvm and LIBSVM need for a call, to choose the faster one.
 
-LIBSVM's fit takes time proportional to the square of the number of rows, and grows with the features stored in a row.
-clsvm's call takes a fixed time for checks, launches and a copy of the rows, plus a share of LIBSVM's time. The first
-call of a process also loads OpenCL and the device's programs. Times depend on C and the data by a factor of several.
-Therefore clsvm is chosen only if its estimate is below half of LIBSVM's.
+LIBSVM's time for a fit is proportional to the square of the number of rows, and grows with the number of stored
+features of a row. clsvm's time is estimated as a fixed time for checks and launches, plus a share of LIBSVM's time. The
+first call of a process also loads OpenCL and the device's programs. LIBSVM's real time can be several times its
+estimate, depending on C and the data. Therefore clsvm is chosen only if its estimate is below half of LIBSVM's.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ CAPPED, TALKS = "max_iter ends LIBSVM's steps", "verbose=True prints LIBSVM's wo
 
 @dataclass(frozen=True)
 class Costs:
-    """Hold the constants of the cost model in seconds, measured on two CPU cores with Intel's OpenCL runtime.
+    """Hold the constants of the cost model, for two CPU cores with Intel's OpenCL runtime.
 
-    LIBSVM's real fits take 0.5 to 5.5 times the estimate. The constants of predictions are guesses.
+    The constants of fits were measured, and those of predictions are guesses. LIBSVM's real fits take 0.5 to 5.5 times
+    the estimate.
 
     Attributes
     ----------
@@ -36,15 +37,15 @@ class Costs:
     term
         LIBSVM's prediction: additional seconds for each kernel value and each class after the second.
     fit
-        clsvm's fit: fixed seconds.
+        clsvm's fit: seconds that every fit takes.
     answer
-        clsvm's prediction: fixed seconds.
+        clsvm's prediction: seconds that every prediction takes.
     machine
         clsvm's fit: additional seconds for each pair of classes.
     vote
         clsvm's prediction: additional seconds for each row and each pair of classes.
     share
-        clsvm's additional time, as a share of LIBSVM's time.
+        clsvm's fit and prediction: additional time, as a share of LIBSVM's estimated time.
     first
         seconds that the first call of a process takes to load OpenCL and cached programs.
     max_share
@@ -65,7 +66,7 @@ class Costs:
     max_share: float = 0.5
 
     def fit_seconds(self, rows: int, cells: float, classes: int) -> tuple[float, float]:
-        """Return the estimated seconds of a fit to ``rows`` rows: LIBSVM's, and clsvm's for a small problem.
+        """Return LIBSVM's estimated seconds for a fit to ``rows`` rows, and the least seconds that clsvm takes.
 
         LIBSVM's seconds are summed over all pairs of classes. ``cells`` is the mean number of stored features of a row.
         """
@@ -73,10 +74,9 @@ class Costs:
         return pairs * (self.pair + self.pair_cell * cells), self.fit + self.machine * classes * (classes - 1) / 2
 
     def predict_seconds(self, rows: int, support: int, cells: float, classes: int) -> tuple[float, float]:
-        """Return the estimated seconds of the decision values of ``rows`` rows with ``support`` support vectors.
+        """Return LIBSVM's estimated seconds for decision values of ``rows`` rows, and the least seconds of clsvm.
 
-        The first number is LIBSVM's time. The second number is the time that clsvm needs even with few support
-        vectors. ``cells`` is the mean number of stored features of a row.
+        ``support`` is the number of support vectors. ``cells`` is the mean number of stored features of a row.
         """
         libsvm = rows * support * (self.value + self.value_cell * cells + self.term * max(0, classes - 2))
         return libsvm, self.answer + self.vote * rows * (classes * (classes - 1) / 2 if classes > 2 else 0)
@@ -84,8 +84,9 @@ class Costs:
     def pays(self, theirs: float, least: float, spent: float) -> bool:
         """Return whether clsvm is expected to take less than half of LIBSVM's time.
 
-        ``theirs`` are LIBSVM's estimated seconds, ``least`` clsvm's seconds for a small problem. Loading OpenCL adds
-        ``self.first`` seconds, less the seconds ``spent`` that LIBSVM has already taken in this process.
+        ``theirs`` are LIBSVM's estimated seconds, and ``least`` the least seconds that clsvm takes. clsvm's estimate is
+        ``least``, plus a share of ``theirs``, plus ``self.first`` seconds to load OpenCL. The seconds ``spent`` in
+        LIBSVM by this process are subtracted from the time to load OpenCL.
         """
         return least + self.share * theirs + max(0.0, self.first - spent) < self.max_share * theirs
 
@@ -110,14 +111,14 @@ def refused(model: Any, kernel: Any) -> str:
 def nonpositive_weight(model: Any, sample_weight: Any) -> str:
     """Return "a weight is 0 or less" if a sample or class weight is not positive, else "".
 
-    LIBSVM removes rows of weight 0 and renumbers the other rows, so LIBSVM has to run such a fit.
+    LIBSVM has to run such a fit, because it drops rows of weight 0 and numbers support vectors among the other rows.
     """
     weights = np.concatenate([np.ravel(sample_weight), np.ravel(getattr(model, "class_weight_", ()))])
     return "" if (weights > 0).all() else "a weight is 0 or less"
 
 
 def cells(X: Any) -> float:
-    """Return the mean number of stored entries in a row of X (n, d). The number is d if X is dense."""
+    """Return the mean number of stored entries in a row of X (n, d): d if X is dense."""
     return float(X.nnz) / max(1, X.shape[0]) if hasattr(X, "nnz") else float(X.shape[1])
 
 

@@ -34,7 +34,7 @@ class Call:
     seconds
         duration of the call.
     by_fits
-        whether the call is a search that scikit-learn ran. It is printed, but ``calls`` has only its fits.
+        whether the call is a search that scikit-learn ran. Such a search is printed, but ``calls`` has only its fits.
     """
 
     name: str

@@ -1,13 +1,13 @@
-"""Replace the methods of scikit-learn's SVMs that call LIBSVM by methods that try clsvm first.
+"""Patch scikit-learn's SVMs: their methods that call LIBSVM are replaced, and the replacements try clsvm first.
 
-scikit-learn's ``fit`` checks its input, then its method ``_dense_fit`` or ``_sparse_fit`` calls LIBSVM and stores the
+scikit-learn's ``fit`` checks its input. Then its method ``_dense_fit`` or ``_sparse_fit`` calls LIBSVM and stores the
 result. Predictions and decision values go through four more methods that call LIBSVM. These six methods are replaced. A
-replacement stores clsvm's result in the same attributes, with LIBSVM's signs. GridSearchCV's ``fit`` and the wrapper of
-functions that scikit-learn sends to joblib's workers are replaced, too.
+replacement stores clsvm's result in the same attributes, with LIBSVM's signs. GridSearchCV's ``fit`` is replaced too,
+and so is the class in which scikit-learn wraps functions for joblib's workers.
 
 For predictions, a clsvm model is made from the attributes of the scikit-learn estimator at each call. Therefore
-pickles are unchanged, and copies of an estimator give equal results. :func:`install` and :func:`uninstall` exchange the
-methods.
+pickles are unchanged, and copies of an estimator give equal results. :func:`install` sets the replacements, and
+:func:`uninstall` restores the original methods.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def search_refused(search: Any, params: dict[str, Any]) -> str:
 def altered(estimator: BaseEstimator) -> str:
     """Return the reason why an estimator may behave unlike scikit-learn's SVMs, or "" if there is none.
 
-    A reason is a subclass that adds or changes a method or parameter, or an attribute of the object that hides a
+    The reason is that its class adds or changes a method or parameter, or that an attribute of the object hides a
     method.
     """
     kind = type(estimator)
@@ -81,9 +81,9 @@ def altered(estimator: BaseEstimator) -> str:
 
 
 def seconds(search: Any, X: Any, y: Any) -> tuple[float, float]:
-    """Return the estimated seconds for all fits of the GridSearchCV ``search``, as a pair (LIBSVM's, clsvm's).
+    """Return LIBSVM's estimated seconds for all fits of the GridSearchCV ``search``, and the least seconds of clsvm.
 
-    clsvm's seconds are a lower bound: the time that its fits would take for a few rows.
+    The least seconds are the time that clsvm's fits would take for a few rows.
     """
     rows = _num_samples(X)
     width = cells(X) if hasattr(X, "shape") and len(X.shape) == 2 else float(len(X[0]))
@@ -96,7 +96,7 @@ def seconds(search: Any, X: Any, y: Any) -> tuple[float, float]:
 
 
 def run(search: Any, X: Any, y: Any) -> Any:
-    """Run the GridSearchCV ``search`` by clsvm's SVCSearchCV, set its fitted attributes, and return it."""
+    """Fit the GridSearchCV ``search`` by clsvm's SVCSearchCV. Set the fitted attributes of ``search``, and return it."""
     from clsvm.accel.strict import Search, made
     from clsvm.model_selection.search import copy_attributes
 
@@ -108,7 +108,7 @@ def run(search: Any, X: Any, y: Any) -> Any:
 
 Method = Callable[..., Any]
 Function = Callable[[], Any]
-Seconds = tuple[float, float]  # LIBSVM's estimated seconds for a call, and clsvm's for a small problem
+Seconds = tuple[float, float]  # LIBSVM's estimated seconds for a call, and the least seconds that clsvm takes
 _CLASSIFIERS = ("c_svc", "nu_svc")
 # clsvm does not call these methods of BaseLibSVM, so LIBSVM has to run an estimator that overrides one of them.
 _CALLED = {name: getattr(BaseLibSVM, name) for name in ("_compute_kernel", "_warn_from_fit_status")}
@@ -134,7 +134,7 @@ def _fit(original: Method) -> Method:
 def _run_faster(call: log.Call, reason: str, estimated: Seconds, ours: Function, libsvm: Function) -> Any:
     """Run a call by ``ours()`` if clsvm can and is expected to be faster, else by ``libsvm()``. Return the result.
 
-    LIBSVM also runs the call if clsvm fails. The other arguments are those of :func:`_clsvm_is_faster`.
+    LIBSVM also runs the call if clsvm fails. :func:`_clsvm_is_faster` explains the other arguments.
     """
     if _clsvm_is_faster(call, reason, estimated):
         try:
@@ -150,8 +150,8 @@ def _run_faster(call: log.Call, reason: str, estimated: Seconds, ours: Function,
 def _clsvm_is_faster(call: log.Call, reason: str, estimated: Seconds) -> bool:
     """Return whether clsvm can run a call and is expected to be faster. Record the reason in ``call``.
 
-    ``reason`` says why clsvm cannot run the call, or "". ``estimated`` are LIBSVM's estimated seconds, and clsvm's
-    seconds for a small problem.
+    ``reason`` says why clsvm cannot run the call, or is "". ``estimated`` has LIBSVM's estimated seconds, and the least
+    seconds that clsvm takes.
     """
     if reason := reason or _state["broken"]:
         call.why = reason
@@ -177,7 +177,7 @@ def _failed(call: log.Call, error: Exception) -> None:
             find(None)
         except DeviceError as lacking:
             _state["broken"] = f"no device: {lacking}"
-            with suppress(RuntimeWarning):  # a filter may turn the warning into an error
+            with suppress(RuntimeWarning):  # the call goes on even if a user's filter makes the warning an error
                 warn(f"clsvm.accel leaves all fits and predictions to scikit-learn: {lacking}", RuntimeWarning)
 
 
@@ -204,8 +204,8 @@ def _learn(model: Any, X: Any, y: Any, sample_weight: Any, kernel: str) -> None:
 def _clsvm_model(model: Any) -> Any:
     """Return a clsvm model with the attributes of the fitted scikit-learn estimator ``model``.
 
-    Raises ValueError if the private coefficients, which LIBSVM reads, differ from the public coefficients, because a
-    caller has changed some of them.
+    Raises ValueError if the private coefficients, which LIBSVM reads, differ from the public ones. A caller has then
+    changed one of the two.
     """
     import clsvm
 
@@ -229,9 +229,9 @@ def _classes(model: Any) -> int:
 
 
 def _bypassed(model: Any) -> str:
-    """Return a sentence that names the methods in _CALLED that an estimator overrides, or "" if there are none.
+    """Return a sentence that names methods that an estimator overrides and clsvm would not call, or "".
 
-    LIBSVM has to run such an estimator, because clsvm would not call these methods.
+    If there are such methods, LIBSVM has to run the estimator. Only the methods in _CALLED are looked at.
     """
     theirs = [name for name in _CALLED if getattr(getattr(model, name), "__func__", None) is not _CALLED[name]]
     return f"{type(model).__name__} has a {' and a '.join(theirs)} of its own" if theirs else ""
@@ -251,7 +251,7 @@ def _replace_prediction(original: Method, predict: Callable[[Any, Any, Any], Any
             support, estimated = len(self.support_), (0.0, 0.0)
             reason = _bypassed(self) or (PYTHON if callable(self.kernel) else "")
             reason = reason or ("" if support else "there is no support vector")
-            if not reason:  # X may lack a shape if the kernel is a Python function
+            if not reason:  # otherwise X may have no shape: a Python function as kernel takes any objects as rows
                 estimated = COSTS.predict_seconds(X.shape[0], support, cells(X), _classes(self))
             libsvm = functools.partial(original, self, X)
             return _run_faster(call, reason, estimated, lambda: predict(self, _clsvm_model(self), X), libsvm)
@@ -265,7 +265,7 @@ def _predicted(model: Any, clsvm_model: Any, X: Any) -> Any:
     A classifier predicts the number of a class, a regression a value, and a one-class SVM 1 or -1.
     """
     k = _classes(model)
-    if k == 2:  # for a decision value of 0 LIBSVM predicts its second class
+    if k == 2:  # for a decision value of 0, LIBSVM predicts class number 1
         return np.where(_decision_values(model, clsvm_model, X)[:, 0] > 0, 0.0, 1.0)
     found = clsvm_model.predict(X)
     return (np.searchsorted(clsvm_model.classes, found) if k else found).astype(np.float64)
@@ -295,9 +295,10 @@ class Accelerated:
 
 
 def _sent(original: Method) -> Method:
-    """Return a replacement for the constructor of scikit-learn's wrapper of functions for joblib's workers.
+    """Return a replacement for ``original``, the constructor of scikit-learn's class _FuncWrapper.
 
-    The replacement also wraps the function in :class:`Accelerated`.
+    scikit-learn wraps each function that it sends to joblib's workers in this class. The replacement also wraps the
+    function in :class:`Accelerated`.
     """
 
     @functools.wraps(original)

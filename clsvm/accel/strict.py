@@ -48,7 +48,8 @@ class _Folds(Folds):
 def made(model: Any, **others: Any) -> Any:
     """Return an unfitted clsvm estimator with the parameters of the scikit-learn estimator ``model``.
 
-    ``others`` are parameters with other values. A parameter that only a user's subclass has is left out.
+    ``others`` are parameters whose values replace those of ``model``. A parameter that only a user's subclass has is
+    left out.
     """
     name = TASKS[model._impl].estimator
     ours: Any = NuSVC if name == "NuSVC" else getattr(own, name)

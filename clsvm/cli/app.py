@@ -118,7 +118,7 @@ def _default() -> tuple[int | None, str]:
     Option("reset", "--reset", False, "Delete the results of earlier searches."),
 )
 def tune(args: Any) -> None:
-    """Run ``clsvm tune``: search the fastest profile of a device, or show or delete the results of earlier searches."""
+    """Run ``clsvm tune``: find a device's fastest tile sizes, or show or delete the results of earlier searches."""
     if args.show and args.reset:
         raise typer.BadParameter("expected one of --show and --reset, got both", param_hint="--reset")
     from clsvm.opencl import profiles
@@ -139,7 +139,7 @@ def tune(args: Any) -> None:
 
 
 def _show_found(found: list[FamilyResult]) -> None:
-    """Print the tuner's results: the times of each product."""
+    """Print a table of the tuner's results: for each product its default time, its best time and the chosen sizes."""
     rows, figures = [], ("default ms", "best ms", "gain")
     for one in found:
         numbers = f"{1e3 * one.default:.3g}", f"{1e3 * one.best:.3g}", f"{one.default / one.best:.2f}"
@@ -158,7 +158,7 @@ FUNCTION = Option("function", "--kernel", None, "A name of 'list', or an express
     flags.ELEMENT, flags.PARAM, name="warm-up",
 )  # fmt: skip
 def warm_up(args: Any) -> None:
-    """Run ``clsvm warm-up``: fit each kind of work twice, and print the seconds of both."""
+    """Run ``clsvm warm-up``: run common kinds of fits twice to build their programs, and print the seconds of both."""
     from clsvm import warm_up as tool
 
     function = "rbf" if args.function is None and args.element is None else args.function

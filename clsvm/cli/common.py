@@ -67,7 +67,7 @@ def reporting(ctx: typer.Context, checkpoint: str | None = None) -> Iterator[Non
 
 
 def _left(checkpoint: str | None) -> str:
-    """Return the part of the message after Ctrl-C that says whether the command can continue from a checkpoint."""
+    """Return the words for the message of Ctrl-C that say whether the command can continue from a checkpoint."""
     if checkpoint is None or not os.path.isfile(checkpoint):
         return "no partial file is left"
     return f"the checkpoint {checkpoint} stays: the same command goes on from it"
@@ -102,11 +102,11 @@ def check_files(reads: Sequence[str | None], writes: Sequence[str | None]) -> No
 
 
 def training_rows(file: str, kernel_values: bool, of_classes: bool, hint: str = "") -> tuple[Any, Array, Array | None]:
-    """Read a training file. Return X, y, and the column of the kernel matrix that belongs to each row.
+    """Read a training file. Return X, y and, for a file of kernel values, the matrix column that belongs to each row.
 
-    ``kernel_values`` says whether the file holds a kernel matrix instead of rows; otherwise the columns are None.
+    ``kernel_values`` says whether the file holds a kernel matrix instead of rows. For rows, the third result is None.
     ``of_classes`` says whether y holds class labels. Raises OSError if the file cannot be read. Raises ValueError if it
-    is damaged, or if all class labels are equal; ``hint`` ends the latter message.
+    is damaged, or if all class labels are equal. The message about equal labels ends with ``hint``.
     """
     from clsvm import arrays
     from clsvm.models import svmlight
@@ -123,10 +123,10 @@ def training_rows(file: str, kernel_values: bool, of_classes: bool, hint: str = 
 
 
 def numbered(y: Array, ascending: bool = False) -> tuple[Array, Array, bool]:
-    """Return the class labels (k,) in y (n,), and the number (n,) of each row's label.
+    """Return the class labels (k,) in y (n,), each row's index (n,) among them, and a flag.
 
-    Two labels ascend. Three or more stand in svm-train's order, which is that of their first occurrence, unless
-    ``ascending`` is set. Also return whether svm-train lists the smaller one of two labels first.
+    The labels ascend if there are two, or if ``ascending`` is set. Otherwise they stand in svm-train's order, which is
+    that of their first occurrence. The flag is whether svm-train takes the smaller of two labels as positive.
     """
     import numpy as np
 
@@ -175,9 +175,9 @@ def new_figure(path: str | None) -> Any:
 
 
 def draw(figure: Any, path: str | None, picture: str, *given: Any) -> None:
-    """Draw a picture into ``figure`` by the function of :mod:`clsvm.plots` named ``picture``, and write a PNG file.
+    """Draw into ``figure`` by calling the function ``picture`` of :mod:`clsvm.plots`, and write a PNG file.
 
-    ``given`` are the arguments of this function. After an error no partial file is left. Do nothing if ``figure`` is
+    ``given`` are the arguments of ``picture``. After an error no partial file is left. Do nothing if ``figure`` is
     None.
     """
     if figure is None or path is None:
@@ -212,11 +212,11 @@ def kernel_of(
 ) -> Kernel:
     """Return the kernel function that a command line describes. Raises typer.BadParameter for an invalid one.
 
-    ``function`` is the name of a built-in function, or an expression. None means "s", and needs ``element``.
-    ``element`` is the expression of --element, which is summed over features to s. ``params`` maps names to values of
-    --param. ``flags`` maps parameter names to the values of -g, -r and -d, or to None for flags that are not given. A
-    built-in function ignores parameters that it does not have. In an expression the defaults of gamma, coef0 and degree
-    are 1, 0 and 3. ``hint`` is the flag that errors name.
+    ``function`` is the name of a built-in function, or an expression. ``element`` is the expression of --element, or
+    None. ``function`` then uses s, the sum of ``element`` over the features; ``function`` None means "s". ``params``
+    maps names to values of --param. ``flags`` maps parameter names to the values of -g, -r and -d, or to None for
+    flags that are not given. If a built-in function lacks one of the parameters in ``flags``, the flag is ignored. In
+    an expression the defaults of gamma, coef0 and degree are 1, 0 and 3. ``hint`` is the flag that errors name.
     """
     from clsvm.kernels import Kernel
     from clsvm.kernels.records import BUILTIN

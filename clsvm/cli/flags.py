@@ -77,7 +77,7 @@ class Option:
         try:
             return value if self.read is None else self.read(value)
         except (ValueError, TypeError) as error:
-            words = str(error).replace(" or None", "")  # no word on a command line means None
+            words = str(error).replace(" or None", "")  # a command line cannot give None, so the message omits it
             raise typer.BadParameter(words, param_hint=self.flag) from None
 
 
@@ -125,7 +125,7 @@ def group(name: str, words: str) -> typer.Typer:
 
 
 class LibsvmCommand(TyperCommand):
-    """Parse a command line as LIBSVM's programs do: ``-w1 2`` gives class 1 the weight 2, and becomes ``-wi 1=2``."""
+    """Parse a command line with LIBSVM's weight flags: ``-w1 2``, the weight 2 for class 1, becomes ``-wi 1=2``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         words, given = list[str](), iter(args)
@@ -228,7 +228,7 @@ def of_estimators(table: Mapping[str, Parameter] = PARAMETERS, short: bool = Fal
 def of_parameter(one: Parameter) -> Option:
     """Return the option for an estimator parameter.
 
-    typer converts text to a number. If the value may be a word such as "auto" or a number, ``one.limits`` converts it.
+    typer converts a numeric value. If the default is a word such as "auto", ``one.limits`` converts the value instead.
     """
     assert one.flag
     is_text = isinstance(one.default, str)

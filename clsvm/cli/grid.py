@@ -19,11 +19,11 @@ from clsvm.cli.common import warn
 from clsvm.cli.flags import Option, to_write
 from clsvm.parameters import PARAMETERS
 
-MOST = 10_000  # a range has fewer than this many values of C or gamma
+MOST = 10_000  # a range has at most this many values of C or gamma
 
 
 def _powers(text: str) -> list[float] | None:
-    """Return the numbers begin, begin + step, ..., end for the text ``begin,end,step``. Return None for ``null``.
+    """Return the numbers begin, begin + step, ... up to end for the text ``begin,end,step``, or None for ``null``.
 
     Raises ValueError for another text.
     """
@@ -94,7 +94,7 @@ class Point(NamedTuple):
     *OPTIONS, cls=flags.LibsvmCommand,
 )  # fmt: skip
 def grid(args: Any) -> None:
-    """Run ``clsvm grid``: find C and gamma by :class:`clsvm.model_selection.SVCSearchCV`, and print their accuracy."""
+    """Run ``clsvm grid``: search C and gamma by cross-validation, and print the accuracy of each pair of values."""
     powers = {name: values for name, values in (("c", args.c), ("g", args.g)) if values}
     if not powers:
         raise typer.BadParameter("-log2c and -log2g are null, expected a range for one of them", param_hint="-log2c")
@@ -139,5 +139,5 @@ def _searched(args: Any, powers: dict[str, list[float]]) -> tuple[Any, list[Poin
     search = SVCSearchCV(svc, values, cv=folds, refit=False, verbose=shown).fit(X, index)
     scores = np.stack([search.cv_results_[f"split{k}_test_score"] for k in range(len(folds))], axis=1)
     rates = 100 * np.average(scores, axis=1, weights=[len(test) for _, test in folds])
-    # six digits as in svm-train's output, so that equal rates tie
+    # rates are rounded to six digits, as svm-train prints them, so that nearly equal rates tie
     return search, [Point(at, float(f"{rate:g}")) for at, rate in zip(points, rates, strict=True)]

@@ -4,9 +4,9 @@ A value v of a feature with minimum ``low`` and maximum ``high`` is scaled to th
 
     lower + (upper - lower) * (v - low) / (high - low)
 
-Flags and files are those of svm-scale 3.24. A range file has a line ``x``, a line ``lower upper``, and a line
-``index min max`` for each feature. If targets are scaled, the lines ``y``, ``lower upper`` and ``min max`` come first.
-Functions import NumPy when they run.
+Flags and files are those of svm-scale 3.24. The range file of -s and -r has a line ``x``, a line ``lower upper``, and a
+line ``index min max`` for each feature. If targets are scaled, the lines ``y``, ``lower upper`` and ``min max`` come
+first. Functions import NumPy when they run.
 
 Source: LIBSVM's README, and the files that svm-scale 3.24 reads and writes.
 """
@@ -33,7 +33,7 @@ _SHOWN = 10  # a warning names at most this many features
 class Ranges(NamedTuple):
     """Hold the minimum and maximum of each feature, and the interval to which all features are scaled.
 
-    Scaled rows omit features that are not listed, and features whose ``low`` and ``high`` are equal.
+    Scaled rows omit features that are not in ``features``, and features whose ``low`` and ``high`` are equal.
 
     Attributes
     ----------
@@ -42,11 +42,11 @@ class Ranges(NamedTuple):
     upper
         value to which the maximum of each feature is scaled.
     features
-        column numbers (f,) of the listed features, from 0, ascending.
+        column numbers (f,) of f features, from 0, ascending.
     low
-        minimum (f,) of each listed feature.
+        minimum (f,) of each of these features.
     high
-        maximum (f,) of each listed feature.
+        maximum (f,) of each of these features.
     target
         lower, upper, low and high for the targets; None leaves targets unscaled.
     """
@@ -109,7 +109,7 @@ def scale(args: Any) -> None:
             warn(f"{restore} does not have features {shown}{', ...' * (len(unknown) > _SHOWN)} of {file}: left out")
         ranges = restored.varied()._replace(target=restored.target or target)
     lines, written = _lines(file, X, y, ranges), 0
-    text = "".join(islice(lines, _ROWS))  # raises an error of scaling before RANGES is written
+    text = "".join(islice(lines, _ROWS))  # if scaling overflows, this raises before the range file is written
     common.write_file(save, _written(ranges))
     while text:
         _print(text.encode())
@@ -148,7 +148,7 @@ def _extremes(X: Array) -> tuple[Array, Array, Array]:
 
 
 def _scaled(values: Any, low: Any, high: Any, lower: float, upper: float) -> Array:
-    """Scale values linearly, so that low becomes lower and high becomes upper, both exactly. Overflows become nan."""
+    """Scale values linearly, so that low becomes exactly lower, and high exactly upper. Return nan after overflow."""
     import numpy as np
 
     with np.errstate(all="ignore"):
@@ -159,17 +159,17 @@ def _scaled(values: Any, low: Any, high: Any, lower: float, upper: float) -> Arr
 
 
 def _lines(file: str, X: Array, y: Array, ranges: Ranges) -> Iterator[str]:
-    """Yield a scaled line ``label index:value ...`` for each row, with as many digits as svm-scale prints.
+    """Yield a line ``label index:value ...`` of scaled values for each row, with svm-scale's number of digits.
 
-    Scaling may turn zeros into other values, which are written for every row. Zeros of the result are left out. Raises
-    ValueError before the first line if a value of the file overflows. ``ranges`` has no constant features.
+    If scaling turns the zeros of a feature into another value, each row's line has this feature. Scaled values of 0 are
+    left out. Raises ValueError before the first line if scaling overflows. ``ranges`` has no constant features.
     """
     import numpy as np
 
     lower, upper, features, low, high, target = ranges
     labels = y if target is None else _scaled(y, target[2], target[3], target[0], target[1])
     column = np.searchsorted(features, X.indices)
-    is_known = np.append(features, -1)[column] == X.indices  # columns above the last feature compare with -1
+    is_known = np.append(features, -1)[column] == X.indices  # -1 stands after the last feature and equals no column
     ends, column = np.concatenate([[0], np.cumsum(is_known)])[X.indptr], column[is_known]
     entries = _scaled(X.data[is_known], low[column], high[column], lower, upper)
     of_zero = _scaled(0.0, low, high, lower, upper)
@@ -201,7 +201,7 @@ def _fail(path: str, line: tuple[int, list[bytes]], expected: str) -> NoReturn:
 
 
 def _numbers(path: str, line: tuple[int, list[bytes]], expected: str) -> list[float]:
-    """Return the numbers of a line of a range file, as many as ``expected`` has words.
+    """Return the numbers of a line of a range file: one for each word of ``expected``, such as "index min max".
 
     Raises ValueError that names the line, unless the last two numbers are finite and in ascending order.
     """
@@ -223,7 +223,7 @@ def _read(path: str) -> Ranges:
     with files.text_stream(open(path, "rb"), path, "a file of ranges") as stream:
         every = [line.split() for line in stream]
     lines = [(number, words) for number, words in enumerate(every, 1) if words]
-    lines.append((len(every) + 1, []))  # the end of the file, which no section may have in place of a line
+    lines.append((len(every) + 1, []))  # stands for the end: a file that ends too early gets an error at this line
     target, at = None, 0
     if lines[0][1] == [b"y"]:
         target = *_numbers(path, lines[1], "lower upper"), *_numbers(path, lines[2], "min max")

@@ -62,11 +62,11 @@ class _Data(NamedTuple):
     classes
         labels (k,) of the classes; None for a task without classes.
     smaller_first
-        whether LIBSVM's file of a model of two classes lists the smaller label first.
+        whether LIBSVM's model file lists the smaller of two labels first.
     weights
         factor of C for each row (n,), or None.
     columns
-        column of the kernel matrix in the file that belongs to each row; None if the file has no kernel matrix.
+        column (n,) of the file's kernel matrix that belongs to each row; None if the file has no kernel matrix.
     """
 
     X: Any
@@ -182,7 +182,7 @@ def _read(args: Any) -> _Data:
 
 
 def _estimator(args: Any, kernel: Kernel | None, features: int) -> Any:
-    """Return the unfitted estimator that the flags describe, for rows with this number of features."""
+    """Return the unfitted estimator that the flags describe. The default of gamma is 1 / ``features``."""
     import clsvm
 
     if kernel and "gamma" in kernel.params and not args.gamma and "gamma" not in args.param:
@@ -344,7 +344,7 @@ def _falkon_lines(report: NystromReport) -> Iterator[str]:
     cls=flags.LibsvmCommand,
 )  # fmt: skip
 def predict(args: Any) -> None:
-    """Run ``clsvm predict``: predict for the rows of a file by a model, and print the accuracy or error.
+    """Run ``clsvm predict``: predict labels or values of a file's rows by a model, and print the accuracy or error.
 
     ``clsvm falkon predict`` is the same command.
     """
@@ -377,7 +377,7 @@ FALKON.command("predict", help=PREDICT)(predict)
 def _test_rows(test: str, model: KernelModel) -> tuple[KernelModel, Any, Array]:
     """Read a test file. Return the model, the file's rows, and the file's labels or targets.
 
-    The model's support vectors and the rows get the same number of columns, by added columns of zeros.
+    Columns of zeros are added to the rows or to the model's support vectors, until both have the same number.
     """
     from clsvm.models import svmlight
 
@@ -414,9 +414,9 @@ def _in_pieces(predict: Callable[[Any], Array], X: Any) -> Array:
 def _probable(model: KernelModel, X: Any, where: tuple[Any, Any]) -> tuple[Array, Iterator[str]]:
     """Return the predicted labels (n,) and the output lines of ``clsvm predict -b 1`` for the rows X.
 
-    A line has the label and the probability of each class, in the order of svm-predict. A classifier predicts the most
-    probable class. A one-class model predicts by the sign of its decision value. ``where`` is the device and the memory
-    limit.
+    A line has the predicted label, and the probability of each class in svm-predict's order. A classifier predicts the
+    most probable class. A one-class model predicts by the sign of its decision value. ``where`` is the device and the
+    memory limit.
     """
     from clsvm.models import libsvm
     from clsvm.opencl.devices import find
@@ -444,9 +444,9 @@ def _label(label: bool | int | float | str) -> str:
 def svm_train(estimator: Any, smaller_first: bool) -> Iterator[str]:
     """Yield lines that svm-train prints about a fit: lines for each binary problem, then a classifier's total nSV.
 
-    ``estimator`` is a fitted SVM. ``smaller_first`` says whether the positive one of two classes is the first. The dots
-    and stars of LIBSVM's progress, its nu and its number of bounded support vectors are left out. The source is svm.cpp
-    of LIBSVM: svm_train_one and the functions that it calls.
+    ``estimator`` is a fitted SVM. ``smaller_first`` says whether LIBSVM takes the smaller of two labels as positive,
+    which reverses the sign of rho. LIBSVM's progress, its nu and its number of bounded support vectors are left out.
+    Source: svm_train_one and the functions that it calls, in LIBSVM's svm.cpp.
     """
     import numpy as np
 

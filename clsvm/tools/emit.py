@@ -69,8 +69,8 @@ def emit(kernel: Kernel, product: str, kind: str, dtype: str, profile: Profile, 
     Raises
     ------
     ValueError
-        If there is no such product, layout or dtype; if the kernel function or profile does not allow it; or if the
-        layout needs several OpenCL kernels for a value of K.
+        If there is no such product, layout or dtype; if the kernel function or profile does not allow the given one; or
+        if the layout needs several OpenCL kernels for a value of K.
     """
     for got, allowed in ((product, PRODUCTS), (kind, LAYOUTS), (dtype, ("float32", "float64"))):
         if got not in allowed:

@@ -1,9 +1,9 @@
-"""Tune a device's profile: time products with other tiles than the default ones, and keep the fastest.
+"""Tune a device's profile: time products with a kernel matrix for several tile sizes, and keep the fastest sizes.
 
-A :class:`Family` is a product K(X, U) with a number of right-hand rows U, whose time depends on the sizes of its tiles.
-The products are tuned one after another, each from the sizes found before it. Each gets an equal share of the remaining
-time, and tries as many candidates as this allows. The candidates run interleaved, and the best time of each counts. A
-candidate replaces the default only if it is clearly faster. All rows are generated from a seed.
+A :class:`Family` is one kind of product, such as that with two right-hand rows. The kinds are tuned one after another.
+Each starts from the profile with the sizes that the earlier ones chose, and gets an equal share of the remaining time.
+The candidate sizes are timed interleaved, and the best time of each counts. A candidate replaces the default only if it
+is clearly faster.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _ROUNDS = 3  # each candidate is timed at least this many times
 
 @dataclass(frozen=True)
 class Family:
-    """Describe a product to tune: its time depends on sizes in the device's profile.
+    """Describe a kind of product with a kernel matrix that is tuned: the tile sizes to try, and how to run it.
 
     Attributes
     ----------
     name
         name of the product in messages.
     candidates
-        function: candidates(profile) yields profiles with the sizes to try, the unchanged profile first.
+        function candidates(profile): yields the unchanged profile, then copies of it with other tile sizes to try.
     prepare
-        function: prepare(stream, n) returns a function that runs the product, scaled to about n rows.
+        function prepare(stream, n): returns a function that runs the product once. The number of rows grows with n.
     """
 
     name: str
@@ -52,10 +52,10 @@ class Family:
 
 
 def _tiles(shape: str) -> Callable[[Profile], Iterator[Profile]]:
-    """Return a function that yields the profiles to try: the given profile, then copies with one change each.
+    """Return a function that yields the profiles to try: the given profile, then copies with other tiles.
 
-    The change is another tile for the shape class ``shape`` of products. For "many", each tile is combined with each
-    number of lanes.
+    Each copy has another tile for products of the class ``shape``, such as "few" right-hand rows. For "many", each tile
+    is tried with each number of lanes (rows that are stored side by side).
     """
 
     def candidates(profile: Profile) -> Iterator[Profile]:
@@ -69,13 +69,13 @@ def _tiles(shape: str) -> Callable[[Profile], Iterator[Profile]]:
 
 
 def _product(working: int, d: int) -> Callable[[Stream, int], Launch]:
-    """Return a function that prepares a product with K(X, U), which is multiplied by weights and not stored.
+    """Return a function that prepares the product of a kernel matrix K(X, U) with weights, without storing K.
 
-    U has ``working`` right-hand rows, and X has d columns.
+    U has ``working`` right-hand rows. X has d columns, and is generated from a seed.
     """
 
     def prepare(stream: Stream, n: int) -> Launch:
-        # A product K(X, U) with few rows U is limited by reading memory, so X must exceed the processor's caches.
+        # With few rows U, reading X from memory limits the product K(X, U). So X must be larger than the caches.
         n = max(n * 256 // d, working) if working > 16 else n * 4
         X = np.random.default_rng(0).random((n, d), np.float32)
         kernel = make("rbf", gamma=1.0 / d)
@@ -139,7 +139,7 @@ def tune(
     spec : None, str, int, pyopencl.Device or pyopencl.CommandQueue, default=None
         The device, as for :func:`clsvm.opencl.devices.find`.
     seconds : float, default=60
-        Seconds that the search may take, compilers included. No candidate is begun later.
+        Seconds that the search may take, compilation included. No candidate is begun after this time.
     progress : callable, default=None
         Function progress(text, share), called before each product; share is the part done, from 0 to 1.
 
@@ -179,9 +179,9 @@ def tune(
 
 
 def _search(spec: Any, family: Family, profile: Profile, n: int, end: float) -> tuple[FamilyResult, Profile]:
-    """Search the profile for which a product is fastest, until perf_counter() reaches ``end``.
+    """Time a product with each candidate profile until perf_counter() reaches ``end``.
 
-    Return the result, and the profile with the chosen sizes.
+    Return the result, and the profile that was chosen.
     """
     timed: list[tuple[Profile, Launch, list[float]]] = []  # of each candidate: profile, launch, seconds of runs
     with ExitStack() as stack:
