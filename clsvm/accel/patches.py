@@ -96,7 +96,7 @@ def seconds(search: Any, X: Any, y: Any) -> tuple[float, float]:
 
 
 def run(search: Any, X: Any, y: Any) -> Any:
-    """Fit the GridSearchCV ``search`` by clsvm's SVCSearchCV. Set the fitted attributes of ``search``, and return it."""
+    """Fit GridSearchCV ``search`` by clsvm's SVCSearchCV. Set the fitted attributes of ``search``, and return it."""
     from clsvm.accel.strict import Search, made
     from clsvm.model_selection.search import copy_attributes
 
