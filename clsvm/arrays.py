@@ -1,8 +1,8 @@
 """Check and convert the caller's data matrices X (n, d), dense or sparse.
 
 :func:`checked` and :func:`check_files` detect malformed sparse matrices and shortened memory-mapped files.
-:func:`canonical` converts X to the form that clsvm.gram.layouts reads. The other functions select, renumber, stack and
-shift columns and rows.
+:func:`canonical` converts X to the form that clsvm.gram.layouts reads. The other functions select and renumber columns,
+stack matrices, and subtract a centre from rows.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-_PARTS = ("data", "indices", "indptr", "offsets", "row", "col")  # attributes of sparse matrices that hold arrays
+_PARTS = ("data", "indices", "indptr", "offsets", "row", "col")  # attributes in which sparse matrices hold their arrays
 _MANY = 1 << 17  # empty columns are left out only of matrices with more columns than this
 
 
 def checked(X: Any, name: str = "X") -> Any:
     """Return sparse X as CSR after checking its arrays; return dense X as it is. Error messages call X ``name``.
 
-    SciPy hardly checks indices and pointers, so a malformed matrix would be read outside of its arrays. Raises
+    SciPy hardly checks indices and pointers, so code that trusts a malformed matrix reads outside of its arrays. Raises
     ValueError for a malformed matrix, or if a memory-mapped file of X has become shorter.
     """
     check_files(X)
@@ -45,7 +45,7 @@ def mapped(X: Any) -> Iterator[mmap.mmap]:
         while isinstance(base, np.ndarray):
             base = base.base
         if isinstance(base, mmap.mmap):
-            with contextlib.suppress(OSError):  # an anonymous map has no file and raises an error
+            with contextlib.suppress(OSError):  # an anonymous map has no file: size() raises, and it is left out
                 base.size()
                 yield base
 
@@ -74,8 +74,8 @@ def _check(X: Any, name: str) -> None:
             kinds = {getattr(part, "dtype", type(part).__name__) for part in (X.indices, X.indptr)}
             if not kinds <= {np.dtype(np.int32), np.dtype(np.int64)}:
                 raise ValueError(f"indices and indptr are of {' and '.join(map(str, kinds))}, expected int32 or int64")
-            copy.copy(X).check_format(full_check=True)  # may modify the object that it checks
-            if (X.indptr[1:] < X.indptr[:-1]).any():  # SciPy skips this check if indptr[-1] is 0
+            copy.copy(X).check_format(full_check=True)  # a copy, since check_format may modify the matrix
+            if (X.indptr[1:] < X.indptr[:-1]).any():  # check_format does not see this if indptr[-1] is 0
                 raise ValueError("indptr must be a non-decreasing sequence")
         elif X.format == "coo":
             sp.coo_matrix((X.data, (X.row, X.col)), shape=X.shape)
@@ -96,14 +96,14 @@ def without_empty(X: Any) -> Any:
 
 
 def mostly_empty(X: Any) -> bool:
-    """Return whether a CSR matrix X (n, d) has so many columns that an array of d numbers would be larger than X."""
+    """Return whether a CSR matrix has more than _MANY columns and more than four times as many columns as entries."""
     return bool(X.shape[1] > max(_MANY, 4 * X.nnz))
 
 
 def renumbered(X: Any, kept_columns: NDArray[np.integer]) -> sp.csr_matrix:
     """Renumber the columns of the CSR matrix X: column ``kept_columns[j]`` (ascending) becomes column j.
 
-    Entries in other columns move to the columns len(kept_columns), len(kept_columns) + 1 and so on, in each row anew.
+    Each row's entries in other columns move to the columns len(kept_columns), len(kept_columns) + 1 and so on.
     The moved entries still count in the row's norm. They add nothing to inner products with rows that have entries in
     ``kept_columns`` alone.
     """
@@ -132,7 +132,7 @@ def gathered_columns(X: Data, places: NDArray[np.intp]) -> NDArray[np.float64]:
 
 
 def widened(X: Any, width: int) -> sp.csr_matrix:
-    """Return the CSR matrix X with empty columns appended, so that it has at least ``width`` columns."""
+    """Return the CSR matrix X with at least ``width`` columns; columns that are added are empty."""
     return sp.csr_matrix((X.data, X.indices, X.indptr), shape=(X.shape[0], max(width, X.shape[1])))
 
 
@@ -142,7 +142,7 @@ Data = Any  # (n, d) C-contiguous float32/float64 array or CSR matrix with sorte
 def both_dense(X: Any, Y: Any) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
     """Return X (n, d) and Y (m, d) as dense float64 arrays, and the number of columns left out.
 
-    If X and Y are both sparse, columns in which neither has an entry are left out.
+    If X and Y are both sparse, columns without an entry in X and in Y are left out.
     """
     matrices, empty = [checked(Z) for Z in ((X,) if Y is X else (X, Y))], 0
     if sp.issparse(X) and sp.issparse(Y):
@@ -176,14 +176,14 @@ def canonical(X: Any) -> Data:
 
 
 def stacked(parts: Sequence[Data]) -> Data:
-    """Stack matrices (n_i, d), all dense or all CSR, along their rows."""
+    """Stack the rows of matrices (n_i, d), all dense or all CSR, to one matrix."""
     if len(parts) == 1:
         return parts[0]
     return sp.vstack(parts, "csr") if sp.issparse(parts[0]) else np.concatenate(parts)
 
 
 def centred(X: Data, centre: NDArray[np.float64]) -> Data:
-    """Return the rows X (n, d) minus the vector ``centre`` (d,), dense or CSR as X is; X itself if the centre is 0."""
+    """Subtract the vector ``centre`` (d,) from all rows of X (n, d), dense or CSR. A centre of 0 returns X itself."""
     if not centre.any():
         return X
     if not sp.issparse(X):

@@ -9,7 +9,7 @@ has up to three steps:
     lost      If a part is lost with its worker, its reply is :class:`Lost`. The next request builds the part again.
     replay    The solver repeats the requests that lead to the lost part's state (:func:`replayed`).
 
-:func:`run_pieces` serves work without parts: it gives independent pieces of work to workers from one queue.
+:func:`run_pieces` needs no parts: several workers take independent pieces of work from one queue.
 """
 
 import threading
@@ -35,12 +35,12 @@ Request = tuple[Any, ...]
 Worker = TypeVar("Worker")
 Piece = TypeVar("Piece")
 TRIES = 3  # the fit fails if a part is lost more than this many times during one request
-_ENDED = object()  # message by which a worker's thread says that it has ended
+_ENDED = object()  # message of a worker's thread that has ended without an error
 _POLL = 0.2  # seconds between two checks for Ctrl-C
 
 
 class Lost:
-    """Take the place of a part's reply if its worker was lost. The part's state was lost with the worker."""
+    """Stand for the reply of a part whose worker was lost, together with the part's state."""
 
 
 class Parts(Protocol):
@@ -97,9 +97,9 @@ def count_losses(losses: Counter[int], lost: Iterable[int]) -> None:
 
 
 def split(rows: NDArray[np.intp], sizes: Sequence[int]) -> list[NDArray[np.intp]]:
-    """Divide ascending row numbers among parts with ``sizes`` rows, and return an array of row numbers for each part.
+    """Divide ascending numbers of training rows among the parts that hold these rows. Return an array for each part.
 
-    The numbers that are returned are counted from the first row of the part.
+    The array counts rows from the part's first row. ``sizes`` are the numbers of rows of the parts.
     """
     ends = np.cumsum(sizes)
     cuts = np.searchsorted(rows, ends[:-1])
@@ -114,9 +114,9 @@ def call_part(part: Any, name: str, given: Sequence[Any]) -> Any:
 
 @contextmanager
 def memory_share(stream: Stream, left: int) -> Iterator[None]:
-    """Limit the stream's free memory to 1 / ``left`` of it inside this context, in which one part is built.
+    """Lower the stream's memory limit inside this context, in which one of ``left`` remaining parts is built.
 
-    ``left`` is the number of parts still to be built on the stream.
+    The part can use 1 / ``left`` of the stream's free memory, so that memory is left for the other parts.
     """
     reserved = (stream.limit - stream.allocated) * (left - 1) // left
     stream.limit -= reserved
@@ -161,7 +161,7 @@ def open_streams(device: Any, memory_limit: int | str | None) -> Iterator[list[D
     threads: list[DeviceThread] = []
     with ExitStack() as stack:
         for one in device:
-            # Oclgrind 21.10 crashes in any thread but the caller's.
+            # Oclgrind 21.10 crashes in any other thread, so the caller's thread uses this device.
             in_caller = find(one).platform == SIMULATOR
             thread = stack.enter_context(_Caller() if in_caller else ThreadPoolExecutor(1, "clsvm"))
             threads.append(DeviceThread(thread, thread.submit(Stream, one, memory_limit).result()))
@@ -176,7 +176,8 @@ def open_streams(device: Any, memory_limit: int | str | None) -> Iterator[list[D
 class OnDevices:
     """Implement :class:`Parts` by threads of this process, one for each device. No part is ever lost.
 
-    ``owners[i]`` is the index of the thread that holds part i. ``build(stream, i)`` makes part i on a stream.
+    ``owners[i]`` is the index in ``threads`` of the thread that holds part i. ``build(stream, i)`` makes and returns
+    part i on that thread's stream.
     """
 
     def __init__(
@@ -217,9 +218,9 @@ def run_pieces(
     """Run ``work(worker, pieces)`` in a thread for each worker, and yield whenever a worker's generator yields.
 
     Each worker takes its next piece from a common queue, so a faster worker does more pieces. A single worker runs in
-    the caller's thread. If a worker raises, the others are ended and the exception is raised here. The workers also end
-    if the caller closes this generator. A worker that is to end does so at its next call of
-    :func:`clsvm.threads.check_interrupt`, which raises KeyboardInterrupt.
+    the caller's thread. If a worker raises, the other workers are stopped and the exception is raised here. All workers
+    are stopped if the caller closes this generator. A stopped worker ends at its next call of
+    :func:`clsvm.threads.check_interrupt`, which raises KeyboardInterrupt in it.
     """
     if len(workers) == 1:
         yield from work(workers[0], iter(pieces))
@@ -255,7 +256,7 @@ def run_pieces(
         while left:
             try:
                 message = messages.get(timeout=_POLL)
-            except Empty:  # the wait is short because Ctrl-C does not end it if another thread gets the signal
+            except Empty:  # short waits, because Ctrl-C does not end a wait if another thread gets the signal
                 continue
             if isinstance(message, BaseException):
                 raise message

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# packages whose frames ``warn`` passes over to find the caller; importlib, since clsvm may warn while it is imported
+# ``warn`` skips frames of these packages to find the caller; importlib, since clsvm may warn while it is imported
 _NOT_THE_CALLER = ("clsvm", "importlib")
 
 
@@ -40,9 +40,9 @@ def naming(parameter: str) -> Iterator[None]:
 
 
 def install(extra: str) -> str:
-    """Return the command that installs the optional packages of ``extra``.
+    """Return the command that installs the optional packages of the extra ``extra``, such as "plot".
 
-    The command runs in the source folder, because clsvm is on no package index.
+    The command names the source folder, because clsvm is on no package index.
     """
     return f"pip install '.[{extra}]' in the folder of clsvm's source"
 
@@ -60,13 +60,13 @@ class HostMemoryError(MemoryError, ClsvmError):  # MemoryError comes first, so t
 
 
 class BufferSizeError(DeviceError):
-    """A buffer is larger than the device allows one to be."""
+    """A buffer is larger than the largest one that the device allows."""
 
 
 class MemoryLimitError(ValueError):
     """memory_limit is too small for the next buffer; later buffers may need more.
 
-    limit: the limit in bytes. allocated: bytes allocated. more: bytes of the next buffer.
+    limit: the memory_limit in bytes. allocated: bytes allocated so far. more: bytes of the next buffer.
     """
 
     def __init__(self, limit: int, allocated: int, more: int) -> None:

@@ -1,8 +1,8 @@
-"""Write files atomically, refuse binary files in place of text, and check who else can change a file.
+"""Write files atomically, refuse binary files where text is expected, and check who else can change a file.
 
 :func:`atomic_write` writes a temporary file in the target's folder, then renames it to the target. :func:`text_stream`
-refuses binary files before a line fills the memory. :func:`private_folder` and :func:`exposed` protect the files that
-clsvm caches, such as compiled programs.
+refuses binary files, since one line of such a file could fill the memory. :func:`private_folder` and :func:`exposed`
+protect the files that clsvm caches, such as compiled programs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if sys.platform != "win32":
     import pwd
 
 PathLike = str | os.PathLike[str]
-_NUMPY = b"\x93NUMPY", b"PK\x03\x04"  # first bytes of .npy and .npz files
+_NUMPY = b"\x93NUMPY", b"PK\x03\x04"  # first bytes of .npy files, and of zip archives such as .npz
 
 
 @contextlib.contextmanager
@@ -61,8 +61,8 @@ def check_writable(path: PathLike) -> None:
 def text_stream(stream: io.BufferedReader, path: PathLike, kind: str = "svmlight text") -> BinaryIO:
     """Return a binary stream of text that can be rewound: the file ``stream``, or the text of a pipe in memory.
 
-    Raises ValueError if the first block holds a .npy file, a zip archive such as .npz, or zero bytes in a line that
-    does not end. ``path`` and ``kind`` are the file's name and the expected contents, for this message.
+    Raises ValueError if the stream begins as a .npy file or a zip archive such as .npz, or if its first block has zero
+    bytes and no line break. The message names ``path``, the file's name, and ``kind``, the expected contents.
     """
     start = stream.peek()
     if start.startswith(_NUMPY) or (b"\0" in start and b"\n" not in start):
@@ -121,9 +121,8 @@ def private_folder(path: PathLike) -> None:
 def exposed(path: PathLike) -> str:
     """Return a sentence on who else can change the file at ``path``; "" if only this user and root can.
 
-    Each folder above ``path`` is checked, too, since its owner and users with write access can replace its contents.
-    In a folder with the sticky bit only a file's owner can. On Windows the result is always "". Raises OSError if
-    ``path`` is missing.
+    Each folder above ``path`` is checked, too: its owner can replace the files in it, and so can users with write
+    access unless its sticky bit is set. On Windows the result is always "". Raises OSError if ``path`` is missing.
     """
     given, real = Path(os.path.abspath(path)), Path(os.path.realpath(path))
     above = {place for one in (given, real) for place in one.parents}
@@ -132,10 +131,10 @@ def exposed(path: PathLike) -> str:
 
 
 def changed_by_others(path: Path, above: bool = False) -> str:
-    """Return a sentence on who else owns or can write to one file or folder; "" if nobody can.
+    """Return a sentence on who else owns or can write to one file or folder; "" if only this user and root can.
 
-    above: whether ``path`` is a folder above the checked file. Others may write to such a folder if its sticky bit is
-        set, since they cannot rename or delete the files of its other users.
+    above: whether ``path`` is a folder above the checked file. Others may then write to the folder if its sticky bit is
+        set, since they cannot rename or delete files that are not theirs.
     """
     if sys.platform == "win32":
         return ""

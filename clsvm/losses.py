@@ -1,9 +1,9 @@
 """Define the losses l(f, y) of Nyström kernel machines as records with their derivatives.
 
-f (k, n) holds decision values and y (k, n) targets, for k outputs and n rows. Two classes have signs y (1, n). k > 2
-classes have y (k, n) of 0 and 1. Estimators name a loss of ``LOSSES``, and Newton's method reads its derivatives. To
-add a loss, add a record here. The bounds of the objective in nystrom/newton.py need l >= 0, l'' <= 1 and
-|l'''| <= 2 l''.
+f (k, n) holds decision values and y (k, n) targets, for k outputs and n rows. Two classes have one output with targets
+y of -1 and 1. k > 2 classes have an output each, with y of 0 and 1. Estimators name a loss of ``LOSSES``, and Newton's
+method reads its derivatives in f. To add a loss, add a record here. The bounds of the objective in nystrom/newton.py
+need l >= 0, l'' <= 1 and |l'''| <= 2 l''.
 
 Source: Meanti et al. 2020 (Kernel methods through the roof), section 3 and appendix A; Marteau-Ferey, Bach, Rudi 2019
 (generalised self-concordance).
@@ -23,7 +23,7 @@ from scipy.special import expit, logsumexp, softmax
 
 Vector = NDArray[np.float64]
 Function = Callable[[Vector, Vector], Vector]
-TINY = 1e-4  # for smaller arguments, two terms of log cosh's power series are exact in float64
+TINY = 1e-4  # for smaller arguments log cosh is the first two terms of its power series, within float64 rounding
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class Loss:
     derivative
         function that returns dl/df (k, n).
     second
-        function that returns d2l/df2 (k, n). For a coupled loss it returns p (k, n), and the second derivative of a row
-        is diag(p) - p p'.
+        function that returns d2l/df2 (k, n). For a coupled loss it returns p (k, n) instead. The second derivatives at
+        a row are then the matrix diag(p) - p p' of the row's column p.
     constant
         function of y and row weights (n,) that returns the constant f (k,) that minimises the weighted sum of losses.
     quadratic
@@ -48,11 +48,11 @@ class Loss:
     coupled
         whether l depends on all outputs together.
     numbers
-        whether l depends on f - y alone, for regression.
+        whether the loss is for regression. It then depends on f - y alone.
     steepest
-        largest sum of |dl/df| over the outputs.
+        upper bound of |dl/df|: a number, or (k,) for each output. For a coupled loss: of its sum over the outputs.
     scaled
-        function that returns the loss for f and y in other units; None if the loss does not change.
+        function that returns the loss for f and y in given units (k, 1); None if units do not change the loss.
     """
 
     name: str
@@ -67,16 +67,16 @@ class Loss:
     scaled: Callable[[Vector], Loss] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle a record of LOSSES by its name, since its functions may be lambdas."""
+        """Pickle a record of LOSSES as its name, since pickle refuses the lambdas in it."""
         return _by_name, (self.name,)
 
     def units(self, largest: Vector) -> Vector:
-        """Return the unit (k,) of f and y in which each output is solved, a power of 2.
+        """Return for each output the unit (k,) in which f and y are measured during a fit, a power of 2.
 
         A quadratic loss has the unit for which ``largest`` is at least 1 and less than 2 units. Other losses of
         regressions have the same unit, but at most 1. Losses for classes have the unit 1.
 
-        largest: largest deviation (k,) of each output's targets from the offset. If it is 0, the unit is 1.
+        largest: largest deviation (k,) of each output's targets from the output's offset. If it is 0, the unit is 1.
         """
         if not self.numbers:
             return np.ones_like(largest)
@@ -95,7 +95,7 @@ def _by_name(name: str) -> Loss:
 def _log_cosh(f: Vector, y: Vector, unit: Vector | float) -> Vector:
     u = np.abs(f - y)
     v = u * unit
-    tiny = np.square(u) / 2 * (1 - np.square(np.minimum(v, TINY)) / 6)  # not v^2 / unit^2, since unit^2 may underflow
+    tiny = np.square(u) / 2 * (1 - np.square(np.minimum(v, TINY)) / 6)  # not v^2 / unit^2: unit^2 may underflow
     small = np.log1p(2 * np.square(np.sinh(np.minimum(v, 1.0) / 2)))  # avoids cancellation near 0
     large = np.where(v < 1, small, v + np.log1p(np.exp(-2 * v)) - np.log(2))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -118,7 +118,7 @@ def _log_cosh_in(unit: Vector | float) -> Loss:
 def crossing(slope: Callable[[float], float], low: float, high: float) -> float:
     """Return a zero of the rising function ``slope`` between ``low``, where it is at most 0, and ``high``.
 
-    The tolerance is 2e-12 * (high - low), but at most 2e-12. So a zero in a short interval is accurate too.
+    The zero's error is at most about 2e-12 * min(high - low, 1), so a zero in a short interval is accurate too.
     """
     unit = min(high - low, 1.0)
     if unit == 0:
@@ -128,7 +128,7 @@ def crossing(slope: Callable[[float], float], low: float, high: float) -> float:
 
 
 def _middle(y: Vector, w: Vector) -> Vector:
-    """Return c (k,) with sum_i w_i tanh(c - y_i) = 0 for each output, the minimiser of sum_i w_i log cosh(c - y_i)."""
+    """Return for each output the c, (k,), that minimises sum_i w_i log cosh(c - y_i): a zero of its derivative."""
     rows = y[:, w > 0]
     ends = rows.min(axis=1), rows.max(axis=1)
     w = w[w > 0]

@@ -1,11 +1,11 @@
 """Define the parameters of estimators in a table of names, defaults, valid values and command-line flags.
 
-Constructors check their arguments against the table. Fits read the solver's options from the table. The command line
-reads its flags from the table. The descriptions below become part of the estimators' docstrings. A description names a
-type if the constructor's annotation does not.
+Constructors check their arguments against the table. Fits read the solver's options from it, and the command line its
+flags. The descriptions below become part of the estimators' docstrings. A name is followed by its type if the
+constructor's annotation does not say it.
 
 C
-    Weight of the loss, above 0. Infinity gives a hard margin, except for NuSVC
+    Weight of the loss, above 0. Infinity gives a hard margin; NuSVR refuses it
 nu
     Number above 0 and at most 1. At most this share of the rows are errors: rows inside the margin, outside the tube of
     a regression, or outside the boundary of a one-class model. At least this share are support vectors
@@ -27,9 +27,10 @@ shrinking
 tol
     KKT violation at which the solver stops
 cache_size
-    Size of the cache for kernel rows in MB; "auto" takes what memory_limit leaves, if caching pays
+    Size of the cache for kernel rows in MB; "auto" takes what memory_limit leaves if a cache is expected to save time
 class_weight : dict or 'balanced' or None
-    Factors of C for each class, in NuSVC of the bounds: a dict, "balanced" or None. A class of weight 0 is left out
+    Factor of C for each class, in NuSVC of the coefficients' bounds: a dict, "balanced" for factors that are inverse to
+    the classes' numbers of rows, or None. A class of weight 0 is left out
 verbose
     Show progress on stderr: a bar on a terminal, else a line every ten seconds
 max_iter
@@ -39,7 +40,7 @@ decision_function_shape
 break_ties
     With "ovr": among classes with equally many votes, predict the one with the largest decision value
 random_state : int or RandomState or None
-    Accepted for compatibility with scikit-learn; an SVM fit draws no random numbers
+    Accepted for compatibility with scikit-learn; it has no effect, since an SVM fit draws no random numbers
 device : str or int or Device or CommandQueue or list or None
     Device to use: "gpu", "cpu", a number from ``clsvm devices``, part of a platform's or device's name, "name:1" for
     the second device of that name, or a pyopencl Device or CommandQueue. A list of these divides the rows, or the
@@ -50,35 +51,36 @@ working_set_size
 gap_tol
     Stop as soon as the relative duality gap is this small; with None tol alone decides
 dtype
-    "float32" or "float64", the dtype of kernel values; sums and coefficients are float64 in any case. If float32 values
-    cannot reach tol, float64 is used, and the report says so. On a device without double precision "float64" is
-    refused. There the host solves problems of up to 4096 coefficients ("crammer_singer": 600) if float32 is too coarse
+    "float32" or "float64", the dtype of kernel values; sums and coefficients are always float64. If float32 values
+    cannot reach tol, float64 is used, and the report says so. A device without double precision refuses "float64". If
+    float32 is too coarse there, the host solves problems of up to 4096 coefficients ("crammer_singer": 600)
 precision
-    "float32", or "fast" to compute large products of dense rows by the device's matrix units (tensor cores). They are
-    used if the device has them, a trial product is right, and their rounding errors are small enough for tol. The
-    report says what was used. Final checks in float64 and predictions are the same in both cases
+    "float32", or "fast" to compute large products of dense rows by the device's matrix units (tensor cores). A fit uses
+    them if the device has them, a trial product is right, and their rounding errors are small enough for tol. The
+    report says what was used. Final checks in float64 and predictions never use them
 memory_limit
     Bytes, or text such as "2GB"; None takes half of the device's free memory
 layout
     Layout of the rows on the device: "dense"; "bits", rows of 0 and 1 with a bit for each feature, for SVMs on one
-    device; "clustered", similar sparse rows side by side; "csr", the stored entries alone; "hybrid", dense columns
-    whole and other columns as entries; "inverted", as hybrid with an inverted index, on CPUs; "auto" takes the layout
-    of the least estimated cost
+    device; "clustered", similar sparse rows stored together; "csr", only the entries of sparse rows; "hybrid", columns
+    with many entries stored densely, the others as entries; "inverted", as hybrid with an inverted index, on CPUs;
+    "auto" takes the layout of the least estimated cost
 multi_class
     For more than two classes: "ovo", a binary classifier for each pair; "ovr", a binary classifier for each class
-    against the rest; "crammer_singer", one problem for all classes without offsets (GTSVM, equation 3). The latter two
-    have dual_coef_ (k, n_SV), intercept_ (k,) and decision values (n, k)
+    against the rest; "crammer_singer", one problem for all classes without offsets (GTSVM, equation 3). "ovr" and
+    "crammer_singer" have dual_coef_ (k, n_SV), intercept_ (k,) and decision values (n, k)
 bias
     Whether the decision function has an offset (GTSVM, section 2)
 max_time
     Seconds after which the solver stops, None for no limit
 warm_start
     Start from the coefficients of the last fit. C and kernel may change, and rows may be added after those of the last
-    fit. Each pair of classes, or class, starts from its own coefficients; if the classes changed, the fit starts anew
+    fit. Each binary problem starts from its own coefficients. If the classes changed, fits of two classes and of
+    "crammer_singer" raise ValueError; others start anew
 checkpoint : str or path or None
     File from which a fit continues if it exists. It is written every checkpoint_every seconds, at the end and on
     Ctrl-C. A checkpoint of other data, another C or another kernel raises CheckpointError. The file holds coefficients,
-    so pairs of classes, or classes, that were solved begin at their optimum
+    so binary problems that were solved begin at their optimum
 checkpoint_every
     Seconds between two writes of the checkpoint
 """
@@ -102,10 +104,10 @@ def _is_bool(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Limits:
-    """Describe the valid values of a parameter; all values are valid by default.
+    """Describe the valid values of a parameter. By default all values are valid.
 
-    expected: description of the valid values. ok: function that returns whether a value is valid. error: type of the
-    exception for other values.
+    expected: description of the valid values. ok: function that returns whether a value is valid. error: class of the
+    exception for invalid values.
     """
 
     expected: str = ""
@@ -124,7 +126,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Number:
-    """Allow a number within bounds.
+    """Describe a parameter whose valid values are numbers within bounds.
 
     above: exclusive lower bound, or None. least, most: inclusive bounds, or None. whole: whether the number is an
     integer. infinite: whether infinity is valid. alternatives: None or words that are valid in place of a number.
@@ -171,7 +173,7 @@ class Number:
 
 
 def choice(*words: str) -> Limits:
-    """Return limits that allow the given ``words`` alone."""
+    """Return :class:`Limits` of which the given ``words`` are the only valid values."""
     expected = f"{', '.join(map(repr, words[:-1]))} or {words[-1]!r}"
     return Limits(expected, lambda value: isinstance(value, str) and value in words, ValueError)
 
@@ -182,7 +184,7 @@ _FILE_NAME = Limits("the name of a file or None", lambda value: value is None or
 
 @dataclass(frozen=True)
 class Flag:
-    """Describe a parameter on the command line: its flag, its help text, and a name for its value."""
+    """Describe a parameter's flag on the command line: name, help text, and the word for its value in that text."""
 
     name: str
     help: str
@@ -193,9 +195,9 @@ class Flag:
 class Parameter:
     """Describe one parameter of estimators.
 
-    words: its description for docstrings. limits: its valid values. solver: function that converts it for the solver,
-    None if the solver does not use it. flag: its flag on the command line. kind: its type for docstrings, if the
-    annotation does not name it.
+    words: its description for docstrings. limits: its valid values. solver: function that converts a value for the
+    solver, None if the solver does not use the parameter. flag: its flag on the command line. kind: its type for
+    docstrings, "" if the constructor's annotation names it.
     """
 
     name: str
@@ -208,7 +210,7 @@ class Parameter:
 
 
 def described(doc: str | None) -> dict[str, dict[str, Any]]:
-    """Return for each parameter in the docstring ``doc`` a dict of its type ``kind`` and its description ``words``.
+    """Return name -> {"kind": type, "words": description} for each parameter that the docstring ``doc`` describes.
 
     The result is empty under python -OO, which drops docstrings.
     """
@@ -288,7 +290,7 @@ PARAMETERS: dict[str, Parameter] = {
 
 
 class Options(SimpleNamespace):
-    """Hold the value of each parameter that the solver uses, as an attribute; parameters not given have their defaults.
+    """Hold as attributes the values of all parameters that the solver uses. The default is used if none is given.
 
     Raises TypeError for an unknown parameter.
     """

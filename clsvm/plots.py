@@ -20,7 +20,7 @@ from clsvm.report import Record, by_part
 # boundary evaluates the model at _STEPS x _STEPS points of a plane. The plane extends beyond the rows by the share
 # _MARGIN of their extent.
 _STEPS, _MARGIN = 200, 0.08
-Axes = Any  # matplotlib's type; the package may be missing
+Axes = Any  # stands for matplotlib's class, since matplotlib may be missing
 
 
 def figure() -> Any:
@@ -29,10 +29,10 @@ def figure() -> Any:
 
 
 def convergence(report: Record, ax: Axes = None) -> Axes:
-    """Draw how a fit converged: gap and violation, or the residual, over seconds on a logarithmic scale.
+    """Draw how a fit converged, over seconds: gap and violation of an SVM, or a Nyström kernel machine's residual.
 
-    Values that were not evaluated, or are not above 0, are left out. A report without a trace has one point, the values
-    at the end.
+    The scale of these values is logarithmic. Values that were not evaluated, or are not above 0, are left out. For a
+    report without a trace, only the values at the end are drawn.
 
     Parameters
     ----------
@@ -126,8 +126,8 @@ def boundary(model: Any, X: Any, y: Any = None, ax: Axes = None) -> Axes:
 def breakdown(reports: Mapping[str, Record], ax: Axes = None) -> Axes:
     """Draw how fits divide their time among parts, a bar for each report, the first one on top.
 
-    The parts are :data:`clsvm.report.PARTS` for SVMs; Nyström kernel machines have other parts. The legend lists the
-    keys of ``report.seconds`` that each part sums.
+    The parts are :data:`clsvm.report.PARTS` for SVMs; Nyström kernel machines have other parts. A part's time is a sum
+    of entries of ``report.seconds``, whose keys the legend lists.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ def breakdown(reports: Mapping[str, Record], ax: Axes = None) -> Axes:
     Raises
     ------
     ValueError
-        If there is no report, or the reports are of both classes.
+        If there is no report, or if both FitReports and NystromReports are given.
     ImportError
         If matplotlib is not installed.
 
@@ -199,7 +199,7 @@ def grid(search: Any, x: str = "gamma", y: str = "C", ax: Axes = None) -> Axes:
     Raises
     ------
     ValueError
-        If a parameter was not searched, or the search has several scores and none to refit by.
+        If a parameter was not searched, or if the search has several scores and ``refit`` names none of them.
     ImportError
         If matplotlib is not installed.
     """

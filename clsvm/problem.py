@@ -5,17 +5,16 @@ A problem has one signed coefficient b_i for each row i; for classification b_i 
     minimise    1/2 b'Kb + q'b + epsilon * sum_i |b_i|
     subject to  lo_i <= b_i <= hi_i for each row i, and a constraint on sums of coefficients (:class:`Constraint`)
 
-K (n, n) is the kernel matrix, and lo <= 0 <= hi. f = K b + q is the gradient without the epsilon term, and rho is the
-offset. Decision values are K b - rho. The loss of row i in the primal problem is
+K (n, n) is the kernel matrix, and lo <= 0 <= hi. f = K b + q is the gradient without the epsilon term, rho is the
+offset, and decision values are K b - rho. The loss of row i in the primal problem is
 
     max(lo_i * (rho - f_i + epsilon), hi_i * (rho - f_i - epsilon), 0)
 
-Crammer and Singer's multiclass SVM has one problem p for each class, with gradients f_pi. There the loss of row i is
-C_i * (max_p f_pi - f_ci), if c is the class of the row and C_i its bound.
+If the constraint is sum_i b_i = total, the primal problem also has the term - rho * total. epsilon is above 0 only in
+epsilon-SVR. There b_i = alpha_i - alpha*_i combines the two coefficients of row i, and epsilon * |b_i| their terms.
 
-If the constraint is sum_i b_i = total, the primal problem also has the term - rho * total. ``epsilon`` is that of
-epsilon-SVR and 0 for other tasks. The coefficients alpha_i and alpha*_i of a row are combined in
-b_i = alpha_i - alpha*_i, and their epsilon terms in epsilon * |b_i|.
+Crammer and Singer's multiclass SVM has one problem p for each class, with gradients f_pi. There row i of class c, whose
+coefficients have the bound C_i, has the loss C_i * (max_p f_pi - f_ci).
 """
 
 from __future__ import annotations
@@ -39,15 +38,15 @@ class Constraint(enum.Enum):
 
     @property
     def has_offset(self) -> bool:
-        """Return whether the problem has offsets: the multipliers of constraints that fix sums of coefficients.
+        """Return whether the decision functions have offsets that the fit determines.
 
-        COUPLED fixes sums over the problems, but has no offsets.
+        An offset is the multiplier of a fixed sum of coefficients over rows. COUPLED fixes sums over problems instead.
         """
         return self in (Constraint.BIAS, Constraint.SPLIT)
 
     @property
     def groups(self) -> int:
-        """Return the number of groups of rows that have an offset each, or 1 if there is no offset."""
+        """Return the number of groups of rows, which have an offset each: 2 for SPLIT, else 1."""
         return 2 if self is Constraint.SPLIT else 1
 
 
@@ -84,7 +83,7 @@ class Problem:
 
     @property
     def groups(self) -> int:
-        """Return the number of groups of rows that have an offset each, or 1 if there is no offset."""
+        """Return the number of groups of rows, which have an offset each: 2 for SPLIT, else 1."""
         return self.constraint.groups
 
     @property
@@ -94,7 +93,7 @@ class Problem:
 
     @property
     def total(self) -> Vector:
-        """Return the sum of coefficients of each group of each problem, (problems, groups)."""
+        """Return the sums of coefficients (problems, groups): of all rows or, for SPLIT, of two groups of rows."""
         start = self.initial
         if self.groups == 1:
             return np.asarray(start.sum(axis=1, keepdims=True))
@@ -102,7 +101,7 @@ class Problem:
 
     @property
     def group(self) -> NDArray[np.intp]:
-        """Return for each coefficient (problems, n) the index in ``totals`` of the sum to which it belongs.
+        """Return for each coefficient the index in ``totals`` of the fixed sum that includes it, (problems, n).
 
         If no sum is fixed, the index is the number of the coefficient's problem.
         """
@@ -116,14 +115,14 @@ class Problem:
 
     @property
     def totals(self) -> Vector:
-        """Return the values at which the constraint fixes sums of coefficients, one value for each sum."""
+        """Return the values of the sums of coefficients that the constraint fixes, one for each sum."""
         if self.constraint is Constraint.COUPLED:
             return np.zeros(self.n)
         return np.zeros(0) if self.constraint is Constraint.NONE else self.total.ravel()
 
     @property
     def balanced(self) -> bool:
-        """Return whether the coefficients of each problem add up to 0."""
+        """Return whether the constraint makes the coefficients of each problem add up to 0."""
         return self.constraint is Constraint.BIAS and not self.totals.any()
 
     @property
@@ -142,7 +141,7 @@ class Problem:
     def ratio(self, other: Problem) -> float:
         """Return the sum of hi - lo in ``other``, divided by the sum of hi - lo in this problem.
 
-        Both sums count only coefficients that may differ from 0 in both problems. Return 1 if there are none.
+        Both sums count only coefficients that may differ from 0 in both problems. Return 1 without such coefficients.
         """
         both = (self.hi > self.lo) & (other.hi > other.lo)
         self_range, other_range = (float((p.hi - p.lo)[both].sum()) for p in (self, other))
@@ -151,11 +150,12 @@ class Problem:
     def feasible(self, b: Vector) -> Vector:
         """Return feasible coefficients (problems, n) near ``b``, from which a solve can start.
 
-        If ``start`` defines the fixed sums, the coefficients are scaled to these sums and clipped to the bounds.
-        Otherwise the coefficients are clipped to the bounds first. For BIAS, the positive or the negative coefficients,
-        whichever have the larger sum, are then scaled down until all coefficients add up to 0. For COUPLED, the
-        coefficient of each row's own class becomes minus the sum of the row's other coefficients. The others are scaled
-        down first if this coefficient would exceed its bound.
+        If ``start`` defines the fixed sums, :func:`filled` brings the coefficients to these sums. Otherwise the
+        coefficients are clipped to the bounds first, and the sums become 0:
+
+        - BIAS: the positive or the negative coefficients, whichever have the larger sum, are scaled down;
+        - COUPLED: the coefficient of each row's own class becomes minus the sum of the row's other coefficients. If it
+          would exceed its bound, the others are scaled down first.
         """
         if self.start is not None:
             totals, up, down = self.total.T, np.maximum(b, 0), np.maximum(-b, 0)
@@ -187,10 +187,10 @@ class Problem:
         return np.clip(np.where(b == hi, self.hi, np.where(b == lo, self.lo, b)), self.lo, self.hi)
 
     def restore_sums(self, b: Vector, f: Vector, rho: Vector) -> Vector:
-        """Return ``b`` (problems, n) clipped to the bounds, with the sum of each group restored.
+        """Return ``b`` (problems, n) clipped to the bounds, with sums of coefficients set to ``totals`` again.
 
-        The coefficients of the rows with the smallest |f - rho| change by the difference of the sums. The constraint
-        must not be COUPLED.
+        The coefficients of the rows with the smallest |f - rho| change, as far as the bounds allow. The constraint must
+        not be COUPLED.
 
         f: gradients (problems, n).
         rho: offsets (problems, groups).
@@ -208,7 +208,7 @@ class Problem:
         return b
 
     def offset(self, rho: Vector) -> Vector:
-        """Return ``rho`` (problems, groups), the offset of each group of rows, repeated for its rows: (problems, n).
+        """Return each row's offset in each problem, (problems, n), given the offsets ``rho`` (problems, groups).
 
         SPLIT divides the rows into two groups; otherwise all rows are one group. The constraint must not be COUPLED.
         """
@@ -232,14 +232,14 @@ class Subproblem:
         return self.problem.initial if self.start is None else self.start
 
     def embedded(self, n: int) -> Subproblem:
-        """Return the subproblem over all n rows of the data set; rows outside the subproblem take no part."""
+        """Return the subproblem as one over all n rows of the data set, in which the other rows have bounds of 0."""
         start = None if self.start is None else _embedded(self.start, self.rows, n)
         return Subproblem(np.arange(n), self.problem.embedded(self.rows, n), start)
 
     def with_start(self, b: Vector | None) -> Subproblem:
         """Return the subproblem with a feasible ``start`` near the coefficients ``b``.
 
-        If ``b`` is None or all 0, ``start`` is None in the returned subproblem.
+        If ``b`` is None or all 0, the result has ``start`` None.
         """
         if b is None or not b.any():
             return replace(self, start=None)
@@ -254,10 +254,10 @@ def _embedded(values: Vector, rows: NDArray[np.intp], n: int) -> Vector:
 
 
 def filled(b: Vector, hi: Vector, total: float) -> Vector:
-    """Return coefficients near ``b`` (n,), which is >= 0. They lie between 0 and ``hi`` and have the sum ``total``.
+    """Return coefficients between 0 and ``hi`` (n,) near ``b`` (n,) >= 0 that have the sum ``total``.
 
-    The coefficients are scaled to the sum, then clipped to hi. If the sum is now too small, coefficients are raised to
-    their bounds, in the order of the rows, until it is reached.
+    The coefficients are scaled to the sum, then clipped to ``hi``. If their sum is now too small, coefficients are
+    raised to their bounds, in the order of the rows, until the sum is ``total``.
     """
     b = np.minimum(b * (total / b.sum()) if b.sum() > 0 else b, hi)
     slack = np.cumsum(hi - b)
@@ -265,13 +265,13 @@ def filled(b: Vector, hi: Vector, total: float) -> Vector:
     return np.asarray(b + np.diff(np.minimum(slack, missing), prepend=0.0))
 
 
-_SLACK = 1e-12  # relative rounding error that is accepted in a sum of weights
+_SLACK = 1e-12  # a sum of coefficients may exceed the sum of their bounds by this share: rounding error
 
 
 def c_svc(signs: Vector, C: Vector, bias: bool = True) -> Problem:
     """Return the dual of C-SVC (GTSVM, equation 2).
 
-    signs: +1, -1, or 0 for a row outside the problem, (problems, n).
+    signs: class of each row, +1 or -1, or 0 for a row outside the problem, (problems, n).
     C: upper bound of |b| for each row, (problems, n).
     bias: whether there is an offset.
     """
@@ -284,7 +284,7 @@ def crammer_singer(index: NDArray[np.intp], C: Vector, classes: int) -> Problem:
     """Return the dual of Crammer and Singer's multiclass SVM (GTSVM, equation 4), one coupled problem for each class.
 
     index: class number of each row, (n,).
-    C: bound of each row, (n,). b_pi <= C_i if p is the class of row i, else b_pi <= 0.
+    C: bound of each row, (n,). b_pi >= -C_i for every class p. b_pi <= C_i if p is the class of row i, else b_pi <= 0.
     """
     own_class = np.arange(classes)[:, None] == index
     lo = np.broadcast_to(-C, own_class.shape).copy()
@@ -335,8 +335,8 @@ def largest_nu(lo: Vector, hi: Vector) -> float:
 def nu_svr(y: Vector, C: Vector, nu: float) -> Problem:
     """Return the dual of nu-SVR for targets y (n,) and the bound C (n,) of each row.
 
-    The problem has 2 n coefficients: alpha (n,), followed by -alpha* (n,).
-    The sum of alpha is (nu / 2) * sum of C, and the sum of alpha* is the same.
+    The problem has 2 n coefficients: alpha (n,), then -alpha* (n,). The sum of alpha is (nu / 2) * sum of C, and so is
+    the sum of alpha*.
     """
     zero = np.zeros_like(C)
     return _split(np.concatenate([zero, -C]), np.concatenate([C, zero]), -np.concatenate([y, y]), nu * C.sum() / 2)

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 
 class Status(enum.Enum):
-    """Name the ways in which a solve can end; each value is the text for the report."""
+    """Name the ways in which a solve can end. The value is the text that a report shows."""
 
     TOLERANCE = "converged: the KKT violation is within tol"
     GAP = "converged: the relative duality gap is within gap_tol"
@@ -74,7 +74,8 @@ class Point(NamedTuple):
     rows: int = 0
 
 
-# Part of a fit in GTSVM's figure 2 -> keys of ``FitReport.seconds`` whose sum is its time; "other" has all other time.
+# Part of a fit in GTSVM's figure 2 -> keys of ``FitReport.seconds``. The part's time is the sum of their values.
+# "other" has the time that is left.
 PARTS: Mapping[str, tuple[str, ...]] = {
     "clustering": ("layout", "cluster"),
     "selection": ("select",),
@@ -86,9 +87,9 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 
 
 def by_part(seconds: Mapping[str, float], of: Mapping[str, tuple[str, ...]] = PARTS) -> dict[str, float]:
-    """Sum a report's seconds into the parts of a fit that GTSVM's figure 2 shows (:data:`PARTS`).
+    """Return the seconds of each part of a fit, given the ``seconds`` of its report. ``of``: part -> keys to sum.
 
-    The parts add up to the report's "total":
+    The parts add up to the report's "total". By default they are the parts that GTSVM's figure 2 shows:
 
         "clustering"  laying the rows out on the device
         "selection"   choosing working sets
@@ -111,10 +112,10 @@ class Record:
     Attributes
     ----------
     parts
-        name of a part of the fit -> keys of ``seconds``. Their sum is the part's time (:data:`PARTS`).
+        part of the fit -> keys of ``seconds``. The part's time is the sum of their values (:data:`PARTS`).
     curves
-        name -> (field of :class:`Point`, field of the report), for quantities that fall until a fit converges. Plots
-        read the first field at each point of ``trace``, or the second field if there is no trace.
+        quantity that falls until a fit converges -> the field of :class:`Point` and the field of the report that hold
+        it. Plots draw its value at each point of ``trace``, or the report's value if there is no trace.
     """
 
     parts: ClassVar[Mapping[str, tuple[str, ...]]]
@@ -142,11 +143,11 @@ class FitReport(Record):
     gap : float
         Relative duality gap 2 (primal - dual) / (primal + dual); primal - dual if their sum is not positive.
     violation : float
-        KKT violation: the largest gradient f among rows whose coefficient can fall, less the smallest among rows whose
-        coefficient can rise. Kernel values are in ``dtype``, sums in float64; where ``error_bound`` could change the
-        outcome, kernel values were computed again in float64.
+        KKT violation: the largest f among rows whose coefficient can fall, less the smallest f among rows whose
+        coefficient can rise. f is the gradient of the negative dual objective. Kernel values are in ``dtype``, sums in
+        float64. Where ``error_bound`` could change the outcome, kernel values were computed again in float64.
     error_bound : float
-        Largest error of f that rounding of the kernel values can have caused.
+        Upper bound of the error of f that rounding of the kernel values can have caused.
     exact_rows : int
         Number of rows whose f was computed again in float64.
     status : str
@@ -174,12 +175,13 @@ class FitReport(Record):
     trace : tuple of :class:`Point`
         State at each convergence check, for a fit of one problem.
     selection : str
-        Why working set and row cache have their sizes. If a fit has several problems, how many each solver took.
+        Why working set and row cache have their sizes. For a fit of several problems: how many problems each solver
+        solved.
     layout_costs : mapping of str to float
-        Estimated cost of a kernel value in each layout, in units of a multiply-add of a dense row; empty for
-        precomputed kernels.
+        Estimated cost of a kernel value in each layout; empty for precomputed kernels. The unit is the cost of a
+        multiply-add of dense rows.
     precision : str
-        How kernel values were computed. If ``precision="fast"`` did not apply, also why not.
+        How kernel values were computed. If ``precision="fast"`` was asked for but not used, also why.
     """
 
     parts = PARTS
@@ -221,14 +223,16 @@ class NystromReport(Record):
     Attributes
     ----------
     objective : float
-        (1 / sum_i w_i) * sum_i w_i l(f_i, y_i) + (penalty / 2) * |f|^2 for sample weights w, loss l and targets y.
+        (1 / sum_i w_i) * sum_i w_i l(f_i, y_i) + (penalty / 2) * |f|^2 for sample weights w_i, loss l, targets y_i and
+        decision values f_i. |f| is the norm of the decision function in the kernel's function space.
     residual : float
-        Norm of the gradient over its norm at coefficients 0, in preconditioned coordinates
-        (:mod:`clsvm.nystrom.newton`); at most tol if the fit converged. With several outputs, the largest residual of
-        an output.
+        Norm of the objective's gradient, divided by its norm where all coefficients are 0, in preconditioned
+        coordinates (:mod:`clsvm.nystrom.newton`). It is at most tol if the fit converged. For several outputs: the
+        largest of their residuals.
     bound : float
-        Upper bound of the objective less its minimum over the span of the inducing points in use. The bound counts the
-        rounding errors in ``dtype``, and is valid whether or not the fit converged. Several outputs add their bounds.
+        Upper bound of the difference between the objective and its minimum over all coefficients of the inducing points
+        in use. The bound includes rounding errors in ``dtype``, and is valid even if the fit did not converge. For
+        several outputs: the sum of their bounds.
     status : str
         How the fit ended, in words.
     converged : bool
@@ -242,13 +246,13 @@ class NystromReport(Record):
     centers : str
         Number of inducing points, and the reason for this number.
     sample : int
-        Rows from which the preconditioner was made.
+        Number of rows from which the preconditioner was made.
     condition : float
-        Lower bound of the condition number of K among the inducing points in use.
+        Lower bound of the condition number of the kernel matrix K of the inducing points in use.
     jitter : float
-        Number that was added to the diagonal of K among the inducing points.
+        Number that was added to the diagonal of the inducing points' K.
     rank : int
-        Number of inducing points in use: the numerical rank of K among all of them. The others have the coefficient 0.
+        Number of inducing points in use: the numerical rank of the K of all of them. The others have the coefficient 0.
     bytes_held : int
         Largest number of bytes allocated on a device at a time.
     seconds : mapping of str to float
@@ -319,8 +323,8 @@ SOON = 1.0  # seconds of work after which a terminal shows a progress bar
 class Progress:
     """Show progress on stderr until the context ends.
 
-    A terminal shows a bar, if the work takes longer than a second. Elsewhere a line is printed every ten seconds, and
-    one at the end, unless ``lines`` is false.
+    A terminal shows a bar if the work takes longer than a second. If stderr is no terminal and ``lines`` is true, lines
+    are printed every ten seconds and at the end.
     """
 
     def __init__(self, lines: bool = True) -> None:
@@ -338,7 +342,7 @@ class Progress:
             self._print(f"{self._last}, {perf_counter() - self._start:.1f} s")
 
     def show(self, words: str, share: float) -> None:
-        """Show the words, the ``share`` of the work that is done, 0 to 1, and an estimate of the time left."""
+        """Show the text ``words``, the ``share`` of the work that is done, 0 to 1, and an estimate of the time left."""
         self._last = words
         self._put(words, share)
 
@@ -363,10 +367,10 @@ class Progress:
 class Display(Progress):
     """Show the progress of a fit. The solver calls the display with each :class:`Point`.
 
-    The context yields None if ``wanted`` is false. The share that is done is on a logarithmic scale, from the first gap
-    to ``gap_tol``, or from the first violation to ``tol``.
+    The context yields None if ``wanted`` is false. The share of the work that is done is measured on a logarithmic
+    scale: from the first gap to ``gap_tol`` or, if that is None, from the first violation to ``tol``.
 
-    violation: the word that stands for the KKT violation.
+    violation: the word by which the display calls a point's violation.
     """
 
     def __init__(self, wanted: Any, tol: float, gap_tol: float | None = None, violation: str = "violation") -> None:
@@ -375,7 +379,7 @@ class Display(Progress):
         self._field, self._goal = ("violation", tol) if gap_tol is None else ("gap", gap_tol)
         self._name = violation if gap_tol is None else "gap"
         self._value = math.nan
-        self._first = self._share = 0.0  # log(value / goal) at the first point; the share that is done never falls
+        self._first = self._share = 0.0  # log(value / goal) at the first point; largest share done so far
 
     def __enter__(self) -> Self | None:  # type: ignore[override]
         return self if self._wanted else None
@@ -400,13 +404,13 @@ class Display(Progress):
 def progress_bar() -> Iterator[Callable[[str, float], None]]:
     """Show a progress bar on stderr until the context ends.
 
-    Yield the function that updates the bar. Its arguments are the text to show and the share that is done, 0 to 1.
+    Yield the function that updates the bar. It takes the text to show and the share of the work that is done, 0 to 1.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.table import Column
 
-    remaining = Column(ratio=1, no_wrap=True)  # a narrow terminal truncates this column only
+    remaining = Column(ratio=1, no_wrap=True)  # this column is cut off if the terminal is narrow
     text = TextColumn("{task.fields[words]}", markup=False, table_column=remaining)
     columns = BarColumn(16), TimeElapsedColumn(), text
     with Progress(*columns, console=Console(stderr=True), transient=True, expand=True) as progress:

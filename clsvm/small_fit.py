@@ -16,7 +16,7 @@ _ROWS, _FEATURES, _GAMMA = 100, 10, 0.1
 
 
 def fitted(index: int) -> str:
-    """Fit an SVC on the device with this index. Return a message if its decision values are wrong, else "".
+    """Fit an SVC on the device with this index. Return a message if the decision values are wrong, else "".
 
     Raises the exceptions of the fit.
     """
@@ -30,9 +30,9 @@ def fitted(index: int) -> str:
 
 
 def main(index: int, identity: list[str]) -> str:
-    """Check the device with this ``index`` by a small fit, and return the line that reports the outcome.
+    """Check the device with this ``index`` by a small fit, and return the line to print for the outcome.
 
-    Return "" if the device with this index is missing or has another identity.
+    Return "" if there is no device with this index, or if its identity differs from ``identity``.
     """
     device = devices.visible(0)[index] if index < len(devices.visible(0)) else None
     if device is None or devices.identity(device) != identity:

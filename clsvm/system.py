@@ -1,4 +1,4 @@
-"""Find how much host memory this process can still allocate, and explain errors of memory.
+"""Find how much host memory this process can still allocate, and explain failed allocations.
 
 :func:`memory_limits` reads the limits from /proc, from the cgroups of Linux and from ulimit. On other systems most of
 them are not found. :func:`explained` turns a refused allocation into a HostMemoryError that names the nearest limit.
@@ -19,7 +19,7 @@ if sys.platform != "win32":
     import resource
 
 ROOT = Path("/")
-# files of limit and usage in cgroups of version 1 and 2, and the field of memory.stat that counts reclaimable cache
+# cgroups of version 1 and 2: file of the limit, file of the usage, field of memory.stat with the reclaimable cache
 _V1 = (("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),)
 _V2 = ("memory.max", "memory.current", "inactive_file"), ("memory.high", "memory.current", "inactive_file")
 _UNLIMITED = 1 << 60  # bytes: cgroups of version 1 write "no limit" as a number above this
@@ -31,16 +31,16 @@ def available(root: Path = ROOT) -> int | None:
 
 
 def memory_limits(root: Path = ROOT) -> list[tuple[int, str]]:
-    """Return the bytes that each limit of this process's memory leaves free, with the limit's name for messages.
+    """Return for each limit of this process's memory the bytes that it leaves free, and its name for messages.
 
-    The limits are the system's free memory, the limits of cgroups and the process's own limits, as far as they can be
-    read. ``root`` is the folder with the file systems proc and sys.
+    The limits are the system's free memory, the limits of cgroups and the process's own limits (ulimit), as far as
+    they can be read. ``root`` is the folder that contains the folders proc and sys.
     """
     return [(max(0, free), name) for free, name in (*_system(root), *_cgroups(root), *_ulimits(root))]
 
 
 def _system(root: Path) -> Iterator[tuple[int, str]]:
-    """Yield the bytes that the whole system has free, with a name."""
+    """Yield the bytes that the whole system has free, and the name of this limit for messages."""
     if (free := _fields(_read(root / "proc/meminfo")).get("MemAvailable")) is not None:
         yield free, "the system's free memory"
 
@@ -61,8 +61,8 @@ def _ulimits(root: Path) -> Iterator[tuple[int, str]]:
 def _cgroups(root: Path) -> Iterator[tuple[int, str]]:
     """Yield the free bytes and name of each limit of the process's memory cgroup and the cgroups above it.
 
-    Cgroups of versions 1 and 2 are read where systems mount them. Inside a container the cgroup's path may be a path of
-    the host; then only the mounted folder is read.
+    Cgroups of versions 1 and 2 are read where systems mount them. A container may see the path of its cgroup on the
+    host, which it cannot read; then only the mounted folder is read.
     """
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)

@@ -1,4 +1,4 @@
-"""List the learning tasks as records, which estimators, command line, model files and conversion read.
+"""List the learning tasks as records, which estimators, the command line and model files read.
 
 To add a task, add a record here, its dual problem in problem.py, and an estimator class with the record's name.
 """
@@ -15,19 +15,19 @@ class Task:
     Attributes
     ----------
     name
-        name in model files: LIBSVM's svm_type if it has the task.
+        name in model files. If LIBSVM has the task, this is its svm_type.
     number
         value of svm-train's flag -s; None for a task that LIBSVM lacks.
     words
         description for help texts.
     estimator
-        name of the estimator class, in clsvm and scikit-learn.
+        name of the estimator class, which scikit-learn shares if LIBSVM has the task.
     kind
         the type of prediction: CLASSES, ONE_CLASS or NUMBERS.
     parameters
         parameters of the dual problem, among C, nu, epsilon and bias.
     copies
-        number of coefficients of each row in the dual problem.
+        number of coefficients that each row has in the dual problem.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Task:
 
     @property
     def scaled(self) -> bool:
-        """Return whether a fit rescales the coefficients, so that their bounds are not known from the model."""
+        """Return whether a fit rescales the coefficients at its end, so that a model does not show their bounds."""
         return "nu" in self.parameters and self.kind != ONE_CLASS
 
 

@@ -1,7 +1,8 @@
 """Interrupt worker threads, and limit the threads of the host's linear algebra (BLAS).
 
-A worker thread calls :func:`stop_on` with an event, and long computations call :func:`check_interrupt`, which raises
-once the event is set. ``one_thread`` and ``all_threads`` are context managers that set the number of BLAS threads.
+A worker thread calls :func:`stop_on` with an event. Long computations call :func:`check_interrupt`, which raises
+KeyboardInterrupt once the event is set. ``one_thread`` and ``all_threads`` are context managers that set the number of
+BLAS threads.
 """
 
 import os
@@ -11,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 from threadpoolctl import ThreadpoolController
 
-_local = threading.local()  # stop: the event that ends this worker thread's computation
+_local = threading.local()  # _local.stop is the event that ends this worker thread's computation
 
 
 def stop_on(stop: threading.Event) -> None:
@@ -22,7 +23,7 @@ def stop_on(stop: threading.Event) -> None:
 def check_interrupt() -> None:
     """Raise KeyboardInterrupt if the event of :func:`stop_on` is set. Long computations call this regularly.
 
-    The error is raised once, so that cleanup code can run.
+    The event is then forgotten, so that cleanup code is not interrupted.
     """
     stop: threading.Event | None = getattr(_local, "stop", None)
     if stop is not None and stop.is_set():
@@ -33,9 +34,9 @@ def check_interrupt() -> None:
 class _OneThread:
     """Limit the host's linear algebra to one thread inside the context, for one caller at a time.
 
-    The limit applies to the whole process, hence the lock. With one thread, sums keep their order, so that results are
-    reproducible. For small matrices one thread is also faster: idle BLAS threads spin on cores that the OpenCL
-    device needs next.
+    A lock admits one caller, since the limit applies to the whole process. With one thread, sums keep their order, so
+    that results are reproducible. For small matrices one thread is also faster: idle BLAS threads spin on cores that a
+    CPU as OpenCL device needs next.
     """
 
     def __init__(self) -> None:
@@ -58,11 +59,11 @@ class _OneThread:
                     self._limited = False
 
     def all(self) -> AbstractContextManager[object]:
-        """Return a context that uses all threads; no other thread can set the limit meanwhile."""
+        """Return a context in which BLAS uses all threads: no other thread can limit the number meanwhile."""
         return self._lock
 
     def forked(self) -> None:
-        """Reset the lock in a forked child, where no thread of the parent runs."""
+        """Make a new lock in a forked child, since no thread of the child would release a lock that was held."""
         self._lock, self._limited = threading.RLock(), False
 
 

@@ -1,8 +1,8 @@
-"""Build the OpenCL programs of common fits before they are needed, by running small fits of each kind once.
+"""Build the OpenCL programs of common fits before they are needed, by running a small fit of each kind.
 
-A first fit of a process builds its programs. pyopencl keeps the built programs in its cache folder, or the driver keeps
-them, and later processes load them. The programs depend on the kernel function, the layout of the rows and the type of
-their numbers.
+The first fit of a process builds its programs. pyopencl stores the built programs in its cache folder, or the driver
+stores them, and later processes load them. The programs depend on the kernel function, the layout of the rows and the
+dtype of their values.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from clsvm.kernels import Kernel
 from clsvm.opencl.devices import find
 from clsvm.opencl.runtime import cl
 
-ROWS, FEW = 4000, 300  # rows for SMO on the device, and for many subproblems side by side
-VOCABULARY = 100_000  # columns of texts: above 65,536, so that column numbers take four bytes
+ROWS, FEW = 4000, 300  # rows of most fits; rows of the smallest fit, inducing points, and rows to predict
+VOCABULARY = 100_000  # columns of the texts: more than 65,536, so that column numbers take four bytes
 
 
 class Work(NamedTuple):
-    """Describe a kind of work: its name in words, an estimator, rows X (n, d) and targets y (n,)."""
+    """Hold a small fit that warm_up runs: its name in words, an estimator, rows X (n, d) and targets y (n,)."""
 
     name: str
     estimator: Any
@@ -36,14 +36,14 @@ class Work(NamedTuple):
 
 
 class Warmed(NamedTuple):
-    """Hold the result for a kind of work.
+    """Hold the seconds that one kind of work took.
 
     Attributes
     ----------
     name
         the kind of work, in words.
     first
-        seconds of the first run, with the programs that it built.
+        seconds of the first run, which includes building the programs.
     second
         seconds of the second run.
     """
@@ -61,7 +61,7 @@ def kept() -> bool:
 def warm_up(
     kernel: Kernel | str = "rbf", device: Any = None, progress: Callable[[str, float], None] = lambda *_: None
 ) -> list[Warmed]:
-    """Fit and predict each kind of work twice, and return the seconds.
+    """Run each kind of work, a small fit and predictions, twice, and return the seconds that each run took.
 
     Parameters
     ----------
@@ -75,8 +75,8 @@ def warm_up(
     Returns
     -------
     list of Warmed
-        A record for each kind of work. Nyström kernel machines are left out if they refuse the function, because it is
-        not positive semidefinite.
+        A record for each kind of work. Kinds that refuse the kernel function are left out, such as Nyström kernel
+        machines if it is not positive semidefinite.
 
     Raises
     ------
@@ -93,7 +93,7 @@ def warm_up(
 
 
 def _run(work: Work) -> float:
-    """Fit the estimator and predict many rows and one row; return the seconds."""
+    """Fit the estimator, then predict FEW rows and a single row; return the seconds that this took."""
     began = perf_counter()
     with warnings.catch_warnings(action="ignore"):  # max_iter ends some fits early
         work.estimator.fit(work.X, work.y).predict(work.X[:FEW])
@@ -102,7 +102,7 @@ def _run(work: Work) -> float:
 
 
 def works(kernel: Kernel | str, device: Any) -> Iterator[Work]:
-    """Generate the kinds of work, with rows and targets drawn from a seed."""
+    """Yield the kinds of work, which together need the programs of common fits. Rows are random with a fixed seed."""
     draw = np.random.default_rng(0)
     X = draw.random((ROWS, 20))
     noise, y = 0.3 * draw.normal(size=ROWS), X[:, :4].sum(axis=1)

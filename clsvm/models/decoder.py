@@ -1,9 +1,8 @@
 """Turn decision values into predictions and probabilities, for estimators, models and searches.
 
-A row has k * (k - 1) / 2 decision values if there is a binary problem for each pair of k classes. Decision values are
-computed in strips. A strip holds the decision values of one class against some later classes, for a few rows. Each
-strip is reduced to votes or sums before the next strip is computed. Results do not depend on how pairs and rows are
-divided into strips.
+A row has k * (k - 1) / 2 decision values if there is a binary problem for each pair of k classes. They are computed in
+strips. A strip holds the decision values of one class against a range of later classes, for a few rows. Each strip is
+reduced to votes or sums before the next strip is computed. The division into strips does not change the results.
 
 :class:`Decoder` makes the predictions of an estimator. :func:`calibrated` fits parameters of probabilities as LIBSVM
 does, by cross-validation. A model holds these parameters:
@@ -35,13 +34,13 @@ from clsvm.errors import warn
 from clsvm.tasks import ONE_CLASS
 
 Vector = NDArray[np.float64]
-CLASSES = 40  # most classes in a block: larger blocks take more memory, smaller blocks more kernel launches
+CLASSES = 40  # most classes in a block of :func:`blocks`: more take more memory, fewer take more kernel launches
 Rows = NDArray[np.intp]
 FOLDS = 5
 MIN_PROBABILITY = 1e-7  # probabilities of pairs are clipped to MIN_PROBABILITY ... 1 - MIN_PROBABILITY, as in LIBSVM
 _MARKS = 10  # number of probability marks of a one-class model
-_CELLS = 1 << 22  # probabilities are computed for a few rows at a time, in arrays of at most this many numbers
-COUPLING_NUMBERS = 8  # for each row of k classes, coupled() allocates k * k times this many numbers
+_CELLS = 1 << 22  # rows are processed in groups whose temporary arrays hold at most this many numbers each
+COUPLING_NUMBERS = 8  # for k classes, coupled() allocates COUPLING_NUMBERS * k * k numbers for each row
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,8 @@ class Decoder:
 def logistic(values: Vector) -> Vector:
     """Return the classes' probabilities (n, k) for decision values of a model with the logistic loss.
 
-    The sigmoid function maps decision values (n,) of two classes. The softmax function maps values (n, k) of more.
+    The sigmoid function maps decision values (n,) of two classes. The softmax function maps values (n, k) of k > 2
+    classes.
     """
     if values.ndim == 2:
         return np.asarray(softmax(values, axis=1))
@@ -119,7 +119,7 @@ def logistic(values: Vector) -> Vector:
 
 
 def pairs(k: int) -> list[tuple[int, int]]:
-    """Return all pairs of k classes in the order of their problems: (0, 1), (0, 2), ..., (1, 2), ..."""
+    """Return all pairs of k classes in the order of a model's binary problems: (0, 1), (0, 2), ..., (1, 2), ..."""
     return list(combinations(range(k), 2))
 
 
@@ -129,16 +129,16 @@ def first_pair(k: int, i: int) -> int:
 
 
 class Strip(NamedTuple):
-    """Hold the decision values of one class against some later classes, for a few rows.
+    """Hold the decision values of one class against a range of later classes, for a few rows.
 
-    Strips come in an order in which each class meets the other classes in ascending order.
+    A sequence of strips lists the pairs of each class in ascending order of the other class.
 
     Attributes
     ----------
     class_index
-        number of the class.
+        number of the class, counted from 0.
     others
-        slice of the numbers of the later classes.
+        numbers of the later classes, as a slice.
     values
         decision values (later classes, rows). A positive value is for the class ``class_index``.
     """
@@ -156,7 +156,10 @@ def strips(values: Vector, k: int) -> Iterator[Strip]:
 
 
 def blocks(k: int, most: int) -> list[tuple[slice, slice]]:
-    """Divide k classes into blocks of at most ``most`` classes, and return all pairs (block, same or later block)."""
+    """Divide k classes into blocks of at most ``most`` classes, and return all pairs of blocks.
+
+    A block is a slice of class numbers. The pairs include each block with itself.
+    """
     size = -(-k // -(-k // max(1, most)))
     cuts = [slice(first, min(first + size, k)) for first in range(0, k, size)]
     return [(one, other) for at, one in enumerate(cuts) for other in cuts[at:]]
@@ -165,11 +168,14 @@ def blocks(k: int, most: int) -> list[tuple[slice, slice]]:
 def strips_of_block(own: slice, others: slice, one: Vector, other: Vector, offsets: Vector, k: int) -> Iterator[Strip]:
     """Yield the strips of all pairs of a class in the block ``own`` and a class in the block ``others``.
 
-    The decision value of a pair is a sum over the support vectors of its first class, plus a sum over those of its
-    second class, plus an intercept. ``one`` has the sums over the support vectors of the classes in ``own``, and
-    ``other`` has those of the classes in ``others``. Both have a row for each pair of classes and a column for each
-    sample. ``offsets`` are the intercepts (pairs,) of all pairs of the k classes. If both blocks are the same, ``one``
-    and ``other`` are one array, without rows for a class against itself.
+    The decision value of a pair is the sum over the support vectors of its first class, plus the sum over the support
+    vectors of its second class, plus the pair's intercept.
+
+    one: sums over the support vectors of each class in ``own``, against each class in ``others``, (pairs, rows).
+    other: sums over the support vectors of each class in ``others``, against each class in ``own``, (pairs, rows).
+    offsets: intercepts (pairs,) of all pairs of the k classes.
+
+    If both blocks are the same, ``one`` and ``other`` are one array, and no class is paired with itself.
     """
     same_block = own == others
     one = one.reshape(own.stop - own.start, -1, one.shape[1])
@@ -186,7 +192,7 @@ def strips_of_block(own: slice, others: slice, one: Vector, other: Vector, offse
 
 
 def votes(strips: Iterable[Strip], n: int, k: int) -> NDArray[np.intp]:
-    """Return how many pairs each of k classes wins, (n, k), for n rows with the decision values in ``strips``.
+    """Return the number of pairs that each of k classes wins, (n, k), given the decision values of n rows as strips.
 
     A decision value of 0 is a vote for the second class of the pair.
     """
@@ -195,23 +201,23 @@ def votes(strips: Iterable[Strip], n: int, k: int) -> NDArray[np.intp]:
         positive = (values > 0).view(np.int8)
         won[first] += positive.sum(axis=0, dtype=np.int32)
         won[others] -= positive
-    won += np.arange(k, dtype=np.int32)[:, None]  # the second class wins each pair that the first one does not win
+    won += np.arange(k, dtype=np.int32)[:, None]  # class i is second in i pairs, and wins those not won by the first
     return won.T.astype(np.intp)
 
 
 def ovr_values(strips: Iterable[Strip], n: int, k: int) -> Vector:
-    """Return scikit-learn's decision values (n, k) of shape "ovr", for n rows whose strips are ``strips``.
+    """Return scikit-learn's decision values (n, k) of shape "ovr", given the decision values of n rows as strips.
 
-    The value of a class is its number of votes plus s / (3 * (|s| + 1)), where s is the sum of its decision values. The
-    result equals that of sklearn.utils.multiclass._ovr_decision_function in every bit. Here a decision value of 0 is a
-    vote for the pair's first class.
+    The value of a class is its number of votes plus s / (3 * (|s| + 1)), where s is the sum of the decision values of
+    its pairs, with the sign that is positive for the class. A decision value of 0 is a vote for the pair's first class.
+    The result has the same bits as that of sklearn.utils.multiclass._ovr_decision_function.
     """
     won, sums = np.zeros((k, n), np.int32), np.zeros((k, n))
     for first, others, values in strips:
         negative = (values < 0).view(np.int8)
         won[first] -= negative.sum(axis=0, dtype=np.int32)
         won[others] += negative
-        for one in values:  # summed one after another, so that rounding does not depend on the blocks
+        for one in values:  # added one by one, so that rounding does not depend on the division into strips
             sums[first] += one
         sums[others] -= values
     won += np.arange(k - 1, -1, -1, dtype=np.int32)[:, None]
@@ -221,7 +227,7 @@ def ovr_values(strips: Iterable[Strip], n: int, k: int) -> Vector:
 
 
 def pair_values(strips: Iterable[Strip], n: int, k: int) -> Vector:
-    """Return the decision values of all strips ``strips`` as one array (n, pairs), for n rows and k classes."""
+    """Join the decision values of n rows and k classes, given as strips, to one array (n, pairs)."""
     out = np.empty((n, k * (k - 1) // 2))
     for i, others, values in strips:
         first = first_pair(k, i) + others.start - i - 1
@@ -294,8 +300,9 @@ def laplace(residuals: Vector) -> float:
 def density_marks(values: Vector) -> Vector | None:
     """Return the ten marks that map a one-class decision value to a probability.
 
-    The sorted negative decision values are divided into five parts with equally many values, and so are the other
-    values. Each mark is the middle between the lower and the upper bound of a part.
+    The sorted negative decision values are divided into five parts of equal size, and so are the other values. Eleven
+    bounds separate the parts: the smallest value of each negative part, 0, and the largest value of each other part.
+    Each mark is the middle of two neighbouring bounds.
 
     Parameters
     ----------
@@ -309,7 +316,7 @@ def density_marks(values: Vector) -> Vector | None:
 
     References
     ----------
-    Que and Lin (2022). Bins are numbered as in LIBSVM 3.3.
+    Que and Lin (2022). The parts are divided as in LIBSVM 3.3.
     """
     values, per_side = np.sort(values), _MARKS // 2
     below = int(np.searchsorted(values, 0.0))
@@ -333,14 +340,14 @@ def of_pairs(values: Vector, A: Vector, B: Vector, k: int) -> Vector:
     values : array of float64 (n, pairs)
         Decision values of the pairs (0, 1), (0, 2), ..., (1, 2), .... A positive value is for the first class.
     A, B : array of float64 (pairs,)
-        Sigmoid of each pair (:func:`platt`).
+        Parameters of each pair's sigmoid (:func:`platt`).
     k : int
         Number of classes.
 
     Returns
     -------
     probabilities : array of float64 (n, k)
-        Probability of each class. For more than two classes, :func:`coupled` computes it from those of pairs.
+        Probability of each class. For more than two classes, :func:`coupled` computes it from the pairs' probabilities.
     """
     first = np.clip(expit(-(values * A + B)), MIN_PROBABILITY, 1 - MIN_PROBABILITY)
     return np.concatenate([first, 1 - first], axis=1) if k == 2 else coupled(first, k)
@@ -350,8 +357,8 @@ def coupled(first: Vector, k: int) -> Vector:
     """Couple the probabilities of pairs of classes to probabilities of k classes.
 
     Let r_st be the probability of class s if the class is s or t. The result p minimises p'Qp with sum_t p_t = 1, where
-    Q_tt = sum_s (r_st)^2 and Q_ts = -r_st * r_ts. As in LIBSVM, p starts at 1 / k, and the
-    iteration stops when all (Qp)_t are within 0.005 / k of p'Qp.
+    Q_tt = sum_s (r_st)^2 and Q_ts = -r_st * r_ts. As in LIBSVM, p starts at 1 / k. The iteration stops when all (Qp)_t
+    are within 0.005 / k of p'Qp.
 
     Parameters
     ----------
@@ -399,7 +406,7 @@ def coupled(first: Vector, k: int) -> Vector:
 
 
 def of_one_class(values: Vector, marks: Vector) -> Vector:
-    """Return the probabilities of a one-class model.
+    """Return the probabilities that a one-class model gives to rows, from their decision values.
 
     Parameters
     ----------
@@ -422,7 +429,7 @@ def of_one_class(values: Vector, marks: Vector) -> Vector:
 
 
 def folds(y: NDArray[Any], count: int, of_classes: bool) -> list[tuple[Rows, Rows]]:
-    """Return the folds of a shuffled cross-validation, which are the same in each call.
+    """Return the folds of a shuffled cross-validation. The random seed is fixed.
 
     Parameters
     ----------
@@ -445,7 +452,7 @@ def folds(y: NDArray[Any], count: int, of_classes: bool) -> list[tuple[Rows, Row
     stratified = of_classes and len(sizes) > 1 and count <= sizes.max()
     splitter = (StratifiedKFold if stratified else KFold)(count, shuffle=True, random_state=0)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The least populated class")  # a class may have too few rows for all folds
+        warnings.filterwarnings("ignore", "The least populated class")  # folds may outnumber the rows of a class
         return list(splitter.split(np.zeros(len(y)), index))
 
 
@@ -454,7 +461,7 @@ def calibrated(estimator: Any, X: Any, y: Any = None, sample_weight: Any = None)
 
     Classifiers and regressors are fitted five times more, each time to four fifths of the rows, with the same
     parameters and weights. Each fit gives decision values of the other rows. If the training rows of such a fit lack
-    one class of a pair, the pair's decision value is 1 or -1, as in LIBSVM.
+    one class of a pair, the pair's decision value is 1 or -1 in favour of the other class, as in LIBSVM.
 
     Parameters
     ----------
@@ -501,7 +508,7 @@ def calibrated(estimator: Any, X: Any, y: Any = None, sample_weight: Any = None)
     if y is None:
         raise ValueError("y must be the labels or targets of the rows, got None")
     if get_tags(estimator).input_tags.pairwise and not sparse.issparse(X):
-        X = np.asarray(X)  # X is a precomputed kernel matrix, and folds slice its rows and its columns
+        X = np.asarray(X)  # X is a precomputed kernel matrix; folds need slices of its rows and columns
     X, y, sample_weight = indexable(X, column_or_1d(y), sample_weight)
     if is_regressor(estimator):
         targets = y.astype(np.float64)
@@ -542,7 +549,7 @@ def _sigmoids(estimator: Any, X: Any, y: NDArray[Any], sample_weight: Any) -> di
         is_first = index[pair] == first
         fitted.append(platt(values[pair, np.where(is_first, second - 1, first)], is_first))
     A, B = np.array(fitted).T
-    return {"probA": A, "probB": -B if k == 2 else B}  # -B: a two-class model's positive class is the second
+    return {"probA": A, "probB": -B if k == 2 else B}  # -B: positive values of a two-class model mean the second class
 
 
 def _fits(estimator: Any, X: Any, y: NDArray[Any], sample_weight: Any) -> Iterator[tuple[Any, Any, Rows]]:

@@ -3,8 +3,8 @@
 :func:`save_model` writes a header of keys such as svm_type and rho, the line SV, and a line for each support vector
 with its coefficients and features. :func:`load_model` reads such a file.
 
-A damaged file raises ValueError with the message ``FILE: got ..., expected ...``, with a line's number for the support
-vectors. A failed system call raises OSError.
+A damaged file raises ValueError with the message ``FILE: got ..., expected ...``. A message about a line of support
+vectors names the line's number. A failed system call raises OSError.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _KERNELS = {"linear": "linear", "polynomial": "poly", "rbf": "rbf", "sigmoid": "
 _NAMES = {ours: theirs for theirs, ours in _KERNELS.items()} | {"precomputed": "precomputed"}
 _KEYS = ("svm_type", "kernel_type", "degree", "gamma", "coef0", "nr_class", "total_sv", "rho", "label", "nr_sv")
 Vector = NDArray[np.float64]
-ESTIMATES = ("probA", "probB", "prob_density_marks")  # names of predict_proba's parameters, in the file's order
+ESTIMATES = ("probA", "probB", "prob_density_marks")  # parameters of probabilities, in the order of LIBSVM's file
 
 
 # Save
@@ -81,10 +81,10 @@ def class_order(model: KernelModel) -> list[int]:
 def save_model(model: Any, path: PathLike) -> None:
     """Write a model in LIBSVM's text format, which svm-predict reads.
 
-    The value rho in the file is -intercept. If there are two classes, the file lists the positive one first.
-    Numbers have as many digits as their float64 value needs. If no support vector has the last feature, an explicit
-    zero is written for it, so that a reader finds the number of features. A model without support vectors loses this
-    number.
+    The value rho in the file is -intercept. The file lists the positive one of two classes
+    first, unless the model's ``smaller_first`` is set. Numbers have as many digits as their float64 value needs. If the
+    last feature is zero in all support vectors, one of these zeros is written, so that a reader finds the number of
+    features. A model without support vectors loses this number.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def save_model(model: Any, path: PathLike) -> None:
     order = np.arange(int(counts.sum()))
     if len(classes) == 2 and not model.smaller_first:
         order, counts = np.roll(order, -counts[0]), counts[::-1]
-    if precomputed:  # a support vector is one number: its column of K, counted from 1, as feature 0
+    if precomputed:  # the file has one feature, 0, for a support vector: its column of K, counted from 1
         vectors = sparse.csr_matrix(np.asarray(model.support_vectors, np.int64)[:, None] + 1)[order]
     else:
         vectors = sparse.csr_matrix(model.support_vectors, dtype=np.float64)[order]
@@ -149,7 +149,10 @@ def save_model(model: Any, path: PathLike) -> None:
 
 
 def _estimates(model: KernelModel) -> dict[str, Any]:
-    """Return the model's arrays of ESTIMATES by name. Raises ValueError if their shapes do not fit the task."""
+    """Return by name the probability parameters of ESTIMATES that the model has.
+
+    Raises ValueError if their names or shapes do not fit the task.
+    """
     found = {key: np.asarray(value) for key in ESTIMATES if (value := getattr(model, key)) is not None}
     lengths = estimates_of(model.task, len(model.classes))
     if found and {key: values.shape for key, values in found.items()} != {key: (n,) for key, n in lengths.items()}:
@@ -159,7 +162,7 @@ def _estimates(model: KernelModel) -> dict[str, Any]:
 
 
 def estimates_of(task: str, k: int) -> dict[str, int]:
-    """Return by name how many values each array of ESTIMATES has for a task with k classes."""
+    """Return name -> length for the probability parameters of ESTIMATES that a task with k classes has."""
     kind = TASKS[task].kind
     if kind == CLASSES:
         return dict.fromkeys(("probA", "probB"), k * (k - 1) // 2)
@@ -167,7 +170,7 @@ def estimates_of(task: str, k: int) -> dict[str, int]:
 
 
 def _flip_signs(coef: Vector, rho: Vector, estimates: dict[str, Any]) -> tuple[Vector, Vector, dict[str, Any]]:
-    """Return coefficients, rho and probability parameters of a two-class model after its classes are exchanged."""
+    """Exchange the classes of a two-class model: negate its coefficients, rho and probB, and return them with probA."""
     return -coef, 0.0 - rho, {key: 0.0 - values if key == "probB" else values for key, values in estimates.items()}
 
 
@@ -325,10 +328,10 @@ def _kernel(header: _Header, name: str) -> kernels.Kernel:
 def _support_vectors(
     header: _Header, stream: BinaryIO, total: int, count: int, lowest: int
 ) -> tuple[sparse.csr_matrix, Vector]:
-    """Read the lines below the line SV. Return the support vectors (total, d) and the coefficients (count, total).
+    """Read the ``total`` lines below the line SV; return support vectors (total, d) and coefficients (count, total).
 
     A line holds ``count`` coefficients, then index:value for each feature. Features are numbered from ``lowest``. A
-    last line without a line break raises ValueError, because LIBSVM ends every line and the file must have been cut.
+    last line without a line break raises ValueError, because LIBSVM ends every line: the file was cut.
     """
     if not total:
         if line := stream.readline():
@@ -366,9 +369,9 @@ def _kernel_columns(header: _Header, vectors: sparse.csr_matrix) -> NDArray[np.i
 
 
 def _split(lines: Lines, count: int) -> tuple[Vector, BinaryIO]:
-    """Return the coefficients at the start of all lines, (count, rows), and a stream of the lines without coefficients.
+    """Return the ``count`` coefficients at the start of each line, (count, rows), and a stream of the lines' rest.
 
-    In the stream each line begins with a 0 instead, which scikit-learn's reader takes for a label.
+    In the stream each line begins with a 0, which scikit-learn's reader takes for a label.
     """
     found, rows, features = array("d"), 0, io.BytesIO()  # an array, because a list of floats would take too much memory
     for line in lines:

@@ -34,11 +34,11 @@ from clsvm.system import explained
 from clsvm.tasks import ONE_CLASS, TASKS
 
 Vector = NDArray[np.float64]
-Reduction = Callable[[Iterator[Strip], int, int], NDArray[Any]]  # strips, number of rows and of classes -> results
+Reduction = Callable[[Iterator[Strip], int, int], NDArray[Any]]  # strips, number of rows, number of classes -> results
 
-# Decision values of pairs take at most MAX_BYTES bytes and 1 / SHARE of the memory limit.
+# Decision values of pairs are computed in strips within MAX_BYTES bytes and 1 / SHARE of the memory limit.
 MAX_BYTES, SHARE = 64 << 20, 4
-COPIES = 4  # numbers allocated for a pair's decision value: the sums of its two classes, on the device and on the host
+COPIES = 4  # numbers allocated for each decision value of a pair: its two sums, on the device and on the host
 
 
 class _Sums(NamedTuple):
@@ -52,7 +52,8 @@ class _Sums(NamedTuple):
         memory limit in bytes.
     respond
         function: respond(rows, classes, problems) takes three slices: rows of X, classes of support vectors, and rows
-        of dual_coef. It returns sums of coefficients times kernel values, (classes * problems, rows).
+        of dual_coef. It returns sums of coefficients times kernel values. They have a row for each class and problem,
+        (classes * problems, rows).
     """
 
     n: int
@@ -67,7 +68,7 @@ class KernelModel:
     A problem is an optimization problem with one decision function as its result. A model has one of these forms:
 
     - two classes: one problem;
-    - k > 2 classes, one problem for each class;
+    - k classes, one problem for each class;
     - k > 2 classes, one problem for each pair of classes (:attr:`of_pairs`);
     - regression or one-class: no classes and one problem;
     - Nyström kernel machine: the inducing points take the place of support vectors. A regression may have several
@@ -83,12 +84,12 @@ class KernelModel:
     dual_coef
         coefficients (problems, n_SV), float64. For two classes they are y * alpha, with y = +1 for classes[1]. For
         pairs of classes the shape is (k - 1, n_SV), as in scikit-learn and LIBSVM: a column has the coefficients of a
-        support vector against each other class in order, with y = +1 for the first class of a pair.
+        support vector against each other class in order. There y is +1 for the first class of a pair.
     intercept
         (problems,) float64. For pairs of classes: (k * (k - 1) / 2,).
     classes
         labels (k,) in ascending order, or (0,) without classes. With a problem for each pair of classes, labels may
-        have any order: of classes with equally many votes, the first one is predicted.
+        have any order. The order then decides between classes with equally many votes: the first one is predicted.
     n_support
         int32, number of support vectors of each class, (k,). Without classes: (1,), the number of all.
     plan
@@ -98,8 +99,8 @@ class KernelModel:
     task
         name of a record of clsvm.tasks.TASKS, such as "c_svc".
     probA
-        (pairs,) float64, or None without probabilities. The class with positive decision values f has the probability
-        1 / (1 + exp(probA * f + probB)). A regression has the scale of its errors, (1,).
+        (pairs,) float64, or None without probabilities. The class that positive decision values f stand for has the
+        probability 1 / (1 + exp(probA * f + probB)). For a regression: the scale of its errors, (1,).
     probB
         (pairs,) float64, or None without probabilities and for a regression.
     prob_density_marks
@@ -169,11 +170,10 @@ class KernelModel:
     def _reduce_pairs(
         self, sums: _Sums, reduce: Reduction, shape: tuple[int, ...], numbers_per_row: int, dtype: Any = np.float64
     ) -> NDArray[Any]:
-        """Reduce the decision values of pairs of classes by ``reduce``. Return an array (n, *shape) of ``dtype``.
+        """Reduce the decision values of all pairs of classes, for a few rows at a time, to an array (n, *shape).
 
-        ``reduce(strips, rows, k)`` receives the decision values of a few rows as strips, the number of these rows, and
-        the number of classes. ``reduce`` is called for a few rows at a time, so that decision values of pairs take only
-        a part of the memory limit. ``numbers_per_row`` is the number of values that ``reduce`` allocates for each row.
+        ``reduce(strips, rows, k)`` takes the strips of a few rows, the number of these rows, and the number of classes.
+        It returns an array (rows, *shape) of ``dtype``, and allocates ``numbers_per_row`` numbers for each row.
         """
         k, out = len(self.classes), np.empty((sums.n, *shape), dtype)
         budget = min(MAX_BYTES, sums.limit // SHARE)
@@ -188,12 +188,12 @@ class KernelModel:
         return out
 
     def _strips(self, sums: _Sums, rows: slice, blocks: list[tuple[slice, slice]]) -> Iterator[Strip]:
-        """Yield the decision values of ``rows`` as strips, for one pair of ``blocks`` of classes after another."""
+        """Yield the decision values of ``rows`` as strips, for pairs of ``blocks`` of classes (decoder.blocks)."""
         k = len(self.classes)
         for firsts, others in blocks:
             if firsts == others and firsts.stop - firsts.start == 1:
                 continue
-            # In dual_coef a class has no row against itself, so the row against a later class comes one earlier.
+            # dual_coef has no row for a class against itself, so its row against a later class c is row c - 1.
             first = others.start - (firsts != others)
             first_sums = other_sums = sums.respond(rows, firsts, slice(first, others.stop - 1))
             if firsts != others:
@@ -202,7 +202,7 @@ class KernelModel:
 
     @contextmanager
     def _sums_for(self, X: Data, device: Any, memory_limit: int | str | None) -> Iterator[_Sums]:
-        """Check the rows X, and yield an object that computes sums over the support vectors for them."""
+        """Check the rows X, and yield the object that computes their sums over the support vectors."""
         X = arrays.canonical(X)
         if isinstance(self.kernel, Precomputed):
             needed = self.support_vectors.max(initial=-1) + 1
@@ -233,8 +233,8 @@ class KernelModel:
     def _host_sums(self, K: Data, groups: slice, problems: slice) -> Vector:
         """Return sums of coefficients times given kernel values K (n, columns), (classes * problems, n).
 
-        ``groups`` selects the classes whose support vectors are summed. ``problems`` selects rows of dual_coef. The sum
-        of a row of K does not depend on the other rows.
+        ``groups`` selects the classes whose support vectors are summed. ``problems`` selects rows of dual_coef. A row's
+        sums are the same, bit for bit, whatever other rows K has.
         """
         cuts = np.cumsum([0, *(self.n_support if self.of_pairs else [len(self.support_vectors)])])
         parts = list(itertools.pairwise(cuts))[groups]
@@ -250,9 +250,10 @@ class KernelModel:
         return out.reshape(-1, K.shape[0])
 
     def _on_device(self, stream: Stream, kernel: Kernel, X: Data) -> tuple[Support, Data]:
-        """Return the support vectors on the device, and the rows X with the same columns.
+        """Return the support vectors on the device, and the rows X with columns that match.
 
-        If most columns of the support vectors are empty, these columns are removed from the support vectors and from X.
+        If most columns of the support vectors are empty, these columns are removed from the support vectors. X is
+        renumbered accordingly (:func:`clsvm.arrays.renumbered`).
         """
         support, vectors = self._kept.get(stream), self.support_vectors
         columns = support.columns if support else None
@@ -267,8 +268,8 @@ class KernelModel:
     def _lay_out(self, stream: Stream, kernel: Kernel, columns: NDArray[np.int32] | None, width: int) -> Support:
         """Store the support vectors on the device, and return them.
 
-        ``columns`` are the columns to keep, or None for all; ``width`` is the number of columns of the rows to predict
-        for. If the copy on the device fits in the memory limit, the model's cache keeps it for later calls.
+        ``columns`` are the columns to keep, or None for all. ``width`` is the number of columns of the rows to predict.
+        The model's cache keeps the device's copy for later calls if it takes at most a quarter of the free memory.
         """
         self._kept.empty()
         checked = arrays.checked(self.support_vectors)
@@ -284,7 +285,7 @@ class KernelModel:
         support.precision, support.columns = precision, columns
         if support.buffers:
             for array in (checked.data, checked.indices, checked.indptr) if sp.issparse(checked) else (checked,):
-                array.flags.writeable = False  # a change on the host would not reach the device's copy
+                array.flags.writeable = False  # refuses changes on the host, which would not reach the device's copy
             self._kept.put(stream, support, support.buffers)
         return support
 
@@ -329,7 +330,7 @@ class KernelModel:
 
     @property
     def has_probabilities(self) -> bool:
-        """Return whether the model has parameters of probabilities, or the scale of errors for a regression."""
+        """Return whether the model has parameters of probabilities or, for a regression, the scale of its errors."""
         return (self.prob_density_marks if TASKS[self.task].kind == ONE_CLASS else self.probA) is not None
 
     def predict_proba(self, X: Data, device: Any = None, memory_limit: int | str | None = None) -> Vector:

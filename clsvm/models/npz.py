@@ -15,15 +15,16 @@ n_SV support vectors, k classes and d features:
     prob_density_marks (10,)              probability marks of a one-class model
     support_vectors (n_SV, d)             dense support vectors
     data, indices, indptr, shape (2,)     CSR support vectors
-    layout, centre (d,), reason           layout of the support vectors on a device, the point that is subtracted from
-                                          them, and why it was chosen; "", (0,) and "" if no layout is stored
+    layout                                layout of the support vectors on a device
+    centre (d,)                           point that the layout subtracts from all rows
+    reason                                why the layout was chosen
     order (d,), dense                     for layouts with dense columns: order of all columns, number of dense columns
 
-The number of problems p is 1 for two classes, regression and one-class, k for one problem for each class, and the
-number of outputs for a Nyström kernel machine.
+If no layout is stored, layout and reason are "" and centre is (0,). The number of problems p is k if each class has a
+problem, the number of outputs for a Nyström regression, and 1 for other models without pairs of classes.
 
-Files are untrusted input: no pickle is opened, and the keys, dtypes and shapes of all arrays are checked, that numbers
-are finite, and that indices fit. A damaged file raises ValueError with the message ``FILE: got ..., expected ...``. A
+Files are untrusted input. No pickle is opened. The keys, dtypes and shapes of all arrays are checked, finite numbers
+and valid indices are required. A damaged file raises ValueError with the message ``FILE: got ..., expected ...``. A
 failed system call raises OSError.
 """
 
@@ -57,12 +58,12 @@ from clsvm.tasks import CLASSES, TASKS
 FORMAT, VERSION = "clsvm model", 1
 _COMMON = (
     *("format", "version", "kernel", "dtype", "task", "dual_coef", "intercept", "classes", "n_support"),
-    *("layout", "centre", "reason"),  # every file must have these, so that a missing array is noticed
+    *("layout", "centre", "reason"),  # stored without a layout too, so that a file that lost them is refused
 )
 _PARTITION = {"order", "dense"}
 _DENSE, _CSR = ("support_vectors",), ("data", "indices", "indptr", "shape")
-_ARCHIVE = b"PK"  # first bytes of a zip archive; no text file of LIBSVM begins with them
-# errors that NumPy and zipfile raise for a damaged archive; one may declare an array that no memory holds
+_ARCHIVE = b"PK"  # first bytes of a zip archive, and never of a model file of LIBSVM
+# errors that NumPy and zipfile raise for a damaged archive; MemoryError, if it declares an array of a huge shape
 _DAMAGE = (
     *(zipfile.BadZipFile, tokenize.TokenError, struct.error, ValueError, TypeError, RuntimeError, EOFError, OSError),
     *(OverflowError, MemoryError, SyntaxError),
@@ -87,7 +88,7 @@ def save_model(model: Any, path: PathLike) -> None:
     Raises
     ------
     ValueError
-        If :func:`load_model` could not read the file, for example because a number of the model is not finite.
+        If :func:`load_model` would refuse the file, for example because a number of the model is not finite.
     TypeError
         If ``model`` is neither a model nor an estimator of clsvm.
     NotFittedError
@@ -125,7 +126,7 @@ def load_model(path: PathLike) -> KernelModel:
         If the file cannot be read.
     """
     with explained(f"reading {path}"), open(path, "rb") as stream:
-        if not stream.peek().startswith(_ARCHIVE):  # pass this stream on, because a pipe cannot be opened again
+        if not stream.peek().startswith(_ARCHIVE):  # passes the open stream on, since a pipe cannot be reopened
             return libsvm.read_model(path, files.text_stream(stream, path, "a model"))
         content = stream.read()
     try:
@@ -170,7 +171,7 @@ def _labels(classes: NDArray[Any]) -> NDArray[Any]:
     labels = np.asarray(classes)
     if labels.dtype == object and all(isinstance(label, str) for label in labels):
         labels = labels.astype(str)
-        if labels.tolist() != classes.tolist():  # NumPy drops zero characters at the end of a text
+        if labels.tolist() != classes.tolist():  # labels changed: NumPy drops zero characters at their end
             raise ValueError(f"NumPy's text arrays drop the zero characters that end the labels {classes.tolist()}")
     if labels.dtype.kind not in "biufU" or (labels.dtype.itemsize > 8 and labels.dtype.kind != "U"):
         raise ValueError(f"labels must be numbers, truth values or text, got {labels.dtype} {labels.tolist()}")
@@ -183,7 +184,7 @@ def _labels(classes: NDArray[Any]) -> NDArray[Any]:
 def _archive_arrays(content: bytes) -> dict[str, NDArray[Any]]:
     """Return key -> array for all arrays of an archive, given the bytes of its file. No pickle is opened.
 
-    Raises one of _DAMAGE if an array is compressed, or if the arrays together are larger than the file.
+    Raises an error of _DAMAGE if an array is damaged or compressed, or if all arrays together are larger than the file.
     """
     with np.load(io.BytesIO(content), allow_pickle=False) as archive:
         members = archive.zip.infolist()
@@ -191,14 +192,14 @@ def _archive_arrays(content: bytes) -> dict[str, NDArray[Any]]:
             raise ValueError("a compressed member")
         if sum(m.file_size for m in members) > len(content):
             raise ValueError("members that overlap")
-        if damaged := archive.zip.testzip():  # NumPy does not check the sums of members that it reads in part
+        if damaged := archive.zip.testzip():  # NumPy skips the checksum of a member that it reads in part
             raise ValueError(f"a damaged member {damaged}")
         arrays = {name: np.asarray(archive[name]) for name in archive.files}
     return {name: np.require(array, array.dtype.newbyteorder("="), "C") for name, array in arrays.items()}
 
 
 class _Checks:
-    """Check the arrays of one model file. Errors are ValueError with the name of the file."""
+    """Check the arrays of one model file. A failed check raises ValueError with the name of the file."""
 
     def __init__(self, path: PathLike, arrays: Mapping[str, NDArray[Any]]) -> None:
         self.path, self.arrays = path, arrays
@@ -279,12 +280,13 @@ def _checked(path: PathLike, arrays: Mapping[str, NDArray[Any]]) -> KernelModel:
 
 
 def _estimates(file: _Checks, task: str, k: int, pairs: bool) -> dict[str, Any]:
-    """Return the arrays of libsvm.ESTIMATES in the file, by name. ``predict_proba`` needs these parameters.
+    """Return by name the file's parameters of probabilities (libsvm.ESTIMATES); none if the model has no probabilities.
 
-    Raises ValueError if the file has some but not all of the task's arrays, or others.
+    Raises ValueError unless the file has all of the task's parameters or none.
 
     k: number of classes.
-    pairs: whether the model has one binary problem for each pair of classes, or one in all; else none are allowed.
+    pairs: whether the model has a problem for each pair of classes, or a single problem. Other models have no
+        probabilities, so that any parameter is an error.
     """
     present, lengths = file.arrays.keys() & set(ESTIMATES), estimates_of(task, k) if pairs else {}
     expected = ", ".join(lengths) or "none"

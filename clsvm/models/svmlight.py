@@ -31,27 +31,27 @@ from clsvm.files import PathLike, text_stream
 from clsvm.models.model import KernelModel
 from clsvm.system import explained
 
-_BLOCK = 1 << 17  # files are read and rewritten in blocks of this many bytes
+_BLOCK = 1 << 17  # bytes of a block of lines that are read and normalized together
 _GAP = re.compile(rb":[ \t]+(?=[^ \t\r\n])")
 T = TypeVar("T", int, float)
 _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-_DAMAGE = (EOFError, OSError, zlib.error, lzma.LZMAError)  # errors of reading a damaged compressed file
+_DAMAGE = (EOFError, OSError, zlib.error, lzma.LZMAError)  # errors that reading a damaged compressed file raises
 WORD = re.compile(rb"\S+")
-_LONGEST = 20  # digits of an index, with leading zeros
+_LONGEST = 20  # a feature number with this many digits or more, counting leading zeros, is an error
 MAX_INDEX = 2**31 - 1  # largest feature number and largest label, which are C ints in LIBSVM
 
 
 class Lines:
     """Iterate once over the lines of a binary stream, rewritten by :func:`normalized` for scikit-learn's reader.
 
-    ``complete`` says whether the block of lines that was read last ends with a line break.
+    ``complete`` says whether the lines read so far end with a line break.
     """
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream, self.complete = stream, True
 
     def __iter__(self) -> Iterator[bytes]:
-        return chain.from_iterable(self._blocks())  # fast, because no Python code runs for each line
+        return chain.from_iterable(self._blocks())  # chain is fast, because no Python code runs for each line
 
     def _blocks(self) -> Iterator[Iterable[bytes]]:
         while block := self._stream.read(_BLOCK):
@@ -67,7 +67,7 @@ class Lines:
 def normalized(text: bytes) -> bytes:
     """Return svmlight text with white space after colons removed."""
     octets = np.frombuffer(text, np.uint8)
-    if ((octets[:-1] == ord(":")) & (octets[1:] <= ord(" "))).any():  # a test faster than the regular expression
+    if ((octets[:-1] == ord(":")) & (octets[1:] <= ord(" "))).any():  # this test is faster than the regular expression
         text = _GAP.sub(b":", text)
     return text
 
@@ -164,9 +164,9 @@ def read_kernel(
 
 
 def match_columns(model: KernelModel, X: sparse.csr_matrix) -> tuple[KernelModel, sparse.csr_matrix]:
-    """Give the support vectors of a model and the rows X the same number of columns.
+    """Add columns of zeros to a model's support vectors or to the rows X, until both have equally many columns.
 
-    Missing columns are zeros, as for svm-predict. LIBSVM's model files do not hold the number of features. Therefore
+    svm-predict takes missing columns as zeros, too. LIBSVM's model files do not hold the number of features. Therefore
     a model read from such a file lacks the last features if they are zero in all support vectors.
 
     Parameters
@@ -198,18 +198,18 @@ def _open(path: PathLike) -> BinaryIO:
 
 
 class Form(NamedTuple):
-    """Describe the lines of a file: numbers such as a label, then index:value for each feature.
+    """Describe the form of a file's lines: first numbers such as a label, then index:value for each feature.
 
     Attributes
     ----------
     n_features
-        number of columns, or None for the highest index.
+        number of columns; None to take the highest index in the file.
     lowest
-        number of the first column, 0 or 1.
+        index of the first column, 0 or 1.
     first
-        name of the numbers at the start of a line, for messages.
+        word for the numbers at the start of a line, for messages, such as "label".
     numbers
-        how many numbers there are at the start of a line.
+        count of the numbers at the start of a line.
     """
 
     n_features: int | None = None
@@ -219,9 +219,9 @@ class Form(NamedTuple):
 
 
 def load(lines: Lines, form: Form) -> tuple[sparse.csr_matrix, NDArray[np.float64]]:
-    """Read all rows X and labels y by scikit-learn's compiled reader. Each line in ``lines`` begins with one number.
+    """Return the rows X (n, d) and labels y (n,) in ``lines``, read by scikit-learn's compiled reader.
 
-    Errors do not name the wrong line; :func:`diagnose` finds it.
+    Each line begins with one number, the label. Errors do not name the wrong line; :func:`diagnose` finds it.
     """
     from sklearn.datasets import load_svmlight_file
 
@@ -236,8 +236,8 @@ def load(lines: Lines, form: Form) -> tuple[sparse.csr_matrix, NDArray[np.float6
 def diagnose(path: PathLike, stream: BinaryIO, form: Form, cause: str, skip: int = 0) -> str:
     """Return an error message that names the first wrong line of a file, after :func:`load` has failed.
 
-    ``stream`` is the file, whose lines after the first ``skip`` ones are read again. ``cause`` is the message of
-    :func:`load`, which is returned if no line is wrong.
+    The lines of the file ``stream`` are read again, without the first ``skip`` lines. If no line is wrong, the message
+    is ``cause``, that of :func:`load`.
     """
     rows, number = 0, skip
     try:
@@ -246,7 +246,7 @@ def diagnose(path: PathLike, stream: BinaryIO, form: Form, cause: str, skip: int
             if fault := _fault(line, form):
                 return f"{path}, line {number}: {fault}"
             rows += bool(line.partition(b"#")[0].strip())
-    except io.UnsupportedOperation:  # a compressed file that comes through a pipe is read only once
+    except io.UnsupportedOperation:  # a compressed file from a pipe cannot be read again
         return f"{path}: {cause}"
     except _DAMAGE as error:
         return f"{path}, line {number + 1}: got a damaged or truncated stream ({error}), expected compressed text"
