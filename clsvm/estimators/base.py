@@ -1,8 +1,7 @@
 """Define :class:`KernelEstimator`, the base class of all estimators.
 
-The base class checks parameters and rows, makes the kernel function, runs ``fit``, and predicts. Subclasses pose the
-optimization problem. The packages clsvm.model_selection, clsvm.dask and clsvm.accel also call methods of estimators
-whose names begin with one underscore.
+The base class checks parameters and rows, makes the kernel function, runs ``fit``, and predicts. Each subclass defines
+its optimization problem. clsvm.model_selection, clsvm.dask and clsvm.accel also call the estimators' private methods.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ KernelLike = str | Kernel | Callable[[Any, Any], Any]
 class KernelEstimator(CallbackSupportMixin, BaseEstimator):
     """Fit and predict with a kernel function. This is the base class of all estimators.
 
-    The estimators follow scikit-learn's conventions for estimators. Subclasses implement :meth:`_learn`.
+    The estimators follow scikit-learn's conventions for estimators. Subclasses implement the fit in :meth:`_learn`.
     """
 
     kernel: Any
@@ -56,7 +55,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
     _task: str  # key of clsvm.tasks.TASKS
     _callback_task: FitTask | None = None  # while a fit runs: the object that calls scikit-learn's callbacks
 
-    if TYPE_CHECKING:  # tells type checkers about parameters and learnt attributes
+    if TYPE_CHECKING:  # lets type checkers accept the attributes that hold parameters and results of a fit
 
         def __getattr__(self, name: str) -> Any: ...
 
@@ -69,8 +68,8 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
     def set_params(self, **params: Any) -> Self:
         """Set parameters of the estimator, as scikit-learn does, and return the estimator.
 
-        A name such as ``kernel__gamma`` sets a parameter of the kernel function, by a new :class:`Kernel`. Raises
-        ValueError for a name that neither the estimator nor its kernel has.
+        A name such as ``kernel__gamma`` replaces the estimator's :class:`Kernel` by one with this value of gamma.
+        Raises ValueError for a name that neither the estimator nor its kernel has.
         """
         inner = {name: params.pop(name) for name in list(params) if name.startswith("kernel__")}
         super().set_params(**params)
@@ -93,7 +92,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         y : array of shape (n,)
             Class labels, or targets of a regression; ignored by OneClassSVM.
         sample_weight : array of shape (n,) or None
-            Factor of C for each row. None means 1.
+            Factor by which C is multiplied for each row. None means 1.
 
         Returns
         -------
@@ -119,7 +118,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
             learner._callback_task = callback_task
             learner._learn(X, y, sample_weight, started)
             del learner._callback_task
-            self.__dict__ = learner.__dict__  # all learnt attributes at once: an error above sets none
+            self.__dict__ = learner.__dict__  # all results at once, so that an error above leaves self unchanged
             if callback_task:
                 callback_task.end()
         if not self.fit_report_.converged:
@@ -147,10 +146,9 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         validation.check_random_state(given.get("random_state"))
 
     def _solver_params(self) -> dict[str, Any]:
-        """Return name -> value for the estimator's parameters that ``_table`` describes.
+        """Return name -> value for the parameters in ``_table`` that the estimator has.
 
-        For a user's subclass, parameters that only its own constructor has are left out, except those that the solver
-        reads.
+        A parameter that only the constructor of a user's subclass has is left out, unless the solver reads it.
         """
         made: Any = type(self)
         known = (name for name, one in self._table.items() if name in _named(made) or one.solver)
@@ -158,7 +156,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
 
     @property
     def _max_steps(self) -> int:
-        """Return the largest number of solver steps that scikit-learn's callbacks see. 0 means a fit of one step."""
+        """Return the most solver steps that scikit-learn's callbacks see, 0 if they see the fit as a single step."""
         return 0
 
     @property
@@ -174,8 +172,8 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
     def _rows(self, X: Any, y: Any = "no_validation", reset: bool = False, **asked: Any) -> Any:
         """Check X, or X and y, as scikit-learn does. Return X as a contiguous array or CSR matrix, and y if given.
 
-        Rows for a kernel that is a Python function are returned unchanged. ``asked`` are further options of
-        scikit-learn's check.
+        If the kernel is a Python function, the rows are returned unchanged. ``asked`` are further options of
+        scikit-learn's validate_data.
         """
         X_only = isinstance(y, str)
         if self._precomputed and sp.issparse(X):
@@ -192,10 +190,10 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         return arrays.canonical(checked) if X_only else (arrays.canonical(checked[0]), checked[1])
 
     def _solver_rows(self, X: Any, kernel: Kernel | None = None) -> tuple[Any, Kernel | Precomputed]:
-        """Return the rows and the kernel function that a solver takes.
+        """Return the rows and the kernel function in the form that a solver takes.
 
         If the kernel is precomputed or a Python function, return the kernel matrix K (n, n) and the object PRECOMPUTED
-        instead. ``kernel`` is the kernel function if the caller has already made it.
+        instead. ``kernel`` is the kernel function, or None if the method shall make it.
         """
         if self._user_kernel:
             warn(_SLOW)
@@ -258,8 +256,8 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
     def _decision_values(self, X: Any, shape: str = "ovo") -> NDArray[np.float64]:
         """Return the decision values of the rows of X.
 
-        A model with a problem for each pair of classes returns a value for each pair if ``shape`` is "ovo", else a
-        value for each class.
+        If the model has a binary problem for each pair of classes, ``shape`` decides on the columns: one for each pair
+        if it is "ovo", else one for each class.
         """
         X = self._prediction_rows(X)
         return self.model_.decision_function(X, devices.first_device(self.device), self.memory_limit, shape)
@@ -270,9 +268,9 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         return getattr(self, "classes_", np.zeros(0)) if TASKS[self._task].kind == CLASSES else np.zeros(0)
 
     def _kernel_model(self, kernel: Kernel | Precomputed, support_vectors: Any, **others: Any) -> KernelModel:
-        """Return the model of the fitted estimator, whose coefficients, intercepts and classes are already set.
+        """Return the kernel expansion that predicts for the fitted estimator.
 
-        ``others`` are further attributes of the model.
+        The attributes dual_coef_, intercept_ and classes_ must be set. ``others`` are further arguments of KernelModel.
         """
         return KernelModel(
             kernel, support_vectors, self.dual_coef_, self.intercept_, self._labels, task=self._task, **others
@@ -281,18 +279,18 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
     @property
     def _fitted_decoder(self) -> Decoder:
         """Return the decoder that turns decision values of the fitted estimator into predictions."""
-        columns = not getattr(self, "_flat", True)  # a FalkonRegressor was fitted to targets (n, k)
+        columns = not getattr(self, "_flat", True)  # true for targets (n, k): predictions then have this shape too
         return Decoder(TASKS[self._task].kind, self._labels, columns=columns)
 
     def _decoder(self, y: Any, sample_weight: Any) -> Decoder:
-        """Return the decoder of predictions that an estimator fitted to y and sample_weight would have."""
+        """Return the decoder that would turn decision values into predictions after a fit to y and sample_weight."""
         return Decoder(TASKS[self._task].kind, np.zeros(0))
 
     def _prediction_rows(self, X: Any) -> Any:
         """Check the rows X to predict for, and return them in the form that the model takes.
 
-        For a kernel that is a Python function, return the kernel values between X and the training rows. Raises
-        ValueError, or NotFittedError if the estimator is not fitted.
+        If the kernel is a Python function, return the kernel values between X and the training rows. Raises ValueError
+        for invalid rows, and NotFittedError if the estimator is not fitted.
         """
         validation.check_is_fitted(self)
         X = self._rows(X)
@@ -335,7 +333,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
 
 
 def set_parameters(estimator: Any, given: Mapping[str, Any]) -> None:
-    """Set the parameters of an estimator as attributes. ``given`` is ``locals()`` of its constructor."""
+    """Set the parameters of an estimator as attributes. ``given`` is ``locals()`` in the estimator's constructor."""
     for name, value in given.items():
         if name != "self":
             setattr(estimator, name, value)
@@ -344,7 +342,7 @@ def set_parameters(estimator: Any, given: Mapping[str, Any]) -> None:
 def documented(made: type[T]) -> type[T]:
     """Add the section "Parameters" to the docstring of an estimator class, before the other sections.
 
-    The texts come from the class's table of parameters.
+    The parameters' descriptions come from ``_table`` of the class.
     """
     if made.__doc__:  # None under python -OO
         table = getattr(made, "_table", PARAMETERS)
@@ -376,9 +374,9 @@ def without_probability(init: Callable[P, None]) -> Callable[P, None]:
 
 @cache
 def _named(made: type) -> frozenset[str]:
-    """Return the names of the constructor's parameters of an estimator class of clsvm.
+    """Return the parameter names of the constructor of the estimator class ``made``.
 
-    If a user derives a class from an estimator of clsvm, the names are those of the estimator's constructor.
+    For a user's subclass, return those of the clsvm estimator from which it is derived.
     """
     own_class = next(one for one in made.__mro__ if one.__module__.startswith("clsvm."))
     return frozenset(inspect.signature(own_class).parameters)

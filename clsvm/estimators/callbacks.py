@@ -23,7 +23,7 @@ def registered(*estimators: Any) -> bool:
 
 
 class FitTask:
-    """Call the hooks of an estimator's callbacks: at the start of a fit, after each of its steps, and at its end.
+    """Call the hooks of an estimator's callbacks at the start of a fit, before and after each step, and at the end.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class FitTask:
         self._fit.call_on_fit_task_begin(**self._arguments)
 
     def step(self, learnt: Callable[[], dict[str, Any]] | None = None) -> None:
-        """End the running step, if there is one, and begin the next.
+        """Tell the callbacks that the running step, if there is one, has ended, and that the next step begins.
 
         Parameters
         ----------
@@ -68,8 +68,8 @@ class FitTask:
 def fit_task(estimator: Any, X: Any, y: Any, sample_weight: Any, most: int) -> Iterator[FitTask | None]:
     """Yield a :class:`FitTask` for a fit, or None if no callback is registered. End the callbacks after the fit.
 
-    scikit-learn's decorator ``with_callbacks`` would do the same, but warnings of ``fit`` would then name a line of
-    scikit-learn instead of the user's.
+    scikit-learn's decorator ``with_callbacks`` would do the same. But warnings of ``fit`` would then name a line of
+    scikit-learn instead of a line of the user.
     """
     if not registered(estimator):
         yield None

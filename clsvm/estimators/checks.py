@@ -20,7 +20,7 @@ _TRIAL_ROWS = 20  # a kernel function is tried on this many rows before a fit
 Vector = NDArray[np.float64]
 Indices = NDArray[np.intp]
 _LARGEST = 1e100  # largest target, and largest sum of the coefficients' bounds, so that their squares do not overflow
-# With allow_all_zero_weights, scikit-learn's check accepts weights that are all 0, so that weights_of raises the error.
+# If scikit-learn's check has this option, it accepts weights that are all 0, so that weights_of raises the error.
 _ALLOWED = {"allow_all_zero_weights"} & signature(_check_sample_weight).parameters.keys()
 
 
@@ -42,7 +42,7 @@ def symmetric(K: NDArray[Any]) -> NDArray[Any]:
 
 
 def own_names(made: type, base: type) -> set[str]:
-    """Return the names that the class ``made`` and its mixins define in addition to its base class ``base``."""
+    """Return the names of attributes that ``made``, a subclass of ``base``, and its mixins define or override."""
 
     class Bare(base):
         """Define no attribute, to show the attributes that Python gives to every class."""
@@ -56,7 +56,7 @@ def check_values(kernel: Kernel, X: Any) -> None:
     kernel.check_domain(X)
     sample = X[:: -(-X.shape[0] // _TRIAL_ROWS)]
     K = kernel(sample)
-    # Another check raises the error for rows whose squared norm overflows.
+    # If a squared norm overflows, nan is no error here: another check reports the overflow.
     if np.isnan(K).any() and np.isfinite(kernel.sizes(sample)).all():
         raise ValueError(f"{kernel!r} is nan for some rows of X")
     if np.isfinite(K).all() and np.abs(K - K.T).max() > 1e-9 * np.abs(K).max():
@@ -93,7 +93,7 @@ def check_missing(y: Any, name: str = "y") -> None:
 
 
 def classes_of(y: Any) -> Labels:
-    """Return the classes and the class index of each label y (n,). Raises ValueError for fewer than two classes."""
+    """Return the distinct labels in y (n,) and each row's class index. Raises ValueError for fewer than two classes."""
     if isinstance(y, Labels):
         return y
     y = column_or_1d(y, warn=True)
@@ -135,8 +135,8 @@ def weights_of(sample_weight: Any, X: Any, error_start: str = "Invalid input") -
 def bounds_of(C: float, rows: Vector, by_class: Vector | None = None) -> Vector:
     """Return the bound of each row's coefficient, C * class weight * sample weight, (n,).
 
-    ``rows`` are the sample weights (n,). ``by_class`` are the weights (n,) of the rows' classes. Raises ValueError if
-    the sum of the bounds exceeds _LARGEST.
+    ``rows`` (n,) are the sample weights. ``by_class`` (n,) is the class weight of each row; None means 1. Raises
+    ValueError if the sum of the bounds exceeds _LARGEST.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         bounds = C * rows if by_class is None else C * by_class * rows
@@ -148,10 +148,10 @@ def bounds_of(C: float, rows: Vector, by_class: Vector | None = None) -> Vector:
 
 
 def class_weights(class_weight: Any, classes: NDArray[Any], y: NDArray[Any]) -> Vector:
-    """Return the weight of each of k classes, (k,), that the parameter class_weight gives for labels y (n,).
+    """Return the weights (k,) that the parameter class_weight gives to the k ``classes``. y (n,) are the rows' labels.
 
     Raises ValueError or TypeError unless class_weight is a dict of finite numbers >= 0, "balanced" or None. Weights of
-    classes outside y are ignored, as in scikit-learn.
+    classes that do not occur in y are ignored, as in scikit-learn.
     """
     with naming("class_weight"):
         weights = np.asarray(compute_class_weight(class_weight, classes=classes, y=y), np.float64)
@@ -172,7 +172,7 @@ class ClassBounds:
     weights
         class weights, (k,).
     index
-        index of each row's class, -1 for rows of other classes, (n,).
+        index in ``classes`` of each row's class, -1 for rows of classes that are left out, (n,).
     bounds
         bound of each row's coefficient, C * class weight * sample weight, (n,).
     """
@@ -186,8 +186,8 @@ class ClassBounds:
 def weighted_classes(index: Indices, weights: Vector, error_start: str) -> tuple[Indices, Indices]:
     """Return the numbers of the classes with a row of positive weight, and each row's index (n,) among these classes.
 
-    ``index`` (n,) is the class of each row, ``weights`` (n,) its weight. Rows of classes without a positive weight get
-    the index -1. Raises ValueError, with a message that begins with ``error_start``, if fewer than two classes remain.
+    ``index`` (n,) is the class of each row, ``weights`` (n,) its weight. Rows of the other classes get the index -1.
+    Raises ValueError if fewer than two classes remain. The message begins with ``error_start``.
     """
     left = np.unique(index[weights > 0])
     if len(left) < 2:

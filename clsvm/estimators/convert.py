@@ -62,7 +62,7 @@ def from_sklearn(model: Any, **params: Any) -> Any:
     made.support_, made._n_support = np.array(model.support_, np.int32), np.array(model.n_support_, np.int32)
     made.support_vectors_ = arrays.canonical(_float64(model.support_vectors_))
     kernel: Kernel | Precomputed = PRECOMPUTED
-    vectors = made.support_  # for a precomputed kernel: the columns of K of the support vectors
+    vectors = made.support_  # a precomputed kernel has no support vectors, but their columns in K
     if model.kernel in BUILTIN:
         given = {"gamma": float(model._gamma), "coef0": float(model.coef0), "degree": model.degree}
         kernel = make(model.kernel, **{p.name: given[p.name] for p in BUILTIN[model.kernel].parameters})
@@ -100,8 +100,8 @@ def to_sklearn(model: Any) -> Any:
     NotFittedError
         If ``model`` is not fitted.
     ValueError
-        If scikit-learn has no such model. scikit-learn lacks other kernel functions, models without offset, and
-        ``multi_class`` other than "ovo" for more than two classes.
+        If scikit-learn has no such model: the kernel is none of its named ones, the model has no offset, or
+        ``multi_class`` is not "ovo" for more than two classes.
     """
     kind = _other(model, _THEIRS, "clsvm")
     expansion: KernelModel = model.model_
@@ -144,7 +144,7 @@ def _other(model: Any, table: dict[Any, Any], whose: str) -> Any:
     """Return the class of the other library that corresponds to the class of ``model``.
 
     ``table`` maps classes of one library to classes of the other. ``whose`` is the name of the library of ``model``.
-    Raises TypeError for another object, NotFittedError if ``model`` is not fitted.
+    Raises TypeError if ``table`` lacks the class of ``model``, and NotFittedError if ``model`` is not fitted.
     """
     for one, other in table.items():
         if isinstance(model, one):
@@ -178,7 +178,7 @@ def _fitted_shell(kind: Any, vectors: Any, classes: NDArray[Any]) -> Any:
     """Return an estimator of the scikit-learn class ``kind``, fitted to one row of each class.
 
     A regression or one-class SVM is fitted to two rows. The fit sets the private attributes that the installed release
-    of scikit-learn needs.
+    of scikit-learn needs; the caller then replaces the model.
     """
     n, d = max(2, len(classes)), max(1, vectors.shape[1])
     rows = sparse.csr_matrix((np.arange(n), (np.arange(n), np.zeros(n, int))), (n, d), dtype=np.float64)
@@ -196,7 +196,7 @@ def _float64(array: Any) -> Any:
 
 
 def _stored(dense: NDArray[np.float64]) -> sparse.csr_matrix:
-    """Return a CSR matrix that stores zeros too, as scikit-learn does for coefficients of sparse rows."""
+    """Return ``dense`` as a CSR matrix that stores zeros too, as scikit-learn stores coefficients of sparse rows."""
     rows, columns = dense.shape
     structure = np.tile(np.arange(columns), rows), columns * np.arange(rows + 1)
     return sparse.csr_matrix((dense.ravel(), *structure), shape=dense.shape)

@@ -1,6 +1,6 @@
 """Define :class:`Machine`, the base class of the SVM estimators.
 
-Machine solves the dual problems that a subclass poses, and sets the learnt attributes.
+Machine solves the dual problems that a subclass defines, and sets the learnt attributes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from clsvm.problem import Problem, Subproblem
 from clsvm.tasks import CLASSES, TASKS
 
 Vector = NDArray[np.float64]
-# Group: dual problems to solve together, each with the index of its coefficients in the array of all coefficients.
+# Dual problems that are solved together, each with the index of its coefficients in the array of all coefficients.
 Group = list[tuple[Subproblem, Any]]
 _HARD_MARGIN = 1e30  # bound of the coefficients if C is infinite, for a hard margin
 
@@ -41,10 +41,10 @@ class Machine(KernelEstimator):
         return options if others else options.replace(device=one)
 
     def _last_coefficients(self, shape: tuple[int, int]) -> Vector | None:
-        """Return the coefficients (problems, n) of the last fit, from which a warm start begins.
+        """Return the coefficients of the last fit, from which a warm start begins, as an array of shape ``shape``.
 
-        ``shape`` is (problems, n). Rows that were added since the last fit have the coefficient 0. Return None if
-        warm_start is False or no fit came before.
+        The array has the lines of dual_coef_, and a column for each of n training rows. Rows that were added since the
+        last fit have coefficients 0. Return None if warm_start is False or no fit came before.
         """
         if not self.warm_start or not hasattr(self, "dual_coef_"):
             return None
@@ -61,10 +61,13 @@ class Machine(KernelEstimator):
     def _fit_groups(
         self, X: Any, groups: Iterable[Group], count: int, index: Indices, started: float, same_classes: bool = True
     ) -> None:
-        """Solve the dual problems, one group in ``groups`` after another, and set the learnt attributes.
+        """Solve groups of dual problems, one group after another, and set the learnt attributes.
 
-        The array of all coefficients has ``count`` lines, and a column for each of n rows. ``index`` (n,) is each row's
-        class. ``same_classes`` says whether a warm start may use the coefficients of the last fit.
+        groups: lists of subproblems, each with the index of its coefficients in the array (count, n) of all
+            coefficients.
+        index: class of each row, (n,).
+        started: perf_counter() at the start of the fit.
+        same_classes: whether a warm start may use the coefficients of the last fit.
         """
         rows, kernel = self._solver_rows(X)
         copies, shape = TASKS[self._task].copies, (count, len(index))
@@ -86,9 +89,10 @@ class Machine(KernelEstimator):
     def _set_learnt(
         self, X: Any, kernel: Kernel | Precomputed, fit: Fitted, coefficients: Vector, index: Indices
     ) -> None:
-        """Set the learnt attributes except classes_ after the solve ``fit``.
+        """Set the learnt attributes, except classes_, from the outcome ``fit``.
 
-        ``coefficients`` has a column for each of n training rows. ``index`` (n,) is each row's class.
+        ``coefficients`` has the lines of dual_coef_, and a column for each of n training rows. ``index`` (n,) is each
+        row's class.
         """
         report, of_classes = fit.report, TASKS[self._task].kind == CLASSES
         support = np.flatnonzero(coefficients.any(axis=0))
@@ -117,7 +121,7 @@ class Machine(KernelEstimator):
         self.model_ = self._kernel_model(kernel, vectors, n_support=self._n_support, plan=plan, dtype=self.dtype)
 
     def _formulate(self, y: Any, sample_weight: Any) -> list[Subproblem]:
-        """Return the dual problems of a fit to y (n,).
+        """Return the dual problems of a fit to the labels or targets y (n,).
 
         For a one-class SVM y is None, and sample_weight (n,) is given. nu-SVR's dual problem has each row twice. Raises
         NotImplementedError for Crammer and Singer's problem, which couples all classes.
@@ -127,21 +131,21 @@ class Machine(KernelEstimator):
     def _scaled(self, b: Vector, rho: Vector) -> tuple[Vector, Vector]:
         """Convert coefficients b (problems, n) and offsets rho of dual problems to those of the model.
 
-        rho is (problems, 1), or (problems, 2) for nu-SVC and nu-SVR. The model has one offset for each problem. b may
-        also hold values that are linear in the coefficients, such as decision values without offset.
+        rho is (problems, 1), or (problems, 2) for nu-SVC and nu-SVR. The model's offsets are (problems,). b may also be
+        decision values without offset, since they are linear in the coefficients.
         """
         return b, rho.mean(axis=1)  # the mean of two offsets of a dual problem is the model's offset
 
     def _check_margins(self, rho: Vector, problems: Sequence[Problem]) -> None:
-        """Warn if the offsets rho (problems, 2) of a nu-SVC's dual problems show that there is no margin.
+        """Warn if the offsets rho (problems, 2) of nu-SVC's dual problems show that two classes have no margin.
 
-        Other tasks do not warn. The warning names the largest nu that is feasible for all ``problems``.
+        The warning names the largest nu that is feasible for all ``problems``. Other tasks than nu-SVC do not warn.
         """
 
     def _solver_rows(self, X: Any, kernel: Kernel | None = None) -> tuple[Any, Kernel | Precomputed]:
-        """Return the rows and the kernel function for the solver.
+        """Return the rows and the kernel function in the form that a solver takes.
 
-        A task whose dual problem has two coefficients for each row gets all rows twice.
+        nu-SVR has two coefficients for each row, so its rows are returned twice, one copy after the other.
         """
         rows, made = super()._solver_rows(X, kernel)
         if (copies := TASKS[self._task].copies) > 1:
@@ -176,16 +180,16 @@ class Machine(KernelEstimator):
 
     @property
     def _bound(self) -> float:
-        """Return C as a finite number. An infinite C becomes _HARD_MARGIN, and a task without C has 1."""
+        """Return C as a finite number: _HARD_MARGIN for an infinite C, and 1 for a task without C."""
         C = float(self.C) if "C" in TASKS[self._task].parameters else 1.0
         return _HARD_MARGIN if np.isinf(C) else C
 
 
 def _started(one: Subproblem, start: Vector, copies: int) -> Subproblem:
-    """Return the dual problem ``one``, whose rows are repeated ``copies`` times, with the coefficients to start from.
+    """Return the subproblem ``one`` with the coefficients ``start`` (problems, n) to start from.
 
-    ``start`` (problems, n) has one coefficient for each row. If rows have two copies, a negative coefficient goes to
-    the copy with a negative lower bound, and a positive coefficient to the other copy.
+    nu-SVR's dual problem has two copies of each row. A negative coefficient then goes to the copy with lo < 0, and a
+    positive coefficient to the other copy.
     """
     if copies > 1:
         start = np.tile(start, copies)

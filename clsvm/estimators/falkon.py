@@ -1,7 +1,7 @@
 """Define the estimators that fit Nyström kernel machines by the Falkon method.
 
-The estimators are FalkonRegressor, FalkonClassifier, which minimises squared errors, and LogisticFalkonClassifier.
-Their base class :class:`Falkon` chooses inducing points and calls the solver in clsvm.nystrom.
+The estimators are FalkonRegressor, FalkonClassifier (by least squares) and LogisticFalkonClassifier. Their base class
+:class:`Falkon` chooses inducing points and calls the solver in clsvm.nystrom.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _Callback = Callable[[int, Vector, float], Any] | None
 class Targets(NamedTuple):
     """Hold the targets ``y`` (k, n) of k outputs, the row ``weights`` (n,) and the ``classes`` of a Falkon fit.
 
-    A regression has no classes.
+    For a regression ``classes`` is empty.
     """
 
     classes: NDArray[Any]
@@ -134,7 +134,7 @@ class Falkon(KernelEstimator):
         self._set_model(kernel, alpha, report.steps, plan, report.dtype)
 
     def _solver_callback(self, callback_task: FitTask, kernel: Kernel) -> Callable[[int, Vector, float], None]:
-        """Return a callback for the solver: it calls the user's callback, then scikit-learn's callbacks."""
+        """Return a callback for the solver, which calls the user's callback, then scikit-learn's callbacks."""
         callback_task.step()
 
         def stepped(step: int, coefficients: Vector, seconds: float) -> None:
@@ -155,12 +155,12 @@ class Falkon(KernelEstimator):
         return {name: value for name, value in vars(fitted).items() if name != "_callback_task"}
 
     def _set_model(self, kernel: Kernel, alpha: Vector, steps: int, plan: Plan | None, dtype: str) -> None:
-        """Set the attributes that hold the model, with coefficients alpha (k, m), and the number of steps."""
+        """Set dual_coef_, n_iter_ and model_, from coefficients alpha (k, m) and the number of solver steps."""
         self.dual_coef_, self.n_iter_ = alpha, steps
         count = np.zeros(max(1, len(self._labels)), np.int32)
-        count[0] = self.centers_.shape[0]  # inducing points have no class, so the first entry counts all
+        count[0] = self.centers_.shape[0]  # inducing points have no class, so the first entry counts all of them
         others: dict[str, Any] = {"n_support": count, "plan": plan, "dtype": dtype}
-        if self._loss(len(alpha)) == "logistic":  # P = 1 / (1 + exp(-f)); model files have no softmax of more classes
+        if self._loss(len(alpha)) == "logistic":  # two classes: P = 1 / (1 + exp(-f)); model files lack softmax
             others |= {"probA": np.array([-1.0]), "probB": np.zeros(1)}
         self.model_ = self._kernel_model(kernel, self.centers_, **others)
 
@@ -183,7 +183,7 @@ class Falkon(KernelEstimator):
         return nystrom.Centers(before, index if same else None, f"{before.shape[0]} of the fit before"), self.dual_coef_
 
     def _choose_centers(self, X: Any, kernel: Kernel, weights: Vector, random: RandomState) -> nystrom.Centers:
-        """Return the given inducing points, or draw some from the rows X (n, d) with positive ``weights`` (n,)."""
+        """Return the user's inducing points, or draw them from the rows X (n, d) with positive ``weights`` (n,)."""
         selection = self.center_selection
         if not isinstance(selection, str):
             given = self._given_centers(selection, X, kernel)
@@ -207,8 +207,8 @@ class Falkon(KernelEstimator):
     def _given_centers(self, given: Any, X: Any, kernel: Kernel) -> Any:
         """Check the inducing points that the user gave as center_selection, and return them dense or CSR, as X is.
 
-        Raises ValueError or TypeError if they are not rows with the features of X for which the kernel function is
-        defined.
+        Raises ValueError or TypeError if they are no rows of numbers, if their features are not those of X, or if the
+        kernel function is not defined for them.
         """
         asked = {"accept_sparse": "csr", "dtype": DTYPES, "order": "C", "input_name": "center_selection"}
         with naming("center_selection"):
@@ -329,8 +329,8 @@ class FalkonRegressor(RegressorMixin, Falkon):
 class FalkonClassifier(ClassifierMixin, Falkon):
     """Nyström kernel classification by least squares on labels -1 and 1 (see :class:`FalkonRegressor`).
 
-    For more than two classes, one output for each class separates it from all other classes. All outputs are fitted at
-    once.
+    For more than two classes, each class has an output that separates it from all other classes. All outputs are fitted
+    at once.
 
     Attributes
     ----------
@@ -366,9 +366,9 @@ class FalkonClassifier(ClassifierMixin, Falkon):
         set_parameters(self, locals())
 
     def _targets(self, index: checks.Indices, k: int) -> Vector:
-        """Return the targets -1 and 1, (k, n), of k outputs from the class number of each row, ``index`` (n,).
+        """Return the targets (k, n) of k outputs: 1 for the output of a row's class, -1 for the others.
 
-        For two classes there is one output, (1, n).
+        ``index`` (n,) is the class number of each row. For two classes, return one output (1, n): 1 for class 1.
         """
         signs = np.where(np.arange(k)[:, None] == index, 1.0, -1.0)
         return signs[1:] if k == 2 else signs

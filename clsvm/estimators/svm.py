@@ -32,7 +32,7 @@ class _Classifier(ClassifierMixin, Machine):
     """Fit a classifier. This is the base class of SVC and NuSVC, which define the dual problem of two classes."""
 
     _weights_error = "Invalid input"  # start of the error message for weights that leave fewer than two classes
-    multi_class = "ovo"  # NuSVC has no other strategy, and SVC has a parameter of this name
+    multi_class = "ovo"  # for NuSVC, which has no other strategy; SVC's parameter of this name replaces it
 
     def _problem(self, signs: Vector, bounds: Vector) -> Problem:
         """Return the dual problem of two classes.
@@ -55,7 +55,7 @@ class _Classifier(ClassifierMixin, Machine):
         self._fit_groups(X, self._groups(box), count, box.index, started, same_classes)
 
     def _groups(self, box: checks.ClassBounds) -> Iterator[Group]:
-        """Yield groups of dual problems that together make the fit, each group small enough for the host's memory."""
+        """Yield the dual problems of a fit, in groups that are small enough for the host's memory."""
         index, bounds, k, n = box.index, box.bounds, len(box.classes), len(box.index)
         if self.multi_class == "crammer_singer":
             yield [(Subproblem(np.arange(n), crammer_singer(index, bounds, k)), ...)]
@@ -70,7 +70,7 @@ class _Classifier(ClassifierMixin, Machine):
     def _class_bounds(self, y: Any, sample_weight: Any) -> checks.ClassBounds:
         """Return the classes of labels y (n,), and the bounds of the coefficients.
 
-        A class without a row of positive weight is left out. Raises ValueError if fewer than two classes remain.
+        Classes without a row of positive weight are left out. Raises ValueError if fewer than two classes remain.
         """
         classes, index = checks.classes_of(y)
         weights = checks.class_weights(self.class_weight, classes, classes[index])
@@ -80,16 +80,16 @@ class _Classifier(ClassifierMixin, Machine):
         return checks.ClassBounds(classes[left], weights[left], index, np.maximum(bounds, 0))
 
     def _class_pairs(self, k: int) -> list[Pair]:
-        """Return for k classes the positive and negative class of each binary problem.
+        """Return the positive and the negative class of each binary problem of a fit to k classes.
 
-        None in place of the negative class means all other classes.
+        None in place of the negative class stands for all other classes.
         """
         if k == 2:
             return [(1, 0)]
         return [*pairs(k)] if self.multi_class == "ovo" else [(i, None) for i in range(k)]
 
     def _subproblems(self, index: checks.Indices, class_pairs: Sequence[Pair], bounds: Vector) -> list[Subproblem]:
-        """Return the dual problem for each pair of classes in ``class_pairs``, over the rows of its classes.
+        """Return a dual problem for each pair of classes in ``class_pairs``, over the rows of these two classes.
 
         ``index`` (n,) is each row's class, -1 for rows left out. ``bounds`` (n,) are the bounds of the coefficients.
         """
@@ -138,7 +138,7 @@ class _Classifier(ClassifierMixin, Machine):
         return np.asarray(values[:, 1] - values[:, 0]) if coupled else values
 
     def _coef(self) -> Any:
-        """Return the weights (pairs, d) of the d features, a row for each pair of classes, for the linear kernel."""
+        """Return the linear kernel's weights (pairs, d) of the d features, a line for each pair of classes."""
         if not self.model_.of_pairs:
             return super()._coef()
         ends = np.cumsum(self.n_support_)
@@ -285,9 +285,10 @@ class NuSVC(_Classifier):
         return nu_svc(signs, float(self.nu), bounds)
 
     def _scaled(self, b: Vector, rho: Vector) -> tuple[Vector, Vector]:
-        """Scale coefficients b (problems, n) and offsets. Decision values become 1 and -1 on the margin's boundaries.
+        """Divide coefficients b (problems, n) and offsets by the margin; a margin that is not positive counts as 1.
 
-        Before scaling, decision values without offset are rho[:, 0] and rho[:, 1] on the two boundaries.
+        Decision values without offset are rho[:, 0] and rho[:, 1] on the margin's two boundaries. The returned
+        coefficients and offsets (problems,) give decision values 1 and -1 there.
         """
         r = self._margins(rho)
         r = np.where(r > 0, r, 1.0)
@@ -309,10 +310,11 @@ class NuSVC(_Classifier):
 
 
 def _pair_groups(class_pairs: Sequence[Pair], counts: checks.Indices, whole: bool) -> Iterator[Sequence[Pair]]:
-    """Divide binary problems into groups that are made and solved together, and yield the class pairs of each group.
+    """Yield the class pairs of groups of binary problems; the problems of a group are solved together.
 
-    ``class_pairs`` are the positive and negative class of each problem. ``counts`` (k,) are the numbers of rows of the
-    classes. A group has about COEFFICIENTS coefficients. If ``whole`` is true, all problems are in one group.
+    ``class_pairs`` has the positive and negative class of each problem. ``counts`` (k,) has the number of rows of each
+    class. A group has about COEFFICIENTS coefficients or MIN_PROBLEMS problems, whichever is more. If ``whole`` is
+    true, all problems are in one group.
     """
     rows = np.array([counts.sum() if j is None else counts[i] + counts[j] for i, j in class_pairs])
     size = max(COEFFICIENTS, MIN_PROBLEMS * int(rows.mean()))
@@ -324,9 +326,8 @@ def _pair_groups(class_pairs: Sequence[Pair], counts: checks.Indices, whole: boo
 def _dual_coef_index(pair: Pair, rows: checks.Indices, index: checks.Indices) -> tuple[checks.Indices, checks.Indices]:
     """Return the positions (line, column) of a binary problem's coefficients in the array of all coefficients.
 
-    The array has a column for each of n samples. For each class against the rest it has k lines, one for each class.
-    For pairs of classes it has the k - 1 lines of scikit-learn's dual_coef_. A sample of class a has its coefficient
-    against class b in line b - 1 if a < b, else in line b.
+    The array has a column for each of n samples, and the lines of dual_coef_. A sample of class a has its coefficient
+    against class b in line b - 1 if a < b, else in line b. A problem of class a against the rest has line a.
 
     pair: the two classes of the problem. rows: indices of its samples. index: class of each of the n samples, (n,).
     """
