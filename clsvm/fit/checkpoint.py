@@ -29,7 +29,7 @@ UNREADABLE = OSError, ValueError, LookupError, TypeError, EOFError, zipfile.BadZ
 def open_checkpoint(
     options: Options, X: Any, subproblems: Sequence[Subproblem], kernel: Kernel | Precomputed
 ) -> Iterator[Checkpoint | None]:
-    """Open the checkpoint file that ``options.checkpoint`` names; yield None if it names none.
+    """Yield the checkpoint of a fit in the file ``options.checkpoint``, or None if this option is None.
 
     An existing file is read. The file is written when the context ends, also if an error or Ctrl-C ends it. Raises
     CheckpointError as :meth:`Checkpoint.read` does.
@@ -57,7 +57,7 @@ class Checkpoint:
     Attributes
     ----------
     b
-        list of the coefficients (problems, m) of each subproblem, at first those from which the subproblem starts.
+        list of the coefficients (problems, m) of each subproblem over m rows; at first the coefficients to start from.
     changed
         whether the file lacks the current coefficients.
     """
@@ -114,7 +114,8 @@ class Checkpoint:
     def save(self, index: int, b: Vector, every: float = 0.0) -> None:
         """Keep the coefficients b of the subproblem with the index ``index``.
 
-        Write the file if at least ``every`` seconds have passed since it was last written. Raises OSError.
+        Write the file if at least ``every`` seconds have passed since it was last written. Raises OSError if this
+        fails.
         """
         with self._lock:
             self.b[index], self.changed = b.reshape(self.b[index].shape), True
@@ -122,7 +123,7 @@ class Checkpoint:
                 self.write()
 
     def write(self) -> None:
-        """Replace the file by one with the current coefficients. Raises OSError."""
+        """Replace the file by one with the current coefficients. Raises OSError if this fails."""
         with self._lock:
             b = np.concatenate([one.ravel() for one in self.b])
             content: dict[str, Any] = {"clsvm_checkpoint": self.VERSION, "b": b, **self._digests}

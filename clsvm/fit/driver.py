@@ -2,9 +2,9 @@
 
     for each dtype, float32 first unless the user chose float64, over the subproblems without a final result:
         small subproblems   many at a time on each device; the host finishes those that stall      solvers/batch.py
-        large subproblems   one after another; all over the same rows share one row cache          prepare.py
+        large subproblems   one after another; those over the same rows share one row cache        prepare.py
                             the host finishes those of few rows that stall                         host.py
-    rows on Dask's workers, or one subproblem for several devices: rows in shards                  sharded.py
+    if rows are on Dask's workers, or several devices solve one subproblem: rows in shards         sharded.py
 
 The limit max_time, the progress display and the checkpoint are for all subproblems of the fit together. Several devices
 take pieces of the work from one queue. A piece of work is a list of subproblems, each named by its index.
@@ -106,9 +106,10 @@ def _solve(context: FitContext) -> None:
 
 
 def _passes(context: FitContext, devices: Devices) -> None:
-    """Solve the subproblems without a final result.
+    """Solve the subproblems without a final result: first in ``options.dtype``, then in float64.
 
-    The first pass is in ``options.dtype``. The second is in float64, on the devices that support it.
+    The second pass takes the subproblems to which the first gave no final result. It uses only the devices that support
+    float64.
     """
     sizes = [len(one.rows) for one in context.subproblems]
     for dtype in DTYPES[DTYPES.index(context.options.dtype) :]:
@@ -122,7 +123,7 @@ def _passes(context: FitContext, devices: Devices) -> None:
             if small and context.seconds_left() > 0:
                 pieces = _small_pieces(sizes, small, len(capable), context.batch_size)
                 _run_on_devices(context, capable, pieces, partial(_solve_small, context, dtype))
-        except (MemoryLimitError, BufferSizeError):  # subproblems need less memory if solved one after another
+        except (MemoryLimitError, BufferSizeError):  # start again, one subproblem at a time, which takes less memory
             for index, size in enumerate(sizes):
                 if size <= context.max_batch_rows:
                     context.results.pop(index, None)
@@ -158,7 +159,7 @@ def _run_on_devices(
 
 
 def _counts(context: FitContext) -> str:
-    """Return a sentence for the report, which says how many subproblems each solver took."""
+    """Return a sentence for the report that says how many subproblems each solver took."""
     most, count = context.max_batch_rows, len(context.subproblems)
     large = sum(len(one.rows) > most for one in context.subproblems)
     return f"{count - large} problems of up to {most} rows solved whole, {large} by decomposition"
@@ -167,8 +168,7 @@ def _counts(context: FitContext) -> str:
 def _results(context: FitContext) -> list[Result]:
     """Return the result of each subproblem, in order.
 
-    If max_time ended the fit before a subproblem was begun, its result has the coefficients from which the subproblem
-    would have started.
+    If max_time ended the fit before a subproblem began, its result holds the coefficients to start from.
     """
     options = context.options
 
@@ -194,10 +194,10 @@ def _results(context: FitContext) -> list[Result]:
 
 
 def _suits_batch(context: FitContext, profile: Profile) -> bool:
-    """Return whether the batch solver shall take the fit's only subproblem, because it needs fewer kernel launches.
+    """Return whether the batch solver shall take the fit's only subproblem, to save kernel launches.
 
-    The batch solver suits few rows on a device with double precision. No option may ask for a layout, a working set, a
-    duality gap, a checkpoint or a small row cache, which the batch solver does not have.
+    This needs few rows, a device with double precision, and a cache_size that holds all of K. The batch solver ignores
+    the options for layout, working set, duality gap and checkpoint, so they must have their defaults.
     """
     (one,), options = context.subproblems, context.options
     if one.problem.constraint is Constraint.COUPLED or profile.wide != "double" or len(one.rows) > profile.batch_rows:
@@ -209,9 +209,10 @@ def _suits_batch(context: FitContext, profile: Profile) -> bool:
 
 
 def _batch_limits(devices: Sequence[Any], options: Options) -> tuple[int, int]:
-    """Return the most rows of a subproblem for the batch solver, and how many subproblems keep a device busy.
+    """Return two limits of the batch solver that hold for all ``devices``.
 
-    Every one of the ``devices`` can take a subproblem of so many rows.
+    The first is the most rows that a subproblem may have on every device. The second is the number of subproblems in a
+    batch that keep every device busy.
     """
     with ExitStack() as stack:
         streams = [stack.enter_context(Stream(device, options.memory_limit)) for device in devices]
@@ -221,8 +222,8 @@ def _batch_limits(devices: Sequence[Any], options: Options) -> tuple[int, int]:
 def _large_pieces(sizes: Sequence[int], large: list[int], n: int, devices: int) -> list[list[int]]:
     """Divide the subproblems with the indices ``large`` into pieces of work: lists of indices.
 
-    The subproblems over all n rows come first, in one piece for each device, since a piece has one row cache. Every
-    other subproblem is a piece by itself. These pieces are in the order of falling numbers of rows.
+    The subproblems over all n rows come first. They are divided into one piece for each device, because the subproblems
+    of a piece share a row cache. Every other subproblem is a piece by itself, and those with most rows come first.
 
     sizes: number of rows of each subproblem.
     """
@@ -234,8 +235,8 @@ def _large_pieces(sizes: Sequence[int], large: list[int], n: int, devices: int) 
 def _small_pieces(sizes: Sequence[int], todo: list[int], devices: int, batch_size: int) -> list[list[int]]:
     """Divide the subproblems with the indices ``todo`` into pieces of work, those with most rows first.
 
-    Each device gets several pieces, so that all devices end at about the same time. A piece has at least ``batch_size``
-    subproblems if there are enough.
+    A single device gets one piece. Each of several devices gets up to PIECES pieces, so that all devices end at about
+    the same time. A piece has at least ``batch_size`` subproblems if there are enough.
 
     sizes: number of rows of each subproblem.
     """
@@ -255,7 +256,7 @@ def _solve_large(context: FitContext, dtype: str, worker: Worker, pieces: Iterat
             if len(context.subproblems) > 1 and context.seconds_left() <= 0:
                 break
             some, rows = context.subproblems[indices[0]].rows, context.X
-            # The host may finish a subproblem of at most host.MOST rows, so its rows are taken from X on the host.
+            # The host may finish a subproblem of at most host.MOST rows, so it gets rows of X instead of the copy.
             if copied is not None and len(some) > host.MOST:
                 rows = copied[some] if len(some) < len(copied) else copied
             elif len(some) < context.X.shape[0] and not context.shards:
@@ -269,7 +270,7 @@ def _device_copy(context: FitContext, worker: Worker) -> Iterator[DeviceRows | N
     """Copy X to a discrete GPU and yield the copy if the large subproblems together have more rows than X.
 
     The rows of each subproblem are then laid out from the copy, so that X crosses the bus only once. Yield None on
-    other devices, with shards or a precomputed kernel, or if a copy does not pay or fit.
+    other devices, for shards or a precomputed kernel, and if a copy saves no time or does not fit.
     """
     options, X, kernel = worker.options, context.X, context.kernel
     sizes = [len(one.rows) for one in context.subproblems]
@@ -325,7 +326,8 @@ WIDE = 4096  # most columns of X for which the host computes a sample of K, sinc
 def _solve_small(context: FitContext, dtype: str, worker: Worker, pieces: Iterator[list[int]]) -> Generator[None]:
     """Solve small subproblems on one device.
 
-    Each piece of work is solved as a batch on the device; then the host finishes its unfinished subproblems.
+    Each piece of work is solved as a batch on the device. Then the host finishes the unfinished subproblems of the
+    piece.
     """
     if (first := next(pieces, None)) is None:
         return
@@ -347,8 +349,8 @@ def _solve_small(context: FitContext, dtype: str, worker: Worker, pieces: Iterat
 def _stored_plan(stream: Stream, dtype: str, X: Data, plans: tuple[Plan, Plan], sizes: list[int]) -> Plan | None:
     """Return the layout plan with which K of all rows is computed once, or None if that costs more than it saves.
 
-    Computing all of K pays if three conditions hold: the kernel matrices of all subproblems together have more values
-    than K, rows are long, and memory is large enough.
+    K of all rows is computed only with the kernel style "simd", and if three conditions hold. The kernel matrices of
+    the subproblems together have more values than K, rows are long, and K takes a small part of the memory.
 
     plans: the layout plan for products with all rows, and the plan for rows that are gathered for a subproblem.
     sizes: number of rows of each subproblem.
@@ -358,7 +360,7 @@ def _stored_plan(stream: Stream, dtype: str, X: Data, plans: tuple[Plan, Plan], 
     n, itemsize = X.shape[0], np.dtype(dtype).itemsize
 
     def cells(plan: Plan) -> float:
-        # A hybrid layout without dense columns is CSR, and its cost is listed as that of CSR.
+        # A hybrid layout without dense columns is CSR. The costs then lack the hybrid layout, and that of CSR holds.
         return plan.costs.get(plan.kind, plan.costs.get(CSR.name, np.inf))
 
     gathered_plan = plans[1]
@@ -435,10 +437,8 @@ class _SmallSolver:
     def on_host(self, todo: list[int]) -> None:
         """Finish subproblems on the host where that helps, and set the final status of all results.
 
-        The host takes a subproblem if SMO stalled. The host also takes a subproblem whose result float64 rounding
-        leaves uncertain, if K has smaller rounding errors on the host. In a fit of few subproblems, the host also takes
-        a subproblem whose relative gap at tol is large. The final status says whether time was over, or whether
-        rounding errors of float64 are too large for the tolerance.
+        The host helps a subproblem if :func:`host.tol_share` says so, for example because SMO stalled. The final status
+        becomes MAX_TIME if time is over, and PRECISION if rounding errors of float64 are too large for tol.
         """
         context, options, rounding = self.context, self.worker.options, host.EPS * self.scale.double
         for index in todo:
@@ -467,7 +467,7 @@ class _SmallSolver:
         return replace(result, seconds={}, trace=(), **self._description(result.dtype))
 
     def _description(self, dtype: str) -> dict[str, Any]:
-        """Return the report's texts for kernel values of ``dtype``: precision, device and layout of the rows."""
+        """Return fields of Result for a solve with kernel values of ``dtype``: precision, device and layout."""
         rows = self.gram.rows
         layout = f"{rows.describe()}, {rows.dtype}"
         return {"precision": dtype, "device": str(self.stream.info), "layout": layout}
@@ -496,9 +496,9 @@ class _SmallSolver:
             self.worker.progress(Point(now, steps, index, nan, nan, nan, violation, self.rows))
 
     def _needs_host(self, problem: Problem) -> bool:
-        """Return whether the host takes the problem at once, since kernel values are too coarse for the tolerance.
+        """Return whether the host shall solve the problem without SMO, because kernel values are too coarse for tol.
 
-        The device must have a finer dtype, and the host must be able to solve the problem.
+        Return False if the device has no finer dtype, or if the host cannot solve the problem.
         """
         dtype, tol = self.gram.rows.dtype, self.worker.options.tol
         insufficient = certificate.precision_insufficient(dtype, self.scale.in_dtype, problem, tol)

@@ -1,8 +1,8 @@
 """Solve or finish subproblems of few rows on the host.
 
-The host computes K in float64 and solves by the active set method (solvers/active_set.py). It takes subproblems for
-which SMO on a device stalls in float32 or takes very long. Its results need no further float64 check, since the
-gradient f is computed from the coefficients in float64.
+The host computes K in float64 and solves by the active set method (solvers/active_set.py). The host takes a subproblem
+if SMO on a device stalls in float32 or takes very long. The result needs no further float64 check, since the gradients
+f are computed from the coefficients in float64.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ from clsvm.solvers import active_set, certificate
 from clsvm.solvers.result import Result, Settings, ended
 from clsvm.threads import check_interrupt
 
-MOST, COUPLED = 4096, 600  # most coefficients of a problem; most for Crammer and Singer's coupled problems
+MOST, COUPLED = 4096, 600  # most coefficients of a problem that the host solves; COUPLED for Crammer and Singer's
 COPIES = 4  # number of matrices as large as K that a solve needs in memory, in addition to K
-EXTRA_STEPS = 4096  # SMO iterations on the device before the host takes over, added to the profile's ``patience``
+# The host takes over after patience * coefficients + EXTRA_STEPS SMO iterations; the device's profile has ``patience``.
+EXTRA_STEPS = 4096
 # If the relative gap exceeds COARSE_GAP at tol, the host solves on to the violation FINE_TOL * tol.
 COARSE_GAP, FINE_TOL = 3e-4, 1e-3
 FEW_ROWS, FEW_COARSE = 256, 1e-5  # FEW_COARSE replaces COARSE_GAP for at most FEW_ROWS rows, which take milliseconds
 SEVERAL = 200  # in a fit of more subproblems than this, the host does not solve more accurately than tol
 EPS = certificate.EPS
-# K is centred if the largest mean of a row of K is at least CONSTANT_SHARE times the mean diagonal of the centred K.
+# K is centred if a row of K has a mean of at least CONSTANT_SHARE times the mean diagonal of the centred K.
 CONSTANT_SHARE = 0.25
 QUICK = 1 << 26  # a K of at most so many multiply-adds takes the host less time than building an OpenCL program
 ON_HOST = 1 << 28  # most multiply-adds of a K that the host computes if the device could compute it too
@@ -58,11 +59,11 @@ def computes_quickly(stream: Stream, shape: tuple[int, int]) -> bool:
 def tol_share(
     kernel: Kernel | Precomputed, shape: tuple[int, int], found: Result | None, checked: Result | None, quick: bool
 ) -> float | None:
-    """Return the share of tol to which the host shall continue a solve, or None if the host has nothing to gain.
+    """Return the share s if the host shall continue a solve to the KKT violation s * tol, else None.
 
-    The host continues a result that stalled. If the host is ``quick``, it also continues a result within tol whose
-    relative gap is large. A result that float64 rounding on the device leaves uncertain is continued if K on the host
-    has smaller rounding errors.
+    The host continues a result that stalled. If the host is ``quick``, it also continues a result within tol that has a
+    large relative gap. If float64 rounding on the device leaves a result uncertain, the host continues if its K has
+    smaller rounding errors.
 
     shape: (n, d) of the rows.
     found: the result of SMO on the device, None if SMO could not begin.
@@ -105,11 +106,11 @@ class KernelValues(NamedTuple):
     shift: Vector | None = None
 
     def centred(self, problem: Problem) -> KernelValues:
-        """Return K less the means of its rows and columns, if the problem's coefficients add up to 0.
+        """Return K with its row and column means subtracted, if these are large and the coefficients add up to 0.
 
         Centring changes all gradients f of a problem by one constant, which the offset absorbs. Rounding errors become
-        smaller, because a large constant is taken out of K. A conditionally positive definite function, such as
-        -|x - y|^2, gets a K without negative eigenvalues.
+        smaller, because a large constant is taken out of K. With a conditionally positive definite function, such as
+        -|x - y|^2, the centred K has no negative eigenvalues.
         """
         if not problem.balanced:
             return self
@@ -137,10 +138,10 @@ class HostFit:
         self._values: KernelValues | None = None
 
     def finish(self, problem: Problem, before: Result | None, tol_share: float = 1.0, **asked: Any) -> Result:
-        """Solve ``problem`` from the result ``before`` if there is one, else from ``start``.
+        """Solve ``problem`` from the coefficients of ``before``, or from ``start`` in ``asked`` if that is None.
 
-        tol_share: the share of tol at which the solve ends.
-        asked: fields of Settings, in which max_iter and max_time are the iterations and seconds that remain.
+        tol_share: the solve ends at the KKT violation tol_share * tol.
+        asked: fields of Settings; max_iter and max_time are the iterations and seconds that remain.
         """
         options, began = self._options, perf_counter()
         settings = Settings(options.tol, options.gap_tol, **asked)
@@ -173,7 +174,7 @@ class HostFit:
                 settings.save(best)
             raise
         b, f = found.b, found.f
-        if values.shift is not None:  # add the constant b'shift, which centring K took from all f of a problem
+        if values.shift is not None:  # add the constant b'shift, which centring K subtracted from all f of a problem
             f = f + (b @ values.shift)[:, None]
         at = certificate.evaluate(problem, b, f)
         seconds, primal, dual = perf_counter() - began, float(at.primal.sum()), float(at.dual.sum())
@@ -199,7 +200,7 @@ class HostFit:
     def _kernel_values(self, problem: Problem) -> KernelValues:
         """Return K in float64, centred if the problem allows it.
 
-        The linear kernel of dense rows is computed from centred rows instead, which keeps all digits.
+        With the linear kernel and dense rows, the rows are centred instead of K, which loses fewer digits.
         """
         stream, X, kernel, scale = self._stream, self._X, self._kernel, self._rounding
         if isinstance(kernel, Precomputed) or self._plan is None:
@@ -219,7 +220,7 @@ class HostFit:
                     stream.free(*panel.buffers(), *gram.rows.buffers())
                 certificate.finite(K, kernel)
                 return KernelValues(K, scale).centred(problem)
-            except (MemoryLimitError, BufferSizeError):  # then the host computes K, which takes more time, less memory
+            except (MemoryLimitError, BufferSizeError):  # the host computes K below: more time, but less memory
                 pass
         with few_threads(m):
             K = kernel(X)

@@ -1,8 +1,8 @@
 """Prepare rows on a device for solves over them, and run these solves.
 
-Preparing chooses the layout, the precision and the sizes of working set and row cache. :meth:`PreparedFit.solve`
-solves one subproblem and hands it to the host if SMO stalls. If rounding errors of float64 are too large for the
-tolerance, the result gets the status PRECISION.
+Preparing chooses the layout, the precision, and the sizes of working set and row cache. :meth:`PreparedFit.solve`
+solves one subproblem, and hands it to the host if SMO stalls. If rounding errors of float64 are too large for tol, the
+result gets the status PRECISION.
 """
 
 from collections.abc import Iterator
@@ -35,13 +35,14 @@ from clsvm.solvers.result import Result, Settings
 
 WHOLE_SHARE = 0.5  # share of the free memory that all of K may take
 SHARED = 0.25  # share of the free memory that a copy of X, the laid-out rows and a solve's arrays may take together
-RANGE_SHARE = 1e-3  # targets are at most this share of the largest number that the device's sums can hold
+# The linear term q and K b of the start must be below RANGE_SHARE times the largest number in which the device sums.
+RANGE_SHARE = 1e-3
 
 
 class PreparedFit:
     """Hold rows (or a precomputed K) on a device, with the settings and the row cache that solves over them share.
 
-    If ``whole`` is true, many solves will follow, so all of K is computed before the first solve if memory holds it.
+    If ``whole`` is true, many solves will follow, so all of K is computed before the first solve if it fits in memory.
     Raises ValueError as :func:`products` does.
 
     Attributes
@@ -72,7 +73,7 @@ class PreparedFit:
         plan = plan or planned(stream.profile, X, kernel, options)
         if isinstance(X, DeviceRows):
             stream.reserve(X.nbytes)  # another stream allocated X, so its bytes must be counted here too
-        elif plan and X.shape[0] > host.MOST:  # with fewer rows X stays on the host, which may finish the problem
+        elif plan and X.shape[0] > host.MOST:  # a smaller X stays on the host, which may finish the problem
             X = on_device(stream, X, plan)
         self.gram, self._scales = products(stream, X, kernel, options, dtype, plan)
         exactly = exact.of_rows(self.gram, X, plan, options.device) if plan else exact.of_precomputed(X)
@@ -110,7 +111,7 @@ class PreparedFit:
         return certificate.precision_insufficient(self._dtype, self.settings.kernel_scale, problem, tol)
 
     def solve_smo(self, problem: Problem, **settings: Any) -> Result:
-        """Solve ``problem``, which has the same constraint and shape as the problems solved before.
+        """Solve ``problem`` by SMO; its constraint and shape must be those of the problems solved before.
 
         settings: fields of Settings for this solve alone.
         """
@@ -126,11 +127,11 @@ class PreparedFit:
     def solve(self, problem: Problem, **settings: Any) -> Result | None:
         """Solve ``problem`` by SMO, and finish it on the host if it has few rows and SMO does not suffice.
 
-        SMO does not suffice if it stalls, takes very many iterations, or cannot begin in this dtype. It does not
-        suffice either if tol is too coarse for the objective. Return None if a finer dtype shall solve the problem.
-        Raises ValueError for targets or weights near the end of the range of a device without double precision.
+        SMO does not suffice if it stalls, takes very many iterations, cannot begin in this dtype, or ends with a large
+        relative gap. Return None if a finer dtype shall solve the problem. Raises ValueError if targets or weights are
+        near the largest number of a device without double precision.
 
-        settings: the ``settings`` of :meth:`solve_smo`, among them start, max_iter and max_time.
+        settings: fields of Settings for this solve alone, among them start, max_iter and max_time.
         """
         self._disable_units(problem)
         self._check_range(problem, settings["start"])
@@ -166,7 +167,7 @@ class PreparedFit:
             )
 
     def _host_share(self, found: Result | None, most: int) -> float | None:
-        """Return the share of tol to which the host shall continue the SMO result, None if that gains nothing."""
+        """Return s if the host shall continue SMO's result to the KKT violation s * tol, None if that gains nothing."""
         checked = found and found.with_precision_status(self._double_error, self.settings)
         unfinished = replace(found, status=Status.STALLED) if found and found.unfinished(most) else found
         quick = self.settings.gap_tol is None and host.computes_quickly(self.stream, self._X.shape)
@@ -176,7 +177,7 @@ class PreparedFit:
         """Stop using matrix units (tensor cores) if their rounding errors are too large for tol.
 
         Matrix units can be disabled only before the first solve. If their errors are too large for a later problem,
-        that problem is solved in float64.
+        SMO does not solve that problem in this dtype.
         """
         gram = self.gram
         if gram.units and not self._solver and self.precision_insufficient(problem, self.settings.tol):
@@ -197,7 +198,7 @@ class PreparedFit:
 def on_one_device(
     rows: Any, kernel: Kernel | Precomputed, options: Options, dtype: str, plan: Plan | None
 ) -> Iterator[PreparedFit]:
-    """Open the device of ``options``, and lay out ``rows`` on it by ``plan``, or by a new plan if it is None."""
+    """Open the device of ``options``, and lay out ``rows`` on it by ``plan``, or by a new plan if ``plan`` is None."""
     with Stream(options.device, options.memory_limit) as stream:
         yield PreparedFit(stream, rows, kernel, options, dtype, plan)
 
@@ -207,8 +208,8 @@ def products(
 ) -> tuple[Operator, Scales]:
     """Return the operator for products with K(X, X), and the rounding errors of K.
 
-    The rows X are laid out on the device by ``plan``. With a precomputed kernel X is K. Raises ValueError if numbers
-    are too large for the dtype or memory is too small.
+    The rows X are laid out on the device by ``plan``. If the kernel is precomputed, X is K itself. Raises ValueError if
+    numbers are too large for the dtype or memory is too small.
     """
     if isinstance(kernel, Precomputed) or plan is None:
         largest = float(np.abs(X).max())
@@ -222,10 +223,10 @@ def products(
 
 
 def on_device(stream: Stream, X: Any, plan: Plan) -> Any:
-    """Copy X (n, d) to the device and return it as DeviceRows; return X itself if a copy does not pay or fit.
+    """Copy X (n, d) to the device and return the copy; return X itself if a copy saves no time or does not fit.
 
-    A copy pays on a device with memory of its own, for a dense layout. Rows that are laid out later, for a float64
-    check or a subproblem, then need not cross the bus again. The copy may take a small part of the device's memory.
+    A copy saves time on a device with memory of its own, for a dense layout. Rows that are laid out later, for a
+    float64 check or a subproblem, then need not cross the bus again.
     """
     if plan.kind != DENSE.name or stream.unified or stream.profile.wide == "pair":
         return X
@@ -239,7 +240,7 @@ def on_device(stream: Stream, X: Any, plan: Plan) -> Any:
 
 
 def planned(profile: Profile, X: Any, kernel: Kernel | Precomputed, options: Options) -> Plan | None:
-    """Return the plan of the layout of X that the options ask for; None if X is a precomputed K.
+    """Return the plan for the layout of X that the options ask for, or None if X is a precomputed K.
 
     Raises ValueError as layouts.choose does.
     """

@@ -1,7 +1,7 @@
 """Hold the state of an SVM fit and its outcome.
 
-:class:`FitContext` is the state that all devices of the fit share, :class:`Worker` counts what each device did, and
-:class:`Fitted` is the outcome.
+:class:`FitContext` is the state that all devices of the fit share. :class:`Worker` counts the seconds and bytes of each
+device. :class:`Fitted` is the outcome.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Worker:
     reason
         why working set and row cache have their sizes, in words.
     seconds
-        seconds by part of the work.
+        part of the work -> seconds.
     peak
         largest number of bytes that a device had allocated at a time.
     """
@@ -50,16 +50,16 @@ class Worker:
     peak: int = 0
 
     def lap(self, part: str, since: float) -> None:
-        """Add the seconds since perf_counter() was ``since`` to the ``part`` of the work."""
+        """Add to the seconds of a ``part`` of the work the time since ``since``, a value of perf_counter()."""
         self.add_seconds({part: perf_counter() - since})
 
     def add_seconds(self, seconds: Mapping[str, float], times: int = 1) -> None:
-        """Add to each part of the work its ``seconds``, divided by ``times``."""
+        """Add ``seconds`` (part of the work -> seconds), divided by ``times``, to the seconds of these parts."""
         for part, spent in seconds.items():
             self.seconds[part] = self.seconds.get(part, 0.0) + spent / times
 
     def add(self, others: Sequence[Worker]) -> None:
-        """Add the work of devices that ran at the same time; their seconds are averaged."""
+        """Add the work of devices that ran at the same time: the mean of their seconds, the largest of their peaks."""
         for one in others:
             self.plan = self.plan or one.plan
             self.add_seconds(one.seconds, len(others))
@@ -70,15 +70,15 @@ class Worker:
 class Fitted:
     """Hold the outcome of a fit: the results of its subproblems, and the report of the whole fit.
 
-    The argument ``before`` is the outcome of other subproblems of the same fit. The report and the attributes rho, dual
-    and steps cover those subproblems too, before the new ones.
+    The argument ``before`` is the outcome of other subproblems of the same fit, or None. The report and the attributes
+    rho, dual and steps cover those subproblems too, in front of the new ones.
 
     Attributes
     ----------
     results
         result of each subproblem, in order.
     rho
-        offsets (subproblems, groups).
+        offsets (problems, groups), where the rows of a group share an offset.
     dual
         dual objectives (subproblems,).
     steps
@@ -89,7 +89,7 @@ class Fitted:
 
     def __init__(self, results: Sequence[Result], run: Worker, seconds: float, before: Fitted | None = None) -> None:
         self.results, self.run, self.plan, self._seconds = results, run, run.plan, seconds
-        none = np.zeros((0, 0))  # drops b and f here: pairs of classes are fitted in groups to save this memory
+        none = np.zeros((0, 0))  # replaces b and f: pairs of classes are fitted in groups to save this memory
         self._all, self._reasons = [replace(one, b=none, f=none) for one in results], {run.reason: None}
         if before:
             self._all, self._reasons = before._all + self._all, before._reasons | self._reasons
@@ -160,7 +160,7 @@ class FitContext:
     batch_size
         number of subproblems in a batch that keep a device busy.
     few
-        whether there are so few small subproblems that the host may solve them more accurately than to tol.
+        whether small subproblems are few enough for the host to solve them more accurately than to tol.
     shards
         whether the rows are in shards.
     """
@@ -189,7 +189,7 @@ class FitContext:
         return -1 if self.options.max_iter < 0 else self.options.max_iter - steps
 
     def solve_settings(self, index: int) -> dict[str, Any]:
-        """Return the limits and checkpoints, as fields of Settings, for the next solve of a subproblem.
+        """Return max_iter, max_time, save and save_every of Settings for the next solve of a subproblem.
 
         index: index of the subproblem.
         """
@@ -202,7 +202,7 @@ class FitContext:
         }
 
     def rows(self, rows: NDArray[np.intp]) -> Any:
-        """Return the rows of X with the numbers ``rows``, or the kernel values among these rows if X is K."""
+        """Return the rows of X with the numbers ``rows``, or the kernel values between these rows if X is K."""
         return self.X[np.ix_(rows, rows)] if isinstance(self.kernel, Precomputed) else self.X[rows]
 
     def store(self, index: int, result: Result, last: bool = False) -> None:

@@ -66,19 +66,20 @@ class RemoteRows(Protocol):
     order: NDArray[np.intp]
 
     def lay_out(self, kernel: Kernel, options: Options, dtype: str) -> AbstractContextManager[ShardSet]:
-        """Return a context with the rows laid out in shards in ``dtype``."""
+        """Return a context manager that yields the rows, laid out in shards in ``dtype``."""
 
 
 def is_remote(X: Any) -> TypeGuard[RemoteRows]:
-    """Return whether X is RemoteRows. The test avoids isinstance with a protocol, which is slow for small fits."""
+    """Return whether X is RemoteRows. The test avoids isinstance of a protocol, which would slow down small fits."""
     return hasattr(X, "lay_out")
 
 
 @contextmanager
 def in_shards(X: Any, kernel: Kernel | Precomputed, options: Options, dtype: str) -> Iterator[ShardedFit]:
-    """Lay out X in shards: RemoteRows where they are stored, an array on the devices of ``options``.
+    """Lay out X in shards, and yield a :class:`ShardedFit` over them.
 
-    Raises ValueError for a precomputed kernel.
+    RemoteRows are laid out where they are stored, an array on the devices of ``options``. Raises ValueError for a
+    precomputed kernel.
     """
     if isinstance(kernel, Precomputed):
         raise ValueError(
@@ -95,7 +96,7 @@ def in_shards(X: Any, kernel: Kernel | Precomputed, options: Options, dtype: str
 class ShardedFit:
     """Solve subproblems over rows in shards, as :class:`prepare.PreparedFit` does over rows on one device.
 
-    stream: the device that solves the dual over working sets.
+    stream: the device that solves the dual problem of each working set.
     laid: the shards.
     home: the rows from which the shards were laid out.
     """
@@ -118,7 +119,7 @@ class ShardedFit:
     def solve(self, problem: Problem, **settings: Any) -> Result | None:
         """Solve ``problem``; return None if a finer dtype shall solve it.
 
-        settings: fields of Settings for this solve. Raises ValueError for coupled problems.
+        settings: fields of Settings for this solve. Raises ValueError for Crammer and Singer's problem.
         """
         if problem.constraint is Constraint.COUPLED:
             raise ValueError("multi_class='crammer_singer' needs one device, got rows on several devices")

@@ -36,28 +36,28 @@ from clsvm.report import Progress
 Vector = NDArray[np.float64]
 Rows = NDArray[np.intp]
 JobId = tuple[int, int]  # (number of the candidate, number of the fold): identifies a fit
-UNSHARED: tuple[Any, ...] = ()  # key of a job that shares no work with other jobs
-_WRITE_EVERY = 10.0  # seconds between two writes of a checkpoint, at least
+UNSHARED: tuple[Any, ...] = ()  # key of a fit that shares no work with other fits
+_WRITE_EVERY = 10.0  # least seconds between two writes of a checkpoint
 # If the shared work of several fits raises an error in FIT_ERRORS, the estimator's own ``fit`` is called for each fit.
 FIT_ERRORS = (ValueError, TypeError, NotImplementedError, MemoryError, ClsvmError)
 
 
 @dataclass(frozen=True)
 class FoldResult:
-    """Hold the result of a fit to the training rows of a fold: decision values of some rows, such as the test rows.
+    """Hold the result of a fit to a fold's training rows: decision values of the test rows and perhaps other rows.
 
     Attributes
     ----------
     values
-        decision values, (rows,) for one dual problem or output, else (rows, problems); rows are in ascending order.
+        decision values, (rows,) for one dual problem or output, else (rows, problems), in ascending order of rows.
     seconds
         wall time of the fit.
     converged
         whether the solve converged.
     offsets
-        intercepts rho (problems,) that were subtracted from the sums of kernel values; not used for Falkon models.
+        offsets rho (problems,) that are already subtracted in ``values``; not used for Falkon models.
     predicted
-        predicted classes (rows,), or None if they are to be computed from ``values``. If they are given, ``values`` has
+        predicted classes (rows,), or None if they are to be computed from ``values``. If they are given, ``values`` is
         the result of decision_function.
     """
 
@@ -242,15 +242,16 @@ class Fits:
         return copied.results
 
     def _with_device(self, job: Job, device: Any) -> Job:
-        """Return the fit with this device set in its estimator, unless the candidate itself sets a device."""
+        """Return the fit, its estimator set to this device unless the parameter grid sets the device."""
         if "device" in self.candidates[job.candidate]:
             return job
         return job._replace(estimator=clone(job.estimator).set_params(device=device))
 
     def _run_group(self, group: Group) -> Iterator[None]:
-        """Run the fits of a group with shared work, then the others one by one by the estimator's own ``fit``.
+        """Run the fits of a group with shared work, and those left without a result by the estimator's own ``fit``.
 
-        Yield whenever a fit is done. The first fit that succeeds after such a failure warns with the reason.
+        Yield whenever a fit is done. If the shared work raised an error, warn with its message after the first ``fit``
+        that succeeds.
         """
         reason = ""
         try:
@@ -269,7 +270,7 @@ class Fits:
     def _groups(self, only: Sequence[JobId] | None = None) -> list[Group]:
         """Return the fits that have no result yet, grouped by their keys. The group of unshared fits comes last.
 
-        ``only`` limits the fits to these numbers (candidate, fold). None means all fits.
+        ``only`` lists the numbers (candidate, fold) of the fits to return; None means all fits.
         """
         groups: list[Group] = []
         for candidate, values in enumerate(self.candidates):
@@ -322,9 +323,9 @@ class Fits:
             return error
 
     def reduced(self, found: FoldResult, decoder: Decoder) -> FoldResult:
-        """Return a result in which predictions replace the decision values of all pairs of classes.
+        """Return ``found`` with predicted classes, which take less memory than decision values of all pairs of classes.
 
-        If there are no pairs, or if ``keep_pairs`` is set, return the result unchanged.
+        If there are no pairs, or if ``keep_pairs`` is set, return ``found`` unchanged.
         """
         if self.keep_pairs or not decoder.of_pairs:
             return found
@@ -372,7 +373,7 @@ def _without_convergence_warnings() -> warnings.catch_warnings[None]:
 def _pieces(groups: list[Group], workers: int) -> list[Group]:
     """Return groups of fits for a number of workers. If there are fewer groups than workers, split groups by folds.
 
-    Each part of a split group computes its own kernel values, so groups are split only for workers without a group.
+    Each part of a split group computes its own kernel values, so groups are split only if a worker would get no group.
     """
     parts, pieces = -(-workers // max(1, sum(group.key != UNSHARED for group in groups))), []
     for group in groups:

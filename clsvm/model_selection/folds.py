@@ -88,7 +88,7 @@ class Folds(Fits):
                     continue
                 last.pop(job.candidate, None)
                 if (len(last) + 1) * sum(5 * one.problem.q.nbytes for one in solved) <= MAX_START_BYTES:
-                    last[job.candidate] = solved  # lo, hi, q, b and f of each
+                    last[job.candidate] = solved  # 5 arrays as large as q in each: lo, hi, q, b and f
                 values, offsets = zip(*(one.decision_values(job.estimator) for one in solved), strict=True)
                 values_of_fold = np.stack([one[self.stored_rows[job.fold]] for one in values], axis=1)
                 values_of_fold = values_of_fold[:, 0] if len(solved) == 1 else values_of_fold
@@ -100,8 +100,8 @@ class Folds(Fits):
     def _subproblems(self, job: Job, stream: Stream) -> list[Subproblem]:
         """Return the dual problems of a fit, or an empty list if the estimator's own ``fit`` is to be called.
 
-        The estimator's ``fit`` is called if the targets are invalid, or if there are several dual problems that are
-        small enough to be solved in one batch.
+        That is so if the targets are invalid. It is also so if there are several dual problems that are small enough to
+        be solved in one batch.
         """
         try:
             subproblems = job.estimator._formulate(*self.targets(job.fold))
@@ -117,7 +117,7 @@ class Folds(Fits):
 
         Each solve starts from the solution of the similar fit ``before``, if there is one. If rounding of kernel values
         could move a decision value by more than DECISION_ERROR, the solve continues until it is certified in float64.
-        Return an empty list if that does not suffice. The estimator's own ``fit`` is then called.
+        Return an empty list if a solve stalls or the dtype is too coarse. The estimator's own ``fit`` is then called.
         """
         estimator, began = job.estimator, perf_counter()
         options, copies = self.options(estimator), TASKS[estimator._task].copies
@@ -148,15 +148,17 @@ class FoldSolution(NamedTuple):
     solution: Result
 
     def start(self, problem: Problem) -> dict[str, Any]:
-        """Return solver settings that start ``problem``, which has other bounds or other rows, from this solution.
+        """Return settings with which the solver starts on ``problem`` from this solution.
+
+        ``problem`` has other bounds or other training rows than the problem of this solution.
 
         Free coefficients are scaled by the ratio of the bounds, and bounded coefficients move to the new bound. A row
         that is new in ``problem`` starts at lo, at hi or at 0, according to its gradient f. If ``problem`` fixes
         another sum of the coefficients, coefficients of the rows nearest to the margin are changed to give this sum.
 
-        The setting ``start`` has the coefficients b to start from. The setting ``known_gradient`` has scaled
-        coefficients of this solution, and the gradient f for them. The solver updates this gradient by one row of K for
-        each coefficient that differs between the two settings.
+        The setting ``start`` has the coefficients to start from. The setting ``known_gradient`` has scaled coefficients
+        of this solution, and the gradient f for them. The solver updates this f by one row of K for each coefficient
+        that differs between the two settings.
         """
         old, found = self.problem, self.solution
         responses, ratio = found.f - old.q, old.ratio(problem)
@@ -171,8 +173,8 @@ class FoldSolution(NamedTuple):
     def certified(self, prepared: PreparedFit, stored_rows: Rows, settings: dict[str, Any]) -> FoldSolution:
         """Return this solution if kernel values in float64 certify it. Otherwise return the result of a longer solve.
 
-        The gradient f of the rows ``stored_rows`` is computed from kernel values in float64. ``settings`` are settings
-        of the solver.
+        The returned gradients f of the rows ``stored_rows`` come from kernel values in float64. ``settings`` are for
+        the longer solve.
         """
         problem, found, exact = self.problem, self.solution, prepared.settings.exact
         assert exact
@@ -214,7 +216,7 @@ def _order(job: Job) -> list[float]:
 def _solve_settings(options: Options, spent: float, steps: int = 0) -> dict[str, Any]:
     """Return the solver settings of one solve, without a certificate in float64 and without a report.
 
-    ``spent`` are the seconds of max_time, and ``steps`` the iterations of max_iter, that earlier solves have used.
+    ``spent`` are the seconds, and ``steps`` the iterations, that earlier solves used of max_time and max_iter.
     """
     left = None if options.max_time is None else options.max_time - spent
     most = options.max_iter if options.max_iter < 0 else max(0, options.max_iter - steps)
@@ -230,7 +232,7 @@ class NystromFolds(Fits):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self._kernels: dict[int, tuple[Any, str]] = {}  # candidate -> kernel function, hash of center settings
+        self._kernels: dict[int, tuple[Any, str]] = {}  # candidate -> kernel function, hash of what decides on centers
 
     def key(self, job: Job) -> tuple[Any, ...]:
         estimator, options, selection = job.estimator, self.options(job.estimator), job.estimator.center_selection
@@ -266,7 +268,7 @@ class NystromFolds(Fits):
         """Solve several fits as the outputs of one problem, and store their results.
 
         ``last`` maps a fold to the coefficients (k, m) of its last fit, from which the solve starts. If the solve
-        stalls and the device has a more precise dtype, store nothing.
+        stalls and the device has a more precise dtype, store nothing, so that the estimator's own ``fit`` is called.
         """
         began, estimator, folds = perf_counter(), part[0].estimator, [job.fold for job in part]
         start = np.concatenate([last[fold] for fold in folds]) if last.keys() >= {*folds} else None

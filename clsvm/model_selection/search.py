@@ -103,8 +103,8 @@ class _SearchCV(GridSearchCV):
         if self._needs_grid_search():
             if self.checkpoint is not None:
                 raise ValueError(
-                    "checkpoint is for fits that share work: expected an estimator without steps before it, with "
-                    "clsvm's own methods and without callbacks on it or on the search, got "
+                    "checkpoint is for fits that share work: expected an estimator of clsvm without steps before it, "
+                    "with no method overridden, and without callbacks on it or on the search, got "
                     f"{type(self.estimator).__name__}{' with callbacks' * registered(self, self.estimator)}"
                 )
             return super().fit(X, y, **params)
@@ -144,7 +144,7 @@ class _SearchCV(GridSearchCV):
         """Return whether scikit-learn's GridSearchCV has to run the fits, because they cannot share work.
 
         Fits cannot share work for a Pipeline, with callbacks, or for a user's subclass that defines more than a
-        constructor. Return False for an estimator of another library, for which :meth:`fit` raises TypeError.
+        constructor. Return False for other estimators that are not clsvm's, for which :meth:`fit` raises TypeError.
         """
         estimator = self.estimator
         if isinstance(estimator, Pipeline):
@@ -165,14 +165,14 @@ class SVCSearchCV(_SearchCV):
     ----------
     estimator : estimator of clsvm, or pipeline
         SVC, NuSVC, SVR, NuSVR or OneClassSVM, or a Pipeline that ends in one of them. OneClassSVM needs ``scoring``;
-        y may then be None. GridSearchCV runs the fits of a Pipeline, which transforms each fold's rows differently, and
-        fits with scikit-learn's callbacks, without a checkpoint. Fits with ``multi_class="crammer_singer"`` and small
-        problems of more than two classes share no work.
+        y may then be None. A Pipeline transforms each fold's rows differently, so GridSearchCV runs its fits. It also
+        runs fits with scikit-learn's callbacks. Both lack a checkpoint. Fits with ``multi_class="crammer_singer"`` and
+        small problems of more than two classes share no work.
     param_grid, scoring, refit, cv, error_score, return_train_score, verbose
-        As in GridSearchCV. A scoring function gets row numbers in place of X, and passes them on to its estimator. This
-        estimator has scikit-learn's methods of prediction, and no parameters.
+        As in GridSearchCV. A scoring function gets row numbers in place of X, and an estimator that predicts from row
+        numbers. This estimator lacks the parameters of the fitted one.
     n_jobs, pre_dispatch
-        As in GridSearchCV if the search uses GridSearchCV, else without effect.
+        As in GridSearchCV if GridSearchCV runs the fits, else without effect.
     checkpoint : path or None
         File of results. The search continues from this file if it exists. The file is written every few seconds, at
         the end and on Ctrl-C. A checkpoint of another search raises CheckpointError.
@@ -181,8 +181,8 @@ class SVCSearchCV(_SearchCV):
     -----
     A fit to a fold uses kernel values in ``dtype``, and stops at ``tol``. If rounding errors of the kernel values could
     move a decision value by more than 0.005, the fit continues until it is certified in float64. If the fit stalls, the
-    estimator's own ``fit`` is called for this fold. ``best_estimator_`` is always fitted by its own ``fit``. Times in
-    ``cv_results_`` are those of the solver alone.
+    estimator's own ``fit`` is called for this fold. ``best_estimator_`` is always fitted by its own ``fit``. Fit times
+    in ``cv_results_`` are those of the solver alone.
     """
 
     _estimator_class, _estimator_name, _folds = Machine, "one of clsvm's support vector machines", Folds
@@ -199,17 +199,17 @@ class FalkonSearchCV(_SearchCV):
     Parameters
     ----------
     estimator : estimator of clsvm, or pipeline
-        A Falkon estimator, or a Pipeline that ends in one. GridSearchCV runs the fits of a Pipeline, and fits with
-        scikit-learn's callbacks, without a checkpoint.
+        A Falkon estimator, or a Pipeline that ends in one. GridSearchCV runs the fits of a Pipeline and fits with
+        scikit-learn's callbacks. Both lack a checkpoint.
     param_grid, scoring, refit, cv, error_score, return_train_score, verbose, n_jobs, pre_dispatch, checkpoint
         As in :class:`SVCSearchCV`.
 
     Notes
     -----
-    The inducing points of all folds are drawn once from all rows, and gamma="scale" uses the variance of
-    all rows. GridSearchCV would use the training rows of each fold. Therefore a fit depends on the features of its test
-    rows, but not on their targets. ``best_estimator_`` is fitted by its own ``fit``. The time of fits that were solved
-    together is divided equally among them in ``cv_results_``.
+    The inducing points of all folds are drawn once from all rows, and gamma="scale" uses the variance of all rows.
+    GridSearchCV would use the training rows of each fold. Therefore a fit depends on the features of its test rows, but
+    not on their targets. ``best_estimator_`` is fitted by its own ``fit``. Fits that were solved together have equal
+    shares of the time in ``cv_results_``.
     """
 
     _estimator_class, _estimator_name, _folds = Falkon, "one of clsvm's Falkon estimators", NystromFolds
@@ -234,8 +234,8 @@ def copy_attributes(search: GridSearchCV, result: GridSearchCV, X: Any, y: Any, 
 class LookupSearch(GridSearchCV):
     """Run scikit-learn's search with an estimator that looks up results (:class:`LookupEstimator`).
 
-    scikit-learn first checks its arguments, then ``work`` runs all fits, then scikit-learn computes the scores. Each
-    candidate is identified by its number, because scikit-learn passes on copies of parameter values.
+    scikit-learn first checks the arguments of the search. Then ``work`` runs all fits, and scikit-learn computes the
+    scores. Each candidate is identified by its number, because scikit-learn copies parameter values.
 
     Attributes
     ----------
@@ -265,7 +265,7 @@ def _if_estimator_has_it(method: Any) -> Any:
 class LookupEstimator(BaseEstimator):
     """Replace an estimator in scikit-learn's search: look up results of fits that were run before.
 
-    Its methods take row numbers (n, 1) in place of X.
+    The methods take row numbers (n, 1) in place of X.
 
     Attributes
     ----------
