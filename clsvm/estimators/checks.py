@@ -20,7 +20,7 @@ _TRIAL_ROWS = 20  # a kernel function is tried on this many rows before a fit
 Vector = NDArray[np.float64]
 Indices = NDArray[np.intp]
 _LARGEST = 1e100  # largest target, and largest sum of the coefficients' bounds, so that their squares do not overflow
-# If scikit-learn's check has this option, it accepts weights that are all 0, so that weights_of raises the error.
+# With allow_all_zero_weights, new releases of scikit-learn accept weights that are all 0; weights_of then refuses them.
 _ALLOWED = {"allow_all_zero_weights"} & signature(_check_sample_weight).parameters.keys()
 
 

@@ -62,7 +62,7 @@ def from_sklearn(model: Any, **params: Any) -> Any:
     made.support_, made._n_support = np.array(model.support_, np.int32), np.array(model.n_support_, np.int32)
     made.support_vectors_ = arrays.canonical(_float64(model.support_vectors_))
     kernel: Kernel | Precomputed = PRECOMPUTED
-    vectors = made.support_  # a precomputed kernel has no support vectors, but their columns in K
+    vectors = made.support_  # for a precomputed kernel the model holds the numbers of the columns of K that it needs
     if model.kernel in BUILTIN:
         given = {"gamma": float(model._gamma), "coef0": float(model.coef0), "degree": model.degree}
         kernel = make(model.kernel, **{p.name: given[p.name] for p in BUILTIN[model.kernel].parameters})
@@ -100,7 +100,7 @@ def to_sklearn(model: Any) -> Any:
     NotFittedError
         If ``model`` is not fitted.
     ValueError
-        If scikit-learn has no such model: the kernel is none of its named ones, the model has no offset, or
+        If scikit-learn has no such model: the kernel is none of its built-in kernels, the model has no offset, or
         ``multi_class`` is not "ovo" for more than two classes.
     """
     kind = _other(model, _THEIRS, "clsvm")
@@ -178,7 +178,7 @@ def _fitted_shell(kind: Any, vectors: Any, classes: NDArray[Any]) -> Any:
     """Return an estimator of the scikit-learn class ``kind``, fitted to one row of each class.
 
     A regression or one-class SVM is fitted to two rows. The fit sets the private attributes that the installed release
-    of scikit-learn needs; the caller then replaces the model.
+    of scikit-learn needs. The caller then overwrites coefficients and support vectors.
     """
     n, d = max(2, len(classes)), max(1, vectors.shape[1])
     rows = sparse.csr_matrix((np.arange(n), (np.arange(n), np.zeros(n, int))), (n, d), dtype=np.float64)

@@ -26,7 +26,7 @@ from clsvm.problem import Problem, Subproblem
 from clsvm.tasks import CLASSES, TASKS
 
 Vector = NDArray[np.float64]
-# Dual problems that are solved together, each with the index of its coefficients in the array of all coefficients.
+# A Group: dual problems that are solved together, each with the index of its coefficients in the array of all of them.
 Group = list[tuple[Subproblem, Any]]
 _HARD_MARGIN = 1e30  # bound of the coefficients if C is infinite, for a hard margin
 
@@ -132,7 +132,7 @@ class Machine(KernelEstimator):
         """Convert coefficients b (problems, n) and offsets rho of dual problems to those of the model.
 
         rho is (problems, 1), or (problems, 2) for nu-SVC and nu-SVR. The model's offsets are (problems,). b may also be
-        decision values without offset, since they are linear in the coefficients.
+        decision values without offset, which are scaled as the coefficients are.
         """
         return b, rho.mean(axis=1)  # the mean of two offsets of a dual problem is the model's offset
 

@@ -52,9 +52,12 @@ class Targets(NamedTuple):
 class Falkon(KernelEstimator):
     """Fit f(x) = sum_j alpha_j K(x, c_j) + intercept with m inducing points c_j.
 
-    This is the base class of the Falkon estimators. For rows x_i with targets y_i and weights w_i a fit minimises
-    (1 / sum_i w_i) * sum_i w_i loss(f(x_i), y_i) + (penalty / 2) * |f|^2 over the coefficients alpha_j. Here |f| is the
-    norm of f in the kernel's function space, without the intercept.
+    This is the base class of the Falkon estimators. For rows x_i with targets y_i and weights w_i, a fit minimises over
+    the coefficients alpha_j
+
+        (1 / sum_i w_i) * sum_i w_i loss(f(x_i), y_i) + (penalty / 2) * |f|^2
+
+    Here |f| is the norm of f, without the intercept, in the kernel's function space.
     """
 
     _table = TABLE
@@ -207,8 +210,8 @@ class Falkon(KernelEstimator):
     def _given_centers(self, given: Any, X: Any, kernel: Kernel) -> Any:
         """Check the inducing points that the user gave as center_selection, and return them dense or CSR, as X is.
 
-        Raises ValueError or TypeError if they are no rows of numbers, if their features are not those of X, or if the
-        kernel function is not defined for them.
+        Raises ValueError or TypeError for rows that are invalid, have other features than X, or lie outside the domain
+        of the kernel function.
         """
         asked = {"accept_sparse": "csr", "dtype": DTYPES, "order": "C", "input_name": "center_selection"}
         with naming("center_selection"):
@@ -368,7 +371,7 @@ class FalkonClassifier(ClassifierMixin, Falkon):
     def _targets(self, index: checks.Indices, k: int) -> Vector:
         """Return the targets (k, n) of k outputs: 1 for the output of a row's class, -1 for the others.
 
-        ``index`` (n,) is the class number of each row. For two classes, return one output (1, n): 1 for class 1.
+        ``index`` (n,) is the class number of each row. For two classes, return one output (1, n), which is 1 for class 1.
         """
         signs = np.where(np.arange(k)[:, None] == index, 1.0, -1.0)
         return signs[1:] if k == 2 else signs

@@ -138,7 +138,7 @@ class _Classifier(ClassifierMixin, Machine):
         return np.asarray(values[:, 1] - values[:, 0]) if coupled else values
 
     def _coef(self) -> Any:
-        """Return the linear kernel's weights (pairs, d) of the d features, a line for each pair of classes."""
+        """Return the linear kernel's weights (problems, d) of the d features, a line for each binary problem."""
         if not self.model_.of_pairs:
             return super()._coef()
         ends = np.cumsum(self.n_support_)
@@ -152,8 +152,8 @@ class _Classifier(ClassifierMixin, Machine):
 class SVC(_Classifier):
     """C-support vector classification on an OpenCL device.
 
-    More than two classes are solved as binary problems of each pair of classes, of each class against the rest, or as
-    one problem by Crammer and Singer's formulation (``multi_class``).
+    ``multi_class`` says how to solve more than two classes: by a binary problem for each pair of classes or for each
+    class against the rest, or by the single problem of Crammer and Singer.
 
     Attributes
     ----------

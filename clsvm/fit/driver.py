@@ -256,7 +256,7 @@ def _solve_large(context: FitContext, dtype: str, worker: Worker, pieces: Iterat
             if len(context.subproblems) > 1 and context.seconds_left() <= 0:
                 break
             some, rows = context.subproblems[indices[0]].rows, context.X
-            # The host may finish a subproblem of at most host.MOST rows, so it gets rows of X instead of the copy.
+            # The host may finish a subproblem of at most host.MOST rows, so its rows are not taken from the copy.
             if copied is not None and len(some) > host.MOST:
                 rows = copied[some] if len(some) < len(copied) else copied
             elif len(some) < context.X.shape[0] and not context.shards:
@@ -349,8 +349,8 @@ def _solve_small(context: FitContext, dtype: str, worker: Worker, pieces: Iterat
 def _stored_plan(stream: Stream, dtype: str, X: Data, plans: tuple[Plan, Plan], sizes: list[int]) -> Plan | None:
     """Return the layout plan with which K of all rows is computed once, or None if that costs more than it saves.
 
-    K of all rows is computed only with the kernel style "simd", and if three conditions hold. The kernel matrices of
-    the subproblems together have more values than K, rows are long, and K takes a small part of the memory.
+    K of all rows is computed only on devices of kernel style "simd", and if three conditions hold. The kernel matrices
+    of the subproblems together have more values than K, rows are long, and K takes a small part of the memory.
 
     plans: the layout plan for products with all rows, and the plan for rows that are gathered for a subproblem.
     sizes: number of rows of each subproblem.
@@ -360,7 +360,7 @@ def _stored_plan(stream: Stream, dtype: str, X: Data, plans: tuple[Plan, Plan], 
     n, itemsize = X.shape[0], np.dtype(dtype).itemsize
 
     def cells(plan: Plan) -> float:
-        # A hybrid layout without dense columns is CSR. The costs then lack the hybrid layout, and that of CSR holds.
+        # The costs omit a hybrid layout without dense columns, because it is CSR. The cost of CSR then holds.
         return plan.costs.get(plan.kind, plan.costs.get(CSR.name, np.inf))
 
     gathered_plan = plans[1]

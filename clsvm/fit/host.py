@@ -28,16 +28,17 @@ from clsvm.solvers import active_set, certificate
 from clsvm.solvers.result import Result, Settings, ended
 from clsvm.threads import check_interrupt
 
-MOST, COUPLED = 4096, 600  # most coefficients of a problem that the host solves; COUPLED for Crammer and Singer's
+# The host solves problems of at most MOST coefficients, and Crammer and Singer's problem of at most COUPLED.
+MOST, COUPLED = 4096, 600
 COPIES = 4  # number of matrices as large as K that a solve needs in memory, in addition to K
 # The host takes over after patience * coefficients + EXTRA_STEPS SMO iterations; the device's profile has ``patience``.
 EXTRA_STEPS = 4096
-# If the relative gap exceeds COARSE_GAP at tol, the host solves on to the violation FINE_TOL * tol.
+# If a result within tol has a relative gap above COARSE_GAP, the host solves on to the KKT violation FINE_TOL * tol.
 COARSE_GAP, FINE_TOL = 3e-4, 1e-3
 FEW_ROWS, FEW_COARSE = 256, 1e-5  # FEW_COARSE replaces COARSE_GAP for at most FEW_ROWS rows, which take milliseconds
 SEVERAL = 200  # in a fit of more subproblems than this, the host does not solve more accurately than tol
 EPS = certificate.EPS
-# K is centred if a row of K has a mean of at least CONSTANT_SHARE times the mean diagonal of the centred K.
+# K is centred if, for any row of K, |mean of the row| >= CONSTANT_SHARE * (mean diagonal of the centred K).
 CONSTANT_SHARE = 0.25
 QUICK = 1 << 26  # a K of at most so many multiply-adds takes the host less time than building an OpenCL program
 ON_HOST = 1 << 28  # most multiply-adds of a K that the host computes if the device could compute it too

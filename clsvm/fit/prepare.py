@@ -35,7 +35,7 @@ from clsvm.solvers.result import Result, Settings
 
 WHOLE_SHARE = 0.5  # share of the free memory that all of K may take
 SHARED = 0.25  # share of the free memory that a copy of X, the laid-out rows and a solve's arrays may take together
-# The linear term q and K b of the start must be below RANGE_SHARE times the largest number in which the device sums.
+# The linear term q, and K b at the start, may reach RANGE_SHARE times the device's largest number, so that sums fit.
 RANGE_SHARE = 1e-3
 
 

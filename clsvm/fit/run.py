@@ -50,7 +50,7 @@ class Worker:
     peak: int = 0
 
     def lap(self, part: str, since: float) -> None:
-        """Add to the seconds of a ``part`` of the work the time since ``since``, a value of perf_counter()."""
+        """Add the seconds since ``since``, a value of perf_counter(), to those of a ``part`` of the work."""
         self.add_seconds({part: perf_counter() - since})
 
     def add_seconds(self, seconds: Mapping[str, float], times: int = 1) -> None:

@@ -1,8 +1,8 @@
 """Run the fits of a grid search, one for each candidate and fold, and keep their results.
 
 A candidate is one choice of parameter values. :class:`Fits` groups the fits that can share kernel values or solutions
-(:class:`Group`), gives the groups to the estimator's devices, and writes a checkpoint every few seconds. Its subclasses
-in folds.py run a group with shared work. For a fit that cannot share work, the estimator's own ``fit`` is called.
+(:class:`Group`), gives the groups to the estimator's devices, and writes checkpoints. The subclasses in folds.py run a
+group with shared work. For a fit that cannot share work, the estimator's own ``fit`` is called.
 """
 
 from __future__ import annotations
@@ -248,10 +248,10 @@ class Fits:
         return job._replace(estimator=clone(job.estimator).set_params(device=device))
 
     def _run_group(self, group: Group) -> Iterator[None]:
-        """Run the fits of a group with shared work, and those left without a result by the estimator's own ``fit``.
+        """Run the fits of a group with shared work. Then call the estimator's own ``fit`` where a result is missing.
 
-        Yield whenever a fit is done. If the shared work raised an error, warn with its message after the first ``fit``
-        that succeeds.
+        Yield whenever a fit is done. If the shared work raised an error, warn with its message after the first call of
+        ``fit`` that succeeds.
         """
         reason = ""
         try:
@@ -323,7 +323,7 @@ class Fits:
             return error
 
     def reduced(self, found: FoldResult, decoder: Decoder) -> FoldResult:
-        """Return ``found`` with predicted classes, which take less memory than decision values of all pairs of classes.
+        """Return ``found`` with predicted classes and fewer decision values, which saves memory if there are many pairs.
 
         If there are no pairs, or if ``keep_pairs`` is set, return ``found`` unchanged.
         """

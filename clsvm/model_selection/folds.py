@@ -2,8 +2,8 @@
 
 SVMs     All fits with one kernel function share the rows of the kernel matrix K on the device. The dual problem of a
          fold is over all n rows, with bounds lo = hi = 0 for the coefficients of rows outside its training set. Each
-         solve starts from the solution of a similar fit. The solver keeps the gradient f = K b + q for all rows, where
-         b are the coefficients and q is the linear term, so decision values of test rows need no further work.
+         solve starts from the solution of a similar fit. With coefficients b and linear term q, the solver keeps the
+         gradient f = K b + q for all rows. Decision values of test rows therefore need no further work.
 Falkon   All folds are outputs of one problem over all n rows, with weight 0 for the rows outside a training set. Each
          kernel value between a row and an inducing point is computed once for all folds. One preconditioner from a
          sample of all rows serves all folds.
@@ -87,8 +87,9 @@ class Folds(Fits):
                 if not solved:
                     continue
                 last.pop(job.candidate, None)
+                # Each solution has 5 arrays as large as q: lo, hi, q, b and f.
                 if (len(last) + 1) * sum(5 * one.problem.q.nbytes for one in solved) <= MAX_START_BYTES:
-                    last[job.candidate] = solved  # 5 arrays as large as q in each: lo, hi, q, b and f
+                    last[job.candidate] = solved
                 values, offsets = zip(*(one.decision_values(job.estimator) for one in solved), strict=True)
                 values_of_fold = np.stack([one[self.stored_rows[job.fold]] for one in values], axis=1)
                 values_of_fold = values_of_fold[:, 0] if len(solved) == 1 else values_of_fold
@@ -100,8 +101,8 @@ class Folds(Fits):
     def _subproblems(self, job: Job, stream: Stream) -> list[Subproblem]:
         """Return the dual problems of a fit, or an empty list if the estimator's own ``fit`` is to be called.
 
-        That is so if the targets are invalid. It is also so if there are several dual problems that are small enough to
-        be solved in one batch.
+        The list is empty if the targets are invalid, or if several dual problems are small enough to be solved in one
+        batch.
         """
         try:
             subproblems = job.estimator._formulate(*self.targets(job.fold))
@@ -232,7 +233,8 @@ class NystromFolds(Fits):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self._kernels: dict[int, tuple[Any, str]] = {}  # candidate -> kernel function, hash of what decides on centers
+        # candidate -> kernel function, and a hash of the parameters that choose inducing points
+        self._kernels: dict[int, tuple[Any, str]] = {}
 
     def key(self, job: Job) -> tuple[Any, ...]:
         estimator, options, selection = job.estimator, self.options(job.estimator), job.estimator.center_selection

@@ -144,7 +144,7 @@ class _SearchCV(GridSearchCV):
         """Return whether scikit-learn's GridSearchCV has to run the fits, because they cannot share work.
 
         Fits cannot share work for a Pipeline, with callbacks, or for a user's subclass that defines more than a
-        constructor. Return False for other estimators that are not clsvm's, for which :meth:`fit` raises TypeError.
+        constructor. Return False for an estimator of another class, for which :meth:`fit` raises TypeError.
         """
         estimator = self.estimator
         if isinstance(estimator, Pipeline):
@@ -166,8 +166,8 @@ class SVCSearchCV(_SearchCV):
     estimator : estimator of clsvm, or pipeline
         SVC, NuSVC, SVR, NuSVR or OneClassSVM, or a Pipeline that ends in one of them. OneClassSVM needs ``scoring``;
         y may then be None. A Pipeline transforms each fold's rows differently, so GridSearchCV runs its fits. It also
-        runs fits with scikit-learn's callbacks. Both lack a checkpoint. Fits with ``multi_class="crammer_singer"`` and
-        small problems of more than two classes share no work.
+        runs fits with scikit-learn's callbacks. ``checkpoint`` must be None in both cases. Fits with
+        ``multi_class="crammer_singer"`` and small problems of more than two classes share no work.
     param_grid, scoring, refit, cv, error_score, return_train_score, verbose
         As in GridSearchCV. A scoring function gets row numbers in place of X, and an estimator that predicts from row
         numbers. This estimator lacks the parameters of the fitted one.
@@ -200,7 +200,7 @@ class FalkonSearchCV(_SearchCV):
     ----------
     estimator : estimator of clsvm, or pipeline
         A Falkon estimator, or a Pipeline that ends in one. GridSearchCV runs the fits of a Pipeline and fits with
-        scikit-learn's callbacks. Both lack a checkpoint.
+        scikit-learn's callbacks. ``checkpoint`` must be None in both cases.
     param_grid, scoring, refit, cv, error_score, return_train_score, verbose, n_jobs, pre_dispatch, checkpoint
         As in :class:`SVCSearchCV`.
 
