@@ -371,7 +371,7 @@ class FalkonClassifier(ClassifierMixin, Falkon):
     def _targets(self, index: checks.Indices, k: int) -> Vector:
         """Return the targets (k, n) of k outputs: 1 for the output of a row's class, -1 for the others.
 
-        ``index`` (n,) is the class number of each row. For two classes, return one output (1, n), which is 1 for class 1.
+        ``index`` (n,) is the class number of each row. For two classes, return only the output of class 1, (1, n).
         """
         signs = np.where(np.arange(k)[:, None] == index, 1.0, -1.0)
         return signs[1:] if k == 2 else signs

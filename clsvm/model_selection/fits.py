@@ -323,9 +323,10 @@ class Fits:
             return error
 
     def reduced(self, found: FoldResult, decoder: Decoder) -> FoldResult:
-        """Return ``found`` with predicted classes and fewer decision values, which saves memory if there are many pairs.
+        """Return ``found`` with predicted classes, and with the result of decision_function in ``values``.
 
-        If there are no pairs, or if ``keep_pairs`` is set, return ``found`` unchanged.
+        For many pairs of classes this saves memory. Without pairs, or if ``keep_pairs`` is set, return ``found``
+        unchanged.
         """
         if self.keep_pairs or not decoder.of_pairs:
             return found
