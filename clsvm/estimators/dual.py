@@ -114,7 +114,7 @@ class Machine(KernelEstimator):
         vectors: Any = self.support_vectors_
         plan = fit.plan and layouts.unrestricted_plan(fit.plan)
         if plan and len(plan.centre) != vectors.shape[1]:
-            plan = None  # _solver_rows removed empty columns, so this layout fits other columns
+            plan = None  # _solver_rows removed empty columns, so this layout is for the remaining columns only
         if isinstance(kernel, Precomputed):
             vectors = support
             self._rows_of_fit = X if self._user_kernel else None

@@ -82,8 +82,8 @@ def tol_share(
 def more_precise(kernel: Kernel | Precomputed, shape: tuple[int, int]) -> bool:
     """Return whether K of (n, d) rows is more precise on the host than on a device.
 
-    The host computes |x - y|^2 from x - y, which loses no digits for rows far from the origin. The result is False if
-    that would take too many operations.
+    It is for functions of |x - y|, which the host computes from x - y, without loss of digits for rows far from the
+    origin. Return False if that would take too many operations.
     """
     n, d = shape
     return isinstance(kernel, Kernel) and kernel.spec.of_distance and n * n * d <= ON_HOST

@@ -185,7 +185,7 @@ class FitContext:
         return np.inf if limit is None else limit - (perf_counter() - self.since)
 
     def steps_left(self, steps: int) -> int:
-        """Return how many further SMO iterations a subproblem may take after ``steps``, -1 for no limit."""
+        """Return how many further SMO iterations a subproblem may take after ``steps`` of them, -1 for no limit."""
         return -1 if self.options.max_iter < 0 else self.options.max_iter - steps
 
     def solve_settings(self, index: int) -> dict[str, Any]:

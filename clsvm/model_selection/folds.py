@@ -117,8 +117,9 @@ class Folds(Fits):
         """Solve the dual problems ``subproblems`` of a fit over all n rows, and return their solutions.
 
         Each solve starts from the solution of the similar fit ``before``, if there is one. If rounding of kernel values
-        could move a decision value by more than DECISION_ERROR, the solve continues until it is certified in float64.
-        Return an empty list if a solve stalls or the dtype is too coarse. The estimator's own ``fit`` is then called.
+        could move a decision value by more than DECISION_ERROR, the solution is checked in float64. The solve continues
+        if the check fails. Return an empty list if a solve stalls or the dtype is too coarse, so that the estimator's
+        own ``fit`` is called.
         """
         estimator, began = job.estimator, perf_counter()
         options, copies = self.options(estimator), TASKS[estimator._task].copies
@@ -172,9 +173,9 @@ class FoldSolution(NamedTuple):
         return {"start": b, "known_gradient": (similar, responses * ratio + problem.q)}
 
     def certified(self, prepared: PreparedFit, stored_rows: Rows, settings: dict[str, Any]) -> FoldSolution:
-        """Return this solution if kernel values in float64 certify it. Otherwise return the result of a longer solve.
+        """Return this solution if it is within tol by float64 kernel values, else the result of a longer solve.
 
-        The returned gradients f of the rows ``stored_rows`` come from kernel values in float64. ``settings`` are for
+        In both cases the gradients f of the rows ``stored_rows`` come from float64 kernel values. ``settings`` are for
         the longer solve.
         """
         problem, found, exact = self.problem, self.solution, prepared.settings.exact
@@ -215,7 +216,7 @@ def _order(job: Job) -> list[float]:
 
 
 def _solve_settings(options: Options, spent: float, steps: int = 0) -> dict[str, Any]:
-    """Return the solver settings of one solve, without a certificate in float64 and without a report.
+    """Return the settings of one solve, without a check in float64 and without what a report needs.
 
     ``spent`` are the seconds, and ``steps`` the iterations, that earlier solves used of max_time and max_iter.
     """

@@ -180,9 +180,9 @@ class SVCSearchCV(_SearchCV):
     Notes
     -----
     A fit to a fold uses kernel values in ``dtype``, and stops at ``tol``. If rounding errors of the kernel values could
-    move a decision value by more than 0.005, the fit continues until it is certified in float64. If the fit stalls, the
-    estimator's own ``fit`` is called for this fold. ``best_estimator_`` is always fitted by its own ``fit``. Fit times
-    in ``cv_results_`` are those of the solver alone.
+    move a decision value by more than 0.005, the fit is checked in float64, and continues if ``tol`` is not reached. If
+    the fit stalls, the estimator's own ``fit`` is called for this fold. ``best_estimator_`` is always fitted by its own
+    ``fit``. Fit times in ``cv_results_`` are those of the solver alone.
     """
 
     _estimator_class, _estimator_name, _folds = Machine, "one of clsvm's support vector machines", Folds
@@ -258,7 +258,7 @@ class LookupSearch(GridSearchCV):
 
 
 def _if_estimator_has_it(method: Any) -> Any:
-    """Make a method of :class:`LookupEstimator` available only if its estimator has a method with the same name."""
+    """Make a method of :class:`LookupEstimator` available only if the replaced estimator has one of this name."""
     return available_if(lambda fold: hasattr(fold.original, method.__name__))(method)
 
 
