@@ -96,7 +96,7 @@ def without_empty(X: Any) -> Any:
 
 
 def mostly_empty(X: Any) -> bool:
-    """Return whether a CSR matrix has more than _MANY columns and more than four times as many columns as entries."""
+    """Return whether a CSR matrix has more than ``_MANY`` columns and four times as many columns as entries."""
     return bool(X.shape[1] > max(_MANY, 4 * X.nnz))
 
 
@@ -142,7 +142,7 @@ Data = Any  # (n, d) C-contiguous float32/float64 array or CSR matrix with sorte
 def both_dense(X: Any, Y: Any) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
     """Return X (n, d) and Y (m, d) as dense float64 arrays, and the number of columns left out.
 
-    If X and Y are both sparse, columns without an entry in X and in Y are left out.
+    If X and Y are both sparse, columns that are empty in both are left out.
     """
     matrices, empty = [checked(Z) for Z in ((X,) if Y is X else (X, Y))], 0
     if sp.issparse(X) and sp.issparse(Y):
@@ -183,7 +183,7 @@ def stacked(parts: Sequence[Data]) -> Data:
 
 
 def centred(X: Data, centre: NDArray[np.float64]) -> Data:
-    """Subtract the vector ``centre`` (d,) from all rows of X (n, d), dense or CSR. A centre of 0 returns X itself."""
+    """Subtract the vector ``centre`` (d,) from all rows of X (n, d), dense or CSR; if it is 0, return X itself."""
     if not centre.any():
         return X
     if not sp.issparse(X):

@@ -40,7 +40,7 @@ _POLL = 0.2  # seconds between two checks for Ctrl-C
 
 
 class Lost:
-    """Stand for the reply of a part whose worker was lost, together with the part's state."""
+    """Stand for the reply of a part that was lost with its worker. The part's state is lost, too."""
 
 
 class Parts(Protocol):
@@ -256,7 +256,7 @@ def run_pieces(
         while left:
             try:
                 message = messages.get(timeout=_POLL)
-            except Empty:  # short waits, because Ctrl-C does not end a wait if another thread gets the signal
+            except Empty:  # waits are short, because Ctrl-C does not end a wait if another thread gets the signal
                 continue
             if isinstance(message, BaseException):
                 raise message

@@ -59,7 +59,7 @@ def check_writable(path: PathLike) -> None:
 
 
 def text_stream(stream: io.BufferedReader, path: PathLike, kind: str = "svmlight text") -> BinaryIO:
-    """Return a binary stream of text that can be rewound: the file ``stream``, or the text of a pipe in memory.
+    """Return a binary stream of text that can be rewound: ``stream`` itself or, for a pipe, a copy in memory.
 
     Raises ValueError if the stream begins as a .npy file or a zip archive such as .npz, or if its first block has zero
     bytes and no line break. The message names ``path``, the file's name, and ``kind``, the expected contents.

@@ -128,7 +128,7 @@ def crossing(slope: Callable[[float], float], low: float, high: float) -> float:
 
 
 def _middle(y: Vector, w: Vector) -> Vector:
-    """Return for each output the c, (k,), that minimises sum_i w_i log cosh(c - y_i): a zero of its derivative."""
+    """Return c (k,): for each output, the number that minimises sum_i w_i log cosh(c - y_i) over its targets y_i."""
     rows = y[:, w > 0]
     ends = rows.min(axis=1), rows.max(axis=1)
     w = w[w > 0]

@@ -34,7 +34,8 @@ class_weight : dict or 'balanced' or None
 verbose
     Show progress on stderr: a bar on a terminal, else a line every ten seconds
 max_iter
-    Most SMO iterations of each binary problem, -1 for no limit. In "crammer_singer" an iteration solves one row
+    Most SMO iterations of each binary problem, -1 for no limit. In "crammer_singer" an iteration solves
+    for one row's coefficients
 decision_function_shape
     For more than two classes: "ovr" gives a column for each class, "ovo" one for each pair
 break_ties
@@ -290,7 +291,7 @@ PARAMETERS: dict[str, Parameter] = {
 
 
 class Options(SimpleNamespace):
-    """Hold as attributes the values of all parameters that the solver uses. The default is used if none is given.
+    """Hold as attributes the values of all parameters that the solver uses, given values or defaults.
 
     Raises TypeError for an unknown parameter.
     """

@@ -17,8 +17,8 @@ from sklearn.utils.validation import check_is_fitted
 from clsvm.errors import install
 from clsvm.report import Record, by_part
 
-# boundary evaluates the model at _STEPS x _STEPS points of a plane. The plane extends beyond the rows by the share
-# _MARGIN of their extent.
+# boundary evaluates the model at _STEPS x _STEPS points of a plane.
+# The plane extends beyond the rows by the share _MARGIN of their extent.
 _STEPS, _MARGIN = 200, 0.08
 Axes = Any  # stands for matplotlib's class, since matplotlib may be missing
 
@@ -124,7 +124,7 @@ def boundary(model: Any, X: Any, y: Any = None, ax: Axes = None) -> Axes:
 
 
 def breakdown(reports: Mapping[str, Record], ax: Axes = None) -> Axes:
-    """Draw how fits divide their time among parts, a bar for each report, the first one on top.
+    """Draw how fits divide their time among parts, a bar for each report, the first report on top.
 
     The parts are :data:`clsvm.report.PARTS` for SVMs; Nyström kernel machines have other parts. A part's time is a sum
     of entries of ``report.seconds``, whose keys the legend lists.

@@ -74,8 +74,7 @@ class Point(NamedTuple):
     rows: int = 0
 
 
-# Part of a fit in GTSVM's figure 2 -> keys of ``FitReport.seconds``. The part's time is the sum of their values.
-# "other" has the time that is left.
+# Part of a fit in GTSVM's figure 2 -> keys of ``FitReport.seconds`` to add up; "other" is the time that is left.
 PARTS: Mapping[str, tuple[str, ...]] = {
     "clustering": ("layout", "cluster"),
     "selection": ("select",),
@@ -252,7 +251,7 @@ class NystromReport(Record):
     jitter : float
         Number that was added to the diagonal of the inducing points' K.
     rank : int
-        Number of inducing points in use: the numerical rank of the K of all of them. The others have the coefficient 0.
+        Number of inducing points in use: the numerical rank of K over all of them. The others have the coefficient 0.
     bytes_held : int
         Largest number of bytes allocated on a device at a time.
     seconds : mapping of str to float
@@ -379,7 +378,7 @@ class Display(Progress):
         self._field, self._goal = ("violation", tol) if gap_tol is None else ("gap", gap_tol)
         self._name = violation if gap_tol is None else "gap"
         self._value = math.nan
-        self._first = self._share = 0.0  # log(value / goal) at the first point; largest share done so far
+        self._first = self._share = 0.0  # log(value / goal) at the first point; share of the work done so far
 
     def __enter__(self) -> Self | None:  # type: ignore[override]
         return self if self._wanted else None

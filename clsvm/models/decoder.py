@@ -34,7 +34,7 @@ from clsvm.errors import warn
 from clsvm.tasks import ONE_CLASS
 
 Vector = NDArray[np.float64]
-CLASSES = 40  # most classes in a block of :func:`blocks`: more take more memory, fewer take more kernel launches
+CLASSES = 40  # most classes in a block: larger blocks take more memory, smaller blocks need more kernel launches
 Rows = NDArray[np.intp]
 FOLDS = 5
 MIN_PROBABILITY = 1e-7  # probabilities of pairs are clipped to MIN_PROBABILITY ... 1 - MIN_PROBABILITY, as in LIBSVM
@@ -171,8 +171,8 @@ def strips_of_block(own: slice, others: slice, one: Vector, other: Vector, offse
     The decision value of a pair is the sum over the support vectors of its first class, plus the sum over the support
     vectors of its second class, plus the pair's intercept.
 
-    one: sums over the support vectors of each class in ``own``, against each class in ``others``, (pairs, rows).
-    other: sums over the support vectors of each class in ``others``, against each class in ``own``, (pairs, rows).
+    one: sums over the support vectors of each class in ``own``, against each class in ``others``, (pairs, samples).
+    other: sums over the support vectors of each class in ``others``, against each class in ``own``, (pairs, samples).
     offsets: intercepts (pairs,) of all pairs of the k classes.
 
     If both blocks are the same, ``one`` and ``other`` are one array, and no class is paired with itself.
@@ -208,9 +208,9 @@ def votes(strips: Iterable[Strip], n: int, k: int) -> NDArray[np.intp]:
 def ovr_values(strips: Iterable[Strip], n: int, k: int) -> Vector:
     """Return scikit-learn's decision values (n, k) of shape "ovr", given the decision values of n rows as strips.
 
-    The value of a class is its number of votes plus s / (3 * (|s| + 1)), where s is the sum of the decision values of
-    its pairs, with the sign that is positive for the class. A decision value of 0 is a vote for the pair's first class.
-    The result has the same bits as that of sklearn.utils.multiclass._ovr_decision_function.
+    The value of a class is its number of votes plus s / (3 * (|s| + 1)). s is the sum of the decision values of the
+    class's pairs, where a positive value is for the class. A decision value of 0 is a vote for the pair's first class.
+    The result equals that of sklearn.utils.multiclass._ovr_decision_function bit for bit.
     """
     won, sums = np.zeros((k, n), np.int32), np.zeros((k, n))
     for first, others, values in strips:
@@ -300,8 +300,8 @@ def laplace(residuals: Vector) -> float:
 def density_marks(values: Vector) -> Vector | None:
     """Return the ten marks that map a one-class decision value to a probability.
 
-    The sorted negative decision values are divided into five parts of equal size, and so are the other values. Eleven
-    bounds separate the parts: the smallest value of each negative part, 0, and the largest value of each other part.
+    The sorted negative decision values are divided into five parts of equal size, and so are the other values. The
+    parts have eleven bounds: the smallest value of each negative part, 0, and the largest value of each other part.
     Each mark is the middle of two neighbouring bounds.
 
     Parameters
@@ -457,7 +457,7 @@ def folds(y: NDArray[Any], count: int, of_classes: bool) -> list[tuple[Rows, Row
 
 
 def calibrated(estimator: Any, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
-    """Fit probabilities for a fitted estimator, and return its model with their parameters.
+    """Fit the parameters of probabilities for a fitted estimator, and return its model with these parameters.
 
     Classifiers and regressors are fitted five times more, each time to four fifths of the rows, with the same
     parameters and weights. Each fit gives decision values of the other rows. If the training rows of such a fit lack

@@ -81,10 +81,10 @@ def class_order(model: KernelModel) -> list[int]:
 def save_model(model: Any, path: PathLike) -> None:
     """Write a model in LIBSVM's text format, which svm-predict reads.
 
-    The value rho in the file is -intercept. The file lists the positive one of two classes
-    first, unless the model's ``smaller_first`` is set. Numbers have as many digits as their float64 value needs. If the
-    last feature is zero in all support vectors, one of these zeros is written, so that a reader finds the number of
-    features. A model without support vectors loses this number.
+    The value rho in the file is -intercept. The file lists the positive one of two classes first, unless
+    the model's ``smaller_first`` is set. Numbers have as many digits as their float64 value needs. If the last feature
+    is zero in all support vectors, one of these zeros is written, so that a reader finds the number of features. A
+    model without support vectors loses this number.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def save_model(model: Any, path: PathLike) -> None:
     order = np.arange(int(counts.sum()))
     if len(classes) == 2 and not model.smaller_first:
         order, counts = np.roll(order, -counts[0]), counts[::-1]
-    if precomputed:  # the file has one feature, 0, for a support vector: its column of K, counted from 1
+    if precomputed:  # the file gives a support vector by feature 0 alone: its column of K, counted from 1
         vectors = sparse.csr_matrix(np.asarray(model.support_vectors, np.int64)[:, None] + 1)[order]
     else:
         vectors = sparse.csr_matrix(model.support_vectors, dtype=np.float64)[order]
@@ -277,7 +277,7 @@ class _Header:
     lines
         key -> the text after it.
     end
-        number of the line SV.
+        line number of the line SV.
     """
 
     def __init__(self, path: PathLike, stream: BinaryIO) -> None:

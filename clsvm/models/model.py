@@ -36,7 +36,7 @@ from clsvm.tasks import ONE_CLASS, TASKS
 Vector = NDArray[np.float64]
 Reduction = Callable[[Iterator[Strip], int, int], NDArray[Any]]  # strips, number of rows, number of classes -> results
 
-# Decision values of pairs are computed in strips within MAX_BYTES bytes and 1 / SHARE of the memory limit.
+# Strips of decision values of pairs take at most MAX_BYTES bytes, and at most 1 / SHARE of the memory limit.
 MAX_BYTES, SHARE = 64 << 20, 4
 COPIES = 4  # numbers allocated for each decision value of a pair: its two sums, on the device and on the host
 
@@ -188,7 +188,7 @@ class KernelModel:
         return out
 
     def _strips(self, sums: _Sums, rows: slice, blocks: list[tuple[slice, slice]]) -> Iterator[Strip]:
-        """Yield the decision values of ``rows`` as strips, for pairs of ``blocks`` of classes (decoder.blocks)."""
+        """Yield the decision values of ``rows`` as strips. ``blocks`` is a list that decoder.blocks returned."""
         k = len(self.classes)
         for firsts, others in blocks:
             if firsts == others and firsts.stop - firsts.start == 1:
@@ -231,10 +231,11 @@ class KernelModel:
         return len(self.classes) > 2 and len(self.intercept) != len(self.dual_coef)
 
     def _host_sums(self, K: Data, groups: slice, problems: slice) -> Vector:
-        """Return sums of coefficients times given kernel values K (n, columns), (classes * problems, n).
+        """Return sums of coefficients times given kernel values K (n, columns).
 
-        ``groups`` selects the classes whose support vectors are summed. ``problems`` selects rows of dual_coef. A row's
-        sums are the same, bit for bit, whatever other rows K has.
+        The result has a row for each class and problem, (classes * problems, n). ``groups`` selects the classes whose
+        support vectors are summed, and ``problems`` selects rows of dual_coef. The sums of a row of K are the same, bit
+        for bit, whatever other rows K has.
         """
         cuts = np.cumsum([0, *(self.n_support if self.of_pairs else [len(self.support_vectors)])])
         parts = list(itertools.pairwise(cuts))[groups]

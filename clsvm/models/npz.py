@@ -23,9 +23,9 @@ n_SV support vectors, k classes and d features:
 If no layout is stored, layout and reason are "" and centre is (0,). The number of problems p is k if each class has a
 problem, the number of outputs for a Nyström regression, and 1 for other models without pairs of classes.
 
-Files are untrusted input. No pickle is opened. The keys, dtypes and shapes of all arrays are checked, finite numbers
-and valid indices are required. A damaged file raises ValueError with the message ``FILE: got ..., expected ...``. A
-failed system call raises OSError.
+Files are untrusted input. No pickle is opened. The keys, dtypes and shapes of all arrays are checked. Numbers must
+be finite and indices valid. A damaged file raises ValueError with the message ``FILE: got ..., expected ...``. A failed
+system call raises OSError.
 """
 
 from __future__ import annotations
