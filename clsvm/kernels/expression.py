@@ -1,14 +1,15 @@
 """Parse expressions of kernel functions, evaluate them in NumPy, render them as OpenCL, bound their rounding errors.
 
 :class:`Expression` parses a text with Python's ``ast`` and accepts only known names and the functions of the table
-FUNCTIONS. The OpenCL text consists of functions and operators, numbers, and generated names; no text of the user
-reaches the compiler. A subtree that contains only parameters is hoisted: the host computes its value in float64 and
-passes it as a kernel argument, so that new parameter values need no build. A power with a whole exponent becomes
-products by repeated squaring. A repeated subtree becomes an OpenCL variable.
+FUNCTIONS. No text of the user reaches the OpenCL compiler: the OpenCL text is made from the tree. The host computes
+each subtree without variables in float64 and passes its value as a kernel argument, so that new parameter values need
+no build. A power with a whole exponent becomes products by repeated squaring. A repeated subtree becomes an OpenCL
+variable.
 
 :func:`compare` finds rounding errors: it computes an expression in a dtype and in a wider type, and compares the
-values. The value of each subtree must fit in the dtype. For example xx * yy in dot / sqrt(xx * yy) overflows float32
-long before the quotient does. :func:`inner_products` and :func:`elements` return sample values of the variables.
+values. It also finds subtrees whose values leave the range of the dtype. For example xx * yy in dot / sqrt(xx * yy)
+overflows float32 long before the quotient does. :func:`inner_products` and :func:`elements` return sample values of the
+variables.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ class Node:
         assert self.function
         # integers become floats, since NumPy integers overflow and have no negative powers
         value = self.function.numpy(*(float(a) if isinstance(a, int) else a for a in arguments))
-        # NumPy scalars would turn float32 arrays into float64
+        # a float64 scalar of NumPy would turn float32 arrays into float64, so scalars become Python floats
         return float(value) if isinstance(value, np.floating) or getattr(value, "shape", None) == () else value
 
 
@@ -196,9 +197,9 @@ class Expression:
                 yield from self._hoist(argument)
 
     def opencl(self, prefix: str) -> tuple[list[str], str]:
-        """Return OpenCL statements that define variables, and an OpenCL expression of these variables for the value.
+        """Return OpenCL statements that define variables for repeated subtrees, and the OpenCL text of the value.
 
-        Numbers have the OpenCL type ``kv``. The value of subtree i of :attr:`hoisted` is called ``<prefix><i>``.
+        Numbers have the OpenCL type ``kv``. The text calls the value of subtree i of :attr:`hoisted` ``<prefix><i>``.
         """
         arguments = {node: f"{prefix}{i}" for i, node in enumerate(self.hoisted)}
         times: Counter[Node] = Counter()
@@ -237,7 +238,7 @@ def _count(node: Node, arguments: Mapping[Node, str], times: Counter[Node]) -> N
 
 
 def _one_line(text: Any) -> str:
-    """Return a text without line breaks and outer blanks. Raises ValueError for characters outside the language."""
+    """Return a text on one line, without outer blanks. Raises ValueError for characters outside the language."""
     if not isinstance(text, str):
         raise TypeError(f"an expression is text, got {text!r}")
     if len(text) > _MAX_LENGTH:
@@ -339,24 +340,24 @@ class _Reader:
 
 
 _COSINES = np.array([1.0, 1 - 1e-6, 0.9, 0.3, 1e-2, 1e-5, -1e-5, -1e-2, -0.3, -0.9, -1.0])
-_POINTS = 6  # number of squared norms at which an expression is evaluated to estimate its rounding errors
+_POINTS = 6  # rounding errors are estimated at this many values from the smallest to the largest norm, entry or sum
 _STEPS, _LARGEST = np.linspace(0, 1, _POINTS), float(np.finfo(np.float64).max)
 INVALID = float(np.finfo(np.float32).max)  # stands for the error of an inf or nan where the exact value is finite
 
 
 class Extent(NamedTuple):
-    """Hold the largest and smallest sizes and entries of a set of rows.
+    """Hold the largest and the smallest size of a set of rows, and their largest and smallest entry.
 
     Attributes
     ----------
     largest
-        the largest size of a row: its squared norm, or for element-wise kernel functions the size by Kernel.sizes.
+        the largest size of a row: the squared norm, or for K(x, y) = f(sum_j e(x_j, y_j)) the size by Kernel.sizes.
     least
         the smallest nonzero size of a row.
     high
-        the largest absolute entry of the rows for element-wise kernel functions, 0 for others.
+        the largest absolute entry if K(x, y) = f(sum_j e(x_j, y_j)), else 0.
     low
-        the smallest nonzero absolute entry of the rows for element-wise kernel functions, 0 for others.
+        the smallest nonzero absolute entry if K(x, y) = f(sum_j e(x_j, y_j)), else 0.
     """
 
     largest: float
@@ -372,7 +373,7 @@ class Extent(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """Hold the errors of evaluating a kernel expression in a dtype. An inner value is the value of a subtree.
+    """Hold the largest errors of an expression that was evaluated in a dtype for many values of its variables.
 
     Attributes
     ----------
@@ -381,9 +382,9 @@ class Evaluation(NamedTuple):
     error
         the largest absolute error; INVALID if a computed value is not finite although the exact value is finite.
     outside
-        the largest absolute error of the values for which an inner value overflowed or underflowed.
+        the largest absolute error where the value of some subtree overflowed or underflowed.
     out_of_range
-        whether any inner value overflowed or underflowed.
+        whether the value of any subtree overflowed or underflowed.
     """
 
     largest: float
@@ -393,11 +394,14 @@ class Evaluation(NamedTuple):
 
 
 def compare(tree: Node, values: Mapping[str, Any], dtype: str) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Return an expression's values, their absolute errors in ``dtype``, and where a subtree's value left the range.
+    """Evaluate an expression in a wider type and in ``dtype``, and return three arrays.
 
-    The argument ``values`` maps each name to an array in a wider type, or to a Python number for a parameter. The
-    arrays broadcast. Values are returned in the wider type. An error is INVALID if only the value in ``dtype`` is not
-    finite, and 0 if the value in the wider type is not finite. The range is that of ``dtype``.
+    These are the values in the wider type, the absolute errors of the values in ``dtype``, and a mask. The mask is set
+    where the value of a subtree overflowed or underflowed in ``dtype``. An error is 0 where the value in the wider type
+    is not finite, and INVALID where only the value in ``dtype`` is not finite.
+
+    ``values`` maps each variable to an array of the wider type, and each parameter to a Python number. Arrays are
+    broadcast.
     """
     tiny = np.finfo(dtype).tiny
 
@@ -406,7 +410,7 @@ def compare(tree: Node, values: Mapping[str, Any], dtype: str) -> tuple[NDArray[
         size = np.abs(narrow)
         if size.min() >= tiny and size.max() < np.inf:
             return wide, narrow, left
-        narrow = np.where(size < tiny, narrow.dtype.type(0), narrow)  # as devices that flush subnormal numbers to 0
+        narrow = np.where(size < tiny, narrow.dtype.type(0), narrow)  # some devices flush subnormals to 0
         return wide, narrow, left | ~np.isfinite(narrow) | ((np.abs(wide) < tiny) & (wide != 0))
 
     def walk(node: Node) -> tuple[Any, Any, Any]:
@@ -416,7 +420,7 @@ def compare(tree: Node, values: Mapping[str, Any], dtype: str) -> tuple[NDArray[
             return (value, value, False) if is_number else narrowed(value, value, False)
         wides, narrows, lefts = zip(*map(walk, node.args), strict=True)
         wide, left = node.apply(wides), reduce(or_, lefts)
-        if not isinstance(wide, np.ndarray):  # no array: the subtree has no variable, and the host computes it exactly
+        if not isinstance(wide, np.ndarray):  # the subtree has no variable, so the host computes it in float64
             return wide, wide, False
         narrow = node.apply(narrows)
         return (wide, narrow, left) if node.function.truth else narrowed(wide, narrow, left)
@@ -429,26 +433,29 @@ def compare(tree: Node, values: Mapping[str, Any], dtype: str) -> tuple[NDArray[
 
 
 def summary(wide: NDArray[Any], error: NDArray[Any], left: NDArray[Any]) -> Evaluation:
-    """Return the largest value and the largest errors in the arrays that :func:`compare` returns."""
+    """Return the largest value and the largest errors in the three arrays that :func:`compare` returns."""
     finite = np.abs(wide[np.isfinite(wide)]).max(initial=0.0)
     outside = np.where(left, error, 0).max()
     return Evaluation(float(finite), min(float(error.max()), INVALID), min(float(outside), INVALID), bool(left.any()))
 
 
 def inner_products(rows: Extent, others: Extent, wide: type) -> dict[str, NDArray[Any]]:
-    """Return sample values of xx, yy, dot and sqdist, of type ``wide``, between two sets of rows with given extents."""
+    """Return sample values, of type ``wide``, of xx, yy, dot and sqdist for rows x and y with these extents.
+
+    ``rows`` is the extent of the rows x, ``others`` that of the rows y.
+    """
     xx = between(rows.least, rows.largest, wide)[:, None, None]
     yy = between(others.least, others.largest, wide)[:, None]
     with np.errstate(invalid="ignore"):  # infinite sizes give nan
-        # rows of equal norm may be the same row, whose distance must be exactly 0
+        # rows of equal norm may be the same row: then dot must be exactly xx, so that the distance is 0
         dot = np.where(xx == yy, xx, np.sqrt(xx) * np.sqrt(yy)) * _COSINES
         return {"xx": xx, "yy": yy, "dot": dot, "sqdist": np.maximum(xx + yy - 2 * dot, 0)}
 
 
 def elements(rows: Extent, others: Extent, signs: Sequence[int], wide: type) -> dict[str, NDArray[Any]]:
-    """Return sample entries x and y, of type ``wide``, of two sets of rows with given extents.
+    """Return sample entries, of type ``wide``, of rows x and y, which are 0 or have one of the ``signs``, 1 and -1.
 
-    Each entry is 0 or has one of the ``signs``.
+    ``rows`` is the extent of the rows x, ``others`` that of the rows y.
     """
     x, y = (
         np.concatenate([[0.0], *(sign * between(one.low, one.high, wide) for sign in signs)]) for one in (rows, others)

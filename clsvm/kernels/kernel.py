@@ -1,7 +1,7 @@
 """Define kernel functions with parameter values: built-in ones, ones that users write, and their sums and products.
 
-:class:`Kernel` is the public class. A Kernel evaluates K on the host, gives devices the numbers of its parameters, and
-bounds the rounding errors of K (:meth:`Kernel.rounding`, :meth:`Kernel.evaluation`). :func:`make` returns a built-in
+:class:`Kernel` is the public class. A Kernel evaluates K on the host, provides the arguments of OpenCL kernels, and
+estimates the rounding errors of K (:meth:`Kernel.rounding`, :meth:`Kernel.evaluation`). :func:`make` returns a built-in
 function.
 """
 
@@ -25,12 +25,12 @@ from clsvm.kernels.expression import INVALID, Evaluation, Extent, between, compa
 from clsvm.kernels.records import BUILTIN, Matrix, Parameter, Spec, distances, user_spec
 
 _TINY, _SMALLEST = float(np.finfo(np.float64).tiny), float(np.finfo(np.float64).smallest_subnormal)
-_DIGITS = 1e-3  # float64 errors are derived from float32 errors if these are at most this share of the largest value
+_DIGITS = 1e-3  # float64 errors are derived from float32 errors if these are at most this share of the largest |K|
 _CELLS = 1 << 18  # number of terms e(x_j, y_j) that the host computes at a time
 _SAMPLE = 500  # rows on which Kernel.check tests a kernel function
-# Kernel.rounding tests distances (eps / 2)^step. The steps are the first array if it tests many norms, else the second.
+# Kernel.rounding tests distances (eps / 2)^step, with the second array of steps if it tests only one norm.
 _STEPS = np.linspace(1, 0, 200), np.linspace(1, 0, 1000)
-_SIZES = np.concatenate([[1.0], np.geomspace(1e-6, 0.9, 9)])  # norms that Kernel.rounding tests; the largest is 1
+_SIZES = np.concatenate([[1.0], np.geomspace(1e-6, 0.9, 9)])  # norms that Kernel.rounding tests, over the largest norm
 
 
 class Check(NamedTuple):
@@ -87,9 +87,9 @@ class Kernel:
     """Represent a kernel function K(x, y) with the values of its parameters.
 
     A kernel is immutable and hashable, and can be pickled. ``k1 + k2``, ``k1 * k2``, ``k + 1``, ``2 * k``, ``k ** 2``
-    are kernels. A number becomes a parameter named ``scale`` or ``offset``. If both operands have a parameter of the
-    same name, the right operand's parameter gets the suffix ``_2``. :meth:`elementwise` makes kernels of sums over
-    features.
+    are kernels. The 1 and the 2 of ``k + 1`` and ``2 * k`` become parameters ``offset`` and ``scale``. If both operands
+    have a parameter of the same name, the right operand's parameter gets the suffix ``_2``. :meth:`elementwise` makes
+    kernels of sums over features.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ class Kernel:
         Raises
         ------
         ValueError, TypeError
-            As the constructor; ValueError also if e(0, 0) is not finite.
+            As the constructor does. ValueError also if e(0, 0) is not finite.
         """
         if not isinstance(nonnegative, bool):
             raise TypeError(f"nonnegative must be True or False, got {nonnegative!r}")
@@ -193,10 +193,10 @@ class Kernel:
         return tuple(made(value) for made, value in zip(types, self.numbers, strict=True))
 
     def beyond(self, dtype: str) -> str:
-        """Return a message about a parameter, argument or constant of the kernel function that ``dtype`` cannot hold.
+        """Return a message that names a number which ``dtype`` cannot hold, or "".
 
-        An argument is a number of :attr:`numbers`. Return "" if ``dtype`` can hold all of them.
-        Raises ValueError for an integer parameter that is too large for every dtype.
+        The numbers are the parameters, the arguments of OpenCL kernels (:attr:`numbers`) and the constants in the
+        expressions. Raises ValueError for an integer parameter of 2^31 or more.
         """
         tiny, most = float(np.finfo(dtype).tiny), float(np.finfo(dtype).max)
         for name, value in self.params.items():
@@ -218,7 +218,7 @@ class Kernel:
         return self.params
 
     def set_params(self, /, **params: Any) -> Kernel:
-        """Return a kernel with other values of some parameters. Raises ValueError for unknown names."""
+        """Return a kernel with the given parameters changed. Raises ValueError for unknown names."""
         return Kernel(self.spec, **{**self.params, **params})
 
     def __sklearn_clone__(self) -> Self:
@@ -247,7 +247,7 @@ class Kernel:
         X, Y, empty = arrays.both_dense(X, X if Y is None else Y)
         self.check_domain(X)
         self.check_domain(Y)
-        if self.spec.oracle:  # needs no count of empty columns, since e(0, 0) of every built-in function is 0
+        if self.spec.oracle:  # empty columns need not be counted, since e(0, 0) of every built-in function is 0
             with np.errstate(all="ignore"):
                 return self.spec.oracle(X, Y, **self.params)
         return self.evaluate(X, Y, empty)
@@ -255,8 +255,8 @@ class Kernel:
     def evaluate(self, X: Matrix, Y: Matrix, empty: int = 0) -> Matrix:
         """Compute K (n, m) from the kernel function's expressions, for dense float64 X (n, d) and Y (m, d).
 
-        X and Y may lack ``empty`` columns that are 0 in both. If K is a function of a sum of terms e(x_j, y_j) over the
-        columns j, each such column adds the term e(0, 0).
+        ``empty`` is the number of columns that were left out because they are 0 in X and in Y. Each adds e(0, 0) to the
+        sum if K(x, y) = f(sum_j e(x_j, y_j)).
         """
         names, values = self.spec.expression.names, dict[str, Any](self.params)
         if self.spec.element:
@@ -330,8 +330,11 @@ class Kernel:
         return Check.of(self(X[picked]))
 
     def sizes(self, X: Any) -> NDArray[np.float64]:
-        """Return each row's size (n,) for :meth:`rounding`: its squared norm, or a tiny number if it underflows.
-        For an element-wise term e(x_j, y_j) the size is 2 * max(|sum_j e(0, x_j)|, |sum_j e(x_j, x_j)|)."""
+        """Return each row's size (n,), from which :meth:`rounding` derives the errors of K.
+
+        The size is the squared norm. If that underflows to 0 for a nonzero row, it is the smallest positive float64. If
+        K(x, y) = f(sum_j e(x_j, y_j)), the size is 2 * max(|sum_j e(0, x_j)|, |sum_j e(x_j, x_j)|).
+        """
         with np.errstate(over="ignore", under="ignore"):
             if not self.spec.element:
                 if sp.issparse(X):
@@ -352,18 +355,18 @@ class Kernel:
     def rounding(
         self, size: float, eps: float, least: float | None = None, floor: float = 0.0, terms: int = 0
     ) -> float:
-        """Return the largest rounding error of a kernel value K(x, y), divided by ``eps``.
+        """Return the largest rounding error of K(x, y), divided by ``eps``, for rows x and y of at most this ``size``.
 
-        The rows x and y have at most the given ``size``. K is evaluated on a grid of norms and distances. The result is
-        infinite if no value on the grid is finite. These errors are added:
+        K is evaluated on a grid of norms and distances. Let m = 1 + 0.75 * sqrt(terms). The error at a point of the
+        grid is the larger of two numbers. One is min(2, m) * ``eps`` * |K|, for the rounding of K itself. The other is
+        the sum of the changes of K due to these errors:
 
-        - the rounding of K itself: ``eps`` * |K|, or up to twice that if ``terms`` is given;
-        - the change of K if its arguments are rounded: <x,y>, <x,x> and <y,y> by ``eps`` times the norms, |x-y|^2 by
-          twice that, and the element-wise sum by 4 * ``eps`` * ``size``;
-        - the change of K if an inner product is wrong by ``floor``, because terms underflow (:func:`underflow`).
+        - <x,y> is wrong by m * ``eps`` * |x| |y|, and <x,x> and <y,y> likewise;
+        - or, if K is a function of a sum of terms e(x_j, y_j), this sum is wrong by max(4, m) * ``eps`` * ``size``;
+        - inner products and sums are also wrong by ``floor``, because terms underflow (:func:`underflow`).
 
-        ``least`` is the smallest nonzero size of a row. ``terms`` is the number of terms of an inner product, or 0 if
-        the rounding of its sum is left out. This rounding grows as the square root of ``terms``.
+        ``terms`` is the number of terms of an inner product, or 0 to leave out the rounding of its sum. ``least`` is
+        the smallest nonzero size of a row. The result is infinite if no value on the grid is finite.
         """
         many = 1 + 0.75 * math.sqrt(terms)
         used = self.spec.expression.names & {"xx", "yy", "dot", "sqdist"}
@@ -381,7 +384,7 @@ class Kernel:
                 norms = np.concatenate([norms, np.geomspace(least, norms.min(), 5)[:-1]])
             i, j = np.triu_indices(len(norms))  # pairs i <= j suffice, since K is symmetric
             xx, yy = norms[i, None], norms[j, None]
-            # rows of equal norm may be the same row, whose distance must be exactly 0
+            # rows of equal norm may be the same row: then dot must be exactly xx, so that the distance is 0
             both = np.where(xx == yy, xx, np.sqrt(xx) * np.sqrt(yy))
             dot = both * (1 - near)
             value = self.at(xx, yy, dot)
@@ -400,13 +403,13 @@ class Kernel:
     def evaluation(self, rows: Extent, others: Extent, dtype: str, d: int) -> Evaluation:
         """Return the errors of K(x, y) that come from evaluating its expressions in ``dtype``.
 
-        Norms, inner products and entries count as exact except for one rounding to ``dtype``; :meth:`rounding` covers
-        their other errors. Errors are found for sample rows of the extreme sizes and of a few sizes between them.
-        ``rows`` and ``others`` are the extents of the rows x and y, which have d features.
+        ``rows`` and ``others`` are the extents of the rows x and y, which have d features. Errors are found for sample
+        rows of the smallest and the largest sizes, and of a few sizes between. Inner products, norms and entries count
+        as exact numbers, rounded once to ``dtype``; :meth:`rounding` covers their other errors.
         """
         if dtype == "float64":
             single = self.evaluation(rows, others, "float32", d)
-            # if nothing overflows or underflows, errors of float64 and float32 have the ratio of their eps
+            # if no value overflows or underflows, a float64 error is the float32 error times the ratio of the two eps
             if not single.out_of_range and single.error <= _DIGITS * single.largest:
                 return single._replace(error=single.error * float(np.finfo(np.float64).eps / np.finfo(np.float32).eps))
         if dtype == "float32":
@@ -416,7 +419,7 @@ class Kernel:
         return self._evaluation(rows, others, dtype, d, np.longdouble)
 
     def _evaluation(self, rows: Extent, others: Extent, dtype: str, d: int, wide: type) -> Evaluation:
-        """Compute :meth:`evaluation` by comparison with the type ``wide``, which must hold each subtree's value."""
+        """Compute :meth:`evaluation` by comparison with the type ``wide``, which should hold each subtree's value."""
         expression = self.spec.expression.tree
         if not self.spec.element:
             given = {**inner_products(rows, others, wide), **self.params}
@@ -431,7 +434,10 @@ class Kernel:
         entries = max(terms.error, self._entry_error(max(rows.high, others.high), eps))
 
         def moved(error: float) -> float:
-            """Return the change of K if each term e(x, y) has this error, or 0 if ``rounding`` covers the error."""
+            """Return the largest change of K if each of d terms e(x_j, y_j) is wrong by ``error``.
+
+            Return 0 if ``rounding`` covers so small an error, and INVALID if the error itself is INVALID.
+            """
             if error >= INVALID or error <= least:
                 return INVALID if error > least else 0.0
             change = [np.abs(self.at(s=np.asarray(sums + sign * d * error, np.float64)) - value) for sign in (1, -1)]
@@ -442,7 +448,7 @@ class Kernel:
         return Evaluation(whole.largest, *errors, whole.out_of_range or terms.out_of_range)
 
     def _entry_error(self, high: float, eps: float) -> float:
-        """Return the largest change of a term e(x, y) if x = ``high`` is rounded, for y near x and far from x."""
+        """Return the largest change of a term e(x, y) if x = ``high`` changes by a factor 1 - eps, over a grid of y."""
         farthest = 1 if self.spec.nonnegative else 2
         y = high * (1 - farthest * np.concatenate([[0.0], eps ** np.linspace(1, 0, 40)]))
         change = np.abs(self._element(high * (1 - eps), y) - self._element(high, y))
@@ -479,7 +485,7 @@ class Kernel:
         """Return the kernel ``self operator other``. If ``other`` is a number, it becomes a parameter ``number``."""
         if isinstance(other, Real) and not isinstance(other, bool):  # type: ignore[unreachable]
             if operator == "+" and other == 0:
-                return self  # so that sum() of kernels works, which starts from 0
+                return self  # sum() of kernels begins with 0 + the first kernel
             name = _unused_name(number, self.params)
             text = f"{name} {operator} ({self.spec.text})"
             return self._made(text, (*self._parameters(), Parameter(name, Parameter(name, 1.0).check(other))))
@@ -528,10 +534,10 @@ class Kernel:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Kernel:
-        """Return the kernel of a dictionary that :meth:`record` returned, after the checks of the constructor.
+        """Return the kernel of a dictionary that :meth:`record` returned, checked as the constructor does.
 
         Raises ValueError or TypeError if the dictionary is incomplete, an expression is outside the language, or the
-        kernel has another record, as a built-in name with another function's expression.
+        entries contradict each other, such as a built-in name and another function's expression.
         """
         try:
             name, text, element, params = (record[key] for key in ("name", "expression", "element", "params"))

@@ -4,8 +4,8 @@
                                                                sqdist = max(xx + yy - 2 dot, 0)   (GTSVM, section 5.2)
     element-wise form    K(x, y) = f(s),  s = sum_j e(x_j, y_j)
 
-The device code is made from the expressions f and e of a record. Most built-in records also have an oracle: the same
-function in NumPy in float64, written independently, which is faster on the host than the expression.
+The device code is made from the expressions f and e of a record. Most built-in records also have an oracle, a NumPy
+function that computes K in float64. It is written independently of the expressions, and faster than them on the host.
 """
 
 from __future__ import annotations
@@ -151,8 +151,7 @@ class Spec:
     def arguments(self) -> tuple[Argument, ...]:
         """Return the numbers that the device gets as kernel arguments: f0, f1, ... for f and e0, e1, ... for e.
 
-        Each number is the value of a subtree of f or e that contains parameters and no variable, and is as large as
-        possible.
+        They are the values of the largest subtrees of f and e that contain parameters and no variable.
         """
         return tuple(
             Argument("int" if node.name in e.integers else "real", f"{prefix}{i}", node.evaluate)
@@ -193,8 +192,8 @@ def _name(name: str) -> str:
 def user_spec(function: Any, element: Any, params: Mapping[str, Any]) -> Spec:
     """Return the record of a kernel function that a user defines by the texts ``function`` (f) and ``element`` (e).
 
-    ``params`` are the values of its parameters. A parameter is declared an integer if its value is an integer and the
-    parameter occurs as an exponent.
+    ``params`` are the values of its parameters. Those that occur as exponents and have integer values here are declared
+    integers.
     """
     given = [Parameter(_name(name), 1.0).check(value) for name, value in params.items()]
     if not isinstance(function, str) or not isinstance(element, str):
@@ -214,17 +213,20 @@ def user_spec(function: Any, element: Any, params: Mapping[str, Any]) -> Spec:
 
 # Oracles: built-in functions in NumPy, written independently of the expressions.
 
-_FEW, _LONG = 1024, 8  # at most _FEW rows of at least _LONG columns: half of the distances are computed, then mirrored
+_FEW, _LONG = 1024, 8  # for at most _FEW rows of at least _LONG columns, half of the distances are mirrored
 
 
 def distances(X: Matrix, Y: Matrix, metric: str) -> Matrix:
-    """Return the distances (n, m) between rows of X and Y. For few long rows and Y = X, compute half and mirror it."""
+    """Return the distances (n, m) between rows of X and Y in SciPy's ``metric``.
+
+    If Y is X and has few long rows, only half of the distances are computed, and mirrored.
+    """
     halved = Y is X and 1 < len(X) <= _FEW and X.shape[1] >= _LONG
     return squareform(pdist(X, metric), checks=False) if halved else cdist(X, Y, metric)
 
 
 def _decay(metric: str) -> Oracle:
-    """Return a NumPy function for exp(-gamma * distance). To save time, it overwrites its array of distances."""
+    """Return a NumPy function that computes exp(-gamma * distance) in place, in SciPy's ``metric``."""
 
     def oracle(X: Matrix, Y: Matrix, gamma: float) -> Matrix:
         far = distances(X, Y, metric)
@@ -245,7 +247,7 @@ def _matern52(X: Matrix, Y: Matrix, gamma: float) -> Matrix:
 
 
 def _by_feature(term: Callable[[Matrix, Matrix], Matrix]) -> Oracle:
-    """Return a NumPy function for sum_j term(x_j, y_j), which adds one feature j at a time."""
+    """Return a NumPy function of X and Y for K(x, y) = sum_j term(x_j, y_j), which adds one feature j at a time."""
 
     def oracle(X: Matrix, Y: Matrix) -> Matrix:
         K = np.zeros((len(X), len(Y)))

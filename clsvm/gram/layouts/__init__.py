@@ -4,8 +4,8 @@
 Other functions adapt a plan to rows that are read only once, or that are selected by row number.
 
 LAYOUTS holds one record for each layout. A new layout needs a module in this folder, kernel templates, its record in
-LAYOUTS, and its name and help texts in clsvm/parameters.py. A cost rate of the layout is a field of opencl/profiles.py.
-Some functions name single layouts, such as CSR or DENSE; docs/design/additions.md lists them.
+LAYOUTS, and its name and help texts in clsvm/parameters.py. docs/design/additions.md lists further places, such as
+functions that name single layouts.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Stream
 
 LAYOUTS: dict[str, Layout] = {layout.name: layout for layout in (DENSE, BITS, CSR, CLUSTERED, HYBRID, INVERTED)}
-# rows that products select by number become CSR if a value of K then costs less than this share of its cost when dense
+# dense rows that products select by number become CSR if a value of K then costs less than this share of its old cost
 SOONER = 0.8
 _SAMPLE = 2048  # number of rows from which the density of columns is estimated
 # The centre of dense rows is the mean of about this many sampled rows, or of all rows if the sample has an outlier.
@@ -42,12 +42,14 @@ def names(spec: Spec) -> tuple[str, ...]:
 def choose(
     profile: Profile, X: Data, spec: Spec, kind: str = "auto", working: int | str = "auto", all_rows: bool = False
 ) -> Plan:
-    """Return the plan for rows X (n, d) in the layout ``kind``.
+    """Return the plan by which rows X (n, d) are laid out in the layout ``kind``.
 
-    For "auto" the profile's measured costs decide which layout is cheapest. The plan's centre is subtracted from the
-    rows. A shift does not change |x - y|^2, which float32 computes poorly for data far from 0. ``working`` is the
-    expected number of right-hand rows of a product, or "auto". With ``all_rows``, only rows of X will be laid out by
-    the plan. The layout of bits is taken only then, since other rows may have entries other than 0 and 1.
+    "auto" stands for the layout of least cost, by the costs in ``profile``. ``working`` is the expected number of
+    right-hand rows U of a product K(X, U), or "auto". ``all_rows`` says that the plan is only for rows of X. The layout
+    "bits" is allowed only then, since other rows may have entries other than 0 and 1.
+
+    If K depends on x - y alone, the rows are laid out less their mean, because float32 computes |x - y|^2 poorly for
+    rows far from 0. Sparse layouts subtract the mean only from columns without a zero.
 
     Raises ValueError if the kernel function cannot use the layout, or if the layout cannot hold these rows.
     """
@@ -80,9 +82,9 @@ def choose(
 def single_pass_plan(plan: Plan, X: Data, limit: float = np.inf) -> Plan:
     """Return ``plan`` adapted to rows X (n, d) that are read once or selected by row number.
 
-    An inverted index or a clustering would not repay its cost, so the plan gets a simpler layout. Clustered rows become
-    dense rows, or CSR if X is sparse and dense rows would exceed ``limit`` bytes. Rows of bits change likewise, because
-    X may have entries other than 0 and 1.
+    An inverted index becomes hybrid, and clustered rows become dense, because their setup would not pay off. Bits
+    become dense too, because X may have entries other than 0 and 1. In place of dense rows, CSR is taken if X is sparse
+    and dense float64 rows would exceed ``limit`` bytes.
     """
     layout, large = LAYOUTS[plan.kind], sp.issparse(X) and 8 * X.shape[0] * X.shape[1] > limit
     stays = layout.in_order and not layout.binary
@@ -92,8 +94,8 @@ def single_pass_plan(plan: Plan, X: Data, limit: float = np.inf) -> Plan:
 def unrestricted_plan(plan: Plan) -> Plan:
     """Return a plan for rows of any entries, such as rows to predict.
 
-    The result is ``plan`` unless its layout holds bits. A plan of bits gets the cheapest of the other layouts. Layouts
-    that divide the columns into dense and sparse ones are left out.
+    The result is ``plan``, unless its layout is bits, which holds only entries 0 and 1. Then it gets the cheapest
+    layout of "dense", "csr" and "clustered".
     """
     if not LAYOUTS[plan.kind].binary:
         return plan
@@ -102,10 +104,11 @@ def unrestricted_plan(plan: Plan) -> Plan:
 
 
 def gathered_plan(plan: Plan, X: Data, limit: float = np.inf, free: bool = False) -> Plan:
-    """Return :func:`single_pass_plan`, or CSR if it is faster, for rows that many products select by row number.
+    """Return ``plan`` adapted to rows X (n, d) that many products select by row number.
 
-    Dense rows become CSR if a value of K then costs much less. ``free`` says that the user chose no layout. An inverted
-    index then becomes CSR if no column is worth storing densely.
+    The result is that of :func:`single_pass_plan` with the same ``limit``, except in two cases. Dense rows become CSR
+    if a value of K then costs much less. If the user chose no layout (``free``), an inverted index becomes CSR when no
+    column is worth storing densely.
     """
     other = single_pass_plan(plan, X, limit)
     sooner = plan.whole.get(CSR.name, np.inf) < SOONER * plan.whole.get(DENSE.name, 0.0)
@@ -117,22 +120,22 @@ def gathered_plan(plan: Plan, X: Data, limit: float = np.inf, free: bool = False
 def cheaper_plan(plan: Plan, X: Data) -> Plan:
     """Return ``plan`` or the plan of :func:`single_pass_plan`, whichever has the lower estimated cost of a value of K.
 
-    ``plan`` may have a layout that the user chose and that is slow for checks in float64.
+    Checks in float64 use this plan, since a layout that the user chose may be slow.
     """
     return min(plan, single_pass_plan(plan, X, 0.0), key=lambda one: plan.costs.get(one.kind, np.inf))
 
 
 def streamed_plan(plan: Plan, X: Data, limit: float = np.inf) -> Plan:
-    """Return ``plan`` adapted to rows X (n, d) that every pass over the data converts to the layout anew.
+    """Return ``plan`` adapted to rows X (n, d) that each pass over the data lays out anew.
 
-    A layout that stores some columns densely becomes CSR, because separating them from the other columns takes longer
-    than it saves.
+    Hybrid and inverted rows become CSR, because separating dense from sparse columns takes longer than it saves.
+    Other layouts change as in :func:`single_pass_plan` with the same ``limit``.
     """
     return _as(plan, CSR.name) if LAYOUTS[plan.kind].splits else single_pass_plan(plan, X, limit)
 
 
 def _as(plan: Plan, kind: str) -> Plan:
-    """Return the plan for the layout ``kind``. CSR keeps the plan's order of columns and stores no column densely."""
+    """Return ``plan`` with the layout ``kind``. CSR keeps the plan's order of columns, but stores no column densely."""
     if plan.partition and kind == CSR.name:
         plan = replace(plan, partition=replace(plan.partition, dense=0))
     return replace(plan, kind=kind)
@@ -141,13 +144,13 @@ def _as(plan: Plan, kind: str) -> Plan:
 def build(stream: Stream, X: Data, plan: Plan, dtype: str) -> Rows:
     """Lay out X (n, d), dense or CSR, on the device in ``dtype`` as ``plan`` says.
 
-    Raises ValueError if the memory budget cannot hold the rows or a row exceeds the range of the dtype. Raises
-    DeviceError if the device fails.
+    Raises ValueError if the device lacks the dtype, if the memory budget cannot hold the rows, or if a row's squared
+    norm exceeds the range of the dtype. Raises DeviceError if the device fails.
     """
     if stream.profile.lacks(dtype):
         raise ValueError(f"dtype 'float64' needs a device with double precision, {stream.info} has none; use 'float32'")
     centre = plan.centre
-    # a device whose wide numbers are pairs of floats has no doubles, so the host subtracts the centre
+    # this device has no doubles (it adds pairs of floats instead), so the host subtracts the centre
     if stream.profile.wide == "pair" and (X.dtype != np.float32 or centre.any()):
         X, plan = centred(X, centre).astype(np.float32), replace(plan, centre=np.zeros_like(centre))
     return LAYOUTS[plan.kind].build(stream, X, plan, dtype)
@@ -159,11 +162,11 @@ def row_bytes(plan: Plan, X: Data, itemsize: int) -> int:
 
 
 def _costs(survey: Survey, offered: Sequence[str], auto: bool) -> tuple[dict[str, float], dict[str, float]]:
-    """Return two dictionaries from layout names to the estimated cost of a value of K.
+    """Return the estimated cost of a value of K by layout name, without and with the cost of laying out the rows.
 
-    The second one includes the value's share of the cost of laying out a row. A fit takes about one product with each
-    row, so n values share that cost. With ``auto``, the clustered layout is left out if its share alone exceeds the
-    cost of another layout, because estimating the clusters takes long.
+    Each of these two results is a dictionary. A fit computes about n values of K with each row, so a value bears 1 / n
+    of the cost of laying out a row. With ``auto``, the clustered layout is left out if this part of its cost exceeds
+    the whole cost of another layout, because estimating the rest of its cost takes long.
     """
     costs: dict[str, float] = {}
     whole: dict[str, float] = {}
@@ -178,14 +181,14 @@ def _costs(survey: Survey, offered: Sequence[str], auto: bool) -> tuple[dict[str
 
 
 def _density(X: Data) -> NDArray[np.float64]:
-    """Return for each feature of X (n, d) the share of sampled rows in which the feature is not 0, (d,)."""
+    """Return the share (d,) of sampled rows in which each feature of X (n, d) is not 0."""
     step = X.shape[0] // _SAMPLE
     sample = X[::step] if step > 1 else X
     return partition.counts(sample) / max(1, sample.shape[0])
 
 
 def _full_columns(X: Data, density: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return a mask (d,) of the columns without a zero. A sparse layout can shift them without adding entries."""
+    """Return a mask (d,) of the columns without a zero. Subtracting their mean adds no entries to sparse rows."""
     full: NDArray[np.bool_] = density == 1
     if full.any():
         full[full] = partition.counts(X[:, full]) == X.shape[0]
@@ -195,7 +198,7 @@ def _full_columns(X: Data, density: NDArray[np.float64]) -> NDArray[np.bool_]:
 def _mean(X: Data, columns: NDArray[np.bool_]) -> NDArray[np.float64]:
     if sp.issparse(X):
         return (np.bincount(X.indices, X.data, minlength=X.shape[1]) / X.shape[0])[columns]  # bincount sums in float64
-    if (step := X.shape[0] // _MEANT) > 1:  # an outlier would move the sample's mean, so X is then averaged whole
+    if (step := X.shape[0] // _MEANT) > 1:  # average a sample of the rows; if it has an outlier, all rows
         some = X[::step]
         with np.errstate(over="ignore"):
             sizes = np.einsum("ij,ij->i", some, some)

@@ -1,10 +1,12 @@
 """Store rows of 0 and 1 with a bit for each feature, in lane groups of V rows.
 
-    bit j % B of values[at[group] + (j / B) * V + lane] is feature j of row number ``lane`` of the group.
+A lane group is V rows whose words stand side by side. Group g begins at word at[g]:
 
-A word of B bits takes the place of a value: 32 bits for float32, 64 for float64. An inner product is the number of
-bits that two rows share, an exact integer. Products run the kernels of dense rows (lanes.py). The macro BIT_ROWS makes
-them count common bits instead of adding products (templates/gram/kernel_function.mako).
+    feature j of row number r of group g is bit j % B of values[at[g] + (j / B) * V + r], with j / B rounded down.
+
+A word has B bits, 32 for float32 and 64 for float64. The inner product of two rows is the number of features that both
+have, an exact integer. Products run the kernels of dense rows (lanes.py). The macro BIT_ROWS makes these kernels count
+common bits instead of adding products (templates/gram/kernel_function.mako).
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from clsvm.opencl import sources
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Stream
 
-_STEP = 1 << 14  # number of entries of X that are tested at a time, so that they stay in the first-level cache
+_STEP = 1 << 14  # about this many entries of X are tested at a time, so that they stay in the first-level cache
 
 
 def binary(X: Data) -> bool:
@@ -42,7 +44,7 @@ def words(d: int, dtype: str) -> int:
 
 @dataclass(frozen=True)
 class BitRows(LaneRows):
-    """Hold rows of 0 and 1, a bit for each feature, in lane groups: V rows side by side, word by word."""
+    """Hold rows of 0 and 1 on the device, with a bit for each feature. A lane group is V rows side by side."""
 
     @property
     def length(self) -> int:

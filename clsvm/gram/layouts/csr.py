@@ -1,20 +1,20 @@
 """Store rows with few entries: the layouts csr, hybrid and inverted.
 
     csr: compressed sparse rows.
-    hybrid: the densest columns are stored densely (zeros included), and other entries in CSR.
-    inverted: a hybrid with an inverted index of the CSR entries.
+    hybrid: the densest columns are stored densely (zeros included), and the entries of other columns in CSR.
+    inverted: hybrid rows and an inverted index of their CSR entries.
 
-A panel is the buffer of the right-hand rows U of a product K(X, U). Here it holds one block of U at a time, with only
-the features of these rows. Each product fills the panel again from the rows, block by block
-(cl_kernels/gram/scatter.cl). One chain of operations over the dense columns and then over the entries computes a value
-of K. A value therefore has the same bits in all three layouts if they order columns alike (partition.Partition).
+A panel is the buffer of the right-hand rows U of a product K(X, U). Here it holds one block of rows U at a time, and
+only the features that occur in these rows. Each product copies the blocks anew (cl_kernels/gram/scatter.cl).
 
-The inverted index lists, for each column, the rows that have an entry in it. An entry of a right-hand row then meets
-only the entries of its column, whereas the other sparse layouts read all entries of X. That is far less work if few
-rows share a column. X is cut into blocks of rows whose sums a cache holds. A launch stores the sums over dense columns.
-The next launch adds the products of matching entries to these sums, in the order of the columns.
+In all three layouts a value of K is summed over the densely stored columns first, and then over the other columns in
+their order. So values have the same bits in each layout, if the order of columns is the same (partition.Partition).
 
-Only devices with SIMD-style kernels, which are CPUs, use an inverted index. Other devices lay such rows out as hybrid.
+The inverted index lists, for each column, the rows of X that have an entry in it. A product then reads only the entries
+of X in the columns of a right-hand row. The other two layouts read all entries of X. The index saves most of the work
+if few rows share a column. X is cut into blocks of so few rows that a cache holds the sums of a block.
+
+Only CPUs use an inverted index. Other devices lay out such rows as hybrid.
 
 References: Zobel and Moffat 2006, inverted indices of text retrieval; Gustavson 1978, the product of two sparse
 matrices row by row.
@@ -46,20 +46,20 @@ from clsvm.opencl.profiles import Profile, shape_class
 from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Buffer, Stream
 
-ORDERED = 8192  # rows of more columns than this get the columns in order of falling density, to use caches better
+ORDERED = 8192  # CSR rows of more columns than this have them in order of falling density, to use caches better
 VALUE = 1.4  # cost of computing the kernel function and storing its value, as a multiple of the profile's value_cost
-CONVERTED = 1000.0  # cost of testing one value of a dense row for 0, in multiply-adds of dense rows
+CONVERTED = 1000.0  # cost of converting a dense row to CSR, for each column, in multiply-adds of dense rows
 LINE = 12000.0  # cost of copying one feature of a block of rows U of K(X, U), in multiply-adds of dense rows
-CACHED = 4096  # number of features of 64 right-hand rows U of K(X, U) that a second-level cache holds
-FAR = 3.0  # extra cost of an entry whose feature is not in a second-level cache, as a multiple of an entry's cost
+CACHED = 4096  # a second-level cache holds this many features of a block of 64 right-hand rows U of K(X, U)
+FAR = 3.0  # extra cost of an entry whose feature of U is not in that cache, as a multiple of an entry's cost
 TEAM_ITEMS = 256  # work-items of a work-group
 # Costs of storing some columns densely, zeros included:
-MADE = 1.05  # factor on the estimated cost of products, which accounts for splitting the columns
-BEGUN = 0.5  # cost that dense columns add to a value of K besides multiply-adds, as a multiple of value_cost
+MADE = 1.05  # factor on the cost of a value of K, which stands for the time to split columns into dense and sparse
+BEGUN = 0.5  # cost that densely stored columns add to a value of K besides multiply-adds, as a multiple of value_cost
 
 
 class Entries(NamedTuple):
-    """Hold CSR rows on the device, as in SciPy's CSR arrays. ``indptr`` is int64 and has n_pad + 1 numbers."""
+    """Hold CSR rows on the device in SciPy's three arrays. ``indptr`` is int64, and includes the rows of padding."""
 
     indptr: Buffer
     indices: Buffer
@@ -67,9 +67,9 @@ class Entries(NamedTuple):
 
 
 class DenseColumns(NamedTuple):
-    """Hold all values of the first ``number`` columns, row by row, in the buffer ``values``.
+    """Hold the columns of sparse rows that are stored densely: ``number`` values for each row, row by row.
 
-    No kernel reads the buffer if ``number`` is 0.
+    If ``number`` is 0, ``values`` is any buffer, which no kernel reads.
     """
 
     values: Buffer
@@ -78,7 +78,7 @@ class DenseColumns(NamedTuple):
 
 @dataclass(frozen=True)
 class CsrRows(Rows):
-    """Hold rows in CSR, except for the columns that are stored densely.
+    """Hold rows on the device: some columns densely, and the entries of the other columns in CSR.
 
     Attributes
     ----------
@@ -87,7 +87,7 @@ class CsrRows(Rows):
     dense
         the columns that are stored densely.
     lengths
-        the numbers of entries of all rows, in falling order.
+        the number of CSR entries of each row, in falling order.
     """
 
     csr: Entries
@@ -101,7 +101,7 @@ class CsrRows(Rows):
         return super().describe() + f", {self.dense.number} columns whole" * (self.dense.number > 0)
 
     def entries(self, rows: int) -> int:
-        """Return the largest number of entries that ``rows`` rows can have together."""
+        """Return the number of CSR entries of the ``rows`` longest rows together."""
         return int(self.lengths[:rows].sum())
 
 
@@ -138,7 +138,8 @@ class PanelBlock:
     line_of
         buffer (d,); feature j has line line_of[j] - base of the block.
     base
-        offset of the current block. If line_of[j] <= base, no row of the block has feature j.
+        a number that grows from block to block, so that line_of need not be cleared. If line_of[j] <= base, no row of
+        the current block has feature j.
     """
 
     line_of: Buffer
@@ -152,7 +153,7 @@ class CsrReader(Reader):
         super().__init__(layout, stream, rows, kernel)
         self._sparse = rows.d - rows.dense.number
         self._line_bytes = 4 * max(1, self._sparse)
-        if kernel.spec.element:  # element-wise kernels read each row's sum with the zero vector in place of its norm
+        if kernel.spec.element:  # for K(x, y) = f(sum_j e(x_j, y_j)), kernels read sum_j e(0, x_j), not norms
             self.norms = stream.buffer(self.real.itemsize * rows.n_pad)
             made = stream.variant(zero_sums(kernel.spec, rows.dtype, stream.profile, rows.d))
             given = rows.csr.indptr, rows.csr.data, self._sparse, self.norms, kernel.scalars(rows.dtype)
@@ -176,9 +177,10 @@ class CsrReader(Reader):
         return super().panel_bytes(capacity) + self._line_bytes
 
     def values_bytes(self, capacity: int) -> int:
-        """Return the bytes of a block of right-hand rows. A line holds one feature of all these rows.
+        """Return the bytes of one block of right-hand rows U of K(X, U). A panel holds one block at a time.
 
-        There is a line of zeros, a line for each dense column, and a line for each other feature that rows can have.
+        A block consists of lines, each of which holds one feature of its rows. There are lines for the columns that are
+        stored densely, for as many other features as the rows can have, and for a feature that is 0.
         """
         r, width = self.rows, self.layout.width(self.stream.profile, self.rows.dtype, shape_class(capacity))
         lines: int = 1 + r.dense.number + min(self._sparse, r.entries(width))
@@ -194,18 +196,18 @@ class CsrReader(Reader):
         panel.listed = PanelRows(self.rows.csr, self.rows.dense, self.norms, count, rows)
 
     def over_rows(self, groups: range, panel: Panel, count: Buffer) -> Iterator[Launch]:
-        # these kernels read every row of X in order, so any buffer can stand for the list of positions
+        # kernels of K(X, U) read the rows X in order and no list of their positions, so any buffer can stand for it
         yield from self.over_panel(groups, panel, self.norms, panel, count)
 
     def over_panel(self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer) -> Iterator[Launch]:
-        """Yield a launch of a product for each block of its right-hand rows, which the panel ``right`` then holds."""
+        """Yield a launch for each block of right-hand rows, after copying the block into the panel ``right``."""
         stream, r, block, (csr, dense, norms, listed, which) = self.stream, self.rows, right.block, right.listed
         mark, fill, _ = self._scatter
         size, local = self._range(right)
         lines = right.nbytes // (right.width * self.real.itemsize)
         by_entry = int(lines - 1 < r.d)
         for first in range(0, right.capacity, right.width):
-            if block.base > 2**31 - 1 - 2 * lines:  # restart the offsets before they overflow
+            if block.base > 2**31 - 1 - 2 * lines:  # restart the numbers in line_of before they overflow
                 stream.clear(block.line_of, self._line_bytes)
                 block.base = 0
             base, line_of = block.base, block.line_of
@@ -218,7 +220,7 @@ class CsrReader(Reader):
             block.base += lines
 
     def copy_dense(self, panel: Panel, first: int) -> None:
-        """Copy the dense columns of the right-hand rows first .. first + width - 1 of a product into the panel."""
+        """Copy the densely stored columns of a block of right-hand rows, from row ``first`` on, into the panel."""
         _, dense, _, listed, which = panel.listed
         self._scatter[2](*self._range(panel), dense, listed, which, first, panel.values)
 
@@ -253,11 +255,11 @@ class Csr(Layout):
         return self.of_parts(survey, np.zeros(len(survey.density), bool))
 
     def of_parts(self, survey: Survey, whole: NDArray[np.bool_]) -> float:
-        """Return the cost of a value of K(X, U), in multiply-adds of dense rows, from columns outside ``whole``.
+        """Return the cost of a value of K(X, U), in multiply-adds of dense rows, without the columns in ``whole``.
 
-        Half of an entry's cost is shared by all right-hand rows of a block. A CPU's cache holds the block's densest
-        columns. An entry in another column of the block costs four times as much. Copying each feature of the rows U
-        into the block has a cost too.
+        ``whole`` is the mask of the columns that are stored densely. Reading an entry is half of its cost, and all
+        right-hand rows of a block share it. A CPU's cache holds only the densest columns of the block; an entry in
+        another column costs 1 + FAR times as much. The cost of copying the rows U into the block is added.
         """
         density = survey.density[~whole]
         profile, width = survey.profile, self.width(survey.profile, "float32", shape_class(survey.working))
@@ -274,8 +276,8 @@ class Csr(Layout):
     def partition(self, profile: Profile, X: Data) -> Partition | None:
         """Return the columns in order of falling density, or None if X has at most ORDERED columns.
 
-        Columns that are read often then share cache lines. A row's entries keep their order, and values of K keep their
-        bits.
+        In this order, columns that are read often share cache lines. The entries of a row stay in the order of X, so
+        values of K have the same bits.
         """
         return partition.by_density(partition.counts(X)) if X.shape[1] > ORDERED else None
 
@@ -294,7 +296,7 @@ class Csr(Layout):
     def _split(self, X: Data, plan: Plan) -> tuple[NDArray[np.floating], sp.csr_matrix]:
         """Subtract the plan's centre from X (n, d), and split X into dense and sparse columns.
 
-        Return the columns that are stored densely (n, number), and the other columns in CSR.
+        Return the columns that are stored densely as an array (n, number), and the other columns in CSR.
         """
         X = sp.csr_matrix(centred(X, plan.centre))
         if self.splits and plan.partition:
@@ -327,9 +329,9 @@ class Csr(Layout):
         return made
 
     def width(self, profile: Profile, dtype: str, shape: str) -> int:
-        """Return the number of rows U of K(X, U) in a block of a panel.
+        """Return the number of rows in a block of a panel, the buffer of the right-hand rows U of K(X, U).
 
-        For few rows U a SIMD device takes one vector of rows, since unused rows of a block cost as much as used ones.
+        If U has few rows, a block on a CPU has V, one vector of rows, since unused rows cost as much as used ones.
         """
         V = record.lanes(profile, dtype)
         if profile.style == "workgroup":  # local memory holds a tile of K, so doubles allow fewer rows
@@ -349,7 +351,7 @@ CSR = Csr()
 
 
 class Hybrid(Csr):
-    """Store entries in CSR, except for dense columns, which are stored densely."""
+    """Store the densest columns densely, zeros included, and the entries of the other columns in CSR."""
 
     name, splits = "hybrid", True
     rows_words = (
@@ -367,7 +369,7 @@ class Hybrid(Csr):
         return cells + super().of_parts(survey, whole) + survey.overhead(BEGUN, 1)
 
     def gain(self, profile: Profile) -> Gain:
-        """Return how much storing a column densely saves, compared with CSR entries."""
+        """Return a :class:`Gain`, which computes how much storing a column densely saves over CSR entries."""
         return Gain(profile.csr_cost / profile.hybrid_cost, 1, BEGUN * profile.value_cost / profile.hybrid_cost)
 
     def partition(self, profile: Profile, X: Data) -> Partition:
@@ -376,7 +378,7 @@ class Hybrid(Csr):
     def program(self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool, d: int = 0) -> Text:
         text, made = super().program(spec, profile, dtype, shape, of_panel)
         made.append("-DDENSE_COLUMNS")
-        if profile.style == "simd":  # AT_ONCE rows have as many sums as a register tile of dense rows
+        if profile.style == "simd":  # choose AT_ONCE, the number of rows of X whose sums fill a register tile
             tile, V = profile.tiles["many"], record.lanes(profile, dtype)
             of_row = self.width(profile, dtype, shape) // V
             at_once = tile["COLUMNS"] * tile["GROUPS"] // of_row
@@ -393,12 +395,12 @@ def _whole(plan: Plan) -> int:
 
 
 def _teams(width: int) -> int:
-    """Return the number of rows X that a work-group takes at a time in K(X, U), for ``width`` rows U in a block."""
+    """Return how many rows X a work-group multiplies at a time by a block of ``width`` right-hand rows U of K(X, U)."""
     return max(1, TEAM_ITEMS // width)
 
 
 def scatter(profile: Profile, dtype: str, d: int = 0) -> Variant:
-    """Return the program that copies a block of right-hand rows into a panel, by kernels mark, fill and copy_dense."""
+    """Return the program of the kernels mark, fill and copy_dense, which copy a block of right-hand rows to a panel."""
     return Variant(f"scatter {dtype}", sources.cl("gram/scatter"), tuple(options(profile, dtype, d)), "mark")
 
 
@@ -408,15 +410,15 @@ def zero_sums(spec: Spec, dtype: str, profile: Profile, d: int = 0) -> Variant:
     return Variant(label, text, tuple(options(profile, dtype, d)), "zero_sums")
 
 
-# An inverted index has blocks of BLOCK rows, so that a cache holds the kernel values of a block. Rows with few entries
-# get larger blocks (_size), of at most MAX_BLOCK rows, so that row numbers fit in 16 bits.
+# An inverted index has blocks of BLOCK rows, so that a cache holds the values of K of a block with a right-hand row.
+# If rows have few entries, blocks are larger (_size). The number of a row in a block of MAX_BLOCK rows fits in 16 bits.
 BLOCK, MAX_BLOCK = 16384, 1 << 16
 ADDED = 2.0  # cost of storing the sums over dense columns and reading them again, as a multiple of value_cost
 LIST = 60.0  # cost of finding a column's entries in a block, as a multiple of the cost of a pair of matching entries
-COLD = 1.75  # factor on LIST for at most 16 right-hand rows, which find the entries of few columns in a cache
+COLD = 1.75  # factor on LIST for at most 16 right-hand rows: fewer of them find a column's entries in a cache already
 MIN_INDEXED = 256  # an inverted index is made for at least this many rows
-PARTS = 4  # number of work-items for each compute unit that build an inverted index
-WEIGHED = 512  # number of rows for which one work-item adds weighted values of K to sums
+PARTS = 4  # an inverted index is built by about this many work-items for each compute unit
+WEIGHED = 512  # a work-item adds weighted values of K to the sums of this many rows
 
 
 class InvertedIndex(NamedTuple):
@@ -429,9 +431,10 @@ class InvertedIndex(NamedTuple):
     columns
         number of indexed columns.
     indptr
-        the start of each row; block b starts at entry start = indptr[b * size].
+        the first entry of each CSR row. The index of block b begins at entry start = indptr[b * size].
     ends
-        column k of block b holds the entries start + ends[b][k] .. start + ends[b][k + 1] - 1.
+        for each block b, where its columns end: column k has the entries start + ends[b][k] .. start + ends[b][k + 1]
+        - 1.
     rows
         row of each entry, counted from the first row of its block.
     values
@@ -448,7 +451,7 @@ class InvertedIndex(NamedTuple):
 
 @dataclass(frozen=True)
 class InvertedRows(CsrRows):
-    """Hold rows X in CSR, from which products K(X, U) copy their right-hand rows U, and the inverted index of X."""
+    """Hold rows X in CSR and their inverted index. Products K(X, U) copy U from the CSR rows, and read the index."""
 
     index: InvertedIndex
 
@@ -474,7 +477,7 @@ class InvertedReader(CsrReader):
 
 
 class Inverted(Hybrid):
-    """Store an inverted index of the entries, except for dense columns, which are stored densely."""
+    """Store the densest columns densely, and the entries of the other columns in CSR and in an inverted index."""
 
     name, reader, plain = "inverted", InvertedReader, HYBRID.name
     elementwise = False  # element-wise sums have terms for entries without a match, which an inverted index skips
@@ -495,9 +498,9 @@ class Inverted(Hybrid):
         return cells + survey.overhead(0.0, (1 + (number > 0)) * blocks)
 
     def gain(self, profile: Profile) -> Gain:
-        """Return how much storing a column densely saves, compared with the inverted index.
+        """Return a :class:`Gain`, which computes how much storing a column densely saves over the inverted index.
 
-        The number of matching pairs of entries in a column grows as the square of the column's density.
+        The index costs time for pairs of matching entries. A column has as many as the square of its density.
         """
         if not self.suits(profile):
             return super().gain(profile)
@@ -529,11 +532,11 @@ INVERTED = Inverted()
 
 
 def _cells(profile: Profile, n: int, dense: int, count: NDArray[Any], found: float = LIST, wait: float = 1.0) -> float:
-    """Return the cost of a value of K by the inverted index, in multiply-adds of dense rows.
+    """Return the cost of a value of K by the inverted index of n rows, in multiply-adds of dense rows.
 
     ``dense`` is the number of columns stored densely. ``count`` holds the number of entries of each other column.
-    ``found`` is the cost of finding a column's entries in a block. ``wait`` is the factor by which multiply-adds slow
-    down if a CPU waits for memory (Survey.wait).
+    ``found`` is the cost of finding a column's entries in a block, in the unit of LIST. ``wait`` is the factor by which
+    multiply-adds slow down if a CPU waits for memory (Survey.wait).
     """
     share = np.asarray(count, np.float64) / n
     matches = float((share**2).sum() + found * share.sum() / min(n, BLOCK))
@@ -542,9 +545,11 @@ def _cells(profile: Profile, n: int, dense: int, count: NDArray[Any], found: flo
 
 
 def _size(n: int, columns: int, entries: int) -> int:
-    """Return how many rows a block of an inverted index has. Each block stores where each of its columns ends.
+    """Return the number of rows in a block of an inverted index of n rows with ``entries`` entries.
 
-    Blocks have BLOCK rows. If there are more such ends than entries, they have up to MAX_BLOCK rows."""
+    The number is BLOCK, doubled up to MAX_BLOCK while the index would have more offsets than entries. Each block stores
+    an offset for each of the ``columns`` columns.
+    """
     size = BLOCK
     while size < MAX_BLOCK and -(-n // size) * columns > entries:
         size *= 2
@@ -558,12 +563,12 @@ def _bytes(n: int, columns: int, entries: int, itemsize: int) -> int:
 
 
 def invert(profile: Profile, dtype: str, d: int = 0) -> Variant:
-    """Return the program that makes an inverted index of CSR rows, by kernels count, sum and write."""
+    """Return the program of the kernels count, sum and write, which make an inverted index of CSR rows."""
     return Variant(f"invert {dtype}", sources.cl("gram/invert"), tuple(options(profile, dtype, d)), "count")
 
 
 def _index(stream: Stream, rows: CsrRows, columns: int) -> InvertedIndex:
-    """Build the inverted index of ``rows``. ``columns`` is one more than the last column number in use."""
+    """Build the inverted index of ``rows``, whose CSR entries are in the columns 0 .. columns - 1."""
     n, csr, units = rows.n, rows.csr, stream.compute_units
     entries, real = rows.entries(n), np.dtype(rows.dtype)
     size = _size(n, columns, entries)

@@ -1,14 +1,14 @@
 """Store rows in lane groups: V rows side by side, with the V values of one feature next to each other.
 
-    values[at[group] + j * V + lane] is feature J[j] of row number ``lane`` of the group.
+    feature J[j] of row number r of lane group g is values[at[g] + j * V + r].
 
-J is the list of features that a group stores. The layout dense stores all features. The layout clustered puts rows with
-similar sparsity into the same group and stores the features that any of these rows uses. Its rows stand in the order of
-the clusters.
+Group g begins at index at[g] and stores the features in the list J. In the layout dense, J has all features. The layout
+clustered sorts rows into clusters of similar sparsity, and J has the features that any row of the group uses.
 
-Kernels read the caller's rows in the host's memory if the device shares it. Otherwise they read a copy of some rows at
-a time, or of all rows (:class:`DeviceRows`). A panel, the buffer of the right-hand rows U of a product K(X, U), has
-dense lane groups too.
+Kernels copy the caller's rows into lane groups, a part of the rows at a time. They need no copy on the device before
+that if the device shares the host's memory, or already has the rows (:class:`DeviceRows`).
+
+A panel, the buffer of the right-hand rows U of a product K(X, U), stores all features of the rows U in such groups.
 
 References: Catanzaro 2011, listings 3 and 4; GTSVM (Cotter, Srebro and Keshet 2011), section 5.3.
 """
@@ -51,8 +51,8 @@ DENSE_VALUE, CLUSTERED_VALUE = 1.5, 1.4
 AHEAD = 64  # a row's values are prefetched this number of features ahead of their use
 # A work-item takes at most RUN lane groups of V rows, and a compute unit gets at least SHARE work-items.
 RUN, SHARE = 16, 8
-SKIPPED = 1024  # multiply-adds cost no more if a cluster of rows X lacks at most this many of all features
-SCATTERED = 1280  # the cost of a multiply-add doubles if a cluster lacks SKIPPED + SCATTERED features
+SKIPPED = 1024  # a multiply-add costs more if a cluster of rows stores all but more than this many of the d features
+SCATTERED = 1280  # the cost of a multiply-add doubles if a cluster stores all but SKIPPED + SCATTERED of the d features
 FIRST = 600.0  # cost of reading a feature of the rows U of K(X, U) for the first time, in multiply-adds of dense rows
 NEAR = 256  # a cache holds this many features of the rows U of K(X, U), so that reading these does not cost FIRST
 STAGING = 256 << 20  # bytes of rows that are copied at a time to a device that does not share the host's memory
@@ -61,7 +61,7 @@ STAGING = 256 << 20  # bytes of rows that are copied at a time to a device that 
 class Part(NamedTuple):
     """Name a buffer that holds the lane groups first .. first + groups - 1, of V rows each.
 
-    No buffer is larger than the device's largest allocation.
+    Rows take several buffers if they exceed the device's largest allocation.
     """
 
     first: int
@@ -74,16 +74,16 @@ class Part(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Locate lane groups, each V rows side by side, in their buffers.
+    """Tell where each lane group (V rows side by side) begins, and which features it stores.
 
     Attributes
     ----------
     at
-        index in ``values`` of each lane group's first value.
+        index of each lane group's first value in its buffer Part.values.
     columns_at
         index in ``columns`` of each lane group's first feature.
     columns
-        the features that the lane groups store, ascending in each.
+        the features that each lane group stores, in ascending order, one group after the other.
     """
 
     at: Buffer
@@ -92,13 +92,13 @@ class Columns(NamedTuple):
 
     @property
     def dense(self) -> bool:
-        """Return whether every group stores all features. The three buffers are then the same."""
+        """Return whether every lane group stores all features. Then no list is needed, and ``columns`` is ``at``."""
         return self.columns is self.at
 
 
 @dataclass(frozen=True)
 class LaneRows(Rows):
-    """Hold rows in lane groups of V rows side by side: the buffers of values, and where each lane group begins."""
+    """Hold rows on the device in lane groups of V rows side by side. ``at`` says where each lane group begins."""
 
     parts: tuple[Part, ...]
     at: Columns
@@ -117,7 +117,7 @@ class DeviceRows:
     source
         the device's copy of X.
     plan
-        the dense plan of all rows.
+        the plan for the dense layout of all rows of X.
     numbers
         the row numbers in X of the selected rows.
 
@@ -142,7 +142,7 @@ class DeviceRows:
 
 
 class Source(NamedTuple):
-    """Describe rows row0 .. row0 + rows - 1 of d features, stored row by row in ``buffer`` from item ``begin`` on."""
+    """Locate rows row0 .. row0 + rows - 1 in ``buffer``: row by row, with d features each, from index ``begin`` on."""
 
     row0: int
     rows: int
@@ -152,10 +152,10 @@ class Source(NamedTuple):
 
 
 class Packer:
-    """Copy rows, less ``centre`` (d,), into lane groups: V rows side by side, in ``dtype``.
+    """Copy rows, less ``centre`` (d,), into lane groups of V rows side by side, and compute their squared norms.
 
-    The caller frees the buffer in the attribute ``centre``. A method with the argument ``prepared`` launches nothing,
-    and returns a function that launches the kernel at each call.
+    With ``prepared`` a method launches no kernel, but returns a function that launches it at each call. The caller
+    frees the buffer in the attribute ``centre``.
     """
 
     def __init__(self, stream: Stream, source: DTypeLike, dtype: str, centre: NDArray[np.float64]) -> None:
@@ -167,9 +167,9 @@ class Packer:
     def rows(
         self, source: Source, groups: range, order: Buffer, where: Columns, values: Buffer, prepared: bool = False
     ) -> Any:
-        """Write the lane groups ``groups`` (V rows each) to ``values``. Position i gets row order[i] - row0 of source.
+        """Write the lane groups ``groups`` (V rows each) to ``values``, where ``where`` says.
 
-        ``where`` says where each lane group begins in ``values``.
+        Position i among the lane groups gets row number order[i] of ``source``, or zeros if order[i] is -1.
         """
         width = 1 if self._profile.style == "simd" else 64
         arguments = *source, groups.start, order, self.centre, where, int(where.dense), values
@@ -183,9 +183,9 @@ class Packer:
 
 
 def split(stream: Stream, sizes: NDArray[np.int64]) -> tuple[list[Part], NDArray[np.int64]]:
-    """Assign consecutive lane groups of ``sizes`` bytes to new buffers, none larger than the device's largest buffer.
+    """Make buffers for lane groups of ``sizes`` bytes, none larger than the device's largest allocation.
 
-    Return the buffers, and each group's offset in bytes in its buffer.
+    Return the buffers, each for consecutive lane groups, and each group's offset in bytes in its buffer.
     """
     parts, at, first, filled = [], np.zeros(len(sizes), np.int64), 0, 0
     for g, size in enumerate(sizes.tolist()):
@@ -199,9 +199,10 @@ def split(stream: Stream, sizes: NDArray[np.int64]) -> tuple[list[Part], NDArray
 
 
 def staged_rows(stream: Stream, X: Data, order: NDArray[np.int32], V: int) -> Iterator[tuple[range, Source, Buffer]]:
-    """Copy the caller's rows to the device, for some lane groups at a time.
+    """Bring the rows X to the device for a range of lane groups (V rows each) at a time.
 
-    Yield these lane groups, the rows on the device, and a buffer with the row at each position of the lane groups.
+    ``order`` has the number of the row at each position of the lane groups, -1 for padding. Yield the range of lane
+    groups, the place of their rows on the device, and a buffer with the number of the row at each position.
     """
     n, d = X.shape
     groups = len(order) // V
@@ -214,7 +215,7 @@ def staged_rows(stream: Stream, X: Data, order: NDArray[np.int32], V: int) -> It
             yield range(groups), Source(0, n, d, source, begin), order_buffer
     else:
         valid = order >= 0
-        before = np.concatenate([[0], np.cumsum(valid)])  # number of the caller's rows before each position
+        before = np.concatenate([[0], np.cumsum(valid)])  # number of rows before each position, without padding
         order_buffer = stream.upload(np.where(valid, before[:-1], -1).astype(np.int32))
         chunk = max(1, min(STAGING, stream.largest) // max(1, V * d * X.dtype.itemsize))
         for first in range(0, groups, chunk):
@@ -230,9 +231,9 @@ def staged_rows(stream: Stream, X: Data, order: NDArray[np.int32], V: int) -> It
 
 
 class LaneReader(Reader):
-    """Read rows in lane groups of V rows for products.
+    """Read rows X in lane groups of V rows for products K(X, U).
 
-    A panel of right-hand rows stores all features of its rows, even if the lane groups of X do not.
+    A panel, the buffer of U, stores all features of its rows, even if the lane groups of X do not.
     """
 
     def __init__(self, layout: Lanes, stream: Stream, rows: LaneRows, kernel: Kernel) -> None:
@@ -250,7 +251,7 @@ class LaneReader(Reader):
 
     def gather(self, panel: Panel, rows: Buffer, count: Buffer, fresh: bool = True) -> None:
         r, stream = self.rows, self.stream
-        if fresh and not (r.at.dense and panel.filled):  # dense rows overwrite a filled panel wholly
+        if fresh and not (r.at.dense and panel.filled):  # a dense row overwrites all of an old row
             stream.clear(panel.values, panel.nbytes)
             stream.clear(panel.uu, panel.capacity * self.real.itemsize)
         panel.filled = True
@@ -310,10 +311,11 @@ class Lanes(Layout):
     def _packed(
         self, stream: Stream, X: Data, plan: Plan, dtype: str, places: Places, groups: Sequence[NDArray[Any]]
     ) -> LaneRows:
-        """Lay out X in lane groups and return the rows.
+        """Lay out X, less the plan's centre, in lane groups of V rows, and return the rows on the device.
 
-        ``groups`` begins with the number of features of each lane group. If some groups do not store all features, two
-        arrays follow: each group's first index in the list of features, and that list.
+        ``places`` holds the arrays Rows.order and Rows.position. ``groups`` begins with the number of features of each
+        lane group. If groups do not store all features, it also has each group's first index in the list of features,
+        and this list.
         """
         d, (order, position), (lengths, *listed) = X.shape[1], places, groups
         V, real = record.lanes(stream.profile, dtype), np.dtype(dtype)
@@ -337,9 +339,9 @@ class Lanes(Layout):
         return made
 
     def width(self, profile: Profile, dtype: str, shape: str) -> int:
-        """Return the number of right-hand rows U of K(X, U) in a block of a panel: V, or 2 for two right-hand rows.
+        """Return the number of rows in a block of a panel, the buffer of the rows U of K(X, U): V, or 2 for two rows U.
 
-        A block of 2 lets a cache line hold several features of the pair instead of empty rows. A long panel then takes
+        In a block of 2, a cache line holds several features of both rows instead of empty rows. The panel then takes
         less of the first-level cache, which X needs too.
         """
         return 2 if shape == "two" else record.lanes(profile, dtype)
@@ -356,7 +358,10 @@ class Lanes(Layout):
         return text, self._options(profile, self.single(profile, dtype, "many"), "many", d, of_panel=False)
 
     def _options(self, profile: Profile, tile: Tile, shape: str, d: int, of_panel: bool) -> list[str]:
-        """Return the -D options of a register tile. If rows have many features, the tile reads features in chunks."""
+        """Return the -D options of a kernel with the register tiles ``tile``, for rows of d features.
+
+        Rows of many features are multiplied in chunks of CHUNK features.
+        """
         dense, most = of_panel or not self.sparse, CUT.get(shape, np.inf) * CHUNK
         chunk = [f"-DCHUNK={CHUNK}"] * (dense and profile.style == "simd" and d > most)
         return [*["-DDENSE"] * dense, *(f"-D{name}={n}" for name, n in tile.items()), *chunk]
@@ -368,10 +373,10 @@ class Lanes(Layout):
         return {"COLUMNS": columns, "GROUPS": 1, "AHEAD": 0}
 
     def tile(self, profile: Profile, dtype: str, shape: str, of_panel: bool) -> Tile:
-        """Return the sizes of a gram kernel's register tile, by macro name.
+        """Return the sizes of the register tile of a kernel that computes K(X, U), by macro name.
 
-        A tile of K(X, U) has at most as many right-hand rows U as a block of a panel. ``shape`` is the size class of
-        U: "two", "few" or "many" rows (profiles.shape_class).
+        ``shape`` is the size class of U: "two", "few" or "many" rows (profiles.shape_class). ``of_panel`` says that X
+        are rows of a panel, which store all features.
         """
         chosen = {**profile.tiles[shape]}
         if profile.style == "simd":
@@ -383,10 +388,10 @@ class Lanes(Layout):
         return chosen | {name: 1 for name in ("GROUPS", "RX") if columns_differ and name in chosen}
 
     def size(self, stream: Stream, numbers: Mapping[str, int], of_panel: bool, groups: int, cells: float) -> int:
-        """Return the number of work-items of a SIMD launch.
+        """Return the number of work-items of a SIMD launch over ``groups`` lane groups (V rows each).
 
-        A work-item takes several register tiles of rows one after another, and enough work to repay its start. If the
-        panel is larger than the caches, the work-item reads the panel once for all its tiles.
+        A work-item takes several register tiles, so that its work repays its start. A panel that is larger than the
+        caches is then read once for all tiles of the work-item. One lane group costs ``cells`` multiply-adds.
         """
         tiles, units = super().size(stream, numbers, of_panel, groups, cells), stream.compute_units
         rounds = tiles // (units * TILES)
@@ -406,7 +411,7 @@ DENSE = Lanes()
 
 
 def gather(profile: Profile, dtype: str, d: int = 0, shape: str = "many") -> Variant:
-    """Return the program that copies rows into a panel, which stores the rows U of K(X, U) in lane groups of V rows."""
+    """Return the program that copies rows of X from lane groups into a panel, the buffer of the rows U of K(X, U)."""
     made = *options(profile, dtype, d), f"-DUB={DENSE.width(profile, dtype, shape)}"
     return Variant(f"gather {dtype} {shape}", sources.cl("gram/gather"), made, "gather")
 
@@ -417,9 +422,10 @@ class Arrangement(NamedTuple):
     Attributes
     ----------
     places
-        (n_pad,) number of the row at each position, -1 for padding; and (n,) position of each row.
+        two arrays: the number of the row at each position, -1 for padding (n_pad,), and the position of each row (n,).
     groups
-        number of features of each lane group, the group's first index in the list of features, and that list.
+        three arrays: the number of features of each lane group (V rows), the index of the group's first feature in a
+        list, and this list of all groups' features.
     """
 
     places: Places
@@ -427,7 +433,7 @@ class Arrangement(NamedTuple):
 
 
 class Clustered(Lanes):
-    """Store rows of similar sparsity in the same lane groups. A group stores the features that any of its rows uses."""
+    """Store rows of similar sparsity in the same lane group of V rows, with the features that any of these rows has."""
 
     name, sparse, most, in_order, elementwise = "clustered", True, MAX_FEATURES, False, False
     rows_words = (
@@ -459,7 +465,7 @@ class Clustered(Lanes):
         return self._packed(stream, X, plan, dtype, *self.arranged(stream, X, plan, dtype))
 
     def arranged(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> Arrangement:
-        """Cluster the rows X (n, d). Return each row's position in cluster order, for :meth:`build_part`."""
+        """Cluster the rows X (n, d) by sparsity, and return the arrangement of all rows for :meth:`build_part`."""
         n, V = X.shape[0], record.lanes(stream.profile, dtype)
         size = V * stream.profile.cluster
         n_pad = record.padded(n, size)
@@ -479,7 +485,7 @@ class Clustered(Lanes):
     def build_part(
         self, stream: Stream, X: Data, plan: Plan, dtype: str, arrangement: Arrangement, places: slice
     ) -> LaneRows:
-        """Lay out the rows at the positions ``places`` of an arrangement, a range of whole lane groups."""
+        """Lay out the rows of X at the positions ``places`` of ``arrangement``: whole lane groups of V rows each."""
         lengths, columns_at, columns = arrangement.groups
         V, order = record.lanes(stream.profile, dtype), arrangement.places[0][places]
         first, end = places.start // V, places.start // V + len(order) // V
@@ -491,7 +497,7 @@ class Clustered(Lanes):
     def tile(self, profile: Profile, dtype: str, shape: str, of_panel: bool) -> Tile:
         if of_panel or profile.style == "workgroup":
             return super().tile(profile, dtype, shape, of_panel)
-        # A lane group of V rows is too short for the processor's prefetcher, so the kernel prefetches the next group.
+        # a clustered lane group has too few values for the processor's prefetcher, so the kernel prefetches by itself
         return {**self.single(profile, dtype, shape), "AHEAD": AHEAD}
 
     def size(self, stream: Stream, numbers: Mapping[str, int], of_panel: bool, groups: int, cells: float) -> int:

@@ -5,7 +5,7 @@
     Layout: one way to store rows; it estimates costs, lays out rows and names its programs.
     Rows: rows that a layout has put on a device.
     Panel: buffers for the right-hand rows U of a product K(X, U).
-    Reader: an object that fills panels and yields the kernel arguments of launches over rows.
+    Reader: an object that fills panels and yields the launches of products over the rows X.
 
 Letters: n rows, d features, and V lanes. A lane group is V consecutive rows, which kernels compute side by side.
 
@@ -58,8 +58,8 @@ class Plan:
     costs
         the estimated cost of a value of K by layout name; empty for a plan from a model file.
     whole
-        like ``costs``, plus a value's share of the cost of laying out a row, which about n values share. The layout
-        with the lowest number in ``whole`` was chosen.
+        like ``costs``, plus 1 / n of the cost of laying out a row, since a fit computes about n values of K with each
+        row. "auto" chooses the layout with the lowest number in ``whole``.
     """
 
     kind: str
@@ -187,7 +187,7 @@ class Rows:
 
     @property
     def length(self) -> int:
-        """Return how many values a panel, the buffer of right-hand rows, stores for each row with all its features."""
+        """Return how many values a row with all its features takes in a panel, the buffer of right-hand rows."""
         return self.d
 
     def buffers(self) -> tuple[Buffer, ...]:
@@ -214,7 +214,7 @@ class Panel:
     shape
         size class of ``capacity``: "two", "few" or "many". Each class has its own programs.
     rows
-        buffer of the right-hand rows' positions in X, if products read a kernel matrix that is stored completely.
+        buffer of the right-hand rows' positions in X, if products read values of a stored kernel matrix; else None.
     fetched
         the rows that the host laid out for this panel (blocks.Fetched), if X is not on the device.
     filled
@@ -224,7 +224,7 @@ class Panel:
     others
         further buffers that are freed with the panel.
     block
-        for CSR rows, the map from features to lines of ``values``, which holds one block of rows.
+        for CSR rows, whose ``values`` hold one block at a time: where each feature stands in it (csr.PanelBlock).
     listed
         for CSR rows, the rows of X from which each product fills the blocks (csr.PanelRows).
     """
@@ -245,7 +245,7 @@ class Panel:
 
     @property
     def rows_stay(self) -> bool:
-        """Return whether each product copies the right-hand rows from X anew, so that X must outlive the panel."""
+        """Return whether each product copies the right-hand rows U from X anew. X must then outlive the panel."""
         return self.block is not None
 
     def buffers(self) -> tuple[Buffer, ...]:
@@ -255,24 +255,24 @@ class Panel:
 
 
 class Launch(NamedTuple):
-    """Describe a launch of a product kernel over the lane groups first .. first + groups - 1.
+    """Describe a launch of a kernel that computes K(X, U).
 
     Attributes
     ----------
     first
-        first lane group.
+        first lane group (V consecutive rows) of X.
     groups
-        number of lane groups.
+        number of lane groups of X.
     arguments
-        the kernel's arguments for the rows and the panel.
+        the kernel's arguments for X and for the panel, the buffer of the right-hand rows U.
     blocks
-        number of blocks of right-hand rows in the panel; different work-groups can compute different blocks.
+        number of blocks of right-hand rows that work-groups can divide among themselves.
     kernel
         name of the kernel in the program.
     items
         number of work-items of a SIMD launch, or 0 if Layout.size decides it.
     sums
-        whether the launch only adds weighted values of K to sums, so that products which store K leave it out.
+        whether the launch only adds weighted values of K to sums. A product without such sums leaves it out.
     """
 
     first: int
@@ -285,16 +285,17 @@ class Launch(NamedTuple):
 
 
 class Reader(ABC):
-    """Read the rows of a layout for products with one kernel function.
+    """Read rows X in one layout for products K(X, U) with one kernel function.
 
-    A Reader copies the right-hand rows U of a product K(X, U) into panels, and yields the launches over the rows X.
+    A Reader copies the right-hand rows U into panels, which are buffers of U, and yields the launches over the rows X.
 
     Attributes
     ----------
     norms
-        buffer of the rows' squared norms; for element-wise sums over CSR rows, each row's sum with the zero vector.
+        buffer of the squared norms of the rows X. CSR rows with K(x, y) = f(sum_j e(x_j, y_j)) have sum_j e(0, x_j)
+        instead.
     width
-        number of right-hand rows in a block of a panel. The sizes of working sets are multiples of it.
+        number of rows in a block of a panel. The sizes of working sets are multiples of it.
     """
 
     def __init__(self, layout: Any, stream: Stream, rows: Any, kernel: Kernel) -> None:
@@ -322,35 +323,35 @@ class Reader(ABC):
         """Return the bytes of the buffer of values for ``capacity`` right-hand rows U of a product K(X, U)."""
 
     def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
-        """Return a view of ``capacity`` rows of a panel, which holds right-hand rows U, from row ``first`` on.
+        """Return a view of ``capacity`` rows of a panel, the buffer of right-hand rows, from row ``first`` on.
 
-        ``first`` and ``capacity`` are multiples of ``width``. The buffer ``count`` holds the number of the view's
-        valid rows. This base method selects only the norms; the methods of subclasses add the rows themselves.
+        ``first`` and ``capacity`` are multiples of ``width``. The buffer ``count`` holds the number of valid rows in
+        the view. This base method takes the part of the norms; the methods of subclasses also take that of the rows.
         """
         uu = self.stream.part(panel.uu, first * self.real.itemsize, capacity * self.real.itemsize)
         return replace(panel, capacity=capacity, uu=uu)
 
     @abstractmethod
     def gather(self, panel: Panel, rows: Buffer, count: Buffer, fresh: bool = True) -> None:
-        """Copy the rows of X at the positions rows[0 .. count - 1] into a panel. Position -1 gives a zero row.
+        """Copy the rows of X at the positions rows[0 .. count - 1] into a panel, the buffer of right-hand rows U.
 
-        The panel holds the right-hand rows U of a product K(X, U). It must have been made for rows with at least as
-        many entries. With ``fresh`` the rest of the panel becomes zero; otherwise it keeps its contents.
+        For position -1 no row is copied. ``fresh`` says that earlier rows of the panel need not stay. Raises ValueError
+        if the panel was made for CSR rows with fewer entries.
         """
 
     @abstractmethod
     def over_rows(self, groups: range, panel: Panel, count: Buffer) -> Iterator[Launch]:
-        """Yield the launches of a product K(X, U) over the lane groups ``groups`` of the rows X.
+        """Yield the launches of a product K(X, U) over the lane groups ``groups`` (V rows each) of the rows X.
 
-        ``panel`` holds the right-hand rows U. Its contents may change from one launch to the next.
+        ``panel`` holds the right-hand rows U. Run each launch before the next is taken, since ``panel`` may change.
         """
 
     @abstractmethod
     def over_panel(self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer) -> Iterator[Launch]:
-        """Yield the launches of a product between the rows of two panels.
+        """Yield the launches of a product K(R, U) between two panels, which are buffers of right-hand rows.
 
-        The left rows are the lane groups ``groups`` of ``panel``, which are the rows of X at the positions ``rows``.
-        The right-hand rows are the first ``count`` rows of the panel ``right``.
+        R are the lane groups ``groups`` (V rows each) of ``panel``, with the rows of X at the positions ``rows``. U are
+        the first ``count`` rows of the panel ``right``.
         """
 
 
@@ -368,21 +369,20 @@ class Layout(ABC):
     sparse
         whether zeros are left out, so that subtracting a centre would add entries.
     in_order
-        whether rows keep the caller's order. Clustered rows do not. For them :meth:`row_bytes` is an upper bound, since
-        a cluster leaves out columns in which all its rows are 0.
+        whether rows keep the caller's order. If not, as in clusters, :meth:`row_bytes` may be larger than the true
+        size, which is known only after the rows are laid out.
     shared
-        whether a panel holds all right-hand rows U of a product K(X, U) at once, so that several work-groups can share
-        them.
+        whether a panel holds all right-hand rows U of a product K(X, U) at once. Otherwise each block of U takes a
+        launch.
     splits
         whether columns with few zeros are stored densely, apart from the sparse entries of the other columns.
     elementwise
-        whether kernel functions of element-wise sums can use the layout.
+        whether the layout allows kernel functions of a sum of terms e(x_j, y_j).
     binary
         whether the entries of rows must be 0 or 1.
     plain
-        name of a simpler layout that can hold the same rows X, or "". X takes less memory and time to lay out in it.
-        Kernels of the simpler layout can multiply values of K by weights and sum them at once. Kernels of this layout
-        store the values first.
+        "", or the name of a layout that holds the same rows in less memory and takes less time to lay out. If it is not
+        "", kernels of this layout cannot add weighted values of K to sums without storing the values first.
 
     clsvm/tools/emit.py prints these attributes in the headers of C programs:
 
@@ -390,8 +390,8 @@ class Layout(ABC):
         panel_words: lines that say how the right-hand rows U of a product K(X, U) lie in memory.
         arguments: the meaning of the kernel arguments that differ between layouts.
 
-    A lane group is V rows that are stored side by side. Both V and the number of rows in a block of a panel must divide
-    64, because predictions sum over support vectors in multiples of 64.
+    Predictions sum over support vectors in multiples of 64. So 64 must be a multiple of V, the number of rows that are
+    stored side by side, and of the number of right-hand rows in a block of a panel.
     """
 
     name: str
@@ -441,7 +441,7 @@ class Layout(ABC):
 
     @abstractmethod
     def width(self, profile: Profile, dtype: str, shape: str) -> int:
-        """Return the number of right-hand rows U of a product K(X, U) that stand side by side in a block of a panel.
+        """Return the number of right-hand rows U of K(X, U) that stand side by side in their buffer, the panel.
 
         ``shape`` is the size class of U: "two", "few" or "many" rows (profiles.shape_class).
         """
@@ -450,22 +450,24 @@ class Layout(ABC):
     def program(self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool, d: int = 0) -> Text:
         """Return the OpenCL text and -D options of the kernel gram, which computes K(X, U).
 
-        X are rows of d features, or the rows of a panel if ``of_panel``.
+        X are rows of d features in this layout, or the rows of a panel if ``of_panel``.
 
-        The kernel's parameters are, in order: the first lane group, the number of lane groups and the row of X to which
-        output index 0 belongs; then Launch.arguments; then STORE_PARAMETERS, UPDATE_PARAMETERS, KERNEL_PARAMETERS
-        (templates/gram/epilogue.mako).
+        The kernel's parameters are, in order:
 
-        The kernel obeys the macros V, UB and INDEX of :func:`options`, and the macros of programs.PRODUCTS. These are
-        STORE, UPDATE, SYMMETRIC and SLABS, which finish_*.mako implement, and SECTIONS. With SECTIONS the panel holds
-        several sections of right-hand rows, each with its own sums. The kernel's body begins with the macro SECTION,
-        which moves the pointers to the work-item's section.
+        - the first lane group, the number of lane groups, and the number of the row of X whose results come first;
+        - Launch.arguments;
+        - the macros STORE_PARAMETERS, UPDATE_PARAMETERS and KERNEL_PARAMETERS of templates/gram/epilogue.mako.
+
+        The kernel must obey the macros V and INDEX of :func:`options`, UB (the :meth:`width`), and the macros of
+        programs.PRODUCTS. It includes a template finish_*.mako, which obeys most of the latter. Its body begins with
+        the macro SECTION.
         """
 
     def forward_back(self, spec: Spec, profile: Profile, dtype: str, d: int) -> Text | None:
         """Return the OpenCL text and -D options of the kernel forward_back, or None if the layout has no such kernel.
 
-        The kernel computes K' H K V in one pass over the rows of K, for given V and a matrix H of each row.
+        The kernel computes K' H K v for coefficients v of several outputs, in one pass over the rows of K. H multiplies
+        each row's values K v by weights.
         """
         return None
 
